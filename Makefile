@@ -26,7 +26,7 @@ HAS_DPDK := pkg-config --exists libdpdk 2>/dev/null
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo check test test-build test-workspace differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo check test test-build test-e2e test-others test-doc test-dpdk differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash), and collect the sources for `bywash new app`
@@ -43,15 +43,17 @@ check: ## unit tests and clippy of the crates that differ from the main branch (
 	@tools/setup.sh lint
 	@tools/check.sh $(BASE)
 
-# The tests of the workspace mostly wait. The other checks compute meanwhile, at low priority; their output is shown at
-# the end.
+# The checks compute while the other tests wait, at low priority; their output is shown at the end.
 test: ## all tests: unit, property, end-to-end (as root), model checking, the BPF objects
 	@tools/setup.sh test
 	@$(MAKE) --no-print-directory test-build
 	@log=$$(mktemp); trap 'rm -f $$log' EXIT; \
-		nice -n 10 $(MAKE) --no-print-directory test-loom bpf-check rtl-quick >$$log 2>&1 & beside=$$!; \
-		$(MAKE) --no-print-directory test-workspace; tests=$$?; \
-		wait $$beside; beside=$$?; cat $$log; exit $$((tests | beside))
+		$(MAKE) --no-print-directory test-e2e; e2e=$$?; \
+		nice -n 10 $(MAKE) --no-print-directory test-loom bpf-check test-doc rtl-quick >$$log 2>&1 & beside=$$!; \
+		$(MAKE) --no-print-directory test-others; others=$$?; \
+		wait $$beside; beside=$$?; cat $$log; \
+		$(MAKE) --no-print-directory test-dpdk; dpdk=$$?; \
+		exit $$((e2e | others | beside | dpdk))
 
 # One set of features for all packages, so that nothing is built twice. The plugin's tests look for it in their own
 # directory, and print SKIP where DPDK is missing.
@@ -60,14 +62,23 @@ test-build:
 	$(CARGO) test $(TESTED) --no-run
 	@! $(HAS_DPDK) || $(MAKE) --no-print-directory dpdk-plugin-link DPDK_PROFILE=dev
 
-# End-to-end tests that run at a time; those that measure exclude each other.
+# End-to-end tests mostly wait, so that more of them run at a time than there are CPUs; those that measure exclude each
+# other.
 E2E_THREADS ?= 6
-# All programs but e2e, which comes first, and npe_rtl, which rtl-quick runs: cargo has no option to leave one out.
-OTHERS := --lib --bins --test '[!en]*' --test 'e[!2]*' --test 'n[!p]*' --test npe
-test-workspace: test-build
+test-e2e: test-build
 	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --test e2e -- $(TEST_FLAGS) --test-threads $(E2E_THREADS)
+
+# All programs but e2e and npe_rtl, which rtl-quick runs: cargo has no option to leave one out.
+OTHERS := --lib --bins --test '[!en]*' --test 'e[!2]*' --test 'n[!p]*' --test npe
+test-others: test-build
 	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) $(OTHERS) -- $(TEST_FLAGS)
-	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --doc -- $(TEST_FLAGS)
+
+# Where DPDK is, this builds the libraries that test-dpdk needs, and leaves the program under test as it is.
+test-doc:
+	$(RUN_AS_ROOT) $(CARGO) test $(TESTED)$$($(HAS_DPDK) && echo ,bywash/dpdk) --doc -- $(TEST_FLAGS)
+
+# Not while other tests run: it replaces the program.
+test-dpdk:
 	@if $(HAS_DPDK); then \
 		$(RUN_AS_ROOT) $(CARGO) test $(TESTED),bywash/dpdk --test ports -- $(TEST_FLAGS) && \
 		$(RUN_AS_ROOT) $(CARGO) test $(TESTED),bywash/dpdk --test e2e dpdk -- $(TEST_FLAGS); \
