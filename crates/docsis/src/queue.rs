@@ -3,8 +3,9 @@
 use crate::pie;
 use crate::rates::{Rates, Treatment};
 use bywash_frame::Frame;
+use priority_queue::PriorityQueue;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 /// Number of priorities.
 pub const PRIORITIES: usize = 8;
@@ -74,12 +75,10 @@ struct Flow {
     guaranteed: bool,
     /// Whether it waits for tokens of the rates it is shaped to, in no list or about to leave it.
     parked: bool,
-    /// Whether it waits for tokens of its reserved rate.
-    below: bool,
 }
 
 /// Flow whose tokens a timer waits for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Awaited {
     Shaper(u32),
     Reserved(u32),
@@ -124,7 +123,8 @@ pub struct Queues {
     sets: Vec<Set>,
     /// Virtual time of each list: that of the set which sent last. A set that becomes ready starts there.
     served: [u64; PRIORITIES + 1],
-    timers: BinaryHeap<Reverse<(u64, Awaited)>>,
+    /// Times from which flows have the tokens for their oldest frames.
+    timers: PriorityQueue<Awaited, Reverse<u64>, foldhash::fast::RandomState>,
     /// Time between two updates of early drops.
     interval: u64,
     limits: QueueLimits,
@@ -156,7 +156,6 @@ impl Queues {
                 listed: false,
                 guaranteed: false,
                 parked: false,
-                below: false,
             }
         };
         let flows: Vec<Flow> = treatments.into_iter().map(flow).collect();
@@ -176,7 +175,7 @@ impl Queues {
             sets,
             served: [0; PRIORITIES + 1],
             // A flow waits for either kind of token at most once.
-            timers: BinaryHeap::with_capacity(2 * rates.len()),
+            timers: PriorityQueue::with_capacity_and_hasher(2 * rates.len(), Default::default()),
             interval: (hz as f64 * pie::INTERVAL) as u64,
             flows,
             rates,
@@ -278,8 +277,12 @@ impl Queues {
             }
             if let Some(rates) = self.rates.get_mut(f.rates as usize) {
                 rates.charge(bytes, now);
+                // The next frame may need fewer tokens than the timer was set for.
+                if f.head != NONE && !f.guaranteed {
+                    self.enlist(flow, now);
+                }
             }
-            if f.head == NONE {
+            if self.flows[flow].head == NONE {
                 self.unlist(set, list);
             } else if list == GUARANTEED {
                 self.sets[set].lists[list].rotate_left(1);
@@ -321,7 +324,7 @@ impl Queues {
             let bytes = self.nodes[f.head as usize].bytes;
             if let Some(at) = rates.shaped_until(bytes, now) {
                 f.parked = true;
-                self.timers.push(Reverse((at, Awaited::Shaper(flow as u32))));
+                self.timers.push(Awaited::Shaper(flow as u32), Reverse(at));
                 return;
             }
             match rates.reserved_from(bytes, now) {
@@ -329,9 +332,8 @@ impl Queues {
                     f.guaranteed = true;
                     set.add(GUARANTEED, flow, &self.served);
                 }
-                Some(Err(at)) if !f.below => {
-                    f.below = true;
-                    self.timers.push(Reverse((at, Awaited::Reserved(flow as u32))));
+                Some(Err(at)) => {
+                    self.timers.push(Awaited::Reserved(flow as u32), Reverse(at));
                 }
                 _ => {}
             }
@@ -367,7 +369,7 @@ impl Queues {
         let bytes = self.nodes[f.head as usize].bytes;
         if let Some(at) = rates.shaped_until(bytes, now) {
             f.parked = true;
-            self.timers.push(Reverse((at, Awaited::Shaper(flow as u32))));
+            self.timers.push(Awaited::Shaper(flow as u32), Reverse(at));
             return false;
         }
         if list != GUARANTEED {
@@ -375,10 +377,7 @@ impl Queues {
         }
         match rates.reserved_from(bytes, now) {
             Some(Err(at)) => {
-                if !f.below {
-                    f.below = true;
-                    self.timers.push(Reverse((at, Awaited::Reserved(flow as u32))));
-                }
+                self.timers.push(Awaited::Reserved(flow as u32), Reverse(at));
                 false
             }
             _ => true,
@@ -387,19 +386,13 @@ impl Queues {
 
     /// Lists the flows whose timers have expired.
     fn wake(&mut self, now: u64) {
-        while let Some(&Reverse((at, awaited))) = self.timers.peek()
-            && at <= now
-        {
-            self.timers.pop();
+        while let Some((awaited, _)) = self.timers.pop_if(|_, Reverse(at)| *at <= now) {
             let flow = match awaited {
                 Awaited::Shaper(flow) => {
                     self.flows[flow as usize].parked = false;
                     flow
                 }
-                Awaited::Reserved(flow) => {
-                    self.flows[flow as usize].below = false;
-                    flow
-                }
+                Awaited::Reserved(flow) => flow,
             };
             if self.flows[flow as usize].head != NONE {
                 self.enlist(flow as usize, now);

@@ -228,6 +228,29 @@ proptest! {
     }
 }
 
+/// A flow waits for its reserved rate with a long frame, which is then sent by priority: the short one behind it does not
+/// wait as long.
+#[test]
+fn a_reserved_rate_is_kept_when_the_next_frame_needs_less() {
+    let mut rig = Rig::new();
+    // A byte in 1,000 ticks.
+    let treatments = [Treatment { reserved: 8_000_000, ..Treatment::default() }, Treatment::default()];
+    let mut queues = Queues::new(treatments, QueueLimits { flow: 20, total: 40, overflow: Overflow::Tail }, HZ);
+    let now = 1 << 40;
+    for (flow, bytes) in [(0, BURST_DEFAULT), (0, 2000), (0, 100), (1, 64), (1, 64)] {
+        let frame = rig.frame(0, 4);
+        assert!(queues.push(flow, frame, bytes, now).is_none());
+    }
+    let mut pop = |at| {
+        let (flow, frame) = queues.pop(at, 1).unwrap();
+        rig.bufs.free_one(frame);
+        flow
+    };
+    // The first frame empties the bucket; the second is sent in its turn.
+    assert_eq!((pop(now), pop(now)), (0, 0));
+    assert_eq!((pop(now + 99_999), pop(now + 100_000), pop(now + 100_000)), (1, 0, 1));
+}
+
 #[test]
 fn flows_of_one_priority_share_by_bytes() {
     let mut rig = Rig::new();
