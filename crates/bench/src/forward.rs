@@ -3,10 +3,12 @@
 
 use super::captured::{self, Captured, Cost};
 use crate::args::{SECONDS, flows, frames, number, routes, size};
+use crate::stages::{self, Stage};
 use anyhow::{Context as _, bail};
 use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
+use bywash_measure::step::Look;
 use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
@@ -75,6 +77,10 @@ pub struct ForwardArgs {
     /// format), and exit
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
     pub write_pcap: Option<PathBuf>,
+    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds (needs
+    /// permission to trace)
+    #[arg(long)]
+    pub instructions: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -115,8 +121,7 @@ struct Figures {
     touch: bool,
     pages: String,
     seconds: f64,
-    /// Cycles per packet by stage.
-    stages: Vec<(String, f64)>,
+    stages: Vec<Stage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capture: Option<Cost>,
 }
@@ -143,9 +148,7 @@ fn print(f: &Figures) {
         "pool {} of {} frames, cache {}, pages {}; {work}, {} flows, {} B",
         f.pool, f.frames, f.cache, f.pages, f.flows, f.size
     );
-    for (name, cycles) in &f.stages {
-        println!("  {name:8} {cycles:6.1} cycles/packet");
-    }
+    stages::print(&f.stages);
     if let Some(cost) = &f.capture {
         println!("{cost}");
     }
@@ -252,14 +255,13 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let after = Sample::take(worker.counters(), &ports);
     let capture =
         args.capture.map(|what| captured::cost(what, &args.filter, &worker, &ports, args.seconds)).transpose()?;
-    let counters = worker.counters().clone();
+    let packets = after.sent - before.sent;
+    let stages = stages::between(worker.counters(), &before.stages, &after.stages, packets, args.instructions)?;
     worker.stop();
     super::all_back(&pools)?;
 
-    let packets = after.sent - before.sent;
     let ticks = (after.tsc - before.tsc) as f64;
     let seconds = ticks / clock::tsc_hz() as f64;
-    let stages = counters.stages.iter().zip(before.stages.iter().zip(&after.stages));
     Ok(Figures {
         app: args.app,
         mpps: packets as f64 / seconds / 1e6,
@@ -275,7 +277,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
         touch: args.touch,
         pages: pools.arena().pages().to_string(),
         seconds,
-        stages: stages.map(|(s, (b, a))| (s.name.to_owned(), (a - b) as f64 / packets.max(1) as f64)).collect(),
+        stages,
         capture,
     })
 }
@@ -284,7 +286,7 @@ struct Sample {
     tsc: u64,
     sent: u64,
     drops: u64,
-    stages: Vec<u64>,
+    stages: Look,
 }
 
 impl Sample {
@@ -293,7 +295,7 @@ impl Sample {
             tsc: clock::tsc(),
             sent: ports.iter().map(|p| p.tx_packets.get()).sum(),
             drops: (0..PORTS).map(|p| worker.port(PortId(p)).total()).sum(),
-            stages: worker.stages.iter().map(|s| s.cycles.get()).collect(),
+            stages: stages::look(worker),
         }
     }
 }

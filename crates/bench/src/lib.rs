@@ -20,6 +20,7 @@ mod pair;
 mod placement;
 mod pool;
 mod ports;
+mod stages;
 mod switch;
 mod tabm;
 mod txq;
@@ -60,6 +61,9 @@ pub enum BenchArgs {
     /// Forwarding levels on the same traffic: the kernel, a minimal XDP redirect, bywash in the driver or in user space
     /// (root)
     Placement(placement::PlacementArgs),
+    /// Steps a worker of a benchmark, for its instructions
+    #[command(hide = true)]
+    Step(stages::StepArgs),
     /// Flow switch on one worker: replays a capture from memory, matches flows, discards
     Switch(switch::SwitchArgs),
     /// Buffer pools between two threads: one allocates and writes, the other reads and frees
@@ -108,6 +112,7 @@ fn run_one(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Memory(args) => memory::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),
         BenchArgs::Placement(args) => placement::run(&args),
+        BenchArgs::Step(args) => stages::step(&args),
         BenchArgs::Switch(args) => switch::run(&args),
         BenchArgs::Pool(args) => pool::run(&args),
         BenchArgs::Ports(args) => ports::run(&args),

@@ -2,6 +2,7 @@
 
 use super::forward::record;
 use crate::args::{OnOff, SECONDS, flows, frames, size};
+use crate::stages::{self, Stage};
 use anyhow::Context as _;
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_flow::app::CacheConfig;
@@ -50,11 +51,16 @@ pub struct SwitchArgs {
     /// Only write the traffic and the flows to this directory (traffic.pcap, flows.txt), and exit
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
+    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds (needs
+    /// permission to trace)
+    #[arg(long)]
+    pub instructions: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }
 
+use bywash_measure::step::Look;
 use bywash_port::pcap::{PcapPort, PcapSource};
 use bywash_port::{NullPort, Port, TxQueue, TxQueueConfig};
 use bywash_sync::{Qsbr, clock};
@@ -87,8 +93,7 @@ struct Figures {
     masks_tried: f64,
     pages: String,
     seconds: f64,
-    /// Cycles per packet by stage.
-    stages: Vec<(String, f64)>,
+    stages: Vec<Stage>,
 }
 
 pub fn run(args: &SwitchArgs) -> anyhow::Result<()> {
@@ -148,9 +153,7 @@ fn print(f: &Figures) {
         f.megaflows,
         f.masks
     );
-    for (name, cycles) in &f.stages {
-        println!("  {name:8} {cycles:6.1} cycles/packet");
-    }
+    stages::print(&f.stages);
 }
 
 fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result<Figures> {
@@ -185,22 +188,21 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
         sent: sent.tx_packets.get(),
         drops: worker.port(PortId(0)).total(),
         hits: [&cache.exact_hits, &cache.megaflow_hits, &cache.misses, &cache.masks_tried].map(|c| c.get()),
-        stages: worker.stages.iter().map(|s| s.cycles.get()).collect(),
+        stages: stages::look(worker),
     };
     let before = take(worker.counters(), &cache);
     std::thread::sleep(Duration::from_secs(args.seconds));
     let after = take(worker.counters(), &cache);
-    let counters = worker.counters().clone();
+    let drops = after.drops - before.drops;
+    let packets = after.sent - before.sent + drops;
+    let stages = stages::between(worker.counters(), &before.stages, &after.stages, packets, args.instructions)?;
     worker.stop();
     super::all_back(&pools)?;
 
-    let drops = after.drops - before.drops;
-    let packets = after.sent - before.sent + drops;
     let ticks = (after.tsc - before.tsc) as f64;
     let seconds = ticks / clock::tsc_hz() as f64;
     let hits: Vec<f64> = after.hits.iter().zip(&before.hits).map(|(a, b)| (a - b) as f64).collect();
     let share = |n: f64| 100.0 * n / packets.max(1) as f64;
-    let stages = counters.stages.iter().zip(before.stages.iter().zip(&after.stages));
     Ok(Figures {
         mpps: packets as f64 / seconds / 1e6,
         cycles_per_packet: ticks / packets.max(1) as f64,
@@ -217,7 +219,7 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
         masks_tried: hits[3] / (hits[1] + hits[2]).max(1.0),
         pages: pools.arena().pages().to_string(),
         seconds,
-        stages: stages.map(|(s, (b, a))| (s.name.to_owned(), (a - b) as f64 / packets.max(1) as f64)).collect(),
+        stages,
     })
 }
 
@@ -226,5 +228,5 @@ struct Sample {
     sent: u64,
     drops: u64,
     hits: [u64; 4],
-    stages: Vec<u64>,
+    stages: Look,
 }

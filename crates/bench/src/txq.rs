@@ -5,6 +5,7 @@
 //! possible. Each address matches a flow of its own, and all flows lead to one port.
 
 use crate::args::{OnOff, frames, number, size};
+use crate::stages::{self, Stage};
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
@@ -12,6 +13,7 @@ use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{Topology, counters};
+use bywash_measure::step::Look;
 use bywash_port::af_xdp::{AfXdpPort, Bare, LinkInfo, SocketConfig, Transmit, Umem};
 use bywash_port::memif::{self, MemifPort, Role};
 use bywash_port::pcap::{Pace, PcapPort, PcapSource};
@@ -64,6 +66,10 @@ pub struct TxqArgs {
     /// Length of each measurement, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     pub milliseconds: u64,
+    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds (needs
+    /// permission to trace)
+    #[arg(long)]
+    pub instructions: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -140,6 +146,7 @@ struct Row {
     wait_us_max: Option<f64>,
     packets: u64,
     drops: u64,
+    stages: Vec<Stage>,
 }
 
 #[derive(Serialize)]
@@ -215,6 +222,10 @@ fn print(f: &Figures) {
             waits[1],
             waits[2]
         );
+    }
+    for row in f.rows.iter().filter(|row| row.stages.iter().any(|stage| stage.cpi.is_some())) {
+        println!("{} flows, coalesce {}:", row.flows, row.coalesce);
+        stages::print(&row.stages);
     }
     for c in &f.compared {
         println!(
@@ -379,6 +390,7 @@ struct Sample {
     sends: u64,
     system_calls: u64,
     waits: WaitCounts,
+    stages: Look,
 }
 
 fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
@@ -425,6 +437,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
             sends: stats.sends().0,
             system_calls: target.counters.tx_wakeups.get(),
             waits: stats.waits.counts(),
+            stages: stages::look(worker.counters()),
         })
     };
     std::thread::sleep(WARM_UP);
@@ -439,13 +452,14 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
         std::thread::sleep(Duration::from_millis(args.milliseconds));
         after = take()?;
     }
+    let packets = after.sent - before.sent;
+    let drops = after.drops - before.drops;
+    let stages = stages::between(worker.counters(), &before.stages, &after.stages, packets + drops, args.instructions)?;
     worker.stop();
     drop(worker);
     (target.end)()?;
     super::all_back(&pools)?;
 
-    let packets = after.sent - before.sent;
-    let drops = after.drops - before.drops;
     let ticks = (after.tsc - before.tsc) as f64;
     let waits = after.waits.since(&before.waits);
     let per_packet = |n: u64| n as f64 / packets.max(1) as f64;
@@ -462,5 +476,6 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
         wait_us_max: waits.quantile_us(1.0),
         packets,
         drops,
+        stages,
     })
 }

@@ -274,7 +274,7 @@ fn a_minimal_loop_runs_on_the_router_s_source() {
         assert!(figures["mpps"].as_f64().unwrap() > 0.0 && figures["drops"] == 0, "{figures:#}");
     }
     let stages = |figures: &serde_json::Value| -> Vec<String> {
-        figures["stages"].as_array().unwrap().iter().map(|stage| stage[0].as_str().unwrap().into()).collect()
+        figures["stages"].as_array().unwrap().iter().map(|stage| stage["stage"].as_str().unwrap().into()).collect()
     };
     assert_eq!(stages(&swap), ["rx", "tx"]);
     assert!(stages(&route).len() > 2, "{route:#}");

@@ -59,7 +59,7 @@ pub struct Context<'a> {
 
 /// Interval in turns at which stages are timed; one timed turn represents this many. Reading the time-stamp counter
 /// takes as long as looking up three packets.
-pub(crate) const SAMPLE: u64 = 16;
+pub const SAMPLE: u64 = 16;
 
 impl Context<'_> {
     /// Puts `frame` on the TX queue of `to`. If the queue is full and its port accepts nothing, drops the frame as

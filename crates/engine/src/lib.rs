@@ -13,7 +13,7 @@ mod drops;
 mod port_table;
 mod worker;
 
-pub use app::{App, Context};
+pub use app::{App, Context, SAMPLE};
 pub use counters::{PORTS, PortDrops, StageCounters, WorkerCounters};
 pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
 pub use port_table::PortTable;

@@ -12,6 +12,7 @@ mod memory;
 pub mod pmu;
 pub mod processor;
 mod sets;
+pub mod step;
 mod tlb;
 pub mod topdown;
 
