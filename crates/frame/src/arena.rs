@@ -1,7 +1,7 @@
 //! The arena: one mapping divided into cells.
 
 use crate::marks::{LINE_SHIFT, Marks};
-use crate::pages::Mapping;
+use crate::pages::{HUGE, Mapping, SMALL};
 use crate::{DATA_OFFSET, Frame, META, PageKind, Pages, RawFrame};
 use bywash_sync::wide::{Wide, widest};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -106,24 +106,32 @@ impl Arena {
         let shift = cell.trailing_zeros();
         let arena = Self { map, cells, shift, marks: packed.then(|| Arc::new(Marks::new(cells, shift))) };
         if let Some(node) = node {
-            arena.bind(node).map_err(|source| ArenaError::Bind { node, source })?;
+            arena.bind(0, cells, node).map_err(|source| ArenaError::Bind { node, source })?;
         }
         Ok(Arc::new(arena))
     }
 
-    fn bind(&self, node: u32) -> std::io::Result<()> {
+    /// Binds the memory of `cells` cells from `first` on to a NUMA node, in whole pages: a page belongs to the cell at
+    /// its start.
+    pub(crate) fn bind(&self, first: usize, cells: usize, node: u32) -> std::io::Result<()> {
         const MPOL_BIND: i32 = 2;
         const MPOL_MF_MOVE: u32 = 2;
         if node >= 64 {
             return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
         }
         let mask: u64 = 1 << node;
+        let page = if self.map.kind == PageKind::Small { SMALL } else { HUGE };
+        // The mapping is a multiple of large pages, so that the end stays inside.
+        let [start, end] = [first, first + cells].map(|cell| (cell << self.shift).next_multiple_of(page));
+        if start == end {
+            return Ok(());
+        }
         // SAFETY: mbind(2) on our own mapping; the mask outlives the call.
         let rc = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
-                self.map.base,
-                self.map.len,
+                self.map.base.add(start),
+                end - start,
                 MPOL_BIND,
                 &raw const mask,
                 65usize,
@@ -543,6 +551,23 @@ mod tests {
         }
         assert!(a.data(&next).iter().all(|b| *b == 7));
         assert!(a.meta_mut(&mut next).iter().all(|b| *b == 7));
+    }
+
+    /// The mapping's policies, as the kernel shows them. On a machine with one node, that node is 0.
+    #[test]
+    fn the_pages_that_begin_in_a_range_of_cells_are_bound() {
+        let a = arena(1024, Pages::Small);
+        a.bind(3, 6, 0).unwrap();
+        a.bind(9, 0, 0).unwrap();
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
+        let policy = |offset: usize| {
+            let at = format!("{:x} ", a.base() as usize + offset);
+            maps.lines().find_map(|line| line.strip_prefix(&at)).and_then(|line| line.split(' ').next())
+        };
+        // Cell 3 begins in the second page, and cell 8 the fifth.
+        let expected = [Some("default"), Some("bind:0"), Some("default")];
+        assert_eq!([0, 8192, 20480].map(policy), expected, "{maps}");
+        assert!(a.bind(0, 1024, 63).is_err() && a.bind(0, 1024, 64).is_err());
     }
 
     #[test]

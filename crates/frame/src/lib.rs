@@ -10,6 +10,7 @@ mod frame;
 mod heads;
 mod heap;
 mod marks;
+mod numa;
 mod pages;
 mod pool;
 
@@ -19,6 +20,7 @@ pub use buffers::Buffers;
 pub use frame::{Frame, RawFrame};
 pub use heads::{Burst, Heads};
 pub use heap::Heap;
+pub use numa::Place;
 pub use pages::{PageKind, Pages};
 pub use pool::{Audit, BLOCK, BlockStats, CellPool, Policy, Pool, PoolConfig, PoolError, PoolKind, PoolSet, PoolStats};
 

@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 
 /// Bytes in a huge page on x86-64.
 pub(crate) const HUGE: usize = 2 << 20;
+/// Bytes in a small page.
+pub(crate) const SMALL: usize = 4096;
 /// `MADV_COLLAPSE` (linux/mman.h, since 6.1): synchronously collapses mapped pages into huge pages.
 const MADV_COLLAPSE: i32 = 25;
 

@@ -15,6 +15,7 @@ mod tests;
 
 use crate::Arena;
 use crate::marks::Marks;
+use crate::numa::Place;
 pub use blocks::BlockStats;
 use blocks::Blocks;
 use bywash_sync::Counter;
@@ -108,6 +109,8 @@ pub struct PoolConfig {
     pub block: usize,
     /// Order of free blocks: if true, the block freed last is reused first; if false, the one freed first.
     pub lifo: bool,
+    /// CPU to whose NUMA node the pool's memory is bound; `None` to leave the memory where it is.
+    pub cpu: Option<usize>,
 }
 
 /// Default block size in frames: the threshold of the TABM paper.
@@ -117,7 +120,7 @@ impl PoolConfig {
     /// Creates the configuration of a pool of `kind` with that kind's default cache and blocks.
     pub fn new(name: &str, kind: PoolKind, frames: usize) -> Self {
         let (cache, lifo) = (kind.default_cache(), matches!(kind, PoolKind::Tabm | PoolKind::Typewriter));
-        Self { name: name.into(), kind, cache, frames, block: BLOCK, lifo }
+        Self { name: name.into(), kind, cache, frames, block: BLOCK, lifo, cpu: None }
     }
 
     /// Creates the configuration of a `ring` pool with its default cache.
@@ -159,6 +162,19 @@ impl PoolConfig {
             return Err(PoolError::NoCells { name: name(), frames: self.frames, left });
         }
         Ok(())
+    }
+
+    /// Binds the memory of the pool's cells, from `first` on, to the node of its CPU. Returns the place; `None` if the
+    /// pool has no CPU.
+    fn bind(&self, arena: &Arena, first: usize) -> Result<Option<Place>, PoolError> {
+        let Some(cpu) = self.cpu else { return Ok(None) };
+        let name = || self.name.clone();
+        let place = Place::of(cpu).ok_or_else(|| PoolError::Cpu { name: name(), cpu })?;
+        if let Place::Node(node) = place {
+            let bound = arena.bind(first, self.frames, node);
+            bound.map_err(|source| PoolError::Bind { name: name(), cpu, place, source })?;
+        }
+        Ok(Some(place))
     }
 }
 
@@ -231,6 +247,26 @@ pub enum PoolError {
         /// Policy of the pool.
         kind: PoolKind,
     },
+    /// No such CPU.
+    #[error("pool `{name}`: there is no CPU {cpu}")]
+    Cpu {
+        /// Name of the pool.
+        name: String,
+        /// Requested CPU.
+        cpu: usize,
+    },
+    /// The memory could not be bound to the NUMA node of the pool's CPU.
+    #[error("pool `{name}`: its memory cannot be bound to {place}, that of CPU {cpu}: {source}")]
+    Bind {
+        /// Name of the pool.
+        name: String,
+        /// Requested CPU.
+        cpu: usize,
+        /// Its node.
+        place: Place,
+        /// Error returned by the kernel.
+        source: std::io::Error,
+    },
     /// Two pools with the same name.
     #[error("two pools are named `{0}`")]
     Duplicate(String),
@@ -262,6 +298,8 @@ pub(crate) struct HandleStats {
 /// Shared by all workers, which use it through [`crate::Buffers`].
 pub struct Pool {
     config: PoolConfig,
+    /// Place of its memory; `None` if the configuration names no CPU.
+    place: Option<Place>,
     /// First unit of the pool: a cell or, if the arena is packed, a line of a cell.
     first: u32,
     /// Slot boundaries, for `typewriter` pools.
@@ -348,6 +386,7 @@ impl Pool {
             occupancy: Mutex::default(),
             takers: AtomicU32::new(0),
             drains: AtomicBool::new(false),
+            place: None,
             config,
         };
         if !pool.config.kind.blocks() {
@@ -361,6 +400,11 @@ impl Pool {
     /// Returns the configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.config
+    }
+
+    /// Returns the place of the pool's memory; `None` if the configuration names no CPU.
+    pub fn place(&self) -> Option<Place> {
+        self.place
     }
 
     /// Returns the number of free frames in the shared part; for `sdb`, `tabm` and `typewriter`, in blocks that are not

@@ -90,7 +90,8 @@ impl PoolSet {
                 return Err(PoolError::Duplicate(c.name.clone()));
             }
             c.check(&arena, arena.cells() - first)?;
-            pools.push(Pool::new(c.clone(), first as u32, arena.marks().cloned()));
+            let place = c.bind(&arena, first)?;
+            pools.push(Pool { place, ..Pool::new(c.clone(), first as u32, arena.marks().cloned()) });
             first += c.frames;
         }
         let guarded = cfg!(debug_assertions) || configs.iter().any(|c| c.kind.blocks());
@@ -155,7 +156,14 @@ impl PoolSet {
         let most = changing.spare.iter().map(|(_, n)| *n).max().unwrap_or(0);
         config.check(&self.arena, most)?;
         let first = changing.carve(config.frames).unwrap_or_default();
-        let pool = Arc::new(Pool::new(config, first as u32, self.arena.marks().cloned()));
+        let place = match config.bind(&self.arena, first) {
+            Ok(place) => place,
+            Err(why) => {
+                changing.give_back(first, config.frames);
+                return Err(why);
+            }
+        };
+        let pool = Arc::new(Pool { place, ..Pool::new(config, first as u32, self.arena.marks().cloned()) });
         let (start, units) = pool.range();
         self.units.fetch_max(start + units, Ordering::Relaxed);
         let pools = changing.pools.iter().cloned().chain([pool.clone()]).collect();
@@ -324,6 +332,20 @@ mod tests {
 
     fn names(pools: &PoolSet) -> Vec<String> {
         pools.pools().iter().map(|pool| pool.config.name.clone()).collect()
+    }
+
+    #[test]
+    fn a_pool_near_a_cpu_says_where_it_is() {
+        let arena = Arena::new(ArenaConfig { cells: 128, pages: Pages::Small, ..Default::default() }).unwrap();
+        let near = |name: &str| PoolConfig { cpu: Some(0), ..PoolConfig::stack(name, 32) };
+        let pools = PoolSet::new(arena, &[near("a"), PoolConfig::stack("b", 32)]).unwrap();
+        let added = pools.add(near("c")).unwrap();
+        let places: Vec<_> = pools.pools().iter().map(|pool| pool.place()).collect();
+        assert_eq!(places, [added.place(), None, added.place()]);
+        assert!(added.place().is_some());
+        // Refused: its cells are still spare.
+        assert!(pools.add(PoolConfig { cpu: Some(9999), ..PoolConfig::stack("d", 32) }).is_err());
+        assert_eq!(pools.spare(), 32);
     }
 
     #[test]
