@@ -69,6 +69,14 @@ pub struct Pool {
     pub surplus: u64,
     /// True if the pool is removed as soon as all of its frames are back.
     pub draining: bool,
+    /// Workers that allocate from the pool.
+    pub workers: Vec<u64>,
+    /// CPU near which the memory lies, if one is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u64>,
+    /// NUMA node that the memory is bound to for `cpu`, or that the machine has only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
     /// Blocks, if the pool has any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Blocks>,

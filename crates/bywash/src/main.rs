@@ -99,13 +99,13 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
         });
     }
     if let Some(kind) = args.pool {
-        draft.set("pool.kind", |config| config.pool.kind = kind);
+        draft.set_pools("kind", |pool| pool.kind = kind);
     }
     if let Some(frames) = &args.frames {
-        draft.set("pool.frames", |config| config.pool.frames = frames.clone());
+        draft.set_pools("frames", |pool| pool.frames = frames.clone());
     }
     if let Some(pages) = args.pages {
-        draft.set("pool.pages", |config| config.pool.pages = pages);
+        draft.set("pool.pages", |config| config.common_pool_mut().pages = pages);
     }
     if let Some(zero_copy) = args.zero_copy {
         each_af_xdp(&mut draft, |port| port.zero_copy = zero_copy);

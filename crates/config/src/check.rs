@@ -5,6 +5,7 @@ use crate::host::{Host, group_id};
 use crate::keys::CELLS;
 use crate::model::*;
 use crate::modems::WrongModems;
+use crate::pools;
 use crate::problem::{Problem, nearest};
 use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_flow::script::{self, Verb, Wrong};
@@ -53,6 +54,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     mode(config, problems);
     groups(config, problems);
     sizes(config, problems);
+    pools::check(config, problems);
     workers(config, problems);
     if let Some(host) = host {
         on_host(config, host, problems);
@@ -279,40 +281,19 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
 }
 
 fn sizes(config: &Config, problems: &mut Vec<Problem>) {
-    let (pool, cell) = (&config.pool, config.cell());
-    if CELLS.contains(&cell) && cell > CHUNK && pool.packed() {
+    let cell = config.cell();
+    let typewriter = config.pools.iter().position(PoolConfig::packed).map(|at| config.pool_path(at, "kind"));
+    if let Some(kind) = typewriter.clone().filter(|_| CELLS.contains(&cell) && cell > CHUNK) {
         let what = format!("a pool of kind typewriter cannot have cells of {cell} bytes");
-        problems.push(Problem::at("pool.cell", what, "expected 2048 or 4096").other("pool.kind", "the pool"));
-    }
-    if pool.blocks() && pool.cache_frames() > 0 {
-        let what = "a pool with blocks cannot have a cache: it would break the order of addresses within a block";
-        problems.push(Problem::at("pool.cache", what, "expected 0 or \"auto\"").other("pool.kind", "the pool"));
-    } else if let Some(&frames) = pool.frames.set()
-        && pool.blocks()
-        && pool.block.is_power_of_two()
-        && (frames % pool.block != 0 || frames < 2 * pool.block)
-    {
-        let what = format!("{frames} buffers are not two or more whole blocks of {} buffers", pool.block);
-        let more = frames.next_multiple_of(pool.block).max(2 * pool.block);
-        let expected = format!("expected {more}, or another multiple of {}", pool.block);
-        problems.push(Problem::at("pool.frames", what, expected).other("pool.block", "the block"));
-    }
-    if let Some(&frames) = pool.frames.set()
-        && !pool.blocks()
-        && pool.cache_frames() > frames / 2
-    {
-        let what = format!("a cache of {} is more than half of a pool of {frames} buffers", pool.cache_frames());
-        let expected = format!("expected at most {}", frames / 2);
-        problems.push(Problem::at("pool.cache", what, expected).other("pool.frames", "the pool"));
+        problems.push(Problem::at(config.arena_path("cell"), what, "expected 2048 or 4096").other(kind, "the pool"));
     }
     let by_buffer = |port: &PortConfig| matches!(port.kind, PortKind::AfXdp | PortKind::Dpdk);
-    if let Some(at) = config.ports.iter().position(by_buffer).filter(|_| pool.packed()) {
+    if let (Some(kind), Some(at)) = (typewriter, config.ports.iter().position(by_buffer)) {
         let who = if config.ports[at].kind == PortKind::Dpdk { "DPDK" } else { "AF_XDP" };
         let what =
             format!("a pool of kind typewriter puts several packets in a buffer; {who} needs a buffer for each packet");
         problems.push(
-            Problem::at("pool.kind", what, "expected another kind, such as `tabm`")
-                .other(format!("port.{at}"), "the port"),
+            Problem::at(kind, what, "expected another kind, such as `tabm`").other(format!("port.{at}"), "the port"),
         );
     }
     for (at, port) in config.ports.iter().enumerate() {
@@ -320,7 +301,8 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
         if af_xdp.in_order && cell > CHUNK {
             let what = format!("in_order requires frames of one buffer: with cells of {cell} bytes, some have several");
             problems.push(
-                Problem::at(format!("port.{at}.in_order"), what, "expected false").other("pool.cell", "the cell"),
+                Problem::at(format!("port.{at}.in_order"), what, "expected false")
+                    .other(config.arena_path("cell"), "the cell"),
             );
         }
         if af_xdp.zero_copy == ZeroCopy::Require && af_xdp.level == Level::Driver {
@@ -395,6 +377,11 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     for cpu in config.workers.cpus.set().into_iter().flatten().filter(|cpu| !host.cpus.contains(cpu)) {
         problems.push(no_cpu("workers.cpus".into(), cpu));
     }
+    for (at, pool) in config.pools.iter().enumerate() {
+        if let Some(cpu) = pool.cpu.filter(|cpu| !host.cpus.contains(cpu)) {
+            problems.push(no_cpu(config.pool_path(at, "cpu"), &cpu));
+        }
+    }
     for (at, port) in config.ports.iter().enumerate() {
         let cpus = port.af_xdp.as_ref().map(|af_xdp| af_xdp.spread.as_slice()).unwrap_or_default();
         if let Some(cpu) = cpus.iter().find(|cpu| !host.cpus.contains(cpu)) {
@@ -415,7 +402,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         if let Some(depi) = group.depi.as_ref().filter(|depi| depi.mtu > most) {
             let what = format!("packets of {} bytes do not fit a cell of {} bytes", depi.mtu, config.cell());
             let problem = Problem::at(format!("group.{at}.depi.mtu"), what, format!("expected at most {most}"));
-            problems.push(problem.other("pool.cell", "the cell"));
+            problems.push(problem.other(config.arena_path("cell"), "the cell"));
         }
         if let Err(WrongModems { key, what, expected }) = group.all_modems(config.cmts.channels.len()) {
             problems.push(Problem::at(format!("group.{at}.{key}"), what, expected));

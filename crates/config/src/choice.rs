@@ -146,6 +146,16 @@ pub enum Aqm {
     Pie,
 }
 
+/// Worker of a service group of a cable downstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// Upper MAC, which polls the input
+    Upper,
+    /// Lower MAC
+    Lower,
+}
+
 /// Kind of port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]

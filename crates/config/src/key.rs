@@ -236,6 +236,11 @@ impl Section {
         self.header.starts_with("[[")
     }
 
+    /// Returns true for `[pool]`, which can also be an array of tables.
+    pub fn one_or_many(&self) -> bool {
+        self.header == "[pool]"
+    }
+
     /// Returns true for `[[port]]`, whose keys depend on the kind of port.
     pub fn is_port(&self) -> bool {
         self.header == "[[port]]"

@@ -168,8 +168,29 @@ pub static KERNEL: Section = Section {
 
 pub static POOL: Section = Section {
     header: "[pool]",
-    doc: "Packet buffers: one pool per worker, all in one arena.",
+    doc: "Packet buffers: one pool per worker, all in one arena. Several tables `[[pool]]` give workers pools with \
+          settings of their own: each is for the workers for which all of its keys `workers`, `group` and `side` hold, \
+          and the one without these keys for all others. Every worker belongs to exactly one. `cell`, `pages` and \
+          `reserve` are the arena's: of several tables, only the one for all others has them.",
     keys: &[
+        key("name", Text(&text::NAME), "(by worker)", "")
+            .doc(
+                "Name in `show`. If several workers have a pool each, their numbers follow it: `name-0`. By default \
+                 pools are called `worker0` and so on, and `shared` if all workers share one.",
+            )
+            .example("\"upper\""),
+        key("workers", List("worker numbers", WORKER), "(any)", "").doc("Workers that use these settings.").example("[0]"),
+        key("group", Int(1..=*WORKERS.end() / 2), "(any)", "")
+            .doc("Service group whose workers use these settings, by its number, from 1 in the order of the file.")
+            .example("1")
+            .only(Mode::Cmts),
+        key("side", Choice(names::<Side>), "(both)", "")
+            .doc(
+                "Worker of a service group that uses these settings. `upper`: the upper MAC, whose pool holds the \
+                 packets for modems. `lower`: the lower MAC, whose pool holds the frames received on the output.",
+            )
+            .example("\"upper\"")
+            .only(Mode::Cmts),
         key("kind", Choice(names::<PoolKind>), "\"stack\"", "")
             .doc(
                 "Order in which free buffers are reused. `stack`: last in, first out, so that the next buffer is still \
@@ -206,6 +227,12 @@ pub static POOL: Section = Section {
                  block from being reused.",
             )
             .example("256"),
+        key("cpu", Int(CPU), "(none)", "")
+            .doc(
+                "CPU near which the pool's memory lies: it is bound to that CPU's NUMA node. On a machine with one node \
+                 it stays where it is; `bywash show pools` shows which. By default it lies where the kernel puts it.",
+            )
+            .example("0"),
         key("cell", Or("auto", &OneOf("cell size", &CELLS)), "\"auto\"", "bytes")
             .doc(
                 "Size of a buffer. `auto`: 2048; 4096 with `mode = \"cmts\"`, whose PDUs have up to 2000 bytes. 256 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must \

@@ -3,7 +3,7 @@
 use crate::check::check;
 use crate::host::Host;
 use crate::keys;
-use crate::model::Config;
+use crate::model::{Config, PoolConfig};
 use crate::problem::{ConfigErrors, Problem, Source, nearest};
 use crate::reader::Notes;
 use std::path::Path;
@@ -69,6 +69,13 @@ impl Draft {
         self.notes.spans.insert(path.into(), None);
     }
 
+    /// Overrides a key of every pool from the command line.
+    pub fn set_pools(&mut self, key: &str, change: impl Fn(&mut PoolConfig)) {
+        for at in 0..self.config.pools.len() {
+            self.set(&self.config.pool_path(at, key), |config| change(&mut config.pools[at]));
+        }
+    }
+
     /// Checks the configuration, also against `host` if there is one, and returns it.
     ///
     /// Errors with all problems found.
@@ -100,12 +107,13 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) {
                 continue;
             }
             (Some(section), DeValue::Array(list))
-                if section.many() && list.iter().all(|it| it.get_ref().is_table()) =>
+                if (section.many() || section.one_or_many()) && list.iter().all(|it| it.get_ref().is_table()) =>
             {
                 for (at, (value, table)) in
                     list.iter().filter_map(|it| Some((it, it.get_ref().as_table()?))).enumerate()
                 {
-                    let path = format!("{name}.{at}");
+                    let single = section.one_or_many() && list.len() == 1;
+                    let path = if single { name.into() } else { format!("{name}.{at}") };
                     notes.spans.insert(path.clone(), Some(value.span()));
                     notes.table(&path, section, table);
                 }

@@ -7,13 +7,9 @@ use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig};
 use crate::keys;
 use bywash_exceptions::Kind;
 use serde::de::{Deserializer, Error};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-
-/// Buffers that a worker may hold outside its rings: a burst being processed, packets waiting for neighbour resolution,
-/// bursts being collected for transmission.
-const SPARE: usize = 1024;
 
 /// Deserializes the sizes of the four rings, or one size for all.
 fn rings<'de, D: Deserializer<'de>>(from: D) -> Result<RingSizes, D::Error> {
@@ -40,8 +36,9 @@ pub struct Config {
     /// `[cmts]`
     #[serde(skip_serializing_if = "CmtsConfig::is_default")]
     pub cmts: CmtsConfig,
-    /// `[pool]`
-    pub pool: PoolConfig,
+    /// `[pool]`, or each `[[pool]]` in the file's order.
+    #[serde(rename = "pool", serialize_with = "one_or_many")]
+    pub pools: Vec<PoolConfig>,
     /// `[workers]`
     pub workers: WorkersConfig,
     /// `[api]`
@@ -55,14 +52,6 @@ pub struct Config {
     /// `[[flow]]`: the service flows of every modem.
     #[serde(default, rename = "flow", skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowConfig>,
-}
-
-impl Config {
-    /// Returns the size of a cell in bytes.
-    pub fn cell(&self) -> usize {
-        let default = if self.mode == Mode::Cmts { bywash_docsis::instance::CELL } else { 2048 };
-        self.pool.cell.set().copied().unwrap_or(default)
-    }
 }
 
 /// `[router]`
@@ -139,9 +128,24 @@ impl SwitchConfig {
     }
 }
 
-/// `[pool]`
+/// Keys of the arena that all pools lie in.
+pub const OF_ARENA: [&str; 3] = ["reserve", "cell", "pages"];
+
+/// `[pool]` or `[[pool]]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
+    /// Name of its pools in `show`; `None` for names by worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Workers that allocate from it; `None` for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Vec<usize>>,
+    /// Number of the service group whose workers allocate from it, from 1; `None` for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<usize>,
+    /// Side of a cable downstream whose workers allocate from it; `None` for both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub side: Option<Side>,
     /// Order in which free buffers are reused.
     pub kind: PoolKind,
     /// Size of each worker's cache in buffers; auto: the default of the pool kind.
@@ -150,6 +154,9 @@ pub struct PoolConfig {
     pub frames: Auto<usize>,
     /// Size of a block in buffers, for kinds with blocks.
     pub block: usize,
+    /// CPU to whose NUMA node its memory is bound; `None` to leave it where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
     /// Buffers set aside for pools that a reload creates.
     pub reserve: usize,
     /// Size of a cell in bytes: 2048, 4096 or 16384; auto: see [`Config::cell`].
@@ -159,40 +166,24 @@ pub struct PoolConfig {
 }
 
 impl PoolConfig {
-    /// Returns the size of each worker's cache in buffers.
-    pub fn cache_frames(&self) -> usize {
-        self.cache.set().copied().unwrap_or_else(|| self.kind.default_cache())
+    /// Returns whether it is for some workers only. The one that is not is for all others, and has the arena's keys.
+    pub fn selects(&self) -> bool {
+        self.workers.is_some() || self.group.is_some() || self.side.is_some()
     }
+}
 
-    /// Returns the size, in buffers, of a pool that must hold `needed` buffers.
-    ///
-    /// # Errors
-    /// The configured size if it is smaller than `needed`.
-    pub fn frames_for(&self, needed: usize) -> Result<usize, usize> {
-        match self.frames.set() {
-            // Two more blocks: one being handed out, and one that waits for its last cell to be freed.
-            None if self.blocks() => Ok((needed + SPARE).next_multiple_of(self.block) + 2 * self.block),
-            None => Ok(needed + SPARE),
-            Some(&frames) if frames >= needed => Ok(frames),
-            Some(&frames) => Err(frames),
-        }
+/// Serializes the only entry as a table, and several as an array of tables, in which only the common one has the
+/// arena's keys.
+fn one_or_many<S: Serializer>(pools: &[PoolConfig], to: S) -> Result<S::Ok, S::Error> {
+    if let [one] = pools {
+        return one.serialize(to);
     }
-
-    /// Returns true if cells are handed out and reclaimed in blocks.
-    pub fn blocks(&self) -> bool {
-        self.kind.blocks()
-    }
-
-    /// Returns true if a cell can hold several packets.
-    pub fn packed(&self) -> bool {
-        self.kind.packed()
-    }
-
-    /// Returns the parameters of a pool of this kind with `frames` buffers.
-    pub fn pool(&self, name: &str, frames: usize) -> bywash_frame::PoolConfig {
-        let (cache, block) = (self.cache_frames(), self.block);
-        bywash_frame::PoolConfig { cache, block, ..bywash_frame::PoolConfig::new(name, self.kind, frames) }
-    }
+    let table = |pool: &PoolConfig| {
+        let mut table = toml::Table::try_from(pool).map_err(serde::ser::Error::custom)?;
+        table.retain(|key, _| !pool.selects() || !OF_ARENA.contains(&key));
+        Ok(table)
+    };
+    to.collect_seq(pools.iter().map(table).collect::<Result<Vec<_>, _>>()?)
 }
 
 /// `[workers]`
@@ -464,6 +455,18 @@ impl Config {
         for section in keys::SECTIONS {
             match section.name() {
                 "" => section.complete(&mut file),
+                name if section.one_or_many() => {
+                    let mut tables = match file.remove(name) {
+                        None => vec![],
+                        Some(toml::Value::Array(tables)) => tables,
+                        Some(table) => vec![table],
+                    };
+                    if tables.is_empty() {
+                        tables.push(toml::Table::new().into());
+                    }
+                    tables.iter_mut().filter_map(toml::Value::as_table_mut).for_each(|table| section.complete(table));
+                    file.insert(name.into(), tables.into());
+                }
                 name if section.many() => {
                     let tables = file.get_mut(name).and_then(toml::Value::as_array_mut);
                     let tables = tables.into_iter().flatten().filter_map(toml::Value::as_table_mut);

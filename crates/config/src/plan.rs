@@ -1,10 +1,10 @@
 //! Assignment of queues, CPUs and buffers to workers.
 
-use crate::choice::{MemifRole, Mode, PoolKind};
+use crate::choice::{MemifRole, Mode};
 use crate::cmts::GroupConfig;
-use crate::model::{Config, DEVICE_RING, PoolConfig, PortConfig};
+use crate::model::{Config, DEVICE_RING, PortConfig};
+use crate::pools::PoolPlan;
 use crate::problem::{ConfigErrors, Problem};
-use std::ops::Range;
 
 /// Buffers that a port without rings may hold: packets received and not yet sent.
 const NO_RINGS: usize = 64;
@@ -25,6 +25,15 @@ pub struct WorkerPlan {
 pub struct Plan {
     /// Workers by number.
     pub workers: Vec<WorkerPlan>,
+    /// Pools by their first worker.
+    pub pools: Vec<PoolPlan>,
+}
+
+impl Plan {
+    /// Returns the size of a pool in buffers.
+    pub fn frames(&self, pool: &PoolPlan) -> usize {
+        pool.workers.iter().map(|worker| self.workers[*worker].frames).sum()
+    }
 }
 
 impl PortConfig {
@@ -43,17 +52,6 @@ impl PortConfig {
         // A DPDK driver fills both rings with buffers.
         let driver = self.dpdk.as_ref().map(|_| 2 * DEVICE_RING);
         self.af_xdp.as_ref().map(|af_xdp| af_xdp.ring.frames()).or(lent).or(driver).unwrap_or(NO_RINGS)
-    }
-}
-
-impl PoolConfig {
-    /// Returns the name of each pool and the range of workers that share it: one pool per worker, to avoid contention,
-    /// except for `sdb`, whose workers share one pool by design.
-    pub fn sharers(&self, workers: usize) -> Vec<(String, Range<usize>)> {
-        match self.kind {
-            PoolKind::Sdb => vec![("shared".to_owned(), 0..workers)],
-            _ => (0..workers).map(|worker| (format!("worker{worker}"), worker..worker + 1)).collect(),
-        }
     }
 }
 
@@ -108,10 +106,13 @@ impl Config {
         if let Some(index) = workers.iter().position(|worker| worker.queues.is_empty()) {
             return Err(Self::without_queue(index, queues.iter().map(Vec::len).sum()).into());
         }
-        for (index, worker) in workers.iter_mut().enumerate() {
-            worker.frames = self.frames_of(index, worker)?;
+        let pools = self.deal_pools(count)?;
+        for pool in &pools {
+            for &index in &pool.workers {
+                workers[index].frames = self.frames_of(index, &workers[index], pool.settings)?;
+            }
         }
-        Ok(Plan { workers })
+        Ok(Plan { workers, pools })
     }
 
     /// Returns the worker that polls a port of a cable downstream: the upper MAC of a group polls its input, the lower
@@ -141,16 +142,18 @@ impl Config {
         Problem::at("workers.count", what, format!("the ports have {queues} queue(s) in all")).help(help)
     }
 
-    fn frames_of(&self, index: usize, worker: &WorkerPlan) -> Result<usize, Box<Problem>> {
+    fn frames_of(&self, index: usize, worker: &WorkerPlan, settings: usize) -> Result<usize, Box<Problem>> {
+        let pool = &self.pools[settings];
         let held = |&(port, _): &(usize, usize)| self.ports[port].frames();
         // An upper MAC's buffers also fill the ring to the lower MAC and the queues behind it.
         let downstream = if self.mode == Mode::Cmts { self.cmts.queues + self.cmts.ring } else { 0 };
-        let needed = worker.queues.iter().map(held).sum::<usize>() + downstream + self.pool.cache_frames();
-        self.pool.frames_for(needed).map_err(|frames| {
+        let needed = worker.queues.iter().map(held).sum::<usize>() + downstream + pool.cache_frames();
+        pool.frames_for(needed).map_err(|frames| {
             let what = format!("{frames} buffers are too few for worker {index}");
-            let (rings, cache) = (needed - self.pool.cache_frames(), self.pool.cache_frames());
+            let (rings, cache) = (needed - pool.cache_frames(), pool.cache_frames());
             let help = format!("its {} queue(s) can hold {rings}, its cache {cache}", worker.queues.len());
-            Problem::at("pool.frames", what, format!("expected at least {needed}")).help(help).into()
+            let path = self.pool_path(settings, "frames");
+            Problem::at(path, what, format!("expected at least {needed}")).help(help).into()
         })
     }
 }

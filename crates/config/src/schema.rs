@@ -14,8 +14,12 @@ pub fn schema() -> Value {
             header => {
                 let table = table(section);
                 let name = header.trim_matches(['[', ']']);
-                let many = header.starts_with("[[");
-                let value = if many { json!({ "type": "array", "items": table }) } else { table };
+                let list = json!({ "type": "array", "items": table });
+                let value = match (section.many(), section.one_or_many()) {
+                    (true, _) => list,
+                    (_, true) => json!({ "anyOf": [table, list] }),
+                    _ => table,
+                };
                 properties.insert(name.into(), value);
             }
         }

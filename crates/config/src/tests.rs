@@ -359,7 +359,7 @@ fn a_typewriter_is_not_for_af_xdp() {
 #[test]
 fn options_do_not_point_into_the_file() {
     let mut draft = Draft::text("t.toml", format!("{PORT}[pool]\nframes = 65536\n"));
-    draft.set("pool.frames", |config| config.pool.frames = Auto::Set(100));
+    draft.set_pools("frames", |pool| pool.frames = Auto::Set(100));
     let errors = draft.finish(Some(&host())).unwrap_err().to_string();
     let expected = "bywash: 100 buffers are too few for worker 0: expected at least 8192: its 1 queue(s) can hold 8192, its cache 0";
     assert_eq!(errors, expected);

@@ -4,6 +4,7 @@
 use crate::instance;
 use crate::modes::{self, Parts, Setup};
 use crate::notify::Notifier;
+use crate::pools::tell_place;
 use crate::ports::{Dpdk, Opened, Opener, Xdp, queues};
 use crate::relations::Relations;
 use crate::runtime::{LAST_FRAMES, Runtime};
@@ -107,21 +108,19 @@ impl Runtime {
 
         let total: usize = plan.workers.iter().map(|w| w.frames).sum();
         let arena_config = ArenaConfig {
-            cells: total + config.pool.reserve,
+            cells: total + config.reserve(),
             cell: config.cell(),
-            pages: config.pool.pages,
+            pages: config.pages(),
             node: None,
-            packed: config.pool.packed(),
+            packed: config.packed(),
         };
         let arena = Arena::new(arena_config)?;
         if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
             tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());
         }
-        let of_workers = config.pool.sharers(plan.workers.len()).into_iter().map(|(name, workers)| {
-            let frames = plan.workers[workers].iter().map(|worker| worker.frames).sum();
-            config.pool.pool(&name, frames)
-        });
+        let of_workers = plan.pools.iter().map(|pool| config.pools[pool.settings].pool(&pool.name, plan.frames(pool)));
         let pools = PoolSet::new(arena.clone(), &of_workers.collect::<Vec<_>>())?;
+        pools.pools().iter().for_each(|pool| tell_place(pool));
 
         let mut ports: Vec<Opened> = vec![];
         let driver = driver.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;

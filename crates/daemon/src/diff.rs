@@ -1,10 +1,9 @@
 //! Differences between two configurations, as steps that a running instance can take.
 
-use bywash_config::{Config, Idle, KernelConfig, Level, Mode, PortConfig, PortKind};
+use bywash_config::{Config, Idle, KernelConfig, Level, Mode, OF_ARENA, PortConfig, PortKind};
 use bywash_frame::PoolConfig;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 /// One step of a reload.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +23,7 @@ pub enum Step {
     /// Move a worker to another CPU: worker, old and new CPU.
     Cpu(usize, Option<usize>, usize),
     /// Give workers another pool to allocate from: old and new.
-    Pool(Range<usize>, PoolConfig, PoolConfig),
+    Pool(Vec<usize>, PoolConfig, PoolConfig),
 }
 
 impl Step {
@@ -136,11 +135,29 @@ fn differences(old: &Value, new: &Value, but: &[&str]) -> String {
 /// Returns all settings but the ports': `section.key`, value.
 fn flat(config: &Config) -> Vec<(String, Value)> {
     let Ok(Value::Object(sections)) = serde_json::to_value(config) else { return vec![] };
-    let keys = sections.into_iter().filter(|(name, _)| name != "port").flat_map(|(name, value)| match value {
+    let keys_of = |(name, value): (String, Value)| match value {
         Value::Object(keys) => keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)).collect(),
         value => vec![(name, value)],
+    };
+    let tables = sections.into_iter().filter(|(name, _)| name != "port").flat_map(|(name, value)| match value {
+        Value::Array(pools) if name == "pool" => pools_of(pools),
+        value => vec![(name, value)],
     });
-    keys.collect()
+    tables.flat_map(keys_of).collect()
+}
+
+/// Returns the tables of several pools, with the arena's keys in a table `pool` of their own, as if there were one.
+fn pools_of(mut pools: Vec<Value>) -> Vec<(String, Value)> {
+    let mut arena = serde_json::Map::new();
+    // Those of the pool for all other workers, if there is one.
+    if let Ok(Value::Object(defaults)) = serde_json::to_value(bywash_config::PoolConfig::default()) {
+        arena.extend(defaults.into_iter().filter(|(key, _)| OF_ARENA.contains(&key.as_str())));
+    }
+    for pool in pools.iter_mut().filter_map(Value::as_object_mut) {
+        arena.extend(OF_ARENA.into_iter().filter_map(|key| pool.remove_entry(key)));
+    }
+    let numbered = (0..).zip(pools).map(|(n, pool): (usize, Value)| (format!("pool.{n}"), pool));
+    [("pool".to_owned(), arena.into())].into_iter().chain(numbered).collect()
 }
 
 /// Returns the reason for which a setting cannot change at run time; `None` if it can.
@@ -148,14 +165,12 @@ fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
     let dpdk = |config: &Config| config.ports.iter().any(|port| port.kind == PortKind::Dpdk);
     Some(match key.split('.').next().unwrap_or_default() {
         _ if key == "workers.idle" || (key == "workers.cpus" && old.mode != Mode::Cmts) => return None,
-        "pool" if ["pool.cell", "pool.pages", "pool.reserve"].contains(&key) => {
+        "pool" if key.strip_prefix("pool.").is_some_and(|key| OF_ARENA.contains(&key)) => {
             "all pools lie in the arena, which is laid out when bywash starts; restart it"
         }
-        "pool" if old.mode == Mode::Cmts => "the two workers of a group share one pool; restart it",
+        "pool" if old.mode == Mode::Cmts => "a cable downstream keeps the pools it started with; restart it",
         "pool" if dpdk(old) || dpdk(new) => "DPDK's drivers keep the pools they started with; restart it",
-        "pool" if old.pool.packed() != new.pool.packed() => {
-            "an arena for packets of any length has no other pools; restart it"
-        }
+        "pool" if old.packed() != new.packed() => "an arena for packets of any length has no other pools; restart it",
         "pool" | "kernel" => return None,
         "workers" => "queues, and rings between workers, are assigned when bywash starts; restart it",
         "mode" => "the mode is chosen when bywash starts; restart it",
@@ -203,10 +218,26 @@ mod tests {
     #[test]
     fn what_cannot_change_is_refused_all_at_once() {
         let (old, mut new) = (config(&["a"]), config(&["a", "b"]));
-        (new.pool.cell, new.pool.frames) = (Auto::Set(4096), Auto::Set(4096));
+        (new.pools[0].cell, new.pools[0].frames) = (Auto::Set(4096), Auto::Set(4096));
         new.workers.count = Auto::Set(2);
         let refused = diff(&old, &new).unwrap_err();
         assert_eq!(refused.len(), 2, "{refused:?}");
         assert!(refused[0].starts_with("pool.cell: \"auto\" -> 4096: all pools lie in the arena"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_pool_becomes_several_and_the_arena_stays() {
+        let old = config(&["a"]);
+        let mut new = old.clone();
+        new.pools.push(bywash_config::PoolConfig { workers: Some(vec![0]), ..new.pools[0].clone() });
+        assert_eq!((told(&old, &new), told(&new, &old)), (vec![], vec![]));
+        new.pools[0].reserve = 64;
+        let refused = diff(&old, &new).unwrap_err();
+        assert!(refused.len() == 1 && refused[0].starts_with("pool.reserve: 0 -> 64: all pools"), "{refused:?}");
+        // Settings of a cable downstream's pools are named by their table.
+        let (mut old, mut new) = (old.clone(), new.clone());
+        (old.mode, new.mode, new.pools[0].reserve) = (Mode::Cmts, Mode::Cmts, 0);
+        let refused = diff(&old, &new).unwrap_err();
+        assert!(refused.iter().any(|line| line.starts_with("pool.1.kind: nothing -> \"stack\"")), "{refused:?}");
     }
 }

@@ -14,7 +14,7 @@ use bywash_config::{Idle, Level, Mode, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
 use bywash_fib::model::Prefix;
 use bywash_flow::script::Verb;
-use bywash_frame::{BATCH, PoolStats};
+use bywash_frame::BATCH;
 use bywash_port::{PortState, TxQueueStats, WaitCounts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -272,8 +272,40 @@ impl Running {
                 pages: arena.pages().to_string(),
                 note: arena.pages_note().into(),
             },
-            pools: self.0.pools.pools().iter().map(|p| pool(p.stats())).collect(),
+            pools: self.0.pools.pools().iter().map(|pool| self.pool(pool)).collect(),
             audit: self.audit(),
+        }
+    }
+
+    fn pool(&self, pool: &Arc<bywash_frame::Pool>) -> Pool {
+        let (stats, config) = (pool.stats(), pool.config());
+        let blocks = stats.blocks.map(|blocks| Blocks {
+            size: blocks.size as u64,
+            free: blocks.free as u64,
+            open: blocks.open as u64,
+            draining: blocks.draining as u64,
+        });
+        Pool {
+            name: stats.name,
+            kind: stats.kind.to_string(),
+            cache: stats.cache as u64,
+            frames: stats.frames as u64,
+            free: stats.free as u64,
+            cached: stats.cached as u64,
+            parked: stats.parked as u64,
+            in_use: stats.in_use as u64,
+            normal: stats.normal as u64,
+            peak: stats.peak as u64,
+            high_water: stats.high_water as u64,
+            allocated: stats.allocated,
+            freed: stats.freed,
+            exhausted: stats.exhausted,
+            surplus: stats.surplus,
+            draining: stats.draining,
+            workers: self.0.sharers(pool).into_iter().map(|worker| worker as u64).collect(),
+            cpu: config.cpu.map(|cpu| cpu as u64),
+            memory: pool.place().map(|place| place.to_string()),
+            blocks,
         }
     }
 
@@ -361,34 +393,6 @@ fn queue((worker, end): &(usize, PortReport)) -> Queue {
         reconnects: texts.remove("reconnects"),
         refused: texts.remove("refused"),
         others: texts,
-    }
-}
-
-fn pool(stats: PoolStats) -> Pool {
-    let blocks = stats.blocks.map(|blocks| Blocks {
-        size: blocks.size as u64,
-        free: blocks.free as u64,
-        open: blocks.open as u64,
-        draining: blocks.draining as u64,
-    });
-    Pool {
-        name: stats.name,
-        kind: stats.kind.to_string(),
-        cache: stats.cache as u64,
-        frames: stats.frames as u64,
-        free: stats.free as u64,
-        cached: stats.cached as u64,
-        parked: stats.parked as u64,
-        in_use: stats.in_use as u64,
-        normal: stats.normal as u64,
-        peak: stats.peak as u64,
-        high_water: stats.high_water as u64,
-        allocated: stats.allocated,
-        freed: stats.freed,
-        exhausted: stats.exhausted,
-        surplus: stats.surplus,
-        draining: stats.draining,
-        blocks,
     }
 }
 

@@ -9,26 +9,25 @@ use crate::ports::places;
 use crate::runtime::Runtime;
 use crate::shared::Shared;
 use crate::slots::{self, PortSlot};
-use crate::workers::ANSWER;
+use crate::workers::{ANSWER, Shown};
 use anyhow::{Context as _, bail};
-use bywash_config::Config;
+use bywash_config::{Config, PoolPlan};
 use bywash_engine::{Change, PORTS};
 use bywash_frame::{Pool, PoolConfig};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Workers that have changed from one pool to another.
 pub struct Changed {
-    workers: Range<usize>,
+    workers: Vec<usize>,
     before: Arc<Pool>,
     now: Arc<Pool>,
 }
 
 impl Shared {
     /// Returns the number of buffers that each worker needs for `steps`, while ports that are removed still have
-    /// theirs.
-    fn needed(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<usize>> {
-        let mut needed = vec![new.pool.cache_frames(); self.workers.len()];
+    /// theirs; without its cache.
+    fn needed(&self, steps: &[Step]) -> anyhow::Result<Vec<usize>> {
+        let mut needed = vec![0; self.workers.len()];
         let ports = self.ports();
         // A reopened port releases its buffers before it takes new ones.
         let reopened = |slot: &PortSlot| {
@@ -54,27 +53,32 @@ impl Shared {
     /// Returns the steps that replace pools for the configuration `new`, given the other `steps`. Errors if a fixed
     /// pool size is too small, or if the arena has too few spare cells.
     pub fn pool_steps(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
-        let needed = self.needed(new, steps)?;
+        let needed = self.needed(steps)?;
         let mut changes = vec![];
-        for (name, workers) in new.pool.sharers(needed.len()) {
-            let before = self.workers[workers.start].pool();
+        for PoolPlan { name, settings, workers } in new.pool_plans(needed.len())? {
+            let pool = &new.pools[settings];
+            let before = self.workers[workers[0]].pool();
+            let shared = self.sharers(&before) == workers;
             let before = before.config();
-            let mut frames = 0;
-            for worker in workers.clone() {
-                frames += new.pool.frames_for(needed[worker]).map_err(|frames| {
-                    let needed = needed[worker];
+            let (mut frames, mut least) = (0, 0);
+            for &worker in &workers {
+                let needed = needed[worker] + pool.cache_frames();
+                least += needed;
+                frames += pool.frames_for(needed).map_err(|frames| {
                     anyhow::anyhow!(
                         "worker {worker} would need {needed} buffers and has {frames}: give the new ports smaller \
-                         rings (`ring`), or set pool.frames to at least {needed}"
+                         rings (`ring`), or set {} to at least {needed}",
+                        new.pool_path(settings, "frames")
                     )
                 })?;
             }
-            let is = new.pool.pool(&before.name, frames);
-            let same = PoolConfig { frames: before.frames, ..is.clone() } == *before;
+            let is = pool.pool(&before.name, frames);
+            let same = is_name(&before.name, &name) && PoolConfig { frames: before.frames, ..is.clone() } == *before;
             // With `auto`, keep a pool that is large enough.
-            let enough = new.pool.frames.set().is_none() && before.frames >= needed[workers.clone()].iter().sum();
-            if !same || (is.frames != before.frames && !enough) {
-                changes.push(Step::Pool(workers, before.clone(), PoolConfig { name: self.free_name(&name), ..is }));
+            let enough = pool.frames.set().is_none() && before.frames >= least;
+            if !same || !shared || (is.frames != before.frames && !enough) {
+                let name = self.free_name(&name, &changes);
+                changes.push(Step::Pool(workers, before.clone(), PoolConfig { name, ..is }));
             }
         }
         let frames: usize = changes.iter().map(Step::frames).sum();
@@ -91,21 +95,42 @@ impl Shared {
         Ok(changes)
     }
 
-    /// Returns a name that no pool has, nor one that drains: `name`, or `name.2` and so on.
-    fn free_name(&self, name: &str) -> String {
+    /// Returns the workers that allocate from a pool.
+    pub fn sharers(&self, pool: &Arc<Pool>) -> Vec<usize> {
+        let takes = |worker: &&Shown| Arc::ptr_eq(&worker.pool(), pool);
+        self.workers.iter().filter(takes).map(|worker| worker.handle.id()).collect()
+    }
+
+    /// Returns a name that no pool has, nor one that drains or that `changes` adds: `name`, or `name.2` and so on.
+    fn free_name(&self, name: &str, changes: &[Step]) -> String {
         let pools = self.pools.pools();
         let names = std::iter::once(name.to_owned()).chain((2..).map(|n| format!("{name}.{n}")));
-        let mut free = names.filter(|name| pools.iter().all(|pool| pool.config().name != *name));
+        let added = |name: &str| changes.iter().any(|step| matches!(step, Step::Pool(.., is) if is.name == name));
+        let mut free = names.filter(|name| !added(name) && pools.iter().all(|pool| pool.config().name != *name));
         free.next().unwrap_or_default()
+    }
+}
+
+/// Returns whether a pool has the name that the configuration gives it, with or without a number for a later one.
+fn is_name(name: &str, configured: &str) -> bool {
+    let numbered = |rest: &str| rest.strip_prefix('.').is_some_and(|n| n.bytes().all(|c| c.is_ascii_digit()));
+    name.strip_prefix(configured).is_some_and(|rest| rest.is_empty() || numbered(rest))
+}
+
+/// Logs where the memory of a pool with a CPU is.
+pub fn tell_place(pool: &Pool) {
+    if let (Some(place), PoolConfig { name, cpu: Some(cpu), .. }) = (pool.place(), pool.config()) {
+        tracing::info!("pool {name}: memory near CPU {cpu}: {place}");
     }
 }
 
 impl Runtime {
     /// Makes workers allocate from a new pool. The previous one keeps the buffers in use. Errors if the pool cannot be
     /// created.
-    pub fn change_pool(&mut self, workers: Range<usize>, config: &PoolConfig) -> anyhow::Result<Changed> {
+    pub fn change_pool(&mut self, workers: Vec<usize>, config: &PoolConfig) -> anyhow::Result<Changed> {
         let now = self.shared.pools.add(config.clone())?;
-        let before = self.shared.workers[workers.start].pool();
+        tell_place(&now);
+        let before = self.shared.workers[workers[0]].pool();
         let changed = Changed { workers, before, now };
         self.take_from(&changed.workers, &changed.now);
         Ok(changed)
@@ -123,8 +148,8 @@ impl Runtime {
         self.drain(&[&changed.now]);
     }
 
-    fn take_from(&mut self, workers: &Range<usize>, pool: &Arc<Pool>) {
-        for worker in &self.shared.workers[workers.clone()] {
+    fn take_from(&mut self, workers: &[usize], pool: &Arc<Pool>) {
+        for worker in workers.iter().map(|worker| &self.shared.workers[*worker]) {
             worker.take_from(pool);
             worker.handle.change(vec![Change::Pool(pool.clone())], ANSWER);
         }
@@ -157,5 +182,18 @@ impl Runtime {
             self.refresh_pools();
             tracing::info!("pools have drained: {} buffers are spare", self.shared.pools.spare());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbered_names() {
+        for (name, is) in [("worker1", true), ("worker1.2", true), ("worker1.x", false), ("work", false)] {
+            assert_eq!(is_name(name, "worker1"), is, "{name}");
+        }
+        assert!(!is_name("worker10", "worker1"), "another worker's");
     }
 }

@@ -141,8 +141,7 @@ pub fn start(
         }
         let cpu = plan.workers[w].cpu;
         let worker_config = WorkerConfig { id: w, cpu, idle: config.workers.idle };
-        // The worker's own pool, or the only one if all share it.
-        let own = w.min(pools.pools().len() - 1);
+        let own = plan.pools.iter().position(|pool| pool.workers.contains(&w)).context("a worker without a pool")?;
         let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;

@@ -179,6 +179,7 @@ fn pools(Pools { arena, pools, audit: sum }: &Pools) -> String {
     }
     let mut grid = Grid::new(&[
         "pool",
+        "workers",
         "kind",
         "cache",
         "frames",
@@ -193,10 +194,16 @@ fn pools(Pools { arena, pools, audit: sum }: &Pools) -> String {
     ]);
     for pool in pools {
         let name = format!("{}{}", pool.name, if pool.draining { " (draining)" } else { "" });
-        row!(grid; name, pool.kind, pool.cache, pool.frames, pool.free, pool.cached, pool.in_use, pool.normal,
+        let workers = pool.workers.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        row!(grid; name, workers, pool.kind, pool.cache, pool.frames, pool.free, pool.cached, pool.in_use, pool.normal,
             pool.peak, pool.high_water, pool.exhausted, pool.surplus);
     }
     out += &format!("\n{}", grid.render("no pools"));
+    for Pool { name, cpu, memory, .. } in pools {
+        if let (Some(cpu), Some(memory)) = (cpu, memory) {
+            out += &format!("{name}: memory near CPU {cpu}: {memory}\n");
+        }
+    }
     if pools.iter().any(|pool| pool.blocks.is_some()) {
         let mut grid = Grid::new(&["pool", "block", "free", "open", "draining", "frames waiting for their block"]);
         for Pool { name, blocks, parked, .. } in pools {

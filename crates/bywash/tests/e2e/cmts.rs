@@ -67,7 +67,7 @@ fn modem(n: u8) -> [u8; 6] {
     [2, 0xca, 0xb1, 0, 0, 1 + n]
 }
 
-fn packet(mac: [u8; 6], port: u16, dscp: u8, size: usize) -> Vec<u8> {
+pub fn packet(mac: [u8; 6], port: u16, dscp: u8, size: usize) -> Vec<u8> {
     let to = SocketAddr::from(([10, 0, 0, 2], port));
     let packet = Packet::udp(SocketAddr::from(([198, 18, 0, 1], 443)), to).tos(dscp << 2);
     packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), MacAddr(mac)).size(size).build().unwrap()

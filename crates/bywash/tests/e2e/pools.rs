@@ -1,8 +1,104 @@
 //! Every kind of pool under the router: packets are forwarded, buffers are reused, and all are accounted for.
 
 use crate::harness::Bywash;
-use bywash_lab::{Ping, Topology, require, require_lab};
+use crate::reload::{File, reload};
+use bywash_lab::{End, Namespace, Ping, Topology, Veth, require, require_lab};
+use serde_json::{Value, json};
 use std::time::Duration;
+
+/// Returns these keys of each pool, in the order of the pools' names.
+fn keys(running: &Bywash, keys: &[&str]) -> Value {
+    let mut pools = running.show(&["pools"])["pools"].as_array().unwrap().clone();
+    pools.sort_by_key(|pool| pool["name"].as_str().unwrap().to_owned());
+    pools.iter().map(|pool| keys.iter().map(|key| pool[*key].clone()).collect::<Value>()).collect()
+}
+
+#[test]
+fn each_worker_has_the_pool_that_names_it() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let pools = "[workers]\ncount = 2\n[[pool]]\nworkers = [1]\nname = \"second\"\nkind = \"ring\"\ncpu = 0\n\
+                 [[pool]]\nframes = 4096\nreserve = 8192\n";
+    let ports = "[[port]]\ninterface = \"r0\"\nring = 64\nlevel = \"user\"\n\
+                 [[port]]\ninterface = \"r1\"\nring = 64\nlevel = \"user\"\n";
+    let file = File::new(&format!("{ports}{pools}"));
+    let running = file.run(&lab);
+    let forwards = || {
+        let ping = Ping::to(lab.b().v4).count(200).interval(Duration::from_millis(1));
+        let report = ping.run(&lab.a().ns).unwrap();
+        assert_eq!(report.received, 200, "{}", report.text);
+    };
+    forwards();
+    let shown = ["name", "kind", "cache", "frames", "workers", "cpu"];
+    let expected = json!([["second", "ring", 256, 1536, [1], 0], ["worker0", "stack", 0, 4096, [0], null]]);
+    assert_eq!(keys(&running, &shown), expected);
+    let memory = &keys(&running, &["memory"])[0][0];
+    let nodes = std::fs::read_dir("/sys/devices/system/node")
+        .map_or(0, |all| all.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("node")).count());
+    let place = if nodes > 1 { "NUMA node " } else { "not bound: one NUMA node" };
+    assert!(memory.as_str().is_some_and(|memory| memory.starts_with(place)), "{memory}");
+    assert!(running.log().contains("pool second: memory near CPU 0: "), "{}", running.log());
+    // Both allocate: each worker receives from a port of its own.
+    let allocated = keys(&running, &["allocated"]);
+    assert!((0..2).all(|n| allocated[n][0].as_u64() > Some(200)), "{allocated}");
+
+    let config = running.show(&["config"]);
+    assert_eq!(config["pool"].as_array().map(Vec::len), Some(2), "{config}");
+
+    // A reload replaces the pool of the entry that differs, and no other.
+    file.write(&format!("{ports}{}", pools.replace("\"ring\"", "\"stack\"").replace("second", "other")));
+    let told = reload(&running, &[]).ok().unwrap().stdout;
+    assert_eq!(told, "pool other added: stack of 1280; second drains: ring of 1536 behind caches of 256\n");
+    forwards();
+    let of = |name: &str| {
+        let pools = keys(&running, &["name", "workers", "draining"]);
+        pools.as_array().unwrap().iter().find(|pool| pool[0] == name).cloned()
+    };
+    assert_eq!(of("other"), Some(json!(["other", [1], false])));
+    assert_eq!(of("worker0"), Some(json!(["worker0", [0], false])));
+
+    // Both workers in one pool, as one table.
+    file.write(&format!("{ports}[workers]\ncount = 2\n[pool]\nkind = \"sdb\"\nblock = 64\nreserve = 8192\n"));
+    let told = reload(&running, &[]).ok().unwrap().stdout;
+    assert!(told.starts_with("pool shared added: sdb of ") && told.lines().count() == 1, "{told}");
+    forwards();
+    assert_eq!(of("shared"), Some(json!(["shared", [0, 1], false])));
+    file.write(&format!("{ports}{}", pools.replace("reserve = 8192", "reserve = 64")));
+    let refused = reload(&running, &[]).stderr;
+    assert!(refused.contains("pool.reserve: 8192 -> 64: all pools lie in the arena"), "{refused}");
+    running.stop();
+}
+
+#[test]
+fn groups_of_a_cable_downstream_have_pools_of_their_own() {
+    require!(require_lab());
+    let (headend, host) = (Namespace::new("c").unwrap(), Namespace::new("h").unwrap());
+    let mut text = "mode = \"cmts\"\n".to_string();
+    for n in 1..=2 {
+        Veth::new(End::new(&headend, format!("in{n}")), End::new(&host, format!("e{n}"))).create().unwrap();
+        text += &format!(
+            "[[port]]\ninterface = \"in{n}\"\nring = 64\n[[port]]\nname = \"cable{n}\"\nkind = \"null\"\n\
+             [[group]]\ninput = \"in{n}\"\noutput = \"cable{n}\"\nmodems = 2\n"
+        );
+    }
+    text += "[[pool]]\ngroup = 2\nside = \"upper\"\nkind = \"ring\"\ncache = 64\n\
+             [[pool]]\ngroup = 2\nside = \"lower\"\nname = \"low\"\n[[pool]]\nkind = \"tabm\"\nblock = 64\n";
+    let file = File::new(&text);
+    let running = Bywash::run(&headend, &["--config", file.path().to_str().unwrap()]);
+    let expected =
+        json!([["low", "stack", [3]], ["worker0", "tabm", [0]], ["worker1", "tabm", [1]], ["worker2", "ring", [2]]]);
+    assert_eq!(keys(&running, &["name", "kind", "workers"]), expected);
+    let mac = [2, 0xca, 0xb1, 0, 0, 1];
+    for n in ["1", "2"] {
+        let packet = crate::cmts::packet(mac, 80, 0, 100);
+        crate::raw::send(&host, &format!("e{n}"), &[(50, packet)]);
+        running.wait("frames on the cable", |running| running.counter(&format!("cable{n}"), "tx_packets") == 50);
+    }
+    file.write(&text.replace("cache = 64", "cache = 32"));
+    let refused = reload(&running, &[]).stderr;
+    assert!(refused.contains("pool.0.cache: 64 -> 32: a cable downstream keeps the pools"), "{refused}");
+    running.stop();
+}
 
 #[test]
 fn every_kind_of_pool_forwards_and_reuses_buffers() {
