@@ -44,6 +44,13 @@ impl Placement {
     }
 }
 
+/// Makes the calling thread run on this CPU only.
+pub(crate) fn pin(cpu: usize) -> rustix::io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+}
+
 impl std::fmt::Display for Placement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let how = if self.siblings { "the first two on one core" } else { "a core each" };

@@ -10,6 +10,7 @@ mod app;
 mod counters;
 pub mod cpus;
 mod drops;
+pub mod line;
 mod port_table;
 mod worker;
 

@@ -1,6 +1,7 @@
 //! The worker: a pinned thread, its ports and its application.
 
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
+use crate::cpus::pin;
 use crate::{App, Context, PortId, PortTable, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Pool};
 use bywash_port::{Port, PortState, Recorder, TxQueue};
@@ -184,9 +185,7 @@ impl Worker {
 
     fn pin(&self) {
         let Some(cpu) = self.config.cpu else { return };
-        let mut set = rustix::thread::CpuSet::new();
-        set.set(cpu);
-        if let Err(e) = rustix::thread::sched_setaffinity(None, &set) {
+        if let Err(e) = pin(cpu) {
             tracing::warn!("worker {}: cannot run on CPU {cpu} ({e}); it runs on any CPU", self.config.id);
         }
     }

@@ -1,0 +1,113 @@
+//! Cost of a cache line's way between two CPUs, measured by two threads that write the same line in turn.
+//!
+//! It decides which pool policy is best between two threads. On a virtual machine the CPUs are at times neighbours and
+//! at times not, which their numbers do not show.
+
+use crate::cpus::pin;
+use bywash_sync::{CachePadded, clock};
+use serde::Serialize;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Round trips of one sample.
+const TRIPS: u64 = 500;
+/// Maximum number of samples.
+const SAMPLES: usize = 64;
+/// Maximum length of a measurement, for CPUs that others use, too.
+const LIMIT: Duration = Duration::from_millis(250);
+/// Cost of a cache line's way from one CPU to another.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Way {
+    /// Nanoseconds one way.
+    pub ns: f64,
+    /// Ticks of the time stamp counter.
+    pub cycles: f64,
+}
+
+/// Line that goes to and fro, and whether the measurement has ended.
+#[derive(Default)]
+struct Court {
+    line: CachePadded<AtomicU64>,
+    over: CachePadded<AtomicBool>,
+}
+
+impl Court {
+    /// Waits until the line has this number. Returns false if the measurement ends before.
+    fn await_number(&self, number: u64) -> bool {
+        while self.line.load(Ordering::Acquire) != number {
+            if self.over.load(Ordering::Relaxed) {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        true
+    }
+}
+
+/// Measures the way between two different CPUs: the lower quartile of the samples, since a sample in which a thread
+/// loses its CPU says nothing. `None` if no sample ended in time. Errors if a thread cannot run on its CPU.
+pub fn measure(first: usize, second: usize) -> rustix::io::Result<Option<Way>> {
+    let court = Court::default();
+    let mut samples = std::thread::scope(|threads| -> rustix::io::Result<Vec<f64>> {
+        let (court, until) = (&court, Instant::now() + LIMIT);
+        // Odd numbers are this thread's, even ones the other's.
+        let other = threads.spawn(move || -> rustix::io::Result<()> {
+            pin(second)?;
+            let mut number = 1;
+            while court.await_number(number) {
+                court.line.store(number + 1, Ordering::Release);
+                number += 2;
+            }
+            Ok(())
+        });
+        let starter = threads.spawn(move || -> rustix::io::Result<Vec<f64>> {
+            let pinned = pin(first);
+            let (mut samples, mut number) = (vec![], 1);
+            'samples: while pinned.is_ok() && samples.len() < SAMPLES {
+                let start = clock::tsc();
+                for _ in 0..TRIPS {
+                    court.line.store(number, Ordering::Release);
+                    let mut looks = 0u32;
+                    while court.line.load(Ordering::Acquire) != number + 1 {
+                        // Reading the time at each look would be part of what is measured.
+                        looks = looks.wrapping_add(1);
+                        if looks.is_multiple_of(4096) && Instant::now() > until {
+                            break 'samples;
+                        }
+                        std::hint::spin_loop();
+                    }
+                    number += 2;
+                }
+                samples.push((clock::tsc() - start) as f64 / (2 * TRIPS) as f64);
+            }
+            court.over.store(true, Ordering::Relaxed);
+            pinned.map(|()| samples)
+        });
+        let samples = starter.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        other.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        Ok(samples)
+    })?;
+    samples.sort_by(f64::total_cmp);
+    let of = |cycles: f64| Way { ns: cycles * 1e9 / clock::tsc_hz() as f64, cycles };
+    Ok(samples.get(samples.len() / 4).copied().map(of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpus::Placement;
+
+    #[test]
+    fn the_way_takes_time() {
+        let cpus = Placement::of(2).unwrap();
+        if !cpus.enough_for(2) {
+            println!("SKIP: fewer than two CPUs");
+            return;
+        }
+        // Others may keep one of the CPUs for a whole measurement.
+        let way =
+            std::iter::repeat_with(|| measure(cpus.cpu(0), cpus.cpu(1)).unwrap()).take(100).flatten().next().unwrap();
+        assert!(way.ns > 1.0 && way.ns < 1e6 && way.cycles > 1.0, "{way:?}");
+    }
+}
