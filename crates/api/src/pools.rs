@@ -71,6 +71,9 @@ pub struct Pool {
     pub draining: bool,
     /// Workers that allocate from the pool.
     pub workers: Vec<u64>,
+    /// Reason for the kind, if it was chosen (`kind = "auto"`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<String>,
     /// CPU near which the memory lies, if one is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u64>,

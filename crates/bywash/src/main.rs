@@ -99,7 +99,7 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
         });
     }
     if let Some(kind) = args.pool {
-        draft.set_pools("kind", |pool| pool.kind = kind);
+        draft.set_pools("kind", |pool| pool.kind = config::Auto::Set(kind));
     }
     if let Some(frames) = &args.frames {
         draft.set_pools("frames", |pool| pool.frames = frames.clone());

@@ -191,14 +191,17 @@ pub static POOL: Section = Section {
             )
             .example("\"upper\"")
             .only(Mode::Cmts),
-        key("kind", Choice(names::<PoolKind>), "\"stack\"", "")
+        key("kind", Or("auto", &Choice(names::<PoolKind>)), "\"stack\"", "")
             .doc(
                 "Order in which free buffers are reused. `stack`: last in, first out, so that the next buffer is still \
                  in the CPU cache. `ring`: first in, first out, as in DPDK, behind a cache per worker. `tabm`: in \
                  order of address within a block; freeing a buffer only counts, and a block is reused once all of its \
                  buffers are free. `sdb`: the same, with one pool and one current block shared by all workers. \
                  `typewriter`: as `tabm`, but a packet from a `pcap` port takes only the space it needs, so that a \
-                 buffer holds several packets; not with `af_xdp` and `dpdk` ports.",
+                 buffer holds several packets; not with `af_xdp` and `dpdk` ports. `auto`: `stack` for a worker that \
+                 frees its buffers itself; if another worker frees them, `stack`, `tabm` or `ring` by the time that a \
+                 cache line takes between the two CPUs, which is measured at the start and when a reload moves workers \
+                 or ports ([buffers.md](buffers.md#chosen-by-the-machine)).",
             )
             .example("\"ring\""),
         key("cache", Or("auto", &Int(0..=8192)), "\"auto\"", "buffers per worker")

@@ -146,8 +146,8 @@ pub struct PoolConfig {
     /// Side of a cable downstream whose workers allocate from it; `None` for both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub side: Option<Side>,
-    /// Order in which free buffers are reused.
-    pub kind: PoolKind,
+    /// Order in which free buffers are reused; auto: chosen by the cost of a cache line's way between the workers.
+    pub kind: Auto<PoolKind>,
     /// Size of each worker's cache in buffers; auto: the default of the pool kind.
     pub cache: Auto<usize>,
     /// Size of each worker's pool in buffers; auto: see [`crate::Plan`].

@@ -27,9 +27,11 @@ impl PoolConfig {
             && self.side.is_none_or(|named| named == side)
     }
 
-    /// Returns the size of each worker's cache in buffers.
+    /// Returns the most buffers that each worker's cache can hold.
     pub fn cache_frames(&self) -> usize {
-        self.cache.set().copied().unwrap_or_else(|| self.kind.default_cache())
+        let of_kind = |kind: &PoolKind| kind.default_cache();
+        let most = || self.kind.set().map_or(PoolKind::Ring.default_cache(), of_kind);
+        self.cache.set().copied().unwrap_or_else(most)
     }
 
     /// Returns the size, in buffers, of a pool that must hold `needed` buffers.
@@ -46,27 +48,28 @@ impl PoolConfig {
         }
     }
 
-    /// Returns true if cells are handed out and reclaimed in blocks.
+    /// Returns true if cells are or may be handed out and reclaimed in blocks.
     pub fn blocks(&self) -> bool {
-        self.kind.blocks()
+        self.kind.set().is_none_or(|kind| kind.blocks())
     }
 
     /// Returns true if a cell can hold several packets.
     pub fn packed(&self) -> bool {
-        self.kind.packed()
+        self.kind.set().is_some_and(|kind| kind.packed())
     }
 
-    /// Returns the parameters of a pool with these settings and `frames` buffers.
-    pub fn pool(&self, name: &str, frames: usize) -> bywash_frame::PoolConfig {
-        let (cache, block, cpu) = (self.cache_frames(), self.block, self.cpu);
-        bywash_frame::PoolConfig { cache, block, cpu, ..bywash_frame::PoolConfig::new(name, self.kind, frames) }
+    /// Returns the parameters of a pool of this kind with these settings and `frames` buffers.
+    pub fn pool(&self, name: &str, kind: PoolKind, frames: usize) -> bywash_frame::PoolConfig {
+        let default = bywash_frame::PoolConfig::new(name, kind, frames);
+        let cache = self.cache.set().copied().filter(|_| !kind.blocks()).unwrap_or(default.cache);
+        bywash_frame::PoolConfig { cache, block: self.block, cpu: self.cpu, ..default }
     }
 
     /// Returns the names and workers of its pools: one pool per worker, to avoid contention, except for `sdb`, whose
     /// workers share one pool by design.
     fn pools(&self, workers: Vec<usize>, all: bool) -> Vec<(String, Vec<usize>)> {
         let list = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join("-");
-        let (named, shared) = (self.name.clone(), self.kind == PoolKind::Sdb);
+        let (named, shared) = (self.name.clone(), self.kind == Auto::Set(PoolKind::Sdb));
         match named {
             _ if workers.is_empty() => vec![],
             Some(name) if shared || workers.len() == 1 => vec![(name, workers)],
@@ -232,7 +235,8 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
 fn sizes(config: &Config, at: usize, problems: &mut Vec<Problem>) {
     let pool = &config.pools[at];
     let path = |key: &str| config.pool_path(at, key);
-    if pool.blocks() && pool.cache_frames() > 0 {
+    let chosen = pool.kind.set().is_none();
+    if pool.blocks() && !chosen && pool.cache_frames() > 0 {
         let what = "a pool with blocks cannot have a cache: it would break the order of addresses within a block";
         problems.push(Problem::at(path("cache"), what, "expected 0 or \"auto\"").other(path("kind"), "the pool"));
     } else if let Some(&frames) = pool.frames.set()
@@ -246,7 +250,7 @@ fn sizes(config: &Config, at: usize, problems: &mut Vec<Problem>) {
         problems.push(Problem::at(path("frames"), what, expected).other(path("block"), "the block"));
     }
     if let Some(&frames) = pool.frames.set()
-        && !pool.blocks()
+        && (chosen || !pool.blocks())
         && pool.cache_frames() > frames / 2
     {
         let what = format!("a cache of {} is more than half of a pool of {frames} buffers", pool.cache_frames());
@@ -276,7 +280,8 @@ mod tests {
     fn pools(text: &str, workers: usize) -> Vec<(String, String, Vec<usize>)> {
         let config = read(text).unwrap_or_else(|why| panic!("{text}: {why:?}"));
         let plans = config.pool_plans(workers).unwrap();
-        let shown = |plan: PoolPlan| (plan.name, config.pools[plan.settings].kind.to_string(), plan.workers);
+        let shown =
+            |plan: PoolPlan| (plan.name, config.pools[plan.settings].kind.set().unwrap().to_string(), plan.workers);
         plans.into_iter().map(shown).collect()
     }
 
@@ -374,8 +379,23 @@ mod tests {
     #[test]
     fn options_are_for_all_pools() {
         let mut draft = Draft::text("t.toml", format!("{PORT}[[pool]]\nworkers = [1]\nkind = \"ring\"\n[[pool]]\n"));
-        draft.set_pools("kind", |pool| pool.kind = PoolKind::Tabm);
+        draft.set_pools("kind", |pool| pool.kind = Auto::Set(PoolKind::Tabm));
         let config = draft.finish(None).unwrap();
-        assert!(config.pools.iter().all(|pool| pool.kind == PoolKind::Tabm));
+        assert!(config.pools.iter().all(|pool| pool.kind == Auto::Set(PoolKind::Tabm)));
+    }
+
+    /// A pool whose kind is chosen is large enough for each.
+    #[test]
+    fn the_size_does_not_depend_on_the_kind_that_is_chosen() {
+        let config = read(&format!("{PORT}[pool]\nkind = \"auto\"\nblock = 4096\n")).unwrap();
+        let plan = config.plan(&[vec![0, 1, 2]], &[]).unwrap();
+        // The rings, the cache of a ring and 1024, in whole blocks, and two blocks more.
+        assert_eq!((plan.workers[0].frames, plan.pools.len()), (12_288 + 8192, 3));
+        let of = |kind| config.pools[0].pool("x", kind, 20_480);
+        assert_eq!([PoolKind::Stack, PoolKind::Tabm, PoolKind::Ring].map(|kind| of(kind).cache), [0, 0, 256]);
+        let auto = |text: &str| read(&format!("{PORT}[pool]\nkind = \"auto\"\n{text}"));
+        assert_eq!(auto("frames = 20_000\n").unwrap_err().path, "pool.frames", "no whole blocks");
+        assert_eq!(auto("frames = 15_360\ncache = 7680\n").unwrap_err().path, "pool.frames", "too few");
+        assert_eq!(auto("cache = 64\n").unwrap().pools[0].pool("x", PoolKind::Tabm, 4096).cache, 0);
     }
 }

@@ -1,6 +1,7 @@
 //! The control loop: applies the kernel's changes, runs the mode's control half, and keeps XDP programs and ports in
 //! step.
 
+use crate::choice::{Choice, ways};
 use crate::instance;
 use crate::modes::{self, Parts, Setup};
 use crate::notify::Notifier;
@@ -16,7 +17,7 @@ use crate::takeover::{self, Predecessor};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
-use bywash_config::{Config, Host, Mode, PortKind};
+use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan};
 use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
 use bywash_fib::model::Change;
@@ -77,6 +78,24 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
     }
 }
 
+/// Chooses, and logs, the kind of each worker's pool whose configuration is `auto`.
+fn choices(config: &Config, plan: &Plan) -> Vec<(usize, Choice)> {
+    let workers = plan.workers.iter().enumerate();
+    let of_port = |port: usize| -> Vec<usize> {
+        let polls = |worker: &WorkerPlan| worker.queues.iter().any(|(at, _)| *at == port);
+        workers.clone().filter(|(_, worker)| polls(worker)).map(|(n, _)| n).collect()
+    };
+    let owners: Vec<Vec<usize>> = (0..config.ports.len()).map(of_port).collect();
+    let auto = plan.pools.iter().filter(|pool| config.pools[pool.settings].kind.set().is_none());
+    auto.map(|pool| {
+        let worker = pool.workers[0];
+        let choice = Choice::of(ways(config.mode, worker, &owners, &|worker| plan.workers[worker].cpu));
+        tracing::info!("pool {}: kind {}: {}", pool.name, choice.kind, choice.why);
+        (worker, choice)
+    })
+    .collect()
+}
+
 impl Runtime {
     /// Opens everything and starts to forward.
     ///
@@ -118,8 +137,18 @@ impl Runtime {
         if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
             tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());
         }
-        let of_workers = plan.pools.iter().map(|pool| config.pools[pool.settings].pool(&pool.name, plan.frames(pool)));
-        let pools = PoolSet::new(arena.clone(), &of_workers.collect::<Vec<_>>())?;
+        let choices = choices(&config, &plan);
+        let of_workers = plan.pools.iter().map(|pool| {
+            let settings = &config.pools[pool.settings];
+            let chosen =
+                || choices.iter().find(|(worker, _)| pool.workers[0] == *worker).map(|(_, choice)| choice.kind);
+            let kind = settings.kind.set().copied().or_else(chosen).unwrap_or_default();
+            settings.pool(&pool.name, kind, plan.frames(pool))
+        });
+        let of_workers: Vec<_> = of_workers.collect();
+        // A reload may choose pools of blocks.
+        let new = if choices.is_empty() { PoolSet::new } else { PoolSet::watched };
+        let pools = new(arena.clone(), &of_workers)?;
         pools.pools().iter().for_each(|pool| tell_place(pool));
 
         let mut ports: Vec<Opened> = vec![];
@@ -162,6 +191,7 @@ impl Runtime {
             }
         }
         let (workers, slots) = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
+        choices.into_iter().for_each(|(worker, choice)| workers[worker].chosen(Some(choice)));
         let (asks, asked_for) = mpsc::channel();
         let shared = Arc::new(Shared {
             source,

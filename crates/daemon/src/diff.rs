@@ -1,5 +1,6 @@
 //! Differences between two configurations, as steps that a running instance can take.
 
+use crate::choice::Choice;
 use bywash_config::{Config, Idle, KernelConfig, Level, Mode, OF_ARENA, PortConfig, PortKind};
 use bywash_frame::PoolConfig;
 use serde_json::Value;
@@ -24,6 +25,8 @@ pub enum Step {
     Cpu(usize, Option<usize>, usize),
     /// Give workers another pool to allocate from: old and new.
     Pool(Vec<usize>, PoolConfig, PoolConfig),
+    /// Record why a worker's pool has its kind; `None` if the configuration says so.
+    Choose(usize, Option<Choice>),
 }
 
 impl Step {
@@ -57,6 +60,8 @@ impl std::fmt::Display for Step {
                 };
                 write!(f, "pool {} added: {}; {} drains: {}", is.name, of(is), was.name, of(was))
             }
+            Self::Choose(worker, Some(Choice { kind, why, .. })) => write!(f, "worker {worker} has kind {kind}: {why}"),
+            Self::Choose(worker, None) => write!(f, "worker {worker}'s kind of pool is configured, no longer chosen"),
             Self::Cpu(worker, Some(was), is) => write!(f, "worker {worker} moves from CPU {was} to {is}"),
             Self::Cpu(worker, None, is) => write!(f, "worker {worker} moves to CPU {is}"),
             Self::Kernel(_, changes) => write!(f, "kernel: {changes}"),

@@ -278,7 +278,7 @@ impl Running {
     }
 
     fn pool(&self, pool: &Arc<bywash_frame::Pool>) -> Pool {
-        let (stats, config) = (pool.stats(), pool.config());
+        let (stats, config, sharers) = (pool.stats(), pool.config(), self.0.sharers(pool));
         let blocks = stats.blocks.map(|blocks| Blocks {
             size: blocks.size as u64,
             free: blocks.free as u64,
@@ -302,7 +302,8 @@ impl Running {
             exhausted: stats.exhausted,
             surplus: stats.surplus,
             draining: stats.draining,
-            workers: self.0.sharers(pool).into_iter().map(|worker| worker as u64).collect(),
+            chosen: sharers.first().and_then(|worker| self.0.workers[*worker].choice()).map(|choice| choice.why),
+            workers: sharers.into_iter().map(|worker| worker as u64).collect(),
             cpu: config.cpu.map(|cpu| cpu as u64),
             memory: pool.place().map(|place| place.to_string()),
             blocks,

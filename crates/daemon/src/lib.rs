@@ -18,6 +18,7 @@ macro_rules! add {
 mod api;
 mod below;
 mod capture;
+mod choice;
 mod control;
 mod diff;
 mod instance;

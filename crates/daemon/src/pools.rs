@@ -4,6 +4,7 @@
 //! from it from their next turn on, and the old one drains: its buffers in rings, queues and packets return as traffic
 //! passes. The old pool is removed when its last frame is back.
 
+use crate::choice::{Choice, ways};
 use crate::diff::Step;
 use crate::ports::places;
 use crate::runtime::Runtime;
@@ -50,14 +51,47 @@ impl Shared {
         Ok(needed)
     }
 
-    /// Returns the steps that replace pools for the configuration `new`, given the other `steps`. Errors if a fixed
-    /// pool size is too small, or if the arena has too few spare cells.
-    pub fn pool_steps(&self, new: &Config, steps: &[Step]) -> anyhow::Result<Vec<Step>> {
-        let needed = self.needed(steps)?;
-        let mut changes = vec![];
+    /// Returns the workers that have queues of each port, after `steps`.
+    fn owners(&self, steps: &[Step]) -> anyhow::Result<Vec<Vec<usize>>> {
+        let ports = self.ports();
+        let goes = |slot: &PortSlot| {
+            let name = &slot.config.name;
+            steps.iter().any(|step| match step {
+                Step::Remove(gone) => gone == name,
+                Step::Reopen(port, _) => port.name == *name,
+                _ => false,
+            })
+        };
+        let stay = ports.values().filter(|slot| !goes(slot));
+        let mut owners: Vec<Vec<usize>> =
+            stay.map(|slot| slot.queues.iter().map(|(_, worker)| *worker).collect()).collect();
+        let mut at = slots::free(&ports);
+        for step in steps {
+            let (Step::Add(port) | Step::Reopen(port, _)) = step else { continue };
+            owners.push(places(port, at, self.workers.len())?.into_iter().map(|(_, worker)| worker).collect());
+            at += usize::from(matches!(step, Step::Add(_)));
+        }
+        Ok(owners)
+    }
+
+    /// Returns the steps that replace pools for the configuration `new`, given the other `steps` and those of `cpus`.
+    /// Errors if a fixed pool size is too small, or if the arena has too few spare cells.
+    ///
+    /// A pool whose kind is chosen keeps it if there are too few spare cells for another.
+    pub fn pool_steps(&self, new: &Config, steps: &[Step], cpus: &[Step]) -> anyhow::Result<Vec<Step>> {
+        let (needed, owners) = (self.needed(steps)?, self.owners(steps)?);
+        let cpu_of = |worker: usize| {
+            let moved = cpus.iter().find_map(|step| match step {
+                Step::Cpu(moved, _, cpu) if *moved == worker => Some(*cpu),
+                _ => None,
+            });
+            moved.or_else(|| self.workers[worker].cpu())
+        };
+        let (mut changes, mut wishes, mut choices) = (vec![], vec![], vec![]);
         for PoolPlan { name, settings, workers } in new.pool_plans(needed.len())? {
             let pool = &new.pools[settings];
-            let before = self.workers[workers[0]].pool();
+            let first = &self.workers[workers[0]];
+            let before = first.pool();
             let shared = self.sharers(&before) == workers;
             let before = before.config();
             let (mut frames, mut least) = (0, 0);
@@ -72,13 +106,33 @@ impl Shared {
                     )
                 })?;
             }
-            let is = pool.pool(&before.name, frames);
-            let same = is_name(&before.name, &name) && PoolConfig { frames: before.frames, ..is.clone() } == *before;
-            // With `auto`, keep a pool that is large enough.
-            let enough = pool.frames.set().is_none() && before.frames >= least;
-            if !same || !shared || (is.frames != before.frames && !enough) {
+            // A choice holds until a worker moves, or another one frees its frames.
+            let (stored, mut choice) = (first.choice(), None);
+            if pool.kind.set().is_none() {
+                let ways = ways(new.mode, workers[0], &owners, &cpu_of);
+                choice = stored.clone().filter(|stored| stored.is_by(&ways)).or_else(|| Some(Choice::of(ways)));
+            }
+            let kind = pool.kind.set().copied().or(choice.as_ref().map(|choice| choice.kind)).unwrap_or_default();
+            let is = pool.pool(&before.name, kind, frames);
+            let like = |is: &PoolConfig| {
+                let same =
+                    is_name(&before.name, &name) && PoolConfig { frames: before.frames, ..is.clone() } == *before;
+                // With `auto`, keep a pool that is large enough.
+                let enough = pool.frames.set().is_none() && before.frames >= least;
+                same && shared && (is.frames == before.frames || enough)
+            };
+            // Another kind is better, but not necessary.
+            let wish = choice.is_some() && like(&pool.pool(&before.name, before.kind, frames));
+            let step = (!like(&is)).then(|| {
                 let name = self.free_name(&name, &changes);
-                changes.push(Step::Pool(workers, before.clone(), PoolConfig { name, ..is }));
+                Step::Pool(workers.clone(), before.clone(), PoolConfig { name, ..is })
+            });
+            match step {
+                Some(step) if wish => wishes.push((workers[0], step)),
+                step => changes.extend(step),
+            }
+            if choice != stored {
+                choices.push((workers[0], choice));
             }
         }
         let frames: usize = changes.iter().map(Step::frames).sum();
@@ -92,6 +146,20 @@ impl Shared {
                  (`ring`), or set pool.reserve to {frames} and restart"
             );
         }
+        for (worker, step) in wishes {
+            let taken: usize = changes.iter().map(Step::frames).sum();
+            let (wanted, room) = (step.frames(), self.pools.room().saturating_sub(taken));
+            if wanted <= room {
+                changes.push(step);
+            } else if let (Step::Pool(_, before, is), Some((_, Some(choice)))) =
+                (step, choices.iter_mut().find(|(chosen, _)| *chosen == worker))
+            {
+                let why = format!("{} would be better, but takes {wanted} buffers, and {room} are spare", is.kind);
+                tracing::warn!("pool {}: it stays {}: {why}; set pool.reserve", before.name, before.kind);
+                *choice = Choice { kind: before.kind, why: format!("{}; {why}", choice.why), ..choice.clone() };
+            }
+        }
+        changes.extend(choices.into_iter().map(|(worker, choice)| Step::Choose(worker, choice)));
         Ok(changes)
     }
 

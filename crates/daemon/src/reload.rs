@@ -52,9 +52,10 @@ impl Shared {
     /// Returns the steps from the running configuration to `new`.
     fn steps(&self, new: &Config) -> anyhow::Result<Vec<Step>> {
         let steps = diff(&self.config(), new).map_err(|all| anyhow::anyhow!("{}", all.join("; ")))?;
-        let mut all = self.pool_steps(new, &steps)?;
+        let cpus = self.cpu_steps(new)?;
+        let mut all = self.pool_steps(new, &steps, &cpus)?;
         all.extend(steps);
-        all.extend(self.cpu_steps(new)?);
+        all.extend(cpus);
         Ok(all)
     }
 
@@ -200,6 +201,7 @@ impl Runtime {
                 // The port was removed above if another one takes its interface.
                 Step::Remove(name) => drop(number(name).and_then(|at| self.go(at))),
                 Step::Kernel(config, _) => self.mode.kernel_changed(config, &self.shared),
+                Step::Choose(worker, choice) => self.shared.workers[*worker].chosen(choice.clone()),
                 Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),
                 Step::Idle(_, idle) => {
                     for worker in &self.shared.workers {

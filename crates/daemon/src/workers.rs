@@ -3,6 +3,7 @@
 //! Every worker can send on every port. A worker that has no queue of a port passes its frames, through a ring in
 //! memory, to a worker that has one.
 
+use crate::choice::Choice;
 use crate::ports::Opened;
 use crate::slots::PortSlot;
 use anyhow::Context as _;
@@ -25,6 +26,7 @@ pub struct Shown {
     cpu: Mutex<Option<usize>>,
     /// Pool it allocates from.
     pub pool: Mutex<Arc<Pool>>,
+    choice: Mutex<Option<Choice>>,
 }
 
 impl Shown {
@@ -42,6 +44,16 @@ impl Shown {
     /// Returns the pool it allocates from.
     pub fn pool(&self) -> Arc<Pool> {
         self.pool.lock().expect("a worker's pool").clone()
+    }
+
+    /// Returns why its pool has its kind; `None` if the configuration says so.
+    pub fn choice(&self) -> Option<Choice> {
+        self.choice.lock().expect("a worker's choice").clone()
+    }
+
+    /// Records why its pool has its kind.
+    pub fn chosen(&self, choice: Option<Choice>) {
+        *self.choice.lock().expect("a worker's choice") = choice;
     }
 
     /// Records the pool it allocates from. The caller tells the worker.
@@ -145,7 +157,12 @@ pub fn start(
         let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
-        running.push(Shown { handle, cpu: Mutex::new(cpu), pool: Mutex::new(pools.pools()[own].clone()) });
+        running.push(Shown {
+            handle,
+            cpu: Mutex::new(cpu),
+            pool: Mutex::new(pools.pools()[own].clone()),
+            choice: Mutex::default(),
+        });
     }
     Ok((running, slots))
 }

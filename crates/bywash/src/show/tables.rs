@@ -199,7 +199,10 @@ fn pools(Pools { arena, pools, audit: sum }: &Pools) -> String {
             pool.peak, pool.high_water, pool.exhausted, pool.surplus);
     }
     out += &format!("\n{}", grid.render("no pools"));
-    for Pool { name, cpu, memory, .. } in pools {
+    for Pool { name, kind, chosen, cpu, memory, .. } in pools {
+        if let Some(why) = chosen {
+            out += &format!("{name}: {kind} chosen: {why}\n");
+        }
         if let (Some(cpu), Some(memory)) = (cpu, memory) {
             out += &format!("{name}: memory near CPU {cpu}: {memory}\n");
         }

@@ -136,3 +136,78 @@ fn every_kind_of_pool_forwards_and_reuses_buffers() {
         bywash.stop();
     }
 }
+
+/// The kind of a pool is chosen when its worker starts, or moves, or another one begins to free its frames. Which kind
+/// depends on the machine; what is shown must be what was said.
+#[test]
+fn a_kind_is_chosen_by_who_frees_and_how_far_that_is() {
+    require!(require_lab());
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        bywash_lab::skip!("two workers on CPUs of their own need two CPUs");
+    }
+    let lab = Topology::builder().queues(2).static_neighbours(true).build().unwrap();
+    let ports = "[[port]]\ninterface = \"r0\"\nring = 64\nlevel = \"user\"\n\
+                 [[port]]\ninterface = \"r1\"\nring = 64\nlevel = \"user\"\n";
+    let more = "[[port]]\nkind = \"null\"\nname = \"n\"\nworker = 0\n";
+    let text = |more: &str, cpus: &str, reserve: usize| {
+        format!(
+            "[workers]\ncount = 2\ncpus = {cpus}\n[pool]\nkind = \"auto\"\nblock = 64\nreserve = {reserve}\n{ports}{more}"
+        )
+    };
+    // The kind of worker 1's pool, and the reason.
+    let chosen = |running: &Bywash| {
+        let pools = running.show(&["pools"])["pools"].as_array().unwrap().clone();
+        let pool = pools.iter().find(|pool| pool["workers"] == json!([1])).unwrap();
+        ["kind", "chosen"].map(|key| pool[key].as_str().unwrap_or_default().to_owned())
+    };
+    let forwards = || {
+        let ping = Ping::to(lab.b().v4).count(200).interval(Duration::from_millis(1));
+        assert_eq!(ping.run(&lab.a().ns).unwrap().received, 200);
+    };
+    let file = File::new(&text("", "[0, 1]", 8192));
+    let running = file.run(&lab);
+    let own = ["stack", "the worker frees its frames itself"].map(str::to_owned);
+    assert_eq!(chosen(&running), own);
+    let log = running.log();
+    assert!(log.contains("pool worker1: kind stack: the worker frees its frames itself"), "{log}");
+    assert_eq!(running.show(&["config"])["pool"]["kind"], "auto");
+    forwards();
+
+    // Worker 1 has no queue of the new port: what it sends there is freed by worker 0.
+    file.write(&text(more, "[0, 1]", 8192));
+    let told = reload(&running, &[]).ok().unwrap().stdout;
+    let [kind, why] = chosen(&running);
+    assert!(told.contains(&format!("worker 1 has kind {kind}: {why}\n")), "{told}{kind}: {why}");
+    assert!(!told.contains("worker 0 has kind"), "{told}");
+    assert_eq!(told.contains(&format!("pool worker1.2 added: {kind} of")), kind != "stack", "{told}");
+    let by = |why: &str, one: usize, other: usize| {
+        let ends =
+            [format!("ns from CPU {one} to {other}"), format!("CPUs {one} and {other} were too busy to measure")];
+        why.starts_with("worker 0 frees its frames") && ends.iter().any(|end| why.contains(end))
+    };
+    assert!(by(&why, 1, 0), "{why}");
+    forwards();
+    assert_eq!(reload(&running, &[]).ok().unwrap().stdout, "nothing to change\n");
+
+    file.write(&text(more, "[1, 0]", 8192));
+    let told = reload(&running, &[]).ok().unwrap().stdout;
+    let [kind, why] = chosen(&running);
+    assert!(by(&why, 0, 1) && told.contains(&format!("worker 1 has kind {kind}: {why}\n")), "{told}");
+    forwards();
+    file.write(&text("", "[1, 0]", 8192));
+    reload(&running, &[]).ok().unwrap();
+    assert_eq!(chosen(&running), own);
+    running.stop();
+
+    // Without spare buffers a pool keeps its kind, and says so.
+    let file = File::new(&text("", "[0, 1]", 0));
+    let running = file.run(&lab);
+    file.write(&text(more, "[0, 1]", 0));
+    let told = reload(&running, &[]).ok().unwrap().stdout;
+    let [kind, why] = chosen(&running);
+    assert!(kind == "stack" && told.contains(&format!("worker 1 has kind stack: {why}\n")), "{told}");
+    let kept = why.contains("would be better, but takes") && running.log().contains("it stays stack");
+    assert_eq!(why.contains("would be better"), kept, "{why}: {}", running.log());
+    forwards();
+    running.stop();
+}

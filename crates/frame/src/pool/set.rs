@@ -37,6 +37,11 @@ impl Changing {
         Some(first)
     }
 
+    /// Returns the length of the longest range of spare cells.
+    fn room(&self) -> usize {
+        self.spare.iter().map(|(_, n)| *n).max().unwrap_or(0)
+    }
+
     fn give_back(&mut self, first: usize, cells: usize) {
         self.spare.push((first, cells));
         self.spare.sort_unstable();
@@ -83,6 +88,19 @@ pub struct Audit {
 impl PoolSet {
     /// Creates pools from `arena`'s cells, in order.
     pub fn new(arena: Arc<Arena>, configs: &[PoolConfig]) -> Result<Arc<Self>, PoolError> {
+        let guarded = cfg!(debug_assertions) || configs.iter().any(|c| c.kind.blocks());
+        Self::create(arena, configs, guarded)
+    }
+
+    /// Creates pools as [`PoolSet::new`] does, in a set to which pools of blocks can be added even if it has none yet.
+    ///
+    /// # Errors
+    /// As for [`PoolSet::new`].
+    pub fn watched(arena: Arc<Arena>, configs: &[PoolConfig]) -> Result<Arc<Self>, PoolError> {
+        Self::create(arena, configs, true)
+    }
+
+    fn create(arena: Arc<Arena>, configs: &[PoolConfig], guarded: bool) -> Result<Arc<Self>, PoolError> {
         let mut pools: Vec<Pool> = Vec::new();
         let mut first = 0;
         for c in configs {
@@ -94,7 +112,6 @@ impl PoolSet {
             pools.push(Pool { place, ..Pool::new(c.clone(), first as u32, arena.marks().cloned()) });
             first += c.frames;
         }
-        let guarded = cfg!(debug_assertions) || configs.iter().any(|c| c.kind.blocks());
         Ok(Self::with_pools(arena, pools, guarded))
     }
 
@@ -153,7 +170,7 @@ impl PoolSet {
         if self.guard.is_none() && config.kind.blocks() {
             return Err(PoolError::Unwatched { name: config.name, kind: config.kind });
         }
-        let most = changing.spare.iter().map(|(_, n)| *n).max().unwrap_or(0);
+        let most = changing.room();
         config.check(&self.arena, most)?;
         let first = changing.carve(config.frames).unwrap_or_default();
         let place = match config.bind(&self.arena, first) {
@@ -200,6 +217,13 @@ impl PoolSet {
         let mut changing = self.changing();
         changing.bury();
         changing.spare.iter().map(|(_, n)| n).sum()
+    }
+
+    /// Returns the largest number of frames that a new pool can have.
+    pub fn room(&self) -> usize {
+        let mut changing = self.changing();
+        changing.bury();
+        changing.room()
     }
 
     /// Returns the current pools and the version of the list.
@@ -343,6 +367,7 @@ mod tests {
         let places: Vec<_> = pools.pools().iter().map(|pool| pool.place()).collect();
         assert_eq!(places, [added.place(), None, added.place()]);
         assert!(added.place().is_some());
+        assert_eq!((pools.spare(), pools.room()), (32, 32));
         // Refused: its cells are still spare.
         assert!(pools.add(PoolConfig { cpu: Some(9999), ..PoolConfig::stack("d", 32) }).is_err());
         assert_eq!(pools.spare(), 32);
