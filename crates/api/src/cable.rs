@@ -41,7 +41,9 @@ pub struct Cpe {
     pub mac: String,
     /// MAC address of the modem.
     pub modem: String,
-    /// Seconds since it was last seen; null if it is configured and not learned.
+    /// Origin: `configured`, `added` by the API, or `learned`.
+    pub origin: String,
+    /// Seconds since it was last seen; null if it is not learned.
     pub idle_s: Option<u64>,
 }
 

@@ -56,6 +56,14 @@ pub struct KeysChanged {
     pub under_way: u64,
 }
 
+/// Result of a change of addresses behind modems.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CpesChanged {
+    /// Number of addresses added or removed.
+    pub changed: u64,
+}
+
 /// Capture that is told to end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

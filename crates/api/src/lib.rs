@@ -20,7 +20,7 @@ mod topic;
 mod workers;
 
 pub use cable::{Channel, Cpe, Modem, ServiceFlow};
-pub use command::{CaptureEnded, FlowsChanged, KeysChanged, Problem, Reloaded, TakenOver, Version};
+pub use command::{CaptureEnded, CpesChanged, FlowsChanged, KeysChanged, Problem, Reloaded, TakenOver, Version};
 pub use command::{TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
 pub use drops::{DropCount, Drops, EventCount, XdpCount};
 pub use placement::{CpuFrames, Kept, LevelFrames, Placement};

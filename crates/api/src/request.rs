@@ -41,7 +41,7 @@ pub struct Request {
 }
 
 /// All requests but the queries for topics.
-pub const REQUESTS: [Request; 11] = [
+pub const REQUESTS: [Request; 12] = [
     Request {
         line: "POST /v1/flows?op=OP&strict=true",
         about: "Applies the flows, groups and meters in the body, one per line, or none of them if one is wrong. OP is \
@@ -55,6 +55,14 @@ pub const REQUESTS: [Request; 11] = [
                 worker has it, uses it; with `use=later`, only the former. `MAC SEQUENCE` uses a key that is loaded. \
                 Nothing is changed if a line is not valid; if one is refused, those before it are carried out.",
         schema: Some(schema::<KeysChanged>),
+    },
+    Request {
+        line: "POST /v1/cpes?op=OP&group=N",
+        about: "Adds addresses behind the modems of service group N (1 if it is not given), one per line of the body: \
+                `ADDRESS MODEM`, or removes them: `ADDRESS`, or changes nothing if a line is wrong. OP is `add` or `del`. \
+                An added address stays with its modem until it is removed, or Bywash ends; a learned one is learned \
+                again when it is seen. Configured addresses change by a reload.",
+        schema: Some(schema::<CpesChanged>),
     },
     Request {
         line: "POST /v1/trace",

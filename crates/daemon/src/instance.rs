@@ -6,9 +6,9 @@ use crate::shared::Shared;
 use crate::slots::{self, PortSlot};
 use crate::workers::ANSWER;
 use bywash_api::{
-    Answer, Arena, Audit, Blocks, CaptureRequest, CpuFrames, DropCount, Drops, EventCount, FlowsChanged, Health,
-    KeysChanged, LevelFrames, Placement, Poll, Pool, Pools, Port, PortCounters, PortTxQueue, Queue, Stage, Topic,
-    Traced, TxQueue, Worker, WorkerTxQueue, XdpCount,
+    Answer, Arena, Audit, Blocks, CaptureRequest, CpesChanged, CpuFrames, DropCount, Drops, EventCount, FlowsChanged,
+    Health, KeysChanged, LevelFrames, Placement, Poll, Pool, Pools, Port, PortCounters, PortTxQueue, Queue, Stage,
+    Topic, Traced, TxQueue, Worker, WorkerTxQueue, XdpCount,
 };
 use bywash_config::{Idle, Level, Mode, PortKind};
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
@@ -62,6 +62,10 @@ impl Instance for Running {
 
     fn change_keys(&self, group: usize, lines: &str, later: bool) -> Result<KeysChanged, String> {
         self.0.view.change_keys(group, lines, later)
+    }
+
+    fn change_cpes(&self, group: usize, lines: &str, add: bool) -> Result<CpesChanged, String> {
+        self.0.view.change_cpes(group, lines, add)
     }
 
     fn trace(&self, packet: &str) -> Result<Traced, String> {

@@ -1,6 +1,6 @@
 //! View of a mode for the API.
 
-use bywash_api::{Answer, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
+use bywash_api::{Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
 use bywash_config::Config;
 use bywash_engine::PortId;
 use bywash_flow::script::Verb;
@@ -35,6 +35,11 @@ pub trait View: Send + Sync {
     /// Changes keys of the modems of group `group`, one per line; with `later`, does not use them yet.
     fn change_keys(&self, _group: usize, _lines: &str, _later: bool) -> Result<KeysChanged, String> {
         Err("there are no keys: only a cmts has them (mode = \"cmts\")".into())
+    }
+
+    /// Adds addresses behind modems of group `group`, one per line, or removes them.
+    fn change_cpes(&self, _group: usize, _lines: &str, _add: bool) -> Result<CpesChanged, String> {
+        Err("there are no modems: only a cmts has them (mode = \"cmts\")".into())
     }
 
     /// Reads again the files that the configuration names and a reload can apply; returns a line for each change. Only

@@ -1,4 +1,4 @@
-//! Addresses of the equipment behind the modems (CPE): configured, or learned from upstream frames.
+//! Addresses of the equipment behind the modems (CPE): configured, added at run time, or learned from upstream frames.
 //!
 //! The lower MAC sees upstream frames on its output port. The headers of those on a modem's primary service flow name its
 //! security association, and their PDUs begin with the addresses, which are never encrypted. It passes what it sees to a
@@ -65,8 +65,43 @@ impl Observer {
 pub struct Cpe {
     /// Index of the modem.
     pub modem: usize,
-    /// When it was last seen; `None` if it is configured.
-    pub seen: Option<Instant>,
+    /// Origin of the address.
+    pub origin: Origin,
+}
+
+/// Origin of an address behind a modem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// In the configuration.
+    Configured,
+    /// Added at run time, until it is removed.
+    Added,
+    /// Learned; last seen at this time.
+    Learned(Instant),
+}
+
+impl Cpe {
+    /// Returns when the address was last seen; `None` if it is not a learned one.
+    pub fn seen(&self) -> Option<Instant> {
+        if let Origin::Learned(seen) = self.origin { Some(seen) } else { None }
+    }
+}
+
+/// Reason for which an address cannot be added or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CpeError {
+    /// Address of a group of stations, or of none.
+    #[error("it is not the address of a station")]
+    NoStation,
+    /// Address of a modem.
+    #[error("it is a modem's own address")]
+    OfModem,
+    /// Address in the configuration.
+    #[error("it is configured: change the file of modems, and reload")]
+    Configured,
+    /// Unknown address.
+    #[error("it is behind no modem of the group")]
+    Unknown,
 }
 
 /// Control half: keeps the addresses and publishes the table.
@@ -105,18 +140,48 @@ impl Learning {
         self.published.clone()
     }
 
-    /// Replaces the configured addresses by those of each modem. A learned address that is now configured is no longer
-    /// learned.
+    /// Replaces the configured addresses by those of each modem. A learned or added address that is now configured is
+    /// no longer learned or added.
     pub fn configure(&mut self, of_modems: &[Vec<Mac>]) {
-        self.cpes.retain(|_, cpe| cpe.seen.is_some());
+        self.cpes.retain(|_, cpe| cpe.origin != Origin::Configured);
         for (modem, macs) in of_modems.iter().enumerate() {
-            for &mac in macs {
-                if let Some(Cpe { modem, seen: Some(_) }) = self.cpes.insert(mac, Cpe { modem, seen: None }) {
-                    self.learned[modem] -= 1;
-                }
-            }
+            macs.iter().for_each(|&mac| self.set(mac, Some(Cpe { modem, origin: Origin::Configured })));
         }
         self.publish();
+    }
+
+    /// Adds each address behind the modem with this index, or removes it if there is none. An address that was learned
+    /// or added behind another modem moves. Errors with the index of the first change that is refused; nothing is
+    /// changed then.
+    pub fn change(&mut self, changes: &[(Mac, Option<usize>)]) -> Result<(), (usize, CpeError)> {
+        for (at, (mac, modem)) in changes.iter().enumerate() {
+            self.check(*mac, modem.is_some()).map_err(|why| (at, why))?;
+        }
+        for &(mac, modem) in changes {
+            self.set(mac, modem.map(|modem| Cpe { modem, origin: Origin::Added }));
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn check(&self, mac: Mac, add: bool) -> Result<(), CpeError> {
+        match self.cpes.get(&mac) {
+            Some(cpe) if cpe.origin == Origin::Configured => Err(CpeError::Configured),
+            None if !add => Err(CpeError::Unknown),
+            _ if mac[0] & 1 != 0 || mac == [0; 6] => Err(CpeError::NoStation),
+            _ if self.group.find(mac).is_some() => Err(CpeError::OfModem),
+            _ => Ok(()),
+        }
+    }
+
+    fn set(&mut self, mac: Mac, cpe: Option<Cpe>) {
+        let before = match cpe {
+            Some(cpe) => self.cpes.insert(mac, cpe),
+            None => self.cpes.remove(&mac),
+        };
+        if let Some(Cpe { modem, origin: Origin::Learned(_) }) = before {
+            self.learned[modem] -= 1;
+        }
     }
 
     /// Learns what was seen, and removes what has not been for too long. An address stays with its modem until then, so
@@ -128,12 +193,12 @@ impl Learning {
             let Ok(Seen { mac, said }) = self.seen.pop() else { break };
             let Some(&modem) = self.by_said.get(&said) else { continue };
             match self.cpes.get_mut(&mac) {
-                Some(Cpe { modem: of, seen: Some(seen) }) if *of == modem => *seen = now,
+                Some(Cpe { modem: of, origin: Origin::Learned(seen) }) if *of == modem => *seen = now,
                 Some(_) => {}
                 None if mac[0] & 1 != 0 || self.group.find(mac).is_some() => {}
                 None if self.learned[modem] >= self.limits.of_modem => {}
                 None => {
-                    self.cpes.insert(mac, Cpe { modem, seen: Some(now) });
+                    self.cpes.insert(mac, Cpe { modem, origin: Origin::Learned(now) });
                     self.learned[modem] += 1;
                     changed = true;
                 }
@@ -154,7 +219,7 @@ impl Learning {
         let Self { cpes, learned, limits, .. } = self;
         let before = cpes.len();
         cpes.retain(|_, cpe| {
-            let keep = cpe.seen.is_none_or(|seen| now.saturating_duration_since(seen) < limits.ageing);
+            let keep = cpe.seen().is_none_or(|seen| now.saturating_duration_since(seen) < limits.ageing);
             if !keep {
                 learned[cpe.modem] -= 1;
             }
@@ -253,7 +318,7 @@ mod tests {
             observer.see(&upstream(101, [0, 0, 0, 0, 0, n]));
         }
         assert!(learning.tick(Instant::now()));
-        assert_eq!(learning.all().filter(|(_, cpe)| cpe.seen.is_some()).count(), 2, "the limit of a modem");
+        assert_eq!(learning.all().filter(|(_, cpe)| cpe.seen().is_some()).count(), 2, "the limit of a modem");
     }
 
     #[test]
@@ -266,5 +331,37 @@ mod tests {
         // The modem has room for another one.
         observer.see(&upstream(101, [0, 0, 0, 0, 0, 7]));
         assert!(learning.tick(Instant::now()) && behind(&learning, &domain, [0, 0, 0, 0, 0, 7]) == Some(1));
+    }
+
+    #[test]
+    fn addresses_are_added_and_removed() {
+        let (mut learning, mut observer, domain) = new(1);
+        let configured = [0, 9, 9, 9, 9, 9];
+        observer.see(&upstream(101, CPE));
+        learning.tick(Instant::now());
+        // A learned address moves, and its modem has room for another.
+        assert_eq!(learning.change(&[(CPE, Some(0)), ([0, 0, 0, 0, 0, 7], Some(2))]), Ok(()));
+        assert_eq!(behind(&learning, &domain, CPE), Some(0));
+        observer.see(&upstream(101, [0, 0, 0, 0, 0, 8]));
+        observer.see(&upstream(101, CPE));
+        assert!(learning.tick(Instant::now()) && behind(&learning, &domain, [0, 0, 0, 0, 0, 8]) == Some(1));
+        assert_eq!(behind(&learning, &domain, CPE), Some(0), "an added address is not learned");
+        // It is not removed for its age, nor by another configuration.
+        learning.tick(Instant::now() + Duration::from_secs(1000));
+        learning.configure(&[vec![], vec![], vec![configured]]);
+        assert_eq!(behind(&learning, &domain, CPE), Some(0));
+        for (mac, modem, why) in [
+            ([1, 0, 0, 0, 0, 1], Some(0), CpeError::NoStation),
+            ([0; 6], Some(0), CpeError::NoStation),
+            ([2, 0, 0, 0, 0, 1], Some(0), CpeError::OfModem),
+            (configured, Some(0), CpeError::Configured),
+            (configured, None, CpeError::Configured),
+            ([0, 0, 0, 0, 0, 6], None, CpeError::Unknown),
+        ] {
+            assert_eq!(learning.change(&[(CPE, None), (mac, modem)]), Err((1, why)), "{mac:?}");
+        }
+        assert_eq!(behind(&learning, &domain, CPE), Some(0), "nothing is changed");
+        assert_eq!(learning.change(&[(CPE, None)]), Ok(()));
+        assert_eq!(behind(&learning, &domain, CPE), None);
     }
 }

@@ -329,9 +329,9 @@ fn modems(modems: &[Modem]) -> String {
 }
 
 fn cpes(cpes: &[Cpe]) -> String {
-    let mut grid = Grid::new(&["group", "mac", "modem", "idle"]);
+    let mut grid = Grid::new(&["group", "mac", "modem", "origin", "idle s"]);
     for c in cpes {
-        row!(grid; c.group, c.mac, c.modem, c.idle_s.map_or("configured".into(), |idle| format!("{idle} s")));
+        row!(grid; c.group, c.mac, c.modem, c.origin, c.idle_s);
     }
     grid.render("no addresses behind modems")
 }

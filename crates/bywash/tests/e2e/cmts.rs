@@ -273,6 +273,35 @@ fn addresses_behind_modems_and_multicast() {
     bywash.wait("the new address", |b| known(b, 0x79) && !known(b, 0x77));
     lab.send(&[to(cpe(0x77)), to(cpe(0x79))]);
     bywash.wait("one more frame", |b| b.counter("cable", "tx_packets") == 4);
+
+    let added = post(&bywash, "/v1/cpes?op=add&group=1", "02:00:00:00:00:7a 00:10:18:de:ad:01\n");
+    assert!(added.contains("200 OK") && added.contains(r#"{"changed":1}"#), "{added}");
+    let row = |n: u8| {
+        let all = bywash.show(&["cpes"]);
+        all.as_array().unwrap().iter().find(|row| row["mac"] == format!("02:00:00:00:00:{n:02x}")).unwrap().clone()
+    };
+    let shown = row(0x7a);
+    assert_eq!((&shown["modem"], &shown["origin"]), (&"00:10:18:de:ad:01".into(), &"added".into()));
+    assert_eq!([row(0x78), row(0x79)].map(|row| row["origin"].clone()), ["learned", "configured"]);
+    lab.send(&[to(cpe(0x7a))]);
+    bywash.wait("a frame to the added address", |b| b.counter("cable", "tx_packets") == 5);
+    // Nothing is changed if one line is wrong.
+    let both = "02:00:00:00:00:7a\n\n02:00:00:00:00:79\n";
+    let refused = post(&bywash, "/v1/cpes?op=del", both);
+    assert!(refused.contains("400") && refused.contains("line 3: 02:00:00:00:00:79: it is configured"), "{refused}");
+    for (path, body, why) in [
+        ("/v1/cpes", "", "no `op` given"),
+        ("/v1/cpes?op=add&group=2", "", "there is no group 2: expected 1 to 1"),
+        ("/v1/cpes?op=add", "02:00:00:00:00:7b", "line 1: expected an address and that of its modem"),
+        ("/v1/cpes?op=add", "02:00:00:00:00:7b ff:ff:ff:ff:ff:ff", "no modem of the group has address"),
+        ("/v1/cpes?op=add", "x 00:10:18:de:ad:01", "invalid address `x`"),
+    ] {
+        let refused = post(&bywash, path, body);
+        assert!(refused.contains("400") && refused.contains(why), "{path} {body}: {refused}");
+    }
+    assert!(known(&bywash, 0x7a));
+    let removed = post(&bywash, "/v1/cpes?op=del", "02:00:00:00:00:7a\n");
+    assert!(removed.contains("200 OK") && !known(&bywash, 0x7a), "{removed}");
     bywash.stop();
     let mut found: Vec<(u16, u8)> = records(&lab.capture())
         .iter()
@@ -288,7 +317,7 @@ fn addresses_behind_modems_and_multicast() {
         })
         .collect();
     found.sort_unstable();
-    assert_eq!(found, [(5000, 0x77), (5000, 0x78), (5000, 0x79), (6000, 0xff)]);
+    assert_eq!(found, [(5000, 0x77), (5000, 0x78), (5000, 0x79), (5000, 0x7a), (6000, 0xff)]);
 }
 
 /// Sends a request with a body to the API, and returns the answer.

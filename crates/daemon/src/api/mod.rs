@@ -11,7 +11,7 @@ mod tests;
 pub use serve::serve;
 pub use socket::Listener;
 
-use bywash_api::{Answer, CaptureRequest, FlowsChanged, KeysChanged, Placement, Topic, Traced};
+use bywash_api::{Answer, CaptureRequest, CpesChanged, FlowsChanged, KeysChanged, Placement, Topic, Traced};
 use bywash_config::Level;
 use bywash_flow::script::Verb;
 use std::io::Write;
@@ -59,6 +59,12 @@ pub trait Instance: Send + Sync {
     /// error as a bad request.
     fn change_keys(&self, _group: usize, _lines: &str, _later: bool) -> Result<KeysChanged, String> {
         Err("this instance has no keys".into())
+    }
+
+    /// Adds addresses behind modems of group `group`, one per line, or removes them. The client gets an error as a bad
+    /// request; nothing is changed then.
+    fn change_cpes(&self, _group: usize, _lines: &str, _add: bool) -> Result<CpesChanged, String> {
+        Err("this instance has no modems".into())
     }
 
     /// Traces a packet, given as `PORT HEX` or, to a switch, described by its fields. The client gets an error as a bad

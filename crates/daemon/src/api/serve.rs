@@ -50,6 +50,8 @@ const FLOWS_HINT: &str = "one `op` of add, mod, del; of mod and del, `strict=tru
 
 const KEYS_HINT: &str = "the number of a `group`; `use=later` to load keys only";
 
+const CPES_HINT: &str = "one `op` of add, del; the number of a `group`";
+
 pub(super) type Shared = Arc<dyn Instance>;
 
 /// Set by a handler whose response has no time limit.
@@ -201,6 +203,9 @@ fn routes(instance: Shared) -> Router {
         if topic == Topic::Flows {
             methods = methods.post(change_flows).layer(DefaultBodyLimit::max(FLOWS_BYTES));
         }
+        if topic == Topic::Cpes {
+            methods = methods.post(change_cpes);
+        }
         router = router.route(&format!("/v1/{}", topic.name()), methods);
     }
     let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
@@ -320,6 +325,23 @@ async fn change_keys(
     answer(move || instance.change_keys(group, &lines, later)).await
 }
 
+async fn change_cpes(
+    State(instance): State<Shared>,
+    Query(query): Query<HashMap<String, String>>,
+    lines: String,
+) -> Response {
+    let (mut group, mut add) = (1, None);
+    for (key, value) in &query {
+        match (key.as_str(), value.as_str(), value.parse()) {
+            ("group", _, Ok(number)) => group = number,
+            ("op", "add" | "del", _) => add = Some(value == "add"),
+            _ => return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), CPES_HINT),
+        }
+    }
+    let Some(add) = add else { return error(StatusCode::BAD_REQUEST, "no `op` given", CPES_HINT) };
+    answer(move || instance.change_cpes(group, &lines, add)).await
+}
+
 async fn trace(State(instance): State<Shared>, packet: String) -> Response {
     answer(move || instance.trace(&packet)).await
 }
@@ -369,6 +391,6 @@ async fn as_json(request: Request, next: Next) -> Response {
     error(
         status,
         &format!("{reason}: {what}"),
-        "GET reads; POST is for /v1/audit, /v1/capture, /v1/level, /v1/flows, /v1/keys, /v1/reload, /v1/takeover and /v1/trace",
+        "GET reads; POST is for /v1/audit, /v1/capture, /v1/cpes, /v1/level, /v1/flows, /v1/keys, /v1/reload, /v1/takeover and /v1/trace",
     )
 }

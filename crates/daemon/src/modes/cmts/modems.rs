@@ -1,7 +1,7 @@
 //! Changes of modems at run time: keys, by the API and by a reload, and the addresses behind them.
 
 use anyhow::Context as _;
-use bywash_api::KeysChanged;
+use bywash_api::{CpesChanged, KeysChanged};
 use bywash_config::GroupConfig;
 use bywash_docsis::cpe::{Cpe, Learning};
 use bywash_docsis::group::{Group, Mac, ModemConfig};
@@ -55,6 +55,37 @@ impl Modems {
         let mut all: Vec<_> = self.state.lock().expect("modems").learning.all().collect();
         all.sort_unstable_by_key(|(mac, cpe)| (cpe.modem, *mac));
         all
+    }
+
+    /// Adds addresses behind modems, one per line: `ADDRESS MODEM`; or removes them: `ADDRESS`. If a line is refused,
+    /// nothing is changed.
+    pub fn change_cpes(&self, lines: &str, add: bool) -> Result<CpesChanged, String> {
+        let numbered = || lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let mac = |text: &str| {
+            text.parse().map_err(|_| format!("invalid address `{text}`: expected one such as 02:00:00:00:00:01"))
+        };
+        let parse = |line: &str| -> Result<(Mac, Option<usize>), String> {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match (&words[..], add) {
+                ([cpe, modem], true) => {
+                    let (MacAddr(cpe), modem): (MacAddr, MacAddr) = (mac(cpe)?, mac(modem)?);
+                    let of_group = self.group.modem_at(modem.0).filter(|_| modem.0[0] & 1 == 0);
+                    let modem = of_group.ok_or_else(|| format!("no modem of the group has address {modem}"))?;
+                    Ok((cpe, Some(modem)))
+                }
+                ([cpe], false) => Ok((mac(cpe)?.0, None)),
+                (_, true) => Err("expected an address and that of its modem".into()),
+                (_, false) => Err("expected an address".into()),
+            }
+        };
+        let parsed = numbered().map(|(at, line)| parse(line).map_err(|why| format!("line {}: {why}", at + 1)));
+        let parsed = parsed.collect::<Result<Vec<_>, String>>()?;
+        let changed = self.state.lock().expect("modems").learning.change(&parsed);
+        changed.map_err(|(index, why)| {
+            let line = numbered().nth(index).map_or(0, |(at, _)| at + 1);
+            format!("line {line}: {}: {why}", MacAddr(parsed[index].0))
+        })?;
+        Ok(CpesChanged { changed: parsed.len() as u64 })
     }
 
     /// Changes keys, one per line: `MAC SEQUENCE KEY IV` to load a key, `MAC SEQUENCE` for one that is loaded. They are

@@ -3,8 +3,9 @@
 use super::modems::Modems;
 use crate::modes::mac;
 use crate::view::View;
-use bywash_api::{Answer, Channel, Cpe, KeysChanged, Modem, ServiceFlow, Topic};
+use bywash_api::{Answer, Channel, Cpe, CpesChanged, KeysChanged, Modem, ServiceFlow, Topic};
 use bywash_config::Config;
+use bywash_docsis::cpe::Origin;
 use bywash_docsis::group::{Group, LowerCounters, Mac, ModemConfig};
 use bywash_docsis::lower::LowerStats;
 use bywash_router::control::{PortView, Ports};
@@ -53,9 +54,11 @@ impl View for Headend {
     }
 
     fn change_keys(&self, group: usize, lines: &str, later: bool) -> Result<KeysChanged, String> {
-        let found = group.checked_sub(1).and_then(|at| self.groups.get(at));
-        let found = found.ok_or_else(|| format!("there is no group {group}: expected 1 to {}", self.groups.len()))?;
-        found.modems.change(lines, later)
+        self.modems(group)?.change(lines, later)
+    }
+
+    fn change_cpes(&self, group: usize, lines: &str, add: bool) -> Result<CpesChanged, String> {
+        self.modems(group)?.change_cpes(lines, add)
     }
 
     fn reread(&self, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
@@ -63,6 +66,15 @@ impl View for Headend {
         let groups = self.groups.iter().zip(&config.groups).enumerate();
         let told = groups.map(|(at, (group, config))| group.modems.reread((at + 1, channels), config, apply));
         Ok(told.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+}
+
+impl Headend {
+    /// Returns the modems of the group with this number.
+    fn modems(&self, group: usize) -> Result<&Modems, String> {
+        let found = group.checked_sub(1).and_then(|at| self.groups.get(at));
+        let none = || format!("there is no group {group}: expected 1 to {}", self.groups.len());
+        found.map(|group| &*group.modems).ok_or_else(none)
     }
 }
 
@@ -122,7 +134,12 @@ fn cpes((number, view): (u64, &GroupView)) -> Vec<Cpe> {
         group: number,
         mac: mac(address),
         modem: mac(modems[cpe.modem].mac),
-        idle_s: cpe.seen.map(|seen| seen.elapsed().as_secs()),
+        origin: match cpe.origin {
+            Origin::Configured => "configured".into(),
+            Origin::Added => "added".into(),
+            Origin::Learned(_) => "learned".into(),
+        },
+        idle_s: cpe.seen().map(|seen| seen.elapsed().as_secs()),
     };
     view.modems.cpes().into_iter().map(row).collect()
 }
