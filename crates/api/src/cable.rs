@@ -15,6 +15,8 @@ pub struct Modem {
     pub said: u16,
     /// Sequence number of its key in use.
     pub key_sequence: u8,
+    /// Bits per symbol of its profile; 0 without profiles.
+    pub bits: u8,
     /// Number of its service flows.
     pub flows: u64,
     /// Frames sent.
@@ -89,6 +91,8 @@ pub struct Channel {
     pub packets: u64,
     /// Bytes sent.
     pub bytes: u64,
+    /// Codewords begun; 0 without profiles.
+    pub codewords: u64,
     /// Packets queued in the service group.
     pub group_queued: u64,
     /// Implementation of the cipher.

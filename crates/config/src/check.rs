@@ -207,6 +207,7 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
         let set = [
             ("cmts", "[cmts]", !config.cmts.is_default()),
             ("group", "[[group]]", !config.groups.is_empty()),
+            ("profile", "[[profile]]", !config.profiles.is_empty()),
             ("flow", "[[flow]]", !config.flows.is_empty()),
         ];
         for (path, header, _) in set.iter().filter(|(.., set)| *set) {
@@ -255,6 +256,13 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
     if config.workers.count.set().is_some_and(|count| *count != 2 * config.groups.len()) {
         let what = format!("{} workers for {} group(s)", config.workers.count.set().unwrap_or(&0), config.groups.len());
         problems.push(Problem::at("workers.count", what, "expected two per group, or no `count`"));
+    }
+    for (at, profile) in config.profiles.iter().enumerate() {
+        if let Some(other) = config.profiles[..at].iter().position(|other| other.name == profile.name) {
+            let what = format!("two profiles are named {}", profile.name);
+            let problem = Problem::at(format!("profile.{at}.name"), what, "expected another name");
+            problems.push(problem.other(format!("profile.{other}.name"), "first here"));
+        }
     }
     let mut first = true;
     for (at, flow) in config.flows.iter().enumerate() {
@@ -404,7 +412,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             let problem = Problem::at(format!("group.{at}.depi.mtu"), what, format!("expected at most {most}"));
             problems.push(problem.other(config.arena_path("cell"), "the cell"));
         }
-        if let Err(WrongModems { key, what, expected }) = group.all_modems(config.cmts.channels.len()) {
+        if let Err(WrongModems { key, what, expected }) = group.all_modems(config) {
             problems.push(Problem::at(format!("group.{at}.{key}"), what, expected));
         }
     }

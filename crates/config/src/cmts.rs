@@ -91,6 +91,15 @@ pub struct DepiConfig {
     pub mtu: usize,
 }
 
+/// `[[profile]]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfileConfig {
+    /// Name in the file of modems.
+    pub name: String,
+    /// Bits per symbol.
+    pub bits: u8,
+}
+
 /// `[[flow]]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowConfig {

@@ -2,7 +2,7 @@
 
 mod cable;
 
-pub use cable::{CMTS, FLOW, GROUP};
+pub use cable::{CMTS, FLOW, GROUP, PROFILE};
 
 use crate::choice::*;
 use crate::host::CPUS;
@@ -579,4 +579,4 @@ pub static RENAMED: &[(&str, &str, &str)] = &[("[[port]]", "mode", "xdp")];
 
 /// Top-level keys and tables of the file, in the order of the reference.
 pub static SECTIONS: &[&Section] =
-    &[&TOP, &PORT, &WORKER_KEYS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &FLOW, &API];
+    &[&TOP, &PORT, &WORKER_KEYS, &POOL, &ROUTER, &KERNEL, &SWITCH, &CMTS, &GROUP, &PROFILE, &FLOW, &API];

@@ -25,12 +25,12 @@ mod text;
 
 pub use check::{cell_for, largest_mtu};
 pub use choice::*;
-pub use cmts::{Block, CmtsConfig, DepiConfig, FlowConfig, GroupConfig};
+pub use cmts::{Block, CmtsConfig, DepiConfig, FlowConfig, GroupConfig, ProfileConfig};
 pub use host::{CPUS, CpuList, Host, Interface, cpu_list, group_id};
 pub use keys::{BLOCK, FRAMES, SOCKET, WORKERS};
 pub use load::Draft;
 pub use model::*;
-pub use modems::WrongModems;
+pub use modems::{Modems, WrongModems};
 pub use plan::{Plan, WorkerPlan};
 pub use pools::PoolPlan;
 pub use problem::ConfigErrors;

@@ -3,7 +3,7 @@
 //! [`Config`] serializes to a TOML file that can be read back; `bywash show config` prints it.
 
 use crate::choice::*;
-use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig};
+use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig, ProfileConfig};
 use crate::keys;
 use bywash_exceptions::Kind;
 use serde::de::{Deserializer, Error};
@@ -49,6 +49,9 @@ pub struct Config {
     /// `[[group]]`: service groups.
     #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupConfig>,
+    /// `[[profile]]`: profiles of the channels.
+    #[serde(default, rename = "profile", skip_serializing_if = "Vec::is_empty")]
+    pub profiles: Vec<ProfileConfig>,
     /// `[[flow]]`: the service flows of every modem.
     #[serde(default, rename = "flow", skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowConfig>,

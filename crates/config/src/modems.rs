@@ -1,6 +1,7 @@
 //! File of modems: a line for each, with the columns that the first line names.
 
-use crate::cmts::{Block, GroupConfig};
+use crate::cmts::{Block, FlowConfig, GroupConfig};
+use crate::model::Config;
 use crate::text;
 use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_docsis::cipher::derived_key;
@@ -27,6 +28,10 @@ pub struct ModemLine {
     pub cpes: Vec<MacAddr>,
     /// Bit mask of the channels that it receives; 0 for all.
     pub channels: u64,
+    /// Names of its service flows; all if empty.
+    pub flows: Vec<String>,
+    /// Name of its profile; `None` for the first one.
+    pub profile: Option<String>,
 }
 
 /// Line of a file that is not valid.
@@ -42,7 +47,7 @@ pub struct WrongLine {
 const SAID_MAX: u16 = 16_383;
 
 /// Names of the columns. The first is required.
-const COLUMNS: [&str; 7] = ["mac", "said", "key", "iv", "sequence", "cpe", "channels"];
+const COLUMNS: [&str; 9] = ["mac", "said", "key", "iv", "sequence", "cpe", "channels", "flows", "profile"];
 
 /// Parses the text of a file. The first line names the columns, in any order; `#` begins a comment. Errors with the
 /// first invalid line.
@@ -82,7 +87,7 @@ fn modem(line: usize, values: &str, columns: &[usize]) -> Result<ModemLine, Stri
     }
     let mut fields = [""; COLUMNS.len()];
     columns.iter().zip(values.split(',')).for_each(|(column, value)| fields[*column] = value.trim());
-    let [mac, said, key, iv, sequence, cpe, channels] = fields;
+    let [mac, said, key, iv, sequence, cpe, channels, flows, profile] = fields;
     let block = |name: &str, value: &str| {
         let parsed = (!value.is_empty()).then(|| text::block(value).map(Block)).transpose();
         parsed.map_err(|expected| format!("invalid {name}: {expected}"))
@@ -96,6 +101,8 @@ fn modem(line: usize, values: &str, columns: &[usize]) -> Result<ModemLine, Stri
         sequence: if sequence.is_empty() { 0 } else { number("sequence", sequence, 15)? as u8 },
         cpes: cpe.split_whitespace().map(station).collect::<Result<_, _>>()?,
         channels: channels.split_whitespace().try_fold(0, |mask, number| Ok::<_, String>(mask | channel(number)?))?,
+        flows: flows.split_whitespace().map(str::to_owned).collect(),
+        profile: (!profile.is_empty()).then(|| profile.to_owned()),
     })
 }
 
@@ -125,6 +132,15 @@ fn number(name: &str, value: &str, most: u16) -> Result<u16, String> {
 /// Number of generated modems of a group without file.
 const GENERATED: usize = 300;
 
+/// Modems of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Modems {
+    /// Modems in order.
+    pub modems: Vec<ModemConfig>,
+    /// Service flows of each kind of modem, as indices in the configuration. Kind 0 has all.
+    pub kinds: Vec<Vec<usize>>,
+}
+
 /// Error of [`GroupConfig::all_modems`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {expected}")]
@@ -137,24 +153,38 @@ pub struct WrongModems {
     pub expected: String,
 }
 
+impl Config {
+    /// Returns the bits per symbol of the profile with the most; 0 without profiles.
+    pub fn best_bits(&self) -> u8 {
+        self.profiles.iter().map(|profile| profile.bits).max().unwrap_or(0)
+    }
+}
+
 impl GroupConfig {
     /// Returns the number of generated modems.
     pub fn generated(&self) -> usize {
         self.modems.set().copied().unwrap_or(if self.file.is_some() { 0 } else { GENERATED })
     }
 
-    /// Returns all modems of a group with this number of channels: the generated ones, with consecutive addresses and
-    /// SAIDs and derived keys, then those of the file.
-    pub fn all_modems(&self, channels: usize) -> Result<Vec<ModemConfig>, WrongModems> {
+    /// Returns all modems of this group of `config`: the generated ones, with consecutive addresses and SAIDs and derived
+    /// keys, then those of the file.
+    pub fn all_modems(&self, config: &Config) -> Result<Modems, WrongModems> {
+        let (channels, flows, profiles) = (config.cmts.channels.len(), &config.flows, &config.profiles);
+        let first_bits = profiles.first().map_or(0, |profile| profile.bits);
         let wrong = |key, what: String, expected: &str| Err(WrongModems { key, what, expected: expected.into() });
         let first = self.mac.0.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         // Wider than SAIDs are: those beyond the range are found below.
         let said = |n: usize| usize::from(self.said) + n;
         let keys = |n: usize| (derived_key(&self.key.0, n as u32), derived_key(&self.iv.0, n as u32));
         let mut all = vec![];
+        let mut kinds = vec![(0..flows.len()).filter(|at| !flows[*at].drop).collect::<Vec<_>>()];
         for n in 0..self.generated() {
             let [_, _, mac @ ..] = (first + n as u64).to_be_bytes();
-            all.push((ModemConfig { mac, said: said(n) as u16, key: keys(n), ..ModemConfig::default() }, said(n), 0));
+            all.push((
+                ModemConfig { mac, said: said(n) as u16, key: keys(n), bits: first_bits, ..ModemConfig::default() },
+                said(n),
+                0,
+            ));
         }
         if let Some(file) = &self.file {
             let name = file.display();
@@ -171,10 +201,27 @@ impl GroupConfig {
                 let said = modem.said.map_or_else(|| all.last().map_or(said(0), |(_, said, _)| said + 1), usize::from);
                 let (key, iv) = keys(n);
                 let key = (modem.key.map_or(key, |key| key.0), modem.iv.map_or(iv, |iv| iv.0));
-                let ModemLine { line, mac, sequence, cpes, channels, .. } = modem;
+                let ModemLine { line, mac, sequence, cpes, channels, flows: names, profile, .. } = modem;
+                let of = match named(flows, &names) {
+                    Ok(of) => of,
+                    Err((what, expected)) => return wrong("file", format!("{name}:{line}: {what}"), &expected),
+                };
+                let kind = kinds.iter().position(|kind| *kind == of || of.is_empty()).unwrap_or(kinds.len());
+                if kind == kinds.len() {
+                    kinds.push(of);
+                }
+                let named = |name: &String| profiles.iter().find(|profile| profile.name == *name);
+                let bits = match profile.as_ref().map(|name| named(name).ok_or(name)) {
+                    None => first_bits,
+                    Some(Ok(profile)) => profile.bits,
+                    Some(Err(unknown)) => {
+                        let what = format!("{name}:{line}: there is no profile {unknown}");
+                        return wrong("file", what, "expected the name of a [[profile]]");
+                    }
+                };
                 let cpes = cpes.iter().map(|cpe| cpe.0).collect();
                 let said_16 = said as u16;
-                let modem = ModemConfig { mac: mac.0, kind: 0, said: said_16, key, sequence, cpes, channels };
+                let modem = ModemConfig { mac: mac.0, kind, said: said_16, key, sequence, cpes, channels, bits };
                 all.push((modem, said, line));
             }
         }
@@ -211,8 +258,28 @@ impl GroupConfig {
                 return wrong(key(*line), what, "expected different addresses");
             }
         }
-        Ok(all.into_iter().map(|(modem, ..)| modem).collect())
+        Ok(Modems { modems: all.into_iter().map(|(modem, ..)| modem).collect(), kinds })
     }
+}
+
+/// Returns the indices of the flows with these names, in the order of the configuration. Errors with what is wrong and
+/// what was expected.
+fn named(flows: &[FlowConfig], names: &[String]) -> Result<Vec<usize>, (String, String)> {
+    let mut found = vec![];
+    for name in names {
+        let of_name = flows.iter().position(|flow| flow.name == *name);
+        let at =
+            of_name.ok_or_else(|| (format!("there is no flow {name}"), "expected the name of a [[flow]]".into()))?;
+        if flows[at].drop {
+            return Err((format!("{name} is a filter"), "filters are those of all modems".into()));
+        }
+        if found.contains(&at) {
+            return Err((format!("flow {name} is named twice"), "expected different flows".into()));
+        }
+        found.push(at);
+    }
+    found.sort_unstable();
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -223,9 +290,9 @@ mod tests {
 
     #[test]
     fn columns_may_be_in_any_order_and_empty() {
-        let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv,cpe,channels  # columns\n\
-                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,,02:00:00:00:00:07  02:00:00:00:00:08,1 64\n \
-                    , 00:10:18:00:00:02,,,,,\n";
+        let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv,cpe,channels,flows,profile  # columns\n\
+                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,,02:00:00:00:00:07  02:00:00:00:00:08,1 64,a b,A\n \
+                    , 00:10:18:00:00:02,,,,,,,\n";
         let found = modems(text).unwrap();
         let key = Block(0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes());
         let first = ModemLine {
@@ -237,6 +304,8 @@ mod tests {
             sequence: 15,
             cpes: vec![MacAddr([2, 0, 0, 0, 0, 7]), MacAddr([2, 0, 0, 0, 0, 8])],
             channels: 1 | 1 << 63,
+            flows: vec!["a".into(), "b".into()],
+            profile: Some("A".into()),
         };
         let second = ModemLine {
             line: 5,
@@ -246,6 +315,8 @@ mod tests {
             sequence: 0,
             cpes: vec![],
             channels: 0,
+            flows: vec![],
+            profile: None,
             ..first.clone()
         };
         assert_eq!(found, [first, second]);
@@ -274,6 +345,58 @@ mod tests {
             let wrong = modems(text).unwrap_err();
             assert!(!wrong.what.contains("5ec4e7"), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn modems_of_the_same_flows_are_of_a_kind() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("modems.csv");
+        let text = format!(
+            "mode = \"cmts\"\n[[port]]\nkind = \"null\"\nname = \"a\"\n[[port]]\nkind = \"null\"\nname = \"b\"\n\
+             [[group]]\ninput = \"a\"\noutput = \"b\"\nmodems = 1\nfile = \"{}\"\n\
+             [[flow]]\nname = \"none\"\ndrop = true\nproto = 17\n[[flow]]\nname = \"rest\"\n\
+             [[flow]]\nname = \"voice\"\ndscp = 46\n[[flow]]\nname = \"gold\"\ndscp = 10\n",
+            file.display()
+        );
+        let config = crate::Draft::text("t.toml", text).finish(None).unwrap();
+        let read = |lines: &[&str]| {
+            let lines = lines.iter().enumerate().map(|(n, flows)| format!("02:00:00:00:00:{n:02x},{flows}\n"));
+            std::fs::write(&file, format!("mac,flows\n{}", lines.collect::<String>())).unwrap();
+            config.groups[0].all_modems(&config)
+        };
+        let Modems { modems, kinds } = read(&["voice rest", "", "gold", "rest voice", "rest voice gold"]).unwrap();
+        assert_eq!(kinds, [vec![1, 2, 3], vec![1, 2], vec![3]]);
+        // The generated modem has all flows.
+        assert_eq!(modems.iter().map(|modem| modem.kind).collect::<Vec<_>>(), [0, 1, 0, 2, 1, 0]);
+        for (flows, what) in [
+            ("rest silver", "there is no flow silver"),
+            ("none", "none is a filter"),
+            ("rest rest", "flow rest is named twice"),
+        ] {
+            let wrong = read(&["", flows]).unwrap_err();
+            assert!(wrong.key == "file" && wrong.what.ends_with(&format!(":3: {what}")), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn modems_have_the_bits_of_their_profile() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("modems.csv");
+        let text = format!(
+            "mode = \"cmts\"\n[[port]]\nkind = \"null\"\nname = \"a\"\n[[port]]\nkind = \"null\"\nname = \"b\"\n\
+             [[group]]\ninput = \"a\"\noutput = \"b\"\nmodems = 1\nfile = \"{}\"\n\
+             [[profile]]\nname = \"A\"\nbits = 8\n[[profile]]\nname = \"B\"\n",
+            file.display()
+        );
+        let config = crate::Draft::text("t.toml", text).finish(None).unwrap();
+        let read = |profile: &str| {
+            std::fs::write(&file, format!("mac,profile\n02:00:00:00:00:01,{profile}\n")).unwrap();
+            config.groups[0].all_modems(&config)
+        };
+        let bits = |profile: &str| read(profile).unwrap().modems.iter().map(|modem| modem.bits).collect::<Vec<_>>();
+        assert_eq!([bits(""), bits("A"), bits("B")], [[8, 8], [8, 8], [8, 12]]);
+        assert!(read("C").unwrap_err().what.ends_with(":2: there is no profile C"));
+        assert_eq!(config.best_bits(), 12);
     }
 
     #[test]

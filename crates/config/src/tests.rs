@@ -98,6 +98,7 @@ fn of_cmts(section: &Section, key: &Key, assigned: &str) -> String {
         }
         // A flow other than the first, which needs no classifier.
         "[[flow]]" if key.name == "drop" => format!("{ports}{group}[[flow]]\nname = \"x\"\nproto = 6\n{assigned}"),
+        "[[profile]]" => format!("{ports}{group}[[profile]]\n{}{assigned}", line("name", "name = \"x\"")),
         "[[flow]]" => format!("{ports}{group}[[flow]]\n{}{assigned}", line("name", "name = \"x\"")),
         header => format!("{ports}{group}{header}\n{assigned}"),
     }
@@ -451,6 +452,22 @@ fn required_keys_of_a_cable_downstream() {
         let (wrong, _) = problem(&format!("{cmts}{text}"));
         assert_eq!((wrong.path.as_str(), wrong.what.as_str()), (path, what), "{text}");
     }
+}
+
+#[test]
+fn profiles_have_names_and_modulations() {
+    let ports = "[[port]]\nkind = \"null\"\nname = \"a\"\n[[port]]\nkind = \"null\"\nname = \"b\"\n";
+    let cmts = format!("mode = \"cmts\"\n{ports}[[group]]\ninput = \"a\"\noutput = \"b\"\n");
+    for (text, path) in [
+        (format!("{cmts}[[profile]]\nname = \"A\"\n[[profile]]\nname = \"A\"\n"), "profile.1.name"),
+        (format!("{cmts}[[profile]]\nname = \"A\"\nbits = 5\n"), "profile.0.bits"),
+        (format!("{PORT}[[profile]]\nname = \"A\"\n"), "profile"),
+    ] {
+        assert_eq!(problem(&text).0.path, path, "{text}");
+    }
+    let config = read(&format!("{cmts}[[profile]]\nname = \"A\"\nbits = 8\n[[profile]]\nname = \"B\"\n"));
+    assert_eq!((config.profiles[0].bits, config.best_bits()), (8, 12));
+    assert_eq!(read(&toml::to_string(&config).unwrap()), config);
 }
 
 #[test]

@@ -102,6 +102,8 @@ pub struct ModemConfig {
     pub cpes: Vec<Mac>,
     /// Bit mask of the channels that it receives; 0 for all.
     pub channels: u64,
+    /// Bits per symbol of its profile; 0 without profiles.
+    pub bits: u8,
 }
 
 /// Flow of a modem.
@@ -119,6 +121,8 @@ pub struct Flow {
     pub priority: u8,
     /// True if its packets wait for tokens.
     pub shaped: bool,
+    /// Bits per symbol of the modem's profile; 0 without profiles.
+    pub bits: u8,
 }
 
 /// Counters of a flow, in one block for each writer.
@@ -217,6 +221,7 @@ impl Group {
                     said: modem.said,
                     priority: flow.priority.min(7),
                     shaped: flow.shape,
+                    bits: modem.bits,
                 });
             }
         }

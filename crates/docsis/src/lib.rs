@@ -10,6 +10,7 @@ mod assist;
 pub mod channel;
 pub mod cipher;
 pub mod classify;
+pub mod codeword;
 pub mod cpe;
 pub mod crc;
 pub mod depi;

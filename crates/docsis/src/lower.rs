@@ -45,6 +45,8 @@ pub struct LowerConfig {
     /// Rates of the OFDM channels in bits per second; 0 means no limit. Channels have shares of the bytes that follow
     /// their rates; one without limit has the share of the fastest with one.
     pub channels: Vec<u64>,
+    /// Bits per symbol of the profile that the rates are those of; 0 without profiles.
+    pub bits: u8,
     /// Tunnel to the remote PHY. `None` sends frames without encapsulation.
     pub depi: Option<Depi>,
 }
@@ -57,6 +59,8 @@ pub struct ChannelCounters {
     pub packets: Counter,
     /// Bytes of MAC frames sent, headers included.
     pub bytes: Counter,
+    /// Codewords begun; 0 without profiles.
+    pub codewords: Counter,
 }
 
 /// Statistics of a lower MAC. Written by its worker, readable by any thread. Read for each frame, so it shares no cache
@@ -145,7 +149,7 @@ impl Lower {
                 config.queues,
                 clock::tsc_hz(),
             ),
-            channels: Channels::here(&config.channels),
+            channels: Channels::here(&config.channels, config.bits),
             tunnels: (0..config.channels.len()).filter_map(tunnel).collect(),
             places: VecDeque::with_capacity(DONE),
             packets: Packets::default(),
@@ -229,8 +233,9 @@ impl Lower {
             places.push_back((channel, description.priority.into()));
         }
         sequences[flow] = sequences[flow].wrapping_add(1);
-        channels.send(channel, len, now);
+        let codewords = channels.send(channel, len, description.bits, now);
         let counters = &stats.channels[channel];
+        counters.codewords.add(codewords.into());
         counters.packets.add(1);
         counters.bytes.add(len as u64);
         let counters = &group.counters(flow).lower;

@@ -411,6 +411,7 @@ impl<'a> Bench<'a> {
             assist: self.args.assist == OnOff::On,
             queues: QueueLimits { flow: queue, total: queue, overflow: Overflow::Tail },
             channels: self.channels(),
+            bits: 0,
             depi: None,
         }
     }

@@ -358,9 +358,10 @@ fn service_flows(flows: &[ServiceFlow]) -> String {
 }
 
 fn channels(channels: &[Channel]) -> String {
-    let mut grid = Grid::new(&["group", "channel", "bit/s", "packets", "bytes", "group's queued", "crypto"]);
+    let mut grid =
+        Grid::new(&["group", "channel", "bit/s", "packets", "bytes", "codewords", "group's queued", "crypto"]);
     for c in channels {
-        row!(grid; c.group, c.channel, c.rate, c.packets, c.bytes, c.group_queued, c.crypto);
+        row!(grid; c.group, c.channel, c.rate, c.packets, c.bytes, c.codewords, c.group_queued, c.crypto);
     }
     grid.render("no channels")
 }

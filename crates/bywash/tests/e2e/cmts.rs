@@ -320,6 +320,68 @@ fn addresses_behind_modems_and_multicast() {
     assert_eq!(found, [(5000, 0x77), (5000, 0x78), (5000, 0x79), (5000, 0x7a), (6000, 0xff)]);
 }
 
+/// A modem has the profile of its line, and codewords are counted: no frame shares one with a frame of another profile.
+#[test]
+fn frames_cost_codewords_of_their_profile() {
+    require!(require_lab());
+    let lab = Lab::new();
+    let file = lab.directory.path().join("modems.csv");
+    std::fs::write(&file, "mac,profile\n00:10:18:00:00:01,A\n00:10:18:00:00:02,B\n").unwrap();
+    let profiles = "[[profile]]\nname = \"A\"\nbits = 6\n[[profile]]\nname = \"B\"\n";
+    let bywash = lab.run(&format!("file = \"{}\"\n{profiles}[cmts]\nchannels = 1_000_000\n", file.display()));
+    let bits: Vec<u64> =
+        bywash.show(&["modems"]).as_array().unwrap().iter().map(|m| m["bits"].as_u64().unwrap()).collect();
+    assert_eq!((bits[0], &bits[bits.len() - 2..]), (6, &[6, 12][..]), "generated modems have the first profile");
+    let mac = |n: u8| [0, 0x10, 0x18, 0, 0, n];
+    for _ in 0..5 {
+        lab.send(&[(1, packet(mac(1), 80, 0, 1000)), (1, packet(mac(2), 80, 0, 1000))]);
+    }
+    bywash.wait("frames on the cable", |b| b.counter("cable", "tx_packets") == 10);
+    let shown = bywash.show(&["channels"]);
+    let codewords = count(&shown, &[], "codewords");
+    // A codeword for each frame if they are sent in turn, and three for five frames of a modem in a row.
+    assert!((6..=10).contains(&codewords), "{shown}");
+    bywash.stop();
+}
+
+#[test]
+fn modems_have_flows_of_their_own() {
+    require!(require_lab());
+    let lab = Lab::new();
+    let file = lab.directory.path().join("modems.csv");
+    let write = |flows: &str| {
+        let text = format!("mac,flows\n00:10:18:00:00:01,{flows}\n00:10:18:00:00:02,\n00:10:18:00:00:03,voice\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    write("rest");
+    let flows = "[[flow]]\nname = \"rest\"\n[[flow]]\nname = \"voice\"\npriority = 5\ndscp = 46\n";
+    let bywash = lab.run(&format!("file = \"{}\"\n{flows}", file.display()));
+    let mac = |n: u8| [0, 0x10, 0x18, 0, 0, n];
+    let frames: Vec<_> =
+        [1, 2, 3].iter().flat_map(|n| [(1, packet(mac(*n), 80, 46, 100)), (1, packet(mac(*n), 80, 0, 100))]).collect();
+    lab.send(&frames);
+    bywash.wait("frames on the cable", |b| b.counter("cable", "tx_packets") == 6);
+    let shown = bywash.show(&["service-flows"]);
+    let of = |n: u8| {
+        let rows = shown.as_array().unwrap().iter().filter(|row| row["modem"] == format!("00:10:18:00:00:{n:02x}"));
+        rows.map(|row| (row["flow"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect::<Vec<_>>()
+    };
+    let row = |flow: &str, packets: u64| (flow.to_owned(), packets);
+    // The only flow of a modem takes what no other matches, whatever its classifier.
+    assert_eq!(
+        [of(1), of(2), of(3)],
+        [vec![row("rest", 2)], vec![row("rest", 1), row("voice", 1)], vec![row("voice", 2)]]
+    );
+    write("rest voice");
+    let socket = bywash.socket();
+    let refused = crate::harness::bywash(&lab.headend, &["reload", "--socket", socket.to_str().unwrap()]).stderr;
+    assert!(
+        refused.contains("is read when bywash starts") || refused.contains("flows of modems are read"),
+        "{refused}"
+    );
+    bywash.stop();
+}
+
 /// Sends a request with a body to the API, and returns the answer.
 fn post(bywash: &Bywash<'_>, path: &str, body: &str) -> String {
     let mut stream = UnixStream::connect(bywash.socket()).unwrap();

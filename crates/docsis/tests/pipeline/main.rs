@@ -128,6 +128,7 @@ fn run(group: Arc<Group>, frames: &[Vec<u8>], setup: Setup) -> Outcome {
         assist: setup.assist,
         queues: setup.queues,
         channels: setup.channels,
+        bits: 0,
         depi,
     });
     let input = PcapPort::replay(PcapSource::from_frames(frames).unwrap().paced(setup.pace));
@@ -423,6 +424,7 @@ fn a_lower_mac_that_dies_takes_only_what_it_holds() {
         assist: true,
         queues: QueueLimits { flow: 1000, total: 1000, overflow: Overflow::Tail },
         channels: vec![0],
+        bits: 0,
         depi: None,
     });
     let input = PcapPort::replay(PcapSource::from_frames(&frames).unwrap().repeated());

@@ -39,6 +39,7 @@ fn roll(crypto: Crypto, sizes: &[Share]) {
         assist: true,
         queues: QueueLimits { flow: 2000, total: 2000, overflow: Overflow::Tail },
         channels: vec![0; 2],
+        bits: 0,
         depi: None,
     });
     let macs: Vec<_> = group.modems().iter().map(|m| m.mac).collect();

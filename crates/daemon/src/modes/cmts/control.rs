@@ -45,8 +45,9 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         };
         let (input, output) = (id(&group.input)?, id(&group.output)?);
         let in_group = || format!("group {}", number + 1);
-        let modems = group.all_modems(config.cmts.channels.len()).with_context(in_group)?;
-        let of = Arc::new(Group::new(vec![modem_kind(&config.flows)], modems)?);
+        let all = group.all_modems(config).with_context(in_group)?;
+        let kinds = all.kinds.iter().map(|flows| modem_kind(&config.flows, flows)).collect();
+        let of = Arc::new(Group::new(kinds, all.modems.clone())?);
         let mut rollover = Rollover::new(of.clone());
         let limits =
             CpeLimits { of_modem: config.cmts.cpes, ageing: Duration::from_secs(config.cmts.cpe_ageing_s.into()) };
@@ -62,7 +63,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         apps.push(Box::new(upper.completing(partial).with_cpes(learning.table())) as Box<dyn App>);
         apps.push(Box::new(lower) as Box<dyn App>);
         links.push((2 * number, 2 * number + 1));
-        let modems = Arc::new(Modems::new(of.clone(), rollover, learning));
+        let modems = Arc::new(Modems::new(of.clone(), rollover, learning, all));
         groups.push(GroupView { group: of, stats, channels: config.channels, modems });
     }
     let ports = Arc::new(Mutex::new(Ports::new(specs)));
@@ -93,6 +94,7 @@ fn lower_config(config: &Config, group: &GroupConfig) -> LowerConfig {
         assist: *assist,
         queues: QueueLimits { flow: *queue, total: *queues, overflow: *overflow },
         channels: channels.clone(),
+        bits: config.best_bits(),
         depi: group.depi.as_ref().map(depi),
     }
 }
@@ -109,10 +111,11 @@ fn depi(config: &DepiConfig) -> Depi {
     }
 }
 
-/// Returns the kind of every modem: the configured service flows, or one flow for all packets if none is configured.
-fn modem_kind(flows: &[FlowConfig]) -> ModemKind {
+/// Returns the kind of modems with these of the configured service flows, or with one flow for all packets if none is
+/// configured.
+fn modem_kind(flows: &[FlowConfig], of: &[usize]) -> ModemKind {
     let filters = flows.iter().filter(|flow| flow.drop).map(rule).collect();
-    let kinds = flows.iter().filter(|flow| !flow.drop).enumerate().map(|(at, flow)| FlowKind {
+    let kinds = of.iter().map(|at| &flows[*at]).enumerate().map(|(at, flow)| FlowKind {
         name: flow.name.clone(),
         priority: flow.priority,
         limits: Limits { sustained: flow.rate, burst: flow.burst, peak: flow.peak },

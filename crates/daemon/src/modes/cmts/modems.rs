@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use bywash_api::{CpesChanged, KeysChanged};
-use bywash_config::GroupConfig;
+use bywash_config::{self as config, Config};
 use bywash_docsis::cpe::{Cpe, Learning};
 use bywash_docsis::group::{Group, Mac, ModemConfig};
 use bywash_docsis::keys::Rollover;
@@ -27,7 +27,7 @@ struct State {
     rollover: Rollover,
     learning: Learning,
     /// Modems as the configuration last had them.
-    configured: Vec<ModemConfig>,
+    configured: config::Modems,
 }
 
 /// Line of a request for a change of keys.
@@ -38,8 +38,7 @@ struct Line {
 }
 
 impl Modems {
-    pub fn new(group: Arc<Group>, rollover: Rollover, learning: Learning) -> Self {
-        let configured = group.modems().to_vec();
+    pub fn new(group: Arc<Group>, rollover: Rollover, learning: Learning, configured: config::Modems) -> Self {
         Self { group, state: Mutex::new(State { rollover, learning, configured }) }
     }
 
@@ -128,22 +127,22 @@ impl Modems {
 
     /// Returns a line about each kind of change in the group's file of modems: keys, and addresses behind modems; with
     /// `apply`, applies them. Errors if anything else in the file has changed.
-    pub fn reread(
-        &self,
-        (number, channels): (usize, usize),
-        config: &GroupConfig,
-        apply: bool,
-    ) -> anyhow::Result<Vec<String>> {
-        let modems = config.all_modems(channels)?;
+    pub fn reread(&self, number: usize, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
+        let read = config.groups[number - 1].all_modems(config)?;
+        let modems = &read.modems;
         let mut state = self.state.lock().expect("modems");
-        let (mut all, known) = (vec![], &state.configured);
+        let (mut all, known) = (vec![], &state.configured.modems);
+        anyhow::ensure!(
+            read.kinds == state.configured.kinds,
+            "group {number}: the flows of modems are read when bywash starts; restart it"
+        );
         anyhow::ensure!(
             modems.len() == known.len(),
             "group {number}: {} modems instead of {}: modems are read when bywash starts; restart it",
             modems.len(),
             known.len()
         );
-        for (at, (was, is)) in known.iter().zip(&modems).enumerate() {
+        for (at, (was, is)) in known.iter().zip(modems).enumerate() {
             let mac = MacAddr(is.mac);
             let same = ModemConfig { key: was.key, sequence: was.sequence, cpes: was.cpes.clone(), ..is.clone() };
             anyhow::ensure!(same == *was, "group {number}: modem {mac} is read when bywash starts; restart it");
@@ -162,7 +161,7 @@ impl Modems {
             check.with_context(|| format!("group {number}: modem {mac}"))?;
             all.push(at);
         }
-        let cpes_changed = known.iter().zip(&modems).any(|(was, is)| was.cpes != is.cpes);
+        let cpes_changed = known.iter().zip(modems).any(|(was, is)| was.cpes != is.cpes);
         let mut told = vec![];
         if !all.is_empty() {
             told.push(format!("group {number}: new keys of {} modems", all.len()));
@@ -179,7 +178,7 @@ impl Modems {
                 let cpes: Vec<_> = modems.iter().map(|modem| modem.cpes.clone()).collect();
                 state.learning.configure(&cpes);
             }
-            state.configured = modems;
+            state.configured = read;
         }
         Ok(told)
     }

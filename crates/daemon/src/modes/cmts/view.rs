@@ -62,9 +62,7 @@ impl View for Headend {
     }
 
     fn reread(&self, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
-        let channels = config.cmts.channels.len();
-        let groups = self.groups.iter().zip(&config.groups).enumerate();
-        let told = groups.map(|(at, (group, config))| group.modems.reread((at + 1, channels), config, apply));
+        let told = (1..).zip(&self.groups).map(|(number, group)| group.modems.reread(number, config, apply));
         Ok(told.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 }
@@ -117,6 +115,7 @@ fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
         mac: mac(modem.mac),
         said: modem.said,
         key_sequence: group.key_in_use(n),
+        bits: modem.bits,
         flows,
         packets: sum.packets,
         bytes: sum.bytes,
@@ -172,6 +171,7 @@ fn channels((number, view): (u64, &GroupView)) -> Vec<Channel> {
         rate: view.channels.get(n).copied().filter(|rate| *rate > 0),
         packets: counters.packets.get(),
         bytes: counters.bytes.get(),
+        codewords: counters.codewords.get(),
         group_queued: view.stats.queued.get(),
         crypto: view.stats.crypto.clone(),
     };
