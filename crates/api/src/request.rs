@@ -59,9 +59,9 @@ pub const REQUESTS: [Request; 12] = [
     Request {
         line: "POST /v1/cpes?op=OP&group=N",
         about: "Adds addresses behind the modems of service group N (1 if it is not given), one per line of the body: \
-                `ADDRESS MODEM`, or removes them: `ADDRESS`, or changes nothing if a line is wrong. OP is `add` or `del`. \
-                An added address stays with its modem until it is removed, or Bywash ends; a learned one is learned \
-                again when it is seen. Configured addresses change by a reload.",
+                `ADDRESS MODEM`, or removes them: `ADDRESS`, or changes nothing if a line is wrong. OP is `add` or \
+                `del`. An added address stays with its modem until it is removed, or Bywash ends; a learned one is \
+                learned again when it is seen. Configured addresses change by a reload.",
         schema: Some(schema::<CpesChanged>),
     },
     Request {

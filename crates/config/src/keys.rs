@@ -179,7 +179,9 @@ pub static POOL: Section = Section {
                  pools are called `worker0` and so on, and `shared` if all workers share one.",
             )
             .example("\"upper\""),
-        key("workers", List("worker numbers", WORKER), "(any)", "").doc("Workers that use these settings.").example("[0]"),
+        key("workers", List("worker numbers", WORKER), "(any)", "")
+            .doc("Workers that use these settings.")
+            .example("[0]"),
         key("group", Int(1..=*WORKERS.end() / 2), "(any)", "")
             .doc("Service group whose workers use these settings, by its number, from 1 in the order of the file.")
             .example("1")
@@ -232,8 +234,9 @@ pub static POOL: Section = Section {
             .example("256"),
         key("cpu", Int(CPU), "(none)", "")
             .doc(
-                "CPU near which the pool's memory lies: it is bound to that CPU's NUMA node. On a machine with one node \
-                 it stays where it is; `bywash show pools` shows which. By default it lies where the kernel puts it.",
+                "CPU near which the pool's memory lies: it is bound to that CPU's NUMA node. On a machine with one \
+                 node it stays where it is; `bywash show pools` shows which. By default it lies where the kernel puts \
+                 it.",
             )
             .example("0"),
         key("cell", Or("auto", &OneOf("cell size", &CELLS)), "\"auto\"", "bytes")

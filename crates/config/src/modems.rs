@@ -166,8 +166,8 @@ impl GroupConfig {
         self.modems.set().copied().unwrap_or(if self.file.is_some() { 0 } else { GENERATED })
     }
 
-    /// Returns all modems of this group of `config`: the generated ones, with consecutive addresses and SAIDs and derived
-    /// keys, then those of the file.
+    /// Returns all modems of this group of `config`: the generated ones, with consecutive addresses and SAIDs and
+    /// derived keys, then those of the file.
     pub fn all_modems(&self, config: &Config) -> Result<Modems, WrongModems> {
         let (channels, flows, profiles) = (config.cmts.channels.len(), &config.flows, &config.profiles);
         let first_bits = profiles.first().map_or(0, |profile| profile.bits);
@@ -291,8 +291,8 @@ mod tests {
     #[test]
     fn columns_may_be_in_any_order_and_empty() {
         let text = "# modems of the north\n\nsaid, mac ,sequence,key,iv,cpe,channels,flows,profile  # columns\n\
-                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,,02:00:00:00:00:07  02:00:00:00:00:08,1 64,a b,A\n \
-                    , 00:10:18:00:00:02,,,,,,,\n";
+                    7,00:10:18:00:00:01,15,2b7e151628aed2a6abf7158809cf4f3c,,02:00:00:00:00:07  02:00:00:00:00:08,\
+                    1 64,a b,A\n , 00:10:18:00:00:02,,,,,,,\n";
         let found = modems(text).unwrap();
         let key = Block(0x2b7e_1516_28ae_d2a6_abf7_1588_09cf_4f3c_u128.to_be_bytes());
         let first = ModemLine {

@@ -265,7 +265,8 @@ mod tests {
     use crate::load::Draft;
 
     const PORT: &str = "[[port]]\ninterface = \"eth0\"\nqueues = [0, 1, 2]\n[workers]\ncount = 3\n";
-    const CMTS: &str = "mode = \"cmts\"\n[[port]]\nkind = \"null\"\nname = \"a\"\n[[port]]\nkind = \"null\"\nname = \"b\"\n\
+    const CMTS: &str = "mode = \"cmts\"\n\
+        [[port]]\nkind = \"null\"\nname = \"a\"\n[[port]]\nkind = \"null\"\nname = \"b\"\n\
         [[port]]\nkind = \"null\"\nname = \"c\"\n[[port]]\nkind = \"null\"\nname = \"d\"\n\
         [[group]]\ninput = \"a\"\noutput = \"b\"\n[[group]]\ninput = \"c\"\noutput = \"d\"\n";
 

@@ -1,7 +1,7 @@
 //! Choice of a pool's policy, for `kind = "auto"`.
 //!
-//! A worker that frees the frames it takes keeps them warm in a stack. If another worker frees them, both the frames and
-//! the policy's own lines move between two CPUs, and the best policy depends on what that costs.
+//! A worker that frees the frames it takes keeps them warm in a stack. If another worker frees them, both the frames
+//! and the policy's own lines move between two CPUs, and the best policy depends on what that costs.
 
 use bywash_config::Mode;
 use bywash_engine::line;

@@ -32,8 +32,8 @@ struct Channel {
 
 impl Channels {
     /// Creates idle channels with these rates in bits per second, at most [`CHANNELS_MAX`] of them; 0 means no limit. A
-    /// channel without limit has the share of the fastest channel with one. The rates are those of a profile with `best`
-    /// bits per symbol; 0 without profiles. `hz` is the TSC frequency.
+    /// channel without limit has the share of the fastest channel with one. The rates are those of a profile with
+    /// `best` bits per symbol; 0 without profiles. `hz` is the TSC frequency.
     ///
     /// # Panics
     /// Panics if there are more channels.
@@ -70,8 +70,8 @@ impl Channels {
         free.min_by_key(|(_, channel)| self.load(channel)).map(|(index, _)| index)
     }
 
-    /// Adds a frame of `len` bytes, of a profile with `bits` bits per symbol, to the channel with this index. Returns the
-    /// number of codewords that it begins.
+    /// Adds a frame of `len` bytes, of a profile with `bits` bits per symbol, to the channel with this index. Returns
+    /// the number of codewords that it begins.
     #[inline]
     pub fn send(&mut self, index: usize, len: usize, bits: u8, now: u64) -> u32 {
         let load = self.load(&self.channels[index]);

@@ -4,8 +4,8 @@
 //! other in codewords of full length; a codeword that is not full, because there are no more frames or the next one has
 //! another profile, is shortened, but keeps its header, parity and pointer.
 //!
-//! The figures are those of DOCSIS 3.1 (CM-SP-PHYv3.1, downstream forward error correction), except where a comment says
-//! *assumed*.
+//! The figures are those of DOCSIS 3.1 (CM-SP-PHYv3.1, downstream forward error correction), except where a comment
+//! says *assumed*.
 
 /// Length of a full codeword in bits: LDPC of rate 8/9.
 pub const CODEWORD: u32 = 16_200;
@@ -13,9 +13,9 @@ pub const CODEWORD: u32 = 16_200;
 pub const OVERHEAD: u32 = 1800 + 168 + 16;
 /// Payload of a full codeword in bits.
 pub const PAYLOAD: u32 = CODEWORD - OVERHEAD;
-/// Symbols of the next codeword pointer (NCP) that each codeword needs: 48 coded bits in symbols of 6 bits. The standard
-/// has QPSK, 16-QAM and 64-QAM for them; 64-QAM is *assumed*, and that the CRC of each symbol's pointers is in the
-/// channel's rate.
+/// Symbols of the next codeword pointer (NCP) that each codeword needs: 48 coded bits in symbols of 6 bits. The
+/// standard has QPSK, 16-QAM and 64-QAM for them; 64-QAM is *assumed*, and that the CRC of each symbol's pointers is in
+/// the channel's rate.
 pub const NCP_SYMBOLS: u32 = 48 / 6;
 /// Bits per symbol that a profile can have, of 16-QAM to 16384-QAM.
 pub const BITS: [usize; 10] = [4, 6, 7, 8, 9, 10, 11, 12, 13, 14];

@@ -151,7 +151,8 @@ fn a_kind_is_chosen_by_who_frees_and_how_far_that_is() {
     let more = "[[port]]\nkind = \"null\"\nname = \"n\"\nworker = 0\n";
     let text = |more: &str, cpus: &str, reserve: usize| {
         format!(
-            "[workers]\ncount = 2\ncpus = {cpus}\n[pool]\nkind = \"auto\"\nblock = 64\nreserve = {reserve}\n{ports}{more}"
+            "[workers]\ncount = 2\ncpus = {cpus}\n[pool]\nkind = \"auto\"\nblock = 64\n\
+             reserve = {reserve}\n{ports}{more}"
         )
     };
     // The kind of worker 1's pool, and the reason.

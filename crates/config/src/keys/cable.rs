@@ -102,12 +102,13 @@ pub static GROUP: Section = Section {
                  modem's. `key`, `iv`: 32 hex digits each; by default derived like those of generated modems. \
                  `sequence`: number of the key, 0 to 15, by default 0. `cpe`: addresses behind the modem, separated by \
                  spaces. `channels`: numbers of the channels that the modem receives (its bonding group), from 1, \
-                 separated by spaces; by default all. `flows`: names of the modem's service flows, separated by spaces, \
-                 of which the first in the configuration takes what no other matches; by default all. `profile`: name of \
-                 the modem's profile; by default the first. A group address as `mac`, such as `ff:ff:ff:ff:ff:ff`, makes the line a multicast group, whose \
-                 frames have a DSID and a security association of their own. `#` begins a comment. A reload reads the \
-                 file again, replaces the addresses behind modems and rolls over to keys with other sequence numbers, \
-                 which must have the other parity; nothing else in it can change.",
+                 separated by spaces; by default all. `flows`: names of the modem's service flows, separated by \
+                 spaces, of which the first in the configuration takes what no other matches; by default all. \
+                 `profile`: name of the modem's profile; by default the first. A group address as `mac`, such as \
+                 `ff:ff:ff:ff:ff:ff`, makes the line a multicast group, whose frames have a DSID and a security \
+                 association of their own. `#` begins a comment. A reload reads the file again, replaces the addresses \
+                 behind modems and rolls over to keys with other sequence numbers, which must have the other parity; \
+                 nothing else in it can change.",
             )
             .example("\"/etc/bywash/modems.csv\"")
             .only(Mode::Cmts),
@@ -165,10 +166,10 @@ pub static DEPI: Section = Section {
 
 pub static PROFILE: Section = Section {
     header: "[[profile]]",
-    doc: "A profile of the OFDM channels. Frames of a profile share codewords (16,200 bits, 14,216 of them payload), and \
-          what a frame costs follows from the codewords that it begins and from the bits per symbol. A modem of a file has \
-          the profile in its column `profile`; all others have the first profile, which every modem must be able to \
-          receive. Without any `[[profile]]`, a frame costs its own bytes.",
+    doc: "A profile of the OFDM channels. Frames of a profile share codewords (16,200 bits, 14,216 of them payload), \
+          and what a frame costs follows from the codewords that it begins and from the bits per symbol. A modem of a \
+          file has the profile in its column `profile`; all others have the first profile, which every modem must be \
+          able to receive. Without any `[[profile]]`, a frame costs its own bytes.",
     keys: &[
         key("name", Text(&text::NAME), "(required)", "")
             .doc("Name of the profile in the file of modems.")
@@ -186,9 +187,9 @@ pub static PROFILE: Section = Section {
 
 pub static FLOW: Section = Section {
     header: "[[flow]]",
-    doc: "A service flow of every modem, or of those that the file of modems says. A packet belongs to the first flow of \
-          its modem whose classifier keys match it, or else to the first one. Without any `[[flow]]`, each modem has one \
-          flow without limits.",
+    doc: "A service flow of every modem, or of those that the file of modems says. A packet belongs to the first flow \
+          of its modem whose classifier keys match it, or else to the first one. Without any `[[flow]]`, each modem \
+          has one flow without limits.",
     keys: &[
         key("name", Text(&text::NAME), "(required)", "")
             .doc("Name of the flow in `show`.")
