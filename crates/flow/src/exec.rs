@@ -67,10 +67,50 @@ pub(crate) fn execute(
     members: &mut [u8],
     to: &mut [PortId; BATCH],
 ) {
-    let mut live = members;
-    for m in live.iter() {
+    let (mut ops, mut members) = (ops, members);
+    for m in members.iter() {
         to[usize::from(*m)] = drop_as(reason.unwrap_or(DropReason::FlowDrop));
     }
+    while let Some((Op::Longer { than, ops: n }, rest)) = ops.split_first() {
+        let (of_longer, of_others) = rest.split_at(usize::from(*n).min(rest.len()));
+        let longer = partition(members, |m| frames[usize::from(m)].len() > *than as usize);
+        let (longer, others) = members.split_at_mut(longer);
+        run(cx, pipeline, from, of_longer, frames, layouts, longer, to);
+        (ops, members) = (of_others, others);
+    }
+    run(cx, pipeline, from, ops, frames, layouts, members, to);
+}
+
+/// Moves the members for which `first` is `true` in front of the others, both in the order that they have. Returns their
+/// number.
+fn partition(members: &mut [u8], first: impl Fn(u8) -> bool) -> usize {
+    let (mut others, mut n, mut after) = ([0; BATCH], 0, 0);
+    for at in 0..members.len().min(BATCH) {
+        let member = members[at];
+        if first(member) {
+            members[n] = member;
+            n += 1;
+        } else {
+            others[after] = member;
+            after += 1;
+        }
+    }
+    members[n..n + after].copy_from_slice(&others[..after]);
+    n
+}
+
+/// Runs `ops`, none of which is [`Op::Longer`].
+#[allow(clippy::too_many_arguments)]
+fn run(
+    cx: &mut Context<'_>,
+    pipeline: &Pipeline,
+    from: PortId,
+    ops: &[Op],
+    frames: &mut [Frame],
+    layouts: &mut [Layout; BATCH],
+    mut live: &mut [u8],
+    to: &mut [PortId; BATCH],
+) {
     for (i, op) in ops.iter().enumerate() {
         let last = i + 1 == ops.len();
         match *op {
@@ -80,6 +120,7 @@ pub(crate) fn execute(
                     copy(cx, from, port, &frames[usize::from(*m)]);
                 }
             }
+            Op::Drop(reason) => live.iter().for_each(|m| to[usize::from(*m)] = drop_as(reason)),
             Op::Meter(slot) => {
                 let meter = pipeline.meters.get(slot as usize).and_then(Option::as_deref);
                 live = limit(cx.now, meter, live, frames, to, DropReason::Metered);

@@ -139,6 +139,8 @@ pub enum Action {
     WriteActions(Vec<Action>),
     /// Runs these actions, and then restores the packet, the stack and the action set.
     Clone(Vec<Action>),
+    /// Stores in this bit whether the packet is longer than this many bytes, tags included.
+    Longer(u16, Subfield),
     /// Pushes a subfield on the stack.
     Push(Subfield),
     /// Pops the top of the stack into a subfield, if the packet has it.

@@ -49,7 +49,7 @@ impl Trip<'_, '_> {
             return self.refuse("refused: bridges do not forward to this destination (802.1D reserved)");
         }
         let learn = Learn { vlan, mac: src, port: own };
-        if !multicast(src) && !self.t.learn.contains(&learn) && self.t.learn.len() < SOURCES {
+        if !multicast(src) && !self.learned().contains(&learn) && self.learned().len() < SOURCES {
             self.t.learn.push(learn);
         }
         let known = if multicast(dst) { None } else { self.look_up_address(mac_key(vlan, dst)) };

@@ -1,6 +1,6 @@
 //! Ops: the flat list of packet changes and outputs that results from a translation.
 
-use bywash_engine::PortId;
+use bywash_engine::{DropReason, PortId};
 
 /// Single op. Multi-byte values are in network order; only the bits set in a mask are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,4 +108,14 @@ pub enum Op {
     Storm,
     /// Sends the packet in its current form.
     Output(PortId),
+    /// Runs the next ops on longer packets only, and all ops behind these on the others only. It stands in front of all
+    /// ops that change a packet.
+    Longer {
+        /// Length of a frame in bytes as received.
+        than: u32,
+        /// Number of ops for longer packets.
+        ops: u16,
+    },
+    /// Drops the packet, at the end of the ops for packets of some length.
+    Drop(DropReason),
 }

@@ -29,6 +29,8 @@ pub const MAX_OPS: usize = 1024;
 const MAX_RULES: usize = 64;
 /// Maximum number of source addresses that are learned from a packet.
 pub(crate) const SOURCES: usize = 8;
+/// Maximum number of ranges of lengths that the packets of a megaflow are told apart by.
+const LENGTHS: usize = 64;
 /// Maximum number of entries of a stack; a clone has a copy of its own.
 const STACK: usize = 1024;
 
@@ -120,6 +122,13 @@ pub(crate) struct Trip<'a, 't> {
     set: ActionSet<'t>,
     /// Index of the lowest entry of the stack that can be popped.
     bottom: usize,
+    /// Number of tags of the received packet.
+    own_tags: usize,
+    /// Lengths of the packets that take this way: more bytes than `least`, and at most `most`.
+    least: u32,
+    most: u32,
+    /// Number of the addresses in [`Translator::learn`] that packets of other lengths taught.
+    others: usize,
     depth_of_story: usize,
 }
 
@@ -142,10 +151,8 @@ impl Translator {
         self.mask.bytes_mut()[at::NW_FRAG] = 0xff;
         self.ops.clear();
         self.rules.clear();
-        self.saved.clear();
-        self.stack.clear();
         self.learn.clear();
-        (self.tables, self.looked_up, self.reason, self.resubmits) = ([0; 4], None, None, 0);
+        (self.tables, self.looked_up, self.resubmits) = ([0; 4], None, 0);
         let mut known = Flow::default();
         known.0[crate::key::KEY_WORDS..].fill(!0);
         flow.0[crate::key::KEY_WORDS..].fill(0);
@@ -161,35 +168,104 @@ impl Translator {
             tagged: usize::from(tag.tci & TAGGED != 0),
             own_tag: true,
         };
-        let set = ActionSet::default();
-        let mut trip = Trip { t: self, pipeline, now, base: now, set, bottom: 0, depth_of_story: 0 };
+        // Longer packets first: each way is that of the longest ones that are left.
+        let (mut most, mut sends, mut reason) = (u32::MAX, false, None);
+        for n in 1.. {
+            let (from, told) = (self.ops.len(), self.story.as_ref().map_or(0, Vec::len));
+            let (least, dropped) = if n > LENGTHS {
+                (0, Some(DropReason::TooManyResubmits))
+            } else {
+                self.one_length(pipeline, now, most)
+            };
+            sends |= dropped.is_none();
+            reason = reason.or(dropped);
+            let several = least > 0 || n > 1;
+            if several {
+                self.ops.extend(dropped.map(Op::Drop));
+                if let Some(story) = &mut self.story {
+                    story.insert(told, lengths(least, most));
+                }
+            }
+            if least == 0 {
+                break;
+            }
+            self.ops.insert(from, Op::Longer { than: least, ops: (self.ops.len() - from) as u16 });
+            most = least;
+        }
+        self.reason = reason.filter(|_| !sends);
+    }
+
+    /// Translates a packet of the greatest length that is at most `most`. Returns the greatest length for which the result
+    /// is another, or 0, and the reason why nothing is sent.
+    fn one_length(&mut self, pipeline: &Pipeline, now: State, most: u32) -> (u32, Option<Reason>) {
+        self.saved.clear();
+        self.stack.clear();
+        self.reason = None;
+        let (from, others) = (self.ops.len(), self.learn.len());
+        let (set, own_tags) = (ActionSet::default(), now.tagged);
+        let mut trip = Trip {
+            t: self,
+            pipeline,
+            now,
+            base: now,
+            set,
+            bottom: 0,
+            own_tags,
+            least: 0,
+            most,
+            others,
+            depth_of_story: 0,
+        };
         trip.mirror_in();
-        let done = trip.run();
-        let outputs = self.ops.iter().any(|op| matches!(op, Op::Output(_)));
-        match done {
-            Err(reason) => {
-                self.ops.clear();
-                self.reason = Some(reason);
-            }
-            Ok(()) if outputs => {
-                // Ops behind the last output have no effect.
-                let last = self.ops.iter().rposition(|op| matches!(op, Op::Output(_))).unwrap_or(0);
-                self.ops.truncate(last + 1);
-                self.reason = None;
-            }
-            Ok(()) => {
-                self.ops.retain(|op| matches!(op, Op::Meter(_)));
-                self.reason = Some(self.reason.unwrap_or(DropReason::FlowDrop));
+        let (done, least) = (trip.run(), trip.least);
+        for at in (others..self.learn.len()).rev() {
+            if self.learn[..others].contains(&self.learn[at]) {
+                self.learn.swap_remove(at);
             }
         }
+        let last = self.ops[from..].iter().rposition(|op| matches!(op, Op::Output(_)));
+        let dropped = match (done, last) {
+            (Err(reason), _) => {
+                self.ops.truncate(from);
+                Some(reason)
+            }
+            (Ok(()), Some(last)) => {
+                // Ops behind the last output have no effect.
+                self.ops.truncate(from + last + 1);
+                None
+            }
+            (Ok(()), None) => {
+                let mut at = 0;
+                self.ops.retain(|op| {
+                    at += 1;
+                    at <= from || matches!(op, Op::Meter(_))
+                });
+                Some(self.reason.unwrap_or(DropReason::FlowDrop))
+            }
+        };
+        (least, dropped)
+    }
+}
+
+/// Describes packets of more bytes than `least`, and at most `most`.
+fn lengths(least: u32, most: u32) -> String {
+    match (least, most) {
+        (_, u32::MAX) => format!("packets longer than {least} bytes:"),
+        (0, _) => format!("packets of at most {most} bytes:"),
+        _ => format!("packets longer than {least} and of at most {most} bytes:"),
     }
 }
 
 impl Trip<'_, '_> {
+    /// Returns the addresses that the packet has taught so far.
+    pub(crate) fn learned(&self) -> &[Learn] {
+        &self.t.learn[self.others..]
+    }
+
     /// Returns the port where an address was learned, the packet's own included, and records that the result depends on
     /// it.
     pub(crate) fn look_up_address(&mut self, key: u64) -> Option<OfPort> {
-        if let Some(own) = self.t.learn.iter().find(|learn| mac_key(learn.vlan, learn.mac) == key) {
+        if let Some(own) = self.learned().iter().find(|learn| mac_key(learn.vlan, learn.mac) == key) {
             return Some(own.port);
         }
         self.t.looked_up = Some(self.t.looked_up.map_or(key, |before| if before == key { key } else { SEVERAL }));
@@ -314,6 +390,12 @@ impl Trip<'_, '_> {
             Action::VlanPcp { pcp, push } if push || self.now.tagged > 0 => {
                 self.set_tci(u16::from(pcp) << 13 | TAGGED, 0xe000 | TAGGED);
             }
+            Action::Longer(than, to) => {
+                let longer = self.is_longer(than);
+                if self.has(to.field.info().needs) {
+                    self.set(to.field, u128::from(longer) << to.low, to.mask());
+                }
+            }
             Action::Push(from) => {
                 if self.t.stack.len() - self.bottom >= STACK {
                     tell!(self, "dropped: the stack is full");
@@ -338,6 +420,18 @@ impl Trip<'_, '_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Returns `true` if the packet, with the tags that it has now, is longer than this many bytes. Narrows the lengths of
+    /// the packets that take this way to those of which the same is true.
+    fn is_longer(&mut self, than: u16) -> bool {
+        // Length as received.
+        let than = i64::from(than) + 4 * (self.own_tags as i64 - self.now.tagged as i64);
+        let longer = than < i64::from(self.most);
+        if longer {
+            self.least = self.least.max(than.max(0) as u32);
+        }
+        longer
     }
 
     fn copy(&mut self, src: Subfield, dst: Subfield) {

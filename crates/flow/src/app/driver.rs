@@ -223,3 +223,27 @@ fn forward(key: &Key, mask: &Key, port: u16, ops: &[Op]) -> Option<Forward> {
     let tagged = be16(m, at::VLAN_TCI) & be16(k, at::VLAN_TCI) & TAGGED != 0;
     (tagged || matches!(flow.tag, Tag::Keep | Tag::Push(..))).then_some(flow)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extract::extract;
+    use bywash_engine::PortId;
+    use bywash_wire::build::Packet;
+
+    /// Packets of which the program cannot do every op are the worker's.
+    #[test]
+    fn ops_that_the_program_lacks_are_refused() {
+        let packet = Packet::udp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap()).build().unwrap();
+        let mut key = [0; KEY_WORDS];
+        extract(&packet, 1, &mut key).unwrap();
+        let drives = |ops: &[Op]| forward(&key, &[!0; KEY_WORDS], 0, ops).is_some();
+        let out = Op::Output(PortId(1));
+        assert!(drives(&[out]) && drives(&[Op::DecTtl(1), out]));
+        for op in [Op::Longer { than: 100, ops: 1 }, Op::Meter(0), Op::Storm, Op::Ttl(7), out] {
+            assert!(!drives(&[op, out]), "{op:?}");
+        }
+        let by_length = [Op::Longer { than: 100, ops: 1 }, out, Op::Drop(bywash_engine::DropReason::FlowDrop)];
+        assert!(!drives(&by_length) && !drives(&by_length[2..]) && !drives(&[]));
+    }
+}

@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, SyntaxError>;
 pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, mod_vlan_vid, \
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
     mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, \
-    write_actions, clone, push, pop, multipath, bundle, bundle_load, exit";
+    write_actions, clone, push, pop, multipath, bundle, bundle_load, check_pkt_larger, exit";
 
 /// Maximum number of `clone` inside each other.
 const CLONES: usize = 8;
@@ -41,14 +41,16 @@ impl Place {
         match self {
             Self::Flow(_) => None,
             Self::Bucket
-                if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_)) =>
+                if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_))
+                    || matches!(action, Exit | Multipath(_) | Bundle(_) | Longer(..)) =>
             {
                 Some("not allowed in a group")
             }
             Self::Bucket => None,
             Self::Set
                 if instruction
-                    || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_) | Multipath(_) | Bundle(_)) =>
+                    || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_))
+                    || matches!(action, Multipath(_) | Bundle(_) | Longer(..)) =>
             {
                 Some("not allowed in an action set")
             }
@@ -198,6 +200,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "multipath" => links::multipath(want()?),
         "bundle" => links::bundle(want()?, names, false),
         "bundle_load" => links::bundle(want()?, names, true),
+        "check_pkt_larger" => longer(want()?),
         "push" => Ok(Action::Push(value::subfield(want()?)?)),
         "pop" => {
             let to = value::subfield(want()?)?;
@@ -274,6 +277,19 @@ fn copy(text: Text<'_>) -> Result<Action> {
         return text.wrong(format!("source and destination differ in width: {} and {} bits", src.bits, dst.bits));
     }
     Ok(Action::Move(src, dst))
+}
+
+/// Parses `bytes)->field[bit]` and `bytes->field[bit]`.
+fn longer(text: Text<'_>) -> Result<Action> {
+    let Some((than, to)) = text.split(")->").or_else(|| text.split("->")) else {
+        return text.wrong("check_pkt_larger needs `(bytes)->field[bit]`");
+    };
+    let sub = value::subfield(to)?;
+    writable(to, sub.field)?;
+    if sub.bits != 1 {
+        return to.wrong(format!("the result is one bit: {} bits are given", sub.bits));
+    }
+    Ok(Action::Longer(small(than, 16)?, sub))
 }
 
 /// Parses `resubmit:port`, `resubmit(port,table)` and `resubmit(,table)`.

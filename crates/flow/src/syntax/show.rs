@@ -211,6 +211,10 @@ impl Display for Action {
                 let members: Vec<String> = members.iter().map(ToString::to_string).collect();
                 write!(f, "members:{})", members.join(","))
             }
+            Self::Longer(than, to) => {
+                write!(f, "check_pkt_larger({than})->")?;
+                sub(f, to)
+            }
             Self::Push(from) => {
                 f.write_str("push:")?;
                 sub(f, from)

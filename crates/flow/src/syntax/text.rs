@@ -19,6 +19,9 @@ impl fmt::Display for SyntaxError {
 
 impl std::error::Error for SyntaxError {}
 
+/// Characters between items.
+const SEPARATORS: [char; 5] = [',', ' ', '\t', '\r', '\n'];
+
 /// Part of a line with its position.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<'a> {
@@ -67,10 +70,11 @@ impl<'a> Text<'a> {
     }
 
     /// Takes the next item: a name, and its value if there is one. Items are separated by commas or blanks. A value
-    /// follows `=` or `:` or is in parentheses; separators within parentheses do not end it.
+    /// follows `=` or `:` or is in parentheses; separators within parentheses do not end it. If `->` follows the
+    /// parentheses, the value is `...)->...`.
     pub fn next_item(&mut self) -> Result<Option<(Self, Option<Self>)>, SyntaxError> {
         let str = self.str();
-        let skipped = str.len() - str.trim_start_matches([',', ' ', '\t', '\r', '\n']).len();
+        let skipped = str.len() - str.trim_start_matches(SEPARATORS).len();
         *self = self.from(skipped);
         let str = self.str();
         if str.is_empty() {
@@ -84,8 +88,12 @@ impl<'a> Text<'a> {
         match str.as_bytes().get(name_len) {
             Some(b'(') => {
                 let close = self.closing(name_len)?;
-                let value = self.sub(name_len + 1, close);
-                *self = self.from(close + 1);
+                let end = match self.from(close + 1).str() {
+                    rest if rest.starts_with("->") => close + 1 + rest.find(SEPARATORS).unwrap_or(rest.len()),
+                    _ => close,
+                };
+                let value = self.sub(name_len + 1, end);
+                *self = self.from(end.max(close + 1));
                 Ok(Some((name, Some(value))))
             }
             Some(b'=' | b':') => {

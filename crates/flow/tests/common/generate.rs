@@ -95,6 +95,16 @@ struct Words {
     /// execute the set after `exit`.
     clones: bool,
     sets: bool,
+    /// Whether flows of table 0 tell packets apart by their length. No flow leads back there then: what follows the list
+    /// of actions that asks for the length is translated by OVS as if it had not been asked for.
+    lengths: bool,
+}
+
+impl Words {
+    /// Returns a table to look the packet up in again.
+    fn again(&self, r: &mut Random) -> u64 {
+        if self.lengths { 1 + r.below(3) } else { r.below(4) }
+    }
 }
 
 fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
@@ -330,8 +340,11 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
     for _ in 0..1 + r.below(5) {
         list.push(match r.below(10) {
             0..=3 => change(r, &mut kind),
-            4 if r.one_in(2) => format!("resubmit(,{})", r.below(4)),
-            4 => format!("resubmit({},{})", 1 + r.below(u64::from(PORTS)), r.below(4)),
+            4 if r.one_in(2) => format!("resubmit(,{})", words.again(r)),
+            4 => format!("resubmit({},{})", 1 + r.below(u64::from(PORTS)), words.again(r)),
+            9 if words.lengths && table == 0 => {
+                format!("check_pkt_larger({})->NXM_NX_REG{}[{}]", 60 + r.below(80), r.below(3), r.below(2))
+            }
             5 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
             6 if r.one_in(5) => link(r),
             6 if !words.sets && r.one_in(4) => "exit".into(),
@@ -341,7 +354,7 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
                 let mut kind = kind;
                 let mut inner: Vec<String> = (0..r.below(3)).map(|_| change(r, &mut kind)).collect();
                 inner.push(match r.below(6) {
-                    0 => format!("resubmit(,{})", r.below(4)),
+                    0 => format!("resubmit(,{})", words.again(r)),
                     1 if !words.sets => "exit".into(),
                     2 => stack(r),
                     3 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
@@ -433,7 +446,8 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     let groups_text: Vec<String> = (1..=groups).map(|id| group(r, id)).collect();
     let clones = !groups_text.iter().any(|group| group.contains("select"));
     let sets = clones && r.one_in(2);
-    let words = Words { groups, meters, normal, clones, sets };
+    let lengths = clones && !sets && meters == 0 && r.one_in(3);
+    let words = Words { groups, meters, normal, clones, sets, lengths };
     let mut flows: Vec<(String, String)> = vec![];
     for _ in 0..4 + r.below(16) {
         let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
@@ -465,12 +479,13 @@ pub fn packet(r: &mut Random, mark: u32, length: usize) -> Vec<u8> {
     let (from, to) = ((a, sport).into(), (b, dport).into());
     let ttl = [1, 2, 64, 63, 255, 0][r.below(6) as usize];
     let tos = (r.below(4) * 4 + r.below(4)) as u8;
+    let payload = if r.one_in(3) { 24 + r.below(50) as usize } else { 24 };
     let packet = match kind {
         0..=2 | 8 => Packet::udp(from, to),
         3..=5 => Packet::tcp(from, to),
         _ => Packet::echo(a, b, 7, 1),
     };
-    let mut bytes = packet.macs(dst, src).ttl(ttl).tos(tos).payload(&[0x5a; 24]).build().unwrap();
+    let mut bytes = packet.macs(dst, src).ttl(ttl).tos(tos).payload(&[0x5a; 80][..payload]).build().unwrap();
     if v6 && matches!(kind, 6 | 7) && r.one_in(2) {
         neighbour(r, &mut bytes);
     } else if kind == 9 {
