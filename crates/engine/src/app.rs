@@ -101,6 +101,15 @@ impl Context<'_> {
         self.discard(frame);
     }
 
+    /// Counts a copy of `frame`, received by `from`, that is dropped under `reason`. Captures get the frame itself, so no
+    /// copy is made.
+    #[inline]
+    pub fn drop_copy(&mut self, from: PortId, reason: DropReason, frame: &Frame) {
+        self.event(from, Event::CopyMade, 1);
+        self.counters.count_drops(from, reason, 1);
+        self.ports.note_dropped(self.bufs, from, reason, frame);
+    }
+
     /// Counts the loss of a packet for which there was no frame.
     #[inline]
     pub fn lost(&mut self, from: PortId, reason: DropReason) {

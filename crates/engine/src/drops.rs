@@ -96,6 +96,10 @@ named! {
         Metered = "metered",
         /// To be flooded, but exceeds its port's storm limit.
         Storm = "storm",
+        /// A flow sends it, or a copy of it, to a controller: captures show it.
+        Controller = "controller",
+        /// Copy that a flow takes of some packets: captures show it.
+        Sampled = "sampled",
     }
 }
 

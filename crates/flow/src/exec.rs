@@ -1,11 +1,13 @@
 //! Execution of op lists on groups of packets.
 
 use crate::extract::Layout;
+use crate::key::hash_words;
 use crate::ops::Op;
 use crate::pipeline::Pipeline;
 use crate::rewrite::{put_macs, rewrite};
 use bywash_engine::{Context, DROP_REASONS, DropReason, Event, PortId};
 use bywash_frame::{Arena, BATCH, Frame};
+use bywash_sync::clock;
 
 /// First of the port numbers that encode a drop reason.
 const REASONS: u16 = 0xff00;
@@ -118,6 +120,18 @@ fn run(
             Op::Output(port) => {
                 for m in live.iter() {
                     copy(cx, from, port, &frames[usize::from(*m)]);
+                }
+            }
+            Op::Controller => {
+                for m in live.iter() {
+                    cx.drop_copy(from, DropReason::Controller, &frames[usize::from(*m)]);
+                }
+            }
+            Op::Sample(of) => {
+                for m in live.iter() {
+                    if hash_words(&[clock::tsc()], u64::from(*m)) % u64::from(u16::MAX) < u64::from(of) {
+                        cx.drop_copy(from, DropReason::Sampled, &frames[usize::from(*m)]);
+                    }
                 }
             }
             Op::Drop(reason) => live.iter().for_each(|m| to[usize::from(*m)] = drop_as(reason)),

@@ -16,6 +16,8 @@ impl OfPort {
     pub const FLOOD: Self = Self(0xfffb);
     /// All ports except the ingress port.
     pub const ALL: Self = Self(0xfffc);
+    /// A controller. There is none: what is sent to it is counted, and captures show it.
+    pub const CONTROLLER: Self = Self(0xfffd);
     /// The host's own port, if the switch has one.
     pub const LOCAL: Self = Self(0xfffe);
     /// No port.
@@ -24,11 +26,12 @@ impl OfPort {
     pub const MAX: u16 = 0xff00;
 
     /// Names of the special ports.
-    pub const NAMES: [(&'static str, Self); 6] = [
+    pub const NAMES: [(&'static str, Self); 7] = [
         ("in_port", Self::IN_PORT),
         ("normal", Self::NORMAL),
         ("flood", Self::FLOOD),
         ("all", Self::ALL),
+        ("controller", Self::CONTROLLER),
         ("local", Self::LOCAL),
         ("none", Self::NONE),
     ];
@@ -141,6 +144,8 @@ pub enum Action {
     Clone(Vec<Action>),
     /// Stores in this bit whether the packet is longer than this many bytes, tags included.
     Longer(u16, Subfield),
+    /// Shows so many of 65,535 packets to captures.
+    Sample(u16),
     /// Pushes a subfield on the stack.
     Push(Subfield),
     /// Pops the top of the stack into a subfield, if the packet has it.

@@ -108,6 +108,10 @@ pub enum Op {
     Storm,
     /// Sends the packet in its current form.
     Output(PortId),
+    /// Shows a copy of the packet in its current form to captures, as one for a controller.
+    Controller,
+    /// Shows copies of so many of 65,535 packets in their current form to captures.
+    Sample(u16),
     /// Runs the next ops on longer packets only, and all ops behind these on the others only. It stands in front of all
     /// ops that change a packet.
     Longer {
@@ -116,6 +120,6 @@ pub enum Op {
         /// Number of ops for longer packets.
         ops: u16,
     },
-    /// Drops the packet, at the end of the ops for packets of some length.
+    /// Drops the packet; the last of the ops for packets of some length, or of all.
     Drop(DropReason),
 }

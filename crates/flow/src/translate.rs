@@ -223,27 +223,38 @@ impl Translator {
                 self.learn.swap_remove(at);
             }
         }
-        let last = self.ops[from..].iter().rposition(|op| matches!(op, Op::Output(_)));
-        let dropped = match (done, last) {
-            (Err(reason), _) => {
-                self.ops.truncate(from);
-                Some(reason)
-            }
-            (Ok(()), Some(last)) => {
-                // Ops behind the last output have no effect.
-                self.ops.truncate(from + last + 1);
-                None
-            }
-            (Ok(()), None) => {
-                let mut at = 0;
-                self.ops.retain(|op| {
-                    at += 1;
-                    at <= from || matches!(op, Op::Meter(_))
-                });
-                Some(self.reason.unwrap_or(DropReason::FlowDrop))
-            }
+        (least, self.finish(from, done))
+    }
+
+    /// Removes the ops from index `from` on that have no effect. Returns the reason why nothing is sent.
+    fn finish(&mut self, from: usize, done: Result<(), Reason>) -> Option<Reason> {
+        if let Err(reason) = done {
+            self.ops.truncate(from);
+            return Some(reason);
+        }
+        let shows: fn(&Op) -> bool = |op| matches!(op, Op::Controller | Op::Sample(_));
+        let last = |of: fn(&Op) -> bool| self.ops[from..].iter().rposition(of).map(|at| from + at);
+        let (sent, shown) = (last(|op| matches!(op, Op::Output(_))), last(shows));
+        let Some(used) = sent.max(shown) else {
+            self.ops.extract_if(from.., |op| !matches!(op, Op::Meter(_))).for_each(drop);
+            return Some(self.reason.unwrap_or(DropReason::FlowDrop));
         };
-        (least, dropped)
+        // Ops behind the last use of the packet have no effect.
+        self.ops.truncate(used + 1);
+        let Some(sent) = sent else {
+            if self.ops.last() != Some(&Op::Controller) {
+                return Some(self.reason.unwrap_or(DropReason::FlowDrop));
+            }
+            self.ops.pop();
+            return Some(DropReason::Controller);
+        };
+        if self.ops[sent + 1..].iter().all(shows) {
+            // What is sent last is the packet itself.
+            self.ops[sent..].rotate_left(1);
+        } else if let Some(last @ Op::Controller) = self.ops.last_mut() {
+            *last = Op::Drop(DropReason::Controller);
+        }
+        None
     }
 }
 
@@ -396,6 +407,10 @@ impl Trip<'_, '_> {
                     self.set(to.field, u128::from(longer) << to.low, to.mask());
                 }
             }
+            Action::Sample(of) => {
+                self.commit();
+                self.t.ops.push(Op::Sample(of));
+            }
             Action::Push(from) => {
                 if self.t.stack.len() - self.bottom >= STACK {
                     tell!(self, "dropped: the stack is full");
@@ -462,6 +477,10 @@ impl Trip<'_, '_> {
         match port {
             OfPort::IN_PORT => self.send(own),
             OfPort::NORMAL => self.normal(own),
+            OfPort::CONTROLLER => {
+                self.commit();
+                self.t.ops.push(Op::Controller);
+            }
             OfPort::FLOOD | OfPort::ALL => {
                 let pipeline = self.pipeline;
                 for to in pipeline.ports.iter().filter(|p| p.of != own && (port == OfPort::ALL || p.flood)) {

@@ -240,7 +240,8 @@ mod tests {
         let drives = |ops: &[Op]| forward(&key, &[!0; KEY_WORDS], 0, ops).is_some();
         let out = Op::Output(PortId(1));
         assert!(drives(&[out]) && drives(&[Op::DecTtl(1), out]));
-        for op in [Op::Longer { than: 100, ops: 1 }, Op::Meter(0), Op::Storm, Op::Ttl(7), out] {
+        let others = [Op::Controller, Op::Sample(1), Op::Meter(0), Op::Storm, Op::Ttl(7), out];
+        for op in others.into_iter().chain([Op::Longer { than: 100, ops: 1 }]) {
             assert!(!drives(&[op, out]), "{op:?}");
         }
         let by_length = [Op::Longer { than: 100, ops: 1 }, out, Op::Drop(bywash_engine::DropReason::FlowDrop)];

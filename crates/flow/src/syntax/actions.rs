@@ -5,7 +5,7 @@ use super::links;
 use super::text::{SyntaxError, Text};
 use super::value::{self, small};
 use crate::field::{Field, Subfield};
-use crate::model::{Action, Spelling};
+use crate::model::{Action, OfPort, Spelling};
 use bywash_wire::ethernet::ethertype;
 
 type Result<T> = std::result::Result<T, SyntaxError>;
@@ -14,7 +14,8 @@ type Result<T> = std::result::Result<T, SyntaxError>;
 pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, mod_vlan_vid, \
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
     mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, \
-    write_actions, clone, push, pop, multipath, bundle, bundle_load, check_pkt_larger, exit";
+    write_actions, clone, push, pop, multipath, bundle, bundle_load, check_pkt_larger, \
+    controller, sample, exit";
 
 /// Maximum number of `clone` inside each other.
 const CLONES: usize = 8;
@@ -42,7 +43,7 @@ impl Place {
             Self::Flow(_) => None,
             Self::Bucket
                 if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_))
-                    || matches!(action, Exit | Multipath(_) | Bundle(_) | Longer(..)) =>
+                    || matches!(action, Exit | Multipath(_) | Bundle(_) | Longer(..) | Sample(_)) =>
             {
                 Some("not allowed in a group")
             }
@@ -50,7 +51,7 @@ impl Place {
             Self::Set
                 if instruction
                     || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_))
-                    || matches!(action, Multipath(_) | Bundle(_) | Longer(..)) =>
+                    || matches!(action, Multipath(_) | Bundle(_) | Longer(..) | Sample(_)) =>
             {
                 Some("not allowed in an action set")
             }
@@ -200,6 +201,8 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "multipath" => links::multipath(want()?),
         "bundle" => links::bundle(want()?, names, false),
         "bundle_load" => links::bundle(want()?, names, true),
+        other if other.eq_ignore_ascii_case("controller") => controller(value),
+        "sample" => sample(want()?),
         "check_pkt_larger" => longer(want()?),
         "push" => Ok(Action::Push(value::subfield(want()?)?)),
         "pop" => {
@@ -210,9 +213,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "exit" => plain(Action::Exit),
         other if value.is_none() => match value::port(name, names) {
             Ok(port) => Ok(Action::Output(port)),
-            Err(e) if other.starts_with(|c: char| c.is_ascii_digit()) || other.eq_ignore_ascii_case("controller") => {
-                Err(e)
-            }
+            Err(e) if other.starts_with(|c: char| c.is_ascii_digit()) => Err(e),
             Err(_) => name.wrong(format!("unknown action or port `{other}`; actions are {KNOWN}")),
         },
         other => name.wrong(format!("unknown action `{other}`; actions are {KNOWN}")),
@@ -277,6 +278,38 @@ fn copy(text: Text<'_>) -> Result<Action> {
         return text.wrong(format!("source and destination differ in width: {} and {} bits", src.bits, dst.bits));
     }
     Ok(Action::Move(src, dst))
+}
+
+/// Parses the argument of `controller`: none, `65535` or `max_len=65535`, which is the whole packet.
+fn controller(value: Option<Text<'_>>) -> Result<Action> {
+    let mut rest = value.unwrap_or(Text::new(""));
+    while let Some((name, value)) = rest.next_item()? {
+        match (name.str(), value) {
+            ("65535", None) => {}
+            ("max_len", Some(value)) if value.str() == "65535" => {}
+            ("max_len", Some(value)) => return value.wrong("the whole packet is captured: use max_len=65535 or none"),
+            (other, None) if other.starts_with(|c: char| c.is_ascii_digit()) => {
+                return name.wrong("the whole packet is captured: use 65535 or none");
+            }
+            (other, _) => return name.wrong(format!("{other}: there is no controller, only a capture of the packet")),
+        }
+    }
+    Ok(Action::Output(OfPort::CONTROLLER))
+}
+
+/// Parses `probability=number`.
+fn sample(mut text: Text<'_>) -> Result<Action> {
+    let (whole, mut probability) = (text, None);
+    while let Some((name, value)) = text.next_item()? {
+        match (name.str(), value) {
+            ("probability", Some(value)) => match small(value, 16)? {
+                0 => return value.wrong("the probability is 1 to 65535, of 65535"),
+                of => probability = Some(of),
+            },
+            (other, _) => return name.wrong(format!("{other}: there are no collectors, only a capture of the packet")),
+        }
+    }
+    probability.map_or_else(|| whole.wrong("sample needs `probability=`"), |of| Ok(Action::Sample(of)))
 }
 
 /// Parses `bytes)->field[bit]` and `bytes->field[bit]`.

@@ -153,6 +153,7 @@ impl Display for Action {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Output(port) if port.0 < OfPort::MAX => write!(f, "output:{}", port.0),
+            Self::Output(OfPort::CONTROLLER) => f.write_str("CONTROLLER:65535"),
             Self::Output(port) => port.fmt(f),
             Self::OutputReg(from) => {
                 f.write_str("output:")?;
@@ -215,6 +216,7 @@ impl Display for Action {
                 write!(f, "check_pkt_larger({than})->")?;
                 sub(f, to)
             }
+            Self::Sample(of) => write!(f, "sample(probability={of})"),
             Self::Push(from) => {
                 f.write_str("push:")?;
                 sub(f, from)

@@ -83,7 +83,6 @@ pub fn port(text: Text<'_>, names: PortNames<'_>) -> Result<OfPort> {
     }
     match names(str) {
         Some(port) => Ok(port),
-        None if str.eq_ignore_ascii_case("controller") => text.wrong("the switch has no controller"),
         None => text.wrong(format!("unknown port `{str}`: use its number for a port that is added later")),
     }
 }

@@ -235,7 +235,8 @@ fn output(r: &mut Random, normal: bool) -> String {
     if normal && r.one_in(3) {
         return "normal".into();
     }
-    match r.below(16) {
+    match r.below(17) {
+        16 => "controller".into(),
         0 => "in_port".into(),
         1 => "flood".into(),
         2 => "all".into(),
@@ -347,6 +348,7 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
             }
             5 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
             6 if r.one_in(5) => link(r),
+            6 if r.one_in(8) => "sample(probability=65535)".into(),
             6 if !words.sets && r.one_in(4) => "exit".into(),
             6 if r.one_in(2) => stack(r),
             6 if words.clones && r.one_in(2) => {

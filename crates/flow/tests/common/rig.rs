@@ -6,7 +6,7 @@ use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::pipeline::SwitchPort;
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::Flows;
-use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_port::{Port, PortCounters, Records, TxQueue, TxQueueConfig, Wanted, capture};
 use bywash_sync::Qsbr;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -118,9 +118,24 @@ impl Rig {
         assert!(!worker.finished(), "the worker has ended");
     }
 
+    /// Captures the packets that are dropped for one of these reasons, of all ports.
+    pub fn capture(&self, reasons: &[bywash_engine::DropReason]) -> Records {
+        let reasons = reasons.iter().map(|reason| reason.bit()).sum();
+        let dropped = vec![true; self.inputs.len()];
+        let (recorder, records) = capture(0, Wanted { dropped, reasons, snaplen: 2048, ..Wanted::default() }, 1 << 20);
+        self.worker.as_ref().unwrap().record(recorder);
+        records
+    }
+
     pub fn counter(&self, name: &str) -> u64 {
         let list = self.control.counters().next().unwrap().list();
         list.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+
+    /// Returns the number of copies made of packets, received on any port.
+    pub fn copies(&self) -> u64 {
+        let counters = self.worker.as_ref().unwrap().counters();
+        (0..self.inputs.len() as u16).map(|p| counters.port(PortId(p)).events(bywash_engine::Event::CopyMade)).sum()
     }
 
     pub fn drops(&self, reason: bywash_engine::DropReason) -> u64 {
