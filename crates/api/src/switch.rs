@@ -80,6 +80,8 @@ pub struct Caches {
     pub flows: u64,
     /// Number of times that a learned address moved to another port.
     pub addresses_moved: u64,
+    /// Number of times that a flow was not learned, because of its limit or because the tables were full.
+    pub flows_not_learned: u64,
 }
 
 /// Flow caches of a worker.

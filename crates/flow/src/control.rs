@@ -1,6 +1,8 @@
 //! Control side of the switch: changes flows, groups, meters and learned addresses, and publishes new versions of the
 //! tables to the workers.
 
+mod learn;
+
 use crate::addresses::{Addresses, Seen};
 use crate::app::{CacheConfig, Ends, Switch};
 use crate::key::{Key, hash_words};
@@ -12,6 +14,7 @@ use crate::table::Rule;
 use crate::translate::{Report, Translator};
 use bywash_port::af_xdp::Flows;
 use bywash_sync::{Published, Qsbr};
+use learn::Kin;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,6 +60,8 @@ impl Default for BridgeConfig {
 struct Entry {
     rule: Arc<Rule>,
     added: Instant,
+    /// Start of the hard timeout.
+    refreshed: Instant,
     used: Instant,
     /// Packet count at the last expiry check.
     seen: u64,
@@ -110,8 +115,16 @@ pub struct FlowControl {
     /// Flow tables of the workers in the driver.
     offload: Option<Flows>,
     tended: Instant,
+    /// Number of flows by table and cookie.
+    kin: HashMap<Kin, usize>,
+    /// Number of actions that learn flows of this table and cookie which are to go with the last of these actions.
+    learners: HashMap<Kin, usize>,
+    /// Tables and cookies without such an action any more.
+    orphans: Vec<Kin>,
     /// Number of times a learned address moved to another port.
     pub moved: u64,
+    /// Number of times a flow was not learned because of its limit or because the tables were full.
+    pub not_learned: u64,
 }
 
 impl FlowControl {
@@ -136,7 +149,11 @@ impl FlowControl {
             meter_slots: HashMap::new(),
             offload: None,
             tended: Instant::now(),
+            kin: HashMap::new(),
+            learners: HashMap::new(),
+            orphans: Vec::new(),
             moved: 0,
+            not_learned: 0,
         }
     }
 
@@ -170,6 +187,7 @@ impl FlowControl {
     /// no frame by the old ones. Learned addresses alone make no new generation, so that no megaflow is invalidated but
     /// those that depend on them: each worker, and with it the driver, follows them soon after.
     pub fn commit(&mut self) {
+        self.delete_orphans();
         if self.changes.is_empty() {
             return;
         }
@@ -249,8 +267,9 @@ impl FlowControl {
         let rule = Arc::new(Rule { spec, slot });
         self.changes.push(Change::Insert(rule.clone()));
         let base = self.sum(slot);
+        self.count(&rule.spec);
         self.index.entry(index_of(&rule.spec)).or_default().push(slot);
-        self.entries.insert(slot, Entry { rule, added: now, used: now, seen: base.0, base });
+        self.entries.insert(slot, Entry { rule, added: now, refreshed: now, used: now, seen: base.0, base });
         if timed {
             self.timed.insert(slot);
         }
@@ -267,6 +286,7 @@ impl FlowControl {
                 self.index.remove(&key);
             }
         }
+        self.discount(&entry.rule.spec);
         self.changes.push(Change::Remove(entry.rule));
         self.leaving.push_back((slot, self.live.generation + 1));
         self.reuse_slots();
@@ -327,11 +347,13 @@ impl FlowControl {
             let Some(entry) = self.entries.get_mut(slot) else { continue };
             let changed = FlowSpec { actions: spec.actions.clone(), cookie: spec.cookie, ..entry.rule.spec.clone() };
             let rule = Arc::new(Rule { spec: changed, slot: *slot });
-            self.changes.push(Change::Remove(std::mem::replace(&mut entry.rule, rule.clone())));
-            self.changes.push(Change::Insert(rule));
+            let old = std::mem::replace(&mut entry.rule, rule.clone());
             if spec.reset_counts {
                 entry.base = sum;
             }
+            self.count(&rule.spec);
+            self.discount(&old.spec);
+            self.changes.extend([Change::Remove(old), Change::Insert(rule)]);
         }
         Ok(found.len())
     }
@@ -517,7 +539,10 @@ impl FlowControl {
     }
 
     fn learn(&mut self, report: Report, now: Instant) {
-        let (Report::Seen(learn) | Report::Used(learn)) = report;
+        let learn = match report {
+            Report::Flow(ref flow) => return self.learn_flow(flow, now),
+            Report::Seen(learn) | Report::Used(learn) => learn,
+        };
         // The report was queued before the port went down.
         let Some(port) = self.live.port(learn.port).filter(|port| port.up) else { return };
         let (key, limit) = (mac_key(learn.vlan, learn.mac), port.macs.unwrap_or(usize::MAX));
@@ -582,7 +607,7 @@ impl FlowControl {
             }
             let spec = &entry.rule.spec;
             let out = |timeout: u16, since: Instant| timeout != 0 && (now - since).as_secs() >= u64::from(timeout);
-            if out(spec.hard_timeout, entry.added) || out(spec.idle_timeout, entry.used) {
+            if out(spec.hard_timeout, entry.refreshed) || out(spec.idle_timeout, entry.used) {
                 over.push(*slot);
             }
         }

@@ -10,6 +10,7 @@ mod exec;
 pub mod extract;
 pub mod field;
 pub mod key;
+pub mod learn;
 pub mod megaflow;
 pub mod meter;
 pub mod model;

@@ -3,11 +3,13 @@
 use crate::dependents::{Dependents, ROLES, SEVERAL};
 use crate::emc::FlowRef;
 use crate::key::{KEY_WORDS, Key, hash_words};
+use crate::learn::LearnedFlow;
 use crate::ops::Op;
 use crate::pipeline::mac_key;
 use crate::translate::{Learn, Translator};
 use bywash_engine::{DropReason, PortId};
 use bywash_sync::hint::prefetch;
+use std::sync::Arc;
 
 /// Entries of a bucket; they fill one cache line.
 const WAYS: usize = 8;
@@ -72,10 +74,12 @@ pub struct Cold {
     pub ops: Vec<Op>,
     /// Counter slots of the flows that it stands for.
     pub rules: Vec<u32>,
-    /// Bit set of the tables that it was looked up in.
+    /// Bit set of the tables that it was looked up in or makes flows in.
     pub tables: [u64; 4],
     /// Source addresses that its packets show to be in use.
     pub learn: Vec<Learn>,
+    /// Flows that its packets make.
+    pub(crate) flows: Vec<Arc<LearnedFlow>>,
     /// Drop reason of its packets, if no op outputs them.
     pub reason: Option<DropReason>,
     /// Pipeline generation that it is known to be valid for.
@@ -86,7 +90,7 @@ pub struct Cold {
     pub group: u8,
     /// Time when it was last found to have had packets, in ticks.
     pub used: u64,
-    /// Time when its addresses were last reported, in ticks; 0 if they are yet to be.
+    /// Time when its addresses and flows were last reported, in ticks; 0 if they are yet to be.
     pub told: u64,
     /// Index of its entry in the driver's table, counted from 1; 0 if it is not offloaded.
     pub driven: u32,
@@ -405,6 +409,8 @@ impl Megaflows {
         cold.rules.extend_from_slice(&result.rules);
         cold.learn.clear();
         cold.learn.extend_from_slice(&result.learn);
+        cold.flows.clear();
+        cold.flows.extend_from_slice(&result.flows);
         (cold.tables, cold.reason, cold.used) = (result.tables, result.reason, now);
         let source = match &result.learn[..] {
             [] => None,

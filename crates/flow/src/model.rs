@@ -2,6 +2,7 @@
 
 use crate::field::{Field, Subfield};
 use crate::key::Flow;
+use crate::learn::Learn;
 
 /// OpenFlow port number, by which flows refer to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -144,6 +145,8 @@ pub enum Action {
     Clone(Vec<Action>),
     /// Stores in this bit whether the packet is longer than this many bytes, tags included.
     Longer(u16, Subfield),
+    /// Adds a flow for the packet, or refreshes it.
+    Learn(Learn),
     /// Shows so many of 65,535 packets to captures.
     Sample(u16),
     /// Pushes a subfield on the stack.

@@ -3,7 +3,7 @@
 use crate::field::Field;
 use crate::key::Flow;
 use crate::meter::Meter;
-use crate::model::{Action, GroupKind, GroupSpec, OfPort};
+use crate::model::{Action, FlowSpec, GroupKind, GroupSpec, OfPort};
 use crate::table::{Rule, Table};
 use crate::translate::Learn;
 use bywash_engine::PortId;
@@ -293,6 +293,12 @@ impl Pipeline {
     /// Returns `true` if these addresses are already learned on the ports where they were seen.
     pub(crate) fn knows(&self, addresses: &[Learn]) -> bool {
         addresses.iter().all(|learn| self.macs.get(&mac_key(learn.vlan, learn.mac)) == Some(&learn.port))
+    }
+
+    /// Returns `true` if there is a flow with this match and priority, and it has the same actions and cookie.
+    pub(crate) fn has_flow(&self, spec: &FlowSpec) -> bool {
+        let there = self.table(spec.table).and_then(|table| table.exact(&spec.matches, spec.priority));
+        there.is_some_and(|rule| rule.spec.actions == spec.actions && rule.spec.cookie == spec.cookie)
     }
 
     /// Returns `true` if a bucket is live: its watched port is up or its watched group has a live bucket. A bucket that

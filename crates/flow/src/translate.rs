@@ -2,6 +2,7 @@
 //! depend on.
 
 mod commit;
+mod learn;
 mod link;
 mod set;
 mod tags;
@@ -10,12 +11,14 @@ mod walk;
 use crate::dependents::SEVERAL;
 use crate::field::{Field, Needs, Subfield, ones};
 use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, TPID_88A8, at};
+use crate::learn::LearnedFlow;
 use crate::model::{Action, OfPort};
 use crate::ops::Op;
 use crate::pipeline::{Pipeline, TABLES, mac_key};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 use set::ActionSet;
+use std::sync::Arc;
 
 /// Maximum number of nested lists of actions.
 const NEST: usize = 80;
@@ -45,9 +48,11 @@ pub struct Learn {
     pub port: OfPort,
 }
 
-/// Report of a worker that an address was seen on a port.
-#[derive(Clone, Copy, Debug)]
+/// Report of a worker: an address seen on a port, or a flow to learn.
+#[derive(Clone, Debug)]
 pub(crate) enum Report {
+    /// A packet made this flow, or used what made it.
+    Flow(Arc<LearnedFlow>),
     /// A packet came from there just now.
     Seen(Learn),
     /// Packets came from there since it was last reported. They do not tell whether the address has moved since.
@@ -96,12 +101,14 @@ pub struct Translator {
     pub rules: Vec<u32>,
     /// Bits of the packet that the result depends on.
     pub mask: Flow,
-    /// Bit set of the tables that the packet was looked up in.
+    /// Bit set of the tables that the packet was looked up in or makes flows in.
     pub tables: [u64; 4],
     /// Key of the learned address that was looked up as the destination, or [`SEVERAL`].
     pub(crate) looked_up: Option<u64>,
     /// Source addresses to learn or to refresh: of each source under which the packet was bridged.
     pub learn: Vec<Learn>,
+    /// Flows that the packet makes.
+    pub(crate) flows: Vec<Arc<LearnedFlow>>,
     /// Reason why nothing is sent; `None` if there is an output.
     pub reason: Option<Reason>,
     saved: Vec<State>,
@@ -152,6 +159,7 @@ impl Translator {
         self.ops.clear();
         self.rules.clear();
         self.learn.clear();
+        self.flows.clear();
         (self.tables, self.looked_up, self.resubmits) = ([0; 4], None, 0);
         let mut known = Flow::default();
         known.0[crate::key::KEY_WORDS..].fill(!0);
@@ -425,6 +433,7 @@ impl Trip<'_, '_> {
                     self.set(to.field, (value & ones(to.bits)) << to.low, to.mask());
                 }
             }
+            Action::Learn(ref learn) => self.learn(learn)?,
             Action::ClearActions => self.set.clear(),
             Action::Multipath(ref choice) => self.multipath(choice),
             Action::Bundle(ref choice) => self.bundle(choice),

@@ -158,8 +158,8 @@ impl Ovs {
         self.ask("revalidator/purge", &[]);
     }
 
-    /// Sends packets, and returns what the switch sent. With `learning`, each packet meets the addresses that the
-    /// packets before it taught.
+    /// Sends packets, and returns what the switch sent. With `learning`, each packet meets the addresses and flows that
+    /// the packets before it taught.
     fn send(&mut self, packets: &[(u16, Vec<u8>)], learning: bool) -> Sent {
         for (port, bytes) in packets {
             let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -299,21 +299,21 @@ fn as_ovs() {
             (0..PACKETS).map(|i| (1 + r.below(u64::from(PORTS)) as u16, packet(r, i as u32, length))).collect();
         ovs.load(&tables);
         load(&mut ours.control, &tables);
-        let mut theirs = ovs.send(&packets, tables.normal);
+        let mut theirs = ovs.send(&packets, tables.learns);
         let mut sent = vec![];
         // First through the tables, then through the caches.
         for _ in 0..2 {
             for (port, bytes) in &packets {
                 ours.input(*port, std::slice::from_ref(bytes));
-                if tables.normal {
+                if tables.learns {
                     sent.extend(ours.drain());
                     ours.control.poll();
                 }
             }
             sent.extend(ours.drain());
         }
-        // Addresses learned in the first round decide in the second.
-        let copies = if tables.normal {
+        // What was learned in the first round decides in the second.
+        let copies = if tables.learns {
             theirs.extend(ovs.send(&packets, true));
             1
         } else {

@@ -432,8 +432,9 @@ fn caches(caches: &Caches) -> String {
         row!(grid; w.worker, share(w.exact_hits), share(w.megaflow_hits), share(w.misses),
             w.masks_tried as f64 / tried.max(1) as f64, w.megaflows, w.masks, w.not_cached);
     }
-    let Caches { flows, addresses_moved: moved, .. } = caches;
-    format!("{}\n{flows} flows; addresses moved from port to port: {moved}\n", grid.render("no workers"))
+    let Caches { flows, addresses_moved: moved, flows_not_learned: not, .. } = caches;
+    let grid = grid.render("no workers");
+    format!("{grid}\n{flows} flows; not learned: {not}; addresses moved from port to port: {moved}\n")
 }
 
 fn neighbours(neighbours: &[Neighbour]) -> String {

@@ -2,11 +2,13 @@
 
 use super::{Caches, Ends, Work, low_bits};
 use crate::exec::execute;
+use crate::learn::LearnedFlow;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
 use crate::translate::{Learn, Report};
 use bywash_engine::{Context, PortId};
 use bywash_frame::{BATCH, Batch};
+use std::sync::Arc;
 
 impl Caches {
     /// Finds each packet's flow and records which packets have one. Packets whose flow cannot be cached are processed
@@ -148,7 +150,7 @@ impl Caches {
         }
         self.ends.counters.misses.add(1);
         self.translator.translate(pipeline, &work.keys[i]);
-        let told = self.tell_address();
+        let told = self.tell_learned();
         match self.mega.insert(&work.keys[i], &self.translator, pipeline.generation, cx.now) {
             Ok((flow, narrow)) => {
                 self.ends.counters.made.add(1);
@@ -185,15 +187,22 @@ impl Caches {
         }
     }
 
-    /// Reports the source addresses of the packet just translated. Returns `false` if there is no room for all.
-    pub(super) fn tell_address(&mut self) -> bool {
-        tell(&mut self.ends, &self.translator.learn, Report::Seen)
+    /// Reports the source addresses and the flows of the packet just translated. Returns `false` if there is no room for
+    /// all.
+    pub(super) fn tell_learned(&mut self) -> bool {
+        tell(&mut self.ends, &self.translator.learn, &self.translator.flows, Report::Seen)
     }
 }
 
-/// Reports addresses. Returns `false` if there is no room for all reports.
-pub(super) fn tell(ends: &mut Ends, addresses: &[Learn], report: fn(Learn) -> Report) -> bool {
-    let refused = addresses.iter().filter(|learn| ends.learn.push(report(**learn)).is_err()).count();
+/// Reports addresses and flows. Returns `false` if there is no room for all reports.
+pub(super) fn tell(
+    ends: &mut Ends,
+    addresses: &[Learn],
+    flows: &[Arc<LearnedFlow>],
+    report: fn(Learn) -> Report,
+) -> bool {
+    let reports = addresses.iter().map(|learn| report(*learn)).chain(flows.iter().cloned().map(Report::Flow));
+    let refused = reports.filter_map(|report| ends.learn.push(report).err()).count();
     ends.counters.learn_later.add(refused as u64);
     refused == 0
 }

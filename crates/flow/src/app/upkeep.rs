@@ -37,15 +37,18 @@ impl Caches {
         self.translator.translate(pipeline, key);
         let mask = self.mega.mask(at);
         let narrower = self.translator.mask.key().iter().zip(mask).any(|(new, old)| new & !old != 0);
-        // Without a packet there is nothing to learn an address from. If the address is unknown or known on another
-        // port, remove the megaflow, so that the next packet takes the slow path and the address is learned from it.
-        let unseen = !seen && !pipeline.knows(&self.translator.learn);
+        // Without a packet there is nothing to learn from. If the address is unknown or known on another port, or the
+        // flow is not there or another, remove the megaflow, so that the next packet takes the slow path and is learned
+        // from.
+        let known = pipeline.knows(&self.translator.learn)
+            && self.translator.flows.iter().all(|flow| pipeline.has_flow(&flow.spec));
+        let unseen = !seen && !known;
         if narrower || unseen {
             self.forget(at);
             return false;
         }
         if seen {
-            self.mega.cold(at).told = if self.tell_address() { now } else { 0 };
+            self.mega.cold(at).told = if self.tell_learned() { now } else { 0 };
         }
         let used = self.mega.cold(at).used;
         if self.mega.cold(at).ops != self.translator.ops {
@@ -128,10 +131,13 @@ impl Caches {
         for rule in &cold.rules {
             self.ends.stats.add(*rule, packets, bytes);
         }
-        // Reports refresh the address before it ages out; one per second is enough.
+        // Reports refresh the address, and the flow, before it ages out; one per second is enough.
         // A report for which there is no room is repeated with the next packets; until the first, the address is new.
         let report = if cold.told == 0 { Report::Seen } else { Report::Used };
-        if tell && now.wrapping_sub(cold.told) > self.ticks_per_s && lookup::tell(&mut self.ends, &cold.learn, report) {
+        if tell
+            && now.wrapping_sub(cold.told) > self.ticks_per_s
+            && lookup::tell(&mut self.ends, &cold.learn, &cold.flows, report)
+        {
             cold.told = now;
         }
         cold.used = now;

@@ -1,6 +1,7 @@
 //! Parser of action lists.
 
 use super::PortNames;
+use super::learn;
 use super::links;
 use super::text::{SyntaxError, Text};
 use super::value::{self, small};
@@ -15,7 +16,7 @@ pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
     mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, \
     write_actions, clone, push, pop, multipath, bundle, bundle_load, check_pkt_larger, \
-    controller, sample, exit";
+    controller, sample, learn, exit";
 
 /// Maximum number of `clone` inside each other.
 const CLONES: usize = 8;
@@ -43,7 +44,7 @@ impl Place {
             Self::Flow(_) => None,
             Self::Bucket
                 if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_))
-                    || matches!(action, Exit | Multipath(_) | Bundle(_) | Longer(..) | Sample(_)) =>
+                    || matches!(action, Exit | Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_)) =>
             {
                 Some("not allowed in a group")
             }
@@ -51,7 +52,7 @@ impl Place {
             Self::Set
                 if instruction
                     || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_))
-                    || matches!(action, Multipath(_) | Bundle(_) | Longer(..) | Sample(_)) =>
+                    || matches!(action, Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_)) =>
             {
                 Some("not allowed in an action set")
             }
@@ -202,6 +203,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "bundle" => links::bundle(want()?, names, false),
         "bundle_load" => links::bundle(want()?, names, true),
         other if other.eq_ignore_ascii_case("controller") => controller(value),
+        "learn" => learn::learn(value.unwrap_or(name.from(name.str().len())), names),
         "sample" => sample(want()?),
         "check_pkt_larger" => longer(want()?),
         "push" => Ok(Action::Push(value::subfield(want()?)?)),

@@ -7,6 +7,7 @@ use super::text::{SyntaxError, Text};
 use super::value::{number, port, small};
 use crate::field::{Field, Needs};
 use crate::key::{Flow, TAGGED};
+use crate::learn::Part;
 use crate::model::{Action, FlowFilter, FlowSpec, Match, Spelling};
 
 type Result<T> = std::result::Result<T, SyntaxError>;
@@ -58,7 +59,7 @@ pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
     Ok(spec)
 }
 
-fn table(text: Text<'_>) -> Result<u8> {
+pub(super) fn table(text: Text<'_>) -> Result<u8> {
     match small(text, 8)? {
         255 => text.wrong("table 255 does not exist: tables are 0 to 254"),
         id => Ok(id),
@@ -68,6 +69,12 @@ fn table(text: Text<'_>) -> Result<u8> {
 /// Refuses to set or move fields that no packet of the flow has. `mod_*` actions are accepted: they skip such packets.
 fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
     let mut tagged = false;
+    let cannot = |field: Field, tagged: bool| match lacking(field.info().needs, &spec.matches) {
+        Some(lacking) if !(tagged && field.info().needs == Needs::Vlan) => {
+            written.wrong(format!("{} can only be used in a flow that matches {lacking}", field.name()))
+        }
+        _ => Ok(()),
+    };
     for action in &spec.actions {
         let fields = match action {
             Action::PushVlan(_) | Action::VlanVid { push: true, .. } | Action::VlanPcp { push: true, .. } => {
@@ -76,15 +83,14 @@ fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
             }
             Action::Move(src, dst) => [Some(src.field), Some(dst.field)],
             Action::Set { field, as_: Spelling::SetField | Spelling::Load, .. } => [Some(*field), None],
+            Action::Learn(learn) => {
+                let mut sources = learn.parts.iter().filter_map(Part::source);
+                sources.try_for_each(|from| cannot(from.field, tagged))?;
+                continue;
+            }
             _ => continue,
         };
-        for field in fields.into_iter().flatten() {
-            if let Some(lacking) = lacking(field.info().needs, &spec.matches)
-                && !(tagged && field.info().needs == Needs::Vlan)
-            {
-                return written.wrong(format!("{} can only be used in a flow that matches {lacking}", field.name()));
-            }
-        }
+        fields.into_iter().flatten().try_for_each(|field| cannot(field, tagged))?;
     }
     Ok(())
 }

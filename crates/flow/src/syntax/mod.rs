@@ -3,6 +3,7 @@
 mod actions;
 mod flow;
 mod group;
+mod learn;
 mod links;
 mod matches;
 mod show;

@@ -4,6 +4,7 @@ use super::matches::SHORTHANDS;
 use super::value::{FRAGS, show_flags};
 use crate::field::{Field, Form, Subfield};
 use crate::key::TAGGED;
+use crate::learn::{Learn, Part, Source};
 use crate::model::{Action, Bundle, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, Multipath, OfPort, Spelling};
 use std::fmt::{self, Display, Formatter, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -217,6 +218,7 @@ impl Display for Action {
                 sub(f, to)
             }
             Self::Sample(of) => write!(f, "sample(probability={of})"),
+            Self::Learn(learn) => learned(f, learn),
             Self::Push(from) => {
                 f.write_str("push:")?;
                 sub(f, from)
@@ -227,6 +229,61 @@ impl Display for Action {
             }
         }
     }
+}
+
+/// Shows a `learn` action.
+fn learned(f: &mut Formatter<'_>, learn: &Learn) -> fmt::Result {
+    write!(f, "learn(table={}", learn.table)?;
+    for (name, timeout) in [("idle_timeout", learn.idle_timeout), ("hard_timeout", learn.hard_timeout)] {
+        if timeout != 0 {
+            write!(f, ",{name}={timeout}")?;
+        }
+    }
+    if learn.priority != FlowSpec::DEFAULT_PRIORITY {
+        write!(f, ",priority={}", learn.priority)?;
+    }
+    if learn.delete_learned {
+        f.write_str(",delete_learned")?;
+    }
+    if learn.cookie != 0 {
+        write!(f, ",cookie={:#x}", learn.cookie)?;
+    }
+    if learn.limit != 0 {
+        write!(f, ",limit={}", learn.limit)?;
+    }
+    for part in &learn.parts {
+        f.write_char(',')?;
+        match part {
+            Part::Match(to, Source::Value(value)) if *to == Subfield::whole(to.field) => {
+                write!(f, "{}={}", to.field.name(), field_value(to.field, *value, to.field.all()))?;
+            }
+            Part::Match(to, Source::Value(value)) => {
+                sub(f, to)?;
+                write!(f, "={value:#x}")?;
+            }
+            Part::Match(to, Source::Field(from)) => {
+                sub(f, to)?;
+                if to != from {
+                    f.write_char('=')?;
+                    sub(f, from)?;
+                }
+            }
+            Part::Load(to, from) => {
+                f.write_str("load:")?;
+                match from {
+                    Source::Value(value) => write!(f, "{value:#x}")?,
+                    Source::Field(from) => sub(f, from)?,
+                }
+                f.write_str("->")?;
+                sub(f, to)?;
+            }
+            Part::Output(from) => {
+                f.write_str("output:")?;
+                sub(f, from)?;
+            }
+        }
+    }
+    f.write_char(')')
 }
 
 /// Wrapper that displays a list of actions, or `drop` if it is empty.

@@ -68,8 +68,8 @@ pub struct Tables {
     pub groups: Vec<String>,
     pub meters: Vec<String>,
     pub flows: Vec<String>,
-    /// Whether a flow has the action `normal`.
-    pub normal: bool,
+    /// Whether packets teach addresses or flows.
+    pub learns: bool,
 }
 
 impl Tables {
@@ -98,6 +98,8 @@ struct Words {
     /// Whether flows of table 0 tell packets apart by their length. No flow leads back there then: what follows the list
     /// of actions that asks for the length is translated by OVS as if it had not been asked for.
     lengths: bool,
+    /// Whether packets make flows, which later packets meet.
+    learns: bool,
 }
 
 impl Words {
@@ -329,6 +331,40 @@ fn stack(r: &mut Random) -> String {
     }
 }
 
+/// Returns an action that adds a flow. Learned flows have a priority of their own each: two that overlap are made by the
+/// same action.
+fn learn(r: &mut Random, kind: Kind) -> String {
+    let priority = 100 + r.below(1000);
+    let mut parts = vec![format!("table={},priority={priority}", r.below(4))];
+    let field = match r.below(8) {
+        0 => "NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[]",
+        1 => "NXM_OF_ETH_SRC[]",
+        2 => "NXM_OF_IN_PORT[]",
+        3 => "NXM_NX_REG0[0..3]=NXM_OF_IN_PORT[0..3]",
+        4 if kind.ip == 4 => "dl_type=0x800,NXM_OF_IP_DST[]=NXM_OF_IP_SRC[]",
+        4 if kind.arp => "dl_type=0x806,NXM_OF_ARP_SPA[]=NXM_OF_ARP_TPA[]",
+        5 if kind.ip == 6 => "eth_type=0x86dd,NXM_NX_IPV6_SRC[0..63]=NXM_NX_IPV6_SRC[0..63]",
+        6 if kind.ip == 4 && kind.proto == 17 => "dl_type=0x800,nw_proto=17,NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[]",
+        _ => "NXM_OF_VLAN_TCI[0..11],NXM_OF_ETH_DST[0..15]=NXM_OF_ETH_SRC[0..15]",
+    };
+    parts.push(field.into());
+    for _ in 0..1 + r.below(2) {
+        parts.push(match r.below(6) {
+            0 => format!("load:{}->NXM_NX_REG{}[0..2]", r.below(8), r.below(3)),
+            1 => "load:NXM_OF_ETH_SRC[]->NXM_OF_ETH_DST[]".into(),
+            2 => format!("load:NXM_OF_IN_PORT[]->NXM_NX_REG{}[0..15]", r.below(3)),
+            3 => "output:NXM_NX_REG0[0..15]".into(),
+            _ => "output:NXM_OF_IN_PORT[]".into(),
+        });
+    }
+    match r.below(4) {
+        0 => parts.push(format!("cookie={priority},limit={}", 1 + r.below(2))),
+        1 => parts.push("idle_timeout=600,hard_timeout=900".into()),
+        _ => {}
+    }
+    format!("learn({})", parts.join(","))
+}
+
 fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
     if r.one_in(12) {
         return "drop".into();
@@ -348,6 +384,7 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
             }
             5 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
             6 if r.one_in(5) => link(r),
+            6 if words.learns => learn(r, kind),
             6 if r.one_in(8) => "sample(probability=65535)".into(),
             6 if !words.sets && r.one_in(4) => "exit".into(),
             6 if r.one_in(2) => stack(r),
@@ -449,7 +486,8 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     let clones = !groups_text.iter().any(|group| group.contains("select"));
     let sets = clones && r.one_in(2);
     let lengths = clones && !sets && meters == 0 && r.one_in(3);
-    let words = Words { groups, meters, normal, clones, sets, lengths };
+    let learns = !loose && r.one_in(6);
+    let words = Words { groups, meters, normal, clones, sets, lengths, learns };
     let mut flows: Vec<(String, String)> = vec![];
     for _ in 0..4 + r.below(16) {
         let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
@@ -461,8 +499,8 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     }
     let version = if loose { "OpenFlow10" } else { "OpenFlow15" };
     let flows: Vec<String> = flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect();
-    let normal = flows.iter().any(|flow| flow.contains("normal"));
-    Tables { version, groups: groups_text, meters: meters_text, flows, normal }
+    let learns = flows.iter().any(|flow| flow.contains("normal") || flow.contains("learn"));
+    Tables { version, groups: groups_text, meters: meters_text, flows, learns }
 }
 
 /// Returns a random packet of at least `length` bytes followed by four bytes with `mark`.

@@ -159,7 +159,8 @@ impl Bridge {
             row
         };
         let workers = control.counters().enumerate().map(worker).collect();
-        Caches { workers, flows: control.len() as u64, addresses_moved: control.moved }
+        let (flows, not_learned) = (control.len() as u64, control.not_learned);
+        Caches { workers, flows, addresses_moved: control.moved, flows_not_learned: not_learned }
     }
 
     /// Traces a packet: its outputs, drop reason and megaflow, and the decisions on the way.

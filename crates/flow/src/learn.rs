@@ -1,0 +1,107 @@
+//! Flows that packets make: the action `learn`.
+
+use crate::field::{Field, Subfield};
+use crate::key::Flow;
+use crate::model::{Action, FlowSpec, Match, OfPort, Spelling};
+
+/// Origin of a value in a learned flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// This value.
+    Value(u128),
+    /// The packet's value of this subfield.
+    Field(Subfield),
+}
+
+/// Part of a learned flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Condition on a subfield.
+    Match(Subfield, Source),
+    /// Action that sets a subfield.
+    Load(Subfield, Source),
+    /// Action that sends to the port whose number the packet has in this subfield.
+    Output(Subfield),
+}
+
+/// Action that adds a flow for the packet, or refreshes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learn {
+    /// Table of the flow.
+    pub table: u8,
+    /// Priority of the flow.
+    pub priority: u16,
+    /// Cookie of the flow.
+    pub cookie: u64,
+    /// Idle timeout in seconds; 0 disables it.
+    pub idle_timeout: u16,
+    /// Hard timeout in seconds since the flow was last refreshed; 0 disables it.
+    pub hard_timeout: u16,
+    /// Number of flows with the same table and cookie from which on none is added; 0 disables it.
+    pub limit: u32,
+    /// Whether the flows with this table and cookie go with the last flow that learns them so.
+    pub delete_learned: bool,
+    /// Conditions and actions of the flow.
+    pub parts: Vec<Part>,
+}
+
+/// Flow made by a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LearnedFlow {
+    pub spec: FlowSpec,
+    /// See [`Learn::limit`].
+    pub limit: u32,
+}
+
+impl Part {
+    /// Returns the subfield of the packet that the part depends on.
+    pub(crate) fn source(&self) -> Option<Subfield> {
+        match *self {
+            Self::Match(_, Source::Field(from)) | Self::Load(_, Source::Field(from)) | Self::Output(from) => Some(from),
+            Self::Match(_, Source::Value(_)) | Self::Load(_, Source::Value(_)) => None,
+        }
+    }
+}
+
+impl Learn {
+    /// Returns the flow that a packet makes.
+    pub(crate) fn flow(&self, packet: &Flow) -> LearnedFlow {
+        let (mut matches, mut actions) = (Match::default(), Vec::new());
+        let value = |from: Source| match from {
+            Source::Value(value) => value,
+            Source::Field(from) => from.get(packet),
+        };
+        for part in &self.parts {
+            match *part {
+                Part::Match(to, from) => {
+                    // A condition on `nw_tos` is on its upper six bits, as in any flow.
+                    let mask = to.mask() & if to.field == Field::NwTos { 0xfc } else { u128::MAX };
+                    matches.add(to.field, value(from) << to.low, mask);
+                }
+                Part::Load(to, from) => {
+                    let (value, mask) = (value(from) << to.low, to.mask());
+                    actions.push(Action::Set { field: to.field, value, mask, as_: Spelling::Load });
+                }
+                Part::Output(from) => {
+                    let port = u16::try_from(from.get(packet)).map(OfPort);
+                    let special = [OfPort::IN_PORT, OfPort::FLOOD, OfPort::ALL, OfPort::LOCAL];
+                    actions.extend(
+                        port.into_iter().filter(|of| of.0 < OfPort::MAX || special.contains(of)).map(Action::Output),
+                    );
+                }
+            }
+        }
+        let spec = FlowSpec {
+            table: self.table,
+            priority: self.priority,
+            matches,
+            actions,
+            cookie: self.cookie,
+            idle_timeout: self.idle_timeout,
+            hard_timeout: self.hard_timeout,
+            check_overlap: false,
+            reset_counts: false,
+        };
+        LearnedFlow { spec, limit: self.limit }
+    }
+}
