@@ -170,6 +170,7 @@ fields! {
     XXReg2: ["xxreg2", "NXM_NX_XXREG2"], at::REGS + 32, 16, 0, 128, Nothing, Hex, MASK | WRITE;
     XXReg3: ["xxreg3", "NXM_NX_XXREG3"], at::REGS + 48, 16, 0, 128, Nothing, Hex, MASK | WRITE;
     PktMark: ["pkt_mark", "NXM_NX_PKT_MARK"], at::PKT_MARK, 4, 0, 32, Nothing, Hex, MASK | WRITE;
+    ConjId: ["conj_id", "NXM_NX_CONJ_ID"], at::CONJ_ID, 4, 0, 32, Nothing, Decimal, 0;
 }
 
 impl Field {

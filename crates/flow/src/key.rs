@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Number of 64-bit words of a packet's fields.
 pub const KEY_WORDS: usize = 13;
-/// Number of 64-bit words of a packet's fields, the metadata, the registers and the mark.
+/// Number of 64-bit words of a packet's fields, the metadata, the registers, the mark and the conjunction's number.
 pub const FLOW_WORDS: usize = KEY_WORDS + 10;
 
 /// Offsets of the fields, in bytes from the start of a [`Flow`]. Fields are in network byte order.
@@ -34,6 +34,7 @@ pub(crate) mod at {
     pub const METADATA: usize = 104;
     pub const REGS: usize = 112;
     pub const PKT_MARK: usize = 176;
+    pub const CONJ_ID: usize = 180;
 }
 
 /// Bit of `vlan_tci` that is set if there is a tag. On the wire the bit means drop eligible, which is not matched, as
@@ -54,7 +55,8 @@ pub(crate) const TPID_88A8: u8 = 2;
 /// A packet's fields in network byte order, stored in 64-bit words. Fields that a packet does not have are zero.
 pub type Key = [u64; KEY_WORDS];
 
-/// Everything that flows match and set: a [`Key`], then the metadata, the registers and the mark. Also used as a mask of these.
+/// Everything that flows match and set: a [`Key`], then the metadata, the registers, the mark and the conjunction's
+/// number. Also used as a mask of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow(pub [u64; FLOW_WORDS]);
 

@@ -145,6 +145,15 @@ pub enum Action {
     Clone(Vec<Action>),
     /// Stores in this bit whether the packet is longer than this many bytes, tags included.
     Longer(u16, Subfield),
+    /// Makes the flow, which has no other actions, one of several alternatives of a part of a conjunction.
+    Conjunction {
+        /// Number of the conjunction, which the flow for packets that match all parts matches as `conj_id`.
+        id: u32,
+        /// Number of the part, from 1.
+        part: u8,
+        /// Number of parts.
+        parts: u8,
+    },
     /// Adds a flow for the packet, or refreshes it.
     Learn(Learn),
     /// Shows so many of 65,535 packets to captures.

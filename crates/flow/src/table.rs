@@ -1,8 +1,9 @@
 //! Flow table: finds the best flow for a packet by tuple-space search and reports the bits that decided it.
 
+use crate::field::Field;
 use crate::key::{FLOW_WORDS, Flow, at};
 use crate::model::{Action, FlowSpec, Match};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,6 +20,11 @@ impl Rule {
     /// Returns the flow's actions.
     pub fn actions(&self) -> &[Action] {
         &self.spec.actions
+    }
+
+    /// Returns `true` if the flow is a part of conjunctions, and matches no packet by itself.
+    fn is_part(&self) -> bool {
+        matches!(self.spec.actions.first(), Some(Action::Conjunction { .. }))
     }
 }
 
@@ -122,20 +128,33 @@ impl Subtable {
         // `top` may stay too high, which only costs a needless lookup.
     }
 
-    /// Returns the best match for `flow`; `unwildcard` receives the bits that decide the result.
-    fn find(&self, flow: &Flow, unwildcard: &mut impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
+    /// Returns the flows that match `flow`, best first; `unwildcard` receives the bits that decide the result.
+    fn find(&self, flow: &Flow, unwildcard: &mut impl FnMut(&Flow)) -> &[Arc<Rule>] {
         let mut words = [0; FLOW_WORDS];
         for (mask, seen) in &self.stages {
             let n = pack(flow, mask, &mut words);
             if !seen.contains_key(&words[..n]) {
                 unwildcard(mask);
-                return None;
+                return &[];
             }
         }
         unwildcard(&self.mask);
         let n = pack(flow, &self.mask, &mut words);
-        self.flows.get(&words[..n])?.first()
+        self.flows.get(&words[..n]).map_or(&[], Vec::as_slice)
     }
+}
+
+/// Returns the numbers of the conjunctions of which all parts are there, in ascending order.
+fn complete(parts: &[&Arc<Rule>]) -> Vec<u32> {
+    // Number of parts, and the set of those that are there.
+    let mut seen: BTreeMap<u32, (u8, u64)> = BTreeMap::new();
+    for action in parts.iter().flat_map(|rule| rule.actions()) {
+        if let Action::Conjunction { id, part, parts } = action {
+            seen.entry(*id).or_insert((*parts, 0)).1 |= 1 << ((part - 1) & 63);
+        }
+    }
+    seen.retain(|_, (parts, there)| there.count_ones() == u32::from(*parts));
+    seen.into_keys().collect()
 }
 
 /// Flow table.
@@ -143,6 +162,8 @@ impl Subtable {
 pub struct Table {
     /// Subtables, highest priority first.
     subtables: Vec<Subtable>,
+    /// Number of flows that are parts of conjunctions.
+    parts: usize,
     /// Pipeline generation of its last change.
     pub(crate) changed: u64,
 }
@@ -159,13 +180,18 @@ impl Table {
             }
         };
         self.subtables[at].insert(rule);
+        self.parts += usize::from(rule.is_part());
         self.subtables.sort_by_key(|s| std::cmp::Reverse(s.top));
     }
 
     /// Removes a flow, if it is in the table.
     pub fn remove(&mut self, rule: &Rule) {
         let Some(at) = self.subtables.iter().position(|s| s.mask == rule.spec.matches.mask) else { return };
+        let before = self.subtables[at].rules;
         self.subtables[at].remove(rule);
+        if self.subtables[at].rules < before {
+            self.parts -= usize::from(rule.is_part());
+        }
         if self.subtables[at].rules == 0 {
             self.subtables.remove(at);
         }
@@ -175,12 +201,51 @@ impl Table {
     /// `unwildcard` receives the bits that decide the result: every packet that agrees in these bits has the same
     /// result.
     pub fn lookup(&self, flow: &Flow, mut unwildcard: impl FnMut(&Flow)) -> Option<&Arc<Rule>> {
+        if self.parts == 0 {
+            return self.best(flow, &mut unwildcard, |_| ());
+        }
+        let mut parts: Vec<&Arc<Rule>> = Vec::new();
+        let best = self.best(flow, &mut unwildcard, |part| parts.push(part));
+        parts.retain(|part| best.is_none_or(|best| part.spec.priority > best.spec.priority));
+        parts.sort_by_key(|part| std::cmp::Reverse(part.spec.priority));
+        for parts in parts.chunk_by(|a, b| a.spec.priority == b.spec.priority) {
+            for id in complete(parts) {
+                let mut flow = *flow;
+                Field::ConjId.set(&mut flow, id.into());
+                let found = self.best(&flow, &mut unwildcard, |_| ());
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        best
+    }
+
+    /// Does the same as [`Table::lookup`], but for parts of conjunctions: `part` receives each that matches and may have a
+    /// higher priority than the result.
+    fn best<'a>(
+        &'a self,
+        flow: &Flow,
+        unwildcard: &mut impl FnMut(&Flow),
+        mut part: impl FnMut(&'a Arc<Rule>),
+    ) -> Option<&'a Arc<Rule>> {
         let mut best: Option<&Arc<Rule>> = None;
         for subtable in &self.subtables {
             if best.is_some_and(|b| b.spec.priority >= subtable.top) {
                 break;
             }
-            if let Some(found) = subtable.find(flow, &mut unwildcard)
+            let mut found = subtable.find(flow, unwildcard).iter();
+            let found = if self.parts == 0 {
+                found.next()
+            } else {
+                found.find(|rule| {
+                    if rule.is_part() {
+                        part(rule);
+                    }
+                    !rule.is_part()
+                })
+            };
+            if let Some(found) = found
                 && best.is_none_or(|b| found.spec.priority > b.spec.priority)
             {
                 best = Some(found);
@@ -220,7 +285,6 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::field::Field;
     use proptest::prelude::*;
 
     /// Generates matches with few values in few fields, so that flows overlap and packets hit them.

@@ -16,10 +16,13 @@ pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
     mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, \
     write_actions, clone, push, pop, multipath, bundle, bundle_load, check_pkt_larger, \
-    controller, sample, learn, exit";
+    controller, sample, learn, conjunction, exit";
 
 /// Maximum number of `clone` inside each other.
 const CLONES: usize = 8;
+
+/// Maximum number of conjunctions that a flow is a part of.
+const CONJUNCTIONS: usize = 64;
 
 /// Place of a list of actions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,7 +47,10 @@ impl Place {
             Self::Flow(_) => None,
             Self::Bucket
                 if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_))
-                    || matches!(action, Exit | Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_)) =>
+                    || matches!(
+                        action,
+                        Exit | Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_) | Conjunction { .. }
+                    ) =>
             {
                 Some("not allowed in a group")
             }
@@ -52,13 +58,17 @@ impl Place {
             Self::Set
                 if instruction
                     || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_))
-                    || matches!(action, Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_)) =>
+                    || matches!(
+                        action,
+                        Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_) | Conjunction { .. }
+                    ) =>
             {
                 Some("not allowed in an action set")
             }
             Self::Set => None,
             Self::Clone(_) if instruction => Some("not allowed in clone"),
             // The rest of the flow would be limited, too.
+            Self::Clone(_) if matches!(action, Conjunction { .. }) => Some("not allowed in clone"),
             Self::Clone(_) if matches!(action, Meter(_)) => Some("not allowed in clone: place it in front"),
             Self::Clone(_) => None,
         }
@@ -89,6 +99,10 @@ pub fn actions(mut text: Text<'_>, names: PortNames<'_>, place: Place) -> Result
         if let Some(why) = place.refuses(&action) {
             return name.wrong(format!("{}: {why}", name.str()));
         }
+        let mixed = list.first().is_some_and(|first| is_part(first) != is_part(&action));
+        if mixed || is_part(&action) && list.len() == CONJUNCTIONS {
+            return name.wrong(format!("a flow has only conjunction actions, at most {CONJUNCTIONS}, or none"));
+        }
         if matches!(action, Action::Goto(_)) {
             gone = Some(name);
         }
@@ -98,6 +112,10 @@ pub fn actions(mut text: Text<'_>, names: PortNames<'_>, place: Place) -> Result
         return whole.wrong("no action given: use `drop` to drop packets");
     }
     Ok(list)
+}
+
+fn is_part(action: &Action) -> bool {
+    matches!(action, Action::Conjunction { .. })
 }
 
 fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Place) -> Result<Action> {
@@ -203,6 +221,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "bundle" => links::bundle(want()?, names, false),
         "bundle_load" => links::bundle(want()?, names, true),
         other if other.eq_ignore_ascii_case("controller") => controller(value),
+        "conjunction" => conjunction(want()?),
         "learn" => learn::learn(value.unwrap_or(name.from(name.str().len())), names),
         "sample" => sample(want()?),
         "check_pkt_larger" => longer(want()?),
@@ -312,6 +331,22 @@ fn sample(mut text: Text<'_>) -> Result<Action> {
         }
     }
     probability.map_or_else(|| whole.wrong("sample needs `probability=`"), |of| Ok(Action::Sample(of)))
+}
+
+/// Parses `id,part/parts`.
+fn conjunction(text: Text<'_>) -> Result<Action> {
+    let parts = text.split(",").and_then(|(id, rest)| rest.split("/").map(|(part, parts)| (id, part, parts)));
+    let Some((id, part, parts)) = parts.map(|(id, part, parts)| (id.trim(), part.trim(), parts.trim())) else {
+        return text.wrong("conjunction needs `(id,part/parts)`");
+    };
+    let (id, k, n) = (small(id, 32)?, small(part, 8)?, small(parts, 8)?);
+    if !(2..=64).contains(&n) {
+        return parts.wrong("a conjunction has 2 to 64 parts");
+    }
+    if !(1..=n).contains(&k) {
+        return part.wrong(format!("the parts are numbered 1 to {n}"));
+    }
+    Ok(Action::Conjunction { id, part: k, parts: n })
 }
 
 /// Parses `bytes)->field[bit]` and `bytes->field[bit]`.

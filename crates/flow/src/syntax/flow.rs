@@ -6,7 +6,7 @@ use super::matches::{Conditions, lacking};
 use super::text::{SyntaxError, Text};
 use super::value::{number, port, small};
 use crate::field::{Field, Needs};
-use crate::key::{Flow, TAGGED};
+use crate::key::{Flow, KEY_WORDS, TAGGED};
 use crate::learn::Part;
 use crate::model::{Action, FlowFilter, FlowSpec, Match, Spelling};
 
@@ -146,6 +146,9 @@ pub fn packet(line: &str, names: PortNames<'_>) -> Result<Flow> {
     while let Some((name, value)) = rest.next_item()? {
         if !conditions.take(&mut matches, name, value, names)? {
             return name.wrong(format!("unknown field `{}`", name.str()));
+        }
+        if matches.mask.0[KEY_WORDS..].iter().any(|word| *word != 0) {
+            return name.wrong(format!("{}: no packet has this field: it is 0 on arrival", name.str()));
         }
     }
     conditions.finish(&matches)?;

@@ -109,13 +109,13 @@ impl Display for ShownMatch<'_> {
 }
 
 /// Fields in the order in which they are shown, covering each bit of a packet once.
-const ORDER: [Field; 48] = {
+const ORDER: [Field; 49] = {
     use Field::*;
     [
-        Reg0, Reg1, Reg2, Reg3, Reg4, Reg5, Reg6, Reg7, Reg8, Reg9, Reg10, Reg11, Reg12, Reg13, Reg14, Reg15, Metadata,
-        PktMark, InPort, VlanTci, DlSrc, DlDst, DlType, Ipv6Src, Ipv6Dst, Ipv6Label, NwSrc, NwDst, ArpSpa, ArpTpa,
-        NwProto, ArpOp, ArpSha, ArpTha, IpDscp, NwEcn, NwTtl, IpFrag, IcmpType, IcmpCode, Icmp6Type, Icmp6Code, TpSrc,
-        TpDst, TcpFlags, NdTarget, NdSll, NdTll,
+        ConjId, Reg0, Reg1, Reg2, Reg3, Reg4, Reg5, Reg6, Reg7, Reg8, Reg9, Reg10, Reg11, Reg12, Reg13, Reg14, Reg15,
+        Metadata, PktMark, InPort, VlanTci, DlSrc, DlDst, DlType, Ipv6Src, Ipv6Dst, Ipv6Label, NwSrc, NwDst, ArpSpa,
+        ArpTpa, NwProto, ArpOp, ArpSha, ArpTha, IpDscp, NwEcn, NwTtl, IpFrag, IcmpType, IcmpCode, Icmp6Type, Icmp6Code,
+        TpSrc, TpDst, TcpFlags, NdTarget, NdSll, NdTll,
     ]
 };
 
@@ -218,6 +218,7 @@ impl Display for Action {
                 sub(f, to)
             }
             Self::Sample(of) => write!(f, "sample(probability={of})"),
+            Self::Conjunction { id, part, parts } => write!(f, "conjunction({id},{part}/{parts})"),
             Self::Learn(learn) => learned(f, learn),
             Self::Push(from) => {
                 f.write_str("push:")?;

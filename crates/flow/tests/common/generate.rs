@@ -452,6 +452,32 @@ fn select(r: &mut Random, id: u64) -> String {
     line
 }
 
+/// Adds one or two conjunctions. All flows of one have the same priority.
+fn conjunctions(r: &mut Random, words: Words, loose: bool, flows: &mut Vec<(String, String)>) {
+    let of = |r: &mut Random, part: u64| match (part, r.below(4)) {
+        (1, 0) => format!("in_port={}", 1 + r.below(u64::from(PORTS))),
+        (1, _) => format!("dl_src={}", r.pick(&MACS[..3])),
+        (2, 0) => "dl_vlan=0xffff".into(),
+        (2, 1) => format!("ip,nw_src={}/{}", r.pick(&IPS), 8 + r.below(25)),
+        (2, _) => format!("dl_dst={}", r.pick(&MACS)),
+        (_, 0) => format!("tcp,tp_dst={}", r.pick(&TP)),
+        _ => r.pick(&["ip", "ipv6", "arp", "udp", "icmp"]).into(),
+    };
+    for _ in 0..1 + r.below(2) {
+        let (table, id, parts) = (r.below(2), 1 + r.below(2), 2 + r.below(2));
+        let key = format!("table={table},priority={}", 1 + flows.len());
+        for part in 1..=parts {
+            for _ in 0..1 + r.below(3) {
+                flows.push((key.clone(), format!("{},actions=conjunction({id},{part}/{parts})", of(r, part))));
+            }
+        }
+        let kind = Kind { loose, one_tag: words.normal, ..Kind::default() };
+        let other = if r.one_in(4) { "dl_vlan=0xffff," } else { "" };
+        let id = if r.one_in(8) { 3 } else { id };
+        flows.push((key, format!("{other}conj_id={id},actions={}", actions(r, table as u8, words, kind))));
+    }
+}
+
 /// Returns flow tables, and the groups and meters that they use. Their flows have the action `normal` only if it is
 /// allowed.
 pub fn tables(r: &mut Random, normal: bool) -> Tables {
@@ -496,6 +522,9 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
         // Give every flow its own priority: among overlapping flows of one priority the result is undefined.
         let key = format!("table={table},priority={}", 1 + flows.len());
         flows.push((key, format!("{matches}actions={}", actions(r, table, words, kind))));
+    }
+    if r.one_in(6) {
+        conjunctions(r, words, loose, &mut flows);
     }
     let version = if loose { "OpenFlow10" } else { "OpenFlow15" };
     let flows: Vec<String> = flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect();
