@@ -1,6 +1,6 @@
 //! `mode = "switch"`: the learning bridge, VLANs, storm control, flows by command, and ports that come and go.
 
-use crate::harness::{Bywash, PATIENCE, alone, bywash};
+use crate::harness::{Bywash, PATIENCE, alone, bywash, program};
 use crate::load;
 use crate::raw::{Ear, send};
 use bywash_lab::{
@@ -281,6 +281,35 @@ fn flows_by_command() {
     send(lab.host(1), "e0", &[(100, untagged(8))]);
     switch.wait("the meter to refuse", |s| s.drops("p1", "metered") >= 50);
     drop(ears);
+    switch.stop();
+}
+
+#[test]
+fn flows_learn_addresses_and_show_packets() {
+    require!(require_lab());
+    let lab = Lab::new(2);
+    let bridge = "actions=learn(table=10,idle_timeout=300,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],\
+                  load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15]),resubmit(,10),resubmit(,11)\n\
+                  table=11,reg0=0,actions=flood\ntable=11,priority=10,actions=output:NXM_NX_REG0[0..15]\n";
+    let flows = lab.file("flows", bridge);
+    let switch = lab.run(&["", ""], &format!("[switch]\nflows = \"{}\"\n", flows.display()));
+    assert!(lab.reaches(1, 2));
+    switch.wait("both addresses to be learned", |s| {
+        s.show(&["flows", "table=10"]).as_array().is_some_and(|flows| flows.len() >= 2)
+    });
+    let (program, socket) = (program(), switch.socket());
+    let capture = ["capture", "--socket", socket.to_str().unwrap(), "--drops", "controller", "-c", "2"];
+    let mut capture = switch.namespace().spawn(&[&[program.as_str()], &capture[..]].concat()).unwrap();
+    capture.wait_for_output("capturing; Ctrl-C ends it", PATIENCE).unwrap();
+    flow_ok(&switch, &["add", "priority=40000,icmp,actions=controller,resubmit(,10),resubmit(,11)"]);
+    assert!(lab.reaches(1, 2));
+    let status = capture.wait(PATIENCE).unwrap();
+    let said = capture.output();
+    let echo = format!("icmp {} > {}", Lab::address(1), Lab::address(2));
+    let first = said.lines().find(|line| line.contains(" p1 dropped: controller (worker "));
+    assert!(status.success() && first.is_some_and(|line| line.ends_with(&echo)), "{status}: {said}");
+    assert!(switch.drops("p1", "controller") >= 1);
+    switch.assert_conserved();
     switch.stop();
 }
 
