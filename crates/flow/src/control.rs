@@ -6,6 +6,7 @@ mod learn;
 use crate::addresses::{Addresses, Seen};
 use crate::app::{CacheConfig, Ends, Switch};
 use crate::key::{Key, hash_words};
+use crate::learn::Lesson;
 use crate::meter::Meter;
 use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, Match, MeterSpec, OfPort};
 use crate::pipeline::{Change, Group, Mirror, Pipeline, SwitchPort, mac_key};
@@ -540,7 +541,8 @@ impl FlowControl {
 
     fn learn(&mut self, report: Report, now: Instant) {
         let learn = match report {
-            Report::Flow(ref flow) => return self.learn_flow(flow, now),
+            Report::Lesson(Lesson::Flow(ref flow)) => return self.learn_flow(flow, now),
+            Report::Lesson(Lesson::Ended(ref rule, timeouts)) => return self.shorten(rule, timeouts),
             Report::Seen(learn) | Report::Used(learn) => learn,
         };
         // The report was queued before the port went down.

@@ -2,7 +2,9 @@
 
 use crate::field::{Field, Subfield};
 use crate::key::Flow;
-use crate::model::{Action, FlowSpec, Match, OfPort, Spelling};
+use crate::model::{Action, FlowSpec, Match, OfPort, Spelling, Timeouts};
+use crate::table::Rule;
+use std::sync::Arc;
 
 /// Origin of a value in a learned flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Learn {
     pub idle_timeout: u16,
     /// Hard timeout in seconds since the flow was last refreshed; 0 disables it.
     pub hard_timeout: u16,
+    /// Timeouts of the flow once the connection has ended: its action `fin_timeout`.
+    pub fin: Timeouts,
     /// Number of flows with the same table and cookie from which on none is added; 0 disables it.
     pub limit: u32,
     /// Whether the flows with this table and cookie go with the last flow that learns them so.
@@ -53,6 +57,15 @@ pub(crate) struct LearnedFlow {
     pub limit: u32,
 }
 
+/// Change of the flows that a packet makes.
+#[derive(Clone, Debug)]
+pub(crate) enum Lesson {
+    /// Adds or refreshes this flow.
+    Flow(Arc<LearnedFlow>),
+    /// Shortens the timeouts of this flow.
+    Ended(Arc<Rule>, Timeouts),
+}
+
 impl Part {
     /// Returns the subfield of the packet that the part depends on.
     pub(crate) fn source(&self) -> Option<Subfield> {
@@ -67,6 +80,9 @@ impl Learn {
     /// Returns the flow that a packet makes.
     pub(crate) fn flow(&self, packet: &Flow) -> LearnedFlow {
         let (mut matches, mut actions) = (Match::default(), Vec::new());
+        if self.fin != Timeouts::default() {
+            actions.push(Action::FinTimeout(self.fin));
+        }
         let value = |from: Source| match from {
             Source::Value(value) => value,
             Source::Field(from) => from.get(packet),

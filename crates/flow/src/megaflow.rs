@@ -3,13 +3,12 @@
 use crate::dependents::{Dependents, ROLES, SEVERAL};
 use crate::emc::FlowRef;
 use crate::key::{KEY_WORDS, Key, hash_words};
-use crate::learn::LearnedFlow;
+use crate::learn::Lesson;
 use crate::ops::Op;
 use crate::pipeline::mac_key;
 use crate::translate::{Learn, Translator};
 use bywash_engine::{DropReason, PortId};
 use bywash_sync::hint::prefetch;
-use std::sync::Arc;
 
 /// Entries of a bucket; they fill one cache line.
 const WAYS: usize = 8;
@@ -78,8 +77,8 @@ pub struct Cold {
     pub tables: [u64; 4],
     /// Source addresses that its packets show to be in use.
     pub learn: Vec<Learn>,
-    /// Flows that its packets make.
-    pub(crate) flows: Vec<Arc<LearnedFlow>>,
+    /// Changes of the flows that its packets make.
+    pub(crate) lessons: Vec<Lesson>,
     /// Drop reason of its packets, if no op outputs them.
     pub reason: Option<DropReason>,
     /// Pipeline generation that it is known to be valid for.
@@ -409,8 +408,8 @@ impl Megaflows {
         cold.rules.extend_from_slice(&result.rules);
         cold.learn.clear();
         cold.learn.extend_from_slice(&result.learn);
-        cold.flows.clear();
-        cold.flows.extend_from_slice(&result.flows);
+        cold.lessons.clear();
+        cold.lessons.extend_from_slice(&result.lessons);
         (cold.tables, cold.reason, cold.used) = (result.tables, result.reason, now);
         let source = match &result.learn[..] {
             [] => None,

@@ -154,6 +154,8 @@ pub enum Action {
         /// Number of parts.
         parts: u8,
     },
+    /// Shortens the timeouts of the flow if the packet ends a TCP connection.
+    FinTimeout(Timeouts),
     /// Adds a flow for the packet, or refreshes it.
     Learn(Learn),
     /// Shows so many of 65,535 packets to captures.
@@ -166,6 +168,15 @@ pub enum Action {
     Multipath(Multipath),
     /// Sends the packet to one of several ports, or stores that port's number.
     Bundle(Bundle),
+}
+
+/// Timeouts to which those of a flow are shortened, in seconds; 0 leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Idle timeout.
+    pub idle: u16,
+    /// Hard timeout.
+    pub hard: u16,
 }
 
 /// Part of a packet that is hashed to choose a link.

@@ -11,14 +11,13 @@ mod walk;
 use crate::dependents::SEVERAL;
 use crate::field::{Field, Needs, Subfield, ones};
 use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, TPID_88A8, at};
-use crate::learn::LearnedFlow;
+use crate::learn::Lesson;
 use crate::model::{Action, OfPort};
 use crate::ops::Op;
 use crate::pipeline::{Pipeline, TABLES, mac_key};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 use set::ActionSet;
-use std::sync::Arc;
 
 /// Maximum number of nested lists of actions.
 const NEST: usize = 80;
@@ -51,8 +50,8 @@ pub struct Learn {
 /// Report of a worker: an address seen on a port, or a flow to learn.
 #[derive(Clone, Debug)]
 pub(crate) enum Report {
-    /// A packet made this flow, or used what made it.
-    Flow(Arc<LearnedFlow>),
+    /// A packet changed the flows, or used what did.
+    Lesson(Lesson),
     /// A packet came from there just now.
     Seen(Learn),
     /// Packets came from there since it was last reported. They do not tell whether the address has moved since.
@@ -107,8 +106,8 @@ pub struct Translator {
     pub(crate) looked_up: Option<u64>,
     /// Source addresses to learn or to refresh: of each source under which the packet was bridged.
     pub learn: Vec<Learn>,
-    /// Flows that the packet makes.
-    pub(crate) flows: Vec<Arc<LearnedFlow>>,
+    /// Changes of the flows that the packet makes.
+    pub(crate) lessons: Vec<Lesson>,
     /// Reason why nothing is sent; `None` if there is an output.
     pub reason: Option<Reason>,
     saved: Vec<State>,
@@ -159,7 +158,7 @@ impl Translator {
         self.ops.clear();
         self.rules.clear();
         self.learn.clear();
-        self.flows.clear();
+        self.lessons.clear();
         (self.tables, self.looked_up, self.resubmits) = ([0; 4], None, 0);
         let mut known = Flow::default();
         known.0[crate::key::KEY_WORDS..].fill(!0);

@@ -1,4 +1,4 @@
-//! Flows that packets make: `learn`.
+//! Flows that packets make and change: `learn` and `fin_timeout`.
 
 mod common;
 
@@ -138,6 +138,32 @@ fn a_learned_flow_is_refreshed_by_the_packets_that_made_it() {
 }
 
 #[test]
+fn a_flow_expires_sooner_when_its_connection_has_ended() {
+    let fin = "fin_timeout(idle_timeout=20,hard_timeout=9)";
+    let mut rig = switch(&[
+        &format!("tcp,hard_timeout=8,actions={fin},output:2"),
+        "table=1,actions=drop",
+        "udp,actions=learn(table=2,dl_type=0x800,nw_proto=6,nw_dst=nw_src,fin_idle_timeout=3,output:in_port),output:2",
+    ]);
+    let tcp = |flags: u8| {
+        let mut bytes = Packet::tcp(([10, 0, 0, 1], 7).into(), ([10, 0, 0, 2], 8).into()).build().unwrap();
+        bytes[47] = flags;
+        bytes
+    };
+    let flow = |rig: &Rig| learned(rig, 0)[0].clone();
+    let before = format!("hard_timeout=8, tcp actions={fin},output:2");
+    assert_eq!((send(&mut rig, 1, &tcp(0x10)), flow(&rig)), (vec![2], before.clone()));
+    // ACK and SYN have the same megaflow, FIN another.
+    assert_eq!((send(&mut rig, 1, &tcp(2)), flow(&rig), rig.counter("misses")), (vec![2], before.clone(), 1));
+    assert_eq!(send(&mut rig, 1, &tcp(0x11)), [2]);
+    assert_eq!((flow(&rig), rig.counter("misses")), (format!("idle_timeout=20, {before}"), 2));
+    // A learned flow can have the same action.
+    send(&mut rig, 1, &packet(1, 2));
+    let shown = "table=2, tcp,nw_dst=10.0.0.1 actions=fin_timeout(idle_timeout=3),output:1";
+    assert_eq!(learned(&rig, 2), [shown]);
+}
+
+#[test]
 fn learned_flows_go_with_the_last_flow_that_learns_them() {
     let learn = "actions=learn(table=2,cookie=0x7,delete_learned,eth_src,output:in_port)";
     let mut rig = switch(&[learn, &format!("priority=1,arp,{learn}"), "table=2,actions=drop"]);
@@ -159,6 +185,8 @@ fn learned_flows_go_with_the_last_flow_that_learns_them() {
 fn what_is_shown_is_what_was_written() {
     for line in [
         "actions=learn(table=1)",
+        "tcp actions=fin_timeout(hard_timeout=4),output:2",
+        "actions=learn(table=1,fin_idle_timeout=4,fin_hard_timeout=5,dl_type=0x800,nw_proto=6)",
         "actions=learn(table=9,idle_timeout=4,hard_timeout=8,priority=3,delete_learned,cookie=0x5,limit=6,dl_type=0x806,\
          NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],NXM_OF_IN_PORT[],load:0x3->NXM_NX_REG1[4..7],\
          load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15],output:NXM_NX_REG2[],NXM_NX_REG3[0..1]=0x2),output:2",

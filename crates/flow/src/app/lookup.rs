@@ -2,13 +2,12 @@
 
 use super::{Caches, Ends, Work, low_bits};
 use crate::exec::execute;
-use crate::learn::LearnedFlow;
+use crate::learn::Lesson;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
 use crate::translate::{Learn, Report};
 use bywash_engine::{Context, PortId};
 use bywash_frame::{BATCH, Batch};
-use std::sync::Arc;
 
 impl Caches {
     /// Finds each packet's flow and records which packets have one. Packets whose flow cannot be cached are processed
@@ -190,18 +189,13 @@ impl Caches {
     /// Reports the source addresses and the flows of the packet just translated. Returns `false` if there is no room for
     /// all.
     pub(super) fn tell_learned(&mut self) -> bool {
-        tell(&mut self.ends, &self.translator.learn, &self.translator.flows, Report::Seen)
+        tell(&mut self.ends, &self.translator.learn, &self.translator.lessons, Report::Seen)
     }
 }
 
-/// Reports addresses and flows. Returns `false` if there is no room for all reports.
-pub(super) fn tell(
-    ends: &mut Ends,
-    addresses: &[Learn],
-    flows: &[Arc<LearnedFlow>],
-    report: fn(Learn) -> Report,
-) -> bool {
-    let reports = addresses.iter().map(|learn| report(*learn)).chain(flows.iter().cloned().map(Report::Flow));
+/// Reports addresses and changes of flows. Returns `false` if there is no room for all reports.
+pub(super) fn tell(ends: &mut Ends, addresses: &[Learn], lessons: &[Lesson], report: fn(Learn) -> Report) -> bool {
+    let reports = addresses.iter().map(|learn| report(*learn)).chain(lessons.iter().cloned().map(Report::Lesson));
     let refused = reports.filter_map(|report| ends.learn.push(report).err()).count();
     ends.counters.learn_later.add(refused as u64);
     refused == 0

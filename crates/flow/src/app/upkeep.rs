@@ -3,6 +3,7 @@
 use super::{Caches, HEED, SORT, SWEEP, SWEEP_CHANGED, lookup};
 use crate::dependents::{SEVERAL, SOURCE, Step};
 use crate::key::Key;
+use crate::learn::Lesson;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
 use crate::translate::Report;
@@ -41,7 +42,10 @@ impl Caches {
         // flow is not there or another, remove the megaflow, so that the next packet takes the slow path and is learned
         // from.
         let known = pipeline.knows(&self.translator.learn)
-            && self.translator.flows.iter().all(|flow| pipeline.has_flow(&flow.spec));
+            && self.translator.lessons.iter().all(|lesson| match lesson {
+                Lesson::Flow(flow) => pipeline.has_flow(&flow.spec),
+                Lesson::Ended(..) => true,
+            });
         let unseen = !seen && !known;
         if narrower || unseen {
             self.forget(at);
@@ -136,7 +140,7 @@ impl Caches {
         let report = if cold.told == 0 { Report::Seen } else { Report::Used };
         if tell
             && now.wrapping_sub(cold.told) > self.ticks_per_s
-            && lookup::tell(&mut self.ends, &cold.learn, &cold.flows, report)
+            && lookup::tell(&mut self.ends, &cold.learn, &cold.lessons, report)
         {
             cold.told = now;
         }

@@ -1,8 +1,10 @@
-//! Flows that packets make.
+//! Flows that packets make and change.
 
 use super::{Entry, FlowControl};
 use crate::learn::LearnedFlow;
-use crate::model::{Action, FlowFilter, FlowSpec};
+use crate::model::{Action, FlowFilter, FlowSpec, Timeouts};
+use crate::table::Rule;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Table and cookie, by which learned flows are counted and deleted.
@@ -37,6 +39,23 @@ impl FlowControl {
             }
         };
         self.not_learned += u64::from(!done);
+    }
+
+    /// Shortens the timeouts of a flow, unless it has gone.
+    pub(super) fn shorten(&mut self, rule: &Rule, to: Timeouts) {
+        let Some(Entry { rule: own, .. }) = self.entries.get_mut(&rule.slot) else { return };
+        let (old, spec) = (&own.spec, &rule.spec);
+        if (old.table, old.priority, &old.matches) != (spec.table, spec.priority, &spec.matches) {
+            return;
+        }
+        let shorter = |own: u16, to: u16| if to != 0 && (own == 0 || own > to) { to } else { own };
+        let both = (shorter(old.idle_timeout, to.idle), shorter(old.hard_timeout, to.hard));
+        if both != (old.idle_timeout, old.hard_timeout) {
+            // The workers need not know: timeouts are the control side's.
+            let spec = FlowSpec { idle_timeout: both.0, hard_timeout: both.1, ..old.clone() };
+            *own = Arc::new(Rule { spec, slot: rule.slot });
+            self.timed.insert(rule.slot);
+        }
     }
 
     /// Counts a flow that is added.

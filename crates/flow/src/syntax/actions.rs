@@ -16,7 +16,7 @@ pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_
     mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
     mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, \
     write_actions, clone, push, pop, multipath, bundle, bundle_load, check_pkt_larger, \
-    controller, sample, learn, conjunction, exit";
+    controller, sample, learn, fin_timeout, conjunction, exit";
 
 /// Maximum number of `clone` inside each other.
 const CLONES: usize = 8;
@@ -49,7 +49,13 @@ impl Place {
                 if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_))
                     || matches!(
                         action,
-                        Exit | Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_) | Conjunction { .. }
+                        Exit | Multipath(_)
+                            | Bundle(_)
+                            | Longer(..)
+                            | Sample(_)
+                            | Learn(_)
+                            | FinTimeout(_)
+                            | Conjunction { .. }
                     ) =>
             {
                 Some("not allowed in a group")
@@ -60,7 +66,13 @@ impl Place {
                     || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_))
                     || matches!(
                         action,
-                        Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_) | Conjunction { .. }
+                        Multipath(_)
+                            | Bundle(_)
+                            | Longer(..)
+                            | Sample(_)
+                            | Learn(_)
+                            | FinTimeout(_)
+                            | Conjunction { .. }
                     ) =>
             {
                 Some("not allowed in an action set")
@@ -222,6 +234,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "bundle_load" => links::bundle(want()?, names, true),
         other if other.eq_ignore_ascii_case("controller") => controller(value),
         "conjunction" => conjunction(want()?),
+        "fin_timeout" => learn::fin_timeout(want()?),
         "learn" => learn::learn(value.unwrap_or(name.from(name.str().len())), names),
         "sample" => sample(want()?),
         "check_pkt_larger" => longer(want()?),

@@ -83,6 +83,9 @@ fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
             }
             Action::Move(src, dst) => [Some(src.field), Some(dst.field)],
             Action::Set { field, as_: Spelling::SetField | Spelling::Load, .. } => [Some(*field), None],
+            Action::FinTimeout(_) if lacking(Needs::Proto(6), &spec.matches).is_some() => {
+                return written.wrong("fin_timeout can only be used in a flow that matches tcp or tcp6");
+            }
             Action::Learn(learn) => {
                 let mut sources = learn.parts.iter().filter_map(Part::source);
                 sources.try_for_each(|from| cannot(from.field, tagged))?;

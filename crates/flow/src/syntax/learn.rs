@@ -6,9 +6,9 @@ use super::flow::table;
 use super::matches::lacking;
 use super::text::{SyntaxError, Text};
 use super::value::{self, number, small, subfield};
-use crate::field::{Field, Subfield};
+use crate::field::{Field, Needs, Subfield};
 use crate::learn::{Learn, Part, Source};
-use crate::model::{Action, FlowSpec, Match};
+use crate::model::{Action, FlowSpec, Match, Timeouts};
 
 type Result<T> = std::result::Result<T, SyntaxError>;
 
@@ -23,6 +23,7 @@ pub fn learn(mut text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
         cookie: 0,
         idle_timeout: 0,
         hard_timeout: 0,
+        fin: Timeouts::default(),
         limit: 0,
         delete_learned: false,
         parts: Vec::new(),
@@ -62,8 +63,13 @@ pub fn learn(mut text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
                 continue;
             }
             "send_flow_rem" => return name.wrong("send_flow_rem: there is no controller to tell that a flow has gone"),
-            "fin_idle_timeout" | "fin_hard_timeout" => {
-                return name.wrong(format!("{}: flows do not change their timeouts", name.str()));
+            "fin_idle_timeout" => {
+                learn.fin.idle = small(want()?, 16)?;
+                continue;
+            }
+            "fin_hard_timeout" => {
+                learn.fin.hard = small(want()?, 16)?;
+                continue;
             }
             "result_dst" => return name.wrong("result_dst: the flow is added after the packet has left"),
             "load" => load(want()?, &matches)?,
@@ -75,7 +81,26 @@ pub fn learn(mut text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
         }
         learn.parts.push(part);
     }
+    if learn.fin != Timeouts::default() && lacking(Needs::Proto(6), &matches).is_some() {
+        return text.wrong("fin_idle_timeout and fin_hard_timeout need a learned flow that matches tcp or tcp6");
+    }
     Ok(Action::Learn(learn))
+}
+
+/// Parses `idle_timeout=10,hard_timeout=20` of `fin_timeout`.
+pub fn fin_timeout(mut text: Text<'_>) -> Result<Action> {
+    let (whole, mut timeouts) = (text, Timeouts::default());
+    while let Some((name, value)) = text.next_item()? {
+        match (name.str(), value) {
+            ("idle_timeout", Some(value)) => timeouts.idle = small(value, 16)?,
+            ("hard_timeout", Some(value)) => timeouts.hard = small(value, 16)?,
+            (other, _) => return name.wrong(format!("invalid timeout `{other}`: use idle_timeout= or hard_timeout=")),
+        }
+    }
+    if timeouts == Timeouts::default() {
+        return whole.wrong("fin_timeout needs idle_timeout= or hard_timeout= above 0");
+    }
+    Ok(Action::FinTimeout(timeouts))
 }
 
 /// Refuses a field that packets of the learned flow need not have.

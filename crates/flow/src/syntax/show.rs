@@ -5,7 +5,9 @@ use super::value::{FRAGS, show_flags};
 use crate::field::{Field, Form, Subfield};
 use crate::key::TAGGED;
 use crate::learn::{Learn, Part, Source};
-use crate::model::{Action, Bundle, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, Multipath, OfPort, Spelling};
+use crate::model::{
+    Action, Bundle, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, Multipath, OfPort, Spelling, Timeouts,
+};
 use std::fmt::{self, Display, Formatter, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -219,6 +221,17 @@ impl Display for Action {
             }
             Self::Sample(of) => write!(f, "sample(probability={of})"),
             Self::Conjunction { id, part, parts } => write!(f, "conjunction({id},{part}/{parts})"),
+            Self::FinTimeout(Timeouts { idle, hard }) => {
+                let both = [("idle_timeout", idle), ("hard_timeout", hard)].map(|(name, s)| format!("{name}={s}"));
+                let shown = if *hard == 0 {
+                    &both[..1]
+                } else if *idle == 0 {
+                    &both[1..]
+                } else {
+                    &both[..]
+                };
+                write!(f, "fin_timeout({})", shown.join(","))
+            }
             Self::Learn(learn) => learned(f, learn),
             Self::Push(from) => {
                 f.write_str("push:")?;
@@ -235,7 +248,12 @@ impl Display for Action {
 /// Shows a `learn` action.
 fn learned(f: &mut Formatter<'_>, learn: &Learn) -> fmt::Result {
     write!(f, "learn(table={}", learn.table)?;
-    for (name, timeout) in [("idle_timeout", learn.idle_timeout), ("hard_timeout", learn.hard_timeout)] {
+    for (name, timeout) in [
+        ("idle_timeout", learn.idle_timeout),
+        ("hard_timeout", learn.hard_timeout),
+        ("fin_idle_timeout", learn.fin.idle),
+        ("fin_hard_timeout", learn.fin.hard),
+    ] {
         if timeout != 0 {
             write!(f, ",{name}={timeout}")?;
         }

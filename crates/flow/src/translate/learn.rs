@@ -1,20 +1,30 @@
-//! Flows that a packet makes during its translation.
+//! Changes of the flows that a packet makes during its translation.
 
 use super::{Reason, Trip, tell};
-use crate::learn::{Learn, Part};
+use crate::field::{Field, Needs};
+use crate::learn::{Learn, Lesson, Part};
+use crate::model::Timeouts;
+use crate::table::Rule;
 use bywash_engine::DropReason;
 use std::sync::Arc;
 
-/// Maximum number of flows that a packet makes.
-const FLOWS: usize = 64;
+/// Maximum number of changes that a packet makes.
+const LESSONS: usize = 64;
+/// TCP flags that end a connection: FIN and RST.
+const ENDS: u128 = 1 | 4;
 
 impl Trip<'_, '_> {
-    /// Makes a flow, and records that the result depends on what the flow is made of.
-    pub(super) fn learn(&mut self, learn: &Learn) -> Result<(), Reason> {
-        if self.t.flows.len() >= FLOWS {
-            tell!(self, "dropped: the packet makes more than {FLOWS} flows");
+    fn teach(&mut self, lesson: Lesson) -> Result<(), Reason> {
+        if self.t.lessons.len() >= LESSONS {
+            tell!(self, "dropped: the packet makes more than {LESSONS} changes of flows");
             return Err(DropReason::TooManyResubmits);
         }
+        self.t.lessons.push(lesson);
+        Ok(())
+    }
+
+    /// Makes a flow, and records that the result depends on what the flow is made of.
+    pub(super) fn learn(&mut self, learn: &Learn) -> Result<(), Reason> {
         for from in learn.parts.iter().filter_map(Part::source) {
             self.unwildcard(&from.field.mask(from.mask()));
         }
@@ -22,7 +32,19 @@ impl Trip<'_, '_> {
         self.t.tables[usize::from(learn.table / 64)] |= 1 << (learn.table % 64);
         let learned = learn.flow(&self.now.flow);
         tell!(self, "learns the flow `{}`", crate::syntax::Shown(&learned.spec));
-        self.t.flows.push(Arc::new(learned));
-        Ok(())
+        self.teach(Lesson::Flow(Arc::new(learned)))
+    }
+
+    /// Shortens the timeouts of `rule`, whose action this is, if the packet ends a TCP connection.
+    pub(super) fn fin_timeout(&mut self, rule: &Arc<Rule>, timeouts: Timeouts) -> Result<(), Reason> {
+        if !self.has(Needs::Proto(6)) {
+            return Ok(());
+        }
+        self.unwildcard(&Field::TcpFlags.mask(ENDS));
+        if Field::TcpFlags.get(&self.now.flow) & ENDS == 0 {
+            return Ok(());
+        }
+        tell!(self, "the connection ends");
+        self.teach(Lesson::Ended(rule.clone(), timeouts))
     }
 }

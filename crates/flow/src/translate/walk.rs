@@ -5,15 +5,26 @@ use crate::field::Field;
 use crate::key::{FRAG_ANY, Flow, at, hash_words};
 use crate::model::{Action, GroupKind, OfPort};
 use crate::pipeline::{Group, action_set};
+use crate::table::Rule;
 use bywash_engine::DropReason;
+use std::sync::Arc;
 
 /// Remaining actions of a list.
 #[derive(Clone, Copy)]
 struct Frame<'t> {
     actions: &'t [Action],
+    /// Flow that the list belongs to.
+    rule: Option<&'t Arc<Rule>>,
     table: u8,
     depth: u32,
     end: End<'t>,
+}
+
+impl<'t> Frame<'t> {
+    /// Returns the list of a flow in this table.
+    fn of(rule: &'t Arc<Rule>, table: u8, depth: u32) -> Self {
+        Self { actions: rule.actions(), rule: Some(rule), table, depth, end: End::List }
+    }
 }
 
 /// Step that follows the end of a list.
@@ -29,8 +40,8 @@ enum End<'t> {
 }
 
 impl<'t> Trip<'_, 't> {
-    /// Returns the actions of the flow in this table that matches the packet in its current state.
-    fn find(&mut self, table: u8) -> Option<&'t [Action]> {
+    /// Returns the flow in this table that matches the packet in its current state.
+    fn find(&mut self, table: u8) -> Option<&'t Arc<Rule>> {
         self.t.tables[usize::from(table / 64)] |= 1 << (table % 64);
         let mut unwildcarded = Flow::default();
         let mut flow = self.now.flow;
@@ -48,7 +59,7 @@ impl<'t> Trip<'_, 't> {
                     self.t.rules.push(rule.slot);
                 }
                 tell!(self, "table {table}: {}", crate::syntax::Shown(&rule.spec));
-                Some(rule.actions())
+                Some(rule)
             }
             None => {
                 tell!(self, "table {table}: no match");
@@ -59,11 +70,11 @@ impl<'t> Trip<'_, 't> {
 
     /// Runs the actions of the flow in table 0, and all lists of actions that they lead to; then the action set.
     pub(super) fn run(&mut self) -> Result<(), Reason> {
-        let Some(actions) = self.find(0) else {
+        let Some(rule) = self.find(0) else {
             self.t.reason = Some(DropReason::NoFlow);
             return Ok(());
         };
-        self.walk(actions, true)?;
+        self.walk(rule.actions(), Some(rule), true)?;
         self.run_set()
     }
 
@@ -76,7 +87,7 @@ impl<'t> Trip<'_, 't> {
             match action {
                 Action::DecTtl if !self.dec_ttl_if_ip() => return Ok(()),
                 Action::DecTtl => {}
-                action => self.walk(std::slice::from_ref(action), false)?,
+                action => self.walk(std::slice::from_ref(action), None, false)?,
             }
         }
         Ok(())
@@ -92,11 +103,12 @@ impl<'t> Trip<'_, 't> {
         done
     }
 
-    /// Runs a list of actions, and all lists that it leads to. `sets` is `true` if clones execute their action sets.
-    fn walk(&mut self, actions: &'t [Action], sets: bool) -> Result<(), Reason> {
-        const NONE: Frame<'_> = Frame { actions: &[], table: 0, depth: 0, end: End::List };
+    /// Runs a list of actions, of the flow `rule` if it is one's, and all lists that it leads to. `sets` is `true` if clones
+    /// execute their action sets.
+    fn walk(&mut self, actions: &'t [Action], rule: Option<&'t Arc<Rule>>, sets: bool) -> Result<(), Reason> {
+        const NONE: Frame<'_> = Frame { actions: &[], rule: None, table: 0, depth: 0, end: End::List };
         let mut stack = [NONE; NEST];
-        stack[0] = Frame { actions, ..NONE };
+        stack[0] = Frame { actions, rule, ..NONE };
         let mut top = 1;
         while top > 0 {
             let frame = &mut stack[top - 1];
@@ -126,7 +138,7 @@ impl<'t> Trip<'_, 't> {
                 continue;
             };
             frame.actions = rest;
-            let (table, depth) = (frame.table, frame.depth);
+            let (table, depth, rule) = (frame.table, frame.depth, frame.rule);
             self.depth_of_story = top;
             match action {
                 Action::Resubmit(port, to) => {
@@ -140,16 +152,16 @@ impl<'t> Trip<'_, 't> {
                     let found = self.find(to);
                     Field::InPort.set(&mut self.now.flow, own);
                     let deeper = depth + u32::from(to <= table);
-                    if let Some(actions) = found {
+                    if let Some(found) = found {
                         self.t.resubmits += 1;
-                        self.enter(&mut stack, &mut top, Frame { actions, table: to, depth: deeper, end: End::List })?;
+                        self.enter(&mut stack, &mut top, Frame::of(found, to, deeper))?;
                     }
                 }
                 Action::Goto(to) => {
                     self.limit(depth)?;
-                    if let Some(actions) = self.find(*to) {
+                    if let Some(found) = self.find(*to) {
                         self.t.resubmits += 1;
-                        self.enter(&mut stack, &mut top, Frame { actions, table: *to, depth, end: End::List })?;
+                        self.enter(&mut stack, &mut top, Frame::of(found, *to, depth))?;
                     }
                 }
                 Action::Group(id) => {
@@ -165,7 +177,7 @@ impl<'t> Trip<'_, 't> {
                         self.t.resubmits += 1;
                         self.t.saved.push(self.now);
                         let end = End::Bucket(group, first as u32 + 1);
-                        let frame = Frame { actions: &group.actions[first], table, depth: depth + 1, end };
+                        let frame = Frame { actions: &group.actions[first], rule, table, depth: depth + 1, end };
                         self.enter(&mut stack, &mut top, frame)?;
                     } else {
                         tell!(self, "group {id}: no bucket is live");
@@ -196,7 +208,13 @@ impl<'t> Trip<'_, 't> {
                     let end = End::Clone { stack: (self.bottom as u32, len as u32), set: self.set.extent() };
                     self.t.stack.extend_from_within(self.bottom..);
                     self.bottom = len;
-                    self.enter(&mut stack, &mut top, Frame { actions, table, depth, end })?;
+                    self.enter(&mut stack, &mut top, Frame { actions, rule, table, depth, end })?;
+                }
+                Action::FinTimeout(timeouts) => {
+                    if let Some(rule) = rule {
+                        tell!(self, "{action}");
+                        self.fin_timeout(rule, *timeouts)?;
+                    }
                 }
                 Action::WriteActions(actions) => {
                     tell!(self, "{action}");

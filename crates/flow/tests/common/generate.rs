@@ -385,6 +385,7 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
             5 if words.groups > 0 => format!("group:{}", 1 + r.below(words.groups)),
             6 if r.one_in(5) => link(r),
             6 if words.learns => learn(r, kind),
+            6 if kind.proto == 6 && r.one_in(4) => "fin_timeout(idle_timeout=500,hard_timeout=600)".into(),
             6 if r.one_in(8) => "sample(probability=65535)".into(),
             6 if !words.sets && r.one_in(4) => "exit".into(),
             6 if r.one_in(2) => stack(r),
