@@ -13,6 +13,10 @@ const LINE: usize = size_of::<Line>();
 const RECORD_MAX: usize = 1 << 18;
 /// Maximum time in microseconds for which a paced source catches up after a delay.
 const CATCH_UP_US: u64 = 10_000;
+/// Bytes that a frame occupies on the wire besides its own: FCS, preamble, start delimiter and the gap between frames
+/// (IEEE 802.3); and the length to which shorter frames are padded.
+const OVERHEAD: u32 = 24;
+const SHORTEST: u32 = 60;
 
 /// Error of loading packets for replay.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +63,13 @@ pub enum Pace {
     Full,
     /// At this average rate in packets per second.
     PacketsPerSecond(u64),
+    /// At this average rate in bits per second on the wire, see [`wire_bits`].
+    BitsPerSecond(u64),
+}
+
+/// Returns the bits that a frame of `len` bytes, without FCS, occupies on the wire of an Ethernet.
+pub fn wire_bits(len: u32) -> u64 {
+    8 * u64::from(len.max(SHORTEST) + OVERHEAD)
 }
 
 /// Packets laid out one after another in one block of memory, each at the start of a cache line, so that replaying them
@@ -87,32 +98,42 @@ pub struct PcapSource {
     cut: usize,
 }
 
+/// Budget of a paced source, in packets or in bits on the wire.
 #[derive(Clone, Copy)]
 struct Pacer {
+    /// Packets or bits per second.
     rate: u64,
+    /// Cost of a packet by its length.
+    cost: fn(u32) -> u64,
+    /// Highest cost of a packet.
+    highest: u64,
     /// Time of the last call in TSC ticks. `None` before the first call, so that time before it earns no credit.
     last: Option<u64>,
-    /// Credit, in packets times TSC ticks per second.
+    /// Credit, in packets or bits, times TSC ticks per second.
     credit: u128,
     hz: u64,
 }
 
 impl Pacer {
-    fn new(rate: u64) -> Self {
-        Self { rate, last: None, credit: 0, hz: clock::tsc_hz() }
+    fn new(rate: u64, cost: fn(u32) -> u64, longest: u32) -> Self {
+        Self { rate, cost, highest: cost(longest), last: None, credit: 0, hz: clock::tsc_hz() }
     }
 
-    /// Returns the number of packets that may be sent now.
-    fn due(&mut self, now: u64) -> usize {
+    /// Returns how many of the packets with the lengths `lens` may be sent now.
+    fn due<'a>(&mut self, now: u64, lens: impl Iterator<Item = &'a u32>) -> usize {
         let since = self.last.replace(now).unwrap_or(now);
         let ticks = now.wrapping_sub(since).min(clock::us_to_ticks(CATCH_UP_US));
-        let most = u128::from(self.hz) * (BATCH as u128 + u128::from(self.rate) * u128::from(CATCH_UP_US) / 1_000_000);
+        let batch = u128::from(self.highest) * BATCH as u128;
+        let most = u128::from(self.hz) * (batch + u128::from(self.rate) * u128::from(CATCH_UP_US) / 1_000_000);
         self.credit = (self.credit + u128::from(ticks) * u128::from(self.rate)).min(most);
-        (self.credit / u128::from(self.hz)) as usize
+        let mut left = (self.credit / u128::from(self.hz)) as u64;
+        let affordable = |len: &u32| left.checked_sub((self.cost)(*len)).inspect(|rest| left = *rest);
+        lens.map_while(affordable).count()
     }
 
-    fn spend(&mut self, n: usize) {
-        self.credit -= u128::from(self.hz) * n as u128;
+    fn spend(&mut self, lens: &[u32]) {
+        let cost: u64 = lens.iter().map(|len| (self.cost)(*len)).sum();
+        self.credit -= u128::from(self.hz) * u128::from(cost);
     }
 }
 
@@ -150,9 +171,11 @@ impl PcapSource {
 
     /// Returns the source with this pace.
     pub fn paced(self, pace: Pace) -> Self {
+        let longest = self.lens.iter().copied().max().unwrap_or(0);
         let pace = match pace {
             Pace::Full => None,
-            Pace::PacketsPerSecond(rate) => Some(Pacer::new(rate)),
+            Pace::PacketsPerSecond(rate) => Some(Pacer::new(rate, |_| 1, longest)),
+            Pace::BitsPerSecond(rate) => Some(Pacer::new(rate, wire_bits, longest)),
         };
         Self { pace, ..self }
     }
@@ -200,14 +223,18 @@ impl PcapSource {
         if self.longest > max {
             self.leave_out_oversize(max);
         }
-        let mut want = out.room();
-        if let Some(pace) = &mut self.pace {
-            want = want.min(pace.due(clock::tsc()));
+        if self.is_empty() {
+            return (0, 0);
         }
+        let mut want = out.room();
         if !self.repeat {
             want = want.min(self.len() - self.next);
         }
-        if want == 0 || self.is_empty() {
+        if let Some(pace) = &mut self.pace {
+            let next = self.lens[self.next..].iter().chain(self.lens.iter().cycle());
+            want = pace.due(clock::tsc(), next.take(want));
+        }
+        if want == 0 {
             return (0, 0);
         }
         let before = out.len();
@@ -229,14 +256,13 @@ impl PcapSource {
             }
             let frames = &mut out.as_mut_slice()[fresh..][..run.len()];
             bytes += self.copy(bufs.arena(), run.clone(), frames);
+            if let Some(pace) = &mut self.pace {
+                pace.spend(&self.lens[run.clone()]);
+            }
             fresh += run.len();
             self.next = run.end;
         }
-        let n = fresh - before;
-        if let Some(pace) = &mut self.pace {
-            pace.spend(n);
-        }
-        (n, bytes)
+        (fresh - before, bytes)
     }
 
     /// Copies a run of packets into as many fresh frames; returns the number of bytes.
@@ -398,20 +424,36 @@ mod tests {
     #[test]
     fn a_pacer_keeps_its_rate_on_average_and_catches_up_within_limits() {
         let (hz, start) = (2_500_000_000, 77);
-        for rate in [1, 999, 1_000_000, 14_880_952] {
-            let mut pacer = Pacer { rate, last: None, credit: 0, hz };
-            assert_eq!(pacer.due(start), 0, "nothing is earned before the first call");
-            let (mut sent, mut now) = (0u64, start);
-            for i in 0..200_000u64 {
-                now += 500 + i * 7919 % 20_000;
-                let n = pacer.due(now).min(BATCH);
-                pacer.spend(n);
-                sent += n as u64;
+        let lens: Vec<u32> = (0..BATCH as u32).map(|n| 40 + n * 23).collect();
+        let per_packet: (fn(u32) -> u64, _) = (|_| 1, [1, 999, 1_000_000, 14_880_952]);
+        let per_bit: (fn(u32) -> u64, _) = (wire_bits, [1_000, 1_000_000, 1_000_000_000, 100_000_000_000]);
+        for (cost, rates) in [per_packet, per_bit] {
+            let highest = cost(lens[BATCH - 1]);
+            let units = |n: usize| lens[..n].iter().map(|len| cost(*len)).sum::<u64>();
+            for rate in rates {
+                let mut pacer = Pacer { rate, cost, highest, last: None, credit: 0, hz };
+                assert_eq!(pacer.due(start, lens.iter()), 0, "nothing is earned before the first call");
+                let (mut sent, mut now) = (0, start);
+                for i in 0..200_000u64 {
+                    // A batch of these lengths at 100 Gbit/s takes 4 µs, 10,000 ticks.
+                    now += 500 + i * 7919 % 15_000;
+                    let n = pacer.due(now, lens.iter());
+                    pacer.spend(&lens[..n]);
+                    sent += units(n);
+                }
+                let want = (u128::from(now - start) * u128::from(rate) / u128::from(hz)) as u64;
+                let slack = 2 * BATCH as u64 * highest;
+                assert!(sent <= want && sent + slack >= want, "{sent} of {want} at {rate}");
+                let late = pacer.due(now + 100 * hz, lens.iter().cycle().take(10_000_000));
+                let most = rate / 50 + BATCH as u64 * highest;
+                assert!(units(BATCH) * (late / BATCH) as u64 <= most, "{late} at once at {rate}");
             }
-            let want = (u128::from(now - start) * u128::from(rate) / u128::from(hz)) as u64;
-            assert!(sent <= want && sent + 2 * BATCH as u64 >= want, "{sent} of {want} at {rate}");
-            let late = pacer.due(now + 100 * hz);
-            assert!(late as u64 <= BATCH as u64 + rate / 50, "{late} at once at {rate}");
         }
+    }
+
+    /// 10 Gbit/s are 14.88 million frames of 64 bytes with FCS per second, or 812,743 of 1,518 bytes (RFC 2544).
+    #[test]
+    fn a_frame_takes_its_overhead_on_the_wire() {
+        assert_eq!([14, 60, 1514].map(|len| 10_000_000_000 / wire_bits(len)), [14_880_952, 14_880_952, 812_743]);
     }
 }
