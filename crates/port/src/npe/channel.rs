@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Descriptor that the device writes into the metadata of each packet's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Address of the channel's next packet, as an offset in the arena. `None` if not known yet.
+    /// Address of the channel's next packet, as an offset in the arena, so that a thread can follow its packets. `None`
+    /// if not known yet: no cell is free, or the cell depends on the packet's length (`typewriter`).
     pub next: Option<u64>,
     /// Length of the packet in bytes.
     pub len: u32,

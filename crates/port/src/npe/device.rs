@@ -58,9 +58,11 @@ pub(super) struct Lane {
     pub left: Arc<Mutex<Left>>,
     /// Set once the channel is dropped: no packets are dispatched to it any more.
     pub gone: bool,
+    /// Cell of the channel's next packet, which the descriptor of the last one names.
+    pub next: Option<Frame>,
 }
 
-/// Cells allocated for the next packets.
+/// Cells allocated from a pool, in order of their addresses within a block.
 struct Hand {
     bufs: Buffers,
     cells: VecDeque<Frame>,
@@ -68,25 +70,33 @@ struct Hand {
 
 impl Hand {
     fn new(pools: &Arc<PoolSet>, own: usize) -> Self {
-        Self { bufs: Buffers::attach(pools, own), cells: VecDeque::with_capacity(2 * BATCH) }
+        Self { bufs: Buffers::attach(pools, own), cells: VecDeque::with_capacity(BATCH) }
     }
 
-    /// Returns the next cell and the address of the cell after it. In a packed arena, returns a cell for `len` bytes;
-    /// the address of the next one is not known then.
+    /// Returns the cell after the last one returned. `None` if no cell is free, and in a packed arena, where a cell is
+    /// known only once its packet's length is.
     #[inline]
-    fn take(&mut self, len: usize) -> Option<(Frame, Option<u64>)> {
+    fn next(&mut self) -> Option<Frame> {
         if self.bufs.packed() {
-            let mut one = Batch::new();
-            self.bufs.alloc_for(&mut one, &[len as u32]);
-            return one.pop().map(|cell| (cell, None));
+            return None;
         }
-        if self.cells.len() < 2 {
+        if self.cells.is_empty() {
             let mut batch = Batch::new();
             self.bufs.alloc(&mut batch, BATCH);
             self.cells.extend(batch.drain());
         }
-        let cell = self.cells.pop_front()?;
-        Some((cell, self.cells.front().map(Frame::addr)))
+        self.cells.pop_front()
+    }
+
+    /// Returns a cell for a packet of `len` bytes: `reserved`, if there is one.
+    #[inline]
+    fn take(&mut self, reserved: Option<Frame>, len: usize) -> Option<Frame> {
+        if self.bufs.packed() {
+            let mut one = Batch::new();
+            self.bufs.alloc_for(&mut one, &[len as u32]);
+            return one.pop();
+        }
+        reserved.or_else(|| self.next())
     }
 }
 
@@ -138,6 +148,14 @@ impl Device {
         Self { hands: vec![], engine: Some(engine), ..Self::new(config, ports, pools, lanes) }
     }
 
+    /// Reserves the cells of the channels' first packets, in order of the channels.
+    pub(super) fn reserve(&mut self) {
+        let hands = self.hands.len();
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            lane.next = self.hands[at % hands].next();
+        }
+    }
+
     /// Returns the counters.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
@@ -176,7 +194,6 @@ impl Device {
     /// Copies the packets received by `port` to the cells of their threads, which a hardware device does by DMA.
     fn dispatch(&mut self, port: usize) {
         let hands = self.hands.len();
-        let own = hands == self.lanes.len();
         for from in self.received.as_slice() {
             let lane = match self.config.dispatch {
                 Dispatch::RoundRobin => {
@@ -186,20 +203,21 @@ impl Device {
                 }
                 Dispatch::ByPort => port % self.lanes.len(),
             };
-            let Lane { inbox, gone, .. } = &mut self.lanes[lane];
+            let Lane { inbox, gone, next, .. } = &mut self.lanes[lane];
             if *gone || inbox.is_full() {
                 self.counters.channel_full.add(1);
                 continue;
             }
-            let Some((mut cell, next)) = self.hands[lane % hands].take(from.len()) else {
+            let hand = &mut self.hands[lane % hands];
+            let Some(mut cell) = hand.take(next.take(), from.len()) else {
                 self.counters.no_buffer.add(1);
                 continue;
             };
             let arena = self.staging.arena();
             let fits = arena.write(&mut cell, arena.data(from));
             debug_assert!(fits, "both are cells of one arena");
-            // In a shared pool, the next cell may go to another thread's packet.
-            let next = next.filter(|_| own);
+            *next = hand.next();
+            let next = next.as_ref().map(Frame::addr);
             Descriptor { next, len: from.len() as u32, port: port as u16 }.put(arena.meta_mut(&mut cell));
             let pushed = inbox.push(cell);
             debug_assert!(pushed.is_ok());
@@ -250,6 +268,7 @@ impl Device {
     /// Returns the number of frames held by the device and its ports, without those queued in channels.
     pub fn held(&self) -> usize {
         let hands: usize = self.hands.iter().map(|h| h.cells.len()).sum();
+        let hands = hands + self.lanes.iter().filter(|lane| lane.next.is_some()).count();
         let ports: usize = self.ports.iter().map(|p| p.held()).sum();
         #[cfg(feature = "rtl")]
         let hands = hands + self.engine.as_ref().map_or(0, |e| e.held());
@@ -276,6 +295,8 @@ impl Device {
             }
         }
         self.free_dropped();
+        let next = self.lanes.iter_mut().filter_map(|lane| lane.next.take());
+        next.for_each(|cell| self.staging.free_one(cell));
         for hand in &mut self.hands {
             hand.cells.drain(..).for_each(|cell| self.staging.free_one(cell));
         }

@@ -50,12 +50,14 @@ pub const CHANNELS: RangeInclusive<usize> = 1..=16;
 const STAGING: usize = 2048;
 
 /// Rule that selects the channel of a received packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
 pub enum Dispatch {
-    /// Next channel in turn, packet by packet.
+    /// Next channel in turn, packet by packet
     #[default]
     RoundRobin,
-    /// Channel with the index of the ingress port, modulo the number of channels.
+    /// Channel with the index of the ingress port, modulo the number of channels
     ByPort,
 }
 
@@ -205,7 +207,13 @@ pub fn create(
         let (to_thread, from_device) = RingBuffer::new(config.depth);
         let (to_device, from_thread) = RingBuffer::new(config.depth);
         let left = Arc::new(Mutex::default());
-        lanes.push(Lane { inbox: to_thread, outbox: Some(from_thread), left: Arc::clone(&left), gone: false });
+        lanes.push(Lane {
+            inbox: to_thread,
+            outbox: Some(from_thread),
+            left: Arc::clone(&left),
+            gone: false,
+            next: None,
+        });
         ends.push(Channel::new(pools.clone(), from_device, to_device, left));
     }
     #[cfg(feature = "rtl")]
@@ -215,5 +223,7 @@ pub fn create(
         let engine = started.map_err(|e| Error::Engine { program, why: e.to_string() })?;
         return Ok((Device::with_engine(config, ports, pools, lanes, engine), ends));
     }
-    Ok((Device::new(config, ports, pools, lanes), ends))
+    let mut device = Device::new(config, ports, pools, lanes);
+    device.reserve();
+    Ok((device, ends))
 }
