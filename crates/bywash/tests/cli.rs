@@ -241,7 +241,23 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
         let source = row["dtlb_source"].as_str().unwrap();
         assert!(source == "modelled" || measured && source == "measured", "{row:#}");
         assert!(source == "measured" || row["llc_misses_per_packet"].is_null(), "{row:#}");
+        // The device takes and sends no more than the line carries; it catches up 10 ms.
+        let [offered, received, carried] =
+            ["offered_mpps", "received_mpps", "mpps"].map(|rate| row[rate].as_f64().unwrap());
+        assert!((offered - 10_000.0 / 704.0).abs() < 0.01, "64 bytes take 88 on the wire: {row:#}");
+        assert!(received < 1.1 * offered && carried < 1.1 * offered, "{row:#}");
+        let chained = if row["kind"] == "typewriter" { 0.0 } else { 1.0 };
+        assert!((row["chained"].as_f64().unwrap() - chained).abs() < 0.01 && row["crowded"] == false, "{row:#}");
     }
+    let slow = ["--kinds", "tabm", "--order", "fifo", "--rate", "0.01", "--dispatch", "round-robin,by-port"];
+    let small = ["--threads", "2", "--sizes", "1500", "--frames", "8192", "--rounds", "1", "--milliseconds", "300"];
+    let text = output(&[&["bench", "tabm"][..], &slow, &small].concat());
+    assert!(text.contains("0.01 Gbit/s offered") && text.contains("carried"), "{text}");
+    let rows: Vec<Vec<&str>> =
+        text.lines().filter(|line| line.starts_with("      2")).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows.iter().map(|row| row[3]).collect::<Vec<_>>(), ["round-robin", "by-port"], "{text}");
+    // At most 820 packets of 1,524 bytes on the wire a second.
+    assert!(rows.iter().all(|row| row[5] == "0.00" && ["0.00", "0.01"].contains(&row[7])), "{text}");
     assert!(memory["rows"].as_array().unwrap().iter().all(|row| row["source"] == "modelled"));
     assert!(memory["deviation"]["mean_absolute_error"].as_f64().is_some_and(|error| error > 0.0), "{memory:#}");
     let parameters = bench(&["bench", "memory", "--parameters", "--json"]);
