@@ -26,7 +26,7 @@ HAS_DPDK := pkg-config --exists libdpdk 2>/dev/null
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo check test test-build test-e2e test-others test-doc test-dpdk differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install deb test-deb uninstall clean help
+.PHONY: build demo check test test-build test-e2e test-others test-doc test-dpdk differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install c-library install-c-library deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash), and collect the sources for `bywash new app`
@@ -185,6 +185,15 @@ install: ## install program, man page, completions and sources (DESTDIR, PREFIX)
 	rm -rf $(DESTDIR)$(PREFIX)/share/bywash/src
 	cp -R $(SOURCES) $(DESTDIR)$(PREFIX)/share/bywash/src
 
+c-library: ## build the C library of the dispatching device (docs/guide.md, target/release/libbywash_npe.*)
+	@tools/setup.sh build
+	$(CARGO) build --release --locked -p bywash-npe-c
+
+install-c-library: ## install it with its header (DESTDIR, PREFIX); run `make c-library` first
+	@test -e $(TARGET)/release/libbywash_npe.a || { echo "no library: run 'make c-library' first, as yourself" >&2; exit 1; }
+	install -D -m 644 crates/npe-c/include/bywash_npe.h $(DESTDIR)$(PREFIX)/include/bywash_npe.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET)/release/libbywash_npe.a $(TARGET)/release/libbywash_npe.so
+
 deb: build ## build a Debian package in this directory
 	contrib/debian/build $(BYWASH) .
 
@@ -197,9 +206,11 @@ uninstall: ## remove the installed files
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/bywash $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_bywash
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/bywash.fish
 	rm -rf $(DESTDIR)$(PREFIX)/share/bywash/src
+	rm -f $(DESTDIR)$(PREFIX)/include/bywash_npe.h $(DESTDIR)$(PREFIX)/lib/libbywash_npe.a
+	rm -f $(DESTDIR)$(PREFIX)/lib/libbywash_npe.so
 
 clean: ## remove build and benchmark outputs
 	rm -rf $(TARGET) out
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
