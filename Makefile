@@ -68,7 +68,8 @@ E2E_THREADS ?= 6
 test-e2e: test-build
 	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) --test e2e -- $(TEST_FLAGS) --test-threads $(E2E_THREADS)
 
-# All programs but e2e and npe_rtl, which rtl-quick runs: cargo has no option to leave one out.
+# All programs but e2e and those on the simulated engine, which rtl-quick and rtl run: cargo has no option to leave one
+# out.
 OTHERS := --lib --bins --test '[!en]*' --test 'e[!2]*' --test 'n[!p]*' --test npe
 test-others: test-build
 	$(RUN_AS_ROOT) $(CARGO) test $(TESTED) $(OTHERS) -- $(TEST_FLAGS)
@@ -100,20 +101,22 @@ bpf: ## rebuild the XDP objects from their C sources (needs clang 14)
 bpf-check: ## check that the committed XDP objects match their sources (needs the compiler they were built with)
 	@$(MAKE) --no-print-directory -C xdp check
 
-# Tests of the host driver on the simulated engine, with blocks of 64 cells.
-RTL_TEST = BYWASH_RTL_ENGINE=$(CURDIR)/rtl/build/cosim64$(1)/cosim $(CARGO) test $(TESTED) --test npe_rtl \
-	-- $(TEST_FLAGS)
+# Tests on the simulated engine $(1): of the host driver (npe_rtl), with blocks of 64 cells; of the program (npe_bench),
+# with blocks of 1,024.
+RTL_TEST = BYWASH_RTL_ENGINE=$(CURDIR)/rtl/build/$(1)/cosim $(CARGO) test $(TESTED) --test $(2) -- $(TEST_FLAGS)
 rtl-quick: ## check the hardware engine: lint, benches, the host driver on the simulation (docs/rtl.md)
-	@if command -v verilator >/dev/null; then $(MAKE) --no-print-directory -j2 -C rtl quick && $(call RTL_TEST,); \
+	@if command -v verilator >/dev/null; then \
+		$(MAKE) --no-print-directory -j2 -C rtl quick && $(call RTL_TEST,cosim64,npe_rtl); \
 	else echo "SKIP: no verilator: the hardware engine is not tested"; fi
 
-rtl: ## all checks of the hardware engine: long random traffic, proofs, mutations
+rtl: ## all checks of the hardware engine but place and route: long random traffic, proofs, mutations, synthesis
 	@tools/setup.sh rtl
 	@$(MAKE) --no-print-directory -j2 -C rtl all build/cosim64/cosim build/cosim64sdb/cosim build/cosim1024/cosim
-	$(call RTL_TEST,)
-	BYWASH_RTL_POOL=sdb $(call RTL_TEST,sdb)
+	$(call RTL_TEST,cosim64,npe_rtl)
+	BYWASH_RTL_POOL=sdb $(call RTL_TEST,cosim64sdb,npe_rtl)
+	$(call RTL_TEST,cosim1024,npe_bench)
 
-rtl-synth: ## synthesize the hardware engine: chip area and clock (tens of minutes)
+rtl-synth: ## place and route the hardware engine, and its modules alone: chip area and clock (about an hour)
 	@tools/setup.sh rtl
 	@$(MAKE) --no-print-directory -C rtl synth
 

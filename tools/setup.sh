@@ -45,7 +45,11 @@ vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qem
 bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev pkg-config:pkg-config
     /usr/include/dpdk/rte_mempool.h:libdpdk-dev ovs-vsctl:openvswitch-switch
     /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk) ;;
-rtl) wanted=("${build[@]}" python3:python3 verilator:verilator yosys:yosys berkeley-abc:berkeley-abc) ;;
+rtl)
+    wanted=("${build[@]}" python3:python3 verilator:verilator yosys:yosys berkeley-abc:berkeley-abc)
+    # Debian's python3 has no ensurepip, so that `python3 -m venv` fails; there is no command to look for.
+    python3 -c 'import ensurepip' 2>/dev/null || wanted+=(python3-venv:python3-venv)
+    ;;
 bpf) wanted=("${bpf[@]}") ;;
 esac
 

