@@ -1,5 +1,5 @@
-// Forwards the packets of a capture file as in the TABM paper: a device with a channel for each thread, and threads that
-// are bound to CPUs, poll, and send each packet back by the port that it came from.
+// Forwards the packets of a capture file as in the TABM paper: a device with a channel for each thread, and threads
+// that are bound to CPUs, poll, and send each packet back by the port that it came from.
 //
 //     cc -O2 -o forward forward.c -lbywash_npe -lpthread
 //     ./forward in.pcap out.pcap PACKETS [THREADS]

@@ -141,8 +141,8 @@ int add_tap_port(struct net_device *device,
                  const char *name);
 
 /**
- * Returns the next packet of a channel, or NULL if there is none now. It is the program's until it is sent or released,
- * by the same thread.
+ * Returns the next packet of a channel, or NULL if there is none now. It is the program's until the same thread sends
+ * or releases it.
  *
  * `device` is from create_net_device() and has not been destroyed. A channel is used by one thread.
  */
@@ -151,8 +151,8 @@ struct net_pkt *recv_pkt(const struct net_device *device,
 
 /**
  * Hands a packet back to the device, to send its first `pkt_len` bytes by port `outport`. Returns 0, and the packet is
- * the device's; or -EAGAIN if the device is behind: call again; or -EMSGSIZE if a cell has no room for `pkt_len` bytes;
- * or -EINVAL if the program does not have this packet. The device drops and counts packets for unknown ports.
+ * the device's; or -EAGAIN if the device is behind: call again; or -EMSGSIZE if a cell has no room for `pkt_len`
+ * bytes; or -EINVAL if the program does not have this packet. The device drops and counts packets for unknown ports.
  *
  * `pkt` is NULL, or from recv_pkt() on this thread, and its device has not been destroyed.
  */

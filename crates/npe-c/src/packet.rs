@@ -52,8 +52,8 @@ impl Started {
     }
 }
 
-/// Returns the next packet of a channel, or NULL if there is none now. It is the program's until it is sent or released,
-/// by the same thread.
+/// Returns the next packet of a channel, or NULL if there is none now. It is the program's until the same thread sends
+/// or releases it.
 ///
 /// # Safety
 /// `device` is from create_net_device() and has not been destroyed. A channel is used by one thread.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn recv_pkt(device: *const NetDevice, channel: u32) -> *mu
         port: told.port,
         channel: channel as u16,
     };
-    // SAFETY: the metadata of a cell is aligned, large enough (see `AT`), and this thread's as long as it has the frame.
+    // SAFETY: the metadata of a cell is aligned, large enough (see `AT`), and this thread's while it has the frame.
     unsafe { packet.write(about) };
     let held = &started.held[arena.cell_of(frame.addr()) as usize];
     // SAFETY: see `Started::of`.
@@ -87,8 +87,8 @@ pub unsafe extern "C" fn recv_pkt(device: *const NetDevice, channel: u32) -> *mu
 }
 
 /// Hands a packet back to the device, to send its first `pkt_len` bytes by port `outport`. Returns 0, and the packet is
-/// the device's; or -EAGAIN if the device is behind: call again; or -EMSGSIZE if a cell has no room for `pkt_len` bytes;
-/// or -EINVAL if the program does not have this packet. The device drops and counts packets for unknown ports.
+/// the device's; or -EAGAIN if the device is behind: call again; or -EMSGSIZE if a cell has no room for `pkt_len`
+/// bytes; or -EINVAL if the program does not have this packet. The device drops and counts packets for unknown ports.
 ///
 /// # Safety
 /// `pkt` is NULL, or from recv_pkt() on this thread, and its device has not been destroyed.
