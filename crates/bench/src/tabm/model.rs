@@ -17,8 +17,8 @@ pub struct Modelled {
     pub chained: f64,
 }
 
-/// Counts the dTLB misses of threads, each with its own TLB, which sees the pages of the cells that the thread forwards,
-/// in one pass through the pools after another for warm-up. (The pools' own memory is only a few pages.)
+/// Counts the dTLB misses of threads, each with its own TLB, which sees the pages of the cells that the thread
+/// forwards, in one pass through the pools after another for warm-up. (The pools' own memory is only a few pages.)
 pub fn pages(args: &TabmArgs, case: Case, of: &Processor) -> anyhow::Result<Modelled> {
     let Setup { pools, mut device, mut channels, .. } = path::open(args, case, None)?;
     // Model the requested page size even if this machine cannot provide it: the policy's addresses matter.
@@ -88,8 +88,8 @@ mod tests {
         model(131_072, RoundRobin, order, kind, threads).walks
     }
 
-    /// In order, 131,072 cells of 2 KiB are 65,536 pages, which no TLB has. Of two cells in a page, one thread finds the
-    /// second one's translation; of two threads each has one of the two, unless the block is its own.
+    /// In order, 131,072 cells of 2 KiB are 65,536 pages, which no TLB has. Of two cells in a page, one thread finds
+    /// the second one's translation; of two threads each has one of the two, unless the block is its own.
     #[test]
     fn known_answers_of_the_model() {
         let cases = [
