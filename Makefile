@@ -193,7 +193,7 @@ c-library: ## build the C library of the dispatching device (docs/guide.md, targ
 	$(CARGO) build --release --locked -p bywash-npe-c
 
 install-c-library: ## install it with its header (DESTDIR, PREFIX); run `make c-library` first
-	@test -e $(TARGET)/release/libbywash_npe.a || { echo "no library: run 'make c-library' first, as yourself" >&2; exit 1; }
+	@test -e $(TARGET)/release/libbywash_npe.a || { echo "run 'make c-library' first, as yourself" >&2; exit 1; }
 	install -D -m 644 crates/npe-c/include/bywash_npe.h $(DESTDIR)$(PREFIX)/include/bywash_npe.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET)/release/libbywash_npe.a $(TARGET)/release/libbywash_npe.so
 

@@ -36,8 +36,8 @@ def wrapped(name, parameters):
     """Returns the text of a module `alone` that has `name` between registers."""
     ports = BUILD / f"{name}.ports.json"
     chparam = " ".join(f"-set {k} {v}" for k, v in parameters.items())
-    yosys(f"read_verilog -sv {FILES}; chparam {chparam} npe_{name}; hierarchy -top npe_{name}; proc; write_json {ports}",
-          BUILD / f"{name}.ports.log")
+    script = f"read_verilog -sv {FILES}; chparam {chparam} npe_{name}; hierarchy -top npe_{name}; proc"
+    yosys(f"{script}; write_json {ports}", BUILD / f"{name}.ports.log")
     found = next(m for m in json.loads(ports.read_text())["modules"].values() if "top" in m["attributes"])["ports"]
     width = {port: len(about["bits"]) for port, about in found.items() if port != "clk"}
     sides = {side: [port for port in width if found[port]["direction"] == side] for side in ("input", "output")}
@@ -54,7 +54,8 @@ def wrapped(name, parameters):
 def row(name, parameters, width):
     source, netlist = BUILD / f"{name}-{width}.sv", BUILD / f"{name}-{width}.json"
     source.write_text(wrapped(name, parameters))
-    yosys(f"read_verilog -sv {FILES} {source}; synth_ecp5 -top alone -json {netlist}; stat", BUILD / f"{name}-{width}.log")
+    script = f"read_verilog -sv {FILES} {source}; synth_ecp5 -top alone -json {netlist}; stat"
+    yosys(script, BUILD / f"{name}-{width}.log")
     placed, mhz = route(netlist)
     return f"| `npe_{name}` | {placed} | {mhz} |"
 

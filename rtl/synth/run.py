@@ -3,6 +3,7 @@
 clock by nextpnr-ecp5, of the largest ECP5 in its fastest grade. Prints a table. The reports are in build/synth.
 
 usage: run.py [--route] [THREADS-WIDTH...]      1-64 2-64 4-64 8-64 16-64; as many at a time as there are CPUs
+       run.py --latches                         only looks for latches, with each number of threads and width
 """
 
 import concurrent.futures
@@ -81,8 +82,17 @@ def row(routed, threads, width):
     return f"| {threads} | {width} | {luts} | {ffs} | {bits} | {luts4} | {ffs4} | {rams} | {placed} | {mhz} |"
 
 
+def latches():
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        configs = [(t, w) for t in (1, 2, 4, 8, 16) for w in (64, 128, 256, 512)]
+        for config, _ in zip(configs, pool.map(lambda config: no_latches(*config), configs)):
+            print("no latches: T = {}, {} bit".format(*config), flush=True)
+
+
 def main():
     BUILD.mkdir(parents=True, exist_ok=True)
+    if "--latches" in sys.argv:
+        return latches()
     wanted = [a for a in sys.argv[1:] if a[0].isdigit()] or [f"{t}-64" for t in (1, 2, 4, 8, 16)]
     configs = [tuple(map(int, config.split("-"))) for config in wanted]
     print("| T | bits | 6-LUTs | flip-flops | memory bits | ECP5 LUT4 | flip-flops | block RAMs | LUTs placed | MHz |")
