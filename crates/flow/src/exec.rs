@@ -69,36 +69,33 @@ pub(crate) fn execute(
     members: &mut [u8],
     to: &mut [PortId; BATCH],
 ) {
-    let (mut ops, mut members) = (ops, members);
     for m in members.iter() {
         to[usize::from(*m)] = drop_as(reason.unwrap_or(DropReason::FlowDrop));
     }
-    while let Some((Op::Longer { than, ops: n }, rest)) = ops.split_first() {
-        let (of_longer, of_others) = rest.split_at(usize::from(*n).min(rest.len()));
-        let longer = partition(members, |m| frames[usize::from(m)].len() > *than as usize);
-        let (longer, others) = members.split_at_mut(longer);
-        run(cx, pipeline, from, of_longer, frames, layouts, longer, to);
-        (ops, members) = (of_others, others);
+    if !matches!(ops.first(), Some(Op::Longer { .. })) {
+        return run(cx, pipeline, from, ops, frames, layouts, members, to);
     }
-    run(cx, pipeline, from, ops, frames, layouts, members, to);
+    // Neighbours with the same ops together, so that all leave in the order they came.
+    let mut rest = members;
+    while let Some(first) = rest.first() {
+        let range = of_length(ops, frames[usize::from(*first)].len());
+        let n = rest.iter().take_while(|m| std::ptr::eq(of_length(ops, frames[usize::from(**m)].len()), range)).count();
+        let (these, others) = rest.split_at_mut(n);
+        run(cx, pipeline, from, range, frames, layouts, these, to);
+        rest = others;
+    }
 }
 
-/// Moves the members for which `first` is `true` in front of the others, both in the order that they have. Returns their
-/// number.
-fn partition(members: &mut [u8], first: impl Fn(u8) -> bool) -> usize {
-    let (mut others, mut n, mut after) = ([0; BATCH], 0, 0);
-    for at in 0..members.len().min(BATCH) {
-        let member = members[at];
-        if first(member) {
-            members[n] = member;
-            n += 1;
-        } else {
-            others[after] = member;
-            after += 1;
+/// Returns the ops of a megaflow for packets of `len` bytes.
+fn of_length(mut ops: &[Op], len: usize) -> &[Op] {
+    while let Some((Op::Longer { than, ops: n }, rest)) = ops.split_first() {
+        let (of_longer, of_others) = rest.split_at(usize::from(*n).min(rest.len()));
+        if len > *than as usize {
+            return of_longer;
         }
+        ops = of_others;
     }
-    members[n..n + after].copy_from_slice(&others[..after]);
-    n
+    ops
 }
 
 /// Runs `ops`, none of which is [`Op::Longer`].

@@ -98,3 +98,20 @@ fn lengths_are_bounded() {
     let mut rig = switch(&[&format!("actions={}output:2", ask(63))]);
     assert_eq!(sent(&mut rig, &[60, 101, 164], 0), [(2, 60), (2, 101), (2, 164)]);
 }
+
+/// Copies of packets of both ranges leave a port in the order they came.
+#[test]
+fn order_is_kept_between_lengths() {
+    let mut rig = switch(&[
+        "actions=check_pkt_larger(100)->reg0[0],resubmit(,1)",
+        "table=1,reg0=0,actions=output:2,output:3",
+        "table=1,reg0=1,actions=output:2,output:4",
+    ]);
+    let lengths = [60, 1500, 60, 61, 1499, 62];
+    let packets: Vec<_> = lengths.iter().map(|len| packet(*len, 0)).collect();
+    for _ in 0..3 {
+        let sent = rig.send(1, &packets);
+        let copies: Vec<_> = sent.iter().filter(|(of, _)| *of == 2).map(|(_, bytes)| bytes.len()).collect();
+        assert_eq!(copies, lengths);
+    }
+}
