@@ -146,14 +146,15 @@ impl Subtable {
 
 /// Returns the numbers of the conjunctions of which all parts are there, in ascending order.
 fn complete(parts: &[&Arc<Rule>]) -> Vec<u32> {
-    // Number of parts, and the set of those that are there.
+    // Number of parts by the first flow, and the set of those that are there.
     let mut seen: BTreeMap<u32, (u8, u64)> = BTreeMap::new();
     for action in parts.iter().flat_map(|rule| rule.actions()) {
         if let Action::Conjunction { id, part, parts } = action {
             seen.entry(*id).or_insert((*parts, 0)).1 |= 1 << ((part - 1) & 63);
         }
     }
-    seen.retain(|_, (parts, there)| there.count_ones() == u32::from(*parts));
+    let all = |parts: u8| u64::MAX.checked_shr(64 - u32::from(parts)).unwrap_or_default();
+    seen.retain(|_, (parts, there)| *there & all(*parts) == all(*parts));
     seen.into_keys().collect()
 }
 

@@ -114,3 +114,17 @@ fn a_conjunction_has_up_to_64_parts() {
     assert_eq!(control.trace(&key).ops, [Op::Output(PortId(1))]);
     assert_eq!(port(&control, 1, 0, 0), 0);
 }
+
+/// Flows that disagree on the number of parts complete nothing: part 2 of 2 is not there.
+#[test]
+fn part_counts_that_differ_complete_nothing() {
+    for [one, other] in [["1/2", "3/3"], ["3/3", "1/2"]] {
+        let control = switch(&[
+            &format!("ip,nw_src=10.0.0.1,actions=conjunction(7,{one})"),
+            &format!("ip,nw_dst=10.0.0.3,actions=conjunction(7,{other})"),
+            FLOWS[4],
+            FLOWS[5],
+        ]);
+        assert_eq!(port(&control, 1, 3, 0), 6, "{one} and {other}");
+    }
+}
