@@ -68,15 +68,22 @@ pub(super) fn table(text: Text<'_>) -> Result<u8> {
 
 /// Refuses to set or move fields that no packet of the flow has. `mod_*` actions are accepted: they skip such packets.
 fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
-    let mut tagged = false;
+    check_actions(spec, &spec.actions, false, written)
+}
+
+fn check_actions(spec: &FlowSpec, actions: &[Action], mut tagged: bool, written: Text<'_>) -> Result<()> {
     let cannot = |field: Field, tagged: bool| match lacking(field.info().needs, &spec.matches) {
         Some(lacking) if !(tagged && field.info().needs == Needs::Vlan) => {
             written.wrong(format!("{} can only be used in a flow that matches {lacking}", field.name()))
         }
         _ => Ok(()),
     };
-    for action in &spec.actions {
+    for action in actions {
         let fields = match action {
+            Action::Clone(inner) => {
+                check_actions(spec, inner, tagged, written)?;
+                continue;
+            }
             Action::PushVlan(_) | Action::VlanVid { push: true, .. } | Action::VlanPcp { push: true, .. } => {
                 tagged = true;
                 continue;
