@@ -6,7 +6,7 @@ mod learn;
 use crate::addresses::{Addresses, Seen};
 use crate::app::{CacheConfig, Ends, Switch};
 use crate::key::{Key, hash_words};
-use crate::learn::Lesson;
+use crate::learn::LearnedFlow;
 use crate::meter::Meter;
 use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, Match, MeterSpec, OfPort};
 use crate::pipeline::{Change, Group, Mirror, Pipeline, SwitchPort, mac_key};
@@ -15,7 +15,7 @@ use crate::table::Rule;
 use crate::translate::{Report, Translator};
 use bywash_port::af_xdp::Flows;
 use bywash_sync::{Published, Qsbr};
-use learn::Kin;
+use learn::{Kin, Learners};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,17 +49,30 @@ pub struct BridgeConfig {
     pub ageing: Duration,
     /// Maximum number of flows in all tables together.
     pub flows: usize,
+    /// Maximum number of these that packets made (`learn`).
+    pub learned: usize,
+    /// Least time between two changes of the tables by packets. Each makes workers translate the megaflows anew that
+    /// use a changed table.
+    pub lessons: Duration,
 }
 
 impl Default for BridgeConfig {
     fn default() -> Self {
-        Self { macs: 8192, ageing: Duration::from_secs(300), flows: MAX_FLOWS }
+        Self {
+            macs: 8192,
+            ageing: Duration::from_secs(300),
+            flows: MAX_FLOWS,
+            learned: 65_536,
+            lessons: Duration::from_millis(100),
+        }
     }
 }
 
 /// Control-side state of a flow.
 struct Entry {
     rule: Arc<Rule>,
+    /// Whether a packet made it.
+    learned: bool,
     added: Instant,
     /// Start of the hard timeout.
     refreshed: Instant,
@@ -118,8 +131,13 @@ pub struct FlowControl {
     tended: Instant,
     /// Number of flows by table and cookie.
     kin: HashMap<Kin, usize>,
-    /// Number of actions that learn flows of this table and cookie which are to go with the last of these actions.
-    learners: HashMap<Kin, usize>,
+    /// Actions that learn flows, by the table and cookie of these flows.
+    learners: HashMap<Kin, Learners>,
+    /// Number of flows that packets made.
+    learned: usize,
+    /// Flows to learn, and the time when some were last learned.
+    lessons: Vec<Arc<LearnedFlow>>,
+    taught: Option<Instant>,
     /// Tables and cookies without such an action any more.
     orphans: Vec<Kin>,
     /// Number of times a learned address moved to another port.
@@ -152,6 +170,9 @@ impl FlowControl {
             tended: Instant::now(),
             kin: HashMap::new(),
             learners: HashMap::new(),
+            learned: 0,
+            lessons: Vec::new(),
+            taught: None,
             orphans: Vec::new(),
             moved: 0,
             not_learned: 0,
@@ -270,7 +291,8 @@ impl FlowControl {
         let base = self.sum(slot);
         self.count(&rule.spec);
         self.index.entry(index_of(&rule.spec)).or_default().push(slot);
-        self.entries.insert(slot, Entry { rule, added: now, refreshed: now, used: now, seen: base.0, base });
+        self.entries
+            .insert(slot, Entry { rule, learned: false, added: now, refreshed: now, used: now, seen: base.0, base });
         if timed {
             self.timed.insert(slot);
         }
@@ -288,6 +310,7 @@ impl FlowControl {
             }
         }
         self.discount(&entry.rule.spec);
+        self.learned -= usize::from(entry.learned);
         self.changes.push(Change::Remove(entry.rule));
         self.leaving.push_back((slot, self.live.generation + 1));
         self.reuse_slots();
@@ -541,8 +564,7 @@ impl FlowControl {
 
     fn learn(&mut self, report: Report, now: Instant) {
         let learn = match report {
-            Report::Lesson(Lesson::Flow(ref flow)) => return self.learn_flow(flow, now),
-            Report::Lesson(Lesson::Ended(ref rule, timeouts)) => return self.shorten(rule, timeouts),
+            Report::Lesson(lesson) => return self.note(lesson),
             Report::Seen(learn) | Report::Used(learn) => learn,
         };
         // The report was queued before the port went down.
@@ -586,12 +608,13 @@ impl FlowControl {
         }
         let any = !learned.is_empty();
         learned.into_iter().for_each(|l| self.learn(l, now));
+        self.learn_flows(now);
         self.commit();
         if let Some(offload) = self.offload.as_ref().filter(|_| now - self.tended > TEND) {
             self.tended = now;
             offload.tend();
         }
-        any
+        any || !self.lessons.is_empty()
     }
 
     /// Removes expired flows and addresses. Call about once per second.

@@ -256,7 +256,7 @@ impl Translator {
             return Some(DropReason::Controller);
         };
         if self.ops[sent + 1..].iter().all(shows) {
-            // What is sent last is the packet itself.
+            // The output that is last is the packet itself.
             self.ops[sent..].rotate_left(1);
         } else if let Some(last @ Op::Controller) = self.ops.last_mut() {
             *last = Op::Drop(DropReason::Controller);

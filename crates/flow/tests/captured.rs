@@ -50,7 +50,7 @@ fn run(flow: &str) -> (usize, usize, Vec<u8>) {
     let captured = rig.drops(Controller) + rig.drops(Sampled);
     // Each packet that came, and each copy, was sent or dropped.
     assert_eq!(6 + rig.copies(), (sent as u64) + captured + rig.drops(DropReason::FlowDrop), "{flow}");
-    // What goes to a controller is not dropped by the flow as well.
+    // A packet for a controller is not dropped by the flow as well.
     assert!(!flow.contains("controller") || rig.drops(DropReason::FlowDrop) == 0, "{flow}");
     (sent, captured as usize, ttls)
 }

@@ -4,6 +4,7 @@ mod common;
 
 use bywash_engine::DropReason;
 use bywash_flow::app::CacheConfig;
+use bywash_flow::control::BridgeConfig;
 use bywash_flow::model::FlowFilter;
 use bywash_flow::syntax::{self, Shown};
 use bywash_wire::build::Packet;
@@ -193,4 +194,33 @@ fn what_is_shown_is_what_was_written() {
     ] {
         assert_eq!(Shown(&syntax::flow(line, &|_| None).unwrap()).to_string().trim(), line);
     }
+}
+
+/// A report that is still on its way when the flow that learned has gone makes no flow.
+#[test]
+fn nothing_is_learned_for_a_flow_that_has_gone() {
+    let mut rig = switch(&BRIDGE);
+    rig.send(1, &[packet(1, 2)]);
+    rig.control.delete(&FlowFilter { table: Some(0), ..FlowFilter::default() }, false);
+    rig.control.commit();
+    rig.control.poll();
+    assert_eq!(learned(&rig, 10).len(), 1, "{:?}", learned(&rig, 10));
+    assert_eq!(rig.control.not_learned, 0);
+}
+
+/// Packets cannot fill the tables: what they make is bounded by itself, and what the user adds is not.
+#[test]
+fn learned_flows_are_bounded() {
+    let config = BridgeConfig { lessons: Duration::ZERO, learned: 3, ..BridgeConfig::default() };
+    let mut rig = Rig::configured(5, CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, 32, None, config);
+    add(&mut rig, &BRIDGE);
+    for from in 1..=9 {
+        send(&mut rig, 1, &packet(from, 99));
+    }
+    assert_eq!((learned(&rig, 10).len(), rig.control.not_learned), (3 + 1, 6));
+    add(&mut rig, &["table=20,actions=drop"]);
+    rig.control.delete(&FlowFilter { table: Some(10), ..FlowFilter::default() }, false);
+    rig.control.commit();
+    send(&mut rig, 1, &packet(20, 99));
+    assert_eq!(learned(&rig, 10).len(), 1, "there is room again");
 }

@@ -312,7 +312,7 @@ fn as_ovs() {
             }
             sent.extend(ours.drain());
         }
-        // What was learned in the first round decides in the second.
+        // Flows learned in the first round decide in the second.
         let copies = if tables.learns {
             theirs.extend(ovs.send(&packets, true));
             1

@@ -1,7 +1,7 @@
 //! Flows that packets make and change.
 
 use super::{Entry, FlowControl};
-use crate::learn::LearnedFlow;
+use crate::learn::{LearnedFlow, Lesson};
 use crate::model::{Action, FlowFilter, FlowSpec, Timeouts};
 use crate::table::Rule;
 use std::sync::Arc;
@@ -14,18 +14,48 @@ fn kin(spec: &FlowSpec) -> Kin {
     (spec.table, spec.cookie)
 }
 
-/// Returns the flows that go when the last flow that learns them so does.
-fn heirs(spec: &FlowSpec) -> impl Iterator<Item = Kin> {
+/// Numbers of actions that learn flows of one table and cookie.
+#[derive(Default)]
+pub(super) struct Learners {
+    all: usize,
+    /// Those with `delete_learned`: the flows go with the last of them.
+    delete: usize,
+}
+
+/// Returns the flows that a flow learns, and whether they are to go with it.
+fn heirs(spec: &FlowSpec) -> impl Iterator<Item = (Kin, bool)> {
     Action::all(&spec.actions).filter_map(|action| match action {
-        Action::Learn(learn) if learn.delete_learned => Some((learn.table, learn.cookie)),
+        Action::Learn(learn) => Some(((learn.table, learn.cookie), learn.delete_learned)),
         _ => None,
     })
 }
 
 impl FlowControl {
-    /// Adds a flow that a packet made; if it exists, its actions and cookie are replaced and its hard timeout begins anew.
-    pub(super) fn learn_flow(&mut self, learned: &LearnedFlow, now: Instant) {
+    /// Takes a worker's report.
+    pub(super) fn note(&mut self, lesson: Lesson) {
+        match lesson {
+            Lesson::Flow(flow) if self.lessons.len() < self.config.learned => self.lessons.push(flow),
+            Lesson::Flow(_) => self.not_learned += 1,
+            Lesson::Ended(rule, timeouts) => self.shorten(&rule, timeouts),
+        }
+    }
+
+    /// Adds the flows that packets made, unless some were added a moment ago.
+    pub(super) fn learn_flows(&mut self, now: Instant) {
+        let early = self.taught.is_some_and(|taught| now - taught < self.config.lessons);
+        if !self.lessons.is_empty() && !early {
+            self.taught = Some(now);
+            std::mem::take(&mut self.lessons).iter().for_each(|flow| self.learn_flow(flow, now));
+        }
+    }
+
+    /// Adds a flow that a packet made; if it exists, its actions and cookie are replaced and its hard timeout begins
+    /// anew. Does nothing if all flows that learn such flows have gone meanwhile.
+    fn learn_flow(&mut self, learned: &LearnedFlow, now: Instant) {
         let LearnedFlow { spec, limit } = learned;
+        if !self.learners.contains_key(&kin(spec)) {
+            return;
+        }
         let done = match self.find_exact(spec.table, spec.priority, &spec.matches) {
             Some(slot) => {
                 let Entry { rule, refreshed, .. } = self.entries.get_mut(&slot).expect("a slot of the index");
@@ -35,10 +65,24 @@ impl FlowControl {
             }
             None => {
                 let n = self.kin.get(&kin(spec)).copied().unwrap_or_default();
-                (*limit == 0 || n < *limit as usize) && self.add(spec.clone()).is_ok()
+                let room = self.learned < self.config.learned && (*limit == 0 || n < *limit as usize);
+                room && self.add_learned(spec.clone())
             }
         };
         self.not_learned += u64::from(!done);
+    }
+
+    fn add_learned(&mut self, spec: FlowSpec) -> bool {
+        let exact = (spec.table, spec.priority, spec.matches);
+        if self.add(spec).is_err() {
+            return false;
+        }
+        let slot = self.find_exact(exact.0, exact.1, &exact.2);
+        if let Some(entry) = slot.and_then(|slot| self.entries.get_mut(&slot)) {
+            entry.learned = true;
+            self.learned += 1;
+        }
+        true
     }
 
     /// Shortens the timeouts of a flow, unless it has gone.
@@ -61,7 +105,11 @@ impl FlowControl {
     /// Counts a flow that is added.
     pub(super) fn count(&mut self, spec: &FlowSpec) {
         *self.kin.entry(kin(spec)).or_default() += 1;
-        heirs(spec).for_each(|heir| *self.learners.entry(heir).or_default() += 1);
+        for (heir, delete) in heirs(spec) {
+            let learners = self.learners.entry(heir).or_default();
+            learners.all += 1;
+            learners.delete += usize::from(delete);
+        }
     }
 
     /// Undoes [`FlowControl::count`] for a flow that is removed.
@@ -72,12 +120,15 @@ impl FlowControl {
                 self.kin.remove(&kin(spec));
             }
         }
-        for heir in heirs(spec) {
-            if let Some(n) = self.learners.get_mut(&heir) {
-                *n -= 1;
-                if *n == 0 {
-                    self.orphans.push(heir);
-                }
+        for (heir, delete) in heirs(spec) {
+            let Some(learners) = self.learners.get_mut(&heir) else { continue };
+            learners.all -= 1;
+            learners.delete -= usize::from(delete);
+            if delete && learners.delete == 0 {
+                self.orphans.push(heir);
+            }
+            if learners.all == 0 {
+                self.learners.remove(&heir);
             }
         }
     }
@@ -85,8 +136,8 @@ impl FlowControl {
     /// Deletes the learned flows that were to go with flows that have gone.
     pub(super) fn delete_orphans(&mut self) {
         while let Some((table, cookie)) = self.orphans.pop() {
-            if self.learners.get(&(table, cookie)).is_some_and(|n| *n == 0) {
-                self.learners.remove(&(table, cookie));
+            // Another may have come meanwhile.
+            if self.learners.get(&(table, cookie)).is_none_or(|learners| learners.delete == 0) {
                 let learned =
                     FlowFilter { table: Some(table), cookie: Some((cookie, u64::MAX)), ..FlowFilter::default() };
                 self.delete(&learned, false);

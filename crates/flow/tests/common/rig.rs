@@ -10,6 +10,7 @@ use bywash_port::{Port, PortCounters, Records, TxQueue, TxQueueConfig, Wanted, c
 use bywash_sync::Qsbr;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Sent packets with their egress ports.
 pub type Sent = Vec<(u16, Vec<u8>)>;
@@ -70,10 +71,17 @@ impl Rig {
 
     /// Creates a switch that also offloads its flows to the driver if `flows` is given.
     pub fn on_driver(n: u16, caches: CacheConfig, burst: usize, flows: Option<Flows>) -> Self {
+        // Tests look at once.
+        let config = BridgeConfig { lessons: Duration::ZERO, ..BridgeConfig::default() };
+        Self::configured(n, caches, burst, flows, config)
+    }
+
+    /// Creates a switch with these settings.
+    pub fn configured(n: u16, caches: CacheConfig, burst: usize, flows: Option<Flows>, config: BridgeConfig) -> Self {
         let arena = Arena::new(ArenaConfig { cells: 2048, ..Default::default() }).unwrap();
         let pools = PoolSet::new(arena, &[PoolConfig::stack("test", 2048)]).unwrap();
         let domain = Qsbr::new();
-        let mut control = FlowControl::new(&domain, ports(n), BridgeConfig::default());
+        let mut control = FlowControl::new(&domain, ports(n), config);
         flows.into_iter().for_each(|flows| control.drive(flows));
         let switch = control.worker(caches, 12345);
         let (mut table, output, mut inputs) = (PortTable::new(), Arc::new(Mutex::new(vec![])), vec![]);
