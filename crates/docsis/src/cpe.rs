@@ -8,7 +8,7 @@ use crate::group::{Group, Mac, Modem, Table};
 use crate::header;
 use bywash_sync::{Published, Qsbr};
 use rtrb::{Consumer, Producer, RingBuffer};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const SEEN: usize = 1024;
 /// Interval at which addresses that are no longer seen are looked for.
 const AGEING: Duration = Duration::from_secs(1);
+
+/// Maximum number of addresses that are added at run time in a group.
+pub const CPES_ADDED: usize = 65_536;
 
 /// Limits of learned addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +105,14 @@ pub enum CpeError {
     /// Unknown address.
     #[error("it is behind no modem of the group")]
     Unknown,
+    /// Address that an earlier change of the same request has.
+    #[error("it is named twice")]
+    Twice,
+    /// More than [`CPES_ADDED`] addresses.
+    #[error(
+        "the group would have more than {CPES_ADDED} added addresses: remove some, or write them to the file of modems"
+    )]
+    Full,
 }
 
 /// Control half: keeps the addresses and publishes the table.
@@ -154,8 +165,15 @@ impl Learning {
     /// or added behind another modem moves. Errors with the index of the first change that is refused; nothing is
     /// changed then.
     pub fn change(&mut self, changes: &[(Mac, Option<usize>)]) -> Result<(), (usize, CpeError)> {
+        let mut named = HashSet::new();
+        let mut added = self.cpes.values().filter(|cpe| cpe.origin == Origin::Added).count();
         for (at, (mac, modem)) in changes.iter().enumerate() {
-            self.check(*mac, modem.is_some()).map_err(|why| (at, why))?;
+            let check = self.check(*mac, modem.is_some());
+            check.and(named.insert(*mac).then_some(()).ok_or(CpeError::Twice)).map_err(|why| (at, why))?;
+            added += usize::from(modem.is_some());
+            if added > CPES_ADDED {
+                return Err((at, CpeError::Full));
+            }
         }
         for &(mac, modem) in changes {
             self.set(mac, modem.map(|modem| Cpe { modem, origin: Origin::Added }));
@@ -357,6 +375,7 @@ mod tests {
             (configured, Some(0), CpeError::Configured),
             (configured, None, CpeError::Configured),
             ([0, 0, 0, 0, 0, 6], None, CpeError::Unknown),
+            (CPE, Some(1), CpeError::Twice),
         ] {
             assert_eq!(learning.change(&[(CPE, None), (mac, modem)]), Err((1, why)), "{mac:?}");
         }
