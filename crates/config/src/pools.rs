@@ -7,6 +7,7 @@ use crate::problem::{ConfigErrors, Problem};
 /// Buffers that a worker may hold outside its rings: a burst being processed, packets waiting for neighbour resolution,
 /// bursts being collected for transmission.
 const SPARE: usize = 1024;
+
 /// Pool of one or more workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolPlan {

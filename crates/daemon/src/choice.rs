@@ -6,6 +6,8 @@
 use bywash_config::Mode;
 use bywash_engine::line;
 use bywash_frame::PoolKind;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 /// Cost of a cache line's way up to which two CPUs share a core, in nanoseconds. *Assumed*: hyper-threads pass a line
 /// through the L1 cache they share. For such pairs the reference document for cable downstreams measured a stack.
@@ -55,9 +57,20 @@ pub fn ways(mode: Mode, worker: usize, owners: &[Vec<usize>], cpu_of: &dyn Fn(us
 }
 
 impl Choice {
-    /// Chooses a policy by the most expensive of `ways`, which are measured.
+    /// Chooses a policy by the most expensive of `ways`. Measures each once, since that takes time from the threads on both
+    /// CPUs.
     pub fn of(ways: Vec<Way>) -> Self {
-        Self::by(ways, |one, other| line::measure(one, other).ok().flatten().map(|way| way.ns))
+        static MEASURED: Mutex<BTreeMap<(usize, usize), f64>> = Mutex::new(BTreeMap::new());
+        Self::by(ways, |one, other| {
+            let cpus = (one.min(other), one.max(other));
+            let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(ns) = measured.get(&cpus) {
+                return Some(*ns);
+            }
+            let ns = line::measure(cpus.0, cpus.1).ok().flatten()?.ns;
+            measured.insert(cpus, ns);
+            Some(ns)
+        })
     }
 
     fn by(ways: Vec<Way>, measure: impl Fn(usize, usize) -> Option<f64>) -> Self {

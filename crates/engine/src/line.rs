@@ -16,6 +16,7 @@ const TRIPS: u64 = 500;
 const SAMPLES: usize = 64;
 /// Maximum length of a measurement, for CPUs that others use, too.
 const LIMIT: Duration = Duration::from_millis(250);
+
 /// Cost of a cache line's way from one CPU to another.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Way {
