@@ -12,7 +12,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 struct thread {
     pthread_t handle;
@@ -58,19 +57,24 @@ int main(int argc, char **argv)
         return 1;
     }
     struct thread threads[16];
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t allowed;
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    int cpu = -1;
     for (unsigned i = 0; i < dma_cnt; i++) {
         threads[i] = (struct thread){.device = device, .channel = i, .packets = packets};
         pthread_attr_t attr;
         cpu_set_t set;
         CPU_ZERO(&set);
-        CPU_SET(i % (unsigned long)cpus, &set);
+        do
+            cpu = (cpu + 1) % CPU_SETSIZE;
+        while (!CPU_ISSET(cpu, &allowed));
+        CPU_SET(cpu, &set);
         pthread_attr_init(&attr);
         pthread_attr_setaffinity_np(&attr, sizeof set, &set);
         int error = pthread_create(&threads[i].handle, &attr, start_npe_thread, &threads[i]);
         pthread_attr_destroy(&attr);
         if (error != 0) {
-            fprintf(stderr, "forward: cannot start thread %u on CPU %ld: error %d\n", i, (long)(i % cpus), error);
+            fprintf(stderr, "forward: cannot start thread %u on CPU %d: error %d\n", i, cpu, error);
             exit(1);
         }
     }

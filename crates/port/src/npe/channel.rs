@@ -94,6 +94,8 @@ impl Channel {
         if !self.pools.arena().resize(&mut packet, len) {
             return Err(packet);
         }
+        // No device has as many ports: this number is as unknown as the one that stands for none.
+        let port = port.min(super::device::NOWHERE - 1);
         self.outbox.push((packet, port)).map_err(|rtrb::PushError::Full((packet, _))| packet)
     }
 
