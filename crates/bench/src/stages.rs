@@ -109,7 +109,7 @@ pub struct StepArgs {
 
 /// Runs `bywash bench step`.
 pub fn step(args: &StepArgs) -> anyhow::Result<()> {
-    let mut stepper = Stepper::attach(args.thread, clock::tsc())?;
+    let mut stepper = Stepper::attach(args.thread, clock::tsc)?;
     println!("stopped");
     let (ask, asked) = mpsc::channel();
     std::thread::spawn(move || {

@@ -55,19 +55,20 @@ pub struct Stepper {
 }
 
 impl Stepper {
-    /// Stops a thread of another process. `clock` is the present value of the time-stamp counter, from which the
-    /// thread's own goes on.
+    /// Stops a thread of another process. `clock` returns the value of the time-stamp counter; the thread's own goes on
+    /// from there, so that it is called once the thread has stopped.
     ///
     /// # Errors
     /// If the thread may not be traced, or ends.
-    pub fn attach(thread: i32, clock: u64) -> Result<Self, StepError> {
+    pub fn attach(thread: i32, clock: impl FnOnce() -> u64) -> Result<Self, StepError> {
         let refused = |errno| StepError::Refused { thread, errno };
         let code = code(thread).map_err(|error| StepError::Map { thread, error })?;
         let pid = Pid::from_raw(thread);
         ptrace::seize(pid, ptrace::Options::empty()).map_err(refused)?;
-        let mut this = Self { thread: pid, clock, code, reads: HashMap::new(), signal: None };
+        let mut this = Self { thread: pid, clock: 0, code, reads: HashMap::new(), signal: None };
         ptrace::interrupt(pid).map_err(refused)?;
         this.wait()?;
+        this.clock = clock();
         // On the thread's CPU, where the two follow each other without waking another CPU: several times as fast.
         if let Some(cpu) = cpu(thread) {
             let mut set = CpuSet::new();

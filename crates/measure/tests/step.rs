@@ -51,7 +51,7 @@ fn ticks_become_instructions() {
     let (tell, lines) = mpsc::channel();
     std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
     let thread = lines.iter().find_map(|line| line.strip_prefix("thread ").map(str::to_owned)).unwrap();
-    let mut stepper = Stepper::attach(thread.parse().unwrap(), tsc()).unwrap();
+    let mut stepper = Stepper::attach(thread.parse().unwrap(), tsc).unwrap();
     stepper.step(10_000).unwrap();
     writeln!(child.stdin.take().unwrap()).unwrap();
     // The program is asked, and answers, while it is stepped, so that its last measurements are of that time.
