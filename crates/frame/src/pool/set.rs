@@ -95,7 +95,7 @@ impl PoolSet {
     /// Creates pools as [`PoolSet::new`] does, in a set to which pools of blocks can be added even if it has none yet.
     ///
     /// # Errors
-    /// As for [`PoolSet::new`].
+    /// Those of [`PoolSet::new`].
     pub fn watched(arena: Arc<Arena>, configs: &[PoolConfig]) -> Result<Arc<Self>, PoolError> {
         Self::create(arena, configs, true)
     }
