@@ -23,15 +23,16 @@ pub fn tsc_hz() -> u64 {
 }
 
 /// Returns the core clock cycles per tick of the time-stamp counter on the present CPU, from the time of a chain of
-/// multiplications, each of which takes three cycles (IMUL r64: Intel from Sandy Bridge on, AMD Zen; Agner Fog,
-/// "Instruction tables"). Takes a millisecond or two.
+/// squarings and additions. Each takes four cycles: three for IMUL r64 (Intel from Sandy Bridge on, AMD Zen; Agner Fog,
+/// "Instruction tables"), one for the addition. A chain of products alone would be reassociated by the compiler. Takes a
+/// millisecond or two.
 pub fn core_cycles_per_tick() -> f64 {
     const LENGTH: u32 = 10_000;
-    const LATENCY: u32 = 3;
-    let factor = std::hint::black_box(3u64);
+    const LATENCY: u32 = 4;
+    let addend = std::hint::black_box(3u64);
     let ticks = (0..20).map(|_| {
         let start = tsc();
-        std::hint::black_box((0..LENGTH).fold(1u64, |product, _| product.wrapping_mul(factor)));
+        std::hint::black_box((0..LENGTH).fold(addend, |x, _| x.wrapping_mul(x).wrapping_add(addend)));
         tsc() - start
     });
     // The sample that no interrupt lengthened.
