@@ -113,6 +113,8 @@ fn burst(text: &str) -> Result<usize, String> {
 const WARM_UP: Duration = Duration::from_millis(200);
 /// Maximum number of additional measurement intervals to wait for a worker that has sent nothing yet.
 const STARVED: u32 = 50;
+/// Maximum number of attempts to read all counters at one time.
+const LOOKS: u32 = 50;
 /// Ring size of a pair or memif, in frames.
 const DEPTH: usize = 1024;
 
@@ -428,7 +430,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
         None => worker.spawn()?,
     };
 
-    let take = || -> anyhow::Result<Sample> {
+    let look = || -> anyhow::Result<Sample> {
         Ok(Sample {
             tsc: clock::tsc(),
             arrived: (target.arrived)()?,
@@ -439,6 +441,17 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
             waits: stats.waits.counts(),
             stages: stages::look(worker.counters()),
         })
+    };
+    // This thread may lose its CPU between two counters, which would then be of different times.
+    let take = || -> anyhow::Result<Sample> {
+        let mut sample = look()?;
+        for _ in 1..LOOKS {
+            if clock::tsc() - sample.tsc < clock::us_to_ticks(100) {
+                break;
+            }
+            sample = look()?;
+        }
+        Ok(sample)
     };
     std::thread::sleep(WARM_UP);
     let before = take()?;
