@@ -9,7 +9,7 @@ use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig,
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::step::Look;
-use bywash_port::pcap::{CaptureFile, PacketMeta, PcapPort, PcapSource};
+use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Router, RouterConfig};
@@ -196,22 +196,13 @@ impl Traffic {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         for (i, frames) in self.frames.iter().enumerate() {
             let path = dir.join(format!("port{i}.pcap"));
-            record(&path, frames).with_context(|| format!("cannot write {}", path.display()))?;
+            CaptureFile::of_frames(&path, frames).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let rules: String =
             self.routes.iter().map(|(n, p)| format!("R{}/{} {}\n", Ipv4Addr::from(n.addr()), n.len(), p.0)).collect();
         let path = dir.join("routes_v4.txt");
         std::fs::write(&path, rules).with_context(|| format!("cannot write {}", path.display()))
     }
-}
-
-pub(super) fn record(path: &Path, frames: &[Vec<u8>]) -> std::io::Result<()> {
-    let mut file = CaptureFile::create(path, &["bench"], 0)?;
-    for frame in frames {
-        let meta = PacketMeta { time_ns: 0, length: frame.len() as u32, direction: None, interface: 0 };
-        file.write(meta, frame)?;
-    }
-    file.flush()
 }
 
 fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {

@@ -1,6 +1,5 @@
 //! Benchmark of the flow switch on one worker, with a capture replayed from memory; sent frames are discarded.
 
-use super::forward::record;
 use crate::args::{OnOff, SECONDS, flows, frames, size};
 use crate::stages::{self, Stage};
 use anyhow::Context as _;
@@ -61,7 +60,7 @@ pub struct SwitchArgs {
 }
 
 use bywash_measure::step::Look;
-use bywash_port::pcap::{PcapPort, PcapSource};
+use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{NullPort, Port, TxQueue, TxQueueConfig};
 use bywash_sync::{Qsbr, clock};
 use bywash_wire::build::Packet;
@@ -107,7 +106,7 @@ pub fn run(args: &SwitchArgs) -> anyhow::Result<()> {
             let frames = (0..args.flows).map(|flow| frame(flow, args.size)).collect::<Result<Vec<_>, _>>()?;
             if let Some(dir) = &args.write {
                 std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-                let write = record(&dir.join("traffic.pcap"), &frames);
+                let write = CaptureFile::of_frames(dir.join("traffic.pcap"), &frames);
                 write.and_then(|()| std::fs::write(dir.join("flows.txt"), &rules)).context("cannot write")?;
                 return Ok(());
             }

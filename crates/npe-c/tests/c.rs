@@ -1,7 +1,7 @@
 //! C programs on the library: the example, and checks of each function. The header is what the sources give.
 
 use bywash_lab::{require, require_root};
-use bywash_port::pcap::{CaptureFile, PacketMeta, PcapSource};
+use bywash_port::pcap::{CaptureFile, PcapSource};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -46,15 +46,6 @@ fn run(program: &Path, args: &[&Path]) -> String {
     said.into_owned()
 }
 
-fn write(path: &Path, frames: &[Vec<u8>]) {
-    let mut file = CaptureFile::create(path, &[], 0).unwrap();
-    for frame in frames {
-        let meta = PacketMeta { time_ns: 0, length: frame.len() as u32, direction: None, interface: 0 };
-        file.write(meta, frame).unwrap();
-    }
-    file.flush().unwrap();
-}
-
 fn frames(path: &Path) -> Vec<Vec<u8>> {
     PcapSource::load(path).unwrap().frames().collect()
 }
@@ -66,7 +57,7 @@ fn the_example_forwards_every_packet() {
     // Less than a channel holds, so that none is lost however slow the threads are.
     let mut sent: Vec<Vec<u8>> =
         (0..500).map(|n| (0..60 + n * 7 % 1400).map(|i| (n * 31 + i) as u8).collect()).collect();
-    write(&from, &sent);
+    CaptureFile::of_frames(&from, &sent).unwrap();
     for library in libraries() {
         let program = compiled("examples/forward.c", &library, dir.path());
         for threads in ["1", "4"] {
@@ -79,7 +70,7 @@ fn the_example_forwards_every_packet() {
                 got.sort();
             }
             assert!(got == sent, "{threads} threads: other packets");
-            write(&from, &sent);
+            CaptureFile::of_frames(&from, &sent).unwrap();
         }
     }
 }
@@ -91,7 +82,7 @@ fn each_function_does_what_the_header_says() {
     let program = compiled("tests/checks.c", &library, dir.path());
     assert_eq!(run(&program, &[]), "passed\n");
     let [from, to] = ["in.pcap", "out.pcap"].map(|name| dir.path().join(name));
-    write(&from, &(0..8).map(|n| vec![n; 60 + usize::from(n)]).collect::<Vec<_>>());
+    CaptureFile::of_frames(&from, &(0..8).map(|n| vec![n; 60 + usize::from(n)]).collect::<Vec<_>>()).unwrap();
     assert_eq!(run(&program, &[Path::new("packets"), &from, &to]), "passed\n");
     let sent = frames(&to);
     assert_eq!((sent[0].clone(), sent[1].len()), (vec![0xab; 100], 1792));

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bywash, alone};
 use bywash_lab::{Namespace, require, require_lab};
-use bywash_port::pcap::{CaptureFile, PacketMeta, PcapSource};
+use bywash_port::pcap::{CaptureFile, PcapSource};
 use std::path::Path;
 
 /// Less than the cells of a device with two channels, so that none is lost however slow the worker is.
@@ -16,15 +16,6 @@ fn frames(from: u8) -> Vec<Vec<u8>> {
         head.into_iter().chain(body).collect()
     };
     (0..FRAMES).map(frame).collect()
-}
-
-fn write(path: &Path, frames: &[Vec<u8>]) {
-    let mut file = CaptureFile::create(path, &[], 0).unwrap();
-    for frame in frames {
-        let meta = PacketMeta { time_ns: 0, length: frame.len() as u32, direction: None, interface: 0 };
-        file.write(meta, frame).unwrap();
-    }
-    file.flush().unwrap();
 }
 
 /// Returns the frames of a capture file, sorted: those of different channels have no order.
@@ -45,8 +36,8 @@ fn a_switch_forwards_from_and_to_a_dispatching_device() {
         let (namespace, directory) = (Namespace::new("npe").unwrap(), tempfile::tempdir().unwrap());
         let at = |name: &str| directory.path().join(name);
         let (one, two) = (frames(1), frames(2));
-        write(&at("one.pcap"), &one);
-        write(&at("two.pcap"), &two);
+        CaptureFile::of_frames(at("one.pcap"), &one).unwrap();
+        CaptureFile::of_frames(at("two.pcap"), &two).unwrap();
         let text = format!(
             "mode = \"switch\"\n[[port]]\nkind = \"npe\"\nname = \"device\"\nchannels = 2\nengine = \"{engine}\"\n\
              block = 64\nfile = \"{0}/one.pcap\"\nrecord = \"{0}/sent-by-device.pcap\"\n\

@@ -82,6 +82,15 @@ impl CaptureFile<File> {
         let path = path.as_ref();
         Self::linked(File::create(path)?, Format::of(path), link, interfaces, snaplen)
     }
+
+    /// Creates or replaces a file of these frames, received at time 0.
+    pub fn of_frames(path: impl AsRef<Path>, frames: &[Vec<u8>]) -> Result<()> {
+        let mut file = Self::create(path, &[], 0)?;
+        for frame in frames {
+            file.write(PacketMeta { time_ns: 0, length: frame.len() as u32, direction: None, interface: 0 }, frame)?;
+        }
+        file.flush()
+    }
 }
 
 impl<W: Write> CaptureFile<W> {
