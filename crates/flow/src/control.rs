@@ -71,7 +71,7 @@ impl Default for BridgeConfig {
 /// Control-side state of a flow.
 struct Entry {
     rule: Arc<Rule>,
-    /// Whether a packet made it.
+    /// Set for a flow that a packet made.
     learned: bool,
     added: Instant,
     /// Start of the hard timeout.
@@ -271,6 +271,11 @@ impl FlowControl {
     /// Adds a flow and replaces an existing one with the same table, priority and match. Errors if the tables are full
     /// or an overlap check fails.
     pub fn add(&mut self, spec: FlowSpec) -> Result<(), Refused> {
+        self.insert(spec).map(drop)
+    }
+
+    /// Adds a flow as [`FlowControl::add`] does, and returns its slot.
+    fn insert(&mut self, spec: FlowSpec) -> Result<u32, Refused> {
         if spec.check_overlap {
             let overlaps = |r: &&Entry| {
                 let other = &r.rule.spec;
@@ -296,7 +301,7 @@ impl FlowControl {
         if timed {
             self.timed.insert(slot);
         }
-        Ok(())
+        Ok(slot)
     }
 
     fn remove_slot(&mut self, slot: u32) {

@@ -43,7 +43,7 @@ pub struct Learn {
     pub fin: Timeouts,
     /// Number of flows with the same table and cookie from which on none is added; 0 disables it.
     pub limit: u32,
-    /// Whether the flows with this table and cookie go with the last flow that learns them so.
+    /// Set if the flows with this table and cookie are deleted with the last flow that learns them so.
     pub delete_learned: bool,
     /// Conditions and actions of the flow.
     pub parts: Vec<Part>,

@@ -73,15 +73,9 @@ impl FlowControl {
     }
 
     fn add_learned(&mut self, spec: FlowSpec) -> bool {
-        let exact = (spec.table, spec.priority, spec.matches);
-        if self.add(spec).is_err() {
-            return false;
-        }
-        let slot = self.find_exact(exact.0, exact.1, &exact.2);
-        if let Some(entry) = slot.and_then(|slot| self.entries.get_mut(&slot)) {
-            entry.learned = true;
-            self.learned += 1;
-        }
+        let Ok(slot) = self.insert(spec) else { return false };
+        self.entries.get_mut(&slot).expect("the flow just added").learned = true;
+        self.learned += 1;
         true
     }
 

@@ -43,37 +43,24 @@ impl Place {
         use Action::*;
         let instruction = matches!(action, Goto(_) | ClearActions)
             || matches!(action, Set { as_: Spelling::Mod("write_metadata"), .. });
+        let flows_only = matches!(
+            action,
+            Multipath(_) | Bundle(_) | Longer(..) | Sample(_) | Learn(_) | FinTimeout(_) | Conjunction { .. }
+        );
         match self {
             Self::Flow(_) => None,
             Self::Bucket
-                if matches!(action, Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_))
+                if flows_only
                     || matches!(
                         action,
-                        Exit | Multipath(_)
-                            | Bundle(_)
-                            | Longer(..)
-                            | Sample(_)
-                            | Learn(_)
-                            | FinTimeout(_)
-                            | Conjunction { .. }
+                        Goto(_) | ClearActions | WriteActions(_) | Clone(_) | Push(_) | Pop(_) | Exit
                     ) =>
             {
                 Some("not allowed in a group")
             }
             Self::Bucket => None,
             Self::Set
-                if instruction
-                    || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_))
-                    || matches!(
-                        action,
-                        Multipath(_)
-                            | Bundle(_)
-                            | Longer(..)
-                            | Sample(_)
-                            | Learn(_)
-                            | FinTimeout(_)
-                            | Conjunction { .. }
-                    ) =>
+                if instruction || flows_only || matches!(action, Meter(_) | Exit | Clone(_) | Push(_) | Pop(_)) =>
             {
                 Some("not allowed in an action set")
             }
