@@ -372,7 +372,7 @@ mod tests {
         let json = serde_json::to_value(&config).unwrap();
         let validator = jsonschema::draft202012::new(&crate::schema()).unwrap();
         assert!(validator.is_valid(&json), "{json}");
-        // One entry is shown as a table, in whichever form it was written.
+        // A single pool is shown as a table, in whichever form it was written.
         let one = read(&format!("{PORT}[[pool]]\nkind = \"ring\"\n")).unwrap();
         assert_eq!(Ok(&one), read(&format!("{PORT}[pool]\nkind = \"ring\"\n")).as_ref());
         assert!(toml::to_string(&one).unwrap().contains("[pool]\n"));

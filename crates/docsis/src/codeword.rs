@@ -72,7 +72,7 @@ mod tests {
         for (len, best, bits, cost, begun) in [
             // A full codeword of the best profile costs its payload.
             (1777, 12, 12, 1777, 1),
-            // One byte more begins another: 1532 symbols instead of 1358.
+            // A byte more begins another codeword: 1532 symbols instead of 1358.
             (1778, 12, 12, 2005, 2),
             // 64 bytes: (512 + 1984) / 12 + 8 = 216 symbols.
             (64, 12, 12, 283, 1),

@@ -364,7 +364,7 @@ mod tests {
         observer.see(&upstream(101, CPE));
         assert!(learning.tick(Instant::now()) && behind(&learning, &domain, [0, 0, 0, 0, 0, 8]) == Some(1));
         assert_eq!(behind(&learning, &domain, CPE), Some(0), "an added address is not learned");
-        // It is not removed for its age, nor by another configuration.
+        // The added address is not removed for its age, nor by another configuration.
         learning.tick(Instant::now() + Duration::from_secs(1000));
         learning.configure(&[vec![], vec![], vec![configured]]);
         assert_eq!(behind(&learning, &domain, CPE), Some(0));

@@ -77,7 +77,7 @@ fn samples_are_captured() {
     for _ in 0..N / 32 {
         assert_eq!(rig.send(1, &vec![packet(1); 32]).len(), 32);
     }
-    // One in four, give or take six standard deviations.
+    // The share sampled is a quarter, within six standard deviations.
     let (sampled, off) = (rig.drops(DropReason::Sampled), (N * 3 / 16).isqrt() * 6);
     assert!(sampled.abs_diff(N / 4) <= off, "{sampled} of {N} packets");
 }

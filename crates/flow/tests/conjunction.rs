@@ -87,7 +87,7 @@ fn priorities_decide() {
     let mut flows = FLOWS.to_vec();
     flows.push("priority=50000,conj_id=7,ip,nw_tos=4,actions=output:9");
     assert_eq!((port(&switch(&flows), 1, 3, 4), port(&switch(&flows), 1, 3, 8)), (9, 5));
-    // Its actions do not see the number, and the next table does not match it.
+    // Neither the flow's actions nor the next table see the conjunction's number.
     let more = [
         "conj_id=7,actions=move:conj_id->reg0[],resubmit(,1)",
         "table=1,priority=9,conj_id=7,actions=2",

@@ -68,7 +68,7 @@ pub struct Tables {
     pub groups: Vec<String>,
     pub meters: Vec<String>,
     pub flows: Vec<String>,
-    /// Whether packets teach addresses or flows.
+    /// Set if packets teach addresses or flows.
     pub learns: bool,
 }
 
@@ -95,10 +95,10 @@ struct Words {
     /// execute the set after `exit`.
     clones: bool,
     sets: bool,
-    /// Whether flows of table 0 tell packets apart by their length. No flow leads back there then: what follows the list
+    /// Set if flows of table 0 tell packets apart by their length. No flow leads back there then: what follows the list
     /// of actions that asks for the length is translated by OVS as if it had not been asked for.
     lengths: bool,
-    /// Whether packets make flows, which later packets meet.
+    /// Set if packets make flows, which later packets meet.
     learns: bool,
 }
 
