@@ -86,7 +86,12 @@ pub struct Rate {
 impl Lab {
     /// Builds the lab.
     pub fn new(traffic: Traffic) -> anyhow::Result<Self> {
-        let topology = Topology::router()?;
+        Self::with_queues(traffic, 1)
+    }
+
+    /// Builds the lab with this number of queues on each interface.
+    pub fn with_queues(traffic: Traffic, queues: u32) -> anyhow::Result<Self> {
+        let topology = Topology::builder().queues(queues).build()?;
         let (a, b) = (topology.a(), topology.b());
         let dev = &b.router_interface;
         let mut lines = String::new();

@@ -1,4 +1,5 @@
-//! Applications: one thread in the router's namespace that receives, sends or forwards.
+//! Applications: a thread in the router's namespace that receives, sends or forwards, or several that send, each on a
+//! queue of its own.
 
 use super::{AfxdpApp, AfxdpArgs, AfxdpLayout, AfxdpMode};
 use crate::args::OnOff;
@@ -31,7 +32,8 @@ const SPIN_US: u64 = 20;
 
 /// Running application, to be stopped by [`App::stop`].
 pub struct App {
-    pub work: Arc<Work>,
+    /// Statistics of each of its threads.
+    pub work: Vec<Arc<Work>>,
     pub ports: Vec<Opened>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<()>>,
@@ -44,7 +46,7 @@ pub struct Opened {
     pub got: BTreeMap<&'static str, String>,
 }
 
-/// Statistics of the application's thread.
+/// Statistics of one of the application's threads.
 #[derive(Default)]
 pub struct Work {
     /// Frames received, sent, or both.
@@ -69,15 +71,19 @@ impl Work {
 }
 
 impl App {
-    /// Starts the application on the interfaces of `r` that it needs, and waits until it runs.
-    pub fn start(args: &AfxdpArgs, r: &Namespace, cpu: usize, frame: &[u8]) -> anyhow::Result<Self> {
-        let (work, stop) = (Arc::new(Work::default()), Arc::new(AtomicBool::new(false)));
+    /// Starts the application on the interfaces of `r` that it needs, each of its threads on one of `cpus`, and waits
+    /// until it runs.
+    pub fn start(args: &AfxdpArgs, r: &Namespace, cpus: &[usize], frame: &[u8]) -> anyhow::Result<Self> {
+        let work: Vec<_> = cpus.iter().map(|_| Arc::<Work>::default()).collect();
+        let stop = Arc::new(AtomicBool::new(false));
         let (ready, opened) = channel();
         let settings = Settings::of(args);
-        let (its_work, stopped, frame) = (work.clone(), stop.clone(), frame.to_vec());
+        let threads: Vec<_> = cpus.iter().copied().zip(work.iter().cloned()).collect();
+        let (stopped, frame) = (stop.clone(), frame.to_vec());
         let thread = r.thread(move || {
-            crate::pin(Some(cpu))?;
-            settings.run(&frame, &its_work, &stopped, ready)
+            // The memory belongs to the first thread's node.
+            crate::pin(threads.first().map(|(cpu, _)| *cpu))?;
+            settings.run(&frame, &threads, &stopped, ready)
         })?;
         let thread =
             std::thread::spawn(move || thread.join().map_err(|_| anyhow::anyhow!("the application panicked"))??);
@@ -149,7 +155,13 @@ impl Settings {
         }
     }
 
-    fn run(&self, frame: &[u8], work: &Work, stop: &AtomicBool, ready: Sender<Vec<Opened>>) -> anyhow::Result<()> {
+    fn run(
+        &self,
+        frame: &[u8],
+        threads: &[(usize, Arc<Work>)],
+        stop: &AtomicBool,
+        ready: Sender<Vec<Opened>>,
+    ) -> anyhow::Result<()> {
         let cell = if self.layout == Layout::Typewriter { SHORT_CELL } else { ArenaConfig::default().cell };
         anyhow::ensure!(
             frame.len() <= cell - DATA_OFFSET,
@@ -157,34 +169,46 @@ impl Settings {
             frame.len() + 4,
             cell - DATA_OFFSET + 4
         );
-        let cells = self.frames + self.layout.spare(cell);
+        let cells = threads.len() * self.frames + self.layout.spare(cell);
         let arena = Arena::new(ArenaConfig { cells, cell, pages: self.pages, ..ArenaConfig::default() })?;
-        let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", self.frames)])?;
+        let pools: Vec<_> =
+            (0..threads.len()).map(|at| PoolConfig::stack(&format!("bench{at}"), self.frames)).collect();
+        let pools = PoolSet::new(arena, &pools)?;
         let umem = Umem::with_layout(pools.arena(), self.layout);
         let mut settings = Kept::new()?;
-        let mut bufs = Buffers::attach(&pools, 0);
-        fill(&mut bufs, frame);
         let (receives, sends) = (self.app != AfxdpApp::Txpush, self.app != AfxdpApp::Rxdrop);
-        let (mut programs, mut ports) = (vec![], vec![]);
-        for (name, wanted) in [("r0", receives), ("r1", sends)] {
-            if !wanted {
-                continue;
+        let (mut programs, mut shares) = (vec![], vec![]);
+        for queue in 0..threads.len() {
+            let mut bufs = Buffers::attach(&pools, queue);
+            fill(&mut bufs, frame);
+            let mut ports = vec![];
+            for (name, wanted) in [("r0", receives), ("r1", sends)] {
+                if !wanted {
+                    continue;
+                }
+                let link = LinkInfo::query(name)?;
+                let mut port = AfXdpPort::open(&umem, &link, queue as u32, &self.socket)?;
+                port.housekeep(&mut bufs);
+                if self.mode == AfxdpMode::BusyPoll {
+                    settings.journal.busy_poll(name)?;
+                }
+                if receives {
+                    let mut program = Program::attach(&link, XdpAttach::Native)?;
+                    program.set_socket(0, port.fd().context("a socket without a descriptor")?)?;
+                    let max_frame = port.max_frame() as u32;
+                    let mac = link.mac;
+                    program.set_config(XdpConfig {
+                        enabled: true,
+                        mac,
+                        max_frame,
+                        raw: true,
+                        ..XdpConfig::default()
+                    })?;
+                    programs.push(program);
+                }
+                ports.push(port);
             }
-            let link = LinkInfo::query(name)?;
-            let mut port = AfXdpPort::open(&umem, &link, 0, &self.socket)?;
-            port.housekeep(&mut bufs);
-            if self.mode == AfxdpMode::BusyPoll {
-                settings.journal.busy_poll(name)?;
-            }
-            if receives {
-                let mut program = Program::attach(&link, XdpAttach::Native)?;
-                program.set_socket(0, port.fd().context("a socket without a descriptor")?)?;
-                let max_frame = port.max_frame() as u32;
-                let config = XdpConfig { enabled: true, mac: link.mac, max_frame, raw: true, ..XdpConfig::default() };
-                program.set_config(config)?;
-                programs.push(program);
-            }
-            ports.push(port);
+            shares.push((bufs, ports));
         }
         let opened = |port: &AfXdpPort| {
             let mut got: BTreeMap<&'static str, String> = port.details().into_iter().collect();
@@ -192,16 +216,41 @@ impl Settings {
             got.insert("pages", pools.arena().pages().to_string());
             Opened { counters: port.counters(), got }
         };
+        let opened: Vec<_> = shares.iter().flat_map(|(_, ports)| ports).map(opened).collect();
+        std::thread::scope(|scope| {
+            let mut serving = vec![];
+            for ((bufs, ports), (cpu, work)) in shares.iter_mut().zip(threads) {
+                let serve = move || crate::pin(Some(*cpu)).map(|()| self.serve(bufs, ports, frame, work, stop));
+                serving.push(scope.spawn(serve));
+            }
+            let _ = ready.send(opened);
+            serving
+                .into_iter()
+                .try_for_each(|thread| thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
+        })?;
+        // Close the sockets while the programs still pass frames on.
+        for (bufs, ports) in &mut shares {
+            ports.iter_mut().for_each(|port| port.close(bufs));
+        }
+        settings.put_back()?;
+        if let Some((bufs, _)) = shares.first_mut() {
+            umem.settle(bufs, LET_GO);
+        }
+        drop((shares, programs));
+        crate::all_back(&pools)
+    }
+
+    /// Runs one thread of the application until `stop` is set.
+    fn serve(&self, bufs: &mut Buffers, ports: &mut [AfXdpPort], frame: &[u8], work: &Work, stop: &AtomicBool) {
         work.thread.add(rustix::thread::gettid().as_raw_nonzero().get() as u64);
-        let _ = ready.send(ports.iter().map(opened).collect());
         let mut frames = Batch::new();
         let mut turn_began = clock::tsc();
         let (spin, mut came) = (clock::us_to_ticks(SPIN_US), turn_began);
         while !stop.load(Ordering::Relaxed) {
             if self.mode == AfxdpMode::Poll && turn_began - came > spin {
-                wait(&mut ports, self.app == AfxdpApp::Txpush, PATIENCE);
+                wait(ports, self.app == AfxdpApp::Txpush, PATIENCE);
             }
-            let n = self.turn(&mut ports, &mut bufs, &mut frames, frame, work);
+            let n = self.turn(ports, bufs, &mut frames, frame, work);
             let now = clock::tsc();
             if n > 0 {
                 work.frames.add(n as u64);
@@ -210,13 +259,7 @@ impl Settings {
             }
             turn_began = now;
         }
-        // Close the sockets while the programs still pass frames on.
         bufs.free(&mut frames);
-        ports.iter_mut().for_each(|port| port.close(&mut bufs));
-        settings.put_back()?;
-        umem.settle(&mut bufs, LET_GO);
-        drop((ports, programs, bufs));
-        crate::all_back(&pools)
     }
 
     /// Runs one iteration of the application and returns the number of frames it moved.

@@ -10,6 +10,7 @@ use super::lab::{Lab, Rate, Traffic, rate};
 use crate::args::{OnOff, SECONDS, frames, number, size};
 use anyhow::{Context as _, ensure};
 use app::App;
+use bywash_config::Host;
 use bywash_frame::Pages;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{Transmit, ZeroCopy};
@@ -79,6 +80,10 @@ pub struct AfxdpArgs {
     /// Number of sockets that send in turn, on one UMEM and queue
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub tx_sockets: usize,
+    /// Number of queues that send, each by a socket of its own on the same UMEM and a thread of its own: two threads
+    /// use both CPUs. For `--app txpush`
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = tx_queues)]
+    pub tx_queues: usize,
     /// Reclaim sent frames in the order they were sent, comparing each completion with that order
     #[arg(long, value_name = "on|off", default_value = "off", hide_possible_values = true)]
     pub in_order: OnOff,
@@ -121,6 +126,10 @@ pub struct AfxdpArgs {
     pub json: bool,
 }
 
+fn tx_queues(text: &str) -> Result<usize, String> {
+    number(text, 1..=16, "queues")
+}
+
 fn batch(text: &str) -> Result<usize, String> {
     number(text, 1..=bywash_frame::BATCH, "frames")
 }
@@ -133,8 +142,8 @@ struct Figures {
     batch: usize,
     size: usize,
     seconds: u64,
-    /// CPUs of the source and of the application.
-    cpus: [usize; 2],
+    /// CPUs of the source and of the application; those of its threads with several transmit queues.
+    cpus: Vec<usize>,
     /// Features in use on each port.
     got: Vec<BTreeMap<&'static str, String>>,
     /// Median of the rounds. The fields below, except those of rounds, are also from the median round.
@@ -180,7 +189,9 @@ struct Account {
 /// Runs `bywash bench afxdp`.
 pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
-    let lab = Lab::new(Traffic::one_route(args.size))?.with_driver_sink()?;
+    ensure!(args.tx_queues == 1 || args.app == AfxdpApp::Txpush, "--tx-queues needs --app txpush");
+    let queues = args.tx_queues as u32;
+    let lab = Lab::with_queues(Traffic::one_route(args.size), queues)?.with_driver_sink()?;
     // The kernel must not forward frames that the application does not receive.
     lab.topology().r().sysctl("net/ipv4/ip_forward", "0")?;
     let bench = Bench { args, lab };
@@ -188,7 +199,7 @@ pub fn run(args: &AfxdpArgs) -> anyhow::Result<()> {
     for _ in 0..args.rounds {
         rounds.push(bench.round()?);
     }
-    let cpus = bench.lab.cpus;
+    let cpus = if args.tx_queues == 1 { bench.lab.cpus.to_vec() } else { bench.threads()? };
     let peer_mpps = super::median(rounds.iter().filter_map(|r| Some(r.peer?.mpps)));
     let peer_ratio = super::median(rounds.iter().filter_map(|r| Some(r.bywash.mpps / r.peer?.mpps)));
     let mpps = super::median(rounds.iter().map(|r| r.bywash.mpps)).context("no round")?;
@@ -223,7 +234,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn round(&self) -> anyhow::Result<Round> {
         let r = self.lab.topology().r();
-        let app = App::start(self.args, r, self.lab.cpus[1], &frame(self.args.size)?)?;
+        let app = App::start(self.args, r, &self.threads()?, &frame(self.args.size)?)?;
         ensure!(self.settled()?, "no frame gets through");
         let before = Sample::of(&app);
         let bywash = self.measure()?;
@@ -231,6 +242,17 @@ impl Bench<'_> {
         app.stop()?;
         let peer = self.args.peer.as_ref().map(|command| self.lab.peer_by(command, || self.works(), || self.measure()));
         Ok(Round { bywash, peer: peer.transpose()?, account })
+    }
+
+    /// Returns the CPU of each thread of the application.
+    fn threads(&self) -> anyhow::Result<Vec<usize>> {
+        if self.args.tx_queues == 1 {
+            return Ok(vec![self.lab.cpus[1]]);
+        }
+        // No source needs a CPU.
+        let (queues, allowed) = (self.args.tx_queues, Host::this().allowed);
+        ensure!(queues <= allowed.len(), "--tx-queues {queues}: there are {} CPUs", allowed.len());
+        Ok(allowed[..queues].to_vec())
     }
 
     fn measure(&self) -> anyhow::Result<Rate> {
@@ -300,9 +322,13 @@ impl Sample {
     fn of(app: &App) -> Self {
         let sum = |of: fn(&PortCounters) -> u64| app.ports.iter().map(|port| of(&port.counters)).sum();
         Self {
-            frames: app.work.frames.get(),
-            busy: app.work.busy.get(),
-            times: app.work.times().unwrap_or_default(),
+            frames: app.work.iter().map(|work| work.frames.get()).sum(),
+            busy: app.work.iter().map(|work| work.busy.get()).sum(),
+            times: app
+                .work
+                .iter()
+                .filter_map(|work| work.times())
+                .fold([0, 0], |sum, t| [sum[0] + t[0], sum[1] + t[1]]),
             system_calls: BTreeMap::from([
                 ("rx_wakeup", sum(|c| c.rx_wakeups.get())),
                 ("tx_kick", sum(|c| c.tx_wakeups.get())),

@@ -64,6 +64,11 @@ fn afxdp_settings_take_effect() {
     // the receiver to another CPU: the count is not checked.
     assert!(polled["reordered"].is_u64(), "{polled}");
 
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
+        let twice = figures(&["--app", "txpush", "--transmit", "socket", "--tx-queues", "2"]);
+        assert_eq!((&twice["got"][0]["queue"], &twice["got"][1]["queue"]), (&"0".into(), &"1".into()), "{twice}");
+    }
+
     let busy = figures(&["--app", "l2fwd", "--mode", "busy-poll", "--budget", "32", "--layout", "typewriter"]);
     assert!(calls(&busy, "busy_poll") > 0.0, "{busy}");
     assert_eq!(busy["got"][0]["busy_poll"], "32 frames a call");
@@ -77,6 +82,7 @@ fn afxdp_refuses_impossible_settings() {
         (&["--ring", "100"][..], "ring of 100 entries: the size must be a power of two between 64 and 65536"),
         (&["--zero-copy", "require"], "the driver has no zero-copy, which was required"),
         (&["--tx-sockets", "40"], "40 transmit sockets on one queue: 1 to 16 are possible"),
+        (&["--tx-queues", "2"], "--tx-queues needs --app txpush"),
         (&["--layout", "typewriter", "--size", "512"], "with --layout typewriter a buffer holds 260"),
     ] {
         let ran = bench(arguments);
