@@ -10,6 +10,7 @@ use bywash_sync::clock;
 use bywash_sync::hint::{prefetch_at, prefetch_to_write};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -82,6 +83,9 @@ struct Row {
     size: usize,
     pages: String,
     exhausted: u64,
+    /// Buffers, and with them descriptors of a device that fills one after the other, taken for each packet: less than
+    /// one where several packets share a buffer.
+    buffers_per_packet: f64,
     /// Rate of each round, in order.
     rounds_mpps: Vec<f64>,
     /// Medians of near and far rounds, where the CPUs were both.
@@ -114,8 +118,8 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
     println!("  way of a cache line from CPU to CPU, by round: {}", line::words(&figures.line));
     for row in &figures.rows {
         println!(
-            "  {:5} {:6.2} Mpps, {:6.1} cycles/packet ({} frames, cache {}, pages {})",
-            row.kind, row.mpps, row.cycles_per_packet, row.frames, row.cache, row.pages
+            "  {:5} {:6.2} Mpps, {:6.1} cycles/packet, {:.2} buffers/packet ({} frames, cache {}, pages {})",
+            row.kind, row.mpps, row.cycles_per_packet, row.buffers_per_packet, row.frames, row.cache, row.pages
         );
         row.apart.as_ref().inspect(|apart| println!("        {apart}"));
     }
@@ -203,9 +207,25 @@ fn measure(args: &PoolArgs, kind: PoolKind, cpus: &cpus::Placement) -> anyhow::R
         size: args.touch,
         pages: pools.arena().pages().to_string(),
         exhausted: pools.pools()[0].stats().exhausted,
+        buffers_per_packet: buffers_per_packet(&pools, args.touch),
         rounds_mpps: vec![],
         apart: None,
     })
+}
+
+/// Returns the number of buffers that each of many packets of `bytes` bytes takes.
+fn buffers_per_packet(pools: &Arc<PoolSet>, bytes: usize) -> f64 {
+    let mut bufs = Buffers::attach(pools, 0);
+    let (mut batches, mut cells, mut packets) = (vec![], BTreeSet::new(), 0);
+    for _ in 0..pools.arena().cells() / BURST / 2 {
+        let mut batch = Batch::new();
+        bufs.alloc_for(&mut batch, &[bytes as u32; BURST]);
+        packets += batch.len();
+        cells.extend(batch.as_slice().iter().map(|frame| pools.arena().cell_of(frame.addr())));
+        batches.push(batch);
+    }
+    batches.iter_mut().for_each(|batch| bufs.free(batch));
+    cells.len() as f64 / packets.max(1) as f64
 }
 
 /// Writes every packet, as receiving does.
