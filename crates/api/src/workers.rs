@@ -64,6 +64,10 @@ pub struct Stage {
     pub bursts: u64,
     /// Mean cycles per packet.
     pub cycles_per_packet: f64,
+    /// Core cycles, instructions and pipeline slots that retired a uop, by the processor's counters; null without
+    /// `counters = true` of `[workers]`, or if the processor has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted: Option<[u64; 3]>,
 }
 
 /// Statistics of a worker's TX queue.

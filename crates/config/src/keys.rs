@@ -278,6 +278,13 @@ pub static WORKER_KEYS: Section = Section {
                  `spin`: it keeps polling, for the lowest latency at the cost of a whole CPU.",
             )
             .example("\"spin\""),
+        key("counters", Bool, "false", "")
+            .doc(
+                "Count core cycles, instructions and retired slots of each stage by the processor's counters, for \
+                 `bywash profile`; takes three counters of each worker's CPU. Without such counters the workers run as \
+                 usual, and a log message says why.",
+            )
+            .example("true"),
     ],
 };
 

@@ -198,6 +198,8 @@ pub struct WorkersConfig {
     pub cpus: Auto<Vec<usize>>,
     /// Behaviour without packets.
     pub idle: Idle,
+    /// Whether stages are counted by the processor's counters.
+    pub counters: bool,
 }
 
 /// `[api]`

@@ -16,6 +16,7 @@ use bywash_fib::model::Prefix;
 use bywash_flow::script::Verb;
 use bywash_frame::BATCH;
 use bywash_port::{PortState, TxQueueStats, WaitCounts};
+use bywash_sync::Counter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -230,7 +231,9 @@ impl Running {
             let stages = c.stages.iter().map(|s| {
                 let (cycles, packets) = (s.cycles.get(), s.packets.get());
                 let cycles_per_packet = cycles as f64 / packets.max(1) as f64;
-                Stage { name: s.name.into(), cycles, packets, bursts: s.bursts.get(), cycles_per_packet }
+                let counted = s.counted.each_ref().map(Counter::get);
+                let counted = (counted[0] > 0).then_some(counted);
+                Stage { name: s.name.into(), cycles, packets, bursts: s.bursts.get(), cycles_per_packet, counted }
             });
             let id = w.handle.id();
             let tx = ports.values().filter_map(|slot| {

@@ -8,8 +8,9 @@ use crate::ports::Opened;
 use crate::slots::PortSlot;
 use anyhow::Context as _;
 use bywash_config::{Config, Plan, PortConfig, WorkerPlan};
-use bywash_engine::{App, Change, PortId, PortTable, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_engine::{App, Change, Meter, PortId, PortTable, Role, Worker, WorkerConfig, WorkerHandle};
 use bywash_frame::{Buffers, Pool, PoolSet};
+use bywash_measure::pmu::StageCounters;
 use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex};
@@ -59,6 +60,15 @@ impl Shown {
     /// Records the pool it allocates from. The caller tells the worker.
     pub fn take_from(&self, pool: &Arc<Pool>) {
         self.pool.lock().expect("a worker's pool").clone_from(pool);
+    }
+}
+
+/// Counters of the processor for a worker's stages.
+struct StageMeter(StageCounters);
+
+impl Meter for StageMeter {
+    fn read(&self) -> Option<[u64; 3]> {
+        self.0.read()
     }
 }
 
@@ -156,6 +166,9 @@ pub fn start(
         let own = plan.pools.iter().position(|pool| pool.workers.contains(&w)).context("a worker without a pool")?;
         let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
+        if config.workers.counters {
+            worker.count_by(|| Ok(Box::new(StageMeter(StageCounters::open()?))));
+        }
         let handle = worker.spawn().with_context(|| format!("cannot start worker {w}"))?;
         running.push(Shown {
             handle,

@@ -1,9 +1,19 @@
 //! Applications that run on a worker: the stages of a router, a switch, a tester.
 
-use crate::{DropReason, Event, PortId, PortTable, WorkerCounters};
+use crate::{DropReason, Event, PortId, PortTable, StageCounters, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Frame};
 use bywash_sync::{Reader, clock::tsc};
 use std::cell::Cell;
+
+/// Counters of the processor that a worker reads at the end of each stage of a timed turn, without a system call.
+pub trait Meter: Send {
+    /// Returns the counts so far of core cycles, instructions retired and pipeline slots that retired a uop; `None`
+    /// while the kernel lends the counters to others.
+    fn read(&self) -> Option<Counts>;
+}
+
+/// Core cycles, instructions and retired slots.
+pub type Counts = [u64; 3];
 
 /// Processing stages of an application on one worker.
 ///
@@ -55,6 +65,10 @@ pub struct Context<'a> {
     /// Whether this turn's stages are timed.
     pub(crate) timed: bool,
     pub(crate) mark: Cell<u64>,
+    /// Counters to read at the end of each stage of this turn, if there are any.
+    pub(crate) meter: Option<&'a dyn Meter>,
+    /// Their counts at the last mark.
+    pub(crate) counted: Cell<Option<Counts>>,
 }
 
 /// Interval in turns at which stages are timed; one timed turn represents this many. Reading the time-stamp counter
@@ -147,6 +161,19 @@ impl Context<'_> {
         if self.timed {
             let now = tsc();
             s.cycles.add((now - self.mark.replace(now)) * SAMPLE);
+            if let Some(meter) = self.meter {
+                self.count(s, meter);
+            }
+        }
+    }
+
+    /// Adds the processor's counts since the last mark to those of a stage.
+    #[cold]
+    fn count(&self, stage: &StageCounters, meter: &dyn Meter) {
+        let now = meter.read();
+        let Some((now, before)) = now.zip(self.counted.replace(now)) else { return };
+        for (counter, (now, before)) in stage.counted.iter().zip(now.into_iter().zip(before)) {
+            counter.add(now.wrapping_sub(before) * SAMPLE);
         }
     }
 
@@ -155,6 +182,9 @@ impl Context<'_> {
     pub(crate) fn skip(&self) {
         if self.timed {
             self.mark.set(tsc());
+            if let Some(meter) = self.meter {
+                self.counted.set(meter.read());
+            }
         }
     }
 }

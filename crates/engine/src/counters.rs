@@ -48,6 +48,8 @@ pub struct StageCounters {
     pub packets: Counter,
     /// Bursts handled.
     pub bursts: Counter,
+    /// Core cycles, instructions and retired slots, estimated like `cycles`; zero without a [`crate::Meter`].
+    pub counted: [Counter; 3],
 }
 
 /// Minimum number of ports that a worker has counters for; ports may be added while it runs.

@@ -14,11 +14,11 @@ pub mod line;
 mod port_table;
 mod worker;
 
-pub use app::{App, Context, SAMPLE};
+pub use app::{App, Context, Counts, Meter, SAMPLE};
 pub use counters::{PORTS, PortDrops, StageCounters, WorkerCounters};
 pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
 pub use port_table::PortTable;
-pub use worker::{Change, Idle, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
+pub use worker::{Change, Idle, OpenMeter, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
 
 /// Number of a port in this process: its index in configuration order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]

@@ -2,7 +2,7 @@
 
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::cpus::pin;
-use crate::{App, Context, PortId, PortTable, WorkerCounters};
+use crate::{App, Context, Meter, PortId, PortTable, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Pool};
 use bywash_port::{Port, PortState, Recorder, TxQueue};
 use bywash_sync::{Reader, clock};
@@ -120,9 +120,15 @@ pub struct Worker {
     bufs: Buffers,
     reader: Reader,
     counters: Arc<WorkerCounters>,
+    /// Opens `meter` on the worker's thread.
+    open_meter: Option<OpenMeter>,
+    meter: Option<Box<dyn Meter>>,
     /// Ticks per turn, an upper estimate.
     turn_ticks: u64,
 }
+
+/// Function that opens counters of the calling thread, or returns why it cannot.
+pub type OpenMeter = fn() -> Result<Box<dyn Meter>, String>;
 
 /// Cause of a worker's end.
 #[derive(Debug)]
@@ -146,12 +152,19 @@ impl Worker {
     /// Creates a worker that receives and sends by `ports`, allocates frames from `bufs` and runs `app`.
     pub fn new(config: WorkerConfig, ports: PortTable, app: Box<dyn App>, bufs: Buffers, reader: Reader) -> Self {
         let counters = Arc::new(WorkerCounters::new(ports.len(), app.stages()));
-        Self { config, ports, extra: Vec::new(), app, bufs, reader, counters, turn_ticks: 0 }
+        let (open_meter, meter) = (None, None);
+        Self { config, ports, extra: Vec::new(), app, bufs, reader, counters, open_meter, meter, turn_ticks: 0 }
     }
 
     /// Adds a receiving end in addition to those in `ports`.
     pub fn add(&mut self, port: Box<dyn Port>, role: Role) {
         self.extra.push((port, role));
+    }
+
+    /// Counts core cycles, instructions and retired slots by stage, by counters that `open` opens on the worker's thread.
+    /// If it cannot, the worker runs without them, and logs why.
+    pub fn count_by(&mut self, open: OpenMeter) {
+        self.open_meter = Some(open);
     }
 
     /// Returns the worker's counters.
@@ -165,18 +178,22 @@ impl Worker {
         let (commands, inbox) = mpsc::channel();
         let (id, counters) = (self.config.id, self.counters.clone());
         let shared = mailbox.clone();
+        let (opened, ready) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("bywash-w{id}")).spawn(move || {
-            match catch_unwind(AssertUnwindSafe(|| self.run(&shared, &inbox))) {
+            match catch_unwind(AssertUnwindSafe(|| self.run(&shared, &inbox, opened))) {
                 Ok(()) => WorkerExit::Stopped,
                 Err(panic) => WorkerExit::Panicked(panic_message(&*panic)),
             }
         })?;
+        // The caller may forbid the system call that opens counters from now on.
+        let _ = ready.recv();
         Ok(WorkerHandle { id, counters, mailbox, commands, thread: Mutex::new(Some(thread)) })
     }
 
     /// Runs `turns` turns on the calling thread, then closes. For benchmarks and tests.
     pub fn run_turns(mut self, turns: u64) {
         self.pin();
+        self.open_meter();
         for _ in 0..turns {
             self.turn(clock::tsc());
         }
@@ -190,8 +207,19 @@ impl Worker {
         }
     }
 
-    fn run(mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>) {
+    /// Opens the counters, if any are wanted.
+    fn open_meter(&mut self) {
+        match self.open_meter.map(|open| open()) {
+            Some(Ok(meter)) => self.meter = Some(meter),
+            Some(Err(why)) => tracing::warn!("worker {}: stages are not counted: {why}", self.config.id),
+            None => {}
+        }
+    }
+
+    fn run(mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>, opened: mpsc::Sender<()>) {
         self.pin();
+        self.open_meter();
+        drop(opened);
         self.counters.thread.set(rustix::thread::gettid().as_raw_nonzero().get() as u64);
         let patience = clock::us_to_ticks(PATIENCE_US);
         let started = clock::tsc();
@@ -229,11 +257,14 @@ impl Worker {
     /// pending.
     #[inline]
     fn turn(&mut self, now: u64) -> (usize, bool) {
-        let Self { ports, extra, app, bufs, reader, counters, turn_ticks, .. } = self;
+        let Self { ports, extra, app, bufs, reader, counters, meter, turn_ticks, .. } = self;
         let mut trash = Batch::new();
         let mut batch = Batch::new();
         let timed = counters.turns.get().is_multiple_of(SAMPLE);
-        let mut cx = Context { bufs, reader, now, ports, counters, trash: &mut trash, timed, mark: now.into() };
+        let meter = meter.as_deref().filter(|_| timed);
+        let counted = meter.and_then(Meter::read).into();
+        let mark = now.into();
+        let mut cx = Context { bufs, reader, now, ports, counters, trash: &mut trash, timed, mark, meter, counted };
         let mut work = 0;
         for i in 0..cx.ports.len() {
             let id = PortId(i as u16);
@@ -385,7 +416,18 @@ impl Worker {
         let Self { ports, extra, app, bufs, reader, counters, .. } = self;
         let mut trash = Batch::new();
         let now = clock::tsc();
-        let mut cx = Context { bufs, reader, now, ports, counters, trash: &mut trash, timed: false, mark: now.into() };
+        let mut cx = Context {
+            bufs,
+            reader,
+            now,
+            ports,
+            counters,
+            trash: &mut trash,
+            timed: false,
+            mark: now.into(),
+            meter: None,
+            counted: None.into(),
+        };
         app.close(&mut cx);
         ports.close(bufs);
         extra.iter_mut().for_each(|(p, _)| p.close(bufs));
@@ -467,4 +509,53 @@ impl Drop for WorkerHandle {
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::Counts;
+    use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
+    use bywash_port::pair;
+    use bywash_sync::Qsbr;
+    use std::cell::Cell;
+
+    /// Counts 100 cycles, 200 instructions and 300 slots from one reading to the next.
+    #[derive(Default)]
+    struct Steady(Cell<u64>);
+
+    impl Meter for Steady {
+        fn read(&self) -> Option<Counts> {
+            self.0.set(self.0.get() + 1);
+            Some([100, 200, 300].map(|each| each * self.0.get()))
+        }
+    }
+
+    #[test]
+    fn stages_have_the_counts_between_their_marks() {
+        let counted = |open: Option<OpenMeter>| {
+            let arena = Arena::new(ArenaConfig { cells: 64, ..Default::default() }).unwrap();
+            let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 64)]).unwrap();
+            let (here, mut there) = pair(64);
+            let mut bufs = Buffers::attach(&pools, 0);
+            let mut batch = Batch::new();
+            bufs.alloc(&mut batch, 3);
+            there.tx_burst(&mut bufs, &mut batch);
+            let mut ports = PortTable::new();
+            ports.add(Box::new(here), TxQueue::new(Default::default()));
+            let app = |cx: &mut Context<'_>, _: PortId, batch: &mut Batch| batch.drain().for_each(|f| cx.discard(f));
+            let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
+            let domain = Qsbr::new();
+            let own = Buffers::attach(&pools, 0);
+            let mut worker = Worker::new(config, ports, Box::new(app), own, domain.register());
+            open.into_iter().for_each(|open| worker.count_by(open));
+            let counters = worker.counters();
+            worker.run_turns(SAMPLE);
+            there.close(&mut bufs);
+            counters.stages[STAGE_RX].counted.each_ref().map(|counter| counter.get())
+        };
+        assert_eq!(counted(Some(|| Ok(Box::<Steady>::default()))), [100, 200, 300].map(|each| each * SAMPLE));
+        assert_eq!(counted(Some(|| Err("none here".into()))), [0; 3]);
+        assert_eq!(counted(None), [0; 3]);
+    }
 }

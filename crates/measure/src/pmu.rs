@@ -3,7 +3,7 @@
 use crate::hardware;
 use crate::topdown::{Counts, Event};
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Dynamic, Hardware, Raw};
-use perf_event::{Builder, Counter, ReadFormat};
+use perf_event::{Builder, Counter, ReadFormat, Sampler};
 
 /// Kernel names of the processor's PMU; on processors with two kinds of core, that of the performance cores.
 const PMUS: [&str; 2] = ["cpu", "cpu_core"];
@@ -126,6 +126,50 @@ fn refused(why: std::io::Error) -> String {
     }
 }
 
+/// Counters of the calling thread that it reads without a system call (`rdpmc`): core cycles, instructions, and slots
+/// that retired a uop.
+pub struct StageCounters([Sampler; 3]);
+
+impl StageCounters {
+    /// Opens the counters, in user space and kernel, on any CPU.
+    ///
+    /// # Errors
+    /// Returns why hardware counters are not available or not permitted, or that this processor's event for retired
+    /// slots is not known.
+    pub fn open() -> Result<Self, String> {
+        if let Some(why) = hardware::core_pmu_missing() {
+            return Err(format!("hardware counters: {why}"));
+        }
+        let retired = retired().ok_or("hardware counters: no known event for retired slots on this processor")?;
+        Ok(Self([
+            mapped(Builder::new(Hardware::CPU_CYCLES))?,
+            mapped(Builder::new(Hardware::INSTRUCTIONS))?,
+            mapped(Builder::new(Raw::new(retired)))?,
+        ]))
+    }
+
+    /// Returns the counts so far; `None` while the kernel lends a counter to others.
+    pub fn read(&self) -> Option<[u64; 3]> {
+        let [cycles, instructions, retired] = &self.0;
+        Some([cycles.read_user().count()?, instructions.read_user().count()?, retired.read_user().count()?])
+    }
+}
+
+fn mapped(mut builder: Builder<'_>) -> Result<Sampler, String> {
+    builder.observe_self().any_cpu().include_kernel().enabled(true);
+    builder.build().and_then(|counter| counter.sampled(0)).map_err(refused)
+}
+
+/// Returns the number of the event that counts retired slots: `UOPS_RETIRED.RETIRE_SLOTS` (`.SLOTS` from Ice Lake on;
+/// perfmon-events.intel.com), `ex_ret_ops` of AMD's Zen (PPR of family 17h, PMCx0C1). `None` for other processors.
+fn retired() -> Option<u64> {
+    match identity() {
+        (Vendor::Intel, 6, 0x3c..) => Some(raw(0xc2, 0x02, 0)),
+        (Vendor::Amd, 0x17.., _) => Some(raw(0xc1, 0, 0)),
+        _ => None,
+    }
+}
+
 /// Cache and TLB misses of one thread in user space.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Misses {
@@ -187,15 +231,34 @@ fn named(name: &str) -> Option<Dynamic> {
     PMUS.iter().find_map(|pmu| Dynamic::builder(pmu).ok()?.event(name).ok()?.build().ok())
 }
 
-/// Returns the processor's model number if it is of Intel's family 6, else 0.
-fn model() -> u32 {
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Vendor {
+    Intel,
+    Amd,
+    Other,
+}
+
+/// Returns the processor's vendor, family and model number.
+fn identity() -> (Vendor, u32, u32) {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let of = |key: &str| {
         let mut fields = info.lines().filter_map(|line| line.split_once(':'));
-        fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+        fields.find(|(name, _)| name.trim() == key).map_or("", |(_, value)| value.trim())
     };
-    let intel = of("vendor_id").as_deref() == Some("GenuineIntel") && of("cpu family").as_deref() == Some("6");
-    of("model").filter(|_| intel).and_then(|model| model.parse().ok()).unwrap_or(0)
+    let vendor = match of("vendor_id") {
+        "GenuineIntel" => Vendor::Intel,
+        "AuthenticAMD" => Vendor::Amd,
+        _ => Vendor::Other,
+    };
+    (vendor, of("cpu family").parse().unwrap_or(0), of("model").parse().unwrap_or(0))
+}
+
+/// Returns the processor's model number if it is of Intel's family 6, else 0.
+fn model() -> u32 {
+    match identity() {
+        (Vendor::Intel, 6, model) => model,
+        _ => 0,
+    }
 }
 
 #[cfg(test)]
@@ -216,6 +279,36 @@ mod tests {
                 assert!(why.starts_with("hardware counters: "), "{why}");
                 println!("SKIP: {why}");
             }
+        }
+    }
+
+    #[test]
+    fn stages_are_counted_without_a_system_call_or_it_says_why_not() {
+        match StageCounters::open() {
+            Ok(counters) => {
+                let before = counters.read();
+                let mut sum = 0u64;
+                (0..1_000_000u64).for_each(|n| sum = std::hint::black_box(sum.wrapping_add(n)));
+                let Some((before, after)) = before.zip(counters.read()) else {
+                    println!("SKIP: the kernel lends the counters to others");
+                    return;
+                };
+                assert!(before.iter().zip(after).all(|(before, after)| after - before > 100_000));
+            }
+            Err(why) => {
+                assert!(why.starts_with("hardware counters: "), "{why}");
+                println!("SKIP: {why}");
+            }
+        }
+    }
+
+    /// Tests the memory shared with the kernel by a counter that no processor's register holds.
+    #[test]
+    fn a_counter_without_a_register_has_no_count() {
+        use perf_event::events::Software;
+        match mapped(Builder::new(Software::TASK_CLOCK)) {
+            Ok(clock) => assert_eq!(clock.read_user().count(), None),
+            Err(why) => println!("SKIP: {why}"),
         }
     }
 

@@ -124,7 +124,7 @@ fn table(worker: &Worker) -> String {
             number(stage.packets_per_burst, 1),
             number(stage.cycles_per_packet, 1),
             number(stage.counters.as_ref().and_then(|counters| counters.cpi), 3),
-            number(slots.map(|s| 100.0 * s.retiring), 1),
+            number(stage.counters.as_ref().and_then(|counters| counters.retiring).map(|share| 100.0 * share), 1),
             number(slots.map(|s| 100.0 * s.front_end_bound), 1),
             number(slots.map(|s| 100.0 * s.bad_speculation), 1),
             number(slots.map(|s| 100.0 * s.back_end_bound), 1),

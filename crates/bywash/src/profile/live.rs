@@ -5,7 +5,7 @@ use crate::api::{self, client};
 use crate::cli::profile::ProfileArgs;
 use anyhow::{Context as _, bail};
 use bywash_measure::pmu::ThreadCounters;
-use bywash_measure::topdown::analyse;
+use bywash_measure::topdown::{Analysis, Counts, Event, analyse};
 use std::time::{Duration, Instant};
 
 /// Name of the stage for busy cycles that no stage accounts for: polling idle ports, housekeeping, reading the clock.
@@ -37,9 +37,9 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
         let id = worker.id;
         let now = after.iter().find(|now| now.id == id);
         let now = now.context("a worker has disappeared: was the instance restarted?")?;
-        let mut told = told(worker, now)?;
-        if let Some(counted) = counters {
-            let counts = counted.read().context("cannot read the hardware counters")?;
+        let counts = counters.map(ThreadCounters::read).transpose().context("cannot read the hardware counters")?;
+        let mut told = told(worker, now, counts.as_ref().and_then(width).unwrap_or(report.slots_per_cycle))?;
+        if let Some(counts) = counts {
             match analyse(&counts, report.slots_per_cycle) {
                 Ok(analysis) => told.counters = Some(analysis),
                 Err(why) => report.missing.push(format!("worker {id}: {why}")),
@@ -49,7 +49,11 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
     }
     report.missing.dedup();
     if report.workers.iter().any(|worker| worker.counters.is_some()) {
-        report.notes.push("hardware counters cover whole worker threads; cycles of stages are ticks of the TSC".into());
+        report.notes.push("cycles of stages are ticks of the TSC".into());
+        if report.workers.iter().flat_map(|worker| &worker.stages).all(|stage| stage.counters.is_none()) {
+            let key = "`counters = true` in `[workers]`";
+            report.notes.push(format!("hardware counters cover whole worker threads; {key} counts stages, too"));
+        }
     }
     if report.workers.iter().all(|worker| worker.packets == Some(0)) {
         report.notes.push("no packets arrived during the measurement, so the stages show nothing".into());
@@ -65,13 +69,27 @@ fn chosen(workers: &[api::Worker], wanted: Option<u64>) -> anyhow::Result<Vec<&a
     Ok(chosen)
 }
 
-/// Returns the difference between two samples of a worker.
-fn told(before: &api::Worker, after: &api::Worker) -> anyhow::Result<Worker> {
+/// Returns the number of slots per cycle, if the processor counts both.
+fn width(counts: &Counts) -> Option<f64> {
+    let (slots, cycles) = counts.get(Event::Slots).zip(counts.get(Event::Cycles))?;
+    (cycles > 0.0).then(|| (slots / cycles).round())
+}
+
+/// Returns the difference between two samples of a worker, on a processor with `width` slots per cycle.
+fn told(before: &api::Worker, after: &api::Worker, width: f64) -> anyhow::Result<Worker> {
     let grown = |was: u64, is: u64| is.checked_sub(was).context("counters have decreased: was the instance restarted?");
     let mut stages = vec![];
     for (was, is) in before.stages.iter().zip(&after.stages) {
         let (packets, bursts) = (grown(was.packets, is.packets)?, grown(was.bursts, is.bursts)?);
-        stages.push(Stage::new(&is.name, grown(was.cycles, is.cycles)? as f64, Some(packets), Some(bursts)));
+        let mut stage = Stage::new(&is.name, grown(was.cycles, is.cycles)? as f64, Some(packets), Some(bursts));
+        if let Some(is) = is.counted {
+            let mut counted = is;
+            for (now, then) in counted.iter_mut().zip(was.counted.unwrap_or_default()) {
+                *now = grown(then, *now)?;
+            }
+            stage.counters = Analysis::of_stage(counted, width);
+        }
+        stages.push(stage);
     }
     let packets = stages.first().and_then(|rx| rx.packets);
     let (all, busy) = (grown(before.cycles, after.cycles)?, grown(before.busy_cycles, after.busy_cycles)?);
@@ -102,12 +120,13 @@ mod tests {
         let look = |scale: u64| {
             let worker = json!({ "id": 0, "cpu": 1, "cycles": 1000 * scale, "busy_cycles": 500 * scale, "stages": [
                 { "name": "rx", "cycles": 100 * scale, "packets": 64 * scale, "bursts": scale },
-                { "name": "lookup", "cycles": 300 * scale, "packets": 64 * scale, "bursts": 2 * scale },
+                { "name": "lookup", "cycles": 300 * scale, "packets": 64 * scale, "bursts": 2 * scale,
+                  "counted": [200 * scale, 400 * scale, 500 * scale] },
             ] });
             serde_json::from_value(worker).unwrap()
         };
         let mut report = Report::new("live".into(), "tsc", None);
-        report.workers.push(told(&look(1), &look(3)).unwrap());
+        report.workers.push(told(&look(1), &look(3), 5.0).unwrap());
         report.finish();
         let worker = &report.workers[0];
         assert_eq!((worker.busy_percent, worker.packets, worker.cycles), (Some(50.0), Some(128), 1000.0));
@@ -117,8 +136,11 @@ mod tests {
         assert_eq!((stage(0), stage(1)), (("rx", 20.0, Some(64.0)), ("lookup", 60.0, Some(32.0))));
         assert_eq!((stage(2).0, worker.stages[2].cycles), (OTHER, 200.0));
         assert_eq!(worker.stages[1].cycles_per_packet, Some(600.0 / 128.0));
+        let counted = worker.stages[1].counters.as_ref().unwrap();
+        assert_eq!((counted.cycles, counted.cpi, counted.retiring), (400.0, Some(0.5), Some(0.5)));
+        assert_eq!(worker.stages[0].counters, None);
         let hot = report.hot.unwrap();
         assert_eq!((hot.stage.as_str(), hot.worker, hot.percent), ("lookup", Some(0), 60.0));
-        assert!(told(&look(3), &look(1)).unwrap_err().to_string().contains("restarted"));
+        assert!(told(&look(3), &look(1), 5.0).unwrap_err().to_string().contains("restarted"));
     }
 }

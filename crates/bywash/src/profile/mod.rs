@@ -160,8 +160,8 @@ impl Report {
             stage.cycles * (1.0 - ACCEPTABLE_CPI / cpi)
         };
         let lost = |stage: &Stage| {
-            let slots = stage.counters.as_ref().filter(|counters| !healthy(counters)).and_then(|c| c.slots);
-            slots.map_or(0.0, |slots| stage.cycles * (1.0 - slots.retiring))
+            let retiring = stage.counters.as_ref().filter(|counters| !healthy(counters)).and_then(|c| c.retiring);
+            retiring.map_or(0.0, |retiring| stage.cycles * (1.0 - retiring))
         };
         let (_, worker, stage) = most(&excess)
             .filter(|(excess, _, _)| *excess > WORTH_A_LOOK * all)

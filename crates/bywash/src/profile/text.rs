@@ -96,7 +96,7 @@ fn stages(worker: &Worker) -> String {
             number(stage.packets_per_burst, 1),
             number(stage.cycles_per_packet, 1),
             number(counters.and_then(|counters| counters.cpi), 3),
-            share(|s| s.retiring),
+            number(counters.and_then(|counters| counters.retiring).map(|share| 100.0 * share), 1),
             share(|s| s.front_end_bound),
             share(|s| s.bad_speculation),
             share(|s| s.back_end_bound),

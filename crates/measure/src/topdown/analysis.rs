@@ -77,6 +77,8 @@ pub struct Analysis {
     pub instructions: Option<f64>,
     /// Cycles per instruction.
     pub cpi: Option<f64>,
+    /// Share of the slots used by uops that retired, also where the other shares are not known.
+    pub retiring: Option<f64>,
     /// Shares of the pipeline slots.
     pub slots: Option<Shares>,
     /// Whether the shares come from the processor's own metrics rather than from the formulas.
@@ -150,10 +152,27 @@ pub fn analyse(counts: &Counts, width: f64) -> Result<Analysis, AnalysisError> {
         cycles,
         instructions,
         cpi: instructions.filter(|n| *n > 0.0).map(|n| cycles / n),
+        retiring: shares.map(|shares| shares.retiring),
         slots: shares,
         own_metrics,
         memory: levels(counts, cycles)?,
     })
+}
+
+impl Analysis {
+    /// Creates the analysis of a stage from its core cycles, its instructions and the slots of its retired uops, on a
+    /// processor with `width` slots per cycle; `None` if nothing was counted.
+    pub fn of_stage([cycles, instructions, retired]: [u64; 3], width: f64) -> Option<Self> {
+        (cycles > 0 && instructions > 0).then(|| Self {
+            cycles: cycles as f64,
+            instructions: Some(instructions as f64),
+            cpi: Some(cycles as f64 / instructions as f64),
+            retiring: Some(retired as f64 / (width * cycles as f64)),
+            slots: None,
+            own_metrics: false,
+            memory: None,
+        })
+    }
 }
 
 /// Returns the counts of all `events`, or `None` if none was counted. Errors if only some were.

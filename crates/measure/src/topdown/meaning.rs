@@ -15,19 +15,20 @@ const LEVEL: f64 = 0.10;
 
 /// Returns whether the figures need no attention.
 pub fn healthy(analysis: &Analysis) -> bool {
-    let retiring = analysis.slots.is_none_or(|slots| slots.retiring >= HEALTHY_RETIRING);
+    let retiring = analysis.retiring.is_none_or(|retiring| retiring >= HEALTHY_RETIRING);
     retiring && analysis.cpi.is_none_or(|cpi| cpi <= ACCEPTABLE_CPI)
 }
 
 /// Returns a sentence for each notable figure, the most important first. `width`: slots per cycle.
 pub fn meaning(analysis: &Analysis, width: f64) -> Vec<String> {
     let mut said = vec![];
-    if let Some(slots) = &analysis.slots {
-        let retiring = 100.0 * slots.retiring;
-        said.push(if slots.retiring >= HEALTHY_RETIRING {
+    if let Some(share) = analysis.retiring {
+        let retiring = 100.0 * share;
+        said.push(if share >= HEALTHY_RETIRING {
             format!("retiring {retiring:.1} %: healthy (70 % or more)")
         } else {
-            format!("retiring {retiring:.1} %: below the 70 % of a healthy program; {}", loss(slots))
+            let loss = analysis.slots.as_ref().map_or(String::new(), |slots| format!("; {}", loss(slots)));
+            format!("retiring {retiring:.1} %: below the 70 % of a healthy program{loss}")
         });
     }
     if let Some(cpi) = analysis.cpi {
@@ -100,6 +101,7 @@ mod tests {
             cycles: 1.0,
             instructions: Some(1.0 / cpi),
             cpi: Some(cpi),
+            retiring: Some(retiring),
             slots: Some(slots),
             own_metrics: false,
             memory: None,
