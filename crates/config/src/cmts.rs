@@ -1,6 +1,7 @@
 //! Configuration of a cable downstream: model of `[cmts]`, `[[group]]` and `[[flow]]`.
 
 use crate::choice::{Aqm, Auto, Crypto, Overflow};
+use crate::secret::Secret;
 use crate::text;
 use bywash_fib::model::Prefix;
 use bywash_wire::ethernet::MacAddr;
@@ -62,9 +63,9 @@ pub struct GroupConfig {
     /// Security association identifier (SAID) of the first modem; the others' follow consecutively.
     pub said: u16,
     /// AES-128 key of the first modem; the others' are derived from it.
-    pub key: Block,
+    pub key: Secret<Block>,
     /// Initialization vector of the first modem; the others' are derived from it.
-    pub iv: Block,
+    pub iv: Secret<Block>,
     /// DEPI session to the remote PHY; `None` to send MAC frames without encapsulation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depi: Option<DepiConfig>,

@@ -65,7 +65,7 @@ impl Takes {
     /// Returns what was expected instead of `value`; `None` if the value is valid. Does not look into tables.
     pub fn refuses(&self, value: &DeValue<'_>) -> Option<String> {
         match (self, value.as_str()) {
-            (Self::Text(format), Some(text)) => (format.check)(text).err(),
+            (Self::Text(format) | Self::Either(Self::Text(format), _), Some(text)) => (format.check)(text).err(),
             _ => (!self.fits(value)).then(|| format!("expected {}", self.expected())),
         }
     }

@@ -558,8 +558,9 @@ pub static PORT: Section = Section {
             .example("\"client\"")
             .of(MEMIF),
         key("id", Int(0..=u32::MAX as usize), "0", "").doc("Number of the memif on its socket.").example("7").of(MEMIF),
-        key("secret", Text(&text::SECRET), "(none)", "")
-            .doc("Secret that a client must present to connect.")
+        key("secret", Either(&Text(&text::SECRET), &Table(&SECRET_FROM)), "(none)", "")
+            .doc("Secret that a client must present to connect. `{ file = \"PATH\" }` reads it from a file, `{ credential \
+                 = \"NAME\" }` from a systemd credential (`LoadCredential=`); it is never shown.")
             .example("\"sesame\"")
             .of(MEMIF),
         key("sealed", Bool, "true", "")
@@ -581,6 +582,16 @@ pub static RING: Section = Section {
         key("tx", RING_SIZE, "2048", "").example("512"),
         key("fill", RING_SIZE, "2048", "").example("512"),
         key("completion", RING_SIZE, "2048", "").example("512"),
+    ],
+};
+
+/// Place of a secret that is not in the file itself.
+pub static SECRET_FROM: Section = Section {
+    header: "a secret",
+    doc: "",
+    keys: &[
+        key("file", Text(&text::PATH), "(none)", "").example("\"/etc/bywash/secret\""),
+        key("credential", Text(&text::PATH), "(none)", "").example("\"secret\""),
     ],
 };
 

@@ -19,6 +19,7 @@ mod problem;
 mod reader;
 mod reference;
 mod schema;
+mod secret;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -36,4 +37,5 @@ pub use pools::PoolPlan;
 pub use problem::ConfigErrors;
 pub use reference::reference;
 pub use schema::schema;
+pub use secret::{HIDDEN, Secret};
 pub use text::interface_name;

@@ -6,6 +6,7 @@ use crate::keys;
 use crate::model::{Config, PoolConfig};
 use crate::problem::{ConfigErrors, Problem, Source, nearest};
 use crate::reader::Notes;
+use crate::secret;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
@@ -51,15 +52,22 @@ impl Draft {
         if errors.is_empty() {
             document(root.get_ref(), &mut notes);
         }
-        let config = match notes.problems.is_empty().then(|| Config::of(toml::from_str(&text)?)) {
-            Some(Ok(config)) => config,
-            None => Config::default(),
-            Some(Err(why)) => {
-                notes.problems.push(Problem::at("", format!("cannot read the configuration: {}", why.message()), ""));
-                Config::default()
-            }
-        };
+        let config =
+            if notes.problems.is_empty() { Self::values(&text, &mut notes.problems) } else { Config::default() };
+        let text = secret::masked(&text, &notes.secrets);
         Self { config, source: Some(Source { name: name.into(), text }), notes }
+    }
+
+    /// Returns the configuration of a file whose values are valid; the default if something that it refers to is not.
+    fn values(text: &str, problems: &mut Vec<Problem>) -> Config {
+        let config = toml::from_str(text).and_then(|mut file| {
+            secret::resolve(&mut file, problems);
+            if problems.is_empty() { Config::of(file) } else { Ok(Config::default()) }
+        });
+        config.unwrap_or_else(|why| {
+            problems.push(Problem::at("", format!("cannot read the configuration: {}", why.message()), ""));
+            Config::default()
+        })
     }
 
     /// Overrides a value from the command line; errors in it no longer refer to the file. `path` is the path of the
@@ -81,7 +89,7 @@ impl Draft {
     /// Errors with all problems found.
     pub fn finish(self, host: Option<&Host>) -> Result<Config, ConfigErrors> {
         // Checking a partially read configuration would report what the reader already has.
-        let Notes { spans, mut problems, misfits } = self.notes;
+        let Notes { spans, mut problems, misfits, .. } = self.notes;
         let read = problems.is_empty();
         problems.extend(misfits);
         if read {

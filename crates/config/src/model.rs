@@ -5,6 +5,7 @@
 use crate::choice::*;
 use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig, ProfileConfig};
 use crate::keys;
+use crate::secret::Secret;
 use bywash_exceptions::Kind;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
@@ -418,8 +419,8 @@ pub struct MemifConfig {
     /// Number of the memif on its socket.
     pub id: u32,
     /// Secret that a client must present; none if empty.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub secret: String,
+    #[serde(default, skip_serializing_if = "crate::secret::is_empty")]
+    pub secret: Secret<String>,
     /// Size of each ring in slots, if the port is a client.
     pub ring: usize,
     /// True if a server refuses memory that its client could truncate.

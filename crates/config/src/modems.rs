@@ -175,7 +175,7 @@ impl GroupConfig {
         let first = self.mac.0.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         // Wider than SAIDs are: those beyond the range are found below.
         let said = |n: usize| usize::from(self.said) + n;
-        let keys = |n: usize| (derived_key(&self.key.0, n as u32), derived_key(&self.iv.0, n as u32));
+        let keys = |n: usize| (derived_key(&self.key.expose().0, n as u32), derived_key(&self.iv.expose().0, n as u32));
         let mut all = vec![];
         let mut kinds = vec![(0..flows.len()).filter(|at| !flows[*at].drop).collect::<Vec<_>>()];
         for n in 0..self.generated() {

@@ -14,6 +14,8 @@ pub struct Notes {
     pub problems: Vec<Problem>,
     /// Problems with values that do not keep the configuration from being checked.
     pub misfits: Vec<Problem>,
+    /// Positions of the secrets.
+    pub secrets: Vec<std::ops::Range<usize>>,
 }
 
 impl Notes {
@@ -61,11 +63,18 @@ impl Notes {
     /// Records the position of a key's value, a problem if it is refused, and those of the tables in it.
     pub fn value(&mut self, path: &str, section: &Section, key: &Key, takes: &Takes, value: &Spanned<DeValue<'_>>) {
         self.spans.insert(path.into(), Some(value.span()));
+        let secret = takes.secret().is_some() && !value.get_ref().is_table();
+        if secret {
+            self.secrets.push(value.span());
+        }
         let value = value.get_ref();
         match (takes.refuses(value), value, takes.section()) {
             (Some(expected), ..) => {
                 let header = if section.header.is_empty() { String::new() } else { format!(" in {}", section.header) };
-                let what = format!("`{}`{header} cannot be {}", key.name, shown(value));
+                let what = match secret {
+                    true => format!("invalid `{}`{header}", key.name),
+                    false => format!("`{}`{header} cannot be {}", key.name, shown(value)),
+                };
                 self.problems.push(Problem::at(path, what, expected));
             }
             (None, DeValue::Table(table), Some(nested)) => self.table(path, nested, table),

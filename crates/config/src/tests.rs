@@ -467,7 +467,8 @@ fn profiles_have_names_and_modulations() {
     }
     let config = read(&format!("{cmts}[[profile]]\nname = \"A\"\nbits = 8\n[[profile]]\nname = \"B\"\n"));
     assert_eq!((config.profiles[0].bits, config.best_bits()), (8, 12));
-    assert_eq!(read(&toml::to_string(&config).unwrap()), config);
+    let shown = toml::to_string(&config).unwrap().replace(crate::HIDDEN, &"0".repeat(32));
+    assert_eq!(read(&shown), config);
 }
 
 #[test]

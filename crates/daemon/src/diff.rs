@@ -86,6 +86,11 @@ pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
             refused.push(format!("{key}: {} -> {}: {}", text(was), text(is), why));
         }
     }
+    // Serialization, which the comparison above is by, hides secrets.
+    let secrets = |config: &Config| config.groups.iter().map(|group| (group.key, group.iv)).collect::<Vec<_>>();
+    if old.groups.len() == new.groups.len() && secrets(old) != secrets(new) {
+        refused.push("group: another key or iv: it is read when bywash starts; restart it".into());
+    }
     if !refused.is_empty() {
         return Err(refused);
     }
@@ -126,7 +131,11 @@ fn level(port: &PortConfig) -> Option<Level> {
 /// Returns the settings other than the level that differ, as text.
 fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
     let value = |port: &PortConfig| serde_json::to_value(port).unwrap_or_default();
-    differences(&value(old), &value(new), &["level"])
+    let seen = differences(&value(old), &value(new), &["level"]);
+    let secret = |port: &PortConfig| port.memif.as_ref().map(|memif| memif.secret.clone());
+    // Its values are equal, since both are hidden.
+    let other = seen.is_empty() && secret(old) != secret(new);
+    if other { "another secret".into() } else { seen }
 }
 
 /// Returns the keys of two tables whose values differ, with both values, as text. Ignores the keys in `but`.
@@ -189,6 +198,7 @@ fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
 mod tests {
     use super::*;
     use bywash_config::Auto;
+    use bywash_config::Draft;
 
     fn config(ports: &[&str]) -> Config {
         Config::for_interfaces(&ports.iter().map(|name| name.to_string()).collect::<Vec<_>>())
@@ -228,6 +238,23 @@ mod tests {
         let refused = diff(&old, &new).unwrap_err();
         assert_eq!(refused.len(), 2, "{refused:?}");
         assert!(refused[0].starts_with("pool.cell: \"auto\" -> 4096: all pools lie in the arena"), "{refused:?}");
+    }
+
+    #[test]
+    fn another_secret_is_noticed_and_not_shown() {
+        let of = |text: String| Draft::text("a.toml", text).finish(None).unwrap();
+        let memif = |secret: &str| {
+            of(format!("[[port]]\nname = \"m\"\nkind = \"memif\"\nsocket = \"/run/m\"\nsecret = \"{secret}\"\n"))
+        };
+        assert_eq!(told(&memif("one"), &memif("one")), [""; 0]);
+        assert_eq!(told(&memif("one"), &memif("two")), ["port m opened again: another secret"]);
+        let group = |key: u8| {
+            let port = |name| format!("[[port]]\nname = \"{name}\"\nkind = \"null\"\n");
+            let group = format!("[[group]]\ninput = \"a\"\noutput = \"b\"\nkey = \"{key:032x}\"\n");
+            of(format!("mode = \"cmts\"\n{}{}{group}", port("a"), port("b")))
+        };
+        let refused = diff(&group(7), &group(8)).unwrap_err();
+        assert!(refused.len() == 1 && refused[0].starts_with("group: another key or iv"), "{refused:?}");
     }
 
     #[test]

@@ -8,6 +8,9 @@ use bywash_port::{Port as _, PortState};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Secret of the switch's server.
+const SECRET: &str = "sesame";
+
 /// The memif port and the buffers of a peer process.
 struct Peer {
     port: MemifPort,
@@ -19,7 +22,10 @@ impl Peer {
     fn new(socket: &Path, role: Role, id: u32) -> Self {
         let arena = Arena::new(ArenaConfig { cells: 2048, ..ArenaConfig::default() }).unwrap();
         let pools = PoolSet::new(arena, &[PoolConfig::stack("peer", 2048)]).unwrap();
-        let config = Config { socket: socket.into(), role, id, ring: 256, name: "peer".into(), ..Config::default() };
+        // The switch's server expects the secret; its client has none.
+        let secret = if role == Role::Client { SECRET } else { "" }.into();
+        let (socket, name) = (socket.into(), "peer".into());
+        let config = Config { socket, role, id, ring: 256, name, secret, ..Config::default() };
         let mut port = MemifPort::open(&config, pools.arena()).unwrap();
         let mut bufs = Buffers::attach(&pools, 0);
         wait_until("a connection", PATIENCE, || {
@@ -72,6 +78,8 @@ fn a_switch_between_two_processes() {
     require!(require_lab());
     let (namespace, directory) = (Namespace::new("memif").unwrap(), tempfile::tempdir().unwrap());
     let (left, right) = (directory.path().join("left.sock"), directory.path().join("right.sock"));
+    let secret = directory.path().join("secret");
+    std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
     // The right peer is the server: the switch's buffers are shared, not its own.
     let waiting = {
         let right = right.clone();
@@ -79,8 +87,9 @@ fn a_switch_between_two_processes() {
     };
     let text = format!(
         "mode = \"switch\"\n[[port]]\nkind = \"memif\"\nname = \"left\"\nsocket = \"{}\"\n\
-         [[port]]\nkind = \"memif\"\nname = \"right\"\nsocket = \"{}\"\nrole = \"client\"\nid = 7\nring = 128\n",
+         secret = {{ file = \"{}\" }}\n[[port]]\nkind = \"memif\"\nname = \"right\"\nsocket = \"{}\"\nrole = \"client\"\nid = 7\nring = 128\n",
         left.display(),
+        secret.display(),
         right.display()
     );
     let file = directory.path().join("bywash.toml");
@@ -90,6 +99,8 @@ fn a_switch_between_two_processes() {
     let mut left = Peer::new(&directory.path().join("left.sock"), Role::Client, 0);
     let up = |switch: &Bywash<'_>| ["left", "right"].iter().all(|name| switch.port(name)["state"] == "up");
     switch.wait("both ports to be up", up);
+    let config = switch.show(&["config"]).to_string();
+    assert!(config.contains("\"secret\":\"(secret)\"") && !config.contains(SECRET), "{config}");
 
     left.send(&frame(0xff, 1, 1));
     assert_eq!(right.receive(1), [frame(0xff, 1, 1)]);

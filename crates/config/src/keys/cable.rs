@@ -3,6 +3,7 @@
 use crate::choice::*;
 use crate::key::Takes::*;
 use crate::key::{Section, key};
+use crate::keys::SECRET_FROM;
 use crate::text;
 use bywash_docsis::codeword::BITS;
 use bywash_docsis::depi::MTUS;
@@ -123,14 +124,15 @@ pub static GROUP: Section = Section {
             .doc("Security association identifier (SAID) of the first modem; those of the others follow consecutively.")
             .example("100")
             .only(Mode::Cmts),
-        key("key", Text(&text::BLOCK), "\"00000000000000000000000000000000\"", "")
+        key("key", Either(&Text(&text::BLOCK), &Table(&SECRET_FROM)), "\"00000000000000000000000000000000\"", "")
             .doc(
                 "AES-128 key of the first modem. The key of the n-th modem after it is the number n, as one block, \
-                 encrypted with this key: for labs, where no key exchange takes place.",
+                 encrypted with this key: for labs, where no key exchange takes place. `{ file = \"PATH\" }` reads it \
+                 from a file, `{ credential = \"NAME\" }` from a systemd credential; it is never shown.",
             )
             .example("\"2b7e151628aed2a6abf7158809cf4f3c\"")
             .only(Mode::Cmts),
-        key("iv", Text(&text::BLOCK), "\"00000000000000000000000000000000\"", "")
+        key("iv", Either(&Text(&text::BLOCK), &Table(&SECRET_FROM)), "\"00000000000000000000000000000000\"", "")
             .doc("Initialization vector of the first modem; those of the others are derived like their keys.")
             .example("\"000102030405060708090a0b0c0d0e0f\"")
             .only(Mode::Cmts),

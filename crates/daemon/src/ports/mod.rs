@@ -118,7 +118,7 @@ impl Opener {
                     socket: memif.socket.clone(),
                     role: memif.role,
                     id: memif.id,
-                    secret: memif.secret.clone(),
+                    secret: memif.secret.expose().clone(),
                     ring: memif.ring,
                     sealed: memif.sealed,
                     name: port.name.clone(),
