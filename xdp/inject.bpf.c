@@ -63,8 +63,11 @@ int inject(struct __sk_buff *skb)
 	struct inject_batch *b = bpf_map_lookup_elem(&batch, &zero);
 	struct run run = { .skb = skb };
 
-	if (b)
-		bpf_loop(b->count, turn, &run, 0);
+	if (!b)
+		return 0;
+	/* As if received on that queue, whose number the kernel then takes to send (skb_tx_hash). The clones have it, too. */
+	skb->queue_mapping = b->queue;
+	bpf_loop(b->count, turn, &run, 0);
 	return run.refused;
 }
 

@@ -19,7 +19,7 @@ struct inject_batch {
 	__u32 count;
 	__u32 ifindex;
 	__u32 flags; /* of bpf_clone_redirect: 0 sends, BPF_F_INGRESS receives */
-	__u32 reserved;
+	__u32 queue; /* number of the transmit queue, plus 1; 0: the kernel chooses by flow */
 	struct inject_frame frames[INJECT_FRAMES];
 	__u8 data[INJECT_BYTES];
 };

@@ -48,7 +48,7 @@ struct RawBatch {
     count: u32,
     ifindex: u32,
     flags: u32,
-    reserved: u32,
+    queue: u32,
     frames: [RawFrame; FRAMES],
     data: [u8; BYTES],
 }
@@ -88,6 +88,8 @@ pub struct Injector {
     count: usize,
     /// Offset of the next frame in the batch's data.
     at: usize,
+    /// Number of the queue that sends, plus 1; 0 if the kernel chooses one by flow.
+    queue: u32,
     first: [u8; FIRST],
 }
 
@@ -113,7 +115,13 @@ impl Injector {
             return Err(Error::Injector("the object has no map `batch`".into()));
         };
         let (batch, map) = map_batch(data.fd().as_fd()).map_err(|e| failed(&io::Error::from(e)))?;
-        Ok(Self { program, batch, _map: map, count: 0, at: 0, first: [0; FIRST] })
+        Ok(Self { program, batch, _map: map, count: 0, at: 0, queue: 0, first: [0; FIRST] })
+    }
+
+    /// Sends by this queue of the interface from now on, so that workers do not contend for one. The kernel chooses
+    /// another if the interface has fewer.
+    pub fn send_by(&mut self, queue: u32) {
+        self.queue = queue + 1;
     }
 
     /// Returns the number of frames in the batch.
@@ -174,6 +182,7 @@ impl Injector {
             (&raw mut (*batch).count).write(count as u32);
             (&raw mut (*batch).ifindex).write(ifindex);
             (&raw mut (*batch).flags).write(flags);
+            (&raw mut (*batch).queue).write(if way == Way::Send { self.queue } else { 0 });
         }
         let run = TestRun {
             program: self.program.as_fd(),

@@ -125,7 +125,8 @@ impl AfXdpPort {
         if in_order {
             details.push(("completion", "in order".into()));
         }
-        let (injector, why) = injector(config.transmit, socket.zero_copy, &link.name, ahead)?;
+        let (mut injector, why) = injector(config.transmit, socket.zero_copy, &link.name, ahead)?;
+        injector.iter_mut().for_each(|injector| injector.send_by(queue));
         details.push(("transmit", if injector.is_some() { "inject" } else { "socket" }.to_owned()));
         details.extend(why.map(|why| ("transmit_note", why)));
         Ok(Self {

@@ -2,13 +2,14 @@
 
 use crate::rig::{H0, Net, R1, Wire};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_lab::{require, require_lab};
-use bywash_port::af_xdp::{AfXdpPort, LinkInfo, RingSizes, SocketConfig, Transmit, Umem};
+use bywash_lab::{End, Namespace, Veth, has_tool, patience, require, require_lab, wait_until};
+use bywash_port::af_xdp::{AfXdpPort, Bare, LinkInfo, RingSizes, SocketConfig, Transmit, Umem};
 use bywash_port::{Port, PortState};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// EtherType for local experiments (IEEE 802); other traffic on the link has other types.
 const ETHERTYPE: u16 = 0x88b5;
@@ -20,9 +21,13 @@ fn big_pools() -> Arc<PoolSet> {
 }
 
 fn open(umem: &Arc<Umem>, transmit: Transmit) -> AfXdpPort {
+    open_queue(umem, transmit, 0)
+}
+
+fn open_queue(umem: &Arc<Umem>, transmit: Transmit, queue: u32) -> AfXdpPort {
     let link = LinkInfo::query("r1").unwrap();
     let rings = RingSizes::all(128);
-    AfXdpPort::open(umem, &link, 0, &SocketConfig { transmit, rings, ..Default::default() }).unwrap()
+    AfXdpPort::open(umem, &link, queue, &SocketConfig { transmit, rings, ..Default::default() }).unwrap()
 }
 
 fn detail(port: &AfXdpPort, name: &str) -> Option<String> {
@@ -159,4 +164,37 @@ fn veth_is_sent_to_by_injection_unless_told_otherwise() {
             }
         })
         .unwrap();
+}
+
+/// Otherwise the flow would choose the queue, and workers would contend for it.
+#[test]
+fn each_queue_is_sent_to_by_its_own_port() {
+    require!(require_lab(), has_tool("ethtool"));
+    let (router, host) = (Namespace::new("qr").unwrap(), Namespace::new("qh").unwrap());
+    Veth::new(End::new(&router, "r1"), End::new(&host, "h1")).queues(2).create().unwrap();
+    let _drop = host.enter(|| Bare::drop("h1")).unwrap().unwrap();
+    let received = |queue: u32| -> u64 {
+        let said = host.run(&["ethtool", "-S", "h1"]).unwrap().stdout;
+        let name = format!("rx_queue_{queue}_xdp_packets:");
+        said.lines().find_map(|line| line.trim().strip_prefix(&name)?.trim().parse().ok()).unwrap()
+    };
+    let pools = big_pools();
+    let frames: Vec<_> = (0..64).map(|n| numbered(n, 60)).collect();
+    for transmit in [Transmit::Inject, Transmit::Socket] {
+        for queue in [0, 1] {
+            let before = [received(0), received(1)];
+            let send_all = || {
+                let umem = Umem::new(pools.arena());
+                let mut bufs = Buffers::attach(&pools, 0);
+                let mut port = open_queue(&umem, transmit, queue);
+                send(&mut port, &mut bufs, &frames);
+                port.close(&mut bufs);
+            };
+            router.enter(send_all).unwrap();
+            let all = || received(0) + received(1) >= before[0] + before[1] + 64;
+            wait_until("the frames", patience(Duration::from_secs(10)), all).unwrap();
+            // Neighbour discovery of the host's other end may be among them.
+            assert!(received(queue) >= before[queue as usize] + 64, "{transmit:?} on {queue}: {before:?}");
+        }
+    }
 }
