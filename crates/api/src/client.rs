@@ -65,7 +65,7 @@ pub fn answers(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
 
-/// Makes the instance hand over to the process that waits at the abstract socket `name`.
+/// Makes the instance hand over to the process that waits at the socket `name`, an absolute path.
 pub fn take_over(socket: &Path, name: &str) -> anyhow::Result<()> {
     request(socket, &format!("POST /v1/takeover?socket={}", encode(name)), "", "takeover").map(|_: TakenOver| ())
 }

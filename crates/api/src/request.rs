@@ -83,7 +83,7 @@ pub const REQUESTS: [Request; 12] = [
     },
     Request {
         line: "POST /v1/takeover?socket=NAME",
-        about: "Lets the process that waits at this abstract socket take over (`bywash run --takeover`). Answered when \
+        about: "Lets the process that waits at this socket, beside the API's, take over (`bywash run --takeover`). Answered when \
                 the instance is connected to it.",
         schema: Some(schema::<TakenOver>),
     },

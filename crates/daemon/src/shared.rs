@@ -56,6 +56,6 @@ pub type Source = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
 pub enum Ask {
     /// Applies this configuration; answers with what changed, or why nothing did.
     Reload(Box<Config>, mpsc::Sender<Result<Vec<String>, String>>),
-    /// Connects to the process that takes over, at this abstract socket.
+    /// Connects to the process that takes over, at this socket.
     TakeOver(String, mpsc::Sender<Result<(), String>>),
 }

@@ -3,10 +3,11 @@
 use crate::shared::Shared;
 use crate::slots::programs;
 use crate::takeover::{Line, Message, can_follow, line, why_not};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use bywash_port::af_xdp::Attachment;
 use rustix::net::{SocketAddrUnix, connect};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 /// The process that takes over, as the running one sees it.
@@ -16,12 +17,14 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// Connects to the socket of the new process, and sends it the attached programs. Errors if a port cannot be taken
-    /// over.
+    /// Connects to the socket of the new process, which is beside the API's, and sends it the attached programs. Errors
+    /// if a port cannot be taken over.
     pub fn meet(name: &str, shared: &Shared) -> anyhow::Result<Self> {
+        let (path, api) = (Path::new(name), std::path::absolute(&shared.config().api.socket)?);
+        let directory = |path: &Path| path.parent().and_then(|directory| directory.canonicalize().ok());
+        ensure!(directory(path) == directory(&api), "the socket to take over must be beside {}", api.display());
         let line = Line(line()?);
-        connect(&line.0, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)
-            .context("no process waits at that socket")?;
+        connect(&line.0, &SocketAddrUnix::new(path)?).context("no process waits at that socket")?;
         let pid = line.peer()?;
         can_be_followed(shared)?;
         for xdp in programs(&mut shared.ports()) {

@@ -30,10 +30,12 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -126,6 +128,44 @@ pub fn line() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
+/// Socket beside the API's at which a process that takes over waits. Its name is no abstract one, which every user
+/// could have taken first, and only processes of the same user can connect.
+struct Door {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Door {
+    fn open(api: &Path) -> anyhow::Result<Self> {
+        // The running instance may have another working directory.
+        let mut path = std::path::absolute(api)?.into_os_string();
+        path.push(format!(".takeover-{}", std::process::id()));
+        let path = PathBuf::from(path);
+        // Left by an earlier process of the same pid.
+        let _ = std::fs::remove_file(&path);
+        let door = Self { socket: line()?, path };
+        bind(&door.socket, &SocketAddrUnix::new(&door.path)?)?;
+        // Nobody can connect before `listen`.
+        std::fs::set_permissions(&door.path, Permissions::from_mode(0o600))?;
+        listen(&door.socket, 1)?;
+        Ok(door)
+    }
+
+    /// Accepts the connection that was made.
+    fn enter(self) -> anyhow::Result<Line> {
+        let step = Timespec { tv_sec: STEP.as_secs() as i64, tv_nsec: 0 };
+        let waiting = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&step))?;
+        ensure!(waiting > 0, "the running instance has not connected");
+        Ok(Line(accept_with(&self.socket, SocketFlags::CLOEXEC)?))
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 /// The process that is taken over, as the new one sees it.
 pub struct Predecessor {
     line: Line,
@@ -141,13 +181,10 @@ impl Predecessor {
         if !client::answers(api) {
             return Ok(None);
         }
-        let name = format!("bywash-takeover-{}", std::process::id());
-        let door = line()?;
-        bind(&door, &SocketAddrUnix::new_abstract_name(name.as_bytes())?).context("a socket for the running one")?;
-        listen(&door, 1)?;
+        let door = Door::open(api).context("a socket for the running one")?;
         // By the time it answers, it has connected.
-        client::take_over(api, &name)?;
-        let line = Line(accept_with(&door, SocketFlags::CLOEXEC)?);
+        client::take_over(api, &door.path.to_string_lossy())?;
+        let line = door.enter()?;
         let pid = line.peer()?;
         let mut ports = BTreeMap::new();
         loop {

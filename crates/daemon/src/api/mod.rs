@@ -2,6 +2,7 @@
 //! [`bywash_api`] has their types.
 
 mod capture;
+mod lock;
 mod metrics;
 mod serve;
 mod socket;
@@ -40,7 +41,7 @@ pub trait Instance: Send + Sync {
     /// the lines. The client gets an error as a bad request; nothing is changed then.
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String>;
 
-    /// Connects to the process that takes over, at the abstract socket where it waits. The client gets an error as a
+    /// Connects to the process that takes over, at the socket where it waits. The client gets an error as a
     /// bad request; this instance continues then.
     fn take_over(&self, _socket: &str) -> Result<(), String> {
         Err("this instance cannot be taken over".into())

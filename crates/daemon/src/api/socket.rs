@@ -1,14 +1,18 @@
 //! The API's sockets. Only one instance can have a name, and removes it when it ends.
 
+use super::lock::NameLock;
 use anyhow::{Context, bail};
 use bywash_config::{ApiConfig, group_id};
-use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Longest wait for another instance that starts at the same time.
+const LOCK: Duration = Duration::from_secs(5);
 
 /// Sockets on which the API listens.
 ///
@@ -115,12 +119,8 @@ impl Named {
 
     /// Renames the socket to its final name, after `vacate` has checked that the name is free.
     fn claim(&mut self, vacate: impl Fn(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        // Locked while the name changes hands, against another instance that starts at the same time. Closing the
-        // descriptor unlocks it.
-        let directory = directory(&self.path);
-        let lock = rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .and_then(|lock| rustix::fs::flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
-        let _lock = lock.with_context(|| format!("cannot lock {}", directory.display()))?;
+        // Locked while the name changes hands, against another instance that starts at the same time.
+        let _lock = NameLock::take(&self.path, LOCK)?;
         vacate(&self.path)?;
         std::fs::rename(&self.now, &self.path).with_context(|| format!("cannot listen at {}", self.path.display()))?;
         self.now.clone_from(&self.path);

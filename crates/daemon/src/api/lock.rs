@@ -1,0 +1,102 @@
+//! Lock on a socket's name, which no other user can hold.
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Interval of attempts while another process has the lock.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Exclusive lock on a name, by a file `NAME.lock` that exists as long as the lock is held. A file is locked and not the
+/// directory, which every user can open and lock.
+#[derive(Debug)]
+pub struct NameLock {
+    path: PathBuf,
+    /// Unlocked when closed.
+    _file: OwnedFd,
+}
+
+impl NameLock {
+    /// Waits at most `patience` for the lock.
+    pub fn take(name: &Path, patience: Duration) -> anyhow::Result<Self> {
+        let mut path = name.as_os_str().to_os_string();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let start = Instant::now();
+        loop {
+            let (shown, failed) = (path.display(), || format!("cannot lock {}", path.display()));
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).with_context(failed)?;
+            let opened = fstat(&file).with_context(failed)?;
+            let own = opened.st_uid == rustix::process::geteuid().as_raw() && opened.st_mode & 0o077 == 0;
+            ensure!(own, "{shown} is another user's, or open to others: remove it, or give another --socket");
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The process that had the lock may have removed this very file meanwhile.
+                Ok(()) if stat(&path).is_ok_and(|now| now.st_ino == opened.st_ino) => {
+                    return Ok(Self { path, _file: file });
+                }
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) if start.elapsed() < patience => std::thread::sleep(RETRY),
+                Err(Errno::WOULDBLOCK) => {
+                    bail!(
+                        "another process has had {shown} locked for {} s: stop it, or remove the file",
+                        patience.as_secs()
+                    )
+                }
+                Err(why) => return Err(why).with_context(failed),
+            }
+        }
+    }
+}
+
+impl Drop for NameLock {
+    fn drop(&mut self) {
+        // Before the descriptor is closed, so that nobody locks a file that is about to go.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    const SHORT: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn one_holder_at_a_time_and_nothing_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = directory.path().join("a.sock");
+        let held = NameLock::take(&name, SHORT).unwrap();
+        let why = NameLock::take(&name, SHORT).unwrap_err().to_string();
+        assert!(why.contains("another process"), "{why}");
+        drop(held);
+        drop(NameLock::take(&name, SHORT).unwrap());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    /// Every user can open and lock a directory with the usual mode.
+    #[test]
+    fn a_locked_directory_does_not_matter() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = open(directory.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        drop(NameLock::take(&directory.path().join("a.sock"), SHORT).unwrap());
+    }
+
+    #[test]
+    fn a_file_that_others_can_open_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (name, lock) = (directory.path().join("a.sock"), directory.path().join("a.sock.lock"));
+        std::fs::write(&lock, "").unwrap();
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let why = NameLock::take(&name, SHORT).unwrap_err().to_string();
+        assert!(why.contains("open to others"), "{why}");
+        std::fs::remove_file(&lock).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &lock).unwrap();
+        assert!(NameLock::take(&name, SHORT).is_err());
+    }
+}
