@@ -1,7 +1,7 @@
 //! Validation of a configuration: constraints between values, and existence on this machine.
 
 use crate::choice::*;
-use crate::host::{Host, group_id};
+use crate::host::{Host, group_id, user_id};
 use crate::keys::CELLS;
 use crate::model::*;
 use crate::modems::WrongModems;
@@ -403,6 +403,13 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         {
             let expected = "not in /etc/group: expected a group's name or number";
             problems.push(Problem::at(key, format!("there is no group {group}"), expected));
+        }
+    }
+    for (at, port) in config.ports.iter().enumerate() {
+        let peer = port.memif.as_ref().and_then(|memif| memif.peer.as_ref());
+        if let Some(user) = peer.filter(|user| user_id(user).is_none()) {
+            let expected = "not in /etc/passwd: expected a user's name or number";
+            problems.push(Problem::at(format!("port.{at}.peer"), format!("there is no user {user}"), expected));
         }
     }
     for (at, group) in config.groups.iter().enumerate() {

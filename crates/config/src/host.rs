@@ -1,6 +1,6 @@
 //! Interfaces and CPUs of this machine, for checking a configuration against them.
 
-use rustix::fs::Gid;
+use rustix::fs::{Gid, Uid};
 use std::fs;
 use std::str::FromStr;
 
@@ -69,12 +69,21 @@ fn index_of(name: &str) -> Option<usize> {
 
 /// Returns the id of a group, given by its name in /etc/group or by number.
 pub fn group_id(group: &str) -> Option<Gid> {
-    let known = fs::read_to_string("/etc/group").unwrap_or_default();
+    id("/etc/group", group).map(Gid::from_raw)
+}
+
+/// Returns the id of a user, given by its name in /etc/passwd or by number.
+pub fn user_id(user: &str) -> Option<Uid> {
+    id("/etc/passwd", user).map(Uid::from_raw)
+}
+
+fn id(file: &str, wanted: &str) -> Option<u32> {
+    let known = fs::read_to_string(file).unwrap_or_default();
     let named = known.lines().find_map(|line| {
         let mut fields = line.split(':');
-        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
+        (fields.next() == Some(wanted)).then(|| fields.nth(1)?.parse().ok()).flatten()
     });
-    named.or_else(|| group.parse().ok()).filter(|&id| id != u32::MAX).map(Gid::from_raw)
+    named.or_else(|| wanted.parse().ok()).filter(|&id| id != u32::MAX)
 }
 
 /// Upper bound of CPU numbers.

@@ -563,6 +563,13 @@ pub static PORT: Section = Section {
                  = \"NAME\" }` from a systemd credential (`LoadCredential=`); it is never shown.")
             .example("\"sesame\"")
             .of(MEMIF),
+        key("peer", Text(&text::USER), "(none)", "")
+            .doc(
+                "User that the server of a memif client may run as, besides root and the user of the instance: the \
+                 client gives it its secret and all of its buffers.",
+            )
+            .example("\"vnf\"")
+            .of(MEMIF),
         key("sealed", Bool, "true", "")
             .doc(
                 "Makes a memif server refuse memory that its client could truncate, which would kill this process. \

@@ -27,7 +27,7 @@ mod text;
 pub use check::{cell_for, largest_mtu};
 pub use choice::*;
 pub use cmts::{Block, CmtsConfig, DepiConfig, FlowConfig, GroupConfig, ProfileConfig};
-pub use host::{CPUS, CpuList, Host, Interface, cpu_list, group_id};
+pub use host::{CPUS, CpuList, Host, Interface, cpu_list, group_id, user_id};
 pub use keys::{BLOCK, FRAMES, SOCKET, WORKERS};
 pub use load::Draft;
 pub use model::*;

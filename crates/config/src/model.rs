@@ -425,6 +425,9 @@ pub struct MemifConfig {
     pub ring: usize,
     /// True if a server refuses memory that its client could truncate.
     pub sealed: bool,
+    /// User that a client's server may run as, besides root and the instance's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
 }
 
 fn no_path(path: &std::path::Path) -> bool {

@@ -21,6 +21,7 @@ pub static BLOCK: Format = format("32 hex digits", |text| block(text).map(drop))
 pub static DEVICE: Format = format("a DPDK device's name, and its arguments behind commas", not_empty);
 pub static EAL: Format = format("options of DPDK's EAL", |_| Ok(()));
 pub static GROUP: Format = format("a group's name", not_empty);
+pub static USER: Format = format("a user's name", not_empty);
 pub static INTERFACE: Format = format("an interface's name", |text| interface_name(text).map(drop));
 pub static IPV4: Format = format("an IPv4 address", |text| ipv4(text).map(drop));
 pub static LISTEN: Format = format("an address and a port", listen);

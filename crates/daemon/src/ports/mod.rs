@@ -13,7 +13,7 @@ use crate::below::Below;
 use crate::table_sink::XdpTableSink;
 use crate::takeover::{self, Predecessor};
 use anyhow::{Context as _, bail};
-use bywash_config::{PcapConfig, PortConfig, PortKind, Queues};
+use bywash_config::{PcapConfig, PortConfig, PortKind, Queues, user_id};
 use bywash_port::af_xdp::{Attachment, Injector, Journal, LinkInfo, Umem, may_inject};
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
@@ -122,6 +122,7 @@ impl Opener {
                     ring: memif.ring,
                     sealed: memif.sealed,
                     name: port.name.clone(),
+                    peer: memif.peer.as_deref().and_then(user_id).map(|user| user.as_raw()),
                 };
                 opened.ends = single(Box::new(MemifPort::open(&config, self.umem.arena())?));
             }

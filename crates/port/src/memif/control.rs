@@ -117,7 +117,8 @@ impl Control {
                 Side::Server { listener: Listener::bind(&path)?, waiting: vec![] },
             ),
             Role::Client => {
-                let side = Side::Client { path, arena: arena.clone(), trying: None, tried: None };
+                let (peer, arena) = (config.peer, arena.clone());
+                let side = Side::Client { path, peer, arena, trying: None, tried: None };
                 ("no server has answered".to_owned(), side)
             }
         };
@@ -152,8 +153,17 @@ struct Waiting<H> {
 }
 
 enum Side {
-    Server { listener: Listener, waiting: Vec<Waiting<Server>> },
-    Client { path: PathBuf, arena: Arc<Arena>, trying: Option<Box<Waiting<Client>>>, tried: Option<Instant> },
+    Server {
+        listener: Listener,
+        waiting: Vec<Waiting<Server>>,
+    },
+    Client {
+        path: PathBuf,
+        peer: Option<u32>,
+        arena: Arc<Arena>,
+        trying: Option<Box<Waiting<Client>>>,
+        tried: Option<Instant>,
+    },
 }
 
 struct Keeper {
@@ -304,10 +314,10 @@ impl Keeper {
                     }
                 }
             }
-            Side::Client { path, arena, trying, tried } if self.current.is_none() => {
+            Side::Client { path, peer, arena, trying, tried } if self.current.is_none() => {
                 if trying.is_none() && tried.is_none_or(|tried| tried.elapsed() >= RETRY) {
                     *tried = Some(Instant::now());
-                    match Channel::connect(path) {
+                    match Channel::connect(path, *peer) {
                         Ok(channel) => {
                             let handshake = Client::new(self.terms.clone(), arena.clone());
                             *trying = Some(Box::new(Waiting { channel, handshake, since: Instant::now() }));

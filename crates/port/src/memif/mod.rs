@@ -70,6 +70,9 @@ pub struct Config {
     pub sealed: bool,
     /// Interface name sent to the peer.
     pub name: String,
+    /// User that the server may run as, besides root and this process's own user. A client gives its secret and all of
+    /// its buffers to the server, and any user can listen at an abstract name.
+    pub peer: Option<u32>,
 }
 
 impl Default for Config {
@@ -82,6 +85,7 @@ impl Default for Config {
             ring: 2048,
             sealed: true,
             name: "bywash".into(),
+            peer: None,
         }
     }
 }

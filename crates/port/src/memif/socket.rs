@@ -3,14 +3,17 @@
 use super::message::{Message, SIZE};
 use super::refusal::Refusal;
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
     socket_with,
 };
-use std::io::{Error, IoSlice, IoSliceMut};
+use rustix::process::geteuid;
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of unread messages discarded before the disconnect message.
@@ -35,14 +38,18 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `name`. Replaces a stale path that has no listener; errors with `EADDRINUSE` if there is one. The
-    /// permission to connect is the path's write permission: the owner's only, unless it is changed later.
+    /// Listens at `name`. Replaces a stale socket that has no listener; errors with `EADDRINUSE` if it has one, and with
+    /// `ENOTSOCK` if something else has the name. The permission to connect is the path's write permission: the owner's only, unless it is changed later.
     pub fn bind(name: &Path) -> std::io::Result<Self> {
         let (fd, address) = (socket()?, address(name)?);
         let path = (!name.as_os_str().as_encoded_bytes().starts_with(b"@")).then(|| name.to_owned());
         if let Some(path) = &path
-            && path.exists()
+            && let Ok(there) = std::fs::symlink_metadata(path)
         {
+            // Connecting to it would be refused, too.
+            if !there.file_type().is_socket() {
+                return Err(Error::from(Errno::NOTSOCK));
+            }
             if connect(&socket()?, &address) != Err(Errno::CONNREFUSED) {
                 return Err(Error::from(Errno::ADDRINUSE));
             }
@@ -84,11 +91,17 @@ pub enum Came {
 }
 
 impl Channel {
-    /// Connects to the server that listens at `name`.
-    pub fn connect(name: &Path) -> std::io::Result<Self> {
+    /// Connects to the server that listens at `name`. Errors with `EPERM`'s kind if it runs as another user than root,
+    /// the user of this process, or `peer`.
+    pub fn connect(name: &Path, peer: Option<u32>) -> std::io::Result<Self> {
         let fd = socket()?;
         connect(&fd, &address(name)?)?;
-        Ok(Self(fd))
+        let user = socket_peercred(&fd)?.uid;
+        if user.is_root() || user == geteuid() || peer == Some(user.as_raw()) {
+            return Ok(Self(fd));
+        }
+        let why = format!("the server runs as user {}, who is not trusted: `peer` names one who is", user.as_raw());
+        Err(Error::new(ErrorKind::PermissionDenied, why))
     }
 
     /// Sends a message without blocking. Errors if the peer's receive queue is full.
@@ -146,5 +159,51 @@ impl Channel {
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "channel {}", self.0.as_raw_fd())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_at_the_name_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = directory.path().join("memif.sock");
+        std::fs::write(&name, "precious").unwrap();
+        let why = Listener::bind(&name).map(drop).unwrap_err();
+        assert_eq!(why.raw_os_error(), Some(Errno::NOTSOCK.raw_os_error()));
+        assert_eq!(std::fs::read(&name).unwrap(), b"precious");
+        std::fs::remove_file(&name).unwrap();
+        // A socket without a listener is.
+        drop(std::os::unix::net::UnixListener::bind(&name).unwrap());
+        drop(Listener::bind(&name).unwrap());
+    }
+
+    #[test]
+    fn a_server_of_another_user_gets_nothing() {
+        const NOBODY: u32 = 65534;
+        if !geteuid().is_root() {
+            println!("SKIP: root is needed to listen as another user");
+            return;
+        }
+        let name = PathBuf::from(format!("@bywash-test-{}", std::process::id()));
+        // The credentials of a server are those of the thread that listens.
+        let listening = {
+            let name = name.clone();
+            std::thread::spawn(move || {
+                let nobody = rustix::process::Uid::from_raw(NOBODY);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                Listener::bind(&name).unwrap()
+            })
+        };
+        let listener = listening.join().unwrap();
+        let why = Channel::connect(&name, None).map(drop).unwrap_err();
+        assert_eq!(why.to_string(), "the server runs as user 65534, who is not trusted: `peer` names one who is");
+        assert!(Channel::connect(&name, Some(1)).is_err());
+        assert!(Channel::connect(&name, Some(NOBODY)).is_ok());
+        drop(listener);
+        let _own = Listener::bind(&name).unwrap();
+        assert!(Channel::connect(&name, None).is_ok());
     }
 }
