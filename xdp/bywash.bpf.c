@@ -68,7 +68,7 @@ static __always_inline int count(__u32 id, int reason, int verdict)
 	COUNT(TO_USER) COUNT(PASS_DISABLED) COUNT(PASS_NO_SOCKET) COUNT(PASS_NOT_MINE) COUNT(PASS_VLAN)
 	COUNT(PASS_ETHERTYPE) COUNT(PASS_OPTIONS) COUNT(PASS_LOCAL) COUNT(PASS_MULTICAST) COUNT(PASS_LINK_LOCAL)
 	COUNT(PASS_RESERVED) COUNT(PASS_SUPERFRAME) COUNT(PASS_SHORT) COUNT(PASS_ROUTE) COUNT(PASS_RETURNED)
-	COUNT(PASS_POLICY) COUNT(PASS_SOURCE)
+	COUNT(PASS_POLICY) COUNT(PASS_SOURCE) COUNT(TO_PROGRAM) COUNT(DROP_PROGRAM)
 	}
 #else
 	c->frames[reason & 31]++;
@@ -205,6 +205,8 @@ int bywash(struct xdp_md *ctx)
 		return count(port->id, reason, XDP_PASS);
 	}
 }
+
+#include "user_program.h"
 
 #if !defined(BYWASH_PLAIN) && !defined(BYWASH_SWITCH)
 /* Bytes of headers that are read: Ethernet, IPv6, ICMPv6, and IPv6 of the packet that an ICMPv6 error quotes. */

@@ -27,6 +27,8 @@ enum bywash_reason {
 	DROP_PORT_GONE,   /* forwarded by this program, but the egress device has just disappeared */
 	DROP_CPU_BUSY,    /* forwarded by this program, but the queue to the CPU that sends it was full */
 	PASS_SOURCE,      /* the kernel must validate this source address on this port */
+	TO_PROGRAM,       /* sent or redirected by the port's own program */
+	DROP_PROGRAM,     /* dropped by the port's own program */
 	BYWASH_REASONS,
 };
 

@@ -106,8 +106,8 @@ fn measure<A: Addr + synth::Random>(
 ) -> anyhow::Result<Figures> {
     let (from, to) = (LinkInfo::query("p0")?, LinkInfo::query("p1")?);
     let mut driver = XdpTableSink { program: af_xdp::XdpDatapath::load()?, targets: Targets::default() };
-    let mut program = Program::attach_to(&driver.program, 0, &from, XdpAttach::Native)?;
-    let _other = Program::attach_to(&driver.program, 1, &to, XdpAttach::Native)?;
+    let mut program = Program::attach_to(&driver.program, 0, &from, XdpAttach::Native, None)?;
+    let _other = Program::attach_to(&driver.program, 1, &to, XdpAttach::Native, None)?;
     driver.program.set_device(1, to.index)?;
     // Configured as for a router's port between veth interfaces, where the program has the most checks.
     program.set_config(XdpConfig {

@@ -264,7 +264,7 @@ impl Twin {
         let mut programs = vec![];
         for id in 0..PORTS {
             let link = LinkInfo::query(&format!("p{id}")).unwrap();
-            programs.push((Program::attach_to(&datapath, id, &link, XdpAttach::Native).unwrap(), link.index));
+            programs.push((Program::attach_to(&datapath, id, &link, XdpAttach::Native, None).unwrap(), link.index));
             if id != NO_TARGET {
                 datapath.set_device(id, link.index).unwrap();
             }

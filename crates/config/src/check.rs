@@ -130,6 +130,10 @@ fn names(config: &Config, problems: &mut Vec<Problem>) {
                     .other(format!("port.{other}.socket"), "first here"),
             );
         }
+        if port.af_xdp.as_ref().is_some_and(|af_xdp| af_xdp.program.is_none() && af_xdp.program_section.is_some()) {
+            let what = format!("port {} names a program, but no file that has it", port.name);
+            problems.push(Problem::at(format!("port.{at}.program_section"), what, "add `program = \"FILE\"`"));
+        }
         if port.dpdk.as_ref().is_some_and(|dpdk| dpdk.device.is_empty()) {
             problems.push(missing("device = \"..\"", format!("port {} has no device", at + 1)));
         }
@@ -391,6 +395,11 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         }
     }
     for (at, port) in config.ports.iter().enumerate() {
+        if let Some(user) = port.af_xdp.as_ref().and_then(AfXdpConfig::user_program)
+            && let Err(why) = user.check()
+        {
+            problems.push(Problem::at(format!("port.{at}.program"), why.to_string(), "expected an XDP program"));
+        }
         let cpus = port.af_xdp.as_ref().map(|af_xdp| af_xdp.spread.as_slice()).unwrap_or_default();
         if let Some(cpu) = cpus.iter().find(|cpu| !host.cpus.contains(cpu)) {
             problems.push(no_cpu(format!("port.{at}.spread"), cpu));

@@ -437,6 +437,20 @@ pub static PORT: Section = Section {
             )
             .example("[2, 3]")
             .of(AF_XDP),
+        key("program", Text(&text::PATH), "(none)", "")
+            .doc(
+                "Object file with an XDP program of your own, which runs before Bywash's, at every level, for each \
+                 frame that the port receives: frames that it passes (`XDP_PASS`) go on to Bywash; its other verdicts \
+                 are final, and counted as `drop_program` or `to_program` ([user \
+                 guide](user-guide.md#a-program-of-your-own)). Each port has an instance of its own, with its own maps. \
+                 The file is read whenever the port is opened.",
+            )
+            .example("\"/etc/bywash/filter.bpf.o\"")
+            .of(AF_XDP),
+        key("program_section", Text(&text::SYMBOL), "(the only one)", "")
+            .doc("Program in the file, by its function's or its section's name, if the file has several.")
+            .example("\"drop_discard\"")
+            .of(AF_XDP),
         key("device", Text(&text::DEVICE), "(required)", "")
             .doc("Name of the DPDK device, with its arguments, as for the EAL options `-a` and `--vdev`.")
             .example("\"net_tap0,iface=dtap0\"")

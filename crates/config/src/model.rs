@@ -7,6 +7,7 @@ use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig, ProfileConfig};
 use crate::keys;
 use crate::secret::Secret;
 use bywash_exceptions::Kind;
+use bywash_port::af_xdp::UserProgram;
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
@@ -406,6 +407,19 @@ pub struct AfXdpConfig {
     /// CPUs that transmit what the driver forwards; if empty, the CPU that received a packet sends it.
     #[serde(deserialize_with = "list_or_off", skip_serializing_if = "Vec::is_empty")]
     pub spread: Vec<usize>,
+    /// Object file with the user's own XDP program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<PathBuf>,
+    /// Function or section of that program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program_section: Option<String>,
+}
+
+impl AfXdpConfig {
+    /// Returns the user's own program, if there is one.
+    pub fn user_program(&self) -> Option<UserProgram> {
+        self.program.clone().map(|file| UserProgram { file, section: self.program_section.clone() })
+    }
 }
 
 /// Settings of a `memif` port.

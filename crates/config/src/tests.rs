@@ -64,7 +64,12 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
     };
     need("kind", &format!("kind = \"{}\"\n", kind.name()));
     match kind {
-        PortKind::AfXdp | PortKind::Tap | PortKind::Npe => need("interface", "interface = \"eth0\"\n"),
+        PortKind::AfXdp | PortKind::Tap | PortKind::Npe => {
+            need("interface", "interface = \"eth0\"\n");
+            if key.name == "program_section" {
+                text += "program = \"/x\"\n";
+            }
+        }
         PortKind::Pcap => {
             need("name", "name = \"x\"\n");
             need("file", "file = \"/dev/null\"\n");
@@ -102,6 +107,16 @@ fn of_cmts(section: &Section, key: &Key, assigned: &str) -> String {
         "[[flow]]" => format!("{ports}{group}[[flow]]\n{}{assigned}", line("name", "name = \"x\"")),
         header => format!("{ports}{group}{header}\n{assigned}"),
     }
+}
+
+#[test]
+fn a_program_of_the_users_is_found_in_its_file() {
+    let (wrong, place) = problem(&format!("{PORT}program_section = \"discard\"\n"));
+    assert!(wrong.what.contains("no file that has it"), "{}", wrong.what);
+    assert_eq!(place, "\"discard\"");
+    let (wrong, place) = problem(&format!("{PORT}program = \"/dev/null\"\n"));
+    assert!(wrong.what.contains("/dev/null: ") && wrong.what.contains("expected an object file"), "{}", wrong.what);
+    assert_eq!(place, "\"/dev/null\"");
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub static PORT: Format = format("a port's name", not_empty);
 pub static PORTS: Format = format("a port, or a range `a-b`", |text| ports(text).map(drop));
 pub static PREFIX: Format = format("an address or prefix", |text| prefix(text).map(drop));
 pub static SECRET: Format = format("a text of at most 24 bytes", secret);
+pub static SYMBOL: Format = format("a name", not_empty);
 pub static SOCKET: Format = format("a path, or `@` and a name", not_empty);
 
 fn not_empty(text: &str) -> Result<(), String> {

@@ -100,6 +100,7 @@ fn forward(
     // Create the API sockets first: they are how a second instance detects this one, and creating them takes privileges
     // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
     let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
+    bywash_port::af_xdp::learn_programs();
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
     let sandboxed = crate::sandbox::enter(&config);

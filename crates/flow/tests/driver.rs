@@ -87,7 +87,7 @@ impl Twin {
         let mut programs = vec![];
         for id in 0..PORTS {
             let link = LinkInfo::query(&format!("p{id}")).unwrap();
-            let mut program = Program::attach_to(&datapath, id, &link, XdpAttach::Native).unwrap();
+            let mut program = Program::attach_to(&datapath, id, &link, XdpAttach::Native, None).unwrap();
             datapath.set_device(id, link.index).unwrap();
             let config = XdpConfig {
                 enabled: true,

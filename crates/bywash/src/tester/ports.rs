@@ -62,7 +62,7 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
         let link = LinkInfo::query(&want.name)?;
         let port = AfXdpPort::open(&umem, &link, 0, &config).with_context(|| format!("port `{}`", want.name))?;
         if want.receives {
-            let mut program = Program::attach_to(&datapath, id as u16, &link, XdpAttach::Auto)?;
+            let mut program = Program::attach_to(&datapath, id as u16, &link, XdpAttach::Auto, None)?;
             if !program.note().is_empty() {
                 tracing::warn!("{}: {} XDP: {}", want.name, program.mode(), program.note());
             }

@@ -37,6 +37,7 @@ pub fn attach(
         XdpMode::Native => XdpAttach::Native,
         XdpMode::Generic => XdpAttach::Generic,
     };
+    let user = af_xdp.user_program();
     let mut program = match from {
         Some(from) => {
             let other = how != XdpAttach::Auto && from.native != (how == XdpAttach::Native);
@@ -45,10 +46,14 @@ pub fn attach(
                 "{interface} cannot be taken over: its XDP program is {}; restart it",
                 if from.native { "native" } else { "not native" }
             );
-            Program::succeed(&shared.program, id as u16, &link, from)
+            Program::succeed(&shared.program, id as u16, &link, from, user.as_ref())?
         }
         None => {
-            let program = Program::attach_to(&shared.program, id as u16, &link, how)?;
+            let program = Program::attach_to(&shared.program, id as u16, &link, how, user.as_ref())?;
+            if let Some((id, mode)) = link.program {
+                let left = if mode == "generic" { "; the kernel forwards the frames that it copies" } else { "" };
+                tracing::warn!("{interface}: another XDP program, id {id} ({mode}), runs first and stays{left}");
+            }
             if af_xdp.xdp == XdpMode::Auto && how == XdpAttach::Generic {
                 tracing::info!(
                     "{interface}: no native XDP, so that its peer keeps TCP segmentation offload (xdp = \"native\" \
@@ -103,6 +108,12 @@ pub fn attach(
         zero_copy: false,
         _promiscuous: promiscuous.transpose().with_context(|| format!("cannot make {interface} promiscuous"))?,
     };
+    if matches!(xdp.level(), Level::User) {
+        xdp.program.may_receive()?;
+    }
+    if let Some(user) = user {
+        tracing::info!("{interface}: the program {} runs first", user.file.display());
+    }
     xdp.query_target();
     Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
 }

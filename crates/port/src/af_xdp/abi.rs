@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's frame counters, in the order of `enum bywash_reason`: where a frame went, and why.
-pub const REASONS: [&str; 21] = [
+pub const REASONS: [&str; 23] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -25,6 +25,8 @@ pub const REASONS: [&str; 21] = [
     "drop_port_gone",
     "drop_cpu_busy",
     "pass_source",
+    "to_program",
+    "drop_program",
 ];
 
 /// Index of `to_port`, which is counted in the map `port_pairs` rather than in `RawCounters`.

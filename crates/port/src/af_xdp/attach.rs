@@ -1,14 +1,19 @@
 //! Attachment of a program to an interface by a bpf_link. The link is a file descriptor: it holds while any process has
 //! it open, it can be passed to another process, and its program can be replaced while traffic flows.
 
+use aya_obj::generated::bpf_insn;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // linux/bpf.h
+const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_PROG_QUERY: libc::c_long = 16;
+const BPF_PROG_TYPE_XDP: u32 = 6;
+const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
@@ -114,6 +119,63 @@ impl Attached {
             unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_UPDATE, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// Most bytes of the verifier's log that are read.
+const LOG: usize = 4 << 20;
+
+/// Loads an XDP program that takes frames in several buffers.
+///
+/// # Errors
+/// The kernel's reason, with the verifier's log if there is one.
+pub(super) fn load_xdp(instructions: &[bpf_insn], license: &CStr, name: &CStr) -> Result<OwnedFd, (io::Error, String)> {
+    /// Fields of `union bpf_attr` for BPF_PROG_LOAD.
+    #[repr(C)]
+    struct Attr {
+        prog_type: u32,
+        insn_cnt: u32,
+        insns: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log_buf: u64,
+        kern_version: u32,
+        prog_flags: u32,
+        prog_name: [u8; 16],
+        prog_ifindex: u32,
+        expected_attach_type: u32,
+    }
+    let mut prog_name = [0; 16];
+    prog_name.iter_mut().zip(name.to_bytes().iter().take(15)).for_each(|(to, from)| *to = *from);
+    let load = |log: &mut [u8]| {
+        let mut attr = Attr {
+            prog_type: BPF_PROG_TYPE_XDP,
+            insn_cnt: instructions.len() as u32,
+            insns: instructions.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            log_level: u32::from(!log.is_empty()),
+            log_size: log.len() as u32,
+            log_buf: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+            kern_version: 0,
+            prog_flags: BPF_F_XDP_HAS_FRAGS,
+            prog_name,
+            prog_ifindex: 0,
+            expected_attach_type: BPF_XDP,
+        };
+        let size = size_of::<Attr>() as libc::c_uint;
+        // SAFETY: bpf(2) with an attribute of its size, which points to `insn_cnt` instructions, a string and
+        // `log_size` octets that outlive the call.
+        let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw mut attr, size) };
+        // SAFETY: a descriptor the kernel has just returned, owned by no one else.
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }) }
+    };
+    load(&mut []).or_else(|e| {
+        let mut log = vec![0; LOG];
+        load(&mut log).map_err(|_| {
+            let text = log.split(|byte| *byte == 0).next().unwrap_or_default();
+            (e, String::from_utf8_lossy(text).into_owned())
+        })
+    })
 }
 
 /// Traffic-control program on an interface (tcx).

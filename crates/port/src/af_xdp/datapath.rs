@@ -26,7 +26,7 @@ use super::program::{chain, loader, named};
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::Ebpf;
-use aya::maps::{DevMap, Map, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::{DevMap, Map, MapData, MapError, PerCpuArray, ProgramArray, XskMap};
 use aya::programs::{ProgramError, SchedClassifier, Xdp};
 use shared::Words;
 use std::io;
@@ -63,6 +63,12 @@ pub(super) struct Inner {
     xsks: XskMap<MapData>,
     devices: DevMap<MapData>,
     counters: PerCpuArray<MapData, RawCounters>,
+    /// Our program, by the ports that have one of the user's before it.
+    pub next: ProgramArray<MapData>,
+    /// Maps `ports`, `counters` and `next`, which `bywash_first` uses.
+    pub of_first: [OwnedFd; 3],
+    /// Object file of the program.
+    pub object: &'static [u8],
     /// `None` if the program does not forward.
     port_pairs: Option<PortPairs>,
     fibs: [Option<OwnedFd>; 2],
@@ -276,6 +282,8 @@ impl XdpDatapath {
                 map.try_into().map_err(|e: MapError| wrong(chain(&e)))?
             }};
         }
+        let copied = |name| duplicate(ebpf.map(name), name);
+        let of_first = [copied("ports")?, copied("counters")?, copied("next")?];
         let mut words = |name, words| mapped(&mut ebpf, name, words);
         let switch = matches!(kind, Kind::Switch(_));
         let hops = if switch { None } else { Some(words("hops", 2 * HOPS * size_of::<Hop>() / 8)?) };
@@ -299,6 +307,9 @@ impl XdpDatapath {
             xsks: map!("xsks"),
             devices: map!("devices"),
             counters: map!("counters"),
+            next: map!("next"),
+            of_first,
+            object,
             port_pairs,
             fibs,
             refused,
@@ -539,11 +550,18 @@ impl Segments {
 
 /// Takes an array map out of the object and returns a duplicate of its descriptor; the object's own is closed.
 fn descriptor(ebpf: &mut Ebpf, map: &'static str) -> Result<OwnedFd, Error> {
-    let data = match ebpf.take_map(map) {
-        Some(Map::Array(data) | Map::ArrayOfMaps(data)) => data.fd().as_fd().try_clone_to_owned(),
+    duplicate(ebpf.take_map(map).as_ref(), map)
+}
+
+/// Returns a duplicate of a map's descriptor.
+fn duplicate(of: Option<&Map>, map: &'static str) -> Result<OwnedFd, Error> {
+    let fd = match of {
+        Some(Map::Array(data) | Map::ArrayOfMaps(data) | Map::PerCpuArray(data) | Map::ProgramArray(data)) => {
+            data.fd().as_fd().try_clone_to_owned()
+        }
         _ => Err(io::Error::other("not in the object")),
     };
-    data.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
+    fd.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }
 
 /// Takes a map out of the object and maps `words` 64-bit words of it.

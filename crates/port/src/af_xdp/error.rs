@@ -26,16 +26,30 @@ pub enum Error {
     },
     /// Another XDP program runs on the interface.
     #[error(
-        "interface `{interface}` already runs XDP program id {id} ({mode}); see it with `bpftool prog show id {id}`, \
-         remove it with `ip link set dev {interface} xdp off` or by ending the program that attached it"
+        "interface `{interface}` already runs XDP program {}id {id} ({mode}), and only one can be attached; see it \
+         with `bpftool prog show id {id}`, remove it with `ip link set dev {interface} {} off` or by ending the program \
+         that attached it, or leave XDP to it with `xdp = \"generic\"` and `level = \"driver\"`, which forward by \
+         traffic control",
+        quoted(name),
+        keyword(mode)
     )]
     AnotherProgram {
         /// The interface.
         interface: String,
+        /// Name of the other program; empty if it is unknown.
+        name: String,
         /// Kernel id of the other program.
         id: u32,
         /// Attach mode of the other program: native, generic or offloaded.
         mode: &'static str,
+    },
+    /// The user's own program could not be used.
+    #[error("cannot use the program {file}: {reason}")]
+    UserProgram {
+        /// The object file.
+        file: String,
+        /// The reason, with advice.
+        reason: String,
     },
     /// The program could not be attached in any allowed mode.
     #[error("cannot attach to `{interface}`: {reason}")]
@@ -143,6 +157,19 @@ pub enum Error {
     /// A program could not be run on a frame.
     #[error("cannot run the XDP program on a test frame: {0}")]
     TestRun(String),
+}
+
+fn quoted(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!("`{name}`, ") }
+}
+
+/// Returns the word of ip-link(8) for an attach mode.
+fn keyword(mode: &str) -> &'static str {
+    match mode {
+        "generic" => "xdpgeneric",
+        "offloaded" => "xdpoffload",
+        _ => "xdp",
+    }
 }
 
 impl Error {

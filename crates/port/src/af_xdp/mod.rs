@@ -27,6 +27,7 @@ mod port;
 mod program;
 mod promiscuous;
 mod unreturned;
+mod user_program;
 
 mod ring;
 mod rotate;
@@ -48,8 +49,9 @@ pub use live::LiveGen;
 pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub use offload::{Change, Features, Journal, Value, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
-pub use program::{Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate};
+pub use program::{Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate, learn_programs};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};
 pub use umem::{Layout, Umem};
+pub use user_program::UserProgram;

@@ -5,10 +5,12 @@ use super::abi::{
     FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, RawPort, XdpCounters,
 };
 use super::attach::{Attached, Hook};
+use super::user_program::{First, UserProgram};
 use super::{Error, LinkInfo, XdpDatapath};
-use aya::programs::{ProgramError, ProgramFd, SchedClassifier, Xdp};
+use aya::programs::{ProgramError, ProgramFd, ProgramInfo, SchedClassifier, Xdp, loaded_programs};
 use aya::{Ebpf, EbpfLoader};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -100,6 +102,8 @@ pub struct Program {
     // Declared before the datapath: detached before its maps are closed.
     xdp: Option<Attached>,
     tc: Option<Attached>,
+    /// Program that runs before ours.
+    first: Option<First>,
     native: bool,
     note: String,
     config: XdpConfig,
@@ -131,17 +135,25 @@ impl Program {
     /// # Errors
     /// Errors of [`XdpDatapath::load`] and [`Program::attach_to`].
     pub fn attach(link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
-        Self::attach_to(&XdpDatapath::load()?, 0, link, how)
+        Self::attach_to(&XdpDatapath::load()?, 0, link, how, None)
     }
 
     /// Attaches the program to an interface of the calling thread's network namespace, as port `id`. It is disabled:
-    /// nothing changes for the interface's frames until [`Program::set_config`].
+    /// nothing changes for the interface's frames until [`Program::set_config`]. A program of the user's runs before it
+    /// from now on; frames that it passes go on to ours.
     ///
     /// # Errors
-    /// [`Error::AnotherProgram`] if one is attached already; [`Error::Attach`] with the kernel's reasons.
-    pub fn attach_to(datapath: &XdpDatapath, id: u16, link: &LinkInfo, how: XdpAttach) -> Result<Self, Error> {
+    /// [`Error::AnotherProgram`] if one is attached where this one would be; [`Error::Attach`] with the kernel's
+    /// reasons; [`Error::UserProgram`] and [`Error::Load`] if the user's program cannot be loaded.
+    pub fn attach_to(
+        datapath: &XdpDatapath,
+        id: u16,
+        link: &LinkInfo,
+        how: XdpAttach,
+        user: Option<&UserProgram>,
+    ) -> Result<Self, Error> {
         let interface = link.name.clone();
-        refuse_other(link)?;
+        let first = user.map(|user| datapath.load_first(id, user)).transpose()?;
         let mut inner = datapath.lock();
         let (native, mut note) = match how {
             // A bond runs a native program on its members, and the kernel does not deliver their frames to the bond's
@@ -152,23 +164,26 @@ impl Program {
                 return Err(Error::Attach { interface, reason });
             }
             XdpAttach::Generic => (None, "native mode is disabled by configuration".into()),
-            XdpAttach::Auto | XdpAttach::Native => match attach_xdp(&mut inner.ebpf, link, Hook::XdpDriver) {
-                Ok(fd) => (Some(fd), String::new()),
-                Err(reason) => (None, format!("no native mode: {reason}")),
-            },
+            XdpAttach::Auto | XdpAttach::Native => {
+                match attach_xdp(&mut inner.ebpf, first.as_ref(), link, Hook::XdpDriver) {
+                    Ok(fd) => (Some(fd), String::new()),
+                    Err(reason) => {
+                        // With another program attached, no other mode must be tried.
+                        refuse_other(&LinkInfo::query(&interface)?)?;
+                        (None, format!("no native mode: {reason}"))
+                    }
+                }
+            }
         };
-        if native.is_none() {
-            // Another program may have been attached since `link` was queried; then no other mode must be tried.
-            refuse_other(&LinkInfo::query(&interface)?)?;
-        }
         if native.is_none() && how == XdpAttach::Native {
             return Err(Error::Attach { interface, reason: note });
         }
         let (mut xdp, mut tc) = (native, None);
         let native = xdp.is_some();
         if !native {
-            // A switch's object has no traffic-control program.
-            let there = inner.ebpf.program("bywash_tc").is_some();
+            // A switch's object has no traffic-control program. Behind a program of the user's, which generic XDP runs,
+            // it would not find the Ethernet header of frames that generic XDP has copied.
+            let there = inner.ebpf.program("bywash_tc").is_some() && first.is_none();
             match there.then(|| attach_tc(&mut inner.ebpf, link)) {
                 Some(Ok(fd)) => {
                     inner.own_links.extend(fd.id());
@@ -178,7 +193,8 @@ impl Program {
                     if let Some(Err(reason)) = refused {
                         note = format!("{note}; no traffic control program: {reason}");
                     }
-                    let attached = attach_xdp(&mut inner.ebpf, link, Hook::XdpSkb);
+                    refuse_other(&LinkInfo::query(&interface)?)?;
+                    let attached = attach_xdp(&mut inner.ebpf, first.as_ref(), link, Hook::XdpSkb);
                     xdp = Some(attached.map_err(|reason| {
                         let reason = format!("{note}; no generic mode: {reason}");
                         Error::Attach { interface: interface.clone(), reason }
@@ -189,20 +205,31 @@ impl Program {
 
         drop(inner);
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
-        let (index, datapath) = (link.index, datapath.clone());
-        Ok(Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, datapath, waits: false, left: false })
+        let (index, datapath, waits) = (link.index, datapath.clone(), false);
+        Ok(Self { interface, xdp, tc, first, native, note, config, cpus: 0, id, index, datapath, waits, left: false })
     }
 
-    /// Takes over another process's attachment, as port `id`: what is attached stays as it is until
-    /// [`Program::take_over`].
-    pub fn succeed(datapath: &XdpDatapath, id: u16, link: &LinkInfo, from: Attachment) -> Self {
+    /// Takes over another process's attachment, as port `id`, with `user` to run before it: what is attached stays as
+    /// it is until [`Program::take_over`].
+    ///
+    /// # Errors
+    /// [`Error::UserProgram`] and [`Error::Load`] if the user's program cannot be loaded.
+    pub fn succeed(
+        datapath: &XdpDatapath,
+        id: u16,
+        link: &LinkInfo,
+        from: Attachment,
+        user: Option<&UserProgram>,
+    ) -> Result<Self, Error> {
+        let first = user.map(|user| datapath.load_first(id, user)).transpose()?;
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, datapath, interface) = (link.index, datapath.clone(), link.name.clone());
         let (native, note) = (from.native, if from.native { "" } else { "taken over from another process" }.into());
         let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
         let ids = tc.iter().filter_map(|tc| tc.id().ok());
         datapath.lock().own_links.extend(ids);
-        Self { interface, xdp, tc, native, note, config, cpus: 0, id, index, datapath, waits: true, left: false }
+        let waits = true;
+        Ok(Self { interface, xdp, tc, first, native, note, config, cpus: 0, id, index, datapath, waits, left: false })
     }
 
     /// Replaces the other process's program by this one: each frame meets one of the two. Does nothing when called
@@ -217,14 +244,17 @@ impl Program {
         let failed = |reason: String| Error::Attach { interface: self.interface.clone(), reason };
         {
             let mut inner = self.datapath.lock();
-            if inner.ebpf.program("bywash_tc").is_none() {
+            if inner.ebpf.program("bywash_tc").is_none() || self.first.is_some() {
                 // XDP does everything; it is attached below if it was not.
                 self.tc = None;
             }
-            for (attached, name) in [(&self.xdp, "bywash"), (&self.tc, "bywash_tc")] {
-                let Some(attached) = attached else { continue };
-                let program = program_fd(&mut inner.ebpf, name).map_err(failed)?;
-                let refused = |e: io::Error| failed(format!("cannot replace the program taken over: {e}"));
+            let refused = |e: io::Error| failed(format!("cannot replace the program taken over: {e}"));
+            if let Some(attached) = &self.xdp {
+                let program = xdp_fd(&mut inner.ebpf, self.first.as_ref()).map_err(failed)?;
+                attached.replace(program.as_fd()).map_err(refused)?;
+            }
+            if let Some(attached) = &self.tc {
+                let program = program_fd(&mut inner.ebpf, "bywash_tc").map_err(failed)?;
                 attached.replace(program.as_fd()).map_err(refused)?;
             }
         }
@@ -245,6 +275,14 @@ impl Program {
     /// changes nothing.
     pub fn hand_over(&mut self) {
         self.left = true;
+    }
+
+    /// Checks that XDP, which hands frames to user space, is attached or can be.
+    ///
+    /// # Errors
+    /// [`Error::AnotherProgram`] if another program is in its place.
+    pub fn may_receive(&self) -> Result<(), Error> {
+        if self.xdp.is_some() { Ok(()) } else { refuse_other(&LinkInfo::of_index(self.index)?) }
     }
 
     /// Returns where the program is attached: `native` or `generic` for XDP, or `tc` for traffic control.
@@ -287,12 +325,12 @@ impl Program {
         // find the Ethernet header.
         let kept = config.gate.v4 && config.gate.v6;
         let for_user = config.enabled && !config.forward && !kept;
-        if for_user && self.xdp.is_none() {
+        if (for_user || (self.tc.is_none() && !self.waits)) && self.xdp.is_none() {
             // Until the flags change, it does the same as the traffic-control program. The interface may have been
             // renamed.
             let link = LinkInfo::of_index(self.index)?;
             refuse_other(&link)?;
-            let attached = attach_xdp(&mut self.datapath.lock().ebpf, &link, Hook::XdpSkb);
+            let attached = attach_xdp(&mut self.datapath.lock().ebpf, self.first.as_ref(), &link, Hook::XdpSkb);
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
             self.xdp = Some(attached.map_err(failed)?);
         }
@@ -385,14 +423,33 @@ impl Drop for Program {
         }
         // Frames still queued for a CPU must not leave on the next port with this id.
         self.datapath.clear_device(self.id);
+        if self.first.is_some() {
+            // An error cannot be handled here: the entry is written again before it is used.
+            let _ = self.datapath.lock().next.clear_index(&self.id.into());
+        }
         // Cleared next, before the datapath can be dropped; an error cannot be handled here.
         let _ = self.datapath.set_port(RawPort { id: self.id, ..RawPort::default() });
     }
 }
 
+/// Names of the kernel's programs by id, as they were when this was first used; empty without `CAP_SYS_ADMIN`.
+static NAMES: LazyLock<HashMap<u32, String>> = LazyLock::new(|| {
+    let named = |program: ProgramInfo| Some((program.id(), program.name_as_str()?.to_owned()));
+    loaded_programs().flatten().filter_map(named).collect()
+});
+
+/// Reads the names of the kernel's programs, for errors about other owners' programs. A process calls this before it
+/// gives up `CAP_SYS_ADMIN`.
+pub fn learn_programs() {
+    LazyLock::force(&NAMES);
+}
+
 fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     match link.program {
-        Some((id, mode)) => Err(Error::AnotherProgram { interface: link.name.clone(), id, mode }),
+        Some((id, mode)) => {
+            let name = NAMES.get(&id).cloned().unwrap_or_default();
+            Err(Error::AnotherProgram { interface: link.name.clone(), name, id, mode })
+        }
         None => Ok(()),
     }
 }
@@ -419,14 +476,24 @@ where
 }
 
 /// Returns the descriptor of a loaded program of the object.
-fn program_fd(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd, String> {
+pub(super) fn program_fd(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd, String> {
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program `{name}`"))?;
     let fd = program.fd().map_err(|e| chain(&e))?;
     fd.try_clone().map_err(|e| e.to_string())
 }
 
-fn attach_xdp(ebpf: &mut Ebpf, link: &LinkInfo, hook: Hook) -> Result<Attached, String> {
-    attach_link(named(ebpf, "bywash")?, link, hook)
+/// Returns the descriptor of what is attached by XDP: our program, or the one that runs before it.
+fn xdp_fd(ebpf: &mut Ebpf, first: Option<&First>) -> Result<OwnedFd, String> {
+    let fd = match first {
+        Some(first) => first.program.try_clone(),
+        None => program_fd(ebpf, "bywash")?.as_fd().try_clone_to_owned(),
+    };
+    fd.map_err(|e| e.to_string())
+}
+
+fn attach_xdp(ebpf: &mut Ebpf, first: Option<&First>, link: &LinkInfo, hook: Hook) -> Result<Attached, String> {
+    let program = xdp_fd(ebpf, first)?;
+    Attached::new(program.as_fd(), link.index, hook).map_err(|e| reason(&e))
 }
 
 /// Attaches by bpf_link only: an attachment by netlink would outlive the process.
@@ -472,7 +539,7 @@ pub(super) fn chain(e: &dyn std::error::Error) -> String {
 }
 
 /// Shortens a verifier's log, which may be megabytes long, to the verdict at its end.
-fn verdict(text: String) -> String {
+pub(super) fn verdict(text: String) -> String {
     let Some((what, log)) = text.split_once(" Verifier output: ") else { return text };
     let log = log.split(" verification time").next().unwrap_or(log);
     // Each instruction is a line "N: (op) ..", and the error follows the last one.

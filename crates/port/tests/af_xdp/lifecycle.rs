@@ -5,7 +5,7 @@ use bywash_frame::{Batch, Buffers};
 use bywash_lab::{patience, require, require_lab};
 use bywash_port::af_xdp::{
     AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, Value, XdpAttach,
-    ZeroCopy,
+    XdpConfig, ZeroCopy,
 };
 use bywash_port::{Port, PortState};
 use std::time::{Duration, Instant};
@@ -184,11 +184,18 @@ fn what_cannot_be_opened_says_why() {
             assert_eq!((link.kind.as_str(), link.mac, link.mtu, link.queues), ("veth", R0, 1500, 1));
             let first = Program::attach(&link, XdpAttach::Auto).unwrap();
 
-            // Another program is refused, whether the snapshot of the link shows it or not, and in the other mode too.
+            // Another program is refused, whether the snapshot of the link shows it or not.
             for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
-                for how in [XdpAttach::Auto, XdpAttach::Native, XdpAttach::Generic] {
+                for how in [XdpAttach::Auto, XdpAttach::Native] {
                     let error = Program::attach(&link, how).err().unwrap();
                     assert!(matches!(error, Error::AnotherProgram { id, mode: "native", .. } if id > 0), "{error}");
+                }
+                // Traffic control needs no XDP until user space receives frames.
+                let mut behind = Program::attach(&link, XdpAttach::Generic).unwrap();
+                assert_eq!(behind.mode(), "tc");
+                let receives = XdpConfig { enabled: true, mac: link.mac, ..XdpConfig::default() };
+                for error in [behind.may_receive().err().unwrap(), behind.set_config(receives).err().unwrap()] {
+                    assert!(matches!(error, Error::AnotherProgram { .. }), "{error}");
                 }
             }
             drop(first);

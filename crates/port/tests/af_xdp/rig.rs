@@ -58,7 +58,7 @@ impl Taken {
     pub fn new(umem: &Arc<Umem>, interface: &str, raw: bool, config: &SocketConfig) -> Self {
         let link = LinkInfo::query(interface).unwrap();
         let datapath = XdpDatapath::load().unwrap();
-        let mut program = Program::attach_to(&datapath, 0, &link, XdpAttach::Auto).unwrap();
+        let mut program = Program::attach_to(&datapath, 0, &link, XdpAttach::Auto, None).unwrap();
         let port = AfXdpPort::open(umem, &link, 0, config).unwrap();
         program.set_socket(0, port.fd().unwrap()).unwrap();
         program
