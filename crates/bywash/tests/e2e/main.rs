@@ -56,5 +56,6 @@ mod tcp;
 mod top;
 mod trace;
 mod tunnel;
+mod user_program;
 mod vrrp;
 mod web;
