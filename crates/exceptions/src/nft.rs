@@ -1,21 +1,27 @@
 //! nf_tables: the kernel's ruleset, and the forwarded packets that it may affect.
 //!
-//! [`Reader`] reads tables, chains, rules and objects by nfnetlink (linux/netfilter/nf_tables.h), but no set elements;
-//! [`analyse`] is a pure function of the result. Rules written by iptables-nft are included.
+//! [`Reader`] reads tables, chains, rules, sets and objects by nfnetlink (linux/netfilter/nf_tables.h), the elements of
+//! sets on request; [`analyse`] is a pure function of the result. Rules written by iptables-nft are included.
 
 mod analyse;
+mod expression;
 mod parse;
 mod read;
+mod set;
 mod xt;
 
 pub use analyse::analyse;
-pub use read::{Reader, read};
+pub use expression::{Comparison, Expression, To, Tracking, Verdict, ct, meta};
+pub use read::{Reader, read, read_whole};
+pub use set::{Data, Element, Set};
 
 use crate::effect::IfMatch;
 
 /// All tables of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
+    /// Generation id at which it was read: another one in the kernel means that it is out of date.
+    pub generation: u32,
     /// Tables in the kernel's order.
     pub tables: Vec<Table>,
 }
@@ -39,6 +45,35 @@ pub enum Family {
     Other(u8),
 }
 
+impl Family {
+    /// Returns its number (NFPROTO_*).
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Inet => 1,
+            Self::Ip => 2,
+            Self::Arp => 3,
+            Self::Netdev => 5,
+            Self::Bridge => 7,
+            Self::Ip6 => 10,
+            Self::Other(number) => number,
+        }
+    }
+}
+
+impl std::fmt::Display for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ip => f.write_str("ip"),
+            Self::Ip6 => f.write_str("ip6"),
+            Self::Inet => f.write_str("inet"),
+            Self::Netdev => f.write_str("netdev"),
+            Self::Bridge => f.write_str("bridge"),
+            Self::Arp => f.write_str("arp"),
+            Self::Other(number) => write!(f, "family {number}"),
+        }
+    }
+}
+
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
@@ -50,6 +85,8 @@ pub struct Table {
     pub dormant: bool,
     /// Its chains.
     pub chains: Vec<Chain>,
+    /// Its sets and maps, anonymous ones included.
+    pub sets: Vec<Set>,
     /// Sets and objects whose mere existence enables connection tracking, by name: "ct helper ftp".
     pub tracking: Vec<String>,
 }
@@ -89,61 +126,6 @@ pub struct Rule {
     pub handle: u64,
     /// Expressions, in order.
     pub expressions: Vec<Expression>,
-}
-
-/// An expression, reduced to the properties that matter here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expression {
-    /// Reads, computes or compares, and does nothing else.
-    Reads,
-    /// Loads the whole value into a register.
-    Load(Loaded, u32),
-    /// Ends the rule unless the register begins with the value.
-    Equals(u32, Vec<u8>),
-    /// Gives a verdict, or leaves the chain.
-    Verdict(Verdict),
-    /// Has side effects, or is not understood.
-    Acts {
-        /// Description: "masquerade".
-        how: String,
-        /// Role in connection tracking.
-        tracking: Tracking,
-    },
-}
-
-/// Metadata (NFT_META_*) that tells interfaces or families apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loaded {
-    /// Name of the ingress interface.
-    IifName,
-    /// Name of the egress interface.
-    OifName,
-    /// ifindex of the ingress interface, in host order.
-    Iif,
-    /// ifindex of the egress interface, in host order.
-    Oif,
-    /// AF_INET or AF_INET6, one octet.
-    Nfproto,
-}
-
-/// A verdict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The packet continues in the next chain, rule or caller: accept, continue, return.
-    GoesOn,
-    /// Jumps to another chain (jump, goto).
-    Chain(String),
-    /// Anything else: "drop".
-    Other(String),
-}
-
-/// Role of an expression in connection tracking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tracking {
-    /// No role.
-    No,
-    /// Uses the state of connection tracking, which must see the packets of both directions.
-    Uses,
-    /// Enables connection tracking or defragmentation in the namespace for the table's families, wherever the rule is.
-    TurnsOn,
+    /// Its comment, if it has one.
+    pub comment: Option<String>,
 }

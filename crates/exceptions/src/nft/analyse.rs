@@ -4,7 +4,7 @@
 //! `accept` exempts no packet from it. A chain has no effect only if its policy is accept and the rules that forwarded
 //! packets can reach only read and let packets continue. The policy's own packet counter does not count as an effect.
 
-use super::{Base, Chain, Expression, Family, Loaded, Rule, Ruleset, Table, Tracking, Verdict};
+use super::{Base, Chain, Comparison, Expression, Family, Rule, Ruleset, Table, Tracking, Verdict, meta};
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use bywash_fib::model::Families;
 use std::collections::HashMap;
@@ -61,20 +61,8 @@ fn families(family: Family) -> Families {
     }
 }
 
-fn family_name(family: Family) -> String {
-    match family {
-        Family::Ip => "ip".into(),
-        Family::Ip6 => "ip6".into(),
-        Family::Inet => "inet".into(),
-        Family::Netdev => "netdev".into(),
-        Family::Bridge => "bridge".into(),
-        Family::Arp => "arp".into(),
-        Family::Other(number) => format!("family {number}"),
-    }
-}
-
 fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, effects: &mut Vec<Effect>) {
-    let object = format!("table {} {} chain {}", family_name(table.family), table.name, chain.name);
+    let object = format!("table {} {} chain {}", table.family, table.name, chain.name);
     let place = match (table.family, &chain.opaque) {
         // A chain that is not understood may be on any hook.
         (family, Some(_)) if !matches!(family, Family::Bridge | Family::Arp) => Place::Forwarded,
@@ -136,10 +124,8 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
 fn fragments(table: &Table) -> Option<Effect> {
     let families = families(table.family);
     let rule = |chain: &Chain, rule: &Rule| {
-        let tracks = rule.expressions.iter().find_map(|expression| match expression {
-            Expression::Acts { how, tracking: Tracking::TurnsOn } => Some(how.clone()),
-            _ => None,
-        })?;
+        let effects = rule.expressions.iter().filter_map(Expression::effect);
+        let tracks = effects.filter(|(_, tracking)| *tracking == Tracking::TurnsOn).map(|(how, _)| how).next()?;
         Some((format!("chain {} rule handle {}", chain.name, rule.handle), tracks))
     };
     let chain = |chain: &Chain| match &chain.opaque {
@@ -151,7 +137,7 @@ fn fragments(table: &Table) -> Option<Effect> {
     (!families.is_empty()).then(|| Effect {
         kind: Kind::Netfilter,
         scope: Scope::Fragments(families),
-        object: format!("table {} {} {place}", family_name(table.family), table.name),
+        object: format!("table {} {} {place}", table.family, table.name),
         reason: format!("connection tracking ({how})"),
     })
 }
@@ -264,13 +250,12 @@ impl<'a> Walk<'a> {
         for expression in &rule.expressions {
             let before = loaded.take();
             let (how, tracking) = match expression {
-                Expression::Reads | Expression::Verdict(Verdict::GoesOn) => continue,
-                Expression::Load(what, register) => {
-                    loaded = Some((*what, *register));
+                Expression::Meta { key, register } => {
+                    loaded = Some((*key, *register));
                     continue;
                 }
                 // Only directly after the load is it certain that the register still holds the value.
-                Expression::Equals(register, value) => {
+                Expression::Compare { register, by: Comparison::Equal, value } => {
                     if let Some((what, _)) = before.filter(|(_, r)| r == register) {
                         match narrowed(what, value) {
                             Some(inner) => seen = seen.and(&inner),
@@ -279,15 +264,19 @@ impl<'a> Walk<'a> {
                     }
                     continue;
                 }
-                Expression::Verdict(Verdict::Chain(name)) => {
+                Expression::Verdict(Verdict::Jump(name) | Verdict::Goto(name)) => {
                     for inner in self.chain(name, depth + 1).iter() {
                         let place = format!("{here}, chain {name} {}", inner.place).trim_end().to_owned();
                         found.push(inner.within(&seen, place));
                     }
                     continue;
                 }
-                Expression::Acts { how, tracking } => (how, *tracking),
-                Expression::Verdict(Verdict::Other(how)) => (how, Tracking::No),
+                Expression::Verdict(Verdict::Drop) => ("drop".to_owned(), Tracking::No),
+                Expression::Verdict(Verdict::Other(how)) => (how.clone(), Tracking::No),
+                other => match other.effect() {
+                    Some(effect) => effect,
+                    None => continue,
+                },
             };
             own.get_or_insert_with(|| Found {
                 seen: seen.clone(),
@@ -295,19 +284,19 @@ impl<'a> Walk<'a> {
                 place: here.clone(),
                 reason: String::new(),
             })
-            .add(how, tracking);
+            .add(&how, tracking);
         }
         found.splice(0..0, own);
         found
     }
 }
 
-/// Returns the packets for which `what` begins with `value`; `None` if no forwarded packet is among them.
-fn narrowed(what: Loaded, value: &[u8]) -> Option<Seen> {
-    let interface = match what {
-        Loaded::IifName | Loaded::OifName => name(value),
-        Loaded::Iif | Loaded::Oif => value.try_into().ok().map(u32::from_ne_bytes).map(IfMatch::Index),
-        Loaded::Nfproto => {
+/// Returns the packets whose metadata `key` begins with `value`; `None` if no forwarded packet is among them.
+fn narrowed(key: u32, value: &[u8]) -> Option<Seen> {
+    let interface = match key {
+        meta::IIFNAME | meta::OIFNAME => name(value),
+        meta::IIF | meta::OIF => value.try_into().ok().map(u32::from_ne_bytes).map(IfMatch::Index),
+        meta::NFPROTO => {
             let families = match value {
                 [2] => Families::V4,
                 [10] => Families::V6,
@@ -315,12 +304,13 @@ fn narrowed(what: Loaded, value: &[u8]) -> Option<Seen> {
             };
             return Some(Seen { families, side: None });
         }
+        _ => return Some(Seen::ALL),
     };
     if interface.as_ref().is_some_and(is_loopback) {
         return None;
     }
-    let side = interface.map(|interface| match what {
-        Loaded::OifName | Loaded::Oif => Side::Out(interface),
+    let side = interface.map(|interface| match key {
+        meta::OIFNAME | meta::OIF => Side::Out(interface),
         _ => Side::In(interface),
     });
     Some(Seen { families: Families::BOTH, side })

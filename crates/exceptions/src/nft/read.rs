@@ -1,7 +1,7 @@
 //! Reads the ruleset from the kernel.
 
 use super::parse::{self, NFGENMSG, Of};
-use super::{Chain, Family, Ruleset, Table};
+use super::{Chain, Element, Family, Ruleset, Set, Table};
 use crate::effect::Unknown;
 use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Dumped, Socket};
@@ -14,18 +14,26 @@ const NFT_MSG_GETTABLE: u16 = NFNL_SUBSYS_NFTABLES | 1;
 const NFT_MSG_GETCHAIN: u16 = NFNL_SUBSYS_NFTABLES | 4;
 const NFT_MSG_GETRULE: u16 = NFNL_SUBSYS_NFTABLES | 7;
 const NFT_MSG_GETSET: u16 = NFNL_SUBSYS_NFTABLES | 10;
+const NFT_MSG_GETSETELEM: u16 = NFNL_SUBSYS_NFTABLES | 13;
 const NFT_MSG_GETGEN: u16 = NFNL_SUBSYS_NFTABLES | 16;
 const NFT_MSG_GETOBJ: u16 = NFNL_SUBSYS_NFTABLES | 19;
 const NFTA_GEN_ID: u16 = 1;
+const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 /// struct nfgenmsg for any family, version NFNETLINK_V0.
 const ANY: [u8; NFGENMSG] = [0; NFGENMSG];
 
 /// Attempts at reading the ruleset before giving up because changes interrupt it.
 const TRIES: usize = 8;
 
-/// Reads the ruleset of the calling thread's network namespace once.
+/// Reads the ruleset of the calling thread's network namespace once, without the elements of sets.
 pub fn read() -> Result<Ruleset, Unknown> {
     Reader::open()?.read()
+}
+
+/// Reads the ruleset of the calling thread's network namespace once, with the elements of sets.
+pub fn read_whole() -> Result<Ruleset, Unknown> {
+    Reader::open()?.read_whole()
 }
 
 /// Reads the ruleset of the network namespace of the thread that opened it. Holds one socket.
@@ -55,12 +63,23 @@ impl Reader {
         Ok(Self { socket, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Reads all tables. The ruleset is empty if the kernel has no nf_tables.
+    /// Reads all tables, without the elements of sets. The ruleset is empty if the kernel has no nf_tables.
     pub fn read(&mut self) -> Result<Ruleset, Unknown> {
+        self.attempts(false)
+    }
+
+    /// Reads all tables, with the elements of sets.
+    pub fn read_whole(&mut self) -> Result<Ruleset, Unknown> {
+        self.attempts(true)
+    }
+
+    fn attempts(&mut self, elements: bool) -> Result<Ruleset, Unknown> {
         for _ in 0..TRIES {
             let Some(before) = self.generation()? else { return Ok(Ruleset::default()) };
-            match self.attempt() {
-                Ok(ruleset) if self.generation()? == Some(before) => return Ok(ruleset),
+            match self.attempt(elements) {
+                Ok(ruleset) if self.generation()? == Some(before) => {
+                    return Ok(Ruleset { generation: before, ..ruleset });
+                }
                 Ok(_) | Err(Failed::Changed) => {}
                 Err(Failed::Unknown(unknown)) => return Err(unknown),
             }
@@ -87,31 +106,57 @@ impl Reader {
         }
     }
 
-    fn attempt(&mut self) -> Result<Ruleset, Failed> {
+    fn attempt(&mut self, elements: bool) -> Result<Ruleset, Failed> {
         let mut gathered = Gathered::default();
-        for (table, known) in self.dump(NFT_MSG_GETTABLE, parse::table)? {
+        for (table, known) in self.dump(NFT_MSG_GETTABLE, &ANY, &[], parse::table)? {
             gathered.table(table, known);
         }
-        for chain in self.dump(NFT_MSG_GETCHAIN, parse::chain)? {
+        for chain in self.dump(NFT_MSG_GETCHAIN, &ANY, &[], parse::chain)? {
             let at = gathered.find(&chain)?;
             gathered.chain(at, chain.object);
         }
-        for rule in self.dump(NFT_MSG_GETRULE, parse::rule)? {
+        for rule in self.dump(NFT_MSG_GETRULE, &ANY, &[], parse::rule)? {
             let at = gathered.find(&rule)?;
             let (chain, rule) = rule.object;
             let chain = *gathered.chains.get(&(at, chain)).ok_or(Failed::Changed)?;
             gathered.ruleset.tables[at].chains[chain].rules.push(rule);
         }
-        for (question, what) in [(NFT_MSG_GETOBJ, parse::object as Parse), (NFT_MSG_GETSET, parse::set)] {
-            for object in self.dump(question, what)? {
-                let at = gathered.find(&object)?;
-                gathered.ruleset.tables[at].tracking.extend(object.object);
+        for object in self.dump(NFT_MSG_GETOBJ, &ANY, &[], parse::object)? {
+            let at = gathered.find(&object)?;
+            gathered.ruleset.tables[at].tracking.extend(object.object);
+        }
+        for set in self.dump(NFT_MSG_GETSET, &ANY, &[], parse::set)? {
+            let at = gathered.find(&set)?;
+            let (mut set, tracks) = set.object;
+            let table = &mut gathered.ruleset.tables[at];
+            if tracks {
+                table.tracking.push(format!("set {}", set.name));
             }
+            if elements {
+                set.elements = Some(self.elements(table, &set.name)?);
+            }
+            table.sets.push(set);
         }
         Ok(gathered.ruleset)
     }
 
-    fn dump<T>(&mut self, question: u16, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, Failed> {
+    fn elements(&mut self, table: &Table, set: &str) -> Result<Vec<Element>, Failed> {
+        let body = [table.family.number(), 0, 0, 0];
+        let (name, set) = (format!("{}\0", table.name), format!("{set}\0"));
+        let which = [(NFTA_SET_ELEM_LIST_TABLE, name.as_bytes()), (NFTA_SET_ELEM_LIST_SET, set.as_bytes())];
+        let parts = self.dump(NFT_MSG_GETSETELEM, &body, &which, parse::elements)?;
+        let mut elements: Vec<Element> = parts.into_iter().flat_map(|part| part.object.1).collect();
+        Set::sort(&mut elements);
+        Ok(elements)
+    }
+
+    fn dump<T>(
+        &mut self,
+        question: u16,
+        body: &[u8],
+        which: &[(u16, &[u8])],
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Vec<T>, Failed> {
         let mut all = Vec::new();
         let mut understood = true;
         let socket = self.socket.as_mut().ok_or(Failed::Changed)?;
@@ -120,19 +165,19 @@ impl Reader {
             Some(object) if message.kind == question - 1 => all.push(object),
             _ => understood = false,
         };
-        match socket.dump(question, &ANY, &[], &mut self.buffer, each, || Ok(())) {
+        match socket.dump(question, body, which, &mut self.buffer, each, || Ok(())) {
             Ok(Dumped::Whole) if understood => Ok(all),
             Ok(Dumped::Whole) => Err(not("malformed answer from nf_tables")),
             Ok(Dumped::Interrupted) => Err(Failed::Changed),
             // Linux has objects since 4.10.
             Ok(Dumped::Unsupported) if question == NFT_MSG_GETOBJ => Ok(Vec::new()),
             Ok(Dumped::Unsupported) => Err(not("nf_tables cannot be read")),
+            // A set that is gone since the sets were read.
+            Err(error) if question == NFT_MSG_GETSETELEM && errno(&error) == Some(Errno::NOENT) => Err(Failed::Changed),
             Err(error) => Err(Failed::Unknown(unknown(error))),
         }
     }
 }
-
-type Parse = fn(&[u8]) -> Option<Of<Option<String>>>;
 
 /// A ruleset under construction, with the positions of its tables and chains.
 #[derive(Default)]

@@ -15,34 +15,50 @@ fn ct() -> Expression {
 }
 
 fn accept() -> Expression {
-    Expression::Verdict(Verdict::GoesOn)
+    Expression::Verdict(Verdict::Accept)
 }
 
 fn drop() -> Expression {
-    Expression::Verdict(Verdict::Other("drop".into()))
+    Expression::Verdict(Verdict::Drop)
 }
 
 fn jump(chain: &str) -> Expression {
-    Expression::Verdict(Verdict::Chain(chain.into()))
+    Expression::Verdict(Verdict::Jump(chain.into()))
+}
+
+fn load(key: u32) -> Expression {
+    Expression::Meta { key, register: 0 }
+}
+
+fn equals(value: &[u8]) -> Expression {
+    Expression::Compare { register: 0, by: Comparison::Equal, value: value.to_vec() }
+}
+
+fn reads() -> Expression {
+    Expression::Reads { how: "fib".into(), register: None }
 }
 
 /// Returns a load and a comparison, as nft and iptables generate them.
-fn interface(what: Loaded, name: &str) -> [Expression; 2] {
+fn interface(key: u32, name: &str) -> [Expression; 2] {
     let mut value = name.as_bytes().to_vec();
     value.resize(16, 0);
-    [Expression::Load(what, 1), Expression::Equals(1, value)]
+    [load(key), equals(&value)]
 }
 
 fn iif(name: &str) -> [Expression; 2] {
-    interface(Loaded::IifName, name)
+    interface(meta::IIFNAME, name)
 }
 
 fn oif(name: &str) -> [Expression; 2] {
-    interface(Loaded::OifName, name)
+    interface(meta::OIFNAME, name)
 }
 
 fn chain(name: &str, rules: &[Vec<Expression>]) -> Chain {
-    let rules = rules.iter().zip(1..).map(|(expressions, handle)| Rule { handle, expressions: expressions.clone() });
+    let rules = rules.iter().zip(1..).map(|(expressions, handle)| Rule {
+        handle,
+        expressions: expressions.clone(),
+        comment: None,
+    });
     Chain { name: name.into(), base: None, rules: rules.collect(), opaque: None }
 }
 
@@ -52,11 +68,11 @@ fn base(name: &str, hook: u32, rules: &[Vec<Expression>]) -> Chain {
 }
 
 fn table(family: Family, chains: &[Chain]) -> Table {
-    Table { family, name: "t".into(), dormant: false, chains: chains.to_vec(), tracking: Vec::new() }
+    Table { family, name: "t".into(), dormant: false, chains: chains.to_vec(), sets: Vec::new(), tracking: Vec::new() }
 }
 
 fn effects(family: Family, chains: &[Chain]) -> Vec<Effect> {
-    analyse(&Ruleset { tables: vec![table(family, chains)] })
+    analyse(&Ruleset { tables: vec![table(family, chains)], ..Ruleset::default() })
 }
 
 fn scopes(family: Family, chains: &[Chain]) -> Vec<Scope> {
@@ -72,7 +88,7 @@ const FRAGMENTS: Scope = Scope::Fragments(Families::BOTH);
 
 #[test]
 fn a_chain_that_only_lets_pass_does_nothing() {
-    let rules = [rule(&[accept()]), rule(&[Expression::Reads, accept()]), [&iif("p0")[..], &[accept()]].concat()];
+    let rules = [rule(&[accept()]), rule(&[reads(), accept()]), [&iif("p0")[..], &[accept()]].concat()];
     for family in [Family::Ip, Family::Ip6, Family::Inet] {
         for hook in 0..5 {
             assert_eq!(effects(family, &[base("c", hook, &rules)]), []);
@@ -82,7 +98,7 @@ fn a_chain_that_only_lets_pass_does_nothing() {
 
 #[test]
 fn the_object_is_the_first_rule_that_acts() {
-    let rules = [rule(&[accept()]), rule(&[Expression::Reads, acts("counter"), drop()]), rule(&[drop()])];
+    let rules = [rule(&[accept()]), rule(&[reads(), acts("counter"), drop()]), rule(&[drop()])];
     let wanted = Effect {
         kind: Kind::Netfilter,
         scope: Scope::All(Families::V6),
@@ -145,32 +161,32 @@ fn an_interface_before_the_action_narrows_it() {
     assert_eq!(one(&[&iif("p0"), &oif("p1"), &[drop()]]), [came_by("p0", v4)]);
     // The comparison comes too late, is of another register, or of one overwritten since.
     assert_eq!(one(&[&[acts("counter")], &iif("p0"), &[drop()]]), [Scope::All(v4)]);
-    let [load, Expression::Equals(_, value)] = iif("p0") else { unreachable!() };
-    let other = Expression::Equals(2, value.clone());
+    let [load, Expression::Compare { value, .. }] = iif("p0") else { unreachable!() };
+    let other = Expression::Compare { register: 16, by: Comparison::Equal, value: value.clone() };
     assert_eq!(one(&[&[load.clone(), other, drop()]]), [Scope::All(v4)]);
-    let overwritten = [load, Expression::Reads, Expression::Equals(1, value), drop()];
+    let overwritten = [load, reads(), equals(&value), drop()];
     assert_eq!(one(&[&overwritten]), [Scope::All(v4)]);
 }
 
 #[test]
 fn interfaces_are_compared_as_the_kernel_does() {
     let one = |what, value: &[u8]| {
-        let rule = rule(&[Expression::Load(what, 1), Expression::Equals(1, value.to_vec()), drop()]);
+        let rule = rule(&[load(what), equals(value), drop()]);
         scopes(Family::Inet, &[base("c", 2, &[rule])])
     };
     let families = Families::BOTH;
     let by = |interface| [Scope::In(vec![interface], families)];
-    assert_eq!(one(Loaded::IifName, b"eth"), by(IfMatch::Prefix("eth".into())));
-    assert_eq!(one(Loaded::IifName, b"eth0\0"), by(IfMatch::Name("eth0".into())));
-    assert_eq!(one(Loaded::Iif, &7u32.to_ne_bytes()), by(IfMatch::Index(7)));
-    assert_eq!(one(Loaded::Iif, &1u32.to_ne_bytes()), []);
-    assert_eq!(one(Loaded::Iif, &[7]), [ALL]);
-    assert_eq!(one(Loaded::IifName, b""), [ALL]);
-    assert_eq!(one(Loaded::IifName, b"eth\0x"), [ALL]);
-    assert_eq!(one(Loaded::IifName, b"\xff\xfe"), [ALL]);
-    assert_eq!(one(Loaded::Nfproto, &[2]), [Scope::All(Families::V4)]);
-    assert_eq!(one(Loaded::Nfproto, &[10]), [Scope::All(Families::V6)]);
-    assert_eq!(one(Loaded::Nfproto, &[1]), [ALL]);
+    assert_eq!(one(meta::IIFNAME, b"eth"), by(IfMatch::Prefix("eth".into())));
+    assert_eq!(one(meta::IIFNAME, b"eth0\0"), by(IfMatch::Name("eth0".into())));
+    assert_eq!(one(meta::IIF, &7u32.to_ne_bytes()), by(IfMatch::Index(7)));
+    assert_eq!(one(meta::IIF, &1u32.to_ne_bytes()), []);
+    assert_eq!(one(meta::IIF, &[7]), [ALL]);
+    assert_eq!(one(meta::IIFNAME, b""), [ALL]);
+    assert_eq!(one(meta::IIFNAME, b"eth\0x"), [ALL]);
+    assert_eq!(one(meta::IIFNAME, b"\xff\xfe"), [ALL]);
+    assert_eq!(one(meta::NFPROTO, &[2]), [Scope::All(Families::V4)]);
+    assert_eq!(one(meta::NFPROTO, &[10]), [Scope::All(Families::V6)]);
+    assert_eq!(one(meta::NFPROTO, &[1]), [ALL]);
 }
 
 #[test]
@@ -178,13 +194,13 @@ fn nothing_forwarded_goes_by_the_loopback_interface() {
     let rules = [[&iif("lo")[..], &[drop()]].concat(), [&oif("lo")[..], &[drop()]].concat()];
     assert_eq!(effects(Family::Inet, &[base("c", 0, &rules), base("d", 4, &rules)]), []);
     // A prefix match covers other interfaces too.
-    let prefix = rule(&[Expression::Load(Loaded::IifName, 1), Expression::Equals(1, b"lo".to_vec()), drop()]);
+    let prefix = rule(&[load(meta::IIFNAME), equals(b"lo"), drop()]);
     assert_eq!(scopes(Family::Inet, &[base("c", 0, &[prefix])]).len(), 1);
 }
 
 #[test]
 fn families_of_a_rule_are_those_of_its_table_too() {
-    let rules = [rule(&[Expression::Load(Loaded::Nfproto, 1), Expression::Equals(1, vec![10]), drop()])];
+    let rules = [rule(&[load(meta::NFPROTO), equals(&[10]), drop()])];
     assert_eq!(effects(Family::Ip, &[base("c", 2, &rules)]), []);
     assert_eq!(scopes(Family::Inet, &[base("c", 2, &rules)]), [Scope::All(Families::V6)]);
 }
@@ -246,22 +262,22 @@ fn tracking_is_turned_on_from_anywhere() {
     assert_eq!(scopes(Family::Arp, &[base("c", 1, &[rule(&[ct()])])]), []);
     let mut table = table(Family::Inet, &[base("c", 2, &[rule(&[ct(), drop()])])]);
     table.dormant = true;
-    let found = analyse(&Ruleset { tables: vec![table.clone()] });
+    let found = analyse(&Ruleset { tables: vec![table.clone()], ..Ruleset::default() });
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].object, "table inet t chain c rule handle 1");
     assert_eq!(found[0].reason, "connection tracking (ct)");
     table.chains.clear();
     table.tracking.push("ct helper ftp".into());
-    let found = analyse(&Ruleset { tables: vec![table] });
+    let found = analyse(&Ruleset { tables: vec![table], ..Ruleset::default() });
     assert_eq!((&found[0].scope, found[0].object.as_str()), (&FRAGMENTS, "table inet t ct helper ftp"));
 }
 
 #[test]
 fn a_dormant_table_does_nothing() {
     let mut table = table(Family::Inet, &[base("c", 2, &[rule(&[drop()])])]);
-    assert_eq!(analyse(&Ruleset { tables: vec![table.clone()] }).len(), 1);
+    assert_eq!(analyse(&Ruleset { tables: vec![table.clone()], ..Ruleset::default() }).len(), 1);
     table.dormant = true;
-    assert_eq!(analyse(&Ruleset { tables: vec![table] }), []);
+    assert_eq!(analyse(&Ruleset { tables: vec![table], ..Ruleset::default() }), []);
 }
 
 #[test]
@@ -276,16 +292,16 @@ fn a_chain_that_is_not_understood_does_everything() {
 fn any_expression() -> impl Strategy<Value = Expression> {
     let name = prop::sample::select(vec!["lo", "p0", "p1"]);
     prop_oneof![
-        Just(Expression::Reads),
+        Just(reads()),
         Just(accept()),
         Just(drop()),
         Just(acts("counter")),
         Just(ct()),
-        Just(Expression::Load(Loaded::IifName, 1)),
-        Just(Expression::Load(Loaded::OifName, 1)),
-        Just(Expression::Load(Loaded::Nfproto, 1)),
-        name.prop_map(|name| Expression::Equals(1, format!("{name}\0").into_bytes())),
-        Just(Expression::Equals(1, vec![2])),
+        Just(load(meta::IIFNAME)),
+        Just(load(meta::OIFNAME)),
+        Just(load(meta::NFPROTO)),
+        name.prop_map(|name| equals(format!("{name}\0").as_bytes())),
+        Just(equals(&[2])),
         prop::sample::select(vec!["0", "1", "2", "3"]).prop_map(jump),
     ]
 }
@@ -306,7 +322,14 @@ fn any_table() -> impl Strategy<Value = Table> {
                 chain
             }
         });
-        Table { family, name: name.to_string(), dormant, chains: chains.collect(), tracking: Vec::new() }
+        Table {
+            family,
+            name: name.to_string(),
+            dormant,
+            chains: chains.collect(),
+            sets: Vec::new(),
+            tracking: Vec::new(),
+        }
     })
 }
 
@@ -317,22 +340,22 @@ fn touched(table: &Table, rules: &[Rule], families: Families, from: &str, to: &s
         let mut register = None;
         for expression in &rule.expressions {
             match expression {
-                Expression::Load(what, _) => register = Some(*what),
-                Expression::Equals(_, value) => {
+                Expression::Meta { key, .. } => register = Some(*key),
+                Expression::Compare { value, .. } => {
                     // Without the terminating NUL it is a prefix.
                     let is = |name: &str| format!("{name}\0").as_bytes().starts_with(value);
                     let holds = match register {
-                        Some(Loaded::IifName) => is(from),
-                        Some(Loaded::OifName) => is(to),
-                        Some(Loaded::Nfproto) if *value == [2] => families.v4,
+                        Some(meta::IIFNAME) => is(from),
+                        Some(meta::OIFNAME) => is(to),
+                        Some(meta::NFPROTO) if *value == [2] => families.v4,
                         _ => true,
                     };
                     if !holds {
                         return false;
                     }
                 }
-                Expression::Acts { .. } | Expression::Verdict(Verdict::Other(_)) => return true,
-                Expression::Verdict(Verdict::Chain(name)) => {
+                Expression::Acts { .. } | Expression::Verdict(Verdict::Drop) => return true,
+                Expression::Verdict(Verdict::Jump(name)) => {
                     let rules = table.chains.iter().find(|chain| chain.name == *name).map(|chain| &chain.rules[..]);
                     if depth > 4 || rules.is_none_or(|r| touched(table, r, families, from, to, depth + 1)) {
                         return true;
@@ -352,7 +375,7 @@ proptest! {
             .prop_flat_map(|tables| (Just(tables.clone()), Just(tables).prop_shuffle())),
     ) {
         let sorted = |tables| {
-            let mut effects = analyse(&Ruleset { tables });
+            let mut effects = analyse(&Ruleset { tables, ..Ruleset::default() });
             effects.sort_by_key(|effect| format!("{effect:?}"));
             effects
         };
@@ -370,7 +393,7 @@ proptest! {
         let touched = table.chains.iter().filter(hooked).any(|chain| {
             !chain.base.as_ref().unwrap().accepts || touched(&table, &chain.rules, families, "p0", "p1", 0)
         });
-        let effects = analyse(&Ruleset { tables: vec![table] });
+        let effects = analyse(&Ruleset { tables: vec![table], ..Ruleset::default() });
         let seen = effects.iter().any(|effect| match &effect.scope {
             Scope::In(interfaces, f) => {
                 interfaces.iter().any(|i| i.covers(5, "p0")) && !(*f & families).is_empty()

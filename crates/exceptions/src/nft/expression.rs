@@ -1,0 +1,312 @@
+//! Expressions of rules.
+
+use super::xt;
+
+/// Keys of `meta` (enum nft_meta_keys).
+#[allow(missing_docs, reason = "the names are those of the kernel and of nft")]
+pub mod meta {
+    pub const LEN: u32 = 0;
+    pub const PROTOCOL: u32 = 1;
+    pub const PRIORITY: u32 = 2;
+    pub const MARK: u32 = 3;
+    pub const IIF: u32 = 4;
+    pub const OIF: u32 = 5;
+    pub const IIFNAME: u32 = 6;
+    pub const OIFNAME: u32 = 7;
+    pub const SKUID: u32 = 10;
+    pub const SKGID: u32 = 11;
+    pub const NFPROTO: u32 = 15;
+    pub const L4PROTO: u32 = 16;
+    pub const PKTTYPE: u32 = 19;
+    pub const CGROUP: u32 = 23;
+
+    /// Returns nft's name of a key.
+    pub fn name(key: u32) -> &'static str {
+        const NAMES: [&str; 35] = [
+            "length",
+            "protocol",
+            "priority",
+            "mark",
+            "iif",
+            "oif",
+            "iifname",
+            "oifname",
+            "iiftype",
+            "oiftype",
+            "skuid",
+            "skgid",
+            "nftrace",
+            "rtclassid",
+            "secmark",
+            "nfproto",
+            "l4proto",
+            "ibrname",
+            "obrname",
+            "pkttype",
+            "cpu",
+            "iifgroup",
+            "oifgroup",
+            "cgroup",
+            "random",
+            "ipsec",
+            "iifkind",
+            "oifkind",
+            "ibrpvid",
+            "ibrvproto",
+            "time",
+            "day",
+            "hour",
+            "sdif",
+            "sdifname",
+        ];
+        NAMES.get(key as usize).copied().unwrap_or("unknown meta key")
+    }
+}
+
+/// Keys of `ct` (enum nft_ct_keys).
+#[allow(missing_docs, reason = "the names are those of the kernel and of nft")]
+pub mod ct {
+    pub const STATE: u32 = 0;
+    pub const DIRECTION: u32 = 1;
+    pub const STATUS: u32 = 2;
+    pub const MARK: u32 = 3;
+    pub const L3PROTOCOL: u32 = 7;
+    pub const SRC: u32 = 8;
+    pub const DST: u32 = 9;
+    pub const PROTOCOL: u32 = 10;
+    pub const PROTO_SRC: u32 = 11;
+    pub const PROTO_DST: u32 = 12;
+    pub const ZONE: u32 = 17;
+    pub const SRC_IP: u32 = 19;
+    pub const DST_IP: u32 = 20;
+    pub const SRC_IP6: u32 = 21;
+    pub const DST_IP6: u32 = 22;
+
+    /// Returns nft's name of a key, after "ct".
+    pub fn name(key: u32) -> &'static str {
+        const NAMES: [&str; 24] = [
+            "ct state",
+            "ct direction",
+            "ct status",
+            "ct mark",
+            "ct secmark",
+            "ct expiration",
+            "ct helper",
+            "ct l3proto",
+            "ct saddr",
+            "ct daddr",
+            "ct protocol",
+            "ct proto-src",
+            "ct proto-dst",
+            "ct label",
+            "ct packets",
+            "ct bytes",
+            "ct avgpkt",
+            "ct zone",
+            "ct event",
+            "ct ip saddr",
+            "ct ip daddr",
+            "ct ip6 saddr",
+            "ct ip6 daddr",
+            "ct id",
+        ];
+        NAMES.get(key as usize).copied().unwrap_or("unknown ct key")
+    }
+}
+
+/// An expression. Registers are given by their first octet among the 64 octets of all data registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expression {
+    /// Copies a value into a register.
+    Immediate {
+        /// Register.
+        register: usize,
+        /// Value.
+        value: Vec<u8>,
+    },
+    /// Gives a verdict.
+    Verdict(Verdict),
+    /// Loads metadata into a register.
+    Meta {
+        /// Key ([`meta`]).
+        key: u32,
+        /// Register.
+        register: usize,
+    },
+    /// Loads a property of the connection into a register.
+    Ct {
+        /// Key ([`ct`]).
+        key: u32,
+        /// Direction whose tuple is meant (IP_CT_DIR_*), if the key needs one.
+        direction: Option<u8>,
+        /// Register.
+        register: usize,
+    },
+    /// Loads octets of the packet into a register.
+    Payload {
+        /// Start: the link-layer (0), network (1) or transport header (2), or another place.
+        base: u32,
+        /// First octet, from there.
+        offset: u32,
+        /// Number of octets.
+        len: u32,
+        /// Register.
+        register: usize,
+    },
+    /// Ends the rule unless the comparison with the register, as a number in network order, holds.
+    Compare {
+        /// Register.
+        register: usize,
+        /// Comparison.
+        by: Comparison,
+        /// Value on the right.
+        value: Vec<u8>,
+    },
+    /// Ends the rule unless the register is in a range.
+    Range {
+        /// Register.
+        register: usize,
+        /// Whether it must be inside.
+        inside: bool,
+        /// First value.
+        from: Vec<u8>,
+        /// Last value.
+        to: Vec<u8>,
+    },
+    /// Computes `(from & mask) ^ xor`.
+    Bitwise {
+        /// Register read.
+        from: usize,
+        /// Register written.
+        to: usize,
+        /// Bits that are kept.
+        mask: Vec<u8>,
+        /// Bits that are inverted afterwards.
+        xor: Vec<u8>,
+    },
+    /// Converts between host and network order.
+    ByteOrder {
+        /// Register read.
+        from: usize,
+        /// Register written.
+        to: usize,
+        /// Octets in all.
+        len: usize,
+        /// Octets of each number.
+        size: usize,
+    },
+    /// Looks a register up in a set; ends the rule if it is not in it.
+    Lookup {
+        /// Name of the set.
+        set: String,
+        /// Register with the key.
+        key: usize,
+        /// What the set's data goes into, if it is a map.
+        data: Option<To>,
+        /// Whether the rule ends if the key is in the set.
+        invert: bool,
+    },
+    /// Counts packets and octets.
+    Counter {
+        /// Name of the counter, unless it is the rule's own.
+        name: Option<String>,
+    },
+    /// Ends the rule unless an extension of x_tables matches.
+    Match {
+        /// Name of the extension.
+        name: String,
+        /// Its revision.
+        revision: u32,
+        /// Its binary data.
+        info: Vec<u8>,
+    },
+    /// Reads or computes something in a way that is not described here, and does nothing else.
+    Reads {
+        /// Name: "fib".
+        how: String,
+        /// Register written, if it is known. More octets may be written than one register has.
+        register: Option<usize>,
+    },
+    /// Has side effects, or is not understood.
+    Acts {
+        /// Description: "masquerade".
+        how: String,
+        /// Role in connection tracking.
+        tracking: Tracking,
+    },
+}
+
+/// Destination of a map's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// The data is a verdict.
+    Verdict,
+    /// The data goes into a register.
+    Register(usize),
+}
+
+/// A comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// A verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The packet leaves the base chain and meets the next one.
+    Accept,
+    /// The packet is dropped.
+    Drop,
+    /// The rule goes on.
+    Continue,
+    /// The rule ends.
+    Break,
+    /// The chain ends: the packet returns to the rule after the jump, or meets the policy.
+    Return,
+    /// The packet meets another chain, and returns from it.
+    Jump(String),
+    /// The packet meets another chain, and returns from it to where this one would return to.
+    Goto(String),
+    /// Anything else: "verdict 3".
+    Other(String),
+}
+
+/// Role of an expression in connection tracking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tracking {
+    /// No role.
+    No,
+    /// Uses the state of connection tracking, which must see the packets of both directions.
+    Uses,
+    /// Enables connection tracking or defragmentation in the namespace for the table's families, wherever the rule is.
+    TurnsOn,
+}
+
+impl Expression {
+    /// Returns the description of the expression's side effect, for packets that pass by without it, and its role in
+    /// connection tracking; `None` if it only reads and computes, or gives a verdict.
+    ///
+    /// A counter is a side effect: it would miss packets forwarded past the kernel, and users of the ruleset would
+    /// notice. A set element may carry a counter, a limit or a verdict of its own, so a set lookup is a side effect too.
+    pub fn effect(&self) -> Option<(String, Tracking)> {
+        Some(match self {
+            Self::Counter { .. } => ("counter".into(), Tracking::No),
+            Self::Lookup { .. } => ("set lookup".into(), Tracking::No),
+            Self::Ct { .. } => ("ct".into(), Tracking::TurnsOn),
+            Self::Match { name, .. } if name == "comment" => return None,
+            Self::Match { name, .. } => {
+                let tracking = if xt::is_untracked(false, name) { Tracking::No } else { Tracking::TurnsOn };
+                (format!("xt match {name}"), tracking)
+            }
+            Self::Acts { how, tracking } => (how.clone(), *tracking),
+            _ => return None,
+        })
+    }
+}
