@@ -1,17 +1,23 @@
 //! nf_tables: the kernel's ruleset, and the forwarded packets that it may affect.
 //!
 //! [`Reader`] reads tables, chains, rules, sets and objects by nfnetlink (linux/netfilter/nf_tables.h), the elements of
-//! sets on request; [`analyse`] is a pure function of the result. Rules written by iptables-nft are included.
+//! sets on request; [`analyse`] is a pure function of the result, and so is [`Evaluator`], which tells the verdict on
+//! the packets of an established flow. Rules written by iptables-nft are included.
 
 mod analyse;
+mod evaluate;
 mod expression;
+mod flow;
+mod octets;
 mod parse;
 mod read;
 mod set;
 mod xt;
 
 pub use analyse::analyse;
+pub use evaluate::{Answer, Cause, Counter, Evaluator, Finding, Hooked, Place};
 pub use expression::{Comparison, Expression, To, Tracking, Verdict, ct, meta};
+pub use flow::{Flow, Hook, Interface, Tuple};
 pub use read::{Reader, read, read_whole};
 pub use set::{Data, Element, Set};
 

@@ -1,6 +1,7 @@
 //! Sets and maps.
 
-use super::Verdict;
+use super::octets::{self, Octet, Of, Truth, Why};
+use super::{Comparison, Verdict};
 
 /// A set, or a map if its elements have data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,9 +50,107 @@ pub enum Data {
     Verdict(Verdict),
 }
 
+/// Elements that a lookup may find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// The elements: exactly one is found, or none.
+    pub elements: Vec<&'a Element>,
+    /// Whether it may find none.
+    pub none: bool,
+    /// Unknown value that it depends on, if so.
+    pub why: Option<Why<'a>>,
+}
+
 impl Set {
+    /// Returns the elements that a lookup of `key`, of [`Set::key_len`] octets, may find. `Err` if that cannot be told.
+    pub(super) fn find<'a>(&'a self, key: &[Octet<'a>]) -> Result<Found<'a>, Why<'a>> {
+        let whatever = |what| Why { of: Of::Packets, what };
+        let unclear = self.opaque.as_deref().or(self.volatile);
+        if let Some(why) = unclear {
+            return Err(whatever(why));
+        }
+        let elements = self.elements.as_ref().ok_or(whatever("elements that were not read"))?;
+        let mut found = Found { elements: Vec::new(), none: true, why: None };
+        match octets::value(key).filter(|_| self.fields.is_empty() || !self.interval) {
+            Some(key) => {
+                found.elements.extend(self.exact(elements, &key));
+                found.none = found.elements.is_empty();
+            }
+            None => {
+                for (at, element) in elements.iter().enumerate() {
+                    match self.holds(elements, at, key) {
+                        Truth::Yes => {
+                            found = Found { elements: vec![element], none: false, why: None };
+                            break;
+                        }
+                        Truth::No => {}
+                        Truth::Maybe(why) => {
+                            found.elements.push(element);
+                            found.why = Some(why);
+                        }
+                    }
+                }
+            }
+        }
+        if found.none
+            && let Some(rest) = elements.iter().find(|element| element.catch_all)
+        {
+            found.elements.push(rest);
+            found.none = false;
+        }
+        Ok(found)
+    }
+
+    /// Returns the element of a known key. Intervals last until the next element, which may be a start or an end
+    /// (nft_rbtree_lookup).
+    fn exact<'a>(&self, elements: &'a [Element], key: &[u8]) -> Option<&'a Element> {
+        let before = elements.partition_point(|element| element.key.as_slice() <= key);
+        let nearest = elements.get(before.checked_sub(1)?)?;
+        let last = nearest.to.as_deref().is_none_or(|last| key <= last);
+        (!nearest.ends && !nearest.catch_all && last && (self.interval || nearest.key == key)).then_some(nearest)
+    }
+
+    /// Returns whether the element at a place of `elements` has the key.
+    fn holds<'a>(&self, elements: &[Element], at: usize, key: &[Octet<'a>]) -> Truth<'a> {
+        let element = &elements[at];
+        if element.ends || element.catch_all || element.key.len() != key.len() {
+            return Truth::No;
+        }
+        match (self.interval, self.fields.is_empty()) {
+            (false, _) => octets::equal(key, &element.key),
+            (true, true) => {
+                let behind = elements.get(at + 1).map(|next| octets::compare(key, Comparison::Less, &next.key));
+                let last = element.to.as_ref().map(|last| octets::compare(key, Comparison::LessOrEqual, last));
+                let end = both(behind.unwrap_or(Truth::Yes), last.unwrap_or(Truth::Yes));
+                both(octets::compare(key, Comparison::GreaterOrEqual, &element.key), end)
+            }
+            (true, false) => {
+                let last = element.to.as_ref().unwrap_or(&element.key);
+                let mut all = Truth::Yes;
+                let mut start = 0;
+                for len in &self.fields {
+                    let field = start..start + len;
+                    let parts = (key.get(field.clone()), element.key.get(field.clone()), last.get(field));
+                    let (Some(key), Some(first), Some(last)) = parts else { return Truth::No };
+                    all = both(all, octets::within(key, first, last));
+                    start += len.next_multiple_of(4);
+                }
+                all
+            }
+        }
+    }
+
     /// Puts elements into their order.
     pub(super) fn sort(elements: &mut [Element]) {
         elements.sort_by(|a, b| a.key.cmp(&b.key).then(b.ends.cmp(&a.ends)));
+    }
+}
+
+fn both<'a>(one: Truth<'a>, other: Truth<'a>) -> Truth<'a> {
+    match (one, other) {
+        (Truth::No, _) | (_, Truth::No) => Truth::No,
+        (Truth::Yes, other) => other,
+        (one, Truth::Yes) => one,
+        (Truth::Maybe(one), Truth::Maybe(other)) => Truth::Maybe(one.max(other)),
     }
 }

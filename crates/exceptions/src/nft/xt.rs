@@ -1,5 +1,9 @@
 //! x_tables (iptables) extensions that nf_tables rules may contain (expressions "match" and "target").
 
+use super::flow::{Load, View};
+use super::octets::{self, Octet, Of, Truth, Why};
+use bywash_netlink::wire::{u8_at, u16_at, u32_at};
+
 /// Common extensions that do not enable connection tracking or defragmentation (net/netfilter/xt_*.c: nf_ct_netns_get
 /// and nf_defrag_*_enable are not called). All others may.
 const UNTRACKED_MATCHES: [&str; 30] = [
@@ -43,4 +47,127 @@ pub fn is_untracked(target: bool, name: &str) -> bool {
         true => UNTRACKED_TARGETS.contains(&name),
         false => UNTRACKED_MATCHES.contains(&name),
     }
+}
+
+/// Returns whether a match of x_tables holds for the packets of a flow.
+pub fn matches<'a>(view: &View<'_>, name: &'a str, revision: u32, info: &[u8]) -> Truth<'a> {
+    let truth = match (name, revision) {
+        ("comment", _) => Some(Truth::Yes),
+        ("conntrack", 2 | 3) => conntrack(view, info),
+        ("tcp", 0) => tcp(view, info),
+        ("udp", 0) => udp(view, info),
+        ("multiport", 1) => multiport(view, info),
+        ("mark", 1) => mark(view, info),
+        _ => None,
+    };
+    truth.unwrap_or(Truth::Maybe(Why { of: Of::Packets, what: name }))
+}
+
+// linux/netfilter/xt_conntrack.h: struct xt_conntrack_mtinfo3
+const MATCH_FLAGS: usize = 146;
+const INVERT_FLAGS: usize = 148;
+const STATE_MASK: usize = 150;
+const XT_CONNTRACK_STATE: u16 = 1;
+const XT_CONNTRACK_STATE_SNAT: u32 = 1 << 6;
+const XT_CONNTRACK_STATE_DNAT: u32 = 1 << 7;
+const IPS_SRC_NAT: u32 = 1 << 4;
+const IPS_DST_NAT: u32 = 1 << 5;
+
+/// Evaluates conntrack_mt for a match of the state alone, without which the rest is not looked at.
+fn conntrack(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+    let (flags, inverted) = (u16_at(info, MATCH_FLAGS)?, u16_at(info, INVERT_FLAGS)? & XT_CONNTRACK_STATE != 0);
+    let mask = u32::from(u16_at(info, STATE_MASK)?);
+    if flags != XT_CONNTRACK_STATE {
+        return None;
+    }
+    let mut state = view.state()?;
+    if mask & (XT_CONNTRACK_STATE_SNAT | XT_CONNTRACK_STATE_DNAT) != 0 {
+        let status = view.flow().status?;
+        state |= if status & IPS_SRC_NAT != 0 { XT_CONNTRACK_STATE_SNAT } else { 0 };
+        state |= if status & IPS_DST_NAT != 0 { XT_CONNTRACK_STATE_DNAT } else { 0 };
+    }
+    Some(((mask & state != 0) != inverted).into())
+}
+
+/// Returns the source or destination port.
+fn port(view: &View<'_>, destination: bool) -> Option<Vec<Octet<'static>>> {
+    match view.payload(2, if destination { 2 } else { 0 }, 2) {
+        Load::Value(octets) => Some(octets[..2].to_vec()),
+        _ => None,
+    }
+}
+
+/// Returns whether a port is within a range; the numbers are in host order.
+fn in_range(port: &[Octet<'static>], first: u16, last: u16) -> Truth<'static> {
+    octets::within(port, &first.to_be_bytes(), &last.to_be_bytes())
+}
+
+/// Returns the port ranges that the matches tcp and udp begin with: source and destination, then flags that invert.
+fn ports(view: &View<'_>, info: &[u8], inverted: u8) -> Option<[Truth<'static>; 2]> {
+    let range = |at, destination, bit| {
+        let truth = in_range(&port(view, destination)?, u16_at(info, at)?, u16_at(info, at + 2)?);
+        Some(if inverted & bit != 0 { truth.not() } else { truth })
+    };
+    Some([range(0, false, 1)?, range(4, true, 2)?])
+}
+
+/// Returns `Yes` if all are, `No` if one is not.
+fn all<'a>(truths: &[Truth<'a>]) -> Truth<'a> {
+    let maybe = truths.iter().find(|truth| matches!(truth, Truth::Maybe(_)));
+    if truths.contains(&Truth::No) { Truth::No } else { *maybe.unwrap_or(&Truth::Yes) }
+}
+
+/// Evaluates tcp_mt: struct xt_tcp.
+fn tcp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+    let [option, mask, wanted, inverted] = info.get(8..12)?.try_into().ok()?;
+    // An option is a part of the header that is not described.
+    if view.flow().protocol != 6 || option != 0 {
+        return None;
+    }
+    let Load::Value(flags) = view.payload(2, 13, 1) else { return None };
+    let flags = Octet { value: flags[0].value & mask, known: flags[0].known | !mask, why: flags[0].why };
+    let flags = octets::equal(&[flags], &[wanted]);
+    let flags = if inverted & 4 != 0 { flags.not() } else { flags };
+    let [src, dst] = ports(view, info, inverted)?;
+    Some(all(&[src, dst, flags]))
+}
+
+/// Evaluates udp_mt: struct xt_udp.
+fn udp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+    Some(all(&ports(view, info, u8_at(info, 8)?)?))
+}
+
+/// Evaluates multiport_mt: struct xt_multiport_v1.
+fn multiport(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+    const PORTS: usize = 15;
+    let (which, count) = (u8_at(info, 0)?, usize::from(u8_at(info, 1)?));
+    let flags = 2 + 2 * PORTS;
+    let inverted = u8_at(info, flags + PORTS)? != 0;
+    let mut found = Truth::No;
+    let mut at = 0;
+    while at < count.min(PORTS) {
+        let first = u16_at(info, 2 + 2 * at)?;
+        let range = u8_at(info, flags + at)? != 0;
+        at += usize::from(range);
+        let last = u16_at(info, 2 + 2 * at)?;
+        at += 1;
+        // XT_MULTIPORT_SOURCE, XT_MULTIPORT_DESTINATION, XT_MULTIPORT_EITHER.
+        let sides: &[bool] = [&[false][..], &[true], &[false, true]].get(usize::from(which)).copied()?;
+        for &side in sides {
+            match in_range(&port(view, side)?, first, last) {
+                Truth::Yes => return Some((!inverted).into()),
+                Truth::No => {}
+                maybe => found = maybe,
+            }
+        }
+    }
+    Some(if inverted { found.not() } else { found })
+}
+
+/// Evaluates mark_mt: struct xt_mark_mtinfo1.
+fn mark(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+    let Load::Value(mark) = view.meta(super::meta::MARK) else { return None };
+    let mark = u32::from_ne_bytes(octets::value(&mark)?.try_into().ok()?);
+    let equal = mark & u32_at(info, 4)? == u32_at(info, 0)?;
+    Some((equal != (u8_at(info, 8)? != 0)).into())
 }

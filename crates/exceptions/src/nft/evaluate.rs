@@ -1,0 +1,625 @@
+//! The verdict that a ruleset gives to every packet of an established flow.
+//!
+//! The chains that the packets meet are run as the kernel runs them (nft_do_chain in net/netfilter/nf_tables_core.c),
+//! with values of which some bits are not known ([`super::octets`]). Where a rule depends on an unknown value, both
+//! ways are followed. A flow whose packets can only be accepted, without a side effect that is not a counter of every
+//! packet, is accepted by the ruleset whatever its packets are.
+
+mod answer;
+
+pub use answer::{Answer, Cause, Counter, Finding, Place};
+
+use super::expression::To;
+use super::flow::{Flow, Hook, Load, View};
+use super::octets::{self, Octet, Of, Truth, Why, known, unknown};
+use super::{Base, Chain, Data, Element, Expression, Family, Rule, Ruleset, Set, Table, Verdict, xt};
+use std::collections::HashMap;
+
+/// NFT_JUMP_STACK_SIZE: the kernel rejects rulesets with deeper jumps.
+const DEPTH: usize = 16;
+/// Rules evaluated for one flow at most: chains that jump to each other repeatedly multiply them.
+const RULES: usize = 1 << 18;
+/// Findings of a kind that are told at most: a ruleset may have thousands of rules.
+const FINDINGS: usize = 32;
+/// Octets of all data registers.
+const REGISTERS: usize = 64;
+
+/// A base chain that forwarded packets meet.
+#[derive(Clone, Copy, Debug)]
+pub struct Hooked<'a> {
+    /// Where they meet it; `None` if that is not known.
+    pub hook: Option<Hook>,
+    /// Its table.
+    pub table: &'a Table,
+    /// The chain.
+    pub chain: &'a Chain,
+    /// Hook and priority as the kernel has them.
+    pub base: &'a Base,
+}
+
+/// A ruleset, prepared for evaluations.
+#[derive(Clone, Debug)]
+pub struct Evaluator<'a> {
+    hooked: Vec<Hooked<'a>>,
+    /// Chains and sets by table.
+    names: HashMap<(Family, &'a str), Names<'a>>,
+}
+
+#[derive(Clone, Debug)]
+struct Names<'a> {
+    chains: HashMap<&'a str, &'a Chain>,
+    sets: HashMap<&'a str, &'a Set>,
+}
+
+/// Returns the hook of a base chain; `Err` if forwarded packets do not meet it, `Ok(None)` if that is not known.
+fn hook(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
+    match (family, base.hook) {
+        (Family::Bridge | Family::Arp, _) => Err(()),
+        (Family::Netdev, 0) => Ok(Some(Hook::Ingress)),
+        (Family::Netdev, 1) => Ok(Some(Hook::Egress)),
+        // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT.
+        (Family::Ip | Family::Ip6 | Family::Inet, 1 | 3) => Err(()),
+        // Packets of a connection whose translation is known meet no chain of type nat (nf_nat_inet_fn).
+        (Family::Ip | Family::Ip6 | Family::Inet, 0..=4) if base.kind == "nat" => Err(()),
+        (Family::Ip | Family::Ip6 | Family::Inet, 0) => Ok(Some(Hook::Prerouting)),
+        (Family::Ip | Family::Ip6 | Family::Inet, 2) => Ok(Some(Hook::Forward)),
+        (Family::Ip | Family::Ip6 | Family::Inet, 4) => Ok(Some(Hook::Postrouting)),
+        (Family::Inet, 5) => Ok(Some(Hook::Ingress)),
+        _ => Ok(None),
+    }
+}
+
+impl<'a> Evaluator<'a> {
+    /// Prepares a ruleset that was read with the elements of its sets.
+    pub fn new(ruleset: &'a Ruleset) -> Self {
+        let mut hooked = Vec::new();
+        for table in ruleset.tables.iter().filter(|table| !table.dormant) {
+            for chain in &table.chains {
+                let Some(base) = &chain.base else { continue };
+                match hook(table.family, base) {
+                    // A chain that is not understood may be on any hook.
+                    _ if chain.opaque.is_some() && !matches!(table.family, Family::Bridge | Family::Arp) => {
+                        hooked.push(Hooked { hook: None, table, chain, base });
+                    }
+                    Ok(hook) => hooked.push(Hooked { hook, table, chain, base }),
+                    Err(()) => {}
+                }
+            }
+        }
+        // A function is put before those of the same priority that are registered already (nf_hook_entries_grow).
+        hooked.reverse();
+        hooked.sort_by_key(|hooked| (hooked.hook, hooked.base.priority));
+        let names = |table: &'a Table| Names {
+            chains: table.chains.iter().map(|chain| (chain.name.as_str(), chain)).collect(),
+            sets: table.sets.iter().map(|set| (set.name.as_str(), set)).collect(),
+        };
+        let names = ruleset.tables.iter().map(|table| ((table.family, table.name.as_str()), names(table)));
+        Self { hooked, names: names.collect() }
+    }
+
+    /// Returns the base chains that established forwarded packets may meet, in their order. Those of which it is not
+    /// known come first.
+    pub fn chains(&self) -> &[Hooked<'a>] {
+        &self.hooked
+    }
+
+    /// Evaluates the ruleset for the packets of a flow.
+    pub fn evaluate(&self, flow: &Flow) -> Answer {
+        let mut told = Told { findings: Vec::new(), counters: Vec::new(), dropped: None, rules: 0 };
+        let mut all = Outcomes::default();
+        for hooked in &self.hooked {
+            let met = meets(hooked, flow);
+            let reach = match met {
+                Truth::No => continue,
+                Truth::Yes => None,
+                Truth::Maybe(why) => Some(why),
+            };
+            let mut out = self.chain(hooked, flow, reach, &mut told);
+            if reach.is_some() {
+                out.accept = true;
+            }
+            all.kernel |= out.kernel;
+            all.drop |= out.drop;
+            if out == Outcomes::DROP {
+                all.accept = false;
+                break;
+            }
+            all.accept = true;
+        }
+        let Told { mut findings, counters, dropped, .. } = told;
+        match (all, dropped) {
+            (Outcomes { kernel: false, drop: false, .. }, _) => return Answer::Accept { counters },
+            (Outcomes::DROP, Some(at)) => return Answer::Drop { at },
+            _ => {}
+        }
+        findings.sort_by_key(|finding| finding.cause);
+        match findings.iter().all(|finding| finding.some) {
+            true => Answer::Depends { findings },
+            false => Answer::Kernel { findings },
+        }
+    }
+
+    fn chain(&self, hooked: &Hooked<'a>, flow: &Flow, reach: Option<Why<'a>>, told: &mut Told) -> Outcomes {
+        let Hooked { hook, table, chain, base } = *hooked;
+        let names = &self.names[&(table.family, table.name.as_str())];
+        let Some(hook) = hook else {
+            let why = chain.opaque.clone().unwrap_or_else(|| format!("hook {} of this family", base.hook));
+            let place = place(table, chain, None);
+            told.add(Finding { place, cause: Cause::Acts, why, some: false });
+            return Outcomes::KERNEL;
+        };
+        let view = View::new(flow, hook, base.priority, table.family == Family::Netdev);
+        let registers = [Octet::unknown(UNSET); REGISTERS];
+        let mut walk = Walk { table, names, view, registers, reach, told };
+        let (mut out, _) = walk.chain(chain, 0);
+        if std::mem::take(&mut out.through) {
+            if base.accepts {
+                out.accept = true;
+            } else {
+                out.drop = true;
+                told.dropped.get_or_insert_with(|| place(table, chain, None));
+            }
+        }
+        if let Some(why) = reach.filter(|_| out.drop) {
+            told.add(Finding::of(place(table, chain, None), Cause::Drops, why.what, reach));
+        }
+        out
+    }
+}
+
+/// Returns whether packets of a flow meet a base chain.
+fn meets(hooked: &Hooked<'_>, flow: &Flow) -> Truth<'static> {
+    match hooked.table.family {
+        Family::Ip if flow.v6 => return Truth::No,
+        Family::Ip6 if !flow.v6 => return Truth::No,
+        _ => {}
+    }
+    let (interface, what) = match hooked.hook {
+        Some(Hook::Ingress) => (&flow.input, "ingress interface"),
+        Some(Hook::Egress) => (&flow.output, "egress interface"),
+        _ => return Truth::Yes,
+    };
+    match interface {
+        _ if hooked.base.devices.is_empty() => Truth::No,
+        Some(interface) => {
+            hooked.base.devices.iter().any(|device| device.covers(interface.index, &interface.name)).into()
+        }
+        None => Truth::Maybe(Why { of: Of::Flows, what }),
+    }
+}
+
+fn place(table: &Table, chain: &Chain, rule: Option<&Rule>) -> Place {
+    Place {
+        family: table.family.to_string(),
+        table: table.name.clone(),
+        chain: chain.name.clone(),
+        rule: rule.map(|rule| rule.handle),
+    }
+}
+
+/// Outcomes that are possible for the packets that reach a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Outcomes {
+    accept: bool,
+    drop: bool,
+    /// The kernel only can tell.
+    kernel: bool,
+    /// The chain ends without a verdict.
+    through: bool,
+}
+
+impl Outcomes {
+    const DROP: Self = Self { accept: false, drop: true, kernel: false, through: false };
+    const KERNEL: Self = Self { accept: false, drop: false, kernel: true, through: false };
+
+    fn add(&mut self, other: Self) {
+        self.accept |= other.accept;
+        self.drop |= other.drop;
+        self.kernel |= other.kernel;
+        self.through |= other.through;
+    }
+}
+
+/// Result of a rule.
+#[derive(Default)]
+struct End<'a> {
+    out: Outcomes,
+    /// Whether packets may go on to the next rule.
+    goes_on: bool,
+    /// Value that decides which packets go on, if not all or none do.
+    split: Option<Why<'a>>,
+}
+
+/// What an evaluation has found so far.
+struct Told {
+    findings: Vec<Finding>,
+    counters: Vec<Counter>,
+    dropped: Option<Place>,
+    rules: usize,
+}
+
+impl Told {
+    /// Adds a finding, unless it is known or there are enough of its kind.
+    fn add(&mut self, finding: Finding) {
+        let alike = |other: &&Finding| other.cause == finding.cause && other.some == finding.some;
+        let known = self.findings.iter().filter(alike).count();
+        if known < FINDINGS && !self.findings.contains(&finding) {
+            self.findings.push(finding);
+        }
+    }
+}
+
+/// State of an evaluation in one table.
+struct Walk<'a, 'e> {
+    table: &'a Table,
+    names: &'e Names<'a>,
+    view: View<'e>,
+    registers: [Octet<'a>; REGISTERS],
+    /// Value that decides which packets reach the rule, if not all do.
+    reach: Option<Why<'a>>,
+    told: &'e mut Told,
+}
+
+const UNSET: Why<'static> = Why { of: Of::Packets, what: "register without a value" };
+
+fn packets(what: &str) -> Why<'_> {
+    Why { of: Of::Packets, what }
+}
+
+/// Returns the weaker of two reasons, the first if they are alike.
+fn weaker<'a>(one: Option<Why<'a>>, other: Option<Why<'a>>) -> Option<Why<'a>> {
+    match (one, other) {
+        (Some(first), Some(second)) if second.of > first.of => other,
+        (Some(_), _) => one,
+        (None, _) => other,
+    }
+}
+
+impl<'a> Walk<'a, '_> {
+    /// Runs a chain. Returns the outcomes, and the value that decides between them.
+    fn chain(&mut self, chain: &'a Chain, depth: usize) -> (Outcomes, Option<Why<'a>>) {
+        if let Some(why) = &chain.opaque {
+            return (self.gives_up(chain, why), None);
+        }
+        if depth > DEPTH {
+            return (self.gives_up(chain, "jumps nested too deeply"), None);
+        }
+        let before = self.reach;
+        let (mut out, mut split) = (Outcomes::default(), None);
+        let mut goes_on = true;
+        for rule in &chain.rules {
+            self.told.rules += 1;
+            if self.told.rules > RULES {
+                out.add(self.gives_up(chain, "too many rules"));
+                goes_on = false;
+                break;
+            }
+            let end = self.rule(chain, rule, depth);
+            out.add(end.out);
+            split = weaker(split, end.split);
+            self.reach = weaker(self.reach, end.split);
+            goes_on = end.goes_on;
+            if !goes_on {
+                break;
+            }
+        }
+        self.reach = before;
+        out.through |= goes_on;
+        (out, split)
+    }
+
+    fn gives_up(&mut self, chain: &Chain, why: &str) -> Outcomes {
+        let place = place(self.table, chain, None);
+        self.told.add(Finding::of(place, Cause::Acts, why, self.reach));
+        Outcomes::KERNEL
+    }
+
+    fn store(&mut self, register: usize, octets: &[Octet<'a>]) {
+        for (to, octet) in self.registers.iter_mut().skip(register).zip(octets) {
+            *to = *octet;
+        }
+    }
+
+    fn register(&self, register: usize, len: usize) -> Option<&[Octet<'a>]> {
+        self.registers.get(register..register.checked_add(len)?)
+    }
+
+    /// Runs a rule. Values that an earlier rule has left in registers are not used: nft loads them again.
+    fn rule(&mut self, chain: &'a Chain, rule: &'a Rule, depth: usize) -> End<'a> {
+        self.registers = [Octet::unknown(UNSET); REGISTERS];
+        let mut end = End { goes_on: true, ..End::default() };
+        // Value that decides which packets are still in the rule, if not all are.
+        let mut certain: Option<Why<'a>> = None;
+        for expression in &rule.expressions {
+            let truth = match expression {
+                Expression::Verdict(verdict) => {
+                    if !matches!(verdict, Verdict::Continue) {
+                        self.verdicts(chain, rule, &[verdict], certain, depth, &mut end);
+                        return end;
+                    }
+                    Truth::Yes
+                }
+                Expression::Lookup { set, key, data, invert } => match self.lookup(set, *key, *invert) {
+                    Ok(found) if found.elements.is_empty() => return end,
+                    Ok(found) => match self.found(chain, rule, set, &found, *data, certain, depth, &mut end) {
+                        Some(truth) => truth,
+                        None => return end,
+                    },
+                    Err(Truth::Maybe(why)) if *data != Some(To::Verdict) => {
+                        if let Some(To::Register(to)) = data {
+                            self.store(*to, &unknown(REGISTERS, why));
+                        }
+                        Truth::Maybe(why)
+                    }
+                    Err(Truth::Maybe(why)) => {
+                        self.acts(chain, rule, &format!("set {set}: {}", why.what), certain, &mut end);
+                        end.goes_on = true;
+                        end.split = weaker(end.split, Some(why));
+                        return end;
+                    }
+                    Err(truth) => truth,
+                },
+                Expression::Counter { name } => {
+                    match weaker(certain, self.reach) {
+                        None => {
+                            let place = place(self.table, chain, Some(rule));
+                            self.told.counters.push(Counter { place, name: name.clone() });
+                        }
+                        // Which flows it counts is known as soon as they are.
+                        Some(Why { of: Of::Flows, .. }) => {}
+                        Some(Why { what, .. }) => {
+                            let why = format!("counter of some packets, by {what}");
+                            self.note(chain, rule, Cause::Acts, &why, certain);
+                            end.out.kernel = true;
+                        }
+                    }
+                    Truth::Yes
+                }
+                Expression::Acts { how, .. } => {
+                    self.acts(chain, rule, how, certain, &mut end);
+                    return end;
+                }
+                other => self.reads(other),
+            };
+            match truth {
+                Truth::Yes => {}
+                Truth::No => return end,
+                Truth::Maybe(why) => certain = weaker(certain, Some(why)),
+            }
+        }
+        end
+    }
+
+    /// Runs an expression that only reads or compares; returns whether the rule goes on.
+    fn reads(&mut self, expression: &'a Expression) -> Truth<'a> {
+        let (load, register) = match expression {
+            Expression::Immediate { register, value } => (Load::Value(known(value)), *register),
+            Expression::Meta { key, register } => (self.view.meta(*key), *register),
+            Expression::Ct { key, direction, register } => (self.view.ct(*key, *direction), *register),
+            Expression::Payload { base, offset, len, register } => (self.view.payload(*base, *offset, *len), *register),
+            Expression::Compare { register, by, value } => {
+                return match self.register(*register, value.len()) {
+                    Some(octets) => octets::compare(octets, *by, value),
+                    None => Truth::Maybe(UNSET),
+                };
+            }
+            Expression::Range { register, inside, from, to } => {
+                let truth = match self.register(*register, from.len()) {
+                    Some(octets) => octets::within(octets, from, to),
+                    None => Truth::Maybe(UNSET),
+                };
+                return if *inside { truth } else { truth.not() };
+            }
+            Expression::Bitwise { from, to, mask, xor } => {
+                let octets = self.register(*from, mask.len()).map(|octets| bitwise(octets, mask, xor));
+                (octets.map_or(Load::Either(UNSET), Load::Value), *to)
+            }
+            Expression::ByteOrder { from, to, len, size } => {
+                let octets = self.register(*from, *len).and_then(|octets| byte_order(octets, *size));
+                (octets.map_or(Load::Either(packets("byteorder")), Load::Value), *to)
+            }
+            Expression::Match { name, revision, info } => return xt::matches(&self.view, name, *revision, info),
+            Expression::Reads { how, register } => (Load::Either(packets(how)), register.unwrap_or(0)),
+            Expression::Verdict(_)
+            | Expression::Lookup { .. }
+            | Expression::Counter { .. }
+            | Expression::Acts { .. } => return Truth::Maybe(UNSET),
+        };
+        match load {
+            Load::Value(octets) => {
+                self.store(register, &octets);
+                Truth::Yes
+            }
+            Load::Break => Truth::No,
+            Load::Either(why) => {
+                self.store(register, &unknown(REGISTERS, why));
+                Truth::Maybe(why)
+            }
+        }
+    }
+
+    /// Looks a key up. Returns the elements that it may find, with the reason for not knowing whether it is one of
+    /// them, if so. `Err` if the rule ends, or if nothing can be told.
+    fn lookup(&self, set: &'a str, key: usize, invert: bool) -> Result<Candidates<'a>, Truth<'a>> {
+        let set = *self.names.sets.get(set).ok_or(Truth::Maybe(packets("unknown set")))?;
+        let octets = self.register(key, set.key_len).ok_or(Truth::Maybe(UNSET))?;
+        let found = set.find(octets).map_err(Truth::Maybe)?;
+        if found.elements.iter().any(|element| element.expires) {
+            return Err(Truth::Maybe(packets("set element that expires")));
+        }
+        let unsure = found.why.filter(|_| found.none || found.elements.len() > 1);
+        if invert {
+            let catch_all = set.elements.iter().flatten().any(|element| element.catch_all);
+            return Err(match unsure {
+                _ if catch_all => Truth::Maybe(packets("catch-all element")),
+                Some(why) => Truth::Maybe(why),
+                None => found.elements.is_empty().into(),
+            });
+        }
+        Ok(Candidates { elements: found.elements, none: found.none, unsure })
+    }
+
+    /// Goes on after a lookup that may find some elements. Returns whether the rule goes on, `None` if a verdict of an
+    /// element has ended it.
+    #[allow(clippy::too_many_arguments, reason = "the state of one rule")]
+    fn found(
+        &mut self,
+        chain: &'a Chain,
+        rule: &'a Rule,
+        set: &str,
+        found: &Candidates<'a>,
+        data: Option<To>,
+        certain: Option<Why<'a>>,
+        depth: usize,
+        end: &mut End<'a>,
+    ) -> Option<Truth<'a>> {
+        let certain = weaker(certain, found.unsure);
+        if let Some(how) = found.elements.iter().find_map(|element| element.acts.as_ref()) {
+            self.acts(chain, rule, &format!("element of set {set}: {how}"), certain, end);
+            end.goes_on |= found.none || found.elements.len() > 1;
+            return None;
+        }
+        match data {
+            None => {}
+            Some(To::Register(to)) => {
+                let values = found.elements.iter().map(|element| match &element.data {
+                    Some(Data::Value(value)) => Some(value.as_slice()),
+                    _ => None,
+                });
+                let values = values.collect::<Option<Vec<_>>>();
+                let why = found.unsure.unwrap_or(packets("map"));
+                match values {
+                    Some(values) => self.store(to, &merged(&values, why)),
+                    None => self.store(to, &unknown(REGISTERS, packets("map"))),
+                }
+            }
+            Some(To::Verdict) => {
+                let verdicts = found.elements.iter().map(|element| match &element.data {
+                    Some(Data::Verdict(verdict)) => verdict,
+                    _ => &Verdict::Continue,
+                });
+                let verdicts: Vec<&'a Verdict> = verdicts.collect();
+                if verdicts.iter().all(|verdict| **verdict == Verdict::Continue) {
+                    return Some(found.unsure.map_or(Truth::Yes, Truth::Maybe));
+                }
+                self.verdicts(chain, rule, &verdicts, certain, depth, end);
+                return None;
+            }
+        }
+        Some(match found.unsure.filter(|_| found.none) {
+            Some(why) => Truth::Maybe(why),
+            None => Truth::Yes,
+        })
+    }
+
+    /// Ends a rule by one of several verdicts; not all packets take one of them if `certain` is a reason.
+    fn verdicts(
+        &mut self,
+        chain: &'a Chain,
+        rule: &'a Rule,
+        verdicts: &[&'a Verdict],
+        certain: Option<Why<'a>>,
+        depth: usize,
+        end: &mut End<'a>,
+    ) {
+        end.goes_on = certain.is_some();
+        let before = self.reach;
+        self.reach = weaker(self.reach, certain);
+        for (at, verdict) in verdicts.iter().enumerate() {
+            // Maps have few different verdicts.
+            if verdicts[..at].contains(verdict) {
+                continue;
+            }
+            let mut cause = Some(Cause::Passes);
+            match verdict {
+                Verdict::Accept => end.out.accept = true,
+                Verdict::Drop => {
+                    end.out.drop = true;
+                    self.told.dropped.get_or_insert_with(|| place(self.table, chain, Some(rule)));
+                    cause = Some(Cause::Drops);
+                }
+                Verdict::Return => end.out.through = true,
+                Verdict::Break | Verdict::Continue => {
+                    end.goes_on = true;
+                    cause = None;
+                }
+                Verdict::Jump(name) | Verdict::Goto(name) => {
+                    let (mut out, split) = match self.names.chains.get(name.as_str()) {
+                        Some(next) => self.chain(next, depth + 1),
+                        None => (self.gives_up(chain, "jump to an unknown chain"), None),
+                    };
+                    if matches!(verdict, Verdict::Jump(_)) {
+                        end.goes_on |= std::mem::take(&mut out.through);
+                        cause = cause.filter(|_| out != Outcomes::default());
+                    }
+                    end.split = weaker(end.split, split);
+                    end.out.add(out);
+                }
+                Verdict::Other(how) => {
+                    self.note(chain, rule, Cause::Acts, how, certain);
+                    end.out.kernel = true;
+                    cause = None;
+                }
+            }
+            if let (Some(cause), Some(why)) = (cause, certain) {
+                self.note(chain, rule, cause, why.what, certain);
+                end.split = weaker(end.split, certain);
+            }
+        }
+        self.reach = before;
+    }
+
+    /// Ends a rule by a side effect.
+    fn acts(&mut self, chain: &Chain, rule: &Rule, how: &str, certain: Option<Why<'a>>, end: &mut End<'a>) {
+        self.note(chain, rule, Cause::Acts, how, certain);
+        end.out.kernel = true;
+        end.goes_on = certain.is_some();
+        end.split = weaker(end.split, certain);
+    }
+
+    fn note(&mut self, chain: &Chain, rule: &Rule, cause: Cause, why: &str, certain: Option<Why<'a>>) {
+        let place = place(self.table, chain, Some(rule));
+        let finding = Finding::of(place, cause, why, weaker(certain, self.reach));
+        self.told.add(finding);
+    }
+}
+
+/// Elements that a lookup may find.
+struct Candidates<'a> {
+    elements: Vec<&'a Element>,
+    /// Whether it may find none.
+    none: bool,
+    /// Value that it depends on, if there is more than one possibility.
+    unsure: Option<Why<'a>>,
+}
+
+fn bitwise<'a>(octets: &[Octet<'a>], mask: &[u8], xor: &[u8]) -> Vec<Octet<'a>> {
+    let one = |((octet, mask), xor): ((&Octet<'a>, &u8), &u8)| {
+        let known = octet.known | !mask;
+        Octet { value: ((octet.value & mask) ^ xor) & known, known, why: octet.why }
+    };
+    octets.iter().zip(mask).zip(xor).map(one).collect()
+}
+
+/// Converts numbers of `size` octets between host and network order.
+fn byte_order<'a>(octets: &[Octet<'a>], size: usize) -> Option<Vec<Octet<'a>>> {
+    let fits = matches!(size, 2 | 4 | 8) && octets.len().is_multiple_of(size);
+    let swapped = |number: &[Octet<'a>]| number.iter().rev().copied().collect::<Vec<_>>();
+    fits.then(|| match cfg!(target_endian = "little") {
+        true => octets.chunks(size).flat_map(swapped).collect(),
+        false => octets.to_vec(),
+    })
+}
+
+/// Returns what several values have in common.
+fn merged<'a>(values: &[&[u8]], why: Why<'a>) -> Vec<Octet<'a>> {
+    let Some((first, others)) = values.split_first() else { return Vec::new() };
+    let one = |(at, value): (usize, &u8)| {
+        let differ = others.iter().fold(0, |bits, other| bits | other.get(at).map_or(0xff, |octet| octet ^ value));
+        Octet { value: value & !differ, known: !differ, why }
+    };
+    first.iter().enumerate().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Answers of an evaluation.
+
+use crate::nft::octets::{Of, Why};
+use std::fmt;
+
+/// A chain or a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Family of the table, by name.
+    pub family: String,
+    /// Name of the table.
+    pub table: String,
+    /// Name of the chain.
+    pub chain: String,
+    /// Handle of the rule; `None` for the chain as a whole or its policy.
+    pub rule: Option<u64>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { family, table, chain, rule } = self;
+        write!(f, "table {family} {table} chain {chain}")?;
+        rule.map_or(Ok(()), |handle| write!(f, " rule handle {handle}"))
+    }
+}
+
+/// Kind of a finding, the one that most deserves a change first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// The rule does something that only the kernel can do, or that is not understood.
+    Acts,
+    /// The rule drops packets, depending on a value.
+    Drops,
+    /// The rule accepts packets or leaves the chain, depending on a value.
+    Passes,
+}
+
+/// A rule that decides by packet, or by flow where several are meant, or that has a side effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule.
+    pub place: Place,
+    /// Kind of finding.
+    pub cause: Cause,
+    /// The side effect, or the value that the verdict depends on: "limit", "ip length".
+    pub why: String,
+    /// Whether it concerns only some of the flows that are meant.
+    pub some: bool,
+}
+
+/// A counter that counts every packet of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// The rule.
+    pub place: Place,
+    /// Name of the counter, unless it is the rule's own.
+    pub name: Option<String>,
+}
+
+/// Verdict of a ruleset on the packets of an established flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Every packet is accepted, and nothing else is done with it than being counted.
+    Accept {
+        /// Counters that count it, in their order.
+        counters: Vec<Counter>,
+    },
+    /// Every packet is dropped.
+    Drop {
+        /// Where, or where first.
+        at: Place,
+    },
+    /// Only the kernel can tell what a packet meets.
+    Kernel {
+        /// Reasons, at least one, most important first.
+        findings: Vec<Finding>,
+    },
+    /// It differs between the flows that are meant.
+    Depends {
+        /// Rules that it depends on, at least one, most important first.
+        findings: Vec<Finding>,
+    },
+}
+
+impl Finding {
+    /// Creates a finding that concerns the packets among which `unsure` differs.
+    pub(super) fn of(place: Place, cause: Cause, why: &str, unsure: Option<Why<'_>>) -> Self {
+        Self { place, cause, why: why.to_owned(), some: unsure.is_some_and(|why| why.of == Of::Flows) }
+    }
+}

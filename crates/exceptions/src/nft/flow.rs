@@ -1,0 +1,336 @@
+//! A flow, and its packets at each place where the kernel's rules see them.
+//!
+//! The packets meant are those that a dataplane beside the kernel could take: of an established connection, whole, with
+//! headers in their usual form (no IP options, no extension headers), of TCP those without SYN, FIN and RST.
+
+use super::octets::{Octet, Of, Why, known, unknown};
+use super::{ct, meta};
+use std::cmp::Ordering;
+use std::net::IpAddr;
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Kernel index.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+}
+
+/// Addresses and ports of a packet; `None` if not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuple {
+    /// Source address.
+    pub src: Option<IpAddr>,
+    /// Destination address.
+    pub dst: Option<IpAddr>,
+    /// Source port.
+    pub src_port: Option<u16>,
+    /// Destination port.
+    pub dst_port: Option<u16>,
+}
+
+/// One direction of an established connection, or of several with what they have in common. Fields that are `None` are
+/// not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Whether it is of IPv6, otherwise of IPv4.
+    pub v6: bool,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Interface that receives the packets.
+    pub input: Option<Interface>,
+    /// Interface that sends them.
+    pub output: Option<Interface>,
+    /// Addresses and ports of the connection's first packet, as it was received.
+    pub original: Tuple,
+    /// Addresses and ports of a reply, as it is received: translation makes it differ from the reverse of `original`.
+    pub reply: Tuple,
+    /// Whether the packets are replies.
+    pub replies: Option<bool>,
+    /// Status bits of the connection (IPS_*).
+    pub status: Option<u32>,
+    /// Mark of the connection.
+    pub mark: Option<u32>,
+    /// Zone of the connection.
+    pub zone: Option<u16>,
+}
+
+/// A hook that forwarded packets pass, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    /// Received by a device: NF_NETDEV_INGRESS, and NF_INET_INGRESS.
+    Ingress,
+    /// Before routing.
+    Prerouting,
+    /// Between routing and sending.
+    Forward,
+    /// After routing.
+    Postrouting,
+    /// About to be sent by a device.
+    Egress,
+}
+
+impl Hook {
+    /// Returns nft's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Prerouting => "prerouting",
+            Self::Forward => "forward",
+            Self::Postrouting => "postrouting",
+            Self::Egress => "egress",
+        }
+    }
+}
+
+// linux/netfilter_ipv4.h, enum nf_ip_hook_priorities
+const NF_IP_PRI_CONNTRACK: i32 = -200;
+const NF_IP_PRI_NAT_DST: i32 = -100;
+const NF_IP_PRI_NAT_SRC: i32 = 100;
+
+/// Bit of `ct state` of packets without a connection (NF_CT_STATE_INVALID_BIT).
+const STATE_INVALID: u32 = 1;
+/// Bit of `ct state` of packets of an established connection: NF_CT_STATE_BIT(IP_CT_ESTABLISHED).
+const STATE_ESTABLISHED: u32 = 2;
+/// Flags of TCP that the packets do not have: FIN, SYN, RST.
+const NO_FLAGS: u8 = 0x07;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const UDPLITE: u8 = 136;
+
+/// Result of a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Load<'a> {
+    /// A value.
+    Value(Vec<Octet<'a>>),
+    /// The rule ends (NFT_BREAK).
+    Break,
+    /// A value that is not known, or the end of the rule.
+    Either(Why<'a>),
+}
+
+/// The packets of a flow as the chains of a hook and a priority see them.
+#[derive(Clone, Debug)]
+pub struct View<'f> {
+    flow: &'f Flow,
+    hook: Hook,
+    /// Whether the table is of family netdev.
+    netdev: bool,
+    /// Whether connection tracking has seen the packet; `None` if that is not known.
+    tracked: Option<bool>,
+    network: Vec<Octet<'static>>,
+    transport: Vec<Octet<'static>>,
+}
+
+const fn packets(what: &'static str) -> Why<'static> {
+    Why { of: Of::Packets, what }
+}
+
+const fn flows(what: &'static str) -> Why<'static> {
+    Why { of: Of::Flows, what }
+}
+
+/// Returns the octets of a number in the machine's order.
+fn host(number: Option<u32>, what: &'static str) -> Load<'static> {
+    Load::Value(number.map_or_else(|| unknown(4, flows(what)), |number| known(&number.to_ne_bytes())))
+}
+
+/// Returns the octets of a register that a single one is stored into (nft_reg_store8).
+fn single(octet: Option<u8>, what: &'static str) -> Load<'static> {
+    let octet = octet.map_or(Octet::unknown(flows(what)), Octet::new);
+    Load::Value([vec![octet], known(&[0; 3])].concat())
+}
+
+/// Returns the octets of a register that a 16-bit number is stored into (nft_reg_store16).
+fn half(octets: [Octet<'static>; 2]) -> Load<'static> {
+    Load::Value([octets.to_vec(), known(&[0; 2])].concat())
+}
+
+fn address(addr: Option<IpAddr>, v6: bool, why: Why<'static>) -> Vec<Octet<'static>> {
+    match addr {
+        Some(IpAddr::V4(addr)) => known(&addr.octets()),
+        Some(IpAddr::V6(addr)) => known(&addr.octets()),
+        None => unknown(if v6 { 16 } else { 4 }, why),
+    }
+}
+
+fn port(port: Option<u16>, why: Why<'static>) -> [Octet<'static>; 2] {
+    match port.map(u16::to_be_bytes) {
+        Some([first, second]) => [Octet::new(first), Octet::new(second)],
+        None => [Octet::unknown(why); 2],
+    }
+}
+
+impl<'f> View<'f> {
+    /// Returns the packets of `flow` as a chain of `hook` with `priority` sees them.
+    ///
+    /// A chain whose priority is exactly that of connection tracking or of the translation may run before or after it
+    /// (nf_hook_entries_grow puts a new function before those of the same priority): what differs is not known there.
+    pub fn new(flow: &'f Flow, hook: Hook, priority: i32, netdev: bool) -> Self {
+        let after = |of: Hook, limit: i32| match (hook, priority).cmp(&(of, limit)) {
+            Ordering::Less => Some(false),
+            Ordering::Equal => None,
+            Ordering::Greater => Some(true),
+        };
+        let (own, other) = match flow.replies {
+            Some(true) => (flow.reply, flow.original),
+            Some(false) => (flow.original, flow.reply),
+            None => Default::default(),
+        };
+        let (src, dst) = ((own.src, own.src_port), (own.dst, own.dst_port));
+        // nf_nat_packet: destinations are translated before routing, sources after it.
+        let pick = |after: Option<bool>, before, behind| match after {
+            Some(true) => (behind, Of::Flows),
+            Some(false) => (before, Of::Flows),
+            None if before == behind => (before, Of::Flows),
+            None => ((None, None), Of::Packets),
+        };
+        let (dst, dst_of) = pick(after(Hook::Prerouting, NF_IP_PRI_NAT_DST), dst, (other.src, other.src_port));
+        let (src, src_of) = pick(after(Hook::Postrouting, NF_IP_PRI_NAT_SRC), src, (other.dst, other.dst_port));
+        let why = [src_of, dst_of];
+        Self {
+            flow,
+            hook,
+            netdev,
+            tracked: after(Hook::Prerouting, NF_IP_PRI_CONNTRACK),
+            network: network(flow, [src.0, dst.0], why),
+            transport: transport(flow.protocol, [src.1, dst.1], why),
+        }
+    }
+
+    /// Returns the flow.
+    pub fn flow(&self) -> &'f Flow {
+        self.flow
+    }
+
+    /// Loads octets of a header (nft_payload_eval).
+    pub fn payload(&self, base: u32, offset: u32, len: u32) -> Load<'static> {
+        let header = match base {
+            0 => return Load::Either(packets("link-layer header")),
+            1 => &self.network,
+            2 => &self.transport,
+            _ => return Load::Either(packets("payload")),
+        };
+        let octets = (offset as usize).checked_add(len as usize).and_then(|end| header.get(offset as usize..end));
+        let Some(octets) = octets else { return Load::Either(packets("octets behind the header")) };
+        // The rest of the register's last word is cleared.
+        let rest = len.next_multiple_of(4) - len;
+        Load::Value([octets.to_vec(), known(&[0; 4][..rest as usize])].concat())
+    }
+
+    /// Loads metadata (nft_meta_get_eval).
+    pub fn meta(&self, key: u32) -> Load<'static> {
+        let flow = self.flow;
+        let input = flow.input.as_ref().filter(|_| self.hook != Hook::Egress);
+        let none = Interface { index: 0, name: String::new() };
+        // There is no egress interface before routing.
+        let output = match self.hook {
+            Hook::Ingress | Hook::Prerouting => Some(&none),
+            _ => flow.output.as_ref(),
+        };
+        let name = |interface: Option<&Interface>, what| match interface {
+            Some(interface) => {
+                let mut name = interface.name.clone().into_bytes();
+                name.resize(16, 0);
+                Load::Value(known(&name))
+            }
+            None => Load::Value(unknown(16, flows(what))),
+        };
+        match key {
+            meta::PROTOCOL => half(match flow.v6 {
+                true => [Octet::new(0x86), Octet::new(0xdd)],
+                false => [Octet::new(0x08), Octet::new(0x00)],
+            }),
+            // Nothing before the rules has set it: rules that set it leave the flow to the kernel.
+            meta::MARK => host(Some(0), ""),
+            meta::IIF => host(input.map(|interface| interface.index), "ingress interface"),
+            meta::OIF => host(output.map(|interface| interface.index), "egress interface"),
+            meta::IIFNAME => name(input, "ingress interface"),
+            meta::OIFNAME => name(output, "egress interface"),
+            meta::NFPROTO if self.netdev => single(Some(5), ""),
+            meta::NFPROTO => single(Some(if flow.v6 { 10 } else { 2 }), ""),
+            meta::L4PROTO => single(Some(flow.protocol), ""),
+            // PACKET_HOST: others are not forwarded.
+            meta::PKTTYPE => single(Some(0), ""),
+            // Forwarded packets have no socket.
+            meta::SKUID | meta::SKGID | meta::CGROUP => Load::Break,
+            _ => Load::Either(packets(meta::name(key))),
+        }
+    }
+
+    /// Loads a property of the connection (nft_ct_get_eval).
+    pub fn ct(&self, key: u32, direction: Option<u8>) -> Load<'static> {
+        let flow = self.flow;
+        match self.tracked {
+            None => return Load::Either(packets("order of chains with the priority of connection tracking")),
+            Some(false) if key == ct::STATE => return host(Some(STATE_INVALID), ""),
+            Some(false) => return Load::Break,
+            Some(true) => {}
+        }
+        let tuple = match direction {
+            None => flow.replies.map(|replies| if replies { flow.reply } else { flow.original }).unwrap_or_default(),
+            Some(0) => flow.original,
+            Some(_) => flow.reply,
+        };
+        let padded = |addr, what| Load::Value(address(addr, flow.v6, flows(what)));
+        match key {
+            ct::STATE => host(Some(STATE_ESTABLISHED), ""),
+            ct::DIRECTION => single(flow.replies.map(u8::from), "direction"),
+            ct::STATUS => host(flow.status, "status of the connection"),
+            ct::MARK => host(flow.mark, "mark of the connection"),
+            ct::L3PROTOCOL => single(Some(if flow.v6 { 10 } else { 2 }), ""),
+            ct::PROTOCOL => single(Some(flow.protocol), ""),
+            ct::SRC_IP | ct::DST_IP if flow.v6 => Load::Break,
+            ct::SRC_IP6 | ct::DST_IP6 if !flow.v6 => Load::Break,
+            ct::SRC | ct::SRC_IP | ct::SRC_IP6 => padded(tuple.src, "source address"),
+            ct::DST | ct::DST_IP | ct::DST_IP6 => padded(tuple.dst, "destination address"),
+            ct::PROTO_SRC => half(port(tuple.src_port, flows("source port"))),
+            ct::PROTO_DST => half(port(tuple.dst_port, flows("destination port"))),
+            ct::ZONE => match flow.zone.map(u16::to_ne_bytes) {
+                Some([first, second]) => half([Octet::new(first), Octet::new(second)]),
+                None => half([Octet::unknown(flows("zone")); 2]),
+            },
+            _ => Load::Either(packets(ct::name(key))),
+        }
+    }
+
+    /// Returns the `ct state` bits; `None` if they are not known.
+    pub fn state(&self) -> Option<u32> {
+        self.tracked.map(|tracked| if tracked { STATE_ESTABLISHED } else { STATE_INVALID })
+    }
+}
+
+fn network(flow: &Flow, [src, dst]: [Option<IpAddr>; 2], of: [Of; 2]) -> Vec<Octet<'static>> {
+    let any = |len, what| unknown(len, packets(what));
+    let src = address(src, flow.v6, Why { of: of[0], what: "source address" });
+    let dst = address(dst, flow.v6, Why { of: of[1], what: "destination address" });
+    if flow.v6 {
+        let first = Octet { value: 0x60, known: 0xf0, why: packets("ip6 dscp") };
+        let start = [vec![first], any(1, "ip6 dscp"), any(2, "ip6 flowlabel"), any(2, "ip6 length")];
+        let next = [vec![Octet::new(flow.protocol)], any(1, "ip6 hoplimit")];
+        return [start.concat(), next.concat(), src, dst].concat();
+    }
+    // Not a fragment: neither MF nor an offset.
+    let offset = [Octet { value: 0, known: 0x3f, why: packets("ip frag-off") }, Octet::new(0)];
+    let start = [vec![Octet::new(0x45)], any(1, "ip dscp"), any(2, "ip length"), any(2, "ip id"), offset.to_vec()];
+    let next = [any(1, "ip ttl"), vec![Octet::new(flow.protocol)], any(2, "ip checksum")];
+    [start.concat(), next.concat(), src, dst].concat()
+}
+
+fn transport(protocol: u8, [src, dst]: [Option<u16>; 2], of: [Of; 2]) -> Vec<Octet<'static>> {
+    let src = port(src, Why { of: of[0], what: "source port" });
+    let ports = [src, port(dst, Why { of: of[1], what: "destination port" })].concat();
+    let any = |len, what| unknown(len, packets(what));
+    match protocol {
+        TCP => {
+            let flags = Octet { value: 0, known: NO_FLAGS, why: packets("tcp flags") };
+            let numbers = [any(4, "tcp sequence"), any(4, "tcp ackseq"), any(1, "tcp doff")];
+            [ports, numbers.concat(), vec![flags], any(2, "tcp window"), any(2, "tcp checksum"), any(2, "tcp urgptr")]
+                .concat()
+        }
+        UDP | UDPLITE => [ports, any(2, "udp length"), any(2, "udp checksum")].concat(),
+        _ => Vec::new(),
+    }
+}
