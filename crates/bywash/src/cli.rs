@@ -300,6 +300,9 @@ pub enum Show {
     Drops,
     /// Forwarding level of each port, and the reason for it
     Placement,
+    /// The kernel's nf_tables rules as forwarded packets meet them, and what established flows get; read from the
+    /// kernel, without an instance
+    Firewall,
     /// Remaining privileges of the instance: capabilities and system calls
     Sandbox,
     /// Liveness of the workers; fails if one hangs
@@ -322,7 +325,7 @@ pub enum Show {
     Channels,
     /// The configuration in effect
     Config,
-    /// All of the above except drift and health
+    /// All of the above except drift, health and firewall
     All,
 }
 

@@ -12,6 +12,7 @@ mod octets;
 mod parse;
 mod read;
 mod set;
+mod text;
 mod xt;
 
 pub use analyse::analyse;

@@ -3,6 +3,7 @@
 #[macro_use]
 mod layout;
 
+mod firewall;
 mod flow;
 mod tables;
 
@@ -44,6 +45,9 @@ pub fn reload(args: &ReloadArgs) -> anyhow::Result<()> {
 
 /// Runs `bywash show`: prints the selected topics, with `--watch` repeatedly.
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
+    if let Show::Firewall = args.what {
+        return firewall::run(args);
+    }
     let topics = topics(args)?;
     if args.schema {
         let schema = |topic: &Topic| without_descriptions(topic.schema());
@@ -109,6 +113,8 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::ServiceFlows => vec![Topic::ServiceFlows],
         Show::Channels => vec![Topic::Channels],
         Show::Config => vec![Topic::Config],
+        // Read from the kernel, not from an instance.
+        Show::Firewall => vec![],
         Show::All => Topic::SHOWN.to_vec(),
     };
     if args.filter.is_some() && (topics.len() > 1 || topics[0].filter().is_none()) {

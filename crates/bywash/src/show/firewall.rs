@@ -1,0 +1,202 @@
+//! `bywash show firewall`: reads the kernel's rules and evaluates them for established flows.
+
+use super::layout::Grid;
+use crate::api::{Established, Firewall, FirewallChain, FirewallReason, schema, without_descriptions};
+use crate::cli::ShowArgs;
+use crate::error::Usage;
+use bywash_exceptions::nft::{self, Answer, Cause, Evaluator, Finding, Flow, Hook, Ruleset};
+use bywash_exceptions::{IfMatch, legacy};
+use std::io::Write;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Priority of connection tracking at hook prerouting (NF_IP_PRI_CONNTRACK).
+const CONNTRACK: i32 = -200;
+
+pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
+    if args.filter.is_some() || args.watch.is_some() {
+        return Err(Usage("`show firewall` takes neither a filter nor --watch: leave them out".into()).into());
+    }
+    let mut out = std::io::stdout().lock();
+    if args.schema {
+        return Ok(writeln!(out, "{:#}", without_descriptions(schema::<Firewall>("bywash show firewall")))?);
+    }
+    let ruleset = nft::read_whole()?;
+    // What it cannot read, it takes for rules.
+    let legacy = legacy::read().map_or(true, |effects| !effects.is_empty());
+    let firewall = Firewall { legacy, ..evaluated(&ruleset) };
+    match args.json {
+        true => Ok(writeln!(out, "{}", serde_json::to_value(&firewall)?)?),
+        false => Ok(out.write_all(render(&firewall).as_bytes())?),
+    }
+}
+
+/// Evaluates a ruleset for flows of which only family and protocol are known.
+fn evaluated(ruleset: &Ruleset) -> Firewall {
+    let evaluator = Evaluator::new(ruleset);
+    let chain = |hooked: &nft::Hooked<'_>| FirewallChain {
+        hook: hooked.hook.map_or("", nft::Hook::name).into(),
+        priority: hooked.base.priority,
+        family: hooked.table.family.to_string(),
+        table: hooked.table.name.clone(),
+        chain: hooked.chain.name.clone(),
+        devices: hooked.base.devices.iter().map(device).collect(),
+        policy: if hooked.base.accepts { "accept" } else { "drop" }.into(),
+        rules: hooked.chain.rules.len(),
+    };
+    let mut established: Vec<Established> = Vec::new();
+    for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
+        for (protocol, name) in [(TCP, "TCP"), (UDP, "UDP")] {
+            let answer = evaluator.evaluate(&Flow { v6, protocol, ..Flow::default() });
+            let one = answered(ruleset, &evaluator, answer);
+            let flows = format!("{family} {name}");
+            let same = |other: &&mut Established| Established { flows: Vec::new(), ..(**other).clone() } == one;
+            match established.iter_mut().find(same) {
+                Some(other) => other.flows.push(flows),
+                None => established.push(Established { flows: vec![flows], ..one }),
+            }
+        }
+    }
+    Firewall {
+        generation: ruleset.generation,
+        chains: evaluator.chains().iter().map(chain).collect(),
+        established,
+        legacy: false,
+    }
+}
+
+fn device(device: &IfMatch) -> String {
+    match device {
+        IfMatch::Name(name) => name.clone(),
+        IfMatch::Prefix(prefix) => format!("{prefix}*"),
+        IfMatch::Index(index) => format!("#{index}"),
+    }
+}
+
+fn answered(ruleset: &Ruleset, evaluator: &Evaluator<'_>, answer: Answer) -> Established {
+    let reasons =
+        |findings: &[Finding]| findings.iter().map(|finding| reason(ruleset, evaluator, finding)).collect::<Vec<_>>();
+    let (verdict, at, counters, reasons) = match answer {
+        Answer::Accept { counters } => {
+            ("accept", None, counters.iter().map(|counter| counter.place.to_string()).collect(), Vec::new())
+        }
+        Answer::Drop { at } => ("drop", Some(at.to_string()), Vec::new(), Vec::new()),
+        Answer::Kernel { findings } => ("kernel", None, Vec::new(), reasons(&findings)),
+        Answer::Depends { findings } => ("depends", None, Vec::new(), reasons(&findings)),
+    };
+    Established { flows: Vec::new(), verdict: verdict.into(), at, counters, reasons }
+}
+
+fn reason(ruleset: &Ruleset, evaluator: &Evaluator<'_>, finding: &Finding) -> FirewallReason {
+    let place = &finding.place;
+    let tables = ruleset.tables.iter().filter(|t| t.family.to_string() == place.family && t.name == place.table);
+    let chain = tables.flat_map(|table| &table.chains).find(|chain| chain.name == place.chain);
+    let rule = chain.and_then(|chain| chain.rules.iter().find(|rule| Some(rule.handle) == place.rule));
+    let here = |hooked: &&nft::Hooked<'_>| chain.is_some_and(|chain| std::ptr::eq(chain, hooked.chain));
+    // The chain runs before connection tracking.
+    let early = evaluator.chains().iter().find(here).is_some_and(|hooked| match hooked.hook {
+        Some(Hook::Ingress) => true,
+        Some(Hook::Prerouting) => hooked.base.priority <= CONNTRACK,
+        _ => false,
+    });
+    let change = match (finding.cause, finding.some, &place.rule) {
+        (_, _, None) => "none: the chain as a whole",
+        (Cause::Drops | Cause::Passes, true, _) => "none: it is decided for each flow",
+        _ if early => "move it to a chain behind connection tracking, behind: ct state established,related accept",
+        _ => "accept established flows before this rule: ct state established,related accept",
+    };
+    FirewallReason {
+        rule: place.to_string(),
+        text: rule.map(nft::Rule::text).unwrap_or_default(),
+        why: finding.why.clone(),
+        some: finding.some,
+        change: change.into(),
+    }
+}
+
+fn render(firewall: &Firewall) -> String {
+    let mut grid = Grid::new(&["hook", "priority", "table", "chain", "devices", "policy", "rules"]);
+    for chain in &firewall.chains {
+        let FirewallChain { hook, priority, family, table, chain, devices, policy, rules } = chain;
+        let hook = if hook.is_empty() { "unknown" } else { hook };
+        row!(grid; hook, priority.to_string(), format!("{family} {table}"), chain, devices.join(" "), policy,
+            rules.to_string());
+    }
+    let mut out = grid.render("no chains that forwarded packets meet");
+    for answer in &firewall.established {
+        let verdict = match (answer.verdict.as_str(), &answer.at) {
+            ("accept", _) => "every packet is accepted".to_owned(),
+            ("drop", Some(at)) => format!("every packet is dropped by {at}"),
+            ("depends", _) => "depends on the flow".to_owned(),
+            _ => "only the kernel can tell".to_owned(),
+        };
+        out += &format!("\nestablished flows, {}: {verdict}\n", answer.flows.join(", "));
+        if !answer.counters.is_empty() {
+            out += &format!("  counted by {}\n", answer.counters.join(", "));
+        }
+        for FirewallReason { rule, text, why, some, change } in &answer.reasons {
+            let which = if *some { " (some flows)" } else { "" };
+            let text = if text.is_empty() { String::new() } else { format!("\n    {text}") };
+            out += &format!("  {rule}: {why}{which}{text}\n    to change: {change}\n");
+        }
+    }
+    if firewall.legacy {
+        out += "\niptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them\n";
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_and_answers_are_shown() {
+        let chain = |hook: &str, priority, devices: &[&str], policy: &str, rules| FirewallChain {
+            hook: hook.into(),
+            priority,
+            family: "inet".into(),
+            table: "filter".into(),
+            chain: hook.into(),
+            devices: devices.iter().map(|&name| name.into()).collect(),
+            policy: policy.into(),
+            rules,
+        };
+        let reason = FirewallReason {
+            rule: "table inet filter chain forward rule handle 7".into(),
+            text: "limit accept".into(),
+            why: "limit".into(),
+            some: false,
+            change: "something".into(),
+        };
+        let established = |flows: &str, verdict: &str| Established {
+            flows: vec![flows.into()],
+            verdict: verdict.into(),
+            ..Established::default()
+        };
+        let firewall = Firewall {
+            generation: 3,
+            chains: vec![chain("ingress", -5, &["eth0"], "accept", 1), chain("forward", 0, &[], "drop", 12)],
+            established: vec![
+                established("IPv4 TCP", "accept"),
+                Established { reasons: vec![reason], ..established("IPv4 UDP", "kernel") },
+            ],
+            legacy: true,
+        };
+        let expected = "\
+hook     priority  table        chain    devices  policy  rules
+ingress  -5        inet filter  ingress  eth0     accept      1
+forward  0         inet filter  forward           drop       12
+
+established flows, IPv4 TCP: every packet is accepted
+
+established flows, IPv4 UDP: only the kernel can tell
+  table inet filter chain forward rule handle 7: limit
+    limit accept
+    to change: something
+
+iptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them
+";
+        assert_eq!(render(&firewall), expected);
+    }
+}
