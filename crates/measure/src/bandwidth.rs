@@ -19,6 +19,12 @@ const EVENTS: [[&str; 2]; 4] = [
     ["data_read", "data_write"],
     ["data_reads", "data_writes"],
 ];
+/// Event code of the column commands (CAS) of AMD's memory controllers, each of which moves a line, and the values of
+/// `rdwrmask` that select reads and writes. The kernel names no events of these controllers
+/// (arch/x86/events/amd/uncore.c); perf does (tools/perf/pmu-events/arch/x86/amdzen4/memory-controller.json,
+/// umc_cas_cmd.rd and umc_cas_cmd.wr).
+const UMC_CAS: u64 = 0x0a;
+const UMC_MASKS: [u64; 2] = [1, 2];
 
 /// Traffic between memory and processors since the counters were opened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -98,10 +104,10 @@ fn controllers(sys: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
     let mut names: Vec<String> = std::fs::read_dir(&devices)
         .map(|dir| dir.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
         .unwrap_or_default();
-    names.retain(|name| name.starts_with("uncore_imc"));
+    names.retain(|name| name.starts_with("uncore_imc") || name.starts_with("amd_umc"));
     names.sort_unstable();
     if names.is_empty() {
-        return Err("memory controllers: no uncore_imc among the kernel's event sources".into());
+        return Err("memory controllers: no uncore_imc or amd_umc among the kernel's event sources".into());
     }
     // Both kinds count the same transfers.
     let (free, programmed): (Vec<String>, Vec<String>) = names.into_iter().partition(|n| n.contains("free_running"));
@@ -115,31 +121,40 @@ fn controllers(sys: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
     Err(format!("memory controllers: {why}"))
 }
 
-/// Opens the counters of one controller, on each CPU in its cpumask: one per package.
-fn controller(pmu: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
-    let name = pmu.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let events = EVENTS
-        .iter()
-        .find(|events| events.iter().all(|event| pmu.join("events").join(event).exists()))
-        .ok_or_else(|| format!("{name}: the kernel names no event for reads and writes"))?;
-    let cpus = std::fs::read_to_string(pmu.join("cpumask")).unwrap_or_default();
-    let cpus = cpu_list(&cpus).ok_or_else(|| format!("{name}: invalid cpumask `{}`", cpus.trim()))?;
-    let open = |event: &str, cpu: usize| -> io::Result<(Counter, f64)> {
-        let mut description = Dynamic::builder(pmu)?;
-        description.event(event)?;
+/// Returns the event that counts the reads (`which` = 0) or writes (1) of a controller, and the bytes that one count
+/// stands for.
+fn event(controller: &Path, which: usize) -> io::Result<(Dynamic, f64)> {
+    let mut description = pmu::description(controller)?;
+    let mut bytes = LINE;
+    if controller.file_name().is_some_and(|name| name.to_string_lossy().starts_with("amd_umc")) {
+        description.field("event", UMC_CAS)?.field("rdwrmask", UMC_MASKS[which])?;
+    } else {
+        let known = |events: &&[&str; 2]| events.iter().all(|event| controller.join("events").join(event).exists());
+        let unnamed = || io::Error::other("the kernel names no event for reads and writes");
+        description.event(EVENTS.iter().find(known).ok_or_else(unnamed)?[which])?;
         let unit = match description.unit()?.as_deref() {
             Some("MiB") => 1048576.0,
             Some("KiB") => 1024.0,
             _ => 1.0,
         };
-        let bytes = description.scale()?.map_or(LINE, |scale| scale * unit);
-        let event = description.build().map_err(io::Error::other)?;
+        bytes = description.scale()?.map_or(LINE, |scale| scale * unit);
+    }
+    Ok((description.build().map_err(io::Error::other)?, bytes))
+}
+
+/// Opens the counters of one controller, on each CPU in its cpumask: one per package.
+fn controller(pmu: &Path) -> Result<Vec<[(Counter, f64); 2]>, String> {
+    let name = pmu.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let cpus = std::fs::read_to_string(pmu.join("cpumask")).unwrap_or_default();
+    let cpus = cpu_list(&cpus).ok_or_else(|| format!("{name}: invalid cpumask `{}`", cpus.trim()))?;
+    let open = |which: usize, cpu: usize| -> io::Result<(Counter, f64)> {
+        let (event, bytes) = event(pmu, which)?;
         let mut builder = Builder::new(event);
         builder.any_pid().one_cpu(cpu).include_kernel().include_hv().enabled(true);
         builder.read_format(ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING);
         Ok((builder.build()?, bytes))
     };
-    let both = |cpu: usize| Ok([open(events[0], cpu)?, open(events[1], cpu)?]);
+    let both = |cpu: usize| Ok([open(0, cpu)?, open(1, cpu)?]);
     cpus.into_iter().map(both).collect::<io::Result<Vec<_>>>().map_err(|why| match why.kind() {
         io::ErrorKind::PermissionDenied => {
             format!("{name}: not permitted: try sudo, or lower /proc/sys/kernel/perf_event_paranoid to 0")
@@ -190,7 +205,7 @@ mod tests {
     fn nothing_there() {
         let sys = tempfile::tempdir().unwrap();
         let why = Bandwidth::open_in(sys.path()).err().unwrap();
-        assert!(why.contains("no uncore_imc") && why.contains("resctrl"), "{why}");
+        assert!(why.contains("no uncore_imc or amd_umc") && why.contains("resctrl"), "{why}");
     }
 
     #[test]
@@ -216,6 +231,8 @@ mod tests {
         let pmu = sys.path().join("bus/event_source/devices/uncore_imc_0");
         put(pmu.join("type"), "1\n");
         put(pmu.join("format/event"), "config:0-7\n");
+        // Not in the events.
+        put(pmu.join("format/umask"), "config:8-15\n");
         put(pmu.join("cpumask"), "0\n");
         for (event, scale) in [("cas_count_read", "2"), ("cas_count_write", "1")] {
             put(pmu.join("events").join(event), "event=0x00\n");
@@ -235,6 +252,29 @@ mod tests {
         fs::remove_file(pmu.join("events/cas_count_write")).unwrap();
         let why = Bandwidth::open_in(sys.path()).err().unwrap();
         assert!(why.contains("uncore_imc_0: the kernel names no event"), "{why}");
+    }
+
+    /// AMD's controllers, whose events have no names.
+    #[test]
+    fn events_without_names_are_put_together_from_fields() {
+        let sys = tempfile::tempdir().unwrap();
+        let pmu = sys.path().join("bus/event_source/devices/amd_umc_0");
+        // The raw events of the processor, which accept these codes or are not there.
+        put(pmu.join("type"), "4\n");
+        put(pmu.join("cpumask"), "0\n");
+        put(pmu.join("format/event"), "config:0-7\n");
+        put(pmu.join("format/rdwrmask"), "config:8-9\n");
+        for (which, config) in ["config: 266,", "config: 522,"].into_iter().enumerate() {
+            let (event, bytes) = event(&pmu, which).unwrap();
+            assert_eq!(bytes, 64.0);
+            assert!(format!("{event:?}").contains(config), "{event:?}");
+        }
+        if let Err(why) = Bandwidth::open_in(sys.path()) {
+            assert!(why.contains("amd_umc_0: "), "{why}");
+        }
+        fs::remove_file(pmu.join("format/rdwrmask")).unwrap();
+        let why = Bandwidth::open_in(sys.path()).err().unwrap();
+        assert!(why.contains("amd_umc_0: ") && why.contains("rdwrmask"), "{why}");
     }
 
     #[test]

@@ -36,11 +36,8 @@ fn sources_in(sys: &Path, proc: &Path) -> Vec<Source> {
     let here = if virtual_machine(&cpuinfo) { "; the hypervisor does not pass it on" } else { "" };
     let absent = |what: &str| Some(format!("no {what} among the kernel's event sources{here}"));
     let core = if any(&["cpu"]) { None } else { absent("processor PMU (cpu)") };
-    let uncore = if any(&["uncore_imc", "amd_umc", "amd_df"]) {
-        None
-    } else {
-        absent("memory controller PMU (uncore_imc, amd_umc)")
-    };
+    let uncore =
+        if any(&["uncore_imc", "amd_umc"]) { None } else { absent("memory controller PMU (uncore_imc, amd_umc)") };
     let monitoring = if sys.join("fs/resctrl/mon_data").exists() {
         None
     } else if cpuinfo.contains("cqm_mbm_total") {

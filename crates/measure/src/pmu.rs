@@ -2,8 +2,9 @@
 
 use crate::hardware;
 use crate::topdown::{Counts, Event};
-use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Dynamic, Hardware, Raw};
+use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Dynamic, DynamicBuilder, Hardware, Raw};
 use perf_event::{Builder, Counter, ReadFormat, Sampler};
+use std::path::Path;
 
 /// Kernel names of the processor's PMU; on processors with two kinds of core, that of the performance cores.
 const PMUS: [&str; 2] = ["cpu", "cpu_core"];
@@ -228,7 +229,18 @@ pub(crate) fn estimate(counter: &mut Counter) -> std::io::Result<f64> {
 
 /// Returns the event that the kernel describes under `name`.
 fn named(name: &str) -> Option<Dynamic> {
-    PMUS.iter().find_map(|pmu| Dynamic::builder(pmu).ok()?.event(name).ok()?.build().ok())
+    PMUS.iter().find_map(|pmu| description(Path::new(pmu)).ok()?.event(name).ok()?.build().ok())
+}
+
+/// Returns the description of an event of `pmu` with all fields 0: the builder takes those that are not set for
+/// missing.
+pub(crate) fn description(pmu: &Path) -> std::io::Result<DynamicBuilder> {
+    let mut description = Dynamic::builder(pmu)?;
+    let fields: Vec<String> = description.fields().map(|(name, _)| name.to_owned()).collect();
+    for name in fields {
+        description.field(&name, 0)?;
+    }
+    Ok(description)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
