@@ -45,6 +45,16 @@ pub struct InstanceConfig {
     pub lower: LowerConfig,
 }
 
+/// Instance whose workers have not been started.
+pub struct Parts {
+    /// Workers of the upper and the lower MAC.
+    pub workers: [Worker; 2],
+    /// Statistics of the lower MAC.
+    pub stats: Arc<LowerStats>,
+    /// Control half of the modems' keys.
+    pub keys: Rollover,
+}
+
 /// Error of [`Instance::start`].
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -73,11 +83,28 @@ impl Instance {
     pub fn start(
         group: Arc<Group>,
         config: &InstanceConfig,
-        (pools, pool): (&Arc<PoolSet>, usize),
+        pools: (&Arc<PoolSet>, usize),
         input: Box<dyn Port>,
         output: Box<dyn Port>,
         domain: &Qsbr,
     ) -> Result<Self, StartError> {
+        let Parts { workers: [upper, lower], stats, keys } =
+            Self::assemble(&group, config, pools, input, output, domain)?;
+        // Start the receiving end first, so that the sender finds it running.
+        let lower = lower.spawn()?;
+        let upper = upper.spawn()?;
+        Ok(Self { group, workers: [upper, lower], stats, keys })
+    }
+
+    /// Creates the parts of an instance, and starts nothing.
+    pub fn assemble(
+        group: &Arc<Group>,
+        config: &InstanceConfig,
+        (pools, pool): (&Arc<PoolSet>, usize),
+        input: Box<dyn Port>,
+        output: Box<dyn Port>,
+        domain: &Qsbr,
+    ) -> Result<Parts, SealError> {
         let arena = pools.arena();
         let (down, up) = pair(config.ring);
         let ring = TxQueue::new(TxQueueConfig::default());
@@ -97,10 +124,9 @@ impl Instance {
         let lower_ends = ends(Box::new(up), TxQueue::new(TxQueueConfig::default()), output, TxQueue::new(config.tx));
         let worker = |half: usize| WorkerConfig { id: config.id * 2 + half, cpu: config.cpus[half], idle: config.idle };
         let bufs = || Buffers::attach(pools, pool);
-        // Start the receiving end first, so that the sender finds it running.
-        let lower = Worker::new(worker(1), lower_ends, Box::new(lower), bufs(), domain.register()).spawn()?;
-        let upper = Worker::new(worker(0), upper_ends, Box::new(upper), bufs(), domain.register()).spawn()?;
-        Ok(Self { group, workers: [upper, lower], stats, keys })
+        let lower = Worker::new(worker(1), lower_ends, Box::new(lower), bufs(), domain.register());
+        let upper = Worker::new(worker(0), upper_ends, Box::new(upper), bufs(), domain.register());
+        Ok(Parts { workers: [upper, lower], stats, keys })
     }
 
     /// Stops the workers, the upper MAC first. On return all frames are back in their pool. Errors with the panic

@@ -254,9 +254,9 @@ impl Worker {
     }
 
     /// Runs one turn, started at `now`. Returns the number of packets received, and whether a timer or a queue is
-    /// pending.
+    /// pending. Public for benchmarks that run workers by turns on one thread.
     #[inline]
-    fn turn(&mut self, now: u64) -> (usize, bool) {
+    pub fn turn(&mut self, now: u64) -> (usize, bool) {
         let Self { ports, extra, app, bufs, reader, counters, meter, turn_ticks, .. } = self;
         let mut trash = Batch::new();
         let mut batch = Batch::new();
@@ -412,7 +412,8 @@ impl Worker {
         self.reader.online();
     }
 
-    fn close(&mut self) {
+    /// Closes the application and the ports, and frees what they held. Ends a worker that was run by [`Worker::turn`].
+    pub fn close(&mut self) {
         let Self { ports, extra, app, bufs, reader, counters, .. } = self;
         let mut trash = Batch::new();
         let now = clock::tsc();
