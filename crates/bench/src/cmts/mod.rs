@@ -1,7 +1,7 @@
 //! Benchmark of the cable downstream: instances of two workers each, from traffic in memory to encrypted frames, which
 //! are discarded.
 //!
-//! Reception stands for a device: headers or whole packets (`--writes`) are copied from memory; the source fits a
+//! Reception stands for a device: whole packets or headers (`--writes`) are copied from memory; the source fits a
 //! second-level cache. All processing after that is the same as with `mode = "cmts"`.
 
 mod library;
@@ -65,9 +65,9 @@ pub struct CmtsArgs {
     /// Replay this capture file instead; each destination address in it is a modem
     #[arg(long, value_name = "FILE", conflicts_with_all = ["imix", "size", "modems"])]
     pub pcap: Option<PathBuf>,
-    /// Part of each packet that the traffic source (which stands for a device) writes: `headers`, 64 bytes, with stale
-    /// buffer contents as payload, or `all`, copied by the upper MAC's CPU
-    #[arg(long, value_name = "PART", default_value = "headers")]
+    /// Part of each packet that the traffic source (which stands for a device) writes: `all`, copied by the upper MAC's
+    /// CPU, or `headers`, 64 bytes, with stale buffer contents as payload
+    #[arg(long, value_name = "PART", default_value = "all")]
     pub writes: Writes,
     /// Rates of an instance's OFDM channels in Gbit/s; 0: no limit  [default: four of 1.89 with --rate; four without
     /// limit else, where the workers determine the rate]
@@ -422,20 +422,6 @@ impl<'a> Bench<'a> {
         self.args.channels.clone().unwrap_or_else(|| vec![rate; CHANNELS])
     }
 
-    /// Returns the group: modems with two flows each, distinguished by DSCP.
-    fn group(&self) -> anyhow::Result<Arc<Group>> {
-        let flow = |name: &str, priority, rules| FlowKind { name: name.into(), priority, rules, ..FlowKind::default() };
-        let flows = vec![flow("best-effort", 1, vec![]), flow("voice", 5, vec![Rule::default().dscp([VOICE])])];
-        let kind = ModemKind { flows, filters: vec![] };
-        let modem = |(i, mac): (usize, &Mac)| ModemConfig {
-            mac: *mac,
-            said: i as u16 + 1,
-            key: key(i),
-            ..ModemConfig::default()
-        };
-        Ok(Arc::new(Group::new(vec![kind], self.modems.iter().enumerate().map(modem).collect())?))
-    }
-
     /// Returns the packets per second of this traffic at `gbps`.
     fn packets_per_second(&self, gbps: f64) -> u64 {
         (gbps * 1e9 / 8.0 / self.mean_size).max(1.0) as u64
@@ -509,8 +495,18 @@ fn protection(args: &CmtsArgs) -> Protection {
     Protection { crc: args.crc == OnOff::On, cipher: args.cipher == OnOff::On, ..Protection::default() }
 }
 
+/// Returns a group of these modems with two flows each, distinguished by DSCP.
+pub(crate) fn group(modems: &[Mac]) -> anyhow::Result<Arc<Group>> {
+    let flow = |name: &str, priority, rules| FlowKind { name: name.into(), priority, rules, ..FlowKind::default() };
+    let flows = vec![flow("best-effort", 1, vec![]), flow("voice", 5, vec![Rule::default().dscp([VOICE])])];
+    let kind = ModemKind { flows, filters: vec![] };
+    let modem =
+        |(i, mac): (usize, &Mac)| ModemConfig { mac: *mac, said: i as u16 + 1, key: key(i), ..ModemConfig::default() };
+    Ok(Arc::new(Group::new(vec![kind], modems.iter().enumerate().map(modem).collect())?))
+}
+
 /// Returns the MAC address of the `index`-th modem: locally administered, unicast.
-fn mac(index: usize) -> Mac {
+pub(crate) fn mac(index: usize) -> Mac {
     let [.., a, b, c] = (index as u32).to_be_bytes();
     [2, 0xca, 0xb1, a, b, c]
 }

@@ -195,7 +195,8 @@ impl Rig {
             ring: bench.ring(),
             lower: bench.lower(),
         };
-        let instance = Instance::start(bench.group()?, &config, (&pools, 0), input, Box::new(output), domain)?;
+        let instance =
+            Instance::start(super::group(&bench.modems)?, &config, (&pools, 0), input, Box::new(output), domain)?;
         // Set once: nobody else has this place.
         let _ = drops.set(instance.workers.iter().map(|worker| worker.counters().clone()).collect());
         Ok(Self { instance, pools, input: received, output: sent, occupancy })
