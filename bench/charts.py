@@ -3,8 +3,8 @@
 
 usage: bench/charts.py [--bywash PATH] [--keep]     --keep uses out/bench/*.json of an earlier run, if they exist
 
-The charts are: memory traffic (`bywash bench memory`, modelled), four charts in the order of the document that they
-reproduce; dTLB misses and throughput of sdb and tabm (`bywash bench tabm`).
+The charts are: memory traffic (`bywash bench memory`, modelled, some minutes each), four charts in the order of the
+document that they reproduce; dTLB misses and throughput of sdb and tabm (`bywash bench tabm`).
 """
 
 import json
@@ -115,7 +115,14 @@ def memory(tests):
             f"{one['processor']['name']}; pools of {one['frames']:,} frames, {one['in_flight']} packets in flight, rings of "
             f"{one['rx_ring']:,} and {one['tx_ring']:,}.", "",
             "| saved, % / the document's (deviation), by instances | " + " | ".join(instances) + " |", "|---|" + "---|" * len(instances)]
-    return "\n".join(head + rows)
+    alone = []
+    for what in ("read", "write"):
+        for r in one["rows"]:
+            there = r.get(f"document_{what}_percent")
+            if there is not None:
+                alone.append(f"{what}s at {r['instances']}: {r[f'{what}_drop_percent']:.0f} / {there:.0f}")
+    apart = "Reads and writes apart, as far as the document gives them (5 Gbit/s, CRC off, by instances): "
+    return "\n".join(head + rows + ["", apart + "; ".join(alone) + "."])
 
 
 def tabm(run):

@@ -42,8 +42,8 @@ test) wanted=("${build[@]}" "${network[@]}" "${testing[@]}") ;;
 vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
     cpio:cpio modprobe:kmod xz:xz-utils zstd:zstd
     /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring) ;;
-bench) wanted=("${build[@]}" "${network[@]}" python3:python3 dpdk-testpmd:dpdk-dev pkg-config:pkg-config
-    /usr/include/dpdk/rte_mempool.h:libdpdk-dev ovs-vsctl:openvswitch-switch
+bench) wanted=("${build[@]}" "${network[@]}" python3:python3 valgrind:valgrind dpdk-testpmd:dpdk-dev
+    pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev ovs-vsctl:openvswitch-switch
     /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk:openvswitch-switch-dpdk) ;;
 rtl)
     wanted=("${build[@]}" python3:python3 verilator:verilator yosys:yosys berkeley-abc:berkeley-abc)

@@ -221,12 +221,9 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
     let tabm =
         ["bench", "tabm", "--kinds", "sdb,tabm,typewriter", "--threads", "1", "--sizes", "64", "--frames", "8192"];
     let tabm = bench(&[&tabm[..], &["--block", "256", "--rounds", "1", "--milliseconds", "200", "--json"]].concat());
-    let memory = bench(&["bench", "memory", "--instances", "1", "--frames", "4096", "--json"]);
-    for figures in [&tabm, &memory] {
-        let sources = figures["hardware"].as_array().unwrap();
-        assert_eq!(sources.len(), 3, "{figures:#}");
-        assert!(sources.iter().all(|s| s["missing"].is_null() || s["missing"].as_str().unwrap().len() > 10));
-    }
+    let sources = tabm["hardware"].as_array().unwrap();
+    assert_eq!(sources.len(), 3, "{tabm:#}");
+    assert!(sources.iter().all(|s| s["missing"].is_null() || s["missing"].as_str().unwrap().len() > 10));
     let kinds: Vec<&str> = tabm["rows"].as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["sdb", "tabm", "typewriter", "sdb", "tabm", "typewriter"]);
     let orders = tabm["rows"].as_array().unwrap().iter().map(|row| row["order"].as_str().unwrap());
@@ -258,23 +255,28 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
     assert_eq!(rows.iter().map(|row| row[3]).collect::<Vec<_>>(), ["round-robin", "by-port"], "{text}");
     // At most 820 packets of 1,524 bytes on the wire a second.
     assert!(rows.iter().all(|row| row[5] == "0.00" && ["0.00", "0.01"].contains(&row[7])), "{text}");
-    assert!(memory["rows"].as_array().unwrap().iter().all(|row| row["source"] == "modelled"));
-    assert!(memory["deviation"]["mean_absolute_error"].as_f64().is_some_and(|error| error > 0.0), "{memory:#}");
-    let parameters = bench(&["bench", "memory", "--parameters", "--json"]);
-    let sources = |parameters: &serde_json::Value| -> Vec<String> {
-        parameters.as_array().unwrap().iter().map(|one| one["source"].as_str().unwrap().into()).collect()
-    };
-    assert!(sources(&parameters).iter().all(|source| source.len() > 6));
-    let small = ["--instances", "1", "--frames", "2048", "--in-flight", "64", "--rx-ring", "128", "--tx-ring", "128"];
-    let varied = bench(&[&["bench", "memory", "--vary", "--json"][..], &small].concat());
-    let rows = varied["sensitivity"].as_array().unwrap();
-    // Each assumed parameter is varied, and so is what the document is read to say; only the number of pools is not.
-    let assumed = sources(&parameters).iter().filter(|source| source.starts_with("assumed")).count();
-    assert_eq!(rows.len(), assumed, "{varied:#}");
-    assert!(rows.iter().all(|row| row["double_percent"].is_number()), "{varied:#}");
     let refused = bywash(&["bench", "tabm", "--kinds", "tabm,stack"]).output().unwrap();
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && stderr.contains("kind stack have no blocks"), "{stderr}");
+}
+
+/// The model of memory traffic runs on a trace, and marks its figures as modelled.
+#[test]
+fn memory_traffic_is_modelled_from_a_trace() {
+    let small = ["--instances", "1", "--frames", "512", "--in-flight", "64", "--rx-ring", "64", "--tx-ring", "64"];
+    let args = [&["bench", "memory", "--json"][..], &small].concat();
+    let refused = bywash(&args).env("PATH", "").output().unwrap();
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && stderr.contains("install the package valgrind"), "{stderr}");
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("SKIP: no valgrind");
+        return;
+    }
+    let memory: serde_json::Value = serde_json::from_str(&output(&args)).unwrap();
+    let rows = memory["rows"].as_array().unwrap();
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["source"] == "modelled"), "{memory:#}");
+    assert_eq!(memory["hardware"].as_array().unwrap().len(), 3);
+    assert!(memory["deviation"]["mean_absolute_error"].is_number(), "{memory:#}");
 }
 
 /// The minimal loop forwards every packet of the router's source, and does not route.
