@@ -120,6 +120,13 @@ impl MemoryArgs {
             of("cache of a stack, frames a worker", PoolKind::Stack.default_cache(), "the document", false),
             of("cell, bytes", CELL, "the pipeline's", false),
             of("pools to an instance", 1, "the pipeline's; the document has two", false),
+            of(
+                "lines just accessed, counted once",
+                trace::RECENT,
+                "the trace's: an eighth of a first-level cache",
+                false,
+            ),
+            of("passes before the one counted", WARM, "the trace's: until caches that were empty are full", true),
         ]
     }
 

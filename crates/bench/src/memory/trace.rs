@@ -87,7 +87,7 @@ pub struct Touch {
 }
 
 /// Number of lines whose accesses are recorded once: an eighth of a first-level cache.
-const RECENT: usize = 64;
+pub const RECENT: usize = 64;
 
 /// Parser of a trace.
 #[derive(Default)]
