@@ -468,10 +468,12 @@ mod tests {
         let mut memory = Memory::new(&XEON_GOLD_6148, 2, 1);
         replay(&mut memory, 0, &touches);
         assert_eq!(memory.traffic().read_lines, 2);
+        replay(&mut memory, 1, &[Touch { addr: 128, access: Access::Read }]);
+        assert_eq!(memory.traffic().read_lines, 3, "what the first instance's device wrote is not the second's");
         replay(&mut memory, 1, &touches);
-        assert_eq!(memory.traffic().read_lines, 4, "the second instance has lines of its own");
+        assert_eq!(memory.traffic().read_lines, 5, "the second instance has lines of its own");
         replay(&mut memory, 1, &[Touch { addr: 128, access: Access::DeviceRead }]);
-        assert_eq!(memory.traffic(), Traffic { read_lines: 4, written_lines: 0 }, "from the shared level");
+        assert_eq!(memory.traffic(), Traffic { read_lines: 5, written_lines: 0 }, "from the shared level");
     }
 
     #[test]
