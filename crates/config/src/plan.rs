@@ -5,6 +5,7 @@ use crate::cmts::GroupConfig;
 use crate::model::{Config, DEVICE_RING, PortConfig};
 use crate::pools::PoolPlan;
 use crate::problem::{ConfigErrors, Problem};
+use bywash_engine::cpus;
 
 /// Buffers that a port without rings may hold: packets received and not yet sent.
 const NO_RINGS: usize = 64;
@@ -70,11 +71,9 @@ impl Config {
     pub fn cpu_of(&self, worker: usize, allowed: &[usize]) -> Option<usize> {
         match self.workers.cpus.set() {
             Some(cpus) => cpus.get(worker).copied(),
-            // The first CPU usually handles most of the machine's other work: use it last.
-            None if allowed.is_empty() => None,
             // Keep the two workers of a group on neighbouring CPUs.
-            None if self.mode == Mode::Cmts => Some(allowed[worker % allowed.len()]),
-            None => Some(allowed[(worker + 1) % allowed.len()]),
+            None if self.mode == Mode::Cmts && !allowed.is_empty() => Some(allowed[worker % allowed.len()]),
+            None => cpus::of_worker(worker, allowed),
         }
     }
 

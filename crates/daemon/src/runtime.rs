@@ -7,7 +7,8 @@ use crate::shared::{Ask, Shared};
 use crate::successor::Successor;
 use crate::watch::Watch;
 use crate::workers::{self, ANSWER};
-use bywash_engine::{Change, PortId};
+use anyhow::Context as _;
+use bywash_engine::{Change, PortId, deal};
 use bywash_frame::Heap;
 use bywash_netlink::Mirror;
 use bywash_port::{Port, TxQueueStats};
@@ -50,7 +51,8 @@ impl Runtime {
         let worker_of = |queue: u32| queues.iter().find(|(q, _)| *q == queue).map_or(0, |(_, worker)| *worker);
         let ends: Vec<(usize, Box<dyn Port>)> =
             opened.ends.drain(..).map(|end| (worker_of(end.queue), end.port)).collect();
-        let shares = workers::deal(id, ends, opened.from_kernel.take(), self.shared.workers.len())?;
+        let shares = deal(id, ends, opened.from_kernel.take(), self.shared.workers.len());
+        let shares = shares.context("it has no end")?;
         for (worker, share) in self.shared.workers.iter().zip(shares) {
             let main = match &mut tx {
                 Some(tx) => {

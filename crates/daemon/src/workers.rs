@@ -1,14 +1,11 @@
 //! Workers, and the assignment of queues to them.
-//!
-//! Every worker can send on every port. A worker that has no queue of a port passes its frames, through a ring in
-//! memory, to a worker that has one.
 
 use crate::choice::Choice;
 use crate::ports::Opened;
 use crate::slots::PortSlot;
 use anyhow::Context as _;
 use bywash_config::{Config, Plan, PortConfig, WorkerPlan};
-use bywash_engine::{App, Change, Meter, PortId, PortTable, Role, Worker, WorkerConfig, WorkerHandle};
+use bywash_engine::{App, Change, Meter, PortId, PortTable, Share, Worker, WorkerConfig, WorkerHandle, deal};
 use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_measure::pmu::StageCounters;
 use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
@@ -18,8 +15,6 @@ use std::time::Duration;
 
 /// Longest wait for a worker's answer.
 pub const ANSWER: Duration = Duration::from_millis(200);
-/// Capacity of the ring by which a worker passes a port's frames to the one that has its queue, in frames.
-const HANDOFF: usize = 1024;
 
 /// Running worker, as the control loop and the API see it.
 pub struct Shown {
@@ -72,39 +67,6 @@ impl Meter for StageMeter {
     }
 }
 
-/// One worker's share of a port: the end it sends on, and the ends it only receives from.
-pub struct Share {
-    pub main: Box<dyn Port>,
-    pub more: Vec<(Box<dyn Port>, Role)>,
-}
-
-/// Distributes the ends of a port, each to the worker given with it. Workers without an end get a ring to the first
-/// worker that has one, which also sends the frames that arrive on `from_kernel`. Errors if `ends` is empty.
-pub fn deal(
-    id: PortId,
-    ends: Vec<(usize, Box<dyn Port>)>,
-    from_kernel: Option<Box<dyn Port>>,
-    workers: usize,
-) -> anyhow::Result<Vec<Share>> {
-    let mut own: Vec<Vec<Box<dyn Port>>> = (0..workers).map(|_| vec![]).collect();
-    ends.into_iter().for_each(|(worker, end)| own[worker].push(end));
-    let owner = own.iter().position(|ends| !ends.is_empty()).context("it has no end")?;
-    let mut transit = vec![];
-    for ends in own.iter_mut().filter(|ends| ends.is_empty()) {
-        let (here, there) = pair(HANDOFF);
-        ends.push(Box::new(here));
-        transit.push((Box::new(there) as Box<dyn Port>, Role::Transit(id)));
-    }
-    let share = |mut ends: Vec<Box<dyn Port>>| {
-        let main = ends.remove(0);
-        Share { main, more: ends.into_iter().map(|end| (end, Role::Receive(id))).collect() }
-    };
-    let mut shares: Vec<Share> = own.into_iter().map(share).collect();
-    transit.extend(from_kernel.map(|end| (end, Role::Transit(id))));
-    shares[owner].more.extend(transit);
-    Ok(shares)
-}
-
 /// Returns a TX queue with the port's burst size and deadline.
 pub fn tx_queue(settings: &PortConfig) -> TxQueue {
     TxQueue::new(TxQueueConfig { burst: settings.tx_burst, deadline_us: settings.tx_deadline_us.into() })
@@ -137,7 +99,7 @@ pub fn start(
         }
         slots.push(slot);
         let shares = deal(PortId(port as u16), ends, opened.from_kernel.take(), count);
-        let shares = shares.with_context(|| format!("port `{}`", opened.config.name))?;
+        let shares = shares.with_context(|| format!("port `{}` has no end", opened.config.name))?;
         own.iter_mut().zip(shares).for_each(|(own, share)| own.push(share));
     }
 

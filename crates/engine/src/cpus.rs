@@ -44,6 +44,12 @@ impl Placement {
     }
 }
 
+/// Returns the CPU of a worker by default, out of `allowed`; `None` if that is empty. The first CPU usually handles most
+/// of the machine's other work and comes last.
+pub fn of_worker(worker: usize, allowed: &[usize]) -> Option<usize> {
+    allowed.get((worker + 1) % allowed.len().max(1)).copied()
+}
+
 /// Makes the calling thread run on this CPU only.
 pub(crate) fn pin(cpu: usize) -> rustix::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();

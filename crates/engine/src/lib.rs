@@ -9,6 +9,7 @@
 mod app;
 mod counters;
 pub mod cpus;
+mod deal;
 mod drops;
 pub mod line;
 mod port_table;
@@ -16,6 +17,7 @@ mod worker;
 
 pub use app::{App, Context, Counts, Meter, SAMPLE};
 pub use counters::{PORTS, PortDrops, StageCounters, WorkerCounters};
+pub use deal::{Share, deal};
 pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
 pub use port_table::PortTable;
 pub use worker::{Change, Idle, OpenMeter, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};

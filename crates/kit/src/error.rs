@@ -1,0 +1,51 @@
+//! Errors of setting up, running and ending an application.
+
+use bywash_frame::{ArenaError, PoolError};
+use bywash_port::af_xdp;
+use std::io;
+
+/// Error of [`Kit`](crate::Kit) and [`Running`](crate::Running).
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The arena for the buffers cannot be allocated.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The pool of buffers cannot be created.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The interface cannot be opened as a port.
+    #[error(transparent)]
+    AfXdp(#[from] af_xdp::Error),
+    /// The interface cannot be set to promiscuous mode.
+    #[error("cannot set {interface} to promiscuous mode: {source}")]
+    Promiscuous {
+        /// Name of the interface.
+        interface: String,
+        /// Error returned by the kernel.
+        source: io::Error,
+    },
+    /// A worker's thread cannot be created.
+    #[error("cannot start worker {worker}: {source}")]
+    Worker {
+        /// Number of the worker.
+        worker: usize,
+        /// Error returned by the kernel.
+        source: io::Error,
+    },
+    /// The application panicked with this message, or did not start in time.
+    #[error("the application failed on worker {worker}: {why}")]
+    App {
+        /// Number of the worker.
+        worker: usize,
+        /// Message of the panic.
+        why: String,
+    },
+    /// Buffers were lost: the application or a custom port dropped frames without freeing them, or freed them twice.
+    #[error("{missing} buffers are missing and {wrong} misplaced: a stage or port lost frames or freed them twice")]
+    Lost {
+        /// Number of buffers that are in no pool.
+        missing: usize,
+        /// Number of buffers that are in a pool twice or in the wrong pool.
+        wrong: usize,
+    },
+}

@@ -1,0 +1,47 @@
+//! Kernel interfaces opened as ports.
+
+use crate::Error;
+use bywash_port::Port;
+use bywash_port::af_xdp::{
+    AfXdpPort, LinkInfo, Program, Promiscuous, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig, XdpDatapath,
+};
+use std::sync::Arc;
+
+/// XDP program on an interface, and what else holds while the application has the interface. Dropping it leaves every
+/// frame to the kernel.
+pub struct Attached {
+    program: Program,
+    _promiscuous: Promiscuous,
+}
+
+impl Attached {
+    /// Attaches the program to an interface, as port `id`, and opens a socket for each of its queues, which are
+    /// returned in their order. The program leaves all frames to the kernel until [`Attached::enable`].
+    pub fn open(
+        datapath: &XdpDatapath,
+        id: u16,
+        link: &LinkInfo,
+        umem: &Arc<Umem>,
+    ) -> Result<(Self, Vec<Box<dyn Port>>), Error> {
+        let mut program = Program::attach_to(datapath, id, link, XdpAttach::Auto)?;
+        let config = SocketConfig { transmit: Transmit::Socket, ..SocketConfig::default() };
+        let (mut ends, mut max_frame) = (vec![], 0);
+        for queue in 0..link.queues {
+            let end = AfXdpPort::open(umem, link, queue, &config)?;
+            if let Some(socket) = end.fd() {
+                program.set_socket(queue, socket)?;
+            }
+            max_frame = end.max_frame() as u32;
+            ends.push(Box::new(end) as Box<dyn Port>);
+        }
+        program.set_config(XdpConfig { mac: link.mac, max_frame, raw: true, ..XdpConfig::default() })?;
+        let failed = |source| Error::Promiscuous { interface: link.name.clone(), source };
+        let promiscuous = Promiscuous::new(link.index).map_err(failed)?;
+        Ok((Self { program, _promiscuous: promiscuous }, ends))
+    }
+
+    /// Begins to hand over frames to the sockets.
+    pub fn enable(&mut self) -> Result<(), Error> {
+        Ok(self.program.set_config(XdpConfig { enabled: true, ..self.program.config() })?)
+    }
+}

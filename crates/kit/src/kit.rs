@@ -1,0 +1,151 @@
+//! Buffers, ports and workers of an application that does not run yet.
+
+use crate::interface::Attached;
+use crate::{Error, Running};
+use bywash_engine::{App, Idle, PortId, PortTable, Worker, WorkerConfig, cpus, deal};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use bywash_port::af_xdp::{LinkInfo, Umem, XdpDatapath};
+use bywash_port::{Port, TxQueue, TxQueueConfig};
+use bywash_sync::Qsbr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time limit for a worker to start.
+const BEGIN: Duration = Duration::from_secs(5);
+
+/// Buffers, ports and workers of an application that does not run yet.
+pub struct Kit {
+    pools: Arc<PoolSet>,
+    umem: Arc<Umem>,
+    domain: Qsbr,
+    /// CPU of each worker; `None` if the kernel chooses.
+    cpus: Vec<Option<usize>>,
+    /// Ends of each port, by queue.
+    ports: Vec<Vec<Box<dyn Port>>>,
+    attached: Vec<Attached>,
+    /// XDP program of all interfaces, once there is one.
+    datapath: Option<XdpDatapath>,
+}
+
+impl Kit {
+    /// Creates a kit with `buffers` buffers in one pool of kind `stack` (last in, first out). Each queue of an
+    /// interface needs about 8,192.
+    ///
+    /// # Errors
+    /// [`Error::Arena`] and [`Error::Pool`].
+    pub fn new(buffers: usize) -> Result<Self, Error> {
+        let arena = Arena::new(ArenaConfig { cells: buffers, ..ArenaConfig::default() })?;
+        Ok(Self::with_pools(PoolSet::new(arena, &[PoolConfig::stack("main", buffers)])?))
+    }
+
+    /// Creates a kit with buffers from `pools`, with any policy. Worker k takes them from pool k modulo the number of
+    /// pools.
+    pub fn with_pools(pools: Arc<PoolSet>) -> Self {
+        let umem = Umem::new(pools.arena());
+        let domain = Qsbr::new();
+        Self { pools, umem, domain, cpus: vec![None], ports: vec![], attached: vec![], datapath: None }
+    }
+
+    /// Sets the number of workers, at least one. Each is pinned to a CPU of its own, as far as there are enough; the
+    /// first CPU comes last. Without this call there is one worker, on any CPU.
+    pub fn workers(&mut self, count: usize) {
+        let allowed = cpus::Placement::of(count).map(|placement| placement.cpus().to_vec()).unwrap_or_default();
+        self.cpus = (0..count.max(1)).map(|worker| cpus::of_worker(worker, &allowed)).collect();
+    }
+
+    /// Sets the workers: one on each of `cpus`.
+    ///
+    /// # Panics
+    /// If `cpus` is empty.
+    pub fn workers_on(&mut self, cpus: &[usize]) {
+        assert!(!cpus.is_empty(), "there must be a worker");
+        self.cpus = cpus.iter().copied().map(Some).collect();
+    }
+
+    /// Adds a port of the application: all queues of an interface in the calling thread's network namespace. The
+    /// application receives all frames of the interface, and the kernel none, until [`Running::stop`].
+    ///
+    /// # Errors
+    /// [`Error::AfXdp`] and [`Error::Promiscuous`] with the kernel's reasons.
+    pub fn interface(&mut self, name: &str) -> Result<PortId, Error> {
+        let link = LinkInfo::query(name)?;
+        let datapath = match &mut self.datapath {
+            Some(datapath) => datapath,
+            none => none.insert(XdpDatapath::load()?),
+        };
+        let (attached, ends) = Attached::open(datapath, self.ports.len() as u16, &link, &self.umem)?;
+        self.attached.push(attached);
+        Ok(self.port_of_queues(ends))
+    }
+
+    /// Adds a port of any kind, with one queue.
+    pub fn port(&mut self, port: Box<dyn Port>) -> PortId {
+        self.port_of_queues(vec![port])
+    }
+
+    /// Adds a port of any kind, whose queues are `ends`. Worker k modulo the number of workers receives from queue k. A
+    /// worker without a queue of a port sends on it through a worker that has one.
+    ///
+    /// # Panics
+    /// If `ends` is empty.
+    pub fn port_of_queues(&mut self, ends: Vec<Box<dyn Port>>) -> PortId {
+        assert!(!ends.is_empty(), "a port has a queue");
+        self.ports.push(ends);
+        PortId(self.ports.len() as u16 - 1)
+    }
+
+    /// Returns the pools of the buffers.
+    pub fn pools(&self) -> &Arc<PoolSet> {
+        &self.pools
+    }
+
+    /// Returns the reclamation domain of the workers: tables that an application publishes in it
+    /// ([`bywash_sync::Published`]) are read on the workers through [`bywash_engine::Context::reader`].
+    pub fn domain(&self) -> &Qsbr {
+        &self.domain
+    }
+
+    /// Runs the application on one worker, which sleeps while no frames arrive. Further workers are left out.
+    ///
+    /// # Errors
+    /// Errors of [`Kit::start_with`].
+    pub fn start(mut self, app: impl App + 'static) -> Result<Running, Error> {
+        self.cpus.truncate(1);
+        let mut app = Some(app);
+        self.start_with(|_| app.take().expect("one worker has the application"))
+    }
+
+    /// Runs an application on every worker: `app` makes it from the worker's number. Workers sleep while no frames
+    /// arrive.
+    ///
+    /// # Errors
+    /// [`Error::Worker`] and [`Error::App`] if a worker does not start, and [`Error::AfXdp`] if an XDP program cannot be
+    /// enabled.
+    pub fn start_with<A: App + 'static>(self, mut app: impl FnMut(usize) -> A) -> Result<Running, Error> {
+        let Self { pools, umem, domain, cpus, ports, mut attached, datapath: _ } = self;
+        let count = cpus.len();
+        let mut tables: Vec<_> = (0..count).map(|_| (PortTable::new(), vec![])).collect();
+        for (id, ends) in ports.into_iter().enumerate() {
+            let ends = ends.into_iter().enumerate().map(|(queue, end)| (queue % count, end)).collect();
+            let shares = deal(PortId(id as u16), ends, None, count).into_iter().flatten();
+            for ((table, more), share) in tables.iter_mut().zip(shares) {
+                table.add(share.main, TxQueue::new(TxQueueConfig::default()));
+                more.extend(share.more);
+            }
+        }
+        let mut workers = vec![];
+        for (id, ((table, more), cpu)) in tables.into_iter().zip(cpus).enumerate() {
+            let config = WorkerConfig { id, cpu, idle: Idle::Sleep };
+            let buffers = Buffers::attach(&pools, id % pools.pools().len());
+            let mut worker = Worker::new(config, table, Box::new(app(id)), buffers, domain.register());
+            more.into_iter().for_each(|(end, role)| worker.add(end, role));
+            workers.push(worker.spawn().map_err(|source| Error::Worker { worker: id, source })?);
+        }
+        // A worker reports after its first turn, in which its ports have posted buffers.
+        if let Some(late) = workers.iter().find(|worker| worker.report(BEGIN).is_none()) {
+            return Err(Error::App { worker: late.id(), why: "no report in time".into() });
+        }
+        attached.iter_mut().try_for_each(Attached::enable)?;
+        Ok(Running { workers, attached, pools, umem })
+    }
+}

@@ -1,0 +1,4 @@
+//! Applications on the kit, between hosts in network namespaces.
+
+mod lab;
+mod workers;
