@@ -16,7 +16,6 @@ macro_rules! add {
 }
 
 mod api;
-mod below;
 mod capture;
 mod choice;
 mod control;

@@ -4,7 +4,6 @@
 //! how to undo it; steps that cannot fail come last. Ports that do not differ are not touched: their sockets, rings and
 //! workers continue.
 
-use crate::below::Below;
 use crate::diff::{Step, diff};
 use crate::pools::Changed;
 use crate::ports::places;
@@ -17,7 +16,7 @@ use crate::{journal, workers};
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Level, PortConfig};
 use bywash_engine::{Change, PortId};
-use bywash_port::af_xdp::{Journal, LinkInfo};
+use bywash_port::af_xdp::{Below, Journal, LinkInfo};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 

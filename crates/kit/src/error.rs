@@ -1,7 +1,7 @@
 //! Errors of setting up, running and ending an application.
 
 use bywash_frame::{ArenaError, PoolError};
-use bywash_port::af_xdp;
+use bywash_port::{TapError, af_xdp};
 use std::io;
 
 /// Error of [`Kit`](crate::Kit) and [`Running`](crate::Running).
@@ -21,6 +21,17 @@ pub enum Error {
     Promiscuous {
         /// Name of the interface.
         interface: String,
+        /// Error returned by the kernel.
+        source: io::Error,
+    },
+    /// The twin's TAP interface cannot be created.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// The twin cannot be used by several workers: no file descriptors are left.
+    #[error("cannot open another end of the twin {name}: {source}")]
+    Twin {
+        /// Name of the twin's interface.
+        name: String,
         /// Error returned by the kernel.
         source: io::Error,
     },

@@ -1,9 +1,10 @@
 //! Kernel interfaces opened as ports.
 
 use crate::Error;
+use crate::checksums::Completing;
 use bywash_port::Port;
 use bywash_port::af_xdp::{
-    AfXdpPort, LinkInfo, Program, Promiscuous, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig, XdpDatapath,
+    AfXdpPort, Below, LinkInfo, Program, Promiscuous, SocketConfig, Transmit, Umem, XdpAttach, XdpConfig, XdpDatapath,
 };
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ impl Attached {
     ) -> Result<(Self, Vec<Box<dyn Port>>), Error> {
         let mut program = Program::attach_to(datapath, id, link, XdpAttach::Auto)?;
         let config = SocketConfig { transmit: Transmit::Socket, ..SocketConfig::default() };
+        let partial = Below::of(link).leaves_checksums();
         let (mut ends, mut max_frame) = (vec![], 0);
         for queue in 0..link.queues {
             let end = AfXdpPort::open(umem, link, queue, &config)?;
@@ -32,7 +34,7 @@ impl Attached {
                 program.set_socket(queue, socket)?;
             }
             max_frame = end.max_frame() as u32;
-            ends.push(Box::new(end) as Box<dyn Port>);
+            ends.push(if partial { Box::new(Completing::new(end)) } else { Box::new(end) as Box<dyn Port> });
         }
         program.set_config(XdpConfig { mac: link.mac, max_frame, raw: true, ..XdpConfig::default() })?;
         let failed = |source| Error::Promiscuous { interface: link.name.clone(), source };

@@ -1,11 +1,12 @@
 //! Buffers, ports and workers of an application that does not run yet.
 
 use crate::interface::Attached;
+use crate::slot::Slot;
 use crate::{Error, Running};
 use bywash_engine::{App, Idle, PortId, PortTable, Worker, WorkerConfig, cpus, deal};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::{LinkInfo, Umem, XdpDatapath};
-use bywash_port::{Port, TxQueue, TxQueueConfig};
+use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueueConfig};
 use bywash_sync::Qsbr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,7 @@ pub struct Kit {
     domain: Qsbr,
     /// CPU of each worker; `None` if the kernel chooses.
     cpus: Vec<Option<usize>>,
-    /// Ends of each port, by queue.
-    ports: Vec<Vec<Box<dyn Port>>>,
+    ports: Vec<Slot>,
     attached: Vec<Attached>,
     /// XDP program of all interfaces, once there is one.
     datapath: Option<XdpDatapath>,
@@ -75,7 +75,7 @@ impl Kit {
         };
         let (attached, ends) = Attached::open(datapath, self.ports.len() as u16, &link, &self.umem)?;
         self.attached.push(attached);
-        Ok(self.port_of_queues(ends))
+        Ok(self.add(ends, Some(link)))
     }
 
     /// Adds a port of any kind, with one queue.
@@ -90,8 +90,42 @@ impl Kit {
     /// If `ends` is empty.
     pub fn port_of_queues(&mut self, ends: Vec<Box<dyn Port>>) -> PortId {
         assert!(!ends.is_empty(), "a port has a queue");
-        self.ports.push(ends);
+        self.add(ends, None)
+    }
+
+    fn add(&mut self, ends: Vec<Box<dyn Port>>, link: Option<LinkInfo>) -> PortId {
+        self.ports.push(Slot { ends, from_kernel: None, link });
         PortId(self.ports.len() as u16 - 1)
+    }
+
+    /// Gives a port a twin in the kernel, the TAP interface `name` in the calling thread's network namespace, with the
+    /// MAC address and MTU of the port's interface. It is the port to the kernel: addresses and routes go there.
+    ///
+    /// Frames that belong to the kernel whatever the routes are (ARP, neighbour discovery, multicast, anything but IP)
+    /// go to the twin at once, and frames that the application sends to the returned port. Frames that the kernel sends
+    /// on the twin leave by `port`. The twin exists until the application ends.
+    ///
+    /// # Errors
+    /// [`Error::Tap`] and [`Error::Twin`] with the kernel's reasons.
+    ///
+    /// # Panics
+    /// If there is no such port, or it has a twin.
+    pub fn twin(&mut self, port: PortId, name: &str) -> Result<PortId, Error> {
+        let slot = &mut self.ports[usize::from(port.0)];
+        assert!(slot.from_kernel.is_none(), "port {} has a twin", port.0);
+        let (mac, mtu) = slot.link.as_ref().map(|link| (link.mac, link.mtu)).unzip();
+        let tap = TapPort::create(&TapConfig { name: name.into(), mac, mtu, up: true })?;
+        let failed = |source| Error::Twin { name: name.into(), source };
+        // After an error the port has no queue, but still its number.
+        let queues = std::mem::replace(&mut slot.ends, vec![Box::new(NullPort::new())]);
+        let mut twins = TwinPort::of_queues(queues, tap).map_err(failed)?;
+        let mut to_kernel = vec![];
+        for twin in &twins {
+            to_kernel.push(Box::new(twin.to_kernel().map_err(failed)?) as Box<dyn Port>);
+        }
+        slot.from_kernel = Some(Box::new(twins[0].from_kernel().map_err(failed)?));
+        slot.ends = twins.into_iter().map(|twin| Box::new(twin) as Box<dyn Port>).collect();
+        Ok(self.add(to_kernel, None))
     }
 
     /// Returns the pools of the buffers.
@@ -125,9 +159,9 @@ impl Kit {
         let Self { pools, umem, domain, cpus, ports, mut attached, datapath: _ } = self;
         let count = cpus.len();
         let mut tables: Vec<_> = (0..count).map(|_| (PortTable::new(), vec![])).collect();
-        for (id, ends) in ports.into_iter().enumerate() {
-            let ends = ends.into_iter().enumerate().map(|(queue, end)| (queue % count, end)).collect();
-            let shares = deal(PortId(id as u16), ends, None, count).into_iter().flatten();
+        for (id, slot) in ports.into_iter().enumerate() {
+            let ends = slot.ends.into_iter().enumerate().map(|(queue, end)| (queue % count, end)).collect();
+            let shares = deal(PortId(id as u16), ends, slot.from_kernel, count).into_iter().flatten();
             for ((table, more), share) in tables.iter_mut().zip(shares) {
                 table.add(share.main, TxQueue::new(TxQueueConfig::default()));
                 more.extend(share.more);

@@ -24,6 +24,6 @@ pub use null::NullPort;
 pub use pair::{PairPort, pair};
 pub use port::{Port, PortCounters, PortState};
 pub use tap::{TapConfig, TapError, TapPort};
-pub use twin::TwinPort;
+pub use twin::{ToKernel, TwinPort};
 pub use txq::{TxQueue, TxQueueConfig, TxQueueStats};
 pub use waits::{WaitCounts, Waits};

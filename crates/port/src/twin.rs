@@ -62,6 +62,14 @@ impl TwinPort {
         Ok(end)
     }
 
+    /// Returns a port by which a worker sends frames to the kernel, which receives them on the twin.
+    ///
+    /// # Errors
+    /// If the process has no file descriptors left.
+    pub fn to_kernel(&self) -> std::io::Result<ToKernel> {
+        Ok(ToKernel(self.kernel.second()?))
+    }
+
     fn follow_carrier(&mut self) {
         let up = !matches!(self.wire.state(), PortState::Down(_));
         if self.carrier != Some(up) {
@@ -155,6 +163,35 @@ impl Port for TwinPort {
     fn close(&mut self, bufs: &mut Buffers) {
         self.wire.close(bufs);
         self.kernel.close(bufs);
+    }
+}
+
+/// End of a twin that only sends to the kernel: see [`TwinPort::to_kernel`].
+pub struct ToKernel(TapPort);
+
+impl Port for ToKernel {
+    fn rx_burst(&mut self, _bufs: &mut Buffers, _out: &mut Batch) -> usize {
+        0
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        self.0.tx_burst(bufs, frames)
+    }
+
+    fn receives(&self) -> bool {
+        false
+    }
+
+    fn state(&self) -> PortState {
+        self.0.state()
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.0.counters()
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        self.0.close(bufs);
     }
 }
 

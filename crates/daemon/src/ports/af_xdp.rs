@@ -3,14 +3,13 @@
 use super::opened::{End, Opened};
 use super::xdp::Xdp;
 use super::{forwarding, interface, queues};
-use crate::below::{Below, TAKES_TAGS_OFF};
 use crate::table_sink::XdpTableSink;
 use anyhow::Context as _;
 use bywash_config::{Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port as _;
 use bywash_port::af_xdp::{
-    AfXdpPort, Attachment, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig, Umem, XdpAttach,
-    XdpConfig, XdpGate, ZeroCopy, max_frame,
+    AfXdpPort, Attachment, Below, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig,
+    TAKES_TAGS_OFF, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
 };
 use std::sync::Arc;
 

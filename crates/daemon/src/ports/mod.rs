@@ -9,12 +9,11 @@ pub use dpdk::Dpdk;
 pub use opened::Opened;
 pub use xdp::Xdp;
 
-use crate::below::Below;
 use crate::table_sink::XdpTableSink;
 use crate::takeover::{self, Predecessor};
 use anyhow::{Context as _, bail};
 use bywash_config::{PcapConfig, PortConfig, PortKind, Queues, user_id};
-use bywash_port::af_xdp::{Attachment, Injector, Journal, LinkInfo, Umem, may_inject};
+use bywash_port::af_xdp::{Attachment, Below, Injector, Journal, LinkInfo, Umem, may_inject};
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, npe};

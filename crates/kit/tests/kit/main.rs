@@ -1,4 +1,6 @@
 //! Applications on the kit, between hosts in network namespaces.
 
+mod checksums;
 mod lab;
+mod twin;
 mod workers;

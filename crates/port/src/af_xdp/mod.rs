@@ -9,6 +9,7 @@
 mod abi;
 mod attach;
 mod bare;
+mod below;
 mod cpumap;
 mod datapath;
 mod error;
@@ -39,6 +40,7 @@ mod umem;
 pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, UNICAST, XdpCounters};
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
+pub use below::{Below, TAKES_TAGS_OFF};
 pub use datapath::{Family, SEGMENT, Segments, Tried, XdpDatapath};
 pub use error::Error;
 pub use features::{DeviceFeatures, takes_frames};

@@ -3,7 +3,7 @@
 //! Frames that an interface receives are as its lowest device left them: VLAN tags that a NIC stripped stay stripped,
 //! and checksums that a veth's peer left unfinished stay so above a bridge.
 
-use bywash_port::af_xdp::{Features, LinkInfo, driver};
+use super::{Features, LinkInfo, driver};
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,80 @@
+//! Completion of the transport checksums that a virtual interface's peer has left to hardware.
+
+use bywash_frame::{Batch, Buffers};
+use bywash_port::{Port, PortCounters, PortState};
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::partial;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// Port whose received frames have complete TCP and UDP checksums.
+pub struct Completing<P> {
+    port: P,
+    completed: u64,
+}
+
+impl<P: Port> Completing<P> {
+    pub fn new(port: P) -> Self {
+        Self { port, completed: 0 }
+    }
+}
+
+/// Completes a frame's checksum if it is partial. Returns whether it was.
+fn complete(frame: &mut [u8]) -> bool {
+    let Some([.., high, low]) = frame.first_chunk::<HEADER_LEN>() else { return false };
+    let ip = [ethertype::IPV4, ethertype::IPV6].contains(&u16::from_be_bytes([*high, *low]));
+    ip && partial::complete(&mut frame[HEADER_LEN..])
+}
+
+impl<P: Port> Port for Completing<P> {
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        let before = out.len();
+        let n = self.port.rx_burst(bufs, out);
+        for frame in &mut out.as_mut_slice()[before..] {
+            self.completed += u64::from(complete(bufs.arena().data_mut(frame)));
+        }
+        n
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        self.port.tx_burst(bufs, frames)
+    }
+
+    fn housekeep(&mut self, bufs: &mut Buffers) {
+        self.port.housekeep(bufs);
+    }
+
+    fn held(&self) -> usize {
+        self.port.held()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.wait_fd()
+    }
+
+    fn receives(&self) -> bool {
+        self.port.receives()
+    }
+
+    fn state(&self) -> PortState {
+        self.port.state()
+    }
+
+    fn max_frame(&self) -> usize {
+        self.port.max_frame()
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.port.counters()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let mut details = self.port.details();
+        details.push(("checksums_completed", self.completed.to_string()));
+        details
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        self.port.close(bufs);
+    }
+}
