@@ -3,11 +3,11 @@
 use super::lab;
 use crate::args::{Family, number, routes};
 use anyhow::{Context as _, ensure};
-use bywash_daemon::table_sink::{Targets, XdpTableSink};
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
 use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig};
 use bywash_router::control;
+use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::{FCS_LEN, HEADER_LEN, MacAddr};

@@ -35,7 +35,6 @@ mod sandbox;
 mod shared;
 mod slots;
 mod successor;
-pub mod table_sink;
 mod takeover;
 mod view;
 mod watch;

@@ -35,6 +35,15 @@ pub enum Error {
         /// Error returned by the kernel.
         source: io::Error,
     },
+    /// The kernel's routes cannot be followed.
+    #[error("cannot follow the kernel's routes: {0}")]
+    Netlink(#[from] bywash_netlink::Error),
+    /// The routing tables, or the thread that maintains them, cannot be created.
+    #[error("cannot create the routing tables: {0}")]
+    Tables(io::Error),
+    /// The kernel's routes are not followed, for this reason.
+    #[error("the kernel's routes are not followed: {0}")]
+    Routes(String),
     /// A worker's thread cannot be created.
     #[error("cannot start worker {worker}: {source}")]
     Worker {

@@ -12,21 +12,26 @@ use std::sync::Arc;
 /// frame to the kernel.
 pub struct Attached {
     program: Program,
-    _promiscuous: Promiscuous,
+    _promiscuous: Option<Promiscuous>,
 }
 
 impl Attached {
     /// Attaches the program to an interface, as port `id`, and opens a socket for each of its queues, which are
-    /// returned in their order. The program leaves all frames to the kernel until [`Attached::enable`].
+    /// returned in their order. The program leaves all frames to the kernel until [`Attached::enable`], and then none
+    /// if `whole`, or else those that a router's port leaves to it.
     pub fn open(
         datapath: &XdpDatapath,
         id: u16,
         link: &LinkInfo,
         umem: &Arc<Umem>,
+        whole: bool,
     ) -> Result<(Self, Vec<Box<dyn Port>>), Error> {
-        let mut program = Program::attach_to(datapath, id, link, XdpAttach::Auto)?;
+        let below = Below::of(link);
+        let partial = below.leaves_checksums();
+        // A native program on a veth takes segmentation offload from its peer, which the kernel's share would miss most.
+        let how = if !whole && below.driver() == "veth" { XdpAttach::Generic } else { XdpAttach::Auto };
+        let mut program = Program::attach_to(datapath, id, link, how, None)?;
         let config = SocketConfig { transmit: Transmit::Socket, ..SocketConfig::default() };
-        let partial = Below::of(link).leaves_checksums();
         let (mut ends, mut max_frame) = (vec![], 0);
         for queue in 0..link.queues {
             let end = AfXdpPort::open(umem, link, queue, &config)?;
@@ -36,9 +41,9 @@ impl Attached {
             max_frame = end.max_frame() as u32;
             ends.push(if partial { Box::new(Completing::new(end)) } else { Box::new(end) as Box<dyn Port> });
         }
-        program.set_config(XdpConfig { mac: link.mac, max_frame, raw: true, ..XdpConfig::default() })?;
+        program.set_config(XdpConfig { mac: link.mac, max_frame, raw: whole, ..XdpConfig::default() })?;
         let failed = |source| Error::Promiscuous { interface: link.name.clone(), source };
-        let promiscuous = Promiscuous::new(link.index).map_err(failed)?;
+        let promiscuous = whole.then(|| Promiscuous::new(link.index)).transpose().map_err(failed)?;
         Ok((Self { program, _promiscuous: promiscuous }, ends))
     }
 

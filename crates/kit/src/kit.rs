@@ -1,12 +1,15 @@
 //! Buffers, ports and workers of an application that does not run yet.
 
 use crate::interface::Attached;
+use crate::routes::{Routes, Source};
 use crate::slot::Slot;
 use crate::{Error, Running};
 use bywash_engine::{App, Idle, PortId, PortTable, Worker, WorkerConfig, cpus, deal};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
-use bywash_port::af_xdp::{LinkInfo, Umem, XdpDatapath};
+use bywash_port::af_xdp::{GiveBack, LinkInfo, Umem, XdpDatapath};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueueConfig};
+use bywash_router::control::TableSink;
+use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +28,8 @@ pub struct Kit {
     attached: Vec<Attached>,
     /// XDP program of all interfaces, once there is one.
     datapath: Option<XdpDatapath>,
+    /// The kernel's routes, if they are followed.
+    source: Option<Source>,
 }
 
 impl Kit {
@@ -42,8 +47,16 @@ impl Kit {
     /// pools.
     pub fn with_pools(pools: Arc<PoolSet>) -> Self {
         let umem = Umem::new(pools.arena());
-        let domain = Qsbr::new();
-        Self { pools, umem, domain, cpus: vec![None], ports: vec![], attached: vec![], datapath: None }
+        Self {
+            pools,
+            umem,
+            domain: Qsbr::new(),
+            cpus: vec![None],
+            ports: vec![],
+            attached: vec![],
+            datapath: None,
+            source: None,
+        }
     }
 
     /// Sets the number of workers, at least one. Each is pinned to a CPU of its own, as far as there are enough; the
@@ -68,14 +81,38 @@ impl Kit {
     /// # Errors
     /// [`Error::AfXdp`] and [`Error::Promiscuous`] with the kernel's reasons.
     pub fn interface(&mut self, name: &str) -> Result<PortId, Error> {
+        self.open(name, true)
+    }
+
+    /// Adds a port like [`Kit::interface`], whose frames the application shares with the kernel by the kernel's own
+    /// tables ([`Kit::routes`]), as a router's port does. The application receives IP packets that are to be forwarded:
+    /// those to the interface's MAC address that no route leads to the host itself, or out of an interface that is not
+    /// a port. All other frames are the kernel's: ARP, VLANs, multicast, packets with IP options, too long ones.
+    ///
+    /// Returns the port, and another one for frames that the application gives back to the kernel, which receives them
+    /// on the interface. For that, [`Kit::start_with`] must be called in the same network namespace.
+    ///
+    /// # Errors
+    /// [`Error::AfXdp`] and [`Error::Netlink`] with the kernel's reasons.
+    pub fn shared_interface(&mut self, name: &str) -> Result<(PortId, PortId), Error> {
+        self.routes()?;
+        let port = self.open(name, false)?;
+        let slot = &self.ports[usize::from(port.0)];
+        let index = slot.link.as_ref().map_or(0, |link| link.index);
+        let ends = slot.ends.iter().map(|_| Ok(Box::new(GiveBack::new(index)?) as Box<dyn Port>));
+        let ends = ends.collect::<Result<_, Error>>()?;
+        Ok((port, self.add(Slot::new(ends))))
+    }
+
+    fn open(&mut self, name: &str, whole: bool) -> Result<PortId, Error> {
         let link = LinkInfo::query(name)?;
         let datapath = match &mut self.datapath {
             Some(datapath) => datapath,
             none => none.insert(XdpDatapath::load()?),
         };
-        let (attached, ends) = Attached::open(datapath, self.ports.len() as u16, &link, &self.umem)?;
+        let (attached, ends) = Attached::open(datapath, self.ports.len() as u16, &link, &self.umem, whole)?;
         self.attached.push(attached);
-        Ok(self.add(ends, Some(link)))
+        Ok(self.add(Slot { link: Some(link), promiscuous: whole, ..Slot::new(ends) }))
     }
 
     /// Adds a port of any kind, with one queue.
@@ -90,11 +127,11 @@ impl Kit {
     /// If `ends` is empty.
     pub fn port_of_queues(&mut self, ends: Vec<Box<dyn Port>>) -> PortId {
         assert!(!ends.is_empty(), "a port has a queue");
-        self.add(ends, None)
+        self.add(Slot::new(ends))
     }
 
-    fn add(&mut self, ends: Vec<Box<dyn Port>>, link: Option<LinkInfo>) -> PortId {
-        self.ports.push(Slot { ends, from_kernel: None, link });
+    fn add(&mut self, slot: Slot) -> PortId {
+        self.ports.push(slot);
         PortId(self.ports.len() as u16 - 1)
     }
 
@@ -112,9 +149,10 @@ impl Kit {
     /// If there is no such port, or it has a twin.
     pub fn twin(&mut self, port: PortId, name: &str) -> Result<PortId, Error> {
         let slot = &mut self.ports[usize::from(port.0)];
-        assert!(slot.from_kernel.is_none(), "port {} has a twin", port.0);
+        assert!(slot.twin.is_none(), "port {} has a twin", port.0);
         let (mac, mtu) = slot.link.as_ref().map(|link| (link.mac, link.mtu)).unzip();
         let tap = TapPort::create(&TapConfig { name: name.into(), mac, mtu, up: true })?;
+        slot.twin = Some(LinkInfo::query(tap.name())?);
         let failed = |source| Error::Twin { name: name.into(), source };
         // After an error the port has no queue, but still its number.
         let queues = std::mem::replace(&mut slot.ends, vec![Box::new(NullPort::new())]);
@@ -125,7 +163,20 @@ impl Kit {
         }
         slot.from_kernel = Some(Box::new(twins[0].from_kernel().map_err(failed)?));
         slot.ends = twins.into_iter().map(|twin| Box::new(twin) as Box<dyn Port>).collect();
-        Ok(self.add(to_kernel, None))
+        Ok(self.add(Slot::new(to_kernel)))
+    }
+
+    /// Follows the routes of the kernel, in the calling thread's network namespace, while the application runs. Routes
+    /// lead to the ports added by then: to an interface's port, or to that of its twin.
+    ///
+    /// # Errors
+    /// [`Error::Netlink`] with the kernel's reasons.
+    pub fn routes(&mut self) -> Result<Routes, Error> {
+        let source = match &mut self.source {
+            Some(source) => source,
+            none => none.insert(Source::start()?),
+        };
+        Ok(source.routes.clone())
     }
 
     /// Returns the pools of the buffers.
@@ -153,11 +204,20 @@ impl Kit {
     /// arrive.
     ///
     /// # Errors
-    /// [`Error::Worker`] and [`Error::App`] if a worker does not start, and [`Error::AfXdp`] if an XDP program cannot be
-    /// enabled.
+    /// [`Error::Worker`] and [`Error::App`] if a worker does not start, [`Error::Tables`] and [`Error::Routes`] if the
+    /// kernel's routes cannot be read, and [`Error::AfXdp`] if an XDP program cannot be enabled.
     pub fn start_with<A: App + 'static>(self, mut app: impl FnMut(usize) -> A) -> Result<Running, Error> {
-        let Self { pools, umem, domain, cpus, ports, mut attached, datapath: _ } = self;
+        let Self { pools, umem, domain, cpus, ports, mut attached, datapath, source } = self;
         let count = cpus.len();
+        let follower = source.map(|source| {
+            let specs = ports.iter().enumerate().map(|(id, slot)| slot.spec(id)).collect();
+            // A program that the kernel does not allow to forward looks up the kernel's tables instead.
+            let program = datapath.filter(|program| program.refused().is_none());
+            let sink = program.map(|program| XdpTableSink { program, targets: Targets::default() });
+            source.read(&domain, specs, sink.map(|sink| Box::new(sink) as Box<dyn TableSink>))
+        });
+        let follower = follower.transpose()?;
+        let counters = ports.iter().map(|slot| slot.ends.iter().map(|end| end.counters()).collect()).collect();
         let mut tables: Vec<_> = (0..count).map(|_| (PortTable::new(), vec![])).collect();
         for (id, slot) in ports.into_iter().enumerate() {
             let ends = slot.ends.into_iter().enumerate().map(|(queue, end)| (queue % count, end)).collect();
@@ -180,6 +240,7 @@ impl Kit {
             return Err(Error::App { worker: late.id(), why: "no report in time".into() });
         }
         attached.iter_mut().try_for_each(Attached::enable)?;
-        Ok(Running { workers, attached, pools, umem })
+        let following = follower.map(|follower| follower.spawn(counters)).transpose()?;
+        Ok(Running { attached, workers, following, pools, umem })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::interface::Attached;
+use crate::routes::Following;
 use bywash_engine::{WorkerCounters, WorkerExit, WorkerHandle};
 use bywash_frame::{Buffers, PoolSet};
 use bywash_port::af_xdp::Umem;
@@ -16,6 +17,7 @@ pub struct Running {
     // Declared first: while workers end, frames go to the kernel.
     pub(crate) attached: Vec<Attached>,
     pub(crate) workers: Vec<WorkerHandle>,
+    pub(crate) following: Option<Following>,
     pub(crate) pools: Arc<PoolSet>,
     pub(crate) umem: Arc<Umem>,
 }
@@ -26,17 +28,19 @@ impl Running {
         self.workers.iter().map(WorkerHandle::counters)
     }
 
-    /// Returns whether the application has ended by itself on a worker, which only a panic causes.
+    /// Returns whether the application has ended by itself on a worker, which only a panic causes, or the kernel's
+    /// routes are no longer followed. [`Running::stop`] returns the reason.
     pub fn failed(&self) -> bool {
-        self.workers.iter().any(WorkerHandle::finished)
+        self.workers.iter().any(WorkerHandle::finished) || self.following.as_ref().is_some_and(Following::finished)
     }
 
     /// Ends the application and checks that every buffer is back in its pool.
     ///
     /// # Errors
-    /// [`Error::App`] if the application panicked; [`Error::Lost`] if buffers are missing or misplaced.
+    /// [`Error::App`] if the application panicked; [`Error::Routes`] if the kernel's routes were no longer followed;
+    /// [`Error::Lost`] if buffers are missing or misplaced.
     pub fn stop(self) -> Result<(), Error> {
-        let Self { attached, workers, pools, umem } = self;
+        let Self { attached, workers, following, pools, umem } = self;
         // Detach the XDP programs first: frames go to the kernel from then on.
         drop(attached);
         let exits: Vec<WorkerExit> = workers.iter().map(WorkerHandle::stop).collect();
@@ -45,6 +49,7 @@ impl Running {
                 return Err(Error::App { worker, why });
             }
         }
+        following.map_or(Ok(()), Following::stop)?;
         umem.settle(&mut Buffers::attach(&pools, 0), LET_GO);
         match pools.verify() {
             (missing, wrong) if missing.is_empty() && wrong.is_empty() => Ok(()),

@@ -1,7 +1,9 @@
 //! Ports that no worker has yet.
 
+use bywash_engine::PortId;
 use bywash_port::Port;
 use bywash_port::af_xdp::LinkInfo;
+use bywash_router::control::PortSpec;
 
 /// Port that no worker has yet.
 pub struct Slot {
@@ -11,4 +13,25 @@ pub struct Slot {
     pub from_kernel: Option<Box<dyn Port>>,
     /// Interface of the port; `None` if it has none.
     pub link: Option<LinkInfo>,
+    /// Whether it also receives frames addressed to other hosts.
+    pub promiscuous: bool,
+    /// Twin of the port; `None` if it has none.
+    pub twin: Option<LinkInfo>,
+}
+
+impl Slot {
+    /// Returns a port without an interface.
+    pub fn new(ends: Vec<Box<dyn Port>>) -> Self {
+        Self { ends, from_kernel: None, link: None, promiscuous: false, twin: None }
+    }
+
+    /// Returns the port as the control side of the routing tables follows it: by the interface that the kernel routes to.
+    pub fn spec(&self, id: usize) -> PortSpec {
+        let (index, name) = match self.twin.as_ref().or(self.link.as_ref()) {
+            Some(link) => (link.index, link.name.clone()),
+            None => (0, String::new()),
+        };
+        // The ports complete checksums themselves.
+        PortSpec { id: PortId(id as u16), index, name, partial_checksums: false, promiscuous: self.promiscuous }
+    }
 }

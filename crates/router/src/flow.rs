@@ -52,7 +52,7 @@ fn l3_hash6(ip: &[u8]) -> u32 {
     }
 }
 
-fn address6(bytes: &[u8]) -> u128 {
+pub(crate) fn address6(bytes: &[u8]) -> u128 {
     bytes.first_chunk().map_or(0, |address| u128::from_be_bytes(*address))
 }
 

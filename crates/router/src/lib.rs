@@ -3,7 +3,7 @@
 //! A burst passes three stages. *input* checks every packet and collects destinations ([`stages`]); *lookup* looks all
 //! of them up in the FIB at once; *forward* rewrites and queues. Packets that no stage can finish go to the slow path
 //! ([`slow`]), which drops them with a reason, answers them with an ICMP error, fragments them, holds them until their
-//! neighbour is resolved, or punts them to the kernel.
+//! neighbour is resolved, or punts them to the kernel. An XDP program uses the same tables ([`xdp`]).
 
 #![forbid(unsafe_code)]
 
@@ -16,5 +16,6 @@ mod stages;
 pub mod tables;
 mod valid;
 mod waiting;
+pub mod xdp;
 
 pub use stages::{Request, Router, RouterConfig};

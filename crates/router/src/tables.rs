@@ -5,9 +5,13 @@
 //! that did.** So the control side publishes tables that contain a new id before it inserts routes to it; it removes
 //! routes first, waits for a grace period, and only then reuses the id.
 
+use crate::flow::address6;
+use crate::stages::{self, be32};
 use bywash_engine::PortId;
 pub use bywash_fib::model::{HashPolicy, SourceCheck};
 use bywash_fib::{Fib4, Fib6};
+use bywash_wire::ethernet::HEADER_LEN;
+use bywash_wire::{ipv4, ipv6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -177,6 +181,23 @@ pub struct Tables {
     pub hash4: HashPolicy,
     /// Hash policy by which IPv6 packets choose a group member.
     pub hash6: HashPolicy,
+}
+
+impl Tables {
+    /// Returns the next hop of a frame with a valid IP packet: the destination's, and of a group the member that the
+    /// packet's flow hash selects. `NoRoute` for any other frame.
+    ///
+    /// [`Fib4::lookup_batch`](bywash_fib::Fib::lookup_batch) is faster for many packets.
+    #[inline]
+    pub fn next_hop(&self, frame: &[u8]) -> &Entry {
+        let ip = frame.get(HEADER_LEN..).unwrap_or_default();
+        let id = match ip.first().map(|first| first >> 4) {
+            Some(4) if ip.len() >= ipv4::HEADER_LEN => self.fib4.lookup(be32(&ip[16..])),
+            Some(6) if ip.len() >= ipv6::HEADER_LEN => self.fib6.lookup(address6(&ip[24..])),
+            _ => return &self.entries[0],
+        };
+        stages::entry(self, stages::resolve(self, id, frame))
+    }
 }
 
 #[cfg(test)]

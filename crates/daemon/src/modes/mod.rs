@@ -12,7 +12,6 @@ pub use router::placed;
 
 use crate::ports::Opened;
 use crate::shared::Shared;
-use crate::table_sink::XdpTableSink;
 use crate::view::View;
 use bywash_config::{Config, KernelConfig, Mode, PortConfig};
 use bywash_engine::{App, PortId};
@@ -20,6 +19,7 @@ use bywash_fib::model::{Change, Mac};
 use bywash_frame::{Pool, PoolSet};
 use bywash_netlink::Mirror;
 use bywash_router::control::{Applied, PortSpec};
+use bywash_router::xdp::XdpTableSink;
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex};
 

@@ -3,7 +3,6 @@
 use super::opened::{End, Opened};
 use super::xdp::Xdp;
 use super::{forwarding, interface, queues};
-use crate::table_sink::XdpTableSink;
 use anyhow::Context as _;
 use bywash_config::{Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port as _;
@@ -11,6 +10,7 @@ use bywash_port::af_xdp::{
     AfXdpPort, Attachment, Below, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig,
     TAKES_TAGS_OFF, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
 };
+use bywash_router::xdp::XdpTableSink;
 use std::sync::Arc;
 
 /// Attaches the program to an interface, or follows the one attached by `from`, and sets up everything else but the

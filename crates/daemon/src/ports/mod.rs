@@ -9,7 +9,6 @@ pub use dpdk::Dpdk;
 pub use opened::Opened;
 pub use xdp::Xdp;
 
-use crate::table_sink::XdpTableSink;
 use crate::takeover::{self, Predecessor};
 use anyhow::{Context as _, bail};
 use bywash_config::{PcapConfig, PortConfig, PortKind, Queues, user_id};
@@ -17,6 +16,7 @@ use bywash_port::af_xdp::{Attachment, Below, Injector, Journal, LinkInfo, Umem, 
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, npe};
+use bywash_router::xdp::XdpTableSink;
 use opened::{Device, End};
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! XDP programs in front of ports: their levels, and the conditions under which they hand over frames.
 
 use crate::relations::Relations;
-use crate::table_sink::{Target, Targets};
 use bywash_config::Level;
 use bywash_port::af_xdp::{Program, Promiscuous, XdpConfig, max_frame, takes_frames};
+use bywash_router::xdp::{Target, Targets};
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

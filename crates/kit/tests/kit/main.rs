@@ -2,5 +2,6 @@
 
 mod checksums;
 mod lab;
+mod routes;
 mod twin;
 mod workers;

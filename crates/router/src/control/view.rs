@@ -272,6 +272,14 @@ impl Control {
         self.links.views()
     }
 
+    /// Returns the stale neighbours, with the interface's kernel index, on the ports of which `has_sent` says that they
+    /// have sent. They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour
+    /// has moved.
+    pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
+        let stale = self.neighbours().filter(|neighbour| neighbour.state == NeighbourState::Stale);
+        stale.filter(move |neighbour| neighbour.port.is_some_and(&has_sent)).map(|n| (n.index, n.addr))
+    }
+
     /// Returns the known kernel state as the changes that lead to it from nothing.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.known();

@@ -11,7 +11,7 @@ use crate::view::Refused;
 use bywash_config::{KernelConfig, PortConfig};
 use bywash_engine::{App, PORTS, PortId};
 use bywash_exceptions::PortLink;
-use bywash_fib::model::{Change, NeighbourState};
+use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
 use bywash_router::control::{self, Applied, Control, PortSpec, PortView};
@@ -192,8 +192,7 @@ impl Routing {
         asked
     }
 
-    /// Makes the kernel probe stale neighbours on ports that have sent since the last call. The kernel sees none of
-    /// that traffic, and would never notice that a neighbour has moved.
+    /// Makes the kernel probe stale neighbours on ports that have sent since the last call.
     fn confirm(&mut self, shared: &Shared, mirror: &Mirror) {
         if self.confirmed.elapsed() < CONFIRM {
             return;
@@ -205,11 +204,8 @@ impl Routing {
             sent[*at] = by_program + slot.counters.iter().map(|c| c.tx_packets.get()).sum::<u64>();
         }
         let control = self.control.lock().expect("control");
-        let moved = |p: PortId| sent[usize::from(p.0)] != self.sent[usize::from(p.0)];
-        for n in control.neighbours().filter(|n| n.state == NeighbourState::Stale) {
-            if n.port.is_some_and(moved) {
-                mirror.probe(n.index, n.addr);
-            }
+        for (index, addr) in control.stale(|p| sent[usize::from(p.0)] != self.sent[usize::from(p.0)]) {
+            mirror.probe(index, addr);
         }
         drop(control);
         self.sent = sent;

@@ -1,9 +1,9 @@
 //! The XDP program as a consumer of the router's tables: it forwards with the same tables as the workers.
 
+use crate::control;
+use crate::tables::{Entry, Kind, Tables};
 use bywash_fib::Shared;
 use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
-use bywash_router::control;
-use bywash_router::tables::{Entry, Kind, Tables};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
