@@ -25,7 +25,7 @@ trim() {
 # Copies directories, following links.
 copy() { tar -ch --no-same-owner --exclude=tests --exclude=benches --exclude=examples "$@"; }
 
-copy -C "$root" Cargo.toml Cargo.lock LICENSE crates/{engine,frame,kit,port,sync,wire} lab/{Cargo.toml,src} |
+copy -C "$root" Cargo.toml Cargo.lock LICENSE crates/{api,api-server,engine,fib,frame,kit,netlink,port,router,sync,wire} lab/{Cargo.toml,src} |
     tar -xC "$out"
 sed -i 's|^members = .*|members = ["crates/*", "lab"]|; /^exclude = /d; /^default-members = /d' "$out/Cargo.toml"
 trim 'dev-dependencies|[[]bench[]]|[[]profile|cfg[(]loom[)]' "$out"/Cargo.toml "$out"/crates/*/Cargo.toml "$out/lab/Cargo.toml"
@@ -40,8 +40,10 @@ mkdir "$out/vendor"
     set -- "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/"$crate"
     [ -d "$1" ] || { echo "no source of $crate: build Bywash first" >&2 && exit 1; }
     copy -C "$(dirname "$1")" "$crate" | tar -xC "$out/vendor"
-    # Cargo would look for the crates of all systems.
-    trim 'cfg[(]windows[)]' "$out/vendor/$crate/Cargo.toml"
+    # Cargo would look for the crates of all systems, and for their features.
+    trim 'cfg[(](windows[)]|target_os ?= ?"(wasi|hermit)")' \
+        "$out/vendor/$crate/Cargo.toml"
+    sed -i 's#"\(dep:windows-[^"]*\|windows-[^"/]*/[^"]*\)",\?##' "$out/vendor/$crate/Cargo.toml"
     checksum=$(awk -v name="name = \"$name\"" -v version="version = \"$version\"" \
         '$0 == "[[package]]" { n = v = 0 } $0 == name { n = 1 } $0 == version { v = 1 }
          n && v && /^checksum/ { print $3 }' "$root/Cargo.lock")

@@ -14,7 +14,8 @@ pub struct Port {
     pub id: u64,
     /// Name of its interface; null if it has none.
     pub interface: Option<String>,
-    /// Kind of port: `af_xdp`, `dpdk`, `memif`, `npe`, `tap`, `pcap` or `null`.
+    /// Kind of port: `af_xdp`, `dpdk`, `memif`, `npe`, `tap`, `pcap` or `null`; of an application on the development kit
+    /// also `twin`, `kernel` (packets given back to the kernel) or `custom`.
     pub kind: String,
     /// State: `up`, `down`, or `ended` for a source that has delivered everything.
     pub state: String,

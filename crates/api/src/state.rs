@@ -28,7 +28,7 @@ pub struct Sandbox {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Config {
-    /// Mode: `router`, `switch` or `cmts`.
+    /// Mode: `router`, `switch` or `cmts`; `application` for one on the development kit.
     pub mode: String,
     /// Sandbox: `on` or `off`.
     pub sandbox: String,

@@ -136,6 +136,9 @@ impl Topic {
         Topic::Config,
     ];
 
+    /// Topics of an application on the development kit.
+    pub const OF_APPLICATIONS: [Topic; 4] = [Topic::Ports, Topic::Workers, Topic::Pools, Topic::Drops];
+
     /// Returns the HTTP method of a query for the topic.
     pub fn method(self) -> &'static str {
         if self == Self::Audit { "POST" } else { "GET" }

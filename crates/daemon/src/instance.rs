@@ -4,26 +4,22 @@ use crate::api::{Capturing, Instance};
 use crate::modes;
 use crate::shared::Shared;
 use crate::slots::{self, PortSlot};
-use crate::workers::ANSWER;
 use bywash_api::{
-    Answer, Arena, Audit, Blocks, CaptureRequest, CpesChanged, CpuFrames, DropCount, Drops, EventCount, FlowsChanged,
-    Health, KeysChanged, LevelFrames, Placement, Poll, Pool, Pools, Port, PortCounters, PortTxQueue, Queue, Stage,
-    Topic, Traced, TxQueue, Worker, WorkerTxQueue, XdpCount,
+    Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, FlowsChanged, Health, KeysChanged, LevelFrames,
+    Placement, Poll, Pools, Port, PortTxQueue, Topic, Traced, Worker, WorkerTxQueue,
 };
-use bywash_config::{Idle, Level, Mode, PortKind};
-use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, PortId, PortReport};
+use bywash_api_server::answers;
+use bywash_config::{Level, Mode, PortKind};
+use bywash_engine::{PortId, PortReport};
 use bywash_fib::model::Prefix;
 use bywash_flow::script::Verb;
-use bywash_frame::BATCH;
-use bywash_port::{PortState, TxQueueStats, WaitCounts};
-use bywash_sync::Counter;
-use std::collections::BTreeMap;
+use bywash_port::PortState;
 use std::sync::Arc;
 
 /// The running instance, as the API sees it.
 pub struct Running(pub Arc<Shared>);
 
-impl Instance for Running {
+impl bywash_api_server::Instance for Running {
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         Ok(match topic {
             Topic::Ports => self.ports().into(),
@@ -44,7 +40,9 @@ impl Instance for Running {
             _ => return self.0.view.show(topic, filter),
         })
     }
+}
 
+impl Instance for Running {
     fn reload(&self, dry_run: bool) -> Result<Vec<String>, String> {
         self.0.reload(dry_run)
     }
@@ -158,15 +156,8 @@ impl Running {
     /// Returns the ends of every worker with the worker's number, and the number of buffers held by workers and
     /// sockets.
     fn reports(&self) -> (Vec<(usize, PortReport)>, usize) {
-        let mut held = self.0.umem.held();
-        let mut ends = vec![];
-        for worker in &self.0.workers {
-            if let Some(report) = worker.handle.report(ANSWER) {
-                held += report.held;
-                ends.extend(report.ports.into_iter().map(|p| (worker.handle.id(), p)));
-            }
-        }
-        (ends, held)
+        let (ends, held) = answers::reports(self.0.workers.iter().map(|worker| &worker.handle));
+        (ends, held + self.0.umem.held())
     }
 
     fn ports(&self) -> Vec<Port> {
@@ -176,21 +167,9 @@ impl Running {
         let ports = slots.iter().filter_map(|(at, slot)| views.get(*at).map(|view| (view, slot)));
         let ports = ports.map(|(view, slot)| {
             let (id, config, program) = (view.id, &slot.config, slot.xdp.as_ref());
-            let mut sum = PortCounters::default();
-            for c in &slot.counters {
-                add!(c.as_ref(), bywash_port::PortCounters => sum; rx_packets, rx_bytes, tx_packets, tx_bytes,
-                    rx_no_buffer, rx_ring_full, invalid, tx_full, tx_refused, rx_wakeups, tx_wakeups, polls, busy_polls,
-                    tx_reordered);
-            }
-            if let Some(Ok(c)) = program.map(|x| x.program.counters()) {
-                // Count the port's frames whichever level they were handled at.
-                sum.rx_packets += c.get("to_port") + c.get("drop_port_gone") + c.get("drop_cpu_busy");
-                sum.rx_bytes += c.rx_bytes;
-                sum.tx_packets += c.tx_frames;
-                sum.tx_bytes += c.tx_bytes;
-            }
+            let verdicts = program.and_then(|xdp| xdp.program.counters().ok());
             let end_state = ends.iter().find(|(_, e)| e.id == id && e.state != PortState::Up).map(|(_, e)| &e.state);
-            let (mut up, mut reason) = end_state.map_or(("up", None), state);
+            let (mut up, mut reason) = end_state.map_or(("up", None), answers::state);
             let has_interface = config.interface.is_some();
             if has_interface && up == "up" && !view.running {
                 (up, reason) = ("down", Some("the link is down".into()));
@@ -207,13 +186,13 @@ impl Running {
                 addresses: view.addresses.iter().map(Prefix::to_string).collect(),
                 mode: program.map(|x| x.program.mode().into()),
                 level: program.map_or("user", |x| x.level().name()).into(),
-                queues: ends.iter().filter(|(_, end)| end.id == id).map(queue).collect(),
+                queues: ends.iter().filter(|(_, end)| end.id == id).map(answers::queue).collect(),
                 tx_queue: PortTxQueue {
                     burst: config.tx_burst as u64,
                     deadline_us: config.tx_deadline_us.into(),
-                    stats: tx_queue(&slot.tx),
+                    stats: answers::tx_queue(&slot.tx),
                 },
-                counters: sum,
+                counters: answers::port_counters(&slot.counters, verdicts.as_ref()),
                 switch: self.0.view.switch_port(id),
             }
         });
@@ -224,96 +203,30 @@ impl Running {
         let idle = self.0.config().workers.idle;
         let ports = self.0.ports();
         let workers = self.0.workers.iter().map(|w| {
-            let c = w.handle.counters();
-            let (cycles, busy) = (c.cycles.get(), c.busy_cycles.get());
-            let rx_bursts: Vec<u64> = c.rx_bursts.iter().map(|b| b.get()).collect();
-            let packets: u64 = rx_bursts.iter().zip(0..).map(|(bursts, size)| size * bursts).sum();
-            let stages = c.stages.iter().map(|s| {
-                let (cycles, packets) = (s.cycles.get(), s.packets.get());
-                let cycles_per_packet = cycles as f64 / packets.max(1) as f64;
-                let counted = s.counted.each_ref().map(Counter::get);
-                let counted = (counted[0] > 0).then_some(counted);
-                Stage { name: s.name.into(), cycles, packets, bursts: s.bursts.get(), cycles_per_packet, counted }
-            });
             let id = w.handle.id();
             let tx = ports.values().filter_map(|slot| {
-                let stats = tx_queue(slot.tx.get(id..=id)?);
+                let stats = answers::tx_queue(slot.tx.get(id..=id)?);
                 Some(WorkerTxQueue { port: slot.config.name.clone(), stats })
             });
             let polls = ports.values().flat_map(|slot| {
                 let port = slot.config.name.as_str();
                 slot.polled_by(id).map(move |queue| Poll { port: port.into(), queue: queue.into() })
             });
-            Worker {
-                id: id as u64,
-                cpu: w.cpu().map(|cpu| cpu as u64),
-                idle: match idle {
-                    Idle::Sleep => "sleep".into(),
-                    Idle::Spin => "spin".into(),
-                },
-                polls: polls.collect(),
-                turns: c.turns.get(),
-                idle_turns: c.idle_turns.get(),
-                sleeps: c.sleeps.get(),
-                thread: c.thread.get(),
-                cycles,
-                busy_cycles: busy,
-                busy_percent: 100.0 * busy as f64 / cycles.max(1) as f64,
-                rx_burst_mean: packets as f64 / rx_bursts.iter().sum::<u64>().max(1) as f64,
-                rx_bursts,
-                stages: stages.collect(),
-                tx_queues: tx.collect(),
-            }
+            answers::worker(&w.handle, (w.cpu(), idle), polls.collect(), tx.collect())
         });
         workers.collect()
     }
 
     fn pools(&self) -> Pools {
-        let arena = self.0.pools.arena();
+        let pool = |pool: &Arc<bywash_frame::Pool>| {
+            let sharers = self.0.sharers(pool);
+            let chosen = sharers.first().and_then(|worker| self.0.workers[*worker].choice()).map(|choice| choice.why);
+            answers::pool(pool, &sharers, chosen)
+        };
         Pools {
-            arena: Arena {
-                cells: arena.cells() as u64,
-                spare: self.0.pools.spare() as u64,
-                cell: arena.cell_size() as u64,
-                bytes: arena.mapped() as u64,
-                pages: arena.pages().to_string(),
-                note: arena.pages_note().into(),
-            },
-            pools: self.0.pools.pools().iter().map(|pool| self.pool(pool)).collect(),
+            arena: answers::arena(&self.0.pools),
+            pools: self.0.pools.pools().iter().map(pool).collect(),
             audit: self.audit(),
-        }
-    }
-
-    fn pool(&self, pool: &Arc<bywash_frame::Pool>) -> Pool {
-        let (stats, config, sharers) = (pool.stats(), pool.config(), self.0.sharers(pool));
-        let blocks = stats.blocks.map(|blocks| Blocks {
-            size: blocks.size as u64,
-            free: blocks.free as u64,
-            open: blocks.open as u64,
-            draining: blocks.draining as u64,
-        });
-        Pool {
-            name: stats.name,
-            kind: stats.kind.to_string(),
-            cache: stats.cache as u64,
-            frames: stats.frames as u64,
-            free: stats.free as u64,
-            cached: stats.cached as u64,
-            parked: stats.parked as u64,
-            in_use: stats.in_use as u64,
-            normal: stats.normal as u64,
-            peak: stats.peak as u64,
-            high_water: stats.high_water as u64,
-            allocated: stats.allocated,
-            freed: stats.freed,
-            exhausted: stats.exhausted,
-            surplus: stats.surplus,
-            draining: stats.draining,
-            chosen: sharers.first().and_then(|worker| self.0.workers[*worker].choice()).map(|choice| choice.why),
-            workers: sharers.into_iter().map(|worker| worker as u64).collect(),
-            cpu: config.cpu.map(|cpu| cpu as u64),
-            memory: pool.place().map(|place| place.to_string()),
-            blocks,
         }
     }
 
@@ -321,9 +234,7 @@ impl Running {
     /// buffers that moved during the count.
     fn audit(&self) -> Audit {
         let (_, held) = self.reports();
-        let bywash_frame::Audit { cells, free, cached, parked, held, missing } = self.0.pools.audit(held);
-        let [cells, free, cached, parked, held] = [cells, free, cached, parked, held].map(|cells| cells as u64);
-        Audit { cells, free, cached, parked, held, missing }
+        answers::audit(&self.0.pools, held)
     }
 
     fn drops(&self) -> Drops {
@@ -331,105 +242,21 @@ impl Running {
         let ports = self.0.ports();
         for (at, slot) in ports.iter() {
             let (id, port) = (PortId(*at as u16), slot.config.name.as_str());
-            let counters = || self.0.workers.iter().map(|w| w.handle.counters().port(id));
+            let counted: Vec<_> = self.0.workers.iter().map(|w| w.handle.counters().port(id)).collect();
             // Workers count a packet as punted, or as answered by the kernel, when they hand it over; the kernel may
             // still refuse it.
             let refused = self.0.view.refused(id);
-            let (packets, copies) = refused.map_or((0, 0), |r| (r.packets.get(), r.copies.get()));
-            for reason in DROP_REASONS {
-                let later = if *reason == DropReason::PuntFailed { packets } else { 0 };
-                let n = later + counters().map(|c| c.drops(*reason)).sum::<u64>();
-                if n > 0 {
-                    all.drops.push(DropCount { port: port.into(), reason: reason.name().into(), packets: n });
-                }
-            }
-            for event in EVENTS {
-                let (more, less) = match event {
-                    Event::Punted => (0, packets),
-                    Event::IcmpByKernel => (0, copies),
-                    Event::IcmpWithheld => (copies, 0),
-                    _ => (0, 0),
-                };
-                let n = (more + counters().map(|c| c.events(*event)).sum::<u64>()).saturating_sub(less);
-                if n > 0 {
-                    all.events.push(EventCount { port: port.into(), event: event.name().into(), count: n });
-                }
-            }
+            let refused = refused.map_or((0, 0), |r| (r.packets.get(), r.copies.get()));
+            answers::add_drops(&mut all, port, &counted, refused);
         }
-        // Packets that the kernel or the driver lost before or after the workers had them are drops, too.
-        for (slot, c) in ports.values().flat_map(|slot| slot.counters.iter().map(move |c| (slot, c))) {
-            for (reason, n) in [
-                ("rx-no-buffer", c.rx_no_buffer.get()),
-                ("rx-ring-full", c.rx_ring_full.get()),
-                ("invalid-descriptor", c.invalid.get()),
-                ("tx-refused", c.tx_refused.get()),
-            ] {
-                if n > 0 {
-                    let port = slot.config.name.clone();
-                    all.drops.push(DropCount { port, reason: reason.into(), packets: n });
-                }
-            }
+        for slot in ports.values() {
+            answers::add_losses(&mut all, &slot.config.name, &slot.counters);
         }
         for slot in ports.values() {
             if let Some(Ok(counters)) = slot.xdp.as_ref().map(|x| x.program.counters()) {
-                let counted = counters.iter().filter(|(_, n)| *n > 0);
-                let row = |(verdict, packets): (&str, u64)| XdpCount {
-                    port: slot.config.name.clone(),
-                    verdict: verdict.into(),
-                    packets,
-                };
-                all.xdp.extend(counted.map(row));
+                answers::add_verdicts(&mut all, &slot.config.name, &counters);
             }
         }
         all
-    }
-}
-
-/// Returns an end of a port, polled by a worker.
-fn queue((worker, end): &(usize, PortReport)) -> Queue {
-    let mut texts: BTreeMap<String, String> =
-        end.details.iter().map(|(key, text)| ((*key).to_owned(), text.clone())).collect();
-    Queue {
-        worker: *worker as u64,
-        held: end.held as u64,
-        state: state(&end.state).0.into(),
-        queue: texts.remove("queue"),
-        mode: texts.remove("mode"),
-        mode_note: texts.remove("mode_note"),
-        transmit_note: texts.remove("transmit_note"),
-        peer: texts.remove("peer"),
-        reconnects: texts.remove("reconnects"),
-        refused: texts.remove("refused"),
-        others: texts,
-    }
-}
-
-/// Returns the statistics of TX queues, added up.
-fn tx_queue(queues: &[Arc<TxQueueStats>]) -> TxQueue {
-    let (mut calls, mut frames, mut waits) = (0, 0, WaitCounts::default());
-    let mut bursts = [0; BATCH + 1];
-    for queue in queues {
-        let (c, f) = queue.sends();
-        (calls, frames) = (calls + c, frames + f);
-        waits.add(&queue.waits.counts());
-        bursts.iter_mut().zip(&queue.bursts).for_each(|(all, n)| *all += n.get());
-    }
-    TxQueue {
-        sends: calls,
-        packets: frames,
-        burst_mean: frames as f64 / calls.max(1) as f64,
-        bursts: bursts.to_vec(),
-        wait_us_p50: waits.quantile_us(0.5),
-        wait_us_p99: waits.quantile_us(0.99),
-        wait_us_max: waits.quantile_us(1.0),
-        waits_us: waits.buckets(),
-    }
-}
-
-fn state(state: &PortState) -> (&'static str, Option<String>) {
-    match state {
-        PortState::Up => ("up", None),
-        PortState::Down(reason) => ("down", Some(reason.clone())),
-        PortState::Ended => ("ended", None),
     }
 }

@@ -40,8 +40,8 @@ mod view;
 mod watch;
 mod workers;
 
-use crate::api::Listener;
 use crate::notify::Notifier;
+use bywash_api_server::Listener;
 use bywash_config::Config;
 use bywash_port::af_xdp::Journal;
 use control::End;
@@ -94,7 +94,7 @@ fn forward(
     (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
     mut predecessor: Option<&mut Predecessor>,
 ) -> anyhow::Result<End> {
-    let at = config.api.clone();
+    let at = crate::api::addresses(&config.api)?;
     // Create the API sockets first: they are how a second instance detects this one, and creating them takes privileges
     // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
     let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };

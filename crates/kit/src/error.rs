@@ -44,6 +44,9 @@ pub enum Error {
     /// The kernel's routes are not followed, for this reason.
     #[error("the kernel's routes are not followed: {0}")]
     Routes(String),
+    /// The API cannot be served, for this reason.
+    #[error("cannot serve the API: {0}")]
+    Api(String),
     /// A worker's thread cannot be created.
     #[error("cannot start worker {worker}: {source}")]
     Worker {

@@ -47,6 +47,11 @@ impl Attached {
         Ok((Self { program, _promiscuous: promiscuous }, ends))
     }
 
+    /// Returns the program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
     /// Begins to hand over frames to the sockets.
     pub fn enable(&mut self) -> Result<(), Error> {
         Ok(self.program.set_config(XdpConfig { enabled: true, ..self.program.config() })?)

@@ -1,17 +1,18 @@
 //! Buffers, ports and workers of an application that does not run yet.
 
 use crate::interface::Attached;
-use crate::routes::{Routes, Source};
+use crate::routes::{Follower, Routes, Source};
+use crate::shown::{IDLE, Shown, ShownPort};
 use crate::slot::Slot;
 use crate::{Error, Running};
-use bywash_engine::{App, Idle, PortId, PortTable, Worker, WorkerConfig, cpus, deal};
+use bywash_engine::{App, PortId, PortTable, Worker, WorkerConfig, cpus, deal};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::{GiveBack, LinkInfo, Umem, XdpDatapath};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueueConfig};
 use bywash_router::control::TableSink;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time limit for a worker to start.
@@ -87,7 +88,8 @@ impl Kit {
     /// Adds a port like [`Kit::interface`], whose frames the application shares with the kernel by the kernel's own
     /// tables ([`Kit::routes`]), as a router's port does. The application receives IP packets that are to be forwarded:
     /// those to the interface's MAC address that no route leads to the host itself, or out of an interface that is not
-    /// a port. All other frames are the kernel's: ARP, VLANs, multicast, packets with IP options, too long ones.
+    /// a port. All other frames are the kernel's: ARP, VLANs, multicast, packets with IP options, too long ones. Its MAC
+    /// address and MTU must not change meanwhile.
     ///
     /// Returns the port, and another one for frames that the application gives back to the kernel, which receives them
     /// on the interface. For that, [`Kit::start_with`] must be called in the same network namespace.
@@ -101,7 +103,7 @@ impl Kit {
         let index = slot.link.as_ref().map_or(0, |link| link.index);
         let ends = slot.ends.iter().map(|_| Ok(Box::new(GiveBack::new(index)?) as Box<dyn Port>));
         let ends = ends.collect::<Result<_, Error>>()?;
-        Ok((port, self.add(Slot::new(ends))))
+        Ok((port, self.add(Slot::new(format!("{name}.kernel"), "kernel", ends))))
     }
 
     fn open(&mut self, name: &str, whole: bool) -> Result<PortId, Error> {
@@ -112,7 +114,9 @@ impl Kit {
         };
         let (attached, ends) = Attached::open(datapath, self.ports.len() as u16, &link, &self.umem, whole)?;
         self.attached.push(attached);
-        Ok(self.add(Slot { link: Some(link), promiscuous: whole, ..Slot::new(ends) }))
+        let attached = Some(self.attached.len() - 1);
+        let slot = Slot::new(name.into(), "af_xdp", ends);
+        Ok(self.add(Slot { link: Some(link), promiscuous: whole, attached, ..slot }))
     }
 
     /// Adds a port of any kind, with one queue.
@@ -127,7 +131,7 @@ impl Kit {
     /// If `ends` is empty.
     pub fn port_of_queues(&mut self, ends: Vec<Box<dyn Port>>) -> PortId {
         assert!(!ends.is_empty(), "a port has a queue");
-        self.add(Slot::new(ends))
+        self.add(Slot::new(format!("port{}", self.ports.len()), "custom", ends))
     }
 
     fn add(&mut self, slot: Slot) -> PortId {
@@ -163,11 +167,11 @@ impl Kit {
         }
         slot.from_kernel = Some(Box::new(twins[0].from_kernel().map_err(failed)?));
         slot.ends = twins.into_iter().map(|twin| Box::new(twin) as Box<dyn Port>).collect();
-        Ok(self.add(Slot::new(to_kernel)))
+        Ok(self.add(Slot::new(name.into(), "twin", to_kernel)))
     }
 
-    /// Follows the routes of the kernel, in the calling thread's network namespace, while the application runs. Routes
-    /// lead to the ports added by then: to an interface's port, or to that of its twin.
+    /// Follows the routes of the kernel, in the calling thread's network namespace, while the application runs. They
+    /// lead to the kit's ports: to that of an interface, or to the one whose twin the interface is.
     ///
     /// # Errors
     /// [`Error::Netlink`] with the kernel's reasons.
@@ -217,19 +221,25 @@ impl Kit {
             source.read(&domain, specs, sink.map(|sink| Box::new(sink) as Box<dyn TableSink>))
         });
         let follower = follower.transpose()?;
-        let counters = ports.iter().map(|slot| slot.ends.iter().map(|end| end.counters()).collect()).collect();
         let mut tables: Vec<_> = (0..count).map(|_| (PortTable::new(), vec![])).collect();
+        let mut shown = vec![];
         for (id, slot) in ports.into_iter().enumerate() {
+            let (link, counters) = (slot.routed().cloned(), slot.ends.iter().map(|end| end.counters()).collect());
+            let mut port =
+                ShownPort { name: slot.name, kind: slot.kind, link, attached: slot.attached, counters, tx: vec![] };
             let ends = slot.ends.into_iter().enumerate().map(|(queue, end)| (queue % count, end)).collect();
             let shares = deal(PortId(id as u16), ends, slot.from_kernel, count).into_iter().flatten();
             for ((table, more), share) in tables.iter_mut().zip(shares) {
-                table.add(share.main, TxQueue::new(TxQueueConfig::default()));
+                let queue = TxQueue::new(TxQueueConfig::default());
+                port.tx.push(queue.stats());
+                table.add(share.main, queue);
                 more.extend(share.more);
             }
+            shown.push(port);
         }
         let mut workers = vec![];
-        for (id, ((table, more), cpu)) in tables.into_iter().zip(cpus).enumerate() {
-            let config = WorkerConfig { id, cpu, idle: Idle::Sleep };
+        for (id, ((table, more), cpu)) in tables.into_iter().zip(&cpus).enumerate() {
+            let config = WorkerConfig { id, cpu: *cpu, idle: IDLE };
             let buffers = Buffers::attach(&pools, id % pools.pools().len());
             let mut worker = Worker::new(config, table, Box::new(app(id)), buffers, domain.register());
             more.into_iter().for_each(|(end, role)| worker.add(end, role));
@@ -240,7 +250,11 @@ impl Kit {
             return Err(Error::App { worker: late.id(), why: "no report in time".into() });
         }
         attached.iter_mut().try_for_each(Attached::enable)?;
+        let control = follower.as_ref().map(Follower::control);
+        let counters = shown.iter().map(|port| port.counters.clone()).collect();
         let following = follower.map(|follower| follower.spawn(counters)).transpose()?;
-        Ok(Running { attached, workers, following, pools, umem })
+        let attached = Mutex::new(attached);
+        let shown = Shown { pools, umem, workers, cpus, ports: shown, attached, control };
+        Ok(Running::new(Arc::new(shown), following))
     }
 }

@@ -7,6 +7,7 @@ mod interface;
 mod kit;
 mod routes;
 mod running;
+mod shown;
 mod slot;
 
 pub use bywash_router::tables;

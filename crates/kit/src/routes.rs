@@ -8,7 +8,7 @@ use bywash_router::tables::Tables;
 use bywash_sync::{Published, Qsbr, Reader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,9 @@ impl Source {
         let until = Instant::now() + FIRST_DUMP;
         loop {
             match mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(changes) if control.apply(&changes).synced => return Ok(Follower { mirror, control }),
+                Ok(changes) if control.apply(&changes).synced => {
+                    return Ok(Follower { mirror, control: Arc::new(Mutex::new(control)) });
+                }
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => return Err(Error::Routes("they were not read in time".into())),
                 Err(RecvTimeoutError::Disconnected) => return Err(failed(&mirror)),
@@ -80,19 +82,28 @@ fn failed(mirror: &Mirror) -> Error {
 /// Tables that contain the kernel's routes, and what keeps them up to date.
 pub struct Follower {
     mirror: Mirror,
-    control: Control,
+    control: Arc<Mutex<Control>>,
 }
 
 impl Follower {
+    /// Returns the control side of the tables.
+    pub fn control(&self) -> Arc<Mutex<Control>> {
+        self.control.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Follows the kernel on a thread of its own. `counters` are those of each port.
-    pub fn spawn(mut self, counters: Vec<Vec<Arc<PortCounters>>>) -> Result<Following, Error> {
+    pub fn spawn(self, counters: Vec<Vec<Arc<PortCounters>>>) -> Result<Following, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let run = move || {
             let (mut confirmed, mut before) = (Instant::now(), vec![0; counters.len()]);
             while !stopped.load(Ordering::Acquire) {
                 match self.mirror.changes().recv_timeout(TICK) {
-                    Ok(changes) => drop(self.control.apply(&changes)),
+                    Ok(changes) => drop(self.lock().apply(&changes)),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return Err(failed(&self.mirror)),
                 }
@@ -112,7 +123,7 @@ impl Follower {
 
     /// Makes the kernel probe stale neighbours on ports that have sent packets since `before`.
     fn confirm(&self, before: &[u64], sent: &[u64]) {
-        for (index, addr) in self.control.stale(|port| before[usize::from(port.0)] != sent[usize::from(port.0)]) {
+        for (index, addr) in self.lock().stale(|port| before[usize::from(port.0)] != sent[usize::from(port.0)]) {
             self.mirror.probe(index, addr);
         }
     }

@@ -131,7 +131,10 @@ fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
         return Ok(topics.to_vec());
     }
     let config: Config = client::ask(socket)?;
-    let has = |topic: &&Topic| topic.mode().is_none_or(|mode| config.mode == mode);
+    let has = |topic: &&Topic| match config.mode.as_str() {
+        "application" => Topic::OF_APPLICATIONS.contains(topic),
+        mode => topic.mode().is_none_or(|of| of == mode),
+    };
     Ok(topics.iter().filter(has).copied().collect())
 }
 

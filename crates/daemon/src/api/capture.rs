@@ -1,12 +1,13 @@
 //! Captures over the API: a response that lasts until `DELETE` ends the capture or the client disconnects.
 
-use super::serve::{Endless, Shared, error};
+use super::serve::Shared;
 use axum::body::Body;
 use axum::extract::{Extension, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use bywash_api::{CAPTURE_NUMBER, CaptureEnded, CaptureRequest, Way};
+use bywash_api_server::{Endless, error};
 use http_body::Frame;
 use hyper::body::Bytes;
 use std::collections::HashMap;

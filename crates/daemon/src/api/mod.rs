@@ -1,21 +1,20 @@
-//! Server of the API: HTTP and JSON over a unix socket. docs/api.md describes requests and answers;
-//! [`bywash_api`] has their types.
+//! The API of the instance: queries as [`bywash_api_server`] serves them, and further requests. docs/api.md describes
+//! requests and answers; [`bywash_api`] has their types.
 
 mod capture;
-mod lock;
-mod metrics;
 mod serve;
-mod socket;
 #[cfg(test)]
 mod tests;
 
 pub use serve::serve;
-pub use socket::Listener;
 
-use bywash_api::{Answer, CaptureRequest, CpesChanged, FlowsChanged, KeysChanged, Placement, Topic, Traced};
-use bywash_config::Level;
+use anyhow::Context as _;
+use bywash_api::{CaptureRequest, CpesChanged, FlowsChanged, KeysChanged, Placement, Traced};
+use bywash_api_server::{Address, Addresses};
+use bywash_config::{ApiConfig, Level, group_id};
 use bywash_flow::script::Verb;
 use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// Capture that is ready to start.
@@ -24,15 +23,26 @@ pub trait Capturing: Send {
     fn run(self: Box<Self>, out: Box<dyn Write>, stop: &AtomicBool) -> std::io::Result<()>;
 }
 
-/// The running instance, as the API sees it.
+/// Returns the configured addresses. Errors if a group does not exist.
+pub fn addresses(config: &ApiConfig) -> anyhow::Result<Addresses> {
+    let at = |path: &Path, key, group: Option<&String>| {
+        let known =
+            |group: &String| group_id(group).with_context(|| format!("no group {group}, [api] {key}: create it"));
+        anyhow::Ok(Address { path: path.into(), group: group.map(known).transpose()? })
+    };
+    let reading = config.read_socket.as_deref().map(|path| at(path, "read_group", config.read_group.as_ref()));
+    Ok(Addresses {
+        all: at(&config.socket, "group", config.group.as_ref())?,
+        reading: reading.transpose()?,
+        metrics: config.metrics,
+    })
+}
+
+/// The running instance, as requests beside queries see it.
 ///
 /// # Thread-safety
-/// Called from several threads at once while workers run.
-pub trait Instance: Send + Sync {
-    /// Returns the topic's current state. `filter` is given only for topics that take one; it comes from the
-    /// client and may be anything. The client gets an error as a bad request.
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
-
+/// As [`bywash_api_server::Instance`].
+pub trait Instance: bywash_api_server::Instance {
     /// Moves the named ports to a level, or all that have levels if none is named, and returns the placement. The
     /// client gets an error as a bad request; an unknown name moves nothing.
     fn set_level(&self, level: Level, ports: &[String]) -> Result<Vec<Placement>, String>;

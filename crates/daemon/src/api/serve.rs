@@ -1,45 +1,19 @@
-//! Serves the API within bounds: a client can hold no more than one of a limited number of connections, for a few
-//! seconds.
+//! Requests beside queries: they change the instance, or ask more than for a topic.
 
-use super::socket::Named;
-use super::{Instance, Listener, capture, metrics};
-use anyhow::Context;
+use super::{Instance, capture};
 use axum::Extension;
-use axum::extract::{DefaultBodyLimit, Query, Request, State};
-use axum::http::{Method, StatusCode};
-use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
-use bywash_api::{Problem, Reloaded, TakenOver, Topic, Version};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::post;
+use bywash_api::{Reloaded, TakenOver};
+use bywash_api_server::{Endless, Listener, Server, answer, error};
 use bywash_config::Level;
 use bywash_flow::script::Verb;
 use clap::ValueEnum;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, oneshot};
-
-/// Most connections served at once; more wait in the socket's backlog.
-const CONNECTIONS: usize = 64;
-/// Most connections to the metrics port served at once. They do not count against the API's, so that a flood of them
-/// does not affect it.
-const SCRAPES: usize = 8;
-/// Threads that query the instance, so that a large answer does not delay others.
-const ASKING: usize = 4;
-/// Longest time for a request's header to arrive.
-const HEADER: Duration = Duration::from_secs(2);
-/// Longest duration of a connection, from accepting it to the last byte of the answer.
-const CONNECTION: Duration = Duration::from_secs(15);
-/// Largest header of a request, in bytes.
-const HEADER_BYTES: usize = 16 << 10;
 
 /// Largest body of a request with flows, in bytes.
 const FLOWS_BYTES: usize = 64 << 20;
@@ -54,198 +28,19 @@ const CPES_HINT: &str = "one `op` of add, del; the number of a `group`";
 
 pub(super) type Shared = Arc<dyn Instance>;
 
-/// Set by a handler whose response has no time limit.
-#[derive(Clone, Default)]
-pub(super) struct Endless(Arc<AtomicBool>);
-
-impl Endless {
-    pub(super) fn set(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// The API's thread. Dropping this stops it and removes the sockets' names before it returns.
-pub struct Server {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
 /// Serves `instance` at `listener`, on a thread of its own.
-pub fn serve(listener: Listener, instance: Arc<dyn Instance>) -> anyhow::Result<Server> {
-    for named in std::iter::once(&listener.all).chain(&listener.reading) {
-        named.socket.set_nonblocking(true).context("cannot prepare the API's socket")?;
-    }
-    if let Some(metrics) = &listener.metrics {
-        metrics.set_nonblocking(true).context("cannot prepare the socket for metrics")?;
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(ASKING)
-        .thread_name("bywash-api-ask")
-        .build()
-        .context("cannot start the API")?;
-    let (stop, stopped) = oneshot::channel();
-    let thread = std::thread::Builder::new()
-        .name("bywash-api".into())
-        .spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = listen(&listener, instance) => {}
-                    // Stops on a dropped sender, too.
-                    _ = stopped => {}
-                }
-            });
-            // Remove the names first, so that a client that finds one gets an answer.
-            drop(listener);
-            runtime.shutdown_timeout(Duration::from_millis(200));
-        })
-        .context("cannot start the API's thread")?;
-    Ok(Server { stop: Some(stop), thread: Some(thread) })
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Joining fails only after a panic, which the panic hook has reported.
-            let _ = thread.join();
-        }
-    }
-}
-
-async fn listen(listener: &Listener, instance: Shared) {
-    let scraped = scrapes(instance.clone());
-    let at = async |named: &Named, routes: Router| match named.socket.try_clone().and_then(UnixListener::from_std) {
-        Ok(socket) => serve_at(Door::Unix(socket), routes, CONNECTIONS).await,
-        Err(why) => tracing::error!("cannot listen for API requests: {why}"),
-    };
-    let reading = async {
-        if let Some(named) = &listener.reading {
-            at(named, routes(instance.clone()).layer(from_fn(only_read))).await;
-        }
-    };
-    let api = at(&listener.all, routes(instance.clone()));
-    let metrics = async {
-        match listener.metrics.as_ref().map(|socket| socket.try_clone().and_then(TcpListener::from_std)) {
-            Some(Ok(socket)) => serve_at(Door::Tcp(socket), scraped, SCRAPES).await,
-            Some(Err(why)) => tracing::error!("cannot listen for metrics requests: {why}"),
-            None => {}
-        }
-    };
-    tokio::join!(api, reading, metrics);
-}
-
-/// Socket that accepts connections.
-enum Door {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-}
-
-/// Connection of either kind.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-impl Door {
-    async fn accept(&self) -> std::io::Result<Box<dyn Stream>> {
-        Ok(match self {
-            Self::Unix(socket) => Box::new(socket.accept().await?.0),
-            Self::Tcp(socket) => Box::new(socket.accept().await?.0),
-        })
-    }
-}
-
-/// Serves the connections that `door` accepts, at most `most` at once.
-async fn serve_at(door: Door, routes: Router, most: usize) {
-    let places = Arc::new(Semaphore::new(most));
-    let mut http = hyper::server::conn::http1::Builder::new();
-    // One request per connection: the bounds of the connection are those of the request and its answer.
-    http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match door.accept().await {
-            Ok(stream) => {
-                let endless = Endless::default();
-                let routes = routes.clone().layer(Extension(endless.clone()));
-                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-                tokio::spawn(async move {
-                    let mut connection = std::pin::pin!(connection);
-                    // Clients that disconnect or take too long are not logged.
-                    let timely = tokio::time::timeout(CONNECTION, connection.as_mut()).await;
-                    if timely.is_err() && endless.0.load(Ordering::Acquire) {
-                        let _ = connection.await;
-                    }
-                    drop(place);
-                });
-            }
-            Err(why) => {
-                // Most likely out of descriptors: an immediate retry would keep a CPU busy.
-                tracing::warn!("the API cannot accept a connection: {why}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-/// Returns the routes of the metrics port.
-fn scrapes(instance: Shared) -> Router {
-    let nothing = || async { error(StatusCode::NOT_FOUND, "no such path", "GET /metrics") };
-    Router::new().route("/metrics", get(metrics)).fallback(nothing).layer(from_fn(as_json)).with_state(instance)
-}
-
-fn routes(instance: Shared) -> Router {
-    let mut router = Router::new();
-    for topic in Topic::SHOWN {
-        let handler = move |State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>| {
-            show(instance, topic, query)
-        };
-        let mut methods = get(handler);
-        if topic == Topic::Flows {
-            methods = methods.post(change_flows).layer(DefaultBodyLimit::max(FLOWS_BYTES));
-        }
-        if topic == Topic::Cpes {
-            methods = methods.post(change_cpes);
-        }
-        router = router.route(&format!("/v1/{}", topic.name()), methods);
-    }
-    let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
-    let drift = |State(instance): State<Shared>, Extension(endless): Extension<Endless>| {
-        // Reading a million routes afresh, on a busy machine, takes longer than `CONNECTION`.
-        endless.set();
-        show(instance, Topic::Drift, HashMap::new())
-    };
-    router
-        .route("/v1/drift", get(drift))
-        .route("/v1/audit", post(audit))
+pub fn serve(listener: Listener, instance: Shared) -> anyhow::Result<Server> {
+    let more = Router::new()
+        .route("/v1/flows", post(change_flows).layer(DefaultBodyLimit::max(FLOWS_BYTES)))
+        .route("/v1/cpes", post(change_cpes))
         .route("/v1/keys", post(change_keys))
         .route("/v1/level", post(set_level))
         .route("/v1/reload", post(reload))
         .route("/v1/takeover", post(take_over))
         .route("/v1/trace", post(trace))
         .route("/v1/capture", capture::routes())
-        .route("/metrics", get(metrics))
-        .route("/v1/version", get(|| async { Json(Version { version: env!("CARGO_PKG_VERSION").into() }) }))
-        .route("/v1/health", get(health))
-        .fallback(|| async { error(StatusCode::NOT_FOUND, "no such path", "GET /v1/ports, /v1/workers, ..") })
-        .layer(from_fn(as_json))
-        .with_state(instance)
-}
-
-async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>) -> Response {
-    let filter = topic.filter().and_then(|name| query.remove(name));
-    if let Some(key) = query.keys().next() {
-        let hint = topic.filter().map_or("it takes no parameters".into(), |name| format!("only `{name}` is accepted"));
-        return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), &hint);
-    }
-    answer(move || instance.show(topic, filter.as_deref())).await
-}
-
-async fn health(State(instance): State<Shared>) -> Response {
-    let mut response = show(instance, Topic::Health, HashMap::new()).await;
-    if response.status() == StatusCode::BAD_REQUEST {
-        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-    }
-    response
+        .with_state(instance.clone());
+    bywash_api_server::serve(listener, instance, more)
 }
 
 async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(String, String)>>) -> Response {
@@ -344,53 +139,4 @@ async fn change_cpes(
 
 async fn trace(State(instance): State<Shared>, packet: String) -> Response {
     answer(move || instance.trace(&packet)).await
-}
-
-async fn metrics(State(instance): State<Shared>) -> Response {
-    spoken(metrics::CONTENT_TYPE, move || Ok(metrics::render(instance.as_ref()))).await
-}
-
-/// Rejects all requests but GET and HEAD.
-async fn only_read(request: Request, next: Next) -> Response {
-    if request.method() == Method::GET || request.method() == Method::HEAD {
-        return next.run(request).await;
-    }
-    let what = format!("{} {} is not allowed at this socket", request.method(), request.uri().path());
-    error(StatusCode::FORBIDDEN, &what, "it is read-only; the one at [api] socket takes all requests")
-}
-
-/// Answers in JSON with a value from the instance.
-async fn answer<T: Serialize>(ask: impl FnOnce() -> Result<T, String> + Send + 'static) -> Response {
-    // Serialise on that thread as well: a million routes take a while.
-    spoken("application/json", move || serde_json::to_string(&ask()?).map_err(|why| why.to_string())).await
-}
-
-/// Answers with a text that `ask` makes on a thread that may block.
-async fn spoken(kind: &'static str, ask: impl FnOnce() -> Result<String, String> + Send + 'static) -> Response {
-    match tokio::task::spawn_blocking(ask).await {
-        Ok(Ok(text)) => ([("content-type", kind)], text).into_response(),
-        Ok(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),
-        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log; please report it"),
-    }
-}
-
-pub(super) fn error(status: StatusCode, what: &str, hint: &str) -> Response {
-    (status, Json(Problem { error: what.into(), hint: hint.into() })).into_response()
-}
-
-/// Gives errors of the framework itself, such as a wrong method or an invalid query, the shape of the API's errors.
-async fn as_json(request: Request, next: Next) -> Response {
-    let what = format!("{} {}", request.method(), request.uri().path());
-    let response = next.run(request).await;
-    let status = response.status();
-    let ours = response.headers().get("content-type").is_some_and(|kind| kind == "application/json");
-    if status.is_success() || ours {
-        return response;
-    }
-    let reason = status.canonical_reason().unwrap_or("failed");
-    error(
-        status,
-        &format!("{reason}: {what}"),
-        "GET reads; POST is for /v1/audit, /v1/capture, /v1/cpes, /v1/level, /v1/flows, /v1/keys, /v1/reload, /v1/takeover and /v1/trace",
-    )
 }

@@ -1,20 +1,20 @@
-//! Tests of the API with correct, faulty and hostile clients.
+//! Tests of the API's requests.
 
 use super::*;
-use bywash_api::{Health, Sandbox};
+use bywash_api::{Answer, Health, Sandbox, Topic};
+use bywash_api_server::Listener;
 use bywash_config::ApiConfig;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Instance that answers with the request; it panics when asked for workers.
 struct Echo;
 
-impl Instance for Echo {
+impl bywash_api_server::Instance for Echo {
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         match (topic, filter) {
             (Topic::Workers, _) => panic!("a test's panic"),
@@ -26,7 +26,9 @@ impl Instance for Echo {
             }
         }
     }
+}
 
+impl Instance for Echo {
     fn change_flows(&self, _verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
         if lines == "bad" { Err("column 1: bad".into()) } else { Ok(FlowsChanged { changed: 1 }) }
     }
@@ -65,7 +67,7 @@ impl Place {
     }
 
     fn start(&self) -> impl Drop + use<> {
-        serve(Listener::bind(&self.config).unwrap(), Arc::new(Echo)).unwrap()
+        serve(Listener::bind(&addresses(&self.config).unwrap()).unwrap(), Arc::new(Echo)).unwrap()
     }
 }
 
@@ -130,125 +132,6 @@ fn topics_and_errors() {
         assert!(body["error"].is_string() && body["hint"].is_string(), "{method} {path}: {body}");
     }
     assert_eq!(get("/v1/ports").0, 200, "it survived a panic");
-}
-
-#[test]
-fn one_instance_has_the_socket() {
-    let place = Place::new();
-    let first = Listener::bind(&place.config).unwrap();
-    let mode = std::fs::metadata(place.socket()).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o660);
-    let second = Listener::bind(&place.config).unwrap_err().to_string();
-    assert!(second.contains(&format!("already runs, pid {}", std::process::id())), "{second}");
-    assert!(place.socket().exists());
-    drop(first);
-    assert!(!place.socket().exists());
-    let left: Vec<_> = std::fs::read_dir(place.socket().parent().unwrap()).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
-}
-
-#[test]
-fn dead_socket_is_replaced_and_nothing_else() {
-    let place = Place::new();
-    std::fs::create_dir_all(place.socket().parent().unwrap()).unwrap();
-    drop(UnixListener::bind(place.socket()).unwrap());
-    assert!(place.socket().exists(), "a killed process leaves its socket");
-    drop(Listener::bind(&place.config).unwrap());
-
-    std::fs::write(place.socket(), "precious").unwrap();
-    let error = Listener::bind(&place.config).unwrap_err().to_string();
-    assert!(error.contains("there is something else"), "{error}");
-    assert_eq!(std::fs::read_to_string(place.socket()).unwrap(), "precious");
-}
-
-#[test]
-fn another_instances_socket_is_left_alone() {
-    let place = Place::new();
-    let first = Listener::bind(&place.config).unwrap();
-    std::fs::remove_file(place.socket()).unwrap();
-    let _second = Listener::bind(&place.config).unwrap();
-    drop(first);
-    assert!(place.socket().exists());
-}
-
-#[test]
-fn one_that_takes_over_takes_the_names() {
-    let mut place = Place::new();
-    place.config.read_socket = Some(place.socket().with_file_name("read.sock"));
-    let read = place.config.read_socket.clone().unwrap();
-    let files = || std::fs::read_dir(read.parent().unwrap()).unwrap().count();
-    let first = Listener::bind(&place.config).unwrap();
-    let mut second = Listener::make(&place.config).unwrap();
-    let inodes = || [place.socket(), &read].map(|path| std::fs::metadata(path).unwrap().ino());
-    let before = inodes();
-    assert_eq!(files(), 4, "both have their sockets");
-    // A listener that gives up leaves the names alone.
-    drop(Listener::make(&place.config).unwrap());
-    assert_eq!((files(), inodes()), (4, before));
-    second.take_names().unwrap();
-    let after = inodes();
-    assert!(files() == 2 && before.iter().all(|inode| !after.contains(inode)));
-    // The first listener has lost the names, and removes only what is its own.
-    drop(first);
-    assert_eq!((files(), inodes()), (2, after));
-    let mode = std::fs::metadata(&read).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o660);
-    drop(UnixStream::connect(place.socket()).unwrap());
-    drop(second);
-    assert_eq!(files(), 0);
-}
-
-#[test]
-fn of_two_that_start_at_once_one_wins() {
-    let place = Place::new();
-    std::fs::create_dir_all(place.socket().parent().unwrap()).unwrap();
-    for _ in 0..20 {
-        drop(UnixListener::bind(place.socket()).unwrap());
-        let threads: Vec<_> = (0..4)
-            .map(|id| {
-                // The temporary name has the process's number and a counter, so each thread is like a process of its
-                // own.
-                let config = place.config.clone();
-                std::thread::spawn(move || (id, Listener::bind(&config)))
-            })
-            .collect();
-        let bound: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().unwrap().1.ok()).collect();
-        assert_eq!(bound.len(), 1);
-    }
-}
-
-#[test]
-fn hostile_clients_are_bounded() {
-    let place = Place::new();
-    let _server = place.start();
-    let socket: PathBuf = place.socket().into();
-
-    let huge = format!("GET /v1/ports HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-    let answer = raw(&socket, huge.as_bytes());
-    assert!(!answer.contains("200 OK"), "{answer}");
-    assert!(!raw(&socket, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").contains("200 OK"));
-    let claims = b"POST /v1/audit HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
-    let started = Instant::now();
-    raw(&socket, claims);
-    assert!(started.elapsed() < Duration::from_secs(18), "a body that never comes is not waited for");
-
-    // More silent connections than are served at once; the header's time limit ends them.
-    let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-    let started = Instant::now();
-    assert_eq!(request(&socket, "GET", "/v1/health").0, 200);
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    drop(silent);
-}
-
-#[test]
-fn stopping_does_not_wait_for_clients() {
-    let place = Place::new();
-    let server = place.start();
-    let _silent = UnixStream::connect(place.socket()).unwrap();
-    let started = Instant::now();
-    drop(server);
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
-    assert!(!place.socket().exists());
 }
 
 #[test]

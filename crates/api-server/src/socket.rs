@@ -1,10 +1,10 @@
 //! The API's sockets. Only one instance can have a name, and removes it when it ends.
 
-use super::lock::NameLock;
+use crate::lock::NameLock;
 use anyhow::{Context, bail};
-use bywash_config::{ApiConfig, group_id};
+use rustix::fs::Gid;
 use std::fs::Permissions;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,34 +14,60 @@ use std::time::Duration;
 /// Longest wait for another instance that starts at the same time.
 const LOCK: Duration = Duration::from_secs(5);
 
+/// Unix socket, for root and a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// Path of the socket.
+    pub path: PathBuf,
+    /// Group that may connect; `None` for root only.
+    pub group: Option<Gid>,
+}
+
+/// Addresses at which the API listens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Socket for all requests.
+    pub all: Address,
+    /// Socket for read-only requests.
+    pub reading: Option<Address>,
+    /// Address and TCP port for metrics only.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Addresses {
+    /// Returns the address of one socket, for root and all requests.
+    pub fn of(path: impl Into<PathBuf>) -> Self {
+        Self { all: Address { path: path.into(), group: None }, ..Self::default() }
+    }
+}
+
 /// Sockets on which the API listens.
 ///
 /// Create it first at startup: a second instance detects this one by its socket.
 #[derive(Debug)]
 pub struct Listener {
-    pub(super) all: Named,
+    pub(crate) all: Named,
     /// Socket for read-only requests.
-    pub(super) reading: Option<Named>,
+    pub(crate) reading: Option<Named>,
     /// TCP socket for metrics only.
-    pub(super) metrics: Option<TcpListener>,
+    pub(crate) metrics: Option<TcpListener>,
 }
 
 impl Listener {
-    /// Listens at `config.socket`, for root and `config.group`, and at the other configured addresses. Replaces a
-    /// socket at which no process listens any more. Errors with the pid if a process does listen there.
-    pub fn bind(config: &ApiConfig) -> anyhow::Result<Self> {
-        let mut listener = Self::make(config)?;
+    /// Listens at all addresses. Replaces a socket at which no process listens any more. Errors with the pid if a
+    /// process does listen there.
+    pub fn bind(at: &Addresses) -> anyhow::Result<Self> {
+        let mut listener = Self::make(at)?;
         listener.named().try_for_each(|named| named.claim(vacate))?;
-        listener.listen_for_metrics(config)?;
+        listener.listen_for_metrics(at)?;
         Ok(listener)
     }
 
     /// Creates the unix sockets under temporary names, with owner and mode, while another instance may still have their
     /// final names. Clients cannot find them yet.
-    pub fn make(config: &ApiConfig) -> anyhow::Result<Self> {
-        let all = Named::make(&config.socket, ("group", config.group.as_deref()))?;
-        let read_group = ("read_group", config.read_group.as_deref());
-        let reading = config.read_socket.as_ref().map(|path| Named::make(path, read_group)).transpose()?;
+    pub fn make(at: &Addresses) -> anyhow::Result<Self> {
+        let all = Named::make(&at.all)?;
+        let reading = at.reading.as_ref().map(Named::make).transpose()?;
         Ok(Self { all, reading, metrics: None })
     }
 
@@ -55,8 +81,8 @@ impl Listener {
     }
 
     /// Listens for metrics requests, if configured. Errors while another instance still has the port.
-    pub fn listen_for_metrics(&mut self, config: &ApiConfig) -> anyhow::Result<()> {
-        let Some(at) = config.metrics else { return Ok(()) };
+    pub fn listen_for_metrics(&mut self, at: &Addresses) -> anyhow::Result<()> {
+        let Some(at) = at.metrics else { return Ok(()) };
         let socket = TcpListener::bind(at).with_context(|| {
             format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
         })?;
@@ -68,7 +94,7 @@ impl Listener {
 /// Listening unix socket with a name, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Named {
-    pub(super) socket: UnixListener,
+    pub(crate) socket: UnixListener,
     /// Final name.
     path: PathBuf,
     /// Current name.
@@ -78,14 +104,10 @@ pub struct Named {
 }
 
 impl Named {
-    /// Listens for root and a group (`key` is the group's key in `[api]`), under a temporary name beside `path`: no
-    /// client can connect before owner and mode are right.
-    fn make(path: &Path, (key, group): (&str, Option<&str>)) -> anyhow::Result<Self> {
+    /// Listens under a temporary name beside the address's path: no client can connect before owner and mode are right.
+    fn make(at: &Address) -> anyhow::Result<Self> {
+        let (path, group) = (at.path.as_path(), at.group);
         let name = path.display();
-        let group = match group {
-            Some(group) => Some(group_id(group).with_context(|| format!("no group {group}, [api] {key}: create it"))?),
-            None => None,
-        };
         let directory = directory(path);
         std::fs::DirBuilder::new()
             .recursive(true)

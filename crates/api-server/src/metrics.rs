@@ -3,7 +3,7 @@
 //! Metrics of interface traffic have OpenTelemetry's names, as Prometheus writes them: `system.network.io` is
 //! `system_network_io_bytes_total`. All others, for which OpenTelemetry has no names, begin with `bywash_`.
 
-use super::Instance;
+use crate::Instance;
 use bywash_api::{
     Caches, Channel, Config, Drops, OfTopic, Placement, Pool, Pools, Port, PortCounters, Stage, Worker, WorkerCaches,
 };

@@ -1,0 +1,235 @@
+//! Tests of the server with correct, faulty and hostile clients.
+
+use super::*;
+use bywash_api::{Health, Sandbox};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Instance that answers with the request; it panics when asked for workers.
+struct Echo;
+
+impl Instance for Echo {
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
+        match (topic, filter) {
+            (Topic::Workers, _) => panic!("a test's panic"),
+            (Topic::Health, _) => Ok(Health { status: "ok".into() }.into()),
+            (Topic::Routes, Some("bad")) => Err("`bad` is no prefix".into()),
+            _ => {
+                Ok(Sandbox { state: topic.name().into(), reason: filter.map(str::to_owned), ..Sandbox::default() }
+                    .into())
+            }
+        }
+    }
+}
+
+struct Place {
+    _directory: tempfile::TempDir,
+    addresses: Addresses,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("run/bywash.sock");
+        Self { _directory: directory, addresses: Addresses::of(socket) }
+    }
+
+    fn socket(&self) -> &Path {
+        &self.addresses.all.path
+    }
+
+    fn start(&self) -> impl Drop + use<> {
+        let more = axum::Router::new().route("/v1/ports", axum::routing::post(async || "changed"));
+        serve(Listener::bind(&self.addresses).unwrap(), Arc::new(Echo), more).unwrap()
+    }
+}
+
+/// Sends bytes, and returns everything received until the end of the connection.
+fn raw(socket: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // The server may disconnect while a hostile client still sends.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Sends a request, and returns status and body.
+fn request(socket: &Path, method: &str, path: &str) -> (u16, Value) {
+    let answer = raw(socket, format!("{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+    let (header, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let value = serde_json::from_str(body).unwrap_or_else(|_| panic!("no JSON: {answer}"));
+    (header[9..12].parse().unwrap(), value)
+}
+
+#[test]
+fn topics_and_errors() {
+    let place = Place::new();
+    let _server = place.start();
+    let get = |path: &str| request(place.socket(), "GET", path);
+    let asked = |(status, answer): (u16, Value)| (status, answer["state"].clone(), answer["reason"].clone());
+    assert_eq!(asked(get("/v1/ports")), (200, "ports".into(), Value::Null));
+    assert_eq!(asked(get("/v1/routes?prefix=10.0.0.0%2F8")), (200, "routes".into(), "10.0.0.0/8".into()));
+    assert_eq!(get("/v1/health"), (200, json!({ "status": "ok" })));
+    assert_eq!(get("/v1/version").1["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(asked(request(place.socket(), "POST", "/v1/audit")).1, "audit");
+    assert!(raw(place.socket(), b"POST /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("changed"));
+    for (method, path, status) in [
+        ("GET", "/v1/routes?prefix=bad", 400),
+        ("GET", "/v1/routes?prefiks=x", 400),
+        ("GET", "/v1/ports?prefix=x", 400),
+        ("GET", "/v1/routes?prefix=a&prefix=b&%ff", 400),
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/", 404),
+        ("GET", "/v1/audit", 405),
+        ("POST", "/v1/pools", 405),
+        ("GET", "/v1/workers", 500),
+    ] {
+        let (got, body) = request(place.socket(), method, path);
+        assert_eq!(got, status, "{method} {path}: {body}");
+        assert!(body["error"].is_string() && body["hint"].is_string(), "{method} {path}: {body}");
+    }
+    assert_eq!(get("/v1/ports").0, 200, "it survived a panic");
+}
+
+#[test]
+fn one_instance_has_the_socket() {
+    let place = Place::new();
+    let first = Listener::bind(&place.addresses).unwrap();
+    let mode = std::fs::metadata(place.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let second = Listener::bind(&place.addresses).unwrap_err().to_string();
+    assert!(second.contains(&format!("already runs, pid {}", std::process::id())), "{second}");
+    assert!(place.socket().exists());
+    drop(first);
+    assert!(!place.socket().exists());
+    let left: Vec<_> = std::fs::read_dir(place.socket().parent().unwrap()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn dead_socket_is_replaced_and_nothing_else() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.socket().parent().unwrap()).unwrap();
+    drop(UnixListener::bind(place.socket()).unwrap());
+    assert!(place.socket().exists(), "a killed process leaves its socket");
+    drop(Listener::bind(&place.addresses).unwrap());
+
+    std::fs::write(place.socket(), "precious").unwrap();
+    let error = Listener::bind(&place.addresses).unwrap_err().to_string();
+    assert!(error.contains("there is something else"), "{error}");
+    assert_eq!(std::fs::read_to_string(place.socket()).unwrap(), "precious");
+}
+
+#[test]
+fn another_instances_socket_is_left_alone() {
+    let place = Place::new();
+    let first = Listener::bind(&place.addresses).unwrap();
+    std::fs::remove_file(place.socket()).unwrap();
+    let _second = Listener::bind(&place.addresses).unwrap();
+    drop(first);
+    assert!(place.socket().exists());
+}
+
+#[test]
+fn one_that_takes_over_takes_the_names() {
+    let mut place = Place::new();
+    let read = place.socket().with_file_name("read.sock");
+    place.addresses.reading = Some(Address { path: read.clone(), group: None });
+    let files = || std::fs::read_dir(read.parent().unwrap()).unwrap().count();
+    let first = Listener::bind(&place.addresses).unwrap();
+    let mut second = Listener::make(&place.addresses).unwrap();
+    let inodes = || [place.socket(), &read].map(|path| std::fs::metadata(path).unwrap().ino());
+    let before = inodes();
+    assert_eq!(files(), 4, "both have their sockets");
+    // A listener that gives up leaves the names alone.
+    drop(Listener::make(&place.addresses).unwrap());
+    assert_eq!((files(), inodes()), (4, before));
+    second.take_names().unwrap();
+    let after = inodes();
+    assert!(files() == 2 && before.iter().all(|inode| !after.contains(inode)));
+    // The first listener has lost the names, and removes only what is its own.
+    drop(first);
+    assert_eq!((files(), inodes()), (2, after));
+    let mode = std::fs::metadata(&read).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    drop(UnixStream::connect(place.socket()).unwrap());
+    drop(second);
+    assert_eq!(files(), 0);
+}
+
+#[test]
+fn of_two_that_start_at_once_one_wins() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.socket().parent().unwrap()).unwrap();
+    for _ in 0..20 {
+        drop(UnixListener::bind(place.socket()).unwrap());
+        let threads: Vec<_> = (0..4)
+            .map(|id| {
+                // The temporary name has the process's number and a counter, so each thread is like a process of its
+                // own.
+                let addresses = place.addresses.clone();
+                std::thread::spawn(move || (id, Listener::bind(&addresses)))
+            })
+            .collect();
+        let bound: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().unwrap().1.ok()).collect();
+        assert_eq!(bound.len(), 1);
+    }
+}
+
+#[test]
+fn hostile_clients_are_bounded() {
+    let place = Place::new();
+    let _server = place.start();
+    let socket: PathBuf = place.socket().into();
+
+    let huge = format!("GET /v1/ports HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    let answer = raw(&socket, huge.as_bytes());
+    assert!(!answer.contains("200 OK"), "{answer}");
+    assert!(!raw(&socket, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").contains("200 OK"));
+    let claims = b"POST /v1/audit HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n";
+    let started = Instant::now();
+    raw(&socket, claims);
+    assert!(started.elapsed() < Duration::from_secs(18), "a body that never comes is not waited for");
+
+    // More silent connections than are served at once; the header's time limit ends them.
+    let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    let started = Instant::now();
+    assert_eq!(request(&socket, "GET", "/v1/health").0, 200);
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    drop(silent);
+}
+
+#[test]
+fn stopping_does_not_wait_for_clients() {
+    let place = Place::new();
+    let server = place.start();
+    let _silent = UnixStream::connect(place.socket()).unwrap();
+    let started = Instant::now();
+    drop(server);
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(!place.socket().exists());
+}
+
+#[test]
+fn the_reading_socket_only_reads() {
+    let mut place = Place::new();
+    let reading = place.socket().with_file_name("read.sock");
+    place.addresses.reading = Some(Address { path: reading.clone(), group: None });
+    let server = place.start();
+    assert_eq!(request(&reading, "GET", "/v1/ports").0, 200);
+    for (method, path) in [("POST", "/v1/ports"), ("POST", "/v1/audit"), ("DELETE", "/v1/ports"), ("PUT", "/")] {
+        let (status, answer) = request(&reading, method, path);
+        assert_eq!((status, &answer["error"]), (403, &format!("{method} {path} is not allowed at this socket").into()));
+    }
+    // The other socket still accepts all requests.
+    assert!(raw(place.socket(), b"POST /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("changed"));
+    drop(server);
+    assert!(!reading.exists() && !place.socket().exists());
+}
