@@ -90,6 +90,8 @@ named! {
         FlowDrop = "flow-drop",
         /// The flows resubmit it more often than allowed.
         TooManyResubmits = "too-many-resubmits",
+        /// A flow pushes a fourth MPLS label, or pops one of a stack of more than three.
+        TooManyLabels = "too-many-labels",
         /// Not forwarded by the bridge: wrong VLAN, reserved destination, or the egress port is the ingress port.
         BridgeFiltered = "bridge-filtered",
         /// Exceeds a meter's rate.

@@ -1,6 +1,8 @@
 //! Key extraction from frames; every field has the meaning it has in OVS.
 
-use crate::key::{FRAG_ANY, FRAG_LATER, IP_VALID, KEY_WORDS, Key, TAGGED, TPID_88A8, TPID_8100, at, key_bytes};
+use crate::key::{
+    BOTTOM, FRAG_ANY, FRAG_LATER, IP_VALID, KEY_WORDS, Key, LABELS, TAGGED, TPID_88A8, TPID_8100, at, key_bytes, stack,
+};
 use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
 
@@ -10,7 +12,7 @@ pub const DL_TYPE_NONE: u16 = 0x05ff;
 /// Offsets of a frame's headers, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset of the network header.
+    /// Offset of the network header, or of the MPLS labels in front of it.
     pub l3: u16,
     /// Offset of the transport header; 0 if there is none or if it is in another fragment.
     pub l4: u16,
@@ -188,6 +190,11 @@ fn long_way(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
             }
         }
         ethertype::ARP | 0x8035 => arp(data, l3, &mut put),
+        ethertype::MPLS | ethertype::MPLS_UPSTREAM => {
+            if let Some(found) = mpls(data, l3, &mut put) {
+                layout.l4 = found as u16;
+            }
+        }
         _ => {}
     }
     Some(layout)
@@ -302,6 +309,30 @@ fn neighbour(data: &[u8], l4: usize, put: &mut impl FnMut(usize, &[u8])) {
     put(at::ARP_THA, &lla[1]);
 }
 
+/// Extracts the label stack at `at`, and the IP packet behind it, which flows see once the labels have been popped.
+/// Returns the offset of that packet's transport header, if it has one.
+fn mpls(data: &[u8], mut at: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<usize> {
+    let (mut words, mut entries, mut bottom) = ([0; 16], 0, false);
+    while !bottom
+        && entries < LABELS
+        && let Some(entry) = bytes::<4>(data, at)
+    {
+        words[4 * entries..4 * entries + 4].copy_from_slice(entry);
+        bottom = u32::from_be_bytes(*entry) & BOTTOM != 0;
+        (entries, at) = (entries + 1, at + 4);
+    }
+    let version = data.get(at).filter(|_| bottom).map_or(0, |first| first >> 4);
+    let (version, found) = match version {
+        4 => (4, ipv4(data, at, put)),
+        6 => (6, ipv6(data, at, put)),
+        _ => (0, None),
+    };
+    words[at::STACK - at::MPLS] = entries as u8 | if bottom { 0 } else { stack::DEEPER } | version << stack::VERSION;
+    // Last, because the labels take the place of the link-layer addresses of neighbour discovery.
+    put(at::MPLS, &words);
+    found
+}
+
 fn arp(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) {
     let Some(h) = bytes::<28>(data, l3) else { return };
     if h[..6] != [0, 1, 8, 0, 6, 4] {
@@ -356,6 +387,38 @@ mod tests {
         assert_eq!(Field::UdpDst.get(&found), 9);
     }
 
+    /// Labels are in the key, and so is what is behind the bottom of the stack.
+    #[test]
+    fn labels() {
+        let frame = Packet::udp("10.0.0.1:1024".parse().unwrap(), "10.9.0.1:9".parse().unwrap()).build().unwrap();
+        let labelled = |entries: &[[u8; 4]]| {
+            let mut frame = frame.clone();
+            frame[12..14].copy_from_slice(&[0x88, 0x47]);
+            frame.splice(14..14, entries.concat());
+            frame
+        };
+        let (found, layout) = flow(&labelled(&[[0, 0, 0x52, 9], [0xff, 0xff, 0xf1, 64]]));
+        assert_eq!(layout, Layout { l3: 14, l4: 42 });
+        for (field, value) in [
+            (Field::DlType, 0x8847),
+            (Field::MplsLabel, 5),
+            (Field::MplsTc, 1),
+            (Field::MplsBos, 0),
+            (Field::MplsTtl, 9),
+            (Field::NwDst, 0x0a09_0001),
+            (Field::UdpDst, 9),
+        ] {
+            assert_eq!(field.get(&found), value, "{field:?}");
+        }
+        assert_eq!((found.u32(at::MPLS + 4), found.u32(at::MPLS + 8)), (0xffff_f140, 0));
+        assert_eq!(found.u8(at::STACK), 0x42);
+        let (found, layout) = flow(&labelled(&[[0, 0, 0, 1], [0, 0, 0, 2], [0, 0, 0, 3], [0, 0, 1, 4]]));
+        assert_eq!((found.u8(at::STACK), found.u32(at::MPLS + 8)), (3 | stack::DEEPER, 3));
+        assert_eq!((layout.l4, Field::NwSrc.get(&found)), (0, 0));
+        let (found, _) = flow(&labelled(&[[0, 0, 1, 1]])[..16]);
+        assert_eq!((found.u8(at::STACK), found.u32(at::MPLS)), (stack::DEEPER, 0));
+    }
+
     #[test]
     fn lengths_and_snap() {
         let mut frame = vec![0; 60];
@@ -397,16 +460,25 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(mut data in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..6usize, tag: bool) {
-            let types: [&[u8]; 6] = [&[8, 0, 0x46], &[0x86, 0xdd, 0x60], &[8, 6, 0, 1, 8, 0, 6, 4], &[0x81, 0], &[0, 9], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 100, 44]];
+        fn nothing_panics(mut data in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..9usize, tag: bool,
+                          labels in 0..5usize) {
+            let types: [&[u8]; 9] = [&[8, 0, 0x46], &[0x86, 0xdd, 0x60], &[8, 6, 0, 1, 8, 0, 6, 4], &[0x81, 0], &[0, 9],
+                &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 100, 44],
+                &[0x45, 0, 0, 20], &[0x60, 0, 0, 0, 0, 8, 17], &[]];
             let at = 12 + if tag { 4 } else { 0 };
             if data.len() > 40 {
                 data[12..14].copy_from_slice(&[0x88, 0xa8]);
                 data[at..at + types[kind].len()].copy_from_slice(types[kind]);
             }
+            if kind >= 6 && data.len() > at {
+                let mut stack = vec![0x88, 0x47];
+                (0..labels).for_each(|i| stack.extend([0, 0, u8::from(i + 1 == labels), 64]));
+                data.splice(at..at, stack);
+            }
             let mut key = [0; KEY_WORDS];
             if let Some(layout) = extract(&data, 1, &mut key) {
-                prop_assert!(usize::from(layout.l4) <= data.len());
+                prop_assert!(usize::from(layout.l4) <= data.len() && usize::from(layout.l3) <= data.len());
+                complete_partial(&mut data);
             }
         }
     }

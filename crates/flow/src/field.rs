@@ -9,6 +9,8 @@ pub enum Needs {
     Nothing,
     /// A VLAN tag.
     Vlan,
+    /// An MPLS label.
+    Mpls,
     /// ARP or RARP.
     Arp,
     /// IPv4.
@@ -98,7 +100,7 @@ const MASK: u8 = 1;
 const WRITE: u8 = 2;
 
 use Form::{Decimal, Frag, Hex, Mac, Port, TcpFlags};
-use Needs::{Arp, Icmp4, Icmp6, Ip, Ip4, Ip6, Nd, NdAdvert, NdSolicit, Nothing, Ports, Proto, Vlan};
+use Needs::{Arp, Icmp4, Icmp6, Ip, Ip4, Ip6, Mpls, Nd, NdAdvert, NdSolicit, Nothing, Ports, Proto, Vlan};
 
 fields! {
     InPort: ["in_port", "NXM_OF_IN_PORT", "OXM_OF_IN_PORT"], at::IN_PORT, 2, 0, 16, Nothing, Port, WRITE;
@@ -108,6 +110,10 @@ fields! {
     VlanTci: ["vlan_tci", "NXM_OF_VLAN_TCI"], at::VLAN_TCI, 2, 0, 16, Nothing, Hex, MASK | WRITE;
     VlanVid: ["vlan_vid", "OXM_OF_VLAN_VID"], at::VLAN_TCI, 2, 0, 12, Vlan, Decimal, MASK | WRITE;
     VlanPcp: ["vlan_pcp", "OXM_OF_VLAN_PCP"], at::VLAN_TCI, 2, 13, 3, Vlan, Decimal, WRITE;
+    MplsLabel: ["mpls_label", "OXM_OF_MPLS_LABEL"], at::MPLS, 3, 4, 20, Mpls, Decimal, WRITE;
+    MplsTc: ["mpls_tc", "OXM_OF_MPLS_TC"], at::MPLS + 2, 1, 1, 3, Mpls, Decimal, WRITE;
+    MplsBos: ["mpls_bos", "OXM_OF_MPLS_BOS"], at::MPLS + 2, 1, 0, 1, Mpls, Decimal, 0;
+    MplsTtl: ["mpls_ttl", "NXM_NX_MPLS_TTL"], at::MPLS + 3, 1, 0, 8, Mpls, Decimal, WRITE;
     NwSrc: ["nw_src", "ip_src", "NXM_OF_IP_SRC", "OXM_OF_IPV4_SRC"], at::NW_SRC, 4, 0, 32, Ip4, Form::Ip4, MASK | WRITE;
     NwDst: ["nw_dst", "ip_dst", "NXM_OF_IP_DST", "OXM_OF_IPV4_DST"], at::NW_DST, 4, 0, 32, Ip4, Form::Ip4, MASK | WRITE;
     Ipv6Src: ["ipv6_src", "NXM_NX_IPV6_SRC", "OXM_OF_IPV6_SRC"], at::IPV6_SRC, 16, 0, 128, Ip6, Form::Ip6, MASK | WRITE;

@@ -30,6 +30,10 @@ pub(crate) mod at {
     pub const IPV6_DST: usize = 56;
     pub const ARP_SHA: usize = 72;
     pub const ARP_THA: usize = 80;
+    /// Label stack entries of an MPLS packet, outermost first, in place of the addresses.
+    pub const MPLS: usize = 72;
+    /// Extent of the label stack and version of the IP packet behind it: see [`super::stack`].
+    pub const STACK: usize = 86;
     pub const ND_TARGET: usize = 88;
     pub const METADATA: usize = 104;
     pub const REGS: usize = 112;
@@ -51,6 +55,23 @@ pub(crate) const IP_VALID: u8 = 0x80;
 pub(crate) const TPID_8100: u8 = 1;
 /// Value of `TPID` for a tag of type 0x88a8.
 pub(crate) const TPID_88A8: u8 = 2;
+
+/// Number of label stack entries that are read, the same as in OVS.
+pub(crate) const LABELS: usize = 3;
+
+/// Values of `STACK`, which is 0 for packets that are not MPLS. Flows cannot match it; it is part of the megaflow mask
+/// of every MPLS packet.
+pub(crate) mod stack {
+    /// Mask of the number of entries read.
+    pub const ENTRIES: u8 = 3;
+    /// Bit that is set if the bottom of the stack is not among them.
+    pub const DEEPER: u8 = 4;
+    /// Number of bits below the version, which is 0 if there is no IP packet behind the stack.
+    pub const VERSION: u32 = 4;
+}
+
+/// Bottom-of-stack bit of a label stack entry.
+pub(crate) const BOTTOM: u32 = 0x100;
 
 /// A packet's fields in network byte order, stored in 64-bit words. Fields that a packet does not have are zero.
 pub type Key = [u64; KEY_WORDS];
@@ -97,6 +118,10 @@ impl Flow {
     pub(crate) fn u16(&self, at: usize) -> u16 {
         let bytes = self.bytes();
         u16::from_be_bytes([bytes[at], bytes[at + 1]])
+    }
+
+    pub(crate) fn u32(&self, at: usize) -> u32 {
+        u32::from_be_bytes(*self.bytes()[at..].first_chunk().expect("four bytes of a flow"))
     }
 
     pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {

@@ -116,6 +116,10 @@ pub enum Action {
         /// Whether a tag is added to an untagged packet.
         push: bool,
     },
+    /// Pushes an MPLS label with this Ethernet type.
+    PushMpls(u16),
+    /// Removes the outer MPLS label, if there is one; all labels if this Ethernet type is not MPLS.
+    PopMpls(u16),
     /// Sets bits of a field, if the packet has it.
     Set {
         /// Field to set.
@@ -131,6 +135,9 @@ pub enum Action {
     Move(Subfield, Subfield),
     /// Decrements the TTL or hop limit; if it is 0 or 1, ends the current list of actions.
     DecTtl,
+    /// Decrements the TTL of the outer MPLS label; if it is 0 or 1, or there is no label, ends the current list of
+    /// actions.
+    DecMplsTtl,
     /// Looks the packet up again in the given table (default: the current one), as if it had arrived on the given port.
     Resubmit(Option<OfPort>, Option<u8>),
     /// Continues in a later table.

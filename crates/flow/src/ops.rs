@@ -23,6 +23,27 @@ pub enum Op {
     },
     /// Replaces the outer tag's priority and VLAN identifier.
     SetTci(u16),
+    /// Pushes a label stack entry in front of any others, and sets the Ethernet type.
+    PushMpls {
+        /// Entry.
+        entry: u32,
+        /// Ethernet type.
+        dl_type: u16,
+    },
+    /// Removes the outer label stack entries, and sets the Ethernet type.
+    PopMpls {
+        /// Number of entries.
+        entries: u8,
+        /// Ethernet type.
+        dl_type: u16,
+    },
+    /// Sets the outer label stack entry.
+    SetMpls {
+        /// New bits.
+        value: u32,
+        /// Bits to change.
+        mask: u32,
+    },
     /// Sets the IPv4 source (0) or destination (1) address.
     Ip4 {
         /// 0 for the source address, 1 for the destination address.

@@ -130,8 +130,11 @@ where
     });
     let first = [
         last(|a| matches!(a, Action::PopVlan(_))),
+        last(|a| matches!(a, Action::PopMpls(_))),
+        last(|a| matches!(a, Action::PushMpls(_))),
         last(|a| matches!(a, Action::PushVlan(_))),
         last(|a| matches!(a, Action::DecTtl)),
+        last(|a| matches!(a, Action::DecMplsTtl)),
     ];
     let meters = list.filter(|a| matches!(a, Action::Meter(_)));
     let all = meters.chain(first.into_iter().flatten()).chain(sets).chain(end);

@@ -2,6 +2,7 @@
 //! left unchanged.
 
 use crate::extract::{Layout, header_fits};
+use crate::key::BOTTOM;
 use crate::ops::Op;
 use bywash_frame::{Arena, Frame};
 use bywash_wire::checksum::{update_u16, update_u32};
@@ -10,6 +11,8 @@ use bywash_wire::proto;
 
 /// Length of a VLAN tag in bytes.
 const TAG: usize = 4;
+/// Length of a label stack entry in bytes.
+const LABEL: usize = 4;
 
 /// Applies `op` to a packet whose headers are at the offsets in `layout`. Ops that do not change headers are ignored.
 #[inline(always)]
@@ -34,6 +37,9 @@ pub fn rewrite(op: &Op, arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
         }
         Op::PopVlan => pop_vlan(arena, frame, layout),
         Op::PushVlan { tpid, tci } => push_vlan(arena, frame, layout, tpid, tci),
+        Op::PushMpls { entry, dl_type } => push_mpls(arena, frame, layout, entry, dl_type),
+        Op::PopMpls { entries, dl_type } => pop_mpls(arena, frame, layout, entries, dl_type),
+        Op::SetMpls { value, mask } => set_mpls(arena.data_mut(frame), *layout, value, mask),
         _ => rare(op, arena.data_mut(frame), *layout),
     }
 }
@@ -76,6 +82,54 @@ fn push_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout, tpid: u16, t
     layout.l3 += TAG as u16;
     if layout.l4 != 0 {
         layout.l4 += TAG as u16;
+    }
+}
+
+/// Pushes a label stack entry. A frame without headroom is left unchanged.
+#[inline(never)]
+fn push_mpls(arena: &Arena, frame: &mut Frame, layout: &mut Layout, entry: u32, dl_type: u16) {
+    let l3 = usize::from(layout.l3);
+    if l3 < 14 || !arena.push(frame, LABEL) {
+        return;
+    }
+    let data = arena.data_mut(frame);
+    data.copy_within(LABEL..LABEL + l3, 0);
+    data[l3 - 2..l3].copy_from_slice(&dl_type.to_be_bytes());
+    data[l3..l3 + LABEL].copy_from_slice(&entry.to_be_bytes());
+    if layout.l4 != 0 {
+        layout.l4 += LABEL as u16;
+    }
+}
+
+/// Returns the outer label stack entry. `None` if there is none, which may be because one could not be pushed.
+fn outer_label(data: &mut [u8], layout: Layout) -> Option<&mut [u8; LABEL]> {
+    let (header, rest) = data.split_at_mut_checked(layout.l3.into())?;
+    let mpls = matches!(*header.last_chunk()?, [0x88, 0x47 | 0x48]);
+    rest.first_chunk_mut().filter(|_| mpls)
+}
+
+/// Removes label stack entries, but none beyond the bottom of the stack.
+#[inline(never)]
+fn pop_mpls(arena: &Arena, frame: &mut Frame, layout: &mut Layout, entries: u8, dl_type: u16) {
+    let l3 = usize::from(layout.l3);
+    for _ in 0..entries {
+        let data = arena.data_mut(frame);
+        let Some(entry) = outer_label(data, *layout) else { return };
+        let bottom = u32::from_be_bytes(*entry) & BOTTOM != 0;
+        data.copy_within(..l3, LABEL);
+        frame.pull(LABEL);
+        layout.l4 = layout.l4.saturating_sub(LABEL as u16);
+        if bottom {
+            break;
+        }
+    }
+    arena.data_mut(frame)[l3 - 2..l3].copy_from_slice(&dl_type.to_be_bytes());
+}
+
+#[inline(never)]
+fn set_mpls(data: &mut [u8], layout: Layout, value: u32, mask: u32) {
+    if let Some(entry) = outer_label(data, layout) {
+        *entry = (u32::from_be_bytes(*entry) & !mask | value & mask).to_be_bytes();
     }
 }
 

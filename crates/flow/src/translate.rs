@@ -2,6 +2,7 @@
 //! depend on.
 
 mod commit;
+mod labels;
 mod learn;
 mod link;
 mod set;
@@ -17,6 +18,7 @@ use crate::ops::Op;
 use crate::pipeline::{Pipeline, TABLES, mac_key};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
+use labels::{Hidden, is_mpls};
 use set::ActionSet;
 
 /// Maximum number of nested lists of actions.
@@ -89,6 +91,18 @@ pub(crate) struct State {
     tagged: usize,
     /// Whether the tags are still those of the received packet.
     own_tag: bool,
+    /// Number of MPLS labels, which are in `flow`.
+    labels: usize,
+    /// Whether there are more labels than that, if it is as many as can be read.
+    deeper: bool,
+    /// Headers behind the labels; `None` if all are in `flow`.
+    hidden: Option<Hidden>,
+}
+
+impl State {
+    fn is_ip(&self) -> bool {
+        matches!(self.flow.u16(at::DL_TYPE), ethertype::IPV4 | ethertype::IPV6)
+    }
 }
 
 /// Translator of packets. Reused from one packet to the next, so that its buffers need no new allocation.
@@ -128,7 +142,7 @@ pub(crate) struct Trip<'a, 't> {
     set: ActionSet<'t>,
     /// Index of the lowest entry of the stack that can be popped.
     bottom: usize,
-    /// Number of tags of the received packet.
+    /// Number of tags and labels of the received packet.
     own_tags: usize,
     /// Lengths of the packets that take this way: more bytes than `least`, and at most `most`.
     least: u32,
@@ -167,14 +181,18 @@ impl Translator {
             tpid: if flow.u8(at::TPID) == TPID_88A8 { ethertype::QINQ } else { ethertype::VLAN },
             tci: flow.u16(at::VLAN_TCI),
         };
-        let now = State {
+        let mut now = State {
             flow,
             known,
             ttl: Ttl::Less(0),
             tags: [tag, Tag::default()],
             tagged: usize::from(tag.tci & TAGGED != 0),
             own_tag: true,
+            labels: 0,
+            deeper: false,
+            hidden: None,
         };
+        self.mask = self.mask | now.receive_labels();
         // Longer packets first: each way is that of the longest ones that are left.
         let (mut most, mut sends, mut reason) = (u32::MAX, false, None);
         for n in 1.. {
@@ -209,7 +227,7 @@ impl Translator {
         self.stack.clear();
         self.reason = None;
         let (from, others) = (self.ops.len(), self.learn.len());
-        let (set, own_tags) = (ActionSet::default(), now.tagged);
+        let (set, own_tags) = (ActionSet::default(), now.tagged + now.labels);
         let mut trip = Trip {
             t: self,
             pipeline,
@@ -321,7 +339,7 @@ impl Trip<'_, '_> {
     }
 
     fn is_ip(&self) -> bool {
-        matches!(self.dl_type(), ethertype::IPV4 | ethertype::IPV6)
+        self.now.is_ip()
     }
 
     /// Returns `true` if the packet has fields with this prerequisite, and records the bits that this depends on.
@@ -331,6 +349,7 @@ impl Trip<'_, '_> {
         match needs {
             Needs::Nothing => true,
             Needs::Vlan => self.now.tagged > 0,
+            Needs::Mpls => is_mpls(dl_type),
             Needs::Arp => matches!(dl_type, ethertype::ARP | 0x8035),
             Needs::Ip4 => dl_type == ethertype::IPV4,
             Needs::Ip6 => dl_type == ethertype::IPV6,
@@ -391,7 +410,7 @@ impl Trip<'_, '_> {
             Action::Output(port) => self.output(port),
             Action::OutputReg(from) => {
                 self.unwildcard(&from.field.mask(from.mask()));
-                if let Ok(port) = u16::try_from(from.get(&self.now.flow)) {
+                if let Ok(port) = u16::try_from(self.value(from)) {
                     self.output(OfPort(port));
                 }
             }
@@ -402,6 +421,8 @@ impl Trip<'_, '_> {
             }
             Action::PushVlan(tpid) => self.push_tag(tpid),
             Action::PopVlan(_) => self.pop_tag(),
+            Action::PushMpls(dl_type) => self.push_mpls(dl_type)?,
+            Action::PopMpls(dl_type) => self.pop_mpls(dl_type)?,
             Action::VlanVid { vid, push } if push || self.now.tagged > 0 => {
                 self.set_tci(vid | TAGGED, 0x0fff | TAGGED);
             }
@@ -424,7 +445,7 @@ impl Trip<'_, '_> {
                     return Err(DropReason::TooManyResubmits);
                 }
                 self.unwildcard(&from.field.mask(from.mask()));
-                self.t.stack.push(from.get(&self.now.flow));
+                self.t.stack.push(self.value(from));
             }
             Action::Pop(to) if self.t.stack.len() > self.bottom => {
                 let value = self.t.stack.pop().unwrap_or_default();
@@ -445,11 +466,11 @@ impl Trip<'_, '_> {
         Ok(())
     }
 
-    /// Returns `true` if the packet, with the tags that it has now, is longer than this many bytes. Narrows the lengths of
-    /// the packets that take this way to those of which the same is true.
+    /// Returns `true` if the packet, with the tags and labels that it has now, is longer than this many bytes. Narrows
+    /// the lengths of the packets that take this way to those of which the same is true.
     fn is_longer(&mut self, than: u16) -> bool {
         // Length as received.
-        let than = i64::from(than) + 4 * (self.own_tags as i64 - self.now.tagged as i64);
+        let than = i64::from(than) + 4 * (self.own_tags as i64 - (self.now.tagged + self.now.labels) as i64);
         let longer = than < i64::from(self.most);
         if longer {
             self.least = self.least.max(than.max(0) as u32);
@@ -459,7 +480,7 @@ impl Trip<'_, '_> {
 
     fn copy(&mut self, src: Subfield, dst: Subfield) {
         self.unwildcard(&src.field.mask(src.mask()));
-        let value = src.get(&self.now.flow);
+        let value = self.value(src);
         self.set(dst.field, value << dst.low, dst.mask());
     }
 
@@ -476,6 +497,9 @@ impl Trip<'_, '_> {
             _ => {
                 field.set_masked(&mut self.now.flow, value, mask);
                 self.now.known = self.now.known | field.mask(mask);
+                if field.info().needs == Needs::Mpls {
+                    self.labelled();
+                }
             }
         }
     }

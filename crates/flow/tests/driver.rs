@@ -61,6 +61,10 @@ fn frame(random: &mut Random) -> Vec<u8> {
         3 => frame[0] = 1,
         4 | 5 => frame[random.below(last) as usize] ^= 1 << random.below(8),
         6 => frame.splice(12..12, [0x81, 0, 0, 10]).for_each(drop),
+        7 => {
+            let at = if frame[12] == 0x81 { 16 } else { 12 };
+            frame.splice(at..at + 2, [0x88, 0x47, 0, 0, 0x11, 64]).for_each(drop);
+        }
         _ => {}
     }
     frame

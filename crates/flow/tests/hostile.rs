@@ -190,7 +190,7 @@ fn no_change_leaves_a_wrong_answer() {
     let mut old = Rig::new(generate::PORTS, EAGER, 16);
     let mut packets: Vec<(u16, Vec<u8>)> = vec![];
     for i in 0..120 {
-        packets.push((1 + r.below(u64::from(generate::PORTS)) as u16, generate::packet(r, i, 0)));
+        packets.push((1 + r.below(u64::from(generate::PORTS)) as u16, generate::packet(r, i, 0, 4)));
     }
     let through = |rig: &mut Rig| {
         packets.iter().for_each(|(port, bytes)| rig.input(*port, std::slice::from_ref(bytes)));
@@ -253,7 +253,7 @@ fn frames_cut_off_anywhere() {
     let r = &mut Random::new(0x5eed_0006);
     let (mut n, mut sent) = (0, 0);
     for i in 0..60 {
-        let whole = generate::packet(r, i, 0);
+        let whole = generate::packet(r, i, 0, 4);
         let cuts: Vec<Vec<u8>> = (0..whole.len().min(100)).map(|len| whole[..len].to_vec()).collect();
         n += cuts.len();
         let out = rig.send(1, &cuts);

@@ -13,7 +13,8 @@ use bywash_flow::model::{FlowFilter, OfPort};
 use bywash_flow::syntax;
 use bywash_lab::{has_tool, require};
 use bywash_sync::clock;
-use common::generate::{PORTS, Random, Tables, packet, tables};
+use common::generate::{PORTS, Random, Tables, tables};
+use common::labels;
 use common::rig::{Rig, Sent};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -210,10 +211,12 @@ fn run(command: &mut Command) {
 fn forget_fragments(sent: &mut Sent) {
     for (_, bytes) in sent {
         let l3 = 14 + 4 * bytes[12..].chunks(4).take_while(|c| matches!(c[..2], [0x81, 0] | [0x88, 0xa8])).count();
-        let later = bytes[l3 - 2..l3] == [8, 0] && u16::from_be_bytes([bytes[l3 + 6], bytes[l3 + 7]]) & 0x1fff != 0;
-        if later {
+        let ip = labels::behind(bytes, l3);
+        let v4 = bytes[l3 - 2..l3] == [8, 0] || ip > l3 && bytes.get(ip) == Some(&0x45);
+        let (l3, later) = (ip, |at: usize| bytes.get(at..at + 2).is_some_and(|b| b[0] & 0x1f | b[1] != 0));
+        if v4 && later(l3 + 6) {
             let end = bytes.len() - 4;
-            bytes[l3 + 20..end].fill(0);
+            bytes.get_mut(l3 + 20..end).into_iter().for_each(|data| data.fill(0));
         }
     }
 }
@@ -294,9 +297,8 @@ fn as_ovs() {
     for case in first..first + count {
         let r = &mut Random::new(SEED + case);
         let tables = tables(r, true);
-        let length = tables.length();
         let packets: Vec<(u16, Vec<u8>)> =
-            (0..PACKETS).map(|i| (1 + r.below(u64::from(PORTS)) as u16, packet(r, i as u32, length))).collect();
+            (0..PACKETS).map(|i| (1 + r.below(u64::from(PORTS)) as u16, tables.packet(r, i as u32))).collect();
         ovs.load(&tables);
         load(&mut ours.control, &tables);
         let mut theirs = ovs.send(&packets, tables.learns);
@@ -327,12 +329,16 @@ fn as_ovs() {
                 let mut key = [0; bywash_flow::key::KEY_WORDS];
                 bywash_flow::extract::extract(bytes, *port, &mut key).unwrap();
                 let ours = ours.control.trace(&key);
-                // Where a select group recirculates a packet, OVS has sent what came before it, and counts anew.
-                let anew = tables.groups.iter().any(|group| group.contains("select"));
                 // OVS bounds the returns to earlier tables only.
                 let nested =
                     ours.story.iter().flatten().any(|line| line.contains("lists of actions inside each other"));
-                if ours.reason == Some(DropReason::TooManyResubmits) && (anew || nested) {
+                let dropped = match ours.reason {
+                    Some(DropReason::TooManyResubmits) => tables.recirculates || nested,
+                    // OVS drops only the bucket.
+                    Some(DropReason::TooManyLabels) => tables.recirculates || !tables.groups.is_empty(),
+                    _ => false,
+                };
+                if dropped {
                     continue;
                 }
                 differing += 1;

@@ -244,6 +244,19 @@ mod tests {
         for op in others.into_iter().chain([Op::Longer { than: 100, ops: 1 }]) {
             assert!(!drives(&[op, out]), "{op:?}");
         }
+        let labels = [
+            Op::PushMpls { entry: 0x100, dl_type: ethertype::MPLS },
+            Op::PopMpls { entries: 1, dl_type: ethertype::IPV4 },
+            Op::SetMpls { value: 0, mask: 1 },
+        ];
+        labels.iter().for_each(|op| assert!(!drives(&[*op, out]), "{op:?}"));
+        // The program does not read behind labels either.
+        let mut labelled = packet.clone();
+        labelled.splice(12..14, [0x88, 0x47, 0, 0, 1, 64]);
+        let mut behind = [0; KEY_WORDS];
+        extract(&labelled, 1, &mut behind).unwrap();
+        assert_eq!(behind[4], key[4], "the addresses are read");
+        assert!(forward(&behind, &[!0; KEY_WORDS], 0, &[out]).is_none());
         let by_length = [Op::Longer { than: 100, ops: 1 }, out, Op::Drop(bywash_engine::DropReason::FlowDrop)];
         assert!(!drives(&by_length) && !drives(&by_length[2..]) && !drives(&[]));
     }

@@ -12,11 +12,11 @@ use bywash_wire::ethernet::ethertype;
 type Result<T> = std::result::Result<T, SyntaxError>;
 
 /// Names of all actions.
-pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, mod_vlan_vid, \
-    mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, mod_nw_ttl, mod_tp_src, \
-    mod_tp_dst, dec_ttl, set_field, load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, \
-    write_actions, clone, push, pop, multipath, bundle, bundle_load, check_pkt_larger, \
-    controller, sample, learn, fin_timeout, conjunction, exit";
+pub(super) const KNOWN: &str = "output, in_port, flood, all, normal, drop, push_vlan, pop_vlan, strip_vlan, push_mpls, \
+    pop_mpls, mod_vlan_vid, mod_vlan_pcp, mod_dl_src, mod_dl_dst, mod_nw_src, mod_nw_dst, mod_nw_tos, mod_nw_ecn, \
+    mod_nw_ttl, mod_tp_src, mod_tp_dst, dec_ttl, set_mpls_label, set_mpls_tc, set_mpls_ttl, dec_mpls_ttl, set_field, \
+    load, move, resubmit, goto_table, group, meter, write_metadata, clear_actions, write_actions, clone, push, pop, \
+    multipath, bundle, bundle_load, check_pkt_larger, controller, sample, learn, fin_timeout, conjunction, exit";
 
 /// Maximum number of `clone` inside each other.
 const CLONES: usize = 8;
@@ -160,6 +160,20 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         }
         "pop_vlan" => plain(Action::PopVlan(false)),
         "strip_vlan" => plain(Action::PopVlan(true)),
+        "push_mpls" => match small(want()?, 16)? {
+            dl_type @ (ethertype::MPLS | ethertype::MPLS_UPSTREAM) => Ok(Action::PushMpls(dl_type)),
+            _ => want()?.wrong("invalid Ethernet type of MPLS: use 0x8847 or 0x8848"),
+        },
+        "pop_mpls" => match small(want()?, 16)? {
+            ..0x600 | ethertype::ARP | 0x8035 | ethertype::VLAN | ethertype::QINQ => {
+                want()?.wrong("only IP is read behind labels, no ARP, VLAN tag or LLC: use 0x800, 0x86dd or 0x8847")
+            }
+            dl_type => Ok(Action::PopMpls(dl_type)),
+        },
+        "set_mpls_label" => field("set_mpls_label", Field::MplsLabel),
+        "set_mpls_tc" => field("set_mpls_tc", Field::MplsTc),
+        "set_mpls_ttl" => field("set_mpls_ttl", Field::MplsTtl),
+        "dec_mpls_ttl" => plain(Action::DecMplsTtl),
         "mod_vlan_vid" | "set_vlan_vid" => {
             Ok(Action::VlanVid { vid: small(want()?, 12)?, push: name.str() == "mod_vlan_vid" })
         }

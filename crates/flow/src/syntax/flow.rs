@@ -68,11 +68,11 @@ pub(super) fn table(text: Text<'_>) -> Result<u8> {
 
 /// Refuses to set or move fields that no packet of the flow has. `mod_*` actions are accepted: they skip such packets.
 fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
-    check_actions(spec, &spec.actions, false, written)
+    check_actions(spec.matches, &spec.actions, false, written)
 }
 
-fn check_actions(spec: &FlowSpec, actions: &[Action], mut tagged: bool, written: Text<'_>) -> Result<()> {
-    let cannot = |field: Field, tagged: bool| match lacking(field.info().needs, &spec.matches) {
+fn check_actions(mut matches: Match, actions: &[Action], mut tagged: bool, written: Text<'_>) -> Result<()> {
+    let cannot = |matches: &Match, field: Field, tagged: bool| match lacking(field.info().needs, matches) {
         Some(lacking) if !(tagged && field.info().needs == Needs::Vlan) => {
             written.wrong(format!("{} can only be used in a flow that matches {lacking}", field.name()))
         }
@@ -81,26 +81,33 @@ fn check_actions(spec: &FlowSpec, actions: &[Action], mut tagged: bool, written:
     for action in actions {
         let fields = match action {
             Action::Clone(inner) => {
-                check_actions(spec, inner, tagged, written)?;
+                check_actions(matches, inner, tagged, written)?;
                 continue;
             }
             Action::PushVlan(_) | Action::VlanVid { push: true, .. } | Action::VlanPcp { push: true, .. } => {
                 tagged = true;
                 continue;
             }
+            Action::PushMpls(dl_type) | Action::PopMpls(dl_type) => {
+                // Nothing is known of the packet behind the labels but its type.
+                Field::NwProto.set(&mut matches.mask, 0);
+                Field::DlType.set(&mut matches.mask, u128::MAX);
+                Field::DlType.set(&mut matches.value, u128::from(*dl_type));
+                continue;
+            }
             Action::Move(src, dst) => [Some(src.field), Some(dst.field)],
             Action::Set { field, as_: Spelling::SetField | Spelling::Load, .. } => [Some(*field), None],
-            Action::FinTimeout(_) if lacking(Needs::Proto(6), &spec.matches).is_some() => {
+            Action::FinTimeout(_) if lacking(Needs::Proto(6), &matches).is_some() => {
                 return written.wrong("fin_timeout can only be used in a flow that matches tcp or tcp6");
             }
             Action::Learn(learn) => {
                 let mut sources = learn.parts.iter().filter_map(Part::source);
-                sources.try_for_each(|from| cannot(from.field, tagged))?;
+                sources.try_for_each(|from| cannot(&matches, from.field, tagged))?;
                 continue;
             }
             _ => continue,
         };
-        fields.into_iter().flatten().try_for_each(|field| cannot(field, tagged))?;
+        fields.into_iter().flatten().try_for_each(|field| cannot(&matches, field, tagged))?;
     }
     Ok(())
 }
@@ -168,6 +175,9 @@ pub fn packet(line: &str, names: PortNames<'_>) -> Result<Flow> {
     }
     if matches!(Field::DlType.get(&flow), 0x800 | 0x86dd | 0x806 | 0x8035) {
         flow.bytes_mut()[crate::key::at::NW_FRAG] |= crate::key::IP_VALID;
+    }
+    if matches!(Field::DlType.get(&flow), 0x8847 | 0x8848) {
+        flow.put(crate::key::at::STACK, &[1]);
     }
     if Field::DlType.get(&matches.mask) == 0 {
         Field::DlType.set(&mut flow, u128::from(crate::extract::DL_TYPE_NONE));

@@ -9,7 +9,7 @@ use crate::model::Match;
 use bywash_wire::ethernet::ethertype;
 
 /// Protocol shorthands: name, Ethernet type, and IP protocol if any.
-pub const SHORTHANDS: [(&str, u16, Option<u8>); 13] = [
+pub const SHORTHANDS: [(&str, u16, Option<u8>); 15] = [
     ("ip", 0x800, None),
     ("icmp", 0x800, Some(1)),
     ("tcp", 0x800, Some(6)),
@@ -23,6 +23,8 @@ pub const SHORTHANDS: [(&str, u16, Option<u8>); 13] = [
     ("udp6", 0x86dd, Some(17)),
     ("sctp6", 0x86dd, Some(132)),
     ("icmp6", 0x86dd, Some(58)),
+    ("mpls", ethertype::MPLS, None),
+    ("mplsm", ethertype::MPLS_UPSTREAM, None),
 ];
 
 /// Conditions in the order given, with their positions in the line, to report which one lacks its prerequisite.
@@ -146,6 +148,7 @@ pub fn lacking(needs: Needs, matches: &Match) -> Option<&'static str> {
     let (ok, what) = match needs {
         Needs::Nothing => (true, ""),
         Needs::Vlan => (Field::VlanTci.get(&matches.value) & u128::from(TAGGED) != 0, "dl_vlan or vlan_tci"),
+        Needs::Mpls => (is(&[ethertype::MPLS, ethertype::MPLS_UPSTREAM], &[]), "mpls or mplsm"),
         Needs::Arp => (is(&[ethertype::ARP, 0x8035], &[]), "arp or rarp"),
         Needs::Ip4 => (is(&IP[..1], &[]), "ip"),
         Needs::Ip6 => (is(&IP[1..], &[]), "ipv6"),

@@ -77,6 +77,7 @@ impl Display for ShownMatch<'_> {
         parts.extend(kind.map(str::to_owned));
         let ip = matches!(dl_type, Some(0x800 | 0x86dd));
         let arp = matches!(dl_type, Some(0x806 | 0x8035));
+        let mpls = matches!(dl_type, Some(0x8847 | 0x8848));
         for field in ORDER {
             let bits = field.get(mask);
             if bits == 0 {
@@ -91,7 +92,8 @@ impl Display for ShownMatch<'_> {
                 Field::NwProto => both.is_some() || arp,
                 Field::ArpOp | Field::ArpSpa | Field::ArpTpa | Field::ArpSha | Field::ArpTha => !arp,
                 Field::NwSrc | Field::NwDst => arp,
-                Field::NdSll | Field::NdTll => arp,
+                Field::NdSll | Field::NdTll => arp || mpls,
+                Field::MplsLabel | Field::MplsTc | Field::MplsBos | Field::MplsTtl => !mpls,
                 Field::IcmpType | Field::IcmpCode => !(dl_type == Some(0x800) && protocol == Some(1)),
                 Field::Icmp6Type | Field::Icmp6Code => !(dl_type == Some(0x86dd) && protocol == Some(58)),
                 Field::TpSrc | Field::TpDst => !(ip && matches!(protocol, Some(6 | 17 | 132))),
@@ -111,13 +113,13 @@ impl Display for ShownMatch<'_> {
 }
 
 /// Fields in the order in which they are shown, covering each bit of a packet once.
-const ORDER: [Field; 49] = {
+const ORDER: [Field; 53] = {
     use Field::*;
     [
         ConjId, Reg0, Reg1, Reg2, Reg3, Reg4, Reg5, Reg6, Reg7, Reg8, Reg9, Reg10, Reg11, Reg12, Reg13, Reg14, Reg15,
-        Metadata, PktMark, InPort, VlanTci, DlSrc, DlDst, DlType, Ipv6Src, Ipv6Dst, Ipv6Label, NwSrc, NwDst, ArpSpa,
-        ArpTpa, NwProto, ArpOp, ArpSha, ArpTha, IpDscp, NwEcn, NwTtl, IpFrag, IcmpType, IcmpCode, Icmp6Type, Icmp6Code,
-        TpSrc, TpDst, TcpFlags, NdTarget, NdSll, NdTll,
+        Metadata, PktMark, InPort, VlanTci, DlSrc, DlDst, DlType, MplsLabel, MplsTc, MplsTtl, MplsBos, Ipv6Src,
+        Ipv6Dst, Ipv6Label, NwSrc, NwDst, ArpSpa, ArpTpa, NwProto, ArpOp, ArpSha, ArpTha, IpDscp, NwEcn, NwTtl, IpFrag,
+        IcmpType, IcmpCode, Icmp6Type, Icmp6Code, TpSrc, TpDst, TcpFlags, NdTarget, NdSll, NdTll,
     ]
 };
 
@@ -167,6 +169,8 @@ impl Display for Action {
             Self::PushVlan(tpid) => write!(f, "push_vlan:{tpid:#06x}"),
             Self::PopVlan(true) => f.write_str("strip_vlan"),
             Self::PopVlan(false) => f.write_str("pop_vlan"),
+            Self::PushMpls(dl_type) => write!(f, "push_mpls:{dl_type:#06x}"),
+            Self::PopMpls(dl_type) => write!(f, "pop_mpls:{dl_type:#06x}"),
             Self::VlanVid { vid, push } => write!(f, "{}_vlan_vid:{vid}", if *push { "mod" } else { "set" }),
             Self::VlanPcp { pcp, push } => write!(f, "{}_vlan_pcp:{pcp}", if *push { "mod" } else { "set" }),
             Self::Set { field, value, mask, as_ } => match as_ {
@@ -186,6 +190,7 @@ impl Display for Action {
                 sub(f, dst)
             }
             Self::DecTtl => f.write_str("dec_ttl"),
+            Self::DecMplsTtl => f.write_str("dec_mpls_ttl"),
             Self::Resubmit(Some(port), None) => write!(f, "resubmit:{port}"),
             Self::Resubmit(port, table) => {
                 f.write_str("resubmit(")?;

@@ -1,6 +1,6 @@
 //! Generation of the ops that bring the packet from its current to its wanted state.
 
-use super::{Trip, Ttl};
+use super::{State, Trip, Ttl};
 use crate::field::Field;
 use crate::key::{Flow, IP_VALID, TAGGED, at};
 use crate::ops::Op;
@@ -9,7 +9,7 @@ use bywash_wire::ethernet::ethertype;
 impl Trip<'_, '_> {
     /// Generates the ops that bring the packet to the state that the actions so far require.
     pub(super) fn commit(&mut self) {
-        let (now, base) = (self.now, self.base);
+        let (now, base) = (self.now.bare(), self.base.bare());
         // Where an overwritten value of the packet is restored, the result depends on that value.
         let back = base.known & !now.known & writable();
         self.look_own(&back);
@@ -19,38 +19,45 @@ impl Trip<'_, '_> {
             // There is no valid network header to write to.
             write.bytes_mut()[at::NW_TOS..].fill(0);
         }
-        if !write.is_zero() {
-            self.write(&write);
+        if write.0[0] | write.0[1] != 0 {
+            let value = (now.flow & write).0;
+            self.t.ops.push(Op::Eth { value: [value[0], value[1]], mask: [write.0[0], write.0[1]] });
         }
-        if now.flow.u8(at::NW_FRAG) & IP_VALID != 0 && self.is_ip() {
-            self.commit_ttl(now.ttl, base.ttl);
+        let from = self.t.ops.len();
+        self.write(&now, &write);
+        if now.flow.u8(at::NW_FRAG) & IP_VALID != 0 && now.is_ip() {
+            self.commit_ttl(&now, base.ttl);
         }
+        // The network header is written to while there are no labels in front of it.
+        let mut labels = self.base.labels;
+        if labels > 0 && (self.now.labels == 0 || self.t.ops.len() > from) {
+            self.t.ops.insert(from, Op::PopMpls { entries: labels as u8, dl_type: self.dl_type() });
+            labels = 0;
+        }
+        self.commit_labels(labels);
         self.commit_tags();
         self.base = self.now;
     }
 
-    fn commit_ttl(&mut self, now: Ttl, base: Ttl) {
-        match (now, base) {
+    fn commit_ttl(&mut self, now: &State, base: Ttl) {
+        match (now.ttl, base) {
             (Ttl::Less(n), Ttl::Less(b)) if n > b => self.t.ops.push(Op::DecTtl(n - b)),
             (Ttl::Less(n), Ttl::Less(b)) if n == b => {}
             (Ttl::Set(a), Ttl::Set(b)) if a == b => {}
             (Ttl::Set(ttl), _) => self.t.ops.push(Op::Ttl(ttl)),
             (Ttl::Less(_), _) => {
                 self.look_own(&Field::NwTtl.mask(u128::MAX));
-                self.t.ops.push(Op::Ttl(self.now.flow.u8(at::NW_TTL)));
+                self.t.ops.push(Op::Ttl(now.flow.u8(at::NW_TTL)));
             }
         }
     }
 
-    /// Generates the ops that write these bits.
-    fn write(&mut self, write: &Flow) {
-        let value = self.now.flow & *write;
+    /// Generates the ops that write these bits of the headers behind the Ethernet type.
+    fn write(&mut self, now: &State, write: &Flow) {
+        let value = now.flow & *write;
         let word = |flow: &Flow, at: usize| flow.0[at / 8];
-        if write.0[0] | write.0[1] != 0 {
-            let eth = Op::Eth { value: [value.0[0], value.0[1]], mask: [write.0[0], write.0[1]] };
-            self.t.ops.push(eth);
-        }
-        let arp = matches!(self.dl_type(), ethertype::ARP | 0x8035);
+        let dl_type = now.flow.u16(at::DL_TYPE);
+        let arp = matches!(dl_type, ethertype::ARP | 0x8035);
         if arp {
             // Offsets of the operation and of the sender's and target's addresses (RFC 826).
             for (at, to, len) in [
@@ -101,13 +108,14 @@ impl Trip<'_, '_> {
             }
         }
         if write.u16(at::TP_SRC) | write.u16(at::TP_DST) != 0 {
-            let protocol = self.protocol();
+            let protocol = now.flow.u8(at::NW_PROTO);
+            self.look_own(&Field::NwProto.mask(u128::MAX));
             for (which, at) in [(0, at::TP_SRC), (1, at::TP_DST)] {
                 let (value, mask) = (value.u16(at), write.u16(at));
                 match protocol {
                     _ if mask == 0 => {}
                     6 | 17 | 132 => self.t.ops.push(Op::Tp { which, value, mask }),
-                    1 | 58 if (protocol == 1) == (self.dl_type() == ethertype::IPV4) => {
+                    1 | 58 if (protocol == 1) == (dl_type == ethertype::IPV4) => {
                         self.t.ops.push(Op::Icmp { which, value: value as u8 });
                     }
                     _ => {}

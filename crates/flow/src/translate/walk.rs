@@ -86,7 +86,8 @@ impl<'t> Trip<'_, 't> {
             self.depth_of_story = 0;
             match action {
                 Action::DecTtl if !self.dec_ttl_if_ip() => return Ok(()),
-                Action::DecTtl => {}
+                Action::DecMplsTtl if !self.dec_mpls_ttl() => return Ok(()),
+                Action::DecTtl | Action::DecMplsTtl => {}
                 action => self.walk(std::slice::from_ref(action), None, false)?,
             }
         }
@@ -185,6 +186,11 @@ impl<'t> Trip<'_, 't> {
                 }
                 Action::DecTtl => {
                     if !self.dec_ttl_if_ip() {
+                        leave_list(&mut stack[top - 1]);
+                    }
+                }
+                Action::DecMplsTtl => {
+                    if !self.dec_mpls_ttl() {
                         leave_list(&mut stack[top - 1]);
                     }
                 }

@@ -1,5 +1,6 @@
 //! Generator of flow tables in ovs-ofctl syntax and of packets. Values come from small sets, so that packets hit flows.
 
+use super::labels;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use std::fmt::Write;
@@ -45,19 +46,23 @@ const TP: [&str; 5] = ["80", "443", "1024", "5000", "65535"];
 
 /// Properties of packets that a flow is known to match.
 #[derive(Default, Clone, Copy)]
-struct Kind {
+pub struct Kind {
     /// Whether actions may use fields that the match does not guarantee: only in OpenFlow 1.0, without groups and
     /// `goto_table`.
-    loose: bool,
-    ip: u8,
-    proto: u8,
+    pub loose: bool,
+    pub ip: u8,
+    pub proto: u8,
     vlan: bool,
-    arp: bool,
+    pub arp: bool,
+    pub mpls: bool,
+    /// Whether actions may change labels, and whether they may remove the last one.
+    labels: bool,
+    pub bares: bool,
     /// Whether no tag is to be pushed. In tables with the action `normal`: where it sends untagged, OVS removes all tags,
     /// not the outer one.
     one_tag: bool,
     /// Type of a neighbour discovery message; 0 for other packets.
-    nd: u8,
+    pub nd: u8,
 }
 
 /// Flow tables and what they need.
@@ -70,12 +75,22 @@ pub struct Tables {
     pub flows: Vec<String>,
     /// Set if packets teach addresses or flows.
     pub learns: bool,
+    /// Set if packets have labels.
+    labels: bool,
+    /// Set if OVS recirculates packets: what it sends before is sent even if what follows is too much, and it counts
+    /// anew.
+    pub recirculates: bool,
 }
 
 impl Tables {
     /// Returns the length that packets for the tables must have: [`LONG`] if a meter decides by it, else 0.
-    pub fn length(&self) -> usize {
+    fn length(&self) -> usize {
         if self.meters.is_empty() { 0 } else { LONG }
+    }
+
+    /// Returns a random packet that ends with `mark`.
+    pub fn packet(&self, r: &mut Random, mark: u32) -> Vec<u8> {
+        packet(r, mark, self.length(), if self.labels { 2 } else { 16 })
     }
 }
 
@@ -100,6 +115,9 @@ struct Words {
     lengths: bool,
     /// Set if packets make flows, which later packets meet.
     learns: bool,
+    /// See [`Kind`].
+    labels: bool,
+    bares: bool,
 }
 
 impl Words {
@@ -109,9 +127,8 @@ impl Words {
     }
 }
 
-fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
+fn matches(r: &mut Random, table: u8, mut kind: Kind) -> (String, Kind) {
     let mut out = String::new();
-    let mut kind = Kind { loose, ..Kind::default() };
     let mut put = |text: String| write!(out, "{text},").unwrap();
     if r.one_in(4) {
         put(format!("in_port={}", 1 + r.below(u64::from(PORTS))));
@@ -148,6 +165,7 @@ fn matches(r: &mut Random, table: u8, loose: bool) -> (String, Kind) {
         put(r.pick(&["pkt_mark=1", "pkt_mark=0/0x2", "xreg0=0/0x3", "xxreg0=0x1/0x1"]).into());
     }
     match r.below(10) {
+        _ if kind.labels && r.one_in(3) => labels::matches(r, &mut kind, &mut put),
         0 => {}
         1 => {
             put("arp".into());
@@ -250,7 +268,7 @@ fn output(r: &mut Random, normal: bool) -> String {
 
 fn change(r: &mut Random, kind: &mut Kind) -> String {
     loop {
-        let text = match r.below(32) {
+        let text = match r.below(if kind.labels { 40 } else { 32 }) {
             0 => format!("mod_dl_src:{}", r.pick(&MACS[..3])),
             1 | 2 => format!("mod_dl_dst:{}", r.pick(&MACS)),
             // In OpenFlow 1.1 and later, ovs-ofctl turns `mod_vlan_vid` into pushing a tag if the flow matches no tag.
@@ -296,6 +314,10 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
             30 => format!("load:{}->NXM_NX_PKT_MARK[]", r.below(3)),
             31 => format!("move:NXM_NX_REG{}[0..3]->NXM_NX_PKT_MARK[0..3]", r.below(3)),
             28 if kind.nd != 0 => format!("move:NXM_NX_ND_TARGET[0..15]->NXM_NX_REG{}[0..15]", r.below(3)),
+            32.. => match labels::change(r, kind) {
+                Some(text) => text,
+                None => continue,
+            },
             _ => continue,
         };
         return text;
@@ -431,12 +453,12 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
 }
 
 /// Returns a group of which one bucket can be chosen, or all of whose buckets do the same.
-fn select(r: &mut Random, id: u64) -> String {
+fn select(r: &mut Random, id: u64, labels: bool) -> String {
     let mut line = format!("group_id={id},type=select");
     let (buckets, changes) = (1 + r.below(3), r.below(3));
     let actions = |r: &mut Random| {
         // OVS recirculates the packet here, and tracks more tags then than elsewhere.
-        let kind = Kind { one_tag: true, ..Kind::default() };
+        let kind = Kind { one_tag: true, labels, ..Kind::default() };
         let changes: String = (0..changes).map(|_| change(r, &mut { kind }) + ",").collect();
         format!("actions={changes}output:{}", 1 + r.below(u64::from(PORTS)))
     };
@@ -472,7 +494,8 @@ fn conjunctions(r: &mut Random, words: Words, loose: bool, flows: &mut Vec<(Stri
                 flows.push((key.clone(), format!("{},actions=conjunction({id},{part}/{parts})", of(r, part))));
             }
         }
-        let kind = Kind { loose, one_tag: words.normal, ..Kind::default() };
+        let Words { labels, bares, .. } = words;
+        let kind = Kind { loose, one_tag: words.normal || bares, labels, bares, ..Kind::default() };
         let other = if r.one_in(4) { "dl_vlan=0xffff," } else { "" };
         let id = if r.one_in(8) { 3 } else { id };
         flows.push((key, format!("{other}conj_id={id},actions={}", actions(r, table as u8, words, kind))));
@@ -488,10 +511,12 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     let meter = |r: &mut Random, id: u64| format!("meter={id} {}", r.pick(&[OPEN, CLOSED]));
     let meters_text: Vec<String> = (1..=meters).map(|id| meter(r, id)).collect();
     let groups = if !loose && r.one_in(2) { 1 + r.below(2) } else { 0 };
+    let labels = r.one_in(3);
+    let bares = labels && r.one_in(2);
     let group = |r: &mut Random, id: u64| {
         let kind = r.pick(&["all", "indirect", "ff", "all", "select", "select"]);
         if kind == "select" {
-            return select(r, id);
+            return select(r, id, labels);
         }
         let buckets = if kind == "indirect" { 1 } else { 1 + r.below(3) };
         let mut line = format!("group_id={id},type={kind}");
@@ -502,7 +527,8 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
             }
             line += "actions=";
             for _ in 0..r.below(3) {
-                line += &change(r, &mut Kind::default());
+                let kind = Kind { labels, bares, mpls: labels && r.one_in(4), one_tag: bares, ..Kind::default() };
+                line += &change(r, &mut { kind });
                 line += ",";
             }
             write!(line, "output:{}", 1 + r.below(u64::from(PORTS))).unwrap();
@@ -510,16 +536,17 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
         line
     };
     let groups_text: Vec<String> = (1..=groups).map(|id| group(r, id)).collect();
-    let clones = !groups_text.iter().any(|group| group.contains("select"));
+    let clones = !bares && !groups_text.iter().any(|group| group.contains("select"));
     let sets = clones && r.one_in(2);
-    let lengths = clones && !sets && meters == 0 && r.one_in(3);
+    // If the labels are too many for packets of one length, OVS drops all.
+    let lengths = clones && !sets && !labels && meters == 0 && r.one_in(3);
     let learns = !loose && r.one_in(6);
-    let words = Words { groups, meters, normal, clones, sets, lengths, learns };
+    let words = Words { groups, meters, normal, clones, sets, lengths, learns, labels, bares };
     let mut flows: Vec<(String, String)> = vec![];
     for _ in 0..4 + r.below(16) {
         let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
-        let (matches, kind) = matches(r, table, loose);
-        let kind = Kind { one_tag: normal, ..kind };
+        let kind = Kind { loose, one_tag: normal || bares, labels, bares, ..Kind::default() };
+        let (matches, kind) = matches(r, table, kind);
         // Give every flow its own priority: among overlapping flows of one priority the result is undefined.
         let key = format!("table={table},priority={}", 1 + flows.len());
         flows.push((key, format!("{matches}actions={}", actions(r, table, words, kind))));
@@ -530,11 +557,12 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     let version = if loose { "OpenFlow10" } else { "OpenFlow15" };
     let flows: Vec<String> = flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect();
     let learns = flows.iter().any(|flow| flow.contains("normal") || flow.contains("learn"));
-    Tables { version, groups: groups_text, meters: meters_text, flows, learns }
+    let recirculates = bares || groups_text.iter().any(|group| group.contains("select"));
+    Tables { version, groups: groups_text, meters: meters_text, flows, learns, labels, recirculates }
 }
 
-/// Returns a random packet of at least `length` bytes followed by four bytes with `mark`.
-pub fn packet(r: &mut Random, mark: u32, length: usize) -> Vec<u8> {
+/// Returns a random packet of at least `length` bytes followed by four bytes with `mark`. One in `labelled` has labels.
+pub fn packet(r: &mut Random, mark: u32, length: usize, labelled: u64) -> Vec<u8> {
     let mac = |text: &str| MacAddr(std::array::from_fn(|i| u8::from_str_radix(&text[3 * i..3 * i + 2], 16).unwrap()));
     let (src, dst) = (mac(r.pick(&MACS[..3])), mac(r.pick(&MACS)));
     let v6 = r.one_in(3);
@@ -556,7 +584,13 @@ pub fn packet(r: &mut Random, mark: u32, length: usize) -> Vec<u8> {
         _ => Packet::echo(a, b, 7, 1),
     };
     let mut bytes = packet.macs(dst, src).ttl(ttl).tos(tos).payload(&[0x5a; 80][..payload]).build().unwrap();
-    if v6 && matches!(kind, 6 | 7) && r.one_in(2) {
+    if !v6 {
+        // As the payload's length in an IPv6 header, more than there is.
+        bytes[18..20].fill(0xff);
+        fix_sum(&mut bytes);
+    }
+    let discovery = v6 && matches!(kind, 6 | 7) && r.one_in(2);
+    if discovery {
         neighbour(r, &mut bytes);
     } else if kind == 9 {
         bytes = arp(r, src, dst);
@@ -570,6 +604,10 @@ pub fn packet(r: &mut Random, mark: u32, length: usize) -> Vec<u8> {
         let frag: [u8; 2] = [[0x20, 0], [0x20, 5], [0, 9]][r.below(3) as usize];
         bytes[20..22].copy_from_slice(&frag);
         fix_sum(&mut bytes);
+    }
+    // The addresses of neighbour discovery are not read behind labels.
+    if !discovery && r.one_in(labelled) {
+        labels::insert(r, &mut bytes);
     }
     // VLAN tags.
     for _ in 0..[0, 0, 0, 1, 1, 2][r.below(6) as usize] {
@@ -632,7 +670,11 @@ fn sctp_or_other(r: &mut Random, bytes: &mut [u8], v6: bool) {
             bytes[23] = 132;
             fix_sum(bytes);
         }
-        1 => bytes[12..14].copy_from_slice(&[0x88, 0xb5]),
-        _ => bytes[12..14].copy_from_slice(&[0, 60]),
+        other => {
+            bytes[12..14].copy_from_slice(if other == 1 { &[0x88, 0xb5] } else { &[0, 60] });
+            // No IP packet, whatever Ethernet type `pop_mpls` gives it.
+            bytes[14] = 0x42;
+            bytes[18..20].fill(0xff);
+        }
     }
 }

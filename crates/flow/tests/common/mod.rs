@@ -3,4 +3,5 @@
 #![allow(dead_code)]
 
 pub mod generate;
+pub mod labels;
 pub mod rig;
