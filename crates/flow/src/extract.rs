@@ -67,8 +67,8 @@ pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
     long_way(data, in_port, key)
 }
 
-/// Completes the transport checksum of a frame, tagged or not, if it holds only the pseudo-header sum: see
-/// [`bywash_wire::partial`]. Returns `true` if it was partial.
+/// Completes the transport checksum of a frame, with tags and labels or without, if it holds only the pseudo-header
+/// sum: see [`bywash_wire::partial`]. Returns `true` if it was partial.
 pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
     let mut l3 = 14;
     for _ in 0..TAGS {
@@ -77,7 +77,18 @@ pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
             _ => break,
         }
     }
-    let ip = matches!(be16(data, l3 - 2), Some(ethertype::IPV4 | ethertype::IPV6));
+    let ip = match be16(data, l3 - 2) {
+        Some(ethertype::IPV4 | ethertype::IPV6) => true,
+        Some(ethertype::MPLS | ethertype::MPLS_UPSTREAM) => {
+            let mut bottom = false;
+            while !bottom && let Some(entry) = bytes::<4>(data, l3) {
+                bottom = u32::from_be_bytes(*entry) & BOTTOM != 0;
+                l3 += 4;
+            }
+            bottom
+        }
+        _ => false,
+    };
     ip && data.get_mut(l3..).is_some_and(bywash_wire::partial::complete)
 }
 
@@ -417,6 +428,19 @@ mod tests {
         assert_eq!((layout.l4, Field::NwSrc.get(&found)), (0, 0));
         let (found, _) = flow(&labelled(&[[0, 0, 1, 1]])[..16]);
         assert_eq!((found.u8(at::STACK), found.u32(at::MPLS)), (stack::DEEPER, 0));
+    }
+
+    #[test]
+    fn partial_checksums_behind_labels_are_completed() {
+        let packet = |partial| {
+            let packet = Packet::tcp("10.0.0.1:1024".parse().unwrap(), "10.9.0.1:9".parse().unwrap());
+            let mut frame = packet.partial_checksum(partial).build().unwrap();
+            frame.splice(12..14, [0x81, 0, 0, 5, 0x88, 0x47, 0, 0, 0x50, 9, 0, 0, 0x61, 64]);
+            frame
+        };
+        let mut frame = packet(true);
+        assert!(complete_partial(&mut frame) && frame == packet(false));
+        assert!(!complete_partial(&mut frame) && !complete_partial(&mut packet(true)[..26]));
     }
 
     #[test]
