@@ -37,5 +37,5 @@ pub use pools::PoolPlan;
 pub use problem::ConfigErrors;
 pub use reference::reference;
 pub use schema::schema;
-pub use secret::{HIDDEN, Secret};
-pub use text::interface_name;
+pub use secret::Secret;
+pub use text::{HIDDEN, interface_name};

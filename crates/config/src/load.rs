@@ -54,7 +54,8 @@ impl Draft {
         }
         let config =
             if notes.problems.is_empty() { Self::values(&text, &mut notes.problems) } else { Config::default() };
-        let text = secret::masked(&text, &notes.secrets);
+        let secrets = if errors.is_empty() { notes.secrets.clone() } else { secret::anywhere(&text) };
+        let text = secret::masked(&text, &secrets);
         Self { config, source: Some(Source { name: name.into(), text }), notes }
     }
 

@@ -29,12 +29,17 @@ impl Notes {
                     self.value(&format!("{path}.{}", key.name), section, key, key.takes_in(kind), value);
                 }
                 Some(key) => {
+                    if key.takes.secret().is_some() {
+                        self.secrets.push(value.span());
+                    }
                     let kinds: Vec<_> = key.kinds.iter().map(|kind| kind.name()).collect();
                     let what = format!("a port of kind \"{}\" has no `{}`", kind.name(), key.name);
                     let expected = format!("only of kind {}", kinds.join(" or "));
                     self.problems.push(Problem { span: Some(name.span()), ..Problem::at("", what, expected) });
                 }
                 None => {
+                    // It may be a misspelt secret.
+                    self.secrets.push(value.span());
                     let known = || section.keys.iter().map(|key| key.name);
                     let renamed = |(header, old, _): &&(&str, _, _)| *header == section.header && old == name.get_ref();
                     let expected = match (RENAMED.iter().find(renamed), nearest(name.get_ref(), known())) {

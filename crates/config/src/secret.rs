@@ -3,12 +3,11 @@
 use crate::key::Section;
 use crate::keys::{SECRET_FROM, SECTIONS};
 use crate::problem::Problem;
+use crate::text::HIDDEN;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-/// Text that stands for a secret wherever one would be printed.
-pub const HIDDEN: &str = "(secret)";
 
 /// Value that `Debug` and serialization hide.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -67,6 +66,11 @@ fn resolve_in(section: &Section, path: &str, table: &mut toml::Table, problems: 
         let toml::Value::Table(from) = value else { continue };
         let directory = std::env::var_os("CREDENTIALS_DIRECTORY");
         match read(from, directory.as_deref().map(Path::new)) {
+            // An empty secret would be none.
+            Ok((name, text)) if text.is_empty() => {
+                let what = format!("{} is empty", name.display());
+                problems.push(Problem::at(format!("{path}.{}", key.name), what, "expected a secret in its first line"));
+            }
             Ok((name, text)) => match (format.check)(&text) {
                 Ok(()) => *value = text.into(),
                 Err(expected) => {
@@ -87,7 +91,7 @@ fn read(from: &toml::Table, credentials: Option<&Path>) -> Result<(PathBuf, Stri
         (None, Some(name), Some(directory)) => directory.join(name),
         (None, Some(name), None) => {
             let what = format!("there is no credential \"{name}\": $CREDENTIALS_DIRECTORY is not set");
-            return Err((what, format!("run by systemd with LoadCredential={name}:PATH")));
+            return Err((what, format!("run by systemd with LoadCredential={name}:PATH, or set it for a check")));
         }
         _ => return Err(("a secret comes from one place".into(), "expected either `file` or `credential`".into())),
     };
@@ -97,27 +101,42 @@ fn read(from: &toml::Table, credentials: Option<&Path>) -> Result<(PathBuf, Stri
     }
 }
 
-/// Returns the text of a configuration file with all secrets in it masked, without changing any position: those at
-/// `spans`, and all after the names of keys for secrets at the start of a line, in case the file is not TOML.
-pub fn masked(text: &str, spans: &[std::ops::Range<usize>]) -> String {
+/// Returns the text of a configuration file with the secrets at `spans` masked, without changing any position.
+pub fn masked(text: &str, spans: &[Range<usize>]) -> String {
     let mut bytes = text.as_bytes().to_vec();
-    let mut mask = |range: std::ops::Range<usize>| {
-        // Every byte, so that the result is ASCII there, and no line break, so that lines keep their numbers.
-        bytes[range].iter_mut().filter(|byte| !matches!(byte, b'\n' | b'\r' | b'"' | b'\'')).for_each(|b| *b = b'*');
-    };
-    spans.iter().cloned().for_each(&mut mask);
-    let names = || SECTIONS.iter().flat_map(|section| section.keys).filter(|key| key.takes.secret().is_some());
-    let mut start = 0;
-    for line in text.split_inclusive('\n') {
-        if let Some((name, value)) = line.split_once('=')
-            && names().any(|key| name.trim() == key.name)
-            && !value.trim_start().starts_with('{')
-        {
-            mask(start + name.len() + 1..start + line.len());
-        }
-        start += line.len();
+    for span in spans {
+        let hidden = bytes[span.clone()].iter_mut();
+        // Every byte of a character, and no line break, so that lines keep their numbers.
+        hidden.filter(|byte| !matches!(byte, b'\n' | b'\r' | b'"' | b'\'')).for_each(|byte| *byte = b'*');
     }
     String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Returns the positions of all values in a file that is not TOML, in which a secret could be anywhere; none if no key
+/// of a secret is in it.
+pub fn anywhere(text: &str) -> Vec<Range<usize>> {
+    let secrets = SECTIONS.iter().flat_map(|section| section.keys).filter(|key| key.takes.secret().is_some());
+    if !secrets.map(|key| key.name).any(|name| has_key(text, name)) {
+        return vec![];
+    }
+    let mut start = 0;
+    let value = |line: &str| {
+        let (at, end) = (start, start + line.len());
+        start = end;
+        let table = line.trim_start().starts_with('[') && !line.contains('=');
+        // A line without a key may be one of several of a string.
+        (!table).then(|| at + line.find('=').map_or(0, |key| key + 1)..end)
+    };
+    text.split_inclusive('\n').filter_map(value).collect()
+}
+
+/// Returns true if a key has this name, quoted or not.
+fn has_key(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+        let behind = text[at + name.len()..].trim_start_matches(['"', '\'']).trim_start();
+        !text[..at].ends_with(part_of_a_word) && behind.starts_with('=')
+    })
 }
 
 impl crate::key::Takes {
@@ -156,10 +175,16 @@ mod tests {
         let long = "sesame-sesame-sesame-sesame";
         for wrong in [
             memif(&format!("\"{long}\"")),
-            // An error beside it.
+            // Errors beside it, of which some leave no TOML.
             memif("\"sesame\" sesame"),
             memif("\"sesame\nid = 1"),
+            memif("\"\"\"\nsesame\"\"\" x"),
+            memif("\"sesame\" x").replace("secret", "\"secret\""),
+            memif("\"sesame\"").replace("secret", "sercet"),
+            memif("{ value = \"sesame\" }"),
             format!("port = [{{ kind = \"memif\", secret = \"{long}\" }}]"),
+            "port = [{ kind = \"memif\", secret = \"sesame\" ]".into(),
+            "port = [{ interface = \"e0\", secret = \"sesame\" }]".into(),
         ] {
             let said = errors(&wrong);
             assert!(!said.is_empty() && !said.contains("sesame"), "{said}");
@@ -190,10 +215,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_hidden_or_is_empty_is_no_secret() {
+        assert!(errors(&memif("\"(secret)\"")).contains("it is hidden here"));
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        std::fs::write(&path, "\n").unwrap();
+        let said = errors(&memif(&format!("{{ file = \"{}\" }}", path.display())));
+        assert!(said.contains("is empty"), "{said}");
+    }
+
+    #[test]
     fn masks_keep_positions() {
-        let text = "key = \"añb\"\nsecret = { file = \"x\" }\nkeys = \"c\"\n";
-        let masked = masked(text, &[]);
-        assert_eq!(masked, "key =*\"****\"\nsecret = { file = \"x\" }\nkeys = \"c\"\n");
-        assert_eq!(masked.len(), text.len());
+        let text = "[[port]]\nkey = \"añb\"\n# x\n";
+        let hidden = masked(text, &anywhere(text));
+        assert_eq!(hidden, "[[port]]\nkey =*\"****\"\n***\n");
+        assert_eq!(hidden.len(), text.len());
+        assert!(anywhere("keys = 1\ndrive = 2\n[port]\n").is_empty());
     }
 }

@@ -5,6 +5,9 @@ use bywash_port::memif;
 use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+/// Text that stands for a secret wherever one would be printed.
+pub const HIDDEN: &str = "(secret)";
+
 /// Format of a string.
 pub struct Format {
     /// Words for it in docs/config.md.
@@ -51,7 +54,11 @@ fn name(text: &str) -> Result<(), String> {
 
 fn secret(text: &str) -> Result<(), String> {
     let fits = text.len() <= memif::SECRET && !text.contains('\0');
-    if fits { Ok(()) } else { Err(format!("expected at most {} bytes", memif::SECRET)) }
+    match (fits, text == HIDDEN) {
+        (true, false) => Ok(()),
+        (true, true) => Err("expected the secret itself, or the place that it comes from: it is hidden here".into()),
+        (false, _) => Err(format!("expected at most {} bytes", memif::SECRET)),
+    }
 }
 
 /// Validates an address and port to listen on.
