@@ -1,4 +1,4 @@
-//! Lock on a socket's name, which no other user can hold.
+//! Lock on a socket's name that other users cannot take.
 
 use anyhow::{Context as _, bail, ensure};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 /// Interval of attempts while another process has the lock.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Exclusive lock on a name, by a file `NAME.lock` that exists as long as the lock is held. A file is locked and not the
-/// directory, which every user can open and lock.
+/// Exclusive lock on a name, by a file `NAME.lock` that exists as long as the lock is held. A file is locked and not
+/// the directory, which every user can open and lock.
 #[derive(Debug)]
 pub struct NameLock {
     path: PathBuf,
     /// Unlocked when closed.
-    _file: OwnedFd,
+    file: OwnedFd,
 }
 
 impl NameLock {
@@ -36,15 +36,12 @@ impl NameLock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The process that had the lock may have removed this very file meanwhile.
                 Ok(()) if stat(&path).is_ok_and(|now| now.st_ino == opened.st_ino) => {
-                    return Ok(Self { path, _file: file });
+                    return Ok(Self { path, file });
                 }
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) if start.elapsed() < patience => std::thread::sleep(RETRY),
                 Err(Errno::WOULDBLOCK) => {
-                    bail!(
-                        "another process has had {shown} locked for {} s: stop it, or remove the file",
-                        patience.as_secs()
-                    )
+                    bail!("another process has had {shown} locked for {} s: stop it", patience.as_secs())
                 }
                 Err(why) => return Err(why).with_context(failed),
             }
@@ -54,8 +51,13 @@ impl NameLock {
 
 impl Drop for NameLock {
     fn drop(&mut self) {
-        // Before the descriptor is closed, so that nobody locks a file that is about to go.
-        let _ = std::fs::remove_file(&self.path);
+        // Before the descriptor is closed, so that nobody locks a file that is about to go. Somebody may have replaced
+        // it.
+        if let (Ok(own), Ok(now)) = (fstat(&self.file), stat(&self.path))
+            && own.st_ino == now.st_ino
+        {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -83,8 +83,8 @@ pub const REQUESTS: [Request; 12] = [
     },
     Request {
         line: "POST /v1/takeover?socket=NAME",
-        about: "Lets the process that waits at this socket, beside the API's, take over (`bywash run --takeover`). Answered when \
-                the instance is connected to it.",
+        about: "Lets the process that waits at this socket, beside the API's, take over (`bywash run --takeover`). Answered \
+                when the instance is connected to it.",
         schema: Some(schema::<TakenOver>),
     },
     Request {

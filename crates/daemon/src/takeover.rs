@@ -128,31 +128,31 @@ pub fn line() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Socket beside the API's at which a process that takes over waits. Its name is no abstract one, which every user
-/// could have taken first, and only processes of the same user can connect.
-struct Door {
+/// Socket beside the API's at which a process that takes over waits. Every user could have taken an abstract name
+/// first; to this path only processes of the same user can connect.
+struct Meeting {
     socket: OwnedFd,
     path: PathBuf,
 }
 
-impl Door {
+impl Meeting {
     fn open(api: &Path) -> anyhow::Result<Self> {
-        // The running instance may have another working directory.
-        let mut path = std::path::absolute(api)?.into_os_string();
-        path.push(format!(".takeover-{}", std::process::id()));
-        let path = PathBuf::from(path);
+        // The running instance may have another working directory. A short name: paths of sockets have at most 107
+        // bytes.
+        let path = std::path::absolute(api)?.with_file_name(format!(".t-{}", std::process::id()));
         // Left by an earlier process of the same pid.
         let _ = std::fs::remove_file(&path);
-        let door = Self { socket: line()?, path };
-        bind(&door.socket, &SocketAddrUnix::new(&door.path)?)?;
+        let meeting = Self { socket: line()?, path };
+        let name = || format!("cannot listen at {}: give a shorter --socket", meeting.path.display());
+        bind(&meeting.socket, &SocketAddrUnix::new(&meeting.path).with_context(name)?).with_context(name)?;
         // Nobody can connect before `listen`.
-        std::fs::set_permissions(&door.path, Permissions::from_mode(0o600))?;
-        listen(&door.socket, 1)?;
-        Ok(door)
+        std::fs::set_permissions(&meeting.path, Permissions::from_mode(0o600))?;
+        listen(&meeting.socket, 1)?;
+        Ok(meeting)
     }
 
     /// Accepts the connection that was made.
-    fn enter(self) -> anyhow::Result<Line> {
+    fn accept(self) -> anyhow::Result<Line> {
         let step = Timespec { tv_sec: STEP.as_secs() as i64, tv_nsec: 0 };
         let waiting = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&step))?;
         ensure!(waiting > 0, "the running instance has not connected");
@@ -160,7 +160,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for Meeting {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -181,10 +181,10 @@ impl Predecessor {
         if !client::answers(api) {
             return Ok(None);
         }
-        let door = Door::open(api).context("a socket for the running one")?;
+        let meeting = Meeting::open(api).context("a socket for the running one")?;
         // By the time it answers, it has connected.
-        client::take_over(api, &door.path.to_string_lossy())?;
-        let line = door.enter()?;
+        client::take_over(api, &meeting.path.to_string_lossy())?;
+        let line = meeting.accept()?;
         let pid = line.peer()?;
         let mut ports = BTreeMap::new();
         loop {

@@ -87,7 +87,8 @@ fn a_switch_between_two_processes() {
     };
     let text = format!(
         "mode = \"switch\"\n[[port]]\nkind = \"memif\"\nname = \"left\"\nsocket = \"{}\"\n\
-         secret = {{ file = \"{}\" }}\n[[port]]\nkind = \"memif\"\nname = \"right\"\nsocket = \"{}\"\nrole = \"client\"\nid = 7\nring = 128\n",
+         secret = {{ file = \"{}\" }}\n\
+         [[port]]\nkind = \"memif\"\nname = \"right\"\nsocket = \"{}\"\nrole = \"client\"\nid = 7\nring = 128\n",
         left.display(),
         secret.display(),
         right.display()

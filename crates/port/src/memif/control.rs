@@ -322,6 +322,9 @@ impl Keeper {
                             let handshake = Client::new(self.terms.clone(), arena.clone());
                             *trying = Some(Box::new(Waiting { channel, handshake, since: Instant::now() }));
                         }
+                        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                            over(&self.desk, e.to_string(), None, false);
+                        }
                         Err(e) => over(&self.desk, format!("no server answers: {e}"), None, false),
                     }
                 }

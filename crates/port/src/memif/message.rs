@@ -73,7 +73,7 @@ pub struct Hello {
 }
 
 /// First message of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Init {
     /// Version of the client.
     pub version: u16,
@@ -85,6 +85,14 @@ pub struct Init {
     pub secret: [u8; SECRET],
     /// Name of the client's program.
     pub name: String,
+}
+
+impl std::fmt::Debug for Init {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the secret.
+        let mut shown = f.debug_struct("Init");
+        shown.field("version", &self.version).field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// Description of a ring and its location.

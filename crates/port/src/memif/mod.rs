@@ -52,7 +52,7 @@ pub enum Role {
 }
 
 /// Configuration of a memif port.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     /// Control socket: a path, or `@` followed by an abstract socket name.
     pub socket: PathBuf,
@@ -73,6 +73,14 @@ pub struct Config {
     /// User that the server may run as, besides root and this process's own user. A client gives its secret and all of
     /// its buffers to the server, and any user can listen at an abstract name.
     pub peer: Option<u32>,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the secret.
+        let mut shown = f.debug_struct("Config");
+        shown.field("socket", &self.socket).field("role", &self.role).field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 impl Default for Config {
