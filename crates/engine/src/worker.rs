@@ -161,8 +161,8 @@ impl Worker {
         self.extra.push((port, role));
     }
 
-    /// Counts core cycles, instructions and retired slots by stage, by counters that `open` opens on the worker's thread.
-    /// If it cannot, the worker runs without them, and logs why.
+    /// Counts core cycles, instructions and retired slots by stage, by counters that `open` opens on the worker's
+    /// thread. If it cannot, the worker runs without them, and logs why.
     pub fn count_by(&mut self, open: OpenMeter) {
         self.open_meter = Some(open);
     }
@@ -185,7 +185,7 @@ impl Worker {
                 Err(panic) => WorkerExit::Panicked(panic_message(&*panic)),
             }
         })?;
-        // The caller may forbid the system call that opens counters from now on.
+        // Counters are open when this returns.
         let _ = ready.recv();
         Ok(WorkerHandle { id, counters, mailbox, commands, thread: Mutex::new(Some(thread)) })
     }

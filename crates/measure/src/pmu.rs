@@ -161,11 +161,18 @@ fn mapped(mut builder: Builder<'_>) -> Result<Sampler, String> {
     builder.build().and_then(|counter| counter.sampled(0)).map_err(refused)
 }
 
-/// Returns the number of the event that counts retired slots: `UOPS_RETIRED.RETIRE_SLOTS` (`.SLOTS` from Ice Lake on;
-/// perfmon-events.intel.com), `ex_ret_ops` of AMD's Zen (PPR of family 17h, PMCx0C1). `None` for other processors.
+/// Models of family 6 whose event 0xC2 with umask 0x02 counts retired slots: `UOPS_RETIRED.RETIRE_SLOTS`, or `.SLOTS`
+/// from Ice Lake on (perfmon-events.intel.com). Haswell to Granite Rapids, without processors of two kinds of core.
+const RETIRED_ON: [u32; 27] = [
+    0x3c, 0x3f, 0x45, 0x46, 0x3d, 0x47, 0x4f, 0x56, 0x4e, 0x5e, 0x55, 0x8e, 0x9e, 0xa5, 0xa6, 0x66, 0x6a, 0x6c, 0x7d,
+    0x7e, 0x8c, 0x8d, 0xa7, 0x8f, 0xcf, 0xad, 0xae,
+];
+
+/// Returns the number of the event that counts retired slots: that of [`RETIRED_ON`], or `ex_ret_ops` of AMD's Zen (PPR
+/// of family 17h, PMCx0C1). `None` for other processors.
 fn retired() -> Option<u64> {
     match identity() {
-        (Vendor::Intel, 6, 0x3c..) => Some(raw(0xc2, 0x02, 0)),
+        (Vendor::Intel, 6, model) if RETIRED_ON.contains(&model) => Some(raw(0xc2, 0x02, 0)),
         (Vendor::Amd, 0x17.., _) => Some(raw(0xc1, 0, 0)),
         _ => None,
     }

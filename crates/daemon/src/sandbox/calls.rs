@@ -82,16 +82,18 @@ fn all() -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
     free.into_iter().flatten().chain(WITHIN)
 }
 
-/// Returns the names of all allowed calls, sorted.
-pub fn names() -> Vec<&'static str> {
-    let mut names: Vec<_> = all().map(|(name, _)| name.trim_start_matches("SYS_")).collect();
+/// Returns the names of all allowed calls, sorted. `counters`: as for [`filter`].
+pub fn names(counters: bool) -> Vec<&'static str> {
+    let more = counters.then_some("perf_event_open");
+    let mut names: Vec<_> = all().map(|(name, _)| name.trim_start_matches("SYS_")).chain(more).collect();
     names.sort_unstable();
     names
 }
 
 /// Builds the filter. A refused call fails with ENOSYS, as if the kernel lacked it: the C library then falls back to
-/// another (`clone3`, whose arguments a filter cannot check, falls back to `clone`).
-pub fn filter() -> Result<BpfProgram, BackendError> {
+/// another (`clone3`, whose arguments a filter cannot check, falls back to `clone`). `counters`: whether threads may
+/// count their own events.
+pub fn filter(counters: bool) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = all().map(|(_, number)| (*number, vec![])).collect();
     let is = |at: u8, op: Op, value: u64| SeccompCondition::new(at, Len::Dword, op, value);
     let any = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
@@ -116,6 +118,9 @@ pub fn filter() -> Result<BpfProgram, BackendError> {
     // Signals may go only to this process's own threads: a panic that cannot unwind aborts by one.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, own)?])?]);
+    if counters {
+        rules.insert(libc::SYS_perf_event_open, vec![any(vec![is(1, Op::Eq, 0)?])?]);
+    }
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     SeccompFilter::new(rules, refused, SeccompAction::Allow, architecture)?.try_into()

@@ -21,8 +21,9 @@ pub const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON);
 
-/// Result of [`enter`]: whether it took effect, at least in part, and the reasons for what is missing.
-static ENTERED: OnceLock<(bool, String)> = OnceLock::new();
+/// Result of [`enter`]: whether it took effect, at least in part, the reasons for what is missing, and whether threads
+/// may count their own events.
+static ENTERED: OnceLock<(bool, String, bool)> = OnceLock::new();
 
 /// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up.
 pub fn enter(config: &Config) -> bool {
@@ -37,7 +38,7 @@ pub fn enter(config: &Config) -> bool {
         tracing::warn!("no sandbox: {}", reasons[0]);
     } else {
         // Drop capabilities first: the filter refuses the calls that it takes.
-        let (dropped, filtered) = (drop_capabilities(), filter_calls());
+        let (dropped, filtered) = (drop_capabilities(), filter_calls(config.workers.counters));
         entered = dropped.is_ok() || filtered.is_ok();
         for (what, done) in [("capabilities are not dropped", dropped), ("system calls are not filtered", filtered)] {
             if let Err(why) = done {
@@ -47,13 +48,13 @@ pub fn enter(config: &Config) -> bool {
         }
     }
     // Set only once per process.
-    let _ = ENTERED.set((entered, reasons.join("; ")));
+    let _ = ENTERED.set((entered, reasons.join("; "), config.workers.counters));
     entered
 }
 
 /// Returns whether this process is in the sandbox, at least in part.
 pub fn entered() -> bool {
-    ENTERED.get().is_some_and(|(entered, _)| *entered)
+    ENTERED.get().is_some_and(|(entered, ..)| *entered)
 }
 
 /// Adds the sandbox as a possible cause to a permission error.
@@ -92,8 +93,8 @@ fn drop_capabilities() -> anyhow::Result<()> {
     thread::clear_ambient_capability_set().context("ambient set")
 }
 
-fn filter_calls() -> anyhow::Result<()> {
-    let program = calls::filter().context("cannot build the filter")?;
+fn filter_calls(counters: bool) -> anyhow::Result<()> {
+    let program = calls::filter(counters).context("cannot build the filter")?;
     seccompiler::apply_filter(&program).context("the kernel refuses the filter")
 }
 
@@ -112,14 +113,15 @@ pub fn report() -> api::Sandbox {
         effective |= CapabilitySet::from_bits_retain(bits);
     }
     let capabilities: BTreeSet<String> = effective.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-    let (entered, reason) = ENTERED.get().map_or((false, ""), |(entered, why)| (*entered, why.as_str()));
+    let (entered, reason, counters) =
+        ENTERED.get().map_or((false, "", false), |(entered, why, counters)| (*entered, why.as_str(), *counters));
     let whole = KEPT.contains(effective) && filtered == threads && closed == threads;
     let state = match (entered, reason) {
         (true, "") if whole => "on",
         (true, _) => "partly",
         (false, _) => "off",
     };
-    let calls = if state == "on" { calls::names() } else { vec![] };
+    let calls = if state == "on" { calls::names(counters) } else { vec![] };
     api::Sandbox {
         state: state.into(),
         reason: (!reason.is_empty()).then(|| reason.into()),
@@ -142,7 +144,7 @@ mod tests {
     #[test]
     fn the_filter_lets_through_what_is_needed_and_nothing_else() {
         let within = || {
-            filter_calls().unwrap();
+            filter_calls(false).unwrap();
             // Files, sockets, memory, time and threads.
             assert!(std::fs::read_to_string("/proc/self/status").is_ok());
             let place = std::env::temp_dir().join(format!("bywash-sandbox-{}", std::process::id()));
@@ -165,7 +167,8 @@ mod tests {
 
     #[test]
     fn every_call_is_named_once() {
-        let names = calls::names();
+        let names = calls::names(false);
+        assert!(!names.contains(&"perf_event_open") && calls::names(true).contains(&"perf_event_open"));
         let unique: BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
         assert!(["bpf", "sendto", "futex"].iter().all(|name| unique.contains(name)));
