@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Room for a port's own program, which the user wrote: it runs first, and the frames that it passes go on to ours. A port that
+/* A program of the user's on a port: it runs first, and the frames that it passes go on to ours. A port that
  * has one runs `bywash_first` in place of `bywash`; the others run nothing of this. */
 #ifndef BYWASH_USER_PROGRAM_H
 #define BYWASH_USER_PROGRAM_H

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bywash, PATIENCE, assert_detached, bywash, program};
 use crate::reload::{File, config, reload};
-use bywash_lab::{Output, Ping, Probe, Snapshot, Topology, has_tool, require, require_lab, wait_until};
+use bywash_lab::{Output, Ping, Probe, Reason, Snapshot, Topology, has_tool, require, require_lab, wait_until};
 use rustix::process::Signal;
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -14,6 +14,9 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/discar
 const COMPILERS: [&str; 2] = ["clang", "clang-14"];
 
 fn has_compiler() -> Probe {
+    if !Path::new("/usr/include/bpf/bpf_helpers.h").exists() {
+        return Err(Reason::new("no bpf/bpf_helpers.h: libbpf-dev"));
+    }
     if COMPILERS.iter().any(|name| has_tool(name).is_ok()) { Ok(()) } else { has_tool(COMPILERS[0]) }
 }
 

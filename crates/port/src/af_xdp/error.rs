@@ -28,8 +28,8 @@ pub enum Error {
     #[error(
         "interface `{interface}` already runs XDP program {}id {id} ({mode}), and only one can be attached; see it \
          with `bpftool prog show id {id}`, remove it with `ip link set dev {interface} {} off` or by ending the program \
-         that attached it, or leave XDP to it with `xdp = \"generic\"` and `level = \"driver\"`, which forward by \
-         traffic control",
+         that attached it; a router's port without a `program` can leave XDP to it with `xdp = \"generic\"` and `level = \
+         \"driver\"`, which forward by traffic control",
         quoted(name),
         keyword(mode)
     )]

@@ -184,6 +184,10 @@ impl Program {
             // A switch's object has no traffic-control program. Behind a program of the user's, which generic XDP runs,
             // it would not find the Ethernet header of frames that generic XDP has copied.
             let there = inner.ebpf.program("bywash_tc").is_some() && first.is_none();
+            if link.program.is_some_and(|(id, _)| name(id).is_some_and(|name| OURS.contains(&name))) {
+                // Two instances would forward the same frames.
+                refuse_other(link)?;
+            }
             match there.then(|| attach_tc(&mut inner.ebpf, link)) {
                 Some(Ok(fd)) => {
                     inner.own_links.extend(fd.id());
@@ -444,10 +448,18 @@ pub fn learn_programs() {
     LazyLock::force(&NAMES);
 }
 
+/// Names of the programs that an instance attaches.
+const OURS: [&str; 2] = ["bywash", "bywash_first"];
+
+/// Returns the name of a program that was there when [`learn_programs`] was called; `None` if it is not known.
+fn name(id: u32) -> Option<&'static str> {
+    NAMES.get(&id).map(String::as_str)
+}
+
 fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     match link.program {
         Some((id, mode)) => {
-            let name = NAMES.get(&id).cloned().unwrap_or_default();
+            let name = name(id).unwrap_or_default().to_owned();
             Err(Error::AnotherProgram { interface: link.name.clone(), name, id, mode })
         }
         None => Ok(()),
