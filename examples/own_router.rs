@@ -11,6 +11,7 @@ use bywash_kit::tables::{Kind, Tables};
 use bywash_kit::{Kit, Routes};
 use bywash_wire::{ethernet::HEADER_LEN, ipv4, ipv6};
 use std::error::Error;
+use std::time::Duration;
 
 const WORKERS: usize = 2;
 /// Buffers for the queues of an interface.
@@ -82,6 +83,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut running = kit.start_with(|_worker| Router { routes: routes.clone() })?;
     running.serve(socket)?;
     println!("routing; `bywash show ports --socket {socket}` shows the ports; press Enter to stop");
-    std::io::stdin().read_line(&mut String::new())?;
+    let stop = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
+    while !stop.is_finished() && !running.failed() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
     Ok(running.stop()?)
 }

@@ -70,7 +70,7 @@ fn pop_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout) {
     }
 }
 
-/// Pushes a VLAN tag. A frame without headroom is moved back in its cell, or left unchanged if the cell is full.
+/// Pushes a VLAN tag. A frame without headroom is left unchanged.
 fn push_vlan(arena: &Arena, frame: &mut Frame, layout: &mut Layout, tpid: u16, tci: u16) {
     if !arena.push(frame, TAG) {
         return;

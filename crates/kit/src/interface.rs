@@ -28,7 +28,7 @@ impl Attached {
     ) -> Result<(Self, Vec<Box<dyn Port>>), Error> {
         let below = Below::of(link);
         let partial = below.leaves_checksums();
-        // A native program on a veth takes segmentation offload from its peer, which the kernel's share would miss most.
+        // A native program on a veth takes segmentation offload from its peer, and the kernel's TCP with it.
         let how = if !whole && below.driver() == "veth" { XdpAttach::Generic } else { XdpAttach::Auto };
         let mut program = Program::attach_to(datapath, id, link, how, None)?;
         let config = SocketConfig { transmit: Transmit::Socket, ..SocketConfig::default() };

@@ -12,7 +12,7 @@ use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueue
 use bywash_router::control::TableSink;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Time limit for a worker to start.
@@ -88,8 +88,8 @@ impl Kit {
     /// Adds a port like [`Kit::interface`], whose frames the application shares with the kernel by the kernel's own
     /// tables ([`Kit::routes`]), as a router's port does. The application receives IP packets that are to be forwarded:
     /// those to the interface's MAC address that no route leads to the host itself, or out of an interface that is not
-    /// a port. All other frames are the kernel's: ARP, VLANs, multicast, packets with IP options, too long ones. Its MAC
-    /// address and MTU must not change meanwhile.
+    /// a port. All other frames are the kernel's: ARP, VLANs, multicast, packets with IP options, too long ones. Its
+    /// MAC address and MTU must not change meanwhile.
     ///
     /// Returns the port, and another one for frames that the application gives back to the kernel, which receives them
     /// on the interface. For that, [`Kit::start_with`] must be called in the same network namespace.
@@ -247,14 +247,16 @@ impl Kit {
         }
         // A worker reports after its first turn, in which its ports have posted buffers.
         if let Some(late) = workers.iter().find(|worker| worker.report(BEGIN).is_none()) {
-            return Err(Error::App { worker: late.id(), why: "no report in time".into() });
+            return Err(Error::App {
+                worker: late.id(),
+                why: format!("it has not run within {} s: its CPU is busy", BEGIN.as_secs()),
+            });
         }
         attached.iter_mut().try_for_each(Attached::enable)?;
         let control = follower.as_ref().map(Follower::control);
-        let counters = shown.iter().map(|port| port.counters.clone()).collect();
-        let following = follower.map(|follower| follower.spawn(counters)).transpose()?;
-        let attached = Mutex::new(attached);
-        let shown = Shown { pools, umem, workers, cpus, ports: shown, attached, control };
-        Ok(Running::new(Arc::new(shown), following))
+        let (attached, unfollowed) = (Mutex::new(attached), OnceLock::new());
+        let shown = Arc::new(Shown { pools, umem, workers, cpus, ports: shown, attached, control, unfollowed });
+        let following = follower.map(|follower| follower.spawn(shown.clone())).transpose()?;
+        Ok(Running::new(shown, following))
     }
 }

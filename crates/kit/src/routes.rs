@@ -1,8 +1,8 @@
 //! The kernel's routes, followed while the application runs.
 
 use crate::Error;
+use crate::shown::{Shown, ShownPort};
 use bywash_netlink::{Config, Mirror};
-use bywash_port::PortCounters;
 use bywash_router::control::{Control, PortSpec, TableSink};
 use bywash_router::tables::Tables;
 use bywash_sync::{Published, Qsbr, Reader};
@@ -68,7 +68,12 @@ impl Source {
                     return Ok(Follower { mirror, control: Arc::new(Mutex::new(control)) });
                 }
                 Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => return Err(Error::Routes("they were not read in time".into())),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Error::Routes(format!(
+                        "not read within {} s: is the kernel busy with them?",
+                        FIRST_DUMP.as_secs()
+                    )));
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(failed(&mirror)),
             }
         }
@@ -95,22 +100,27 @@ impl Follower {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the kernel on a thread of its own. `counters` are those of each port.
-    pub fn spawn(self, counters: Vec<Vec<Arc<PortCounters>>>) -> Result<Following, Error> {
+    /// Follows the kernel on a thread of its own. If that fails, the programs of all ports are detached, so that the
+    /// kernel forwards: the tables would be wrong from then on.
+    pub fn spawn(self, shown: Arc<Shown>) -> Result<Following, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let run = move || {
-            let (mut confirmed, mut before) = (Instant::now(), vec![0; counters.len()]);
+            let (mut confirmed, mut before) = (Instant::now(), vec![0; shown.ports.len()]);
             while !stopped.load(Ordering::Acquire) {
                 match self.mirror.changes().recv_timeout(TICK) {
                     Ok(changes) => drop(self.lock().apply(&changes)),
                     Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return Err(failed(&self.mirror)),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        let why = failed(&self.mirror);
+                        shown.leave(why.to_string());
+                        return Err(why);
+                    }
                 }
                 if confirmed.elapsed() >= CONFIRM {
                     confirmed = Instant::now();
-                    let of_port = |ends: &Vec<Arc<PortCounters>>| ends.iter().map(|end| end.tx_packets.get()).sum();
-                    let sent: Vec<u64> = counters.iter().map(of_port).collect();
+                    let of_port = |port: &ShownPort| port.counters.iter().map(|end| end.tx_packets.get()).sum();
+                    let sent: Vec<u64> = shown.ports.iter().map(of_port).collect();
                     self.confirm(&before, &sent);
                     before = sent;
                 }
@@ -150,7 +160,9 @@ impl Following {
         self.stop.store(true, Ordering::Release);
         let ended = self.thread.take().map(JoinHandle::join);
         // Joining fails only after a panic, which the panic hook has reported.
-        ended.unwrap_or(Ok(Ok(()))).unwrap_or_else(|_| Err(Error::Routes("a panic, which is a bug".into())))
+        ended
+            .unwrap_or(Ok(Ok(())))
+            .unwrap_or_else(|_| Err(Error::Routes("the thread that follows them panicked: a bug".into())))
     }
 }
 

@@ -85,7 +85,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `stop` returns errors; whoever drops it asks for none.
+        // `stop` returns errors; a drop cannot.
         let _ = self.end();
     }
 }

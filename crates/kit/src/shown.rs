@@ -9,7 +9,7 @@ use bywash_port::af_xdp::{LinkInfo, Umem, XdpCounters};
 use bywash_port::{PortCounters, PortState, TxQueueConfig, TxQueueStats};
 use bywash_router::control::{Control, PortView};
 use bywash_wire::ethernet::MacAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Behaviour of the workers without packets.
 pub const IDLE: Idle = Idle::Sleep;
@@ -40,12 +40,20 @@ pub struct Shown {
     pub attached: Mutex<Vec<Attached>>,
     /// Control side of the routing tables, if the kernel's routes are followed.
     pub control: Option<Arc<Mutex<Control>>>,
+    /// Reason why the kernel's routes are no longer followed.
+    pub unfollowed: OnceLock<String>,
 }
 
 impl Shown {
     /// Locks the programs.
     pub fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the ports to the kernel, because its routes are no longer followed.
+    pub fn leave(&self, why: String) {
+        self.attached().clear();
+        let _ = self.unfollowed.set(why);
     }
 
     /// Returns the ports with their numbers and the counters of their programs.
@@ -146,9 +154,10 @@ impl Shown {
     }
 
     fn health(&self) -> Result<Health, String> {
-        match self.workers.iter().find(|worker| worker.finished()) {
-            Some(worker) => Err(format!("the application has failed on worker {}", worker.id())),
-            None => Ok(Health { status: "ok".into() }),
+        match (self.workers.iter().find(|worker| worker.finished()), self.unfollowed.get()) {
+            (Some(worker), _) => Err(format!("the application has failed on worker {}", worker.id())),
+            (None, Some(why)) => Err(format!("the kernel's routes are not followed, and the kernel forwards: {why}")),
+            (None, None) => Ok(Health { status: "ok".into() }),
         }
     }
 }

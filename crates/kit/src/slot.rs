@@ -35,7 +35,8 @@ impl Slot {
         self.twin.as_ref().or(self.link.as_ref())
     }
 
-    /// Returns the port as the control side of the routing tables follows it: by the interface that the kernel routes to.
+    /// Returns the port as the control side of the routing tables follows it: by the interface that the kernel routes
+    /// to.
     pub fn spec(&self, id: usize) -> PortSpec {
         let (index, name) = match self.routed() {
             Some(link) => (link.index, link.name.clone()),

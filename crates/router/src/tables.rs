@@ -10,7 +10,7 @@ use crate::stages::{self, be32};
 use bywash_engine::PortId;
 pub use bywash_fib::model::{HashPolicy, SourceCheck};
 use bywash_fib::{Fib4, Fib6};
-use bywash_wire::ethernet::HEADER_LEN;
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::{ipv4, ipv6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -190,10 +190,11 @@ impl Tables {
     /// [`Fib4::lookup_batch`](bywash_fib::Fib::lookup_batch) is faster for many packets.
     #[inline]
     pub fn next_hop(&self, frame: &[u8]) -> &Entry {
-        let ip = frame.get(HEADER_LEN..).unwrap_or_default();
-        let id = match ip.first().map(|first| first >> 4) {
-            Some(4) if ip.len() >= ipv4::HEADER_LEN => self.fib4.lookup(be32(&ip[16..])),
-            Some(6) if ip.len() >= ipv6::HEADER_LEN => self.fib6.lookup(address6(&ip[24..])),
+        let Some((header, ip)) = frame.split_first_chunk::<HEADER_LEN>() else { return &self.entries[0] };
+        let version = ip.first().map(|first| first >> 4);
+        let id = match (u16::from_be_bytes([header[12], header[13]]), version) {
+            (ethertype::IPV4, Some(4)) if ip.len() >= ipv4::HEADER_LEN => self.fib4.lookup(be32(&ip[16..])),
+            (ethertype::IPV6, Some(6)) if ip.len() >= ipv6::HEADER_LEN => self.fib6.lookup(address6(&ip[24..])),
             _ => return &self.entries[0],
         };
         stages::entry(self, stages::resolve(self, id, frame))
