@@ -36,7 +36,7 @@ pub struct MemoryArgs {
     pub crc: OnOff,
     /// Number of buffers in each instance's pool; the default is the power of two above the reference document's peak
     /// of 20,000
-    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = frames)]
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = buffers)]
     pub frames: usize,
     /// Packets in flight in each instance, between receive and transmit ring; the default is the reference document's
     #[arg(long, value_name = "N", default_value_t = 750, value_parser = in_flight)]
@@ -60,6 +60,12 @@ pub struct MemoryArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Parses a number of buffers whose trace, some kilobytes for each, fits into memory.
+fn buffers(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 18;
+    frames(text).and_then(|n| if n <= MOST { Ok(n) } else { Err(format!("at most {MOST}: their trace is in memory")) })
 }
 
 fn instances(text: &str) -> Result<usize, String> {

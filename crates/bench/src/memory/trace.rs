@@ -1,13 +1,13 @@
 //! Trace of a program's reads and writes, by valgrind's lackey.
 //!
 //! The program says on standard error, where lackey prints, when accesses are those of a simulated device ([`Mark`]).
-//! Instruction fetches are left out. Valgrind 3.19 has no AVX-512: code for it is replaced by its variant for AVX2, which
-//! reads and writes the same lines.
+//! Instruction fetches are left out. Valgrind 3.19 has no AVX-512: code for it is replaced by its variant for AVX2,
+//! which reads and writes the same lines.
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::ops::Range;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Bytes per cache line.
@@ -175,11 +175,11 @@ pub fn valgrind(program: &Path) -> Command {
 /// # Errors
 /// Returns the program's own errors if it fails.
 pub fn follow(command: &mut Command, mut each: impl FnMut(&Mark, &[Touch])) -> anyhow::Result<()> {
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|why| {
-            anyhow::anyhow!("cannot run valgrind, which traces the pipeline ({why}): install the package valgrind")
-        })?;
-    let pipe = child.stderr.take().expect("standard error is piped");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(|why| {
+        anyhow::anyhow!("cannot run valgrind, which traces the pipeline ({why}): install the package valgrind")
+    })?;
+    let mut child = Ended(child);
+    let pipe = child.0.stderr.take().expect("standard error is piped");
     // Not possible beyond the user's limit on pipes.
     let _ = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE);
     let mut trace = BufReader::with_capacity(PIPE, Patient(pipe));
@@ -194,10 +194,20 @@ pub fn follow(command: &mut Command, mut each: impl FnMut(&Mark, &[Touch])) -> a
         }
         line.clear();
     }
-    let status = child.wait()?;
+    let status = child.0.wait()?;
     let said = parser.said.join("; ");
     anyhow::ensure!(status.success() && ended, "the pipeline under valgrind failed ({status}): {said}");
     Ok(())
+}
+
+/// Process that is killed if it still runs when this is dropped: nobody reads its trace then.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Size of the pipe and of the buffer behind it.
