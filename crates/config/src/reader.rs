@@ -38,9 +38,11 @@ impl Notes {
                     self.problems.push(Problem { span: Some(name.span()), ..Problem::at("", what, expected) });
                 }
                 None => {
-                    // It may be a misspelt secret.
-                    self.secrets.push(value.span());
                     let known = || section.keys.iter().map(|key| key.name);
+                    let meant = nearest(name.get_ref(), known()).and_then(|name| section.key(name));
+                    if meant.is_none_or(|key| key.takes.secret().is_some()) {
+                        self.secrets.push(value.span());
+                    }
                     let renamed = |(header, old, _): &&(&str, _, _)| *header == section.header && old == name.get_ref();
                     let expected = match (RENAMED.iter().find(renamed), nearest(name.get_ref(), known())) {
                         (Some((.., new)), _) => format!("renamed to `{new}`"),
