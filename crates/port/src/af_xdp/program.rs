@@ -184,9 +184,10 @@ impl Program {
             // A switch's object has no traffic-control program. Behind a program of the user's, which generic XDP runs,
             // it would not find the Ethernet header of frames that generic XDP has copied.
             let there = inner.ebpf.program("bywash_tc").is_some() && first.is_none();
-            if link.program.is_some_and(|(id, _)| name(id).is_some_and(|name| OURS.contains(&name))) {
+            let now = LinkInfo::query(&interface)?;
+            if now.program.is_some_and(|(id, _)| name(id).is_some_and(|name| OURS.contains(&name))) {
                 // Two instances would forward the same frames.
-                refuse_other(link)?;
+                refuse_other(&now)?;
             }
             match there.then(|| attach_tc(&mut inner.ebpf, link)) {
                 Some(Ok(fd)) => {

@@ -4,8 +4,8 @@ use crate::rig::{Net, R0, Taken, Wire, forward, frame, ipv4, pools, socket};
 use bywash_frame::{Batch, Buffers};
 use bywash_lab::{patience, require, require_lab};
 use bywash_port::af_xdp::{
-    AfXdpPort, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, Value, XdpAttach,
-    XdpConfig, ZeroCopy,
+    AfXdpPort, Bare, Error, Features, Journal, LinkInfo, Program, RingSizes, SocketConfig, Transmit, Umem, Value,
+    XdpAttach, XdpConfig, ZeroCopy,
 };
 use bywash_port::{Port, PortState};
 use std::time::{Duration, Instant};
@@ -185,11 +185,20 @@ fn what_cannot_be_opened_says_why() {
             let first = Program::attach(&link, XdpAttach::Auto).unwrap();
 
             // Another program is refused, whether the snapshot of the link shows it or not.
+            let refused = |link: &LinkInfo, how| {
+                let error = Program::attach(link, how).err().unwrap();
+                assert!(matches!(error, Error::AnotherProgram { id, mode: "native", .. } if id > 0), "{error}");
+            };
             for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
-                for how in [XdpAttach::Auto, XdpAttach::Native] {
-                    let error = Program::attach(&link, how).err().unwrap();
-                    assert!(matches!(error, Error::AnotherProgram { id, mode: "native", .. } if id > 0), "{error}");
-                }
+                // That of another instance also where ours would be at traffic control.
+                [XdpAttach::Auto, XdpAttach::Native, XdpAttach::Generic]
+                    .into_iter()
+                    .for_each(|how| refused(&link, how));
+            }
+            drop(first);
+            let first = Bare::drop("r0").unwrap();
+            for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
+                [XdpAttach::Auto, XdpAttach::Native].into_iter().for_each(|how| refused(&link, how));
                 // Traffic control needs no XDP until user space receives frames.
                 let mut behind = Program::attach(&link, XdpAttach::Generic).unwrap();
                 assert_eq!(behind.mode(), "tc");
