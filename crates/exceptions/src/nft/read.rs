@@ -7,6 +7,7 @@ use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Dumped, Socket};
 use bywash_netlink::wire::{Attributes, Message, u32_at};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::HashMap;
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10 << 8;
@@ -23,6 +24,8 @@ const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 /// struct nfgenmsg for any family, version NFNETLINK_V0.
 const ANY: [u8; NFGENMSG] = [0; NFGENMSG];
 
+/// Elements of a set that are read at most: more would take too much memory.
+const ELEMENTS: usize = 1 << 20;
 /// Attempts at reading the ruleset before giving up because changes interrupt it.
 const TRIES: usize = 8;
 
@@ -133,21 +136,37 @@ impl Reader {
                 table.tracking.push(format!("set {}", set.name));
             }
             if elements {
-                set.elements = Some(self.elements(table, &set.name)?);
+                set.elements = self.elements(table, &set.name)?;
+                if set.elements.is_none() {
+                    set.opaque = Some("more elements than are read".into());
+                }
             }
             table.sets.push(set);
         }
         Ok(gathered.ruleset)
     }
 
-    fn elements(&mut self, table: &Table, set: &str) -> Result<Vec<Element>, Failed> {
+    /// Reads the elements of a set; `None` if there are more than [`ELEMENTS`].
+    fn elements(&mut self, table: &Table, set: &str) -> Result<Option<Vec<Element>>, Failed> {
         let body = [table.family.number(), 0, 0, 0];
         let (name, set) = (format!("{}\0", table.name), format!("{set}\0"));
         let which = [(NFTA_SET_ELEM_LIST_TABLE, name.as_bytes()), (NFTA_SET_ELEM_LIST_SET, set.as_bytes())];
-        let parts = self.dump(NFT_MSG_GETSETELEM, &body, &which, parse::elements)?;
+        let read = Cell::new(0);
+        let part = |body: &[u8]| {
+            let mut part = parse::elements(body)?;
+            read.set(read.get() + part.object.1.len());
+            if read.get() > ELEMENTS {
+                part.object.1.clear();
+            }
+            Some(part)
+        };
+        let parts = self.dump(NFT_MSG_GETSETELEM, &body, &which, part)?;
+        if read.get() > ELEMENTS {
+            return Ok(None);
+        }
         let mut elements: Vec<Element> = parts.into_iter().flat_map(|part| part.object.1).collect();
         Set::sort(&mut elements);
-        Ok(elements)
+        Ok(Some(elements))
     }
 
     fn dump<T>(
