@@ -91,6 +91,7 @@ impl Lab {
             status: Some(status),
             mark: Some(0),
             zone: Some(0),
+            skb_mark: Some(0),
         };
         let mut links = Vec::new();
         // SEEN_REPLY, CONFIRMED, SRC_NAT_DONE and DST_NAT_DONE; SRC_NAT, DST_NAT.
@@ -305,17 +306,17 @@ fn the_kernel_does_what_was_told() {
         (chain("inet", ACCEPTS, "ip6 nexthdr udp ip6 saddr fd00:1::/64 drop"), "udp6", two("drop", "accept")),
         (chain("inet", ACCEPTS, "meta protocol ip drop"), "udp6", two("accept", "accept")),
         (chain("netdev", "type filter hook ingress device r0 priority 0; policy accept;", "ip daddr 10.0.2.2 drop"), "udp4",
-         two("drop", "accept")),
+         two("drop", "packets of devices above")),
         (chain("netdev", "type filter hook ingress device r1 priority 0; policy accept;", "ip daddr 10.0.2.1 drop"), "udp4",
-         two("accept", "drop")),
+         two("packets of devices above", "drop")),
         (chain("netdev", "type filter hook ingress device r1 priority 0; policy drop;", "ip6 saddr fd00:2::2 accept"), "udp6",
-         two("accept", "accept")),
+         two("packets of devices above", "accept")),
         (chain("netdev", "type filter hook egress device r1 priority 0; policy accept;", "ip saddr 10.0.2.1 drop"), "udp4",
-         two("drop", "accept")),
+         two("drop", "packets of devices above")),
         (chain("inet", "type filter hook ingress device r0 priority 0; policy accept;", "meta nfproto ipv6 drop"), "udp6",
-         two("drop", "accept")),
+         two("drop", "packets of devices above")),
         (chain("inet", "type filter hook ingress device r0 priority 0; policy accept;", "ct state invalid drop"), "udp6",
-         two("drop", "accept")),
+         two("drop", "packets of devices above")),
         // Sets and maps.
         (chain("inet", DROPS, "ip saddr { 10.0.1.0/24, 10.9.0.0-10.9.0.7 } accept"), "udp4", two("accept", "drop")),
         (chain("inet", DROPS, "ip saddr != { 10.0.1.0/24 } accept"), "udp4", two("drop", "accept")),

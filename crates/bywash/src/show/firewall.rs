@@ -4,14 +4,12 @@ use super::layout::Grid;
 use crate::api::{Established, Firewall, FirewallChain, FirewallReason, schema, without_descriptions};
 use crate::cli::ShowArgs;
 use crate::error::Usage;
-use bywash_exceptions::nft::{self, Answer, Cause, Evaluator, Finding, Flow, Hook, Ruleset};
+use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Ruleset};
 use bywash_exceptions::{IfMatch, legacy};
 use std::io::Write;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Priority of connection tracking at hook prerouting (NF_IP_PRI_CONNTRACK).
-const CONNTRACK: i32 = -200;
 
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     if args.filter.is_some() || args.watch.is_some() {
@@ -22,7 +20,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{:#}", without_descriptions(schema::<Firewall>("bywash show firewall")))?);
     }
     let ruleset = nft::read_whole()?;
-    // What it cannot read, it takes for rules.
+    // Legacy rules that cannot be read count as rules.
     let legacy = legacy::read().map_or(true, |effects| !effects.is_empty());
     let firewall = Firewall { legacy, ..evaluated(&ruleset) };
     match args.json {
@@ -48,7 +46,7 @@ fn evaluated(ruleset: &Ruleset) -> Firewall {
     for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
         for (protocol, name) in [(TCP, "TCP"), (UDP, "UDP")] {
             let answer = evaluator.evaluate(&Flow { v6, protocol, ..Flow::default() });
-            let one = answered(ruleset, &evaluator, answer);
+            let one = answered(ruleset, answer);
             let flows = format!("{family} {name}");
             let same = |other: &&mut Established| Established { flows: Vec::new(), ..(**other).clone() } == one;
             match established.iter_mut().find(same) {
@@ -73,36 +71,29 @@ fn device(device: &IfMatch) -> String {
     }
 }
 
-fn answered(ruleset: &Ruleset, evaluator: &Evaluator<'_>, answer: Answer) -> Established {
-    let reasons =
-        |findings: &[Finding]| findings.iter().map(|finding| reason(ruleset, evaluator, finding)).collect::<Vec<_>>();
+fn answered(ruleset: &Ruleset, answer: Answer) -> Established {
+    let reasons = |findings: &[Finding]| findings.iter().map(|finding| reason(ruleset, finding)).collect::<Vec<_>>();
+    let places = |counters: &[Counter]| counters.iter().map(|counter| counter.place.to_string()).collect();
     let (verdict, at, counters, reasons) = match answer {
-        Answer::Accept { counters } => {
-            ("accept", None, counters.iter().map(|counter| counter.place.to_string()).collect(), Vec::new())
-        }
-        Answer::Drop { at } => ("drop", Some(at.to_string()), Vec::new(), Vec::new()),
+        Answer::Accept { counters } => ("accept", None, places(&counters), Vec::new()),
+        Answer::Drop { at, counters } => ("drop", Some(at.to_string()), places(&counters), Vec::new()),
         Answer::Kernel { findings } => ("kernel", None, Vec::new(), reasons(&findings)),
         Answer::Depends { findings } => ("depends", None, Vec::new(), reasons(&findings)),
     };
     Established { flows: Vec::new(), verdict: verdict.into(), at, counters, reasons }
 }
 
-fn reason(ruleset: &Ruleset, evaluator: &Evaluator<'_>, finding: &Finding) -> FirewallReason {
+fn reason(ruleset: &Ruleset, finding: &Finding) -> FirewallReason {
     let place = &finding.place;
     let tables = ruleset.tables.iter().filter(|t| t.family.to_string() == place.family && t.name == place.table);
     let chain = tables.flat_map(|table| &table.chains).find(|chain| chain.name == place.chain);
     let rule = chain.and_then(|chain| chain.rules.iter().find(|rule| Some(rule.handle) == place.rule));
-    let here = |hooked: &&nft::Hooked<'_>| chain.is_some_and(|chain| std::ptr::eq(chain, hooked.chain));
-    // The chain runs before connection tracking.
-    let early = evaluator.chains().iter().find(here).is_some_and(|hooked| match hooked.hook {
-        Some(Hook::Ingress) => true,
-        Some(Hook::Prerouting) => hooked.base.priority <= CONNTRACK,
-        _ => false,
-    });
     let change = match (finding.cause, finding.some, &place.rule) {
         (_, _, None) => "none: the chain as a whole",
         (Cause::Drops | Cause::Passes, true, _) => "none: it is decided for each flow",
-        _ if early => "move it to a chain behind connection tracking, behind: ct state established,related accept",
+        _ if !finding.tracked => {
+            "move it to a chain behind connection tracking, behind: ct state established,related accept"
+        }
         _ => "accept established flows before this rule: ct state established,related accept",
     };
     FirewallReason {

@@ -19,6 +19,8 @@ use std::collections::HashMap;
 const DEPTH: usize = 16;
 /// Rules evaluated for one flow at most: chains that jump to each other repeatedly multiply them.
 const RULES: usize = 1 << 18;
+/// Elements of sets compared with keys for one flow at most: keys of which a part is unknown are compared with all.
+const SCANNED: usize = 1 << 22;
 /// Findings of a kind that are told at most: a ruleset may have thousands of rules.
 const FINDINGS: usize = 32;
 /// Octets of all data registers.
@@ -48,13 +50,46 @@ pub struct Evaluator<'a> {
 #[derive(Clone, Debug)]
 struct Names<'a> {
     chains: HashMap<&'a str, &'a Chain>,
-    sets: HashMap<&'a str, &'a Set>,
+    sets: HashMap<&'a str, Known<'a>>,
+}
+
+/// A set, and what concerns all lookups in it.
+#[derive(Clone, Copy, Debug)]
+struct Known<'a> {
+    set: &'a Set,
+    /// Side effect that a lookup may have, if any.
+    acts: Option<&'a str>,
+    /// Whether a rule adds, changes or removes elements. Such a set need not be marked in any way.
+    updated: bool,
+}
+
+impl<'a> Names<'a> {
+    fn of(table: &'a Table) -> Self {
+        let expressions = table.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.expressions);
+        let mut updated: HashMap<&str, Option<&'a str>> = HashMap::new();
+        for expression in expressions {
+            if let Expression::Update { set, acts, .. } = expression {
+                let of_set = updated.entry(set).or_default();
+                *of_set = of_set.or(acts.as_deref());
+            }
+        }
+        let known = |set: &'a Set| {
+            let update = updated.get(set.name.as_str());
+            Known { set, acts: set.acts().or(update.copied().flatten()), updated: update.is_some() }
+        };
+        Self {
+            chains: table.chains.iter().map(|chain| (chain.name.as_str(), chain)).collect(),
+            sets: table.sets.iter().map(|set| (set.name.as_str(), known(set))).collect(),
+        }
+    }
 }
 
 /// Returns the hook of a base chain; `Err` if forwarded packets do not meet it, `Ok(None)` if that is not known.
 fn hook(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     match (family, base.hook) {
-        (Family::Bridge | Family::Arp, _) => Err(()),
+        (Family::Arp, _) => Err(()),
+        // Packets routed from or to a bridge meet them; which interfaces are bridges is not known here.
+        (Family::Bridge, _) => Ok(None),
         (Family::Netdev, 0) => Ok(Some(Hook::Ingress)),
         (Family::Netdev, 1) => Ok(Some(Hook::Egress)),
         // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT.
@@ -78,7 +113,7 @@ impl<'a> Evaluator<'a> {
                 let Some(base) = &chain.base else { continue };
                 match hook(table.family, base) {
                     // A chain that is not understood may be on any hook.
-                    _ if chain.opaque.is_some() && !matches!(table.family, Family::Bridge | Family::Arp) => {
+                    _ if chain.opaque.is_some() && table.family != Family::Arp => {
                         hooked.push(Hooked { hook: None, table, chain, base });
                     }
                     Ok(hook) => hooked.push(Hooked { hook, table, chain, base }),
@@ -89,15 +124,11 @@ impl<'a> Evaluator<'a> {
         // A function is put before those of the same priority that are registered already (nf_hook_entries_grow).
         hooked.reverse();
         hooked.sort_by_key(|hooked| (hooked.hook, hooked.base.priority));
-        let names = |table: &'a Table| Names {
-            chains: table.chains.iter().map(|chain| (chain.name.as_str(), chain)).collect(),
-            sets: table.sets.iter().map(|set| (set.name.as_str(), set)).collect(),
-        };
-        let names = ruleset.tables.iter().map(|table| ((table.family, table.name.as_str()), names(table)));
+        let names = ruleset.tables.iter().map(|table| ((table.family, table.name.as_str()), Names::of(table)));
         Self { hooked, names: names.collect() }
     }
 
-    /// Returns the base chains that established forwarded packets may meet, in their order. Those of which it is not
+    /// Returns the base chains that established forwarded packets may meet, in their order. Chains whose hook is not
     /// known come first.
     pub fn chains(&self) -> &[Hooked<'a>] {
         &self.hooked
@@ -105,31 +136,45 @@ impl<'a> Evaluator<'a> {
 
     /// Evaluates the ruleset for the packets of a flow.
     pub fn evaluate(&self, flow: &Flow) -> Answer {
-        let mut told = Told { findings: Vec::new(), counters: Vec::new(), dropped: None, rules: 0 };
+        let mut told = Told { findings: Vec::new(), counters: Vec::new(), dropped: None, rules: 0, scanned: 0 };
         let mut all = Outcomes::default();
-        for hooked in &self.hooked {
-            let met = meets(hooked, flow);
-            let reach = match met {
-                Truth::No => continue,
-                Truth::Yes => None,
-                Truth::Maybe(why) => Some(why),
-            };
-            let mut out = self.chain(hooked, flow, reach, &mut told);
-            if reach.is_some() {
-                out.accept = true;
+        // Counters that were told before a chain that may drop packets: further ones may miss some.
+        let mut certain = usize::MAX;
+        let order = |hooked: &Hooked<'_>| (hooked.hook, hooked.base.priority);
+        // The order of chains of the same hook and priority is that of their registration, which is not known for
+        // certain: all of them are run.
+        for alike in self.hooked.chunk_by(|one, other| order(one) == order(other)) {
+            let (mut met, mut ends) = (0, false);
+            let before = told.counters.len();
+            for hooked in alike {
+                let reach = match meets(hooked, flow) {
+                    Truth::No => continue,
+                    Truth::Yes => None,
+                    Truth::Maybe(why) => Some(why),
+                };
+                let out = self.chain(hooked, flow, reach, &mut told);
+                met += 1;
+                all.kernel |= out.kernel;
+                all.drop |= out.drop;
+                ends |= out == Outcomes::DROP && reach.is_none();
             }
-            all.kernel |= out.kernel;
-            all.drop |= out.drop;
-            if out == Outcomes::DROP {
-                all.accept = false;
+            if all.drop {
+                certain = certain.min(if met > 1 { before } else { told.counters.len() });
+            }
+            all.accept = !ends;
+            if ends {
                 break;
             }
-            all.accept = true;
+        }
+        if let Some(counter) = told.counters.get(certain).filter(|_| !all.accept) {
+            let why = "counter of some packets, by an earlier drop";
+            told.findings.push(Finding::of(counter.place.clone(), Cause::Acts, why, None, true));
+            all.kernel = true;
         }
         let Told { mut findings, counters, dropped, .. } = told;
         match (all, dropped) {
             (Outcomes { kernel: false, drop: false, .. }, _) => return Answer::Accept { counters },
-            (Outcomes::DROP, Some(at)) => return Answer::Drop { at },
+            (Outcomes::DROP, Some(at)) => return Answer::Drop { at, counters },
             _ => {}
         }
         findings.sort_by_key(|finding| finding.cause);
@@ -139,16 +184,17 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn chain(&self, hooked: &Hooked<'a>, flow: &Flow, reach: Option<Why<'a>>, told: &mut Told) -> Outcomes {
+    fn chain(&self, hooked: &Hooked<'a>, flow: &Flow, reach: Option<Why<'static>>, told: &mut Told) -> Outcomes {
         let Hooked { hook, table, chain, base } = *hooked;
         let names = &self.names[&(table.family, table.name.as_str())];
         let Some(hook) = hook else {
-            let why = chain.opaque.clone().unwrap_or_else(|| format!("hook {} of this family", base.hook));
+            let why = chain.opaque.clone().unwrap_or_else(|| format!("hook {} of family {}", base.hook, table.family));
             let place = place(table, chain, None);
-            told.add(Finding { place, cause: Cause::Acts, why, some: false });
+            told.add(Finding { place, cause: Cause::Acts, why, some: false, tracked: false });
             return Outcomes::KERNEL;
         };
-        let view = View::new(flow, hook, base.priority, table.family == Family::Netdev);
+        let view = View::new(flow, hook, base.priority, table.family == Family::Netdev, reach);
+        let tracked = view.tracked() == Some(true);
         let registers = [Octet::unknown(UNSET); REGISTERS];
         let mut walk = Walk { table, names, view, registers, reach, told };
         let (mut out, _) = walk.chain(chain, 0);
@@ -161,7 +207,7 @@ impl<'a> Evaluator<'a> {
             }
         }
         if let Some(why) = reach.filter(|_| out.drop) {
-            told.add(Finding::of(place(table, chain, None), Cause::Drops, why.what, reach));
+            told.add(Finding::of(place(table, chain, None), Cause::Drops, why.what, reach, tracked));
         }
         out
     }
@@ -181,9 +227,9 @@ fn meets(hooked: &Hooked<'_>, flow: &Flow) -> Truth<'static> {
     };
     match interface {
         _ if hooked.base.devices.is_empty() => Truth::No,
-        Some(interface) => {
-            hooked.base.devices.iter().any(|device| device.covers(interface.index, &interface.name)).into()
-        }
+        Some(interface) if hooked.base.devices.iter().any(|d| d.covers(interface.index, &interface.name)) => Truth::Yes,
+        // The packets of a VLAN, a bond, a bridge and the like pass the hooks of the devices below, too.
+        Some(_) => Truth::Maybe(packets("packets of devices above")),
         None => Truth::Maybe(Why { of: Of::Flows, what }),
     }
 }
@@ -236,6 +282,8 @@ struct Told {
     counters: Vec<Counter>,
     dropped: Option<Place>,
     rules: usize,
+    /// Elements of sets that were compared with a key.
+    scanned: usize,
 }
 
 impl Told {
@@ -310,7 +358,7 @@ impl<'a> Walk<'a, '_> {
 
     fn gives_up(&mut self, chain: &Chain, why: &str) -> Outcomes {
         let place = place(self.table, chain, None);
-        self.told.add(Finding::of(place, Cause::Acts, why, self.reach));
+        self.told.add(Finding::of(place, Cause::Acts, why, self.reach, self.view.tracked() == Some(true)));
         Outcomes::KERNEL
     }
 
@@ -330,7 +378,7 @@ impl<'a> Walk<'a, '_> {
         let mut end = End { goes_on: true, ..End::default() };
         // Value that decides which packets are still in the rule, if not all are.
         let mut certain: Option<Why<'a>> = None;
-        for expression in &rule.expressions {
+        for (at, expression) in rule.expressions.iter().enumerate() {
             let truth = match expression {
                 Expression::Verdict(verdict) => {
                     if !matches!(verdict, Verdict::Continue) {
@@ -341,21 +389,25 @@ impl<'a> Walk<'a, '_> {
                 }
                 Expression::Lookup { set, key, data, invert } => match self.lookup(set, *key, *invert) {
                     Ok(found) if found.elements.is_empty() => return end,
-                    Ok(found) => match self.found(chain, rule, set, &found, *data, certain, depth, &mut end) {
-                        Some(truth) => truth,
-                        None => return end,
-                    },
-                    Err(Truth::Maybe(why)) if *data != Some(To::Verdict) => {
+                    Ok(found) => {
+                        let last = at + 1 == rule.expressions.len();
+                        match self.found(chain, rule, set, &found, *data, certain, depth, last, &mut end) {
+                            Some(truth) => truth,
+                            None => return end,
+                        }
+                    }
+                    Err(Truth::Maybe(why)) => {
+                        let acts = self.names.sets.get(set.as_str()).map_or(Some("unknown set"), |of| of.acts);
+                        if let Some(how) = acts.or((*data == Some(To::Verdict)).then_some(why.what)) {
+                            self.acts(chain, rule, &format!("set {set}: {how}"), certain, &mut end);
+                            end.goes_on = true;
+                            end.split = weaker(end.split, Some(why));
+                            return end;
+                        }
                         if let Some(To::Register(to)) = data {
                             self.store(*to, &unknown(REGISTERS, why));
                         }
                         Truth::Maybe(why)
-                    }
-                    Err(Truth::Maybe(why)) => {
-                        self.acts(chain, rule, &format!("set {set}: {}", why.what), certain, &mut end);
-                        end.goes_on = true;
-                        end.split = weaker(end.split, Some(why));
-                        return end;
                     }
                     Err(truth) => truth,
                 },
@@ -374,6 +426,17 @@ impl<'a> Walk<'a, '_> {
                         }
                     }
                     Truth::Yes
+                }
+                Expression::Match { name, revision, info } => match xt::matches(&self.view, name, *revision, info) {
+                    Some(truth) => truth,
+                    None => {
+                        self.acts(chain, rule, &format!("xt match {name}"), certain, &mut end);
+                        return end;
+                    }
+                },
+                Expression::Update { set, .. } => {
+                    self.acts(chain, rule, &format!("update of set {set}"), certain, &mut end);
+                    return end;
                 }
                 Expression::Acts { how, .. } => {
                     self.acts(chain, rule, how, certain, &mut end);
@@ -411,18 +474,19 @@ impl<'a> Walk<'a, '_> {
                 return if *inside { truth } else { truth.not() };
             }
             Expression::Bitwise { from, to, mask, xor } => {
-                let octets = self.register(*from, mask.len()).map(|octets| bitwise(octets, mask, xor));
+                let octets = self.register(*from, mask.len()).map(|octets| octets::bitwise(octets, mask, xor));
                 (octets.map_or(Load::Either(UNSET), Load::Value), *to)
             }
             Expression::ByteOrder { from, to, len, size } => {
-                let octets = self.register(*from, *len).and_then(|octets| byte_order(octets, *size));
+                let octets = self.register(*from, *len).and_then(|octets| octets::byte_order(octets, *size));
                 (octets.map_or(Load::Either(packets("byteorder")), Load::Value), *to)
             }
-            Expression::Match { name, revision, info } => return xt::matches(&self.view, name, *revision, info),
             Expression::Reads { how, register } => (Load::Either(packets(how)), register.unwrap_or(0)),
             Expression::Verdict(_)
             | Expression::Lookup { .. }
             | Expression::Counter { .. }
+            | Expression::Match { .. }
+            | Expression::Update { .. }
             | Expression::Acts { .. } => return Truth::Maybe(UNSET),
         };
         match load {
@@ -440,18 +504,24 @@ impl<'a> Walk<'a, '_> {
 
     /// Looks a key up. Returns the elements that it may find, with the reason for not knowing whether it is one of
     /// them, if so. `Err` if the rule ends, or if nothing can be told.
-    fn lookup(&self, set: &'a str, key: usize, invert: bool) -> Result<Candidates<'a>, Truth<'a>> {
-        let set = *self.names.sets.get(set).ok_or(Truth::Maybe(packets("unknown set")))?;
-        let octets = self.register(key, set.key_len).ok_or(Truth::Maybe(UNSET))?;
-        let found = set.find(octets).map_err(Truth::Maybe)?;
+    fn lookup(&mut self, set: &'a str, key: usize, invert: bool) -> Result<Candidates<'a>, Truth<'a>> {
+        let Known { set, updated, .. } = *self.names.sets.get(set).ok_or(Truth::Maybe(packets("unknown set")))?;
+        if updated {
+            return Err(Truth::Maybe(packets("set that rules update")));
+        }
+        let octets = self.register(key, set.key_len).ok_or(Truth::Maybe(UNSET))?.to_vec();
+        self.told.scanned += set.scans(&octets);
+        if self.told.scanned > SCANNED {
+            return Err(Truth::Maybe(packets("too many set elements")));
+        }
+        let found = set.find(&octets).map_err(Truth::Maybe)?;
         if found.elements.iter().any(|element| element.expires) {
             return Err(Truth::Maybe(packets("set element that expires")));
         }
         let unsure = found.why.filter(|_| found.none || found.elements.len() > 1);
         if invert {
-            let catch_all = set.elements.iter().flatten().any(|element| element.catch_all);
             return Err(match unsure {
-                _ if catch_all => Truth::Maybe(packets("catch-all element")),
+                _ if set.catch_all().is_some() => Truth::Maybe(packets("catch-all element")),
                 Some(why) => Truth::Maybe(why),
                 None => found.elements.is_empty().into(),
             });
@@ -459,8 +529,8 @@ impl<'a> Walk<'a, '_> {
         Ok(Candidates { elements: found.elements, none: found.none, unsure })
     }
 
-    /// Goes on after a lookup that may find some elements. Returns whether the rule goes on, `None` if a verdict of an
-    /// element has ended it.
+    /// Goes on after a lookup that may find some elements, in the `last` expression of the rule or before others.
+    /// Returns whether the rule goes on, `None` if a verdict of an element has ended it.
     #[allow(clippy::too_many_arguments, reason = "the state of one rule")]
     fn found(
         &mut self,
@@ -471,6 +541,7 @@ impl<'a> Walk<'a, '_> {
         data: Option<To>,
         certain: Option<Why<'a>>,
         depth: usize,
+        last: bool,
         end: &mut End<'a>,
     ) -> Option<Truth<'a>> {
         let certain = weaker(certain, found.unsure);
@@ -489,7 +560,7 @@ impl<'a> Walk<'a, '_> {
                 let values = values.collect::<Option<Vec<_>>>();
                 let why = found.unsure.unwrap_or(packets("map"));
                 match values {
-                    Some(values) => self.store(to, &merged(&values, why)),
+                    Some(values) => self.store(to, &octets::merged(&values, why)),
                     None => self.store(to, &unknown(REGISTERS, packets("map"))),
                 }
             }
@@ -501,6 +572,13 @@ impl<'a> Walk<'a, '_> {
                 let verdicts: Vec<&'a Verdict> = verdicts.collect();
                 if verdicts.iter().all(|verdict| **verdict == Verdict::Continue) {
                     return Some(found.unsure.map_or(Truth::Yes, Truth::Maybe));
+                }
+                // The rest of the rule would have to be run beside the other verdicts.
+                if !last && verdicts.contains(&&Verdict::Continue) {
+                    let how = format!("map {set}: some packets go on in the rule");
+                    self.acts(chain, rule, &how, certain, end);
+                    end.goes_on = true;
+                    return None;
                 }
                 self.verdicts(chain, rule, &verdicts, certain, depth, end);
                 return None;
@@ -579,7 +657,8 @@ impl<'a> Walk<'a, '_> {
 
     fn note(&mut self, chain: &Chain, rule: &Rule, cause: Cause, why: &str, certain: Option<Why<'a>>) {
         let place = place(self.table, chain, Some(rule));
-        let finding = Finding::of(place, cause, why, weaker(certain, self.reach));
+        let tracked = self.view.tracked() == Some(true);
+        let finding = Finding::of(place, cause, why, weaker(certain, self.reach), tracked);
         self.told.add(finding);
     }
 }
@@ -591,34 +670,6 @@ struct Candidates<'a> {
     none: bool,
     /// Value that it depends on, if there is more than one possibility.
     unsure: Option<Why<'a>>,
-}
-
-fn bitwise<'a>(octets: &[Octet<'a>], mask: &[u8], xor: &[u8]) -> Vec<Octet<'a>> {
-    let one = |((octet, mask), xor): ((&Octet<'a>, &u8), &u8)| {
-        let known = octet.known | !mask;
-        Octet { value: ((octet.value & mask) ^ xor) & known, known, why: octet.why }
-    };
-    octets.iter().zip(mask).zip(xor).map(one).collect()
-}
-
-/// Converts numbers of `size` octets between host and network order.
-fn byte_order<'a>(octets: &[Octet<'a>], size: usize) -> Option<Vec<Octet<'a>>> {
-    let fits = matches!(size, 2 | 4 | 8) && octets.len().is_multiple_of(size);
-    let swapped = |number: &[Octet<'a>]| number.iter().rev().copied().collect::<Vec<_>>();
-    fits.then(|| match cfg!(target_endian = "little") {
-        true => octets.chunks(size).flat_map(swapped).collect(),
-        false => octets.to_vec(),
-    })
-}
-
-/// Returns what several values have in common.
-fn merged<'a>(values: &[&[u8]], why: Why<'a>) -> Vec<Octet<'a>> {
-    let Some((first, others)) = values.split_first() else { return Vec::new() };
-    let one = |(at, value): (usize, &u8)| {
-        let differ = others.iter().fold(0, |bits, other| bits | other.get(at).map_or(0xff, |octet| octet ^ value));
-        Octet { value: value & !differ, known: !differ, why }
-    };
-    first.iter().enumerate().map(one).collect()
 }
 
 #[cfg(test)]

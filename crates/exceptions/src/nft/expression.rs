@@ -227,6 +227,15 @@ pub enum Expression {
         /// Register written, if it is known. More octets may be written than one register has.
         register: Option<usize>,
     },
+    /// Adds, changes or removes an element of a set.
+    Update {
+        /// Name of the set.
+        set: String,
+        /// Side effect of an expression that the element gets, if any: "limit".
+        acts: Option<String>,
+        /// Role in connection tracking of these expressions.
+        tracking: Tracking,
+    },
     /// Has side effects, or is not understood.
     Acts {
         /// Description: "masquerade".
@@ -305,6 +314,7 @@ impl Expression {
                 let tracking = if xt::is_untracked(false, name) { Tracking::No } else { Tracking::TurnsOn };
                 (format!("xt match {name}"), tracking)
             }
+            Self::Update { tracking, .. } => ("set update".into(), *tracking),
             Self::Acts { how, tracking } => (how.clone(), *tracking),
             _ => return None,
         })

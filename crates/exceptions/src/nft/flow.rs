@@ -1,7 +1,9 @@
 //! A flow, and its packets at each place where the kernel's rules see them.
 //!
 //! The packets meant are those that a dataplane beside the kernel could take: of an established connection, whole, with
-//! headers in their usual form (no IP options, no extension headers), of TCP those without SYN, FIN and RST.
+//! headers in their usual form (no IP options, no extension headers), of TCP those without SYN, FIN and RST. Their
+//! checksums are right: connection tracking takes others for packets of no connection (nf_conntrack_checksum), so a
+//! dataplane leaves to the kernel those whose checksum neither it nor the device has found right.
 
 use super::octets::{Octet, Of, Why, known, unknown};
 use super::{ct, meta};
@@ -54,6 +56,9 @@ pub struct Flow {
     pub mark: Option<u32>,
     /// Zone of the connection.
     pub zone: Option<u16>,
+    /// Mark of the packets before any rule of nf_tables: filters of traffic control, BPF programs and rules of legacy
+    /// iptables set it, too.
+    pub skb_mark: Option<u32>,
 }
 
 /// A hook that forwarded packets pass, in their order.
@@ -120,6 +125,8 @@ pub struct View<'f> {
     netdev: bool,
     /// Whether connection tracking has seen the packet; `None` if that is not known.
     tracked: Option<bool>,
+    /// Reason why the packets may be seen on another device, in another form, if so.
+    elsewhere: Option<Why<'static>>,
     network: Vec<Octet<'static>>,
     transport: Vec<Octet<'static>>,
 }
@@ -168,7 +175,10 @@ impl<'f> View<'f> {
     ///
     /// A chain whose priority is exactly that of connection tracking or of the translation may run before or after it
     /// (nf_hook_entries_grow puts a new function before those of the same priority): what differs is not known there.
-    pub fn new(flow: &'f Flow, hook: Hook, priority: i32, netdev: bool) -> Self {
+    ///
+    /// If they may be seen on another device, for the reason `elsewhere`, nothing is known of them: a VLAN or a tunnel
+    /// gives them other headers there.
+    pub fn new(flow: &'f Flow, hook: Hook, priority: i32, netdev: bool, elsewhere: Option<Why<'static>>) -> Self {
         let after = |of: Hook, limit: i32| match (hook, priority).cmp(&(of, limit)) {
             Ordering::Less => Some(false),
             Ordering::Equal => None,
@@ -194,7 +204,8 @@ impl<'f> View<'f> {
             flow,
             hook,
             netdev,
-            tracked: after(Hook::Prerouting, NF_IP_PRI_CONNTRACK),
+            tracked: after(Hook::Prerouting, NF_IP_PRI_CONNTRACK).filter(|_| elsewhere.is_none()),
+            elsewhere,
             network: network(flow, [src.0, dst.0], why),
             transport: transport(flow.protocol, [src.1, dst.1], why),
         }
@@ -207,6 +218,9 @@ impl<'f> View<'f> {
 
     /// Loads octets of a header (nft_payload_eval).
     pub fn payload(&self, base: u32, offset: u32, len: u32) -> Load<'static> {
+        if let Some(why) = self.elsewhere {
+            return Load::Either(why);
+        }
         let header = match base {
             0 => return Load::Either(packets("link-layer header")),
             1 => &self.network,
@@ -222,6 +236,9 @@ impl<'f> View<'f> {
 
     /// Loads metadata (nft_meta_get_eval).
     pub fn meta(&self, key: u32) -> Load<'static> {
+        if let Some(why) = self.elsewhere {
+            return Load::Either(why);
+        }
         let flow = self.flow;
         let input = flow.input.as_ref().filter(|_| self.hook != Hook::Egress);
         let none = Interface { index: 0, name: String::new() };
@@ -243,8 +260,11 @@ impl<'f> View<'f> {
                 true => [Octet::new(0x86), Octet::new(0xdd)],
                 false => [Octet::new(0x08), Octet::new(0x00)],
             }),
-            // Nothing before the rules has set it: rules that set it leave the flow to the kernel.
-            meta::MARK => host(Some(0), ""),
+            // Rules that set it leave the flow to the kernel.
+            meta::MARK => match flow.skb_mark {
+                Some(mark) => host(Some(mark), ""),
+                None => Load::Value(unknown(4, packets("mark"))),
+            },
             meta::IIF => host(input.map(|interface| interface.index), "ingress interface"),
             meta::OIF => host(output.map(|interface| interface.index), "egress interface"),
             meta::IIFNAME => name(input, "ingress interface"),
@@ -262,6 +282,9 @@ impl<'f> View<'f> {
 
     /// Loads a property of the connection (nft_ct_get_eval).
     pub fn ct(&self, key: u32, direction: Option<u8>) -> Load<'static> {
+        if let Some(why) = self.elsewhere {
+            return Load::Either(why);
+        }
         let flow = self.flow;
         match self.tracked {
             None => return Load::Either(packets("order of chains with the priority of connection tracking")),
@@ -288,12 +311,19 @@ impl<'f> View<'f> {
             ct::DST | ct::DST_IP | ct::DST_IP6 => padded(tuple.dst, "destination address"),
             ct::PROTO_SRC => half(port(tuple.src_port, flows("source port"))),
             ct::PROTO_DST => half(port(tuple.dst_port, flows("destination port"))),
+            // A zone may be set for one direction only (NF_CT_ZONE_DIR_*): the other one has the default zone.
+            ct::ZONE if direction.is_some() => Load::Either(packets("ct zone of a direction")),
             ct::ZONE => match flow.zone.map(u16::to_ne_bytes) {
                 Some([first, second]) => half([Octet::new(first), Octet::new(second)]),
                 None => half([Octet::unknown(flows("zone")); 2]),
             },
             _ => Load::Either(packets(ct::name(key))),
         }
+    }
+
+    /// Returns whether connection tracking has seen the packets; `None` if that is not known.
+    pub fn tracked(&self) -> Option<bool> {
+        self.tracked
     }
 
     /// Returns the `ct state` bits; `None` if they are not known.

@@ -40,6 +40,21 @@ impl Truth<'_> {
             maybe => maybe,
         }
     }
+
+    /// Returns whether both are so; if neither is known, for the weaker of the reasons.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::No, _) | (_, Self::No) => Self::No,
+            (Self::Yes, other) => other,
+            (one, Self::Yes) => one,
+            (Self::Maybe(one), Self::Maybe(other)) => Self::Maybe(one.max(other)),
+        }
+    }
+
+    /// Returns whether one of them is so.
+    pub fn or(self, other: Self) -> Self {
+        self.not().and(other.not()).not()
+    }
 }
 
 impl From<bool> for Truth<'_> {
@@ -129,6 +144,35 @@ pub fn compare<'a>(octets: &[Octet<'a>], by: Comparison, value: &[u8]) -> Truth<
         Comparison::Greater => decide(octets, *min > *value, *max <= *value),
         Comparison::GreaterOrEqual => decide(octets, *min >= *value, *max < *value),
     }
+}
+
+/// Returns `(octets & mask) ^ xor`.
+pub fn bitwise<'a>(octets: &[Octet<'a>], mask: &[u8], xor: &[u8]) -> Vec<Octet<'a>> {
+    let one = |((octet, mask), xor): ((&Octet<'a>, &u8), &u8)| {
+        let known = octet.known | !mask;
+        Octet { value: ((octet.value & mask) ^ xor) & known, known, why: octet.why }
+    };
+    octets.iter().zip(mask).zip(xor).map(one).collect()
+}
+
+/// Converts numbers of `size` octets between host and network order.
+pub fn byte_order<'a>(octets: &[Octet<'a>], size: usize) -> Option<Vec<Octet<'a>>> {
+    let fits = matches!(size, 2 | 4 | 8) && octets.len().is_multiple_of(size);
+    let swapped = |number: &[Octet<'a>]| number.iter().rev().copied().collect::<Vec<_>>();
+    fits.then(|| match cfg!(target_endian = "little") {
+        true => octets.chunks(size).flat_map(swapped).collect(),
+        false => octets.to_vec(),
+    })
+}
+
+/// Returns what several values have in common.
+pub fn merged<'a>(values: &[&[u8]], why: Why<'a>) -> Vec<Octet<'a>> {
+    let Some((first, others)) = values.split_first() else { return Vec::new() };
+    let one = |(at, value): (usize, &u8)| {
+        let differ = others.iter().fold(0, |bits, other| bits | other.get(at).map_or(0xff, |octet| octet ^ value));
+        Octet { value: value & !differ, known: !differ, why }
+    };
+    first.iter().enumerate().map(one).collect()
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ pub struct Set {
     pub volatile: Option<&'static str>,
     /// Reason why the set is not fully understood, if so.
     pub opaque: Option<String>,
+    /// Side effect of an expression that new elements get, if any: "counter".
+    pub acts: Option<String>,
     /// Elements, ordered by key, the end of an interval before the start of another one; `None` if they were not read.
     pub elements: Option<Vec<Element>>,
 }
@@ -50,6 +52,13 @@ pub enum Data {
     Verdict(Verdict),
 }
 
+impl Element {
+    /// Returns whether finding the element has the same consequences as finding `other`.
+    fn gives_like(&self, other: &Self) -> bool {
+        self.data == other.data && self.expires == other.expires && self.acts == other.acts
+    }
+}
+
 /// Elements that a lookup may find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found<'a> {
@@ -71,7 +80,8 @@ impl Set {
         }
         let elements = self.elements.as_ref().ok_or(whatever("elements that were not read"))?;
         let mut found = Found { elements: Vec::new(), none: true, why: None };
-        match octets::value(key).filter(|_| self.fields.is_empty() || !self.interval) {
+        let overlaps = self.overlaps();
+        match octets::value(key).filter(|_| !overlaps) {
             Some(key) => {
                 found.elements.extend(self.exact(elements, &key));
                 found.none = found.elements.is_empty();
@@ -79,6 +89,10 @@ impl Set {
             None => {
                 for (at, element) in elements.iter().enumerate() {
                     match self.holds(elements, at, key) {
+                        Truth::Yes if overlaps => {
+                            found.elements.push(element);
+                            found.none = false;
+                        }
                         Truth::Yes => {
                             found = Found { elements: vec![element], none: false, why: None };
                             break;
@@ -86,19 +100,51 @@ impl Set {
                         Truth::No => {}
                         Truth::Maybe(why) => {
                             found.elements.push(element);
-                            found.why = Some(why);
+                            found.why = found.why.max(Some(why));
                         }
                     }
                 }
             }
         }
+        if overlaps && found.elements.len() > 1 {
+            if found.elements.iter().all(|element| element.gives_like(found.elements[0])) {
+                found.elements.truncate(1);
+            } else {
+                found.why = found.why.max(Some(whatever("order of overlapping elements")));
+            }
+        }
         if found.none
-            && let Some(rest) = elements.iter().find(|element| element.catch_all)
+            && let Some(rest) = self.catch_all()
         {
             found.elements.push(rest);
             found.none = false;
         }
         Ok(found)
+    }
+
+    /// Returns the element that stands for all keys without one of their own: its key is empty, the first of all.
+    pub(super) fn catch_all(&self) -> Option<&Element> {
+        self.elements.as_ref()?.first().filter(|element| element.catch_all)
+    }
+
+    /// Returns the side effect that a lookup in the set may have, if any: that of an element, or of the set's
+    /// expressions, which its elements get. Elements that are not known may have any.
+    pub(super) fn acts(&self) -> Option<&str> {
+        let of = || self.elements.iter().flatten().find_map(|element| element.acts.as_deref());
+        let unread = self.elements.is_none().then_some("elements that were not read");
+        self.opaque.as_deref().or(unread).or(self.acts.as_deref()).or_else(of)
+    }
+
+    /// Returns the number of elements that [`Set::find`] compares with `key` one by one.
+    pub(super) fn scans(&self, key: &[Octet<'_>]) -> usize {
+        let searches = octets::value(key).is_some() && !self.overlaps();
+        self.elements.as_ref().map_or(0, |elements| if searches { 0 } else { elements.len() })
+    }
+
+    /// Returns whether elements may overlap: those of a concatenation of intervals. The one that was added first is
+    /// found, an order that is not known.
+    fn overlaps(&self) -> bool {
+        self.interval && !self.fields.is_empty()
     }
 
     /// Returns the element of a known key. Intervals last until the next element, which may be a start or an end
@@ -121,8 +167,8 @@ impl Set {
             (true, true) => {
                 let behind = elements.get(at + 1).map(|next| octets::compare(key, Comparison::Less, &next.key));
                 let last = element.to.as_ref().map(|last| octets::compare(key, Comparison::LessOrEqual, last));
-                let end = both(behind.unwrap_or(Truth::Yes), last.unwrap_or(Truth::Yes));
-                both(octets::compare(key, Comparison::GreaterOrEqual, &element.key), end)
+                let end = behind.unwrap_or(Truth::Yes).and(last.unwrap_or(Truth::Yes));
+                octets::compare(key, Comparison::GreaterOrEqual, &element.key).and(end)
             }
             (true, false) => {
                 let last = element.to.as_ref().unwrap_or(&element.key);
@@ -132,7 +178,7 @@ impl Set {
                     let field = start..start + len;
                     let parts = (key.get(field.clone()), element.key.get(field.clone()), last.get(field));
                     let (Some(key), Some(first), Some(last)) = parts else { return Truth::No };
-                    all = both(all, octets::within(key, first, last));
+                    all = all.and(octets::within(key, first, last));
                     start += len.next_multiple_of(4);
                 }
                 all
@@ -143,14 +189,5 @@ impl Set {
     /// Puts elements into their order.
     pub(super) fn sort(elements: &mut [Element]) {
         elements.sort_by(|a, b| a.key.cmp(&b.key).then(b.ends.cmp(&a.ends)));
-    }
-}
-
-fn both<'a>(one: Truth<'a>, other: Truth<'a>) -> Truth<'a> {
-    match (one, other) {
-        (Truth::No, _) | (_, Truth::No) => Truth::No,
-        (Truth::Yes, other) => other,
-        (one, Truth::Yes) => one,
-        (Truth::Maybe(one), Truth::Maybe(other)) => Truth::Maybe(one.max(other)),
     }
 }

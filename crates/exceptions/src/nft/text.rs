@@ -159,6 +159,7 @@ fn word(expression: &Expression, registers: &mut BTreeMap<usize, Named>) -> Opti
                 None
             }
         },
+        Expression::Update { set, .. } => Some(format!("update @{set}")),
         Expression::Acts { how, .. } => Some(how.clone()),
     }
 }

@@ -49,8 +49,36 @@ pub fn is_untracked(target: bool, name: &str) -> bool {
     }
 }
 
-/// Returns whether a match of x_tables holds for the packets of a flow.
-pub fn matches<'a>(view: &View<'_>, name: &'a str, revision: u32, info: &[u8]) -> Truth<'a> {
+/// Matches that read the packet, its connection or the time and do nothing else. Others count (`limit`, `quota`,
+/// `statistic`), change lists (`recent`, `set`, `connlabel`) or run programs (`bpf`).
+const PURE_MATCHES: [&str; 20] = [
+    "addrtype",
+    "comment",
+    "connmark",
+    "conntrack",
+    "dscp",
+    "hl",
+    "iprange",
+    "length",
+    "mac",
+    "mark",
+    "multiport",
+    "owner",
+    "pkttype",
+    "policy",
+    "state",
+    "tcp",
+    "time",
+    "tos",
+    "ttl",
+    "udp",
+];
+
+/// Returns whether a match of x_tables holds for the packets of a flow; `None` if it may have a side effect.
+pub fn matches<'a>(view: &View<'_>, name: &'a str, revision: u32, info: &[u8]) -> Option<Truth<'a>> {
+    if !PURE_MATCHES.contains(&name) {
+        return None;
+    }
     let truth = match (name, revision) {
         ("comment", _) => Some(Truth::Yes),
         ("conntrack", 2 | 3) => conntrack(view, info),
@@ -60,7 +88,7 @@ pub fn matches<'a>(view: &View<'_>, name: &'a str, revision: u32, info: &[u8]) -
         ("mark", 1) => mark(view, info),
         _ => None,
     };
-    truth.unwrap_or(Truth::Maybe(Why { of: Of::Packets, what: name }))
+    Some(truth.unwrap_or(Truth::Maybe(Why { of: Of::Packets, what: name })))
 }
 
 // linux/netfilter/xt_conntrack.h: struct xt_conntrack_mtinfo3
@@ -68,6 +96,8 @@ const MATCH_FLAGS: usize = 146;
 const INVERT_FLAGS: usize = 148;
 const STATE_MASK: usize = 150;
 const XT_CONNTRACK_STATE: u16 = 1;
+/// Written `-m state`, which changes nothing else.
+const XT_CONNTRACK_STATE_ALIAS: u16 = 1 << 13;
 const XT_CONNTRACK_STATE_SNAT: u32 = 1 << 6;
 const XT_CONNTRACK_STATE_DNAT: u32 = 1 << 7;
 const IPS_SRC_NAT: u32 = 1 << 4;
@@ -77,11 +107,11 @@ const IPS_DST_NAT: u32 = 1 << 5;
 fn conntrack(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     let (flags, inverted) = (u16_at(info, MATCH_FLAGS)?, u16_at(info, INVERT_FLAGS)? & XT_CONNTRACK_STATE != 0);
     let mask = u32::from(u16_at(info, STATE_MASK)?);
-    if flags != XT_CONNTRACK_STATE {
+    if flags & !XT_CONNTRACK_STATE_ALIAS != XT_CONNTRACK_STATE {
         return None;
     }
     let mut state = view.state()?;
-    if mask & (XT_CONNTRACK_STATE_SNAT | XT_CONNTRACK_STATE_DNAT) != 0 {
+    if view.tracked()? && mask & (XT_CONNTRACK_STATE_SNAT | XT_CONNTRACK_STATE_DNAT) != 0 {
         let status = view.flow().status?;
         state |= if status & IPS_SRC_NAT != 0 { XT_CONNTRACK_STATE_SNAT } else { 0 };
         state |= if status & IPS_DST_NAT != 0 { XT_CONNTRACK_STATE_DNAT } else { 0 };
@@ -111,12 +141,6 @@ fn ports(view: &View<'_>, info: &[u8], inverted: u8) -> Option<[Truth<'static>; 
     Some([range(0, false, 1)?, range(4, true, 2)?])
 }
 
-/// Returns `Yes` if all are, `No` if one is not.
-fn all<'a>(truths: &[Truth<'a>]) -> Truth<'a> {
-    let maybe = truths.iter().find(|truth| matches!(truth, Truth::Maybe(_)));
-    if truths.contains(&Truth::No) { Truth::No } else { *maybe.unwrap_or(&Truth::Yes) }
-}
-
 /// Evaluates tcp_mt: struct xt_tcp.
 fn tcp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     let [option, mask, wanted, inverted] = info.get(8..12)?.try_into().ok()?;
@@ -129,12 +153,13 @@ fn tcp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     let flags = octets::equal(&[flags], &[wanted]);
     let flags = if inverted & 4 != 0 { flags.not() } else { flags };
     let [src, dst] = ports(view, info, inverted)?;
-    Some(all(&[src, dst, flags]))
+    Some(src.and(dst).and(flags))
 }
 
 /// Evaluates udp_mt: struct xt_udp.
 fn udp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
-    Some(all(&ports(view, info, u8_at(info, 8)?)?))
+    let [src, dst] = ports(view, info, u8_at(info, 8)?)?;
+    Some(src.and(dst))
 }
 
 /// Evaluates multiport_mt: struct xt_multiport_v1.
@@ -154,11 +179,7 @@ fn multiport(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
         // XT_MULTIPORT_SOURCE, XT_MULTIPORT_DESTINATION, XT_MULTIPORT_EITHER.
         let sides: &[bool] = [&[false][..], &[true], &[false, true]].get(usize::from(which)).copied()?;
         for &side in sides {
-            match in_range(&port(view, side)?, first, last) {
-                Truth::Yes => return Some((!inverted).into()),
-                Truth::No => {}
-                maybe => found = maybe,
-            }
+            found = found.or(in_range(&port(view, side)?, first, last));
         }
     }
     Some(if inverted { found.not() } else { found })

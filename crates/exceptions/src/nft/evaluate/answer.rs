@@ -46,6 +46,8 @@ pub struct Finding {
     pub why: String,
     /// Whether it concerns only some of the flows that are meant.
     pub some: bool,
+    /// Whether connection tracking has seen the packets there: else no rule can ask for the state of the connection.
+    pub tracked: bool,
 }
 
 /// A counter that counts every packet of a flow.
@@ -62,13 +64,16 @@ pub struct Counter {
 pub enum Answer {
     /// Every packet is accepted, and nothing else is done with it than being counted.
     Accept {
-        /// Counters that count it, in their order.
+        /// Counters that count it, in their order. If the flow is known in part, others may count it, too: counters of
+        /// some of the flows that are meant are told once a flow is known. Counters of policies are never told.
         counters: Vec<Counter>,
     },
     /// Every packet is dropped.
     Drop {
         /// Where, or where first.
         at: Place,
+        /// Counters that count it before, in their order, with the limits of those of [`Answer::Accept`].
+        counters: Vec<Counter>,
     },
     /// Only the kernel can tell what a packet meets.
     Kernel {
@@ -84,7 +89,8 @@ pub enum Answer {
 
 impl Finding {
     /// Creates a finding that concerns the packets among which `unsure` differs.
-    pub(super) fn of(place: Place, cause: Cause, why: &str, unsure: Option<Why<'_>>) -> Self {
-        Self { place, cause, why: why.to_owned(), some: unsure.is_some_and(|why| why.of == Of::Flows) }
+    pub(super) fn of(place: Place, cause: Cause, why: &str, unsure: Option<Why<'_>>, tracked: bool) -> Self {
+        let some = unsure.is_some_and(|why| why.of == Of::Flows);
+        Self { place, cause, why: why.to_owned(), some, tracked }
     }
 }

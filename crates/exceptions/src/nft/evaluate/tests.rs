@@ -28,6 +28,7 @@ fn masqueraded() -> Flow {
         status: Some(0x19e),
         mark: Some(0),
         zone: Some(0),
+        skb_mark: Some(0),
     }
 }
 
@@ -144,8 +145,9 @@ fn an_empty_ruleset_accepts() {
     assert_eq!(Evaluator::new(&Ruleset::default()).evaluate(&masqueraded()), ACCEPTED);
     assert_eq!(forward(&[vec![accept()]]), ACCEPTED);
     let dropped = Place { family: "inet".into(), table: "t".into(), chain: "c".into(), rule: None };
-    assert_eq!(forward(&[]), Answer::Drop { at: dropped.clone() });
-    assert_eq!(forward(&[vec![drop()]]), Answer::Drop { at: Place { rule: Some(1), ..dropped } });
+    let counters = Vec::new();
+    assert_eq!(forward(&[]), Answer::Drop { at: dropped.clone(), counters: counters.clone() });
+    assert_eq!(forward(&[vec![drop()]]), Answer::Drop { at: Place { rule: Some(1), ..dropped }, counters });
 }
 
 #[test]
@@ -294,13 +296,23 @@ fn families_hooks_and_devices_decide_which_chains_are_met() {
         assert_eq!(with(Family::Inet, dropping(local), &[], "filter", false), ACCEPTED);
     }
     assert_eq!(with(Family::Inet, dropping(4), &[], "nat", false), ACCEPTED);
-    assert_eq!(with(Family::Bridge, dropping(2), &[], "filter", false), ACCEPTED);
+    assert!(matches!(with(Family::Bridge, dropping(2), &[], "filter", false), Answer::Kernel { .. }));
+    assert_eq!(with(Family::Arp, dropping(0), &[], "filter", false), ACCEPTED);
     for (family, hook) in [(Family::Netdev, 0), (Family::Inet, 5)] {
         assert!(is_drop(with(family, dropping(hook), &["p0"], "filter", false)));
-        assert_eq!(with(family, dropping(hook), &["p1"], "filter", false), ACCEPTED);
+        assert_eq!(kept(&with(family, dropping(hook), &["p1"], "filter", false)).1, "packets of devices above");
+        assert_eq!(with(family, base("c", hook, 0, true, &[]), &["p1"], "filter", false), ACCEPTED);
+        // A packet of a VLAN need not be one of IPv4 there.
+        let accepts = rule(&[&[load(meta::L4PROTO), is(&[6]), accept()]]);
+        let above = with(family, base("c", hook, 0, false, std::slice::from_ref(&accepts)), &["p1"], "filter", false);
+        assert!(matches!(above, Answer::Kernel { .. }));
+        assert_eq!(
+            with(family, base("c", hook, 0, false, std::slice::from_ref(&accepts)), &["p0"], "filter", false),
+            ACCEPTED
+        );
     }
     assert!(is_drop(with(Family::Netdev, dropping(1), &["p1"], "filter", false)));
-    assert_eq!(with(Family::Netdev, dropping(1), &["p0"], "filter", false), ACCEPTED);
+    assert!(matches!(with(Family::Netdev, dropping(1), &["p0"], "filter", false), Answer::Kernel { .. }));
     assert!(matches!(with(Family::Ip, dropping(9), &[], "filter", false), Answer::Kernel { .. }));
     assert!(matches!(with(Family::Other(77), dropping(2), &[], "filter", false), Answer::Kernel { .. }));
     let opaque = Chain { opaque: Some("unknown".into()), ..dropping(1) };
@@ -377,8 +389,8 @@ fn sets_that_change_by_themselves_are_the_kernels() {
     assert_eq!(with(set(4, vec![other.clone()])), ACCEPTED);
     assert!(matches!(with(set(4, vec![this.clone()])), Answer::Drop { .. }));
     assert_eq!(kept(&with(Set { volatile: Some("flags dynamic"), ..set(4, vec![]) })).1, "flags dynamic");
-    assert_eq!(kept(&with(Set { elements: None, ..set(4, vec![]) })).1, "elements that were not read");
-    assert_eq!(kept(&with(Set { name: "other".into(), ..set(4, vec![]) })).1, "unknown set");
+    assert_eq!(kept(&with(Set { elements: None, ..set(4, vec![]) })).1, "set s: elements that were not read");
+    assert_eq!(kept(&with(Set { name: "other".into(), ..set(4, vec![]) })).1, "set s: unknown set");
     let expires = |element: &Element| set(4, vec![Element { expires: true, ..element.clone() }]);
     assert_eq!(kept(&with(expires(&this))).1, "set element that expires");
     assert_eq!(with(expires(&other)), ACCEPTED);
@@ -420,6 +432,174 @@ fn unknown_flows_depend() {
     assert_eq!((findings[0].cause, findings[0].why.as_str(), findings[0].some), (Cause::Acts, "limit", true));
     assert!(matches!(with(&[vec![acts("limit")], drops]), Answer::Kernel { .. }));
     assert!(matches!(with(&[vec![accept()]]), Answer::Accept { .. }));
+}
+
+#[test]
+fn maps_in_the_midst_of_a_rule() {
+    let with = |key: Expression, verdicts: [Verdict; 2]| {
+        let elements = [[0u8], [4]].iter().zip(verdicts).map(|(key, verdict)| element(key, Some(verdict))).collect();
+        let of = [vec![key, lookup(Some(To::Verdict), false), drop()]];
+        answer(vec![base("c", 2, 0, true, &of)], vec![set(1, elements)], &masqueraded())
+    };
+    let dscp = || payload(1, 1, 1);
+    let how = "map s: some packets go on in the rule";
+    assert_eq!(kept(&with(dscp(), [Verdict::Continue, Verdict::Accept])), (1, how));
+    assert_eq!(with(dscp(), [Verdict::Accept, Verdict::Return]), ACCEPTED);
+    assert!(matches!(with(dscp(), [Verdict::Continue, Verdict::Continue]), Answer::Kernel { .. }));
+    let zero = || Expression::Immediate { register: 0, value: vec![0] };
+    assert!(matches!(with(zero(), [Verdict::Continue, Verdict::Accept]), Answer::Drop { .. }));
+    assert_eq!(with(zero(), [Verdict::Accept, Verdict::Continue]), ACCEPTED);
+}
+
+#[test]
+fn overlapping_elements_are_all_candidates() {
+    let with = |verdicts: [Verdict; 2]| {
+        let from = [10, 0, 2, 0, 0, 80, 0, 0];
+        let ends = [[10, 0, 2, 9, 0, 80, 0, 0], [10, 0, 2, 255, 0, 90, 0, 0]];
+        let one =
+            |(to, verdict): ([u8; 8], Verdict)| Element { to: Some(to.to_vec()), ..element(&from, Some(verdict)) };
+        let elements = ends.into_iter().zip(verdicts).map(one).collect();
+        let port = Expression::Payload { base: 2, offset: 2, len: 2, register: 4 };
+        let of = [vec![payload(1, 16, 4), port, lookup(Some(To::Verdict), false)]];
+        let set = Set { interval: true, fields: vec![4, 2], ..set(8, elements) };
+        answer(vec![base("c", 2, 0, false, &of)], vec![set], &masqueraded())
+    };
+    assert_eq!(with([Verdict::Accept, Verdict::Accept]), ACCEPTED);
+    assert_eq!(kept(&with([Verdict::Accept, Verdict::Drop])).1, "order of overlapping elements");
+    assert_eq!(kept(&with([Verdict::Drop, Verdict::Accept])).1, "order of overlapping elements");
+}
+
+#[test]
+fn lookups_have_the_side_effects_of_sets() {
+    let finds = || rule(&[&[payload(1, 16, 4), lookup(None, false), accept()]]);
+    let with = |set: Set, update: Option<Option<&str>>| {
+        let update = update.map(|acts| Expression::Update {
+            set: "s".into(),
+            acts: acts.map(str::to_owned),
+            tracking: Tracking::No,
+        });
+        let unmet = rule(&[&saddr([9, 9, 9, 9]), &update.into_iter().collect::<Vec<_>>()]);
+        answer(vec![base("c", 2, 0, true, &[finds(), unmet])], vec![set], &masqueraded())
+    };
+    let empty = || set(4, vec![]);
+    assert_eq!(with(empty(), None), ACCEPTED);
+    // The lookup matters to no verdict, but to a limit.
+    let volatile = || Set { volatile: Some("flags dynamic"), ..empty() };
+    assert_eq!(with(volatile(), None), ACCEPTED);
+    assert_eq!(kept(&with(Set { acts: Some("limit".into()), ..volatile() }, None)), (1, "set s: limit"));
+    let opaque = Set { opaque: Some("unknown set flags".into()), ..empty() };
+    assert_eq!(kept(&with(opaque, None)), (1, "set s: unknown set flags"));
+    let counts = Element { acts: Some("counter".into()), expires: true, ..element(&[10, 0, 2, 2], None) };
+    assert_eq!(kept(&with(set(4, vec![counts]), None)), (1, "set s: counter"));
+    assert_eq!(kept(&with(empty(), Some(Some("limit")))), (1, "set s: limit"));
+    // Elements that a rule adds are not known, whatever the flags of the set.
+    let updated = |set: Set| {
+        let add = Expression::Update { set: "s".into(), acts: None, tracking: Tracking::No };
+        let chains = [base("c", 2, 0, false, &[finds()]), base("d", 1, 0, true, &[vec![add]])];
+        answer(chains.to_vec(), vec![set], &masqueraded())
+    };
+    assert_eq!(kept(&updated(set(4, vec![element(&[10, 0, 2, 2], None)]))), (1, "set that rules update"));
+}
+
+#[test]
+fn large_sets_are_searched_to_a_limit() {
+    let elements: Vec<Element> = (0..1u32 << 18).map(|key| element(&key.to_be_bytes(), None)).collect();
+    let finds = rule(&[&[payload(2, 4, 4), lookup(None, false), accept()]]);
+    let tells = |rules: usize| {
+        let chains = vec![base("c", 2, 0, false, &vec![finds.clone(); rules])];
+        match answer(chains, vec![set(4, elements.clone())], &masqueraded()) {
+            Answer::Kernel { findings } => findings.iter().any(|finding| finding.why == "too many set elements"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!tells(1));
+    assert!(tells(SCANNED / elements.len() + 1));
+}
+
+#[test]
+fn marks_of_packets_need_not_be_known() {
+    let marked = || rule(&[&[load(meta::MARK), is(&0u32.to_ne_bytes()), accept()]]);
+    assert_eq!(forward(&[marked()]), ACCEPTED);
+    let flow = Flow { skb_mark: None, ..masqueraded() };
+    assert_eq!(kept(&answer(vec![base("c", 2, 0, false, &[marked()])], Vec::new(), &flow)).1, "mark");
+}
+
+#[test]
+fn zones_may_differ_between_directions() {
+    let zone = |direction| Expression::Ct { key: ct::ZONE, direction, register: 0 };
+    assert_eq!(forward(&[rule(&[&[zone(None), is(&[0, 0]), accept()]])]), ACCEPTED);
+    let of_direction = forward(&[rule(&[&[zone(Some(0)), is(&[0, 0]), accept()]])]);
+    assert_eq!(kept(&of_direction).1, "ct zone of a direction");
+}
+
+#[test]
+fn the_order_of_chains_of_one_priority_is_not_relied_on() {
+    let with = |of: [(i32, &Vec<Expression>); 2]| {
+        let chain = |((priority, rule), name)| base(name, 2, priority, true, std::slice::from_ref(rule));
+        answer(of.into_iter().zip(["c", "d"]).map(chain).collect(), Vec::new(), &masqueraded())
+    };
+    let (drops, logs, counts) = (vec![drop()], vec![acts("log")], vec![counter()]);
+    for (first, second) in [(&drops, &logs), (&logs, &drops)] {
+        assert_eq!(kept(&with([(0, first), (0, second)])).1, "log");
+    }
+    assert!(matches!(with([(0, &drops), (1, &logs)]), Answer::Drop { .. }));
+    assert!(matches!(with([(0, &drops), (0, &vec![])]), Answer::Drop { .. }));
+    for (first, second) in [(&drops, &counts), (&counts, &drops)] {
+        assert!(matches!(with([(0, first), (0, second)]), Answer::Kernel { .. }));
+    }
+    // A counter before a drop counts every packet, unless some are dropped before.
+    let Answer::Drop { counters, .. } = with([(0, &counts), (1, &drops)]) else { panic!() };
+    assert_eq!(counters.len(), 1);
+    let some = rule(&[&[payload(1, 1, 1), is(&[0]), drop()]]);
+    let counted = with([(0, &some), (1, &vec![counter(), drop()])]);
+    assert_eq!(kept(&counted).1, "counter of some packets, by an earlier drop");
+}
+
+#[test]
+fn findings_tell_whether_packets_are_tracked() {
+    let tracked = |hook, priority| {
+        let chains = vec![base("c", hook, priority, true, &[vec![jump("sub")]]), chain("sub", &[vec![acts("limit")]])];
+        match answer(chains, Vec::new(), &masqueraded()) {
+            Answer::Kernel { findings } => findings[0].tracked,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!([tracked(0, -300), tracked(0, -200), tracked(0, -150), tracked(2, -300)], [false, false, true, true]);
+}
+
+#[test]
+fn extensions_of_iptables_that_act() {
+    let xt = |name: &str, revision, info| Expression::Match { name: name.into(), revision, info };
+    // Nothing else depends on whether they match.
+    for name in ["recent", "limit", "hashlimit", "quota", "nfacct", "statistic", "connlimit", "set", "connlabel", "bpf"]
+    {
+        assert_eq!(
+            kept(&forward(&[vec![xt(name, 1, vec![0; 64])], vec![accept()]])),
+            (1, &*format!("xt match {name}"))
+        );
+    }
+    for name in ["addrtype", "length", "time"] {
+        assert_eq!(forward(&[vec![xt(name, 1, vec![0; 64])], vec![accept()]]), ACCEPTED);
+    }
+    let conntrack = |flags: u16, mask: u16| {
+        let mut info = vec![0; 160];
+        info[146..148].copy_from_slice(&flags.to_ne_bytes());
+        info[150..152].copy_from_slice(&mask.to_ne_bytes());
+        vec![xt("conntrack", 3, info), accept()]
+    };
+    assert_eq!(forward(&[conntrack(1 | 1 << 13, 2)]), ACCEPTED, "written -m state");
+    let early = answer(vec![base("c", 0, -300, false, &[conntrack(1, 1 << 6)])], Vec::new(), &masqueraded());
+    assert!(matches!(early, Answer::Drop { .. }), "no packet is known to be translated yet");
+}
+
+#[test]
+fn the_weaker_reason_of_an_extension_is_told() {
+    // The ports are those of the flow, the flags those of the packet.
+    let flow = Flow { original: Tuple { src_port: None, ..masqueraded().original }, ..masqueraded() };
+    let ports = [0u16, 4000, 0, u16::MAX].map(u16::to_ne_bytes).concat();
+    let tcp = Expression::Match { name: "tcp".into(), revision: 0, info: [ports, vec![0, 0x10, 0x10, 0]].concat() };
+    let answer = answer(vec![base("c", 2, 0, false, &[vec![tcp, accept()]])], Vec::new(), &flow);
+    assert_eq!(kept(&answer).1, "tcp flags");
 }
 
 #[test]

@@ -47,6 +47,7 @@ const NFT_LOOKUP_F_INV: u32 = 1;
 const NFTA_OBJREF_IMM_TYPE: u16 = 1;
 const NFTA_OBJREF_IMM_NAME: u16 = 2;
 const NFT_OBJECT_COUNTER: u32 = 1;
+pub const NFTA_DYNSET_SET_NAME: u16 = 1;
 const NFTA_DYNSET_EXPR: u16 = 7;
 const NFTA_DYNSET_EXPRESSIONS: u16 = 10;
 /// NFTA_MATCH_NAME and NFTA_TARGET_NAME, and the same for the others.
@@ -213,7 +214,15 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
         "log" | "limit" | "quota" | "reject" | "queue" | "dup" | "fwd" | "numgen" | "last" | "xfrm" | "tunnel"
         | "osf" => (name.to_owned(), Tracking::No),
         "lookup" => return lookup(&attributes).unwrap_or_else(|| acts("set lookup")),
-        "dynset" => ("set update".into(), nested(attributes, NFTA_DYNSET_EXPR, NFTA_DYNSET_EXPRESSIONS)),
+        "dynset" => {
+            let Some(set) = find(attributes.clone(), NFTA_DYNSET_SET_NAME).map(text) else {
+                return anything("update of an unknown set".into());
+            };
+            let part = |of| find(attributes.clone(), of);
+            let acts = nested_effect(part(NFTA_DYNSET_EXPR), part(NFTA_DYNSET_EXPRESSIONS));
+            let tracking = nested(attributes, NFTA_DYNSET_EXPR, NFTA_DYNSET_EXPRESSIONS);
+            return Expression::Update { set, acts, tracking };
+        }
         "notrack" => ("notrack".into(), Tracking::Uses),
         "objref" => match number(&attributes, NFTA_OBJREF_IMM_TYPE) {
             Some(NFT_OBJECT_COUNTER) => {

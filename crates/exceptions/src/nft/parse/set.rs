@@ -69,6 +69,7 @@ pub fn set(body: &[u8]) -> Option<Of<(Set, bool)>> {
     if let Some((other, _)) = attributes.clone().find(|(attribute, _)| *attribute > LAST) {
         set.opaque = Some(format!("unknown set attribute {other}"));
     }
+    set.acts = nested_effect(find(attributes.clone(), NFTA_SET_EXPR), find(attributes.clone(), NFTA_SET_EXPRESSIONS));
     let tracks = nested(attributes.clone(), NFTA_SET_EXPR, NFTA_SET_EXPRESSIONS) == Tracking::TurnsOn;
     Some(Of { family: family(*body.first()?), table: text(find(attributes, NFTA_SET_TABLE)?), object: (set, tracks) })
 }

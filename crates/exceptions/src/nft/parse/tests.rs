@@ -178,6 +178,7 @@ fn a_set_with_anything_unknown_is_opaque() {
     assert!(set_of(number(NFTA_SET_FLAGS, 0x84)).opaque.is_some(), "no fields are given");
     assert!(set_of(number(NFTA_SET_FLAGS, 0x1000)).opaque.is_some());
     assert!(set_of(number(99, 0)).opaque.is_some());
+    assert_eq!(set_of(attribute(NFTA_SET_EXPR, &element("quota", &[]))).acts.as_deref(), Some("quota"));
 }
 
 #[test]
@@ -207,6 +208,19 @@ fn elements_have_keys_and_data() {
     assert_eq!(found[4], Element { ends: true, ..plain.clone() });
     assert!(found[5].acts.is_some());
     assert_eq!(list(&[vec![number(3, 0)]]), None, "no key");
+}
+
+#[test]
+fn updates_name_their_set() {
+    let name = attribute(NFTA_DYNSET_SET_NAME, b"s\0");
+    let update = |acts: Option<&str>| Expression::Update {
+        set: "s".into(),
+        acts: acts.map(str::to_owned),
+        tracking: Tracking::No,
+    };
+    assert_eq!(read("dynset", std::slice::from_ref(&name)), update(None));
+    assert_eq!(read("dynset", &[name, attribute(7, &element("limit", &[]))]), update(Some("limit")));
+    assert!(matches!(read("dynset", &[]), Expression::Acts { tracking: Tracking::TurnsOn, .. }));
 }
 
 #[test]

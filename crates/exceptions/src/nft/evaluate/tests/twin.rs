@@ -22,6 +22,7 @@ struct Differs {
     dscp: u8,
     ttl: u8,
     flags: u8,
+    window: u16,
     /// Whether chains of the priority of connection tracking, and of translation, run behind it.
     behind: bool,
 }
@@ -52,6 +53,7 @@ fn packet(flow: &Flow, differs: Differs, hook: Hook, priority: i32) -> Packet {
     transport.resize(if flow.protocol == 6 { 20 } else { 8 }, 7);
     if flow.protocol == 6 {
         transport[13] = differs.flags & !0x07;
+        transport[14..16].copy_from_slice(&differs.window.to_be_bytes());
     }
     Packet {
         hook,
@@ -362,9 +364,11 @@ fn any_match() -> impl Strategy<Value = Vec<Expression>> {
 }
 
 fn any_rule() -> impl Strategy<Value = Vec<Expression>> {
-    let vmap = (pick(&[0, 2, 14])).prop_map(|offset| {
+    // At the end of the rule, or before another verdict.
+    let behind = pick(&[vec![], vec![accept()], vec![drop()], vec![counter(), drop()]]);
+    let vmap = (pick(&[0, 2, 14, 14]), behind).prop_map(|(offset, behind)| {
         let lookup = Expression::Lookup { set: "map".into(), key: 0, data: Some(To::Verdict), invert: false };
-        vec![payload(2, offset, 2), lookup]
+        [vec![payload(2, offset, 2), lookup], behind].concat()
     });
     let verdict = prop_oneof![
         5 => Just(vec![accept()]),
@@ -460,10 +464,12 @@ fn any_ruleset() -> impl Strategy<Value = Ruleset> {
 }
 
 fn any_packet() -> impl Strategy<Value = Differs> {
-    (any::<u8>(), any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(dscp, ttl, flags, behind)| Differs {
+    let bits = (any::<u8>(), any::<u8>(), any::<u8>());
+    (bits, pick(&PORTS), any::<bool>()).prop_map(|((dscp, ttl, flags), window, behind)| Differs {
         dscp,
         ttl,
         flags,
+        window,
         behind,
     })
 }
@@ -491,7 +497,14 @@ proptest! {
                         _ => prop_assert!(told.iter().all(|rule| counted.contains(rule))),
                     }
                 }
-                Answer::Drop { .. } => prop_assert_eq!(fate, Fate::Dropped),
+                Answer::Drop { counters, .. } => {
+                    prop_assert_eq!(fate, Fate::Dropped);
+                    let told: Vec<u64> = counters.iter().map(|counter| counter.place.rule.unwrap()).collect();
+                    match known {
+                        0xff => prop_assert_eq!(told, counted),
+                        _ => prop_assert!(told.iter().all(|rule| counted.contains(rule))),
+                    }
+                }
                 Answer::Kernel { findings } => prop_assert!(!findings.is_empty()),
                 Answer::Depends { findings } => {
                     prop_assert!(!findings.is_empty() && known != 0xff);
