@@ -168,6 +168,16 @@ impl Lab {
         }
     }
 
+    /// Takes what has arrived late of an earlier case.
+    fn drain(&self, link: &Link) {
+        let Ends::Udp { a, b } = &link.ends else { return };
+        for socket in [a, b] {
+            socket.set_nonblocking(true).unwrap();
+            while socket.recv(&mut [0; 8]).is_ok() {}
+            socket.set_nonblocking(false).unwrap();
+        }
+    }
+
     /// Lets everything pass until nothing of the connection is under way: TCP sends again what was dropped.
     fn settle(&self, link: &Link, lost: Option<bool>) {
         let Ends::Tcp { a, b } = &link.ends else { return };
@@ -212,14 +222,16 @@ impl Lab {
                     Answer::Kernel { findings } | Answer::Depends { findings } => findings[0].why.clone(),
                 });
                 if let Some(wanted) = wanted {
-                    // A marker may overtake the probe if the sender has moved to another CPU.
-                    let passed = (0..5).map(|_| {
+                    self.drain(link);
+                    // A marker may overtake the probe if the sender has moved to another CPU, so the kernel accepts if
+                    // one of several probes passes, and drops if none does: what arrives late counts for the next one.
+                    let passed = (0..if wanted { 5 } else { 2 }).map(|_| {
                         let passed = self.passes(link, replies);
                         self.settle(link, (!passed).then_some(replies));
                         assert!(!matches!(link.ends, Ends::Tcp { .. }) || install());
                         passed
                     });
-                    if !passed.into_iter().any(|passed| passed == wanted) {
+                    if passed.into_iter().any(|passed| passed) != wanted {
                         let rules = self.topology.r().run(&["nft", "-a", "list", "ruleset"]).unwrap().stdout;
                         panic!("{}, replies: {replies}: {answer:?}, the kernel differs\n{rules}", link.name);
                     }
@@ -344,17 +356,18 @@ fn the_kernel_does_what_was_told() {
          "udp6", two("accept", "accept")),
     ];
     let mut wrong = Vec::new();
-    let mut loaded = 0;
     for (ruleset, link, wanted) in &cases {
-        let Some(answers) = lab.compare(&|| lab.load(ruleset), &[link]) else { continue };
-        loaded += 1;
+        let Some(answers) = lab.compare(&|| lab.load(ruleset), &[link]) else {
+            // Linux has hook egress since 5.16, and hook ingress for family inet since 5.10.
+            let may_fail = ruleset.contains("hook egress") || ruleset.contains("hook ingress");
+            assert!(may_fail, "it cannot be loaded:\n{ruleset}");
+            continue;
+        };
         if answers != *wanted {
             wrong.push(format!("{ruleset}{link}: {answers:?}, not {wanted:?}\n"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    println!("{loaded} of {} rulesets loaded", cases.len());
-    assert!(loaded >= 60, "only {loaded} rulesets of {} could be loaded", cases.len());
 }
 
 #[test]
