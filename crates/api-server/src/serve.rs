@@ -151,7 +151,7 @@ impl Door {
 async fn serve_at(door: Door, routes: Router, most: usize) {
     let places = Arc::new(Semaphore::new(most));
     let mut http = hyper::server::conn::http1::Builder::new();
-    // One request per connection: the bounds of the connection are those of the request and its answer.
+    // Connections carry one request each, so that their bounds are those of the request and its answer.
     http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };

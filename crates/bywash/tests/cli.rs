@@ -263,7 +263,7 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
 /// The model of memory traffic runs on a trace, and marks its figures as modelled.
 #[test]
 fn memory_traffic_is_modelled_from_a_trace() {
-    // One kind: a program that is not optimized takes half a minute under valgrind.
+    // Each kind takes half a minute under valgrind in a program that is not optimized.
     let small = ["--instances", "1", "--frames", "256", "--in-flight", "64", "--rx-ring", "64", "--tx-ring", "64"];
     let args = [&["bench", "memory", "--json", "--kinds", "stack"][..], &small].concat();
     let refused = bywash(&args).env("PATH", "").output().unwrap();

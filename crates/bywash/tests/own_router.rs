@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
@@ -77,18 +78,35 @@ fn json(topic: &str, socket: &Path) -> Value {
     serde_json::from_str(&show(topic, socket, &["--json"])).unwrap()
 }
 
-#[test]
-fn an_application_routes_beside_the_kernel_and_shows_itself() {
-    require!(require_lab());
-    let Some(program) = example() else { return };
+/// The router, started in a lab, that forwards.
+struct Started {
+    lab: Lab,
+    /// The router's namespace before the start.
+    before: Snapshot,
+    program: PathBuf,
+    /// Directory of `socket`.
+    _place: TempDir,
+    socket: PathBuf,
+    router: Child,
+}
+
+/// Starts the router and waits until it forwards: the first packets go by the kernel, until it has resolved the
+/// neighbour. `None` if the example is not built.
+fn started() -> Option<Started> {
+    let program = example()?;
     let lab = Lab::new();
     let before = Snapshot::of(&lab.r).unwrap();
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("own_router.sock");
-    let mut router = lab.start(&program, &socket);
-
-    // The first packets go by the kernel, until it has resolved the neighbour.
+    let router = lab.start(&program, &socket);
     wait_until("a ping to b", LIMIT, || lab.pings(B)).unwrap();
+    Some(Started { lab, before, program, _place: place, socket, router })
+}
+
+#[test]
+fn an_application_routes_beside_the_kernel_and_shows_itself() {
+    require!(require_lab());
+    let Some(Started { lab, before, socket, mut router, _place, .. }) = started() else { return };
     let forwarded = |socket| json("workers", socket).as_array().unwrap().iter().map(routed).sum::<u64>();
     let earlier = forwarded(&socket);
     assert_eq!(Ping::to(B).count(20).interval(Duration::from_millis(10)).run(&lab.a).unwrap().received, 20);
@@ -168,13 +186,7 @@ fn routed(worker: &Value) -> u64 {
 #[test]
 fn a_killed_application_leaves_the_host_as_found() {
     require!(require_lab());
-    let Some(program) = example() else { return };
-    let lab = Lab::new();
-    let before = Snapshot::of(&lab.r).unwrap();
-    let place = tempfile::tempdir().unwrap();
-    let socket = place.path().join("own_router.sock");
-    let mut router = lab.start(&program, &socket);
-    wait_until("a ping to b", LIMIT, || lab.pings(B)).unwrap();
+    let Some(Started { lab, before, program, socket, mut router, _place }) = started() else { return };
     router.kill().unwrap();
     router.wait().unwrap();
     let differences = || before.differences(&Snapshot::of(&lab.r).unwrap());

@@ -200,7 +200,7 @@ pub struct WorkersConfig {
     pub cpus: Auto<Vec<usize>>,
     /// Behaviour without packets.
     pub idle: Idle,
-    /// Whether stages are counted by the processor's counters.
+    /// True if the processor's counters count each stage.
     pub counters: bool,
 }
 

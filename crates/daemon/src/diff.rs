@@ -133,7 +133,7 @@ fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
     let value = |port: &PortConfig| serde_json::to_value(port).unwrap_or_default();
     let seen = differences(&value(old), &value(new), &["level"]);
     let secret = |port: &PortConfig| port.memif.as_ref().map(|memif| memif.secret.clone());
-    // Its values are equal, since both are hidden.
+    // Serialization hides both secrets, so that they look equal.
     let other = seen.is_empty() && secret(old) != secret(new);
     if other { "another secret".into() } else { seen }
 }

@@ -512,7 +512,7 @@ mod tests {
         let args = MemoryArgs::default();
         let parameters = args.parameters();
         assert!(args.possible() && parameters.iter().all(|parameter| !parameter.source.is_empty()));
-        // What the document is read to say is varied as well.
+        // Interpretations of the document are varied as well.
         let open = |p: &&Parameter| p.source.starts_with("assumed") || p.source.contains("read as");
         let open: Vec<_> = parameters.iter().filter(open).map(|parameter| (parameter.name, parameter.value)).collect();
         let varied = args.varied();

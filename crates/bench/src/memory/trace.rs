@@ -20,13 +20,13 @@ const PREFIX: &str = "bywash-trace";
 pub enum Mark {
     /// A device may read and write this range of addresses.
     Dma(Range<u64>),
-    /// What follows is done by a device.
+    /// Accesses by a device begin.
     Device,
-    /// What follows is done by a processor. Accesses before the first such mark do not count.
+    /// Accesses by a processor begin. Those before the first such mark do not count.
     Core,
     /// Both workers have had a turn.
     Turn,
-    /// What follows is to be counted; this number of packets was sent before.
+    /// Counting begins; this number of packets was sent before.
     Warm(u64),
     /// The run ends after this number of packets.
     End(u64),
@@ -69,7 +69,7 @@ fn tell(line: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Who accesses a line, and how.
+/// Kind of an access to a line: a read or write by the processor or by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Read,

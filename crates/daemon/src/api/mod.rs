@@ -41,7 +41,7 @@ pub fn addresses(config: &ApiConfig) -> anyhow::Result<Addresses> {
 /// The running instance, as requests beside queries see it.
 ///
 /// # Thread-safety
-/// As [`bywash_api_server::Instance`].
+/// Methods are called from several threads, as those of [`bywash_api_server::Instance`] are.
 pub trait Instance: bywash_api_server::Instance {
     /// Moves the named ports to a level, or all that have levels if none is named, and returns the placement. The
     /// client gets an error as a bad request; an unknown name moves nothing.
