@@ -6,7 +6,7 @@
 
 mod app;
 
-use super::lab::{Lab, Rate, Traffic, rate};
+use super::lab::{Lab, Rate, SOME, Traffic, rate};
 use crate::args::{OnOff, SECONDS, frames, number, size};
 use anyhow::{Context as _, ensure};
 use app::App;
@@ -279,7 +279,7 @@ impl Bench<'_> {
             AfxdpApp::Txpush => std::thread::sleep(Duration::from_millis(10)),
             _ => self.lab.probe()?,
         }
-        Ok(self.count()? - before > 500)
+        Ok(self.count()? - before > SOME)
     }
 
     /// Waits until frames get through: a veth accepts frames only some time after a program is attached.
