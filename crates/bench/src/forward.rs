@@ -327,7 +327,10 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
 fn swap(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
     for frame in batch.as_mut_slice() {
         if let Some(macs) = cx.bufs.arena().head_mut::<12>(frame) {
-            macs.rotate_left(6);
+            // In words: a rotation of octets is slower than the router's whole path.
+            let [low, high] = [0, 4].map(|at| u64::from_le_bytes(std::array::from_fn(|n| macs[at + n])));
+            macs[..8].copy_from_slice(&(high >> 16 | low << 48).to_le_bytes());
+            macs[8..].copy_from_slice(&((low >> 16) as u32).to_le_bytes());
         }
     }
     cx.send_batch(from, PortId(1 - from.0), batch);
