@@ -1,6 +1,7 @@
 //! Parses expressions.
 
 use super::{be32, find, list, nested, object_type, text};
+use crate::nft::ct as keys;
 use crate::nft::expression::To;
 use crate::nft::{Comparison, Expression, Tracking, Verdict, xt};
 use bywash_netlink::wire::Attributes;
@@ -234,7 +235,7 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
             }
             None => ("object of a map".into(), Tracking::TurnsOn),
         },
-        "ct" => return ct(&attributes).unwrap_or_else(|| anything("ct set".into())),
+        "ct" => return ct(&attributes),
         "nat" | "synproxy" | "tproxy" | "socket" => (name.to_owned(), Tracking::TurnsOn),
         "masq" => ("masquerade".into(), Tracking::TurnsOn),
         "redir" => ("redirect".into(), Tracking::TurnsOn),
@@ -265,13 +266,16 @@ fn lookup(attributes: &Attributes<'_>) -> Option<Expression> {
     (!unknown).then_some(Expression::Lookup { set, key, data, invert: flags & NFT_LOOKUP_F_INV != 0 })
 }
 
-/// Parses a load; `None` if it sets something, or is not understood.
-fn ct(attributes: &Attributes<'_>) -> Option<Expression> {
+/// Parses a load, or what sets a property of the connection.
+fn ct(attributes: &Attributes<'_>) -> Expression {
     let unknown = attributes.clone().any(|(attribute, _)| attribute > NFTA_CT_DIRECTION);
     let direction = find(attributes.clone(), NFTA_CT_DIRECTION).and_then(|value| value.first().copied());
-    let (key, register) = (number(attributes, NFTA_CT_KEY)?, register(attributes, DREG)?);
     let sets = find(attributes.clone(), NFTA_CT_SREG).is_some();
-    (!unknown && !sets).then_some(Expression::Ct { key, direction, register })
+    match (number(attributes, NFTA_CT_KEY), register(attributes, DREG)) {
+        (Some(key), Some(register)) if !unknown && !sets => Expression::Ct { key, direction, register },
+        (Some(key), _) if !unknown => anything(format!("{} set", keys::name(key))),
+        _ => anything("unknown expression ct".into()),
+    }
 }
 
 fn matching(attributes: Attributes<'_>) -> Expression {

@@ -1,0 +1,118 @@
+//! The firewall's verdict on a connection.
+
+use crate::connection::{Connection, Tuple};
+use bywash_exceptions::nft::{self, Answer, Evaluator, Expression, Finding, Flow, Interface, Place, Ruleset};
+use std::fmt;
+
+/// Reason why the firewall's rules leave a connection to the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A rule decides packet by packet, or does what only the kernel can do.
+    Rule(Finding),
+    /// Every packet of a direction is dropped there.
+    Dropped(Place),
+    /// The rule may have selected announcements of the connection or another timeout, or is not understood: its end may
+    /// not be announced, or its renewal be wrong. The second part is nft's name of what it does.
+    Unseen(Place, String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(finding) => write!(f, "{}: {}", finding.place, finding.why),
+            Self::Dropped(place) => write!(f, "{place}: drop"),
+            Self::Unseen(place, how) => write!(f, "{place}: {how}"),
+        }
+    }
+}
+
+/// Asks a ruleset about connections.
+#[derive(Debug)]
+pub struct Judge<'a> {
+    evaluator: Evaluator<'a>,
+    /// The refusal of every connection, if there is one.
+    unseen: Option<Refusal>,
+}
+
+impl<'a> Judge<'a> {
+    /// Prepares a ruleset that was read with the elements of its sets.
+    pub fn new(ruleset: &'a Ruleset) -> Self {
+        Self { evaluator: Evaluator::new(ruleset), unseen: unseen(ruleset) }
+    }
+
+    /// Returns why the rules leave a connection to the kernel; `None` if every further packet of an established one is
+    /// accepted in both directions, and nothing else done with it than being counted.
+    ///
+    /// `client` and `server` are the interfaces that receive the original direction and the replies. The packets must
+    /// have no mark before the rules: no traffic control, BPF program or legacy iptables may have set one.
+    pub fn refusal(&self, connection: &Connection, client: &Interface, server: &Interface) -> Option<Refusal> {
+        if let Some(unseen) = &self.unseen {
+            return Some(unseen.clone());
+        }
+        let answers = [(false, client, server), (true, server, client)].map(|(replies, input, output)| {
+            let flow = flow(connection, replies, input, output);
+            self.evaluator.evaluate(&flow)
+        });
+        answers.into_iter().find_map(|answer| match answer {
+            Answer::Accept { .. } => None,
+            Answer::Drop { at, .. } => Some(Refusal::Dropped(at)),
+            Answer::Kernel { findings } | Answer::Depends { findings } => {
+                findings.into_iter().next().map(Refusal::Rule)
+            }
+        })
+    }
+}
+
+fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Interface) -> Flow {
+    let tuple = |tuple: Tuple| nft::Tuple {
+        src: Some(tuple.src.ip()),
+        dst: Some(tuple.dst.ip()),
+        src_port: Some(tuple.src.port()),
+        dst_port: Some(tuple.dst.port()),
+    };
+    Flow {
+        v6: connection.key.original.src.is_ipv6(),
+        protocol: connection.key.protocol,
+        input: Some(input.clone()),
+        output: Some(output.clone()),
+        original: tuple(connection.key.original),
+        reply: tuple(connection.reply),
+        replies: Some(replies),
+        status: Some(connection.status),
+        mark: Some(connection.mark),
+        zone: Some(connection.key.zone),
+        skb_mark: Some(0),
+    }
+}
+
+/// Returns the first rule that may have done to a connection's first packet what no later packet and no announcement
+/// tells: it selects announcements (`ct event set`; of iptables, `CT --ctevents`), or a timeout of its own.
+fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
+    for table in &ruleset.tables {
+        for chain in &table.chains {
+            let place = |rule| Place {
+                family: table.family.to_string(),
+                table: table.name.clone(),
+                chain: chain.name.clone(),
+                rule,
+            };
+            if let Some(why) = &chain.opaque {
+                return Some(Refusal::Unseen(place(None), why.clone()));
+            }
+            for rule in &chain.rules {
+                if let Some(how) = rule.expressions.iter().find_map(hidden) {
+                    return Some(Refusal::Unseen(place(Some(rule.handle)), how.to_owned()));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Returns what an expression may do to a connection without a trace.
+fn hidden(expression: &Expression) -> Option<&str> {
+    let Expression::Acts { how, .. } = expression else { return None };
+    let known = !how.starts_with("unknown") && how != "object of a map";
+    let hides = matches!(how.as_str(), "ct event set" | "ct timeout" | "xt target CT");
+    (hides || !known).then_some(how)
+}

@@ -1,0 +1,236 @@
+//! The kernel's conntrack table, by ctnetlink.
+
+use crate::connection::{Connection, Key};
+use crate::message::{self, Announcement, Body, announcement};
+use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
+use bywash_netlink::wire::{Message, Messages, Request};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+/// Receive buffer for announcements, in octets: 100,000 connections that end at once. More are lost, and the table is
+/// read again.
+const RECEIVE_BUFFER: usize = 64 << 20;
+/// Changes that are sent by one system call. The kernel handles them before the call returns.
+const CHANGES: usize = 64;
+
+const NFNLGRP_CONNTRACK_NEW: u32 = 1;
+const NFNLGRP_CONNTRACK_UPDATE: u32 = 2;
+const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
+
+/// Error of ctnetlink.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel lacks nfnetlink.
+    #[error("the kernel has no nfnetlink: connections cannot be followed")]
+    Lacking,
+    /// A netlink socket failed.
+    #[error("connections cannot be followed: {0}")]
+    Netlink(#[from] bywash_netlink::Error),
+    /// The kernel lacks ctnetlink.
+    #[error("connections cannot be read: the kernel lacks ctnetlink (module nf_conntrack_netlink)")]
+    Unsupported,
+}
+
+/// Result of hearing announcements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announced {
+    /// All that were pending have been heard.
+    All,
+    /// Some were lost: the table must be read again.
+    Lost,
+}
+
+/// The conntrack table of the network namespace of the thread that opened it. Holds two sockets.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Receives announcements.
+    heard: Socket,
+    /// Asks and changes.
+    asked: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Kernel {
+    /// Opens the table and listens from now on.
+    ///
+    /// The kernel may load its module for ctnetlink. It announces nothing about connections while
+    /// `net.netfilter.nf_conntrack_events` is 0.
+    ///
+    /// # Errors
+    /// If the kernel lacks netfilter, or refuses a socket.
+    pub fn open() -> Result<Self, Error> {
+        let groups = [NFNLGRP_CONNTRACK_NEW, NFNLGRP_CONNTRACK_UPDATE, NFNLGRP_CONNTRACK_DESTROY];
+        let open = |groups: &[u32], size| {
+            Socket::open_protocol(Some(rustix::net::netlink::NETFILTER), groups, size).map_err(|error| match error {
+                bywash_netlink::Error::Socket { ref source, .. }
+                    if Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT) =>
+                {
+                    Error::Lacking
+                }
+                error => error.into(),
+            })
+        };
+        Ok(Self { heard: open(&groups, RECEIVE_BUFFER)?, asked: open(&[], 1 << 20)?, buffer: vec![0; DATAGRAM] })
+    }
+
+    /// Returns the socket that becomes readable with an announcement.
+    pub fn readable(&self) -> BorrowedFd<'_> {
+        self.heard.as_fd()
+    }
+
+    /// Hands the pending announcements to `each`, at most those of `datagrams` datagrams. The rest stays pending.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn hear(&mut self, datagrams: usize, mut each: impl FnMut(Announcement)) -> Result<Announced, Error> {
+        Ok(hear(&self.heard, &mut self.buffer, datagrams, &mut each)?)
+    }
+
+    /// Reads the table and hands its connections to `each`, and the announcements that arrive meanwhile. Connections
+    /// that were announced meanwhile are handed over by their announcements only: what the table had of them is older,
+    /// and they may be gone.
+    ///
+    /// # Errors
+    /// If a socket fails, or the kernel lacks ctnetlink.
+    pub fn read(&mut self, each: &mut dyn FnMut(Heard)) -> Result<Announced, Error> {
+        let Self { heard, asked, buffer } = self;
+        // Announcements are received while `buffer` has a part of the table.
+        let mut other = vec![0; DATAGRAM];
+        let mut lost = Announced::All;
+        let mut announced = HashSet::new();
+        let part = RefCell::new(Vec::new());
+        let gather = |message: &Message<'_>| {
+            if let Some(Announcement::Present { connection, .. }) = announcement(message) {
+                part.borrow_mut().push(connection);
+            }
+        };
+        let mut between = || {
+            // The kernel has filled the part, and perhaps the next one, before it sent the announcements heard here: a
+            // connection that is in neither of them as it is now is among these.
+            let all = hear(heard, &mut other, usize::MAX, &mut |of| {
+                announced.insert(of.key());
+                each(Heard::Announced(of));
+            })?;
+            if all == Announced::Lost {
+                lost = all;
+            }
+            for connection in part.take() {
+                if !announced.contains(&connection.key) {
+                    each(Heard::Read(connection));
+                }
+            }
+            Ok(())
+        };
+        let asking = (message::IPCTNL_MSG_CT_GET, message::family(None));
+        let dumped = asked.dump(asking.0, &asking.1, &[], buffer, gather, &mut between)?;
+        between()?;
+        match dumped {
+            Dumped::Whole => Ok(lost),
+            Dumped::Interrupted => Ok(Announced::Lost),
+            Dumped::Unsupported => Err(Error::Unsupported),
+        }
+    }
+
+    /// Returns a connection as it is now; `None` if there is none with this key.
+    ///
+    /// # Errors
+    /// If the socket fails, or the kernel does not answer.
+    pub fn get(&mut self, key: &Key) -> Result<Option<Connection>, Error> {
+        let mut found = None;
+        let each = |message: &Message<'_>| {
+            if let Some(Announcement::Present { connection, .. }) = announcement(message) {
+                found = Some(connection);
+            }
+        };
+        match self.asked.ask(message::IPCTNL_MSG_CT_GET, Body::new(key).octets(), &mut self.buffer, each) {
+            Ok(()) => Ok(found),
+            Err(bywash_netlink::Error::Socket { source, .. })
+                if source.raw_os_error() == Some(Errno::NOENT.raw_os_error()) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Changes connections, in their order. Those that are gone are left out. The kernel announces each change, whoever
+    /// made it.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
+        let mut messages = Vec::new();
+        for (n, change) in changes.iter().enumerate() {
+            let mut body = Body::new(&change.key);
+            if let Some(seconds) = change.timeout {
+                body = body.timeout(seconds);
+            }
+            if change.liberal {
+                body = body.liberal();
+            }
+            // Without NLM_F_CREATE: a connection that is gone does not come back.
+            messages.extend_from_slice(Request::new(message::IPCTNL_MSG_CT_NEW, 0, 0, body.octets()).bytes());
+            if n % CHANGES == CHANGES - 1 {
+                self.send(&messages)?;
+                messages.clear();
+            }
+        }
+        self.send(&messages)
+    }
+
+    fn send(&mut self, messages: &[u8]) -> Result<(), Error> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        self.asked.send_bytes(messages)?;
+        // The kernel has answered already: with an error for each connection that is gone.
+        while self.asked.receive(&mut self.buffer)? != Received::Empty {}
+        Ok(())
+    }
+}
+
+/// A change of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    /// The connection.
+    pub key: Key,
+    /// Seconds until it expires from now on; unchanged if `None`.
+    pub timeout: Option<u32>,
+    /// Whether to end the check of TCP's window.
+    pub liberal: bool,
+}
+
+/// An event of reading the table.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// A connection of the table.
+    Read(Connection),
+    /// An announcement.
+    Announced(Announcement),
+}
+
+fn hear(
+    socket: &Socket,
+    buffer: &mut [u8],
+    datagrams: usize,
+    each: &mut dyn FnMut(Announcement),
+) -> Result<Announced, bywash_netlink::Error> {
+    let mut announced = Announced::All;
+    for _ in 0..datagrams {
+        match socket.receive(buffer)? {
+            Received::Datagram(length) => {
+                let mut messages = Messages::new(&buffer[..length]);
+                messages.by_ref().filter_map(|message| announcement(&message)).for_each(&mut *each);
+                if !messages.is_whole() {
+                    announced = Announced::Lost;
+                }
+            }
+            Received::Lost => announced = Announced::Lost,
+            Received::Empty => break,
+        }
+    }
+    Ok(announced)
+}

@@ -1,0 +1,18 @@
+//! The connections that the kernel tracks, and those of them that a dataplane may forward by itself.
+//!
+//! [`Kernel`] reads, follows and changes connections by ctnetlink (linux/netfilter/nfnetlink_conntrack.h). [`obstacle`]
+//! names the reason why a connection stays the kernel's whatever the firewall's rules are; [`Judge`] asks these rules.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod judge;
+mod kernel;
+mod message;
+mod obstacle;
+
+pub use connection::{Connection, Key, Tuple, status, tcp};
+pub use judge::{Judge, Refusal};
+pub use kernel::{Announced, Change, Error, Heard, Kernel};
+pub use message::{Announcement, announcement};
+pub use obstacle::{Obstacle, obstacle};

@@ -1,0 +1,125 @@
+//! Reasons why a connection stays the kernel's whatever the firewall's rules are.
+
+use crate::connection::{Connection, status, tcp};
+use std::fmt;
+
+/// Property of a connection because of which only the kernel can handle its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Obstacle {
+    /// TCP is being opened or closed. Its state is in the kernel's hands until it is established.
+    NotEstablished,
+    /// The connection is not assured: UDP in its first two seconds or without replies, TCP during its handshake.
+    NotAssured,
+    /// An announcement did not repeat the state of TCP. The connection has to be asked for.
+    StateNotTold,
+    /// A helper looks into its packets.
+    Helper,
+    /// A helper of another connection has announced it.
+    Expected,
+    /// TCP sequence numbers are changed on the way.
+    SequenceChanges,
+    /// It is in a zone: a rule decides for each packet which zone it belongs to.
+    Zone,
+    /// Its timeout does not change, so that it cannot be renewed.
+    FixedTimeout,
+    /// A flow table of the kernel's has taken it (`flow add`).
+    FlowTable,
+    /// The kernel is removing it.
+    Dying,
+    /// It has an attribute that this crate does not know.
+    Unknown,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotEstablished => "not established",
+            Self::NotAssured => "not assured",
+            Self::StateNotTold => "state not told",
+            Self::Helper => "helper",
+            Self::Expected => "expected by a helper",
+            Self::SequenceChanges => "sequence numbers change",
+            Self::Zone => "zone",
+            Self::FixedTimeout => "fixed timeout",
+            Self::FlowTable => "in a flow table of the kernel",
+            Self::Dying => "being removed",
+            Self::Unknown => "unknown attribute",
+        })
+    }
+}
+
+const TCP: u8 = 6;
+
+/// Returns the reason why a connection stays the kernel's; `None` if the firewall's rules decide. The lasting reasons
+/// come first.
+pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
+    let reasons = [
+        (connection.unknown.is_some(), Obstacle::Unknown),
+        (connection.key.zone != 0 || connection.zone_of_direction, Obstacle::Zone),
+        (connection.helper, Obstacle::Helper),
+        (connection.expected, Obstacle::Expected),
+        (connection.sequence_changes, Obstacle::SequenceChanges),
+        (connection.has(status::FIXED_TIMEOUT), Obstacle::FixedTimeout),
+        (connection.status & (status::OFFLOAD | status::HW_OFFLOAD) != 0, Obstacle::FlowTable),
+        (connection.has(status::DYING), Obstacle::Dying),
+        (!connection.has(status::CONFIRMED | status::SEEN_REPLY | status::ASSURED), Obstacle::NotAssured),
+        (connection.key.protocol == TCP && connection.tcp_state.is_none(), Obstacle::StateNotTold),
+        (connection.key.protocol == TCP && connection.tcp_state != Some(tcp::ESTABLISHED), Obstacle::NotEstablished),
+    ];
+    reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::{Key, Tuple};
+
+    fn connection(protocol: u8) -> Connection {
+        let original = Tuple { src: "192.0.2.1:1".parse().unwrap(), dst: "192.0.2.2:2".parse().unwrap() };
+        Connection {
+            key: Key { protocol, original, zone: 0 },
+            reply: original.reversed(),
+            id: 1,
+            status: status::CONFIRMED | status::SEEN_REPLY | status::ASSURED,
+            mark: 0,
+            timeout: None,
+            tcp_state: Some(tcp::ESTABLISHED).filter(|_| protocol == TCP),
+            liberal: false,
+            zone_of_direction: false,
+            helper: false,
+            expected: false,
+            sequence_changes: false,
+            unknown: None,
+        }
+    }
+
+    #[test]
+    fn an_established_connection_has_no_obstacle() {
+        assert_eq!(obstacle(&connection(TCP)), None);
+        assert_eq!(obstacle(&connection(17)), None);
+    }
+
+    #[test]
+    fn each_obstacle_is_found() {
+        let with = |change: &dyn Fn(&mut Connection)| {
+            let mut connection = connection(TCP);
+            change(&mut connection);
+            obstacle(&connection).unwrap()
+        };
+        assert_eq!(with(&|c| c.unknown = Some(99)), Obstacle::Unknown);
+        assert_eq!(with(&|c| c.key.zone = 1), Obstacle::Zone);
+        assert_eq!(with(&|c| c.zone_of_direction = true), Obstacle::Zone);
+        assert_eq!(with(&|c| c.helper = true), Obstacle::Helper);
+        assert_eq!(with(&|c| c.expected = true), Obstacle::Expected);
+        assert_eq!(with(&|c| c.sequence_changes = true), Obstacle::SequenceChanges);
+        assert_eq!(with(&|c| c.status |= status::FIXED_TIMEOUT), Obstacle::FixedTimeout);
+        assert_eq!(with(&|c| c.status |= status::OFFLOAD), Obstacle::FlowTable);
+        assert_eq!(with(&|c| c.status |= status::HW_OFFLOAD), Obstacle::FlowTable);
+        assert_eq!(with(&|c| c.status |= status::DYING), Obstacle::Dying);
+        assert_eq!(with(&|c| c.status &= !status::ASSURED), Obstacle::NotAssured);
+        assert_eq!(with(&|c| c.status &= !status::SEEN_REPLY), Obstacle::NotAssured);
+        assert_eq!(with(&|c| c.tcp_state = None), Obstacle::StateNotTold);
+        // TCP_CONNTRACK_FIN_WAIT.
+        assert_eq!(with(&|c| c.tcp_state = Some(4)), Obstacle::NotEstablished);
+    }
+}

@@ -1,0 +1,158 @@
+//! Connections through a router with masquerade, as ctnetlink tells them.
+
+use bywash_conntrack::{Announced, Announcement, Change, Connection, Heard, Kernel, Key, Tuple, status, tcp};
+use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+const MASQUERADE: &str = "
+table inet filter { chain forward { type filter hook forward priority 0; ct state established,related accept; }; }
+table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 masquerade; }; }
+";
+
+struct Lab {
+    topology: Topology,
+    kernel: Kernel,
+    /// Heard and not looked at.
+    heard: VecDeque<Announcement>,
+}
+
+impl Lab {
+    fn new(ruleset: &str) -> Self {
+        let topology = Topology::builder().static_neighbours(true).build().unwrap();
+        let r = topology.r();
+        let file = std::env::temp_dir().join(format!("{}.nft", r.name()));
+        std::fs::write(&file, ruleset).unwrap();
+        r.run(&["nft", "-f", file.to_str().unwrap()]).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let kernel = r.enter(Kernel::open).unwrap().unwrap();
+        Self { topology, kernel, heard: VecDeque::new() }
+    }
+
+    /// Hears announcements until one is as described, and returns it.
+    fn until(&mut self, what: &str, like: impl Fn(&Announcement) -> bool) -> Announcement {
+        let Self { kernel, heard, .. } = self;
+        let mut found = None;
+        wait_until(what, LIMIT, || {
+            let all = kernel.hear(usize::MAX, |announcement| heard.push_back(announcement)).unwrap();
+            assert_eq!(all, Announced::All);
+            found = std::iter::from_fn(|| heard.pop_front()).find(&like);
+            found.is_some()
+        })
+        .unwrap();
+        found.unwrap()
+    }
+
+    /// Hears announcements until a connection is as described.
+    fn present(&mut self, what: &str, like: impl Fn(&Connection) -> bool) -> Connection {
+        match self.until(what, |heard| matches!(heard, Announcement::Present { connection, .. } if like(connection))) {
+            Announcement::Present { connection, .. } => connection,
+            gone => panic!("{gone:?}"),
+        }
+    }
+
+    fn read(&mut self) -> Vec<Connection> {
+        let mut read = Vec::new();
+        let all = self.kernel.read(&mut |heard| match heard {
+            Heard::Read(connection) => read.push(connection),
+            Heard::Announced(_) => {}
+        });
+        assert_eq!(all.unwrap(), Announced::All);
+        read
+    }
+}
+
+fn udp(namespace: &Namespace, addr: SocketAddr) -> UdpSocket {
+    let socket = namespace.enter(|| UdpSocket::bind(addr)).unwrap().unwrap();
+    socket.set_read_timeout(Some(patience(LIMIT))).unwrap();
+    socket
+}
+
+fn is_established(connection: &Connection) -> bool {
+    connection.tcp_state == Some(tcp::ESTABLISHED) && connection.has(status::ASSURED)
+}
+
+#[test]
+fn a_translated_connection_is_followed_from_its_first_packet_to_its_last() {
+    require!(require_lab());
+    require!(has_tool("nft"));
+    let mut lab = Lab::new(MASQUERADE);
+    let (a, b) = (IpAddr::from(lab.topology.a().v4), IpAddr::from(lab.topology.b().v4));
+    let listener = lab.topology.b().ns.enter(|| TcpListener::bind((b, 80))).unwrap().unwrap();
+    let near = lab.topology.a().ns.enter(|| TcpStream::connect((b, 80))).unwrap().unwrap();
+    let (far, seen) = listener.accept().unwrap();
+    let original = Tuple { src: near.local_addr().unwrap(), dst: (b, 80).into() };
+    let key = Key { protocol: TCP, original, zone: 0 };
+
+    let new = lab.until("the first packet", |heard| heard.key() == key);
+    assert!(matches!(new, Announcement::Present { new: true, .. }), "{new:?}");
+    let connection = lab.present("established", |connection| connection.key == key && is_established(connection));
+    assert_eq!(connection.reply, Tuple { src: (b, 80).into(), dst: seen });
+    assert_ne!(seen.ip(), a, "masquerade translates the source");
+    assert!(connection.has(status::SRC_NAT | status::SEEN_REPLY | status::CONFIRMED));
+    assert!(!connection.liberal && !connection.helper && !connection.expected && connection.unknown.is_none());
+
+    let read = lab.read();
+    let found = read.iter().find(|connection| connection.key == key).expect("the connection is in the table");
+    assert_eq!((found.id, found.reply, found.tcp_state), (connection.id, connection.reply, connection.tcp_state));
+    assert_eq!(lab.kernel.get(&key).unwrap().as_ref().map(|connection| connection.id), Some(connection.id));
+
+    lab.kernel.change(&[Change { key, timeout: Some(77), liberal: true }]).unwrap();
+    let changed = lab.present("the change", |connection| connection.key == key && connection.liberal);
+    assert!(changed.timeout.is_some_and(|seconds| (70..=77).contains(&seconds)), "{changed:?}");
+
+    drop(near);
+    lab.present("FIN", |connection| connection.key == key && !is_established(connection));
+    drop(far);
+    lab.topology.r().run(&["conntrack", "-F"]).unwrap();
+    let gone = lab.until("the end", |heard| matches!(heard, Announcement::Gone { key: of, .. } if *of == key));
+    assert_eq!(gone, Announcement::Gone { key, id: Some(connection.id) });
+    assert_eq!(lab.kernel.get(&key).unwrap(), None);
+    // A change of a connection that is gone does not bring it back.
+    lab.kernel.change(&[Change { key, timeout: Some(77), liberal: false }]).unwrap();
+    assert!(lab.read().iter().all(|connection| connection.key != key));
+}
+
+#[test]
+fn connections_from_before_are_announced_only_if_the_kernel_was_told_to() {
+    require!(require_lab());
+    require!(has_tool("nft"));
+    let topology = Topology::builder().static_neighbours(true).build().unwrap();
+    // The kernel decides when a connection begins whether it will announce it.
+    for events in ["2", "1"] {
+        let r = topology.r();
+        r.run(&[
+            "nft",
+            "add table inet filter; add chain inet filter forward { type filter hook forward priority 0; }",
+        ])
+        .unwrap();
+        r.run(&["nft", "add rule inet filter forward ct state established accept"]).unwrap();
+        r.sysctl("net.netfilter.nf_conntrack_events", events).unwrap();
+        let (a, b) = (IpAddr::from(topology.a().v4), IpAddr::from(topology.b().v4));
+        let port = 5000 + events.parse::<u16>().unwrap();
+        let (near, far) = (udp(&topology.a().ns, (a, port).into()), udp(&topology.b().ns, (b, port).into()));
+        near.send_to(b"hello", (b, port)).unwrap();
+        far.recv(&mut [0; 8]).unwrap();
+        let mut kernel = r.enter(Kernel::open).unwrap().unwrap();
+        let mut found = None;
+        let of = |connection: &Connection| connection.key.original.src.port() == port;
+        kernel
+            .read(&mut |heard| match heard {
+                Heard::Read(connection) if of(&connection) => found = Some(connection),
+                _ => {}
+            })
+            .unwrap();
+        let connection = found.expect("the connection is in the table");
+        assert_eq!(connection.key.protocol, UDP);
+        // A change is made before the call returns, and so is its announcement.
+        kernel.change(&[Change { key: connection.key, timeout: connection.timeout, liberal: false }]).unwrap();
+        let mut announced = false;
+        kernel.hear(usize::MAX, |heard| announced |= heard.key() == connection.key).unwrap();
+        assert_eq!(announced, events == "1", "nf_conntrack_events = {events}");
+    }
+}
