@@ -160,7 +160,7 @@ impl Context<'_> {
         s.bursts.add(1);
         if self.timed {
             let now = tsc();
-            s.cycles.add((now - self.mark.replace(now)) * SAMPLE);
+            s.cycles.add(now.saturating_sub(self.mark.replace(now)) * SAMPLE);
             if let Some(meter) = self.meter {
                 self.count(s, meter);
             }

@@ -227,7 +227,8 @@ impl Worker {
         while !mailbox.stop.load(Ordering::Acquire) {
             let from = now;
             let (work, pending) = self.turn(from);
-            now = clock::tsc();
+            // Time never goes back for a worker, so that what it remembers is not in the future.
+            now = clock::tsc_after(from);
             // Decaying maximum (over about a hundred turns): bounds how long frames on TX queues can be left waiting.
             self.turn_ticks = (now - from).max(self.turn_ticks - self.turn_ticks / 64);
             self.counters.cycles.set(now - started);
@@ -240,14 +241,14 @@ impl Worker {
                 match nap {
                     Some(nap) => {
                         self.sleep(nap.min(if pending { SHORT_NAP } else { NAP }));
-                        now = clock::tsc();
+                        now = clock::tsc_after(now);
                     }
                     None => std::hint::spin_loop(),
                 }
             }
             if mailbox.mail.swap(false, Ordering::Acquire) {
                 inbox.try_iter().for_each(|c| self.obey(c));
-                now = clock::tsc();
+                now = clock::tsc_after(now);
             }
         }
         self.close();

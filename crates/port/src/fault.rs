@@ -191,12 +191,14 @@ pub struct Fault<P> {
     tx: Lane,
     /// Frames due, waiting for room in the inner port.
     ready: Batch,
+    /// Time of the last call, in ticks.
+    now: u64,
 }
 
 impl<P: Port> Fault<P> {
     /// Wraps `inner`.
     pub fn new(inner: P, seed: u64, rx: Faults, tx: Faults) -> Self {
-        Self { inner, rx: Lane::new(rx, seed), tx: Lane::new(tx, !seed), ready: Batch::new() }
+        Self { inner, rx: Lane::new(rx, seed), tx: Lane::new(tx, !seed), ready: Batch::new(), now: 0 }
     }
 
     /// Returns the counters of the faults of received frames.
@@ -207,6 +209,12 @@ impl<P: Port> Fault<P> {
     /// Returns the counters of the faults of sent frames.
     pub fn tx_faults(&self) -> Arc<FaultCounters> {
         self.tx.counters.clone()
+    }
+
+    /// Returns the time in ticks, which never goes back: frames would be held until it is reached again.
+    fn time(&mut self) -> u64 {
+        self.now = clock::tsc_after(self.now);
+        self.now
     }
 
     fn push_on(&mut self, bufs: &mut Buffers, now: u64) {
@@ -220,7 +228,7 @@ impl<P: Port> Fault<P> {
 impl<P: Port> Port for Fault<P> {
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let before = out.len();
-        let now = clock::tsc();
+        let now = self.time();
         let mut got = Batch::new();
         // Bounds the queue when the source is faster than its reader.
         if self.rx.held.len() < QUEUE {
@@ -232,7 +240,7 @@ impl<P: Port> Port for Fault<P> {
     }
 
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        let now = clock::tsc();
+        let now = self.time();
         self.push_on(bufs, now);
         if self.tx.held.len() >= QUEUE || self.inner.state() != PortState::Up {
             return 0;
@@ -244,7 +252,8 @@ impl<P: Port> Port for Fault<P> {
     }
 
     fn housekeep(&mut self, bufs: &mut Buffers) {
-        self.push_on(bufs, clock::tsc());
+        let now = self.time();
+        self.push_on(bufs, now);
         self.inner.housekeep(bufs);
     }
 

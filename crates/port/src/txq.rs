@@ -172,7 +172,7 @@ impl TxQueue {
             return 0;
         }
         let before = self.frames.len();
-        let waited = clock::tsc().max(now).wrapping_sub(self.since);
+        let waited = clock::tsc().max(now).saturating_sub(self.since);
         self.stats.waits.count(((u128::from(waited) * u128::from(self.tick)) >> 20) as u64);
         let sent = port.tx_burst(bufs, &mut self.frames);
         debug_assert_eq!(self.frames.len() + sent, before, "the port lost a frame");
