@@ -4,11 +4,13 @@
 //! its ports, and no port can be forwarded correctly: new routes are published only when every worker has released the
 //! old ones. So all programs leave their frames to the kernel until the worker turns again.
 //!
-//! The watch runs on a thread of its own, because the control loop may be waiting for the hanging worker.
+//! The watch runs on a thread of its own, because the control loop may be waiting for the hanging worker. For the same
+//! reason it tends the clock.
 
 use crate::shared::Shared;
 use crate::slots::programs;
 use crate::workers::Shown;
+use bywash_sync::clock::{self, Changes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -77,10 +79,31 @@ impl Watch {
             while !stopped.load(Ordering::Acquire) {
                 let hung = turns.check(shared.workers.iter().map(Sample::of));
                 shared.found((!hung.is_empty()).then(|| shared.why_halted(&hung)));
+                tell(clock::tend());
                 std::thread::park_timeout(EVERY);
             }
         })?;
         Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+/// Logs what happened to the time-stamp counter.
+fn tell(Changes { back, old_hz }: Changes) {
+    if !back.is_zero() {
+        tracing::warn!(
+            "the time-stamp counter went back by {:.1} s, as it does when a machine resumes or moves to another host; \
+             time goes on from before",
+            back.as_secs_f64()
+        );
+    }
+    if let Some(old) = old_hz {
+        let mhz = |hz: u64| hz as f64 / 1e6;
+        tracing::warn!(
+            "the time-stamp counter runs at {:.1} MHz instead of {:.1}, as it does when a machine moves to another \
+             host: rate limits that were set up before are wrong by this factor; restart Bywash",
+            mhz(clock::tsc_hz()),
+            mhz(old)
+        );
     }
 }
 
