@@ -586,8 +586,9 @@ pub static PORT: Section = Section {
             .of(MEMIF),
         key("sealed", Bool, "true", "")
             .doc(
-                "Makes a memif server refuse memory that its client could truncate, which would kill this process. \
-                 DPDK clients with `zero-copy=yes` need `false`.",
+                "Makes a memif server refuse memory that its client could take away, which would kill this process: \
+                 files that can be truncated, and reserved huge pages. DPDK clients with `zero-copy=yes`, and clients \
+                 of Bywash that `show pools` shows with reserved pages (`2 MiB (hugetlb)`), need `false`.",
             )
             .example("false")
             .of(MEMIF),

@@ -2,17 +2,16 @@
 //! descriptor.
 
 use super::link::{Connected, Link};
-use super::memory::{Region, Ring};
+use super::memory::{REACH, Region, Ring};
 use super::message::{AddRing, Hello, Init, MAX_LOG2_RING, Message, SECRET, VERSION};
 use super::refusal::Refusal;
+use super::{MAPPED, REGIONS};
 use bywash_frame::Arena;
 use rustix::event::EventfdFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Maximum number of a client's regions: DPDK's has one for each of its memory segment lists.
-const REGIONS: usize = 64;
 /// Log2 of the smallest ring size.
 const MIN_LOG2_RING: u8 = 4;
 
@@ -25,7 +24,7 @@ pub struct Terms {
     pub secret: [u8; SECRET],
     /// Log2 of the slots of each ring that a client creates.
     pub log2_ring: u8,
-    /// Whether a server requires memory that the client cannot shrink.
+    /// Whether a server requires memory that the client cannot take away.
     pub sealed: bool,
     /// Name of the port.
     pub name: String,
@@ -80,8 +79,15 @@ impl Server {
             (Message::Init(init), None) => self.init(&init)?,
             (Message::AddRegion { index, size }, Some(_)) => {
                 let fd = fd.ok_or(Refusal::RegionFd)?;
-                if usize::from(index) != self.regions.len() || self.regions.len() == REGIONS {
+                if usize::from(index) != self.regions.len() {
                     return Err(Refusal::RegionIndex);
+                }
+                if self.regions.len() == REGIONS {
+                    return Err(Refusal::RegionCount);
+                }
+                let mapped: u64 = self.regions.iter().map(|region| region.len() as u64).sum();
+                if mapped + size.min(REACH) > MAPPED {
+                    return Err(Refusal::RegionTotal);
                 }
                 self.regions.push(Region::of_peer(&fd, size, self.terms.sealed)?);
             }

@@ -1,7 +1,7 @@
 //! Memory shared with a peer: regions, and the rings in them.
 //!
 //! The peer may write to all of it at any time. Each value is therefore read once, into a local, and checked there;
-//! indices are atomics; bytes are copied, never borrowed.
+//! indices and descriptors are atomics; bytes are copied, never borrowed.
 
 use super::refusal::Refusal;
 use bywash_frame::Arena;
@@ -21,7 +21,9 @@ const DESC: usize = 16;
 /// `MEMIF_RING_FLAG_MASK_INT`: the ring's receiver polls and needs no interrupt.
 const MASK_INT: u16 = 1;
 /// Range of a descriptor's offset in bytes. No more than this of a region is mapped.
-const REACH: u64 = 1 << 32;
+pub const REACH: u64 = 1 << 32;
+/// `TMPFS_MAGIC` (linux/magic.h): file system of a memfd of ordinary pages.
+const TMPFS: i64 = 0x0102_1994;
 /// `MEMIF_DESC_FLAG_NEXT`: the packet continues in the next descriptor.
 const NEXT: u16 = 1;
 
@@ -55,12 +57,19 @@ impl Region {
         Self { base: arena.base(), len: arena.mapped(), arena: Some(arena.clone()) }
     }
 
-    /// Maps the peer's memory of `size` bytes, at most the first 4 GiB. With `sealed`, requires F_SEAL_SHRINK: an
-    /// access beyond the end of a file that the peer truncated raises SIGBUS and kills the process.
+    /// Maps the peer's memory of `size` bytes, at most the first 4 GiB. With `sealed`, requires memory that an access
+    /// always finds, because SIGBUS kills the process: F_SEAL_SHRINK keeps the peer from truncating the file. It does
+    /// not keep it from punching holes. A page taken out of tmpfs is replaced by zeros at the next access; a huge page
+    /// (hugetlbfs) only if one is free, so those are refused.
     pub fn of_peer(fd: &OwnedFd, size: u64, sealed: bool) -> Result<Self, Refusal> {
-        let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
-        if sealed && !seals.contains(SealFlags::SHRINK) {
-            return Err(Refusal::Unsealed);
+        if sealed {
+            let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
+            if !seals.contains(SealFlags::SHRINK) {
+                return Err(Refusal::Unsealed);
+            }
+            if rustix::fs::fstatfs(fd).map_err(|_| Refusal::Resources)?.f_type != TMPFS {
+                return Err(Refusal::HugePages);
+            }
         }
         let has = rustix::fs::fstat(fd).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
         let len = size.min(REACH) as usize;
@@ -348,6 +357,20 @@ mod tests {
         assert!(Region::of_peer(&open, 4096, false).is_ok());
         let file: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
         assert!(matches!(Region::of_peer(&file, 4096, true), Err(Refusal::Unsealed)));
+    }
+
+    /// No huge pages need to be free: the file is refused before it is mapped.
+    #[test]
+    fn huge_pages_are_refused() {
+        const HUGE: u64 = 2 << 20;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let Ok(fd) = rustix::fs::memfd_create("huge", flags) else {
+            return eprintln!("SKIP: this kernel has no hugetlbfs");
+        };
+        rustix::fs::ftruncate(&fd, HUGE).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        assert!(matches!(Region::of_peer(&fd, HUGE, true), Err(Refusal::HugePages)));
+        assert!(matches!(Region::of_peer(&fd, HUGE, false), Ok(_) | Err(Refusal::RegionMap)));
     }
 
     #[test]

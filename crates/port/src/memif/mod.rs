@@ -32,6 +32,11 @@ use std::path::PathBuf;
 
 /// Valid numbers of slots of a ring, which must be a power of two.
 pub const RING: RangeInclusive<usize> = 16..=1 << message::MAX_LOG2_RING;
+/// Maximum number of a client's regions: DPDK's has one for its rings, and one for each of its memory segment lists.
+pub const REGIONS: usize = 16;
+/// Maximum number of bytes that a server maps of all of a client's regions. Pages that the client's files lack are
+/// created when a descriptor points to them, as this process's memory.
+pub const MAPPED: u64 = 8 << 30;
 /// Maximum length of a secret in bytes.
 pub const SECRET: usize = message::SECRET;
 
@@ -64,9 +69,9 @@ pub struct Config {
     pub secret: String,
     /// Slots of each ring that a client creates, within [`RING`]. A server uses the size that the client chose.
     pub ring: usize,
-    /// Whether a server requires memory that the client cannot shrink (F_SEAL_SHRINK). Without the seal, a client that
-    /// truncates its file kills this process with SIGBUS. DPDK clients with `zero-copy=yes` share unsealed memory and
-    /// need this off.
+    /// Whether a server requires memory that the client cannot take away: memfds with F_SEAL_SHRINK, not in huge pages.
+    /// Otherwise a client that truncates its file, or takes huge pages out of it, kills this process with SIGBUS. DPDK
+    /// clients with `zero-copy=yes`, and Bywash's with reserved huge pages, need this off.
     pub sealed: bool,
     /// Interface name sent to the peer.
     pub name: String,

@@ -1,5 +1,7 @@
 //! Reasons for refusing or ending a connection.
 
+use super::{MAPPED, REGIONS};
+
 /// Reason for refusing or ending a connection. Its text is sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -33,15 +35,24 @@ pub enum Refusal {
     /// Region without a file descriptor.
     #[error("missing region fd")]
     RegionFd,
-    /// Region with an index out of sequence, or too many regions.
+    /// Region with an index out of sequence.
     #[error("invalid region index")]
     RegionIndex,
+    /// More than [`REGIONS`] regions.
+    #[error("more than {REGIONS} regions")]
+    RegionCount,
+    /// Regions that have more than [`MAPPED`] bytes together.
+    #[error("regions of more than {} GiB together", MAPPED >> 30)]
+    RegionTotal,
     /// Region that is empty or larger than its file.
     #[error("region empty or larger than its file")]
     RegionSize,
     /// Region whose file can be shrunk while it is mapped.
     #[error("region without F_SEAL_SHRINK")]
     Unsealed,
+    /// Region in huge pages, which the peer can take out of its file.
+    #[error("region in huge pages, which can be taken away")]
+    HugePages,
     /// Region that cannot be mapped.
     #[error("region cannot be mapped")]
     RegionMap,

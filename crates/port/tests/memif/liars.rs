@@ -4,10 +4,10 @@ use super::common::batch_of;
 use super::{End, LONG, config, socket};
 use bywash_frame::Batch;
 use bywash_port::Port;
-use bywash_port::memif::{AddRing, Config, Hello, Init, MESSAGE_SIZE, Message, Refusal, Role};
+use bywash_port::memif::{AddRing, Config, Hello, Init, MESSAGE_SIZE, Message, REGIONS, Refusal, Role};
 use proptest::prelude::*;
 use rustix::event::EventfdFlags;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
@@ -346,6 +346,59 @@ fn a_server_is_not_led_astray_by_descriptors() {
         drop(wire);
         server.until("peer");
     }
+    server.close();
+}
+
+/// Returns the messages of a client that shares its memory and then sparse files of these sizes.
+fn sharing(sizes: &[u64]) -> Vec<(Message, Option<OwnedFd>)> {
+    let mut speech = speech();
+    speech.truncate(2);
+    for (i, size) in sizes.iter().enumerate() {
+        let fd = memory(false);
+        rustix::fs::ftruncate(&fd, *size).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        speech.push((Message::AddRegion { index: i as u16 + 1, size: *size }, Some(fd)));
+    }
+    speech
+}
+
+#[test]
+fn a_server_does_not_map_without_bounds() {
+    let (path, _folder) = socket();
+    let server = End::open(&config(&path, Role::Server));
+    const PAGE: u64 = 1 << 16;
+    // No more than 4 GiB of a region count, as no more are mapped.
+    let most = [5 << 30, (4 << 30) - MEMORY as u64];
+    assert_eq!(reason(&path, &sharing(&most)), "nothing");
+    for sizes in [&[5 << 30, 4 << 30][..], &[most[0], most[1], 1], &[3 << 30; 3]] {
+        assert_eq!(reason(&path, &sharing(sizes)), "regions of more than 8 GiB together");
+    }
+    assert_eq!(reason(&path, &sharing(&[PAGE; REGIONS - 1])), "nothing");
+    assert_eq!(reason(&path, &sharing(&[PAGE; REGIONS])), "more than 16 regions");
+    server.close();
+}
+
+#[test]
+fn holes_in_the_memory_do_no_harm() {
+    let (path, _folder) = socket();
+    let mut server = End::open(&config(&path, Role::Server));
+    let (wire, memory) = connected(&path, &mut server);
+    const DATA: usize = 8192;
+    let hole = |at: usize| {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&memory, mode, at as u64, 4096).unwrap();
+    };
+    poke(&memory, 128, &[desc(0, 0, 64, DATA as u32); 2].concat());
+    poke(&memory, DATA, &[0x5a; 64]);
+    poke(&memory, 6, &1u16.to_le_bytes());
+    assert_eq!(server.turn(&mut Batch::new()), [vec![0x5a; 64]]);
+    hole(DATA);
+    poke(&memory, 6, &2u16.to_le_bytes());
+    assert_eq!(server.turn(&mut Batch::new()), [vec![0; 64]]);
+    // The rings read as zeros.
+    hole(0);
+    assert_eq!(server.turn(&mut Batch::new()), [[0; 0]; 0]);
+    assert_eq!(wire.refused(), Refusal::Jump.to_string());
     server.close();
 }
 
