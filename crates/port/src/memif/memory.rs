@@ -1,13 +1,15 @@
 //! Memory shared with a peer: regions, and the rings in them.
 //!
 //! The peer may write to all of it at any time. Each value is therefore read once, into a local, and checked there;
-//! indices and descriptors are atomics; bytes are copied, never borrowed.
+//! indices and descriptors are atomics; bytes are copied, never borrowed, and the compiler cannot read them again in
+//! place of the copy.
 
 use super::refusal::Refusal;
 use bywash_frame::Arena;
 use bywash_sync::hint::{prefetch_at, prefetch_to_write};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::arch::asm;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -156,6 +158,9 @@ fn map(fd: &OwnedFd, len: usize) -> std::io::Result<*mut u8> {
 
 /// Copies `len` bytes. Packets of 32 to 64 bytes, the most frequent ones, take four moves instead of a call.
 ///
+/// The compiler takes both places to be unrelated afterwards. Otherwise it could read shared memory later where the
+/// private copy is meant, after a check of the copy and a change by the peer.
+///
 /// # Safety
 /// Both places have `len` bytes and do not overlap.
 #[inline(always)]
@@ -172,6 +177,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: the caller guarantees `len` bytes at both places, without overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
     }
+    // SAFETY: no instruction; it may change any memory as far as the compiler knows.
+    unsafe { asm!("", options(nostack, preserves_flags)) };
 }
 
 /// Descriptor, copied out of its ring.

@@ -3,8 +3,8 @@
 use super::common::batch_of;
 use super::{End, LONG, config, socket};
 use bywash_frame::Batch;
-use bywash_port::Port;
 use bywash_port::memif::{AddRing, Config, Hello, Init, MESSAGE_SIZE, Message, REGIONS, Refusal, Role};
+use bywash_port::{Port, PortState};
 use proptest::prelude::*;
 use rustix::event::EventfdFlags;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -16,6 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Peer's end of a control socket, driven by the test.
@@ -245,7 +246,7 @@ fn connected(path: &Path, server: &mut End) -> (Wire, OwnedFd) {
     let mut speech = speech();
     let wire = say(path, &speech);
     let start = Instant::now();
-    while server.port.state() != bywash_port::PortState::Up {
+    while server.port.state() != PortState::Up {
         server.turn(&mut Batch::new());
         assert!(start.elapsed() < LONG);
     }
@@ -399,6 +400,54 @@ fn holes_in_the_memory_do_no_harm() {
     hole(0);
     assert_eq!(server.turn(&mut Batch::new()), [[0; 0]; 0]);
     assert_eq!(wire.refused(), Refusal::Jump.to_string());
+    server.close();
+}
+
+/// Descriptors change between what is valid and what is not while the server reads them.
+#[test]
+fn descriptors_may_change_meanwhile() {
+    let (path, _folder) = socket();
+    let mut server = End::open(&config(&path, Role::Server));
+    const DATA: u32 = 8192;
+    let (good, longer) = (desc(0, 0, 64, DATA), desc(0, 0, 1500, DATA));
+    let (outside, elsewhere) = (desc(0, 0, 64, MEMORY as u32 - 63), desc(0, 7, u32::MAX, DATA));
+    let (mut lengths, mut refused, start) = (Vec::new(), 0, Instant::now());
+    while lengths.len() < 1000 || refused < 10 {
+        assert!(start.elapsed() < LONG, "{} received, {refused} refused", lengths.len());
+        let (wire, memory) = connected(&path, &mut server);
+        let write = |descs: [Slot; 4]| poke(&memory, 128, &descs.as_flattened().repeat(16));
+        write([good; 4]);
+        let done = AtomicBool::new(false);
+        let up = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    (0..20).for_each(|_| write([good, longer, longer, good]));
+                    write([good, outside, longer, elsewhere]);
+                    write([good, longer, longer, good]);
+                }
+            });
+            let (mut head, mut got) = (0u16, 0);
+            while head < 1024 && server.port.state() == PortState::Up {
+                head += 8;
+                poke(&memory, 6, &head.to_le_bytes());
+                while got < head && server.port.state() == PortState::Up {
+                    let packets = server.turn(&mut Batch::new());
+                    lengths.extend(packets.iter().map(Vec::len));
+                    got += packets.len() as u16;
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+            server.port.state() == PortState::Up
+        });
+        if !up {
+            assert_eq!(wire.refused(), Refusal::Descriptor.to_string());
+            refused += 1;
+        }
+        drop(wire);
+        server.until("peer");
+    }
+    // Lengths are written byte by byte, so that there are mixed ones.
+    assert!(lengths.iter().all(|length| (1..1536).contains(length)), "{lengths:?}");
     server.close();
 }
 
