@@ -143,6 +143,17 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// Others could have written the journal, or Bywash did not.
+    #[error(
+        "journal {path} is refused, and nothing of it put back: {reason}; if the journal is Bywash's own, correct this; \
+         otherwise delete it, and set the interfaces as they should be"
+    )]
+    JournalRefused {
+        /// The file.
+        path: String,
+        /// The reason.
+        reason: String,
+    },
     /// The live-frame generator could not be set up or run.
     #[error("live-frame generator on `{interface}`: {reason}")]
     Generator {

@@ -1,14 +1,8 @@
-//! Interface settings (ethtool features, NAPI settings), and a journal to restore them.
-//!
-//! A setting is written to the journal before it is changed, so that after a kill the next start, or `bywash restore`,
-//! finds the old value.
+//! Interface features, by ethtool requests.
 
-use super::{Error, napi};
-use serde::{Deserialize, Serialize};
+use super::Error;
 use std::ffi::c_void;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 // linux/sockios.h, linux/ethtool.h
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
@@ -21,11 +15,6 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETH_SS_FEATURES: u32 = 4;
 /// Bytes of a name in a string set.
 const ETH_GSTRING_LEN: usize = 32;
-
-/// Empty polls before interrupts are enabled again; meanwhile the flush timer polls.
-const DEFERRED: u64 = 2;
-/// Time after which the kernel polls a driver whose interrupts are off and which nobody else polls.
-const FLUSH_AFTER: Duration = Duration::from_micros(200);
 
 /// Makes an ethtool request. `command` is a `u32`-aligned block that starts with the command's number and has room for
 /// everything the kernel will write.
@@ -148,157 +137,6 @@ impl Features {
     }
 }
 
-/// Old value of a setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Value {
-    /// State of an ethtool feature.
-    On(bool),
-    /// Number.
-    Number(u64),
-}
-
-/// Setting that was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// Interface name.
-    pub interface: String,
-    /// Kernel's name of the feature or other setting.
-    pub feature: String,
-    /// Value before the change.
-    pub was: Value,
-}
-
-/// File of the changes that must be restored.
-///
-/// # Thread-safety
-/// One owner. Two processes must not use the same file: name it after the running instance.
-#[derive(Debug)]
-pub struct Journal {
-    path: PathBuf,
-    changes: Vec<Change>,
-}
-
-impl Journal {
-    /// Opens the journal at `path`, with the changes an earlier process left there. Its directory is created when the
-    /// first change is written.
-    pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        let path = path.into();
-        let changes = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| journal_error(&path, e.into()))?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(e) => return Err(journal_error(&path, e)),
-        };
-        Ok(Self { path, changes })
-    }
-
-    /// Returns the changes to restore.
-    pub fn changes(&self) -> &[Change] {
-        &self.changes
-    }
-
-    /// Sets a feature after recording its old value. Does nothing if it already has that value. Returns whether it
-    /// changed.
-    pub fn set(&mut self, features: &Features, name: &str, on: bool) -> Result<bool, Error> {
-        if features.get(name)? == Some(on) {
-            return Ok(false);
-        }
-        let change = Change { interface: features.interface().into(), feature: name.into(), was: Value::On(!on) };
-        self.noting(change, || features.set(name, on))
-    }
-
-    /// Keeps the interface's interrupts off while its driver is busy polled; they come back soon after
-    /// polling stops. Returns whether that changed anything. Needs Linux 5.11.
-    pub fn busy_poll(&mut self, interface: &str) -> Result<bool, Error> {
-        let mut changed = false;
-        for (name, value) in [(napi::DEFER, DEFERRED), (napi::FLUSH, FLUSH_AFTER.as_nanos() as u64)] {
-            let failed = |verb: &str, source| Error::Feature {
-                interface: interface.into(),
-                action: format!("{verb} setting `{name}`"),
-                source,
-            };
-            let was = napi::get(interface, name).map_err(|e| failed("read", e))?;
-            if was != value {
-                let change = Change { interface: interface.into(), feature: name.into(), was: Value::Number(was) };
-                let set = || napi::set(interface, name, value).map(|()| true).map_err(|e| failed("set", e));
-                changed |= self.noting(change, set)?;
-            }
-        }
-        Ok(changed)
-    }
-
-    /// Makes a change after writing it to the journal.
-    fn noting(&mut self, change: Change, make: impl FnOnce() -> Result<bool, Error>) -> Result<bool, Error> {
-        let known = self.changes.iter().any(|c| c.interface == change.interface && c.feature == change.feature);
-        if !known {
-            self.changes.push(change);
-            self.write()?;
-        }
-        let set = make();
-        if set.is_err() && !known {
-            self.changes.pop();
-            self.write()?;
-        }
-        set
-    }
-
-    /// Restores everything, last change first, and removes the file. Interfaces that are gone took their settings with
-    /// them. Returns the changes that could not be restored; they stay in the file.
-    pub fn restore(&mut self) -> Result<Vec<(Change, Error)>, Error> {
-        self.restore_where(|_| true)
-    }
-
-    /// Like [`Journal::restore`], for one interface.
-    pub fn restore_of(&mut self, interface: &str) -> Result<Vec<(Change, Error)>, Error> {
-        self.restore_where(|change| change.interface == interface)
-    }
-
-    fn restore_where(&mut self, of: impl Fn(&Change) -> bool) -> Result<Vec<(Change, Error)>, Error> {
-        let (wanted, others) = std::mem::take(&mut self.changes).into_iter().partition::<Vec<_>, _>(of);
-        let mut failed = Vec::new();
-        for change in wanted.into_iter().rev() {
-            let undone = match change.was {
-                Value::On(on) => Features::of(&change.interface).and_then(|f| f.set(&change.feature, on)),
-                Value::Number(number) => {
-                    napi::set(&change.interface, &change.feature, number).map(|()| true).map_err(|source| {
-                        let action = format!("set setting `{}`", change.feature);
-                        Error::Feature { interface: change.interface.clone(), action, source }
-                    })
-                }
-            };
-            match undone {
-                Ok(_) => {}
-                Err(Error::Feature { source, .. }) if source.raw_os_error() == Some(libc::ENODEV) => {}
-                Err(e) => failed.push((change, e)),
-            }
-        }
-        self.changes = others.into_iter().chain(failed.iter().rev().map(|(c, _)| c.clone())).collect();
-        self.write()?;
-        Ok(failed)
-    }
-
-    /// Replaces the file atomically: a half-written journal would be worse than none.
-    fn write(&self) -> Result<(), Error> {
-        let failed = |e| journal_error(&self.path, e);
-        if self.changes.is_empty() {
-            return match std::fs::remove_file(&self.path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(e)),
-                _ => Ok(()),
-            };
-        }
-        if let Some(directory) = self.path.parent() {
-            std::fs::create_dir_all(directory).map_err(failed)?;
-        }
-        let text = serde_json::to_vec_pretty(&self.changes).map_err(|e| failed(e.into()))?;
-        let new = self.path.with_extension("new");
-        std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &self.path)).map_err(failed)
-    }
-}
-
-fn journal_error(path: &Path, source: io::Error) -> Error {
-    Error::Journal { path: path.display().to_string(), source }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,14 +148,5 @@ mod tests {
         assert_eq!(lo.get("no-such-feature").unwrap(), None);
         assert!(lo.set("loopback", false).unwrap_err().to_string().contains("does not let it change"));
         assert!(Features::of("nosuchif0").is_err());
-    }
-
-    #[test]
-    fn a_broken_journal_is_an_error_not_a_loss() {
-        let path = std::env::temp_dir().join(format!("bywash-journal-{}.json", std::process::id()));
-        std::fs::write(&path, "{").unwrap();
-        assert!(Journal::open(&path).unwrap_err().to_string().contains("bywash-journal"));
-        std::fs::remove_file(&path).unwrap();
-        assert!(Journal::open(&path).unwrap().changes().is_empty());
     }
 }

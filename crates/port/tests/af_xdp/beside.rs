@@ -20,7 +20,8 @@ fn tcp_through_the_kernel_survives_the_program() {
     let was = (features(&a.ns, &a.interface), features(topology.r(), &a.router_interface));
     let plain = tcp();
     let mut rates = vec![];
-    let path = std::env::temp_dir().join(format!("bywash-beside-{}.json", std::process::id()));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal.json");
     for (how, gro) in [(XdpAttach::Native, false), (XdpAttach::Native, true), (XdpAttach::Generic, false)] {
         let mut journal = Journal::open(&path).unwrap();
         // Enabled without a socket: each frame passes all checks and then goes to the kernel.

@@ -254,13 +254,15 @@ fn features_change_and_come_back_after_a_kill() {
         .enter(|| {
             let features = Features::of("r0").unwrap();
             let was = features.get("rx-gro").unwrap().unwrap();
-            let tx = features.get("tx-scatter-gather").unwrap().unwrap();
+            let tx = features.get("tx-vlan-hw-insert").unwrap().unwrap();
             let mut journal = Journal::open(&path).unwrap();
             assert!(journal.set(&features, "rx-gro", !was).unwrap());
             assert!(!journal.set(&features, "rx-gro", !was).unwrap(), "changed twice");
-            assert!(journal.set(&features, "tx-scatter-gather", !tx).unwrap());
+            assert!(journal.set(&features, "tx-vlan-hw-insert", !tx).unwrap());
             // After the driver refused a change there is nothing to restore.
-            assert!(journal.set(&features, "tx-lockless", false).is_err());
+            assert!(journal.set(&features, "rx-lro", true).is_err());
+            let error = journal.set(&features, "tx-scatter-gather", false).unwrap_err();
+            assert!(error.to_string().contains("Bywash does not change feature"), "{error}");
             assert_eq!(journal.changes().len(), 2);
             // The process ends here; the next one finds the journal.
             drop(journal);
@@ -268,7 +270,7 @@ fn features_change_and_come_back_after_a_kill() {
             assert_eq!(features.get("rx-gro").unwrap(), Some(!was));
             assert!(journal.restore().unwrap().is_empty());
             assert_eq!(features.get("rx-gro").unwrap(), Some(was));
-            assert_eq!(features.get("tx-scatter-gather").unwrap(), Some(tx));
+            assert_eq!(features.get("tx-vlan-hw-insert").unwrap(), Some(tx));
             assert!(!path.exists());
         })
         .unwrap();

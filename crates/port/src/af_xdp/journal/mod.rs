@@ -1,0 +1,161 @@
+//! Journal of changed interface settings, to restore them.
+//!
+//! A setting is written to the journal before it is changed, so that after a kill the next start, or `bywash restore`,
+//! finds the old value. `bywash restore` runs as root and outside the sandbox, so that a journal is trusted only as far
+//! as it must be: [`allowed`] lists the settings that it may name, [`file`] who may have written it.
+
+mod allowed;
+mod file;
+
+use super::{Error, Features, napi};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use allowed::is_interface_name;
+pub use file::JournalFile;
+
+/// Empty polls before interrupts are enabled again; meanwhile the flush timer polls.
+const DEFERRED: u64 = 2;
+/// Time after which the kernel polls a driver whose interrupts are off and which nobody else polls.
+const FLUSH_AFTER: Duration = Duration::from_micros(200);
+
+/// Old value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// State of an ethtool feature.
+    On(bool),
+    /// Number.
+    Number(u64),
+}
+
+/// Setting that was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Interface name.
+    pub interface: String,
+    /// Kernel's name of the feature or other setting.
+    pub feature: String,
+    /// Value before the change.
+    pub was: Value,
+}
+
+/// File of the changes that must be restored.
+///
+/// # Thread-safety
+/// One owner. Two processes must not use the same file: name it after the running instance.
+#[derive(Debug)]
+pub struct Journal {
+    file: JournalFile,
+    changes: Vec<Change>,
+}
+
+impl Journal {
+    /// Opens the journal at `path`, with the changes an earlier process left there. Its directory is created when the
+    /// first change is written.
+    ///
+    /// # Errors
+    /// [`Error::JournalRefused`] if others could have written it, or if it names anything that Bywash does not change.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let file = JournalFile::new(path);
+        let changes = file.read(allowed::check)?;
+        Ok(Self { file, changes })
+    }
+
+    /// Returns the changes in the text of a journal. Errors with the reason if it is refused.
+    pub fn parse(text: &[u8]) -> Result<Vec<Change>, String> {
+        file::parse(text, allowed::check)
+    }
+
+    /// Returns the changes to restore.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Sets a feature after recording its old value. Does nothing if it already has that value. Returns whether it
+    /// changed. Errors if a journal may not name the feature.
+    pub fn set(&mut self, features: &Features, name: &str, on: bool) -> Result<bool, Error> {
+        if features.get(name)? == Some(on) {
+            return Ok(false);
+        }
+        let change = Change { interface: features.interface().into(), feature: name.into(), was: Value::On(!on) };
+        self.noting(change, || features.set(name, on))
+    }
+
+    /// Keeps the interface's interrupts off while its driver is busy polled; they come back soon after
+    /// polling stops. Returns whether that changed anything. Needs Linux 5.11.
+    pub fn busy_poll(&mut self, interface: &str) -> Result<bool, Error> {
+        let mut changed = false;
+        for (name, value) in [(napi::DEFER, DEFERRED), (napi::FLUSH, FLUSH_AFTER.as_nanos() as u64)] {
+            let failed = |verb: &str, source| Error::Feature {
+                interface: interface.into(),
+                action: format!("{verb} setting `{name}`"),
+                source,
+            };
+            let was = napi::get(interface, name).map_err(|e| failed("read", e))?;
+            if was != value {
+                let change = Change { interface: interface.into(), feature: name.into(), was: Value::Number(was) };
+                let set = || napi::set(interface, name, value).map(|()| true).map_err(|e| failed("set", e));
+                changed |= self.noting(change, set)?;
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Makes a change after writing it to the journal.
+    fn noting(&mut self, change: Change, make: impl FnOnce() -> Result<bool, Error>) -> Result<bool, Error> {
+        allowed::check(&change).map_err(|why| Error::Feature {
+            interface: change.interface.clone(),
+            action: format!("record `{}`", change.feature),
+            source: io::Error::other(why),
+        })?;
+        let known = self.changes.iter().any(|c| c.interface == change.interface && c.feature == change.feature);
+        if !known {
+            self.changes.push(change);
+            self.file.write(&self.changes)?;
+        }
+        let set = make();
+        if set.is_err() && !known {
+            self.changes.pop();
+            self.file.write(&self.changes)?;
+        }
+        set
+    }
+
+    /// Restores everything, last change first, and removes the file. Interfaces that are gone took their settings with
+    /// them. Returns the changes that could not be restored; they stay in the file.
+    pub fn restore(&mut self) -> Result<Vec<(Change, Error)>, Error> {
+        self.restore_where(|_| true)
+    }
+
+    /// Like [`Journal::restore`], for one interface.
+    pub fn restore_of(&mut self, interface: &str) -> Result<Vec<(Change, Error)>, Error> {
+        self.restore_where(|change| change.interface == interface)
+    }
+
+    fn restore_where(&mut self, of: impl Fn(&Change) -> bool) -> Result<Vec<(Change, Error)>, Error> {
+        let (wanted, others) = std::mem::take(&mut self.changes).into_iter().partition::<Vec<_>, _>(of);
+        let mut failed = Vec::new();
+        for change in wanted.into_iter().rev() {
+            let undone = match change.was {
+                Value::On(on) => Features::of(&change.interface).and_then(|f| f.set(&change.feature, on)),
+                Value::Number(number) => {
+                    napi::set(&change.interface, &change.feature, number).map(|()| true).map_err(|source| {
+                        let action = format!("set setting `{}`", change.feature);
+                        Error::Feature { interface: change.interface.clone(), action, source }
+                    })
+                }
+            };
+            match undone {
+                Ok(_) => {}
+                Err(Error::Feature { source, .. }) if source.raw_os_error() == Some(libc::ENODEV) => {}
+                Err(e) => failed.push((change, e)),
+            }
+        }
+        self.changes = others.into_iter().chain(failed.iter().rev().map(|(c, _)| c.clone())).collect();
+        self.file.write(&self.changes)?;
+        Ok(failed)
+    }
+}
