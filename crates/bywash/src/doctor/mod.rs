@@ -5,6 +5,7 @@ mod instance;
 mod interface;
 mod machine;
 mod remember;
+mod setting;
 
 use crate::cli::doctor::DoctorArgs;
 use crate::config::Host;

@@ -4,8 +4,9 @@
 //! `run` empties its own on exit. Previous file contents are stored in a file beside it.
 
 use super::finding::Fix;
+use super::setting;
 use anyhow::Context as _;
-use bywash_port::af_xdp::{Features, Journal};
+use bywash_port::af_xdp::{Features, Journal, JournalFile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -21,19 +22,19 @@ struct Was {
 pub struct Remembered {
     features: Journal,
     files: Vec<Was>,
-    path: PathBuf,
+    journal: JournalFile,
 }
 
 impl Remembered {
-    /// Opens the journal with the changes of earlier runs.
+    /// Opens the journals with the changes of earlier runs. Errors if one is refused.
     pub fn open() -> anyhow::Result<Self> {
-        let path = bywash_daemon::journal("doctor-files");
-        let files = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("cannot read {}", path.display()))?,
-            Err(why) if why.kind() == std::io::ErrorKind::NotFound => vec![],
-            Err(why) => return Err(why).with_context(|| format!("cannot read {}", path.display())),
-        };
-        Ok(Self { features: Journal::open(bywash_daemon::journal("doctor"))?, files, path })
+        Self::open_at(bywash_daemon::journal("doctor"), bywash_daemon::journal("doctor-files"))
+    }
+
+    fn open_at(features: PathBuf, files: PathBuf) -> anyhow::Result<Self> {
+        let journal = JournalFile::new(files);
+        let files = journal.read(|file: &Was| setting::check(&file.path, &file.was))?;
+        Ok(Self { features: Journal::open(features)?, files, journal })
     }
 
     /// Applies a fix after recording the previous value. Fixes of the same setting keep the first recorded value.
@@ -44,15 +45,16 @@ impl Remembered {
             }
             Fix::File { path, value } => {
                 let was = read(path)?;
+                setting::check(path, &was).map_err(|why| anyhow::anyhow!("{why}, and so is not changed"))?;
                 let known = self.files.iter().any(|file| file.path == *path);
                 if !known {
                     self.files.push(Was { path: path.clone(), was });
-                    self.write()?;
+                    self.journal.write(&self.files)?;
                 }
-                if let Err(why) = write(path, value) {
+                if let Err(why) = setting::write(path, value) {
                     if !known {
                         self.files.pop();
-                        self.write()?;
+                        self.journal.write(&self.files)?;
                     }
                     return Err(why);
                 }
@@ -70,7 +72,7 @@ impl Remembered {
         let mut left = vec![];
         for file in std::mem::take(&mut self.files).into_iter().rev() {
             // A missing file disappeared with its interface.
-            if let Err(why) = write(&file.path, &file.was)
+            if let Err(why) = setting::put_back(&file.path, &file.was)
                 && std::path::Path::new(&file.path).exists()
             {
                 failed.push(format!("{}: {why:#}", file.path));
@@ -79,27 +81,10 @@ impl Remembered {
         }
         left.reverse();
         self.files = left;
-        self.write()?;
+        self.journal.write(&self.files)?;
         let features = self.features.restore()?;
         failed.extend(features.iter().map(|(c, why)| format!("{} {}: {why}", c.interface, c.feature)));
         Ok((all, failed))
-    }
-
-    /// Writes the file atomically, like the journal; removes it if nothing is recorded.
-    fn write(&self) -> anyhow::Result<()> {
-        let failed = || format!("cannot write {}", self.path.display());
-        if self.files.is_empty() {
-            return match std::fs::remove_file(&self.path) {
-                Err(why) if why.kind() != std::io::ErrorKind::NotFound => Err(why).with_context(failed),
-                _ => Ok(()),
-            };
-        }
-        if let Some(directory) = self.path.parent() {
-            std::fs::create_dir_all(directory).with_context(failed)?;
-        }
-        let new = self.path.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec_pretty(&self.files)?).with_context(failed)?;
-        std::fs::rename(&new, &self.path).with_context(failed)
     }
 }
 
@@ -108,6 +93,31 @@ fn read(path: &str) -> anyhow::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-fn write(path: &str, value: &str) -> anyhow::Result<()> {
-    std::fs::write(path, value).with_context(|| format!("cannot write {value} to {path}"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_journal_that_names_another_file_is_refused_and_nothing_of_it_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let (features, files) = (directory.path().join("doctor.json"), directory.path().join("doctor-files.json"));
+        let victim = directory.path().join("victim");
+        fs::write(&victim, "as it was").unwrap();
+        // The second change is one that the doctor makes: it is not put back either.
+        let crafted = json!([
+            { "path": victim, "was": "changed" },
+            { "path": "/proc/sys/net/ipv4/conf/nosuchif0/forwarding", "was": "0" },
+        ]);
+        fs::write(&files, crafted.to_string()).unwrap();
+        let restored = Remembered::open_at(features.clone(), files.clone()).and_then(Remembered::restore);
+        let why = format!("{:#}", restored.unwrap_err());
+        let named = [files.display().to_string(), "is refused".into(), victim.display().to_string()];
+        assert!(named.iter().all(|part| why.contains(part)), "{why}");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
+        assert_eq!(fs::read_to_string(&files).unwrap(), crafted.to_string(), "it is kept, to be looked at");
+        fs::remove_file(&files).unwrap();
+        let (all, failed) = Remembered::open_at(features, files).and_then(Remembered::restore).unwrap();
+        assert!(all.is_empty() && failed.is_empty());
+    }
 }

@@ -4,7 +4,8 @@
 use crate::harness::{Bywash, bywash};
 use bywash_lab::{Namespace, Snapshot, Topology, require, require_lab, wait_until};
 use bywash_port::af_xdp::Bare;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// Returns the report of `bywash doctor --json`.
@@ -86,8 +87,8 @@ fn planted_faults_are_named_mended_and_put_back() {
     let d0 = &told(&r, &["--socket", "/nowhere", "d0"])["interfaces"][0];
     if !d0["zero_copy"].is_null() {
         assert_eq!(d0["zero_copy"], false, "{d0}");
-        assert_eq!(d0["rx_metadata"], serde_json::json!(["timestamp", "hash", "vlan-tag"]), "{d0}");
-        assert_eq!(d0["tx_metadata"], serde_json::json!([]), "{d0}");
+        assert_eq!(d0["rx_metadata"], json!(["timestamp", "hash", "vlan-tag"]), "{d0}");
+        assert_eq!(d0["tx_metadata"], json!([]), "{d0}");
     }
 
     let before = Snapshot::of(&r).unwrap();
@@ -106,6 +107,29 @@ fn planted_faults_are_named_mended_and_put_back() {
     assert!(out.status.success() && all >= 8 && out.stdout.contains(&told), "{} {}", out.stdout, out.stderr);
     assert_eq!(before.differences(&Snapshot::of(&r).unwrap()), Vec::<String>::new());
     assert!(bywash(&r, &["restore"]).stdout.contains("nothing to put back"));
+    assert_crafted_journals_are_refused(&r);
+}
+
+/// Writes journals such as only another program than Bywash would, and checks that `bywash restore` obeys none.
+fn assert_crafted_journals_are_refused(r: &Namespace) {
+    let network = r.enter(|| std::fs::metadata("/proc/self/ns/net").unwrap().ino()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let victim = directory.path().join("victim");
+    std::fs::write(&victim, "as it was").unwrap();
+    let above = format!("../../../../../../../..{}", victim.display());
+    for (name, crafted) in [
+        ("doctor-files", json!([{ "path": victim, "was": "changed" }])),
+        ("doctor", json!([{ "interface": "d0", "feature": above, "was": 1 }])),
+        ("settings", json!([{ "interface": "d0", "feature": above, "was": 1 }])),
+    ] {
+        let journal = format!("/run/bywash/{name}-{network}.json");
+        std::fs::write(&journal, crafted.to_string()).unwrap();
+        let out = bywash(r, &["restore"]);
+        std::fs::remove_file(&journal).unwrap();
+        let why = format!("journal {journal} is refused");
+        assert!(out.status.code() == Some(1) && out.stderr.contains(&why), "{} {}", out.stdout, out.stderr);
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "as it was", "{name}");
+    }
 }
 
 #[test]
