@@ -412,7 +412,7 @@ fn descriptors_may_change_meanwhile() {
     let (good, longer) = (desc(0, 0, 64, DATA), desc(0, 0, 1500, DATA));
     let (outside, elsewhere) = (desc(0, 0, 64, MEMORY as u32 - 63), desc(0, 7, u32::MAX, DATA));
     let (mut lengths, mut refused, start) = (Vec::new(), 0, Instant::now());
-    while lengths.len() < 1000 || refused < 10 {
+    while lengths.len() < 300 || refused < 3 {
         assert!(start.elapsed() < LONG, "{} received, {refused} refused", lengths.len());
         let (wire, memory) = connected(&path, &mut server);
         let write = |descs: [Slot; 4]| poke(&memory, 128, &descs.as_flattened().repeat(16));
@@ -420,8 +420,9 @@ fn descriptors_may_change_meanwhile() {
         let done = AtomicBool::new(false);
         let up = std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    (0..20).for_each(|_| write([good, longer, longer, good]));
+                // After a panic nobody sets `done`.
+                while !done.load(Ordering::Relaxed) && start.elapsed() < LONG {
+                    (0..3).for_each(|_| write([good, longer, longer, good]));
                     write([good, outside, longer, elsewhere]);
                     write([good, longer, longer, good]);
                 }
