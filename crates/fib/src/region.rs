@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes made writable at a time, the size of a huge page.
 pub const SEGMENT: usize = 2 << 20;
@@ -25,8 +25,9 @@ const MOST: usize = 1 << 30;
 /// Provider of memory for a table that is also read by others who cannot announce quiescent states, such as an XDP
 /// program.
 ///
-/// Segments are requested in order. After the first refusal no more are requested: the table continues in private
-/// memory, and its other readers must treat everything beyond their last segment as zeros.
+/// After the first refusal no more segments are requested. A forwarding table requests them in order; it continues in
+/// private memory, and its other readers must treat everything beyond their last segment as zeros. A flow table requests
+/// them as its parts grow, and does not grow any more.
 pub trait Shared: Send {
     /// Creates segment `n`, counted from 0: [`SEGMENT`] bytes, all zero. Returns a descriptor to map it by.
     fn segment(&mut self, n: usize) -> io::Result<OwnedFd>;
@@ -68,6 +69,13 @@ impl Region {
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Reserves address space for `words` words, a power of two.
+    pub fn of(words: usize, shared: Option<Box<dyn Shared>>) -> io::Result<Self> {
+        let mut region = Self::reserve(words)?;
+        region.shared = shared.map(Mutex::new);
+        Ok(region)
     }
 
     fn reserve(words: usize) -> io::Result<Self> {
@@ -132,6 +140,11 @@ impl Region {
         self.shared.is_some()
     }
 
+    /// Returns whether a segment was refused, so that it is private although there are readers outside the domain.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// Returns the memory of words `from..to` to the system if it is private; the words stay writable.
     pub fn discard(&self, from: usize, to: usize) {
         if self.is_shared() {
@@ -178,6 +191,20 @@ impl Region {
     /// Stores word `at`, which must be committed (otherwise the process faults). Only for the writer.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
+    }
+
+    /// Adds to word `at`, which must be committed. For any thread.
+    #[inline(always)]
+    pub fn add(&self, at: usize, value: u64) {
+        self.word(at).fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// Returns half-word `at`, modulo the reservation, of a word that is accessed by halves only.
+    #[inline(always)]
+    pub fn half(&self, at: usize) -> &AtomicU32 {
+        let word = std::ptr::from_ref(self.word(at >> 1)).cast::<AtomicU32>();
+        // SAFETY: one of the two halves of a word of the mapping.
+        unsafe { &*word.add(at & 1) }
     }
 
     /// Stores half-word `at`. The other half belongs to the writer too, so reading it back is no race.

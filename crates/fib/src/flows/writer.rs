@@ -1,0 +1,310 @@
+//! The writer's side of a flow table.
+//!
+//! # Order of the writes
+//! A record is whole before a slot names it. A removed flow first loses its generation, then its slots; the record is
+//! used again after a grace period, since readers may still hold it. When a bucket is split, the slots that move are
+//! written into the new bucket before the size that leads there; in the old one they stay until a grace period has
+//! passed, for readers that have read the size before.
+
+use super::layout::{
+    BASE, BUCKETS, END, KEYS, Key, Keys, PACKETS, RECORDS, SEGMENT_WORDS, SEGMENTS, SIZE, SLOTS, STATE, Size, Sums,
+    addresses_at, bytes_at, generation_at, hash, record_at, record_words, rest_at, second,
+};
+use super::reader::{FlowTable, Hit};
+use super::{Refused, Traffic};
+use crate::SEGMENT;
+use crate::region::{Region, Shared};
+use bywash_sync::Qsbr;
+use bywash_sync::qsbr::Epoch;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// Slots in use for each bucket, on average, beyond which the index grows. Buckets that have not been split in a round
+/// have up to twice as many.
+const USUAL: u32 = SLOTS as u32 / 2;
+/// Slots in use in a key's first bucket from which on its second one may be taken.
+const CROWDED: usize = 12;
+
+/// The writer of one family's table.
+pub(super) struct Writer<const N: usize> {
+    table: Arc<FlowTable<N>>,
+    domain: Qsbr,
+    generation: u32,
+    /// Size that the index begins with.
+    first: Size,
+    /// `None` before the first flow.
+    size: Option<Size>,
+    /// Segments with buckets.
+    index: usize,
+    /// Segments with records.
+    records: usize,
+    /// Lowest record that has never been used.
+    top: u32,
+    free: Vec<u32>,
+    garbage: Garbage,
+    waiting: Option<Waiting>,
+    len: usize,
+}
+
+/// Memory that readers may still use.
+#[derive(Default)]
+struct Garbage {
+    records: Vec<u32>,
+    /// Places of slots that have moved to another bucket.
+    slots: Vec<u32>,
+}
+
+/// Garbage whose grace period has begun.
+struct Waiting {
+    garbage: Garbage,
+    epoch: Epoch,
+    /// Waits for readers outside the domain; `None` if there are none.
+    outside: Option<JoinHandle<()>>,
+}
+
+impl<const N: usize> Writer<N> {
+    pub fn new(domain: &Qsbr, memory: Option<Box<dyn Shared>>, keys: Keys, first: Size) -> io::Result<Self> {
+        let region = Region::of(SEGMENTS * SEGMENT_WORDS, memory)?;
+        Ok(Self {
+            table: Arc::new(FlowTable { region, keys }),
+            domain: domain.clone(),
+            generation: 0,
+            first,
+            size: None,
+            index: 0,
+            records: 0,
+            top: 1,
+            free: vec![],
+            garbage: Garbage::default(),
+            waiting: None,
+            len: 0,
+        })
+    }
+
+    pub fn reader(&self) -> &Arc<FlowTable<N>> {
+        &self.table
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn memory(&self) -> usize {
+        let slots = |garbage: &Garbage| garbage.records.capacity() + garbage.slots.capacity();
+        let waiting = self.waiting.as_ref().map_or(0, |waiting| slots(&waiting.garbage));
+        (self.index + self.records) * SEGMENT + (self.free.capacity() + slots(&self.garbage) + waiting) * 4
+    }
+
+    pub fn set_generation(&mut self, generation: u32) {
+        self.generation = generation;
+        if self.size.is_some() {
+            self.store(generation_at::<N>(), generation.into());
+        }
+    }
+
+    /// Adds a flow; returns its record. `keys` are the tuples of its directions.
+    pub fn insert(&mut self, keys: [Key<N>; 2], generation: u32) -> Result<u32, Refused> {
+        let size = match self.size {
+            Some(size) => size,
+            None => self.begin()?,
+        };
+        let hashes = keys.map(|key| hash(&self.table.keys, &key));
+        if keys.iter().zip(hashes).any(|(key, hash)| self.table.find(size, hash, key).is_some()) {
+            return Err(Refused::Known);
+        }
+        let mut size = size;
+        for _ in 0..2 {
+            if 2 * (self.len as u32 + 1) > size.buckets() * USUAL {
+                size = self.split(size);
+            }
+        }
+        let original = self.room(size, hashes[0], None).ok_or(Refused::Full)?;
+        let reply = self.room(size, hashes[1], Some(original)).ok_or(Refused::Full)?;
+        let record = self.record()?;
+        let at = record_at::<N>(record);
+        for (direction, key) in keys.iter().enumerate() {
+            for (i, word) in key.addresses.iter().enumerate() {
+                self.store(at + addresses_at::<N>(direction) + i, *word);
+            }
+            self.store(at + rest_at::<N>(direction), key.rest);
+            self.table.region.half(2 * (at + PACKETS) + direction).store(0, Ordering::Relaxed);
+            self.store(at + bytes_at::<N>(direction), 0);
+        }
+        self.store(at + STATE, Sums::between(&keys[0], &keys[1]).state(generation));
+        for (direction, (place, hash)) in [original, reply].into_iter().zip(hashes).enumerate() {
+            self.put(place, hash & !END | record << 1 | direction as u32);
+        }
+        self.len += 1;
+        Ok(record)
+    }
+
+    /// Sets the generation of a flow; 0: no packet belongs to it.
+    pub fn confirm(&mut self, record: u32, generation: u32) {
+        let at = record_at::<N>(record) + STATE;
+        self.store(at, Sums::of_state(self.table.region.load(at)).state(generation));
+    }
+
+    pub fn remove(&mut self, record: u32) {
+        self.confirm(record, 0);
+        let Some(size) = self.size else { return };
+        let mut found = false;
+        for direction in 0..2 {
+            let end = Hit(record << 1 | direction);
+            let key = self.table.key(end);
+            if let Some((place, _)) =
+                self.table.find(size, hash(&self.table.keys, &key), &key).filter(|found| found.1 == end)
+            {
+                self.put(place, 0);
+                found = true;
+            }
+        }
+        if found {
+            self.garbage.records.push(record);
+            self.len -= 1;
+        }
+    }
+
+    pub fn traffic(&self, record: u32) -> [Traffic; 2] {
+        self.table.traffic(record)
+    }
+
+    /// Begins a grace period for the garbage so far, if none is under way, and ends one that has passed. Returns the
+    /// records that are not free yet.
+    pub fn collect(&mut self) -> usize {
+        let passed = |waiting: &mut Waiting| {
+            self.domain.passed(waiting.epoch) && waiting.outside.as_ref().is_none_or(JoinHandle::is_finished)
+        };
+        if let Some(Waiting { garbage, .. }) = self.waiting.take_if(passed) {
+            // Slots first: they may name records that are used again from now on.
+            garbage.slots.iter().for_each(|place| self.put(*place as usize, 0));
+            self.free.extend(garbage.records);
+        }
+        if self.waiting.is_none() && !(self.garbage.records.is_empty() && self.garbage.slots.is_empty()) {
+            let garbage = std::mem::take(&mut self.garbage);
+            let epoch = self.domain.advance();
+            self.waiting = Some(Waiting { garbage, epoch, outside: self.outside() });
+        }
+        self.garbage.records.len() + self.waiting.as_ref().map_or(0, |waiting| waiting.garbage.records.len())
+    }
+
+    /// Starts to wait for readers outside the domain, which takes milliseconds, in a thread of its own.
+    fn outside(&self) -> Option<JoinHandle<()>> {
+        let table = self.table.clone();
+        if !table.region.is_shared() {
+            return None;
+        }
+        let started = std::thread::Builder::new().name("flows-grace".into()).spawn(move || table.region.grace());
+        started.inspect_err(|_| self.table.region.grace()).ok()
+    }
+
+    /// Makes the first segments.
+    fn begin(&mut self) -> Result<Size, Refused> {
+        if self.records == 0 {
+            self.commit(RECORDS)?;
+            self.records = 1;
+        }
+        self.commit(0)?;
+        self.index = 1;
+        let header = record_at::<N>(0);
+        for (i, key) in self.table.keys.into_iter().take(2 * N + 3).enumerate() {
+            self.store(header + KEYS + i, key);
+        }
+        self.store(generation_at::<N>(), self.generation.into());
+        self.set_size(self.first);
+        Ok(self.first)
+    }
+
+    fn set_size(&mut self, size: Size) {
+        self.size = Some(size);
+        self.store(record_at::<N>(0) + SIZE, size.0);
+    }
+
+    /// Makes segment `n`. Once a segment was refused that others share, the table does not grow any more: they would
+    /// not see it.
+    fn commit(&self, n: usize) -> Result<(), Refused> {
+        let region = &self.table.region;
+        if !region.is_refused()
+            && region.commit(n * SEGMENT_WORDS, (n + 1) * SEGMENT_WORDS).is_ok()
+            && !region.is_refused()
+        {
+            Ok(())
+        } else {
+            Err(Refused::Full)
+        }
+    }
+
+    /// Returns a record that nobody uses.
+    fn record(&mut self) -> Result<u32, Refused> {
+        if let Some(record) = self.free.pop() {
+            return Ok(record);
+        }
+        let end = record_at::<N>(self.top) + record_words::<N>();
+        if end > (RECORDS + self.records) * SEGMENT_WORDS {
+            if RECORDS + self.records == SEGMENTS || self.top > END >> 1 {
+                return Err(Refused::Full);
+            }
+            self.commit(RECORDS + self.records)?;
+            self.records += 1;
+        }
+        self.top += 1;
+        Ok(self.top - 1)
+    }
+
+    /// Returns the place of an empty slot for a hash other than `taken`.
+    fn room(&self, size: Size, hash: u32, taken: Option<usize>) -> Option<usize> {
+        let places = |bucket: usize| bucket * SLOTS..(bucket + 1) * SLOTS;
+        let empty = |place: &usize| self.table.region.load32(*place) == 0 && Some(*place) != taken;
+        let used = |bucket| SLOTS - places(bucket).filter(empty).count();
+        let mut bucket = size.bucket(hash);
+        if used(bucket) >= CROWDED {
+            let other = size.bucket(second(hash));
+            bucket = if used(other) < used(bucket) { other } else { bucket };
+        }
+        places(bucket).find(empty)
+    }
+
+    /// Splits a bucket; returns the new size. Leaves the index as it is if there is no memory.
+    fn split(&mut self, size: Size) -> Size {
+        let (old, new, next) = (size.oldest(), size.buckets() as usize, size.next());
+        if new >= BUCKETS {
+            return size;
+        }
+        if new >= self.index * BASE {
+            if self.commit(self.index).is_err() {
+                return size;
+            }
+            self.index += 1;
+        }
+        let mut to = new * SLOTS;
+        for place in old * SLOTS..(old + 1) * SLOTS {
+            let slot = self.table.region.load32(place);
+            if slot == 0 {
+                continue;
+            }
+            let hash = hash(&self.table.keys, &self.table.key(Hit(slot & END)));
+            // Neither if the slot has moved before, and has only not been cleared.
+            let by = [hash, second(hash)].into_iter().find(|hash| size.bucket(*hash) == old);
+            if by.is_some_and(|hash| next.bucket(hash) == new) {
+                self.put(to, slot);
+                to += 1;
+                self.garbage.slots.push(place as u32);
+            }
+        }
+        self.set_size(next);
+        next
+    }
+
+    fn put(&self, place: usize, slot: u32) {
+        self.table.region.store32(place, slot);
+        #[cfg(test)]
+        super::tests::stored();
+    }
+
+    fn store(&self, at: usize, value: u64) {
+        self.table.region.store(at, value);
+        #[cfg(test)]
+        super::tests::stored();
+    }
+}
