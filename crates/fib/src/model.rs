@@ -66,11 +66,14 @@ pub struct Gate {
     pub fragments: Families,
     /// Families of which packets that cause an ICMP error are left to the kernel, which sends the error.
     pub errors: Families,
+    /// Families that are closed for the sake of netfilter only: packets of known flows are forwarded all the same.
+    pub flows: Families,
 }
 
 impl Gate {
     /// Gate that leaves every packet to the kernel.
-    pub const CLOSED: Self = Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH };
+    pub const CLOSED: Self =
+        Self { closed: Families::BOTH, fragments: Families::BOTH, errors: Families::BOTH, flows: Families::NONE };
 }
 
 /// Packet fields that select among equal next hops: `net.ipv4.fib_multipath_hash_policy` and its IPv6 counterpart.

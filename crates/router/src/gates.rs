@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Returns a gate as a word: two bits each, IPv4 below IPv6.
 fn bits(gate: Gate) -> u8 {
     let two = |families: Families, at: u8| u8::from(families.v4) << at | u8::from(families.v6) << (at + 1);
-    two(gate.closed, 0) | two(gate.fragments, 2) | two(gate.errors, 4)
+    two(gate.closed, 0) | two(gate.fragments, 2) | two(gate.errors, 4) | two(gate.flows, 6)
 }
 
 fn of_bits(bits: u8) -> Gate {
     let two = |at: u8| Families { v4: bits >> at & 1 != 0, v6: bits >> (at + 1) & 1 != 0 };
-    Gate { closed: two(0), fragments: two(2), errors: two(4) }
+    Gate { closed: two(0), fragments: two(2), errors: two(4), flows: two(6) }
 }
 
 /// Gates of all ports. Clones share them.
@@ -58,7 +58,7 @@ impl Gates {
     /// Returns a port's gate; closed if there is no port with this number.
     #[inline]
     pub fn get(&self, port: PortId) -> Gate {
-        of_bits(self.0.get(usize::from(port.0)).map_or(u8::MAX, |word| word.load(Ordering::Acquire)))
+        self.0.get(usize::from(port.0)).map_or(Gate::CLOSED, |word| of_bits(word.load(Ordering::Acquire)))
     }
 
     /// Returns whether some packets received on a port are left to the kernel, not counting those that cause ICMP
@@ -80,11 +80,11 @@ mod tests {
         let errors = Gate { errors: Families::V6, ..Gate::default() };
         gates.set(PortId(3), errors);
         assert_eq!((gates.get(PortId(3)), gates.keeps_any(PortId(3))), (errors, false));
-        let mixed = Gate { closed: Families::V4, fragments: Families::V6, errors: Families::NONE };
+        let mixed = Gate { closed: Families::V4, fragments: Families::V6, flows: Families::V4, ..Gate::default() };
         gates.set(PortId(3), mixed);
         assert_eq!((gates.get(PortId(3)), gates.keeps_any(PortId(3))), (mixed, true));
         gates.close_all();
-        assert_eq!(gates.get(PortId(3)), Gate::CLOSED);
+        assert_eq!((gates.get(PortId(3)), gates.get(PortId(u16::MAX))), (Gate::CLOSED, Gate::CLOSED));
         assert!(!Gates::open().keeps_any(PortId(0)) && Gates::open().keeps_any(PortId(u16::MAX)));
     }
 }
