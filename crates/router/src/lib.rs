@@ -14,6 +14,7 @@ mod icmp;
 mod slow;
 mod stages;
 pub mod tables;
+mod translate;
 mod valid;
 mod waiting;
 pub mod xdp;

@@ -525,7 +525,7 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
 
 /// Returns whether the kernel certainly accepts the source of a packet with a valid header: it is not one of the host's
 /// own addresses and passes the port's source check. Doubtful cases are left to the kernel.
-fn sourced(tables: &Tables, from: PortId, data: &[u8]) -> bool {
+pub(crate) fn sourced(tables: &Tables, from: PortId, data: &[u8]) -> bool {
     let Some((IpAddr::V4(src), _)) = addresses(data) else { return true };
     let check = tables.ports.get(usize::from(from.0)).map_or(SourceCheck::Off, |port| port.source_check);
     let own = tables.own4.bit(u32::from_ne_bytes(src.octets())) == 1;

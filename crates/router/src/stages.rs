@@ -4,8 +4,10 @@ use crate::flow::flow_hash;
 use crate::gates::{Gate, Gates};
 use crate::slow::SlowPath;
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
+use crate::translate::Translator;
 use crate::valid::{OWN, Validation4};
 use bywash_engine::{App, Context, DropReason, Event, PortId};
+use bywash_fib::flows::FlowTables;
 use bywash_frame::{Arena, BATCH, Batch, Burst, Frame, Heads};
 use bywash_sync::{Published, hint::prefetch};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
@@ -65,6 +67,8 @@ pub struct Router {
     tables: Arc<Published<Tables>>,
     work: Box<Work>,
     path: SlowPath,
+    /// `None` if no flows pass closed gates.
+    translator: Option<Box<Translator>>,
 }
 
 /// State of a burst that the stages share. It is reused for all bursts; fields that will be overwritten are not
@@ -120,13 +124,20 @@ impl Router {
             next: [EXCEPTION; BATCH],
             to: [NOWHERE; BATCH],
         };
-        Self { tables, work: Box::new(work), path }
+        Self { tables, work: Box::new(work), path, translator: None }
     }
 
     /// Leaves to the kernel the packets that these gates keep.
     #[must_use]
     pub fn with_gates(mut self, gates: Gates) -> Self {
         self.path.gates = gates;
+        self
+    }
+
+    /// Forwards packets of these flows, whose readers belong to the tables' domain, past gates that let flows pass.
+    #[must_use]
+    pub fn with_flows(mut self, flows: FlowTables) -> Self {
+        self.translator = Some(Box::new(Translator::new(flows)));
         self
     }
 }
@@ -296,7 +307,7 @@ impl App for Router {
     }
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
-        let Self { tables, work, path } = self;
+        let Self { tables, work, path, translator } = self;
         let tables = tables.load(cx.reader);
         let port = tables.ports.get(usize::from(from.0));
         if let Some(port) = port.filter(|p| p.promiscuous) {
@@ -309,7 +320,7 @@ impl App for Router {
         }
         // After the checksums: the mark of an unfinished checksum does not travel with a punted packet.
         if path.gates.keeps_any(from) {
-            keep_back(cx, path, path.gates.get(from), from, batch);
+            keep_back(cx, tables, path, translator.as_deref_mut(), from, batch);
         }
         let (n, arena) = (batch.len(), cx.bufs.arena());
         let (burst, all4) = work.input(arena, tables, batch.as_mut_slice());
@@ -368,9 +379,20 @@ fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: PortId, batch: &mut Batch
     kept.move_to(batch);
 }
 
-/// Punts the packets that the port's gate keeps.
+/// Punts the packets that the port's gate keeps, except for those of flows, which it forwards.
 #[cold]
-fn keep_back(cx: &mut Context<'_>, path: &mut SlowPath, gate: Gate, from: PortId, batch: &mut Batch) {
+fn keep_back(
+    cx: &mut Context<'_>,
+    tables: &Tables,
+    path: &mut SlowPath,
+    translator: Option<&mut Translator>,
+    from: PortId,
+    batch: &mut Batch,
+) {
+    let gate = path.gates.get(from);
+    if let Some(translator) = translator.filter(|_| !gate.flows.is_empty()) {
+        return translator.forward(cx, tables, path, (gate, from), batch);
+    }
     let mut others = Batch::new();
     for frame in batch.drain() {
         if is_kept(gate, cx.bufs.arena().data(&frame)) {
@@ -386,7 +408,7 @@ fn keep_back(cx: &mut Context<'_>, path: &mut SlowPath, gate: Gate, from: PortId
 
 /// Returns whether a gate keeps a packet. A packet with truncated headers is not kept: it is dropped later with its
 /// reason.
-fn is_kept(gate: Gate, data: &[u8]) -> bool {
+pub(crate) fn is_kept(gate: Gate, data: &[u8]) -> bool {
     let Some(ip) = data.get(HEADER_LEN..HEADER_LEN + 20) else { return false };
     match frame_type(data) {
         // The MF bit is set or the offset is not zero.
@@ -443,7 +465,7 @@ pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
 
 /// Returns the destination of an IPv6 packet of at most `room` bytes if it may take the fast path.
 #[inline]
-fn valid6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
+pub(crate) fn valid6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
     let h = head[HEADER_LEN..].first_chunk::<40>()?;
     let ipv6 = u16::from_be_bytes([head[12], head[13]]) == ethertype::IPV6;
     let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));

@@ -1,0 +1,316 @@
+//! Forwarding past a closed gate: packets of established connections are translated and forwarded as the kernel would,
+//! whose rules have decided.
+//!
+//! All packets of the family that are not certainly of such a flow, or that need more than forwarding, are punted as
+//! they came; none is answered with an error. `xdp/translate.h` does the same.
+
+use crate::gates::Gate;
+use crate::slow::{SlowPath, sourced};
+use crate::stages::{be16, be32, entry, frame_type, is_kept, rewrite_macs, valid6};
+use crate::tables::{Entry, HashPolicy, Kind, Tables};
+use bywash_engine::{Context, Event, PortId};
+use bywash_fib::flows::{Exit, FlowTables, Hit, Key};
+use bywash_fib::{flow_hash4, flow_hash6};
+use bywash_frame::{BATCH, Batch, Frame};
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::{ipv4, ipv6, proto};
+
+/// Flows of a worker's router, and a burst's packets that may belong to them.
+pub(crate) struct Translator {
+    flows: FlowTables,
+    v4: Packets<1, u32>,
+    v6: Packets<4, u128>,
+}
+
+/// Packets of one family.
+struct Packets<const N: usize, A> {
+    n: usize,
+    keys: [Key<N>; BATCH],
+    hits: [Hit; BATCH],
+    /// Translated destinations, and their next hops.
+    dst: [A; BATCH],
+    ids: [u32; BATCH],
+}
+
+/// What a packet is.
+#[derive(Clone, Copy)]
+enum Class {
+    /// The gate does not keep it.
+    Open,
+    /// The kernel's.
+    Kept,
+    /// A packet that may belong to a flow, by its index.
+    V4(usize),
+    V6(usize),
+}
+
+impl<const N: usize, A: Copy + Default> Packets<N, A> {
+    fn new() -> Self {
+        Self { n: 0, keys: [Key::NONE; BATCH], hits: [Hit::NONE; BATCH], dst: [A::default(); BATCH], ids: [0; BATCH] }
+    }
+
+    /// Returns the index of the packet.
+    fn add(&mut self, key: Key<N>) -> usize {
+        self.keys[self.n] = key;
+        self.n += 1;
+        self.n - 1
+    }
+}
+
+impl Translator {
+    pub fn new(flows: FlowTables) -> Self {
+        Self { flows, v4: Packets::new(), v6: Packets::new() }
+    }
+
+    /// Forwards the packets of flows and punts the others that the gate keeps; leaves in `batch` those that it does
+    /// not keep.
+    pub fn forward(
+        &mut self,
+        cx: &mut Context<'_>,
+        tables: &Tables,
+        path: &mut SlowPath,
+        (gate, from): (Gate, PortId),
+        batch: &mut Batch,
+    ) {
+        let classes = self.classify(cx, gate, from, batch);
+        self.look_up(tables);
+        let mut others = Batch::new();
+        for (mut frame, class) in batch.drain().zip(classes) {
+            let to = match class {
+                Class::Open => {
+                    let pushed = others.push(frame);
+                    debug_assert!(pushed.is_ok());
+                    continue;
+                }
+                Class::Kept => None,
+                Class::V4(at) => self.translate4(cx, tables, path, from, &mut frame, at),
+                Class::V6(at) => self.translate6(cx, tables, path, from, &mut frame, at),
+            };
+            match to {
+                Some(to) => cx.send(from, to, frame),
+                None => {
+                    cx.event(from, Event::KeptByPolicy, 1);
+                    path.punt(cx, from, frame);
+                }
+            }
+        }
+        others.move_to(batch);
+    }
+
+    fn classify(&mut self, cx: &Context<'_>, gate: Gate, from: PortId, batch: &Batch) -> [Class; BATCH] {
+        (self.v4.n, self.v6.n) = (0, 0);
+        let arena = cx.bufs.arena();
+        let mut classes = [Class::Kept; BATCH];
+        for (class, frame) in classes.iter_mut().zip(batch.as_slice()) {
+            let data = arena.data(frame);
+            if !is_kept(gate, data) {
+                *class = Class::Open;
+                continue;
+            }
+            let ip = data.get(HEADER_LEN..).unwrap_or_default();
+            match frame_type(data) {
+                Some(ethertype::IPV4) if gate.flows.v4 => {
+                    *class = key4(ip, from).map_or(Class::Kept, |key| Class::V4(self.v4.add(key)));
+                }
+                Some(ethertype::IPV6) if gate.flows.v6 => {
+                    *class = key6(data, from).map_or(Class::Kept, |key| Class::V6(self.v6.add(key)));
+                }
+                _ => {}
+            }
+        }
+        classes
+    }
+
+    fn look_up(&mut self, tables: &Tables) {
+        let Self { flows, v4, v6 } = self;
+        let (n4, n6) = (v4.n.min(BATCH), v6.n.min(BATCH));
+        flows.v4.lookup_batch(&v4.keys[..n4], &mut v4.hits[..n4]);
+        flows.v6.lookup_batch(&v6.keys[..n6], &mut v6.hits[..n6]);
+        // The destinations of others are looked up as 0.
+        for (dst, hit) in v4.dst[..n4].iter_mut().zip(&v4.hits) {
+            *dst = if hit.is_some() { be32(&flows.v4.exit(*hit).addresses[0][4..]) } else { 0 };
+        }
+        for (dst, hit) in v6.dst[..n6].iter_mut().zip(&v6.hits) {
+            *dst = if hit.is_some() { address6(&flows.v6.exit(*hit), 2) } else { 0 };
+        }
+        tables.fib4.lookup_batch(&v4.dst[..n4], &mut v4.ids[..n4]);
+        tables.fib6.lookup_batch(&v6.dst[..n6], &mut v6.ids[..n6]);
+    }
+
+    /// Translates packet `at` and returns the port that it leaves by; `None`, with the packet unchanged, if it is the
+    /// kernel's.
+    fn translate4(
+        &self,
+        cx: &Context<'_>,
+        tables: &Tables,
+        path: &SlowPath,
+        from: PortId,
+        frame: &mut Frame,
+        at: usize,
+    ) -> Option<PortId> {
+        let hit = self.v4.hits[at];
+        if !hit.is_some() {
+            return None;
+        }
+        let room = (frame.len() - HEADER_LEN) as u32;
+        let data = cx.bufs.arena().data_mut(frame);
+        let exit = self.flows.v4.exit(hit);
+        let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, data[HEADER_LEN + 9]))?;
+        if !leads(hop, exit.port, room, path, from) || !sourced(tables, from, data) {
+            return None;
+        }
+        rewrite_macs(hop, data);
+        let ip = &mut data[HEADER_LEN..];
+        let (protocol, len) = (ip[9], be16(&ip[2..]));
+        let (header, l4) = ip.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+        if header[12..] != exit.addresses[0] || l4[..4] != exit.ports {
+            header[12..].copy_from_slice(&exit.addresses[0]);
+            update(&mut header[10..], exit.addresses_change);
+            rewrite_l4(&exit, protocol, l4);
+        }
+        ipv4::decrement_ttl(header);
+        self.flows.v4.count(hit, len);
+        Some(hop.port)
+    }
+
+    /// Does to IPv6 packets what [`Translator::translate4`] does to IPv4 packets.
+    fn translate6(
+        &self,
+        cx: &Context<'_>,
+        tables: &Tables,
+        path: &SlowPath,
+        from: PortId,
+        frame: &mut Frame,
+        at: usize,
+    ) -> Option<PortId> {
+        let hit = self.v6.hits[at];
+        if !hit.is_some() {
+            return None;
+        }
+        let room = (frame.len() - HEADER_LEN) as u32;
+        let data = cx.bufs.arena().data_mut(frame);
+        let exit = self.flows.v6.exit(hit);
+        let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]))?;
+        if !leads(hop, exit.port, room, path, from) {
+            return None;
+        }
+        rewrite_macs(hop, data);
+        let ip = &mut data[HEADER_LEN..];
+        let (protocol, payload) = (ip[6], be16(&ip[4..]));
+        let (header, l4) = ip.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
+        let addresses = exit.addresses.as_flattened();
+        if header[8..] != *addresses || l4[..4] != exit.ports {
+            header[8..].copy_from_slice(addresses);
+            rewrite_l4(&exit, protocol, l4);
+        }
+        header[7] -= 1;
+        self.flows.v6.count(hit, payload + ipv6::HEADER_LEN as u32);
+        Some(hop.port)
+    }
+}
+
+/// Returns the key of a packet of IPv4 that may belong to a flow.
+fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
+    let info = ipv4::check(ip).ok()?;
+    let plain = usize::from(info.header_len) == ipv4::HEADER_LEN && info.fragment & 0x3fff == 0 && info.ttl > 1;
+    if !plain || !host4(info.src) || !host4(info.dst) {
+        return None;
+    }
+    let l4 = ip.get(ipv4::HEADER_LEN..usize::from(info.total_len))?;
+    Some(Key::new(&[*ip[12..].first_chunk()?], plain_l4(info.proto, l4)?, info.proto, from.0))
+}
+
+/// Returns the key of a frame with a packet of IPv6 that may belong to a flow.
+fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
+    valid6(data.first_chunk()?, data.len() - HEADER_LEN)?;
+    let ip = &data[HEADER_LEN..];
+    let l4 = ip.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + be16(&ip[4..]) as usize)?;
+    let (addresses, _) = ip[8..ipv6::HEADER_LEN].as_chunks::<8>();
+    Some(Key::new(addresses.first_chunk()?, plain_l4(ip[6], l4)?, ip[6], from.0))
+}
+
+/// Returns whether an address is a host's that may be forwarded to and from.
+fn host4(addr: u32) -> bool {
+    !crate::valid::martian4(addr) && addr >> 16 != 0xa9fe
+}
+
+/// Returns the ports of a transport packet that changes nothing in the kernel's record of its connection, and that the
+/// kernel's connection tracking finds valid (`tcp_error`, `udp_error`).
+fn plain_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
+    const FIN_SYN_RST_ACK: u8 = 0x17;
+    const ACK: u8 = 0x10;
+    let plain = match protocol {
+        proto::TCP => {
+            let head: &[u8; 20] = l4.first_chunk()?;
+            let len = usize::from(head[12] >> 4) * 4;
+            (20..=l4.len()).contains(&len) && head[13] & FIN_SYN_RST_ACK == ACK
+        }
+        proto::UDP => {
+            let head: &[u8; 8] = l4.first_chunk()?;
+            (8..=l4.len()).contains(&(be16(&head[4..]) as usize))
+        }
+        _ => false,
+    };
+    l4.first_chunk().copied().filter(|_| plain)
+}
+
+/// Returns the next hop with this id, or the member of its group that a hash selects; `None` if it is neither.
+fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
+    let hop = entry(tables, id);
+    let hop = match hop.kind {
+        Kind::Group => {
+            let pick = (u64::from(hash()) * u64::from(hop.count)) >> 32;
+            entry(tables, *tables.buckets.get((hop.first + pick as u32) as usize)?)
+        }
+        _ => hop,
+    };
+    (hop.kind == Kind::Forward).then_some(hop)
+}
+
+/// Returns whether a packet of `room` bytes can be sent to this next hop, on the flow's port. Padding counts, too: the
+/// device would refuse too long a frame.
+fn leads(hop: &Entry, port: u16, room: u32, path: &SlowPath, from: PortId) -> bool {
+    hop.port.0 == port && room <= hop.mtu && !(path.config.redirects && hop.port == from)
+}
+
+/// Hashes a packet as it leaves, by the hash policy of its family.
+fn hash4(tables: &Tables, exit: &Exit<1>, protocol: u8) -> u32 {
+    let (src, dst) = (be32(&exit.addresses[0]), be32(&exit.addresses[0][4..]));
+    match tables.hash4 {
+        HashPolicy::L3 => flow_hash4(src, dst, 0, 0),
+        _ => flow_hash4(src, dst, protocol, be32(&exit.ports)),
+    }
+}
+
+fn hash6(tables: &Tables, exit: &Exit<4>, ip: &[u8]) -> u32 {
+    let (src, dst) = (address6(exit, 0), address6(exit, 2));
+    match tables.hash6 {
+        HashPolicy::L3 => flow_hash6(src, dst, ip[6], be32(ip) & 0xf_ffff),
+        _ => flow_hash6(src, dst, ip[6], be32(&exit.ports)),
+    }
+}
+
+fn address6(exit: &Exit<4>, at: usize) -> u128 {
+    let half = |at: usize| u128::from(u64::from_be_bytes(exit.addresses[at]));
+    half(at) << 64 | half(at + 1)
+}
+
+fn rewrite_l4<const N: usize>(exit: &Exit<N>, protocol: u8, l4: &mut [u8]) {
+    l4[..4].copy_from_slice(&exit.ports);
+    if protocol == proto::TCP {
+        update(&mut l4[16..], exit.change);
+    } else if l4[6..8] != [0, 0] {
+        update(&mut l4[6..], exit.change);
+        if l4[6..8] == [0, 0] {
+            // RFC 768: zero means that there is none.
+            l4[6..8].fill(0xff);
+        }
+    }
+}
+
+/// Updates the checksum that `field` begins with by a one's complement difference (RFC 1624 eqn. 3).
+fn update(field: &mut [u8], change: u16) {
+    let sum = u32::from(!u16::from_le_bytes([field[0], field[1]])) + u32::from(change);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    field[..2].copy_from_slice(&(!(sum as u16)).to_le_bytes());
+}
