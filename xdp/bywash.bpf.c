@@ -18,6 +18,10 @@
 #else
 #include "router.h"
 #define WAY(f) way_port(&(f)->way)
+#ifndef BYWASH_PLAIN
+#define BYWASH_ROUTER
+#include "translate.h"
+#endif
 #endif
 
 /* AF_XDP sockets by port and queue. */
@@ -169,6 +173,48 @@ static __always_inline int judge(struct frame *f, __u64 mine)
 	return likely(reason == NEXT) ? route(f) : reason;
 }
 
+#ifdef BYWASH_ROUTER
+#define FLOWS (BYWASH_FLOWS4 | BYWASH_FLOWS6)
+
+/* Programs for ports with flows, which are larger: loaded for the first such port, so that others do not wait for the verifier. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} flow_xdp SEC(".maps"), flow_tc SEC(".maps");
+
+SEC("xdp.frags")
+int bywash_flows(struct xdp_md *ctx)
+{
+	const struct bywash_port *port = port_of(ctx->ingress_ifindex);
+
+	if (!port)
+		return XDP_PASS;
+	__u64 mine = mac_and_flags(port);
+	struct translation t = {};
+	struct frame f = {
+		.ctx = ctx,
+		.port = port,
+		.data = (void *)(long)ctx->data,
+		.end = (void *)(long)ctx->data_end,
+		.bytes = ctx->data_end - ctx->data,
+		.flags = mine >> 48,
+	};
+	int reason = judge_flow(&f, &t, mine, 0);
+	if (reason == PLAIN)
+		reason = judge(&f, mine);
+	switch (reason) {
+	case NEXT:
+		return to_port(&f);
+	case TO_USER:
+		return to_user(&f, ctx);
+	default:
+		return count(port->id, reason, XDP_PASS);
+	}
+}
+#endif
+
 SEC("xdp.frags")
 int bywash(struct xdp_md *ctx)
 {
@@ -178,8 +224,13 @@ int bywash(struct xdp_md *ctx)
 		return XDP_PASS;
 	__u64 mine = mac_and_flags(port);
 	__u32 flags = mine >> 48;
-	if (!(flags & BYWASH_ENABLED))
+	if (!(flags & BYWASH_ENABLED)) {
+#ifdef BYWASH_ROUTER
+		if (flags & FLOWS)
+			bpf_tail_call(ctx, &flow_xdp, 0);
+#endif
 		return count(port->id, PASS_DISABLED, XDP_PASS);
+	}
 
 	struct frame f = {
 		.ctx = ctx,
@@ -208,9 +259,81 @@ int bywash(struct xdp_md *ctx)
 
 #include "user_program.h"
 
-#if !defined(BYWASH_PLAIN) && !defined(BYWASH_SWITCH)
+#ifdef BYWASH_ROUTER
 /* Bytes of headers that are read: Ethernet, IPv6, ICMPv6, and IPv6 of the packet that an ICMPv6 error quotes. */
 #define HEADERS (ETH_HLEN + 40 + 8 + 40)
+/* Offsets of UDP's checksum from the IP header. */
+#define UDP_CHECKSUM4 (20 + 6)
+#define UDP_CHECKSUM6 (40 + 6)
+
+/* Returns a frame's properties, with its headers in linear data: those that a NIC received into pages may lie outside. */
+static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct bywash_port *port, __u32 flags)
+{
+	if (skb->data_end - skb->data < HEADERS && skb->data_end - skb->data < skb->len)
+		bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
+	return (struct frame){
+		.ctx = skb,
+		.port = port,
+		.data = (void *)(long)skb->data,
+		.end = (void *)(long)skb->data_end,
+		.bytes = skb->len,
+		.gso_size = skb->gso_size,
+		.flags = flags,
+	};
+}
+
+/* Sends an skb, whose hop limit was lowered. A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's header
+ * checksum compensates for the TTL.) */
+static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f)
+{
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_csum_update(skb, ~(__u32)bpf_htons(1));
+	count_forwarded(f->port->id, WAY(f), f->bytes);
+	return bpf_redirect(f->way.index, 0);
+}
+
+SEC("classifier")
+int bywash_tc_flows(struct __sk_buff *skb)
+{
+	const struct bywash_port *port = port_of(skb->ifindex);
+
+	if (!port)
+		return TC_ACT_UNSPEC;
+	__u64 mine = mac_and_flags(port);
+	/* At level `user` the XDP program has counted the frame. */
+	if (!(mine >> 48 & BYWASH_FORWARD))
+		return TC_ACT_UNSPEC;
+	if (skb->vlan_present)
+		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);
+
+	struct translation t = {};
+	struct frame f = frame_of(skb, port, mine >> 48);
+	int reason = judge_flow(&f, &t, mine, 1);
+	if (reason == PLAIN)
+		reason = judge(&f, mine);
+	switch (reason) {
+	case NEXT:
+		break;
+	case TO_USER:
+		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	default:
+		return count(port->id, reason, TC_ACT_UNSPEC);
+	}
+	if (t.checksum) {
+		/* The kernel knows whether the checksum is that of the packet or, unfinished, only of the pseudo-header. The headers
+		 * are linear and have been written to, so that neither call fails. */
+		__u64 udp = t.checksum == UDP_CHECKSUM4 || t.checksum == UDP_CHECKSUM6 ? BPF_F_MARK_MANGLED_0 : 0;
+		__u32 at = ETH_HLEN + t.checksum;
+		__u16 addresses = change(&t, 1), ports = fold(change(&t, 0) + (__u16)~addresses);
+		bpf_l4_csum_replace(skb, at, 0, addresses, BPF_F_PSEUDO_HDR | udp);
+		bpf_l4_csum_replace(skb, at, 0, ports, udp);
+		/* The first call adjusts a NIC's packet sum, as is right for IPv4, where the header's checksum compensates for the
+		 * addresses. */
+		if (skb->protocol == bpf_htons(ETH_P_IPV6))
+			bpf_csum_update(skb, addresses);
+	}
+	return send_skb(skb, &f);
+}
 
 SEC("classifier")
 int bywash_tc(struct __sk_buff *skb)
@@ -221,26 +344,18 @@ int bywash_tc(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	__u64 mine = mac_and_flags(port);
 	__u32 flags = mine >> 48;
-	if (!(flags & BYWASH_ENABLED))
+	if (!(flags & BYWASH_ENABLED)) {
+		if (flags & FLOWS)
+			bpf_tail_call(skb, &flow_tc, 0);
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
+	}
 	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every packet. */
 	if (!(flags & BYWASH_FORWARD))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
 	if (skb->vlan_present)
 		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);
-	/* Headers that a NIC received into pages may lie outside of the skb's linear data. */
-	if (skb->data_end - skb->data < HEADERS && skb->data_end - skb->data < skb->len)
-		bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
 
-	struct frame f = {
-		.ctx = skb,
-		.port = port,
-		.data = (void *)(long)skb->data,
-		.end = (void *)(long)skb->data_end,
-		.bytes = skb->len,
-		.gso_size = skb->gso_size,
-		.flags = flags,
-	};
+	struct frame f = frame_of(skb, port, flags);
 	int reason = judge(&f, mine);
 	switch (reason) {
 	case NEXT:
@@ -250,11 +365,7 @@ int bywash_tc(struct __sk_buff *skb)
 	default:
 		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
-	/* A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's header checksum compensates for the TTL.) */
-	if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		bpf_csum_update(skb, ~(__u32)bpf_htons(1));
-	count_forwarded(port->id, WAY(&f), f.bytes);
-	return bpf_redirect(f.way.index, 0);
+	return send_skb(skb, &f);
 }
 #endif
 

@@ -36,7 +36,7 @@ enum bywash_reason {
 #define NEXT (-1)
 
 enum bywash_flag {
-	BYWASH_ENABLED = 1 << 0, /* if unset, everything is passed */
+	BYWASH_ENABLED = 1 << 0, /* if unset, everything is passed, unless the port has flows */
 	BYWASH_FORWARD = 1 << 1,  /* the program forwards what it can */
 	BYWASH_PARTIAL = 1 << 2, /* frames may have an unfinished checksum, and lose that mark when redirected */
 	BYWASH_RAW = 1 << 3,     /* a switch's port: every frame that fits goes to user space */
@@ -49,6 +49,8 @@ enum bywash_flag {
 	BYWASH_RPF_STRICT = 1 << 9, /* that route must lead out of the ingress port (rp_filter 1) */
 	BYWASH_L3_HASH4 = 1 << 11, /* a group's member is selected by addresses only (fib_multipath_hash_policy 0) */
 	BYWASH_L3_HASH6 = 1 << 12, /* the same for IPv6, with flow label and next header */
+	BYWASH_FLOWS4 = 1 << 13, /* with BYWASH_KERNEL4, instead of BYWASH_ENABLED: except for packets of known flows */
+	BYWASH_FLOWS6 = 1 << 14, /* the same for IPv6 */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */

@@ -8,8 +8,12 @@
 //! A further test compares both with the Linux kernel: with the same routes, the kernel must forward the same frames
 //! with the same bytes, except for [`DIFFERENCES`].
 
+#[path = "driver/flows.rs"]
+mod flows;
 #[path = "driver/kernel.rs"]
 mod kernel;
+#[path = "driver/nat.rs"]
+mod nat;
 
 use bywash_engine::{DROP_REASONS, Event, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6, synth};
@@ -222,6 +226,17 @@ impl Port for Line {
 
 /// Sends the frames one by one through the router, from port 0. Returns the fate of each.
 fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames: &[Vec<u8>]) -> Vec<Fate> {
+    route_with(tables, domain, redirects, frames, |router| router)
+}
+
+/// Does what [`route`] does, with a router that `finish` completes.
+fn route_with(
+    tables: Arc<Published<Tables>>,
+    domain: &Qsbr,
+    redirects: bool,
+    frames: &[Vec<u8>],
+    finish: impl FnOnce(Router) -> Router,
+) -> Vec<Fate> {
     let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap();
     let (requests, inbox) = rtrb::RingBuffer::new(16);
@@ -235,7 +250,7 @@ fn route(tables: Arc<Published<Tables>>, domain: &Qsbr, redirects: bool, frames:
         let line = Line { frames: frames.into_iter(), inbox, log, counters, counted: vec![], port };
         table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
     }
-    let router = Router::new(tables, requests, RouterConfig { icmp_rate: 0, redirects });
+    let router = finish(Router::new(tables, requests, RouterConfig { icmp_rate: 0, redirects }));
     let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
     let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
     assert!(counters.set(worker.counters()).is_ok());

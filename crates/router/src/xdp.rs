@@ -53,7 +53,10 @@ pub struct XdpTableSink {
 
 impl control::TableSink for XdpTableSink {
     fn memory(&mut self) -> [Box<dyn Shared>; 2] {
-        [Family::V4, Family::V6].map(|family| Box::new(Memory(self.program.segments(family))) as Box<dyn Shared>)
+        [Family::V4, Family::V6].map(|family| {
+            let segments = self.program.segments(family);
+            Box::new(Memory { segments, refused: "user space forwards the routes beyond it" }) as Box<dyn Shared>
+        })
     }
 
     fn publish(&mut self, tables: &Tables) {
@@ -67,6 +70,14 @@ impl control::TableSink for XdpTableSink {
 }
 
 impl XdpTableSink {
+    /// Returns the memory of the IPv4 and IPv6 flow tables that the program reads; can be called once.
+    pub fn flow_memory(&self) -> [Box<dyn Shared>; 2] {
+        [Family::V4, Family::V6].map(|family| {
+            let segments = self.program.flow_segments(family);
+            Box::new(Memory { segments, refused: "the kernel forwards the flows beyond it" }) as Box<dyn Shared>
+        })
+    }
+
     fn hop(&self, entry: &Entry, tables: &Tables) -> Hop {
         let Target { ifindex, takes_frames } = self.targets.get(entry.port.0);
         let kind = match entry.kind {
@@ -93,18 +104,20 @@ fn members<'a>(group: &Entry, tables: &'a Tables) -> impl Iterator<Item = &'a En
     buckets.iter().take(group.count as usize).filter_map(|id| tables.entries.get(*id as usize))
 }
 
-struct Memory(Option<Segments>);
+struct Memory {
+    segments: Option<Segments>,
+    /// Consequence of a refused segment.
+    refused: &'static str,
+}
 
 impl Shared for Memory {
     fn segment(&mut self, n: usize) -> io::Result<OwnedFd> {
-        let made = self.0.as_mut().map_or(Err(io::ErrorKind::AddrInUse.into()), |segments| segments.make(n));
-        made.inspect_err(|e| {
-            tracing::warn!("a table no longer fits the XDP program ({e}): user space forwards the routes beyond it");
-        })
+        let made = self.segments.as_mut().map_or(Err(io::ErrorKind::AddrInUse.into()), |segments| segments.make(n));
+        made.inspect_err(|e| tracing::warn!("a table no longer fits the XDP program ({e}): {}", self.refused))
     }
 
     fn grace(&mut self) {
-        if let Some(segments) = &self.0 {
+        if let Some(segments) = &self.segments {
             segments.grace();
         }
     }

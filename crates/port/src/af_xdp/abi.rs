@@ -71,6 +71,8 @@ pub(crate) const FLAG_RPF_LOOSE: u16 = 1 << 8;
 pub(crate) const FLAG_RPF_STRICT: u16 = 1 << 9;
 pub(crate) const FLAG_L3_HASH4: u16 = 1 << 11;
 pub(crate) const FLAG_L3_HASH6: u16 = 1 << 12;
+pub(crate) const FLAG_FLOWS4: u16 = 1 << 13;
+pub(crate) const FLAG_FLOWS6: u16 = 1 << 14;
 
 /// `struct bywash_port`, without the fields `version` and `own`.
 #[derive(Clone, Copy, Default)]
@@ -91,12 +93,19 @@ impl RawPort {
     /// Index of the word with the bit set of the host's own addresses.
     pub const OWN: usize = 4;
 
-    /// Returns the words before `version`.
+    /// Returns the words before `version`. An enabled port with flows has the flag of its flows in place of the one
+    /// that enables it: so the program tests nothing more on other ports.
     pub fn words(&self) -> [u64; 3] {
         let m = self.mac;
         let mac = u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0]);
+        let flows = self.flags & (FLAG_FLOWS4 | FLAG_FLOWS6);
+        let flags = match (self.flags & FLAG_ENABLED, flows) {
+            (0, _) => self.flags & !flows,
+            (_, 0) => self.flags,
+            _ => self.flags & !FLAG_ENABLED,
+        };
         [
-            mac | u64::from(self.flags) << 48,
+            mac | u64::from(flags) << 48,
             u64::from(self.max_frame) | u64::from(self.ifindex) << 32,
             u64::from(self.id) | u64::from(self.cpus) << 16,
         ]
@@ -287,6 +296,8 @@ mod tests {
             ("BYWASH_RPF_STRICT", FLAG_RPF_STRICT),
             ("BYWASH_L3_HASH4", FLAG_L3_HASH4),
             ("BYWASH_L3_HASH6", FLAG_L3_HASH6),
+            ("BYWASH_FLOWS4", FLAG_FLOWS4),
+            ("BYWASH_FLOWS6", FLAG_FLOWS6),
         ];
         let c: Vec<_> = names("bywash_flag");
         assert_eq!(c.len(), ours.len());
@@ -297,6 +308,14 @@ mod tests {
                 Some(our_value)
             );
         }
+    }
+
+    #[test]
+    fn a_port_is_enabled_by_one_flag() {
+        let flags = |flags| RawPort { flags, ..RawPort::default() }.words()[0] >> 48;
+        let both = FLAG_KERNEL4 | FLAG_FLOWS4;
+        assert_eq!(flags(FLAG_ENABLED | FLAG_KERNEL4), u64::from(FLAG_ENABLED | FLAG_KERNEL4));
+        assert_eq!((flags(FLAG_ENABLED | both), flags(both)), (u64::from(both), u64::from(FLAG_KERNEL4)));
     }
 
     #[test]

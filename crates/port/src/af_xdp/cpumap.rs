@@ -33,7 +33,7 @@ impl CpuQueues {
         dropped.load().map_err(|e| chain(&e))?;
         let queues = ebpf.take_map("cpumap").ok_or("map cpumap: not in the object")?;
         let queues: CpuMap<MapData> = queues.try_into().map_err(|e: MapError| chain(&e))?;
-        let mut words = |name, words| mapped(ebpf, name, words).map_err(|e| e.reason());
+        let words = |name, words| mapped(ebpf, name, words).map_err(|e| e.reason());
         let by_port = words("port_cpus", PORTS as usize * PORT_CPUS)?;
         words("cpumap_id", 1)?.store(0, u64::from(queues.map().info().map_err(|e| chain(&e))?.id()));
         Ok(Self { queues, by_port, program, counts: false })

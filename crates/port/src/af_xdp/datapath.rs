@@ -16,13 +16,14 @@
 //! route named until then: the version advances, and results cached under older versions become invalid.
 
 use super::abi::{
-    BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_ENABLED, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6,
-    FLOW_WORKERS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawCounters, RawPort, Traffic, XdpCounters,
+    BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD,
+    FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawCounters,
+    RawPort, Traffic, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
 use super::flows::{Flows, Memory};
-use super::program::{chain, loader, named};
+use super::program::{chain, loader, named, program_fd};
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::Ebpf;
@@ -72,6 +73,12 @@ pub(super) struct Inner {
     /// `None` if the program does not forward.
     port_pairs: Option<PortPairs>,
     fibs: [Option<OwnedFd>; 2],
+    /// Memory of the connections that packets are forwarded for although their family's gate is closed.
+    connections: [Option<OwnedFd>; 2],
+    /// Programs for ports with such connections, of XDP and of traffic control; empty until they are needed. `None` for
+    /// a program that is not a router's.
+    flow_programs: Option<[ProgramArray<MapData>; 2]>,
+    has_flow_programs: bool,
     refused: Option<Arc<str>>,
     /// `None` for a program that is not a router's.
     hops: Option<Words>,
@@ -176,8 +183,10 @@ impl Inner {
 
     /// Returns a port's entry, with its gate closed if the gates of all ports are.
     fn gated(&self, port: RawPort) -> RawPort {
-        let closed = if self.closed && port.ifindex != 0 { FLAG_KERNEL4 | FLAG_KERNEL6 } else { 0 };
-        RawPort { flags: port.flags | closed, ..port }
+        if !self.closed || port.ifindex == 0 {
+            return port;
+        }
+        RawPort { flags: (port.flags | FLAG_KERNEL4 | FLAG_KERNEL6) & !(FLAG_FLOWS4 | FLAG_FLOWS6), ..port }
     }
 
     fn set_closed(&mut self, closed: bool) {
@@ -186,6 +195,25 @@ impl Inner {
             // The word with the flags.
             self.ports.store(at * RawPort::WORDS, self.gated(self.places[at]).words()[0]);
         }
+    }
+
+    /// Loads the programs for ports with flows, which takes some tens of milliseconds, unless they are loaded.
+    fn load_flow_programs(&mut self) -> Result<(), Error> {
+        let failed = |reason: String| Error::Load { interface: String::new(), reason };
+        let Some([of_xdp, of_tc]) = self.flow_programs.as_mut().filter(|_| !self.has_flow_programs) else {
+            return Ok(());
+        };
+        named::<Xdp>(&mut self.ebpf, "bywash_flows").map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
+        named::<SchedClassifier>(&mut self.ebpf, "bywash_tc_flows")
+            .map_err(failed)?
+            .load()
+            .map_err(|e| failed(chain(&e)))?;
+        for (programs, name) in [(of_xdp, "bywash_flows"), (of_tc, "bywash_tc_flows")] {
+            let program = program_fd(&mut self.ebpf, name).map_err(failed)?;
+            programs.set(0, &program, 0).map_err(|e| failed(chain(&e)))?;
+        }
+        self.has_flow_programs = true;
+        Ok(())
     }
 
     /// Writes a port's entry into a slot. The word with the interface index, which makes the entry valid, is written
@@ -284,7 +312,7 @@ impl XdpDatapath {
         }
         let copied = |name| duplicate(ebpf.map(name), name);
         let of_first = [copied("ports")?, copied("counters")?, copied("next")?];
-        let mut words = |name, words| mapped(&mut ebpf, name, words);
+        let mut words = |name, words| mapped(&ebpf, name, words);
         let switch = matches!(kind, Kind::Switch(_));
         let hops = if switch { None } else { Some(words("hops", 2 * HOPS * size_of::<Hop>() / 8)?) };
         let buckets = if switch { None } else { Some(words("buckets", 2 * BUCKETS)?) };
@@ -297,9 +325,17 @@ impl XdpDatapath {
             None => Some(PortPairs { words: words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus }),
             Some(_) => None,
         };
-        let fibs = match kind {
-            Kind::Router => [Some(descriptor(&mut ebpf, "fib4")?), Some(descriptor(&mut ebpf, "fib6")?)],
-            _ => [None, None],
+        let memory = |of: [&'static str; 2]| -> Result<[Option<OwnedFd>; 2], Error> {
+            let [v4, v6] = of;
+            Ok(match kind {
+                Kind::Router => [Some(duplicate(ebpf.map(v4), v4)?), Some(duplicate(ebpf.map(v6), v6)?)],
+                _ => [None, None],
+            })
+        };
+        let (fibs, connections) = (memory(["fib4", "fib6"])?, memory(["flows4", "flows6"])?);
+        let flow_programs = match kind {
+            Kind::Router => Some([map!("flow_xdp"), map!("flow_tc")]),
+            _ => None,
         };
         let inner = Inner {
             ports,
@@ -312,6 +348,9 @@ impl XdpDatapath {
             object,
             port_pairs,
             fibs,
+            connections,
+            flow_programs,
+            has_flow_programs: false,
             refused,
             hops,
             buckets,
@@ -334,6 +373,11 @@ impl XdpDatapath {
     /// or the program does not route ([`XdpDatapath::refused`]).
     pub fn segments(&self, family: Family) -> Option<Segments> {
         self.lock().fibs[family as usize].take().map(Segments)
+    }
+
+    /// Returns the memory of a family's flow table (`xdp/flows.h`), like [`XdpDatapath::segments`].
+    pub fn flow_segments(&self, family: Family) -> Option<Segments> {
+        self.lock().connections[family as usize].take().map(Segments)
     }
 
     /// Publishes next hops (by id), the members of groups, and the bit set of addresses that may be the host's own
@@ -465,9 +509,15 @@ impl XdpDatapath {
         self.lock().set_closed(false);
     }
 
-    /// Sets a port's entry in the program; removes it if `ifindex` is 0.
-    pub(super) fn set_port(&self, port: RawPort) -> Result<(), Error> {
+    /// Sets a port's entry in the program; removes it if `ifindex` is 0. A program that does not route ignores the
+    /// flags of flows, so that their families' gates are closed.
+    pub(super) fn set_port(&self, mut port: RawPort) -> Result<(), Error> {
         let mut inner = self.lock();
+        if inner.flow_programs.is_none() {
+            port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
+        } else if port.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0 {
+            inner.load_flow_programs()?;
+        }
         inner.enabled |= port.flags & FLAG_ENABLED != 0;
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
@@ -528,7 +578,7 @@ impl XdpDatapath {
     }
 }
 
-/// Memory of one forwarding table; see [`XdpDatapath::segments`].
+/// Memory of one table; see [`XdpDatapath::segments`].
 pub struct Segments(OwnedFd);
 
 impl Segments {
@@ -548,12 +598,7 @@ impl Segments {
     }
 }
 
-/// Takes an array map out of the object and returns a duplicate of its descriptor; the object's own is closed.
-fn descriptor(ebpf: &mut Ebpf, map: &'static str) -> Result<OwnedFd, Error> {
-    duplicate(ebpf.take_map(map).as_ref(), map)
-}
-
-/// Returns a duplicate of a map's descriptor.
+/// Returns a duplicate of a map's descriptor. The object's own stays open: programs that are loaded later name it.
 fn duplicate(of: Option<&Map>, map: &'static str) -> Result<OwnedFd, Error> {
     let fd = match of {
         Some(Map::Array(data) | Map::ArrayOfMaps(data) | Map::PerCpuArray(data) | Map::ProgramArray(data)) => {
@@ -564,9 +609,9 @@ fn duplicate(of: Option<&Map>, map: &'static str) -> Result<OwnedFd, Error> {
     fd.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }
 
-/// Takes a map out of the object and maps `words` 64-bit words of it.
-pub(super) fn mapped(ebpf: &mut Ebpf, map: &'static str, words: usize) -> Result<Words, Error> {
-    let mapped = Words::map(descriptor(ebpf, map)?.as_fd(), words);
+/// Maps `words` 64-bit words of a map.
+pub(super) fn mapped(ebpf: &Ebpf, map: &'static str, words: usize) -> Result<Words, Error> {
+    let mapped = Words::map(duplicate(ebpf.map(map), map)?.as_fd(), words);
     mapped.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }
 

@@ -1,8 +1,9 @@
 //! The built-in XDP program on one interface: attachment and per-port configuration.
 
 use super::abi::{
-    FLAG_DEFRAG, FLAG_ENABLED, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4, FLAG_L3_HASH6, FLAG_NATIVE,
-    FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, RawPort, XdpCounters,
+    FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
+    FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, RawPort,
+    XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::user_program::{First, UserProgram};
@@ -38,11 +39,15 @@ pub struct XdpGate {
     pub v6: bool,
     /// Fragments of both.
     pub fragments: bool,
+    /// Not the packets of known flows of IPv4 ([`XdpDatapath::flow_segments`]), if `v4` is set.
+    pub flows4: bool,
+    /// Not the packets of known flows of IPv6, if `v6` is set.
+    pub flows6: bool,
 }
 
 impl XdpGate {
     /// Gate through which everything goes to the kernel.
-    pub const CLOSED: Self = Self { v4: true, v6: true, fragments: true };
+    pub const CLOSED: Self = Self { v4: true, v6: true, fragments: true, flows4: false, flows6: false };
 }
 
 /// Configuration of the program for a port. Everything is passed to the kernel until `enabled` is set.
@@ -323,12 +328,14 @@ impl Program {
     /// Sets the configuration, which applies from the next frame on.
     ///
     /// # Errors
-    /// [`Error::Map`] and, if XDP has to be attached, [`Error::AnotherProgram`] and [`Error::Attach`] with the kernel's
-    /// reasons. Then nothing has changed, except that XDP may be attached.
+    /// [`Error::Map`]; if XDP has to be attached, [`Error::AnotherProgram`] and [`Error::Attach`]; if the gate is the
+    /// first that lets flows pass, [`Error::Load`]; with the kernel's reasons. Then nothing has changed, except that XDP
+    /// may be attached.
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
         // If everything goes to the kernel, XDP is not attached: after generic XDP, traffic-control filters no longer
         // find the Ethernet header.
-        let kept = config.gate.v4 && config.gate.v6;
+        let XdpGate { v4, v6, flows4, flows6, .. } = config.gate;
+        let kept = v4 && v6 && !flows4 && !flows6;
         let for_user = config.enabled && !config.forward && !kept;
         if (for_user || (self.tc.is_none() && !self.waits)) && self.xdp.is_none() {
             // Until the flags change, it does the same as the traffic-control program. The interface may have been
@@ -346,8 +353,10 @@ impl Program {
             (config.partial, FLAG_PARTIAL),
             (config.raw, FLAG_RAW),
             (config.redirects, FLAG_REDIRECTS),
-            (config.gate.v4, FLAG_KERNEL4),
-            (config.gate.v6, FLAG_KERNEL6),
+            (v4, FLAG_KERNEL4),
+            (v6, FLAG_KERNEL6),
+            (v4 && flows4, FLAG_FLOWS4),
+            (v6 && flows6, FLAG_FLOWS6),
             (config.gate.fragments, FLAG_DEFRAG),
             (config.source_check == SourceCheck::Loose, FLAG_RPF_LOOSE),
             (config.source_check == SourceCheck::Strict, FLAG_RPF_STRICT),

@@ -232,7 +232,13 @@ fn respect(config: &KernelConfig) -> Respect {
 }
 
 fn program_gate(gate: Gate) -> XdpGate {
-    XdpGate { v4: gate.closed.v4, v6: gate.closed.v6, fragments: !gate.fragments.is_empty() }
+    XdpGate {
+        v4: gate.closed.v4,
+        v6: gate.closed.v6,
+        fragments: !gate.fragments.is_empty(),
+        flows4: gate.flows.v4,
+        flows6: gate.flows.v6,
+    }
 }
 
 fn program_check(check: SourceCheck) -> af_xdp::SourceCheck {

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Lookup of established connections in the memory of the process's own table; crates/fib/src/flows describes its layout and
+ * the order in which the writer changes it. Records are used again only after an RCU grace period, and this program runs
+ * within one RCU read section. */
+#ifndef BYWASH_FLOWS_H
+#define BYWASH_FLOWS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "bywash.h"
+#include "fib.h"
+
+#define FLOW_RECORDS 32          /* the first segment with records; the index is in those before it */
+#define FLOW_SLOTS 16            /* of a bucket, which is a cache line */
+#define FLOW_END ((1u << 23) - 1) /* bits of a slot that name a direction of a record */
+#define FLOW_STATE 7             /* word of a record: its generation, and the changes of checksums */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, BYWASH_SEGMENTS);
+	__type(key, __u32);
+	__array(values, struct segment_map);
+} flows4 SEC(".maps"), flows6 SEC(".maps");
+
+/* Returns the words from `at` on, a multiple of `words`; NULL if their segment does not exist. */
+static __always_inline volatile __u64 *flow_words(void *flows, __u32 at, const __u32 words)
+{
+	struct segment *s = fib_segment(flows, at);
+
+	return s ? &s->words[at & (BYWASH_SEGMENT - words)] : NULL;
+}
+
+static __always_inline volatile __u64 *flow_record(__u32 end, const int v6)
+{
+	const __u32 words = v6 ? 16 : 8;
+
+	return flow_words(v6 ? (void *)&flows6 : (void *)&flows4, FLOW_RECORDS * BYWASH_SEGMENT + (end >> 1) * words, words);
+}
+
+/* Returns the first slot of the bucket of a hash. */
+static __always_inline volatile __u32 *flow_bucket(void *flows, __u64 size, __u32 hash)
+{
+	__u32 mask = size >> 32, at = hash & mask;
+
+	if (at >= (__u32)size)
+		at &= mask >> 1;
+	return (volatile __u32 *)flow_words(flows, at * (FLOW_SLOTS / 2), FLOW_SLOTS / 2);
+}
+
+static __always_inline __u32 flow_second(__u32 hash)
+{
+	return (hash ^ hash >> 15) * 0x9e3779b1u >> 12;
+}
+
+/* Returns a word's product with two keys: its lower half with the first, its upper half with the second. */
+static __always_inline __u64 flow_product(volatile __u64 *keys, __u64 word)
+{
+	return keys[0] * (__u32)word + keys[1] * (word >> 32);
+}
+
+/* Returns the direction of the record to which a packet belongs, 0 if none. `rest` has the ports in packet order, from bit 32 on
+ * the protocol, and from bit 48 on the port that received the packet. Global functions, for the same reasons as the lookup in
+ * the forwarding tables (fib.h). */
+__attribute__((noinline)) __u32 flow_find4(__u64 addresses, __u64 rest)
+{
+	volatile __u64 *header = flow_record(0, 0);
+
+	if (!header)
+		return 0;
+	__u64 size = header[0];
+	__u32 generation = header[7];
+	if (!generation)
+		return 0;
+	__u32 hash = (header[1] + flow_product(header + 2, addresses) + flow_product(header + 4, rest & 0xffffffffffull)) >> 32;
+	__u32 tag = hash & ~FLOW_END;
+#pragma clang loop unroll(disable)
+	for (int n = 0; n < 2; n++) {
+		volatile __u32 *slots = flow_bucket(&flows4, size, n ? flow_second(hash) : hash);
+		if (!slots)
+			return 0;
+#pragma clang loop unroll(disable)
+		for (int i = 0; i < FLOW_SLOTS; i++) {
+			__u32 end = slots[i] ^ tag;
+			/* Neither another hash nor an empty slot. */
+			if (likely(end - 1 >= FLOW_END))
+				continue;
+			volatile __u64 *record = flow_record(end, 0);
+			if (!record)
+				continue;
+			volatile __u64 *key = record + (end & 1) * 2;
+			if (key[0] == addresses && key[1] == rest)
+				return (__u32)record[FLOW_STATE] == generation ? end : 0;
+		}
+	}
+	return 0;
+}
+
+__attribute__((noinline)) __u32 flow_find6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low, __u64 rest)
+{
+	volatile __u64 *header = flow_record(0, 1);
+
+	if (!header)
+		return 0;
+	__u64 size = header[0];
+	__u32 generation = header[15];
+	if (!generation)
+		return 0;
+	__u64 sum = header[1] + flow_product(header + 2, source) + flow_product(header + 4, source_low) +
+		    flow_product(header + 6, destination) + flow_product(header + 8, destination_low) +
+		    flow_product(header + 10, rest & 0xffffffffffull);
+	__u32 hash = sum >> 32, tag = hash & ~FLOW_END;
+#pragma clang loop unroll(disable)
+	for (int n = 0; n < 2; n++) {
+		volatile __u32 *slots = flow_bucket(&flows6, size, n ? flow_second(hash) : hash);
+		if (!slots)
+			return 0;
+#pragma clang loop unroll(disable)
+		for (int i = 0; i < FLOW_SLOTS; i++) {
+			__u32 end = slots[i] ^ tag;
+			if (likely(end - 1 >= FLOW_END))
+				continue;
+			volatile __u64 *record = flow_record(end, 1);
+			if (!record)
+				continue;
+			volatile __u64 *key = record + (end & 1) * 8;
+			if (key[0] == source && key[1] == source_low && key[2] == destination && key[3] == destination_low &&
+			    record[4 + (end & 1)] == rest)
+				return (__u32)record[FLOW_STATE] == generation ? end : 0;
+		}
+	}
+	return 0;
+}
+
+#endif

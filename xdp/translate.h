@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Forwarding past a closed gate: packets of established connections are translated and forwarded as the kernel would, whose
+ * rules have decided. All packets of the family that are not certainly of such a flow, or that need more than forwarding, are
+ * passed to the kernel as they came. crates/router/src/translate.rs does the same. */
+#ifndef BYWASH_TRANSLATE_H
+#define BYWASH_TRANSLATE_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "bywash.h"
+#include "flows.h"
+#include "router.h"
+
+/* Returned for frames that take the path of a port without flows; no verdict of XDP or traffic control. */
+#define PLAIN (-2)
+
+#define TCP_FIN 1
+#define TCP_SYN 2
+#define TCP_RST 4
+#define TCP_ACK 16
+
+/* Translation of a packet. It leaves with the reverse of the other direction's tuple. What the record says is read where it is
+ * needed, which saves stack: several functions' add up. */
+struct translation {
+	volatile __u64 *record;
+	volatile __u64 *leaves; /* addresses of the other direction */
+	__u32 other;            /* the other direction */
+	__u32 checksum;         /* offset of the transport checksum that is left to be updated; 0: none */
+};
+
+/* Returns whether a transport header is that of a packet which changes nothing in the kernel's record of its connection, and
+ * which the kernel's connection tracking finds valid (tcp_error, udp_error). `len` bytes are behind the IP header. */
+static __always_inline int plain_l4(__u8 proto, const __u8 *l4, const void *end, __u32 len)
+{
+	if (proto == IPPROTO_TCP) {
+		if ((void *)(l4 + 20) > end)
+			return 0;
+		__u32 head = (l4[12] >> 4) * 4;
+		return head >= 20 && head <= len && (l4[13] & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK;
+	}
+	if (proto != IPPROTO_UDP || (void *)(l4 + 8) > end)
+		return 0;
+	__u32 udp = bpf_ntohs(*(const __u16 *)(l4 + 4));
+	return udp >= 8 && udp <= len;
+}
+
+static __always_inline __u16 fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* Returns minus zero for zero. */
+static __always_inline __u16 nonzero(__u16 sum)
+{
+	return sum ? sum : 0xffff;
+}
+
+static __always_inline __u16 updated(__u16 checksum, __u16 change)
+{
+	return ~fold((__u16)~checksum + change);
+}
+
+static __always_inline struct translation translation_of(volatile __u64 *record, __u32 end, const int v6)
+{
+	__u32 other = ~end & 1;
+
+	return (struct translation){ .record = record, .leaves = record + other * (v6 ? 8 : 2), .other = other };
+}
+
+/* Returns the ports with which the packet leaves, and from bit 48 on the port that it leaves by. */
+static __always_inline __u64 leaving_rest(const struct translation *t, const int v6)
+{
+	__u64 rest = v6 ? t->record[4 + t->other] : t->leaves[1];
+	__u32 ports = rest;
+
+	return (rest & ~0xffffffffull) | (__u32)(ports << 16 | ports >> 16);
+}
+
+/* Returns the one's complement difference of the addresses that translation makes, or of addresses and ports. Never 0. */
+static __always_inline __u16 change(const struct translation *t, const int addresses_only)
+{
+	__u16 difference = t->record[FLOW_STATE] >> (addresses_only ? 32 : 48);
+
+	return t->other ? difference : nonzero(~difference);
+}
+
+/* Hashes the packet as it leaves. */
+static __always_inline __u32 translated_hash(const struct frame *f, const struct translation *t, const struct ipv6hdr *ip6,
+					     __u8 proto, const int v6)
+{
+	__u64 both = t->leaves[0], ends = bpf_be64_to_cpu(both << 32 | both >> 32);
+	__u64 more = (__u64)bpf_ntohl(leaving_rest(t, v6)) << 8 | proto;
+
+	if (v6) {
+		ends = flow_mix(flow_mix(bpf_be64_to_cpu(t->leaves[2]), bpf_be64_to_cpu(t->leaves[3])),
+				flow_mix(bpf_be64_to_cpu(both), bpf_be64_to_cpu(t->leaves[1])));
+		if (f->flags & BYWASH_L3_HASH6)
+			more = (__u64)(be32_at(ip6) & 0xfffff) << 8 | proto;
+	} else if (f->flags & BYWASH_L3_HASH4) {
+		more = 0;
+	}
+	return flow_mix(ends, more) * K2 >> 32;
+}
+
+/* Finds the way of a translated packet; returns the verdict. */
+static __always_inline int translated_way(struct frame *f, const struct translation *t, const void *ip, __u32 longest, __u8 proto,
+					  const int v6)
+{
+	const struct iphdr *ip4 = ip;
+	__u64 version;
+
+	if (v6) {
+		__u64 high = t->leaves[0], low = t->leaves[1];
+		struct dst_slot6 slot = read_slot6(high, low);
+		if (!slot.k)
+			return PASS_POLICY;
+		version = current_version(f->port);
+		lookup6(version, high, low, &slot, &f->way);
+	} else {
+		__u32 dst = t->leaves[0];
+		struct dst_slot4 slot = read_slot4(dst);
+		if (!slot.k)
+			return PASS_POLICY;
+		version = current_version(f->port);
+		lookup4(version, dst, &slot, &f->way);
+	}
+	if (!way_mtu(&f->way)) {
+		__u32 key = f->way.macs;
+		const struct bywash_hop *hop = hop_at(key);
+		if (!hop || hop->kind != HOP_GROUP)
+			return PASS_POLICY;
+		set_way(&f->way, member(version, hop, translated_hash(f, t, ip, proto, v6)), 0, v6);
+	}
+	if (longest > way_mtu(&f->way) && !segments_fit(f))
+		return PASS_POLICY;
+	__u32 port = way_port(&f->way);
+	if (port != leaving_rest(t, v6) >> 48 || (f->flags & BYWASH_REDIRECTS && port == f->port->id))
+		return PASS_POLICY;
+	if (!v6 && (f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)) &&
+	    !takes_source(version, ip4->saddr, f->port->id, f->flags))
+		return PASS_SOURCE;
+	/* Its device takes no redirected frames: user space sends it. */
+	return way_unless(&f->way) & f->flags & BYWASH_NATIVE ? TO_USER : NEXT;
+}
+
+/* Returns the verdict on a packet of a family whose gate is closed except for flows; on NEXT it has been translated, except for
+ * the transport checksum of an skb. */
+static __always_inline int translate(struct frame *f, struct translation *t, void *ip, const int v6, const int skb)
+{
+	struct iphdr *ip4 = ip;
+	struct ipv6hdr *ip6 = ip;
+	const __u32 head = v6 ? sizeof(*ip6) : sizeof(*ip4);
+	__u8 *l4 = ip + head;
+	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
+	__u32 room = f->bytes - ETH_HLEN, end;
+
+	if (!(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))
+		return PASS_POLICY;
+	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
+	if (!plain_l4(proto, l4, f->end, len))
+		return PASS_POLICY;
+	__u32 ports = *(const __u32 *)l4;
+	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->id << 48;
+	if (v6) {
+		const __u64 *addresses = (const void *)&ip6->saddr;
+		end = flow_find6(addresses[0], addresses[1], addresses[2], addresses[3], rest);
+	} else {
+		end = flow_find4(*(const __u64 *)&ip4->saddr, rest);
+	}
+	volatile __u64 *record = end ? flow_record(end, v6) : NULL;
+	if (!record)
+		return PASS_POLICY;
+	/* From here on, the gate is open. */
+	f->flags &= ~(BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG);
+	if (!(f->flags & BYWASH_FORWARD))
+		return TO_USER;
+	*t = translation_of(record, end, v6);
+	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
+	int reason = translated_way(f, t, ip, longest, proto, v6);
+	if (reason != NEXT)
+		return reason;
+	if (f->flags & BYWASH_PARTIAL &&
+	    unlikely(unfinished(proto, l4, f->end, f->gso_size ? longest - head : len,
+				v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))
+		return TO_USER;
+
+	*(__u64 *)f->data = f->way.macs;
+	*(__u32 *)(f->data + 8) = f->way.rest;
+	__u64 *addresses = v6 ? (void *)&ip6->saddr : (void *)&ip4->saddr;
+	__u64 first = t->leaves[v6 ? 2 : 0];
+	__u32 new_ports = leaving_rest(t, v6);
+	if (!v6)
+		first = first << 32 | first >> 32;
+	__u64 differ = (addresses[0] ^ first) | (ports ^ new_ports);
+	if (v6)
+		differ |= (addresses[1] ^ t->leaves[3]) | (addresses[2] ^ t->leaves[0]) | (addresses[3] ^ t->leaves[1]);
+	if (differ) {
+		const __u32 at = proto == IPPROTO_TCP ? 16 : 6;
+		__u16 *checksum = (void *)(l4 + at);
+		addresses[0] = first;
+		if (v6) {
+			addresses[1] = t->leaves[3];
+			addresses[2] = t->leaves[0];
+			addresses[3] = t->leaves[1];
+		} else {
+			ip4->check = updated(ip4->check, change(t, 1));
+		}
+		*(__u32 *)l4 = new_ports;
+		/* UDP: 0 is none, and stays so. */
+		if (skb)
+			t->checksum = head + at;
+		else if (proto == IPPROTO_TCP)
+			*checksum = updated(*checksum, change(t, 0));
+		else if (*checksum)
+			*checksum = nonzero(updated(*checksum, change(t, 0)));
+	}
+	if (v6)
+		ip6->hop_limit--;
+	else
+		lower_ttl(ip4, 1);
+	__u32 direction = !t->other;
+	__sync_fetch_and_add((__u32 *)(record + 6) + direction, 1);
+	__sync_fetch_and_add((__u64 *)(record + (v6 ? 12 : 4)) + direction, len + head);
+	return NEXT;
+}
+
+/* Returns the verdict on a frame of a port with flows, PLAIN if its family has none. */
+static __always_inline int judge_flow(struct frame *f, struct translation *t, __u64 mine, const int skb)
+{
+	void *ip = f->data + ETH_HLEN;
+
+	if (parse(f, mine) != NEXT)
+		return PLAIN;
+	__u16 type = ether_type(f);
+	if (type == bpf_htons(ETH_P_IP) && f->flags & BYWASH_FLOWS4 && ip + sizeof(struct iphdr) <= f->end)
+		return translate(f, t, ip, 0, skb);
+	if (type == bpf_htons(ETH_P_IPV6) && f->flags & BYWASH_FLOWS6 && ip + sizeof(struct ipv6hdr) <= f->end)
+		return translate(f, t, ip, 1, skb);
+	return PLAIN;
+}
+
+#endif
