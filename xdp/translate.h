@@ -32,20 +32,30 @@ struct translation {
 	__u32 checksum;         /* offset of the transport checksum that is left to be updated; 0: none */
 };
 
-/* Returns whether a transport header is that of a packet which changes nothing in the kernel's record of its connection, and
- * which the kernel's connection tracking finds valid (tcp_error, udp_error). `len` bytes are behind the IP header. */
-static __always_inline int plain_l4(__u8 proto, const __u8 *l4, const void *end, __u32 len)
+enum l4_class {
+	L4_OTHER,
+	L4_PLAIN,   /* changes nothing in the kernel's record of its connection */
+	L4_CLOSING, /* opens or closes it: from then on all its packets are the kernel's */
+};
+
+/* Classifies a transport header that the kernel's connection tracking finds valid (tcp_error, udp_error); L4_OTHER for all
+ * others. `len` bytes are behind the IP header. */
+static __always_inline int l4_class(__u8 proto, const __u8 *l4, const void *end, __u32 len)
 {
 	if (proto == IPPROTO_TCP) {
 		if ((void *)(l4 + 20) > end)
-			return 0;
+			return L4_OTHER;
 		__u32 head = (l4[12] >> 4) * 4;
-		return head >= 20 && head <= len && (l4[13] & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == TCP_ACK;
+		if (head < 20 || head > len)
+			return L4_OTHER;
+		if (l4[13] & (TCP_FIN | TCP_SYN | TCP_RST))
+			return L4_CLOSING;
+		return l4[13] & TCP_ACK ? L4_PLAIN : L4_OTHER;
 	}
 	if (proto != IPPROTO_UDP || (void *)(l4 + 8) > end)
-		return 0;
+		return L4_OTHER;
 	__u32 udp = bpf_ntohs(*(const __u16 *)(l4 + 4));
-	return udp >= 8 && udp <= len;
+	return udp >= 8 && udp <= len ? L4_PLAIN : L4_OTHER;
 }
 
 static __always_inline __u16 fold(__u32 sum)
@@ -89,16 +99,22 @@ static __always_inline __u16 change(const struct translation *t, const int addre
 	return t->other ? difference : nonzero(~difference);
 }
 
-/* Hashes the packet as it leaves. */
-static __always_inline __u32 translated_hash(const struct frame *f, const struct translation *t, const struct ipv6hdr *ip6,
-					     __u8 proto, const int v6)
+/* Hashes the packet as the kernel routes it: with its translated destination, and its source as it came, which the kernel
+ * translates after routing. */
+static __always_inline __u32 translated_hash(const struct frame *f, const struct translation *t, const void *ip, __u8 proto,
+					     const int v6)
 {
-	__u64 both = t->leaves[0], ends = bpf_be64_to_cpu(both << 32 | both >> 32);
-	__u64 more = (__u64)bpf_ntohl(leaving_rest(t, v6)) << 8 | proto;
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+	const __u64 *source6 = (const void *)&ip6->saddr;
+	__u32 came = *(const __u32 *)(ip + (v6 ? sizeof(*ip6) : sizeof(*ip4)));
+	__u64 to = t->leaves[0], ends = bpf_be64_to_cpu(to << 32 | ip4->saddr);
+	__u32 ports = (came & 0xffff) | ((__u32)leaving_rest(t, v6) & 0xffff0000);
+	__u64 more = (__u64)bpf_ntohl(ports) << 8 | proto;
 
 	if (v6) {
-		ends = flow_mix(flow_mix(bpf_be64_to_cpu(t->leaves[2]), bpf_be64_to_cpu(t->leaves[3])),
-				flow_mix(bpf_be64_to_cpu(both), bpf_be64_to_cpu(t->leaves[1])));
+		ends = flow_mix(flow_mix(bpf_be64_to_cpu(source6[0]), bpf_be64_to_cpu(source6[1])),
+				flow_mix(bpf_be64_to_cpu(to), bpf_be64_to_cpu(t->leaves[1])));
 		if (f->flags & BYWASH_L3_HASH6)
 			more = (__u64)(be32_at(ip6) & 0xfffff) << 8 | proto;
 	} else if (f->flags & BYWASH_L3_HASH4) {
@@ -162,7 +178,8 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	if (!(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))
 		return PASS_POLICY;
 	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
-	if (!plain_l4(proto, l4, f->end, len))
+	int class = l4_class(proto, l4, f->end, len);
+	if (class == L4_OTHER)
 		return PASS_POLICY;
 	__u32 ports = *(const __u32 *)l4;
 	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->id << 48;
@@ -175,6 +192,11 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	volatile __u64 *record = end ? flow_record(end, v6) : NULL;
 	if (!record)
 		return PASS_POLICY;
+	if (unlikely(class == L4_CLOSING)) {
+		/* The generation: no packet belongs to the flow until control has found it valid again. */
+		*(volatile __u32 *)(record + FLOW_STATE) = 0;
+		return PASS_POLICY;
+	}
 	/* From here on, the gate is open. */
 	f->flags &= ~(BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG);
 	if (!(f->flags & BYWASH_FORWARD))

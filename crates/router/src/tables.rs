@@ -199,6 +199,26 @@ impl Tables {
         };
         stages::entry(self, stages::resolve(self, id, frame))
     }
+
+    /// Returns the port that all packets to an address leave by; `None` if they are not forwarded, or by several ports.
+    pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
+        let id = match addr {
+            IpAddr::V4(addr) => self.fib4.lookup(addr.to_bits()),
+            IpAddr::V6(addr) => self.fib6.lookup(addr.to_bits()),
+        };
+        let port = |entry: &Entry| {
+            let sends = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+            sends.then_some(entry.port)
+        };
+        let entry = stages::entry(self, id);
+        if entry.kind != Kind::Group {
+            return port(entry);
+        }
+        let members = self.buckets.get(entry.first as usize..)?.get(..entry.count as usize)?;
+        let mut ports = members.iter().map(|id| port(stages::entry(self, *id)));
+        let first = ports.next()??;
+        ports.all(|port| port == Some(first)).then_some(first)
+    }
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ enum Class {
     Open,
     /// The kernel's.
     Kept,
-    /// A packet that may belong to a flow, by its index.
+    /// Packet that may belong to a flow, by its index.
     V4(usize),
     V6(usize),
 }
@@ -155,7 +155,11 @@ impl Translator {
         let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
         let exit = self.flows.v4.exit(hit);
-        let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, data[HEADER_LEN + 9]))?;
+        if is_closing(data[HEADER_LEN + 9], &data[HEADER_LEN + ipv4::HEADER_LEN..]) {
+            self.flows.v4.revoke(hit);
+            return None;
+        }
+        let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]))?;
         if !leads(hop, exit.port, room, path, from) || !sourced(tables, from, data) {
             return None;
         }
@@ -190,6 +194,10 @@ impl Translator {
         let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
         let exit = self.flows.v6.exit(hit);
+        if is_closing(data[HEADER_LEN + 6], &data[HEADER_LEN + ipv6::HEADER_LEN..]) {
+            self.flows.v6.revoke(hit);
+            return None;
+        }
         let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]))?;
         if !leads(hop, exit.port, room, path, from) {
             return None;
@@ -217,7 +225,7 @@ fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
         return None;
     }
     let l4 = ip.get(ipv4::HEADER_LEN..usize::from(info.total_len))?;
-    Some(Key::new(&[*ip[12..].first_chunk()?], plain_l4(info.proto, l4)?, info.proto, from.0))
+    Some(Key::new(&[*ip[12..].first_chunk()?], valid_l4(info.proto, l4)?, info.proto, from.0))
 }
 
 /// Returns the key of a frame with a packet of IPv6 that may belong to a flow.
@@ -226,7 +234,7 @@ fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     let ip = &data[HEADER_LEN..];
     let l4 = ip.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + be16(&ip[4..]) as usize)?;
     let (addresses, _) = ip[8..ipv6::HEADER_LEN].as_chunks::<8>();
-    Some(Key::new(addresses.first_chunk()?, plain_l4(ip[6], l4)?, ip[6], from.0))
+    Some(Key::new(addresses.first_chunk()?, valid_l4(ip[6], l4)?, ip[6], from.0))
 }
 
 /// Returns whether an address is a host's that may be forwarded to and from.
@@ -234,16 +242,17 @@ fn host4(addr: u32) -> bool {
     !crate::valid::martian4(addr) && addr >> 16 != 0xa9fe
 }
 
-/// Returns the ports of a transport packet that changes nothing in the kernel's record of its connection, and that the
-/// kernel's connection tracking finds valid (`tcp_error`, `udp_error`).
-fn plain_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
-    const FIN_SYN_RST_ACK: u8 = 0x17;
+/// Flags of TCP that open or close a connection: FIN, SYN, RST.
+const FIN_SYN_RST: u8 = 0x07;
+
+/// Returns the ports of a transport packet that the kernel's connection tracking finds valid (`tcp_error`, `udp_error`).
+fn valid_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
     const ACK: u8 = 0x10;
-    let plain = match protocol {
+    let valid = match protocol {
         proto::TCP => {
             let head: &[u8; 20] = l4.first_chunk()?;
             let len = usize::from(head[12] >> 4) * 4;
-            (20..=l4.len()).contains(&len) && head[13] & FIN_SYN_RST_ACK == ACK
+            (20..=l4.len()).contains(&len) && head[13] & (FIN_SYN_RST | ACK) != 0
         }
         proto::UDP => {
             let head: &[u8; 8] = l4.first_chunk()?;
@@ -251,7 +260,12 @@ fn plain_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
         }
         _ => false,
     };
-    l4.first_chunk().copied().filter(|_| plain)
+    l4.first_chunk().copied().filter(|_| valid)
+}
+
+/// Returns whether a transport packet opens or closes its connection: from then on all its packets are the kernel's.
+fn is_closing(protocol: u8, l4: &[u8]) -> bool {
+    protocol == proto::TCP && l4.get(13).is_some_and(|flags| flags & FIN_SYN_RST != 0)
 }
 
 /// Returns the next hop with this id, or the member of its group that a hash selects; `None` if it is neither.
@@ -273,21 +287,27 @@ fn leads(hop: &Entry, port: u16, room: u32, path: &SlowPath, from: PortId) -> bo
     hop.port.0 == port && room <= hop.mtu && !(path.config.redirects && hop.port == from)
 }
 
-/// Hashes a packet as it leaves, by the hash policy of its family.
-fn hash4(tables: &Tables, exit: &Exit<1>, protocol: u8) -> u32 {
-    let (src, dst) = (be32(&exit.addresses[0]), be32(&exit.addresses[0][4..]));
+/// Hashes a packet as the kernel routes it, by the hash policy of its family: with its translated destination, and its
+/// source as it came, which the kernel translates after routing.
+fn hash4(tables: &Tables, exit: &Exit<1>, ip: &[u8]) -> u32 {
+    let (src, dst) = (be32(&ip[12..]), be32(&exit.addresses[0][4..]));
     match tables.hash4 {
         HashPolicy::L3 => flow_hash4(src, dst, 0, 0),
-        _ => flow_hash4(src, dst, protocol, be32(&exit.ports)),
+        _ => flow_hash4(src, dst, ip[9], routed_ports(&ip[ipv4::HEADER_LEN..], exit.ports)),
     }
 }
 
 fn hash6(tables: &Tables, exit: &Exit<4>, ip: &[u8]) -> u32 {
-    let (src, dst) = (address6(exit, 0), address6(exit, 2));
+    let (src, dst) = (u128::from_be_bytes(*ip[8..].first_chunk().unwrap_or(&[0; 16])), address6(exit, 2));
     match tables.hash6 {
         HashPolicy::L3 => flow_hash6(src, dst, ip[6], be32(ip) & 0xf_ffff),
-        _ => flow_hash6(src, dst, ip[6], be32(&exit.ports)),
+        _ => flow_hash6(src, dst, ip[6], routed_ports(&ip[ipv6::HEADER_LEN..], exit.ports)),
     }
+}
+
+/// Returns the ports of a packet when it is routed.
+fn routed_ports(l4: &[u8], leaves: [u8; 4]) -> u32 {
+    be16(l4) << 16 | be16(&leaves[2..])
 }
 
 fn address6(exit: &Exit<4>, at: usize) -> u128 {

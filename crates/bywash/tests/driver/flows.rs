@@ -240,9 +240,10 @@ impl Case {
         if entry.kind != Kind::Group {
             return entry;
         }
-        let (_, leaves) = self.tuples(n);
-        let ports = u32::from(leaves.src_port) << 16 | u32::from(leaves.dst_port);
-        let hash = match (leaves.src, leaves.dst) {
+        // The kernel translates sources after routing.
+        let (arrives, leaves) = self.tuples(n);
+        let ports = u32::from(arrives.src_port) << 16 | u32::from(leaves.dst_port);
+        let hash = match (arrives.src, leaves.dst) {
             (IpAddr::V4(a), IpAddr::V4(b)) if mode.l3 => flow_hash4(a.to_bits(), b.to_bits(), 0, 0),
             (IpAddr::V4(a), IpAddr::V4(b)) => flow_hash4(a.to_bits(), b.to_bits(), self.proto(), ports),
             (IpAddr::V6(a), IpAddr::V6(b)) if mode.l3 => flow_hash6(a.to_bits(), b.to_bits(), self.proto(), 0x1234),

@@ -63,6 +63,23 @@ pub struct FlowId(u32);
 /// Set in a [`FlowId`] of IPv6.
 const V6: u32 = 1 << 31;
 
+impl FlowId {
+    /// Returns the flow of a family at this place, which [`FlowId::index`] of a flow in the table has returned.
+    pub fn new(v6: bool, index: usize) -> Self {
+        Self(index as u32 | if v6 { V6 } else { 0 })
+    }
+
+    /// Returns whether it is a flow of IPv6.
+    pub fn is_v6(self) -> bool {
+        self.0 & V6 != 0
+    }
+
+    /// Returns its place among the flows of its family: small, and used again after the flow.
+    pub fn index(self) -> usize {
+        (self.0 & !V6) as usize
+    }
+}
+
 /// Packets of one direction that were forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -156,14 +173,14 @@ impl Flows {
         }
     }
 
-    /// Makes a flow valid for `generation`.
-    pub fn confirm(&mut self, id: FlowId, generation: u32) {
-        if id.0 & V6 == 0 { self.v4.confirm(id.0, generation) } else { self.v6.confirm(id.0 & !V6, generation) }
+    /// Makes a flow valid for `generation`, unless it was revoked; returns whether it is valid now.
+    pub fn confirm(&mut self, id: FlowId, generation: u32) -> bool {
+        if id.is_v6() { self.v6.confirm(id.0 & !V6, generation) } else { self.v4.confirm(id.0, generation) }
     }
 
-    /// Makes a flow invalid at once; it stays in the table, to be confirmed or removed.
+    /// Makes a flow invalid at once; it stays in the table until it is removed.
     pub fn revoke(&mut self, id: FlowId) {
-        self.confirm(id, 0);
+        if id.is_v6() { self.v6.revoke(id.0 & !V6) } else { self.v4.revoke(id.0) }
     }
 
     /// Removes a flow: no packet belongs to it from now on.
@@ -172,7 +189,8 @@ impl Flows {
     }
 
     /// Frees what was removed before a grace period that has passed, and begins the next one. Returns the flows whose
-    /// memory is not free yet. Does not block; call it from time to time, as long as it does not return 0.
+    /// memory is not free yet. Does not block; call it from time to time, as long as it does not return 0. A table that
+    /// grows does so itself.
     pub fn collect(&mut self) -> usize {
         self.v4.collect() + self.v6.collect()
     }
@@ -180,6 +198,28 @@ impl Flows {
     /// Returns the packets and bytes of a flow that were forwarded, of its original and its reply direction.
     pub fn traffic(&self, id: FlowId) -> [Traffic; 2] {
         if id.0 & V6 == 0 { self.v4.traffic(id.0) } else { self.v6.traffic(id.0 & !V6) }
+    }
+
+    /// Returns the flow whose original direction has this tuple, whatever its ports; `None` if there is none.
+    pub fn find(&self, protocol: u8, original: &Tuple) -> Option<FlowId> {
+        match original.src {
+            IpAddr::V4(_) => self.v4.find(&key4(protocol, original, 0)?).map(FlowId),
+            IpAddr::V6(_) => self.v6.find(&key6(protocol, original, 0)?).map(|record| FlowId(record | V6)),
+        }
+    }
+
+    /// Returns a flow that is in the table.
+    pub fn flow(&self, id: FlowId) -> Flow {
+        let [(protocol, original, input), (_, reply, output)] = match id.is_v6() {
+            false => self.v4.keys(id.0).map(tuple4),
+            true => self.v6.keys(id.0 & !V6).map(tuple6),
+        };
+        Flow { protocol, original, reply, input, output }
+    }
+
+    /// Returns the generation that a flow is valid for; 0 if it was revoked.
+    pub fn generation(&self, id: FlowId) -> u32 {
+        if id.is_v6() { self.v6.generation(id.0 & !V6) } else { self.v4.generation(id.0) }
     }
 
     /// Sets the current generation: packets belong to flows of this generation only; with 0, to none.
@@ -227,4 +267,30 @@ fn key6(protocol: u8, tuple: &Tuple, port: u16) -> Option<Key<4>> {
     let halves = |address: u128| [(address >> 64) as u64, address as u64].map(u64::to_be_bytes);
     let ([a, b], [c, d]) = (halves(src.to_bits()), halves(dst.to_bits()));
     Some(Key::new(&[a, b, c, d], ports(tuple), protocol, port))
+}
+
+/// Returns what [`key4`] was made of: protocol, tuple and port.
+fn tuple4(key: Key<1>) -> (u8, Tuple, u16) {
+    let address = |at: usize| {
+        let octets = key.addresses[0].to_le_bytes();
+        IpAddr::from([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
+    };
+    key.rest(address(0), address(4))
+}
+
+/// Returns what [`key6`] was made of: protocol, tuple and port.
+fn tuple6(key: Key<4>) -> (u8, Tuple, u16) {
+    let address = |at: usize| {
+        let half = |at: usize| u128::from(u64::from_be_bytes(key.addresses[at].to_le_bytes()));
+        IpAddr::from((half(at) << 64 | half(at + 1)).to_be_bytes())
+    };
+    key.rest(address(0), address(2))
+}
+
+impl<const N: usize> Key<N> {
+    fn rest(&self, src: IpAddr, dst: IpAddr) -> (u8, Tuple, u16) {
+        let [a, b, c, d, protocol, ..] = self.rest.to_le_bytes();
+        let (src_port, dst_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        (protocol, Tuple { src, dst, src_port, dst_port }, (self.rest >> 48) as u16)
+    }
 }

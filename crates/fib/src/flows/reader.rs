@@ -167,6 +167,16 @@ impl<const N: usize> FlowTable<N> {
         of(size.bucket(hash)).or_else(|| of(size.bucket(second(hash))))
     }
 
+    /// Returns the original direction with the tuple of a key, whatever its port and generation.
+    pub(super) fn find_original(&self, size: Size, hash: u32, key: &Key<N>) -> Option<Hit> {
+        let is = |hit: Hit| {
+            let found = self.key(hit);
+            hit.direction() == 0 && found.addresses == key.addresses && (found.rest ^ key.rest) << 16 == 0
+        };
+        let of = |bucket| self.matches(bucket, hash).map(|found| found.1).find(|hit| is(*hit));
+        of(size.bucket(hash)).or_else(|| of(size.bucket(second(hash))))
+    }
+
     /// Returns how a packet of this flow and direction leaves.
     #[inline]
     pub fn exit(&self, hit: Hit) -> Exit<N> {
@@ -180,6 +190,12 @@ impl<const N: usize> FlowTable<N> {
             addresses_change: sums.addresses,
             change: sums.all,
         }
+    }
+
+    /// Revokes a flow: no packet belongs to it until the writer has confirmed it.
+    #[inline]
+    pub fn revoke(&self, hit: Hit) {
+        self.region.half(2 * (record_at::<N>(hit.record()) + STATE)).store(0, Ordering::Relaxed);
     }
 
     /// Counts a packet of `bytes` bytes that has been forwarded.

@@ -27,6 +27,9 @@ const USUAL: u32 = SLOTS as u32 / 2;
 /// Slots in use in a key's first bucket from which on its second one may be taken.
 const CROWDED: usize = 12;
 
+/// Buckets that are split before garbage is collected unasked.
+const COLLECTED: u32 = 1024;
+
 /// The writer of one family's table.
 pub(super) struct Writer<const N: usize> {
     table: Arc<FlowTable<N>>,
@@ -140,14 +143,19 @@ impl<const N: usize> Writer<N> {
         Ok(record)
     }
 
-    /// Sets the generation of a flow; 0: no packet belongs to it.
-    pub fn confirm(&mut self, record: u32, generation: u32) {
-        let at = record_at::<N>(record) + STATE;
-        self.store(at, Sums::of_state(self.table.region.load(at)).state(generation));
+    /// Sets the generation of a flow unless it was revoked, which readers do as well; returns whether it was not.
+    pub fn confirm(&mut self, record: u32, generation: u32) -> bool {
+        let half = self.table.region.half(2 * (record_at::<N>(record) + STATE));
+        half.fetch_update(Ordering::Release, Ordering::Relaxed, |old| (old != 0).then_some(generation)).is_ok()
+    }
+
+    /// Makes a flow invalid: no packet belongs to it.
+    pub fn revoke(&mut self, record: u32) {
+        self.table.region.half(2 * (record_at::<N>(record) + STATE)).store(0, Ordering::Release);
     }
 
     pub fn remove(&mut self, record: u32) {
-        self.confirm(record, 0);
+        self.revoke(record);
         let Some(size) = self.size else { return };
         let mut found = false;
         for direction in 0..2 {
@@ -164,6 +172,20 @@ impl<const N: usize> Writer<N> {
             self.garbage.records.push(record);
             self.len -= 1;
         }
+    }
+
+    /// Returns the record whose original direction has this key, whatever the port.
+    pub fn find(&self, key: &Key<N>) -> Option<u32> {
+        self.table.find_original(self.size?, hash(&self.table.keys, key), key).map(Hit::record)
+    }
+
+    /// Returns the keys of a record's directions.
+    pub fn keys(&self, record: u32) -> [Key<N>; 2] {
+        [0, 1].map(|direction| self.table.key(Hit(record << 1 | direction)))
+    }
+
+    pub fn generation(&self, record: u32) -> u32 {
+        self.table.region.load(record_at::<N>(record) + STATE) as u32
     }
 
     pub fn traffic(&self, record: u32) -> [Traffic; 2] {
@@ -293,6 +315,10 @@ impl<const N: usize> Writer<N> {
             }
         }
         self.set_size(next);
+        // Slots that have moved take room until they are cleared: at the latest when their bucket is split again.
+        if next.buckets().is_multiple_of(COLLECTED) {
+            self.collect();
+        }
         next
     }
 
