@@ -64,6 +64,8 @@ pub struct Config {
 pub struct RouterConfig {
     /// Maximum number of ICMP errors per second and worker; 0: none.
     pub icmp_rate: u32,
+    /// Most connections that are forwarded past the kernel's firewall.
+    pub flows: usize,
     /// True if ICMP redirects are sent.
     pub redirects: bool,
 }

@@ -41,6 +41,11 @@ pub mod tcp {
     pub const ESTABLISHED: u8 = 3;
     /// Flag of a direction whose window is not checked (IP_CT_TCP_FLAG_BE_LIBERAL).
     pub const LIBERAL: u8 = 0x08;
+    /// Flag of a direction with data that is not acknowledged, which shortens the timeout
+    /// (IP_CT_TCP_FLAG_DATA_UNACKNOWLEDGED).
+    pub const UNACKNOWLEDGED: u8 = 0x10;
+    /// Flag of a direction whose last acknowledgement is known, which an RST has to match (IP_CT_TCP_FLAG_MAXACK_SET).
+    pub const MAXACK: u8 = 0x20;
 }
 
 /// Addresses and ports of the packets of one direction, as they are received.

@@ -1,7 +1,9 @@
 //! The firewall's verdict on a connection.
 
 use crate::connection::{Connection, Tuple};
-use bywash_exceptions::nft::{self, Answer, Evaluator, Expression, Finding, Flow, Interface, Place, Ruleset};
+use bywash_exceptions::nft::{
+    self, Answer, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table,
+};
 use std::fmt;
 
 /// Reason why the firewall's rules leave a connection to the kernel.
@@ -11,6 +13,8 @@ pub enum Refusal {
     Rule(Finding),
     /// Every packet of a direction is dropped there.
     Dropped(Place),
+    /// The connection is translated, and the kernel does not translate any more: its rules for that are gone.
+    NotTranslated,
     /// The rule may have selected announcements of the connection or another timeout, or is not understood: its end may
     /// not be announced, or its renewal be wrong. The second part is nft's name of what it does.
     Unseen(Place, String),
@@ -21,6 +25,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::Rule(finding) => write!(f, "{}: {}", finding.place, finding.why),
             Self::Dropped(place) => write!(f, "{place}: drop"),
+            Self::NotTranslated => f.write_str("no chain of type nat translates any more"),
             Self::Unseen(place, how) => write!(f, "{place}: {how}"),
         }
     }
@@ -32,12 +37,18 @@ pub struct Judge<'a> {
     evaluator: Evaluator<'a>,
     /// The refusal of every connection, if there is one.
     unseen: Option<Refusal>,
+    /// Whether the kernel translates packets of IPv4 and of IPv6.
+    translates: [bool; 2],
 }
 
 impl<'a> Judge<'a> {
     /// Prepares a ruleset that was read with the elements of its sets.
     pub fn new(ruleset: &'a Ruleset) -> Self {
-        Self { evaluator: Evaluator::new(ruleset), unseen: unseen(ruleset) }
+        Self {
+            evaluator: Evaluator::new(ruleset),
+            unseen: unseen(ruleset),
+            translates: [false, true].map(|v6| translates(ruleset, v6)),
+        }
     }
 
     /// Returns why the rules leave a connection to the kernel; `None` if every further packet of an established one is
@@ -48,6 +59,10 @@ impl<'a> Judge<'a> {
     pub fn refusal(&self, connection: &Connection, client: &Interface, server: &Interface) -> Option<Refusal> {
         if let Some(unseen) = &self.unseen {
             return Some(unseen.clone());
+        }
+        let translated = connection.reply != connection.key.original.reversed();
+        if translated && !self.translates[usize::from(connection.key.original.src.is_ipv6())] {
+            return Some(Refusal::NotTranslated);
         }
         let answers = [(false, client, server), (true, server, client)].map(|(replies, input, output)| {
             let flow = flow(connection, replies, input, output);
@@ -83,6 +98,17 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
         zone: Some(connection.key.zone),
         skb_mark: Some(0),
     }
+}
+
+/// Returns whether the kernel translates packets of a family: it does while there is a chain of type nat, whatever its
+/// rules are (nf_nat_register_fn).
+fn translates(ruleset: &Ruleset, v6: bool) -> bool {
+    let of = |table: &&Table| {
+        let family = if v6 { Family::Ip6 } else { Family::Ip };
+        !table.dormant && (table.family == family || table.family == Family::Inet)
+    };
+    let chains = ruleset.tables.iter().filter(of).flat_map(|table| &table.chains);
+    chains.filter_map(|chain| chain.base.as_ref()).any(|base| base.kind == "nat")
 }
 
 /// Returns the first rule that may have done to a connection's first packet what no later packet and no announcement

@@ -14,7 +14,15 @@ use std::collections::HashSet;
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// Changes that are sent by one system call. The kernel handles them before the call returns.
 const CHANGES: usize = 64;
+/// Announcements between two parts of the table, in datagrams.
+const DATAGRAMS: usize = 1024;
+/// Most announcements that are pending, in datagrams.
+const PENDING: usize = 1 << 20;
+/// Most connections that may be announced while the table is read.
+const ANNOUNCED: usize = 1 << 20;
 
+/// linux/netlink.h
+const NLMSG_ERROR: u16 = 2;
 const NFNLGRP_CONNTRACK_NEW: u32 = 1;
 const NFNLGRP_CONNTRACK_UPDATE: u32 = 2;
 const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
@@ -89,17 +97,25 @@ impl Kernel {
         Ok(hear(&self.heard, &mut self.buffer, datagrams, &mut each)?)
     }
 
-    /// Reads the table and hands its connections to `each`, and the announcements that arrive meanwhile. Connections
-    /// that were announced meanwhile are handed over by their announcements only: what the table had of them is older,
-    /// and they may be gone.
+    /// Reads the table and hands its connections to `each`, and the announcements that arrive meanwhile; those that were
+    /// pending are discarded. Connections that were announced meanwhile are handed over by their announcements only:
+    /// what the table had of them is older, and they may be gone. Once announcements are lost, nothing else is handed
+    /// over: until its buffer is empty, the socket does not tell of further ones that it loses.
     ///
     /// # Errors
     /// If a socket fails, or the kernel lacks ctnetlink.
     pub fn read(&mut self, each: &mut dyn FnMut(Heard)) -> Result<Announced, Error> {
         let Self { heard, asked, buffer } = self;
+        for n in 0.. {
+            match heard.receive(buffer)? {
+                Received::Empty => break,
+                _ if n > PENDING => return Ok(Announced::Lost),
+                _ => {}
+            }
+        }
         // Announcements are received while `buffer` has a part of the table.
         let mut other = vec![0; DATAGRAM];
-        let mut lost = Announced::All;
+        let mut all = Announced::All;
         let mut announced = HashSet::new();
         let part = RefCell::new(Vec::new());
         let gather = |message: &Message<'_>| {
@@ -107,28 +123,33 @@ impl Kernel {
                 part.borrow_mut().push(connection);
             }
         };
-        let mut between = || {
-            // The kernel has filled the part, and perhaps the next one, before it sent the announcements heard here: a
-            // connection that is in neither of them as it is now is among these.
-            let all = hear(heard, &mut other, usize::MAX, &mut |of| {
+        let mut between = |datagrams| {
+            if all == Announced::Lost {
+                part.take();
+                return Ok(());
+            }
+            all = hear(heard, &mut other, datagrams, &mut |of| {
                 announced.insert(of.key());
                 each(Heard::Announced(of));
             })?;
+            if announced.len() > ANNOUNCED {
+                all = Announced::Lost;
+            }
             if all == Announced::Lost {
-                lost = all;
+                each(Heard::Lost);
             }
             for connection in part.take() {
-                if !announced.contains(&connection.key) {
+                if all == Announced::All && !announced.contains(&connection.key) {
                     each(Heard::Read(connection));
                 }
             }
             Ok(())
         };
         let asking = (message::IPCTNL_MSG_CT_GET, message::family(None));
-        let dumped = asked.dump(asking.0, &asking.1, &[], buffer, gather, &mut between)?;
-        between()?;
+        let dumped = asked.dump(asking.0, &asking.1, &[], buffer, gather, || between(DATAGRAMS))?;
+        between(PENDING)?;
         match dumped {
-            Dumped::Whole => Ok(lost),
+            Dumped::Whole => Ok(all),
             Dumped::Interrupted => Ok(Announced::Lost),
             Dumped::Unsupported => Err(Error::Unsupported),
         }
@@ -156,39 +177,41 @@ impl Kernel {
         }
     }
 
-    /// Changes connections, in their order. Those that are gone are left out. The kernel announces each change, whoever
-    /// made it.
+    /// Changes connections, in their order, and returns those that the kernel did not change: they are gone. The kernel
+    /// announces each change, whoever made it.
     ///
     /// # Errors
     /// If the socket fails.
-    pub fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
-        let mut messages = Vec::new();
-        for (n, change) in changes.iter().enumerate() {
-            let mut body = Body::new(&change.key);
-            if let Some(seconds) = change.timeout {
-                body = body.timeout(seconds);
+    pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Key>, Error> {
+        let mut gone = Vec::new();
+        for changes in changes.chunks(CHANGES) {
+            let mut messages = Vec::new();
+            for (n, change) in changes.iter().enumerate() {
+                let mut body = Body::new(&change.key);
+                if let Some(seconds) = change.timeout {
+                    body = body.timeout(seconds);
+                }
+                if change.liberal {
+                    body = body.liberal();
+                }
+                // Without NLM_F_CREATE: a connection that is gone does not come back.
+                let request = Request::new(message::IPCTNL_MSG_CT_NEW, 0, n as u32, body.octets());
+                messages.extend_from_slice(request.bytes());
             }
-            if change.liberal {
-                body = body.liberal();
-            }
-            // Without NLM_F_CREATE: a connection that is gone does not come back.
-            messages.extend_from_slice(Request::new(message::IPCTNL_MSG_CT_NEW, 0, 0, body.octets()).bytes());
-            if n % CHANGES == CHANGES - 1 {
-                self.send(&messages)?;
-                messages.clear();
+            self.asked.send_bytes(&messages)?;
+            // The kernel has answered already, with an error for each that it did not change.
+            loop {
+                match self.asked.receive(&mut self.buffer)? {
+                    Received::Empty => break,
+                    Received::Lost => {}
+                    Received::Datagram(length) => {
+                        let errors = Messages::new(&self.buffer[..length]).filter(|m| m.kind == NLMSG_ERROR);
+                        gone.extend(errors.filter_map(|m| Some(changes.get(m.sequence as usize)?.key)));
+                    }
+                }
             }
         }
-        self.send(&messages)
-    }
-
-    fn send(&mut self, messages: &[u8]) -> Result<(), Error> {
-        if messages.is_empty() {
-            return Ok(());
-        }
-        self.asked.send_bytes(messages)?;
-        // The kernel has answered already: with an error for each connection that is gone.
-        while self.asked.receive(&mut self.buffer)? != Received::Empty {}
-        Ok(())
+        Ok(gone)
     }
 }
 
@@ -210,6 +233,8 @@ pub enum Heard {
     Read(Connection),
     /// An announcement.
     Announced(Announcement),
+    /// Announcements were lost: nothing of what is known is certain any more.
+    Lost,
 }
 
 fn hear(

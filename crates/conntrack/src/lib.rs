@@ -2,16 +2,19 @@
 //!
 //! [`Kernel`] reads, follows and changes connections by ctnetlink (linux/netfilter/nfnetlink_conntrack.h). [`obstacle`]
 //! names the reason why a connection stays the kernel's whatever the firewall's rules are; [`Judge`] asks these rules.
+//! [`Follower`] keeps a table of flows in step with both.
 
 #![forbid(unsafe_code)]
 
 mod connection;
+mod follower;
 mod judge;
 mod kernel;
 mod message;
 mod obstacle;
 
 pub use connection::{Connection, Key, Tuple, status, tcp};
+pub use follower::{Follower, Reason, Routes, Timeouts, flow};
 pub use judge::{Judge, Refusal};
 pub use kernel::{Announced, Change, Error, Heard, Kernel};
 pub use message::{Announcement, announcement};

@@ -256,11 +256,12 @@ impl Body {
         self
     }
 
-    /// Ends the check of TCP's window in both directions (nlattr_to_tcp).
+    /// Ends the check of TCP's window in both directions, and forgets what the kernel knows of acknowledgements, which is
+    /// out of date once it does not see all packets: an RST would not close the connection (nlattr_to_tcp).
     #[must_use]
     pub fn liberal(mut self) -> Self {
         // struct nf_ct_tcp_flags: flags and mask.
-        let flags = [tcp::LIBERAL, tcp::LIBERAL];
+        let flags = [tcp::LIBERAL, tcp::LIBERAL | tcp::UNACKNOWLEDGED | tcp::MAXACK];
         let directions = [CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, CTA_PROTOINFO_TCP_FLAGS_REPLY];
         let tcp = directions.map(|direction| attribute(direction, &flags)).concat();
         let info = attribute(CTA_PROTOINFO_TCP | NLA_F_NESTED, &tcp);

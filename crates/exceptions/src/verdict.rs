@@ -60,6 +60,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     if respect.ignored.contains(&Kind::Sysctls) {
         verdict.settings.source_check.clear();
     }
+    // Families of which something else than netfilter leaves every packet to the kernel.
+    let mut others: BTreeMap<u16, Families> = BTreeMap::new();
     for effect in &reading.effects {
         let ignored = respect.ignored.contains(&effect.kind);
         let concerned = concerned(&effect.scope, ports);
@@ -69,8 +71,16 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         if !ignored {
             verdict.obey(&effect.scope, &concerned);
         }
+        if let (Scope::All(families) | Scope::In(_, families), false) = (&effect.scope, ignored) {
+            let closed = concerned.iter().filter(|_| effect.kind != Kind::Netfilter);
+            closed.for_each(|port| *others.entry(port.id).or_default() |= *families);
+        }
         let ids = concerned.iter().map(|port| port.id).collect();
         verdict.kept.push(Kept { effect: effect.clone(), ports: ids, ignored });
+    }
+    for (port, gate) in &mut verdict.gates {
+        let others = others.get(port).copied().unwrap_or_default();
+        gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
     }
     verdict.prefixes.sort_unstable();
     verdict.prefixes.dedup();
@@ -139,7 +149,8 @@ mod tests {
             ],
             &[],
         );
-        assert_eq!(verdict.gates[&0], Gate { closed: Families::V4, errors: Families::V6, ..Gate::default() });
+        let flows = Families::V4;
+        assert_eq!(verdict.gates[&0], Gate { closed: Families::V4, errors: Families::V6, flows, ..Gate::default() });
         assert_eq!(verdict.gates[&1], Gate { errors: Families::V6, ..Gate::default() });
         assert_eq!(verdict.egress, [(10, Families::V4), (11, Families::BOTH)].into());
         assert_eq!(verdict.prefixes, [prefix]);

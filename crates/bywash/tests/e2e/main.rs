@@ -17,6 +17,7 @@ mod dpdk;
 mod dpdk_lab;
 mod drift;
 mod fail_open;
+mod flows;
 mod follow;
 mod footprint;
 mod forward;

@@ -4,12 +4,13 @@
 //! control loop has applied the next reading. Policies by destination or egress interface go into the tables first;
 //! then the gates open as far as the verdict allows.
 
+use super::flows::Flows;
 use crate::shared::Shared;
 use bywash_api as api;
 use bywash_config::KernelConfig;
 use bywash_engine::PortId;
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
-use bywash_fib::model::{HashPolicy, SourceCheck};
+use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, XdpGate};
 use bywash_router::control::{Control, Policies};
 use bywash_router::gates::{Gate, Gates};
@@ -37,6 +38,11 @@ pub struct Guard {
     open: bool,
     failed: bool,
     told: Told,
+    /// Flows that pass gates which are closed for netfilter alone; `None` without a table of flows.
+    flows: Option<Flows>,
+    /// Number of the newest reading, and whether its flows pass the gates.
+    number: u64,
+    passing: bool,
 }
 
 impl Guard {
@@ -46,6 +52,7 @@ impl Guard {
         program: Option<af_xdp::XdpDatapath>,
         gates: Gates,
         config: &KernelConfig,
+        flows: Option<Flows>,
     ) -> anyhow::Result<Self> {
         let (all, driver) = (gates.clone(), program.clone());
         let close = move || {
@@ -70,6 +77,9 @@ impl Guard {
             open: false,
             failed: false,
             told: Told::default(),
+            flows,
+            number: 0,
+            passing: false,
         })
     }
 
@@ -115,6 +125,7 @@ impl Guard {
         if let Some(reading) = newest {
             self.obey(reading, control, shared);
         } else if self.open {
+            self.let_flows_pass(control, shared);
             // Configure programs that were attached since.
             self.set_programs(control, shared);
         }
@@ -154,14 +165,39 @@ impl Guard {
         control.lock().expect("control").set_policies(&policies);
         self.tell(&verdict);
         self.verdict = verdict;
+        (self.number, self.passing) = (number, false);
+        if let Some(flows) =
+            self.flows.as_ref().filter(|_| self.verdict.gates.values().any(|gate| !gate.flows.is_empty()))
+        {
+            flows.judge(number, &self.ports);
+        }
+        self.open_gates(control, shared);
+    }
+
+    /// Opens the gates as far as the newest reading allows.
+    fn open_gates(&mut self, control: &Mutex<Control>, shared: &Shared) {
         self.set_programs(control, shared);
-        let (gates, program, verdict) = (&self.gates, &self.program, &self.verdict);
-        self.open = self.watcher.keeper().open(number, || {
-            for (port, gate) in &verdict.gates {
-                gates.set(PortId(*port), *gate);
+        let (gates, program) = (&self.gates, &self.program);
+        self.open = self.watcher.keeper().open(self.number, || {
+            for port in self.verdict.gates.keys() {
+                gates.set(PortId(*port), self.gate(*port));
             }
             program.iter().for_each(af_xdp::XdpDatapath::open);
         });
+    }
+
+    /// Lets the packets of flows pass once all flows have been judged by the rules of the newest reading.
+    fn let_flows_pass(&mut self, control: &Mutex<Control>, shared: &Shared) {
+        let passing = self.flows.as_ref().is_some_and(|flows| flows.is_ready(self.number));
+        if std::mem::replace(&mut self.passing, passing) != passing {
+            self.open_gates(control, shared);
+        }
+    }
+
+    /// Returns the gate of a port as it is to be now.
+    fn gate(&self, port: u16) -> Gate {
+        let gate = self.verdict.gates.get(&port).copied().unwrap_or(Gate::CLOSED);
+        if self.passing { gate } else { Gate { flows: Families::NONE, ..gate } }
     }
 
     /// Writes the gates of the ports and the kernel settings into the programs' configurations.
@@ -171,7 +207,7 @@ impl Guard {
         let mut ports = shared.ports();
         for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
             let obeyed = xdp.obey(|config| {
-                config.gate = self.verdict.gates.get(&at).map_or(XdpGate::CLOSED, |gate| program_gate(*gate));
+                config.gate = program_gate(self.gate(at));
                 config.source_check = program_check(control.source_check(PortId(at)));
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;

@@ -3,6 +3,7 @@
 mod control;
 mod drift;
 mod exceptions;
+mod flows;
 mod punt;
 mod trace;
 mod view;

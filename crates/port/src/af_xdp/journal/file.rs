@@ -191,7 +191,9 @@ mod tests {
         let beside = linked.path().join("beside");
         symlink(directory.path(), &beside).unwrap();
         assert_refused(&beside.join("settings.json"), "is no directory");
-        assert_refused(directory.path(), "it is no regular file");
+        let folder = directory.path().join("folder.json");
+        fs::create_dir(&folder).unwrap();
+        assert_refused(&folder, "it is no regular file");
         let fifo = directory.path().join("fifo.json");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         assert_refused(&fifo, "it is no regular file");

@@ -1,0 +1,186 @@
+//! Established connections through a stateful firewall and a translation are forwarded past the kernel, as the kernel
+//! would forward them, until the kernel would not.
+
+use crate::harness::{Bywash, PATIENCE};
+use crate::reload::{File, config};
+use bywash_lab::{Topology, has_tool, patience, require, require_lab};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+
+/// Hosts behind r0 may open connections; those of IPv4 are translated to the router's address.
+const FIREWALL: &str = "
+table inet filter {
+ chain forward {
+  type filter hook forward priority 0; policy drop;
+  ct state established,related accept
+  iifname r0 accept
+ }
+}
+table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 masquerade; }; }
+";
+
+/// Settings of the ports for each level: user space, the driver by native XDP, and the default, the driver by traffic
+/// control.
+const LEVELS: [&str; 3] = ["level = \"user\"\n", "xdp = \"native\"\nlevel = \"driver\"\n", ""];
+
+/// Returns the configuration of a router at a level that forwards established connections.
+fn router(level: &str) -> File {
+    File::new(&format!("[router]\nflows = 1000\n{}", config(&[("r0", level), ("r1", level)])))
+}
+
+fn nft(lab: &Topology, ruleset: &str) {
+    let file = std::env::temp_dir().join(format!("{}.nft", lab.r().name()));
+    std::fs::write(&file, ruleset).unwrap();
+    lab.r().run(&["nft", "-f", file.to_str().unwrap()]).unwrap();
+    std::fs::remove_file(&file).unwrap();
+}
+
+/// Returns the packets that ports r0 and r1 received and that were forwarded past the kernel.
+fn forwarded(bywash: &Bywash) -> [u64; 2] {
+    let placement = bywash.show(&["placement"]);
+    ["r0", "r1"].map(|port| {
+        let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
+        ["driver", "user"].iter().map(|level| row["frames"][level].as_u64().unwrap()).sum()
+    })
+}
+
+/// Sockets of a connection from a to b.
+enum Ends {
+    Udp(UdpSocket, UdpSocket),
+    Tcp(TcpStream, TcpStream),
+}
+
+impl Ends {
+    fn udp(lab: &Topology, to: IpAddr) -> Self {
+        let socket = |at: &bywash_lab::Host, port| {
+            let addr: IpAddr = if to.is_ipv4() { at.v4.into() } else { at.v6.into() };
+            let socket = at.ns.enter(|| UdpSocket::bind((addr, port))).unwrap().unwrap();
+            socket.set_read_timeout(Some(patience(PATIENCE))).unwrap();
+            socket
+        };
+        let (near, far) = (socket(lab.a(), 4000), socket(lab.b(), 80));
+        near.connect((to, 80)).unwrap();
+        near.send(b"open").unwrap();
+        let (_, seen) = far.recv_from(&mut [0; 8]).unwrap();
+        far.connect(seen).unwrap();
+        Self::Udp(near, far)
+    }
+
+    fn tcp(lab: &Topology, to: IpAddr) -> Self {
+        let listener = lab.b().ns.enter(|| TcpListener::bind((to, 80))).unwrap().unwrap();
+        let near = lab.a().ns.enter(|| TcpStream::connect((to, 80))).unwrap().unwrap();
+        let (far, _) = listener.accept().unwrap();
+        for end in [&near, &far] {
+            end.set_nodelay(true).unwrap();
+            end.set_read_timeout(Some(patience(PATIENCE))).unwrap();
+        }
+        Self::Tcp(near, far)
+    }
+
+    /// Returns the source that b sees.
+    fn seen(&self) -> SocketAddr {
+        match self {
+            Self::Udp(_, far) => far.peer_addr().unwrap(),
+            Self::Tcp(_, far) => far.peer_addr().unwrap(),
+        }
+    }
+
+    /// Sends a message each way and checks what arrives.
+    fn talk(&mut self, message: &[u8]) {
+        let mut buffer = vec![0; message.len()];
+        match self {
+            Self::Udp(near, far) => {
+                for (from, to) in [(&*near, &*far), (&*far, &*near)] {
+                    from.send(message).unwrap();
+                    assert_eq!(to.recv(&mut buffer).unwrap(), message.len());
+                    assert_eq!(buffer, message);
+                }
+            }
+            Self::Tcp(near, far) => {
+                near.write_all(message).unwrap();
+                far.read_exact(&mut buffer).unwrap();
+                assert_eq!(buffer, message);
+                far.write_all(message).unwrap();
+                near.read_exact(&mut buffer).unwrap();
+                assert_eq!(buffer, message);
+            }
+        }
+    }
+
+    /// Returns whether a datagram sent by b arrives at a before `limit`.
+    fn answered(&self, limit: std::time::Duration) -> bool {
+        let Self::Udp(near, far) = self else { panic!("only for UDP") };
+        near.set_read_timeout(Some(patience(limit))).unwrap();
+        far.send(b"late").unwrap();
+        match near.recv(&mut [0; 8]) {
+            Ok(_) => true,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Talks until packets of both directions are forwarded past the kernel.
+fn wait_for_flow(bywash: &Bywash, ends: &mut Ends, what: &str) {
+    bywash.wait(&format!("{what} to be forwarded past the kernel"), |bywash| {
+        let before = forwarded(bywash);
+        for n in 0..4u8 {
+            ends.talk(&[n; 700]);
+        }
+        let after = forwarded(bywash);
+        after.iter().zip(before).all(|(after, before)| *after >= before + 4)
+    });
+}
+
+#[test]
+fn established_connections_pass_without_the_kernel() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    for level in LEVELS {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        nft(&lab, FIREWALL);
+        let file = router(level);
+        let bywash = file.run(&lab);
+        for to in [IpAddr::from(lab.b().v4), lab.b().v6.into()] {
+            let mut tcp = Ends::tcp(&lab, to);
+            assert_ne!(tcp.seen().ip(), IpAddr::from(lab.a().v4), "the source is translated");
+            wait_for_flow(&bywash, &mut tcp, &format!("{level:?}: TCP to {to}"));
+            let mut udp = Ends::udp(&lab, to);
+            wait_for_flow(&bywash, &mut udp, &format!("{level:?}: UDP to {to}"));
+            // The kernel's connection ends, and what b sends is of no connection any more.
+            lab.r().run(&["conntrack", "-D", "-p", "udp", "-f", if to.is_ipv4() { "ipv4" } else { "ipv6" }]).unwrap();
+            assert!(!udp.answered(std::time::Duration::from_millis(300)), "{level:?}: {to}: forwarded past conntrack");
+            tcp.talk(b"still");
+            // The kernel sees the end.
+            drop(tcp);
+            bywash.wait("conntrack to know that TCP is closed", |_| {
+                let family = if to.is_ipv4() { "ipv4" } else { "ipv6" };
+                let shown = lab.r().run(&["conntrack", "-L", "-p", "tcp", "-f", family]).unwrap().stdout;
+                !shown.contains("ESTABLISHED")
+            });
+        }
+        bywash.stop();
+    }
+}
+
+#[test]
+fn a_new_ruleset_holds_for_established_connections() {
+    require!(require_lab(), has_tool("nft"));
+    for level in LEVELS {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        nft(&lab, FIREWALL);
+        let file = router(level);
+        let bywash = file.run(&lab);
+        let mut udp = Ends::udp(&lab, lab.b().v4.into());
+        wait_for_flow(&bywash, &mut udp, "UDP");
+        nft(&lab, "insert rule inet filter forward iifname r1 drop");
+        assert!(!udp.answered(std::time::Duration::from_millis(300)), "{level:?}: forwarded past the new rule");
+        nft(&lab, &format!("flush ruleset\n{FIREWALL}"));
+        wait_for_flow(&bywash, &mut udp, "UDP again");
+        // A rule that looks at each packet leaves the connection to the kernel.
+        nft(&lab, "insert rule inet filter forward ip length > 1400 drop");
+        let before = forwarded(&bywash);
+        (0..20).for_each(|_| udp.talk(b"by the kernel"));
+        assert_eq!(forwarded(&bywash), before, "{level:?}: forwarded past a rule that looks at each packet");
+        bywash.stop();
+    }
+}

@@ -1,0 +1,300 @@
+//! Established connections that are forwarded past the kernel's netfilter.
+//!
+//! One thread, `bywash-flows`, follows the kernel's connections, judges them by the kernel's rules, and keeps the table
+//! of flows that workers and XDP programs look up ([`bywash_conntrack::Follower`]). The gates let packets of known
+//! flows pass only while the rules that the flows were judged by are those of the newest reading of the kernel's
+//! policies: the thread announces each reading that it is ready for ([`Flows::is_ready`]).
+
+use anyhow::{Context as _, bail};
+use bywash_conntrack::{Announced, Follower, Judge, Kernel, Routes, Timeouts};
+use bywash_engine::PortId;
+use bywash_exceptions::PortLink;
+use bywash_exceptions::nft::{Interface, Reader};
+use bywash_fib::flows;
+use bywash_router::tables::Tables;
+use bywash_sync::{Published, Qsbr, qsbr};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::Timespec;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Pause after a failure before connections are followed again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Interval at which removed flows are looked at until their memory is free.
+const COLLECT: Duration = Duration::from_millis(5);
+/// Longest wait.
+const HOUR: Duration = Duration::from_secs(3600);
+/// Attempts at reading all connections before a pause.
+const TRIES: usize = 4;
+
+/// The thread that keeps the table of flows.
+pub struct Flows {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    stop: AtomicBool,
+    /// The newest reading, until the thread takes it.
+    asked: Mutex<Option<Asked>>,
+    /// Number of the reading whose rules the valid flows were judged by, plus one; 0: no flow may be used.
+    ready: AtomicU64,
+    wake: OwnedFd,
+}
+
+/// A reading of the kernel's policies.
+struct Asked {
+    number: u64,
+    ports: Vec<PortLink>,
+}
+
+impl Flows {
+    /// Starts to follow the connections of the calling thread's network namespace. `table` has no flows yet.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn start(table: flows::Flows, tables: Arc<Published<Tables>>, domain: &Qsbr) -> anyhow::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared =
+            Arc::new(Shared { stop: AtomicBool::new(false), asked: Mutex::new(None), ready: AtomicU64::new(0), wake });
+        let mut reader = domain.register();
+        reader.offline();
+        let ports = Ports { tables, reader: RefCell::new(reader), interfaces: HashMap::new() };
+        // A new thread is in the network namespace of the one that starts it.
+        let own = Thread { shared: shared.clone(), ports, generation: 0 };
+        let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Has the flows judged by the rules of this reading, of these ports.
+    pub fn judge(&self, number: u64, ports: &[PortLink]) {
+        let asked = Asked { number, ports: ports.to_vec() };
+        *self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
+        self.shared.wake();
+    }
+
+    /// Returns whether all valid flows were judged by the rules of this reading.
+    pub fn is_ready(&self, number: u64) -> bool {
+        // A thread that has panicked revokes nothing any more.
+        let runs = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        runs && self.shared.ready.load(Ordering::Acquire) == number + 1
+    }
+}
+
+impl Drop for Flows {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        // A full counter means that a wake-up is already pending.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Option<Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Waits for a reading, or for `limit` if there is one to go on with. `None` if the thread must end.
+    fn next(&self, limit: Duration, otherwise: Option<Asked>) -> Option<Asked> {
+        let until = Instant::now() + limit;
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some(asked) = self.take() {
+                return Some(asked);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() && otherwise.is_some() {
+                return otherwise;
+            }
+            self.wait(vec![], if otherwise.is_some() { left } else { HOUR });
+        }
+    }
+
+    /// Waits until woken, or until one of `fds` is readable, at most `limit`.
+    fn wait<'a>(&'a self, mut fds: Vec<PollFd<'a>>, limit: Duration) {
+        fds.push(PollFd::new(&self.wake, PollFlags::IN));
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        // Everything is looked at, whether or not the wait was interrupted.
+        let _ = poll(&mut fds, Some(&limit));
+        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+    }
+}
+
+/// The router's ports and routes.
+struct Ports {
+    tables: Arc<Published<Tables>>,
+    /// Offline but during a lookup, so that no writer waits for this thread.
+    reader: RefCell<qsbr::Reader>,
+    /// Interfaces by port number.
+    interfaces: HashMap<u16, Interface>,
+}
+
+impl Routes for Ports {
+    fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)> {
+        let mut reader = self.reader.borrow_mut();
+        reader.online();
+        let egress = self.tables.load(&reader).egress(addr);
+        reader.offline();
+        let PortId(port) = egress?;
+        Some((port, self.interfaces.get(&port)?))
+    }
+}
+
+impl Ports {
+    /// Sets the ports; returns whether they differ from those before.
+    fn set(&mut self, ports: &[PortLink]) -> bool {
+        let interface = |port: &PortLink| (port.id, Interface { index: port.index, name: port.name.clone() });
+        let interfaces = ports.iter().filter(|port| port.index != 0).map(interface).collect();
+        std::mem::replace(&mut self.interfaces, interfaces) != self.interfaces
+    }
+}
+
+struct Thread {
+    shared: Arc<Shared>,
+    ports: Ports,
+    /// Generation of the valid flows.
+    generation: u32,
+}
+
+impl Thread {
+    fn run(mut self, table: flows::Flows) {
+        // Nothing is opened before a reading asks for it: a kernel without rules is not made to track connections.
+        let Some(mut asked) = self.shared.next(HOUR, None) else { return };
+        let mut failures = Failures::default();
+        let (mut rules, kernel) = loop {
+            match (Reader::open(), Kernel::open()) {
+                (Ok(rules), Ok(kernel)) => break (rules, kernel),
+                (Err(why), _) => failures.tell(&why.into()),
+                (_, Err(why)) => failures.tell(&why.into()),
+            }
+            let Some(next) = self.shared.next(PAUSE, Some(asked)) else { return };
+            asked = next;
+        };
+        let mut follower = Follower::new(kernel, table);
+        loop {
+            let again = Asked { number: asked.number, ports: asked.ports.clone() };
+            let next = match self.follow(&mut rules, &mut follower, asked, &mut failures) {
+                Ok(next) => next,
+                Err(failed) => {
+                    self.shared.ready.store(0, Ordering::Release);
+                    follower.flows().set_generation(0);
+                    failures.tell(&failed);
+                    self.shared.next(PAUSE, Some(again))
+                }
+            };
+            match next {
+                Some(next) => asked = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Follows the connections as long as the rules stay the same. Returns the first reading with other rules, or with
+    /// other ports; `None` if the thread must end.
+    fn follow(
+        &mut self,
+        rules: &mut Reader,
+        follower: &mut Follower,
+        asked: Asked,
+        failures: &mut Failures,
+    ) -> anyhow::Result<Option<Asked>> {
+        // The gates let no packets of flows pass until the reading is ready.
+        self.ports.set(&asked.ports);
+        let ruleset = rules.read_whole()?;
+        let judge = Judge::new(&ruleset);
+        self.renew_generation(follower);
+        self.shared.ready.store(asked.number + 1, Ordering::Release);
+        self.read(follower, &judge)?;
+        failures.end();
+        let mut renewal = Instant::now();
+        while !self.shared.stop.load(Ordering::Acquire) {
+            if let Some(next) = self.shared.take() {
+                let same = rules.generation()?.unwrap_or_default() == ruleset.generation;
+                if !same || self.ports.set(&next.ports) {
+                    self.shared.ready.store(0, Ordering::Release);
+                    return Ok(Some(next));
+                }
+                self.shared.ready.store(next.number + 1, Ordering::Release);
+            }
+            if follower.hear(self.generation, &judge, &self.ports, &timeouts()?)? == Announced::Lost {
+                // The end of any connection may be among what was lost.
+                self.renew_generation(follower);
+                self.read(follower, &judge)?;
+            }
+            if renewal <= Instant::now() {
+                renewal = Instant::now() + follower.renew(&timeouts()?)?;
+            }
+            let garbage = follower.flows().collect() > 0;
+            let limit = if garbage { COLLECT } else { renewal.saturating_duration_since(Instant::now()) };
+            self.shared.wait(vec![PollFd::from_borrowed_fd(follower.readable(), PollFlags::IN)], limit);
+        }
+        Ok(None)
+    }
+
+    /// Revokes all flows.
+    fn renew_generation(&mut self, follower: &mut Follower) {
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        follower.flows().set_generation(self.generation);
+    }
+
+    /// Reads all connections.
+    fn read(&mut self, follower: &mut Follower, judge: &Judge<'_>) -> anyhow::Result<()> {
+        for _ in 0..TRIES {
+            if follower.read(self.generation, judge, &self.ports, &timeouts()?)? == Announced::All {
+                return Ok(());
+            }
+            self.renew_generation(follower);
+        }
+        bail!("connections change faster than they can be read")
+    }
+}
+
+/// Returns the kernel's timeouts of established connections.
+fn timeouts() -> anyhow::Result<Timeouts> {
+    let read = |name| -> anyhow::Result<u32> {
+        let path = format!("/proc/sys/net/netfilter/nf_conntrack_{name}");
+        let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
+        text.trim().parse().with_context(|| format!("{path} has no number of seconds"))
+    };
+    let stalled = read("tcp_timeout_unacknowledged")?.min(read("tcp_timeout_max_retrans")?);
+    let (tcp, udp) = (read("tcp_timeout_established")?, read("udp_timeout_stream")?);
+    Ok(Timeouts { tcp, tcp_stalled: stalled, udp })
+}
+
+/// Failures: told once, until they differ or end.
+#[derive(Default)]
+struct Failures {
+    told: Option<String>,
+}
+
+impl Failures {
+    fn tell(&mut self, why: &anyhow::Error) {
+        let why = format!("{why:#}");
+        if self.told.as_ref() != Some(&why) {
+            tracing::warn!("established connections are left to the kernel: {why}; tried again every second");
+            self.told = Some(why);
+        }
+    }
+
+    fn end(&mut self) {
+        if self.told.take().is_some() {
+            tracing::info!("established connections are followed again");
+        }
+    }
+}
