@@ -1,11 +1,12 @@
 //! Benchmark of the XDP program alone, timed by the kernel's test run: the cost of forwarding in the driver.
 
-use super::lab;
+use super::{established, lab};
 use crate::args::{Family, number, routes};
 use anyhow::{Context as _, ensure};
+use bywash_fib::flows::Flows;
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
-use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig};
+use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig, XdpGate};
 use bywash_router::control;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
@@ -28,6 +29,10 @@ pub struct DriverArgs {
     /// Number of destination addresses in the traffic
     #[arg(long, value_name = "N", default_value_t = 4000, value_parser = heads)]
     pub destinations: usize,
+    /// Number of established connections: the gate is closed except for them, and the traffic's have their source
+    /// translated  [default: none, packets are routed]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub established: usize,
     /// Number of rounds of two million packets each; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
@@ -58,6 +63,8 @@ struct Figures {
     family: u8,
     routes: usize,
     destinations: usize,
+    /// Established connections; 0: packets are routed.
+    established: usize,
     /// Nanoseconds per packet in each round.
     rounds: Vec<f64>,
 }
@@ -86,12 +93,15 @@ pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
     if args.json {
         println!("{}", serde_json::to_string(&figures)?);
     } else {
-        let Figures { ns_per_packet, mpps, family, routes, destinations, rounds, .. } = &figures;
+        let Figures { ns_per_packet, mpps, family, routes, destinations, established, rounds, .. } = &figures;
         println!(
             "{ns_per_packet:.0} ns/packet, {mpps:.1} Mpps in the driver's program alone, median of {} rounds",
             rounds.len()
         );
         println!("{routes} IPv{family} routes, {destinations} destinations");
+        if *established > 0 {
+            println!("{established} established connections, sources translated");
+        }
     }
     Ok(())
 }
@@ -124,7 +134,8 @@ fn measure<A: Addr + synth::Random>(
     };
     driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[], 0);
     let [memory4, memory6] = control::TableSink::memory(&mut driver);
-    let mut table = Table::shared(&Qsbr::new(), if family == 4 { memory4 } else { memory6 })?;
+    let domain = Qsbr::new();
+    let mut table = Table::shared(&domain, if family == 4 { memory4 } else { memory6 })?;
     table.load(routes.iter().copied());
     let frames = synth::under(routes, args.destinations, SEED).into_iter().map(|address| {
         let (from_ip, to_ip) = ends(address);
@@ -143,6 +154,17 @@ fn measure<A: Addr + synth::Random>(
         made.first_chunk().copied().context("a short frame")
     });
     let frames: Vec<[u8; HEAD]> = frames.collect::<anyhow::Result<_>>()?;
+    let mut flows = Flows::new(&domain, driver.flow_memory().map(Some), args.established)?;
+    if args.established > 0 {
+        let (n, heads) = (args.established, frames.len());
+        ensure!(n >= heads, "--established {n} is less than --destinations {heads}: give each a connection");
+        flows.set_generation(established::GENERATION);
+        for i in 0..n {
+            established::add(&mut flows, &frames[i % heads], (0, 1), (i / heads) as u16)?;
+        }
+        let gate = XdpGate { flows4: true, flows6: true, ..XdpGate::CLOSED };
+        program.set_config(XdpConfig { gate, ..program.config() })?;
+    }
     let (mut rounds, mut empty) = (vec![], vec![]);
     for _ in 0..args.rounds {
         let before = program.counters()?.get("to_port");
@@ -162,6 +184,7 @@ fn measure<A: Addr + synth::Random>(
         family,
         routes: table.len(),
         destinations: frames.len(),
+        established: flows.len(),
         rounds,
     })
 }

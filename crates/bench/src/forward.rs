@@ -2,15 +2,19 @@
 //! discarded: the cost of the program itself.
 
 use super::captured::{self, Captured, Cost};
+use super::established;
 use crate::args::{SECONDS, flows, frames, number, routes, size};
 use crate::stages::{self, Stage};
 use anyhow::{Context as _, bail};
 use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
+use bywash_fib::flows::Flows;
+use bywash_fib::model::{Families, Gate};
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_measure::step::Look;
 use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_router::gates::Gates;
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
@@ -92,6 +96,8 @@ pub struct ForwardArgs {
 pub enum Application {
     /// The full IPv4 router path
     Route,
+    /// The router's path past a closed gate: every flow is an established connection with its source translated
+    Nat,
     /// Swap the MAC addresses: the least that a forwarder does, and so the highest rate from this source
     Swap,
 }
@@ -142,6 +148,7 @@ fn print(f: &Figures) {
     );
     let work = match f.app {
         Application::Route => format!("{} routes", f.routes),
+        Application::Nat => format!("{} routes, sources translated", f.routes),
         Application::Swap => "MAC addresses swapped, no lookup".into(),
     };
     println!(
@@ -232,8 +239,21 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
         out.add(port, TxQueue::new(TxQueueConfig::default()));
     }
     let (requests, _inbox) = rtrb::RingBuffer::new(256);
+    let router = Router::new(tables, requests, RouterConfig::default());
+    let mut connections = Flows::new(&domain, [None, None], args.flows)?;
     let app: Box<dyn App> = match args.app {
-        Application::Route => Box::new(Router::new(tables, requests, RouterConfig::default())),
+        Application::Route => Box::new(router),
+        Application::Nat => {
+            connections.set_generation(established::GENERATION);
+            for (from, frames) in (0..PORTS).zip(&traffic.frames) {
+                let mut add = |frame: &Vec<u8>| established::add(&mut connections, frame, (from, 1 - from), 0);
+                frames.iter().try_for_each(&mut add)?;
+            }
+            let gates = Gates::open();
+            let gate = Gate { closed: Families::V4, flows: Families::V4, ..Gate::default() };
+            (0..PORTS).for_each(|port| gates.set(PortId(port), gate));
+            Box::new(router.with_gates(gates).with_flows(connections.reader()))
+        }
         Application::Swap => Box::new(swap),
     };
     let app = if args.touch { Box::new(Touch(app, 0)) } else { app };

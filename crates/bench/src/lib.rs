@@ -9,6 +9,7 @@ mod churn;
 mod cmts;
 mod dpdk;
 mod driver;
+mod established;
 mod forward;
 mod generator;
 pub mod lab;
