@@ -3,7 +3,7 @@
 use crate::connection::{Connection, Key};
 use crate::message::{self, Announcement, Body, announcement};
 use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
-use bywash_netlink::wire::{Message, Messages, Request};
+use bywash_netlink::wire::{Message, Messages, NLMSG_ERROR, Request};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -21,8 +21,6 @@ const PENDING: usize = 1 << 20;
 /// Most connections that may be announced while the table is read.
 const ANNOUNCED: usize = 1 << 20;
 
-/// linux/netlink.h
-const NLMSG_ERROR: u16 = 2;
 const NFNLGRP_CONNTRACK_NEW: u32 = 1;
 const NFNLGRP_CONNTRACK_UPDATE: u32 = 2;
 const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
@@ -169,7 +167,7 @@ impl Kernel {
         match self.asked.ask(message::IPCTNL_MSG_CT_GET, Body::new(key).octets(), &mut self.buffer, each) {
             Ok(()) => Ok(found),
             Err(bywash_netlink::Error::Socket { source, .. })
-                if source.raw_os_error() == Some(Errno::NOENT.raw_os_error()) =>
+                if Errno::from_io_error(&source) == Some(Errno::NOENT) =>
             {
                 Ok(None)
             }

@@ -1,7 +1,7 @@
 //! ctnetlink's messages, whose numbers are in network order.
 
 use crate::connection::{Connection, Key, Tuple, status, tcp};
-use bywash_netlink::wire::{Attributes, Message};
+use bywash_netlink::wire::{Attributes, Message, NLM_F_CREATE, attribute};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Size of struct nfgenmsg, in octets.
@@ -10,8 +10,6 @@ const NFNL_SUBSYS_CTNETLINK: u16 = 1 << 8;
 pub(crate) const IPCTNL_MSG_CT_NEW: u16 = NFNL_SUBSYS_CTNETLINK;
 pub(crate) const IPCTNL_MSG_CT_GET: u16 = NFNL_SUBSYS_CTNETLINK | 1;
 const IPCTNL_MSG_CT_DELETE: u16 = NFNL_SUBSYS_CTNETLINK | 2;
-/// Set in the announcement of a connection that is new.
-const NLM_F_CREATE: u16 = 0x400;
 /// Set in the kind of an attribute that consists of attributes.
 const NLA_F_NESTED: u16 = 1 << 15;
 
@@ -288,16 +286,6 @@ fn written(key: &Key) -> Vec<u8> {
     let mut protocol = attribute(CTA_PROTO_NUM, &[key.protocol]);
     ports.iter().for_each(|(kind, port)| protocol.extend(attribute(*kind, &port.to_be_bytes())));
     [attribute(CTA_TUPLE_IP | NLA_F_NESTED, &addresses), attribute(CTA_TUPLE_PROTO | NLA_F_NESTED, &protocol)].concat()
-}
-
-/// Returns an attribute, padded.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut octets = Vec::with_capacity(4 + value.len().next_multiple_of(4));
-    octets.extend_from_slice(&((4 + value.len()) as u16).to_ne_bytes());
-    octets.extend_from_slice(&kind.to_ne_bytes());
-    octets.extend_from_slice(value);
-    octets.resize(octets.len().next_multiple_of(4), 0);
-    octets
 }
 
 #[cfg(test)]

@@ -10,10 +10,9 @@ use crate::{nft, rules, tc, xfrm};
 use bywash_fib::model::{Families, Prefix};
 use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
+use bywash_netlink::wake::Wake;
 use bywash_netlink::wire::{Attributes, Message, Messages, u32_at};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::OwnedFd;
-use rustix::fs::Timespec;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::netlink;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +91,7 @@ pub struct Watcher {
 struct Shared {
     stop: AtomicBool,
     ports: Mutex<Option<Vec<PortLink>>>,
-    wake: OwnedFd,
+    wake: Wake,
 }
 
 impl Watcher {
@@ -104,9 +103,7 @@ impl Watcher {
     /// the kernel lacks is not an error. State that the kernel later refuses to report becomes an effect on every
     /// packet.
     pub fn start(ports: Vec<PortLink>, keeper: Keeper, programs: Programs) -> Result<Self, Error> {
-        let opening = |source: Errno| Error::Socket { doing: "create a wake-up descriptor for", source: source.into() };
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(opening)?;
-        let shared = Arc::new(Shared { stop: AtomicBool::new(false), ports: Mutex::new(None), wake });
+        let shared = Arc::new(Shared { stop: AtomicBool::new(false), ports: Mutex::new(None), wake: Wake::new()? });
         let (sender, readings) = channel();
         // The sockets are opened on this thread because it is in the network namespace to watch.
         let runner = Runner {
@@ -146,24 +143,17 @@ impl Watcher {
     pub fn set_ports(&self, ports: Vec<PortLink>) {
         *self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner) = Some(ports);
         self.keeper.close();
-        self.shared.wake();
+        self.shared.wake.wake();
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.wake.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-impl Shared {
-    fn wake(&self) {
-        // A full counter means that a wake-up is already pending.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
@@ -251,12 +241,8 @@ impl Runner {
     }
 
     fn wait(&self) {
-        let mut fds: Vec<PollFd<'_>> = self.sockets.heard().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-        fds.push(PollFd::new(&self.shared.wake, PollFlags::IN));
-        let timeout = Timespec { tv_sec: 0, tv_nsec: POLL.subsec_nanos().into() };
-        // Everything is checked, whether or not the wait was interrupted.
-        let _ = poll(&mut fds, Some(&timeout));
-        let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+        // Everything is checked, whether or not the wait failed.
+        let _ = self.shared.wake.wait(self.sockets.heard().map(AsFd::as_fd), Some(POLL));
     }
 
     /// Reads all pending announcements and returns the kinds they concern.

@@ -26,6 +26,7 @@ mod state;
 mod stats;
 pub mod sysctl;
 mod uapi;
+pub mod wake;
 mod warnings;
 pub mod wire;
 

@@ -5,11 +5,9 @@ use crate::follow::Follower;
 use crate::probe::Prober;
 use crate::state::State;
 use crate::stats::Stats;
+use crate::wake::Wake;
 use bywash_fib::model::Change;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::OwnedFd;
-use rustix::fs::Timespec;
-use rustix::io::Errno;
+use rustix::fd::AsFd;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +44,7 @@ impl Default for Config {
 struct Shared {
     stop: AtomicBool,
     resync: AtomicBool,
-    wake: OwnedFd,
+    wake: Wake,
     stats: Mutex<Stats>,
 }
 
@@ -72,12 +70,10 @@ impl Mirror {
     pub fn start(config: Config) -> Result<Self, Error> {
         let follower = Follower::new(config.receive_buffer, config.settle, config.routes)?;
         let prober = Prober::open()?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| Error::Socket { doing: "create a wake-up descriptor for", source: error.into() })?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
             resync: AtomicBool::new(false),
-            wake,
+            wake: Wake::new()?,
             stats: Mutex::default(),
         });
         // The channel is bounded so that a slow control side cannot grow the process; the mirror merges changes
@@ -104,7 +100,7 @@ impl Mirror {
     /// once.
     pub fn request_resync(&self) {
         self.shared.resync.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.wake.wake();
     }
 
     /// See [`Prober::probe`].
@@ -131,7 +127,7 @@ impl Mirror {
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.wake.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -155,13 +151,6 @@ impl State {
             }
         }
         Err(Error::Restless)
-    }
-}
-
-impl Shared {
-    fn wake(&self) {
-        // A full counter means that a wake-up is already pending.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
@@ -276,17 +265,8 @@ impl Runner {
     fn wait(&mut self) -> Result<bool, Error> {
         let blocked = !self.outbox.waiting.is_empty();
         let until_due = self.follower.due().map(|due| due.saturating_duration_since(Instant::now()));
-        let timeout = if blocked { Some(KNOCK) } else { until_due };
-        let timeout = timeout.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() });
-        let mut fds =
-            [PollFd::new(self.follower.heard(), PollFlags::IN), PollFd::new(&self.shared.wake, PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(Error::Socket { doing: "wait for", source: error.into() }),
-        }
-        if !fds[1].revents().is_empty() {
-            let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
-        }
+        let limit = if blocked { Some(KNOCK) } else { until_due };
+        self.shared.wake.wait([self.follower.heard().as_fd()], limit)?;
         Ok(!self.shared.stop.load(Ordering::Acquire))
     }
 }

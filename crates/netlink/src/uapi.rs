@@ -1,6 +1,7 @@
 //! Constants of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
 //! if_addr.h, netconf.h, neighbour.h, nexthop.h, fib_rules.h).
 
+/// Kind of a message with the error, if any, of a request.
 pub const NLMSG_ERROR: u16 = 2;
 pub const NLMSG_DONE: u16 = 3;
 
@@ -10,6 +11,7 @@ pub const NLM_F_DUMP_INTR: u16 = 0x10;
 pub const NLM_F_DUMP: u16 = 0x300;
 pub const NLM_F_REPLACE: u16 = 0x100;
 pub const NLM_F_EXCL: u16 = 0x200;
+/// Flag: what does not exist is made; in an announcement: it is new.
 pub const NLM_F_CREATE: u16 = 0x400;
 pub const NLM_F_APPEND: u16 = 0x800;
 

@@ -2,6 +2,7 @@
 //! message is trusted.
 
 use crate::uapi::{NLA_TYPE_MASK, NLM_F_REQUEST};
+pub use crate::uapi::{NLM_F_CREATE, NLMSG_ERROR};
 
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;
@@ -111,10 +112,7 @@ impl Request {
 
     /// Appends an attribute.
     pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        let length = (ATTRIBUTE + value.len()) as u16;
-        self.0.extend_from_slice(&length.to_ne_bytes());
-        self.0.extend_from_slice(&kind.to_ne_bytes());
-        self.0.extend_from_slice(value);
+        self.0.extend(attribute(kind, value));
         self.close();
         self
     }
@@ -129,6 +127,17 @@ impl Request {
         let length = self.0.len() as u32;
         self.0[..4].copy_from_slice(&length.to_ne_bytes());
     }
+}
+
+/// Returns an attribute, padded: the value of one that consists of attributes is their concatenation.
+pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = ATTRIBUTE + value.len();
+    let mut octets = Vec::with_capacity(align(length));
+    octets.extend_from_slice(&(length as u16).to_ne_bytes());
+    octets.extend_from_slice(&kind.to_ne_bytes());
+    octets.extend_from_slice(value);
+    octets.resize(align(length), 0);
+    octets
 }
 
 /// Returns the octet at offset `at`; `None` beyond the end.

@@ -3,16 +3,8 @@ use super::set::*;
 use super::*;
 use crate::nft::expression::To;
 use crate::nft::{Comparison, Data, Element, Set, Verdict, meta};
+use bywash_netlink::wire::attribute;
 use proptest::prelude::*;
-
-/// Returns an attribute with `value`, padded.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
-    bytes.extend_from_slice(&kind.to_ne_bytes());
-    bytes.extend_from_slice(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
 
 fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
