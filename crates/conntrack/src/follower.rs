@@ -2,7 +2,10 @@
 //!
 //! A connection enters the table by an announcement only: with `net.netfilter.nf_conntrack_events` at 2, its default,
 //! the kernel announces nothing of connections that began while nobody listened, not even their end. Those that are
-//! read are changed without effect, which the kernel announces if it announces anything of them.
+//! read are renewed, which the kernel announces if it announces anything of them.
+//!
+//! Announcements that end a flow take effect as they are heard. Those that could begin one wait, so that a flood of new
+//! connections, each of which has to be judged, does not keep a flow alive whose connection has ended.
 
 use crate::connection::{Connection, Key, Tuple, tcp};
 use crate::judge::{Judge, Refusal};
@@ -12,6 +15,7 @@ use crate::obstacle::{Obstacle, obstacle};
 use bywash_exceptions::nft::Interface;
 use bywash_fib::flows::{self, Flow, FlowId, Flows};
 use rustix::fd::BorrowedFd;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -20,9 +24,14 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// Announcements that are heard before other work is looked at, in datagrams.
-const DATAGRAMS: usize = 256;
-/// Flows of which the use is looked at in a call of [`Follower::renew`].
-const PART: usize = 1024;
+const DATAGRAMS: usize = 4096;
+/// Connections that are judged before announcements are heard again.
+const JUDGED: usize = 64;
+/// Most connections that wait to be judged. Others stay the kernel's until they are announced again.
+const WAITING: usize = 1 << 17;
+/// Flows that are looked at in a call of [`Follower::renew`]. A connection that ends after the last announcements were
+/// heard, and whose key another one has by then, would be renewed in its place: few flows make that time short.
+const PART: usize = 128;
 
 /// Routes of a router, by which a connection's interfaces are found.
 pub trait Routes {
@@ -58,6 +67,19 @@ impl Timeouts {
     }
 }
 
+/// Terms on which connections become flows.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// Generation of the flows that are judged on these terms.
+    pub generation: u32,
+    /// The rules.
+    pub judge: &'a Judge<'a>,
+    /// The routes.
+    pub routes: &'a dyn Routes,
+    /// The kernel's timeouts.
+    pub timeouts: Timeouts,
+}
+
 /// Reason why a connection is not forwarded past the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -67,8 +89,6 @@ pub enum Reason {
     Route,
     /// The firewall.
     Firewall(Refusal),
-    /// The table of flows has no room.
-    Full,
 }
 
 impl std::fmt::Display for Reason {
@@ -77,7 +97,6 @@ impl std::fmt::Display for Reason {
             Self::Obstacle(obstacle) => obstacle.fmt(f),
             Self::Route => f.write_str("not routed between two ports"),
             Self::Firewall(refusal) => refusal.fmt(f),
-            Self::Full => f.write_str("table of flows is full"),
         }
     }
 }
@@ -130,6 +149,11 @@ impl Known {
         &mut beside[id.index()]
     }
 
+    /// Returns the flow of a connection; `None` if it has none.
+    fn find(&self, key: &Key) -> Option<FlowId> {
+        (key.zone == 0).then(|| self.table.find(key.protocol, &tuple(key.original)))?
+    }
+
     fn remove(&mut self, id: FlowId) {
         self.table.remove(id);
         self.beside(id).present = false;
@@ -148,14 +172,23 @@ impl Known {
     }
 }
 
+/// A connection that waits to be judged.
+struct Waiting {
+    connection: Connection,
+    /// Whether all of it was told, and TCP's window is no longer checked, so that it may be taken at once.
+    certain: bool,
+}
+
 /// Keeps a table of flows in step with the kernel's connections. One thread uses it.
 pub struct Follower {
     kernel: Kernel,
     known: Known,
-    /// Changes that make the kernel announce connections which could be taken then.
-    provoked: Vec<Key>,
+    /// Connections without a flow, as they were announced last, that are to be judged.
+    waiting: BTreeMap<Key, Waiting>,
+    /// Connections to renew: those that could be taken once they are announced, and those just taken.
+    renewed: Vec<Key>,
     began: Instant,
-    /// Place of the flow of which the use is looked at next.
+    /// Place of the flow that is looked at next.
     next: usize,
 }
 
@@ -163,7 +196,7 @@ impl Follower {
     /// Creates a follower of the kernel's connections that keeps this table.
     pub fn new(kernel: Kernel, table: Flows) -> Self {
         let known = Known { table, beside: [Vec::new(), Vec::new()] };
-        Self { kernel, known, provoked: Vec::new(), began: Instant::now(), next: 0 }
+        Self { kernel, known, waiting: BTreeMap::new(), renewed: Vec::new(), began: Instant::now(), next: 0 }
     }
 
     /// Returns the socket that becomes readable with an announcement.
@@ -176,102 +209,104 @@ impl Follower {
         &mut self.known.table
     }
 
-    /// Reads all connections, judges them anew, and removes the flows of all others. Flows become valid with
-    /// `generation` as they are judged.
+    /// Returns whether connections wait to be judged by the next call of [`Follower::hear`].
+    pub fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Reads all connections, judges them anew, and removes the flows of all others. Flows become valid as they are
+    /// judged.
     ///
     /// # Errors
     /// If a socket fails. [`Announced::Lost`] means that the table must be read again, and that no flow may be used
     /// meanwhile.
-    pub fn read(
-        &mut self,
-        generation: u32,
-        judge: &Judge<'_>,
-        routes: &dyn Routes,
-        timeouts: &Timeouts,
-    ) -> Result<Announced, Error> {
-        let now = self.now();
-        let Self { kernel, known, provoked, .. } = self;
-        let mut looking = Looking { known, provoked, generation, now, judge, routes };
+    pub fn read(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
+        self.waiting.clear();
+        let (mut looking, kernel) = self.looking(terms);
         let all = kernel.read(&mut |heard| match heard {
-            Heard::Read(connection) => looking.read(&connection),
+            Heard::Read(connection) => {
+                looking.read(&connection);
+                looking.judge_waiting(1);
+            }
             Heard::Announced(announcement) => looking.announced(announcement),
             Heard::Lost => looking.known.table.set_generation(0),
         })?;
         if all == Announced::All {
-            let old = |id: &FlowId| self.known.table.generation(*id) != generation;
+            let old = |id: &FlowId| self.known.table.generation(*id) != terms.generation;
             let gone: Vec<FlowId> = self.known.flows(0..usize::MAX).filter(old).collect();
             gone.into_iter().for_each(|id| self.known.remove(id));
         }
-        self.provoke(timeouts)?;
+        self.renew_noted(terms)?;
         Ok(all)
     }
 
-    /// Hears pending announcements.
+    /// Hears pending announcements, and judges some of the connections that wait.
     ///
     /// # Errors
     /// As [`Follower::read`].
-    pub fn hear(
-        &mut self,
-        generation: u32,
-        judge: &Judge<'_>,
-        routes: &dyn Routes,
-        timeouts: &Timeouts,
-    ) -> Result<Announced, Error> {
-        let now = self.now();
-        let Self { kernel, known, provoked, .. } = self;
-        let mut looking = Looking { known, provoked, generation, now, judge, routes };
+    pub fn hear(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
+        let (mut looking, kernel) = self.looking(terms);
         let all = kernel.hear(DATAGRAMS, |announcement| looking.announced(announcement))?;
-        self.provoke(timeouts)?;
+        if all == Announced::All {
+            looking.judge_waiting(JUDGED);
+        }
+        self.renew_noted(terms)?;
         Ok(all)
     }
 
-    /// Renews the connections of valid flows that have been used, for a part of the table. Returns the time until the
-    /// next call.
+    /// Renews the connections of valid flows that have been used, and has those judged again that a route leads out of
+    /// another port than before, for a part of the table. Returns the time until the next call.
     ///
     /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later.
     ///
     /// # Errors
     /// If the socket fails.
-    pub fn renew(&mut self, timeouts: &Timeouts) -> Result<Duration, Error> {
+    pub fn renew(&mut self, terms: &Terms<'_>) -> Result<Duration, Error> {
+        let Terms { timeouts, routes, .. } = terms;
         let now = self.now();
         let known = &mut self.known;
         let places = known.places();
         let part: Vec<FlowId> = known.flows(self.next..self.next + PART).collect();
         self.next = if self.next + PART < places { self.next + PART } else { 0 };
-        let mut changes = Vec::new();
         for id in part {
+            let flow = known.table.flow(id);
+            if is_elsewhere(&flow, *routes) {
+                known.remove(id);
+                self.renewed.push(key(&flow));
+                continue;
+            }
             let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
             let beside = *known.beside(id);
             // A flow that its own packets have revoked is the kernel's.
             if beside.packets == packets || known.table.generation(id) == 0 {
                 continue;
             }
-            let flow = known.table.flow(id);
             if now - beside.renewed >= timeouts.due(flow.protocol) {
                 *known.beside(id) = Beside { packets, renewed: now, ..beside };
-                changes.push(timeouts.renewal(key(&flow)));
+                self.renewed.push(key(&flow));
             }
         }
-        self.change(&changes)?;
+        self.renew_noted(terms)?;
         let pass = Duration::from_secs(timeouts.due(TCP).min(timeouts.due(UDP)).into());
         let parts = u32::try_from(places.div_ceil(PART)).unwrap_or(u32::MAX).max(1);
         Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))
     }
 
-    /// Makes changes; flows of connections that are gone are removed.
-    fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
-        for gone in self.kernel.change(changes)? {
-            if let Some(id) = self.known.table.find(gone.protocol, &tuple(gone.original)) {
+    /// Renews the connections noted for it. Flows of those that are gone are removed.
+    fn renew_noted(&mut self, terms: &Terms<'_>) -> Result<(), Error> {
+        let changes: Vec<Change> = self.renewed.drain(..).map(|key| terms.timeouts.renewal(key)).collect();
+        for gone in self.kernel.change(&changes)? {
+            if let Some(id) = self.known.find(&gone) {
                 self.known.remove(id);
             }
         }
         Ok(())
     }
 
-    /// Renews connections: those that could be taken, so that the kernel announces them, and those just taken.
-    fn provoke(&mut self, timeouts: &Timeouts) -> Result<(), Error> {
-        let changes: Vec<Change> = self.provoked.drain(..).map(|key| timeouts.renewal(key)).collect();
-        self.change(&changes)
+    fn looking<'a>(&'a mut self, terms: &'a Terms<'a>) -> (Looking<'a>, &'a mut Kernel) {
+        let now = self.now();
+        let Self { kernel, known, waiting, renewed, .. } = self;
+        (Looking { known, waiting, renewed, now, terms }, kernel)
     }
 
     /// Returns the seconds since the follower's start.
@@ -280,75 +315,94 @@ impl Follower {
     }
 }
 
+/// Returns whether routes lead the packets of a flow out of another port than the one that it was judged with. A
+/// direction without a port is no reason: its packets are the kernel's until the route is back.
+fn is_elsewhere(flow: &Flow, routes: &dyn Routes) -> bool {
+    let differs = |addr, port| routes.towards(addr).is_some_and(|(towards, _)| towards != port);
+    differs(flow.reply.src, flow.output) || differs(flow.original.src, flow.input)
+}
+
 /// The follower while it looks at connections.
 struct Looking<'a> {
     known: &'a mut Known,
-    provoked: &'a mut Vec<Key>,
-    generation: u32,
+    waiting: &'a mut BTreeMap<Key, Waiting>,
+    renewed: &'a mut Vec<Key>,
     now: u32,
-    judge: &'a Judge<'a>,
-    routes: &'a dyn Routes,
+    terms: &'a Terms<'a>,
 }
 
 impl Looking<'_> {
     /// Looks at a connection that was read.
     fn read(&mut self, connection: &Connection) {
-        let known = self.find(&connection.key);
         let judged = self.judge(connection);
-        if !self.keeps(known, &judged, connection) && judged.is_ok() {
-            self.provoked.push(connection.key);
+        let kept = self.known.find(&connection.key).is_some_and(|id| self.keeps(id, &judged, connection));
+        if !kept && judged.is_ok() {
+            self.renewed.push(connection.key);
         }
     }
 
+    /// Looks at an announcement: ends or keeps the flow of the connection if it has one, and notes the connection if it
+    /// could have one.
     fn announced(&mut self, announcement: Announcement) {
-        let known = self.find(&announcement.key());
+        let known = self.known.find(&announcement.key());
         let mut connection = match announcement {
             Announcement::Present { connection, .. } => connection,
-            Announcement::Gone { id, .. } => {
+            Announcement::Gone { key, id, .. } => {
+                self.waiting.remove(&key);
                 if let Some(known) = known.filter(|known| id.is_none_or(|id| self.known.beside(*known).id == id)) {
                     self.known.remove(known);
                 }
                 return;
             }
         };
+        let key = connection.key;
         // What is not told has not changed.
-        let untold = connection.key.protocol == TCP && connection.tcp_state.is_none();
-        if untold {
-            connection.tcp_state = Some(tcp::ESTABLISHED);
+        let told = key.protocol != TCP || connection.tcp_state.is_some();
+        connection.tcp_state = connection.tcp_state.or((key.protocol == TCP).then_some(tcp::ESTABLISHED));
+        if let Some(id) = known {
+            if self.is_as_judged(id, &connection) {
+                return;
+            }
+            let judged = self.judge(&connection);
+            // The connection may just have been closed: the next announcement tells.
+            if !self.keeps(id, &judged, &connection) && judged.is_ok() {
+                self.renewed.push(key);
+            }
+        } else if obstacle(&connection).is_some() {
+            self.waiting.remove(&key);
+        } else if self.waiting.len() < WAITING {
+            let certain = told && (key.protocol != TCP || connection.liberal);
+            self.waiting.insert(key, Waiting { connection, certain });
         }
-        if let Some(id) = known.filter(|id| self.is_as_judged(*id, &connection)) {
-            self.known.table.confirm(id, self.generation);
-            return;
+    }
+
+    /// Judges connections that wait.
+    fn judge_waiting(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some((key, Waiting { connection, certain })) = self.waiting.pop_first() else { return };
+            let Ok(flow) = self.judge(&connection) else { continue };
+            if certain {
+                self.insert(&flow, &connection);
+            }
+            self.renewed.push(key);
         }
-        let judged = self.judge(&connection);
-        if self.keeps(known, &judged, &connection) {
-            return;
-        }
-        let Ok(flow) = judged else { return };
-        // One whose flow was in the table may just have been closed: the next announcement tells.
-        let certain = known.is_none() && !untold && (connection.key.protocol != TCP || connection.liberal);
-        if certain {
-            self.insert(&flow, &connection);
-        }
-        self.provoked.push(connection.key);
     }
 
     /// Returns whether a flow is valid and nothing that it was judged by has changed.
     fn is_as_judged(&mut self, id: FlowId, connection: &Connection) -> bool {
-        self.known.table.generation(id) == self.generation
+        self.known.table.generation(id) == self.terms.generation
             && self.known.beside(id).judged == mixed(connection)
             && obstacle(connection).is_none()
             && self.known.table.flow(id).reply == tuple(connection.reply)
     }
 
-    /// Makes a known flow valid if it is the judged one, of the same connection, and removes it otherwise. Returns
-    /// whether it is valid.
-    fn keeps(&mut self, known: Option<FlowId>, judged: &Result<Flow, Reason>, connection: &Connection) -> bool {
-        let Some(id) = known else { return false };
+    /// Makes a flow valid if it is the judged one, of the same connection, and removes it otherwise. Returns whether it
+    /// is valid.
+    fn keeps(&mut self, id: FlowId, judged: &Result<Flow, Reason>, connection: &Connection) -> bool {
         let same =
             self.known.beside(id).id == connection.id && judged.as_ref().ok() == Some(&self.known.table.flow(id));
         // Fails if the flow's own packets have revoked it.
-        let kept = same && self.known.table.confirm(id, self.generation);
+        let kept = same && self.known.table.confirm(id, self.terms.generation);
         if kept {
             self.known.beside(id).judged = mixed(connection);
         } else {
@@ -357,17 +411,13 @@ impl Looking<'_> {
         kept
     }
 
-    fn find(&self, key: &Key) -> Option<FlowId> {
-        (key.zone == 0).then(|| self.known.table.find(key.protocol, &tuple(key.original)))?
-    }
-
     fn judge(&self, connection: &Connection) -> Result<Flow, Reason> {
-        flow(connection, self.judge, self.routes)
+        flow(connection, self.terms.judge, self.terms.routes)
     }
 
     fn insert(&mut self, flow: &Flow, connection: &Connection) {
         // A full table leaves the connection to the kernel, which needs no error.
-        let Ok(id) = self.known.table.insert(flow, self.generation) else { return };
+        let Ok(id) = self.known.table.insert(flow, self.terms.generation) else { return };
         *self.known.beside(id) =
             Beside { present: true, id: connection.id, judged: mixed(connection), packets: 0, renewed: self.now };
     }

@@ -14,7 +14,7 @@ mod message;
 mod obstacle;
 
 pub use connection::{Connection, Key, Tuple, status, tcp};
-pub use follower::{Follower, Reason, Routes, Timeouts, flow};
+pub use follower::{Follower, Reason, Routes, Terms, Timeouts, flow};
 pub use judge::{Judge, Refusal};
 pub use kernel::{Announced, Change, Error, Heard, Kernel};
 pub use message::{Announcement, announcement};

@@ -60,12 +60,15 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let gates = Gates::closed();
     let program = setup.driver.map(|driver| driver.program.clone());
     let of = &setup.config.router;
-    let memory = setup.driver.map_or([None, None], |driver| driver.flow_memory().map(Some));
-    let table = bywash_fib::flows::Flows::new(setup.domain, memory, of.flows)?;
-    let known = table.reader();
     // A program that the kernel does not allow to forward knows no flows.
     let follows = of.flows > 0 && setup.driver.is_none_or(|driver| driver.program.refused().is_none());
-    let flows = follows.then(|| Flows::start(table, tables.clone(), setup.domain)).transpose()?;
+    let table = follows.then(|| {
+        let memory = setup.driver.map_or([None, None], |driver| driver.flow_memory().map(Some));
+        bywash_fib::flows::Flows::new(setup.domain, memory, of.flows)
+    });
+    let table = table.transpose()?;
+    let known = table.as_ref().map(bywash_fib::flows::Flows::reader);
+    let flows = table.map(|table| Flows::start(table, tables.clone(), setup.domain)).transpose()?;
     let guard = Guard::start(links(&control), program, gates.clone(), &setup.config.kernel, flows)?;
     let mut requests = vec![];
     let apps = (0..setup.workers).map(|_| {
@@ -73,7 +76,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         requests.push(inbox);
         let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
         let router = Router::new(tables.clone(), to_control, config).with_gates(gates.clone());
-        Box::new(router.with_flows(known.clone())) as Box<dyn App>
+        let router = if let Some(known) = &known { router.with_flows(known.clone()) } else { router };
+        Box::new(router) as Box<dyn App>
     });
     let apps = apps.collect();
     let sent = vec![0; PORTS];

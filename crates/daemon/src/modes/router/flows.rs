@@ -6,16 +6,14 @@
 //! policies: the thread announces each reading that it is ready for ([`Flows::is_ready`]).
 
 use anyhow::{Context as _, bail};
-use bywash_conntrack::{Announced, Follower, Judge, Kernel, Routes, Timeouts};
+use bywash_conntrack::{Announced, Follower, Judge, Kernel, Routes, Terms, Timeouts};
 use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{Interface, Reader};
 use bywash_fib::flows;
+use bywash_netlink::wake::Wake;
 use bywash_router::tables::Tables;
 use bywash_sync::{Published, Qsbr, qsbr};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::OwnedFd;
-use rustix::fs::Timespec;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
@@ -29,8 +27,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval at which removed flows are looked at until their memory is free.
 const COLLECT: Duration = Duration::from_millis(5);
-/// Longest wait.
-const HOUR: Duration = Duration::from_secs(3600);
+/// Interval at which the kernel's timeouts are read.
+const TIMEOUTS: Duration = Duration::from_secs(1);
 /// Attempts at reading all connections before a pause.
 const TRIES: usize = 4;
 
@@ -46,10 +44,11 @@ struct Shared {
     asked: Mutex<Option<Asked>>,
     /// Number of the reading whose rules the valid flows were judged by, plus one; 0: no flow may be used.
     ready: AtomicU64,
-    wake: OwnedFd,
+    wake: Wake,
 }
 
 /// A reading of the kernel's policies.
+#[derive(Clone)]
 struct Asked {
     number: u64,
     ports: Vec<PortLink>,
@@ -61,9 +60,8 @@ impl Flows {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(table: flows::Flows, tables: Arc<Published<Tables>>, domain: &Qsbr) -> anyhow::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared =
-            Arc::new(Shared { stop: AtomicBool::new(false), asked: Mutex::new(None), ready: AtomicU64::new(0), wake });
+        let (stop, asked, ready) = (AtomicBool::new(false), Mutex::new(None), AtomicU64::new(0));
+        let shared = Arc::new(Shared { stop, asked, ready, wake: Wake::new()? });
         let mut reader = domain.register();
         reader.offline();
         let ports = Ports { tables, reader: RefCell::new(reader), interfaces: HashMap::new() };
@@ -77,7 +75,7 @@ impl Flows {
     pub fn judge(&self, number: u64, ports: &[PortLink]) {
         let asked = Asked { number, ports: ports.to_vec() };
         *self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
-        self.shared.wake();
+        self.shared.wake.wake();
     }
 
     /// Returns whether all valid flows were judged by the rules of this reading.
@@ -91,7 +89,7 @@ impl Flows {
 impl Drop for Flows {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        self.shared.wake.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -99,40 +97,24 @@ impl Drop for Flows {
 }
 
 impl Shared {
-    fn wake(&self) {
-        // A full counter means that a wake-up is already pending.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
     fn take(&self) -> Option<Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits for a reading, or for `limit` if there is one to go on with. `None` if the thread must end.
-    fn next(&self, limit: Duration, otherwise: Option<Asked>) -> Option<Asked> {
-        let until = Instant::now() + limit;
-        loop {
-            if self.stop.load(Ordering::Acquire) {
-                return None;
-            }
+    /// Waits for a reading; if there is one to go on with, for [`PAUSE`] at most. `None` if the thread must end.
+    fn next(&self, otherwise: Option<&Asked>) -> anyhow::Result<Option<Asked>> {
+        let until = Instant::now() + PAUSE;
+        while !self.stop.load(Ordering::Acquire) {
             if let Some(asked) = self.take() {
-                return Some(asked);
+                return Ok(Some(asked));
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() && otherwise.is_some() {
-                return otherwise;
+            let left = otherwise.map(|_| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(otherwise.cloned());
             }
-            self.wait(vec![], if otherwise.is_some() { left } else { HOUR });
+            self.wake.wait([], left)?;
         }
-    }
-
-    /// Waits until woken, or until one of `fds` is readable, at most `limit`.
-    fn wait<'a>(&'a self, mut fds: Vec<PollFd<'a>>, limit: Duration) {
-        fds.push(PollFd::new(&self.wake, PollFlags::IN));
-        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
-        // Everything is looked at, whether or not the wait was interrupted.
-        let _ = poll(&mut fds, Some(&limit));
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        Ok(None)
     }
 }
 
@@ -174,8 +156,16 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, table: flows::Flows) {
+        if let Err(why) = self.follow_all(table) {
+            // [`Flows::is_ready`] is false from now on.
+            tracing::error!("established connections are left to the kernel until Bywash is started again: {why:#}");
+        }
+    }
+
+    /// Follows the connections until the thread must end.
+    fn follow_all(&mut self, table: flows::Flows) -> anyhow::Result<()> {
         // Nothing is opened before a reading asks for it: a kernel without rules is not made to track connections.
-        let Some(mut asked) = self.shared.next(HOUR, None) else { return };
+        let Some(mut asked) = self.shared.next(None)? else { return Ok(()) };
         let mut failures = Failures::default();
         let (mut rules, kernel) = loop {
             match (Reader::open(), Kernel::open()) {
@@ -183,25 +173,22 @@ impl Thread {
                 (Err(why), _) => failures.tell(&why.into()),
                 (_, Err(why)) => failures.tell(&why.into()),
             }
-            let Some(next) = self.shared.next(PAUSE, Some(asked)) else { return };
+            let Some(next) = self.shared.next(Some(&asked))? else { return Ok(()) };
             asked = next;
         };
         let mut follower = Follower::new(kernel, table);
         loop {
-            let again = Asked { number: asked.number, ports: asked.ports.clone() };
-            let next = match self.follow(&mut rules, &mut follower, asked, &mut failures) {
+            let next = match self.follow(&mut rules, &mut follower, &asked, &mut failures) {
                 Ok(next) => next,
                 Err(failed) => {
                     self.shared.ready.store(0, Ordering::Release);
                     follower.flows().set_generation(0);
                     failures.tell(&failed);
-                    self.shared.next(PAUSE, Some(again))
+                    self.shared.next(Some(&asked))?
                 }
             };
-            match next {
-                Some(next) => asked = next,
-                None => return,
-            }
+            let Some(next) = next else { return Ok(()) };
+            asked = next;
         }
     }
 
@@ -211,16 +198,17 @@ impl Thread {
         &mut self,
         rules: &mut Reader,
         follower: &mut Follower,
-        asked: Asked,
+        asked: &Asked,
         failures: &mut Failures,
     ) -> anyhow::Result<Option<Asked>> {
         // The gates let no packets of flows pass until the reading is ready.
         self.ports.set(&asked.ports);
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
+        let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
         self.renew_generation(follower);
         self.shared.ready.store(asked.number + 1, Ordering::Release);
-        self.read(follower, &judge)?;
+        self.read(follower, &judge, timeouts)?;
         failures.end();
         let mut renewal = Instant::now();
         while !self.shared.stop.load(Ordering::Acquire) {
@@ -232,19 +220,31 @@ impl Thread {
                 }
                 self.shared.ready.store(next.number + 1, Ordering::Release);
             }
-            if follower.hear(self.generation, &judge, &self.ports, &timeouts()?)? == Announced::Lost {
+            if timeouts_read.elapsed() >= TIMEOUTS {
+                (timeouts, timeouts_read) = (self::timeouts()?, Instant::now());
+            }
+            if follower.hear(&self.terms(&judge, timeouts))? == Announced::Lost {
                 // The end of any connection may be among what was lost.
                 self.renew_generation(follower);
-                self.read(follower, &judge)?;
+                self.read(follower, &judge, timeouts)?;
             }
             if renewal <= Instant::now() {
-                renewal = Instant::now() + follower.renew(&timeouts()?)?;
+                renewal = Instant::now() + follower.renew(&self.terms(&judge, timeouts))?;
             }
-            let garbage = follower.flows().collect() > 0;
-            let limit = if garbage { COLLECT } else { renewal.saturating_duration_since(Instant::now()) };
-            self.shared.wait(vec![PollFd::from_borrowed_fd(follower.readable(), PollFlags::IN)], limit);
+            let limit = if follower.is_behind() {
+                Duration::ZERO
+            } else if follower.flows().collect() > 0 {
+                COLLECT
+            } else {
+                renewal.saturating_duration_since(Instant::now())
+            };
+            self.shared.wake.wait([follower.readable()], Some(limit))?;
         }
         Ok(None)
+    }
+
+    fn terms<'a>(&'a self, judge: &'a Judge<'a>, timeouts: Timeouts) -> Terms<'a> {
+        Terms { generation: self.generation, judge, routes: &self.ports, timeouts }
     }
 
     /// Revokes all flows.
@@ -254,9 +254,9 @@ impl Thread {
     }
 
     /// Reads all connections.
-    fn read(&mut self, follower: &mut Follower, judge: &Judge<'_>) -> anyhow::Result<()> {
+    fn read(&mut self, follower: &mut Follower, judge: &Judge<'_>, timeouts: Timeouts) -> anyhow::Result<()> {
         for _ in 0..TRIES {
-            if follower.read(self.generation, judge, &self.ports, &timeouts()?)? == Announced::All {
+            if follower.read(&self.terms(judge, timeouts))? == Announced::All {
                 return Ok(());
             }
             self.renew_generation(follower);
