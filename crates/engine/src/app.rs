@@ -40,8 +40,15 @@ pub trait App: Send {
         0
     }
 
-    /// Frees every frame that the application holds. Called when the worker ends.
+    /// Frees every frame that the application holds. Called when the worker ends, and after a panic that it outlives.
     fn close(&mut self, _cx: &mut Context<'_>) {}
+
+    /// Prepares the application to go on after a panic in one of its functions, when [`App::close`] has freed its
+    /// frames. Returns whether it can: whether its state, and what it shares with others, is right wherever the panic
+    /// interrupted it. If it cannot, which is the default, the worker ends.
+    fn recover(&mut self) -> bool {
+        false
+    }
 }
 
 /// A closure that processes bursts is an application without stages or state of its own.

@@ -66,6 +66,8 @@ pub struct WorkerCounters {
     pub idle_turns: Counter,
     /// Times the worker slept.
     pub sleeps: Counter,
+    /// Panics of its application that the worker has outlived.
+    pub panics: Counter,
     /// TSC ticks in turns that found something to do.
     pub busy_cycles: Counter,
     /// Thread ID assigned by the kernel; 0 before the thread runs.
@@ -87,6 +89,7 @@ impl WorkerCounters {
             turns: Counter::new(),
             idle_turns: Counter::new(),
             sleeps: Counter::new(),
+            panics: Counter::new(),
             busy_cycles: Counter::new(),
             thread: Counter::new(),
             cycles: Counter::new(),

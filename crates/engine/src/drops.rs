@@ -102,6 +102,8 @@ named! {
         Controller = "controller",
         /// Copy that a flow takes of some packets: captures show it.
         Sampled = "sampled",
+        /// Received by a worker whose stages have panicked and do not run.
+        WorkerFailed = "worker-failed",
     }
 }
 

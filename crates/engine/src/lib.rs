@@ -11,6 +11,7 @@ mod counters;
 pub mod cpus;
 mod deal;
 mod drops;
+mod failure;
 pub mod line;
 mod port_table;
 mod worker;
@@ -19,6 +20,7 @@ pub use app::{App, Context, Counts, Meter, SAMPLE};
 pub use counters::{PORTS, PortDrops, StageCounters, WorkerCounters};
 pub use deal::{Share, deal};
 pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
+pub use failure::Failure;
 pub use port_table::PortTable;
 pub use worker::{Change, Idle, OpenMeter, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
 

@@ -17,6 +17,9 @@ pub struct PortTable {
     slots: Vec<Slot>,
     /// Active packet captures; usually empty.
     recorders: Vec<Recorder>,
+    /// Set while the application runs, and none of its calls is within a port: a panic then leaves the ports and their
+    /// queues as they are.
+    pub(crate) at_rest: bool,
 }
 
 impl PortTable {
@@ -99,19 +102,26 @@ impl PortTable {
         now: u64,
     ) -> Result<(), (Frame, DropReason)> {
         let Some(slot) = self.slots.get_mut(usize::from(to.0)) else { return Err((frame, DropReason::PortDown)) };
-        slot.queue.push(frame, now).or_else(|frame| slot.spill(bufs, to, frame, now, &mut self.recorders))
+        slot.queue.push(frame, now).or_else(|frame| {
+            let before = std::mem::take(&mut self.at_rest);
+            let pushed = slot.spill(bufs, to, frame, now, &mut self.recorders);
+            self.at_rest = before;
+            pushed
+        })
     }
 
     /// Queues a whole batch as `push` does. Frames that remain in it were not accepted, for the returned reason.
     #[inline]
     pub(crate) fn push_batch(&mut self, bufs: &mut Buffers, to: PortId, batch: &mut Batch, now: u64) -> DropReason {
         let Some(slot) = self.slots.get_mut(usize::from(to.0)) else { return DropReason::PortDown };
+        let before = std::mem::take(&mut self.at_rest);
         if self.recorders.is_empty() {
             slot.queue.push_batch(slot.port.as_mut(), bufs, batch, now);
         } else {
             let (mut port, queue) = slot.watched(to, &mut self.recorders);
             queue.push_batch(&mut port, bufs, batch, now);
         }
+        self.at_rest = before;
         if batch.is_empty() { DropReason::TxFull } else { slot.refusal() }
     }
 

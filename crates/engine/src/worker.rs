@@ -2,14 +2,15 @@
 
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::cpus::pin;
-use crate::{App, Context, Meter, PortId, PortTable, WorkerCounters};
+use crate::failure::{Failed, Failure, Substitute, most};
+use crate::{App, Context, DropReason, Meter, PortId, PortTable, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Pool};
 use bywash_port::{Port, PortState, Recorder, TxQueue};
 use bywash_sync::{Reader, clock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 /// Behaviour of a worker that has no packets.
@@ -104,11 +105,15 @@ enum Command {
     Record(Recorder),
     /// Sends the recorder back to the caller, so that the worker need not free it.
     StopRecording(u64, mpsc::Sender<Recorder>),
+    /// Lets the application run again after a panic.
+    Restart,
 }
 
+#[derive(Default)]
 struct Mailbox {
     stop: AtomicBool,
     mail: AtomicBool,
+    failed: Failed,
 }
 
 /// A worker that is not started yet.
@@ -125,6 +130,17 @@ pub struct Worker {
     meter: Option<Box<dyn Meter>>,
     /// Ticks per turn, an upper estimate.
     turn_ticks: u64,
+    /// Time of the last turn: time does not go back with a panic either.
+    now: u64,
+    /// Frames received by `from` that the application has not taken yet, and frames to be freed. Empty between turns,
+    /// and here instead of on the stack so that a panic does not lose them.
+    batch: Batch,
+    from: PortId,
+    trash: Batch,
+    /// Whether the worker goes on after a panic of its application.
+    outlives: bool,
+    /// The application, while `app` stands in for it after a panic.
+    aside: Option<Box<dyn App>>,
 }
 
 /// Function that opens counters of the calling thread, or returns why it cannot.
@@ -135,7 +151,8 @@ pub type OpenMeter = fn() -> Result<Box<dyn Meter>, String>;
 pub enum WorkerExit {
     /// Stopped on request.
     Stopped,
-    /// Panicked with this message. Its frames are leaked; its ports are closed by being dropped.
+    /// Panicked with this message, which it could not outlive. Its frames are leaked; its ports are closed by being
+    /// dropped.
     Panicked(String),
 }
 
@@ -152,8 +169,24 @@ impl Worker {
     /// Creates a worker that receives and sends by `ports`, allocates frames from `bufs` and runs `app`.
     pub fn new(config: WorkerConfig, ports: PortTable, app: Box<dyn App>, bufs: Buffers, reader: Reader) -> Self {
         let counters = Arc::new(WorkerCounters::new(ports.len(), app.stages()));
-        let (open_meter, meter) = (None, None);
-        Self { config, ports, extra: Vec::new(), app, bufs, reader, counters, open_meter, meter, turn_ticks: 0 }
+        Self {
+            config,
+            ports,
+            extra: Vec::new(),
+            app,
+            bufs,
+            reader,
+            counters,
+            open_meter: None,
+            meter: None,
+            turn_ticks: 0,
+            now: 0,
+            batch: Batch::new(),
+            from: PortId::default(),
+            trash: Batch::new(),
+            outlives: false,
+            aside: None,
+        }
     }
 
     /// Adds a receiving end in addition to those in `ports`.
@@ -167,22 +200,41 @@ impl Worker {
         self.open_meter = Some(open);
     }
 
+    /// Makes the worker go on after a panic of its application, if that can recover ([`App::recover`]). Until
+    /// [`WorkerHandle::restart`], it drops the frames that it receives as `worker-failed`; what other workers send by
+    /// its ports is sent.
+    pub fn outlive_panics(&mut self) {
+        self.outlives = true;
+    }
+
     /// Returns the worker's counters.
     pub fn counters(&self) -> Arc<WorkerCounters> {
         self.counters.clone()
     }
 
     /// Starts the worker's thread.
-    pub fn spawn(self) -> std::io::Result<WorkerHandle> {
-        let mailbox = Arc::new(Mailbox { stop: AtomicBool::new(false), mail: AtomicBool::new(false) });
+    pub fn spawn(mut self) -> std::io::Result<WorkerHandle> {
+        let mailbox = Arc::new(Mailbox::default());
         let (commands, inbox) = mpsc::channel();
         let (id, counters) = (self.config.id, self.counters.clone());
         let shared = mailbox.clone();
         let (opened, ready) = mpsc::channel();
         let thread = std::thread::Builder::new().name(format!("bywash-w{id}")).spawn(move || {
-            match catch_unwind(AssertUnwindSafe(|| self.run(&shared, &inbox, opened))) {
-                Ok(()) => WorkerExit::Stopped,
-                Err(panic) => WorkerExit::Panicked(panic_message(&*panic)),
+            self.begin(opened);
+            self.now = clock::tsc();
+            let started = self.now;
+            loop {
+                // `recover` decides what can still be used after a panic.
+                match catch_unwind(AssertUnwindSafe(|| self.run(&shared, &inbox, started))) {
+                    Ok(()) => return WorkerExit::Stopped,
+                    Err(panic) => {
+                        let why = panic_message(&*panic);
+                        if !self.recover() {
+                            return WorkerExit::Panicked(why);
+                        }
+                        shared.failed.set(Some(Failure { why, number: self.counters.panics.get() }));
+                    }
+                }
             }
         })?;
         // Counters are open when this returns.
@@ -216,14 +268,19 @@ impl Worker {
         }
     }
 
-    fn run(mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>, opened: mpsc::Sender<()>) {
+    /// Prepares the worker's thread. Dropping `opened` says that counters are open.
+    fn begin(&mut self, opened: mpsc::Sender<()>) {
         self.pin();
         self.open_meter();
         drop(opened);
         self.counters.thread.set(rustix::thread::gettid().as_raw_nonzero().get() as u64);
+    }
+
+    /// Turns until the worker is to stop, and closes. `started`: when the worker's thread began.
+    fn run(&mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>, started: u64) {
         let patience = clock::us_to_ticks(PATIENCE_US);
-        let started = clock::tsc();
-        let (mut worked, mut now) = (started, started);
+        let mut now = clock::tsc_after(self.now);
+        let mut worked = now;
         while !mailbox.stop.load(Ordering::Acquire) {
             let from = now;
             let (work, pending) = self.turn(from);
@@ -247,7 +304,7 @@ impl Worker {
                 }
             }
             if mailbox.mail.swap(false, Ordering::Acquire) {
-                inbox.try_iter().for_each(|c| self.obey(c));
+                inbox.try_iter().for_each(|c| self.obey(c, &mailbox.failed));
                 now = clock::tsc_after(now);
             }
         }
@@ -258,25 +315,30 @@ impl Worker {
     /// pending. Public for benchmarks that run workers by turns on one thread.
     #[inline]
     pub fn turn(&mut self, now: u64) -> (usize, bool) {
-        let Self { ports, extra, app, bufs, reader, counters, meter, turn_ticks, .. } = self;
-        let mut trash = Batch::new();
-        let mut batch = Batch::new();
+        self.now = now;
+        let Self { ports, extra, app, bufs, reader, counters, meter, turn_ticks, batch, from, trash, .. } = self;
         let timed = counters.turns.get().is_multiple_of(SAMPLE);
         let meter = meter.as_deref().filter(|_| timed);
         let counted = meter.and_then(Meter::read).into();
         let mark = now.into();
-        let mut cx = Context { bufs, reader, now, ports, counters, trash: &mut trash, timed, mark, meter, counted };
+        let mut cx = Context { bufs, reader, now, ports, counters, trash, timed, mark, meter, counted };
         let mut work = 0;
         for i in 0..cx.ports.len() {
             let id = PortId(i as u16);
-            let n = cx.ports.receive(cx.bufs, id, &mut batch);
-            work += Self::handle(&mut cx, app.as_mut(), Role::Receive(id), n, &mut batch);
+            let n = cx.ports.receive(cx.bufs, id, batch);
+            *from = id;
+            work += Self::handle(&mut cx, app.as_mut(), Role::Receive(id), n, batch);
         }
         for (port, role) in extra.iter_mut() {
-            let n = port.rx_burst(cx.bufs, &mut batch);
-            work += Self::handle(&mut cx, app.as_mut(), *role, n, &mut batch);
+            let n = port.rx_burst(cx.bufs, batch);
+            if let Role::Receive(id) = *role {
+                *from = id;
+            }
+            work += Self::handle(&mut cx, app.as_mut(), *role, n, batch);
         }
+        cx.ports.at_rest = true;
         let mut pending = app.turn(&mut cx);
+        cx.ports.at_rest = false;
         if !cx.trash.is_empty() {
             cx.bufs.free(cx.trash);
         }
@@ -306,7 +368,9 @@ impl Worker {
         match role {
             Role::Receive(from) => {
                 cx.ports.note_received(cx.bufs, from, batch.as_slice());
+                cx.ports.at_rest = true;
                 app.process(cx, from, batch);
+                cx.ports.at_rest = false;
             }
             Role::Transit(to) => batch.drain().for_each(|f| cx.send(to, to, f)),
         }
@@ -314,7 +378,7 @@ impl Worker {
         n
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: Command, failed: &Failed) {
         match command {
             Command::Report(answer) => {
                 let report = self.report();
@@ -331,7 +395,58 @@ impl Worker {
                     let _ = back.send(recorder);
                 }
             }
+            Command::Restart => {
+                if let Some(app) = self.aside.take() {
+                    self.app = app;
+                    failed.set(None);
+                }
+            }
         }
+    }
+
+    /// Puts the application aside after a panic, and frees what it held. Returns false if the worker cannot go on.
+    fn recover(&mut self) -> bool {
+        let at_rest = std::mem::take(&mut self.ports.at_rest);
+        let often = self.counters.panics.get() >= most(self.bufs.pool().config().frames);
+        if !self.outlives || !at_rest || often || self.aside.is_some() {
+            return false;
+        }
+        // Nothing of the application is used if it panics again.
+        let recovered = catch_unwind(AssertUnwindSafe(|| {
+            let from = self.from;
+            self.with_app(|app, cx, batch| {
+                batch.drain().for_each(|frame| cx.drop(from, DropReason::WorkerFailed, frame));
+                app.close(cx);
+                app.recover()
+            })
+        }));
+        let recovered = recovered.unwrap_or(false);
+        if recovered {
+            self.counters.panics.add(1);
+            self.aside = Some(std::mem::replace(&mut self.app, Box::new(Substitute)));
+        }
+        recovered
+    }
+
+    /// Calls `call` with the application, outside of turns, and frees what it discards.
+    fn with_app<T>(&mut self, call: impl FnOnce(&mut dyn App, &mut Context<'_>, &mut Batch) -> T) -> T {
+        let now = clock::tsc_after(self.now);
+        let Self { ports, app, bufs, reader, counters, batch, trash, .. } = self;
+        let mut cx = Context {
+            bufs,
+            reader,
+            now,
+            ports,
+            counters,
+            trash,
+            timed: false,
+            mark: now.into(),
+            meter: None,
+            counted: None.into(),
+        };
+        let result = call(app.as_mut(), &mut cx, batch);
+        bufs.free(trash);
+        result
     }
 
     fn change(&mut self, change: Change) {
@@ -415,25 +530,10 @@ impl Worker {
 
     /// Closes the application and the ports, and frees what they held. Ends a worker that was run by [`Worker::turn`].
     pub fn close(&mut self) {
-        let Self { ports, extra, app, bufs, reader, counters, .. } = self;
-        let mut trash = Batch::new();
-        let now = clock::tsc();
-        let mut cx = Context {
-            bufs,
-            reader,
-            now,
-            ports,
-            counters,
-            trash: &mut trash,
-            timed: false,
-            mark: now.into(),
-            meter: None,
-            counted: None.into(),
-        };
-        app.close(&mut cx);
+        self.with_app(|app, cx, _| app.close(cx));
+        let Self { ports, extra, bufs, counters, .. } = self;
         ports.close(bufs);
         extra.iter_mut().for_each(|(p, _)| p.close(bufs));
-        bufs.free(&mut trash);
         counters.held.set(0);
     }
 }
@@ -482,6 +582,21 @@ impl WorkerHandle {
         if self.commands.send(command).is_ok() {
             self.mailbox.mail.store(true, Ordering::Release);
         }
+    }
+
+    /// Returns the panic that keeps the application from running; `None` if it runs.
+    pub fn failed(&self) -> Option<Failure> {
+        self.mailbox.failed.get()
+    }
+
+    /// Unparks `thread` whenever [`WorkerHandle::failed`] changes.
+    pub fn watch_by(&self, thread: Thread) {
+        self.mailbox.failed.watch_by(thread);
+    }
+
+    /// Lets the application run again after a panic. Does nothing if it runs.
+    pub fn restart(&self) {
+        self.send(Command::Restart);
     }
 
     /// Returns whether the thread has ended, on request or not.

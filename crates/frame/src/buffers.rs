@@ -160,6 +160,11 @@ impl Buffers {
         self.pools.arena()
     }
 
+    /// Returns the pool that it allocates from.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.handles[self.own].pool
+    }
+
     /// Returns the pools.
     pub fn pools(&self) -> &Arc<PoolSet> {
         &self.pools
