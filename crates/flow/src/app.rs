@@ -129,27 +129,8 @@ struct Caches {
 
 impl Switch {
     pub(crate) fn new(tables: Arc<Published<Arc<Pipeline>>>, config: CacheConfig, mut ends: Ends) -> Self {
-        let hz = clock::tsc_hz();
-        let caches = Caches {
-            config,
-            plain: Emc::new(config.exact.max(2)),
-            others: (config.exact > 0).then(|| Emc::new(config.exact.max(2))),
-            mega: Megaflows::new(config.megaflows.max(16), ends.seed),
-            translator: Translator::default(),
-            random: ends.seed | 1,
-            burst: 0,
-            sort_in: SORT,
-            sweep_at: 0,
-            sweeping: 0,
-            swept: 0,
-            heeded: 0,
-            heeding: 0,
-            heeding_all: None,
-            idle: hz.saturating_mul(config.idle_s),
-            ticks_per_s: hz,
-            driven: ends.table.take().map(Driven::new),
-            ends,
-        };
+        let driven = ends.table.take().map(Driven::new);
+        let caches = Caches::new(config, ends, driven);
         let work = Work {
             plain: 0,
             plain_keys: [[0; 4]; BATCH],
@@ -169,6 +150,33 @@ impl Switch {
     pub fn sending_by_flow(mut self) -> Self {
         self.by_flow = true;
         self
+    }
+}
+
+impl Caches {
+    /// Returns empty caches, those of a worker that starts. The driver's table is empty, too.
+    fn new(config: CacheConfig, ends: Ends, driven: Option<Driven>) -> Self {
+        let hz = clock::tsc_hz();
+        Self {
+            config,
+            plain: Emc::new(config.exact.max(2)),
+            others: (config.exact > 0).then(|| Emc::new(config.exact.max(2))),
+            mega: Megaflows::new(config.megaflows.max(16), ends.seed),
+            translator: Translator::default(),
+            random: ends.seed | 1,
+            burst: 0,
+            sort_in: SORT,
+            sweep_at: 0,
+            sweeping: 0,
+            swept: 0,
+            heeded: 0,
+            heeding: 0,
+            heeding_all: None,
+            idle: hz.saturating_mul(config.idle_s),
+            ticks_per_s: hz,
+            driven,
+            ends,
+        }
     }
 }
 
@@ -215,6 +223,17 @@ impl App for Switch {
         let pipeline: &Pipeline = self.tables.load(cx.reader);
         let more = self.caches.heed(pipeline) | self.caches.sweep(cx.now, pipeline);
         self.caches.look_after_driven(cx.now, pipeline) | more
+    }
+
+    /// Goes on with empty caches, since a change of them may have been interrupted. Flows, learned addresses and
+    /// counters are the control side's; packets counted for cached flows and not credited yet are lost to the counters.
+    fn recover(&mut self) -> bool {
+        let Caches { config, ends, driven, .. } = &mut self.caches;
+        let learn = std::mem::replace(&mut ends.learn, rtrb::RingBuffer::new(1).0);
+        let (stats, counters, seed) = (ends.stats.clone(), ends.counters.clone(), ends.seed);
+        let driven = driven.take().map(Driven::emptied);
+        self.caches = Caches::new(*config, Ends { stats, counters, learn, seed, table: None }, driven);
+        true
     }
 }
 

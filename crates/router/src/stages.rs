@@ -6,6 +6,7 @@ use crate::slow::SlowPath;
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
 use crate::translate::Translator;
 use crate::valid::{OWN, Validation4};
+use crate::waiting::Waiting;
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_fib::flows::FlowTables;
 use bywash_frame::{Arena, BATCH, Batch, Burst, Frame, Heads};
@@ -357,6 +358,14 @@ impl App for Router {
         while let Some(w) = self.path.waiting.pop() {
             cx.drop(w.from, DropReason::PortDown, w.frame);
         }
+    }
+
+    /// Goes on with an empty queue of waiting packets. The tables and the flows, whose counters and revocations are
+    /// single stores, are not this worker's; a burst's state, the translator's too, is overwritten by the next; and what
+    /// remains only paces ICMP errors.
+    fn recover(&mut self) -> bool {
+        self.path.waiting = Waiting::new();
+        true
     }
 }
 

@@ -58,6 +58,17 @@ impl Driven {
         Self { table, places, at: 0, began: 0, passed: 0, catching_up: false, high: 0, left: 0, back: 0, telling: None }
     }
 
+    /// Removes all flows.
+    pub(super) fn emptied(mut self) -> Self {
+        for (at, place) in self.places.iter_mut().enumerate().filter(|(_, place)| place.linked) {
+            self.table.remove(at as u32);
+            self.left += 1;
+            place.linked = false;
+            place.rules.clear();
+        }
+        Self { at: 0, passed: 0, catching_up: false, telling: None, ..self }
+    }
+
     /// Returns the packets and bytes counted at an entry since the last call.
     fn take(&mut self, at: u32) -> (u64, u64) {
         let (now, place) = (self.table.counts(at), &mut self.places[at as usize]);
