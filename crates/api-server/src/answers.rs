@@ -156,6 +156,7 @@ pub fn worker(
         turns: c.turns.get(),
         idle_turns: c.idle_turns.get(),
         sleeps: c.sleeps.get(),
+        panics: c.panics.get(),
         thread: c.thread.get(),
         cycles,
         busy_cycles: busy,

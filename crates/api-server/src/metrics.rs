@@ -195,12 +195,13 @@ fn placement(out: &mut Text, placement: &[Placement]) {
 }
 
 fn workers(out: &mut Text, workers: &[Worker]) {
-    let counters: Counters<Worker, 5> = [
+    let counters: Counters<Worker, 6> = [
         ("bywash_worker_cycles_total", "TSC ticks since the worker started.", |w| w.cycles),
         ("bywash_worker_busy_cycles_total", "TSC ticks in turns that found something to do.", |w| w.busy_cycles),
         ("bywash_worker_turns_total", "Turns of the worker's loop.", |w| w.turns),
         ("bywash_worker_idle_turns_total", "Turns that found nothing to do.", |w| w.idle_turns),
         ("bywash_worker_sleeps_total", "Times the worker slept.", |w| w.sleeps),
+        ("bywash_worker_panics_total", "Panics of its stages that the worker has outlived.", |w| w.panics),
     ];
     for (name, help, count) in counters {
         let labels = |worker: &&Worker| {

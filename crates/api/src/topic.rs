@@ -110,7 +110,7 @@ topics! {
     Drift = "drift": Vec<Drift>,
     /// Audit of all buffers, counted on request.
     Audit = "audit": Audit,
-    /// Health. An error, with status 503, while a worker hangs.
+    /// Health. An error, with status 503, while a worker hangs, or waits for its restart after a panic.
     Health = "health": Health,
 }
 

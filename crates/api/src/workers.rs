@@ -22,6 +22,8 @@ pub struct Worker {
     pub idle_turns: u64,
     /// Number of times that it slept.
     pub sleeps: u64,
+    /// Number of panics of its stages that it has outlived.
+    pub panics: u64,
     /// Kernel's number of its thread.
     pub thread: u64,
     /// Cycles since its start.

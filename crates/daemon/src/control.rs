@@ -190,6 +190,8 @@ impl Runtime {
                 opener.open_announced(id, opened, journal).with_context(|| format!("port `{name}`"))?;
             }
         }
+        #[cfg(debug_assertions)]
+        let apps = crate::fault::inject(apps);
         let (workers, slots) = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
         choices.into_iter().for_each(|(worker, choice)| workers[worker].chosen(Some(choice)));
         let (asks, asked_for) = mpsc::channel();
@@ -202,6 +204,7 @@ impl Runtime {
             ports: Mutex::new(slots.into_iter().enumerate().collect()),
             workers,
             halted: Mutex::new(None),
+            failed: Mutex::default(),
             config: Mutex::new(Arc::new(config)),
         });
         heap.started();
@@ -247,7 +250,7 @@ impl Runtime {
         Arc::new(instance::Running(self.shared.clone()))
     }
 
-    /// Runs until `stop` is set, a new process takes over, or a worker dies, which is an error. Applies the kernel's
+    /// Runs until `stop` is set, a new process takes over, or a worker ends, which is an error. Applies the kernel's
     /// changes and serves requests meanwhile. `reload` and `upgrade` are set by signals.
     pub fn follow(
         &mut self,

@@ -33,7 +33,7 @@ impl bywash_api_server::Instance for Running {
             }
             Topic::Sandbox => crate::sandbox::report().into(),
             Topic::Audit => self.audit().into(),
-            Topic::Health => match self.0.halted() {
+            Topic::Health => match self.0.unwell() {
                 Some(why) => return Err(why),
                 None => Health { status: "ok".into() }.into(),
             },

@@ -20,6 +20,8 @@ mod capture;
 mod choice;
 mod control;
 mod diff;
+#[cfg(debug_assertions)]
+mod fault;
 mod instance;
 mod journal;
 mod modes;

@@ -4,6 +4,7 @@ use crate::slots::Ports;
 use crate::view::View;
 use crate::workers;
 use bywash_config::{Config, ConfigErrors};
+use bywash_engine::Failure;
 use bywash_frame::PoolSet;
 use bywash_port::af_xdp::Umem;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -30,6 +31,21 @@ pub struct Shared {
     pub workers: Vec<workers::Shown>,
     /// Reason for which every port is left to the kernel, if it is: see [`crate::watch`].
     pub halted: Mutex<Option<String>>,
+    /// Workers that have panicked and wait for their restart.
+    pub failed: Mutex<Vec<Failed>>,
+}
+
+/// Worker that has panicked, whose ports are left to the kernel.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Failed {
+    pub worker: usize,
+    pub failure: Failure,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "worker {} failed ({})", self.worker, self.failure.why)
+    }
 }
 
 impl Shared {
@@ -46,6 +62,12 @@ impl Shared {
     /// Returns the reason for which no port is forwarded: a hanging worker. `None` if all workers turn.
     pub fn halted(&self) -> Option<String> {
         self.halted.lock().expect("halted").clone()
+    }
+
+    /// Returns the reason for which some or all ports are left to the kernel; `None` if every worker forwards.
+    pub fn unwell(&self) -> Option<String> {
+        let failed = || self.failed.lock().expect("failed").first().map(Failed::to_string);
+        self.halted().or_else(failed)
     }
 }
 

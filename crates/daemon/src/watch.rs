@@ -1,26 +1,33 @@
-//! Detection of hanging workers. While a worker hangs, every port is left to the kernel.
+//! Detection of workers that hang or have panicked. While a worker hangs, every port is left to the kernel; while it
+//! waits for its restart after a panic, those ports are of which it polls a queue.
 //!
 //! A worker turns at least every 10 ms, asleep or not, and counts each turn. While one does not turn, frames wait in
 //! its ports, and no port can be forwarded correctly: new routes are published only when every worker has released the
 //! old ones. So all programs leave their frames to the kernel until the worker turns again.
 //!
+//! A worker that has panicked still turns, with its stages put aside ([`bywash_engine::Failure`]): the other workers'
+//! packets leave by its ports, and only what it receives is lost, until the programs leave it to the kernel. It is
+//! restarted at once, but once a minute at most, so that packets that make it panic every time cost little.
+//!
 //! The watch runs on a thread of its own, because the control loop may be waiting for the hanging worker. For the same
 //! reason it tends the clock.
 
-use crate::shared::Shared;
-use crate::slots::programs;
+use crate::shared::{Failed, Shared};
+use crate::slots::PortSlot;
 use crate::workers::Shown;
 use bywash_sync::clock::{self, Changes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval between checks.
 const EVERY: Duration = Duration::from_millis(250);
 /// Time without a turn after which a worker counts as hanging. Only time in which it could have run counts, and a check
 /// counts for at most [`EVERY`], however late it is, so that stopping the whole machine does not count.
 const HANGS: Duration = Duration::from_secs(2);
+/// Shortest time between two restarts of a worker.
+const RESTARTS: Duration = Duration::from_secs(60);
 
 /// State of a worker at one check.
 #[derive(Clone, Copy, Default)]
@@ -63,6 +70,25 @@ impl Turns {
     }
 }
 
+/// Time of each worker's last restart.
+struct Restarts(Vec<Option<Instant>>);
+
+impl Restarts {
+    /// Returns the time until a worker that has panicked may be restarted.
+    fn wait(&self, worker: usize, now: Instant) -> Duration {
+        self.0[worker].map_or(Duration::ZERO, |last| RESTARTS.saturating_sub(now.saturating_duration_since(last)))
+    }
+
+    /// Restarts a worker if it may be.
+    fn restart(&mut self, worker: usize, now: Instant, shared: &Shared) {
+        if self.wait(worker, now).is_zero() {
+            self.0[worker] = Some(now);
+            shared.workers[worker].handle.restart();
+            tracing::warn!("worker {worker} is restarted");
+        }
+    }
+}
+
 /// The watching thread. Dropping this stops and joins it.
 pub struct Watch {
     stop: Arc<AtomicBool>,
@@ -76,9 +102,17 @@ impl Watch {
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("bywash-watch".into()).spawn(move || {
             let mut turns = Turns(vec![Default::default(); shared.workers.len()]);
+            let mut restarts = Restarts(vec![None; shared.workers.len()]);
+            let this = std::thread::current();
+            shared.workers.iter().for_each(|worker| worker.handle.watch_by(this.clone()));
             while !stopped.load(Ordering::Acquire) {
                 let hung = turns.check(shared.workers.iter().map(Sample::of));
-                shared.found((!hung.is_empty()).then(|| shared.why_halted(&hung)));
+                let failed = shared.failures();
+                let now = Instant::now();
+                shared.found((!hung.is_empty()).then(|| shared.why_halted(&hung)), &failed, |worker| {
+                    restarts.wait(worker, now)
+                });
+                failed.iter().for_each(|failed| restarts.restart(failed.worker, now, &shared));
                 tell(clock::tend());
                 std::thread::park_timeout(EVERY);
             }
@@ -120,35 +154,64 @@ impl Drop for Watch {
 
 impl Shared {
     fn why_halted(&self, hung: &[usize]) -> String {
-        let ports = self.ports();
         let of = |&worker: &usize| {
-            let polled = ports.values().filter(|slot| slot.polled_by(worker).next().is_some());
-            let names: Vec<&str> = polled.map(|slot| slot.config.name.as_str()).collect();
             let thread = self.workers[worker].handle.counters().thread.get();
-            format!("worker {worker} (thread {thread}, ports {}) hangs", names.join(", "))
+            format!("worker {worker} (thread {thread}, ports {}) hangs", self.polled(worker))
         };
         hung.iter().map(of).collect::<Vec<_>>().join(", ")
     }
 
-    /// Applies the result of a check: `why` names the hanging workers; `None` if there are none.
-    fn found(&self, why: Option<String>) {
+    /// Returns the names of the ports of which a worker polls a queue.
+    fn polled(&self, worker: usize) -> String {
+        let ports = self.ports();
+        let polled = ports.values().filter(|slot| polls(slot, worker));
+        polled.map(|slot| slot.config.name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the workers that have panicked and not been restarted.
+    fn failures(&self) -> Vec<Failed> {
+        let of = |(worker, shown): (usize, &Shown)| Some(Failed { worker, failure: shown.handle.failed()? });
+        self.workers.iter().enumerate().filter_map(of).collect()
+    }
+
+    /// Applies the result of a check: `why` names the hanging workers; `None` if there are none. `failed` are those
+    /// that have panicked, `wait` the time until one of them may be restarted.
+    fn found(&self, why: Option<String>, failed: &[Failed], wait: impl Fn(usize) -> Duration) {
         let before = std::mem::replace(&mut *self.halted.lock().expect("halted"), why.clone());
+        let failed_before = std::mem::replace(&mut *self.failed.lock().expect("failed"), failed.to_vec());
         match &why {
             Some(why) if before.as_ref() != Some(why) => tracing::error!(
                 "{why}: no turn for {} s; every port is left to the kernel until it turns again",
                 HANGS.as_secs()
             ),
             None if before.is_some() => tracing::warn!("every worker turns again: ports are taken over again"),
-            // Halt the programs of ports that were added meanwhile, too.
-            Some(_) => {}
-            None => return,
+            _ => {}
         }
-        for xdp in programs(&mut self.ports()) {
-            if let Err(e) = xdp.halt(why.as_deref()) {
+        for new in failed.iter().filter(|failed| !failed_before.contains(failed)) {
+            tracing::error!(
+                "{new}: a bug; until it is restarted, in {} s, the kernel has its ports ({}), and what still reaches it \
+                 is dropped as worker-failed",
+                wait(new.worker).as_secs(),
+                self.polled(new.worker)
+            );
+        }
+        if before.is_none() && why.is_none() && failed_before.is_empty() && failed.is_empty() {
+            return;
+        }
+        // All ports each time, to find those that were added meanwhile.
+        for slot in self.ports().values_mut() {
+            let of_port = failed.iter().find(|failed| polls(slot, failed.worker)).map(Failed::to_string);
+            let Some(xdp) = &mut slot.xdp else { continue };
+            if let Err(e) = xdp.halt(why.as_deref().or(of_port.as_deref())) {
                 tracing::error!("{}: {e:#}", xdp.interface);
             }
         }
     }
+}
+
+/// Returns whether a worker polls a queue of a port.
+fn polls(slot: &PortSlot, worker: usize) -> bool {
+    slot.polled_by(worker).next().is_some()
 }
 
 #[cfg(test)]
@@ -181,5 +244,17 @@ mod tests {
         let hung = (0..=10 * CHECKS).map(|n| turns.check(at(n).into_iter())).collect::<Vec<_>>();
         assert!(hung[..10 * CHECKS as usize].iter().all(Vec::is_empty));
         assert_eq!(hung[10 * CHECKS as usize], [1]);
+    }
+
+    #[test]
+    fn who_has_panicked_is_restarted_at_once_and_then_once_a_minute() {
+        let mut restarts = Restarts(vec![None; 2]);
+        let start = Instant::now();
+        assert_eq!(restarts.wait(1, start), Duration::ZERO);
+        restarts.0[1] = Some(start);
+        assert_eq!(restarts.wait(1, start), RESTARTS);
+        assert_eq!(restarts.wait(1, start + RESTARTS / 3), RESTARTS * 2 / 3);
+        assert_eq!(restarts.wait(1, start + RESTARTS), Duration::ZERO);
+        assert_eq!(restarts.wait(0, start), Duration::ZERO, "another worker's restart does not count");
     }
 }

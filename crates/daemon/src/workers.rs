@@ -128,6 +128,7 @@ pub fn start(
         let own = plan.pools.iter().position(|pool| pool.workers.contains(&w)).context("a worker without a pool")?;
         let mut worker = Worker::new(worker_config, out, app, Buffers::attach(pools, own), domain.register());
         more.into_iter().for_each(|(end, role)| worker.add(end, role));
+        worker.outlive_panics();
         if config.workers.counters {
             worker.count_by(|| Ok(Box::new(StageMeter(StageCounters::open()?))));
         }

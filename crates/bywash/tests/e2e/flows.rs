@@ -21,14 +21,14 @@ table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 m
 
 /// Settings of the ports for each level: user space, the driver by native XDP, and the default, the driver by traffic
 /// control.
-const LEVELS: [&str; 3] = ["level = \"user\"\n", "xdp = \"native\"\nlevel = \"driver\"\n", ""];
+pub const LEVELS: [&str; 3] = ["level = \"user\"\n", "xdp = \"native\"\nlevel = \"driver\"\n", ""];
 
 /// Returns the configuration of a router at a level that forwards established connections.
-fn router(level: &str) -> File {
+pub fn router(level: &str) -> File {
     File::new(&format!("[router]\nflows = 1000\n{}", config(&[("r0", level), ("r1", level)])))
 }
 
-fn nft(lab: &Topology, ruleset: &str) {
+pub fn nft(lab: &Topology, ruleset: &str) {
     let file = std::env::temp_dir().join(format!("{}.nft", lab.r().name()));
     std::fs::write(&file, ruleset).unwrap();
     lab.r().run(&["nft", "-f", file.to_str().unwrap()]).unwrap();
@@ -36,7 +36,7 @@ fn nft(lab: &Topology, ruleset: &str) {
 }
 
 /// Returns the packets that ports r0 and r1 received and that were forwarded past the kernel.
-fn forwarded(bywash: &Bywash) -> [u64; 2] {
+pub fn forwarded(bywash: &Bywash) -> [u64; 2] {
     let placement = bywash.show(&["placement"]);
     ["r0", "r1"].map(|port| {
         let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
@@ -45,7 +45,7 @@ fn forwarded(bywash: &Bywash) -> [u64; 2] {
 }
 
 /// Sockets of a connection from a to b.
-enum Ends {
+pub enum Ends {
     Udp(UdpSocket, UdpSocket),
     Tcp(TcpStream, TcpStream),
 }
@@ -66,7 +66,7 @@ impl Ends {
         Self::Udp(near, far)
     }
 
-    fn tcp(lab: &Topology, to: IpAddr) -> Self {
+    pub fn tcp(lab: &Topology, to: IpAddr) -> Self {
         let listener = lab.b().ns.enter(|| TcpListener::bind((to, 80))).unwrap().unwrap();
         let near = lab.a().ns.enter(|| TcpStream::connect((to, 80))).unwrap().unwrap();
         let (far, _) = listener.accept().unwrap();
@@ -86,7 +86,7 @@ impl Ends {
     }
 
     /// Sends a message each way and checks what arrives.
-    fn talk(&mut self, message: &[u8]) {
+    pub fn talk(&mut self, message: &[u8]) {
         let mut buffer = vec![0; message.len()];
         match self {
             Self::Udp(near, far) => {
@@ -121,7 +121,7 @@ impl Ends {
 }
 
 /// Talks until packets of both directions are forwarded past the kernel.
-fn wait_for_flow(bywash: &Bywash, ends: &mut Ends, what: &str) {
+pub fn wait_for_flow(bywash: &Bywash, ends: &mut Ends, what: &str) {
     bywash.wait(&format!("{what} to be forwarded past the kernel"), |bywash| {
         let before = forwarded(bywash);
         for n in 0..4u8 {

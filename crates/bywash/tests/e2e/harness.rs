@@ -90,10 +90,16 @@ impl<'a> Bywash<'a> {
 
     /// Starts the program with these arguments, and does not wait.
     pub fn spawn(namespace: &'a Namespace, arguments: &[&str]) -> Self {
+        Self::spawn_by(&[], namespace, arguments)
+    }
+
+    /// Like [`Bywash::spawn`], by a command that runs another, such as `env`.
+    pub fn spawn_by(by: &[&str], namespace: &'a Namespace, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("socket");
         let program = program();
-        let mut argv = vec![program.as_str(), "run", "--socket", socket.to_str().unwrap()];
+        let mut argv = by.to_vec();
+        argv.extend([program.as_str(), "run", "--socket", socket.to_str().unwrap()]);
         argv.extend(arguments);
         Self { process: namespace.spawn(&argv).unwrap(), namespace, directory }
     }

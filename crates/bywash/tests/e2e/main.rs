@@ -37,6 +37,7 @@ mod metrics;
 mod moves;
 mod nics;
 mod npe;
+mod panics;
 mod peers;
 mod policies;
 mod pools;
