@@ -130,6 +130,13 @@ def summary(report):
     veth = r.beside("veth", "veth, 64 B, one worker in user space", lambda one: f"{one['mpps']:.2f} Mpps; testpmd io {one['peer_mpps']:.2f}: "
                     f"{one['peer_ratio']:.2f} x; kernel {one['kernel_mpps']:.2f}", "veth")
     r.beside("placement", "veth, 500,000 routes, 4,000 destinations, by level", placed)
+    nat, why = r.peers("nat")
+    for one in nat["runs"] if nat else []:
+        of = one["median_mpps"]
+        r.row(f"veth, stateful firewall and masquerade, {one['flows']:,} UDP connections", "bench/peers/nat.sh",
+              f"{placed(one)}: driver {of['driver'] / of['kernel']:.2f} x the kernel", None)
+    if not nat:
+        r.row("veth, stateful firewall and masquerade", "bench/peers/nat.sh", None, why)
     r.beside("tcp", "TCP over veth, default settings, to the kernel's rate",
              lambda one: f"{one['ratio']:.2f} x (+- {one['error']:.2f}): "
              + "; ".join(f"{row['of']} {row['bywash_gbps']:.1f}, kernel {row['kernel_gbps']:.1f} Gbit/s" for row in one["rows"]))

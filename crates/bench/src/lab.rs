@@ -18,13 +18,13 @@ use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// First destination: flow n goes to this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
-const STATIONS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+pub const STATIONS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 /// Number of stations behind b, from 10.0.2.3: next hops with different MAC addresses.
 const NEXT_HOPS: u32 = 250;
 /// Seed of routes and destinations, the same in every run.
@@ -41,6 +41,8 @@ pub const SOME: u64 = 50;
 pub const FOR_RATE: &[&str] = &["--xdp", "native"];
 /// Warm-up time before each measurement, for caches, CPU frequency and neighbours.
 pub const WARM_UP: Duration = Duration::from_millis(300);
+/// UDP checksum of an untagged IPv4 frame.
+const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
 /// Timeout for a forwarder to start forwarding.
 const START: Duration = Duration::from_secs(20);
 /// Number of packets, sent one millisecond apart, that show that forwarding works; fewer may be the kernel's own.
@@ -115,7 +117,9 @@ impl Lab {
             }
             synth::under(&routes, traffic.destinations, SEED).into_iter().map(Ipv4Addr::from).collect()
         } else {
-            writeln!(lines, "route add 198.18.0.0/15 via {} dev {dev}", station(0))?;
+            // The block for benchmarks, or all around it for more addresses than it has.
+            let net = if traffic.destinations < 1 << 17 { "198.18.0.0/15" } else { "198.0.0.0/8" };
+            writeln!(lines, "route add {net} via {} dev {dev}", station(0))?;
             let first = u32::from(STATIONS);
             (first..first + traffic.destinations as u32).map(Ipv4Addr::from).collect::<Vec<_>>()
         };
@@ -147,6 +151,12 @@ impl Lab {
         let b = self.topology.b();
         b.ns.offload(&b.interface, "gro", true)?;
         Ok(self)
+    }
+
+    /// Leaves out the UDP checksum, which is right for one destination only: connection tracking checks it.
+    pub fn without_checksums(mut self) -> Self {
+        self.frame[UDP_CHECKSUM].fill(0);
+        self
     }
 
     /// Returns the namespaces.
@@ -184,8 +194,13 @@ impl Lab {
 
     /// Sends a thousand frames; setting up the generator takes 20 ms.
     pub fn probe(&self) -> anyhow::Result<()> {
+        self.send(1000)
+    }
+
+    /// Sends frames to all destinations in turn, and waits until those on their way have arrived.
+    pub fn send(&self, frames: u64) -> anyhow::Result<()> {
         let a = self.topology.a();
-        a.ns.enter(|| LiveGen::new(&a.interface, &self.frame, &self.destinations)?.run(1000, BATCH))??;
+        a.ns.enter(|| LiveGen::new(&a.interface, &self.frame, &self.destinations)?.run(frames, BATCH))??;
         std::thread::sleep(Duration::from_millis(10));
         Ok(())
     }
@@ -201,12 +216,17 @@ impl Lab {
     /// offered more than it can take. It is faster that way than on a CPU of its own (a NAPI thread), where the
     /// generator overruns it.
     pub fn kernel(&self, time: Duration) -> anyhow::Result<Rate> {
-        let (r, interface) = (self.topology.r(), &self.topology.a().router_interface);
-        // veth accepts live frames only if its peer polls: with GRO enabled, or with an XDP program.
+        self.polled(&self.topology.a().router_interface, || self.measure(time))
+    }
+
+    /// Calls `then` while an interface of the router polls, with GRO enabled: without, or an XDP program, its peer
+    /// sends no live frames.
+    pub fn polled<T>(&self, interface: &str, then: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let r = self.topology.r();
         r.offload(interface, "gro", true)?;
-        let rate = self.measure(time);
+        let done = then();
         r.offload(interface, "gro", false)?;
-        rate
+        done
     }
 
     /// Measures a minimal XDP redirect from a's side to b's.
@@ -316,6 +336,13 @@ impl Bywash {
         let interfaces = topology.router_interfaces();
         let options: Vec<&OsStr> = options.iter().chain(&interfaces).map(OsStr::new).collect();
         let mut bywash = Self::spawn(topology, cpu, &options)?;
+        bywash.process.wait_for_output("forwarding;", START)?;
+        Ok(bywash)
+    }
+
+    /// Starts Bywash with one worker and a configuration file, and waits until it forwards.
+    pub fn configured(topology: &Topology, cpu: usize, file: &Path) -> anyhow::Result<Self> {
+        let mut bywash = Self::spawn(topology, cpu, &["--config".as_ref(), file.as_os_str()])?;
         bywash.process.wait_for_output("forwarding;", START)?;
         Ok(bywash)
     }

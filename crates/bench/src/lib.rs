@@ -17,6 +17,7 @@ mod line;
 mod lookup;
 mod memif;
 mod memory;
+mod nat;
 mod pair;
 mod placement;
 mod pool;
@@ -57,6 +58,9 @@ pub enum BenchArgs {
     Memif(memif::MemifArgs),
     /// Model of the memory traffic of a two-thread cable downstream, by pool kind and number of instances
     Memory(memory::MemoryArgs),
+    /// Established connections through a firewall with masquerade: the kernel, a minimal XDP
+    /// redirect, bywash in the driver or in user space (root)
+    Nat(nat::NatArgs),
     /// Two workers connected by in-memory ports
     Pair(pair::PairArgs),
     /// Forwarding levels on the same traffic: the kernel, a minimal XDP redirect, bywash in the driver or in user space
@@ -111,6 +115,7 @@ fn run_one(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Lookup(args) => lookup::run(&args),
         BenchArgs::Memif(args) => memif::run(&args),
         BenchArgs::Memory(args) => memory::run(&args),
+        BenchArgs::Nat(args) => nat::run(&args),
         BenchArgs::Pair(args) => pair::run(&args),
         BenchArgs::Placement(args) => placement::run(&args),
         BenchArgs::Step(args) => stages::step(&args),
