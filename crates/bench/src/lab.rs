@@ -21,6 +21,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// First destination: flow n goes to this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
@@ -117,9 +118,7 @@ impl Lab {
             }
             synth::under(&routes, traffic.destinations, SEED).into_iter().map(Ipv4Addr::from).collect()
         } else {
-            // The block for benchmarks, or all around it for more addresses than it has.
-            let net = if traffic.destinations < 1 << 17 { "198.18.0.0/15" } else { "198.0.0.0/8" };
-            writeln!(lines, "route add {net} via {} dev {dev}", station(0))?;
+            writeln!(lines, "route add {} via {} dev {dev}", network(traffic.destinations), station(0))?;
             let first = u32::from(STATIONS);
             (first..first + traffic.destinations as u32).map(Ipv4Addr::from).collect::<Vec<_>>()
         };
@@ -153,6 +152,19 @@ impl Lab {
         Ok(self)
     }
 
+    /// Returns the destinations' network, to which there is one route.
+    pub fn network(&self) -> &'static str {
+        network(self.destinations.len())
+    }
+
+    /// Adds that route again.
+    pub fn route(&self) -> anyhow::Result<()> {
+        let via = station(0).to_string();
+        let dev = &self.topology.b().router_interface;
+        self.topology.r().ip(&["route", "replace", self.network(), "via", &via, "dev", dev])?;
+        Ok(())
+    }
+
     /// Leaves out the UDP checksum, which is right for one destination only: connection tracking checks it.
     pub fn without_checksums(mut self) -> Self {
         self.frame[UDP_CHECKSUM].fill(0);
@@ -162,6 +174,21 @@ impl Lab {
     /// Returns the namespaces.
     pub fn topology(&self) -> &Topology {
         &self.topology
+    }
+
+    /// Sends at the maximum rate until `stop` is set.
+    pub fn flood(&self, stop: Arc<AtomicBool>) -> anyhow::Result<JoinHandle<bywash_lab::Result<anyhow::Result<()>>>> {
+        let a = self.topology.a();
+        let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
+        let destinations = self.destinations.clone();
+        Ok(a.ns.thread(move || {
+            super::pin(Some(cpu))?;
+            let mut generator = LiveGen::new(&interface, &frame, &destinations)?;
+            while !stop.load(Ordering::Relaxed) {
+                generator.run_for(WARM_UP, BATCH)?;
+            }
+            Ok(())
+        })?)
     }
 
     /// Sends for `time` at the maximum rate and counts the frames that arrive at b.
@@ -388,6 +415,11 @@ impl Drop for Bywash {
     }
 }
 
+/// Returns a network of so many destinations: the block for benchmarks, or all around it if that has fewer.
+fn network(destinations: usize) -> &'static str {
+    if destinations < 1 << 17 { "198.18.0.0/15" } else { "198.0.0.0/8" }
+}
+
 /// Returns the address of station `i`.
 fn station(i: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0203 + i % NEXT_HOPS)
@@ -399,7 +431,7 @@ pub fn public(net: Net4) -> bool {
 }
 
 /// Returns the number of packets received by an interface of the calling thread's namespace (proc_net_dev).
-fn received(interface: &str) -> anyhow::Result<u64> {
+pub fn received(interface: &str) -> anyhow::Result<u64> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     let line = table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'));
     let packets = line.and_then(|fields| fields.split_whitespace().nth(1)?.parse().ok());

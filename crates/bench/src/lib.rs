@@ -22,6 +22,7 @@ mod pair;
 mod placement;
 mod pool;
 mod ports;
+mod revoke;
 mod stages;
 mod switch;
 mod tabm;
@@ -78,6 +79,9 @@ pub enum BenchArgs {
     Ports(ports::PortsArgs),
     /// Per-thread blocks compared with a shared block: throughput and TLB misses
     Tabm(tabm::TabmArgs),
+    /// Time until established connections that the kernel no longer forwards stop, after a command:
+    /// a rule, a ruleset, a set's element, `conntrack`, a route (root)
+    Revoke(revoke::RevokeArgs),
     /// Transmit queues of the flow switch: packets of a burst sent together, or each flow's separately
     Txq(txq::TxqArgs),
     /// Forwarding between veth interfaces in the lab: the kernel, then bywash (root)
@@ -119,6 +123,7 @@ fn run_one(args: BenchArgs) -> anyhow::Result<()> {
         BenchArgs::Pair(args) => pair::run(&args),
         BenchArgs::Placement(args) => placement::run(&args),
         BenchArgs::Step(args) => stages::step(&args),
+        BenchArgs::Revoke(args) => revoke::run(&args),
         BenchArgs::Switch(args) => switch::run(&args),
         BenchArgs::Pool(args) => pool::run(&args),
         BenchArgs::Ports(args) => ports::run(&args),

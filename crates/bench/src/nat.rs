@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Hosts behind r0 may open connections, and are translated to the router's address.
-const RULES: &str = "
+pub const RULES: &str = "
 table inet filter {
  chain forward {
   type filter hook forward priority 0; policy drop;
@@ -104,12 +104,18 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
     super::report(args.json, &figures, print)
 }
 
-/// Loads the rules and opens the connections.
-fn establish(lab: &Lab, count: usize) -> anyhow::Result<()> {
-    let (r, b) = (lab.topology().r(), lab.topology().b());
+/// Loads a ruleset in the router, in place of what it has.
+pub fn load(lab: &Lab, rules: &str) -> anyhow::Result<()> {
     let mut file = tempfile::NamedTempFile::new()?;
-    file.write_all(RULES.as_bytes())?;
-    r.run(&["nft", "-f", file.path().to_str().context("no UTF-8 path")?])?;
+    write!(file, "flush ruleset\n{rules}")?;
+    lab.topology().r().run(&["nft", "-f", file.path().to_str().context("no UTF-8 path")?])?;
+    Ok(())
+}
+
+/// Loads the rules and opens the connections.
+pub fn establish(lab: &Lab, count: usize) -> anyhow::Result<()> {
+    let (r, b) = (lab.topology().r(), lab.topology().b());
+    load(lab, RULES)?;
     let room: usize = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max")?.trim().parse()?;
     ensure!(room > count, "the kernel tracks {room} connections at most: raise net.netfilter.nf_conntrack_max");
     // Bywash is started later: the kernel must announce these connections, too.
@@ -147,15 +153,20 @@ fn establish(lab: &Lab, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures Bywash at a level, once it forwards all connections.
-fn bywash(lab: &Lab, args: &NatArgs, level: &str, netfilter: &str) -> anyhow::Result<Rate> {
-    let mut text = format!("[kernel]\nnetfilter = \"{netfilter}\"\n[router]\nflows = {}\n", args.flows);
+/// Starts Bywash at a level, with room for these connections.
+pub fn start(lab: &Lab, flows: usize, level: &str, netfilter: &str) -> anyhow::Result<Bywash> {
+    let mut text = format!("[kernel]\nnetfilter = \"{netfilter}\"\n[router]\nflows = {flows}\n");
     for name in lab.topology().router_interfaces() {
         writeln!(text, "[[port]]\ninterface = \"{name}\"\nxdp = \"native\"\nlevel = \"{level}\"")?;
     }
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(text.as_bytes())?;
-    let running = Bywash::configured(lab.topology(), lab.cpus[1], file.path())?;
+    Bywash::configured(lab.topology(), lab.cpus[1], file.path())
+}
+
+/// Measures Bywash at a level, once it forwards all connections.
+fn bywash(lab: &Lab, args: &NatArgs, level: &str, netfilter: &str) -> anyhow::Result<Rate> {
+    let running = start(lab, args.flows, level, netfilter)?;
     let until = Instant::now() + patience(READY);
     loop {
         let before = forwarded(&running)?;
@@ -178,7 +189,7 @@ fn bywash(lab: &Lab, args: &NatArgs, level: &str, netfilter: &str) -> anyhow::Re
 }
 
 /// Returns the frames that r0 received and that were forwarded past the kernel.
-fn forwarded(running: &Bywash) -> anyhow::Result<u64> {
+pub fn forwarded(running: &Bywash) -> anyhow::Result<u64> {
     let ports: Vec<Placement> = client::ask(&running.socket)?;
     let port = ports.first().context("no port")?;
     Ok(port.frames.driver + port.frames.user)
