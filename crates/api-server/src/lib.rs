@@ -9,11 +9,14 @@
 pub mod answers;
 mod lock;
 mod metrics;
+mod patient;
+mod pieces;
 mod serve;
 mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use pieces::Pieces;
 pub use serve::{Endless, Server, answer, error, serve};
 pub use socket::{Address, Addresses, Listener};
 
@@ -27,4 +30,17 @@ pub trait Instance: Send + Sync {
     /// Returns the topic's current state. `filter` is given only for topics that take one; it comes from the
     /// client and may be anything. The client gets an error as a bad request.
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
+
+    /// Returns the rows of a topic that may have very many; `None`, which is the default, if [`Instance::show`] returns
+    /// all of the topic.
+    fn rows(&self, _topic: Topic, _filter: Option<&str>) -> Option<Result<Box<dyn Rows>, String>> {
+        None
+    }
+}
+
+/// Rows of a topic, in pieces. No lock and no more than a piece is held while the client has not taken the one before,
+/// so that each piece shows the rows as they are when it is made.
+pub trait Rows: Send {
+    /// Returns the next piece, a list; `None` after the last.
+    fn next(&mut self) -> Option<Answer>;
 }

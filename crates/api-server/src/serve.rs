@@ -1,13 +1,14 @@
 //! Serves the API within bounds: a client can hold no more than one of a limited number of connections, for a few
 //! seconds.
 
+use crate::patient::Patient;
 use crate::socket::Named;
-use crate::{Instance, Listener, metrics};
+use crate::{Instance, Listener, metrics, pieces};
 use anyhow::Context;
 use axum::Extension;
 use axum::extract::{Query, Request, State};
 use axum::http::{Method, StatusCode};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -30,11 +31,16 @@ const CONNECTIONS: usize = 64;
 /// does not affect it.
 const SCRAPES: usize = 8;
 /// Threads that query the instance, so that a large answer does not delay others.
-const ASKING: usize = 4;
+const ASKING: usize = 6;
+/// Most of these threads that requests by the socket for reading have at once, and that scrapes have: the others are
+/// left to requests that may change something.
+const READING: usize = 2;
 /// Longest time for a request's header to arrive.
 const HEADER: Duration = Duration::from_secs(2);
 /// Longest duration of a connection, from accepting it to the last byte of the answer.
 const CONNECTION: Duration = Duration::from_secs(15);
+/// Longest time for which a client takes nothing of an answer that has no time limit.
+const STALLED: Duration = Duration::from_secs(60);
 /// Largest header of a request, in bytes.
 const HEADER_BYTES: usize = 16 << 10;
 
@@ -111,15 +117,16 @@ async fn listen(listener: &Listener, instance: Shared, more: Router) {
         Err(why) => tracing::error!("cannot listen for API requests: {why}"),
     };
     let all = routes(instance, more);
+    let turns = || from_fn_with_state(Arc::new(Semaphore::new(READING)), in_turn);
     let reading = async {
         if let Some(named) = &listener.reading {
-            at(named, all.clone().layer(from_fn(only_read))).await;
+            at(named, all.clone().layer(turns()).layer(from_fn(only_read))).await;
         }
     };
     let api = at(&listener.all, all.clone());
     let metrics = async {
         match listener.metrics.as_ref().map(|socket| socket.try_clone().and_then(TcpListener::from_std)) {
-            Some(Ok(socket)) => serve_at(Door::Tcp(socket), scraped, SCRAPES).await,
+            Some(Ok(socket)) => serve_at(Door::Tcp(socket), scraped.layer(turns()), SCRAPES).await,
             Some(Err(why)) => tracing::error!("cannot listen for metrics requests: {why}"),
             None => {}
         }
@@ -159,7 +166,8 @@ async fn serve_at(door: Door, routes: Router, most: usize) {
             Ok(stream) => {
                 let endless = Endless::default();
                 let routes = routes.clone().layer(Extension(endless.clone()));
-                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+                let connection = http
+                    .serve_connection(TokioIo::new(Patient::new(stream, STALLED)), TowerToHyperService::new(routes));
                 tokio::spawn(async move {
                     let mut connection = std::pin::pin!(connection);
                     // Clients that disconnect or take too long are not logged.
@@ -188,16 +196,18 @@ fn scrapes(instance: Shared) -> Router {
 fn routes(instance: Shared, more: Router) -> Router {
     let mut router = Router::new();
     for topic in Topic::SHOWN {
-        let handler = move |State(instance): State<Shared>, Query(query): Query<HashMap<String, String>>| {
-            show(instance, topic, query)
-        };
+        let handler =
+            move |State(instance): State<Shared>,
+                  Extension(endless): Extension<Endless>,
+                  Query(query): Query<HashMap<String, String>>| { list(instance, endless, topic, query) };
         router = router.route(&format!("/v1/{}", topic.name()), get(handler));
     }
-    let audit = |State(instance): State<Shared>| show(instance, Topic::Audit, HashMap::new());
-    let drift = |State(instance): State<Shared>, Extension(endless): Extension<Endless>| {
+    let comparing = Arc::new(Semaphore::new(1));
+    let audit = |State(instance): State<Shared>| show(instance, Topic::Audit);
+    let drift = move |State(instance): State<Shared>, Extension(endless): Extension<Endless>| {
         // Reading a million routes afresh, on a busy machine, takes longer than `CONNECTION`.
         endless.set();
-        show(instance, Topic::Drift, HashMap::new())
+        compare(instance, comparing.clone())
     };
     router
         .route("/v1/drift", get(drift))
@@ -211,17 +221,43 @@ fn routes(instance: Shared, more: Router) -> Router {
         .layer(from_fn(as_json))
 }
 
-async fn show(instance: Shared, topic: Topic, mut query: HashMap<String, String>) -> Response {
+async fn show(instance: Shared, topic: Topic) -> Response {
+    answer(move || instance.show(topic, None)).await
+}
+
+/// Answers with the drift. One comparison has both tables in memory, so that there is one at a time.
+async fn compare(instance: Shared, comparing: Arc<Semaphore>) -> Response {
+    let Ok(turn) = comparing.try_acquire_owned() else {
+        let hint = "ask again when it is done";
+        return error(StatusCode::TOO_MANY_REQUESTS, "the tables are being compared for another client", hint);
+    };
+    answer(move || {
+        // Kept by the thread that compares, even if the client goes.
+        let _turn = turn;
+        instance.show(Topic::Drift, None)
+    })
+    .await
+}
+
+/// Answers with a topic, in pieces if it may have very many rows.
+async fn list(instance: Shared, endless: Endless, topic: Topic, mut query: HashMap<String, String>) -> Response {
     let filter = topic.filter().and_then(|name| query.remove(name));
     if let Some(key) = query.keys().next() {
         let hint = topic.filter().map_or("it takes no parameters".into(), |name| format!("only `{name}` is accepted"));
         return error(StatusCode::BAD_REQUEST, &format!("unknown parameter `{key}`"), &hint);
     }
-    answer(move || instance.show(topic, filter.as_deref())).await
+    match instance.rows(topic, filter.as_deref()) {
+        Some(Ok(rows)) => {
+            endless.set();
+            pieces::answer(rows).await
+        }
+        Some(Err(why)) => error(StatusCode::BAD_REQUEST, &why, ""),
+        None => answer(move || instance.show(topic, filter.as_deref())).await,
+    }
 }
 
 async fn health(State(instance): State<Shared>) -> Response {
-    let mut response = show(instance, Topic::Health, HashMap::new()).await;
+    let mut response = show(instance, Topic::Health).await;
     if response.status() == StatusCode::BAD_REQUEST {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
@@ -230,6 +266,13 @@ async fn health(State(instance): State<Shared>) -> Response {
 
 async fn metrics(State(instance): State<Shared>) -> Response {
     spoken(metrics::CONTENT_TYPE, move || Ok(metrics::render(instance.as_ref()))).await
+}
+
+/// Lets [`READING`] requests be answered at once, in the order of their arrival.
+async fn in_turn(State(turns): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    // The semaphore is never closed.
+    let _turn = turns.acquire().await;
+    next.run(request).await
 }
 
 /// Rejects all requests but GET and HEAD.

@@ -1,13 +1,14 @@
 //! Tests of the server with correct, faulty and hostile clients.
 
 use super::*;
-use bywash_api::{Health, Sandbox};
+use bywash_api::{Health, Route, Sandbox};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// Instance that answers with the request; it panics when asked for workers.
@@ -44,8 +45,13 @@ impl Place {
     }
 
     fn start(&self) -> impl Drop + use<> {
-        let more = axum::Router::new().route("/v1/ports", axum::routing::post(async || "changed"));
-        serve(Listener::bind(&self.addresses).unwrap(), Arc::new(Echo), more).unwrap()
+        self.start_with(Arc::new(Echo))
+    }
+
+    fn start_with(&self, instance: Arc<dyn Instance>) -> impl Drop + use<> {
+        let ask = || Ok::<_, String>("changed");
+        let more = axum::Router::new().route("/v1/ports", axum::routing::post(move || answer(ask)));
+        serve(Listener::bind(&self.addresses).unwrap(), instance, more).unwrap()
     }
 }
 
@@ -79,7 +85,7 @@ fn topics_and_errors() {
     assert_eq!(get("/v1/health"), (200, json!({ "status": "ok" })));
     assert_eq!(get("/v1/version").1["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(asked(request(place.socket(), "POST", "/v1/audit")).1, "audit");
-    assert!(raw(place.socket(), b"POST /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("changed"));
+    assert!(raw(place.socket(), b"POST /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("\"changed\""));
     for (method, path, status) in [
         ("GET", "/v1/routes?prefix=bad", 400),
         ("GET", "/v1/routes?prefiks=x", 400),
@@ -229,7 +235,143 @@ fn the_reading_socket_only_reads() {
         assert_eq!((status, &answer["error"]), (403, &format!("{method} {path} is not allowed at this socket").into()));
     }
     // The other socket still accepts all requests.
-    assert!(raw(place.socket(), b"POST /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("changed"));
+    assert!(raw(place.socket(), b"POST /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n").ends_with("\"changed\""));
     drop(server);
     assert!(!reading.exists() && !place.socket().exists());
+}
+
+/// Instance with very many routes, which counts the pieces that it has made; it panics at the given one.
+struct Many {
+    made: Arc<AtomicUsize>,
+    pieces: usize,
+    panics_at: usize,
+}
+
+/// Routes in a piece.
+const PIECE: usize = 500;
+
+impl Instance for Many {
+    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
+        Echo.show(topic, None)
+    }
+
+    fn rows(&self, topic: Topic, _filter: Option<&str>) -> Option<Result<Box<dyn Rows>, String>> {
+        let Self { made, pieces, panics_at } = self;
+        let rows = Counted { made: made.clone(), at: 0, pieces: *pieces, panics_at: *panics_at };
+        (topic == Topic::Routes).then(|| Ok(Box::new(rows) as _))
+    }
+}
+
+struct Counted {
+    made: Arc<AtomicUsize>,
+    at: usize,
+    pieces: usize,
+    panics_at: usize,
+}
+
+impl Rows for Counted {
+    fn next(&mut self) -> Option<Answer> {
+        self.made.fetch_add(1, Ordering::Relaxed);
+        self.at += 1;
+        assert_ne!(self.at, self.panics_at, "a test's panic");
+        let route = |n| Route { prefix: format!("route {n}"), ..Route::default() };
+        // Some pieces have no rows, as with a filter.
+        let rows = if self.at % 3 == 1 { 0..0 } else { 0..PIECE };
+        (self.at <= self.pieces).then(|| Answer::Routes(rows.map(route).collect()))
+    }
+}
+
+#[test]
+fn a_long_answer_is_made_as_it_is_read() {
+    let place = Place::new();
+    let made = Arc::new(AtomicUsize::new(0));
+    let pieces = 1200;
+    let _server = place.start_with(Arc::new(Many { made: made.clone(), pieces, panics_at: 0 }));
+    let ask = || {
+        let mut stream = UnixStream::connect(place.socket()).unwrap();
+        stream.write_all(b"GET /v1/routes HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        // The answer has begun.
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).unwrap();
+        assert_eq!(start, *b"HTTP/1.1 200");
+        stream
+    };
+    let slow: Vec<_> = (0..4).map(|_| ask()).collect();
+    // While four clients read nothing, others are answered, and one of them reads everything.
+    assert_eq!(request(place.socket(), "GET", "/v1/health").0, 200);
+    let routes: Vec<Route> = bywash_api::client::ask(place.socket()).unwrap();
+    assert_eq!(routes.len(), pieces * 2 / 3 * PIECE);
+    assert!(routes.iter().enumerate().all(|(n, route)| route.prefix == format!("route {}", n % PIECE)));
+    // Each of the four has what the socket holds, some hundred kilobytes, and two pieces, of fifty.
+    let ahead = made.load(Ordering::Relaxed) - (pieces + 1);
+    assert!(ahead < 4 * 40, "{ahead} pieces were made for clients that do not read");
+    drop(slow);
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_not_taken_for_a_whole_one() {
+    let place = Place::new();
+    let _server = place.start_with(Arc::new(Many { made: Arc::default(), pieces: 100, panics_at: 50 }));
+    let failed = bywash_api::client::ask::<Vec<Route>>(place.socket()).unwrap_err();
+    assert!(format!("{failed:#}").contains("incomplete"), "{failed:#}");
+}
+
+/// Instance that shows nothing until it is let go on.
+#[derive(Default)]
+struct Slow {
+    asked: AtomicUsize,
+    go_on: (Mutex<bool>, Condvar),
+}
+
+impl Slow {
+    fn let_go_on(&self) {
+        *self.go_on.0.lock().unwrap() = true;
+        self.go_on.1.notify_all();
+    }
+}
+
+impl Instance for Slow {
+    fn show(&self, _topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        drop(self.go_on.1.wait_while(self.go_on.0.lock().unwrap(), |go_on| !*go_on).unwrap());
+        Ok(Health { status: "ok".into() }.into())
+    }
+}
+
+#[test]
+fn readers_leave_threads_to_those_who_change_something() {
+    let mut place = Place::new();
+    let reading = place.socket().with_file_name("read.sock");
+    place.addresses.reading = Some(Address { path: reading.clone(), group: None });
+    let slow = Arc::new(Slow::default());
+    let _server = place.start_with(slow.clone());
+    std::thread::scope(|scope| {
+        let readers: Vec<_> =
+            (0..16).map(|_| scope.spawn(|| raw(&reading, b"GET /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n"))).collect();
+        while slow.asked.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It is not answered before the readers if they have all threads.
+        let changed = raw(place.socket(), b"POST /v1/ports HTTP/1.1\r\nHost: x\r\n\r\n");
+        slow.let_go_on();
+        assert!(changed.ends_with("\"changed\""), "{changed}");
+        readers.into_iter().for_each(|reader| assert!(reader.join().unwrap().contains("200 OK")));
+    });
+}
+
+#[test]
+fn tables_are_compared_for_one_client_at_a_time() {
+    let place = Place::new();
+    let slow = Arc::new(Slow::default());
+    let _server = place.start_with(slow.clone());
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| request(place.socket(), "GET", "/v1/drift"));
+        while slow.asked.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (status, answer) = request(place.socket(), "GET", "/v1/drift");
+        slow.let_go_on();
+        assert_eq!((status, first.join().unwrap().0), (429, 200), "{answer}");
+    });
+    assert_eq!(request(place.socket(), "GET", "/v1/drift").0, 200);
 }

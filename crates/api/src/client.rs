@@ -4,6 +4,7 @@ use crate::{Answer, CAPTURE_NUMBER, CaptureEnded, FlowsChanged, OfTopic, Problem
 use anyhow::{Context, Error, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
+use std::borrow::Cow;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -164,9 +165,9 @@ fn send(stream: &mut UnixStream, line: &str, version: &str, body: &str) -> std::
 fn understand<T: DeserializeOwned>(answer: &[u8], name: &str, what: &str) -> anyhow::Result<T> {
     let (status, body) = parse(answer).with_context(|| format!("incomplete or malformed answer from {name}"))?;
     if status == 200 {
-        return read(body, name);
+        return read(&body, name);
     }
-    let Problem { error, hint } = read(body, name)?;
+    let Problem { error, hint } = read(&body, name)?;
     match hint.as_str() {
         "" => bail!("{error}: {what}"),
         hint => bail!("{error}, {what}: {hint}"),
@@ -180,16 +181,38 @@ fn read<T: DeserializeOwned>(body: &[u8], name: &str) -> anyhow::Result<T> {
     })
 }
 
-/// Splits an answer into status and body; `None` if it is malformed or shorter than its Content-Length.
-fn parse(answer: &[u8]) -> Option<(u16, &[u8])> {
+/// Splits an answer into status and body; `None` if it is malformed or incomplete.
+fn parse(answer: &[u8]) -> Option<(u16, Cow<'_, [u8]>)> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let (header, body) = (std::str::from_utf8(&answer[..end]).ok()?, &answer[end + 4..]);
     let mut lines = header.split("\r\n");
     let status = lines.next()?.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
-    let mut fields = lines.filter_map(|line| line.split_once(':'));
-    let (_, length) = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"))?;
-    // A shorter body means that the server closed the connection early.
-    (length.trim().parse() == Ok(body.len())).then_some((status, body))
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        if name.eq_ignore_ascii_case("content-length") {
+            // A shorter body means that the server closed the connection early.
+            return (value.trim().parse() == Ok(body.len())).then_some((status, body.into()));
+        }
+        if name.eq_ignore_ascii_case("transfer-encoding") {
+            return (value.trim() == "chunked").then(|| unchunk(body))?.map(|body| (status, body.into()));
+        }
+    }
+    None
+}
+
+/// Joins the chunks of a body (RFC 9112, section 7.1); `None` if it is malformed, or ends before its last chunk.
+fn unchunk(mut body: &[u8]) -> Option<Vec<u8>> {
+    let mut whole = Vec::with_capacity(body.len());
+    loop {
+        let end = body.windows(2).position(|window| window == b"\r\n")?;
+        let size = std::str::from_utf8(&body[..end]).ok()?.split(';').next()?;
+        let size = usize::from_str_radix(size.trim(), 16).ok()?;
+        body = &body[end + 2..];
+        if size == 0 {
+            return Some(whole);
+        }
+        whole.extend(body.get(..size)?);
+        body = body[size..].strip_prefix(b"\r\n")?;
+    }
 }
 
 /// Percent-encodes a query parameter (RFC 3986, section 2.1).
@@ -205,10 +228,22 @@ mod tests {
     #[test]
     fn answers() {
         let good = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nContent-Length: 2\r\n\r\n{}";
-        assert_eq!(parse(good), Some((200, b"{}".as_slice())));
+        assert_eq!(parse(good), Some((200, b"{}".into())));
         assert_eq!(parse(&good[..good.len() - 1]), None);
         assert_eq!(parse(b"HTTP/1.1 200 OK\r\n\r\n{}"), None);
         assert_eq!(parse(b"SSH-2.0-x\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn answers_in_pieces() {
+        let good = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n[\r\nA;x=y\r\n\r\n3456789,\r\n2\r\n1]\r\n0\r\n\r\n";
+        assert_eq!(parse(good), Some((200, b"[\r\n3456789,1]".into())));
+        for end in 0..good.len() - 2 {
+            assert_eq!(parse(&good[..end]), None, "{end}");
+        }
+        for wrong in ["x\r\n", "5\r\n12\r\n0\r\n", "2\r\n1234\r\n0\r\n", "ffffffffffffffff\r\n"] {
+            assert_eq!(unchunk(wrong.as_bytes()), None, "{wrong:?}");
+        }
     }
 
     #[test]

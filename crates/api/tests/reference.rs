@@ -18,6 +18,10 @@ curl --unix-socket /run/bywash/bywash.sock http://bywash/v1/ports
 
 `bywash show TOPIC --json` prints the same answers, and `bywash show TOPIC --schema` their JSON schemas. Keys that are
 marked *optional* may be missing; values of type `.. or null` may be null.
+
+Routes and neighbours may be a million: a long answer comes in chunks, each made when the one before the last has been
+taken, and shows each route as it is at that time. An answer that does not end with its last chunk is not whole.
+[security.md](security.md#the-api) has the limits of connections, answers and captures.
 ";
 
 fn reference() -> String {

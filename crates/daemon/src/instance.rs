@@ -8,7 +8,7 @@ use bywash_api::{
     Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, FlowsChanged, Health, KeysChanged, LevelFrames,
     Placement, Poll, Pools, Port, PortTxQueue, Topic, Traced, Worker, WorkerTxQueue,
 };
-use bywash_api_server::answers;
+use bywash_api_server::{Rows, answers};
 use bywash_config::{Level, Mode, PortKind};
 use bywash_engine::{PortId, PortReport};
 use bywash_fib::model::Prefix;
@@ -39,6 +39,10 @@ impl bywash_api_server::Instance for Running {
             },
             _ => return self.0.view.show(topic, filter),
         })
+    }
+
+    fn rows(&self, topic: Topic, filter: Option<&str>) -> Option<Result<Box<dyn Rows>, String>> {
+        self.0.view.rows(topic, filter)
     }
 }
 

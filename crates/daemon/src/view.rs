@@ -1,6 +1,7 @@
 //! View of a mode for the API.
 
 use bywash_api::{Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
+use bywash_api_server::Rows;
 use bywash_config::Config;
 use bywash_engine::PortId;
 use bywash_flow::script::Verb;
@@ -26,6 +27,11 @@ pub trait View: Send + Sync {
 
     /// Returns a topic that only some modes have. Errors if this one lacks it or the filter is invalid.
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
+
+    /// Returns the rows of a topic that may have very many; `None` if [`View::show`] returns all of the topic.
+    fn rows(&self, _topic: Topic, _filter: Option<&str>) -> Option<Result<Box<dyn Rows>, String>> {
+        None
+    }
 
     /// Changes flows, groups and meters.
     fn change_flows(&self, _verb: Verb, _lines: &str) -> Result<FlowsChanged, String> {

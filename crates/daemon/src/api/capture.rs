@@ -7,22 +7,24 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use bywash_api::{CAPTURE_NUMBER, CaptureEnded, CaptureRequest, Way};
-use bywash_api_server::{Endless, error};
-use http_body::Frame;
+use bywash_api_server::{Endless, Pieces, error};
 use hyper::body::Bytes;
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::io::{ErrorKind, Write};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 /// Most captures at once: each costs workers time.
 const AT_ONCE: usize = 4;
 /// Most pieces queued for the client, of at most 256 KiB each.
 const PIECES: usize = 16;
+/// Interval at which room for the next piece is looked for.
+const POLL: Duration = Duration::from_millis(2);
+/// Longest time for which a capture that is to end waits for a client that takes nothing.
+const LAST: Duration = Duration::from_secs(2);
 
 const HINT: &str =
     "any number of `port` and `drops`, one `way` (rx or tx), one `snaplen` in bytes; a filter in the body";
@@ -71,7 +73,7 @@ async fn begin(
         Err(_) => return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log"),
     };
     let (number, stop) = {
-        let mut running = running.lock().expect("captures");
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.stops.len() >= AT_ONCE {
             let what = format!("{AT_ONCE} captures run already");
             return error(StatusCode::TOO_MANY_REQUESTS, &what, "end one of them");
@@ -85,7 +87,7 @@ async fn begin(
     let ended = Ended { running, number };
     let spawned = std::thread::Builder::new().name("bywash-capture".into()).spawn(move || {
         let _ended = ended;
-        let out = Box::new(Pieces { to: pieces });
+        let out = Box::new(Out { to: pieces, stop: stop.clone() });
         // A broken pipe only means that the client has disconnected.
         match capturing.run(out, &stop) {
             Err(why) if why.kind() != ErrorKind::BrokenPipe => tracing::warn!("a capture ended: {why}"),
@@ -97,7 +99,7 @@ async fn begin(
     }
     endless.set();
     let headers = [("content-type", "application/x-pcapng".to_owned()), (CAPTURE_NUMBER, number.to_string())];
-    (headers, Body::new(Stream(body))).into_response()
+    (headers, Body::new(Pieces(body))).into_response()
 }
 
 fn end(running: &Mutex<Running>, query: &HashMap<String, String>) -> Response {
@@ -105,7 +107,7 @@ fn end(running: &Mutex<Running>, query: &HashMap<String, String>) -> Response {
     let Some(number): Option<u64> = number.filter(|_| query.len() == 1) else {
         return error(StatusCode::BAD_REQUEST, "no capture number given", "one `number`");
     };
-    match running.lock().expect("captures").stops.get(&number) {
+    match running.lock().unwrap_or_else(PoisonError::into_inner).stops.get(&number) {
         Some(stop) => {
             stop.store(true, Ordering::Release);
             axum::Json(CaptureEnded { ended: number }).into_response()
@@ -122,38 +124,35 @@ struct Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        if let Ok(mut running) = self.running.lock() {
-            running.stops.remove(&self.number);
-        }
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).stops.remove(&self.number);
     }
 }
 
-/// Writing end of the response body. Blocks on a slow client; packets lost meanwhile are counted.
-struct Pieces {
-    to: mpsc::Sender<Bytes>,
+/// Writing end of the response body. Waits for a slow client, unless the capture is to end; packets lost meanwhile are
+/// counted.
+struct Out {
+    to: mpsc::Sender<std::io::Result<Bytes>>,
+    stop: Arc<AtomicBool>,
 }
 
-impl Write for Pieces {
+impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self.to.blocking_send(Bytes::copy_from_slice(bytes)) {
-            Ok(()) => Ok(bytes.len()),
-            Err(_) => Err(ErrorKind::BrokenPipe.into()),
+        let mut piece = Ok(Bytes::copy_from_slice(bytes));
+        let mut ending = None;
+        loop {
+            piece = match self.to.try_send(piece) {
+                Ok(()) => return Ok(bytes.len()),
+                Err(TrySendError::Full(piece)) => piece,
+                Err(TrySendError::Closed(_)) => return Err(ErrorKind::BrokenPipe.into()),
+            };
+            if self.stop.load(Ordering::Acquire) && ending.get_or_insert_with(Instant::now).elapsed() > LAST {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
+            std::thread::sleep(POLL);
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
         if self.to.is_closed() { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
-    }
-}
-
-/// Reading end of the response body.
-struct Stream(mpsc::Receiver<Bytes>);
-
-impl http_body::Body for Stream {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
     }
 }

@@ -9,7 +9,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Instance that answers with the request; it panics when asked for workers.
 struct Echo;
@@ -29,6 +30,10 @@ impl bywash_api_server::Instance for Echo {
 }
 
 impl Instance for Echo {
+    fn capture(&self, _request: &CaptureRequest) -> Result<Box<dyn Capturing>, String> {
+        Ok(Box::new(Flood))
+    }
+
     fn change_flows(&self, _verb: Verb, lines: &str) -> Result<FlowsChanged, String> {
         if lines == "bad" { Err("column 1: bad".into()) } else { Ok(FlowsChanged { changed: 1 }) }
     }
@@ -47,6 +52,19 @@ impl Instance for Echo {
         }
         let row = |port: &String| Placement { port: port.clone(), why: level.name().into(), ..Placement::default() };
         Ok(ports.iter().map(row).collect())
+    }
+}
+
+/// Capture of packets that never end.
+struct Flood;
+
+impl Capturing for Flood {
+    fn run(self: Box<Self>, mut out: Box<dyn Write>, stop: &AtomicBool) -> std::io::Result<()> {
+        while !stop.load(Ordering::Acquire) {
+            out.write_all(&[0; 64 << 10])?;
+        }
+        // What was recorded meanwhile.
+        (0..64).try_for_each(|_| out.write_all(&[0; 64 << 10]))
     }
 }
 
@@ -160,4 +178,29 @@ fn the_reading_socket_only_reads() {
     assert_eq!(request(place.socket(), "POST", "/v1/reload?dry_run=true").0, 200);
     drop(server);
     assert!(!reading.exists() && !place.socket().exists());
+}
+
+#[test]
+fn captures_end_though_nobody_reads_them() {
+    let place = Place::new();
+    let _server = place.start();
+    let begin = || {
+        let mut stream = UnixStream::connect(place.socket()).unwrap();
+        stream.write_all(b"POST /v1/capture HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").unwrap();
+        let mut start = [0; 12];
+        stream.read_exact(&mut start).unwrap();
+        (start == *b"HTTP/1.1 200").then_some(stream)
+    };
+    let stalled: Vec<_> = (0..4).map(|_| begin().expect("a capture")).collect();
+    assert!(begin().is_none(), "a fifth capture");
+    for number in 1..=4 {
+        let (status, ended) = request(place.socket(), "DELETE", &format!("/v1/capture?number={number}"));
+        assert_eq!((status, ended), (200, json!({ "ended": number })));
+    }
+    let until = Instant::now() + Duration::from_secs(60);
+    while begin().is_none() {
+        assert!(Instant::now() < until, "captures that were ended still run");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(stalled);
 }

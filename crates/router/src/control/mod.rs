@@ -28,7 +28,7 @@ mod view;
 
 pub use exceptions::Policies;
 pub use ports::Ports;
-pub use view::{ControlStats, HopState, HopView, NeighbourView, PortView, RouteStatus, RouteView};
+pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{HashPolicy, Own4, SourceCheck, Tables};
 use bits::{Bits, V4, V6, net};

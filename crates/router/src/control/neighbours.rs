@@ -4,6 +4,7 @@ use super::bits::Bits;
 use bywash_fib::model::{Mac, Neighbour, NeighbourState};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// Reachability of a neighbour, as far as it matters for forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,13 @@ impl Neighbours {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (IpAddr, u32, Known)> {
-        self.known.iter().map(|(&(addr, index), &k)| (addr, index, k))
+        self.after(None)
+    }
+
+    /// Returns the neighbours behind this one, which need not exist; all if there is none.
+    pub fn after(&self, last: Option<(IpAddr, u32)>) -> impl Iterator<Item = (IpAddr, u32, Known)> {
+        let range = self.known.range((last.map_or(Unbounded, Excluded), Unbounded));
+        range.map(|(&(addr, index), &k)| (addr, index, k))
     }
 
     pub fn reach(&self, index: u32, addr: IpAddr) -> Reach {

@@ -7,6 +7,7 @@
 use super::bits::Bits;
 use super::exceptions::Excepted;
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// Table of a route, in the order of lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +67,11 @@ impl<A: Bits> Rib<A> {
 
     pub fn iter(&self) -> impl Iterator<Item = (&Key<A>, &Rec)> {
         self.routes.iter()
+    }
+
+    /// Returns the routes behind this one, which need not exist; all routes if there is none.
+    pub fn after(&self, last: Option<Key<A>>) -> impl Iterator<Item = (&Key<A>, &Rec)> {
+        self.routes.range((last.map_or(Unbounded, Excluded), Unbounded))
     }
 
     /// Adds or replaces a route; returns its former record.

@@ -11,6 +11,7 @@ use bywash_engine::PortId;
 use bywash_fib::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// Whether a route is used, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -96,6 +97,17 @@ pub struct RouteView {
     pub status: RouteStatus,
 }
 
+/// Place of a route among all routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(Part);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    V4(Key<V4>),
+    V6(Key<V6>),
+    Other((u32, Prefix, u32)),
+}
+
 /// A neighbour.
 #[derive(Clone, Debug, Serialize)]
 pub struct NeighbourView {
@@ -166,10 +178,27 @@ pub struct ControlStats {
 impl Control {
     /// Returns all routes: tables local and main of IPv4, then of IPv6, then the other tables.
     pub fn routes(&self) -> impl Iterator<Item = RouteView> {
-        let v4 = self.rib4.iter().map(|(k, r)| self.ranked(&self.rib4, *k, *r));
-        let v6 = self.rib6.iter().map(|(k, r)| self.ranked(&self.rib6, *k, *r));
-        let others = self.others.iter();
-        let others = others.map(|(&(t, p, m), r)| self.route_view(p, t, m, *r, RouteStatus::OtherTable));
+        self.routes_after(None).map(|(_, route)| route)
+    }
+
+    /// Returns the routes behind this place, which need not have a route any more, with their places; all routes if
+    /// there is none.
+    pub fn routes_after(&self, last: Option<Place>) -> impl Iterator<Item = (Place, RouteView)> {
+        // Nothing is left of the parts before the place's own, and all of those behind it.
+        let (v4, v6, others) = match last.map(|place| place.0) {
+            None => (Some(None), Some(None), None),
+            Some(Part::V4(key)) => (Some(Some(key)), Some(None), None),
+            Some(Part::V6(key)) => (None, Some(Some(key)), None),
+            Some(Part::Other(key)) => (None, None, Some(key)),
+        };
+        let v4 = v4.into_iter().flat_map(|last| self.rib4.after(last));
+        let v4 = v4.map(|(k, r)| (Place(Part::V4(*k)), self.ranked(&self.rib4, *k, *r)));
+        let v6 = v6.into_iter().flat_map(|last| self.rib6.after(last));
+        let v6 = v6.map(|(k, r)| (Place(Part::V6(*k)), self.ranked(&self.rib6, *k, *r)));
+        let others = self.others.range((others.map_or(Unbounded, Excluded), Unbounded)).map(|(&key, r)| {
+            let (table, prefix, metric) = key;
+            (Place(Part::Other(key)), self.route_view(prefix, table, metric, *r, RouteStatus::OtherTable))
+        });
         v4.chain(v6).chain(others)
     }
 
@@ -245,7 +274,13 @@ impl Control {
 
     /// Returns all neighbours, by address.
     pub fn neighbours(&self) -> impl Iterator<Item = NeighbourView> {
-        self.neighbours.iter().map(|(addr, index, known)| {
+        self.neighbours_after(None)
+    }
+
+    /// Returns the neighbours behind this address and interface, which need not be a neighbour any more; all if there
+    /// is none.
+    pub fn neighbours_after(&self, last: Option<(IpAddr, u32)>) -> impl Iterator<Item = NeighbourView> {
+        self.neighbours.after(last).map(|(addr, index, known)| {
             let way = Way::Via(addr);
             let own = |a: &Adjacency| (a.index, a.way) == (index, way);
             NeighbourView {

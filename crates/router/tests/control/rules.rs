@@ -243,6 +243,34 @@ fn other_tables_are_listed_and_not_used() {
 }
 
 #[test]
+fn routes_and_neighbours_are_listed_from_any_place_on() {
+    let mut w = World::new();
+    let some = |table| move |prefix| route(prefix).via(P0, "10.0.0.2").table(table).into();
+    w.apply(&["0.0.0.0/0", "198.51.100.0/24", "198.51.100.0/25", "::/0", "fd01::/16"].map(some(254)));
+    w.apply(&["198.51.100.0/24", "2001:db8::/32"].map(some(100)));
+    w.apply(&[neighbour(P0, "10.0.0.2", 2), neighbour(P1, "10.0.0.2", 2), neighbour(P0, "fd00::2", 2)]);
+    let listed = |last| {
+        let routes = w.control.routes_after(last);
+        routes.map(|(place, r)| (place, (r.prefix, r.table, r.metric))).collect::<Vec<_>>()
+    };
+    let all = listed(None);
+    assert_eq!(all.len(), w.control.routes().count());
+    for (n, (place, _)) in all.iter().enumerate() {
+        assert_eq!(listed(Some(*place)), all[n + 1..], "{place:?}");
+    }
+    let next = |last| w.control.neighbours_after(last).map(|n| (n.addr, n.index)).collect::<Vec<_>>();
+    let all = next(None);
+    for (n, place) in all.iter().enumerate() {
+        assert_eq!(next(Some(*place)), all[n + 1..], "{place:?}");
+    }
+    // A place stays one when its route is gone.
+    let (place, rest) = (listed(None)[0].0, listed(None)[1..].to_vec());
+    w.apply(&[route("0.0.0.0/0").gone()]);
+    let routes = w.control.routes_after(Some(place)).map(|(_, r)| r.prefix).collect::<Vec<_>>();
+    assert!(routes.iter().eq(rest.iter().map(|(_, (prefix, ..))| prefix)), "{routes:?}");
+}
+
+#[test]
 fn a_port_goes_and_comes_back_under_its_name() {
     let mut w = World::new();
     w.apply(&[route("198.51.100.0/24").via(P0, "10.0.0.2").into(), neighbour(P0, "10.0.0.2", 2)]);

@@ -6,9 +6,10 @@ use super::trace::{self, Decisions, Followed, Tracer};
 use crate::modes::{Names, mac, packet};
 use crate::view::{Refused, View};
 use bywash_api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
+use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
-use bywash_router::control::{Control, HopView, NeighbourView, PortView, RouteStatus, RouteView};
+use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
 use serde::Serialize;
@@ -31,13 +32,24 @@ impl View for Routes {
         self.control.lock().expect("control").ports().collect()
     }
 
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
-        let filter = filter.map(parse_prefix).transpose()?;
+    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
         match topic {
             Topic::Drift => drift(&self.control).map(Answer::from),
-            Topic::Routes => Ok(self.routes(filter).into()),
-            Topic::Neighbours => Ok(self.neighbours(filter).into()),
             _ => Err(format!("a router has no {}", topic.name())),
+        }
+    }
+
+    fn rows(&self, topic: Topic, filter: Option<&str>) -> Option<Result<Box<dyn Rows>, String>> {
+        let filter = || filter.map(parse_prefix).transpose();
+        let (control, names) = (self.control.clone(), self.names.clone());
+        match topic {
+            Topic::Routes => {
+                Some(filter().map(|filter| Box::new(RouteRows { control, names, filter, last: None }) as _))
+            }
+            Topic::Neighbours => {
+                Some(filter().map(|filter| Box::new(NeighbourRows { control, names, filter, last: None }) as _))
+            }
+            _ => None,
         }
     }
 
@@ -73,63 +85,93 @@ impl Routes {
             let covering = control.routes().filter(|route| decides(route.status) && covers(route.prefix, host(addr)));
             covering.max_by_key(|route| route.prefix.len)
         };
-        let route = destination(frame).and_then(best).map(|route| (route_line(&route), self.route(&route)));
+        let route = destination(frame).and_then(best).map(|route| (route_line(&route), row(&self.names, &route)));
         let adjacency = |(port, frame): (PortId, &[u8])| {
             let to = EthernetHeader::parse(frame)?.0.dst.0;
             let n = control.neighbours().find(|n| n.port == Some(port) && n.mac == Some(to))?;
-            let (state, port) = (word(n.state), self.port(port));
+            let (state, port) = (word(n.state), name(&self.names, port));
             let line = format!("adjacency: {} at {}, {port}, {state}", n.addr, mac(to));
             Some((line, TraceAdjacency { addr: n.addr, port, mac: mac(to), state }))
         };
         Decisions { route, adjacencies: followed.sent().filter_map(adjacency).collect() }
     }
+}
 
-    fn routes(&self, filter: Option<Prefix>) -> Vec<Route> {
+/// Most routes or neighbours that are looked at for one piece of an answer: the control side waits for less than a
+/// millisecond.
+const PIECE: usize = 512;
+
+/// Routes, all or those related to a prefix, in pieces.
+struct RouteRows {
+    control: Arc<Mutex<Control>>,
+    names: Names,
+    filter: Option<Prefix>,
+    last: Option<Place>,
+}
+
+impl Rows for RouteRows {
+    fn next(&mut self) -> Option<Answer> {
         let control = self.control.lock().expect("control");
-        let shown = control.routes().filter(|r| filter.is_none_or(|f| related(r.prefix, f)));
-        shown.map(|r| self.route(&r)).collect()
+        let seen: Vec<(Place, RouteView)> = control.routes_after(self.last).take(PIECE).collect();
+        drop(control);
+        self.last = Some(seen.last()?.0);
+        let shown = seen.iter().filter(|(_, r)| self.filter.is_none_or(|f| related(r.prefix, f)));
+        Some(Answer::Routes(shown.map(|(_, r)| row(&self.names, r)).collect()))
     }
+}
 
-    fn route(&self, r: &RouteView) -> Route {
-        let hop = |hop: &HopView| NextHop {
-            via: hop.via,
-            port: hop.port.map(|port| self.port(port)),
-            interface: hop.dev.clone(),
-            state: word(hop.state),
-            weight: hop.weight,
-        };
-        let installed = r.status == RouteStatus::Installed;
-        Route {
-            prefix: r.prefix.to_string(),
-            table: r.table,
-            kind: word(r.kind),
-            metric: r.metric,
-            protocol: r.protocol,
-            next_hops: r.next_hops.iter().map(hop).collect(),
-            mtu: r.mtu,
-            source: r.source,
-            installed,
-            reason: (!installed).then(|| word(r.status)),
-        }
-    }
+/// Neighbours, all or those within a prefix, in pieces.
+struct NeighbourRows {
+    control: Arc<Mutex<Control>>,
+    names: Names,
+    filter: Option<Prefix>,
+    last: Option<(IpAddr, u32)>,
+}
 
-    fn neighbours(&self, filter: Option<Prefix>) -> Vec<Neighbour> {
+impl Rows for NeighbourRows {
+    fn next(&mut self) -> Option<Answer> {
         let control = self.control.lock().expect("control");
-        let shown = control.neighbours().filter(|n| filter.is_none_or(|f| covers(f, host(n.addr))));
+        let seen: Vec<NeighbourView> = control.neighbours_after(self.last).take(PIECE).collect();
+        drop(control);
+        self.last = seen.last().map(|n| Some((n.addr, n.index)))?;
+        let shown = seen.into_iter().filter(|n| self.filter.is_none_or(|f| covers(f, host(n.addr))));
         let row = |n: NeighbourView| Neighbour {
             addr: n.addr,
             interface: n.dev,
-            port: n.port.map(|port| self.port(port)),
+            port: n.port.map(|port| name(&self.names, port)),
             mac: n.mac.map(mac),
             state: word(n.state),
             installed: n.installed,
         };
-        shown.map(row).collect()
+        Some(Answer::Neighbours(shown.map(row).collect()))
     }
+}
 
-    fn port(&self, id: PortId) -> String {
-        self.names.lock().expect("names").get(usize::from(id.0)).map_or("?".into(), String::clone)
+fn row(names: &Names, r: &RouteView) -> Route {
+    let hop = |hop: &HopView| NextHop {
+        via: hop.via,
+        port: hop.port.map(|port| name(names, port)),
+        interface: hop.dev.clone(),
+        state: word(hop.state),
+        weight: hop.weight,
+    };
+    let installed = r.status == RouteStatus::Installed;
+    Route {
+        prefix: r.prefix.to_string(),
+        table: r.table,
+        kind: word(r.kind),
+        metric: r.metric,
+        protocol: r.protocol,
+        next_hops: r.next_hops.iter().map(hop).collect(),
+        mtu: r.mtu,
+        source: r.source,
+        installed,
+        reason: (!installed).then(|| word(r.status)),
     }
+}
+
+fn name(names: &Names, port: PortId) -> String {
+    names.lock().expect("names").get(usize::from(port.0)).map_or("?".into(), String::clone)
 }
 
 /// Returns the name of an enum's variant, as it is serialised.
