@@ -1,5 +1,5 @@
-//! Checks that crates depend only on those listed above them in docs/architecture.md, and that the modules of a crate
-//! form no circle.
+//! Checks that crates depend only on those listed above them in docs/architecture.md, that the modules of a crate form
+//! no circle, and that no thread panics because another has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,17 @@ fn crates_depend_on_crates_above_them() {
         found.push(name);
     }
     assert!(listed.iter().all(|name| found.contains(name)), "docs/architecture.md lists a crate that does not exist");
+}
+
+#[test]
+fn no_thread_panics_because_another_has() {
+    for name in listed() {
+        files(&root().join(format!("crates/{name}/src")), 0, &mut |text, _| {
+            let (code, _) = text.split_once("\nmod tests {").unwrap_or((text, ""));
+            let panics = |line: &&str| line.contains(".lock().expect(") || line.contains(".lock().unwrap()");
+            assert_eq!(code.lines().find(panics), None, "{name}: `bywash_sync::lock` locks a poisoned mutex, too");
+        });
+    }
 }
 
 /// Returns the modules of a crate and those that each imports. A module in a directory includes the modules in it.

@@ -17,6 +17,7 @@ use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Level, PortConfig};
 use bywash_engine::{Change, PortId};
 use bywash_port::af_xdp::{Below, Journal, LinkInfo};
+use bywash_sync::lock;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ impl Shared {
             return Ok(steps.iter().map(Step::to_string).chain(read).collect());
         }
         let (answer, done) = mpsc::channel();
-        let asked = self.asks.lock().expect("asks").send(Ask::Reload(Box::new(new), answer));
+        let asked = lock(&self.asks).send(Ask::Reload(Box::new(new), answer));
         asked.map_err(|_| "bywash is ending")?;
         done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
     }
@@ -89,7 +90,7 @@ impl Shared {
     /// Serves the API: connects to the process that takes over.
     pub fn take_over(&self, socket: &str) -> Result<(), String> {
         let (answer, done) = mpsc::channel();
-        let asked = self.asks.lock().expect("asks").send(Ask::TakeOver(socket.into(), answer));
+        let asked = lock(&self.asks).send(Ask::TakeOver(socket.into(), answer));
         asked.map_err(|_| "bywash is ending")?;
         done.recv_timeout(PATIENCE).map_err(|_| "no answer yet: see the log of bywash")?
     }
@@ -144,7 +145,7 @@ impl Runtime {
                 return Err(why);
             }
         };
-        *self.shared.config.lock().expect("configuration") = Arc::new(new);
+        *lock(&self.shared.config) = Arc::new(new);
         let told: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
         told.iter().for_each(|line| tracing::info!("reload: {line}"));
         Ok(told)

@@ -7,6 +7,7 @@ use bywash_config::{Config, ConfigErrors};
 use bywash_engine::Failure;
 use bywash_frame::PoolSet;
 use bywash_port::af_xdp::Umem;
+use bywash_sync::lock;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
 /// State shared by the control loop, the API and the watch.
@@ -51,22 +52,22 @@ impl std::fmt::Display for Failed {
 impl Shared {
     /// Returns the configuration in effect.
     pub fn config(&self) -> Arc<Config> {
-        self.config.lock().expect("configuration").clone()
+        lock(&self.config).clone()
     }
 
     /// Locks the ports.
     pub fn ports(&self) -> MutexGuard<'_, Ports> {
-        self.ports.lock().expect("ports")
+        lock(&self.ports)
     }
 
     /// Returns the reason for which no port is forwarded: a hanging worker. `None` if all workers turn.
     pub fn halted(&self) -> Option<String> {
-        self.halted.lock().expect("halted").clone()
+        lock(&self.halted).clone()
     }
 
     /// Returns the reason for which some or all ports are left to the kernel; `None` if every worker forwards.
     pub fn unwell(&self) -> Option<String> {
-        let failed = || self.failed.lock().expect("failed").first().map(Failed::to_string);
+        let failed = || lock(&self.failed).first().map(Failed::to_string);
         self.halted().or_else(failed)
     }
 }

@@ -16,6 +16,7 @@ use crate::shared::{Failed, Shared};
 use crate::slots::PortSlot;
 use crate::workers::Shown;
 use bywash_sync::clock::{self, Changes};
+use bywash_sync::lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -177,8 +178,8 @@ impl Shared {
     /// Applies the result of a check: `why` names the hanging workers; `None` if there are none. `failed` are those
     /// that have panicked, `wait` the time until one of them may be restarted.
     fn found(&self, why: Option<String>, failed: &[Failed], wait: impl Fn(usize) -> Duration) {
-        let before = std::mem::replace(&mut *self.halted.lock().expect("halted"), why.clone());
-        let failed_before = std::mem::replace(&mut *self.failed.lock().expect("failed"), failed.to_vec());
+        let before = std::mem::replace(&mut *lock(&self.halted), why.clone());
+        let failed_before = std::mem::replace(&mut *lock(&self.failed), failed.to_vec());
         match &why {
             Some(why) if before.as_ref() != Some(why) => tracing::error!(
                 "{why}: no turn for {} s; every port is left to the kernel until it turns again",

@@ -9,7 +9,7 @@ use bywash_engine::{App, Change, Meter, PortId, PortTable, Share, Worker, Worker
 use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_measure::pmu::StageCounters;
 use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
-use bywash_sync::Qsbr;
+use bywash_sync::{Qsbr, lock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,33 +28,33 @@ pub struct Shown {
 impl Shown {
     /// Returns the CPU it is pinned to; `None` if it is not pinned.
     pub fn cpu(&self) -> Option<usize> {
-        *self.cpu.lock().expect("a worker's CPU")
+        *lock(&self.cpu)
     }
 
     /// Moves the worker to this CPU from its next turn on.
     pub fn move_to(&self, cpu: usize) {
-        *self.cpu.lock().expect("a worker's CPU") = Some(cpu);
+        *lock(&self.cpu) = Some(cpu);
         self.handle.change(vec![Change::Cpu(cpu)], ANSWER);
     }
 
     /// Returns the pool it allocates from.
     pub fn pool(&self) -> Arc<Pool> {
-        self.pool.lock().expect("a worker's pool").clone()
+        lock(&self.pool).clone()
     }
 
     /// Returns why its pool has its kind; `None` if the configuration says so.
     pub fn choice(&self) -> Option<Choice> {
-        self.choice.lock().expect("a worker's choice").clone()
+        lock(&self.choice).clone()
     }
 
     /// Records why its pool has its kind.
     pub fn chosen(&self, choice: Option<Choice>) {
-        *self.choice.lock().expect("a worker's choice") = choice;
+        *lock(&self.choice) = choice;
     }
 
     /// Records the pool it allocates from. The caller tells the worker.
     pub fn take_from(&self, pool: &Arc<Pool>) {
-        self.pool.lock().expect("a worker's pool").clone_from(pool);
+        lock(&self.pool).clone_from(pool);
     }
 }
 

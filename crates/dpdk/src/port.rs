@@ -5,6 +5,7 @@ use crate::eal::Eal;
 use crate::ffi::{self, Device, RxExceptions};
 use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
 use bywash_port::{Port, PortCounters, PortState};
+use bywash_sync::lock;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -118,7 +119,7 @@ impl DpdkPort {
         if name.is_empty() {
             return Err(DpdkError::Devargs(config.devargs.clone()));
         }
-        let mut open = OPEN.lock().expect("devices");
+        let mut open = lock(&OPEN);
         if open.contains(&name) {
             return Err(DpdkError::InUse(name));
         }
@@ -231,7 +232,7 @@ impl Drop for DpdkPort {
         if shared.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: no queue of the device is open any more.
             cells::alone(|| unsafe { ffi::bywash_dpdk_close(shared.device.port) });
-            OPEN.lock().expect("devices").retain(|name| *name != shared.name);
+            lock(&OPEN).retain(|name| *name != shared.name);
         }
     }
 }
@@ -390,6 +391,6 @@ impl Port for DpdkPort {
         // SAFETY: no other queue of the device is open any more.
         let ((), more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_close(shared.device.port) });
         self.held += more + shared.held.swap(0, Ordering::Relaxed);
-        OPEN.lock().expect("devices").retain(|name| *name != shared.name);
+        lock(&OPEN).retain(|name| *name != shared.name);
     }
 }

@@ -6,7 +6,7 @@ use crate::failure::{Failed, Failure, Substitute, most};
 use crate::{App, Context, DropReason, Meter, PortId, PortTable, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Pool};
 use bywash_port::{Port, PortState, Recorder, TxQueue};
-use bywash_sync::{Reader, clock};
+use bywash_sync::{Reader, clock, lock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -601,14 +601,14 @@ impl WorkerHandle {
 
     /// Returns whether the thread has ended, on request or not.
     pub fn finished(&self) -> bool {
-        self.thread.lock().expect("worker thread").as_ref().is_none_or(JoinHandle::is_finished)
+        lock(&self.thread).as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Stops the worker and waits: on return its ports are closed and its frames are back in their pools. Further calls
     /// do nothing.
     pub fn stop(&self) -> WorkerExit {
         self.mailbox.stop.store(true, Ordering::Release);
-        let thread = self.thread.lock().expect("worker thread").take();
+        let thread = lock(&self.thread).take();
         match thread.map(JoinHandle::join) {
             Some(Ok(exit)) => exit,
             Some(Err(panic)) => WorkerExit::Panicked(panic_message(&*panic)),

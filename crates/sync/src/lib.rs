@@ -6,6 +6,7 @@ pub mod clock;
 pub mod counter;
 pub mod facade;
 pub mod hint;
+mod mutex;
 pub mod published;
 pub mod qsbr;
 pub mod random;
@@ -13,5 +14,6 @@ pub mod wide;
 
 pub use counter::Counter;
 pub use crossbeam_utils::CachePadded;
+pub use mutex::lock;
 pub use published::Published;
 pub use qsbr::{Qsbr, Reader};

@@ -10,6 +10,7 @@
 
 use crate::CachePadded;
 use crate::facade::{Arc, AtomicU64, Mutex, Ordering, fence, thread};
+use std::sync::PoisonError;
 
 /// A slot's value while its worker is offline.
 const OFFLINE: u64 = u64::MAX;
@@ -46,7 +47,7 @@ impl Qsbr {
     /// Registers a reader, which is online from now on.
     pub fn register(&self) -> Reader {
         let slot: Slot = Arc::new(CachePadded::new(AtomicU64::new(OFFLINE)));
-        self.shared.slots.lock().expect("qsbr registry").push(slot.clone());
+        self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner).push(slot.clone());
         let mut reader = Reader { shared: self.shared.clone(), slot };
         reader.online();
         reader
@@ -62,7 +63,7 @@ impl Qsbr {
     /// registry lock.
     pub fn passed(&self, epoch: Epoch) -> bool {
         fence(Ordering::SeqCst);
-        let slots = self.shared.slots.lock().expect("qsbr registry");
+        let slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.iter().all(|s| s.load(Ordering::SeqCst) >= epoch.0)
     }
 
@@ -76,7 +77,7 @@ impl Qsbr {
 
     /// Returns the number of registered readers.
     pub fn readers(&self) -> usize {
-        self.shared.slots.lock().expect("qsbr registry").len()
+        self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
@@ -122,7 +123,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut slots = self.shared.slots.lock().expect("qsbr registry");
+        let mut slots = self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|s| !Arc::ptr_eq(s, &self.slot));
     }
 }

@@ -28,14 +28,14 @@ impl Dpdk {
         let wanted: Vec<_> = ports.iter().filter_map(|port| port.dpdk.as_ref()).collect();
         if !wanted.is_empty() {
             let options = wanted.iter().flat_map(|port| port.eal.split_whitespace()).map(Into::into).collect();
-            *dpdk.eal.lock().expect("EAL") = Some(Started::new(options, pools)?);
+            *bywash_sync::lock(&dpdk.eal) = Some(Started::new(options, pools)?);
         }
         Ok(dpdk)
     }
 
     /// Returns EAL, and starts it first if necessary. Options take effect only at that start.
     fn eal(&self, port: &PortConfig) -> anyhow::Result<Arc<bywash_dpdk::Eal>> {
-        let mut eal = self.eal.lock().expect("EAL");
+        let mut eal = bywash_sync::lock(&self.eal);
         let wanted: Vec<String> =
             port.dpdk.iter().flat_map(|port| port.eal.split_whitespace()).map(Into::into).collect();
         let started = match &mut *eal {

@@ -18,8 +18,8 @@ use crate::marks::Marks;
 use crate::numa::Place;
 pub use blocks::BlockStats;
 use blocks::Blocks;
-use bywash_sync::Counter;
 use bywash_sync::facade::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use bywash_sync::{Counter, lock};
 pub use cells::CellPool;
 use custom::Custom;
 pub use custom::Policy;
@@ -459,7 +459,7 @@ impl Pool {
         if let Backend::Blocks(b) = &self.backend {
             stats.open.set(b.closed());
         }
-        self.handles.lock().expect("pool registry").push(stats.clone());
+        lock(&self.handles).push(stats.clone());
         stats
     }
 
@@ -555,7 +555,7 @@ impl Pool {
     /// Returns the current statistics. While workers run, the parts are read one after another and may be a burst
     /// apart.
     pub fn stats(&self) -> PoolStats {
-        let handles = self.handles.lock().expect("pool registry");
+        let handles = lock(&self.handles);
         let sum = |f: fn(&HandleStats) -> &Counter| handles.iter().map(|h| f(h).get()).sum::<u64>();
         let cached = sum(|h| &h.cached) as usize;
         let (mut free, mut parked, mut blocks) = (self.free(), 0, None);
@@ -571,7 +571,7 @@ impl Pool {
             // Count packets: a cell holds several.
             Some(_) => allocated.saturating_sub(freed) as usize,
         };
-        let occupancy = self.occupancy.lock().expect("occupancy samples");
+        let occupancy = lock(&self.occupancy);
         PoolStats {
             name: self.config.name.clone(),
             kind: self.config.kind,
@@ -603,7 +603,7 @@ impl Pool {
             return cells;
         };
         let mut cells = b.sweep();
-        let handles = self.handles.lock().expect("pool registry");
+        let handles = lock(&self.handles);
         cells.extend(b.opened(handles.iter().map(|h| h.open.get())).into_iter().flatten());
         cells
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::pool::guard::Guard;
+use bywash_sync::lock;
 
 /// The pools of one arena.
 ///
@@ -148,7 +149,7 @@ impl PoolSet {
     }
 
     fn changing(&self) -> std::sync::MutexGuard<'_, Changing> {
-        self.changing.lock().expect("pools")
+        lock(&self.changing)
     }
 
     fn set_pools(&self, changing: &mut Changing, pools: Vec<Arc<Pool>>) {
@@ -274,7 +275,7 @@ impl PoolSet {
     pub fn sample_occupancy(&self) {
         for pool in self.pools().iter() {
             let in_use = pool.in_use();
-            pool.occupancy.lock().expect("occupancy samples").add(in_use);
+            lock(&pool.occupancy).add(in_use);
         }
     }
 

@@ -21,6 +21,7 @@ use bywash_engine::{App, PortId};
 use bywash_fib::model::Change;
 use bywash_netlink::Mirror;
 use bywash_router::control::{Applied, Ports};
+use bywash_sync::lock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -74,11 +75,11 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
 
 impl modes::Control for Downstream {
     fn apply(&mut self, changes: &[Change]) -> Applied {
-        self.ports.lock().expect("ports").apply(changes)
+        lock(&self.ports).apply(changes)
     }
 
     fn set_open(&mut self, id: PortId, open: bool) {
-        self.ports.lock().expect("ports").set_open(id, open);
+        lock(&self.ports).set_open(id, open);
     }
 
     fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {

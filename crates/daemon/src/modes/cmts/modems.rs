@@ -7,6 +7,7 @@ use bywash_docsis::cpe::{Cpe, Learning};
 use bywash_docsis::group::{Group, Mac, ModemConfig};
 use bywash_docsis::keys::Rollover;
 use bywash_docsis::seal::KeyPair;
+use bywash_sync::lock;
 use bywash_wire::ethernet::MacAddr;
 use bywash_wire::hex;
 use std::sync::{Arc, Mutex};
@@ -44,14 +45,14 @@ impl Modems {
 
     /// Carries changes on and learns addresses; returns whether there were any.
     pub fn tick(&self) -> bool {
-        let mut state = self.state.lock().expect("modems");
+        let mut state = lock(&self.state);
         let learned = state.learning.tick(Instant::now());
         state.rollover.pending() > 0 && state.rollover.tick() > 0 || learned
     }
 
     /// Returns the addresses behind the modems, in order.
     pub fn cpes(&self) -> Vec<(Mac, Cpe)> {
-        let mut all: Vec<_> = self.state.lock().expect("modems").learning.all().collect();
+        let mut all: Vec<_> = lock(&self.state).learning.all().collect();
         all.sort_unstable_by_key(|(mac, cpe)| (cpe.modem, *mac));
         all
     }
@@ -79,7 +80,7 @@ impl Modems {
         };
         let parsed = numbered().map(|(at, line)| parse(line).map_err(|why| format!("line {}: {why}", at + 1)));
         let parsed = parsed.collect::<Result<Vec<_>, String>>()?;
-        let changed = self.state.lock().expect("modems").learning.change(&parsed);
+        let changed = lock(&self.state).learning.change(&parsed);
         changed.map_err(|(index, why)| {
             let line = numbered().nth(index).map_or(0, |(at, _)| at + 1);
             format!("line {line}: {}: {why}", MacAddr(parsed[index].0))
@@ -94,7 +95,7 @@ impl Modems {
         let parsed = numbered().map(|(at, line)| self.parse(line).map_err(|why| format!("line {}: {why}", at + 1)));
         let parsed = parsed.collect::<Result<Vec<Line>, String>>()?;
         {
-            let mut state = self.state.lock().expect("modems");
+            let mut state = lock(&self.state);
             for (Line { modem, sequence, key }, (at, _)) in parsed.iter().zip(numbered()) {
                 let changed = state.rollover.change(*modem, *sequence, *key, !later);
                 changed.map_err(|why| format!("line {}: {why}", at + 1))?;
@@ -102,7 +103,7 @@ impl Modems {
         }
         let start = Instant::now();
         let under_way = loop {
-            let pending = self.state.lock().expect("modems").rollover.tick();
+            let pending = lock(&self.state).rollover.tick();
             if pending == 0 || start.elapsed() > PATIENCE {
                 break pending;
             }
@@ -130,7 +131,7 @@ impl Modems {
     pub fn reread(&self, number: usize, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
         let read = config.groups[number - 1].all_modems(config)?;
         let modems = &read.modems;
-        let mut state = self.state.lock().expect("modems");
+        let mut state = lock(&self.state);
         let (mut all, known) = (vec![], &state.configured.modems);
         anyhow::ensure!(
             read.kinds == state.configured.kinds,

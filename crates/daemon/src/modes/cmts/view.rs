@@ -9,6 +9,7 @@ use bywash_docsis::cpe::Origin;
 use bywash_docsis::group::{Group, LowerCounters, Mac, ModemConfig};
 use bywash_docsis::lower::LowerStats;
 use bywash_router::control::{PortView, Ports};
+use bywash_sync::lock;
 use std::sync::{Arc, Mutex};
 
 /// The downstream, as the API sees it.
@@ -39,7 +40,7 @@ struct Sum {
 
 impl View for Headend {
     fn ports(&self) -> Vec<PortView> {
-        self.ports.lock().expect("ports").ports().collect()
+        lock(&self.ports).ports().collect()
     }
 
     fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {

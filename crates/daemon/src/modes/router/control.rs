@@ -18,6 +18,7 @@ use bywash_netlink::Mirror;
 use bywash_router::control::{self, Applied, Control, PortSpec, PortView};
 use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::lock;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -103,7 +104,7 @@ fn links(control: &Control) -> Vec<PortLink> {
 
 impl modes::Control for Routing {
     fn apply(&mut self, changes: &[Change]) -> Applied {
-        let mut control = self.control.lock().expect("control");
+        let mut control = lock(&self.control);
         let applied = control.apply(changes);
         if changes.iter().any(|change| matches!(change, Change::Link(_) | Change::LinkGone { .. })) {
             self.guard.set_ports(links(&control));
@@ -131,28 +132,28 @@ impl modes::Control for Routing {
 
     fn add_port(&mut self, spec: PortSpec, config: &PortConfig) {
         let at = usize::from(spec.id.0);
-        let mut names = self.names.lock().expect("names");
+        let mut names = lock(&self.names);
         let len = names.len().max(at + 1);
         names.resize(len, String::new());
         names[at].clone_from(&config.name);
         drop(names);
-        let mut control = self.control.lock().expect("control");
+        let mut control = lock(&self.control);
         control.add_port(spec);
         self.guard.set_ports(links(&control));
     }
 
     fn set_open(&mut self, id: PortId, open: bool) {
-        self.control.lock().expect("control").set_open(id, open);
+        lock(&self.control).set_open(id, open);
     }
 
     fn remove_port(&mut self, id: PortId) {
-        let mut control = self.control.lock().expect("control");
+        let mut control = lock(&self.control);
         control.remove_port(id);
         self.guard.set_ports(links(&control));
     }
 
     fn targets_changed(&mut self) {
-        self.control.lock().expect("control").republish();
+        lock(&self.control).republish();
     }
 
     fn take_from(&mut self, pool: &Arc<Pool>) {
@@ -187,7 +188,7 @@ impl Routing {
                         }
                     }
                     Request::Punt { from, frame, copy } => {
-                        let index = control.lock().expect("control").port_index(from);
+                        let index = lock(control).port_index(from);
                         punt.hand(from, index, bufs.arena().data(&frame), copy);
                         bufs.free_one(frame);
                     }
@@ -197,7 +198,7 @@ impl Routing {
         // The oldest request is the least likely to be answered.
         while resolving.len() > RESOLVING {
             let Some((index, addr)) = resolving.pop_front() else { break };
-            if !control.lock().expect("control").knows(index, addr) {
+            if !lock(control).knows(index, addr) {
                 mirror.forget(index, addr);
             }
         }
@@ -215,7 +216,7 @@ impl Routing {
             let by_program = slot.xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
             sent[*at] = by_program + slot.counters.iter().map(|c| c.tx_packets.get()).sum::<u64>();
         }
-        let control = self.control.lock().expect("control");
+        let control = lock(&self.control);
         for (index, addr) in control.stale(|p| sent[usize::from(p.0)] != self.sent[usize::from(p.0)]) {
             mirror.probe(index, addr);
         }

@@ -4,6 +4,7 @@ use bywash_api::Drift;
 use bywash_fib::model::{Change, Neighbour, Prefix};
 use bywash_netlink::State;
 use bywash_router::control::Control;
+use bywash_sync::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ pub fn drift(control: &Mutex<Control>) -> Result<Vec<Drift>, String> {
         let kernel = State::read().map_err(|e| format!("the kernel's tables cannot be read: {e}"))?;
         // Hold the lock only while copying, so that route updates continue meanwhile.
         let (all, astray) = {
-            let control = control.lock().expect("control");
+            let control = lock(control);
             (control.known().collect::<Vec<Change>>(), control.astray())
         };
         let mut known = State::default();

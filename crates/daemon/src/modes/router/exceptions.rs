@@ -14,6 +14,7 @@ use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, XdpGate};
 use bywash_router::control::{Control, Policies};
 use bywash_router::gates::{Gate, Gates};
+use bywash_sync::lock;
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -162,7 +163,7 @@ impl Guard {
             hash4: settings.hash4,
             hash6: settings.hash6,
         };
-        control.lock().expect("control").set_policies(&policies);
+        lock(control).set_policies(&policies);
         self.tell(&verdict);
         self.verdict = verdict;
         (self.number, self.passing) = (number, false);
@@ -202,7 +203,7 @@ impl Guard {
 
     /// Writes the gates of the ports and the kernel settings into the programs' configurations.
     fn set_programs(&self, control: &Mutex<Control>, shared: &Shared) {
-        let control = control.lock().expect("control");
+        let control = lock(control);
         let settings = &self.verdict.settings;
         let mut ports = shared.ports();
         for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
@@ -220,7 +221,7 @@ impl Guard {
 
     /// Logs new reasons and those that no longer apply.
     fn tell(&self, verdict: &Verdict) {
-        let mut told = self.told.lock().expect("reasons");
+        let mut told = lock(&self.told);
         for kept in verdict.kept.iter().filter(|kept| !told.contains(kept)) {
             let ports = self.names(kept);
             let Kept { effect, ignored, .. } = kept;
@@ -304,7 +305,7 @@ fn packets(scope: &Scope) -> String {
 
 /// Returns the policies for which packets of a port are left to the kernel.
 pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
-    let told = told.lock().expect("reasons");
+    let told = lock(told);
     let mine = told.iter().filter(|kept| kept.ports.contains(&port.0));
     let row = |Kept { effect, ignored, .. }: &Kept| api::Kept {
         kind: effect.kind.name().into(),

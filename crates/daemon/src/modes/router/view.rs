@@ -10,6 +10,7 @@ use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
 use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
 use serde::Serialize;
@@ -29,7 +30,7 @@ pub struct Routes {
 
 impl View for Routes {
     fn ports(&self) -> Vec<PortView> {
-        self.control.lock().expect("control").ports().collect()
+        lock(&self.control).ports().collect()
     }
 
     fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
@@ -79,7 +80,7 @@ impl Routes {
     /// Returns the route to the packet's destination, and the neighbours that the packet, or those made from it, were
     /// sent to.
     fn decisions(&self, frame: &[u8], followed: &Followed) -> Decisions {
-        let control = self.control.lock().expect("control");
+        let control = lock(&self.control);
         let best = |addr: IpAddr| {
             let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel | RouteStatus::Policy);
             let covering = control.routes().filter(|route| decides(route.status) && covers(route.prefix, host(addr)));
@@ -111,7 +112,7 @@ struct RouteRows {
 
 impl Rows for RouteRows {
     fn next(&mut self) -> Option<Answer> {
-        let control = self.control.lock().expect("control");
+        let control = lock(&self.control);
         let seen: Vec<(Place, RouteView)> = control.routes_after(self.last).take(PIECE).collect();
         drop(control);
         self.last = Some(seen.last()?.0);
@@ -130,7 +131,7 @@ struct NeighbourRows {
 
 impl Rows for NeighbourRows {
     fn next(&mut self) -> Option<Answer> {
-        let control = self.control.lock().expect("control");
+        let control = lock(&self.control);
         let seen: Vec<NeighbourView> = control.neighbours_after(self.last).take(PIECE).collect();
         drop(control);
         self.last = seen.last().map(|n| Some((n.addr, n.index)))?;
@@ -171,7 +172,7 @@ fn row(names: &Names, r: &RouteView) -> Route {
 }
 
 fn name(names: &Names, port: PortId) -> String {
-    names.lock().expect("names").get(usize::from(port.0)).map_or("?".into(), String::clone)
+    lock(names).get(usize::from(port.0)).map_or("?".into(), String::clone)
 }
 
 /// Returns the name of an enum's variant, as it is serialised.

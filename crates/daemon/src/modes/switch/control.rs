@@ -14,6 +14,7 @@ use bywash_flow::pipeline::{Mirror as Copies, SwitchPort, Vlans};
 use bywash_flow::script::{self as flows, Verb};
 use bywash_netlink::Mirror;
 use bywash_router::control::{Applied, PortSpec, PortView, Ports};
+use bywash_sync::lock;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -44,21 +45,21 @@ struct Slot {
 impl Switching {
     fn set_slot(&mut self, id: PortId, slot: Option<Slot>) {
         let at = usize::from(id.0);
-        let mut names = self.names.lock().expect("names");
+        let mut names = lock(&self.names);
         let len = self.slots.len().max(at + 1);
         self.slots.resize_with(len, || None);
         names.resize(len, String::new());
         names[at] = slot.as_ref().map_or_else(String::new, |slot| slot.config.name.clone());
         self.slots[at] = slot;
-        set_ports(&mut self.flows.lock().expect("flows"), &self.slots, &names, self.local.as_deref());
+        set_ports(&mut lock(&self.flows), &self.slots, &names, self.local.as_deref());
     }
 
     /// Passes the link state of the changed ports to the flow tables. Ports without an interface are always up.
     fn tell_state(&mut self, changed: &[PortId]) {
-        let ports = self.ports.lock().expect("ports");
+        let ports = lock(&self.ports);
         let changed: Vec<PortView> = ports.ports().filter(|port| changed.contains(&port.id)).collect();
         drop(ports);
-        let mut flows = self.flows.lock().expect("flows");
+        let mut flows = lock(&self.flows);
         for port in changed {
             let slot = self.slots.get_mut(usize::from(port.id.0)).and_then(Option::as_mut);
             let Some(slot) = slot.filter(|slot| slot.config.interface.is_some()) else { continue };
@@ -155,13 +156,13 @@ fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String
 
 impl modes::Control for Switching {
     fn apply(&mut self, changes: &[Change]) -> Applied {
-        let applied = self.ports.lock().expect("ports").apply(changes);
+        let applied = lock(&self.ports).apply(changes);
         self.tell_state(&applied.ports_changed);
         applied
     }
 
     fn set_open(&mut self, id: PortId, open: bool) {
-        self.ports.lock().expect("ports").set_open(id, open);
+        lock(&self.ports).set_open(id, open);
         self.tell_state(&[id]);
     }
 
@@ -171,7 +172,7 @@ impl modes::Control for Switching {
 
     fn add_port(&mut self, spec: PortSpec, config: &PortConfig) {
         let (id, partial_checksums) = (spec.id, spec.partial_checksums);
-        let mut ports = self.ports.lock().expect("ports");
+        let mut ports = lock(&self.ports);
         ports.add_port(spec);
         let running = ports.ports().any(|port| port.id == id && port.running);
         drop(ports);
@@ -180,12 +181,12 @@ impl modes::Control for Switching {
     }
 
     fn remove_port(&mut self, id: PortId) {
-        self.ports.lock().expect("ports").remove_port(id);
+        lock(&self.ports).remove_port(id);
         self.set_slot(id, None);
     }
 
     fn tick(&mut self, _shared: &Shared, _mirror: &Mirror) -> bool {
-        let mut flows = self.flows.lock().expect("flows");
+        let mut flows = lock(&self.flows);
         let learned = flows.poll();
         if self.expired.elapsed() >= EXPIRE {
             self.expired = Instant::now();

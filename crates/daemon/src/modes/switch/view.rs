@@ -15,6 +15,7 @@ use bywash_flow::script::{self as flows, Verb};
 use bywash_flow::stats::CacheCounters;
 use bywash_flow::syntax::{self, Shown, ShownActions, ShownMatch};
 use bywash_router::control::{PortView, Ports};
+use bywash_sync::lock;
 use bywash_wire::summary;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -31,7 +32,7 @@ pub struct Bridge {
 
 impl View for Bridge {
     fn ports(&self) -> Vec<PortView> {
-        self.ports.lock().expect("ports").ports().collect()
+        lock(&self.ports).ports().collect()
     }
 
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
@@ -83,11 +84,11 @@ impl View for Bridge {
 
 impl Bridge {
     fn control(&self) -> MutexGuard<'_, FlowControl> {
-        self.flows.lock().expect("flows")
+        lock(&self.flows)
     }
 
     fn names(&self) -> Vec<String> {
-        self.names.lock().expect("names").clone()
+        lock(&self.names).clone()
     }
 
     /// Returns a function from the names that the ports have now to their OpenFlow numbers.
