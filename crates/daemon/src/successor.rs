@@ -3,8 +3,10 @@
 use crate::shared::Shared;
 use crate::slots::programs;
 use crate::takeover::{Line, Message, can_follow, line, why_not};
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use bywash_port::af_xdp::Attachment;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, connect};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -23,8 +25,7 @@ impl Successor {
         let (path, api) = (Path::new(name), std::path::absolute(&shared.config().api.socket)?);
         let directory = |path: &Path| path.parent().and_then(|directory| directory.canonicalize().ok());
         ensure!(directory(path) == directory(&api), "the socket to take over must be beside {}", api.display());
-        let line = Line(line()?);
-        connect(&line.0, &SocketAddrUnix::new(path)?).context("no process waits at that socket")?;
+        let line = reach(path)?;
         let pid = line.peer()?;
         can_be_followed(shared)?;
         for xdp in programs(&mut shared.ports()) {
@@ -58,10 +59,54 @@ impl Successor {
     }
 }
 
+/// Longest time for which the control loop waits until the process accepts the connection, or takes a message.
+const TAKES: Duration = Duration::from_secs(2);
+
+/// Connects to the socket of a process, which may be one that never answers.
+fn reach(path: &Path) -> anyhow::Result<Line> {
+    let line = Line(line()?);
+    // Holds for connect(2), too.
+    set_socket_timeout(&line.0, Timeout::Send, Some(TAKES))?;
+    connect(&line.0, &SocketAddrUnix::new(path)?).map_err(|why| match why {
+        Errno::AGAIN => anyhow!("no process has accepted a connection at that socket within {} s", TAKES.as_secs()),
+        why => anyhow::Error::new(why).context("no process waits at that socket"),
+    })?;
+    Ok(line)
+}
+
 /// Checks that every port can be taken over. Errors if an interface would disappear with this process.
 fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
     match shared.ports().values().find(|slot| !can_follow(&slot.config)) {
         Some(slot) => bail!("{}", why_not(&slot.config)),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen};
+    use std::sync::mpsc;
+
+    #[test]
+    fn who_accepts_nothing_or_takes_nothing_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("silent");
+        let silent = line().unwrap();
+        bind(&silent, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        assert!(reach(&path).is_err(), "nobody listens");
+        listen(&silent, 0).unwrap();
+        let (done, results) = mpsc::channel();
+        std::thread::spawn(move || {
+            // One connection waits to be accepted; there is no room for another.
+            let first = reach(&path).unwrap();
+            done.send(reach(&path).map(drop)).unwrap();
+            let sent = (0..100_000).try_for_each(|_| first.send(&Message::Ready, &[]));
+            done.send(sent).unwrap();
+        });
+        for _ in 0..2 {
+            let result = results.recv_timeout(Duration::from_secs(60)).expect("it waits for ever");
+            assert!(result.is_err());
+        }
     }
 }
