@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answers;
+mod guard;
 mod lock;
 mod metrics;
 mod patient;
@@ -16,9 +17,10 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
+pub use guard::{Guard, guard};
 pub use pieces::Pieces;
-pub use serve::{Endless, Server, answer, error, serve};
-pub use socket::{Address, Addresses, Listener};
+pub use serve::{Endless, Server, answer, error, serve, serve_tcp};
+pub use socket::{Address, Addresses, Listener, Metrics};
 
 use bywash_api::{Answer, Topic};
 

@@ -1,6 +1,7 @@
 //! Serves the API within bounds: a client can hold no more than one of a limited number of connections, for a few
 //! seconds.
 
+use crate::guard::guard;
 use crate::patient::Patient;
 use crate::socket::Named;
 use crate::{Instance, Listener, metrics, pieces};
@@ -13,23 +14,24 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bywash_api::{Problem, Topic, Version};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::AbortHandle;
 
-/// Most connections served at once; more wait in the socket's backlog.
+/// Most connections of each socket served at once. A further one takes the place of the oldest that has not asked for
+/// anything yet, or waits in the socket's backlog.
 const CONNECTIONS: usize = 64;
-/// Most connections to the metrics port served at once. They do not count against the API's, so that a flood of them
-/// does not affect it.
-const SCRAPES: usize = 8;
 /// Threads that query the instance, so that a large answer does not delay others.
 const ASKING: usize = 6;
 /// Most of these threads that requests by the socket for reading have at once, and that scrapes have: the others are
@@ -72,7 +74,7 @@ pub fn serve(listener: Listener, instance: Arc<dyn Instance>, more: Router) -> a
     for named in std::iter::once(&listener.all).chain(&listener.reading) {
         named.socket.set_nonblocking(true).context("cannot prepare the API's socket")?;
     }
-    if let Some(metrics) = &listener.metrics {
+    if let Some((metrics, _)) = &listener.metrics {
         metrics.set_nonblocking(true).context("cannot prepare the socket for metrics")?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -125,10 +127,13 @@ async fn listen(listener: &Listener, instance: Shared, more: Router) {
     };
     let api = at(&listener.all, all.clone());
     let metrics = async {
-        match listener.metrics.as_ref().map(|socket| socket.try_clone().and_then(TcpListener::from_std)) {
-            Some(Ok(socket)) => serve_at(Door::Tcp(socket), scraped.layer(turns()), SCRAPES).await,
-            Some(Err(why)) => tracing::error!("cannot listen for metrics requests: {why}"),
-            None => {}
+        let Some((socket, by)) = &listener.metrics else { return };
+        match socket.try_clone().and_then(TcpListener::from_std) {
+            Ok(socket) => {
+                let scraped = scraped.layer(turns()).layer(from_fn_with_state(by.clone(), guard));
+                serve_at(Door::Tcp(socket), scraped, CONNECTIONS).await;
+            }
+            Err(why) => tracing::error!("cannot listen for metrics requests: {why}"),
         }
     };
     tokio::join!(api, reading, metrics);
@@ -154,21 +159,52 @@ impl Door {
     }
 }
 
+/// Serves connections to a TCP address, without end.
+pub async fn serve_tcp(socket: TcpListener, routes: Router) {
+    serve_at(Door::Tcp(socket), routes, CONNECTIONS).await;
+}
+
+/// Connection that is being served.
+struct Guest {
+    task: AbortHandle,
+    /// Set when its request has arrived.
+    asked: Arc<AtomicBool>,
+}
+
+/// Returns a place for a further connection: at the cost of the oldest guest that has not asked for anything, if all
+/// are taken.
+async fn place_at(places: &Arc<Semaphore>, guests: &mut VecDeque<Guest>) -> Option<OwnedSemaphorePermit> {
+    if let Ok(place) = places.clone().try_acquire_owned() {
+        return Some(place);
+    }
+    guests.retain(|guest| !guest.task.is_finished());
+    if let Some(idle) = guests.iter().position(|guest| !guest.asked.load(Ordering::Acquire)) {
+        guests.remove(idle).inspect(|guest| guest.task.abort());
+    }
+    places.clone().acquire_owned().await.ok()
+}
+
 /// Serves the connections that `door` accepts, at most `most` at once.
 async fn serve_at(door: Door, routes: Router, most: usize) {
     let places = Arc::new(Semaphore::new(most));
+    let mut guests = VecDeque::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     // Connections carry one request each, so that their bounds are those of the request and its answer.
     http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         match door.accept().await {
             Ok(stream) => {
+                let Some(place) = place_at(&places, &mut guests).await else { return };
                 let endless = Endless::default();
-                let routes = routes.clone().layer(Extension(endless.clone()));
-                let connection = http
-                    .serve_connection(TokioIo::new(Patient::new(stream, STALLED)), TowerToHyperService::new(routes));
-                tokio::spawn(async move {
+                let asked = Arc::new(AtomicBool::new(false));
+                let answers = TowerToHyperService::new(routes.clone().layer(Extension(endless.clone())));
+                let begun = asked.clone();
+                let service = service_fn(move |request: hyper::Request<Incoming>| {
+                    begun.store(true, Ordering::Release);
+                    answers.call(request)
+                });
+                let connection = http.serve_connection(TokioIo::new(Patient::new(stream, STALLED)), service);
+                let served = tokio::spawn(async move {
                     let mut connection = std::pin::pin!(connection);
                     // Clients that disconnect or take too long are not logged.
                     let timely = tokio::time::timeout(CONNECTION, connection.as_mut()).await;
@@ -177,6 +213,7 @@ async fn serve_at(door: Door, routes: Router, most: usize) {
                     }
                     drop(place);
                 });
+                guests.push_back(Guest { task: served.abort_handle(), asked });
             }
             Err(why) => {
                 // Most likely out of descriptors: an immediate retry would keep a CPU busy.

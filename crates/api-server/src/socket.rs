@@ -1,5 +1,6 @@
 //! The API's sockets. Only one instance can have a name, and removes it when it ends.
 
+use crate::guard::Guard;
 use crate::lock::NameLock;
 use anyhow::{Context, bail};
 use rustix::fs::Gid;
@@ -23,6 +24,21 @@ pub struct Address {
     pub group: Option<Gid>,
 }
 
+/// TCP address for metrics only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// Address and port.
+    pub at: SocketAddr,
+    /// Token that requests must have; none if only this machine reaches the address.
+    pub token: Option<String>,
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.at)
+    }
+}
+
 /// Addresses at which the API listens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
@@ -30,8 +46,8 @@ pub struct Addresses {
     pub all: Address,
     /// Socket for read-only requests.
     pub reading: Option<Address>,
-    /// Address and TCP port for metrics only.
-    pub metrics: Option<SocketAddr>,
+    /// Address for metrics only.
+    pub metrics: Option<Metrics>,
 }
 
 impl Addresses {
@@ -49,8 +65,8 @@ pub struct Listener {
     pub(crate) all: Named,
     /// Socket for read-only requests.
     pub(crate) reading: Option<Named>,
-    /// TCP socket for metrics only.
-    pub(crate) metrics: Option<TcpListener>,
+    /// TCP socket for metrics only, and who gets them.
+    pub(crate) metrics: Option<(TcpListener, Guard)>,
 }
 
 impl Listener {
@@ -82,11 +98,11 @@ impl Listener {
 
     /// Listens for metrics requests, if configured. Errors while another instance still has the port.
     pub fn listen_for_metrics(&mut self, at: &Addresses) -> anyhow::Result<()> {
-        let Some(at) = at.metrics else { return Ok(()) };
+        let Some(Metrics { at, token }) = &at.metrics else { return Ok(()) };
         let socket = TcpListener::bind(at).with_context(|| {
             format!("cannot listen at {at}, [api] metrics: give another address or port, or leave it out")
         })?;
-        self.metrics = Some(socket);
+        self.metrics = Some((socket, Guard::new(*at, token.as_deref())));
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use bywash_api::{Health, Route, Sandbox};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -374,4 +375,61 @@ fn tables_are_compared_for_one_client_at_a_time() {
         assert_eq!((status, first.join().unwrap().0), (429, 200), "{answer}");
     });
     assert_eq!(request(place.socket(), "GET", "/v1/drift").0, 200);
+}
+
+/// Instance that shows nothing.
+struct Bare;
+
+impl Instance for Bare {
+    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
+        Err(format!("there is no {}", topic.name()))
+    }
+}
+
+/// Listens for metrics at a free port; returns the server and the port's address.
+fn metrics(place: &mut Place, token: Option<&str>) -> (impl Drop + use<>, SocketAddr) {
+    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    place.addresses.metrics = Some(Metrics { at, token: token.map(str::to_owned) });
+    (place.start_with(Arc::new(Bare)), at)
+}
+
+/// Returns the answer to `GET /metrics` with further header fields.
+fn scrape(at: SocketAddr, fields: &str) -> String {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\n{fields}\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn idle_connections_do_not_keep_metrics_from_being_scraped() {
+    let mut place = Place::new();
+    let (_server, at) = metrics(&mut place, None);
+    let idle: Vec<_> = (0..400).map(|_| TcpStream::connect(at).unwrap()).collect();
+    let started = Instant::now();
+    assert!(scrape(at, "Host: localhost\r\n").starts_with("HTTP/1.1 200"));
+    // A crowd of them, ended after 2 s each, would take 12 s and more.
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    drop(idle);
+}
+
+#[test]
+fn metrics_are_for_this_machine_or_whoever_has_the_token() {
+    let mut place = Place::new();
+    let (server, at) = metrics(&mut place, None);
+    assert!(scrape(at, &format!("Host: {at}\r\n")).starts_with("HTTP/1.1 200"));
+    assert!(scrape(at, "Host: elsewhere.example\r\n").starts_with("HTTP/1.1 421"), "DNS rebinding");
+    drop(server);
+
+    let (_server, at) = metrics(&mut place, Some("open-sesame-0123456789"));
+    let with = |value: &str| scrape(at, &format!("Host: elsewhere.example\r\nAuthorization: {value}\r\n"));
+    assert!(with("Bearer open-sesame-0123456789").starts_with("HTTP/1.1 200"));
+    assert!(with("Basic Ynl3YXNoOm9wZW4tc2VzYW1lLTAxMjM0NTY3ODk=").starts_with("HTTP/1.1 200"));
+    for wrong in ["", "Bearer", "Bearer open-sesame-012345678", "Bearer open-sesame-0123456788", "Basic b3Blbg=="] {
+        let refused = with(wrong);
+        assert!(refused.starts_with("HTTP/1.1 401"), "{wrong}: {refused}");
+        assert!(refused.contains("www-authenticate: Basic") && !refused.contains("bywash_info"), "{refused}");
+    }
 }

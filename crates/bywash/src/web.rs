@@ -6,36 +6,28 @@ use crate::api::{Config, Topic, client};
 use crate::cli::web::WebArgs;
 use crate::error::Usage;
 use anyhow::Context as _;
-use axum::extract::{Path as InPath, Request, State};
+use axum::extract::{Path as InPath, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use bywash_api_server::{Guard, guard, serve_tcp};
 use serde_json::{Value, json};
 use std::io::Write;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
-
-/// Most connections at once; a browser opens a few.
-const CONNECTIONS: usize = 32;
-/// Longest time for a request's header (`HEADER`), and longest duration of a connection (`CONNECTION`).
-const HEADER: Duration = Duration::from_secs(5);
-const CONNECTION: Duration = Duration::from_secs(60);
 
 const PAGE: &str = include_str!("web/page.html");
 /// Content security policy: the page loads nothing from other sites, and no other page may embed it.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'";
 
+/// Shortest token.
+const TOKEN: usize = 16;
+
 struct Site {
     socket: PathBuf,
-    listen: SocketAddr,
 }
 
 /// Serves until Ctrl-C.
@@ -43,8 +35,14 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
     if !args.listen.ip().is_loopback() && !args.public {
         let what =
             format!("{} can be reached from other machines, and anyone there sees what `show` shows", args.listen);
-        return Err(Usage(format!("{what}: add --public to allow that")).into());
+        return Err(
+            Usage(format!("{what}: add --public, and --token, to allow that to those who have the token")).into()
+        );
     }
+    if args.public && args.token.is_none() {
+        return Err(Usage("--public needs --token FILE, with a token in its first line".into()).into());
+    }
+    let token = args.token.as_deref().map(token).transpose()?;
     // Fail early if no instance runs.
     client::ask::<Config>(&args.socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
@@ -56,35 +54,26 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
         // A caller may be waiting for this line.
         writeln!(std::io::stdout(), "http://{listen}/ shows the running instance; Ctrl-C ends it")?;
         std::io::stdout().flush()?;
-        let site = Arc::new(Site { socket: args.socket.clone(), listen });
-        let routes = routes(site);
+        let routes = routes(Arc::new(Site { socket: args.socket.clone() }), Guard::new(listen, token.as_deref()));
         tokio::select! {
-            () = accept(&listener, &routes) => Ok(()),
+            () = serve_tcp(listener, routes) => Ok(()),
             told = tokio::signal::ctrl_c() => told.context("cannot wait for Ctrl-C"),
         }
     })
 }
 
-async fn accept(listener: &TcpListener, routes: &Router) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEADER);
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes.clone()));
-                tokio::spawn(async move {
-                    let _ = tokio::time::timeout(CONNECTION, connection).await;
-                    drop(place);
-                });
-            }
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
+/// Reads the token from a file.
+fn token(path: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}, --token", path.display()))?;
+    let token = text.lines().next().unwrap_or_default();
+    if token.len() < TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let what = format!("{} has no token in its first line", path.display());
+        return Err(Usage(format!("{what}: expected {TOKEN} or more printable characters without spaces")).into());
     }
+    Ok(token.into())
 }
 
-fn routes(site: Arc<Site>) -> Router {
+fn routes(site: Arc<Site>, by: Guard) -> Router {
     let page = || async {
         let headers = [
             (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -96,20 +85,8 @@ fn routes(site: Arc<Site>) -> Router {
     Router::new()
         .route("/", get(page))
         .route("/v1/{topic}", get(topic))
-        .layer(from_fn_with_state(site.clone(), by_its_own_name))
+        .layer(from_fn_with_state(by, guard))
         .with_state(site)
-}
-
-/// Guards against DNS rebinding, by which a foreign page whose name resolves to this address could read the data: on a
-/// loopback address, only requests to that address or localhost are answered.
-async fn by_its_own_name(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
-    let asked = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let port = site.listen.port();
-    let known = [site.listen.to_string(), format!("localhost:{port}")];
-    if site.listen.ip().is_loopback() && !known.iter().any(|name| name == asked) {
-        return (StatusCode::MISDIRECTED_REQUEST, "unknown host name").into_response();
-    }
-    next.run(request).await
 }
 
 async fn topic(State(site): State<Arc<Site>>, InPath(name): InPath<String>) -> Response {

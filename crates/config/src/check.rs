@@ -50,6 +50,16 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
         let what = "`socket` and `read_socket` are the same";
         problems.push(Problem::at("api.read_socket", what, "expected another path"));
     }
+    if let Some(at) = api.metrics.filter(|at| !at.ip().is_loopback()) {
+        let what = format!("other machines reach {at}");
+        if !api.metrics_public {
+            let expected = "expected a loopback address, or `metrics_public = true`";
+            problems.push(Problem::at("api.metrics", what, expected));
+        } else if api.metrics_token.expose().is_empty() {
+            let expected = "expected `metrics_token`, without which everyone there could read the metrics";
+            problems.push(Problem::at("api.metrics", what, expected));
+        }
+    }
     names(config, problems);
     mode(config, problems);
     groups(config, problems);

@@ -318,10 +318,21 @@ pub static API: Section = Section {
             .example("\"users\""),
         key("metrics", Text(&text::LISTEN), "(none)", "")
             .doc(
-                "TCP address that serves `/metrics` to Prometheus, and nothing else. Everyone who can reach it can \
-                 read it. The Unix socket serves `/metrics`, too.",
+                "TCP address that serves `/metrics` to Prometheus, and nothing else: a loopback address, at which \
+                 everyone on this machine can read it, unless `metrics_public` is true. The Unix socket serves \
+                 `/metrics`, too.",
             )
             .example("\"127.0.0.1:9469\""),
+        key("metrics_public", Bool, "false", "")
+            .doc("Lets `metrics` be an address that other machines reach. It needs `metrics_token`.")
+            .example("true"),
+        key("metrics_token", Either(&Text(&text::TOKEN), &Table(&SECRET_FROM)), "(none)", "")
+            .doc(
+                "Token that each request to `metrics` must have, as a bearer token or as the password of user `bywash`. \
+                 It is not encrypted on its way. `{ file = \"PATH\" }` reads it from a file, `{ credential = \"NAME\" }` \
+                 from a systemd credential (`LoadCredential=`); it is never shown.",
+            )
+            .example("\"open-sesame-0123456789\""),
     ],
 };
 

@@ -223,6 +223,11 @@ pub struct ApiConfig {
     /// TCP address that serves the Prometheus metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<SocketAddr>,
+    /// True if that may be an address that other machines reach.
+    pub metrics_public: bool,
+    /// Token that requests to that address must have; none if empty.
+    #[serde(default, skip_serializing_if = "crate::secret::is_empty")]
+    pub metrics_token: Secret<String>,
 }
 
 /// `[[port]]`

@@ -590,3 +590,19 @@ fn the_schema_knows_every_key() {
         assert!(!validator.is_valid(&json(&ports(wrong))), "{wrong}");
     }
 }
+
+#[test]
+fn metrics_for_other_machines_need_a_word_and_a_token() {
+    let problems = |api: &str| {
+        let text = format!("{PORT}[api]\n{api}\n");
+        Draft::text("t.toml", text).finish(None).err().map_or(String::new(), |errors| errors.to_string())
+    };
+    assert_eq!(problems("metrics = \"127.0.0.1:9469\""), "");
+    assert_eq!(problems("metrics = \"[::1]:9469\""), "");
+    assert!(problems("metrics = \"0.0.0.0:9469\"").contains("`metrics_public = true`"));
+    assert!(problems("metrics = \"[::]:9469\"\nmetrics_public = true").contains("`metrics_token`"));
+    let token = "metrics = \"10.0.0.1:9469\"\nmetrics_public = true\nmetrics_token";
+    assert_eq!(problems(&format!("{token} = \"open-sesame-0123456789\"")), "");
+    let short = problems(&format!("{token} = \"open-sesame\""));
+    assert!(short.contains("16 to 128") && !short.contains("open-sesame"), "{short}");
+}

@@ -37,6 +37,7 @@ pub static PORTS: Format = format("a port, or a range `a-b`", |text| ports(text)
 pub static PREFIX: Format = format("an address or prefix", |text| prefix(text).map(drop));
 pub static SECRET: Format = format("a text of at most 24 bytes", secret);
 pub static SYMBOL: Format = format("a name", not_empty);
+pub static TOKEN: Format = format("a text of 16 to 128 printable characters", token);
 pub static SOCKET: Format = format("a path, or `@` and a name", not_empty);
 
 fn not_empty(text: &str) -> Result<(), String> {
@@ -49,6 +50,13 @@ fn name(text: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err("expected 1 to 32 of a-z A-Z 0-9 . _ -".into())
+    }
+}
+
+fn token(text: &str) -> Result<(), String> {
+    match (16..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(()),
+        false => Err("expected 16 to 128 printable characters of ASCII without spaces".into()),
     }
 }
 

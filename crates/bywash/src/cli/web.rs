@@ -7,13 +7,17 @@ use std::path::PathBuf;
 /// `bywash web`
 #[derive(Debug, Args)]
 pub struct WebArgs {
-    /// Address and port to serve on; everyone who can reach it sees all that `bywash show` shows
+    /// Address and port to serve on: loopback, where everyone on this machine sees all that `bywash show` shows
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8469")]
     pub listen: SocketAddr,
 
-    /// Allow an address other than loopback
+    /// Allow an address that other machines reach; needs --token
     #[arg(long)]
     pub public: bool,
+
+    /// File with a token in its first line, which browsers have to give as the password of user `bywash`
+    #[arg(long, value_name = "FILE")]
+    pub token: Option<PathBuf>,
 
     /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]

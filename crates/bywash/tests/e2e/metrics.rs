@@ -19,7 +19,7 @@ fn get(namespace: &Namespace, path: &str) -> String {
     let exchange = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect_timeout(&METRICS.parse::<SocketAddr>().unwrap(), PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)

@@ -8,13 +8,30 @@ use std::net::TcpStream;
 #[test]
 fn a_browser_shows_ports_rates_and_drops() {
     require!(require_lab());
-    require!(has_tool("chromium"));
+    require!(has_tool("chromium"), has_tool("curl"));
     let lab = Topology::router().unwrap();
     let bywash_ = Bywash::run(lab.r(), &lab.router_interfaces());
     let (socket, program) = (bywash_.socket(), program());
     let socket = socket.to_str().unwrap();
     let refused = bywash(lab.r(), &["web", "--socket", socket, "--listen", "0.0.0.0:8469"]);
     assert!(!refused.status.success() && refused.stderr.contains("--public"), "{}", refused.stderr);
+    let public = ["web", "--socket", socket, "--listen", "0.0.0.0:8470", "--public"];
+    let refused = bywash(lab.r(), &public);
+    assert!(!refused.status.success() && refused.stderr.contains("--token"), "{}", refused.stderr);
+    let place = tempfile::tempdir().unwrap();
+    let token = place.path().join("token");
+    std::fs::write(&token, "open-sesame-0123456789\n").unwrap();
+    let argv = [&[program.as_str()], &public[..], &["--token", token.to_str().unwrap()]].concat();
+    let mut for_all = lab.r().spawn(&argv).unwrap();
+    for_all.wait_for_output("http://0.0.0.0:8470/", PATIENCE).unwrap();
+    let curl = |more: &[&str]| {
+        let argv = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:8470/v1/ports"];
+        lab.r().run(&[&argv, more].concat()).unwrap().stdout
+    };
+    assert_eq!(curl(&[]), "401");
+    assert_eq!(curl(&["-u", "bywash:open-sesame-0123456789"]), "200");
+    for_all.terminate(PATIENCE).unwrap();
+
     let mut web = lab.r().spawn(&[&program, "web", "--socket", socket]).unwrap();
     web.wait_for_output("http://127.0.0.1:8469/", PATIENCE).unwrap();
 
@@ -37,7 +54,6 @@ fn a_browser_shows_ports_rates_and_drops() {
     let mut pings =
         [to.as_str(), nowhere].map(|to| lab.a().ns.spawn(&["ping", "-q", "-i", "0.01", "-c", "9000", to]).unwrap());
     bywash_.wait("packets", |b| b.drops("r0", "no-route") > 0 && b.counter("r1", "tx_packets") > 0);
-    let place = tempfile::tempdir().unwrap();
     let profile = format!("--user-data-dir={}", place.path().join("profile").display());
     let argv = [
         "chromium",

@@ -10,7 +10,7 @@ pub use serve::serve;
 
 use anyhow::Context as _;
 use bywash_api::{CaptureRequest, CpesChanged, FlowsChanged, KeysChanged, Placement, Traced};
-use bywash_api_server::{Address, Addresses};
+use bywash_api_server::{Address, Addresses, Metrics};
 use bywash_config::{ApiConfig, Level, group_id};
 use bywash_flow::script::Verb;
 use std::io::Write;
@@ -34,7 +34,10 @@ pub fn addresses(config: &ApiConfig) -> anyhow::Result<Addresses> {
     Ok(Addresses {
         all: at(&config.socket, "group", config.group.as_ref())?,
         reading: reading.transpose()?,
-        metrics: config.metrics,
+        metrics: config.metrics.map(|at| Metrics {
+            at,
+            token: Some(config.metrics_token.expose().clone()).filter(|token| !token.is_empty()),
+        }),
     })
 }
 
