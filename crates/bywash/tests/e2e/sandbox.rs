@@ -2,7 +2,7 @@
 //! unit.
 
 use crate::harness::{Bywash, PATIENCE, program};
-use bywash_lab::{Ping, Topology, has_tool, require, require_lab, run_host};
+use bywash_lab::{Ping, Reason, Topology, has_tool, require, require_lab, run_host};
 use std::path::{Path, PathBuf};
 
 /// Highest exposure level that `systemd-analyze security` may report for the unit.
@@ -51,6 +51,77 @@ fn the_capabilities_of_the_unit_suffice() {
     assert_eq!(field("NoNewPrivs:"), "1");
     assert!(!process.output().contains("ERROR"), "{}", process.output());
     assert!(process.terminate(PATIENCE).unwrap().success(), "{}", process.output());
+}
+
+/// Starts a program under a profile of seccomp in the format of container runtimes.
+const CONFINE: &str = "
+import ctypes, json, os, sys
+lib = ctypes.CDLL('libseccomp.so.2')
+lib.seccomp_init.restype = ctypes.c_void_p
+profile = json.load(open(sys.argv[1]))
+refused = 0x00050000 | profile['defaultErrnoRet']
+rules = ctypes.c_void_p(lib.seccomp_init(ctypes.c_uint32(refused)))
+for rule in profile['syscalls']:
+    for name in rule['names']:
+        number = lib.seccomp_syscall_resolve_name(name.encode())
+        if number >= 0:
+            lib.seccomp_rule_add_array(rules, ctypes.c_uint32(0x7fff0000), number, 0, None)
+assert lib.seccomp_load(rules) == 0
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+fn of_kubernetes(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/kubernetes").join(file)
+}
+
+fn has_seccomp_library() -> Result<(), Reason> {
+    match run_host(&["python3", "-c", "import ctypes; ctypes.CDLL('libseccomp.so.2')"]) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Reason::new("there is no libseccomp.so.2")),
+    }
+}
+
+#[test]
+fn the_system_calls_of_the_pod_suffice() {
+    require!(require_lab(), has_tool("python3"), has_seccomp_library());
+    let lab = Topology::router().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("socket");
+    let (program, profile, socket) = (program(), of_kubernetes("seccomp.json"), socket.to_str().unwrap());
+    let confined = ["python3", "-c", CONFINE, profile.to_str().unwrap(), program.as_str()];
+    let run = ["run", "--socket", socket, "--level", "user", "r0", "r1"];
+    let mut process = lab.r().spawn(&[&confined[..], &run].concat()).unwrap();
+    process.wait_for_output("forwarding;", PATIENCE).unwrap();
+    assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
+    // The probes run in the container, too.
+    let probe = lab.r().run(&[&confined[..], &["show", "health", "--socket", socket]].concat()).unwrap();
+    assert_eq!(probe.stdout.trim(), "ok");
+    // Whatever the instance may call in its sandbox, the pod may.
+    let shown = [program.as_str(), "show", "sandbox", "--json", "--socket", socket];
+    let shown: serde_json::Value = serde_json::from_str(&lab.r().run(&shown).unwrap().stdout).unwrap();
+    let profile: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(profile).unwrap()).unwrap();
+    let allowed = profile["syscalls"][0]["names"].as_array().unwrap();
+    let calls = shown["system_calls"].as_array().unwrap();
+    assert!(calls.len() > 50 && calls.iter().all(|call| allowed.contains(call)), "{shown}");
+    for call in ["mount", "ptrace", "setns", "unshare", "init_module", "kexec_load", "fork", "keyctl"] {
+        assert!(!allowed.contains(&call.into()), "{call}");
+    }
+    assert!(!process.output().contains("ERROR"), "{}", process.output());
+    assert!(process.terminate(PATIENCE).unwrap().success(), "{}", process.output());
+}
+
+#[test]
+fn the_pod_exposes_nothing_and_is_not_throttled() {
+    let text = std::fs::read_to_string(of_kubernetes("bywash.yaml")).unwrap();
+    let code: Vec<&str> = text.lines().map(|line| line.split('#').next().unwrap().trim()).collect();
+    let value = |key: &str| code.iter().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim();
+    assert_eq!(value("metrics ="), "\"127.0.0.1:9469\"");
+    assert!(value("image:").contains("@sha256:"), "an image by its digest");
+    assert!(value("seccompProfile:").contains("Localhost"));
+    assert!(!value("limits:").contains("cpu"));
+    for word in ["containerPort", "hostPort", "prometheus.io", "Unconfined", "privileged: true"] {
+        assert!(!code.iter().any(|line| line.contains(word)), "{word}");
+    }
 }
 
 /// Returns the value of a field of /proc/PID/task/TID/status for every thread of a process.
