@@ -203,7 +203,8 @@ impl App for Switch {
         }
         let others = low_bits(n) & !work.plain;
         if others != 0 {
-            work.read_others(cx.bufs.arena(), caches, of, batch.as_mut_slice(), others);
+            let how = (of, pipeline.vlan_limit);
+            work.read_others(cx.bufs.arena(), caches, how, batch.as_mut_slice(), others);
         }
         cx.stage(EXTRACT, n);
         caches.lookup(cx, pipeline, from, of, work, batch);

@@ -5,7 +5,7 @@ mod learn;
 
 use crate::addresses::{Addresses, Seen};
 use crate::app::{CacheConfig, Ends, Switch};
-use crate::key::{Key, hash_words};
+use crate::key::{Key, TAGS, hash_words};
 use crate::learn::LearnedFlow;
 use crate::meter::Meter;
 use crate::model::{Action, FlowFilter, FlowSpec, GroupSpec, Match, MeterSpec, OfPort};
@@ -47,6 +47,8 @@ pub struct BridgeConfig {
     pub macs: usize,
     /// Time after which an address that was not seen is forgotten.
     pub ageing: Duration,
+    /// Number of VLAN tags that flows see; any further ones are payload. At most [`TAGS`], which 0 stands for, too.
+    pub vlan_limit: usize,
     /// Maximum number of flows in all tables together.
     pub flows: usize,
     /// Maximum number of these that packets made (`learn`).
@@ -61,6 +63,7 @@ impl Default for BridgeConfig {
         Self {
             macs: 8192,
             ageing: Duration::from_secs(300),
+            vlan_limit: 1,
             flows: MAX_FLOWS,
             learned: 65_536,
             lessons: Duration::from_millis(100),
@@ -149,7 +152,8 @@ pub struct FlowControl {
 impl FlowControl {
     /// Creates a switch without flows. The workers' readers must belong to `domain`.
     pub fn new(domain: &Qsbr, ports: Vec<SwitchPort>, config: BridgeConfig) -> Self {
-        let first = Pipeline { ports, generation: 1, rest_changed: 1, ..Pipeline::default() };
+        let vlan_limit = if config.vlan_limit == 0 { TAGS } else { config.vlan_limit.min(TAGS) };
+        let first = Pipeline { ports, generation: 1, rest_changed: 1, vlan_limit, ..Pipeline::default() };
         let live = Arc::new(first.clone());
         Self {
             published: Arc::new(Published::new(domain, live.clone())),

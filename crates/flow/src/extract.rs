@@ -1,7 +1,8 @@
 //! Key extraction from frames; every field has the meaning it has in OVS.
 
 use crate::key::{
-    BOTTOM, FRAG_ANY, FRAG_LATER, IP_VALID, KEY_WORDS, Key, LABELS, TAGGED, TPID_88A8, TPID_8100, at, key_bytes, stack,
+    BOTTOM, FRAG_ANY, FRAG_LATER, IP_VALID, KEY_WORDS, Key, LABEL_AT, LABELS, TAG_AT, TAGGED, TPID_88A8, TPID_8100, at,
+    key_bytes, stack,
 };
 use bywash_wire::ethernet::ethertype;
 use bywash_wire::proto;
@@ -19,8 +20,8 @@ pub struct Layout {
 }
 
 const NO_L4: u16 = 0;
-/// Maximum number of VLAN tags in front of a packet with a partial checksum.
-const TAGS: usize = 2;
+/// Maximum number of VLAN tags in front of a packet with a partial checksum: `VLAN_MAX_DEPTH` (linux/if_vlan.h).
+const DEPTH: usize = 8;
 const MACS: usize = 12;
 
 /// Returns the `N` bytes at offset `at`, or `None` if `data` is too short.
@@ -34,10 +35,11 @@ fn be16(data: &[u8], at: usize) -> Option<u16> {
     bytes(data, at).map(|b| u16::from_be_bytes(*b))
 }
 
-/// Extracts a frame's fields into `key`. `in_port` is the OpenFlow number of the ingress port. Returns `None` if the
-/// frame is shorter than an Ethernet header.
+/// Extracts a frame's fields into `key`. `in_port` is the OpenFlow number of the ingress port, `tags` the number of
+/// VLAN tags to read, at most [`TAGS`](crate::key::TAGS); any further ones are payload. Returns `None` if the frame is
+/// shorter than an Ethernet header.
 #[inline]
-pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
+pub fn extract(data: &[u8], in_port: u16, tags: usize, key: &mut Key) -> Option<Layout> {
     // Fast path for untagged IPv4 packets without options, the most common kind.
     if let Some(head) = data.first_chunk::<34>()
         && head[12..15] == [8, 0, 0x45]
@@ -64,14 +66,14 @@ pub fn extract(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
             return Some(Layout { l3: 14, l4 });
         }
     }
-    long_way(data, in_port, key)
+    long_way(data, in_port, tags, key)
 }
 
 /// Completes the transport checksum of a frame, with tags and labels or without, if it holds only the pseudo-header
 /// sum: see [`bywash_wire::partial`]. Returns `true` if it was partial.
 pub(crate) fn complete_partial(data: &mut [u8]) -> bool {
     let mut l3 = 14;
-    for _ in 0..TAGS {
+    for _ in 0..DEPTH {
         match be16(data, l3 - 2) {
             Some(ethertype::VLAN | ethertype::QINQ) => l3 += 4,
             _ => break,
@@ -166,7 +168,7 @@ fn transport(data: &[u8], at: usize, protocol: u8, icmp: u8) -> (u64, [u8; 2]) {
 
 /// Extracts the fields of any frame.
 #[inline(never)]
-fn long_way(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
+fn long_way(data: &[u8], in_port: u16, tags: usize, key: &mut Key) -> Option<Layout> {
     *key = [0; KEY_WORDS];
     let head: &[u8; 14] = data.first_chunk()?;
     let k = key_bytes(key);
@@ -174,18 +176,10 @@ fn long_way(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
     put(at::DL_DST, &head[..6]);
     put(at::DL_SRC, &head[6..12]);
     put(at::IN_PORT, &in_port.to_be_bytes());
-    let mut next = MACS;
-    let tpid = match be16(data, next)? {
-        ethertype::VLAN => TPID_8100,
-        ethertype::QINQ => TPID_88A8,
-        _ => 0,
+    let next = match be16(data, MACS)? {
+        ethertype::VLAN | ethertype::QINQ => vlans(data, tags, &mut put)?,
+        _ => MACS,
     };
-    if tpid != 0 && data.len() >= MACS + 6 {
-        let tci = be16(data, next + 2)? | TAGGED;
-        put(at::VLAN_TCI, &tci.to_be_bytes());
-        put(at::TPID, &[tpid]);
-        next += 4;
-    }
     let (dl_type, l3) = ether_type(data, next)?;
     put(at::DL_TYPE, &dl_type.to_be_bytes());
     let mut layout = Layout { l3: l3 as u16, l4: NO_L4 };
@@ -209,6 +203,27 @@ fn long_way(data: &[u8], in_port: u16, key: &mut Key) -> Option<Layout> {
         _ => {}
     }
     Some(layout)
+}
+
+/// Extracts the tags, up to `limit`. Returns the offset of the Ethernet type behind them.
+fn vlans(data: &[u8], limit: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<usize> {
+    let mut next = MACS;
+    for (tci_at, tpid_at) in TAG_AT.into_iter().take(limit) {
+        let tpid = match be16(data, next)? {
+            ethertype::VLAN => TPID_8100,
+            ethertype::QINQ => TPID_88A8,
+            _ => break,
+        };
+        // There is no tag without an Ethernet type behind it.
+        if data.len() < next + 6 {
+            break;
+        }
+        let tci = be16(data, next + 2)? | TAGGED;
+        put(tci_at, &tci.to_be_bytes());
+        put(tpid_at, &[tpid]);
+        next += 4;
+    }
+    Some(next)
 }
 
 /// Returns the Ethernet type at `at` and the offset of its payload. An 802.3 length is followed by LLC, possibly with
@@ -323,12 +338,12 @@ fn neighbour(data: &[u8], l4: usize, put: &mut impl FnMut(usize, &[u8])) {
 /// Extracts the label stack at `at`, and the IP packet behind it, which flows see once the labels have been popped.
 /// Returns the offset of that packet's transport header, if it has one.
 fn mpls(data: &[u8], mut at: usize, put: &mut impl FnMut(usize, &[u8])) -> Option<usize> {
-    let (mut words, mut entries, mut bottom) = ([0; 16], 0, false);
+    let (mut labels, mut entries, mut bottom) = ([[0; 4]; LABELS], 0, false);
     while !bottom
         && entries < LABELS
         && let Some(entry) = bytes::<4>(data, at)
     {
-        words[4 * entries..4 * entries + 4].copy_from_slice(entry);
+        labels[entries] = *entry;
         bottom = u32::from_be_bytes(*entry) & BOTTOM != 0;
         (entries, at) = (entries + 1, at + 4);
     }
@@ -338,9 +353,13 @@ fn mpls(data: &[u8], mut at: usize, put: &mut impl FnMut(usize, &[u8])) -> Optio
         6 => (6, ipv6(data, at, put)),
         _ => (0, None),
     };
-    words[at::STACK - at::MPLS] = entries as u8 | if bottom { 0 } else { stack::DEEPER } | version << stack::VERSION;
     // Last, because the labels take the place of the link-layer addresses of neighbour discovery.
-    put(at::MPLS, &words);
+    for ([upper, lower], entry) in LABEL_AT.into_iter().zip(&labels) {
+        put(upper, &entry[..2]);
+        put(lower, &entry[2..]);
+    }
+    let deeper = if bottom { 0 } else { stack::DEEPER };
+    put(at::STACK, &[entries as u8 | deeper | version << stack::VERSION]);
     found
 }
 
@@ -362,13 +381,14 @@ fn arp(data: &[u8], l3: usize, put: &mut impl FnMut(usize, &[u8])) {
 mod tests {
     use super::*;
     use crate::field::Field;
-    use crate::key::Flow;
+    use crate::key::{Flow, TAGS};
     use bywash_wire::build::Packet;
     use proptest::prelude::*;
+    use zerocopy::IntoBytes;
 
     fn flow(data: &[u8]) -> (Flow, Layout) {
         let mut key = [!0; KEY_WORDS];
-        let layout = extract(data, 3, &mut key).unwrap();
+        let layout = extract(data, 3, TAGS, &mut key).unwrap();
         (Flow::from(&key), layout)
     }
 
@@ -398,6 +418,32 @@ mod tests {
         assert_eq!(Field::UdpDst.get(&found), 9);
     }
 
+    /// Of three tags, as many are in the key as are to be read; the next one's TPID is the Ethernet type.
+    #[test]
+    fn tags() {
+        let mut frame = Packet::udp("10.0.0.1:1024".parse().unwrap(), "10.9.0.1:9".parse().unwrap()).build().unwrap();
+        let field = |key: &Key, field: Field| field.get(&Flow::from(key));
+        let read = |frame: &[u8], tags| {
+            let mut key = [!0; KEY_WORDS];
+            (extract(frame, 3, tags, &mut key).unwrap(), key)
+        };
+        frame.splice(12..12, [0x88, 0xa8, 0x20, 5, 0x81, 0, 0x10, 6]);
+        let (layout, key) = read(&frame, 2);
+        let inner = |key: &Key| [at::INNER_TCI, at::INNER_TCI + 1, at::INNER_TPID].map(|at| key.as_bytes()[at]);
+        assert_eq!((layout, inner(&key)), (Layout { l3: 22, l4: 42 }, [0x10, 6, TPID_8100]));
+        assert_eq!((field(&key, Field::VlanTci), field(&key, Field::UdpDst)), (0x3005, 9));
+        let (layout, key) = read(&frame, 1);
+        assert_eq!((layout, field(&key, Field::DlType)), (Layout { l3: 18, l4: 0 }, 0x8100));
+        assert_eq!(inner(&key), [0; 3]);
+        frame.splice(12..12, [0x81, 0, 0, 7]);
+        let (layout, key) = read(&frame, 2);
+        assert_eq!((layout, field(&key, Field::DlType)), (Layout { l3: 22, l4: 0 }, 0x8100));
+        assert_eq!((field(&key, Field::VlanTci), field(&key, Field::NwDst)), (0x1007, 0));
+        // A tag without an Ethernet type behind it is none.
+        let (_, key) = read(&frame[..21], 2);
+        assert_eq!((field(&key, Field::VlanTci), field(&key, Field::DlType)), (0x1007, 0x88a8));
+    }
+
     /// Labels are in the key, and so is what is behind the bottom of the stack.
     #[test]
     fn labels() {
@@ -421,26 +467,27 @@ mod tests {
         ] {
             assert_eq!(field.get(&found), value, "{field:?}");
         }
-        assert_eq!((found.u32(at::MPLS + 4), found.u32(at::MPLS + 8)), (0xffff_f140, 0));
+        assert_eq!((found.label(1), found.label(2)), (0xffff_f140, 0));
         assert_eq!(found.u8(at::STACK), 0x42);
         let (found, layout) = flow(&labelled(&[[0, 0, 0, 1], [0, 0, 0, 2], [0, 0, 0, 3], [0, 0, 1, 4]]));
-        assert_eq!((found.u8(at::STACK), found.u32(at::MPLS + 8)), (3 | stack::DEEPER, 3));
+        assert_eq!((found.u8(at::STACK), found.label(2)), (3 | stack::DEEPER, 3));
         assert_eq!((layout.l4, Field::NwSrc.get(&found)), (0, 0));
         let (found, _) = flow(&labelled(&[[0, 0, 1, 1]])[..16]);
-        assert_eq!((found.u8(at::STACK), found.u32(at::MPLS)), (stack::DEEPER, 0));
+        assert_eq!((found.u8(at::STACK), found.label(0)), (stack::DEEPER, 0));
     }
 
     #[test]
-    fn partial_checksums_behind_labels_are_completed() {
+    fn partial_checksums_behind_tags_and_labels_are_completed() {
         let packet = |partial| {
             let packet = Packet::tcp("10.0.0.1:1024".parse().unwrap(), "10.9.0.1:9".parse().unwrap());
             let mut frame = packet.partial_checksum(partial).build().unwrap();
-            frame.splice(12..14, [0x81, 0, 0, 5, 0x88, 0x47, 0, 0, 0x50, 9, 0, 0, 0x61, 64]);
+            frame.splice(12..14, [0x88, 0x47, 0, 0, 0x50, 9, 0, 0, 0x61, 64]);
+            frame.splice(12..12, [0x88, 0xa8, 0, 7, 0x81, 0, 0, 5, 0x81, 0, 0, 6]);
             frame
         };
         let mut frame = packet(true);
         assert!(complete_partial(&mut frame) && frame == packet(false));
-        assert!(!complete_partial(&mut frame) && !complete_partial(&mut packet(true)[..26]));
+        assert!(!complete_partial(&mut frame) && !complete_partial(&mut packet(true)[..34]));
     }
 
     #[test]
@@ -449,7 +496,7 @@ mod tests {
         assert_eq!(Field::DlType.get(&flow(&frame).0), u128::from(DL_TYPE_NONE));
         frame[12..22].copy_from_slice(&[0, 46, 0xaa, 0xaa, 3, 0, 0, 0, 8, 6]);
         assert_eq!(Field::DlType.get(&flow(&frame).0), 0x806);
-        assert_eq!(extract(&frame[..13], 1, &mut [0; KEY_WORDS]), None);
+        assert_eq!(extract(&frame[..13], 1, 1, &mut [0; KEY_WORDS]), None);
     }
 
     proptest! {
@@ -463,7 +510,7 @@ mod tests {
                 data[23] = [1, 6, 17, 132, 58, 0][protocol];
             }
             let (mut a, mut b) = ([1; KEY_WORDS], [2; KEY_WORDS]);
-            prop_assert_eq!(extract(&data, 7, &mut a), long_way(&data, 7, &mut b));
+            prop_assert_eq!(extract(&data, 7, TAGS, &mut a), long_way(&data, 7, TAGS, &mut b));
             prop_assert!(data.len() < 14 || a == b, "{:x?} {:x?}", a, b);
         }
 
@@ -484,14 +531,14 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(mut data in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..9usize, tag: bool,
-                          labels in 0..5usize) {
+        fn nothing_panics(mut data in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..9usize, tagged in 0..4usize,
+                          tags in 1..=TAGS, labels in 0..5usize) {
             let types: [&[u8]; 9] = [&[8, 0, 0x46], &[0x86, 0xdd, 0x60], &[8, 6, 0, 1, 8, 0, 6, 4], &[0x81, 0], &[0, 9],
                 &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 100, 44],
                 &[0x45, 0, 0, 20], &[0x60, 0, 0, 0, 0, 8, 17], &[]];
-            let at = 12 + if tag { 4 } else { 0 };
+            let at = 12 + 4 * tagged;
             if data.len() > 40 {
-                data[12..14].copy_from_slice(&[0x88, 0xa8]);
+                (12..at).step_by(4).for_each(|at| data[at..at + 2].copy_from_slice(&[0x88, 0xa8]));
                 data[at..at + types[kind].len()].copy_from_slice(types[kind]);
             }
             if kind >= 6 && data.len() > at {
@@ -500,7 +547,7 @@ mod tests {
                 data.splice(at..at, stack);
             }
             let mut key = [0; KEY_WORDS];
-            if let Some(layout) = extract(&data, 1, &mut key) {
+            if let Some(layout) = extract(&data, 1, tags, &mut key) {
                 prop_assert!(usize::from(layout.l4) <= data.len() && usize::from(layout.l3) <= data.len());
                 complete_partial(&mut data);
             }

@@ -29,11 +29,15 @@ pub(crate) mod at {
     pub const IPV6_SRC: usize = 40;
     pub const IPV6_DST: usize = 56;
     pub const ARP_SHA: usize = 72;
+    /// TCI of the inner of two tags.
+    pub const INNER_TCI: usize = 78;
     pub const ARP_THA: usize = 80;
-    /// Label stack entries of an MPLS packet, outermost first, in place of the addresses.
+    /// Outermost label stack entry of an MPLS packet: see [`super::LABEL_AT`].
     pub const MPLS: usize = 72;
     /// Extent of the label stack and version of the IP packet behind it: see [`super::stack`].
     pub const STACK: usize = 86;
+    /// TPID of the inner of two tags, as in `TPID`.
+    pub const INNER_TPID: usize = 87;
     pub const ND_TARGET: usize = 88;
     pub const METADATA: usize = 104;
     pub const REGS: usize = 112;
@@ -56,8 +60,17 @@ pub(crate) const TPID_8100: u8 = 1;
 /// Value of `TPID` for a tag of type 0x88a8.
 pub(crate) const TPID_88A8: u8 = 2;
 
+/// Number of VLAN tags that have a place in the key, the same as in OVS.
+pub const TAGS: usize = 2;
+/// Offsets of the TCI and the TPID of each tag, outer tag first.
+pub(crate) const TAG_AT: [(usize, usize); TAGS] = [(at::VLAN_TCI, at::TPID), (at::INNER_TCI, at::INNER_TPID)];
+
 /// Number of label stack entries that are read, the same as in OVS.
 pub(crate) const LABELS: usize = 3;
+/// Offsets of the upper and the lower half of each label stack entry, outermost first. They are in place of the addresses
+/// of ARP and neighbour discovery.
+pub(crate) const LABEL_AT: [[usize; 2]; LABELS] =
+    [[at::MPLS, at::MPLS + 2], [at::ARP_THA, at::ARP_THA + 2], [at::MPLS + 4, at::ARP_THA + 4]];
 
 /// Values of `STACK`, which is 0 for packets that are not MPLS. Flows cannot match it; it is part of the megaflow mask
 /// of every MPLS packet.
@@ -120,8 +133,16 @@ impl Flow {
         u16::from_be_bytes([bytes[at], bytes[at + 1]])
     }
 
-    pub(crate) fn u32(&self, at: usize) -> u32 {
-        u32::from_be_bytes(*self.bytes()[at..].first_chunk().expect("four bytes of a flow"))
+    /// Returns the label stack entry with this index, counted from the outermost.
+    pub(crate) fn label(&self, i: usize) -> u32 {
+        let [upper, lower] = LABEL_AT[i];
+        u32::from(self.u16(upper)) << 16 | u32::from(self.u16(lower))
+    }
+
+    pub(crate) fn put_label(&mut self, i: usize, entry: u32) {
+        let [upper, lower] = LABEL_AT[i];
+        self.put(upper, &((entry >> 16) as u16).to_be_bytes());
+        self.put(lower, &(entry as u16).to_be_bytes());
     }
 
     pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {

@@ -1,13 +1,18 @@
 //! The `normal` action: the learning bridge.
 
 use crate::field::Field;
-use crate::key::{TAGGED, at};
+use crate::key::{TAGGED, TPID_8100, at};
 use crate::model::OfPort;
 use crate::ops::Op;
 use crate::pipeline::{SwitchPort, Vlans, mac_key};
+use crate::translate::tags::{Tag, tag_bits, tci_bits};
 use crate::translate::{Learn, SOURCES, Trip, tell};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
+
+/// Bits of a TCI.
+const VLAN: u16 = 0x0fff;
+const PRIORITY: u16 = 0xe000;
 
 /// Returns `true` for 01:80:c2:00:00:00 to 01:80:c2:00:00:0f, to which a bridge does not forward (IEEE 802.1D 7.12.6).
 fn reserved(mac: u64) -> bool {
@@ -24,15 +29,15 @@ impl Trip<'_, '_> {
     pub(crate) fn normal(&mut self, own: OfPort) {
         self.unwildcard_field(Field::DlSrc);
         self.unwildcard_field(Field::DlDst);
-        self.unwildcard(&Field::VlanTci.mask(u128::from(0xfff | TAGGED)));
+        self.unwildcard(&tci_bits(0, VLAN | TAGGED));
         let pipeline = self.pipeline;
         let flow = &self.now.flow;
         let mac = |at: usize| flow.bytes()[at..at + 6].iter().fold(0, |m, b| m << 8 | u64::from(*b));
         let (src, dst) = (mac(at::DL_SRC), mac(at::DL_DST));
         let Some(from) = pipeline.port(own) else { return };
-        let tci = self.tci();
+        let tci = self.now.outer_tag().tci;
         let partial = matches!(flow.u16(at::DL_TYPE), ethertype::VLAN | ethertype::QINQ) && tci & TAGGED == 0;
-        let vid = tci & 0xfff;
+        let vid = tci & VLAN;
         let vlan = match from.vlans {
             Vlans::Access(vlan) if vid == 0 => vlan,
             Vlans::Access(_) => return self.refuse("refused: tagged packet on an access port"),
@@ -68,7 +73,9 @@ impl Trip<'_, '_> {
                 }
                 let mirrored = |of: OfPort| pipeline.mirrors.iter().any(|m| m.output == Some(of));
                 for to in &pipeline.ports {
-                    if to.of != own && to.flood && to.carries(vlan) && !mirrored(to.of) {
+                    let takes = to.of != own && to.flood && to.carries(vlan) && !mirrored(to.of);
+                    // As in OVS, packets of a VLAN within the VLAN are not flooded to access ports.
+                    if takes && (from.is_access() || !to.is_access() || !self.has_inner_vlan()) {
                         self.bridge(from, to, vlan);
                     }
                 }
@@ -84,19 +91,39 @@ impl Trip<'_, '_> {
     /// Sends the packet out of port `to`, tagged as that port requires.
     fn bridge(&mut self, from: &SwitchPort, to: &SwitchPort, vlan: u16) {
         let before = self.now;
-        let pcp = self.tci() & 0xe000;
-        match to.vlans {
-            Vlans::Access(_) => self.pop_tag(),
-            // Both ports are tagged: leave the tag as it is.
-            _ if !matches!(from.vlans, Vlans::Access(_)) && vlan != 0 => {}
-            _ if self.tci() & TAGGED == 0 && vlan == 0 => {}
-            // Remove a tag without a VLAN, unless it carries a priority.
-            _ => {
-                self.unwildcard(&Field::VlanTci.mask(u128::MAX));
-                self.put_tag(if vlan | pcp == 0 { 0 } else { vlan | pcp | TAGGED });
-            }
+        if to.is_access() {
+            self.now.truncate_tags(0);
+        } else if from.is_access() {
+            // Only the priority is left of the tags that were not in a VLAN.
+            self.unwildcard(&tag_bits(0));
+            let Tag { tpid, tci } = self.now.outer_tag();
+            let tpid = if tpid == 0 { TPID_8100 } else { tpid };
+            self.now.truncate_tags(0);
+            self.now.put_tag(0, Tag { tpid, tci: vlan | tci & PRIORITY | TAGGED });
+        } else {
+            self.remove_empty_tag();
         }
         self.send(to.of);
         self.now = before;
+    }
+
+    fn has_inner_vlan(&mut self) -> bool {
+        self.now.tags() > 1 && self.tag_has(1, VLAN)
+    }
+
+    /// Removes the outermost tag that has neither a VLAN nor a priority, and those behind it, as OVS does.
+    fn remove_empty_tag(&mut self) {
+        for i in 0..self.now.tags() {
+            if !self.tag_has(i, VLAN | PRIORITY) {
+                return self.now.truncate_tags(i);
+            }
+        }
+    }
+
+    /// Returns `true` if any of these bits is set in the TCI of a tag. One that is set is enough to show it.
+    fn tag_has(&mut self, i: usize, bits: u16) -> bool {
+        let set = self.now.tag(i).tci & bits;
+        self.unwildcard(&tci_bits(i, set.checked_ilog2().map_or(bits, |bit| 1 << bit)));
+        set != 0
     }
 }

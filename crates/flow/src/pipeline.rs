@@ -62,6 +62,10 @@ impl SwitchPort {
         }
     }
 
+    pub(crate) fn is_access(&self) -> bool {
+        matches!(self.vlans, Vlans::Access(_))
+    }
+
     pub(crate) fn carries(&self, vlan: u16) -> bool {
         match &self.vlans {
             Vlans::All => true,
@@ -182,6 +186,8 @@ pub struct Pipeline {
     /// Generation of the last change other than to flows and learned addresses: groups, meters, ports, mirrors, storm
     /// limits.
     pub(crate) rest_changed: u64,
+    /// Number of VLAN tags that are read of a packet.
+    pub vlan_limit: usize,
     pub(crate) tables: Vec<Table>,
     pub(crate) groups: HashMap<u32, Arc<Group>>,
     /// Meters by slot; a slot stays assigned to its meter id forever.

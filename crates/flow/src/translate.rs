@@ -6,12 +6,12 @@ mod labels;
 mod learn;
 mod link;
 mod set;
-mod tags;
+pub(crate) mod tags;
 mod walk;
 
 use crate::dependents::SEVERAL;
 use crate::field::{Field, Needs, Subfield, ones};
-use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, TPID_88A8, at};
+use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, at};
 use crate::learn::Lesson;
 use crate::model::{Action, OfPort};
 use crate::ops::Op;
@@ -63,13 +63,6 @@ pub(crate) enum Report {
 /// Reason why a packet was not sent.
 pub(crate) type Reason = DropReason;
 
-/// VLAN tag of a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tag {
-    tpid: u16,
-    tci: u16,
-}
-
 /// TTL or hop limit relative to the packet's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ttl {
@@ -86,11 +79,6 @@ pub(crate) struct State {
     /// Bits whose value no longer depends on the received packet.
     known: Flow,
     ttl: Ttl,
-    /// VLAN tags, outer tag first; tags below the second are not tracked.
-    tags: [Tag; 2],
-    tagged: usize,
-    /// Whether the tags are still those of the received packet.
-    own_tag: bool,
     /// Number of MPLS labels, which are in `flow`.
     labels: usize,
     /// Whether there are more labels than that, if it is as many as can be read.
@@ -166,8 +154,7 @@ impl Translator {
     pub fn translate(&mut self, pipeline: &Pipeline, key: &Key) {
         let mut flow = Flow::from(key);
         // Flows need not match these fields, but rewriting and output depend on them.
-        let always = Field::InPort.mask(u128::MAX) | Field::DlType.mask(u128::MAX) | Field::VlanTci.mask(TAGGED.into());
-        self.mask = always;
+        self.mask = Field::InPort.mask(u128::MAX) | Field::DlType.mask(u128::MAX);
         self.mask.bytes_mut()[at::NW_FRAG] = 0xff;
         self.ops.clear();
         self.rules.clear();
@@ -177,22 +164,8 @@ impl Translator {
         let mut known = Flow::default();
         known.0[crate::key::KEY_WORDS..].fill(!0);
         flow.0[crate::key::KEY_WORDS..].fill(0);
-        let tag = Tag {
-            tpid: if flow.u8(at::TPID) == TPID_88A8 { ethertype::QINQ } else { ethertype::VLAN },
-            tci: flow.u16(at::VLAN_TCI),
-        };
-        let mut now = State {
-            flow,
-            known,
-            ttl: Ttl::Less(0),
-            tags: [tag, Tag::default()],
-            tagged: usize::from(tag.tci & TAGGED != 0),
-            own_tag: true,
-            labels: 0,
-            deeper: false,
-            hidden: None,
-        };
-        self.mask = self.mask | now.receive_labels();
+        let mut now = State { flow, known, ttl: Ttl::Less(0), labels: 0, deeper: false, hidden: None };
+        self.mask = self.mask | now.receive_tags(pipeline.vlan_limit) | now.receive_labels();
         // Longer packets first: each way is that of the longest ones that are left.
         let (mut most, mut sends, mut reason) = (u32::MAX, false, None);
         for n in 1.. {
@@ -227,7 +200,7 @@ impl Translator {
         self.stack.clear();
         self.reason = None;
         let (from, others) = (self.ops.len(), self.learn.len());
-        let (set, own_tags) = (ActionSet::default(), now.tagged + now.labels);
+        let (set, own_tags) = (ActionSet::default(), now.tags() + now.labels);
         let mut trip = Trip {
             t: self,
             pipeline,
@@ -348,7 +321,7 @@ impl Trip<'_, '_> {
         let later = self.now.flow.u8(at::NW_FRAG) & FRAG_LATER != 0;
         match needs {
             Needs::Nothing => true,
-            Needs::Vlan => self.now.tagged > 0,
+            Needs::Vlan => self.now.tags() > 0,
             Needs::Mpls => is_mpls(dl_type),
             Needs::Arp => matches!(dl_type, ethertype::ARP | 0x8035),
             Needs::Ip4 => dl_type == ethertype::IPV4,
@@ -423,10 +396,10 @@ impl Trip<'_, '_> {
             Action::PopVlan(_) => self.pop_tag(),
             Action::PushMpls(dl_type) => self.push_mpls(dl_type)?,
             Action::PopMpls(dl_type) => self.pop_mpls(dl_type)?,
-            Action::VlanVid { vid, push } if push || self.now.tagged > 0 => {
+            Action::VlanVid { vid, push } if push || self.now.tags() > 0 => {
                 self.set_tci(vid | TAGGED, 0x0fff | TAGGED);
             }
-            Action::VlanPcp { pcp, push } if push || self.now.tagged > 0 => {
+            Action::VlanPcp { pcp, push } if push || self.now.tags() > 0 => {
                 self.set_tci(u16::from(pcp) << 13 | TAGGED, 0xe000 | TAGGED);
             }
             Action::Longer(than, to) => {
@@ -470,7 +443,7 @@ impl Trip<'_, '_> {
     /// the lengths of the packets that take this way to those of which the same is true.
     fn is_longer(&mut self, than: u16) -> bool {
         // Length as received.
-        let than = i64::from(than) + 4 * (self.own_tags as i64 - (self.now.tagged + self.now.labels) as i64);
+        let than = i64::from(than) + 4 * (self.own_tags as i64 - (self.now.tags() + self.now.labels) as i64);
         let longer = than < i64::from(self.most);
         if longer {
             self.least = self.least.max(than.max(0) as u32);

@@ -23,7 +23,7 @@ fn switch(flows: &[&str]) -> FlowControl {
 /// Returns the numbers of the ports that a packet leaves by, received on port 1.
 fn ports(control: &FlowControl, packet: &Packet<'_>) -> Vec<u16> {
     let mut key = [0; KEY_WORDS];
-    bywash_flow::extract::extract(&packet.build().unwrap(), 1, &mut key).unwrap();
+    bywash_flow::extract::extract(&packet.build().unwrap(), 1, 1, &mut key).unwrap();
     let done = control.trace(&key);
     println!("{}", done.story.unwrap().join("\n"));
     done.ops.iter().filter_map(|op| if let Op::Output(PortId(id)) = op { Some(id + 1) } else { None }).collect()

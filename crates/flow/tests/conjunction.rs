@@ -24,7 +24,7 @@ fn switch(flows: &[&str]) -> FlowControl {
 fn port(control: &FlowControl, from: u8, to: u8, tos: u8) -> u16 {
     let packet = Packet::udp(([10, 0, 0, from], 1).into(), ([10, 0, 0, to], 2).into()).tos(tos);
     let mut key = [0; KEY_WORDS];
-    bywash_flow::extract::extract(&packet.build().unwrap(), 1, &mut key).unwrap();
+    bywash_flow::extract::extract(&packet.build().unwrap(), 1, 1, &mut key).unwrap();
     let done = control.trace(&key);
     println!("{}", done.story.unwrap().join("\n"));
     let sent = done.ops.iter().find_map(|op| if let Op::Output(PortId(id)) = op { Some(id + 1) } else { None });
@@ -110,7 +110,7 @@ fn a_conjunction_has_up_to_64_parts() {
     let control = switch(&flows);
     let zero = Packet::udp("0.0.0.0:1".parse().unwrap(), "0.0.0.0:2".parse().unwrap()).build().unwrap();
     let mut key = [0; KEY_WORDS];
-    bywash_flow::extract::extract(&zero, 1, &mut key).unwrap();
+    bywash_flow::extract::extract(&zero, 1, 1, &mut key).unwrap();
     assert_eq!(control.trace(&key).ops, [Op::Output(PortId(1))]);
     assert_eq!(port(&control, 1, 0, 0), 0);
 }

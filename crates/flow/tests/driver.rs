@@ -7,6 +7,7 @@
 mod common;
 
 use bywash_flow::app::CacheConfig;
+use bywash_flow::control::BridgeConfig;
 use bywash_flow::model::{FlowFilter, OfPort};
 use bywash_flow::pipeline::Vlans;
 use bywash_flow::syntax;
@@ -60,7 +61,8 @@ fn frame(random: &mut Random) -> Vec<u8> {
         2 => frame.resize(frame.len() + random.below(60) as usize, 0),
         3 => frame[0] = 1,
         4 | 5 => frame[random.below(last) as usize] ^= 1 << random.below(8),
-        6 => frame.splice(12..12, [0x81, 0, 0, 10]).for_each(drop),
+        6 | 8 => frame.splice(12..12, [0x81, 0, 0, 10]).for_each(drop),
+        9 => frame.splice(12..12, [0x88, 0xa8, 0, 20, 0x81, 0, 0, 10]).for_each(drop),
         7 => {
             let at = if frame[12] == 0x81 { 16 } else { 12 };
             frame.splice(at..at + 2, [0x88, 0x47, 0, 0, 0x11, 64]).for_each(drop);
@@ -84,7 +86,7 @@ struct Twin {
 }
 
 impl Twin {
-    fn new(vlans: [Vlans; PORTS as usize]) -> Self {
+    fn new(vlans: [Vlans; PORTS as usize], vlan_limit: usize) -> Self {
         let datapath = XdpDatapath::load_switch(1).unwrap();
         assert_eq!(datapath.refused(), None);
         let flows = datapath.flows().unwrap();
@@ -106,7 +108,8 @@ impl Twin {
             flows.serve(id, 0, 0);
             programs.push((program, link.index));
         }
-        let mut rig = Rig::on_driver(PORTS, CacheConfig::default(), 32, Some(flows));
+        let config = BridgeConfig { lessons: Duration::ZERO, vlan_limit, ..BridgeConfig::default() };
+        let mut rig = Rig::configured(PORTS, CacheConfig::default(), 32, Some(flows), config);
         let mut ports = ports(PORTS);
         for (port, vlans) in ports.iter_mut().zip(vlans) {
             (port.vlans, port.partial_checksums) = (vlans, true);
@@ -193,12 +196,22 @@ const MANY: &[&str] = &[
 
 #[test]
 fn the_program_does_what_the_worker_does() {
+    as_the_worker(1);
+}
+
+#[test]
+fn the_program_leaves_two_tags_to_the_worker() {
+    as_the_worker(2);
+}
+
+/// Compares the program with a worker that reads this number of tags.
+fn as_the_worker(vlan_limit: usize) {
     require!(require_lab());
     let vlans = [Vlans::All, Vlans::Trunk(vec![10, 20, 0]), Vlans::Access(10), Vlans::All];
     lab()
         .enter(|| {
             let mut random = Random::new(0x5eed_0003);
-            let mut twin = Twin::new(vlans);
+            let mut twin = Twin::new(vlans, vlan_limit);
             // Every change of the flows must apply to the next frame.
             for flows in [BRIDGE, MANY, BRIDGE, MANY] {
                 // Hosts mostly stay on their ports.
@@ -255,7 +268,7 @@ fn what_the_driver_forwards_is_in_use() {
     require!(require_lab());
     lab()
         .enter(|| {
-            let mut twin = Twin::new([Vlans::All, Vlans::All, Vlans::All, Vlans::All]);
+            let mut twin = Twin::new([Vlans::All, Vlans::All, Vlans::All, Vlans::All], 1);
             twin.flows(BRIDGE);
             let packet = Packet::udp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
             let packet = packet.macs(MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])).build().unwrap();
@@ -297,7 +310,7 @@ fn a_flood_of_addresses_leaves_the_driver_alone() {
     require!(require_lab());
     lab()
         .enter(|| {
-            let mut twin = Twin::new([Vlans::All, Vlans::All, Vlans::All, Vlans::All]);
+            let mut twin = Twin::new([Vlans::All, Vlans::All, Vlans::All, Vlans::All], 1);
             twin.flows(BRIDGE);
             let mac = |n: u32| MacAddr([2, 0, (n >> 24) as u8, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
             let packet = |from: u32, to: u32| {

@@ -4,7 +4,7 @@ mod common;
 
 use bywash_engine::DropReason;
 use bywash_flow::app::CacheConfig;
-use bywash_flow::control::FlowControl;
+use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::megaflow::MASKS;
 use bywash_flow::model::FlowFilter;
 use bywash_flow::syntax;
@@ -13,6 +13,7 @@ use bywash_wire::ethernet::MacAddr;
 use common::generate::{self, Random};
 use common::rig::{Rig, Sent};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// Inserts every key into the exact-match cache, and lets no megaflow time out, however slow the machine.
 const EAGER: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflows: 200_000, idle_s: 3600 };
@@ -187,7 +188,8 @@ fn colliding_keys_cost_no_packet() {
 #[test]
 fn no_change_leaves_a_wrong_answer() {
     let r = &mut Random::new(0x5eed_0005);
-    let mut old = Rig::new(generate::PORTS, EAGER, 16);
+    let two_tags = BridgeConfig { lessons: Duration::ZERO, vlan_limit: 2, ..BridgeConfig::default() };
+    let mut old = Rig::configured(generate::PORTS, EAGER, 16, None, two_tags);
     let mut packets: Vec<(u16, Vec<u8>)> = vec![];
     for i in 0..120 {
         packets.push((1 + r.below(u64::from(generate::PORTS)) as u16, generate::packet(r, i, 0, 4)));
@@ -211,7 +213,7 @@ fn no_change_leaves_a_wrong_answer() {
         if r.one_in(2) {
             old.control.commit();
         }
-        let mut more = generate::tables(r, false).flows;
+        let mut more = generate::tables(r, false, 2).flows;
         more.retain(|flow| !flow.contains("group") && !flow.contains("meter"));
         more.truncate(4);
         // Every flow gets a priority of its own, so that the better of two matching flows is always the same.
@@ -230,7 +232,7 @@ fn no_change_leaves_a_wrong_answer() {
         }
         old.control.commit();
         let answer = through(&mut old);
-        let mut fresh = Rig::new(generate::PORTS, CacheConfig { exact: 0, ..EAGER }, 16);
+        let mut fresh = Rig::configured(generate::PORTS, CacheConfig { exact: 0, ..EAGER }, 16, None, two_tags);
         add(&mut fresh.control, &flows);
         assert_eq!(answer, through(&mut fresh), "step {step}, with\n{}", flows.join("\n"));
         sent += answer.len();

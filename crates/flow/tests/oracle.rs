@@ -1,4 +1,5 @@
-//! Comparison with OVS as the oracle: random flow tables and packets must give the same ports and the same bytes.
+//! Comparison with OVS as the oracle: random flow tables and packets must give the same ports and the same bytes, with
+//! one VLAN tag read and with two.
 //!
 //! OVS runs with its dummy datapath, in user space, with a run directory of its own. The generated tables and packets
 //! depend only on the seed. `BYWASH_ORACLE=N` runs N tables (default 60) of 10 packets each, `BYWASH_ORACLE_FIRST=N`
@@ -8,14 +9,15 @@ mod common;
 
 use bywash_engine::DropReason;
 use bywash_flow::app::CacheConfig;
-use bywash_flow::control::FlowControl;
+use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::model::{FlowFilter, OfPort};
+use bywash_flow::pipeline::Vlans;
 use bywash_flow::syntax;
 use bywash_lab::{has_tool, require};
 use bywash_sync::clock;
 use common::generate::{PORTS, Random, Tables, tables};
 use common::labels;
-use common::rig::{Rig, Sent};
+use common::rig::{Rig, Sent, ports};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -26,6 +28,9 @@ use std::time::{Duration, Instant};
 
 const SEED: u64 = 310;
 const PACKETS: usize = 10;
+/// Port of VLAN 10, and port that carries VLAN 5 and untagged packets; all others carry all VLANs.
+const ACCESS: u16 = 3;
+const TRUNK: u16 = 4;
 
 struct Ovs {
     dir: tempfile::TempDir,
@@ -37,7 +42,7 @@ struct Ovs {
 }
 
 impl Ovs {
-    fn start() -> Self {
+    fn start(tags: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
         let schema = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -66,8 +71,8 @@ impl Ovs {
             &format!("--unixctl={}", path("vs.ctl")),
             &format!("unix:{}", path("db.sock")),
         ]));
-        let mut setup = String::from(
-            "add-br br0 -- set bridge br0 datapath_type=dummy fail-mode=secure protocols=OpenFlow10,OpenFlow11,\
+        let mut setup = format!(
+            "set Open_vSwitch . other_config:vlan-limit={tags} -- add-br br0 -- set bridge br0 datapath_type=dummy fail-mode=secure protocols=OpenFlow10,OpenFlow11,\
              OpenFlow12,OpenFlow13,OpenFlow14,OpenFlow15",
         );
         for port in 1..=PORTS {
@@ -75,6 +80,7 @@ impl Ovs {
             write!(setup, " -- add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port} options:tx_pcap={pcap}")
                 .unwrap();
         }
+        write!(setup, " -- set port p{ACCESS} tag=10 -- set port p{TRUNK} trunks=0,5").unwrap();
         let vsctl = [format!("--db=unix:{}", path("db.sock")), "--timeout=20".into()];
         run(Command::new("ovs-vsctl").args(vsctl).args(setup.split(' ')));
         this.children.push(switch);
@@ -277,6 +283,16 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn as_ovs() {
+    compare(1);
+}
+
+#[test]
+fn as_ovs_with_two_tags() {
+    compare(2);
+}
+
+/// Compares with an OVS that reads this number of VLAN tags.
+fn compare(tags: usize) {
     require!(
         has_tool("ovs-vswitchd"),
         has_tool("ovsdb-server"),
@@ -287,16 +303,21 @@ fn as_ovs() {
             Err(bywash_lab::Reason::new("no OVS schema"))
         },
     );
-    let mut ovs = Ovs::start();
+    let mut ovs = Ovs::start(tags);
     let caches = CacheConfig { insert_one_in: 1, ..Default::default() };
-    let mut ours = Rig::new(PORTS, caches, 16);
+    let bridge = BridgeConfig { lessons: Duration::ZERO, vlan_limit: tags, ..BridgeConfig::default() };
+    let mut ours = Rig::configured(PORTS, caches, 16, None, bridge);
+    let mut ports = ports(PORTS);
+    ports[usize::from(ACCESS) - 1].vlans = Vlans::Access(10);
+    ports[usize::from(TRUNK) - 1].vlans = Vlans::Trunk(vec![0, 5]);
+    ours.control.set_ports(ports, &[], vec![]);
     let mut differences = String::new();
     let (mut differing, mut outputs) = (0, 0);
     let first = number("BYWASH_ORACLE_FIRST").unwrap_or(0);
     let count = number("BYWASH_ORACLE").unwrap_or(60);
     for case in first..first + count {
         let r = &mut Random::new(SEED + case);
-        let tables = tables(r, true);
+        let tables = tables(r, true, tags);
         let packets: Vec<(u16, Vec<u8>)> =
             (0..PACKETS).map(|i| (1 + r.below(u64::from(PORTS)) as u16, tables.packet(r, i as u32))).collect();
         ovs.load(&tables);
@@ -327,7 +348,7 @@ fn as_ovs() {
             outputs += a.map_or(0, Vec::len);
             if a != b {
                 let mut key = [0; bywash_flow::key::KEY_WORDS];
-                bywash_flow::extract::extract(bytes, *port, &mut key).unwrap();
+                bywash_flow::extract::extract(bytes, *port, tags, &mut key).unwrap();
                 let ours = ours.control.trace(&key);
                 // OVS bounds the returns to earlier tables only.
                 let nested =
@@ -358,7 +379,7 @@ fn as_ovs() {
             }
         }
     }
-    println!("{count} tables, {} packets, {outputs} sent", count * PACKETS as u64);
+    println!("{tags} tags, {count} tables, {} packets, {outputs} sent", count * PACKETS as u64);
     assert!(outputs as u64 > count, "hardly any packets are forwarded: the generator is ineffective");
     assert!(differences.is_empty(), "{differing} packets differ; the first:\n{differences}");
 }

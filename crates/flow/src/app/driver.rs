@@ -247,7 +247,7 @@ mod tests {
     fn ops_that_the_program_lacks_are_refused() {
         let packet = Packet::udp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap()).build().unwrap();
         let mut key = [0; KEY_WORDS];
-        extract(&packet, 1, &mut key).unwrap();
+        extract(&packet, 1, 1, &mut key).unwrap();
         let drives = |ops: &[Op]| forward(&key, &[!0; KEY_WORDS], 0, ops).is_some();
         let out = Op::Output(PortId(1));
         assert!(drives(&[out]) && drives(&[Op::DecTtl(1), out]));
@@ -265,9 +265,17 @@ mod tests {
         let mut labelled = packet.clone();
         labelled.splice(12..14, [0x88, 0x47, 0, 0, 1, 64]);
         let mut behind = [0; KEY_WORDS];
-        extract(&labelled, 1, &mut behind).unwrap();
+        extract(&labelled, 1, 1, &mut behind).unwrap();
         assert_eq!(behind[4], key[4], "the addresses are read");
         assert!(forward(&behind, &[!0; KEY_WORDS], 0, &[out]).is_none());
+        // Nor behind a second tag.
+        let drives_tagged = |tags: &[u8]| {
+            let (mut frame, mut key) = (packet.clone(), [0; KEY_WORDS]);
+            frame.splice(12..12, tags.iter().copied());
+            extract(&frame, 1, 2, &mut key).unwrap();
+            forward(&key, &[!0; KEY_WORDS], 0, &[out]).is_some()
+        };
+        assert!(drives_tagged(&[0x81, 0, 0, 7]) && !drives_tagged(&[0x88, 0xa8, 0, 7, 0x81, 0, 0, 5]));
         let by_length = [Op::Longer { than: 100, ops: 1 }, out, Op::Drop(bywash_engine::DropReason::FlowDrop)];
         assert!(!drives(&by_length) && !drives(&by_length[2..]) && !drives(&[]));
     }

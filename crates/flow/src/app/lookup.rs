@@ -79,7 +79,7 @@ impl Caches {
         stale: u64,
     ) {
         for i in bits((rest | stale) & work.plain) {
-            work.read(cx.bufs.arena(), of, &batch.as_slice()[i], i);
+            work.read(cx.bufs.arena(), (of, pipeline.vlan_limit), &batch.as_slice()[i], i);
         }
         let dead = bits(stale).filter(|i| !self.mega.lives(work.flows[*i])).fold(0, |set, i| set | 1 << i);
         let mut stale = stale & !dead;

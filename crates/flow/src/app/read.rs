@@ -38,9 +38,16 @@ impl Work {
     }
 
     /// Extracts the keys of the other packets; runts are marked to be dropped.
-    pub(super) fn read_others(&mut self, arena: &Arena, caches: &Caches, of: u16, frames: &mut [Frame], others: u64) {
+    pub(super) fn read_others(
+        &mut self,
+        arena: &Arena,
+        caches: &Caches,
+        (of, tags): (u16, usize),
+        frames: &mut [Frame],
+        others: u64,
+    ) {
         for i in bits(others) {
-            if self.read(arena, of, &frames[i], i) {
+            if self.read(arena, (of, tags), &frames[i], i) {
                 self.hashes[i] = Emc::hash(&self.keys[i], caches.ends.seed);
                 if let Some(cache) = &caches.others {
                     cache.prefetch(self.hashes[i]);
@@ -51,10 +58,11 @@ impl Work {
         }
     }
 
-    /// Extracts the full key of a packet. Returns `false` if the frame is shorter than an Ethernet header.
+    /// Extracts the full key of a packet from port `of`, with up to `tags` VLAN tags. Returns `false` if the frame is
+    /// shorter than an Ethernet header.
     #[inline]
-    pub(super) fn read(&mut self, arena: &Arena, of: u16, frame: &Frame, i: usize) -> bool {
-        match extract(arena.data(frame), of, &mut self.keys[i]) {
+    pub(super) fn read(&mut self, arena: &Arena, (of, tags): (u16, usize), frame: &Frame, i: usize) -> bool {
+        match extract(arena.data(frame), of, tags, &mut self.keys[i]) {
             Some(layout) => {
                 self.layouts[i] = layout;
                 true

@@ -6,7 +6,7 @@ use super::matches::{Conditions, lacking};
 use super::text::{SyntaxError, Text};
 use super::value::{number, port, small};
 use crate::field::{Field, Needs};
-use crate::key::{Flow, KEY_WORDS, TAGGED};
+use crate::key::{Flow, KEY_WORDS, TAGGED, TAGS};
 use crate::learn::Part;
 use crate::model::{Action, FlowFilter, FlowSpec, Match, Spelling};
 
@@ -68,24 +68,42 @@ pub(super) fn table(text: Text<'_>) -> Result<u8> {
 
 /// Refuses to set or move fields that no packet of the flow has. `mod_*` actions are accepted: they skip such packets.
 fn check(spec: &FlowSpec, written: Text<'_>) -> Result<()> {
-    check_actions(spec.matches, &spec.actions, false, written)
+    check_actions(spec.matches, &spec.actions, written)
 }
 
-fn check_actions(mut matches: Match, actions: &[Action], mut tagged: bool, written: Text<'_>) -> Result<()> {
-    let cannot = |matches: &Match, field: Field, tagged: bool| match lacking(field.info().needs, matches) {
-        Some(lacking) if !(tagged && field.info().needs == Needs::Vlan) => {
-            written.wrong(format!("{} can only be used in a flow that matches {lacking}", field.name()))
-        }
-        _ => Ok(()),
+fn check_actions(mut matches: Match, actions: &[Action], written: Text<'_>) -> Result<()> {
+    let cannot = |matches: &Match, field: Field| match lacking(field.info().needs, matches) {
+        Some(lacking) => written.wrong(format!("{} can only be used in a flow that matches {lacking}", field.name())),
+        None => Ok(()),
     };
+    let tagged = u128::from(TAGGED);
+    // Whether there is an inner tag, and the outer one in `matches`, as far as is known.
+    let mut inner = false;
     for action in actions {
         let fields = match action {
             Action::Clone(inner) => {
-                check_actions(matches, inner, tagged, written)?;
+                check_actions(matches, inner, written)?;
                 continue;
             }
-            Action::PushVlan(_) | Action::VlanVid { push: true, .. } | Action::VlanPcp { push: true, .. } => {
-                tagged = true;
+            Action::PushVlan(_) if inner => {
+                return written.wrong(format!("push_vlan of more than {TAGS} tags: a packet has no more here"));
+            }
+            Action::PushVlan(_) => {
+                inner = Field::VlanTci.get(&matches.value) & tagged != 0;
+                Field::VlanTci.set(&mut matches.value, tagged);
+                continue;
+            }
+            Action::PopVlan(_) => {
+                Field::VlanTci.set(&mut matches.value, if inner { tagged } else { 0 });
+                inner = false;
+                continue;
+            }
+            Action::VlanVid { .. } | Action::VlanPcp { .. } => {
+                Field::VlanTci.set(&mut matches.value, tagged);
+                continue;
+            }
+            Action::Set { field: Field::VlanTci, value, .. } => {
+                Field::VlanTci.set(&mut matches.value, *value);
                 continue;
             }
             Action::PushMpls(dl_type) | Action::PopMpls(dl_type) => {
@@ -102,12 +120,12 @@ fn check_actions(mut matches: Match, actions: &[Action], mut tagged: bool, writt
             }
             Action::Learn(learn) => {
                 let mut sources = learn.parts.iter().filter_map(Part::source);
-                sources.try_for_each(|from| cannot(&matches, from.field, tagged))?;
+                sources.try_for_each(|from| cannot(&matches, from.field))?;
                 continue;
             }
             _ => continue,
         };
-        fields.into_iter().flatten().try_for_each(|field| cannot(&matches, field, tagged))?;
+        fields.into_iter().flatten().try_for_each(|field| cannot(&matches, field))?;
     }
     Ok(())
 }

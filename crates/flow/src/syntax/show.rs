@@ -3,7 +3,7 @@
 use super::matches::SHORTHANDS;
 use super::value::{FRAGS, show_flags};
 use crate::field::{Field, Form, Subfield};
-use crate::key::TAGGED;
+use crate::key::{TAGGED, at};
 use crate::learn::{Learn, Part, Source};
 use crate::model::{
     Action, Bundle, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, Multipath, OfPort, Spelling, Timeouts,
@@ -78,14 +78,19 @@ impl Display for ShownMatch<'_> {
         let ip = matches!(dl_type, Some(0x800 | 0x86dd));
         let arp = matches!(dl_type, Some(0x806 | 0x8035));
         let mpls = matches!(dl_type, Some(0x8847 | 0x8848));
+        // No flow matches the inner tag; megaflows do.
+        let inner = mask.u16(at::INNER_TCI);
         for field in ORDER {
+            if field == Field::DlSrc && inner != 0 {
+                parts.extend(vlan("1", value.u16(at::INNER_TCI).into(), inner.into()));
+            }
             let bits = field.get(mask);
             if bits == 0 {
                 continue;
             }
             let skip = match field {
                 Field::VlanTci => {
-                    parts.extend(vlan(field.get(value), bits));
+                    parts.extend(vlan("", field.get(value), bits));
                     true
                 }
                 Field::DlType => kind.is_some(),
@@ -123,23 +128,24 @@ const ORDER: [Field; 53] = {
     ]
 };
 
-fn vlan(value: u128, mask: u128) -> Vec<String> {
+/// Returns the conditions on a tag. `which` is the end of their names: `1` for the inner tag.
+fn vlan(which: &str, value: u128, mask: u128) -> Vec<String> {
     let tagged = u128::from(TAGGED);
     let (vid, pcp) = (mask & 0xfff, mask >> 13);
     if mask & tagged != 0 && value & tagged != 0 && matches!(vid, 0 | 0xfff) && matches!(pcp, 0 | 7) && vid + pcp != 0 {
         let mut parts = Vec::new();
         if vid != 0 {
-            parts.push(format!("dl_vlan={}", value & 0xfff));
+            parts.push(format!("dl_vlan{which}={}", value & 0xfff));
         }
         if pcp != 0 {
-            parts.push(format!("dl_vlan_pcp={}", value >> 13));
+            parts.push(format!("dl_vlan_pcp{which}={}", value >> 13));
         }
         return parts;
     }
     if mask == 0xffff {
-        vec![format!("vlan_tci={value:#06x}")]
+        vec![format!("vlan_tci{which}={value:#06x}")]
     } else {
-        vec![format!("vlan_tci={value:#06x}/{mask:#06x}")]
+        vec![format!("vlan_tci{which}={value:#06x}/{mask:#06x}")]
     }
 }
 

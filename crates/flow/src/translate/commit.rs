@@ -2,7 +2,7 @@
 
 use super::{State, Trip, Ttl};
 use crate::field::Field;
-use crate::key::{Flow, IP_VALID, TAGGED, at};
+use crate::key::{Flow, IP_VALID, at};
 use crate::ops::Op;
 use bywash_wire::ethernet::ethertype;
 
@@ -123,39 +123,9 @@ impl Trip<'_, '_> {
             }
         }
     }
-
-    fn commit_tags(&mut self) {
-        let (now, base) = (self.now, self.base);
-        if now.own_tag && base.own_tag {
-            return;
-        }
-        if base.own_tag && now.tagged == 0 {
-            (0..base.tagged).for_each(|_| self.t.ops.push(Op::PopVlan));
-            return;
-        }
-        if now.own_tag || base.own_tag {
-            self.look_own(&Self::tag_bits());
-        }
-        let (mut have, mut want) = (&base.tags[..base.tagged], &now.tags[..now.tagged]);
-        while let (Some((a, h)), Some((b, w))) = (have.split_last(), want.split_last())
-            && a == b
-        {
-            (have, want) = (h, w);
-        }
-        if let ([old], [new]) = (have, want)
-            && old.tpid == new.tpid
-        {
-            self.t.ops.push(Op::SetTci(new.tci & !TAGGED));
-            return;
-        }
-        have.iter().for_each(|_| self.t.ops.push(Op::PopVlan));
-        for tag in want.iter().rev() {
-            self.t.ops.push(Op::PushVlan { tpid: tag.tpid, tci: tag.tci & !TAGGED });
-        }
-    }
 }
 
-/// Returns the mask of the writable bits. VLAN tag and TTL have ops of their own and are not included.
+/// Returns the mask of the writable bits. VLAN tags and TTL have ops of their own and are not included.
 fn writable() -> Flow {
     let mut mask = Flow::default();
     for range in [
@@ -164,7 +134,9 @@ fn writable() -> Flow {
         at::NW_TOS..at::NW_TTL,
         at::NW_PROTO..at::NW_FRAG,
         at::TP_SRC..at::TPID,
-        at::LABEL..at::METADATA,
+        at::LABEL..at::INNER_TCI,
+        at::ARP_THA..at::INNER_TPID,
+        at::ND_TARGET..at::METADATA,
     ] {
         mask.bytes_mut()[range].fill(0xff);
     }

@@ -25,14 +25,16 @@ pub(super) fn is_mpls(dl_type: u16) -> bool {
 /// Returns the mask of these label stack entries of a packet, counted from the outermost.
 fn entry_bits(entries: std::ops::Range<usize>) -> Flow {
     let mut bits = Flow::default();
-    bits.bytes_mut()[at::MPLS + 4 * entries.start..at::MPLS + 4 * entries.end].fill(0xff);
+    entries.for_each(|i| bits.put_label(i, u32::MAX));
     bits
 }
 
 /// Returns the mask of the network and transport headers, and of the labels, which have the same place.
 fn network() -> Flow {
     let mut bits = Flow::default();
-    for range in [at::NW_TOS..at::TPID, at::LABEL..at::METADATA] {
+    for range in
+        [at::NW_TOS..at::TPID, at::LABEL..at::INNER_TCI, at::ARP_THA..at::INNER_TPID, at::ND_TARGET..at::METADATA]
+    {
         bits.bytes_mut()[range].fill(0xff);
     }
     bits
@@ -40,15 +42,15 @@ fn network() -> Flow {
 
 impl State {
     fn entry(&self, i: usize) -> u32 {
-        self.flow.u32(at::MPLS + 4 * i)
+        self.flow.label(i)
     }
 
     fn known_of(&self, i: usize) -> u32 {
-        self.known.u32(at::MPLS + 4 * i)
+        self.known.label(i)
     }
 
     fn put_entry(&mut self, i: usize, entry: u32) {
-        self.flow.put(at::MPLS + 4 * i, &entry.to_be_bytes());
+        self.flow.put_label(i, entry);
     }
 
     /// Takes the labels of a received packet, and hides the packet behind them. Returns the mask of the bits that tell
@@ -60,15 +62,11 @@ impl State {
         }
         seen.bytes_mut()[at::STACK] = 0xff;
         let extent = self.flow.u8(at::STACK);
-        let all = self.flow;
+        let (all, labels) = (self.flow, entry_bits(0..LABELS) | seen);
         self.labels = usize::from(extent & stack::ENTRIES);
         self.deeper = extent & stack::DEEPER != 0;
-        let mut behind = self.flow;
-        behind.bytes_mut()[at::MPLS..at::ND_TARGET].fill(0);
-        let mut known = Flow::default();
-        known.bytes_mut()[at::MPLS..at::ND_TARGET].fill(0xff);
-        self.flow = behind;
-        self.known = self.known | known;
+        self.flow = self.flow & !labels;
+        self.known = self.known | labels;
         self.hide(match extent >> stack::VERSION {
             4 => ethertype::IPV4,
             6 => ethertype::IPV6,
@@ -245,7 +243,7 @@ impl Trip<'_, '_> {
     /// Records that the result depends on these bits of a label stack entry of the received packet.
     fn look_entry(&mut self, i: usize, bits: u32) {
         let mut mask = Flow::default();
-        mask.put(at::MPLS + 4 * i, &bits.to_be_bytes());
+        mask.put_label(i, bits);
         self.look_own(&mask);
     }
 }

@@ -1,6 +1,6 @@
 //! Generator of flow tables in ovs-ofctl syntax and of packets. Values come from small sets, so that packets hit flows.
 
-use super::labels;
+use super::{labels, tags};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use std::fmt::Write;
@@ -52,15 +52,15 @@ pub struct Kind {
     pub loose: bool,
     pub ip: u8,
     pub proto: u8,
-    vlan: bool,
+    /// Whether there is an outer and an inner tag, in OVS's reckoning when it reads actions.
+    pub vlans: [bool; 2],
     pub arp: bool,
     pub mpls: bool,
     /// Whether actions may change labels, and whether they may remove the last one.
     labels: bool,
     pub bares: bool,
-    /// Whether no tag is to be pushed. In tables with the action `normal`: where it sends untagged, OVS removes all tags,
-    /// not the outer one.
-    one_tag: bool,
+    /// Whether no tag is to be pushed, because OVS recirculates the packet: then its datapath reads the tags again.
+    pub no_push: bool,
     /// Type of a neighbour discovery message; 0 for other packets.
     pub nd: u8,
 }
@@ -77,6 +77,8 @@ pub struct Tables {
     pub learns: bool,
     /// Set if packets have labels.
     labels: bool,
+    /// Set if there are flows with the action `normal`.
+    normal: bool,
     /// Set if OVS recirculates packets: what it sends before is sent even if what follows is too much, and it counts
     /// anew.
     pub recirculates: bool,
@@ -90,7 +92,11 @@ impl Tables {
 
     /// Returns a random packet that ends with `mark`.
     pub fn packet(&self, r: &mut Random, mark: u32) -> Vec<u8> {
-        packet(r, mark, self.length(), if self.labels { 2 } else { 16 })
+        let mut bytes = packet(r, mark, self.length(), if self.labels { 2 } else { 16 });
+        if !self.normal {
+            tags::make_eligible(r, &mut bytes);
+        }
+        bytes
     }
 }
 
@@ -118,6 +124,7 @@ struct Words {
     /// See [`Kind`].
     labels: bool,
     bares: bool,
+    no_push: bool,
 }
 
 impl Words {
@@ -144,16 +151,16 @@ fn matches(r: &mut Random, table: u8, mut kind: Kind) -> (String, Kind) {
     match r.below(14) {
         0 => {
             put(format!("dl_vlan={}", [0, 5, 10][r.below(3) as usize]));
-            kind.vlan = true;
+            kind.vlans[0] = true;
         }
         1 => put("dl_vlan=0xffff".into()),
         2 => {
             put(format!("dl_vlan_pcp={}", r.below(4)));
-            kind.vlan = true;
+            kind.vlans[0] = true;
         }
         3 => {
             put("vlan_tci=0x1000/0x1000".into());
-            kind.vlan = true;
+            kind.vlans[0] = true;
         }
         _ => {}
     }
@@ -178,7 +185,7 @@ fn matches(r: &mut Random, table: u8, mut kind: Kind) -> (String, Kind) {
                 _ => {}
             }
         }
-        2 => put(format!("dl_type={}", r.pick(&["0x88b5", "0x8100", "0x05ff", "0x0800"]))),
+        2 => put(format!("dl_type={}", r.pick(&["0x88b5", "0x8100", "0x88a8", "0x05ff", "0x0800"]))),
         v => {
             kind.ip = if r.one_in(3) { 6 } else { 4 };
             kind.proto = [0, 6, 17, if kind.ip == 4 { 1 } else { 58 }, 132][r.below(5) as usize];
@@ -268,26 +275,14 @@ fn output(r: &mut Random, normal: bool) -> String {
 
 fn change(r: &mut Random, kind: &mut Kind) -> String {
     loop {
+        if r.one_in(6)
+            && let Some(text) = tags::change(r, kind)
+        {
+            return text;
+        }
         let text = match r.below(if kind.labels { 40 } else { 32 }) {
             0 => format!("mod_dl_src:{}", r.pick(&MACS[..3])),
             1 | 2 => format!("mod_dl_dst:{}", r.pick(&MACS)),
-            // In OpenFlow 1.1 and later, ovs-ofctl turns `mod_vlan_vid` into pushing a tag if the flow matches no tag.
-            3 if kind.loose || kind.vlan => {
-                kind.vlan = true;
-                format!("{}_vlan_vid:{}", if kind.loose { "mod" } else { "set" }, [5, 10, 7][r.below(3) as usize])
-            }
-            4 if kind.loose || kind.vlan => {
-                kind.vlan = true;
-                format!("{}_vlan_pcp:{}", if kind.loose { "mod" } else { "set" }, r.below(8))
-            }
-            5 if kind.loose || kind.vlan => {
-                kind.vlan = false;
-                "strip_vlan".into()
-            }
-            6 if !kind.loose && !kind.vlan && !kind.one_tag => {
-                kind.vlan = true;
-                format!("push_vlan:{}", r.pick(&["0x8100", "0x88a8"]))
-            }
             7 if kind.loose || kind.ip == 4 => format!("mod_nw_src:{}", r.pick(&IPS)),
             8 if kind.loose || kind.ip == 4 => format!("mod_nw_dst:{}", r.pick(&IPS)),
             9 if kind.loose || kind.ip != 0 => format!("mod_nw_tos:{}", 4 * r.below(20)),
@@ -299,7 +294,6 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
             16 if kind.ip == 4 => format!("set_field:{}->ip_dst", r.pick(&IPS)),
             17 if kind.ip == 6 => format!("set_field:{}->ipv6_src", r.pick(&IP6S)),
             18 if kind.ip == 6 => format!("load:{:#x}->NXM_NX_IPV6_DST[0..15]", r.below(65536)),
-            19 if kind.vlan => format!("set_field:{}->vlan_vid", 4096 + r.below(4000)),
             20 => format!("load:{}->NXM_NX_REG{}[]", r.below(6), r.below(3)),
             21 => format!("load:{}->NXM_NX_REG{}[4..7]", r.below(4), r.below(3)),
             22 => format!("move:NXM_OF_ETH_DST[0..15]->NXM_NX_REG{}[0..15]", r.below(3)),
@@ -346,7 +340,7 @@ fn stack(r: &mut Random) -> String {
         0 => format!("push:NXM_NX_REG{}[0..7]", r.below(3)),
         1 => format!(
             "push:{}",
-            r.pick(&["NXM_OF_ETH_DST[]", "NXM_OF_IN_PORT[]", "NXM_NX_XXREG0[]", "NXM_OF_ETH_SRC[0..9]"])
+            r.pick(&["NXM_OF_ETH_DST[]", "NXM_OF_VLAN_TCI[]", "NXM_NX_XXREG0[]", "NXM_OF_ETH_SRC[0..9]"])
         ),
         2 => format!("pop:NXM_NX_REG{}[{}]", r.below(3), r.pick(&["", "0..3", "28..31"])),
         _ => format!("pop:{}", r.pick(&["NXM_OF_ETH_DST[0..15]", "NXM_OF_IN_PORT[]", "NXM_OF_ETH_SRC[16..23]"])),
@@ -457,8 +451,7 @@ fn select(r: &mut Random, id: u64, labels: bool) -> String {
     let mut line = format!("group_id={id},type=select");
     let (buckets, changes) = (1 + r.below(3), r.below(3));
     let actions = |r: &mut Random| {
-        // OVS recirculates the packet here, and tracks more tags then than elsewhere.
-        let kind = Kind { one_tag: true, labels, ..Kind::default() };
+        let kind = Kind { no_push: true, labels, ..Kind::default() };
         let changes: String = (0..changes).map(|_| change(r, &mut { kind }) + ",").collect();
         format!("actions={changes}output:{}", 1 + r.below(u64::from(PORTS)))
     };
@@ -494,17 +487,17 @@ fn conjunctions(r: &mut Random, words: Words, loose: bool, flows: &mut Vec<(Stri
                 flows.push((key.clone(), format!("{},actions=conjunction({id},{part}/{parts})", of(r, part))));
             }
         }
-        let Words { labels, bares, .. } = words;
-        let kind = Kind { loose, one_tag: words.normal || bares, labels, bares, ..Kind::default() };
+        let Words { labels, bares, no_push, .. } = words;
+        let kind = Kind { loose, no_push, labels, bares, ..Kind::default() };
         let other = if r.one_in(4) { "dl_vlan=0xffff," } else { "" };
         let id = if r.one_in(8) { 3 } else { id };
         flows.push((key, format!("{other}conj_id={id},actions={}", actions(r, table as u8, words, kind))));
     }
 }
 
-/// Returns flow tables, and the groups and meters that they use. Their flows have the action `normal` only if it is
-/// allowed.
-pub fn tables(r: &mut Random, normal: bool) -> Tables {
+/// Returns flow tables for a switch that reads this number of VLAN tags, and the groups and meters that they use. Their
+/// flows have the action `normal` only if it is allowed.
+pub fn tables(r: &mut Random, normal: bool, tags: usize) -> Tables {
     let loose = r.one_in(3);
     let normal = normal && r.one_in(2);
     let meters = if !loose && r.one_in(5) { 1 + r.below(2) } else { 0 };
@@ -513,6 +506,7 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     let groups = if !loose && r.one_in(2) { 1 + r.below(2) } else { 0 };
     let labels = r.one_in(3);
     let bares = labels && r.one_in(2);
+    let no_push = bares && tags < 2;
     let group = |r: &mut Random, id: u64| {
         let kind = r.pick(&["all", "indirect", "ff", "all", "select", "select"]);
         if kind == "select" {
@@ -527,7 +521,7 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
             }
             line += "actions=";
             for _ in 0..r.below(3) {
-                let kind = Kind { labels, bares, mpls: labels && r.one_in(4), one_tag: bares, ..Kind::default() };
+                let kind = Kind { labels, bares, mpls: labels && r.one_in(4), no_push, ..Kind::default() };
                 line += &change(r, &mut { kind });
                 line += ",";
             }
@@ -541,11 +535,11 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     // If the labels are too many for packets of one length, OVS drops all.
     let lengths = clones && !sets && !labels && meters == 0 && r.one_in(3);
     let learns = !loose && r.one_in(6);
-    let words = Words { groups, meters, normal, clones, sets, lengths, learns, labels, bares };
+    let words = Words { groups, meters, normal, clones, sets, lengths, learns, labels, bares, no_push };
     let mut flows: Vec<(String, String)> = vec![];
     for _ in 0..4 + r.below(16) {
         let table = if r.one_in(2) { 0 } else { r.below(4) as u8 };
-        let kind = Kind { loose, one_tag: normal || bares, labels, bares, ..Kind::default() };
+        let kind = Kind { loose, no_push, labels, bares, ..Kind::default() };
         let (matches, kind) = matches(r, table, kind);
         // Give every flow its own priority: among overlapping flows of one priority the result is undefined.
         let key = format!("table={table},priority={}", 1 + flows.len());
@@ -556,9 +550,10 @@ pub fn tables(r: &mut Random, normal: bool) -> Tables {
     }
     let version = if loose { "OpenFlow10" } else { "OpenFlow15" };
     let flows: Vec<String> = flows.into_iter().map(|(key, rest)| format!("{key},{rest}")).collect();
-    let learns = flows.iter().any(|flow| flow.contains("normal") || flow.contains("learn"));
+    let normal = flows.iter().any(|flow| flow.contains("normal"));
+    let learns = normal || flows.iter().any(|flow| flow.contains("learn"));
     let recirculates = bares || groups_text.iter().any(|group| group.contains("select"));
-    Tables { version, groups: groups_text, meters: meters_text, flows, learns, labels, recirculates }
+    Tables { version, groups: groups_text, meters: meters_text, flows, learns, labels, normal, recirculates }
 }
 
 /// Returns a random packet of at least `length` bytes followed by four bytes with `mark`. One in `labelled` has labels.
@@ -609,13 +604,7 @@ pub fn packet(r: &mut Random, mark: u32, length: usize, labelled: u64) -> Vec<u8
     if !discovery && r.one_in(labelled) {
         labels::insert(r, &mut bytes);
     }
-    // VLAN tags.
-    for _ in 0..[0, 0, 0, 1, 1, 2][r.below(6) as usize] {
-        let tpid = if r.one_in(4) { 0x88a8u16 } else { 0x8100 };
-        let tci = (r.below(8) << 13 | [0, 5, 10][r.below(3) as usize]) as u16;
-        let tag: Vec<u8> = tpid.to_be_bytes().into_iter().chain(tci.to_be_bytes()).collect();
-        bytes.splice(12..12, tag);
-    }
+    tags::insert(r, &mut bytes);
     bytes.resize(bytes.len().max(length), 0);
     bytes.extend_from_slice(&mark.to_be_bytes());
     bytes

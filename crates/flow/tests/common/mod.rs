@@ -5,3 +5,4 @@
 pub mod generate;
 pub mod labels;
 pub mod rig;
+pub mod tags;

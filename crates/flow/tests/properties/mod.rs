@@ -2,7 +2,7 @@
 //! findings.
 
 use bywash_flow::extract::extract;
-use bywash_flow::key::{Flow, KEY_WORDS};
+use bywash_flow::key::{Flow, KEY_WORDS, TAGS};
 use bywash_flow::model::OfPort;
 use bywash_flow::syntax::{self, Shown, SyntaxError};
 
@@ -63,8 +63,12 @@ pub fn flow_syntax(data: &[u8]) {
 
 /// Checks extraction from frames of any length: header offsets are valid, and no bytes behind the end are used.
 pub fn flow_extract(data: &[u8]) {
+    (1..=TAGS).for_each(|tags| flow_extract_with(data, tags));
+}
+
+fn flow_extract_with(data: &[u8], tags: usize) {
     let mut key = [u64::MAX; KEY_WORDS];
-    let Some(layout) = extract(data, 7, &mut key) else { return assert!(data.len() < 14) };
+    let Some(layout) = extract(data, 7, tags, &mut key) else { return assert!(data.len() < 14) };
     assert!(usize::from(layout.l3) <= data.len() && usize::from(layout.l4) <= data.len(), "{layout:?}");
     assert!(layout.l4 == 0 || layout.l4 > layout.l3, "{layout:?}");
     assert_eq!(Flow::from(&key).key(), &key);
@@ -72,11 +76,11 @@ pub fn flow_extract(data: &[u8]) {
     let mut longer = data.to_vec();
     longer.extend([0xa5; 64]);
     let mut again = [0; KEY_WORDS];
-    let same = extract(&longer[..data.len()], 7, &mut again);
+    let same = extract(&longer[..data.len()], 7, tags, &mut again);
     assert_eq!((same, again), (Some(layout), key));
     // The ingress port must change only its own field.
     let mut other = [0; KEY_WORDS];
-    assert_eq!(extract(data, 8, &mut other), Some(layout));
+    assert_eq!(extract(data, 8, tags, &mut other), Some(layout));
     let differing = key.iter().zip(&other).filter(|(a, b)| a != b).count();
     assert_eq!(differing, 1, "more than the port differs");
 }

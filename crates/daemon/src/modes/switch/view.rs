@@ -74,7 +74,7 @@ impl View for Bridge {
         let (port, frame) = packet::parse(text)?;
         let of = names(port).ok_or_else(|| format!("no port `{port}`: there are {}", self.names().join(", ")))?;
         let mut key = Default::default();
-        let layout = extract(&frame, of.0, &mut key);
+        let layout = extract(&frame, of.0, self.control().pipeline().vlan_limit, &mut key);
         layout.ok_or("the frame is shorter than an Ethernet header: the switch drops it (runt)")?;
         let mut traced = self.traced(&Flow::from(&key));
         traced.story.insert(0, format!("{port}: received, {} B: {}", frame.len(), summary::line(&frame)));
