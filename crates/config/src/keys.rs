@@ -87,6 +87,15 @@ pub static SWITCH: Section = Section {
             )
             .example("\"br0\"")
             .only(Mode::Switch),
+        key("vlan_limit", Int(0..=2), "1", "tags")
+            .doc(
+                "Number of VLAN tags that flows see, as `other_config:vlan-limit` of Open vSwitch; 0 means the most, \
+                 2. Any further tags are payload: with 1, the Ethernet type of a packet with two tags is that of the \
+                 inner tag, 0x8100 or 0x88a8; with 2, `pop_vlan` shows the inner tag, and flows see the IP packet \
+                 behind both.",
+            )
+            .example("2")
+            .only(Mode::Switch),
         key("macs", Int(16..=1_000_000), "8192", "addresses")
             .doc(
                 "Maximum number of learned MAC addresses. When it is reached, a new address replaces one of the port \

@@ -114,6 +114,8 @@ pub struct SwitchConfig {
     /// TAP interface that is the local port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<String>,
+    /// Number of VLAN tags that flows see; 0: as many as possible.
+    pub vlan_limit: usize,
     /// Maximum number of learned MAC addresses.
     pub macs: usize,
     /// Seconds after which a MAC address that was not seen is removed.

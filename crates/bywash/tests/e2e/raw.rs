@@ -46,7 +46,7 @@ pub fn send(namespace: &Namespace, interface: &str, frames: &[(u32, Vec<u8>)]) {
     namespace.run(&["sh", "-c", shell, "sh", SEND, interface, file.to_str().unwrap()]).unwrap();
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -2,10 +2,12 @@
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash, program};
 use crate::load;
-use crate::raw::{Ear, send};
+use crate::raw::{Ear, hex, send};
 use bywash_lab::{
     Direction, End, Iperf, Namespace, Output, Ping, Transfer, Veth, has_tool, require, require_lab, wait_until,
 };
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -169,6 +171,45 @@ fn vlans_are_kept_apart() {
     let vlan = |mac: &str| fdb.as_array().unwrap().iter().find(|row| row["mac"] == mac).map(|row| row["vlan"].clone());
     assert_eq!(vlan("02:00:00:00:09:01"), Some(10.into()), "{fdb}");
     assert_eq!(vlan("02:00:00:00:09:03"), Some(20.into()), "{fdb}");
+    drop(ears);
+    switch.stop();
+}
+
+/// Returns a UDP packet from host 1 to host 2 with these tags, outer tag first, padded to 80 bytes.
+fn packet(ttl: u8, tags: &[(u16, u16)]) -> Vec<u8> {
+    let packet = Packet::udp((Lab::address(1), 5).into(), (Lab::address(2), 7).into()).ttl(ttl);
+    let mut frame = packet.macs(MacAddr([2, 0, 0, 0, 9, 2]), MacAddr([2, 0, 0, 0, 9, 1])).build().unwrap();
+    frame.splice(12..12, tags.iter().flat_map(|(tpid, tci)| [tpid.to_be_bytes(), tci.to_be_bytes()].concat()));
+    frame.resize(80, 0);
+    frame
+}
+
+#[test]
+fn customers_tags_cross_a_provider() {
+    require!(require_lab(), has_tool("tcpdump"));
+    let lab = Lab::new(3);
+    // Port 3 leads to the provider, which knows the customer of port 1 by service tag 100.
+    let file = lab.file(
+        "flows",
+        "in_port=1,dl_vlan=5,actions=push_vlan:0x88a8,set_field:4196->vlan_vid,output:3\n\
+         in_port=3,dl_vlan=100,udp,actions=pop_vlan,resubmit(,1)\n\
+         table=1,dl_vlan=5,udp,nw_dst=10.7.0.2,actions=dec_ttl,mod_vlan_pcp:3,output:1\n",
+    );
+    let section = |limit: &str| format!("[switch]\nflows = \"{}\"\n{limit}", file.display());
+    let switch = lab.run(&["", "", ""], &section("vlan_limit = 2\n"));
+    let ears: Vec<Ear> = [1, 3].map(|n| Ear::at(lab.host(n), "e0")).into();
+    let outer = (0x88a8, 100);
+    send(lab.host(1), "e0", &[(5, packet(9, &[(0x8100, 5)]))]);
+    ears[1].wait(5, |frame| frame[..72] == packet(9, &[outer, (0x8100, 5)])[..72]);
+    send(lab.host(3), "e0", &[(5, packet(9, &[outer, (0x8100, 5)]))]);
+    ears[0].wait(5, |frame| frame[..72] == packet(8, &[(0x8100, 0x6005)])[..72]);
+    let trace = flow_ok(&switch, &["trace", &format!("p3 {}", hex(&packet(9, &[outer, (0x8100, 5)])))]);
+    assert!(trace.contains("sent to: p1") && trace.contains("dl_vlan=100,dl_vlan1=5,"), "{trace}");
+    switch.stop();
+    // With one tag, no flow sees the packet behind two.
+    let switch = lab.run(&["", "", ""], &section(""));
+    send(lab.host(3), "e0", &[(5, packet(9, &[outer, (0x8100, 5)]))]);
+    switch.wait("packets with two tags to be dropped", |s| s.drops("p3", "no-flow") >= 5);
     drop(ears);
     switch.stop();
 }

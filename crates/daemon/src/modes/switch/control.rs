@@ -81,7 +81,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     };
     let slots: Vec<Option<Slot>> = specs.iter().zip(&setup.config.ports).map(slot).collect();
     let ageing = Duration::from_secs(config.mac_ageing_s.into());
-    let bridge = BridgeConfig { macs: config.macs, ageing, ..BridgeConfig::default() };
+    let bridge = BridgeConfig { macs: config.macs, ageing, vlan_limit: config.vlan_limit, ..BridgeConfig::default() };
     let mut control = FlowControl::new(setup.domain, vec![], bridge);
     if let Some(flows) = setup.driver.and_then(|driver| driver.program.flows()) {
         control.drive(flows);
