@@ -407,12 +407,16 @@ fn scrape(at: SocketAddr, fields: &str) -> String {
 fn idle_connections_do_not_keep_metrics_from_being_scraped() {
     let mut place = Place::new();
     let (_server, at) = metrics(&mut place, None);
-    let idle: Vec<_> = (0..400).map(|_| TcpStream::connect(at).unwrap()).collect();
-    let started = Instant::now();
-    assert!(scrape(at, "Host: localhost\r\n").starts_with("HTTP/1.1 200"));
-    // A crowd of them, ended after 2 s each, would take 12 s and more.
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    drop(idle);
+    // All places are taken, and more wait. The first places become free after 2 s.
+    let scraped_in_time = || {
+        let idle: Vec<_> = (0..100).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let started = Instant::now();
+        assert!(scrape(at, "Host: localhost\r\n").starts_with("HTTP/1.1 200"));
+        drop(idle);
+        started.elapsed() < Duration::from_secs(1)
+    };
+    // Once is enough, since a busy machine takes its time.
+    assert!((0..10).any(|_| scraped_in_time()));
 }
 
 #[test]
