@@ -337,9 +337,9 @@ pub static API: Section = Section {
             .example("true"),
         key("metrics_token", Either(&Text(&text::TOKEN), &Table(&SECRET_FROM)), "(none)", "")
             .doc(
-                "Token that each request to `metrics` must have, as a bearer token or as the password of user `bywash`. \
-                 It is not encrypted on its way. `{ file = \"PATH\" }` reads it from a file, `{ credential = \"NAME\" }` \
-                 from a systemd credential (`LoadCredential=`); it is never shown.",
+                "Token that each request to `metrics` must have, as a bearer token or as the password of user \
+                 `bywash`. It is not encrypted on its way. `{ file = \"PATH\" }` reads it from a file, `{ credential = \
+                 \"NAME\" }` from a systemd credential (`LoadCredential=`); it is never shown.",
             )
             .example("\"open-sesame-0123456789\""),
     ],

@@ -190,8 +190,8 @@ impl Shared {
         }
         for new in failed.iter().filter(|failed| !failed_before.contains(failed)) {
             tracing::error!(
-                "{new}: a bug; until it is restarted, in {} s, the kernel has its ports ({}), and what still reaches it \
-                 is dropped as worker-failed",
+                "{new}: a bug; until it is restarted, in {} s, the kernel has its ports ({}), and what still reaches \
+                 it is dropped as worker-failed",
                 wait(new.worker).as_secs(),
                 self.polled(new.worker)
             );

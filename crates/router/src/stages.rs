@@ -361,8 +361,8 @@ impl App for Router {
     }
 
     /// Goes on with an empty queue of waiting packets. The tables and the flows, whose counters and revocations are
-    /// single stores, are not this worker's; a burst's state, the translator's too, is overwritten by the next; and what
-    /// remains only paces ICMP errors.
+    /// single stores, are not this worker's; a burst's state, the translator's too, is overwritten by the next; and
+    /// what remains only paces ICMP errors.
     fn recover(&mut self) -> bool {
         self.path.waiting = Waiting::new();
         true
