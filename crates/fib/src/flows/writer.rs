@@ -30,6 +30,11 @@ const CROWDED: usize = 12;
 /// Buckets that are split before garbage is collected unasked.
 const COLLECTED: u32 = 1024;
 
+/// Returns the places of a bucket's slots.
+fn places(bucket: usize) -> std::ops::Range<usize> {
+    bucket * SLOTS..(bucket + 1) * SLOTS
+}
+
 /// The writer of one family's table.
 pub(super) struct Writer<const N: usize> {
     table: Arc<FlowTable<N>>,
@@ -123,8 +128,9 @@ impl<const N: usize> Writer<N> {
                 size = self.split(size);
             }
         }
-        let original = self.room(size, hashes[0], None).ok_or(Refused::Full)?;
-        let reply = self.room(size, hashes[1], Some(original)).ok_or(Refused::Full)?;
+        let place = |hash, taken| self.room(size, hash, taken).or_else(|| self.displaced(size, hash, taken));
+        let original = place(hashes[0], None).ok_or(Refused::Full)?;
+        let reply = place(hashes[1], Some(original)).ok_or(Refused::Full)?;
         let record = self.record()?;
         let at = record_at::<N>(record);
         for (direction, key) in keys.iter().enumerate() {
@@ -276,8 +282,7 @@ impl<const N: usize> Writer<N> {
 
     /// Returns the place of an empty slot for a hash other than `taken`.
     fn room(&self, size: Size, hash: u32, taken: Option<usize>) -> Option<usize> {
-        let places = |bucket: usize| bucket * SLOTS..(bucket + 1) * SLOTS;
-        let empty = |place: &usize| self.table.region.load32(*place) == 0 && Some(*place) != taken;
+        let empty = |place: &usize| self.is_empty(*place, taken);
         let used = |bucket| SLOTS - places(bucket).filter(empty).count();
         let mut bucket = size.bucket(hash);
         if used(bucket) >= CROWDED {
@@ -285,6 +290,33 @@ impl<const N: usize> Writer<N> {
             bucket = if used(other) < used(bucket) { other } else { bucket };
         }
         places(bucket).find(empty)
+    }
+
+    /// Moves a slot out of one of a hash's two full buckets into its own other bucket, and returns its place. A reader
+    /// that has just looked there finds no flow for this packet.
+    fn displaced(&self, size: Size, hash: u32, taken: Option<usize>) -> Option<usize> {
+        let buckets = |hash| [size.bucket(hash), size.bucket(second(hash))];
+        buckets(hash).into_iter().flat_map(places).find(|place| {
+            let slot = self.table.region.load32(*place);
+            if slot == 0 {
+                return false;
+            }
+            let key = self.table.key(Hit(slot & END));
+            let of = self::hash(&self.table.keys, &key);
+            // A copy that a split has left for readers is not found, and is cleared by its place later.
+            if self.table.find(size, of, &key).is_none_or(|found| found.0 != *place) {
+                return false;
+            }
+            let other = buckets(of).into_iter().filter(|bucket| *bucket != place / SLOTS).flat_map(places);
+            let Some(empty) = other.into_iter().find(|place| self.is_empty(*place, taken)) else { return false };
+            self.put(empty, slot);
+            self.put(*place, 0);
+            true
+        })
+    }
+
+    fn is_empty(&self, place: usize, taken: Option<usize>) -> bool {
+        self.table.region.load32(place) == 0 && Some(place) != taken
     }
 
     /// Splits a bucket; returns the new size. Leaves the index as it is if there is no memory.
