@@ -11,12 +11,14 @@
 //! that is full refuses further flows, whose packets stay the kernel's.
 
 mod layout;
+mod list;
 mod reader;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub use layout::Key;
+pub use list::{Listed, Standing};
 pub use reader::{Exit, FlowTable, Hit};
 
 use crate::region::Shared;

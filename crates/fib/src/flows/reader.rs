@@ -74,7 +74,7 @@ impl<const N: usize> FlowTable<N> {
     }
 
     #[inline(always)]
-    fn generation(&self) -> u32 {
+    pub(super) fn generation(&self) -> u32 {
         self.region.load(generation_at::<N>()) as u32
     }
 

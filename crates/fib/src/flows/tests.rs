@@ -171,7 +171,20 @@ proptest! {
         for n in 0..600 {
             let valid = twin.get(&n).is_some_and(|known| known.1 == generation && generation != 0);
             prop_assert_eq!(finds(&tables, &flow(n)), [valid; 2], "flow {}", n);
+            let id = tables.find(flow(n).protocol, &flow(n).original);
+            prop_assert_eq!(id, twin.get(&n).map(|known| known.0));
+            let standing = match twin.get(&n) {
+                Some((_, 0)) => Some(Standing::Revoked),
+                Some(_) if valid => Some(Standing::Valid),
+                Some(_) => Some(Standing::Unconfirmed),
+                None => None,
+            };
+            let listed = id.and_then(|id| tables.at(id));
+            prop_assert_eq!(listed.map(|found| (found.flow, found.standing)), standing.map(|is| (flow(n), is)));
         }
+        // Places of removed flows are empty.
+        let places = (0..2 * 601).map(|n| FlowId::new(n & 1 != 0, n / 2));
+        prop_assert_eq!(places.filter(|id| tables.at(*id).is_some()).count(), twin.len());
     }
 
     #[test]
@@ -360,6 +373,7 @@ fn packets_and_bytes_are_counted_by_direction() {
         flows.confirm(id, 1);
         let traffic = |packets| Traffic { packets, bytes: 1500 * u64::from(packets) };
         assert_eq!((flows.traffic(id), finds(&tables, &flow)), ([traffic(3), traffic(2)], [true; 2]));
+        assert_eq!(tables.at(id).unwrap().traffic, [traffic(3), traffic(2)]);
     }
 }
 
