@@ -239,15 +239,17 @@ fn routes(instance: Shared, more: Router) -> Router {
                   Query(query): Query<HashMap<String, String>>| { list(instance, endless, topic, query) };
         router = router.route(&format!("/v1/{}", topic.name()), get(handler));
     }
-    let comparing = Arc::new(Semaphore::new(1));
     let audit = |State(instance): State<Shared>| show(instance, Topic::Audit);
-    let drift = move |State(instance): State<Shared>, Extension(endless): Extension<Endless>| {
-        // Reading a million routes afresh, on a busy machine, takes longer than `CONNECTION`.
-        endless.set();
-        compare(instance, comparing.clone())
-    };
+    for topic in [Topic::Drift, Topic::KernelConnections] {
+        let comparing = Arc::new(Semaphore::new(1));
+        let handler = move |State(instance): State<Shared>, Extension(endless): Extension<Endless>| {
+            // Reading a million routes or connections afresh, on a busy machine, takes longer than `CONNECTION`.
+            endless.set();
+            compare(instance, topic, comparing.clone())
+        };
+        router = router.route(&format!("/v1/{}", topic.name()), get(handler));
+    }
     router
-        .route("/v1/drift", get(drift))
         .route("/v1/audit", post(audit))
         .route("/metrics", get(metrics))
         .route("/v1/version", get(|| async { Json(Version { version: env!("CARGO_PKG_VERSION").into() }) }))
@@ -262,8 +264,9 @@ async fn show(instance: Shared, topic: Topic) -> Response {
     answer(move || instance.show(topic, None)).await
 }
 
-/// Answers with the drift. One comparison has both tables in memory, so that there is one at a time.
-async fn compare(instance: Shared, comparing: Arc<Semaphore>) -> Response {
+/// Answers with a topic that takes much memory or time, one client at a time: the drift, for which both tables are in
+/// memory, and the connections of the kernel, each of which is judged.
+async fn compare(instance: Shared, topic: Topic, comparing: Arc<Semaphore>) -> Response {
     let Ok(turn) = comparing.try_acquire_owned() else {
         let hint = "ask again when it is done";
         return error(StatusCode::TOO_MANY_REQUESTS, "the tables are being compared for another client", hint);
@@ -271,7 +274,7 @@ async fn compare(instance: Shared, comparing: Arc<Semaphore>) -> Response {
     answer(move || {
         // Kept by the thread that compares, even if the client goes.
         let _turn = turn;
-        instance.show(Topic::Drift, None)
+        instance.show(topic, None)
     })
     .await
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Timeout for each read and write.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Read timeout for requests that make a change, and for `drift`, for which the instance first reads the kernel's tables
+/// Read timeout for requests that make a change, and for topics for which the instance first reads the kernel's tables
 /// again.
 const READING: Duration = Duration::from_secs(120);
 
@@ -120,7 +120,8 @@ fn request<T: DeserializeOwned>(socket: &Path, line: &str, body: &str, what: &st
     let mut answer = Vec::new();
     let exchange = || {
         send(&mut stream, line, "1.1", body)?;
-        if line.starts_with("POST") || line.ends_with(&format!("/{}", Topic::Drift.name())) {
+        let reads = [Topic::Drift, Topic::KernelConnections].iter().any(|t| line.ends_with(&format!("/{}", t.name())));
+        if line.starts_with("POST") || reads {
             stream.set_read_timeout(Some(READING))?;
         }
         // The server closes after one answer.

@@ -82,6 +82,15 @@ topics! {
     Routes = "routes": Vec<Route>,
     /// Neighbours. With `?prefix=P`, only those within P.
     Neighbours = "neighbours": Vec<Neighbour>,
+    /// Established flows of a router, at most 10,000 of them. With `?match=M`, those with all of these, separated by commas:
+    /// `src=P` and `dst=P` (a prefix or address, before or after the translation), `port=N` (any of its ports), `proto=tcp`
+    /// or `udp`; and `limit=N` of them, `after=NEXT` of the answer before. A part may have fewer flows than the limit: only
+    /// a `next` of null ends the list.
+    EstablishedFlows = "established-flows": EstablishedFlows,
+    /// Table of a router's established flows: size, traffic, revocations.
+    FlowTable = "flow-table": FlowTable,
+    /// Connections that the kernel tracks, and why it forwards them itself: read and judged by the rules on request.
+    KernelConnections = "kernel-connections": KernelConnections,
     /// Drops, other events, and verdicts of the XDP programs. Counters that are zero are left out.
     Drops = "drops": Drops,
     /// Level of each port, and why.
@@ -116,12 +125,14 @@ topics! {
 
 impl Topic {
     /// Topics of `show all`, in their order.
-    pub const SHOWN: [Topic; 17] = [
+    pub const SHOWN: [Topic; 19] = [
         Topic::Ports,
         Topic::Workers,
         Topic::Pools,
         Topic::Routes,
         Topic::Neighbours,
+        Topic::EstablishedFlows,
+        Topic::FlowTable,
         Topic::Drops,
         Topic::Placement,
         Topic::Sandbox,
@@ -148,7 +159,7 @@ impl Topic {
     pub fn filter(self) -> Option<&'static str> {
         match self {
             Self::Routes | Self::Neighbours => Some("prefix"),
-            Self::Flows => Some("match"),
+            Self::Flows | Self::EstablishedFlows => Some("match"),
             _ => None,
         }
     }
@@ -156,7 +167,12 @@ impl Topic {
     /// Returns the name of the mode that has the topic; `None` if every mode has it.
     pub fn mode(self) -> Option<&'static str> {
         match self {
-            Self::Routes | Self::Neighbours | Self::Drift => Some("router"),
+            Self::Routes
+            | Self::Neighbours
+            | Self::EstablishedFlows
+            | Self::FlowTable
+            | Self::KernelConnections
+            | Self::Drift => Some("router"),
             Self::Flows | Self::Groups | Self::Fdb | Self::Caches => Some("switch"),
             Self::Modems | Self::Cpes | Self::ServiceFlows | Self::Channels => Some("cmts"),
             _ => None,

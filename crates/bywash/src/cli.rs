@@ -219,9 +219,14 @@ pub struct ShowArgs {
     #[arg(value_name = "WHAT")]
     pub what: Show,
 
-    /// Filter: a prefix or address for routes, an address for neighbours, a match for flows
+    /// Filter: a prefix or address for routes, an address for neighbours, a match for a switch's flows; for a router's,
+    /// any of src=PREFIX,dst=PREFIX,port=N,proto=tcp
     #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
+
+    /// Show at most N of a router's flows, 0 for all  [default: 1000]
+    #[arg(long, value_name = "N", conflicts_with = "schema")]
+    pub limit: Option<u64>,
 
     /// Print the instance's answer as one JSON value
     #[arg(long)]
@@ -307,8 +312,14 @@ pub enum Show {
     Sandbox,
     /// Liveness of the workers; fails if one hangs
     Health,
-    /// Flows of the switch
+    /// Flows of the switch; of a router, its established flows
     Flows,
+    /// Established flows that a router forwards past the kernel's rules, with their translation and packets
+    EstablishedFlows,
+    /// Table of a router's established flows: size, packets, and why flows were revoked
+    FlowTable,
+    /// Connections that the kernel forwards itself, by reason, with the rules responsible
+    KernelConnections,
     /// Groups and meters of the switch
     Groups,
     /// MAC addresses learned by the switch
@@ -325,7 +336,7 @@ pub enum Show {
     Channels,
     /// The configuration in effect
     Config,
-    /// All of the above except drift, health and firewall
+    /// All of the above except drift, health, firewall and kernel-connections
     All,
 }
 

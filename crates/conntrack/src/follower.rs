@@ -12,12 +12,14 @@ use crate::judge::{Judge, Refusal};
 use crate::kernel::{Announced, Change, Error, Heard, Kernel};
 use crate::message::Announcement;
 use crate::obstacle::{Obstacle, obstacle};
+use crate::statistics::{Revocation, Statistics};
 use bywash_exceptions::nft::Interface;
-use bywash_fib::flows::{self, Flow, FlowId, Flows};
+use bywash_fib::flows::{self, Flow, FlowId, Flows, Refused};
 use rustix::fd::BorrowedFd;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const TCP: u8 = 6;
@@ -139,6 +141,7 @@ struct Known {
     table: Flows,
     /// By family, IPv4 first, and index of the flow.
     beside: [Vec<Beside>; 2],
+    statistics: Arc<Statistics>,
 }
 
 impl Known {
@@ -154,8 +157,10 @@ impl Known {
         (key.zone == 0).then(|| self.table.find(key.protocol, &tuple(key.original)))?
     }
 
-    fn remove(&mut self, id: FlowId) {
+    fn remove(&mut self, id: FlowId, why: Revocation) {
+        let revoked = self.table.generation(id) == 0;
         self.table.remove(id);
+        self.statistics.removed(id, if revoked { Revocation::Closed } else { why }, self.table.traffic(id));
         self.beside(id).present = false;
     }
 
@@ -193,9 +198,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates a follower of the kernel's connections that keeps this table.
-    pub fn new(kernel: Kernel, table: Flows) -> Self {
-        let known = Known { table, beside: [Vec::new(), Vec::new()] };
+    /// Creates a follower of the kernel's connections that keeps this table, which is empty.
+    pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
+        let known = Known { table, beside: [Vec::new(), Vec::new()], statistics };
         Self { kernel, known, waiting: BTreeMap::new(), renewed: Vec::new(), began: Instant::now(), next: 0 }
     }
 
@@ -207,6 +212,12 @@ impl Follower {
     /// Returns the table of flows.
     pub fn flows(&mut self) -> &mut Flows {
         &mut self.known.table
+    }
+
+    /// Revokes all flows until they are judged for `generation`; for none if it is 0.
+    pub fn revoke(&mut self, generation: u32, why: Revocation) {
+        self.known.table.set_generation(generation);
+        self.known.statistics.revoked(why);
     }
 
     /// Returns whether connections wait to be judged by the next call of [`Follower::hear`].
@@ -234,7 +245,7 @@ impl Follower {
         if all == Announced::All {
             let old = |id: &FlowId| self.known.table.generation(*id) != terms.generation;
             let gone: Vec<FlowId> = self.known.flows(0..usize::MAX).filter(old).collect();
-            gone.into_iter().for_each(|id| self.known.remove(id));
+            gone.into_iter().for_each(|id| self.known.remove(id, Revocation::Gone));
         }
         self.renew_noted(terms)?;
         Ok(all)
@@ -271,7 +282,7 @@ impl Follower {
         for id in part {
             let flow = known.table.flow(id);
             if is_elsewhere(&flow, *routes) {
-                known.remove(id);
+                known.remove(id, Revocation::Changed);
                 self.renewed.push(key(&flow));
                 continue;
             }
@@ -297,7 +308,7 @@ impl Follower {
         let changes: Vec<Change> = self.renewed.drain(..).map(|key| terms.timeouts.renewal(key)).collect();
         for gone in self.kernel.change(&changes)? {
             if let Some(id) = self.known.find(&gone) {
-                self.known.remove(id);
+                self.known.remove(id, Revocation::Gone);
             }
         }
         Ok(())
@@ -350,7 +361,7 @@ impl Looking<'_> {
             Announcement::Gone { key, id, .. } => {
                 self.waiting.remove(&key);
                 if let Some(known) = known.filter(|known| id.is_none_or(|id| self.known.beside(*known).id == id)) {
-                    self.known.remove(known);
+                    self.known.remove(known, Revocation::Gone);
                 }
                 return;
             }
@@ -406,18 +417,30 @@ impl Looking<'_> {
         if kept {
             self.known.beside(id).judged = mixed(connection);
         } else {
-            self.known.remove(id);
+            self.known.remove(id, Revocation::Changed);
         }
         kept
     }
 
     fn judge(&self, connection: &Connection) -> Result<Flow, Reason> {
-        flow(connection, self.terms.judge, self.terms.routes)
+        let began = Instant::now();
+        let judged = flow(connection, self.terms.judge, self.terms.routes);
+        self.known.statistics.judged(began.elapsed());
+        judged
     }
 
     fn insert(&mut self, flow: &Flow, connection: &Connection) {
-        // A full table leaves the connection to the kernel, which needs no error.
-        let Ok(id) = self.known.table.insert(flow, self.terms.generation) else { return };
+        let id = match self.known.table.insert(flow, self.terms.generation) {
+            Ok(id) => id,
+            // A full table leaves the connection to the kernel, which needs no error.
+            Err(refused) => {
+                if refused == Refused::Full {
+                    self.known.statistics.full();
+                }
+                return;
+            }
+        };
+        self.known.statistics.inserted(id);
         *self.known.beside(id) =
             Beside { present: true, id: connection.id, judged: mixed(connection), packets: 0, renewed: self.now };
     }

@@ -20,14 +20,23 @@ pub enum Refusal {
     Unseen(Place, String),
 }
 
+impl Refusal {
+    /// Returns the rule, or chain, and what it does.
+    pub fn parts(&self) -> (Option<&Place>, &str) {
+        match self {
+            Self::Rule(finding) => (Some(&finding.place), &finding.why),
+            Self::Dropped(place) => (Some(place), "drop"),
+            Self::NotTranslated => (None, "no chain of type nat translates any more"),
+            Self::Unseen(place, how) => (Some(place), how),
+        }
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rule(finding) => write!(f, "{}: {}", finding.place, finding.why),
-            Self::Dropped(place) => write!(f, "{place}: drop"),
-            Self::NotTranslated => f.write_str("no chain of type nat translates any more"),
-            Self::Unseen(place, how) => write!(f, "{place}: {how}"),
-        }
+        let (place, what) = self.parts();
+        place.map_or(Ok(()), |place| write!(f, "{place}: "))?;
+        f.write_str(what)
     }
 }
 

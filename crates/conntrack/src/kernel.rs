@@ -12,6 +12,8 @@ use std::collections::HashSet;
 /// Receive buffer for announcements, in octets: 100,000 connections that end at once. More are lost, and the table is
 /// read again.
 const RECEIVE_BUFFER: usize = 64 << 20;
+/// Receive buffer for answers, in octets.
+const ASKED_BUFFER: usize = 1 << 20;
 /// Changes that are sent by one system call. The kernel handles them before the call returns.
 const CHANGES: usize = 64;
 /// Announcements between two parts of the table, in datagrams.
@@ -69,17 +71,8 @@ impl Kernel {
     /// If the kernel lacks netfilter, or refuses a socket.
     pub fn open() -> Result<Self, Error> {
         let groups = [NFNLGRP_CONNTRACK_NEW, NFNLGRP_CONNTRACK_UPDATE, NFNLGRP_CONNTRACK_DESTROY];
-        let open = |groups: &[u32], size| {
-            Socket::open_protocol(Some(rustix::net::netlink::NETFILTER), groups, size).map_err(|error| match error {
-                bywash_netlink::Error::Socket { ref source, .. }
-                    if Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT) =>
-                {
-                    Error::Lacking
-                }
-                error => error.into(),
-            })
-        };
-        Ok(Self { heard: open(&groups, RECEIVE_BUFFER)?, asked: open(&[], 1 << 20)?, buffer: vec![0; DATAGRAM] })
+        let (heard, asked) = (open(&groups, RECEIVE_BUFFER)?, open(&[], ASKED_BUFFER)?);
+        Ok(Self { heard, asked, buffer: vec![0; DATAGRAM] })
     }
 
     /// Returns the socket that becomes readable with an announcement.
@@ -233,6 +226,36 @@ pub enum Heard {
     Announced(Announcement),
     /// Announcements were lost: nothing of what is known is certain any more.
     Lost,
+}
+
+/// Hands the TCP and UDP connections of the calling thread's network namespace to `each`, without listening to
+/// announcements: a connection that changes meanwhile may be missing, or be handed over twice.
+///
+/// # Errors
+/// If the kernel lacks netfilter or ctnetlink, or the socket fails.
+pub fn read_connections(each: &mut dyn FnMut(Connection)) -> Result<(), Error> {
+    let (mut socket, mut buffer) = (open(&[], ASKED_BUFFER)?, vec![0; DATAGRAM]);
+    let found = |message: &Message<'_>| {
+        if let Some(Announcement::Present { connection, .. }) = announcement(message) {
+            each(connection);
+        }
+    };
+    let (kind, body) = (message::IPCTNL_MSG_CT_GET, message::family(None));
+    match socket.dump(kind, &body, &[], &mut buffer, found, || Ok(()))? {
+        Dumped::Whole | Dumped::Interrupted => Ok(()),
+        Dumped::Unsupported => Err(Error::Unsupported),
+    }
+}
+
+fn open(groups: &[u32], size: usize) -> Result<Socket, Error> {
+    Socket::open_protocol(Some(rustix::net::netlink::NETFILTER), groups, size).map_err(|error| match error {
+        bywash_netlink::Error::Socket { ref source, .. }
+            if Errno::from_io_error(source) == Some(Errno::PROTONOSUPPORT) =>
+        {
+            Error::Lacking
+        }
+        error => error.into(),
+    })
 }
 
 fn hear(

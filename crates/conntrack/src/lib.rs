@@ -12,10 +12,12 @@ mod judge;
 mod kernel;
 mod message;
 mod obstacle;
+mod statistics;
 
 pub use connection::{Connection, Key, Tuple, status, tcp};
 pub use follower::{Follower, Reason, Routes, Terms, Timeouts, flow};
 pub use judge::{Judge, Refusal};
-pub use kernel::{Announced, Change, Error, Heard, Kernel};
+pub use kernel::{Announced, Change, Error, Heard, Kernel, read_connections};
 pub use message::{Announcement, announcement};
 pub use obstacle::{Obstacle, obstacle};
+pub use statistics::{Counts, Revocation, Statistics};

@@ -7,6 +7,7 @@ use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until}
 use bywash_sync::Qsbr;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -48,7 +49,7 @@ impl Lab {
         let (follower, ruleset) = r
             .enter(|| {
                 let table = Flows::new(&Qsbr::new(), [None, None], 100_000).unwrap();
-                let follower = Follower::new(Kernel::open().unwrap(), table);
+                let follower = Follower::new(Kernel::open().unwrap(), table, Arc::default());
                 (follower, Reader::open().unwrap().read_whole().unwrap())
             })
             .unwrap();

@@ -5,8 +5,8 @@ use crate::modes;
 use crate::shared::Shared;
 use crate::slots::{self, PortSlot};
 use bywash_api::{
-    Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, FlowsChanged, Health, KeysChanged, LevelFrames,
-    Placement, Poll, Pools, Port, PortTxQueue, Topic, Traced, Worker, WorkerTxQueue,
+    Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, EstablishedFlows, FlowsChanged, Health, KeysChanged,
+    LevelFrames, Placement, Poll, Pools, Port, PortTxQueue, Topic, Traced, Worker, WorkerTxQueue,
 };
 use bywash_api_server::{Rows, answers};
 use bywash_config::{Level, Mode, PortKind};
@@ -14,6 +14,7 @@ use bywash_engine::{PortId, PortReport};
 use bywash_fib::model::Prefix;
 use bywash_flow::script::Verb;
 use bywash_port::PortState;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The running instance, as the API sees it.
@@ -37,6 +38,13 @@ impl bywash_api_server::Instance for Running {
                 Some(why) => return Err(why),
                 None => Health { status: "ok".into() }.into(),
             },
+            Topic::EstablishedFlows => {
+                let mut answer = self.0.view.show(topic, filter)?;
+                if let Answer::EstablishedFlows(shown) = &mut answer {
+                    self.add_levels(shown);
+                }
+                answer
+            }
             _ => return self.0.view.show(topic, filter),
         })
     }
@@ -155,6 +163,22 @@ impl Running {
         };
         let rows: Vec<_> = self.0.ports().iter().map(row).collect();
         rows.into_iter().map(|(id, row)| Placement { kept: self.0.view.kept(id), ..row }).collect()
+    }
+
+    /// Adds the levels of the ports that flows pass.
+    fn add_levels(&self, shown: &mut EstablishedFlows) {
+        let level = |slot: &PortSlot| match &slot.xdp {
+            Some(xdp) if xdp.level() == Level::Driver && xdp.program.mode() == "tc" => "tc",
+            Some(xdp) => xdp.level().name(),
+            None => Level::User.name(),
+        };
+        let ports = self.0.ports();
+        let levels: HashMap<&str, &str> = ports.values().map(|slot| (slot.config.name.as_str(), level(slot))).collect();
+        for flow in &mut shown.flows {
+            for way in [&mut flow.original, &mut flow.reply] {
+                way.level = levels.get(way.port.as_str()).copied().unwrap_or_default().into();
+            }
+        }
     }
 
     /// Returns the ends of every worker with the worker's number, and the number of buffers held by workers and

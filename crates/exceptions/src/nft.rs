@@ -33,6 +33,15 @@ pub struct Ruleset {
     pub tables: Vec<Table>,
 }
 
+impl Ruleset {
+    /// Returns the rule at a place; `None` if that is a chain as a whole, or no rule of this ruleset.
+    pub fn rule(&self, place: &Place) -> Option<&Rule> {
+        let tables = self.tables.iter().filter(|t| t.name == place.table && t.family.to_string() == place.family);
+        let chain = tables.flat_map(|table| &table.chains).find(|chain| chain.name == place.chain)?;
+        chain.rules.iter().find(|rule| Some(rule.handle) == place.rule)
+    }
+}
+
 /// The family of a table (NFPROTO_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {

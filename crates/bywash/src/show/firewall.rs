@@ -85,9 +85,6 @@ fn answered(ruleset: &Ruleset, answer: Answer) -> Established {
 
 fn reason(ruleset: &Ruleset, finding: &Finding) -> FirewallReason {
     let place = &finding.place;
-    let tables = ruleset.tables.iter().filter(|t| t.family.to_string() == place.family && t.name == place.table);
-    let chain = tables.flat_map(|table| &table.chains).find(|chain| chain.name == place.chain);
-    let rule = chain.and_then(|chain| chain.rules.iter().find(|rule| Some(rule.handle) == place.rule));
     let change = match (finding.cause, finding.some, &place.rule) {
         (_, _, None) => "none: the chain as a whole",
         (Cause::Drops | Cause::Passes, true, _) => "none: it is decided for each flow",
@@ -98,7 +95,7 @@ fn reason(ruleset: &Ruleset, finding: &Finding) -> FirewallReason {
     };
     FirewallReason {
         rule: place.to_string(),
-        text: rule.map(nft::Rule::text).unwrap_or_default(),
+        text: ruleset.rule(place).map(nft::Rule::text).unwrap_or_default(),
         why: finding.why.clone(),
         some: finding.some,
         change: change.into(),

@@ -3,6 +3,7 @@
 #[macro_use]
 mod layout;
 
+mod established;
 mod firewall;
 mod flow;
 mod tables;
@@ -49,6 +50,9 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         return firewall::run(args);
     }
     let topics = topics(args)?;
+    if topics == [Topic::EstablishedFlows] && !args.schema && args.watch.is_none() {
+        return established::run(args);
+    }
     if args.schema {
         let schema = |topic: &Topic| without_descriptions(topic.schema());
         let value = match topics.as_slice() {
@@ -104,7 +108,14 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Placement => vec![Topic::Placement],
         Show::Sandbox => vec![Topic::Sandbox],
         Show::Health => vec![Topic::Health],
+        // A router's are others than a switch's.
+        Show::Flows if !args.schema && client::ask::<Config>(&args.socket)?.mode == "router" => {
+            vec![Topic::EstablishedFlows]
+        }
         Show::Flows => vec![Topic::Flows],
+        Show::EstablishedFlows => vec![Topic::EstablishedFlows],
+        Show::FlowTable => vec![Topic::FlowTable],
+        Show::KernelConnections => vec![Topic::KernelConnections],
         Show::Groups => vec![Topic::Groups],
         Show::Fdb => vec![Topic::Fdb],
         Show::Caches => vec![Topic::Caches],
@@ -120,6 +131,9 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
     if args.filter.is_some() && (topics.len() > 1 || topics[0].filter().is_none()) {
         let what = "only `show routes`, `show neighbours` and `show flows` take a filter";
         return Err(Usage(format!("{what}: leave it out")).into());
+    }
+    if args.limit.is_some() && topics != [Topic::EstablishedFlows] {
+        return Err(Usage("only `show flows` of a router takes --limit: leave it out".into()).into());
     }
     Ok(topics)
 }
@@ -141,7 +155,11 @@ fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
 fn render(args: &ShowArgs, topics: &[Topic], rates: &mut Rates) -> anyhow::Result<String> {
     let mut out = String::new();
     for &topic in topics {
-        let answer = client::answer(&args.socket, topic, args.filter.as_deref())?;
+        let filter = match topic {
+            Topic::EstablishedFlows => Some(established::filter(args)),
+            _ => args.filter.clone(),
+        };
+        let answer = client::answer(&args.socket, topic, filter.as_deref())?;
         let text = tables::render(&answer, rates);
         if topics.len() > 1 {
             let name = topic.name();

@@ -1,5 +1,6 @@
 //! Text layout of each topic.
 
+use super::established;
 use super::layout::{Cell, Grid, bits, bytes, pps};
 use crate::api::{
     Address, Answer, Arena, Audit, Caches, Channel, Cpe, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour,
@@ -33,6 +34,9 @@ pub fn render(answer: &Answer, rates: &mut Rates) -> String {
         Answer::Audit(sum) => audit(sum),
         Answer::Routes(all) => routes(all),
         Answer::Neighbours(all) => neighbours(all),
+        Answer::EstablishedFlows(part) => established::flows(part),
+        Answer::FlowTable(table) => established::table(table),
+        Answer::KernelConnections(all) => established::connections(all),
         Answer::Drift(all) => drift(all),
         Answer::Drops(all) => drops(all, rates),
         Answer::Placement(all) => placement(all),

@@ -4,6 +4,7 @@
 use crate::harness::{Bywash, PATIENCE};
 use crate::reload::{File, config};
 use bywash_lab::{Topology, has_tool, patience, require, require_lab};
+use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
@@ -120,6 +121,16 @@ impl Ends {
     }
 }
 
+/// Returns the connections of one protocol that `show flows` shows, once there is one that is valid.
+fn shown(bywash: &Bywash, filter: &str) -> Value {
+    let mut flows = Value::Null;
+    bywash.wait(&format!("a flow with {filter}"), |bywash| {
+        flows = bywash.show(&["flows", filter]);
+        flows["flows"].as_array().is_some_and(|flows| flows.iter().any(|flow| flow["state"] == "valid"))
+    });
+    flows
+}
+
 /// Talks until packets of both directions are forwarded past the kernel.
 pub fn wait_for_flow(bywash: &Bywash, ends: &mut Ends, what: &str) {
     bywash.wait(&format!("{what} to be forwarded past the kernel"), |bywash| {
@@ -183,4 +194,107 @@ fn a_new_ruleset_holds_for_established_connections() {
         assert_eq!(forwarded(&bywash), before, "{level:?}: forwarded past a rule that looks at each packet");
         bywash.stop();
     }
+}
+
+/// Returns the level of port r0 by its placement: `tc` for the driver's by traffic control.
+fn level_of_r0(bywash: &Bywash) -> String {
+    let placement = bywash.show(&["placement"]);
+    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == "r0").unwrap().clone();
+    let level = if row["level"] == "driver" && row["mode"] == "tc" { &row["mode"] } else { &row["level"] };
+    level.as_str().unwrap().into()
+}
+
+/// Returns packets of both directions of the only flow that a filter selects.
+fn packets(bywash: &Bywash, filter: &str) -> [u64; 2] {
+    let flows = bywash.show(&["flows", filter]);
+    assert_eq!(flows["flows"].as_array().map(Vec::len), Some(1), "{filter}: {flows}");
+    ["original", "reply"].map(|way| flows["flows"][0][way]["packets"].as_u64().unwrap())
+}
+
+#[test]
+fn flows_are_shown_with_their_translation_and_packets() {
+    require!(require_lab(), has_tool("nft"));
+    for level in LEVELS {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        nft(&lab, FIREWALL);
+        let file = router(level);
+        let bywash = file.run(&lab);
+        let (near, far) = (lab.a().v4, lab.b().v4);
+        let mut tcp = Ends::tcp(&lab, far.into());
+        wait_for_flow(&bywash, &mut tcp, "TCP");
+        let mut udp = Ends::udp(&lab, far.into());
+        wait_for_flow(&bywash, &mut udp, "UDP");
+        let placed = level_of_r0(&bywash);
+        for (ends, protocol) in [(&tcp, "tcp"), (&udp, "udp")] {
+            let flows = shown(&bywash, &format!("proto={protocol}"));
+            let flow = &flows["flows"][0];
+            assert_eq!((flows["flows"].as_array().unwrap().len(), &flows["total"]), (1, &2.into()), "{flows}");
+            let way =
+                |way: &str| ["src", "dst", "port", "level"].map(|key| flow[way][key].as_str().unwrap().to_owned());
+            assert_eq!(way("original"), [near.to_string(), far.to_string(), "r0".into(), placed.clone()]);
+            let seen = ends.seen();
+            assert_eq!(way("reply"), [far.to_string(), seen.ip().to_string(), "r1".into(), placed.clone()]);
+            assert_eq!((&flow["protocol"], &flow["reply"]["dst_port"]), (&protocol.into(), &seen.port().into()));
+        }
+        // Each datagram is one packet, and nothing else is sent.
+        let before = packets(&bywash, "proto=udp");
+        (0..10).for_each(|_| udp.talk(b"counted"));
+        assert_eq!(packets(&bywash, "proto=udp"), before.map(|packets| packets + 10), "{level:?}");
+        // Addresses before and after the translation, and ports, select.
+        let router = tcp.seen().ip();
+        for (filter, found) in [
+            (format!("src={near},port=80"), 2),
+            (format!("src={router}"), 2),
+            (format!("dst={near}"), 0),
+            ("port=81".into(), 0),
+        ] {
+            assert_eq!(bywash.show(&["flows", &filter])["flows"].as_array().unwrap().len(), found, "{filter}");
+        }
+        // Parts follow one another.
+        let first = bywash.show(&["flows", "--limit", "1"]);
+        let next = format!("after={}", first["next"].as_str().unwrap());
+        let second = bywash.show(&["flows", &next]);
+        assert_eq!((first["flows"].as_array().unwrap().len(), second["flows"].as_array().unwrap().len()), (1, 1));
+        assert_ne!(first["flows"][0], second["flows"][0]);
+        let table = bywash.show(&["flow-table"]);
+        assert_eq!((&table["state"], &table["limit"]), (&"passing".into(), &1000.into()), "{table}");
+        assert_eq!(table["families"][0]["flows"], 2, "{table}");
+        drop(tcp);
+        bywash.wait("the closed flow to be counted", |bywash| {
+            let table = bywash.show(&["flow-table"]);
+            let closed = table["revoked"].as_array().unwrap().iter().find(|row| row["reason"] == "closed-by-packet");
+            closed.unwrap()["flows"] == 1 && table["last_revoked"]["reason"] == "closed-by-packet"
+        });
+        // What removed flows have forwarded is counted still.
+        let table = bywash.show(&["flow-table"]);
+        let now: u64 = packets(&bywash, "proto=udp").iter().sum();
+        assert!(table["packets"].as_u64().unwrap() >= now + 8, "{table}");
+        bywash.stop();
+    }
+}
+
+#[test]
+fn connections_that_are_left_to_the_kernel_are_shown_with_the_rule() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    nft(&lab, FIREWALL);
+    nft(&lab, "insert rule inet filter forward meta l4proto udp ip length > 1400 drop");
+    let file = router("");
+    let bywash = file.run(&lab);
+    let mut tcp = Ends::tcp(&lab, lab.b().v4.into());
+    wait_for_flow(&bywash, &mut tcp, "TCP");
+    let mut udp = Ends::udp(&lab, lab.b().v4.into());
+    let reasons = |bywash: &Bywash| bywash.show(&["kernel-connections"])["reasons"].as_array().unwrap().clone();
+    bywash.wait("the rule that keeps UDP in the kernel", |bywash| {
+        udp.talk(b"kept");
+        reasons(bywash).iter().any(|reason| !reason["rule"].is_null())
+    });
+    let all = bywash.show(&["kernel-connections"]);
+    assert_eq!((&all["connections"], &all["forwarded"]), (&2.into(), &1.into()), "{all}");
+    let reason = &all["reasons"][0];
+    let rule = reason["rule"].as_str().unwrap();
+    assert!(rule.starts_with("table inet filter chain forward rule handle "), "{all}");
+    assert!(reason["text"].as_str().unwrap().contains("1400"), "{all}");
+    assert!(reason["example"].as_str().unwrap().starts_with(&format!("udp {}:4000 to ", lab.a().v4)), "{all}");
+    bywash.stop();
 }

@@ -1,5 +1,6 @@
 //! `mode = "router"`: forwarding by the kernel's own tables.
 
+use super::established::{Established, Table};
 use super::exceptions::Guard;
 use super::flows::Flows;
 use super::punt::Punt;
@@ -70,6 +71,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let table = table.transpose()?;
     let known = table.as_ref().map(bywash_fib::flows::Flows::reader);
     let flows = table.map(|table| Flows::start(table, tables.clone(), setup.domain)).transpose()?;
+    let shown = known.clone().zip(flows.as_ref().map(Flows::statistics));
     let guard = Guard::start(links(&control), program, gates.clone(), &setup.config.kernel, flows)?;
     let mut requests = vec![];
     let apps = (0..setup.workers).map(|_| {
@@ -86,10 +88,19 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let names: Names = Arc::new(Mutex::new(setup.config.ports.iter().map(|p| p.name.clone()).collect()));
     let control = Arc::new(Mutex::new(control));
     let config = RouterConfig { icmp_rate: of.icmp_rate, redirects: of.redirects };
+    let established = Established {
+        table: shown.map(|(flows, statistics)| Table { flows, statistics }),
+        limit: of.flows,
+        names: names.clone(),
+        gates: gates.clone(),
+        tables: tables.clone(),
+        domain: setup.domain.clone(),
+        most: Default::default(),
+    };
     let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates };
     let (seen, shown) = (names.clone(), refused.clone());
     let told = guard.told();
-    let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, told });
+    let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, told, established });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(refused));
     let (resolving, confirmed) = (VecDeque::new(), Instant::now());
     let control = Box::new(Routing { control, guard, names, requests, bufs, punt, resolving, confirmed, sent });
@@ -97,7 +108,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
 }
 
 /// Returns the ports as kernel policies refer to them: by interface index and name.
-fn links(control: &Control) -> Vec<PortLink> {
+pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView| PortLink { id: port.id.0, index: port.index, name: port.dev.unwrap_or(port.name) };
     control.ports().filter(|port| !port.name.is_empty()).map(link).collect()
 }

@@ -6,7 +6,7 @@
 //! policies: the thread announces each reading that it is ready for ([`Flows::is_ready`]).
 
 use anyhow::{Context as _, bail};
-use bywash_conntrack::{Announced, Follower, Judge, Kernel, Routes, Terms, Timeouts};
+use bywash_conntrack::{Announced, Follower, Judge, Kernel, Revocation, Routes, Statistics, Terms, Timeouts};
 use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{Interface, Reader};
@@ -45,6 +45,7 @@ struct Shared {
     /// Number of the reading whose rules the valid flows were judged by, plus one; 0: no flow may be used.
     ready: AtomicU64,
     wake: Wake,
+    statistics: Arc<Statistics>,
 }
 
 /// A reading of the kernel's policies.
@@ -61,14 +62,17 @@ impl Flows {
     /// If the thread cannot be started.
     pub fn start(table: flows::Flows, tables: Arc<Published<Tables>>, domain: &Qsbr) -> anyhow::Result<Self> {
         let (stop, asked, ready) = (AtomicBool::new(false), Mutex::new(None), AtomicU64::new(0));
-        let shared = Arc::new(Shared { stop, asked, ready, wake: Wake::new()? });
-        let mut reader = domain.register();
-        reader.offline();
-        let ports = Ports { tables, reader: RefCell::new(reader), interfaces: HashMap::new() };
+        let shared = Arc::new(Shared { stop, asked, ready, wake: Wake::new()?, statistics: Arc::default() });
+        let ports = Ports::new(tables, domain);
         // A new thread is in the network namespace of the one that starts it.
         let own = Thread { shared: shared.clone(), ports, generation: 0 };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
         Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Returns what has been done with flows.
+    pub fn statistics(&self) -> Arc<Statistics> {
+        self.shared.statistics.clone()
     }
 
     /// Has the flows judged by the rules of this reading, of these ports.
@@ -119,7 +123,7 @@ impl Shared {
 }
 
 /// The router's ports and routes.
-struct Ports {
+pub(super) struct Ports {
     tables: Arc<Published<Tables>>,
     /// Offline but during a lookup, so that no writer waits for this thread.
     reader: RefCell<qsbr::Reader>,
@@ -139,8 +143,15 @@ impl Routes for Ports {
 }
 
 impl Ports {
+    /// Creates an empty set of ports, whose routes are in these tables of `domain`.
+    pub fn new(tables: Arc<Published<Tables>>, domain: &Qsbr) -> Self {
+        let mut reader = domain.register();
+        reader.offline();
+        Self { tables, reader: RefCell::new(reader), interfaces: HashMap::new() }
+    }
+
     /// Sets the ports; returns whether they differ from those before.
-    fn set(&mut self, ports: &[PortLink]) -> bool {
+    pub fn set(&mut self, ports: &[PortLink]) -> bool {
         let interface = |port: &PortLink| (port.id, Interface { index: port.index, name: port.name.clone() });
         let interfaces = ports.iter().filter(|port| port.index != 0).map(interface).collect();
         std::mem::replace(&mut self.interfaces, interfaces) != self.interfaces
@@ -176,13 +187,13 @@ impl Thread {
             let Some(next) = self.shared.next(Some(&asked))? else { return Ok(()) };
             asked = next;
         };
-        let mut follower = Follower::new(kernel, table);
+        let mut follower = Follower::new(kernel, table, self.shared.statistics.clone());
         loop {
             let next = match self.follow(&mut rules, &mut follower, &asked, &mut failures) {
                 Ok(next) => next,
                 Err(failed) => {
                     self.shared.ready.store(0, Ordering::Release);
-                    follower.flows().set_generation(0);
+                    follower.revoke(0, Revocation::Failed);
                     failures.tell(&failed);
                     self.shared.next(Some(&asked))?
                 }
@@ -206,7 +217,7 @@ impl Thread {
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
-        self.renew_generation(follower);
+        self.renew_generation(follower, Revocation::Rules);
         self.shared.ready.store(asked.number + 1, Ordering::Release);
         self.read(follower, &judge, timeouts)?;
         failures.end();
@@ -225,7 +236,7 @@ impl Thread {
             }
             if follower.hear(&self.terms(&judge, timeouts))? == Announced::Lost {
                 // The end of any connection may be among what was lost.
-                self.renew_generation(follower);
+                self.renew_generation(follower, Revocation::Lost);
                 self.read(follower, &judge, timeouts)?;
             }
             if renewal <= Instant::now() {
@@ -248,9 +259,9 @@ impl Thread {
     }
 
     /// Revokes all flows.
-    fn renew_generation(&mut self, follower: &mut Follower) {
+    fn renew_generation(&mut self, follower: &mut Follower, why: Revocation) {
         self.generation = self.generation.checked_add(1).unwrap_or(1);
-        follower.flows().set_generation(self.generation);
+        follower.revoke(self.generation, why);
     }
 
     /// Reads all connections.
@@ -259,7 +270,7 @@ impl Thread {
             if follower.read(&self.terms(judge, timeouts))? == Announced::All {
                 return Ok(());
             }
-            self.renew_generation(follower);
+            self.renew_generation(follower, Revocation::Lost);
         }
         bail!("connections change faster than they can be read")
     }

@@ -2,6 +2,7 @@
 
 mod control;
 mod drift;
+mod established;
 mod exceptions;
 mod flows;
 mod punt;

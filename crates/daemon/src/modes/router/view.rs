@@ -1,6 +1,7 @@
 //! View of a router: routes, neighbours, drift, and traces of packets.
 
 use super::drift::drift;
+use super::established::Established;
 use super::exceptions::{self, Told};
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::modes::{Names, mac, packet};
@@ -26,6 +27,7 @@ pub struct Routes {
     pub tracer: Tracer,
     /// Reasons for which packets are left to the kernel.
     pub told: Told,
+    pub established: Established,
 }
 
 impl View for Routes {
@@ -33,9 +35,15 @@ impl View for Routes {
         lock(&self.control).ports().collect()
     }
 
-    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
+    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         match topic {
             Topic::Drift => drift(&self.control).map(Answer::from),
+            Topic::EstablishedFlows => self.established.flows(filter).map(Answer::from),
+            Topic::FlowTable => Ok(self.established.table().into()),
+            Topic::KernelConnections => {
+                let ports = super::control::links(&lock(&self.control));
+                self.established.connections(&ports).map(Answer::from)
+            }
             _ => Err(format!("a router has no {}", topic.name())),
         }
     }
@@ -207,11 +215,11 @@ fn destination(frame: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn host(addr: IpAddr) -> Prefix {
+pub(super) fn host(addr: IpAddr) -> Prefix {
     Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
 }
 
-fn parse_prefix(text: &str) -> Result<Prefix, String> {
+pub(super) fn parse_prefix(text: &str) -> Result<Prefix, String> {
     let wrong = || format!("`{text}` is neither an address nor a prefix such as 10.0.0.0/8");
     let (addr, len) = match text.split_once('/') {
         Some((addr, len)) => (addr, Some(len.parse::<u8>().map_err(|_| wrong())?)),
@@ -223,7 +231,7 @@ fn parse_prefix(text: &str) -> Result<Prefix, String> {
 }
 
 /// Returns whether `outer` contains `inner`.
-fn covers(outer: Prefix, inner: Prefix) -> bool {
+pub(super) fn covers(outer: Prefix, inner: Prefix) -> bool {
     let bits = |a: IpAddr| match a {
         IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
         IpAddr::V6(a) => a.to_bits(),

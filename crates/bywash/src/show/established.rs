@@ -1,0 +1,189 @@
+//! Established flows of a router, and the connections that are left to the kernel.
+
+use crate::api::{
+    EstablishedFlow, EstablishedFlows, FlowDirection, FlowFamily, FlowTable, KernelConnections, KernelReason, Topic,
+    client,
+};
+use crate::cli::ShowArgs;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Flows shown without `--limit`.
+const SOME: u64 = 1000;
+/// Most flows that are asked for at once.
+const PAGE: u64 = 10_000;
+
+/// Prints flows as they are answered, part by part: all of them do not have to fit into memory.
+pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let (limit, mut shown, mut after) = (limit(args), 0, None::<String>);
+    if args.json {
+        write!(out, "{{\"flows\":[")?;
+    }
+    let (next, total) = loop {
+        let place = after.as_ref().map_or(String::new(), |after| format!(",after={after}"));
+        let filter = format!("{},limit={}{place}", args.filter.as_deref().unwrap_or_default(), PAGE.min(limit - shown));
+        let part: EstablishedFlows = client::topic(&args.socket, Topic::EstablishedFlows, Some(&filter))?;
+        for flow in &part.flows {
+            match args.json {
+                true if shown > 0 => write!(out, ",{}", serde_json::to_string(flow)?)?,
+                true => write!(out, "{}", serde_json::to_string(flow)?)?,
+                false => writeln!(out, "{}", line(flow))?,
+            }
+            shown += 1;
+        }
+        if part.next.is_none() || shown >= limit {
+            break (part.next, part.total);
+        }
+        after = part.next;
+    };
+    match args.json {
+        true => writeln!(out, "],\"total\":{total},\"next\":{}}}", serde_json::to_string(&next)?)?,
+        false => out.write_all(end(shown, total, next.is_some()).as_bytes())?,
+    }
+    Ok(out.flush()?)
+}
+
+/// Returns the filter for one answer that has no more flows than are shown.
+pub fn filter(args: &ShowArgs) -> String {
+    format!("{},limit={}", args.filter.as_deref().unwrap_or_default(), PAGE.min(limit(args)))
+}
+
+fn limit(args: &ShowArgs) -> u64 {
+    match args.limit {
+        Some(0) => u64::MAX,
+        limit => limit.unwrap_or(SOME),
+    }
+}
+
+/// Formats a part of the flows.
+pub fn flows(part: &EstablishedFlows) -> String {
+    let mut lines: String = part.flows.iter().map(|flow| line(flow) + "\n").collect();
+    lines += &end(part.flows.len() as u64, part.total, part.next.is_some());
+    lines
+}
+
+fn end(shown: u64, total: u64, more: bool) -> String {
+    let more = if more { "; `--limit N` shows more" } else { "" };
+    format!("{shown} flows shown, {total} in the table{more}\n")
+}
+
+fn line(flow: &EstablishedFlow) -> String {
+    let direction = |of: &FlowDirection| {
+        let (src, dst) = (SocketAddr::new(of.src, of.src_port), SocketAddr::new(of.dst, of.dst_port));
+        let FlowDirection { port, level, packets, bytes, .. } = of;
+        format!("{src} > {dst} on {port} ({level}), {packets} packets, {bytes} B")
+    };
+    let EstablishedFlow { protocol, original, reply, age_s, state } = flow;
+    let state = if state == "valid" { String::new() } else { format!(", {state}") };
+    format!("{protocol} {}; replies {}; {age_s} s{state}", direction(original), direction(reply))
+}
+
+/// Formats the table's size and counts.
+pub fn table(table: &FlowTable) -> String {
+    let FlowTable { state, limit, families, packets, bytes, revoked, last_revoked, full, lost, judged, judging_us } =
+        table;
+    if state == "off" {
+        return "established flows: off, `flows` in [router] turns them on\n".into();
+    }
+    let family = |of: &FlowFamily| format!("{} {}", of.flows, of.family);
+    let now = families.iter().map(family).collect::<Vec<_>>().join(", ");
+    let sum = |of: fn(&FlowFamily) -> u64| families.iter().map(of).sum::<u64>();
+    let (inserted, removed) = (sum(|family| family.inserted), sum(|family| family.removed));
+    let mut out = format!("established flows: {state}; {now}, at most {limit}\n");
+    let _ = writeln!(out, "forwarded: {packets} packets, {bytes} B");
+    let _ = writeln!(out, "inserted: {inserted}; removed: {removed}; not inserted for lack of room: {full}");
+    let counted = revoked.iter().filter(|row| row.flows > 0);
+    let counted = counted.map(|row| format!("{} {}", row.flows, row.reason)).collect::<Vec<_>>();
+    let counted = if counted.is_empty() { "none".into() } else { counted.join(", ") };
+    let last = last_revoked.as_ref().map_or(String::new(), |last| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        format!("; last: {}, {} s ago", last.reason, now.saturating_sub(last.time))
+    });
+    let _ = writeln!(out, "revoked: {counted}{last}");
+    let took = *judging_us as f64 / 1e3;
+    out + &format!("judged: {judged} connections in {took:.1} ms; announcements lost: {lost} times\n")
+}
+
+/// Formats the reasons why connections are the kernel's.
+pub fn connections(all: &KernelConnections) -> String {
+    let KernelConnections { connections, forwarded, reasons, skipped } = all;
+    let mut out = format!("{connections} connections, {forwarded} of them forwarded past the kernel's rules\n");
+    for KernelReason { connections, reason, rule, text, example } in reasons {
+        let _ = writeln!(out, "\n{connections} left to the kernel: {reason}");
+        for part in [rule.as_ref().map(|rule| format!("  {rule}")), text.as_ref().map(|text| format!("    {text}"))] {
+            out.extend(part.into_iter().flat_map(|part| [part, "\n".into()]));
+        }
+        let _ = writeln!(out, "  for example {example}");
+    }
+    if *skipped > 0 {
+        let _ = writeln!(out, "\n{skipped} not looked at, for lack of time");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn flows_are_lines_with_their_translation() {
+        let way = |src: &str, src_port: u16, dst: &str, dst_port: u16, port: &str| {
+            json!({ "src": src, "src_port": src_port, "dst": dst, "dst_port": dst_port, "port": port, "level": "tc",
+                    "packets": 3, "bytes": 180 })
+        };
+        let part = json!({ "total": 7, "next": "4.9", "flows": [
+            { "protocol": "tcp", "age_s": 5, "state": "valid", "original": way("10.0.0.1", 4000, "192.0.2.1", 80, "r0"),
+              "reply": way("192.0.2.1", 80, "203.0.113.9", 1024, "r1") },
+            { "protocol": "udp", "age_s": 0, "state": "revoked", "original": way("2001:db8::1", 1, "2001:db8::2", 2, "r0"),
+              "reply": way("2001:db8::2", 2, "2001:db8::1", 1, "r1") }]});
+        let expected = "\
+tcp 10.0.0.1:4000 > 192.0.2.1:80 on r0 (tc), 3 packets, 180 B; replies 192.0.2.1:80 > 203.0.113.9:1024 on r1 (tc), 3 packets, 180 B; 5 s
+udp [2001:db8::1]:1 > [2001:db8::2]:2 on r0 (tc), 3 packets, 180 B; replies [2001:db8::2]:2 > [2001:db8::1]:1 on r1 (tc), 3 packets, 180 B; 0 s, revoked
+2 flows shown, 7 in the table; `--limit N` shows more
+";
+        assert_eq!(flows(&serde_json::from_value(part).unwrap()), expected);
+    }
+
+    #[test]
+    fn a_table_is_described() {
+        let of = json!({ "state": "passing", "limit": 1000, "packets": 12, "bytes": 900, "full": 1, "lost": 0, "judged": 9,
+            "judging_us": 2340,
+            "families": [{ "family": "ipv4", "flows": 2, "inserted": 4, "removed": 2 },
+                         { "family": "ipv6", "flows": 1, "inserted": 1, "removed": 0 }],
+            "revoked": [{ "reason": "new-rules", "flows": 0 }, { "reason": "connection-gone", "flows": 2 }] });
+        let expected = "\
+established flows: passing; 2 ipv4, 1 ipv6, at most 1000
+forwarded: 12 packets, 900 B
+inserted: 5; removed: 2; not inserted for lack of room: 1
+revoked: 2 connection-gone
+judged: 9 connections in 2.3 ms; announcements lost: 0 times
+";
+        assert_eq!(table(&serde_json::from_value(of).unwrap()), expected);
+        let off = FlowTable { state: "off".into(), ..FlowTable::default() };
+        assert_eq!(table(&off), "established flows: off, `flows` in [router] turns them on\n");
+    }
+
+    #[test]
+    fn reasons_have_their_rule_and_an_example() {
+        let of = json!({ "connections": 5, "forwarded": 2, "skipped": 0, "reasons": [
+            { "connections": 2, "reason": "limit", "rule": "table inet f chain c rule handle 4", "text": "limit accept",
+              "example": "tcp a to b" },
+            { "connections": 1, "reason": "not assured", "rule": null, "text": null, "example": "udp c to d" }]});
+        let expected = "\
+5 connections, 2 of them forwarded past the kernel's rules
+
+2 left to the kernel: limit
+  table inet f chain c rule handle 4
+    limit accept
+  for example tcp a to b
+
+1 left to the kernel: not assured
+  for example udp c to d
+";
+        assert_eq!(connections(&serde_json::from_value(of).unwrap()), expected);
+    }
+}
