@@ -5,7 +5,8 @@
 
 use crate::Instance;
 use bywash_api::{
-    Caches, Channel, Config, Drops, OfTopic, Placement, Pool, Pools, Port, PortCounters, Stage, Worker, WorkerCaches,
+    Caches, Channel, Config, Drops, FlowFamily, FlowTable, OfTopic, Placement, Pool, Pools, Port, PortCounters, Stage,
+    Worker, WorkerCaches,
 };
 use std::fmt::Write;
 
@@ -31,6 +32,13 @@ pub fn render(instance: &dyn Instance) -> String {
     placement(&mut text, &ask::<Vec<Placement>>(instance).unwrap_or_default());
     workers(&mut text, &ask::<Vec<Worker>>(instance).unwrap_or_default());
     pools(&mut text, &ask(instance).unwrap_or_default());
+    if mode == "router" {
+        let table: FlowTable = ask(instance).unwrap_or_default();
+        // Without a table, its counters would be zeros that say nothing.
+        if !["", "off"].contains(&table.state.as_str()) {
+            flow_table(&mut text, &table);
+        }
+    }
     if mode == "switch" {
         caches(&mut text, &ask(instance).unwrap_or_default());
     }
@@ -258,6 +266,40 @@ fn pools(out: &mut Text, Pools { pools, arena, .. }: &Pools) {
     out.sample("bywash_arena_bytes", &[("pages", &arena.pages)], arena.bytes as f64);
 }
 
+fn flow_table(out: &mut Text, table: &FlowTable) {
+    let families: [(_, _, _, Count<FlowFamily>); 3] = [
+        ("bywash_established_flows", "gauge", "Established flows in the table.", |family| family.flows),
+        ("bywash_established_flows_inserted_total", "counter", "Flows inserted.", |family| family.inserted),
+        ("bywash_established_flows_removed_total", "counter", "Flows removed.", |family| family.removed),
+    ];
+    for (name, kind, help, count) in families {
+        let labels = |row: &&FlowFamily| vec![("family", row.family.clone())];
+        out.rows((name, kind, help), &table.families, labels, |row| count(row) as f64);
+    }
+    out.family("bywash_established_flows_limit", "gauge", "Most established flows that the table may have.");
+    out.sample("bywash_established_flows_limit", &[], table.limit as f64);
+    out.rows(
+        ("bywash_established_flows_revoked_total", "counter", "Flows revoked, by reason."),
+        &table.revoked,
+        |row| vec![("reason", row.reason.clone())],
+        |row| row.flows as f64,
+    );
+    let counters: Counters<FlowTable, 5> = [
+        ("bywash_established_flows_refused_total", "Connections that the table had no room for.", |table| table.full),
+        ("bywash_established_packets_total", "Packets forwarded by established flows.", |table| table.packets),
+        ("bywash_established_bytes_total", "Bytes forwarded by established flows.", |table| table.bytes),
+        ("bywash_connections_lost_total", "Times that announcements of connections were lost.", |table| table.lost),
+        ("bywash_connections_judged_total", "Connections judged by the kernel's rules.", |table| table.judged),
+    ];
+    for (name, help, count) in counters {
+        out.family(name, "counter", help);
+        out.sample(name, &[], count(table) as f64);
+    }
+    let name = "bywash_connections_judging_seconds_total";
+    out.family(name, "counter", "Time that judging connections took.");
+    out.sample(name, &[], table.judging_us as f64 / 1e6);
+}
+
 fn caches(out: &mut Text, Caches { workers, flows, .. }: &Caches) {
     out.rows(
         ("bywash_flow_lookups_total", "counter", "Packets by what matched them: a cache, or the flow tables."),
@@ -285,6 +327,7 @@ fn channels(out: &mut Text, channels: &[Channel]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bywash_api::FlowsRevoked;
 
     #[test]
     fn samples() {
@@ -295,6 +338,24 @@ mod tests {
         let expected = "# HELP x_total Help.\n# TYPE x_total counter\nx_total 9007199254740992\n\
                         x_total{a=\"b\\\"c\\\\d\\ne\",f=\"\"} 0.5\n";
         assert_eq!(text.0, expected);
+    }
+
+    #[test]
+    fn flows_are_counted_by_family_and_reason() {
+        let family = |name: &str, flows| FlowFamily { family: name.into(), flows, inserted: 9, removed: 9 - flows };
+        let revoked = vec![FlowsRevoked { reason: "new-rules".into(), flows: 3 }];
+        let families = vec![family("ipv4", 4), family("ipv6", 2)];
+        let mut text = Text::default();
+        flow_table(&mut text, &FlowTable { families, revoked, judging_us: 1500, packets: 7, ..FlowTable::default() });
+        for line in [
+            "flows{family=\"ipv6\"} 2",
+            "flows_removed_total{family=\"ipv4\"} 5",
+            "flows_revoked_total{reason=\"new-rules\"} 3",
+            "packets_total 7",
+        ] {
+            assert!(text.0.contains(&format!("bywash_established_{line}\n")), "{line}: {}", text.0);
+        }
+        assert!(text.0.ends_with("bywash_connections_judging_seconds_total 0.0015\n"), "{}", text.0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! The kernel's firewall, as `bywash show firewall` prints it. No instance is asked for it.
+//! The kernel's firewall, as `bywash show firewall` prints it. An instance is asked for its flows only.
 
+use crate::FlowTable;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,9 @@ pub struct Firewall {
     pub established: Vec<Established>,
     /// True if iptables-legacy has rules, which are not evaluated.
     pub legacy: bool,
+    /// Table of established flows of the router that runs; missing if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flows: Option<FlowTable>,
 }
 
 /// Base chain.

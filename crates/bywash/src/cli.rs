@@ -306,7 +306,7 @@ pub enum Show {
     /// Forwarding level of each port, and the reason for it
     Placement,
     /// The kernel's nf_tables rules as forwarded packets meet them, and what established flows get; read from the
-    /// kernel, without an instance
+    /// kernel. With the table of flows if a router runs
     Firewall,
     /// Remaining privileges of the instance: capabilities and system calls
     Sandbox,

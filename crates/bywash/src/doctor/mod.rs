@@ -1,6 +1,7 @@
 //! `bywash doctor`: finds obstacles to forwarding, reports their cost and remedy, and applies fixes on request.
 
 mod finding;
+mod flows;
 mod instance;
 mod interface;
 mod machine;
@@ -44,6 +45,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         let of_these =
             |f: &Finding| f.interface.is_none() || names.iter().any(|name| Some(name) == f.interface.as_ref());
         found.extend(instance::examine(&args.socket, before).into_iter().filter(of_these));
+        found.extend(flows::examine(&args.socket));
     }
     // A stable sort keeps the findings of an interface in order.
     found.sort_by_key(|finding| finding.severity);

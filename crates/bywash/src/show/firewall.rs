@@ -1,7 +1,8 @@
 //! `bywash show firewall`: reads the kernel's rules and evaluates them for established flows.
 
+use super::established;
 use super::layout::Grid;
-use crate::api::{Established, Firewall, FirewallChain, FirewallReason, schema, without_descriptions};
+use crate::api::{Established, Firewall, FirewallChain, FirewallReason, client, schema, without_descriptions};
 use crate::cli::ShowArgs;
 use crate::error::Usage;
 use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Ruleset};
@@ -22,7 +23,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let ruleset = nft::read_whole()?;
     // Legacy rules that cannot be read count as rules.
     let legacy = legacy::read().map_or(true, |effects| !effects.is_empty());
-    let firewall = Firewall { legacy, ..evaluated(&ruleset) };
+    let firewall = Firewall { legacy, flows: client::ask(&args.socket).ok(), ..evaluated(&ruleset) };
     match args.json {
         true => Ok(writeln!(out, "{}", serde_json::to_value(&firewall)?)?),
         false => Ok(out.write_all(render(&firewall).as_bytes())?),
@@ -30,7 +31,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
 }
 
 /// Evaluates a ruleset for flows of which only family and protocol are known.
-fn evaluated(ruleset: &Ruleset) -> Firewall {
+pub fn evaluated(ruleset: &Ruleset) -> Firewall {
     let evaluator = Evaluator::new(ruleset);
     let chain = |hooked: &nft::Hooked<'_>| FirewallChain {
         hook: hooked.hook.map_or("", nft::Hook::name).into(),
@@ -60,6 +61,7 @@ fn evaluated(ruleset: &Ruleset) -> Firewall {
         chains: evaluator.chains().iter().map(chain).collect(),
         established,
         legacy: false,
+        flows: None,
     }
 }
 
@@ -131,12 +133,16 @@ fn render(firewall: &Firewall) -> String {
     if firewall.legacy {
         out += "\niptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them\n";
     }
+    if let Some(table) = &firewall.flows {
+        out += &format!("\n{}", established::table(table));
+    }
     out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::FlowTable;
 
     #[test]
     fn chains_and_answers_are_shown() {
@@ -170,6 +176,7 @@ mod tests {
                 Established { reasons: vec![reason], ..established("IPv4 UDP", "kernel") },
             ],
             legacy: true,
+            flows: Some(FlowTable { state: "off".into(), ..FlowTable::default() }),
         };
         let expected = "\
 hook     priority  table        chain    devices  policy  rules
@@ -184,6 +191,8 @@ established flows, IPv4 UDP: only the kernel can tell
     to change: something
 
 iptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them
+
+established flows: off, `flows` in [router] turns them on
 ";
         assert_eq!(render(&firewall), expected);
     }

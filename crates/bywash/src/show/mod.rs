@@ -11,6 +11,7 @@ mod tables;
 use crate::api::{Config, Placement, Reloaded, Topic, client, without_descriptions};
 use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
+pub use firewall::evaluated;
 pub use flow::run as flow;
 pub use layout::{Grid, bits, pps};
 use serde_json::Value;

@@ -22,6 +22,9 @@ pub struct Look {
     drops: api::Drops,
     caches: Option<api::Caches>,
     flows: Vec<FlowCount>,
+    placement: Vec<api::Placement>,
+    /// Table of a router's established flows; `None` if there is none.
+    table: Option<api::FlowTable>,
 }
 
 /// Counters of a flow or service flow.
@@ -69,6 +72,9 @@ impl Look {
             workers: ask(socket)?,
             pools: ask(socket)?,
             drops: ask(socket)?,
+            placement: if mode == "router" { ask(socket)? } else { vec![] },
+            // An instance of an older version has none.
+            table: ask::<api::FlowTable>(socket).ok().filter(|table| mode == "router" && table.state != "off"),
             mode,
             caches,
             flows,
@@ -90,6 +96,22 @@ pub struct Figures {
     pub caches: Option<Caches>,
     /// Flows of a switch, or service flows of a cable downstream: those with the highest packet rates.
     pub flows: Vec<Flow>,
+    /// Ways of a router's packets; `None` without established flows, and in other modes.
+    pub ways: Option<Ways>,
+}
+
+/// Ways of the packets that a router receives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ways {
+    /// Percentage forwarded by established flows.
+    pub flow_percent: f64,
+    /// Percentage forwarded by routes alone, or dropped.
+    pub route_percent: f64,
+    /// Percentage left to the kernel.
+    pub kernel_percent: f64,
+    /// Established flows now, and the most that there may be.
+    pub flows: u64,
+    pub limit: u64,
 }
 
 /// Totals over all ports and workers.
@@ -254,6 +276,7 @@ impl Figures {
             drops,
             caches: now.caches.as_ref().map(|now| caches(before.caches.as_ref(), now, seconds)),
             flows: flows(before, now, seconds),
+            ways: now.table.as_ref().map(|table| ways(before, now, table)),
         }
     }
 }
@@ -285,6 +308,23 @@ fn worker(before: &api::Worker, now: &api::Worker, seconds: f64) -> Worker {
         burst_mean: mean(packets, bursts),
         cycles_per_packet: mean(busy, packets),
         stages,
+    }
+}
+
+fn ways(before: &Look, now: &Look, table: &api::FlowTable) -> Ways {
+    let frames = |of: fn(&api::LevelFrames) -> u64| -> f64 {
+        let old = |row| same(&before.placement, row, |row| row.port.clone());
+        now.placement.iter().map(|row| grown(of(&old(row).frames), of(&row.frames))).sum()
+    };
+    let (taken, kernel) = (frames(|frames| frames.driver + frames.user), frames(|frames| frames.kernel));
+    let by_flow = grown(before.table.as_ref().map_or(0, |table| table.packets), table.packets).min(taken);
+    let all = taken + kernel;
+    Ways {
+        flow_percent: share(by_flow, all),
+        route_percent: share(taken - by_flow, all),
+        kernel_percent: share(kernel, all),
+        flows: table.families.iter().map(|family| family.flows).sum(),
+        limit: table.limit,
     }
 }
 
@@ -354,6 +394,10 @@ mod tests {
             )),
             flows: vec![FlowCount::from(read::<api::Flow>(json!({ "table": 0, "priority": 1, "match": "ip",
                 "actions": "drop", "n_packets": packets, "n_bytes": 0 })))],
+            placement: read(
+                json!([{ "port": "a", "frames": { "driver": 2 * packets, "user": packets, "kernel": packets } }]),
+            ),
+            table: Some(read(json!({ "packets": packets, "limit": 9, "families": [{ "flows": 2 }, { "flows": 1 }] }))),
         }
     }
 
@@ -374,6 +418,9 @@ mod tests {
         assert_eq!(drops, [("no-flow", 1000.0), ("runt", 0.0)]);
         assert_eq!(it.caches.as_ref().unwrap().exact_percent, 100.0);
         assert_eq!(it.flows[0].name, "table=0,priority=1,ip actions=drop");
+        let ways = it.ways.as_ref().unwrap();
+        assert_eq!((ways.flow_percent, ways.route_percent, ways.kernel_percent), (25.0, 50.0, 25.0));
+        assert_eq!((ways.flows, ways.limit), (3, 9));
     }
 
     #[test]
