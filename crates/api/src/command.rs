@@ -98,6 +98,10 @@ pub struct TracedRoute {
     /// Level at which the port's packets are handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<TraceLevel>,
+    /// Flow, or reason, if the kernel's policies keep the packet unless it is of an established flow; missing if they do
+    /// not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gate: Option<TraceGate>,
     /// Stages that handled the packet.
     pub stages: Vec<String>,
     /// Route to the packet's destination.
@@ -106,6 +110,16 @@ pub struct TracedRoute {
     pub adjacencies: Vec<TraceAdjacency>,
     /// Frames that would be sent.
     pub frames: Vec<TraceFrame>,
+}
+
+/// What becomes of a packet that is the kernel's unless it is of an established flow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct TraceGate {
+    /// Flow that the packet belongs to; null if none.
+    pub flow: Option<String>,
+    /// Reason why the packet is left to the kernel; null if it is forwarded.
+    pub kernel: Option<String>,
 }
 
 /// Level of a port, and why.

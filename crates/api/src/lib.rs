@@ -23,7 +23,7 @@ mod workers;
 
 pub use cable::{Channel, Cpe, Modem, ServiceFlow};
 pub use command::{CaptureEnded, CpesChanged, FlowsChanged, KeysChanged, Problem, Reloaded, TakenOver, Version};
-pub use command::{TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
+pub use command::{TraceAdjacency, TraceFrame, TraceGate, TraceLevel, Traced, TracedRoute};
 pub use drops::{DropCount, Drops, EventCount, XdpCount};
 pub use established::{EstablishedFlow, EstablishedFlows, FlowDirection, FlowFamily, FlowTable, FlowsRevoked};
 pub use established::{KernelConnections, KernelReason, LastRevoked};

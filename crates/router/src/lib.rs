@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+mod explain;
 mod flow;
 pub mod gates;
 mod icmp;
@@ -19,4 +20,5 @@ mod valid;
 mod waiting;
 pub mod xdp;
 
+pub use explain::{Gated, gated};
 pub use stages::{Request, Router, RouterConfig};

@@ -218,7 +218,7 @@ impl Translator {
 }
 
 /// Returns the key of a packet of IPv4 that may belong to a flow.
-fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
+pub(crate) fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
     let info = ipv4::check(ip).ok()?;
     let plain = usize::from(info.header_len) == ipv4::HEADER_LEN && info.fragment & 0x3fff == 0 && info.ttl > 1;
     if !plain || !host4(info.src) || !host4(info.dst) {
@@ -229,7 +229,7 @@ fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
 }
 
 /// Returns the key of a frame with a packet of IPv6 that may belong to a flow.
-fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
+pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     valid6(data.first_chunk()?, data.len() - HEADER_LEN)?;
     let ip = &data[HEADER_LEN..];
     let l4 = ip.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + be16(&ip[4..]) as usize)?;
@@ -264,7 +264,7 @@ fn valid_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
 }
 
 /// Returns whether a transport packet opens or closes its connection: from then on all its packets are the kernel's.
-fn is_closing(protocol: u8, l4: &[u8]) -> bool {
+pub(crate) fn is_closing(protocol: u8, l4: &[u8]) -> bool {
     protocol == proto::TCP && l4.get(13).is_some_and(|flags| flags & FIN_SYN_RST != 0)
 }
 

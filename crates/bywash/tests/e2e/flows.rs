@@ -4,6 +4,9 @@
 use crate::harness::{Bywash, PATIENCE};
 use crate::reload::{File, config};
 use bywash_lab::{Topology, has_tool, patience, require, require_lab};
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::MacAddr;
+use bywash_wire::hex;
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -291,10 +294,68 @@ fn connections_that_are_left_to_the_kernel_are_shown_with_the_rule() {
     });
     let all = bywash.show(&["kernel-connections"]);
     assert_eq!((&all["connections"], &all["forwarded"]), (&2.into(), &1.into()), "{all}");
+    // `show firewall` has the table's counts, metrics the same.
+    let socket = bywash.socket().to_str().unwrap().to_owned();
+    let firewall = crate::harness::bywash(lab.r(), &["show", "firewall", "--json", "--socket", &socket]).stdout;
+    let firewall: Value = serde_json::from_str(&firewall).unwrap();
+    assert_eq!(firewall["flows"]["families"], bywash.show(&["flow-table"])["families"], "{firewall}");
     let reason = &all["reasons"][0];
     let rule = reason["rule"].as_str().unwrap();
     assert!(rule.starts_with("table inet filter chain forward rule handle "), "{all}");
     assert!(reason["text"].as_str().unwrap().contains("1400"), "{all}");
     assert!(reason["example"].as_str().unwrap().starts_with(&format!("udp {}:4000 to ", lab.a().v4)), "{all}");
+    bywash.stop();
+}
+
+/// Returns a frame as r0 would receive it from a, in hex.
+fn frame(bywash: &Bywash, packet: Packet) -> String {
+    let mac: MacAddr = bywash.port("r0")["mac"].as_str().unwrap().parse().unwrap();
+    hex::encode(&packet.macs(MacAddr([2, 0, 0, 0, 0, 9]), mac).build().unwrap())
+}
+
+#[test]
+fn a_packet_of_a_flow_is_traced() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    nft(&lab, FIREWALL);
+    let file = router("");
+    let bywash = file.run(&lab);
+    let (near, far) = (IpAddr::from(lab.a().v4), IpAddr::from(lab.b().v4));
+    let mut tcp = Ends::tcp(&lab, far);
+    wait_for_flow(&bywash, &mut tcp, "TCP");
+    let mut udp = Ends::udp(&lab, far);
+    wait_for_flow(&bywash, &mut udp, "UDP");
+    let before = packets(&bywash, "proto=udp");
+    let socket = bywash.socket().to_str().unwrap().to_owned();
+    let trace = |packet: Packet| -> Value {
+        let frame = frame(&bywash, packet);
+        let out = crate::harness::bywash(lab.r(), &["trace", "--json", "--socket", &socket, "r0", &frame]);
+        serde_json::from_str(&out.stdout).unwrap_or_else(|why| panic!("{why}: {}", out.stderr))
+    };
+    let traced = trace(Packet::udp((near, 4000).into(), (far, 80).into()));
+    let flow = traced["gate"]["flow"].as_str().unwrap_or_else(|| panic!("{traced}"));
+    let seen = udp.seen();
+    assert_eq!(
+        flow,
+        format!("udp {near}:4000 > {far}:80, replies {far}:80 > {seen}; the packet is of the original direction")
+    );
+    assert_eq!((&traced["outputs"], &traced["gate"]["kernel"]), (&serde_json::json!(["r1"]), &Value::Null), "{traced}");
+    let story = traced["story"].as_array().unwrap();
+    let sent = story.iter().filter_map(Value::as_str).find(|line| line.starts_with("r1: sent, ")).unwrap();
+    assert!(sent.contains(&format!("{} port {}", seen.ip(), seen.port())), "{sent}: the source is translated");
+    // A packet that closes the connection is the kernel's; the trace does not revoke its flow.
+    let port = match &tcp {
+        Ends::Tcp(near, _) => near.local_addr().unwrap().port(),
+        Ends::Udp(..) => unreachable!(),
+    };
+    let traced = trace(Packet::tcp((near, port).into(), (far, 80).into()).tcp_fields(1, 1, 0x11));
+    assert!(
+        traced["gate"]["kernel"].as_str().unwrap().contains("FIN") && !traced["gate"]["flow"].is_null(),
+        "{traced}"
+    );
+    let traced = trace(Packet::udp((near, 4001).into(), (far, 80).into()));
+    assert_eq!((&traced["gate"]["kernel"], &traced["gate"]["flow"]), (&"of no valid flow".into(), &Value::Null));
+    assert_eq!(packets(&bywash, "proto=udp"), before, "the trace counts nothing");
+    assert_eq!(shown(&bywash, "proto=tcp")["flows"][0]["state"], "valid");
     bywash.stop();
 }

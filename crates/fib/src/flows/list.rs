@@ -49,6 +49,13 @@ impl FlowTables {
     }
 }
 
+impl Hit {
+    /// Returns the flow, of this family, and whether the packet is a reply; `None` if it belongs to no flow.
+    pub fn place(self, v6: bool) -> Option<(FlowId, bool)> {
+        self.is_some().then(|| (FlowId::new(v6, self.record() as usize), self.direction() == 1))
+    }
+}
+
 impl<const N: usize> FlowTable<N> {
     fn at(&self, record: u32) -> Option<([Key<N>; 2], [Traffic; 2], Standing)> {
         if record == 0 {

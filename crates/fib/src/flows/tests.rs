@@ -374,6 +374,14 @@ fn packets_and_bytes_are_counted_by_direction() {
         let traffic = |packets| Traffic { packets, bytes: 1500 * u64::from(packets) };
         assert_eq!((flows.traffic(id), finds(&tables, &flow)), ([traffic(3), traffic(2)], [true; 2]));
         assert_eq!(tables.at(id).unwrap().traffic, [traffic(3), traffic(2)]);
+        for (direction, reply) in [(0, false), (1, true)] {
+            let (tuple, port, ..) = ends(&flow, direction);
+            let place = match n {
+                0 => tables.v4.lookup(&key4(6, &tuple, port).unwrap()).place(false),
+                _ => tables.v6.lookup(&key6(6, &tuple, port).unwrap()).place(true),
+            };
+            assert_eq!(place, Some((id, reply)));
+        }
     }
 }
 

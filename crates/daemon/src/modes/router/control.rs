@@ -97,7 +97,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         domain: setup.domain.clone(),
         most: Default::default(),
     };
-    let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates };
+    let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates, flows: known };
     let (seen, shown) = (names.clone(), refused.clone());
     let told = guard.told();
     let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, told, established });

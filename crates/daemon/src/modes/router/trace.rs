@@ -2,16 +2,18 @@
 //! No packet leaves the machine, no request reaches the control loop, and the counters shown elsewhere do not change.
 
 use crate::workers::ANSWER;
-use bywash_api::{Placement, Route, TraceAdjacency, TraceFrame, TraceLevel, Traced, TracedRoute};
+use bywash_api::{Placement, Route, TraceAdjacency, TraceFrame, TraceGate, TraceLevel, Traced, TracedRoute};
 use bywash_engine::{DROP_REASONS, Idle, PortId, PortTable, Worker, WorkerConfig};
+use bywash_fib::flows::{Flow, FlowTables, Flows, Tuple};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Happened, Port, TxQueue, TxQueueConfig, Wanted, capture, pair};
 use bywash_router::gates::Gates;
 use bywash_router::tables::Tables;
-use bywash_router::{Request, Router, RouterConfig};
+use bywash_router::{Gated, Request, Router, RouterConfig, gated};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ethernet::{EthernetHeader, MacAddr};
-use bywash_wire::{hex, summary};
+use bywash_wire::{hex, proto, summary};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,7 @@ pub struct Tracer {
     pub domain: Qsbr,
     pub config: RouterConfig,
     pub gates: Gates,
+    pub flows: Option<FlowTables>,
 }
 
 /// Event in the trace of a packet.
@@ -49,6 +52,56 @@ pub struct Followed {
     /// Names of the stages that handled the packet.
     pub stages: Vec<&'static str>,
     pub events: Vec<Event>,
+    /// What the port's gate does with the packet; `None` if it does not keep it.
+    pub gate: Option<Kept>,
+}
+
+/// A packet that is the kernel's unless it is of an established flow.
+pub enum Kept {
+    /// It is the kernel's, for this reason.
+    Kernel(&'static str),
+    /// It is of this flow.
+    Flow {
+        flow: Flow,
+        reply: bool,
+        /// Whether it opens or closes its connection.
+        closing: bool,
+    },
+}
+
+impl Kept {
+    /// Returns the address that a packet of a flow is routed to: its destination after the translation.
+    pub fn destination(&self) -> Option<IpAddr> {
+        match self {
+            Self::Kernel(_) => None,
+            Self::Flow { flow, reply, .. } => Some(if *reply { flow.original.src } else { flow.reply.src }),
+        }
+    }
+
+    /// Returns the flow and, if the packet was not sent, why it is the kernel's.
+    fn told(&self, sent: bool) -> TraceGate {
+        let (flow, reply, closing) = match self {
+            Self::Kernel(why) => return TraceGate { flow: None, kernel: Some((*why).into()) },
+            Self::Flow { flow, reply, closing } => (flow, *reply, *closing),
+        };
+        let text =
+            |of: &Tuple| format!("{} > {}", SocketAddr::new(of.src, of.src_port), SocketAddr::new(of.dst, of.dst_port));
+        let protocol = if flow.protocol == proto::TCP { "tcp" } else { "udp" };
+        let way = if reply { "a reply" } else { "of the original direction" };
+        let kernel = match (sent, closing) {
+            (true, _) => None,
+            (_, true) => Some("its SYN, FIN or RST, which also revokes the flow".into()),
+            _ => {
+                let to = if reply { flow.original.src } else { flow.reply.src };
+                Some(format!(
+                    "the route to {to} is no resolved next hop on the flow's port, the packet does not fit its MTU, or its \
+                     source fails the port's check"
+                ))
+            }
+        };
+        let flow = format!("{protocol} {}, replies {}; the packet is {way}", text(&flow.original), text(&flow.reply));
+        TraceGate { flow: Some(flow), kernel }
+    }
 }
 
 impl Followed {
@@ -82,8 +135,15 @@ impl Tracer {
             far.push(there);
         }
         let (requests, mut asked) = rtrb::RingBuffer::new(16);
+        let gate = self.gate(port, frame);
+        // A table of its own, with this flow alone: the trace neither counts nor revokes.
+        let mut flows = Flows::new(&self.domain, [None, None], 1).map_err(|why| failed("no memory", &why))?;
+        flows.set_generation(1);
+        if let Some(Kept::Flow { flow, .. }) = &gate {
+            flows.insert(flow, 1).map_err(|why| failed("no flow", &format!("{why:?}")))?;
+        }
         let router = Router::new(self.tables.clone(), requests, self.config.clone());
-        let app = Box::new(router.with_gates(self.gates.clone()));
+        let app = Box::new(router.with_gates(self.gates.clone()).with_flows(flows.reader()));
         let config = WorkerConfig { id: NUMBER, cpu: None, idle: Idle::Sleep };
         let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), self.domain.register());
         let counters = worker.counters();
@@ -115,7 +175,7 @@ impl Tracer {
             bufs.free_one(one);
         }
         far[usize::from(port.0)].tx_burst(&mut bufs, &mut batch);
-        let mut followed = Followed::default();
+        let mut followed = Followed { gate, ..Followed::default() };
         let (started, mut last) = (Instant::now(), None::<Instant>);
         while started.elapsed() < PATIENCE && last.is_none_or(|last| last.elapsed() < QUIET) {
             let before = followed.events.len();
@@ -154,6 +214,21 @@ impl Tracer {
     }
 }
 
+impl Tracer {
+    /// Returns what the port's gate does with a frame; `None` if it does not keep it.
+    fn gate(&self, port: PortId, frame: &[u8]) -> Option<Kept> {
+        let _online = self.domain.register();
+        match gated(self.flows.as_ref(), self.gates.get(port), port, frame) {
+            Gated::Open => None,
+            Gated::Kept(why) => Some(Kept::Kernel(why)),
+            Gated::Flow { id, reply, closing } => {
+                let flow = self.flows.as_ref()?.at(id)?.flow;
+                Some(Kept::Flow { flow, reply, closing })
+            }
+        }
+    }
+}
+
 /// Table entries that apply to a packet.
 #[derive(Default)]
 pub struct Decisions {
@@ -167,7 +242,14 @@ pub struct Decisions {
 pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Traced {
     let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
     let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary::line(frame))];
-    story.push(format!("stages: {}", followed.stages.join(", ")));
+    let stages = if followed.stages.is_empty() { "none".into() } else { followed.stages.join(", ") };
+    story.push(format!("stages: {stages}"));
+    let gate = followed.gate.as_ref().map(|gate| gate.told(followed.sent().next().is_some()));
+    if let Some(gate) = &gate {
+        story.push("gate: the kernel's policies keep the packet, unless it is of an established flow".into());
+        story.extend(gate.flow.as_ref().map(|flow| format!("flow: {flow}")));
+        story.extend(gate.kernel.as_ref().map(|why| format!("left to the kernel: {why}")));
+    }
     story.push(decisions.route.as_ref().map_or("route: none covers its destination".into(), |route| route.0.clone()));
     story.extend(decisions.adjacencies.iter().map(|adjacency| adjacency.0.clone()));
     story.extend(followed.events.iter().map(|event| match event {
@@ -191,6 +273,7 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
         routed: Some(TracedRoute {
             port: from.into(),
             level: None,
+            gate,
             stages: followed.stages.iter().map(|&stage| stage.into()).collect(),
             route: decisions.route.map(|route| route.1),
             adjacencies: decisions.adjacencies.into_iter().map(|adjacency| adjacency.1).collect(),

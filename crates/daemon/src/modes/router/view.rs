@@ -94,7 +94,9 @@ impl Routes {
             let covering = control.routes().filter(|route| decides(route.status) && covers(route.prefix, host(addr)));
             covering.max_by_key(|route| route.prefix.len)
         };
-        let route = destination(frame).and_then(best).map(|route| (route_line(&route), row(&self.names, &route)));
+        let translated = followed.gate.as_ref().and_then(|gate| gate.destination());
+        let route = translated.or_else(|| destination(frame)).and_then(best);
+        let route = route.map(|route| (route_line(&route), row(&self.names, &route)));
         let adjacency = |(port, frame): (PortId, &[u8])| {
             let to = EthernetHeader::parse(frame)?.0.dst.0;
             let n = control.neighbours().find(|n| n.port == Some(port) && n.mac == Some(to))?;
