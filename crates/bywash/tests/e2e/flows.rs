@@ -10,6 +10,7 @@ use bywash_wire::hex;
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
 
 /// Hosts behind r0 may open connections; those of IPv4 are translated to the router's address.
 const FIREWALL: &str = "
@@ -199,6 +200,46 @@ fn a_new_ruleset_holds_for_established_connections() {
     }
 }
 
+/// Returns a sample of `/metrics`.
+fn metric(bywash: &Bywash, name: &str) -> f64 {
+    let mut stream = UnixStream::connect(bywash.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let line = answer.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("no {name}: {answer}"));
+    line.trim().parse().unwrap()
+}
+
+/// Returns the findings of `bywash doctor` of one kind.
+fn findings(lab: &Topology, bywash: &Bywash, id: &str) -> Vec<Value> {
+    let socket = bywash.socket().to_str().unwrap().to_owned();
+    let out = crate::harness::bywash(lab.r(), &["doctor", "--json", "--socket", &socket]);
+    let told: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|why| panic!("{why}: {}", out.stderr));
+    told["findings"].as_array().unwrap().iter().filter(|finding| finding["id"] == id).cloned().collect()
+}
+
+#[test]
+fn the_doctor_says_what_keeps_flows_in_the_kernel() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    nft(&lab, FIREWALL);
+    let without = File::new(&config(&[("r0", ""), ("r1", "")]));
+    let bywash = without.run(&lab);
+    let found = findings(&lab, &bywash, "flows-off");
+    assert!(found[0]["mend"].as_str().unwrap().contains("flows = "), "{found:?}");
+    assert_eq!(bywash.show(&["flow-table"])["state"], "off");
+    bywash.stop();
+    let file = router("");
+    let bywash = file.run(&lab);
+    assert_eq!((findings(&lab, &bywash, "flows-off"), findings(&lab, &bywash, "flows-kept")), (vec![], vec![]));
+    nft(&lab, "insert rule inet filter forward limit rate 1000000/second accept");
+    let found = findings(&lab, &bywash, "flows-kept");
+    let what = found[0]["what"].as_str().unwrap();
+    assert!(what.contains("table inet filter chain forward rule handle ") && what.contains("(limit accept)"), "{what}");
+    bywash.stop();
+}
+
 /// Returns the level of port r0 by its placement: `tc` for the driver's by traffic control.
 fn level_of_r0(bywash: &Bywash) -> String {
     let placement = bywash.show(&["placement"]);
@@ -262,16 +303,20 @@ fn flows_are_shown_with_their_translation_and_packets() {
         let table = bywash.show(&["flow-table"]);
         assert_eq!((&table["state"], &table["limit"]), (&"passing".into(), &1000.into()), "{table}");
         assert_eq!(table["families"][0]["flows"], 2, "{table}");
+        let before = metric(&bywash, "bywash_established_packets_total");
         drop(tcp);
         bywash.wait("the closed flow to be counted", |bywash| {
             let table = bywash.show(&["flow-table"]);
             let closed = table["revoked"].as_array().unwrap().iter().find(|row| row["reason"] == "closed-by-packet");
             closed.unwrap()["flows"] == 1 && table["last_revoked"]["reason"] == "closed-by-packet"
         });
+        let inserted = metric(&bywash, "bywash_established_flows_inserted_total{family=\"ipv4\"}");
+        let removed = metric(&bywash, "bywash_established_flows_removed_total{family=\"ipv4\"}");
+        assert_eq!(metric(&bywash, "bywash_established_flows{family=\"ipv4\"}"), inserted - removed);
+        assert!(metric(&bywash, "bywash_established_flows_revoked_total{reason=\"closed-by-packet\"}") >= 1.0);
         // What removed flows have forwarded is counted still.
-        let table = bywash.show(&["flow-table"]);
-        let now: u64 = packets(&bywash, "proto=udp").iter().sum();
-        assert!(table["packets"].as_u64().unwrap() >= now + 8, "{table}");
+        (0..10).for_each(|_| udp.talk(b"counted"));
+        assert_eq!(metric(&bywash, "bywash_established_packets_total"), before + 20.0, "{level:?}");
         bywash.stop();
     }
 }
