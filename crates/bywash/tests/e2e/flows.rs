@@ -26,7 +26,7 @@ table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 m
 
 /// Settings of the ports for each level: user space, the driver by native XDP, and the default, the driver by traffic
 /// control.
-pub const LEVELS: [&str; 3] = ["level = \"user\"\n", "xdp = \"native\"\nlevel = \"driver\"\n", ""];
+pub const LEVELS: [&str; 3] = ["level = \"user\"\n", "xdp = \"native\"\nlevel = \"driver\"\n", "level = \"auto\"\n"];
 
 /// Returns the configuration of a router at a level that forwards established connections.
 pub fn router(level: &str) -> File {
