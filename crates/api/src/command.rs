@@ -98,8 +98,8 @@ pub struct TracedRoute {
     /// Level at which the port's packets are handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<TraceLevel>,
-    /// Flow, or reason, if the kernel's policies keep the packet unless it is of an established flow; missing if they do
-    /// not.
+    /// Flow, or reason, if the kernel's policies keep the packet unless it is of an established flow; missing if they
+    /// do not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gate: Option<TraceGate>,
     /// Stages that handled the packet.

@@ -82,10 +82,10 @@ topics! {
     Routes = "routes": Vec<Route>,
     /// Neighbours. With `?prefix=P`, only those within P.
     Neighbours = "neighbours": Vec<Neighbour>,
-    /// Established flows of a router, at most 10,000 of them. With `?match=M`, those with all of these, separated by commas:
-    /// `src=P` and `dst=P` (a prefix or address, before or after the translation), `port=N` (any of its ports), `proto=tcp`
-    /// or `udp`; and `limit=N` of them, `after=NEXT` of the answer before. A part may have fewer flows than the limit: only
-    /// a `next` of null ends the list.
+    /// Established flows of a router, at most 10,000 of them. With `?match=M`, those with all of these, separated by
+    /// commas: `src=P` and `dst=P` (a prefix or address, before or after the translation), `port=N` (any of its ports),
+    /// `proto=tcp` or `udp`; and `limit=N` of them, `after=NEXT` of the answer before. A part may have fewer flows than
+    /// the limit: only a `next` of null ends the list.
     EstablishedFlows = "established-flows": EstablishedFlows,
     /// Table of a router's established flows: size, traffic, revocations.
     FlowTable = "flow-table": FlowTable,

@@ -1,5 +1,5 @@
-//! Checks of a router's established flows: the rules that they have to pass, the table's room, and connection tracking's
-//! settings.
+//! Checks of a router's established flows: the rules that they have to pass, the table's room, and connection
+//! tracking's settings.
 
 use super::finding::Finding;
 use super::finding::Severity::{Note, Warning};

@@ -94,8 +94,8 @@ impl Kept {
             _ => {
                 let to = if reply { flow.original.src } else { flow.reply.src };
                 Some(format!(
-                    "the route to {to} is no resolved next hop on the flow's port, the packet does not fit its MTU, or its \
-                     source fails the port's check"
+                    "the route to {to} is no resolved next hop on the flow's port, the packet does not fit its MTU, or \
+                     its source fails the port's check"
                 ))
             }
         };
