@@ -3,7 +3,7 @@
 
 use crate::harness::{Bywash, PATIENCE};
 use crate::reload::{File, config};
-use bywash_lab::{Topology, has_tool, patience, require, require_lab};
+use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use bywash_wire::hex;
@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 /// Hosts behind r0 may open connections; those of IPv4 are translated to the router's address.
 const FIREWALL: &str = "
@@ -23,6 +24,9 @@ table inet filter {
 }
 table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 masquerade; }; }
 ";
+
+/// Time in which a datagram arrives if it is forwarded at all.
+const BRIEF: Duration = Duration::from_millis(300);
 
 /// Settings of the ports for each level: user space, the driver by native XDP, and the default, the driver by traffic
 /// control.
@@ -113,11 +117,13 @@ impl Ends {
     }
 
     /// Returns whether a datagram sent by b arrives at a before `limit`.
-    fn answered(&self, limit: std::time::Duration) -> bool {
+    fn answered(&self, limit: Duration) -> bool {
         let Self::Udp(near, far) = self else { panic!("only for UDP") };
         near.set_read_timeout(Some(patience(limit))).unwrap();
         far.send(b"late").unwrap();
-        match near.recv(&mut [0; 8]) {
+        let received = near.recv(&mut [0; 8]);
+        near.set_read_timeout(Some(patience(PATIENCE))).unwrap();
+        match received {
             Ok(_) => true,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
             Err(error) => panic!("{error}"),
@@ -163,7 +169,8 @@ fn established_connections_pass_without_the_kernel() {
             wait_for_flow(&bywash, &mut udp, &format!("{level:?}: UDP to {to}"));
             // The kernel's connection ends, and what b sends is of no connection any more.
             lab.r().run(&["conntrack", "-D", "-p", "udp", "-f", if to.is_ipv4() { "ipv4" } else { "ipv6" }]).unwrap();
-            assert!(!udp.answered(std::time::Duration::from_millis(300)), "{level:?}: {to}: forwarded past conntrack");
+            wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+            assert!(!udp.answered(BRIEF), "{level:?}: {to}: forwarded past conntrack");
             tcp.talk(b"still");
             // The kernel sees the end.
             drop(tcp);
@@ -188,14 +195,20 @@ fn a_new_ruleset_holds_for_established_connections() {
         let mut udp = Ends::udp(&lab, lab.b().v4.into());
         wait_for_flow(&bywash, &mut udp, "UDP");
         nft(&lab, "insert rule inet filter forward iifname r1 drop");
-        assert!(!udp.answered(std::time::Duration::from_millis(300)), "{level:?}: forwarded past the new rule");
+        // Bywash learns of it a moment after nft has returned.
+        wait_until("the new rule to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+        assert!(!udp.answered(BRIEF), "{level:?}: forwarded past the new rule");
         nft(&lab, &format!("flush ruleset\n{FIREWALL}"));
         wait_for_flow(&bywash, &mut udp, "UDP again");
         // A rule that looks at each packet leaves the connection to the kernel.
         nft(&lab, "insert rule inet filter forward ip length > 1400 drop");
-        let before = forwarded(&bywash);
-        (0..20).for_each(|_| udp.talk(b"by the kernel"));
-        assert_eq!(forwarded(&bywash), before, "{level:?}: forwarded past a rule that looks at each packet");
+        let mut past = |n| {
+            let before = forwarded(&bywash);
+            (0..n).for_each(|_| udp.talk(b"by the kernel"));
+            forwarded(&bywash)[1] - before[1]
+        };
+        wait_until("the new rule to hold", PATIENCE, || past(1) == 0).unwrap();
+        assert_eq!(past(20), 0, "{level:?}: forwarded past a rule that looks at each packet");
         bywash.stop();
     }
 }
