@@ -1,4 +1,4 @@
-//! Who gets answers at a TCP address: everyone on this machine, or whoever has the token.
+//! Conditions for answers at a TCP address: the client is on this machine, or has the token.
 
 use crate::error;
 use axum::extract::{Request, State};
@@ -13,8 +13,9 @@ const USER: &str = "bywash";
 /// Conditions for answers at a TCP address.
 #[derive(Clone)]
 pub struct Guard {
-    /// Values of the header that carry the token: as a bearer's, and as a user's password. `None` if there is no token.
-    expected: Option<[String; 2]>,
+    /// Credentials that carry the token, by authentication scheme: as a bearer's, and as a user's password. `None` if
+    /// there is no token.
+    expected: Option<[(&'static str, String); 2]>,
     /// Whether only this machine reaches the address.
     loopback: bool,
 }
@@ -30,7 +31,7 @@ impl Guard {
     /// Creates an instance for a listening address.
     pub fn new(at: SocketAddr, token: Option<&str>) -> Self {
         let basic = |token| base64(format!("{USER}:{token}").as_bytes());
-        let expected = token.map(|token| [format!("Bearer {token}"), format!("Basic {}", basic(token))]);
+        let expected = token.map(|token| [("Bearer", token.to_owned()), ("Basic", basic(token))]);
         Self { expected, loopback: at.ip().is_loopback() }
     }
 
@@ -38,7 +39,7 @@ impl Guard {
     fn refuses(&self, headers: &HeaderMap) -> Option<Response> {
         let given = |name| headers.get(name).map_or(&b""[..], |value| value.as_bytes());
         match &self.expected {
-            Some(expected) if expected.iter().any(|value| same(value.as_bytes(), given(header::AUTHORIZATION))) => None,
+            Some(expected) if expected.iter().any(|one| carries(given(header::AUTHORIZATION), one)) => None,
             Some(_) => {
                 let hint = format!("give it as a bearer token, or as the password of user {USER}");
                 let refused = error(StatusCode::UNAUTHORIZED, "the token is missing or wrong", &hint);
@@ -53,6 +54,13 @@ impl Guard {
             None => None,
         }
     }
+}
+
+/// Returns whether a header's value has these credentials. The scheme's case does not matter (RFC 9110, section 11.1).
+fn carries(value: &[u8], (scheme, credentials): &(&str, String)) -> bool {
+    let Some((given, rest)) = value.split_at_checked(scheme.len()) else { return false };
+    given.eq_ignore_ascii_case(scheme.as_bytes())
+        && rest.strip_prefix(b" ").is_some_and(|rest| same(credentials.as_bytes(), rest))
 }
 
 /// Answers requests that meet the guard's conditions.

@@ -174,10 +174,12 @@ struct Guest {
 /// Returns a place for a further connection: at the cost of the oldest guest that has not asked for anything, if all
 /// are taken.
 async fn place_at(places: &Arc<Semaphore>, guests: &mut VecDeque<Guest>) -> Option<OwnedSemaphorePermit> {
+    guests.retain(|guest| !guest.task.is_finished());
     if let Ok(place) = places.clone().try_acquire_owned() {
         return Some(place);
     }
-    guests.retain(|guest| !guest.task.is_finished());
+    // A request that has arrived is seen once its task has run.
+    tokio::task::yield_now().await;
     if let Some(idle) = guests.iter().position(|guest| !guest.asked.load(Ordering::Acquire)) {
         guests.remove(idle).inspect(|guest| guest.task.abort());
     }

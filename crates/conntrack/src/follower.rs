@@ -2,7 +2,7 @@
 //!
 //! A connection enters the table by an announcement only: with `net.netfilter.nf_conntrack_events` at 2, its default,
 //! the kernel announces nothing of connections that began while nobody listened, not even their end. Those that are
-//! read are renewed, which the kernel announces if it announces anything of them.
+//! read are changed without effect, which the kernel announces if it announces anything of them.
 //!
 //! Announcements that end a flow take effect as they are heard. Those that could begin one wait, so that a flood of new
 //! connections, each of which has to be judged, does not keep a flow alive whose connection has ended.
@@ -18,7 +18,7 @@ use bywash_fib::flows::{self, Flow, FlowId, Flows, Refused};
 use rustix::fd::BorrowedFd;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,9 +63,17 @@ impl Timeouts {
     /// Returns a change that renews a connection, by a quarter more than the kernel would: its use is seen at the end of
     /// a pass, which may begin when its last renewal is an eighth old.
     fn renewal(&self, key: Key) -> Change {
-        let tcp = key.protocol == TCP;
-        let timeout = if tcp { self.tcp } else { self.udp };
-        Change { key, timeout: Some(timeout.saturating_add(timeout / 4)), liberal: tcp }
+        let timeout = if key.protocol == TCP { self.tcp } else { self.udp };
+        Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..untimed(key) }
+    }
+
+    /// Returns the change that follows a connection's entry into the table: it fails if the connection is gone. It
+    /// renews one that could expire before its use is seen. Others keep the kernel's timeout: one that has closed, and
+    /// whose announcement is still to be heard, must not get that of an established one.
+    fn entry(&self, connection: &Connection) -> Change {
+        let key = connection.key;
+        let expires = connection.timeout.is_none_or(|left| left < 2 * self.due(key.protocol));
+        if expires { self.renewal(key) } else { untimed(key) }
     }
 }
 
@@ -80,6 +88,11 @@ pub struct Terms<'a> {
     pub routes: &'a dyn Routes,
     /// The kernel's timeouts.
     pub timeouts: Timeouts,
+}
+
+/// Returns a change without effect, but that the kernel announces the connection and no longer checks TCP's window.
+fn untimed(key: Key) -> Change {
+    Change { key, timeout: None, liberal: key.protocol == TCP }
 }
 
 /// Reason why a connection is not forwarded past the kernel.
@@ -180,7 +193,7 @@ impl Known {
 /// A connection that waits to be judged.
 struct Waiting {
     connection: Connection,
-    /// Whether all of it was told, and TCP's window is no longer checked, so that it may be taken at once.
+    /// Whether it may be taken at once: all of it was told and, for TCP, the window is no longer checked.
     certain: bool,
 }
 
@@ -190,8 +203,10 @@ pub struct Follower {
     known: Known,
     /// Connections without a flow, as they were announced last, that are to be judged.
     waiting: BTreeMap<Key, Waiting>,
-    /// Connections to renew: those that could be taken once they are announced, and those just taken.
-    renewed: Vec<Key>,
+    /// Connection that was judged last. They have their turn by key.
+    turn: Option<Key>,
+    /// Changes to make: of connections that could be taken once they are announced, and of those just taken.
+    changes: Vec<Change>,
     began: Instant,
     /// Place of the flow that is looked at next.
     next: usize,
@@ -201,7 +216,8 @@ impl Follower {
     /// Creates a follower of the kernel's connections that keeps this table, which is empty.
     pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
         let known = Known { table, beside: [Vec::new(), Vec::new()], statistics };
-        Self { kernel, known, waiting: BTreeMap::new(), renewed: Vec::new(), began: Instant::now(), next: 0 }
+        let (waiting, changes) = (BTreeMap::new(), Vec::new());
+        Self { kernel, known, waiting, turn: None, changes, began: Instant::now(), next: 0 }
     }
 
     /// Returns the socket that becomes readable with an announcement.
@@ -247,7 +263,7 @@ impl Follower {
             let gone: Vec<FlowId> = self.known.flows(0..usize::MAX).filter(old).collect();
             gone.into_iter().for_each(|id| self.known.remove(id, Revocation::Gone));
         }
-        self.renew_noted(terms)?;
+        self.change()?;
         Ok(all)
     }
 
@@ -261,12 +277,12 @@ impl Follower {
         if all == Announced::All {
             looking.judge_waiting(JUDGED);
         }
-        self.renew_noted(terms)?;
+        self.change()?;
         Ok(all)
     }
 
-    /// Renews the connections of valid flows that have been used, and has those judged again that a route leads out of
-    /// another port than before, for a part of the table. Returns the time until the next call.
+    /// Looks at a part of the table: renews the connections of valid flows that have been used, and has connections
+    /// judged again whose route leads out of another port than before. Returns the time until the next call.
     ///
     /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later.
     ///
@@ -283,7 +299,7 @@ impl Follower {
             let flow = known.table.flow(id);
             if is_elsewhere(&flow, *routes) {
                 known.remove(id, Revocation::Changed);
-                self.renewed.push(key(&flow));
+                self.changes.push(untimed(key(&flow)));
                 continue;
             }
             let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
@@ -294,18 +310,18 @@ impl Follower {
             }
             if now - beside.renewed >= timeouts.due(flow.protocol) {
                 *known.beside(id) = Beside { packets, renewed: now, ..beside };
-                self.renewed.push(key(&flow));
+                self.changes.push(timeouts.renewal(key(&flow)));
             }
         }
-        self.renew_noted(terms)?;
+        self.change()?;
         let pass = Duration::from_secs(timeouts.due(TCP).min(timeouts.due(UDP)).into());
         let parts = u32::try_from(places.div_ceil(PART)).unwrap_or(u32::MAX).max(1);
         Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))
     }
 
-    /// Renews the connections noted for it. Flows of those that are gone are removed.
-    fn renew_noted(&mut self, terms: &Terms<'_>) -> Result<(), Error> {
-        let changes: Vec<Change> = self.renewed.drain(..).map(|key| terms.timeouts.renewal(key)).collect();
+    /// Makes the noted changes. Flows of connections that are gone are removed.
+    fn change(&mut self) -> Result<(), Error> {
+        let changes = std::mem::take(&mut self.changes);
         for gone in self.kernel.change(&changes)? {
             if let Some(id) = self.known.find(&gone) {
                 self.known.remove(id, Revocation::Gone);
@@ -316,8 +332,8 @@ impl Follower {
 
     fn looking<'a>(&'a mut self, terms: &'a Terms<'a>) -> (Looking<'a>, &'a mut Kernel) {
         let now = self.now();
-        let Self { kernel, known, waiting, renewed, .. } = self;
-        (Looking { known, waiting, renewed, now, terms }, kernel)
+        let Self { kernel, known, waiting, turn, changes, .. } = self;
+        (Looking { known, waiting, turn, changes, now, terms }, kernel)
     }
 
     /// Returns the seconds since the follower's start.
@@ -337,7 +353,8 @@ fn is_elsewhere(flow: &Flow, routes: &dyn Routes) -> bool {
 struct Looking<'a> {
     known: &'a mut Known,
     waiting: &'a mut BTreeMap<Key, Waiting>,
-    renewed: &'a mut Vec<Key>,
+    turn: &'a mut Option<Key>,
+    changes: &'a mut Vec<Change>,
     now: u32,
     terms: &'a Terms<'a>,
 }
@@ -348,7 +365,7 @@ impl Looking<'_> {
         let judged = self.judge(connection);
         let kept = self.known.find(&connection.key).is_some_and(|id| self.keeps(id, &judged, connection));
         if !kept && judged.is_ok() {
-            self.renewed.push(connection.key);
+            self.changes.push(untimed(connection.key));
         }
     }
 
@@ -377,11 +394,11 @@ impl Looking<'_> {
             let judged = self.judge(&connection);
             // The connection may just have been closed: the next announcement tells.
             if !self.keeps(id, &judged, &connection) && judged.is_ok() {
-                self.renewed.push(key);
+                self.changes.push(untimed(key));
             }
         } else if obstacle(&connection).is_some() {
             self.waiting.remove(&key);
-        } else if self.waiting.len() < WAITING {
+        } else if self.waiting.len() < WAITING || self.waiting.contains_key(&key) {
             let certain = told && (key.protocol != TCP || connection.liberal);
             self.waiting.insert(key, Waiting { connection, certain });
         }
@@ -390,12 +407,17 @@ impl Looking<'_> {
     /// Judges connections that wait.
     fn judge_waiting(&mut self, most: usize) {
         for _ in 0..most {
-            let Some((key, Waiting { connection, certain })) = self.waiting.pop_first() else { return };
+            let after = self.turn.map_or(Bound::Unbounded, Bound::Excluded);
+            let next = self.waiting.range((after, Bound::Unbounded)).next().or_else(|| self.waiting.first_key_value());
+            *self.turn = next.map(|(key, _)| *key);
+            let Some(key) = *self.turn else { return };
+            let Some(Waiting { connection, certain }) = self.waiting.remove(&key) else { return };
             let Ok(flow) = self.judge(&connection) else { continue };
-            if certain {
-                self.insert(&flow, &connection);
+            if !certain {
+                self.changes.push(untimed(key));
+            } else if self.insert(&flow, &connection) {
+                self.changes.push(self.terms.timeouts.entry(&connection));
             }
-            self.renewed.push(key);
         }
     }
 
@@ -429,7 +451,8 @@ impl Looking<'_> {
         judged
     }
 
-    fn insert(&mut self, flow: &Flow, connection: &Connection) {
+    /// Adds a flow; returns whether it is in the table.
+    fn insert(&mut self, flow: &Flow, connection: &Connection) -> bool {
         let id = match self.known.table.insert(flow, self.terms.generation) {
             Ok(id) => id,
             // A full table leaves the connection to the kernel, which needs no error.
@@ -437,12 +460,13 @@ impl Looking<'_> {
                 if refused == Refused::Full {
                     self.known.statistics.full();
                 }
-                return;
+                return false;
             }
         };
         self.known.statistics.inserted(id);
         *self.known.beside(id) =
             Beside { present: true, id: connection.id, judged: mixed(connection), packets: 0, renewed: self.now };
+        true
     }
 }
 

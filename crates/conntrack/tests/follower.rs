@@ -42,13 +42,14 @@ struct Lab {
 }
 
 impl Lab {
-    fn new() -> Self {
+    /// Creates a lab with room for this number of flows.
+    fn new(room: usize) -> Self {
         let topology = Topology::builder().static_neighbours(true).build().unwrap();
         let r = topology.r();
         r.run(&["nft", FIREWALL]).unwrap();
         let (follower, ruleset) = r
             .enter(|| {
-                let table = Flows::new(&Qsbr::new(), [None, None], 100_000).unwrap();
+                let table = Flows::new(&Qsbr::new(), [None, None], room).unwrap();
                 let follower = Follower::new(Kernel::open().unwrap(), table, Arc::default());
                 (follower, Reader::open().unwrap().read_whole().unwrap())
             })
@@ -117,7 +118,7 @@ fn talk([near, far]: &[UdpSocket; 2]) {
 fn a_flow_follows_the_route() {
     require!(require_lab());
     require!(has_tool("nft"));
-    let mut lab = Lab::new();
+    let mut lab = Lab::new(1000);
     assert_eq!(lab.established(4000).output, 1);
     lab.ways.output.set(2);
     lab.with(|follower, terms| follower.renew(terms).unwrap());
@@ -136,7 +137,7 @@ fn an_end_does_not_wait_for_beginnings() {
     require!(require_lab());
     require!(has_tool("nft"));
     require!(has_tool("conntrack"));
-    let mut lab = Lab::new();
+    let mut lab = Lab::new(1000);
     lab.established(4000);
     let others = 10_000..10_200;
     let ends: Vec<_> = others.clone().map(|port| lab.connection(port)).collect();
@@ -168,7 +169,7 @@ fn a_flow_that_revoked_itself_comes_back_by_an_announcement() {
     require!(require_lab());
     require!(has_tool("nft"));
     require!(has_tool("conntrack"));
-    let mut lab = Lab::new();
+    let mut lab = Lab::new(1000);
     let flow = lab.established(4000);
     let generation = |lab: &mut Lab| {
         let flows = lab.follower.flows();
@@ -186,4 +187,29 @@ fn a_flow_that_revoked_itself_comes_back_by_an_announcement() {
         generation(&mut lab) == Some(GENERATION)
     })
     .unwrap();
+}
+
+/// A connection for which there is no room keeps its timeout, and is not asked for again and again.
+#[test]
+fn a_full_table_leaves_a_connection_alone() {
+    require!(require_lab());
+    require!(has_tool("nft"));
+    require!(has_tool("conntrack"));
+    let mut lab = Lab::new(1);
+    lab.established(4000);
+    lab.topology.r().sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", "300").unwrap();
+    let ends = lab.connection(4001);
+    wait_until("the second connection to be assured", LIMIT, || {
+        talk(&ends);
+        lab.topology.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.matches("[ASSURED]").count() == 2
+    })
+    .unwrap();
+    lab.hear();
+    assert!(!lab.follower.is_behind());
+    lab.hear();
+    assert!(!lab.follower.is_behind(), "it is announced once more");
+    assert_eq!(lab.flow(4001), None);
+    let shown = lab.topology.r().run(&["conntrack", "-L", "-p", "udp", "--orig-port-src", "4001"]).unwrap().stdout;
+    let left: u32 = shown.split_whitespace().nth(2).unwrap().parse().unwrap();
+    assert!(left <= 300, "{shown}");
 }

@@ -87,7 +87,7 @@ async fn begin(
     let ended = Ended { running, number };
     let spawned = std::thread::Builder::new().name("bywash-capture".into()).spawn(move || {
         let _ended = ended;
-        let out = Box::new(Out { to: pieces, stop: stop.clone() });
+        let out = Box::new(Out { to: pieces, stop: stop.clone(), ending: None });
         // A broken pipe only means that the client has disconnected.
         match capturing.run(out, &stop) {
             Err(why) if why.kind() != ErrorKind::BrokenPipe => tracing::warn!("a capture ended: {why}"),
@@ -133,19 +133,20 @@ impl Drop for Ended {
 struct Out {
     to: mpsc::Sender<std::io::Result<Bytes>>,
     stop: Arc<AtomicBool>,
+    /// Time at which a piece first had to wait after the stop.
+    ending: Option<Instant>,
 }
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut piece = Ok(Bytes::copy_from_slice(bytes));
-        let mut ending = None;
         loop {
             piece = match self.to.try_send(piece) {
                 Ok(()) => return Ok(bytes.len()),
                 Err(TrySendError::Full(piece)) => piece,
                 Err(TrySendError::Closed(_)) => return Err(ErrorKind::BrokenPipe.into()),
             };
-            if self.stop.load(Ordering::Acquire) && ending.get_or_insert_with(Instant::now).elapsed() > LAST {
+            if self.stop.load(Ordering::Acquire) && self.ending.get_or_insert_with(Instant::now).elapsed() > LAST {
                 return Err(ErrorKind::BrokenPipe.into());
             }
             std::thread::sleep(POLL);
