@@ -40,8 +40,8 @@ pub trait Instance: Send + Sync {
     }
 }
 
-/// Rows of a topic, in pieces. No lock and no more than a piece is held while the client has not taken the one before,
-/// so that each piece shows the rows as they are when it is made.
+/// Rows of a topic, in pieces. Each piece shows the rows as they are when it is made. Until the client takes it, the
+/// server holds that one piece, and no lock.
 pub trait Rows: Send {
     /// Returns the next piece, a list; `None` after the last.
     fn next(&mut self) -> Option<Answer>;

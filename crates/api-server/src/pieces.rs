@@ -28,8 +28,7 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// Answers with rows, as a JSON list. A further piece is made when the client has taken the one before the last, by a
-/// thread that does not wait for the client.
+/// Answers with rows, as a JSON list. One piece is made ahead of the client, by a thread that does not wait for it.
 pub async fn answer(rows: Box<dyn Rows>) -> Response {
     // A list that ends with its first piece is answered with its length.
     let begin = async {

@@ -17,7 +17,7 @@ use bywash_fib::flows::{Flow, FlowId, FlowTables, Listed, Standing, Traffic, Tup
 use bywash_fib::model::{Families, Prefix};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::tables::Tables;
-use bywash_sync::{Published, Qsbr};
+use bywash_sync::{Published, Qsbr, lock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,7 @@ impl Established {
     pub fn flows(&self, filter: Option<&str>) -> Result<EstablishedFlows, String> {
         let selection = Selection::parse(filter.unwrap_or_default())?;
         let Some(Table { flows, statistics }) = &self.table else { return Ok(EstablishedFlows::default()) };
-        let (names, mut reader) = (self.names.lock().expect("names").clone(), self.domain.register());
+        let (names, mut reader) = (lock(&self.names).clone(), self.domain.register());
         let mut answer = EstablishedFlows { total: present(statistics).iter().sum(), ..EstablishedFlows::default() };
         for (n, id) in places(selection.after, statistics.places()).enumerate() {
             if n == LOOKED_AT || answer.flows.len() == selection.limit {
@@ -83,7 +83,7 @@ impl Established {
         let [packets, bytes] = self.forwarded(table);
         let counts = table.statistics.counts();
         let passes = |port: u16| !self.gates.get(PortId(port)).flows.is_empty();
-        let passing = (0..self.names.lock().expect("names").len() as u16).any(passes);
+        let passing = (0..lock(&self.names).len() as u16).any(passes);
         let family = |at: usize, name: &str| FlowFamily {
             family: name.into(),
             flows: counts.inserted[at] - counts.removed[at],

@@ -13,13 +13,13 @@ use bywash_exceptions::nft::{Interface, Reader};
 use bywash_fib::flows;
 use bywash_netlink::wake::Wake;
 use bywash_router::tables::Tables;
-use bywash_sync::{Published, Qsbr, qsbr};
+use bywash_sync::{Published, Qsbr, lock, qsbr};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -78,7 +78,7 @@ impl Flows {
     /// Has the flows judged by the rules of this reading, of these ports.
     pub fn judge(&self, number: u64, ports: &[PortLink]) {
         let asked = Asked { number, ports: ports.to_vec() };
-        *self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
+        *lock(&self.shared.asked) = Some(asked);
         self.shared.wake.wake();
     }
 
@@ -102,7 +102,7 @@ impl Drop for Flows {
 
 impl Shared {
     fn take(&self) -> Option<Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.asked).take()
     }
 
     /// Waits for a reading; if there is one to go on with, for [`PAUSE`] at most. `None` if the thread must end.
