@@ -1,12 +1,14 @@
 //! The Linux kernel as a function from a frame to the frames that it sends for it. The kernel forwards a frame written
-//! to a TAP interface within the write: when the system call returns, the result is in the queue of another TAP.
+//! to a TAP interface within the write: when the system call returns, the result is in the queue of another TAP, unless
+//! the machine is so busy that a thread of the kernel takes over (ksoftirqd).
 
 use bywash_fib::{Net4, Net6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_lab::Namespace;
+use bywash_lab::{Namespace, wait_until};
 use bywash_port::{Port, TapConfig, TapPort};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// The arguments of `ip route` behind the prefix, for IPv4 and IPv6. The route type may precede them, separated by `|`.
 /// `None` if the kernel cannot express the route.
@@ -69,6 +71,20 @@ impl Kernel {
         assert_eq!(self.bufs.alloc(&mut batch, 1), 1);
         assert!(self.bufs.arena().write(&mut batch.as_mut_slice()[0], frame));
         assert_eq!(self.taps[0].tx_burst(&mut self.bufs, &mut batch), 1);
+        self.sent_for(frame)
+    }
+
+    /// Returns what the kernel still sends for the frame given last; empty if that is nothing for half a second.
+    pub fn late(&mut self, frame: &[u8]) -> Vec<(u16, Vec<u8>)> {
+        let mut late = vec![];
+        let _ = wait_until("the kernel to forward", Duration::from_millis(500), || {
+            late = self.sent_for(frame);
+            !late.is_empty()
+        });
+        late
+    }
+
+    fn sent_for(&mut self, frame: &[u8]) -> Vec<(u16, Vec<u8>)> {
         self.sent().into_iter().filter(|(_, sent)| ends(sent).is_some_and(|e| Some(e) == ends(frame))).collect()
     }
 
