@@ -9,10 +9,10 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
-TARGET := $(or $(CARGO_TARGET_DIR),target)
-BYWASH := $(TARGET)/release/bywash
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+BYWASH := $(TARGET_DIR)/release/bywash
 # `bywash new app` finds this from the program's place, as it does when both are installed.
-SOURCES := $(TARGET)/share/bywash/src
+SOURCES := $(TARGET_DIR)/share/bywash/src
 
 # When run as a user, cargo builds as that user, and only the test programs run as root.
 ifneq ($(SUDO),)
@@ -26,7 +26,7 @@ HAS_DPDK := pkg-config --exists libdpdk 2>/dev/null
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo check test test-build test-e2e test-others test-doc test-dpdk differential test-loom test-vm bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install c-library install-c-library deb test-deb uninstall clean help
+.PHONY: build demo check test test-build test-e2e test-others test-doc test-dpdk differential test-loom test-vm fuzz bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install c-library install-c-library deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash), and collect the sources for `bywash new app`
@@ -87,12 +87,17 @@ test-dpdk:
 
 # Uses a separate target directory, because the flag changes every crate. Doc tests cannot run inside a model.
 test-loom: ## check concurrent code under every interleaving (loom)
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --locked --lib -p bywash-sync -p bywash-frame
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET_DIR)/loom $(CARGO) test --release --locked --lib -p bywash-sync -p bywash-frame
 
 KERNEL ?= 6.1 6.12 6.18
 test-vm: ## tests that depend on the kernel or a NIC, in emulated machines (KERNEL="6.1 6.12 6.18"; about half an hour each)
 	@tools/setup.sh vm
 	lab/vm/run $(KERNEL)
+
+# BASE, RUNS: see the head of fuzz/run.
+fuzz: ## give random input to the parsers, those that changed first (SECONDS=N in all, TARGET="NAME ..")
+	@tools/setup.sh fuzz
+	@CARGO=$(CARGO) BASE=$(BASE) RUNS=$(RUNS) fuzz/run $(or $(SECONDS),60) $(TARGET)
 
 bpf: ## rebuild the XDP objects from their C sources (needs clang 14)
 	@tools/setup.sh bpf
@@ -129,12 +134,12 @@ lint: ## formatting and clippy, warnings are errors
 
 book: ## make a book of docs/, with search (target/book/index.html; needs mdbook)
 	@command -v mdbook >/dev/null || { echo "no mdbook: install it with 'cargo install mdbook'" >&2; exit 1; }
-	mdbook build --dest-dir $(abspath $(TARGET))/book
+	mdbook build --dest-dir $(abspath $(TARGET_DIR))/book
 
 # A plugin for DPDK programs: the C part is the DPDK interface, the Rust part the pools. Tests use the dev profile, which
 # builds faster (DPDK_PROFILE=dev).
 DPDK_PROFILE ?= release
-DPDK_LIB = $(TARGET)/$(if $(filter dev,$(DPDK_PROFILE)),debug,$(DPDK_PROFILE))
+DPDK_LIB = $(TARGET_DIR)/$(if $(filter dev,$(DPDK_PROFILE)),debug,$(DPDK_PROFILE))
 dpdk-plugin: ## build librte_mempool_bywash.so, the buffer policies for DPDK programs (needs libdpdk-dev)
 	@$(HAS_DPDK) || { echo "no libdpdk for pkg-config: install libdpdk-dev, or build DPDK" >&2; exit 1; }
 	$(CARGO) build --profile $(DPDK_PROFILE) --locked -p bywash-dpdk-mempool
@@ -193,9 +198,9 @@ c-library: ## build the C library of the dispatching device (docs/guide.md, targ
 	$(CARGO) build --release --locked -p bywash-npe-c
 
 install-c-library: ## install it with its header (DESTDIR, PREFIX); run `make c-library` first
-	@test -e $(TARGET)/release/libbywash_npe.a || { echo "run 'make c-library' first, as yourself" >&2; exit 1; }
+	@test -e $(TARGET_DIR)/release/libbywash_npe.a || { echo "run 'make c-library' first, as yourself" >&2; exit 1; }
 	install -D -m 644 crates/npe-c/include/bywash_npe.h $(DESTDIR)$(PREFIX)/include/bywash_npe.h
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET)/release/libbywash_npe.a $(TARGET)/release/libbywash_npe.so
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(TARGET_DIR)/release/libbywash_npe.a $(TARGET_DIR)/release/libbywash_npe.so
 
 deb: build ## build a Debian package in this directory
 	contrib/debian/build $(BYWASH) .
@@ -213,7 +218,7 @@ uninstall: ## remove the installed files
 	rm -f $(DESTDIR)$(PREFIX)/lib/libbywash_npe.so
 
 clean: ## remove build and benchmark outputs
-	rm -rf $(TARGET) out
+	rm -rf $(TARGET_DIR) out
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20

@@ -1,11 +1,17 @@
-//! Properties checked by the fuzz targets, shared with the tests of the crates (crates/wire/tests, crates/flow/tests,
-//! crates/port/tests).
+//! Properties checked by the fuzz targets, shared with the tests of the crates. Those of private parsers are in their
+//! crates, in modules named `fuzz`.
 
-#[path = "../crates/wire/tests/common/mod.rs"]
-pub mod wire;
+#[path = "../crates/conntrack/tests/properties/mod.rs"]
+pub mod conntrack;
+
+#[path = "../crates/docsis/tests/properties/mod.rs"]
+pub mod docsis;
 
 #[path = "../crates/flow/tests/properties/mod.rs"]
 pub mod flow;
 
 #[path = "../crates/port/tests/properties/mod.rs"]
 pub mod port;
+
+#[path = "../crates/wire/tests/common/mod.rs"]
+pub mod wire;

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the packages and the Rust toolchain that a task needs; does nothing if all are present.
 #
-# usage: tools/setup.sh build|lint|demo|test|vm|bench|bpf|rtl
+# usage: tools/setup.sh build|lint|demo|test|fuzz|vm|bench|bpf|rtl
 #
 # Uses apt (Debian 12 and later, Ubuntu 24.04 and later); elsewhere it prints what to install. Uses sudo when not root.
 # Distributions' own cargo is older than Cargo.toml's rust-version. Exactly that version, the tested one, is installed by
@@ -9,7 +9,7 @@
 set -euo pipefail
 
 task=${1:-}
-case $task in build | lint | demo | test | vm | bench | bpf | rtl) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
+case $task in build | lint | demo | test | fuzz | vm | bench | bpf | rtl) ;; *) sed -n 's/^# \(usage: .*\)/\1/p' "$0" >&2 && exit 2 ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 export PATH="$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin"
 
@@ -33,10 +33,12 @@ testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:pytho
     prometheus:prometheus promtool:prometheus systemd-analyze:systemd
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
     bird:bird2 keepalived:keepalived nft:nftables iptables:iptables conntrack:conntrack
+    ufw:ufw firewalld:firewalld dbus-daemon:dbus-daemon dockerd:docker.io shorewall:shorewall
     dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator "${bpf[@]}")
 case $task in
 build | lint) wanted=("${build[@]}") ;;
+fuzz) wanted=("${build[@]}" c++:build-essential) ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
 test) wanted=("${build[@]}" "${network[@]}" "${testing[@]}") ;;
 vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
@@ -73,11 +75,22 @@ had_bird=$(command -v bird || true)
 had_keepalived=$(command -v keepalived || true)
 had_ovs=$(command -v ovs-vswitchd || true)
 had_prometheus=$(command -v prometheus || true)
+# These must not load their rules even for a moment: units that are masked are not started when they are installed.
+masked=()
+command -v firewalld >/dev/null || masked+=(firewalld.service)
+command -v dockerd >/dev/null || masked+=(docker.service docker.socket containerd.service)
+on_masked() {
+    if [ "$task" != test ] && [ "$task" != vm ] || [ ! -d /run/systemd/system ] || [ ${#masked[@]} = 0 ]; then return; fi
+    as_root systemctl "$@" "${masked[@]}" >/dev/null 2>&1 || true
+}
+on_masked mask --runtime
 if [ ${#packages[@]} -gt 0 ] && ! install_packages "${packages[@]}"; then
     # A test without its tool prints SKIP; no other task can do without its tools.
     if [ "$task" != test ] || ! command -v cc >/dev/null; then die "could not install ${packages[*]}"; fi
     say "going on without ${packages[*]}: tests that need them are skipped"
 fi
+on_masked disable
+on_masked unmask --runtime
 # The tests start their own routing daemons, Open vSwitch and Prometheus; stop and disable those that the packages start.
 unwanted() {
     as_root service "$1" stop >/dev/null 2>&1 || true

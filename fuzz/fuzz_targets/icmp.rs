@@ -1,3 +1,6 @@
+//! ICMP errors about any packet.
+//!
+//! Sources: crates/wire/src
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| bywash_fuzz::wire::icmp(data));

@@ -1,3 +1,6 @@
+//! Ethernet and IPv4 headers.
+//!
+//! Sources: crates/wire/src
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| bywash_fuzz::wire::ipv4(data));

@@ -262,7 +262,8 @@ impl Kernel {
         let index = link.index;
         let old = self.links.get(&index).map(|old| &old.value);
         let sending = |link: &Link| link.up && link.carrier;
-        let turned = old.is_none_or(|old| sending(old) != sending(&link));
+        // Next hops without carrier are used until the link is down.
+        let turned = old.is_none_or(|old| (old.up, old.carrier) != (link.up, link.carrier));
         let mut scope = Scope::NONE;
         if origin != Origin::Dump {
             let moved = old.is_some_and(|old| old.master != link.master);
@@ -601,6 +602,18 @@ mod tests {
             kernel.apply(event, Origin::Dump);
         }
         kernel.finish(Scope::ALL, true);
+    }
+
+    /// Its message tells of no switched flag here, as one that was coalesced with others does.
+    #[test]
+    fn a_link_without_carrier_that_is_set_down_takes_its_next_hops_along() {
+        let mut kernel = Kernel::default();
+        kernel.apply(link(false), Origin::Live);
+        kernel.apply(route(IpAddr::from([192, 0, 2, 0]), false), Origin::Live);
+        assert_eq!(alive(&mut kernel), Some(true));
+        let Event::Link { link: down, switched } = link(false) else { unreachable!() };
+        kernel.apply(Event::Link { link: Link { up: false, ..down }, switched }, Origin::Live);
+        assert_eq!(alive(&mut kernel), Some(false));
     }
 
     /// The message about the carrier arrives before the kernel acts on it.

@@ -13,6 +13,9 @@ mod bodies;
 pub mod change;
 mod error;
 mod follow;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod kernel;
 mod lookup;
 mod mirror;

@@ -10,6 +10,9 @@
 
 mod control;
 mod copying;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod handshake;
 mod lending;
 mod link;

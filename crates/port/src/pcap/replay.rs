@@ -88,7 +88,7 @@ pub struct PcapSource {
     sums: Vec<u64>,
     next: usize,
     repeat: bool,
-    /// Whether only the first line of each packet is written.
+    /// Only the first line of each packet is written, if true.
     heads: bool,
     pace: Option<Pacer>,
     /// Size of the lines of the longest packet in bytes.

@@ -1,25 +1,93 @@
 //! Properties that hold for arbitrary bytes, shared by the garbage test, the corpus replay and the fuzz targets. Each
 //! function takes arbitrary input and panics if a property is violated.
 
-use bywash_wire::checksum::Sum;
+use bywash_wire::checksum::{Sum, checksum, update_u16, update_u32};
 use bywash_wire::icmp4::{Icmp4Error, build_icmp4_error, may_answer4};
 use bywash_wire::icmp6::{Icmp6Error, build_icmp6_error, may_answer6};
 use bywash_wire::partial::{self, State, transport_checksum_ok};
-use bywash_wire::{ethernet, frag, ipv4, ipv6, l4};
+use bywash_wire::{ethernet, frag, hex, ipv4, ipv6, l4, summary};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Property check over arbitrary bytes.
 pub type Target = fn(&[u8]);
 
 /// Fuzz targets by name, which is also the name of their corpus folder.
-pub const TARGETS: [(&str, Target); 5] =
-    [("ipv4", ipv4), ("ipv6", ipv6), ("partial", partial), ("icmp", icmp), ("frag", frag)];
+pub const TARGETS: [(&str, Target); 6] =
+    [("views", views), ("ipv4", ipv4), ("ipv6", ipv6), ("partial", partial), ("icmp", icmp), ("frag", frag)];
 
-/// Checks the Ethernet and IPv4 header validation and the TTL decrement.
-pub fn ipv4(data: &[u8]) {
-    if let Some(at) = ethernet::carried(data) {
-        assert!(at.offset <= data.len());
+/// Gives the input to a check, and again with a correct IPv4 header checksum, which random input seldom has.
+fn with_checksum(l3: &[u8], check: Target) {
+    check(l3);
+    let mut mended = l3.to_vec();
+    if ipv4::fill_checksum(&mut mended) && mended != l3 {
+        check(&mended);
     }
+}
+
+/// Checks the Ethernet, tag and transport views, the one-line summary, addresses and hex digits as text, and that
+/// checksums are the same however they are computed.
+pub fn views(data: &[u8]) {
+    let carried = ethernet::carried(data);
+    assert!(carried.is_none() || data.len() >= ethernet::HEADER_LEN);
+    if let Some(at) = carried {
+        assert!((ethernet::HEADER_LEN..=data.len()).contains(&at.offset), "{at:?}");
+    }
+    if let Some((header, rest)) = ethernet::EthernetHeader::parse(data) {
+        assert_eq!(rest.len() + ethernet::HEADER_LEN, data.len());
+        assert_eq!(header.dst.to_string().parse(), Ok(header.dst));
+        assert!(header.dst.is_multicast() || !header.dst.is_broadcast());
+    }
+    if let Some((tag, rest)) = ethernet::VlanTag::parse(data) {
+        assert_eq!(rest.len() + ethernet::TAG_LEN, data.len());
+        assert_eq!(u16::from(tag.pcp()) << 13 | u16::from(tag.dei()) << 12 | tag.vid(), tag.tci.get());
+    }
+    let rest =
+        |found: Option<usize>, len| assert_eq!(found.map(|rest| rest + len), (data.len() >= len).then_some(data.len()));
+    rest(l4::UdpHeader::parse(data).map(|(_, rest)| rest.len()), 8);
+    rest(l4::TcpHeader::parse(data).map(|(_, rest)| rest.len()), 20);
+    rest(l4::IcmpHeader::parse(data).map(|(_, rest)| rest.len()), 8);
+    assert!(!summary::line(data).contains(|c: char| c.is_control()));
+
+    let text = String::from_utf8_lossy(data);
+    if let Ok(mac) = text.parse::<ethernet::MacAddr>() {
+        assert_eq!(mac.to_string(), text.to_ascii_lowercase().replace('-', ":"));
+    }
+    if let Ok(bytes) = hex::decode(&text) {
+        assert_eq!(hex::decode(&hex::encode(&bytes)), Ok(bytes));
+    }
+
+    let words = data.chunks(2).map(|pair| u64::from(pair[0]) << 8 | pair.get(1).map_or(0, |b| u64::from(*b)));
+    let sum = words.sum::<u64>();
+    let folded = |sum: u64| (sum & 0xffff) + (sum >> 16);
+    let naive = !(folded(folded(folded(sum))) as u16);
+    assert_eq!(checksum(data), naive);
+    let (head, tail) = data.split_at(data.len() / 2);
+    let tail = Sum::of(tail);
+    let whole = Sum::of(head) + if head.len().is_multiple_of(2) { tail } else { tail.at_odd_offset() };
+    assert_eq!(whole.checksum(), naive);
+    // An updated checksum stays correct. That of nothing but zeros has two forms, and no header is.
+    if let Some((new, old)) = data.split_first_chunk::<4>()
+        && let Some(was) = old.first_chunk::<4>()
+    {
+        let mut changed = old.to_vec();
+        changed[..4].copy_from_slice(new);
+        if changed.iter().all(|byte| *byte == 0) {
+            return;
+        }
+        let (was, new) = (u32::from_be_bytes(*was), u32::from_be_bytes(*new));
+        let is = |sum: u16| (Sum::of(&changed) + Sum::of_u16(sum)).is_valid();
+        assert!(is(update_u32(checksum(old), was, new)));
+        let by_halves = update_u16(checksum(old), (was >> 16) as u16, (new >> 16) as u16);
+        assert!(is(update_u16(by_halves, was as u16, new as u16)));
+    }
+}
+
+/// Checks the IPv4 header validation and the TTL decrement.
+pub fn ipv4(data: &[u8]) {
+    with_checksum(data, ipv4_header);
+}
+
+fn ipv4_header(data: &[u8]) {
     let Ok(info) = ipv4::check(data) else { return };
     assert!(info.header_len >= 20 && u16::from(info.header_len) <= info.total_len);
     assert!(usize::from(info.total_len) <= data.len());
@@ -55,6 +123,10 @@ pub fn ipv6(data: &[u8]) {
 /// Checks that completion changes only partial checksums, changes only the checksum field, leaves it correct, and never
 /// changes a correct checksum.
 pub fn partial(data: &[u8]) {
+    with_checksum(data, partial_of);
+}
+
+fn partial_of(data: &[u8]) {
     let mut l3 = data.to_vec();
     let before = partial::state(data);
     let was_ok = transport_checksum_ok(data);
@@ -71,6 +143,10 @@ pub fn partial(data: &[u8]) {
 
 /// Checks that ICMP errors about any input are valid, within their length limits, and never answer an error.
 pub fn icmp(data: &[u8]) {
+    with_checksum(data, icmp_of);
+}
+
+fn icmp_of(data: &[u8]) {
     let mut out = [0; 1400];
     for kind in [
         Icmp4Error::TimeExceeded,
@@ -104,6 +180,14 @@ pub fn icmp(data: &[u8]) {
 pub fn frag(data: &[u8]) {
     let Some(([a, b], l3)) = data.split_first_chunk() else { return };
     let mtu = usize::from(u16::from_be_bytes([*a, *b])) % 2048;
+    fragments(l3, mtu);
+    let mut mended = l3.to_vec();
+    if ipv4::fill_checksum(&mut mended) {
+        fragments(&mended, mtu);
+    }
+}
+
+fn fragments(l3: &[u8], mtu: usize) {
     let Ok(plan) = frag::plan(l3, mtu) else { return };
     let info = ipv4::check(l3).unwrap();
     let mut joined = Vec::new();

@@ -1,0 +1,6 @@
+//! Messages of rtnetlink.
+//!
+//! Sources: crates/netlink/src
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bywash_netlink::fuzz::rtnetlink(data));
