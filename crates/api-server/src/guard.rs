@@ -16,7 +16,7 @@ pub struct Guard {
     /// Credentials that carry the token, by authentication scheme: as a bearer's, and as a user's password. `None` if
     /// there is no token.
     expected: Option<[(&'static str, String); 2]>,
-    /// Whether only this machine reaches the address.
+    /// Address of the loopback interface, which only this machine reaches, if true.
     loopback: bool,
 }
 

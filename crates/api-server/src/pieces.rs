@@ -81,7 +81,7 @@ fn broken(why: &Error) {
 /// Rest of a list.
 struct Listing {
     rows: Box<dyn Rows>,
-    /// Whether there are rows before.
+    /// Rows have been written before, if true.
     any: bool,
 }
 

@@ -112,7 +112,7 @@ pub struct TracedRoute {
     pub frames: Vec<TraceFrame>,
 }
 
-/// What becomes of a packet that is the kernel's unless it is of an established flow.
+/// Fate of a packet that is the kernel's unless it is of an established flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TraceGate {

@@ -27,6 +27,10 @@ pub struct EstablishedFlow {
     pub reply: FlowDirection,
     /// Time since it was taken from the kernel, in seconds.
     pub age_s: u64,
+    /// Time since a packet of it was last noticed, in seconds. Packets are looked for in a pass over all flows, which
+    /// takes up to an eighth of the kernel's shortest timeout of established connections: 15 s by its defaults.
+    #[serde(default)]
+    pub idle_s: u64,
     /// State: `valid`; `unconfirmed` if it is to be judged by the newest rules first; `revoked` if its packets are the
     /// kernel's until it is removed.
     pub state: String,
@@ -144,6 +148,6 @@ pub struct KernelReason {
     pub rule: Option<String>,
     /// The rule as text; null for a chain.
     pub text: Option<String>,
-    /// One of the connections.
+    /// Example of a connection.
     pub example: String,
 }

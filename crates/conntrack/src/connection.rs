@@ -3,6 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+/// Protocol number of TCP.
+pub const TCP: u8 = 6;
+/// Protocol number of UDP.
+pub const UDP: u8 = 17;
+
 /// Status bits of a connection (enum ip_conntrack_status in linux/netfilter/nf_conntrack_common.h).
 pub mod status {
     /// A helper has announced the connection (IPS_EXPECTED).
@@ -39,6 +44,10 @@ pub mod status {
 pub mod tcp {
     /// State of an established connection (TCP_CONNTRACK_ESTABLISHED).
     pub const ESTABLISHED: u8 = 3;
+    /// State of a connection whose first FIN is acknowledged (TCP_CONNTRACK_CLOSE_WAIT).
+    pub const CLOSE_WAIT: u8 = 5;
+    /// Last state of an orderly end (TCP_CONNTRACK_TIME_WAIT).
+    pub const TIME_WAIT: u8 = 7;
     /// Flag of a direction whose window is not checked (IP_CT_TCP_FLAG_BE_LIBERAL).
     pub const LIBERAL: u8 = 0x08;
     /// Flag of a direction with data that is not acknowledged, which shortens the timeout

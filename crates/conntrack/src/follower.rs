@@ -7,7 +7,7 @@
 //! Announcements that end a flow take effect as they are heard. Those that could begin one wait, so that a flood of new
 //! connections, each of which has to be judged, does not keep a flow alive whose connection has ended.
 
-use crate::connection::{Connection, Key, Tuple, tcp};
+use crate::connection::{Connection, Key, TCP, Tuple, UDP, tcp};
 use crate::judge::{Judge, Refusal};
 use crate::kernel::{Announced, Change, Error, Heard, Kernel};
 use crate::message::Announcement;
@@ -16,23 +16,24 @@ use crate::statistics::{Revocation, Statistics};
 use bywash_exceptions::nft::Interface;
 use bywash_fib::flows::{self, Flow, FlowId, Flows, Refused};
 use rustix::fd::BorrowedFd;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::{Bound, Range};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// Announcements that are heard before other work is looked at, in datagrams.
 const DATAGRAMS: usize = 4096;
 /// Connections that are judged before announcements are heard again.
 const JUDGED: usize = 64;
-/// Most connections that wait to be judged. Others stay the kernel's until they are announced again.
+/// Most connections that wait to be judged, and most refused ones that are remembered. Of the others, the former are asked
+/// for later, the latter stay the kernel's until they are announced again.
 const WAITING: usize = 1 << 17;
-/// Flows that are looked at in a call of [`Follower::renew`]. A connection that ends after the last announcements were
-/// heard, and whose key another one has by then, would be renewed in its place: few flows make that time short.
+/// Time before a new TCP connection is judged: many end sooner, and would cost more than they gain.
+const SHORT: Duration = Duration::from_millis(100);
+/// Flows, and refused connections, that are looked at in a call of [`Follower::renew`]. A connection that ends after the
+/// last announcements were heard, and whose key another one has by then, would be renewed in its place: few flows make
+/// that time short.
 const PART: usize = 128;
 
 /// Routes of a router, by which a connection's interfaces are found.
@@ -134,37 +135,30 @@ fn tuple(of: Tuple) -> flows::Tuple {
     flows::Tuple { src: of.src.ip(), dst: of.dst.ip(), src_port: of.src.port(), dst_port: of.dst.port() }
 }
 
-/// State of a flow beside the table.
-#[derive(Clone, Copy, Debug, Default)]
-struct Beside {
-    /// Whether the flow is in the table.
-    present: bool,
-    /// Identifier of its connection.
-    id: u32,
-    /// Status, mark and identifier as they were judged, mixed.
-    judged: u64,
-    /// Packets when its use was looked at last, modulo 2^32.
-    packets: u32,
-    /// Second, since the follower's start, in which the connection was renewed last.
-    renewed: u32,
+/// Ports that routes lead a connection's packets out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Egress {
+    /// Translated destination of the original direction.
+    far: IpAddr,
+    /// Ports of the original direction and of replies; `None` for one that has no single port.
+    ports: [Option<u16>; 2],
+}
+
+impl Egress {
+    /// Looks up the routes to a connection's ends.
+    fn new(key: &Key, far: IpAddr, routes: &dyn Routes) -> Self {
+        let port = |addr| routes.towards(addr).map(|(port, _)| port);
+        Self { far, ports: [port(far), port(key.original.src.ip())] }
+    }
 }
 
 /// The table of flows, with what is known of each beside it.
 struct Known {
     table: Flows,
-    /// By family, IPv4 first, and index of the flow.
-    beside: [Vec<Beside>; 2],
     statistics: Arc<Statistics>,
 }
 
 impl Known {
-    fn beside(&mut self, id: FlowId) -> &mut Beside {
-        let beside = &mut self.beside[usize::from(id.is_v6())];
-        let len = beside.len().max(id.index() + 1);
-        beside.resize(len, Beside::default());
-        &mut beside[id.index()]
-    }
-
     /// Returns the flow of a connection; `None` if it has none.
     fn find(&self, key: &Key) -> Option<FlowId> {
         (key.zone == 0).then(|| self.table.find(key.protocol, &tuple(key.original)))?
@@ -174,19 +168,6 @@ impl Known {
         let revoked = self.table.generation(id) == 0;
         self.table.remove(id);
         self.statistics.removed(id, if revoked { Revocation::Closed } else { why }, self.table.traffic(id));
-        self.beside(id).present = false;
-    }
-
-    /// Returns the flows among those at these places, of both families in turn.
-    fn flows(&self, places: Range<usize>) -> impl Iterator<Item = FlowId> {
-        let [v4, v6] = &self.beside;
-        let places = places.start..places.end.min(v4.len() + v6.len());
-        let id = |at: usize| FlowId::new(at >= v4.len(), if at < v4.len() { at } else { at - v4.len() });
-        places.map(id).filter(|id| self.beside[usize::from(id.is_v6())][id.index()].present)
-    }
-
-    fn places(&self) -> usize {
-        self.beside.iter().map(Vec::len).sum()
     }
 }
 
@@ -195,19 +176,60 @@ struct Waiting {
     connection: Connection,
     /// Whether it may be taken at once: all of it was told and, for TCP, the window is no longer checked.
     certain: bool,
+    /// Time from which on it is judged.
+    due: Instant,
+}
+
+/// Connections that wait to be judged, as they were announced last.
+#[derive(Default)]
+struct Queue {
+    waiting: BTreeMap<Key, Waiting>,
+    turns: BTreeSet<(Instant, Key)>,
+}
+
+impl Queue {
+    /// Adds a connection, or what was announced of one that waits already; returns false if there is no room.
+    fn push(&mut self, mut of: Waiting) -> bool {
+        let key = of.connection.key;
+        match self.remove(&key) {
+            Some(known) => of.due = of.due.min(known.due),
+            None if self.waiting.len() >= WAITING => return false,
+            None => {}
+        }
+        self.turns.insert((of.due, key));
+        self.waiting.insert(key, of);
+        true
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Waiting> {
+        let removed = self.waiting.remove(key)?;
+        self.turns.remove(&(removed.due, *key));
+        Some(removed)
+    }
+
+    /// Removes the connection whose turn it is; `None` if no turn has come.
+    fn pop(&mut self) -> Option<Waiting> {
+        let (due, key) = *self.turns.first()?;
+        if due <= Instant::now() { self.remove(&key) } else { None }
+    }
 }
 
 /// Keeps a table of flows in step with the kernel's connections. One thread uses it.
 pub struct Follower {
     kernel: Kernel,
     known: Known,
-    /// Connections without a flow, as they were announced last, that are to be judged.
-    waiting: BTreeMap<Key, Waiting>,
-    /// Connection that was judged last. They have their turn by key.
-    turn: Option<Key>,
+    /// Connections without a flow that are to be judged.
+    queue: Queue,
+    /// Connections that routes or the firewall refused, with their ports as judged. Announcements tell nothing of
+    /// routes.
+    refused: BTreeMap<Key, Egress>,
+    /// Refused connection that was looked at last.
+    compared: Option<Key>,
     /// Changes to make: of connections that could be taken once they are announced, and of those just taken.
     changes: Vec<Change>,
-    began: Instant,
+    /// Connections to be changed without effect once fewer wait, so that the kernel announces them: all at once, they
+    /// would be more announcements than its buffer holds. No more than the table has room for.
+    candidates: Vec<Key>,
     /// Place of the flow that is looked at next.
     next: usize,
 }
@@ -215,9 +237,9 @@ pub struct Follower {
 impl Follower {
     /// Creates a follower of the kernel's connections that keeps this table, which is empty.
     pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
-        let known = Known { table, beside: [Vec::new(), Vec::new()], statistics };
-        let (waiting, changes) = (BTreeMap::new(), Vec::new());
-        Self { kernel, known, waiting, turn: None, changes, began: Instant::now(), next: 0 }
+        let known = Known { table, statistics };
+        let (queue, refused, changes, candidates) = (Queue::default(), BTreeMap::new(), Vec::new(), Vec::new());
+        Self { kernel, known, queue, refused, compared: None, changes, candidates, next: 0 }
     }
 
     /// Returns the socket that becomes readable with an announcement.
@@ -236,9 +258,13 @@ impl Follower {
         self.known.statistics.revoked(why);
     }
 
-    /// Returns whether connections wait to be judged by the next call of [`Follower::hear`].
-    pub fn is_behind(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Returns the time from which on a call of [`Follower::hear`] judges connections that wait, or asks for others;
+    /// `None` if there are none.
+    pub fn due(&self) -> Option<Instant> {
+        if !self.candidates.is_empty() {
+            return Some(Instant::now());
+        }
+        self.queue.turns.first().map(|(due, _)| *due)
     }
 
     /// Reads all connections, judges them anew, and removes the flows of all others. Flows become valid as they are
@@ -248,7 +274,9 @@ impl Follower {
     /// If a socket fails. [`Announced::Lost`] means that the table must be read again, and that no flow may be used
     /// meanwhile.
     pub fn read(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
-        self.waiting.clear();
+        self.queue = Queue::default();
+        self.candidates = Vec::new();
+        self.refused.clear();
         let (mut looking, kernel) = self.looking(terms);
         let all = kernel.read(&mut |heard| match heard {
             Heard::Read(connection) => {
@@ -260,7 +288,7 @@ impl Follower {
         })?;
         if all == Announced::All {
             let old = |id: &FlowId| self.known.table.generation(*id) != terms.generation;
-            let gone: Vec<FlowId> = self.known.flows(0..usize::MAX).filter(old).collect();
+            let gone: Vec<FlowId> = self.known.statistics.flows(0..usize::MAX).into_iter().filter(old).collect();
             gone.into_iter().for_each(|id| self.known.remove(id, Revocation::Gone));
         }
         self.change()?;
@@ -270,19 +298,22 @@ impl Follower {
     /// Hears pending announcements, and judges some of the connections that wait.
     ///
     /// # Errors
-    /// As [`Follower::read`].
+    /// If a socket fails. [`Announced::Lost`] has the same meaning as that of [`Follower::read`].
     pub fn hear(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
         let (mut looking, kernel) = self.looking(terms);
         let all = kernel.hear(DATAGRAMS, |announcement| looking.announced(announcement))?;
         if all == Announced::All {
             looking.judge_waiting(JUDGED);
+            let few = self.candidates.len().min(JUDGED.saturating_sub(self.queue.waiting.len()));
+            self.changes.extend(self.candidates.drain(self.candidates.len() - few..).map(untimed));
         }
         self.change()?;
         Ok(all)
     }
 
     /// Looks at a part of the table: renews the connections of valid flows that have been used, and has connections
-    /// judged again whose route leads out of another port than before. Returns the time until the next call.
+    /// judged again whose route leads out of another port than before, with and without a flow. Returns the time until
+    /// the next call.
     ///
     /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later.
     ///
@@ -290,10 +321,10 @@ impl Follower {
     /// If the socket fails.
     pub fn renew(&mut self, terms: &Terms<'_>) -> Result<Duration, Error> {
         let Terms { timeouts, routes, .. } = terms;
-        let now = self.now();
         let known = &mut self.known;
-        let places = known.places();
-        let part: Vec<FlowId> = known.flows(self.next..self.next + PART).collect();
+        let now = known.statistics.now();
+        let places = known.statistics.places().iter().sum();
+        let part = known.statistics.flows(self.next..self.next + PART);
         self.next = if self.next + PART < places { self.next + PART } else { 0 };
         for id in part {
             let flow = known.table.flow(id);
@@ -303,20 +334,40 @@ impl Follower {
                 continue;
             }
             let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
-            let beside = *known.beside(id);
             // A flow that its own packets have revoked is the kernel's.
-            if beside.packets == packets || known.table.generation(id) == 0 {
-                continue;
-            }
-            if now - beside.renewed >= timeouts.due(flow.protocol) {
-                *known.beside(id) = Beside { packets, renewed: now, ..beside };
+            let revoked = known.table.generation(id) == 0;
+            let renews = known.statistics.beside(id, |beside| {
+                if beside.packets != packets {
+                    (beside.packets, beside.used, beside.unrenewed) = (packets, now, true);
+                }
+                let renews = beside.unrenewed && !revoked && now - beside.renewed >= timeouts.due(flow.protocol);
+                if renews {
+                    (beside.renewed, beside.unrenewed) = (now, false);
+                }
+                renews
+            });
+            if renews {
                 self.changes.push(timeouts.renewal(key(&flow)));
             }
         }
+        self.compare(*routes);
         self.change()?;
         let pass = Duration::from_secs(timeouts.due(TCP).min(timeouts.due(UDP)).into());
-        let parts = u32::try_from(places.div_ceil(PART)).unwrap_or(u32::MAX).max(1);
+        let parts = u32::try_from(places.max(self.refused.len()).div_ceil(PART)).unwrap_or(u32::MAX).max(1);
         Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))
+    }
+
+    /// Looks at a part of the refused connections, and has those announced, and so judged again, whose ports differ.
+    fn compare(&mut self, routes: &dyn Routes) {
+        let after = self.compared.map_or(Bound::Unbounded, Bound::Excluded);
+        let part: Vec<Key> = self.refused.range((after, Bound::Unbounded)).take(PART).map(|(key, _)| *key).collect();
+        self.compared = part.last().copied().filter(|_| part.len() == PART);
+        for key in part {
+            if self.refused.get(&key).is_some_and(|was| Egress::new(&key, was.far, routes) != *was) {
+                self.refused.remove(&key);
+                self.changes.push(untimed(key));
+            }
+        }
     }
 
     /// Makes the noted changes. Flows of connections that are gone are removed.
@@ -331,14 +382,8 @@ impl Follower {
     }
 
     fn looking<'a>(&'a mut self, terms: &'a Terms<'a>) -> (Looking<'a>, &'a mut Kernel) {
-        let now = self.now();
-        let Self { kernel, known, waiting, turn, changes, .. } = self;
-        (Looking { known, waiting, turn, changes, now, terms }, kernel)
-    }
-
-    /// Returns the seconds since the follower's start.
-    fn now(&self) -> u32 {
-        self.began.elapsed().as_secs() as u32
+        let Self { kernel, known, queue, refused, changes, candidates, .. } = self;
+        (Looking { known, queue, refused, changes, candidates, terms }, kernel)
     }
 }
 
@@ -352,10 +397,10 @@ fn is_elsewhere(flow: &Flow, routes: &dyn Routes) -> bool {
 /// The follower while it looks at connections.
 struct Looking<'a> {
     known: &'a mut Known,
-    waiting: &'a mut BTreeMap<Key, Waiting>,
-    turn: &'a mut Option<Key>,
+    queue: &'a mut Queue,
+    refused: &'a mut BTreeMap<Key, Egress>,
     changes: &'a mut Vec<Change>,
-    now: u32,
+    candidates: &'a mut Vec<Key>,
     terms: &'a Terms<'a>,
 }
 
@@ -365,7 +410,15 @@ impl Looking<'_> {
         let judged = self.judge(connection);
         let kept = self.known.find(&connection.key).is_some_and(|id| self.keeps(id, &judged, connection));
         if !kept && judged.is_ok() {
-            self.changes.push(untimed(connection.key));
+            self.ask_later(connection.key);
+        }
+    }
+
+    fn ask_later(&mut self, key: Key) {
+        if self.candidates.len() < self.known.table.room() {
+            self.candidates.push(key);
+        } else {
+            self.known.statistics.full();
         }
     }
 
@@ -376,15 +429,17 @@ impl Looking<'_> {
         let mut connection = match announcement {
             Announcement::Present { connection, .. } => connection,
             Announcement::Gone { key, id, .. } => {
-                self.waiting.remove(&key);
-                if let Some(known) = known.filter(|known| id.is_none_or(|id| self.known.beside(*known).id == id)) {
+                self.queue.remove(&key);
+                self.refused.remove(&key);
+                let same = |known: &FlowId| id.is_none_or(|id| self.known.statistics.beside(*known, |b| b.id) == id);
+                if let Some(known) = known.filter(same) {
                     self.known.remove(known, Revocation::Gone);
                 }
                 return;
             }
         };
         let key = connection.key;
-        // What is not told has not changed.
+        // An announcement leaves out what has not changed.
         let told = key.protocol != TCP || connection.tcp_state.is_some();
         connection.tcp_state = connection.tcp_state.or((key.protocol == TCP).then_some(tcp::ESTABLISHED));
         if let Some(id) = known {
@@ -397,21 +452,22 @@ impl Looking<'_> {
                 self.changes.push(untimed(key));
             }
         } else if obstacle(&connection).is_some() {
-            self.waiting.remove(&key);
-        } else if self.waiting.len() < WAITING || self.waiting.contains_key(&key) {
+            self.queue.remove(&key);
+            self.refused.remove(&key);
+        } else {
             let certain = told && (key.protocol != TCP || connection.liberal);
-            self.waiting.insert(key, Waiting { connection, certain });
+            let due = Instant::now() + if key.protocol == TCP && !certain { SHORT } else { Duration::ZERO };
+            if !self.queue.push(Waiting { connection, certain, due }) {
+                self.ask_later(key);
+            }
         }
     }
 
     /// Judges connections that wait.
     fn judge_waiting(&mut self, most: usize) {
         for _ in 0..most {
-            let after = self.turn.map_or(Bound::Unbounded, Bound::Excluded);
-            let next = self.waiting.range((after, Bound::Unbounded)).next().or_else(|| self.waiting.first_key_value());
-            *self.turn = next.map(|(key, _)| *key);
-            let Some(key) = *self.turn else { return };
-            let Some(Waiting { connection, certain }) = self.waiting.remove(&key) else { return };
+            let Some(Waiting { connection, certain, .. }) = self.queue.pop() else { return };
+            let key = connection.key;
             let Ok(flow) = self.judge(&connection) else { continue };
             if !certain {
                 self.changes.push(untimed(key));
@@ -424,7 +480,7 @@ impl Looking<'_> {
     /// Returns whether a flow is valid and nothing that it was judged by has changed.
     fn is_as_judged(&mut self, id: FlowId, connection: &Connection) -> bool {
         self.known.table.generation(id) == self.terms.generation
-            && self.known.beside(id).judged == mixed(connection)
+            && self.known.statistics.beside(id, |beside| beside.judged) == mixed(connection)
             && obstacle(connection).is_none()
             && self.known.table.flow(id).reply == tuple(connection.reply)
     }
@@ -432,22 +488,29 @@ impl Looking<'_> {
     /// Makes a flow valid if it is the judged one, of the same connection, and removes it otherwise. Returns whether it
     /// is valid.
     fn keeps(&mut self, id: FlowId, judged: &Result<Flow, Reason>, connection: &Connection) -> bool {
-        let same =
-            self.known.beside(id).id == connection.id && judged.as_ref().ok() == Some(&self.known.table.flow(id));
+        let same = self.known.statistics.beside(id, |beside| beside.id) == connection.id
+            && judged.as_ref().ok() == Some(&self.known.table.flow(id));
         // Fails if the flow's own packets have revoked it.
         let kept = same && self.known.table.confirm(id, self.terms.generation);
         if kept {
-            self.known.beside(id).judged = mixed(connection);
+            self.known.statistics.beside(id, |beside| beside.judged = mixed(connection));
         } else {
             self.known.remove(id, Revocation::Changed);
         }
         kept
     }
 
-    fn judge(&self, connection: &Connection) -> Result<Flow, Reason> {
+    /// Judges a connection, and remembers it if something else than an obstacle refuses it.
+    fn judge(&mut self, connection: &Connection) -> Result<Flow, Reason> {
         let began = Instant::now();
-        let judged = flow(connection, self.terms.judge, self.terms.routes);
+        let (key, Terms { judge, routes, .. }) = (connection.key, self.terms);
+        let judged = flow(connection, judge, *routes);
         self.known.statistics.judged(began.elapsed());
+        self.refused.remove(&key);
+        if matches!(judged, Err(Reason::Route | Reason::Firewall(_))) && self.refused.len() < WAITING {
+            let egress = Egress::new(&key, connection.reply.src.ip(), *routes);
+            self.refused.insert(key, egress);
+        }
         judged
     }
 
@@ -463,9 +526,7 @@ impl Looking<'_> {
                 return false;
             }
         };
-        self.known.statistics.inserted(id);
-        *self.known.beside(id) =
-            Beside { present: true, id: connection.id, judged: mixed(connection), packets: 0, renewed: self.now };
+        self.known.statistics.inserted(id, connection.id, mixed(connection));
         true
     }
 }

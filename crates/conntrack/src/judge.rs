@@ -48,6 +48,7 @@ pub struct Judge<'a> {
     unseen: Option<Refusal>,
     /// Whether the kernel translates packets of IPv4 and of IPv6.
     translates: [bool; 2],
+    asks_routes: bool,
 }
 
 impl<'a> Judge<'a> {
@@ -57,13 +58,21 @@ impl<'a> Judge<'a> {
             evaluator: Evaluator::new(ruleset),
             unseen: unseen(ruleset),
             translates: [false, true].map(|v6| translates(ruleset, v6)),
+            asks_routes: ruleset.tables.iter().any(asks_routes),
         }
+    }
+
+    /// Returns whether rules ask for the route to the source of packets: connections have to be judged again if routes
+    /// change. Packets of a flow are forwarded by the route to their destination alone.
+    pub fn asks_routes(&self) -> bool {
+        self.asks_routes
     }
 
     /// Returns why the rules leave a connection to the kernel; `None` if every further packet of an established one is
     /// accepted in both directions, and nothing else done with it than being counted.
     ///
-    /// `client` and `server` are the interfaces that receive the original direction and the replies. The packets must
+    /// `client` and `server` are the interfaces that receive the original direction and the replies, and those that the
+    /// routes to the sources lead out of. The packets must
     /// have no mark before the rules: no traffic control, BPF program or legacy iptables may have set one.
     pub fn refusal(&self, connection: &Connection, client: &Interface, server: &Interface) -> Option<Refusal> {
         if let Some(unseen) = &self.unseen {
@@ -106,6 +115,8 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
         mark: Some(connection.mark),
         zone: Some(connection.key.zone),
         skb_mark: Some(0),
+        // Interfaces are found by the routes of both directions.
+        returns: true,
     }
 }
 
@@ -118,6 +129,15 @@ fn translates(ruleset: &Ruleset, v6: bool) -> bool {
     };
     let chains = ruleset.tables.iter().filter(of).flat_map(|table| &table.chains);
     chains.filter_map(|chain| chain.base.as_ref()).any(|base| base.kind == "nat")
+}
+
+fn asks_routes(table: &Table) -> bool {
+    let mut expressions = table.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.expressions);
+    expressions.any(|expression| match expression {
+        Expression::Fib { .. } => true,
+        Expression::Match { name, .. } => name == "rpfilter",
+        _ => false,
+    })
 }
 
 /// Returns the first rule that may have done to a connection's first packet what no later packet and no announcement

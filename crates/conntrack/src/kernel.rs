@@ -1,11 +1,13 @@
 //! The kernel's conntrack table, by ctnetlink.
 
 use crate::connection::{Connection, Key};
+use crate::filter::filter;
 use crate::message::{self, Announcement, Body, announcement};
 use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_netlink::wire::{Message, Messages, NLMSG_ERROR, Request};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+use socket2::SockRef;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
@@ -23,7 +25,6 @@ const PENDING: usize = 1 << 20;
 /// Most connections that may be announced while the table is read.
 const ANNOUNCED: usize = 1 << 20;
 
-const NFNLGRP_CONNTRACK_NEW: u32 = 1;
 const NFNLGRP_CONNTRACK_UPDATE: u32 = 2;
 const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
 
@@ -62,7 +63,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the table and listens from now on.
+    /// Opens the table and listens from now on to announcements of assured connections, and of their ends. Of TCP
+    /// connections that are closing, only the first is heard, unless their window is not checked.
     ///
     /// The kernel may load its module for ctnetlink. It announces nothing about connections while
     /// `net.netfilter.nf_conntrack_events` is 0.
@@ -70,8 +72,11 @@ impl Kernel {
     /// # Errors
     /// If the kernel lacks netfilter, or refuses a socket.
     pub fn open() -> Result<Self, Error> {
-        let groups = [NFNLGRP_CONNTRACK_NEW, NFNLGRP_CONNTRACK_UPDATE, NFNLGRP_CONNTRACK_DESTROY];
+        let groups = [NFNLGRP_CONNTRACK_UPDATE, NFNLGRP_CONNTRACK_DESTROY];
         let (heard, asked) = (open(&groups, RECEIVE_BUFFER)?, open(&[], ASKED_BUFFER)?);
+        SockRef::from(&heard)
+            .attach_filter(&filter())
+            .map_err(|source| bywash_netlink::Error::Socket { doing: "filter the announcements of", source })?;
         Ok(Self { heard, asked, buffer: vec![0; DATAGRAM] })
     }
 

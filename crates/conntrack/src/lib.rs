@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod filter;
 mod follower;
 mod judge;
 mod kernel;
@@ -14,10 +15,10 @@ mod message;
 mod obstacle;
 mod statistics;
 
-pub use connection::{Connection, Key, Tuple, status, tcp};
+pub use connection::{Connection, Key, TCP, Tuple, UDP, status, tcp};
 pub use follower::{Follower, Reason, Routes, Terms, Timeouts, flow};
 pub use judge::{Judge, Refusal};
 pub use kernel::{Announced, Change, Error, Heard, Kernel, read_connections};
 pub use message::{Announcement, announcement};
 pub use obstacle::{Obstacle, obstacle};
-pub use statistics::{Counts, Revocation, Statistics};
+pub use statistics::{Counts, Revocation, Statistics, Times};

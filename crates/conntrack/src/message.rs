@@ -16,8 +16,8 @@ const NLA_F_NESTED: u16 = 1 << 15;
 // enum ctattr_type
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
-const CTA_STATUS: u16 = 3;
-const CTA_PROTOINFO: u16 = 4;
+pub const CTA_STATUS: u16 = 3;
+pub const CTA_PROTOINFO: u16 = 4;
 const CTA_HELP: u16 = 5;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_MARK: u16 = 8;
@@ -47,9 +47,9 @@ const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
-const CTA_PROTOINFO_TCP: u16 = 1;
-const CTA_PROTOINFO_TCP_STATE: u16 = 1;
-const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
+pub const CTA_PROTOINFO_TCP: u16 = 1;
+pub const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+pub const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
 const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 
 const AF_INET: u8 = 2;

@@ -1,6 +1,6 @@
 //! Reasons why a connection stays the kernel's whatever the firewall's rules are.
 
-use crate::connection::{Connection, status, tcp};
+use crate::connection::{Connection, TCP, status, tcp};
 use std::fmt;
 
 /// Property of a connection because of which only the kernel can handle its packets.
@@ -48,8 +48,6 @@ impl fmt::Display for Obstacle {
     }
 }
 
-const TCP: u8 = 6;
-
 /// Returns the reason why a connection stays the kernel's; `None` if the firewall's rules decide. The lasting reasons
 /// come first.
 pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
@@ -72,7 +70,7 @@ pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::{Key, Tuple};
+    use crate::connection::{Key, Tuple, UDP};
 
     fn connection(protocol: u8) -> Connection {
         let original = Tuple { src: "192.0.2.1:1".parse().unwrap(), dst: "192.0.2.2:2".parse().unwrap() };
@@ -96,7 +94,7 @@ mod tests {
     #[test]
     fn an_established_connection_has_no_obstacle() {
         assert_eq!(obstacle(&connection(TCP)), None);
-        assert_eq!(obstacle(&connection(17)), None);
+        assert_eq!(obstacle(&connection(UDP)), None);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! Counts of what a follower does, for other threads to read.
 
 use bywash_fib::flows::{FlowId, Traffic};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use bywash_sync::lock;
+use std::ops::Range;
+use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Reason why flows were revoked, all of them or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
-    /// Other rules, or other ports: all flows, until they are judged anew.
+    /// Other rules or ports, or other routes where rules ask for them: all flows, until they are judged anew.
     Rules,
     /// Lost announcements: all flows, until all connections have been read.
     Lost,
@@ -59,55 +61,103 @@ pub struct Counts {
     pub retired: (u64, u64),
 }
 
-/// Counts of a follower, and when its flows began.
+/// State of a flow beside the table. Times are seconds since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside {
+    /// Whether the flow is in the table.
+    present: bool,
+    /// Identifier of its connection.
+    pub id: u32,
+    /// Status, mark and identifier as they were judged, mixed.
+    pub judged: u64,
+    /// Packets when its use was looked at last, modulo 2^32.
+    pub packets: u32,
+    /// Time at which it was inserted.
+    began: u32,
+    /// Time at which its use was seen last.
+    pub used: u32,
+    /// Time at which its connection was renewed last.
+    pub renewed: u32,
+    /// Whether it has been used since.
+    pub unrenewed: bool,
+}
+
+/// Times of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Seconds since the flow was inserted.
+    pub age: u32,
+    /// Seconds since [`Follower::renew`](crate::Follower::renew) found that it had been used, or since it was inserted.
+    pub idle: u32,
+}
+
+/// Counts of a follower, and the state of its flows beside the table.
 #[derive(Debug)]
 pub struct Statistics {
     counts: Mutex<Counts>,
-    /// Second since `start` in which each flow was inserted, by family and index.
-    begun: Mutex<[Vec<u32>; 2]>,
+    /// By family, IPv4 first, and index of the flow.
+    beside: Mutex<[Vec<Beside>; 2]>,
     start: Instant,
 }
 
 impl Default for Statistics {
     fn default() -> Self {
-        Self { counts: Mutex::default(), begun: Mutex::default(), start: Instant::now() }
+        Self { counts: Mutex::default(), beside: Mutex::default(), start: Instant::now() }
     }
-}
-
-fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Statistics {
     /// Returns the counts.
     pub fn counts(&self) -> Counts {
-        locked(&self.counts).clone()
+        lock(&self.counts).clone()
     }
 
     /// Returns the number of places that flows of IPv4 and of IPv6 have taken so far: all indices are below.
     pub fn places(&self) -> [usize; 2] {
-        locked(&self.begun).each_ref().map(Vec::len)
+        lock(&self.beside).each_ref().map(Vec::len)
     }
 
-    /// Returns the seconds since a flow was inserted.
-    pub fn age(&self, id: FlowId) -> u32 {
-        let begun = locked(&self.begun)[usize::from(id.is_v6())].get(id.index()).copied();
-        self.now().saturating_sub(begun.unwrap_or_default())
+    /// Returns the times of flows, in their order.
+    pub fn times(&self, ids: impl Iterator<Item = FlowId>) -> Vec<Times> {
+        let (now, beside) = (self.now(), lock(&self.beside));
+        let times = |id: FlowId| {
+            let of = beside[usize::from(id.is_v6())].get(id.index()).copied().unwrap_or_default();
+            Times { age: now.saturating_sub(of.began), idle: now.saturating_sub(of.used) }
+        };
+        ids.map(times).collect()
     }
 
-    pub(crate) fn inserted(&self, id: FlowId) {
-        let (now, family) = (self.now(), usize::from(id.is_v6()));
-        let mut begun = locked(&self.begun);
-        let len = begun[family].len().max(id.index() + 1);
-        begun[family].resize(len, 0);
-        begun[family][id.index()] = now;
-        drop(begun);
-        locked(&self.counts).inserted[family] += 1;
+    /// Returns the flows among those at these places, of both families in turn.
+    pub(crate) fn flows(&self, places: Range<usize>) -> Vec<FlowId> {
+        let beside = lock(&self.beside);
+        let [v4, v6] = &*beside;
+        let places = places.start..places.end.min(v4.len() + v6.len());
+        let id = |at: usize| FlowId::new(at >= v4.len(), if at < v4.len() { at } else { at - v4.len() });
+        places.map(id).filter(|id| beside[usize::from(id.is_v6())][id.index()].present).collect()
+    }
+
+    /// Calls a function with the state of a flow.
+    pub(crate) fn beside<T>(&self, id: FlowId, then: impl FnOnce(&mut Beside) -> T) -> T {
+        let mut beside = lock(&self.beside);
+        let family = &mut beside[usize::from(id.is_v6())];
+        let len = family.len().max(id.index() + 1);
+        family.resize(len, Beside::default());
+        then(&mut family[id.index()])
+    }
+
+    /// Counts a flow that was inserted for a connection.
+    pub(crate) fn inserted(&self, id: FlowId, connection: u32, judged: u64) {
+        let now = self.now();
+        let new =
+            Beside { present: true, id: connection, judged, began: now, used: now, renewed: now, ..Beside::default() };
+        self.beside(id, |beside| *beside = new);
+        lock(&self.counts).inserted[usize::from(id.is_v6())] += 1;
     }
 
     /// Counts a flow that was removed with this traffic.
     pub(crate) fn removed(&self, id: FlowId, why: Revocation, traffic: [Traffic; 2]) {
-        let mut counts = locked(&self.counts);
+        self.beside(id, |beside| beside.present = false);
+        let mut counts = lock(&self.counts);
         counts.removed[usize::from(id.is_v6())] += 1;
         for Traffic { packets, bytes } in traffic {
             counts.retired.0 += u64::from(packets);
@@ -118,7 +168,7 @@ impl Statistics {
 
     /// Counts all flows as revoked.
     pub(crate) fn revoked(&self, why: Revocation) {
-        let mut counts = locked(&self.counts);
+        let mut counts = lock(&self.counts);
         counts.lost += u64::from(why == Revocation::Lost);
         let flows = counts.inserted.iter().sum::<u64>() - counts.removed.iter().sum::<u64>();
         if flows > 0 {
@@ -127,16 +177,17 @@ impl Statistics {
     }
 
     pub(crate) fn full(&self) {
-        locked(&self.counts).full += 1;
+        lock(&self.counts).full += 1;
     }
 
     pub(crate) fn judged(&self, took: Duration) {
-        let mut counts = locked(&self.counts);
+        let mut counts = lock(&self.counts);
         counts.judged.0 += 1;
         counts.judged.1 += took;
     }
 
-    fn now(&self) -> u32 {
+    /// Returns the seconds since the start.
+    pub(crate) fn now(&self) -> u32 {
         self.start.elapsed().as_secs() as u32
     }
 }
@@ -158,11 +209,13 @@ mod tests {
         let (a, b) = (FlowId::new(false, 3), FlowId::new(true, 1));
         statistics.revoked(Revocation::Rules);
         assert!(statistics.counts().last.is_none(), "there were no flows");
-        [a, b].into_iter().for_each(|id| statistics.inserted(id));
-        assert_eq!((statistics.places(), statistics.age(a)), ([4, 2], 0));
+        [a, b].into_iter().for_each(|id| statistics.inserted(id, 1, 1));
+        assert_eq!((statistics.places(), statistics.flows(0..9)), ([4, 2], vec![a, b]));
         statistics.revoked(Revocation::Lost);
         let traffic = [Traffic { packets: 2, bytes: 200 }, Traffic { packets: u32::MAX, bytes: 1 }];
         statistics.removed(a, Revocation::Closed, traffic);
+        assert_eq!(statistics.flows(0..9), [b]);
+        assert_eq!(statistics.times([b].into_iter()), [Times { age: 0, idle: 0 }]);
         let counts = statistics.counts();
         assert_eq!((counts.inserted, counts.removed, counts.lost), ([1, 1], [1, 0], 1));
         assert_eq!(counts.retired, (2 + u64::from(u32::MAX), 201));

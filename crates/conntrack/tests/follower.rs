@@ -1,6 +1,6 @@
 //! The follower's table of flows, beside connections of the kernel's.
 
-use bywash_conntrack::{Announced, Follower, Judge, Kernel, Routes, Terms, Timeouts};
+use bywash_conntrack::{Announced, Follower, Judge, Kernel, Routes, Terms, Timeouts, UDP};
 use bywash_exceptions::nft::{Interface, Reader, Ruleset};
 use bywash_fib::flows::{Flow, Flows, Tuple};
 use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
-const UDP: u8 = 17;
 const TIMEOUTS: Timeouts = Timeouts { tcp: 1000, tcp_stalled: 1000, udp: 1000 };
 const GENERATION: u32 = 1;
+const NOWHERE: u16 = u16::MAX;
 
 const FIREWALL: &str = "add table inet filter; \
     add chain inet filter forward { type filter hook forward priority 0; policy drop; }; \
     add rule inet filter forward ct state established accept; \
     add rule inet filter forward meta l4proto udp accept";
 
-/// Routes to the hosts: port 0 leads to a, port `output` to b.
+/// Routes to the hosts: port 0 leads to a, port `output` to b; none does if that is [`NOWHERE`].
 struct Ways {
     to_a: Interface,
     to_b: Interface,
@@ -30,7 +30,8 @@ struct Ways {
 
 impl Routes for Ways {
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)> {
-        Some(if addr == self.a { (0, &self.to_a) } else { (self.output.get(), &self.to_b) })
+        let way = if addr == self.a { (0, &self.to_a) } else { (self.output.get(), &self.to_b) };
+        Some(way).filter(|(port, _)| *port != NOWHERE)
     }
 }
 
@@ -58,6 +59,23 @@ impl Lab {
         let (to_a, to_b) = (interface(2, "r0"), interface(3, "r1"));
         let ways = Ways { to_a, to_b, a: topology.a().v4.into(), output: Cell::new(1) };
         Self { topology, follower, ruleset, ways }
+    }
+
+    /// Adds rules, which later calls go by.
+    fn load(&mut self, rules: &str) {
+        let r = self.topology.r();
+        r.run(&["nft", rules]).unwrap();
+        self.ruleset = r.enter(|| Reader::open().unwrap().read_whole().unwrap()).unwrap();
+    }
+
+    /// Runs `conntrack` on the router's UDP connections, and returns what it prints.
+    fn conntrack(&self, what: &[&str]) -> String {
+        self.topology.r().run(&[&["conntrack", "-p", "udp"], what].concat()).unwrap().stdout
+    }
+
+    /// Returns the number of assured connections.
+    fn assured(&self) -> usize {
+        self.conntrack(&["-L"]).matches("[ASSURED]").count()
     }
 
     /// Calls the follower's function with the terms.
@@ -116,8 +134,7 @@ fn talk([near, far]: &[UdpSocket; 2]) {
 
 #[test]
 fn a_flow_follows_the_route() {
-    require!(require_lab());
-    require!(has_tool("nft"));
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     let mut lab = Lab::new(1000);
     assert_eq!(lab.established(4000).output, 1);
     lab.ways.output.set(2);
@@ -131,33 +148,67 @@ fn a_flow_follows_the_route() {
     assert_eq!(lab.flow(4000).unwrap().output, 2);
 }
 
+/// A connection that was refused for its route, or for the interface that its route led out of, is judged again when
+/// the route changes, though the kernel has nothing to announce.
+#[test]
+fn a_refused_connection_follows_the_route() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    let renew = |lab: &mut Lab| lab.with(|follower, terms| follower.renew(terms).unwrap());
+    lab.ways.output.set(NOWHERE);
+    let ends = [4000, 4001].map(|port| lab.connection(port));
+    wait_until("assured connections", LIMIT, || {
+        ends.iter().for_each(talk);
+        lab.assured() == 2
+    })
+    .unwrap();
+    lab.hear();
+    assert!(lab.follower.due().is_none());
+    renew(&mut lab);
+    lab.hear();
+    assert_eq!(lab.flow(4000), None);
+    lab.conntrack(&["-D", "--orig-port-src", "4001"]);
+    lab.hear();
+    // A change is announced before the call returns.
+    lab.ways.output.set(1);
+    renew(&mut lab);
+    lab.hear();
+    assert_eq!((lab.flow(4000).map(|flow| flow.output), lab.flow(4001)), (Some(1), None));
+    // The firewall refuses what leaves by another interface, once all connections have been read by these rules, too.
+    lab.load("insert rule inet filter forward oifname r2 drop");
+    lab.ways.to_b.name = "r2".into();
+    assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
+    assert_eq!(lab.flow(4000), None);
+    lab.ways.to_b.name = "r1".into();
+    lab.ways.output.set(2);
+    renew(&mut lab);
+    lab.hear();
+    assert_eq!(lab.flow(4000).map(|flow| flow.output), Some(2));
+}
+
 /// The end of a connection is heard before the many that wait to be judged have been.
 #[test]
 fn an_end_does_not_wait_for_beginnings() {
-    require!(require_lab());
-    require!(has_tool("nft"));
-    require!(has_tool("conntrack"));
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     let mut lab = Lab::new(1000);
     lab.established(4000);
     let others = 10_000..10_200;
     let ends: Vec<_> = others.clone().map(|port| lab.connection(port)).collect();
-    let conntrack =
-        |lab: &Lab, what: &[&str]| lab.topology.r().run(&[&["conntrack", "-p", "udp"], what].concat()).unwrap().stdout;
     wait_until("assured connections", LIMIT, || {
         ends.iter().for_each(talk);
-        conntrack(&lab, &["-L"]).matches("[ASSURED]").count() > ends.len()
+        lab.assured() > ends.len()
     })
     .unwrap();
-    conntrack(&lab, &["-D", "--orig-port-src", "4000"]);
+    lab.conntrack(&["-D", "--orig-port-src", "4000"]);
     assert!(lab.flow(4000).is_some());
     lab.hear();
     assert_eq!(lab.flow(4000), None);
     let behind = others.clone().filter(|port| lab.flow(*port).is_none()).count();
-    assert!(lab.follower.is_behind() && behind >= 100, "{behind}");
+    assert!(lab.follower.due().is_some() && behind >= 100, "{behind}");
     // They have their turn, but for one that ends first.
     let ends_first = others.clone().rev().find(|port| lab.flow(*port).is_none()).unwrap();
-    conntrack(&lab, &["-D", "--orig-port-src", &ends_first.to_string()]);
-    while lab.follower.is_behind() {
+    lab.conntrack(&["-D", "--orig-port-src", &ends_first.to_string()]);
+    while lab.follower.due().is_some() {
         lab.hear();
     }
     assert_eq!(others.filter(|port| lab.flow(*port).is_none()).collect::<Vec<_>>(), [ends_first]);
@@ -166,9 +217,7 @@ fn an_end_does_not_wait_for_beginnings() {
 /// A flow that its own packets have revoked is valid again once the kernel has announced its connection.
 #[test]
 fn a_flow_that_revoked_itself_comes_back_by_an_announcement() {
-    require!(require_lab());
-    require!(has_tool("nft"));
-    require!(has_tool("conntrack"));
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     let mut lab = Lab::new(1000);
     let flow = lab.established(4000);
     let generation = |lab: &mut Lab| {
@@ -192,24 +241,48 @@ fn a_flow_that_revoked_itself_comes_back_by_an_announcement() {
 /// A connection for which there is no room keeps its timeout, and is not asked for again and again.
 #[test]
 fn a_full_table_leaves_a_connection_alone() {
-    require!(require_lab());
-    require!(has_tool("nft"));
-    require!(has_tool("conntrack"));
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     let mut lab = Lab::new(1);
     lab.established(4000);
     lab.topology.r().sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", "300").unwrap();
     let ends = lab.connection(4001);
     wait_until("the second connection to be assured", LIMIT, || {
         talk(&ends);
-        lab.topology.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.matches("[ASSURED]").count() == 2
+        lab.assured() == 2
     })
     .unwrap();
     lab.hear();
-    assert!(!lab.follower.is_behind());
+    assert!(lab.follower.due().is_none());
     lab.hear();
-    assert!(!lab.follower.is_behind(), "it is announced once more");
+    assert!(lab.follower.due().is_none(), "it is announced once more");
     assert_eq!(lab.flow(4001), None);
-    let shown = lab.topology.r().run(&["conntrack", "-L", "-p", "udp", "--orig-port-src", "4001"]).unwrap().stdout;
+    let shown = lab.conntrack(&["-L", "--orig-port-src", "4001"]);
     let left: u32 = shown.split_whitespace().nth(2).unwrap().parse().unwrap();
     assert!(left <= 300, "{shown}");
+}
+
+/// Connections that are there before the follower reads them are asked for in turn, not all at once.
+#[test]
+fn connections_from_before_are_taken_in_turn() {
+    require!(require_lab());
+    require!(has_tool("nft"));
+    require!(has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    let ports = 10_000..10_300;
+    let ends: Vec<_> = ports.clone().map(|port| lab.connection(port)).collect();
+    wait_until("assured connections", LIMIT, || {
+        ends.iter().for_each(talk);
+        let shown = lab.topology.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout;
+        shown.matches("[ASSURED]").count() == ends.len()
+    })
+    .unwrap();
+    assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
+    let mut taken = 0;
+    for _ in 0..1000 {
+        lab.hear();
+        let now = ports.clone().filter(|port| lab.flow(*port).is_some()).count();
+        assert!(now - taken <= 64, "{now} after {taken}");
+        taken = now;
+    }
+    assert_eq!((taken, lab.follower.due()), (ends.len(), None));
 }

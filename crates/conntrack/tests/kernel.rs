@@ -1,14 +1,12 @@
 //! Connections through a router with masquerade, as ctnetlink tells them.
 
-use bywash_conntrack::{Announced, Announcement, Change, Connection, Heard, Kernel, Key, Tuple, status, tcp};
+use bywash_conntrack::{Announced, Announcement, Change, Connection, Heard, Kernel, Key, TCP, Tuple, status, tcp};
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(20);
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 const MASQUERADE: &str = "
 table inet filter { chain forward { type filter hook forward priority 0; ct state established,related accept; }; }
@@ -26,10 +24,7 @@ impl Lab {
     fn new(ruleset: &str) -> Self {
         let topology = Topology::builder().static_neighbours(true).build().unwrap();
         let r = topology.r();
-        let file = std::env::temp_dir().join(format!("{}.nft", r.name()));
-        std::fs::write(&file, ruleset).unwrap();
-        r.run(&["nft", "-f", file.to_str().unwrap()]).unwrap();
-        std::fs::remove_file(&file).unwrap();
+        r.nft(ruleset).unwrap();
         let kernel = r.enter(Kernel::open).unwrap().unwrap();
         Self { topology, kernel, heard: VecDeque::new() }
     }
@@ -78,20 +73,25 @@ fn is_established(connection: &Connection) -> bool {
 }
 
 #[test]
-fn a_translated_connection_is_followed_from_its_first_packet_to_its_last() {
+fn a_translated_connection_is_followed_from_its_handshake_to_its_removal() {
     require!(require_lab());
     require!(has_tool("nft"));
     let mut lab = Lab::new(MASQUERADE);
     let (a, b) = (IpAddr::from(lab.topology.a().v4), IpAddr::from(lab.topology.b().v4));
+    // Nothing is told of what has no replies.
+    udp(&lab.topology.a().ns, (a, 5000).into()).send_to(b"hello", (b, 5000)).unwrap();
     let listener = lab.topology.b().ns.enter(|| TcpListener::bind((b, 80))).unwrap().unwrap();
     let near = lab.topology.a().ns.enter(|| TcpStream::connect((b, 80))).unwrap().unwrap();
     let (far, seen) = listener.accept().unwrap();
     let original = Tuple { src: near.local_addr().unwrap(), dst: (b, 80).into() };
     let key = Key { protocol: TCP, original, zone: 0 };
 
-    let new = lab.until("the first packet", |heard| heard.key() == key);
-    assert!(matches!(new, Announcement::Present { new: true, .. }), "{new:?}");
-    let connection = lab.present("established", |connection| connection.key == key && is_established(connection));
+    let first = lab.until("the first announcement", |_| true);
+    assert_eq!(first.key(), key);
+    let connection = match first {
+        Announcement::Present { connection, .. } if is_established(&connection) => connection,
+        _ => lab.present("established", |connection| connection.key == key && is_established(connection)),
+    };
     assert_eq!(connection.reply, Tuple { src: (b, 80).into(), dst: seen });
     assert_ne!(seen.ip(), a, "masquerade translates the source");
     assert!(connection.has(status::SRC_NAT | status::SEEN_REPLY | status::CONFIRMED));
@@ -106,9 +106,6 @@ fn a_translated_connection_is_followed_from_its_first_packet_to_its_last() {
     let changed = lab.present("the change", |connection| connection.key == key && connection.liberal);
     assert!(changed.timeout.is_some_and(|seconds| (70..=77).contains(&seconds)), "{changed:?}");
 
-    drop(near);
-    lab.present("FIN", |connection| connection.key == key && !is_established(connection));
-    drop(far);
     lab.topology.r().run(&["conntrack", "-F"]).unwrap();
     let gone = lab.until("the end", |heard| matches!(heard, Announcement::Gone { key: of, .. } if *of == key));
     assert_eq!(gone, Announcement::Gone { key, id: Some(connection.id) });
@@ -116,6 +113,33 @@ fn a_translated_connection_is_followed_from_its_first_packet_to_its_last() {
     // A change of a connection that is gone does not bring it back.
     assert_eq!(lab.kernel.change(&[Change { key, timeout: Some(77), liberal: false }]).unwrap(), [key]);
     assert!(lab.read().iter().all(|connection| connection.key != key));
+    drop((near, far));
+}
+
+/// Of connections that are short, two announcements are heard.
+#[test]
+fn later_states_of_closing_are_not_heard() {
+    require!(require_lab());
+    require!(has_tool("nft"));
+    let mut lab = Lab::new(MASQUERADE);
+    let b = IpAddr::from(lab.topology.b().v4);
+    let listener = lab.topology.b().ns.enter(|| TcpListener::bind((b, 80))).unwrap().unwrap();
+    for n in 0..3 {
+        let near = lab.topology.a().ns.enter(|| TcpStream::connect((b, 80))).unwrap().unwrap();
+        let of = near.local_addr().unwrap();
+        let (far, _) = listener.accept().unwrap();
+        drop(near);
+        let closing = |c: &Connection| c.key.original.src == of && !is_established(c);
+        assert_eq!(lab.present("FIN", closing).tcp_state, Some(tcp::CLOSE_WAIT - 1), "connection {n}");
+        drop(far);
+        let r = lab.topology.r();
+        wait_until("the end", LIMIT, || r.run(&["conntrack", "-L"]).unwrap().stdout.matches("TIME_WAIT").count() > n)
+            .unwrap();
+    }
+    lab.topology.r().run(&["conntrack", "-F"]).unwrap();
+    let mut late = vec![];
+    lab.kernel.hear(usize::MAX, |heard| late.push(heard)).unwrap();
+    assert!(late.is_empty(), "{late:?}");
 }
 
 /// With `nf_conntrack_events` at 2 this depends on all listeners of the machine.
@@ -130,19 +154,20 @@ fn connections_from_before_are_announced_if_the_kernel_was_told_to() {
     r.run(&["nft", "add rule inet filter forward ct state established accept"]).unwrap();
     r.sysctl("net.netfilter.nf_conntrack_events", "1").unwrap();
     let (a, b) = (IpAddr::from(topology.a().v4), IpAddr::from(topology.b().v4));
-    let (near, far) = (udp(&topology.a().ns, (a, 5000).into()), udp(&topology.b().ns, (b, 5000).into()));
-    near.send_to(b"hello", (b, 5000)).unwrap();
-    far.recv(&mut [0; 8]).unwrap();
+    let listener = topology.b().ns.enter(|| TcpListener::bind((b, 80))).unwrap().unwrap();
+    let near = topology.a().ns.enter(|| TcpStream::connect((b, 80))).unwrap().unwrap();
+    let (_far, from) = listener.accept().unwrap();
+    assert_eq!((from.ip(), from), (a, near.local_addr().unwrap()));
     let mut kernel = r.enter(Kernel::open).unwrap().unwrap();
     let mut found = None;
     kernel
         .read(&mut |heard| match heard {
-            Heard::Read(connection) if connection.key.original.src.port() == 5000 => found = Some(connection),
+            Heard::Read(connection) if connection.key.original.src == from => found = Some(connection),
             _ => {}
         })
         .unwrap();
     let connection = found.expect("the connection is in the table");
-    assert_eq!(connection.key.protocol, UDP);
+    assert!(is_established(&connection));
     // A change is made before the call returns, and so is its announcement.
     let change = Change { key: connection.key, timeout: connection.timeout, liberal: false };
     assert_eq!(kernel.change(&[change]).unwrap(), []);

@@ -28,6 +28,7 @@ impl Wake {
     }
 
     /// Waits until woken, until one of `others` is readable, or for `limit` if there is one. A signal ends it, too.
+    /// Returns whether it was woken.
     ///
     /// # Errors
     /// If the system cannot wait for these descriptors.
@@ -35,7 +36,7 @@ impl Wake {
         &'a self,
         others: impl IntoIterator<Item = BorrowedFd<'a>>,
         limit: Option<Duration>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let limit =
             limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
         let all = std::iter::once(self.0.as_fd()).chain(others);
@@ -44,9 +45,10 @@ impl Wake {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Error::Socket { doing: "wait for", source: error.into() }),
         }
-        if !fds[0].revents().is_empty() {
+        let woken = !fds[0].revents().is_empty();
+        if woken {
             let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
         }
-        Ok(())
+        Ok(woken)
     }
 }

@@ -5,10 +5,10 @@ use super::reader::{FlowTable, Hit};
 use super::{Flow, FlowId, FlowTables, Traffic, Tuple, V6, key4, key6, tuple4, tuple6};
 use std::net::IpAddr;
 
-/// Whether packets belong to a flow.
+/// Standing of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// They do.
+    /// Packets belong to it.
     Valid,
     /// It is to be found valid for the current generation first.
     Unconfirmed,
@@ -23,7 +23,7 @@ pub struct Listed {
     pub flow: Flow,
     /// Packets and bytes forwarded, of its original and its reply direction.
     pub traffic: [Traffic; 2],
-    /// Whether packets belong to it.
+    /// Its standing.
     pub standing: Standing,
 }
 

@@ -147,12 +147,17 @@ impl Flows {
         FlowTables { v4: self.v4.reader().clone(), v6: self.v6.reader().clone() }
     }
 
+    /// Returns how many flows may be added.
+    pub fn room(&self) -> usize {
+        self.limit.saturating_sub(self.len())
+    }
+
     /// Adds a flow that was found valid for `generation`.
     ///
     /// # Errors
     /// See [`Refused`].
     pub fn insert(&mut self, flow: &Flow, generation: u32) -> Result<FlowId, Refused> {
-        if self.len() >= self.limit {
+        if self.room() == 0 {
             return Err(Refused::Full);
         }
         if !matches!(flow.protocol, 6 | 17) {

@@ -120,6 +120,9 @@ impl modes::Control for Routing {
         if changes.iter().any(|change| matches!(change, Change::Link(_) | Change::LinkGone { .. })) {
             self.guard.set_ports(links(&control));
         }
+        if !changes.iter().all(|change| matches!(change, Change::Neighbour(_) | Change::NeighbourGone { .. })) {
+            self.guard.routes_changed();
+        }
         applied
     }
 

@@ -9,7 +9,9 @@ use bywash_api::{
     EstablishedFlow, EstablishedFlows, FlowDirection, FlowFamily, FlowTable, FlowsRevoked, KernelConnections,
     KernelReason, LastRevoked,
 };
-use bywash_conntrack::{Connection, Judge, Reason, Revocation, Statistics, flow, read_connections};
+use bywash_conntrack::{
+    Connection, Counts, Judge, Reason, Revocation, Statistics, TCP, Times, UDP, flow, read_connections,
+};
 use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{self, Rule, Ruleset};
@@ -31,8 +33,6 @@ const LOOKED_AT: usize = 1 << 17;
 const BURST: usize = 1024;
 /// Longest time for judging connections.
 const JUDGING: Duration = Duration::from_secs(30);
-
-const TCP: u8 = 6;
 
 /// The router's established flows, as the API sees them.
 pub struct Established {
@@ -59,9 +59,11 @@ impl Established {
         let selection = Selection::parse(filter.unwrap_or_default())?;
         let Some(Table { flows, statistics }) = &self.table else { return Ok(EstablishedFlows::default()) };
         let (names, mut reader) = (lock(&self.names).clone(), self.domain.register());
-        let mut answer = EstablishedFlows { total: present(statistics).iter().sum(), ..EstablishedFlows::default() };
+        let total = present(&statistics.counts()).iter().sum();
+        let mut answer = EstablishedFlows { total, ..EstablishedFlows::default() };
+        let mut found: Vec<(FlowId, Listed)> = Vec::new();
         for (n, id) in places(selection.after, statistics.places()).enumerate() {
-            if n == LOOKED_AT || answer.flows.len() == selection.limit {
+            if n == LOOKED_AT || found.len() == selection.limit {
                 answer.next = Some(cursor(id));
                 break;
             }
@@ -69,9 +71,11 @@ impl Established {
                 reader.quiescent();
             }
             if let Some(listed) = flows.at(id).filter(|listed| selection.takes(&listed.flow)) {
-                answer.flows.push(row(&listed, &names, statistics.age(id)));
+                found.push((id, listed));
             }
         }
+        let times = statistics.times(found.iter().map(|(id, _)| *id));
+        answer.flows = found.iter().zip(times).map(|((_, listed), times)| row(listed, &names, times)).collect();
         Ok(answer)
     }
 
@@ -80,13 +84,13 @@ impl Established {
         let Some(table) = &self.table else {
             return FlowTable { state: "off".into(), ..FlowTable::default() };
         };
-        let [packets, bytes] = self.forwarded(table);
         let counts = table.statistics.counts();
+        let [packets, bytes] = self.forwarded(table, counts.retired);
         let passes = |port: u16| !self.gates.get(PortId(port)).flows.is_empty();
         let passing = (0..lock(&self.names).len() as u16).any(passes);
         let family = |at: usize, name: &str| FlowFamily {
             family: name.into(),
-            flows: counts.inserted[at] - counts.removed[at],
+            flows: present(&counts)[at],
             inserted: counts.inserted[at],
             removed: counts.removed[at],
         };
@@ -110,10 +114,10 @@ impl Established {
         }
     }
 
-    /// Returns the packets and bytes that flows have forwarded, removed ones included.
-    fn forwarded(&self, Table { flows, statistics }: &Table) -> [u64; 2] {
-        // A flow that is removed from now on may be missing in the sum.
-        let (mut packets, mut octets) = statistics.counts().retired;
+    /// Returns the packets and bytes that flows have forwarded, `retired` ones included. A flow that was removed since
+    /// those were counted may be missing.
+    fn forwarded(&self, Table { flows, statistics }: &Table, retired: (u64, u64)) -> [u64; 2] {
+        let (mut packets, mut octets) = retired;
         let mut reader = self.domain.register();
         for (n, id) in places(FlowId::new(false, 0), statistics.places()).enumerate() {
             if n.is_multiple_of(BURST) {
@@ -178,7 +182,7 @@ impl Established {
         let has = |families: Families| if v6 { families.v6 } else { families.v4 };
         let gates = [flow.input, flow.output].map(|port| self.gates.get(PortId(port)));
         let all = |is: &dyn Fn(&Gate) -> bool| gates.iter().all(is);
-        let full = |table: &Table| present(&table.statistics).iter().sum::<u64>() >= self.limit as u64;
+        let full = |table: &Table| present(&table.statistics.counts()).iter().sum::<u64>() >= self.limit as u64;
         let reason = match standing {
             _ if all(&|gate| !has(gate.closed)) => "none: it needs no flow, its packets are forwarded by routes",
             _ if self.table.is_none() => "flows are off: `flows` in [router] turns them on",
@@ -217,8 +221,7 @@ fn protocol(number: u8) -> &'static str {
 }
 
 /// Returns the number of flows of IPv4 and of IPv6.
-fn present(statistics: &Statistics) -> [u64; 2] {
-    let counts = statistics.counts();
+fn present(counts: &Counts) -> [u64; 2] {
     [0, 1].map(|family| counts.inserted[family] - counts.removed[family])
 }
 
@@ -237,7 +240,7 @@ fn cursor(id: FlowId) -> String {
     format!("{}.{}", if id.is_v6() { 6 } else { 4 }, id.index())
 }
 
-fn row(listed: &Listed, names: &[String], age: u32) -> EstablishedFlow {
+fn row(listed: &Listed, names: &[String], times: Times) -> EstablishedFlow {
     let Listed { flow, traffic, standing } = listed;
     let direction = |tuple: &Tuple, port: u16, traffic: &Traffic| FlowDirection {
         src: tuple.src,
@@ -258,7 +261,8 @@ fn row(listed: &Listed, names: &[String], age: u32) -> EstablishedFlow {
         protocol: protocol(flow.protocol).into(),
         original: direction(&flow.original, flow.input, &traffic[0]),
         reply: direction(&flow.reply, flow.output, &traffic[1]),
-        age_s: age.into(),
+        age_s: times.age.into(),
+        idle_s: times.idle.into(),
         state: state.into(),
     }
 }
@@ -286,8 +290,8 @@ impl Selection {
                 "src" => all.src = Some(parse_prefix(value)?),
                 "dst" => all.dst = Some(parse_prefix(value)?),
                 "port" => all.port = Some(value.parse().map_err(|_| wrong())?),
-                "proto" if value == "tcp" => all.protocol = Some(6),
-                "proto" if value == "udp" => all.protocol = Some(17),
+                "proto" if value == "tcp" => all.protocol = Some(TCP),
+                "proto" if value == "udp" => all.protocol = Some(UDP),
                 "limit" => all.limit = value.parse::<usize>().map_err(|_| wrong())?.min(PAGE),
                 "after" => {
                     let (family, index) = value.split_once('.').ok_or_else(wrong)?;

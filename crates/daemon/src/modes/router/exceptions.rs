@@ -149,6 +149,11 @@ impl Guard {
         }
     }
 
+    /// Tells that routes have changed.
+    pub fn routes_changed(&self) {
+        self.flows.iter().for_each(Flows::routes_changed);
+    }
+
     fn obey(&mut self, reading: Reading, control: &Mutex<Control>, shared: &Shared) {
         let verdict = judge(&reading, &self.ports, &self.respect);
         let number = reading.number;

@@ -29,6 +29,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const COLLECT: Duration = Duration::from_millis(5);
 /// Interval at which the kernel's timeouts are read.
 const TIMEOUTS: Duration = Duration::from_secs(1);
+/// Interval at which announcements are heard, at most: to wake up for each costs more than to hear it.
+const HEARING: Duration = Duration::from_millis(1);
 /// Attempts at reading all connections before a pause.
 const TRIES: usize = 4;
 
@@ -44,6 +46,8 @@ struct Shared {
     asked: Mutex<Option<Asked>>,
     /// Number of the reading whose rules the valid flows were judged by, plus one; 0: no flow may be used.
     ready: AtomicU64,
+    /// Number of changes of routes.
+    routes: AtomicU64,
     wake: Wake,
     statistics: Arc<Statistics>,
 }
@@ -61,8 +65,9 @@ impl Flows {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(table: flows::Flows, tables: Arc<Published<Tables>>, domain: &Qsbr) -> anyhow::Result<Self> {
-        let (stop, asked, ready) = (AtomicBool::new(false), Mutex::new(None), AtomicU64::new(0));
-        let shared = Arc::new(Shared { stop, asked, ready, wake: Wake::new()?, statistics: Arc::default() });
+        let (stop, asked) = (AtomicBool::new(false), Mutex::new(None));
+        let (ready, routes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Arc::new(Shared { stop, asked, ready, routes, wake: Wake::new()?, statistics: Arc::default() });
         let ports = Ports::new(tables, domain);
         // A new thread is in the network namespace of the one that starts it.
         let own = Thread { shared: shared.clone(), ports, generation: 0 };
@@ -79,6 +84,12 @@ impl Flows {
     pub fn judge(&self, number: u64, ports: &[PortLink]) {
         let asked = Asked { number, ports: ports.to_vec() };
         *lock(&self.shared.asked) = Some(asked);
+        self.shared.wake.wake();
+    }
+
+    /// Has the flows judged again if the rules ask for routes, which have changed.
+    pub fn routes_changed(&self) {
+        self.shared.routes.fetch_add(1, Ordering::Release);
         self.shared.wake.wake();
     }
 
@@ -216,6 +227,7 @@ impl Thread {
         self.ports.set(&asked.ports);
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
+        let mut routes = self.shared.routes.load(Ordering::Acquire);
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
         self.renew_generation(follower, Revocation::Rules);
         self.shared.ready.store(asked.number + 1, Ordering::Release);
@@ -231,9 +243,15 @@ impl Thread {
                 }
                 self.shared.ready.store(next.number + 1, Ordering::Release);
             }
+            let changed = self.shared.routes.load(Ordering::Acquire);
+            if std::mem::replace(&mut routes, changed) != changed && judge.asks_routes() {
+                self.renew_generation(follower, Revocation::Rules);
+                self.read(follower, &judge, timeouts)?;
+            }
             if timeouts_read.elapsed() >= TIMEOUTS {
                 (timeouts, timeouts_read) = (self::timeouts()?, Instant::now());
             }
+            let heard = Instant::now();
             if follower.hear(&self.terms(&judge, timeouts))? == Announced::Lost {
                 // The end of any connection may be among what was lost.
                 self.renew_generation(follower, Revocation::Lost);
@@ -242,14 +260,15 @@ impl Thread {
             if renewal <= Instant::now() {
                 renewal = Instant::now() + follower.renew(&self.terms(&judge, timeouts))?;
             }
-            let limit = if follower.is_behind() {
-                Duration::ZERO
-            } else if follower.flows().collect() > 0 {
-                COLLECT
-            } else {
-                renewal.saturating_duration_since(Instant::now())
-            };
-            self.shared.wake.wait([follower.readable()], Some(limit))?;
+            let next = follower.due().map_or(renewal, |due| due.min(renewal));
+            let mut limit = next.saturating_duration_since(Instant::now());
+            if follower.flows().collect() > 0 {
+                limit = limit.min(COLLECT);
+            }
+            let pause = limit.min(HEARING.saturating_sub(heard.elapsed()));
+            if !self.shared.wake.wait([], Some(pause))? {
+                self.shared.wake.wait([follower.readable()], Some(limit))?;
+            }
         }
         Ok(None)
     }
