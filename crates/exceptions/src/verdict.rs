@@ -62,14 +62,20 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     }
     // Families of which something else than netfilter leaves every packet to the kernel.
     let mut others: BTreeMap<u16, Families> = BTreeMap::new();
+    // Families whose packets netfilter leaves to the kernel by the interface that they leave by.
+    let mut ruled: BTreeMap<u32, Families> = BTreeMap::new();
     for effect in &reading.effects {
         let ignored = respect.ignored.contains(&effect.kind);
         let concerned = concerned(&effect.scope, ports);
         if concerned.is_empty() && matches!(effect.scope, Scope::In(..) | Scope::Out(..)) {
             continue;
         }
-        if !ignored {
-            verdict.obey(&effect.scope, &concerned);
+        match &effect.scope {
+            _ if ignored => {}
+            Scope::Out(_, families) if effect.kind == Kind::Netfilter => {
+                concerned.iter().for_each(|port| *ruled.entry(port.index).or_default() |= *families);
+            }
+            scope => verdict.obey(scope, &concerned),
         }
         if let (Scope::All(families) | Scope::In(_, families), false) = (&effect.scope, ignored) {
             let closed = concerned.iter().filter(|_| effect.kind != Kind::Netfilter);
@@ -81,6 +87,15 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     for (port, gate) in &mut verdict.gates {
         let others = others.get(port).copied().unwrap_or_default();
         gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
+    }
+    // Where all gates are closed, only flows pass, which were judged by these rules, too.
+    let open = |of: fn(&Families) -> bool| !verdict.gates.values().all(|gate| of(&gate.closed));
+    let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };
+    for (index, families) in ruled {
+        let families = families & open;
+        if !families.is_empty() {
+            *verdict.egress.entry(index).or_default() |= families;
+        }
     }
     verdict.prefixes.sort_unstable();
     verdict.prefixes.dedup();
@@ -156,6 +171,15 @@ mod tests {
         assert_eq!(verdict.prefixes, [prefix]);
         assert_eq!(verdict.kept.len(), 5, "effects that concern no port are left out");
         assert_eq!(verdict.kept[0].ports, [0]);
+    }
+
+    #[test]
+    fn rules_of_an_egress_interface_keep_nothing_where_only_flows_pass() {
+        let out = |families| Scope::Out(vec![IfMatch::Name("r1".into())], families);
+        let verdict = judged(&[out(Families::BOTH), Scope::All(Families::V4)], &[]);
+        assert_eq!(verdict.egress, [(11, Families::V6)].into());
+        let one = Scope::In(vec![IfMatch::Name("r0".into())], Families::BOTH);
+        assert_eq!(judged(&[out(Families::BOTH), one], &[]).egress, [(11, Families::BOTH)].into());
     }
 
     #[test]

@@ -92,6 +92,7 @@ impl Lab {
             mark: Some(0),
             zone: Some(0),
             skb_mark: Some(0),
+            returns: true,
         };
         let mut links = Vec::new();
         // SEEN_REPLY, CONFIRMED, SRC_NAT_DONE and DST_NAT_DONE; SRC_NAT, DST_NAT.
@@ -311,6 +312,18 @@ fn the_kernel_does_what_was_told() {
         (chain("inet", &prerouting(-300), "udp dport 80 notrack"), "udp4", two("notrack", "accept")),
         (chain("inet", &prerouting(-150), "ct state established drop"), "udp6", two("drop", "drop")),
         (chain("inet", &prerouting(-300), "oif 0 drop"), "udp6", two("drop", "drop")),
+        // Routes.
+        (chain("inet", &prerouting(10), "fib saddr . iif oif missing drop"), "udp6", two("accept", "accept")),
+        (chain("inet", &prerouting(10), "fib saddr . mark . iif oif missing drop"), "dnat4", two("accept", "accept")),
+        (chain("inet", &prerouting(-300), "fib saddr . iif oif exists drop"), "tcp4", two("drop", "drop")),
+        (chain("inet", ACCEPTS, "fib saddr . iif oif r0 drop"), "udp4", two("drop", "accept")),
+        (chain("inet", ACCEPTS, "fib saddr . iif oifname r1 drop"), "udp6", two("accept", "drop")),
+        (chain("inet", &prerouting(10), "fib saddr oif 0 drop"), "udp6", two("fib", "fib")),
+        (chain("inet", ACCEPTS, "fib daddr type local drop"), "dnat4", two("accept", "accept")),
+        (chain("inet", ACCEPTS, "fib daddr type unicast drop"), "udp6", two("drop", "drop")),
+        (chain("inet", &prerouting(-50), "fib daddr type != unicast drop"), "udp4", two("accept", "accept")),
+        (chain("inet", &prerouting(-150), "fib daddr type local drop"), "dnat4", two("fib", "fib")),
+        (chain("inet", &postrouting(150), "fib daddr type local drop"), "udp4", two("accept", "accept")),
         // Families.
         (chain("ip6", ACCEPTS, "drop"), "udp4", two("accept", "accept")),
         (chain("ip6", ACCEPTS, "drop"), "udp6", two("drop", "drop")),
@@ -398,14 +411,63 @@ fn rules_of_iptables_nft() {
         ("-A FORWARD -p udp -m multiport --ports 53,70:90 -j ACCEPT", "udp4", ["accept", "accept"]),
         ("-A FORWARD -p udp -m multiport ! --dports 53,70:90 -j ACCEPT", "udp4", ["drop", "accept"]),
         ("-A FORWARD -m mark --mark 0/0xff -j ACCEPT", "udp4", ["accept", "accept"]),
-        ("-A FORWARD -m addrtype --dst-type UNICAST -j ACCEPT", "udp4", ["counter of some packets, by addrtype"; 2]),
+        ("-A FORWARD -m addrtype --dst-type UNICAST -j ACCEPT", "udp4", ["accept", "accept"]),
+        ("-A FORWARD -m addrtype --dst-type LOCAL,BROADCAST -j ACCEPT", "dnat4", ["drop", "drop"]),
+        ("-A FORWARD -m addrtype ! --dst-type LOCAL -j ACCEPT", "dnat4", ["accept", "accept"]),
+        ("-A FORWARD -m addrtype --src-type UNICAST -j ACCEPT", "udp4", ["counter of some packets, by addrtype"; 2]),
+        // Before the translation, the address is the router's.
+        (
+            "-t mangle -A PREROUTING -p udp ! --dport 9 -m addrtype --dst-type LOCAL -j DROP\n-A FORWARD -j ACCEPT",
+            "dnat4",
+            ["counter of some packets, by addrtype"; 2],
+        ),
+        ("6 -A FORWARD -m addrtype --dst-type LOCAL -j DROP", "udp6", ["accept", "accept"]),
+        (
+            "6 -A FORWARD -m rt --rt-type 0 -j DROP\n6 -A FORWARD -m frag --fragmore -j DROP",
+            "udp6",
+            ["accept", "accept"],
+        ),
+        ("6 -A FORWARD -m rt ! --rt-type 0 -j DROP\n6 -A FORWARD -j DROP", "udp6", ["drop", "drop"]),
+        ("-A FORWARD -m connmark --mark 0/0xff -j ACCEPT", "udp4", ["accept", "accept"]),
+        ("-A FORWARD -m connmark ! --mark 0 -j ACCEPT", "udp4", ["drop", "drop"]),
+        (
+            "-t raw -A PREROUTING -p udp ! --dport 9 -m connmark ! --mark 7 -j DROP\n-A FORWARD -j ACCEPT",
+            "udp4",
+            ["accept", "accept"],
+        ),
+        ("-A FORWARD -m mark --mark 0x4000/0x4000 -j DROP\n-A FORWARD -j ACCEPT", "udp4", ["accept", "accept"]),
+        (
+            "-t mangle -A FORWARD -j MARK --set-xmark 0/0xff\n-A FORWARD -m mark --mark 0 -j ACCEPT",
+            "tcp4",
+            ["accept", "accept"],
+        ),
+        ("-t mangle -A FORWARD -j MARK --set-mark 1\n-A FORWARD -j ACCEPT", "udp4", ["xt target MARK"; 2]),
+        ("-t mangle -A FORWARD -j MARK --xor-mark 1\n-A FORWARD -j ACCEPT", "udp4", ["xt target MARK"; 2]),
+        (
+            "-t mangle -A PREROUTING -i r1 -m rpfilter --validmark --invert -m conntrack --ctstate NEW,INVALID -j DROP\n\
+             -A FORWARD -j ACCEPT",
+            "udp4",
+            ["accept", "accept"],
+        ),
+        ("-t mangle -A PREROUTING -m rpfilter --invert -j DROP\n-A FORWARD -j ACCEPT", "dnat4", ["accept", "accept"]),
+        ("-t raw -A PREROUTING -p udp ! --dport 9 -m rpfilter --loose -j DROP", "udp4", ["drop", "drop"]),
+        ("6 -t raw -A PREROUTING -m rpfilter --validmark --invert -j DROP", "udp6", ["accept", "accept"]),
+        (
+            "-A FORWARD -p tcp --tcp-flags ALL NONE -j DROP\n-A FORWARD -p tcp --tcp-flags ALL FIN,PSH,URG -j DROP\n\
+             -A FORWARD -p tcp --sport 0 --tcp-flags FIN,SYN,RST,ACK SYN -j DROP\n-A FORWARD -j ACCEPT",
+            "tcp4",
+            ["accept", "accept"],
+        ),
         ("-A FORWARD -p tcp --tcp-flags SYN,RST SYN -j DROP\n-A FORWARD -j ACCEPT", "tcp4", ["accept", "accept"]),
         ("-N X\n-A FORWARD -j X\n-A X -s 10.0.1.0/24 -j RETURN\n-A X -j ACCEPT", "udp4", ["drop", "accept"]),
     ];
     for (commands, link, wanted) in cases {
         let install = || {
             assert!(lab.load(""));
-            let commands = commands.lines().map(|line| format!("iptables-nft {line}"));
+            let commands = commands.lines().map(|line| match line.strip_prefix("6 ") {
+                Some(line) => format!("ip6tables-nft {line}"),
+                None => format!("iptables-nft {line}"),
+            });
             for command in commands.chain([marker.into(), "iptables-nft -P FORWARD DROP".into()]) {
                 r.run(&command.split_whitespace().collect::<Vec<_>>()).unwrap();
             }
@@ -475,6 +537,9 @@ impl Random {
             "ip dscp cs0",
             "meta length < 2000",
             "tcp flags syn",
+            "tcp flags ack",
+            "tcp flags & (fin | syn | rst | psh | ack | urg) == 0x0",
+            "tcp flags & (ack | psh) == ack",
             "tcp flags & (fin | syn | rst) == 0x0",
             "meta pkttype host",
             "meta skuid 0",
@@ -482,6 +547,8 @@ impl Random {
             "ct l3proto ipv6",
             "ct protocol tcp",
             "ip frag-off & 0x1fff == 0",
+            "fib daddr type unicast",
+            "fib saddr . iif oif exists",
         ];
         const AFTER: &[&str] =
             &["oifname r0", "oifname r1", "oif r1", "iifname . oifname { r0 . r1 }", "oifname != { r1 }"];

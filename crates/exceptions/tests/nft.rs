@@ -13,15 +13,7 @@ fn router(hint: &str) -> Namespace {
 }
 
 fn load(namespace: &Namespace, ruleset: &str) -> bool {
-    let file = std::env::temp_dir().join(format!("{}.nft", namespace.name()));
-    std::fs::write(&file, ruleset).unwrap();
-    let argv = ["nft", "-f", file.to_str().unwrap()];
-    let loaded = namespace.try_run(&argv, Duration::from_secs(20)).unwrap();
-    std::fs::remove_file(&file).unwrap();
-    if !loaded.status.success() {
-        println!("{ruleset}{}", loaded.stderr);
-    }
-    loaded.status.success()
+    namespace.nft(ruleset).inspect_err(|why| println!("{ruleset}{why}")).is_ok()
 }
 
 /// Returns the families whose connections the kernel tracks, tested with one local datagram of each.

@@ -12,7 +12,7 @@ pub use answer::{Answer, Cause, Counter, Finding, Place};
 use super::expression::To;
 use super::flow::{Flow, Hook, Load, View};
 use super::octets::{self, Octet, Of, Truth, Why, known, unknown};
-use super::{Base, Chain, Data, Element, Expression, Family, Rule, Ruleset, Set, Table, Verdict, xt};
+use super::{Base, Chain, Data, Element, Expression, Family, Rule, Ruleset, Set, Table, Verdict, meta, xt};
 use std::collections::HashMap;
 
 /// NFT_JUMP_STACK_SIZE: the kernel rejects rulesets with deeper jumps.
@@ -88,7 +88,8 @@ impl<'a> Names<'a> {
 fn hook(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     match (family, base.hook) {
         (Family::Arp, _) => Err(()),
-        // Packets routed from or to a bridge meet them; which interfaces are bridges is not known here.
+        // Packets routed from or to a bridge meet them; which interfaces are bridges is not known here. Chains that accept
+        // everything are left out before.
         (Family::Bridge, _) => Ok(None),
         (Family::Netdev, 0) => Ok(Some(Hook::Ingress)),
         (Family::Netdev, 1) => Ok(Some(Hook::Egress)),
@@ -111,6 +112,10 @@ impl<'a> Evaluator<'a> {
         for table in ruleset.tables.iter().filter(|table| !table.dormant) {
             for chain in &table.chains {
                 let Some(base) = &chain.base else { continue };
+                let accepts = base.accepts && chain.rules.is_empty() && chain.opaque.is_none();
+                if table.family == Family::Bridge && accepts {
+                    continue;
+                }
                 match hook(table.family, base) {
                     // A chain that is not understood may be on any hook.
                     _ if chain.opaque.is_some() && table.family != Family::Arp => {
@@ -434,6 +439,12 @@ impl<'a> Walk<'a, '_> {
                         return end;
                     }
                 },
+                // Shorewall clears bits of it for packets that have none.
+                Expression::Mark { keep, xor } if self.keeps(*keep, *xor) => Truth::Yes,
+                Expression::Mark { .. } => {
+                    self.acts(chain, rule, "xt target MARK", certain, &mut end);
+                    return end;
+                }
                 Expression::Update { set, .. } => {
                     self.acts(chain, rule, &format!("update of set {set}"), certain, &mut end);
                     return end;
@@ -460,6 +471,7 @@ impl<'a> Walk<'a, '_> {
             Expression::Meta { key, register } => (self.view.meta(*key), *register),
             Expression::Ct { key, direction, register } => (self.view.ct(*key, *direction), *register),
             Expression::Payload { base, offset, len, register } => (self.view.payload(*base, *offset, *len), *register),
+            Expression::Fib { result, flags, register } => (self.view.fib(*result, *flags), *register),
             Expression::Compare { register, by, value } => {
                 return match self.register(*register, value.len()) {
                     Some(octets) => octets::compare(octets, *by, value),
@@ -486,6 +498,7 @@ impl<'a> Walk<'a, '_> {
             | Expression::Lookup { .. }
             | Expression::Counter { .. }
             | Expression::Match { .. }
+            | Expression::Mark { .. }
             | Expression::Update { .. }
             | Expression::Acts { .. } => return Truth::Maybe(UNSET),
         };
@@ -500,6 +513,12 @@ impl<'a> Walk<'a, '_> {
                 Truth::Maybe(why)
             }
         }
+    }
+
+    /// Returns whether the packets' mark is known and stays as it is.
+    fn keeps(&self, keep: u32, xor: u32) -> bool {
+        let Load::Value(mark) = self.view.meta(meta::MARK) else { return false };
+        octets::bitwise(&mark, &keep.to_ne_bytes(), &xor.to_ne_bytes()) == mark && octets::value(&mark).is_some()
     }
 
     /// Looks a key up. Returns the elements that it may find, with the reason for not knowing whether it is one of

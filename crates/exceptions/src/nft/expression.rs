@@ -114,6 +114,28 @@ pub mod ct {
     }
 }
 
+/// Results of `fib` (enum nft_fib_result), and flags (enum nft_fib_flags).
+#[allow(missing_docs, reason = "the names are those of the kernel")]
+pub mod fib {
+    pub const OIF: u32 = 1;
+    pub const OIFNAME: u32 = 2;
+    pub const ADDRTYPE: u32 = 3;
+
+    pub const SADDR: u32 = 1;
+    pub const DADDR: u32 = 2;
+    pub const MARK: u32 = 4;
+    pub const IIF: u32 = 8;
+    pub const PRESENT: u32 = 32;
+
+    /// Returns nft's text of an expression.
+    pub fn text(result: u32, flags: u32) -> String {
+        let parts = ["saddr", "daddr", "mark", "iif", "oif"].iter().enumerate();
+        let key: Vec<&str> = parts.filter(|(bit, _)| flags >> bit & 1 != 0).map(|(_, part)| *part).collect();
+        let result = ["unknown", "oif", "oifname", "type"].get(result as usize).unwrap_or(&"unknown");
+        format!("fib {} {result}{}", key.join(" . "), if flags & PRESENT != 0 { " exists" } else { "" })
+    }
+}
+
 /// An expression. Registers are given by their first octet among the 64 octets of all data registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
@@ -220,6 +242,22 @@ pub enum Expression {
         /// Its binary data.
         info: Vec<u8>,
     },
+    /// Sets the packet's mark to `(mark & keep) ^ xor`: the target MARK of x_tables.
+    Mark {
+        /// Bits that are kept.
+        keep: u32,
+        /// Bits that are inverted afterwards.
+        xor: u32,
+    },
+    /// Looks an address of the packet up in the routing tables.
+    Fib {
+        /// What is loaded ([`fib`]).
+        result: u32,
+        /// Address, and what else the lookup depends on ([`fib`]).
+        flags: u32,
+        /// Register.
+        register: usize,
+    },
     /// Reads or computes something in a way that is not described here, and does nothing else.
     Reads {
         /// Name: "fib".
@@ -314,6 +352,7 @@ impl Expression {
                 let tracking = if xt::is_untracked(false, name) { Tracking::No } else { Tracking::TurnsOn };
                 (format!("xt match {name}"), tracking)
             }
+            Self::Mark { .. } => ("xt target MARK".into(), Tracking::No),
             Self::Update { tracking, .. } => ("set update".into(), *tracking),
             Self::Acts { how, tracking } => (how.clone(), *tracking),
             _ => return None,

@@ -1,10 +1,11 @@
 //! A flow, and its packets at each place where the kernel's rules see them.
 //!
 //! The packets meant are those that a dataplane beside the kernel could take: of an established connection, whole, with
-//! headers in their usual form (no IP options, no extension headers), of TCP those without SYN, FIN and RST. Their
-//! checksums are right: connection tracking takes others for packets of no connection (nf_conntrack_checksum), so a
+//! headers in their usual form (no IP options, no extension headers), of TCP those with ACK and without SYN, FIN and RST.
+//! Their checksums are right: connection tracking takes others for packets of no connection (nf_conntrack_checksum), so a
 //! dataplane leaves to the kernel those whose checksum neither it nor the device has found right.
 
+use super::expression::fib;
 use super::octets::{Octet, Of, Why, known, unknown};
 use super::{ct, meta};
 use std::cmp::Ordering;
@@ -59,6 +60,9 @@ pub struct Flow {
     /// Mark of the packets before any rule of nf_tables: filters of traffic control, BPF programs and rules of legacy
     /// iptables set it, too.
     pub skb_mark: Option<u32>,
+    /// Whether the route to the source, as it is before any translation of it, leads out of the interface that receives
+    /// the packets, and nowhere else. If routes change, it has to be found again.
+    pub returns: bool,
 }
 
 /// A hook that forwarded packets pass, in their order.
@@ -100,6 +104,10 @@ const STATE_INVALID: u32 = 1;
 const STATE_ESTABLISHED: u32 = 2;
 /// Flags of TCP that the packets do not have: FIN, SYN, RST.
 const NO_FLAGS: u8 = 0x07;
+/// Flag of TCP that the packets have: ACK.
+const ACK: u8 = 0x10;
+/// Type of an address that a packet is forwarded to (RTN_UNICAST).
+pub const UNICAST: u8 = 1;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -121,6 +129,7 @@ pub enum Load<'a> {
 pub struct View<'f> {
     flow: &'f Flow,
     hook: Hook,
+    priority: i32,
     /// Whether the table is of family netdev.
     netdev: bool,
     /// Whether connection tracking has seen the packet; `None` if that is not known.
@@ -203,6 +212,7 @@ impl<'f> View<'f> {
         Self {
             flow,
             hook,
+            priority,
             netdev,
             tracked: after(Hook::Prerouting, NF_IP_PRI_CONNTRACK).filter(|_| elsewhere.is_none()),
             elsewhere,
@@ -280,6 +290,36 @@ impl<'f> View<'f> {
         }
     }
 
+    /// Loads what the routing tables have for an address (nft_fib4_eval, nft_fib6_eval). A mark does not matter: no flow
+    /// is judged where rules select routes by one.
+    pub fn fib(&self, result: u32, flags: u32) -> Load<'static> {
+        let unknown = Load::Either(packets("fib"));
+        let (key, present) = (flags & !(fib::MARK | fib::PRESENT), flags & fib::PRESENT != 0);
+        match (result, key) {
+            (fib::OIF | fib::OIFNAME, key) if key != fib::SADDR | fib::IIF || !self.returns() => unknown,
+            (fib::OIF | fib::OIFNAME, _) if present => single(Some(1), ""),
+            (fib::OIF, _) => self.meta(meta::IIF),
+            (fib::OIFNAME, _) => self.meta(meta::IIFNAME),
+            (fib::ADDRTYPE, fib::DADDR) if self.is_global() => match self.destination_type() {
+                Some(kind) => host(Some(kind.into()), ""),
+                None => unknown,
+            },
+            _ => unknown,
+        }
+    }
+
+    /// Returns whether a destination of IPv6 is known to be global or of a site, which others have more types than one.
+    fn is_global(&self) -> bool {
+        let first = self.network.get(24).filter(|octet| octet.known == 0xff).map(|octet| octet.value);
+        !self.flow.v6 || first.is_some_and(|first| first & 0xe0 == 0x20 || first & 0xfe == 0xfc)
+    }
+
+    /// Returns whether the route to the packets' source leads out of the interface that receives them.
+    pub fn returns(&self) -> bool {
+        let as_received = (self.hook, self.priority) < (Hook::Postrouting, NF_IP_PRI_NAT_SRC);
+        self.flow.returns && as_received && self.is_whole()
+    }
+
     /// Loads a property of the connection (nft_ct_get_eval).
     pub fn ct(&self, key: u32, direction: Option<u8>) -> Load<'static> {
         if let Some(why) = self.elsewhere {
@@ -321,6 +361,18 @@ impl<'f> View<'f> {
         }
     }
 
+    /// Returns the type of the destination's route (RTN_*) where the packets have the address that they are routed by,
+    /// otherwise `None`: an address of the router's may be translated to another.
+    pub fn destination_type(&self) -> Option<u8> {
+        let translated = (self.hook, self.priority) > (Hook::Prerouting, NF_IP_PRI_NAT_DST);
+        (translated && self.is_whole()).then_some(UNICAST)
+    }
+
+    /// Returns whether the packets are seen in the form that the flow describes.
+    pub fn is_whole(&self) -> bool {
+        self.elsewhere.is_none()
+    }
+
     /// Returns whether connection tracking has seen the packets; `None` if that is not known.
     pub fn tracked(&self) -> Option<bool> {
         self.tracked
@@ -355,7 +407,7 @@ fn transport(protocol: u8, [src, dst]: [Option<u16>; 2], of: [Of; 2]) -> Vec<Oct
     let any = |len, what| unknown(len, packets(what));
     match protocol {
         TCP => {
-            let flags = Octet { value: 0, known: NO_FLAGS, why: packets("tcp flags") };
+            let flags = Octet { value: ACK, known: NO_FLAGS | ACK, why: packets("tcp flags") };
             let numbers = [any(4, "tcp sequence"), any(4, "tcp ackseq"), any(1, "tcp doff")];
             [ports, numbers.concat(), vec![flags], any(2, "tcp window"), any(2, "tcp checksum"), any(2, "tcp urgptr")]
                 .concat()

@@ -1,6 +1,7 @@
 //! Rules as text, close to what nft prints.
 
 use super::expression::To;
+use super::expression::fib;
 use super::{Comparison, Expression, Rule, Verdict, ct, meta};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -152,6 +153,11 @@ fn word(expression: &Expression, registers: &mut BTreeMap<usize, Named>) -> Opti
         Expression::Counter { name: Some(name) } => Some(format!("counter name {name}")),
         Expression::Counter { name: None } => Some("counter".into()),
         Expression::Match { name, .. } => Some(format!("xt match {name}")),
+        Expression::Mark { .. } => Some("xt target MARK".into()),
+        Expression::Fib { result, flags, register } => {
+            let number = *result == fib::OIFNAME || flags & fib::PRESENT != 0;
+            put(*register, fib::text(*result, *flags), if number { Format::Number } else { Format::Host })
+        }
         Expression::Reads { how, register } => match register {
             Some(register) => put(*register, how.clone(), Format::Number),
             None => {

@@ -51,12 +51,13 @@ pub fn is_untracked(target: bool, name: &str) -> bool {
 
 /// Matches that read the packet, its connection or the time and do nothing else. Others count (`limit`, `quota`,
 /// `statistic`), change lists (`recent`, `set`, `connlabel`) or run programs (`bpf`).
-const PURE_MATCHES: [&str; 20] = [
+const PURE_MATCHES: [&str; 23] = [
     "addrtype",
     "comment",
     "connmark",
     "conntrack",
     "dscp",
+    "frag",
     "hl",
     "iprange",
     "length",
@@ -66,6 +67,8 @@ const PURE_MATCHES: [&str; 20] = [
     "owner",
     "pkttype",
     "policy",
+    "rpfilter",
+    "rt",
     "state",
     "tcp",
     "time",
@@ -85,11 +88,19 @@ pub fn matches<'a>(view: &View<'_>, name: &'a str, revision: u32, info: &[u8]) -
         ("tcp", 0) => tcp(view, info),
         ("udp", 0) => udp(view, info),
         ("multiport", 1) => multiport(view, info),
-        ("mark", 1) => mark(view, info),
+        ("mark", 1) => mark(&view.meta(super::meta::MARK), info),
+        ("connmark", 1) => mark(&view.ct(super::ct::MARK, None), info),
+        ("addrtype", 1) => addrtype(view, info),
+        ("rpfilter", 0) if view.returns() => u8_at(info, 0).map(|flags| (flags & XT_RPFILTER_INVERT == 0).into()),
+        // Both look for an extension header of IPv6, and do not match without it, whatever is inverted.
+        ("rt" | "frag", 0) if view.is_whole() => Some(Truth::No),
         _ => None,
     };
     Some(truth.unwrap_or(Truth::Maybe(Why { of: Of::Packets, what: name })))
 }
+
+// linux/netfilter/xt_rpfilter.h
+const XT_RPFILTER_INVERT: u8 = 8;
 
 // linux/netfilter/xt_conntrack.h: struct xt_conntrack_mtinfo3
 const MATCH_FLAGS: usize = 146;
@@ -185,10 +196,29 @@ fn multiport(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     Some(if inverted { found.not() } else { found })
 }
 
-/// Evaluates mark_mt: struct xt_mark_mtinfo1.
-fn mark(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
-    let Load::Value(mark) = view.meta(super::meta::MARK) else { return None };
-    let mark = u32::from_ne_bytes(octets::value(&mark)?.try_into().ok()?);
-    let equal = mark & u32_at(info, 4)? == u32_at(info, 0)?;
-    Some((equal != (u8_at(info, 8)? != 0)).into())
+/// Evaluates mark_mt and connmark_mt: struct xt_mark_mtinfo1, struct xt_connmark_mtinfo1.
+fn mark<'a>(mark: &Load<'a>, info: &[u8]) -> Option<Truth<'a>> {
+    let octets = match mark {
+        Load::Value(octets) => octets,
+        // Without a connection, connmark_mt does not match.
+        Load::Break => return Some(Truth::No),
+        Load::Either(_) => return None,
+    };
+    let masked = octets::bitwise(octets, &u32_at(info, 4)?.to_ne_bytes(), &[0; 4]);
+    let equal = octets::equal(&masked, &u32_at(info, 0)?.to_ne_bytes());
+    Some(if u8_at(info, 8)? != 0 { equal.not() } else { equal })
+}
+
+// linux/netfilter/xt_addrtype.h: struct xt_addrtype_info_v1
+const XT_ADDRTYPE_INVERT_DEST: u32 = 2;
+/// A bit for each type; those of the kernel's numbers up to UNICAST have the same order.
+const XT_ADDRTYPE_LOCAL: u16 = 1 << 2;
+
+/// Evaluates addrtype_mt_v1 for a match of the destination alone.
+fn addrtype(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+    let (source, types, flags) = (u16_at(info, 0)?, u16_at(info, 2)?, u32_at(info, 4)?);
+    // Of IPv6, other types are found by the address (match_type6).
+    let understood = flags & !XT_ADDRTYPE_INVERT_DEST == 0 && (!view.flow().v6 || types == XT_ADDRTYPE_LOCAL);
+    let of = view.destination_type().filter(|_| understood && source == 0 && types != 0)?;
+    Some(((types >> of & 1 != 0) != (flags != 0)).into())
 }

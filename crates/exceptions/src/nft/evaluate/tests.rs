@@ -29,6 +29,7 @@ fn masqueraded() -> Flow {
         mark: Some(0),
         zone: Some(0),
         skb_mark: Some(0),
+        returns: true,
     }
 }
 
@@ -203,7 +204,9 @@ fn flags_of_segments_that_are_first_or_last_do_not_occur() {
     // As iptables clamps the MSS: --tcp-flags SYN,RST SYN.
     assert_eq!(forward(&[flags(0x06, 0x02, acts("xt target TCPMSS")), last.clone()]), ACCEPTED);
     assert_eq!(forward(&[flags(0x07, 0x00, accept())]), ACCEPTED);
-    assert_eq!(kept(&forward(&[flags(0x12, 0x10, drop()), last])), (1, "tcp flags"));
+    // Packets without any flag, and all with ACK.
+    assert_eq!(forward(&[flags(0x3f, 0x00, drop()), flags(0x12, 0x10, accept())]), ACCEPTED);
+    assert_eq!(kept(&forward(&[flags(0x18, 0x10, drop()), last])), (1, "tcp flags"));
 }
 
 #[test]
@@ -597,7 +600,7 @@ fn the_weaker_reason_of_an_extension_is_told() {
     // The ports are those of the flow, the flags those of the packet.
     let flow = Flow { original: Tuple { src_port: None, ..masqueraded().original }, ..masqueraded() };
     let ports = [0u16, 4000, 0, u16::MAX].map(u16::to_ne_bytes).concat();
-    let tcp = Expression::Match { name: "tcp".into(), revision: 0, info: [ports, vec![0, 0x10, 0x10, 0]].concat() };
+    let tcp = Expression::Match { name: "tcp".into(), revision: 0, info: [ports, vec![0, 0x08, 0x08, 0]].concat() };
     let answer = answer(vec![base("c", 2, 0, false, &[vec![tcp, accept()]])], Vec::new(), &flow);
     assert_eq!(kept(&answer).1, "tcp flags");
 }

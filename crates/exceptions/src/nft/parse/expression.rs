@@ -4,7 +4,7 @@ use super::{be32, find, list, nested, object_type, text};
 use crate::nft::ct as keys;
 use crate::nft::expression::To;
 use crate::nft::{Comparison, Expression, Tracking, Verdict, xt};
-use bywash_netlink::wire::Attributes;
+use bywash_netlink::wire::{Attributes, u32_at};
 
 pub const NFTA_EXPR_NAME: u16 = 1;
 pub const NFTA_EXPR_DATA: u16 = 2;
@@ -13,7 +13,8 @@ pub const NFTA_DATA_VERDICT: u16 = 2;
 pub const NFTA_VERDICT_CODE: u16 = 1;
 pub const NFTA_VERDICT_CHAIN: u16 = 2;
 pub const NFT_REG_VERDICT: u32 = 0;
-/// NFTA_IMMEDIATE_DREG, NFTA_META_DREG, NFTA_PAYLOAD_DREG, NFTA_EXTHDR_DREG, NFTA_CT_DREG and NFTA_RT_DREG.
+/// NFTA_IMMEDIATE_DREG, NFTA_META_DREG, NFTA_PAYLOAD_DREG, NFTA_EXTHDR_DREG, NFTA_CT_DREG, NFTA_RT_DREG and
+/// NFTA_FIB_DREG.
 pub const DREG: u16 = 1;
 pub const NFTA_IMMEDIATE_DATA: u16 = 2;
 pub const NFTA_META_KEY: u16 = 2;
@@ -28,6 +29,8 @@ pub const NFTA_CT_DIRECTION: u16 = 3;
 const NFTA_CT_SREG: u16 = 4;
 /// NFTA_CMP_SREG, NFTA_RANGE_SREG, NFTA_BITWISE_SREG and NFTA_BYTEORDER_SREG.
 pub const SREG: u16 = 1;
+const NFTA_FIB_RESULT: u16 = 2;
+const NFTA_FIB_FLAGS: u16 = 3;
 pub const NFTA_CMP_OP: u16 = 2;
 pub const NFTA_CMP_DATA: u16 = 3;
 const NFTA_RANGE_OP: u16 = 2;
@@ -90,6 +93,7 @@ pub fn expression(element: &[u8]) -> Expression {
         "payload" => payload(&attributes),
         "bitwise" => bitwise(&attributes),
         "byteorder" => byte_order(&attributes),
+        "fib" => fib(&attributes),
         _ => None,
     };
     // The result register of the others is not their first attribute, or they end the rule.
@@ -125,6 +129,14 @@ fn payload(attributes: &Attributes<'_>) -> Option<Expression> {
         base: number(attributes, NFTA_PAYLOAD_BASE)?,
         offset: number(attributes, NFTA_PAYLOAD_OFFSET)?,
         len: number(attributes, NFTA_PAYLOAD_LEN)?,
+        register: register(attributes, DREG)?,
+    })
+}
+
+fn fib(attributes: &Attributes<'_>) -> Option<Expression> {
+    Some(Expression::Fib {
+        result: number(attributes, NFTA_FIB_RESULT)?,
+        flags: number(attributes, NFTA_FIB_FLAGS)?,
         register: register(attributes, DREG)?,
     })
 }
@@ -243,7 +255,10 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
         "flow_offload" => ("flow add".into(), Tracking::TurnsOn),
         "match" => return matching(attributes),
         "target" => {
-            let name = find(attributes, XT_NAME).map(text).unwrap_or_default();
+            let name = find(attributes.clone(), XT_NAME).map(text).unwrap_or_default();
+            if let Some(mark) = mark(&attributes, &name) {
+                return mark;
+            }
             let tracking = if xt::is_untracked(true, &name) { Tracking::No } else { Tracking::TurnsOn };
             (format!("xt target {name}"), tracking)
         }
@@ -276,6 +291,13 @@ fn ct(attributes: &Attributes<'_>) -> Expression {
         (Some(key), _) if !unknown => anything(format!("{} set", keys::name(key))),
         _ => anything("unknown expression ct".into()),
     }
+}
+
+/// Parses the target MARK (struct xt_mark_tginfo2).
+fn mark(attributes: &Attributes<'_>, name: &str) -> Option<Expression> {
+    let info = find(attributes.clone(), XT_INFO)?;
+    let is = name == "MARK" && number(attributes, XT_REVISION) == Some(2);
+    is.then_some(Expression::Mark { keep: !u32_at(info, 4)?, xor: u32_at(info, 0)? })
 }
 
 fn matching(attributes: Attributes<'_>) -> Expression {

@@ -52,7 +52,7 @@ fn packet(flow: &Flow, differs: Differs, hook: Hook, priority: i32) -> Packet {
     let mut transport = [src.1.unwrap().to_be_bytes(), dst.1.unwrap().to_be_bytes()].concat();
     transport.resize(if flow.protocol == 6 { 20 } else { 8 }, 7);
     if flow.protocol == 6 {
-        transport[13] = differs.flags & !0x07;
+        transport[13] = differs.flags & !0x07 | 0x10;
         transport[14..16].copy_from_slice(&differs.window.to_be_bytes());
     }
     Packet {
