@@ -1,5 +1,6 @@
 #!/bin/bash
-# Compares TCP between two hosts through a router on veth, forwarded by Linux and by Bywash with its defaults in turn.
+# Compares TCP between two hosts through a router on veth, forwarded by Linux and by Bywash with its defaults in turn; with
+# --nat, through a stateful firewall and masquerade, of both families.
 #
 #     host a (iperf3 client) ---- r0 router r1 ---- host b (iperf3 server)
 #
@@ -15,19 +16,20 @@ usage: bench/peers/tcp.sh [options] [-- OPTIONS OF bywash run]
   --bywash PATH   the program to measure                  (target/release/bywash)
   --rounds N      pairs of samples of each direction      (8)
   --seconds N     length of one sample                    (1)
+  --nat           with a firewall and masquerade
   --out FILE      the JSON result                         (out/bench/tcp.json)
 USAGE
 }
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-bywash="$root/target/release/bywash" rounds=8 seconds=1 out="$root/out/bench/tcp.json"
+bywash="$root/target/release/bywash" rounds=8 seconds=1 nat='' out="$root/out/bench/tcp.json"
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
 [ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
 [ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
-for tool in ip iperf3 python3; do command -v $tool >/dev/null || die "no $tool"; done
+for tool in ip iperf3 python3 nft; do command -v $tool >/dev/null || die "no $tool"; done
 
 n=bwtcp-$$ scratch=$(mktemp -d) server=''
 cleanup() {
@@ -53,13 +55,31 @@ ip netns exec $n-b iperf3 -s >"$scratch/server.log" 2>&1 &
 server=$!
 reachable() { for _ in $(seq 100); do ip netns exec $n-a ping -c1 -W1 -q "$1" >/dev/null && return; sleep 0.1; done; die "no way to $1"; }
 reachable 10.2.0.1 && reachable fd00:2::1
+if [ -n "$nat" ]; then
+    ip netns exec $n-r nft -f - <<'RULES'
+table inet filter {
+ chain forward {
+  type filter hook forward priority 0; policy drop;
+  ct state established,related accept
+  iifname r0 accept
+ }
+ chain from { type nat hook postrouting priority 100; oifname r1 masquerade; }
+}
+RULES
+    # Each connection is there before Bywash is started: the kernel must announce it all the same.
+    ip netns exec $n-r sysctl -qw net.netfilter.nf_conntrack_events=1
+    printf '[router]\nflows = 1000\n[[port]]\ninterface = "r0"\n[[port]]\ninterface = "r1"\n' >"$scratch/bywash.toml"
+    set -- --config "$scratch/bywash.toml"
+else
+    set -- r0 r1
+fi
 
 mkdir -p "$(dirname "$out")"
-NS=$n OUT=$out SCRATCH=$scratch BYWASH_SOCKET=$scratch/socket PYTHONPATH=$here python3 -B - "$rounds" "$seconds" "$bywash" "${rest[@]}" <<'PYTHON'
+NS=$n OUT=$out SCRATCH=$scratch BYWASH_SOCKET=$scratch/socket PYTHONPATH=$here python3 -B - "$rounds" "$seconds" "$bywash" "$@" "${rest[@]}" <<'PYTHON'
 import contextlib, json, math, os, platform, re, statistics, subprocess, sys, time
 from router import running
 
-rounds, seconds, command = int(sys.argv[1]), float(sys.argv[2]), [sys.argv[3], "run", "r0", "r1", *sys.argv[4:]]
+rounds, seconds, bywash, options = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]
 lab, scratch = os.environ["NS"], os.environ["SCRATCH"]
 SETTLE = 0.5  # seconds to wait after a change, until memory is freed and the connection has reached its rate
 
@@ -73,13 +93,20 @@ def arrived(ns, device):
     return json.loads(link.stdout)[0]["stats64"]["rx"]["bytes"]
 
 
+def by_flows():
+    table = subprocess.run([bywash, "show", "flow-table", "--json"], capture_output=True, check=True)
+    return json.loads(table.stdout)["packets"]
+
+
 def sample(to, with_it):
-    router = running(within("r", *command), f"{scratch}/bywash.log") if with_it else contextlib.nullcontext()
+    router = running(within("r", bywash, "run", *options), f"{scratch}/bywash.log") if with_it else contextlib.nullcontext()
     with router:
         time.sleep(SETTLE)
         began, before = time.monotonic(), arrived(*to)
         time.sleep(seconds)
         after, ended = arrived(*to), time.monotonic()
+        if with_it and "--config" in options and not by_flows():
+            sys.exit("tcp.sh: the connection is left to the kernel")
     return (after - before) * 8 / 1e9 / (ended - began)
 
 

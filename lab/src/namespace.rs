@@ -108,6 +108,11 @@ impl Namespace {
         command::run(&["ip", "-n", &self.name, "-batch", "-"], Some(lines), DEFAULT_TIMEOUT)?.ok()
     }
 
+    /// Runs `nft -f` on a ruleset in the namespace. A ruleset that is refused is an error.
+    pub fn nft(&self, ruleset: &str) -> Result<Output> {
+        command::run(&self.exec(&["nft", "-f", "-"]), Some(ruleset), DEFAULT_TIMEOUT)?.ok()
+    }
+
     /// Runs `work` on a new thread inside the namespace and returns its result; a panic in it is resumed on the caller.
     ///
     /// Sockets opened by `work` stay in the namespace. It sees the namespace's /proc/sys/net and /proc/thread-self/net,

@@ -4,9 +4,11 @@
 
 mod afxdp;
 mod args;
+mod attack;
 mod captured;
 mod churn;
 mod cmts;
+mod crr;
 mod dpdk;
 mod driver;
 mod established;
@@ -44,8 +46,12 @@ pub enum BenchArgs {
     Afxdp(afxdp::AfxdpArgs),
     /// Route changes under traffic: packets lost or misrouted, and the lag behind the kernel's table (root)
     Churn(churn::ChurnArgs),
+    /// Established connections through a firewall with masquerade while others attack: rates, memory, evictions (root)
+    Attack(attack::AttackArgs),
     /// Cable downstream on two workers: rate, cycles by stage, and the highest rate without loss
     Cmts(cmts::CmtsArgs),
+    /// New TCP connections through a firewall with masquerade: the kernel, then bywash (root)
+    Crr(crr::CrrArgs),
     /// XDP program alone: nanoseconds per packet, measured with the kernel's BPF test run (root)
     Driver(driver::DriverArgs),
     /// Router on one worker: replays a capture from memory, forwards between two ports, discards
@@ -111,8 +117,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
 fn run_one(args: BenchArgs) -> anyhow::Result<()> {
     match args {
         BenchArgs::Afxdp(args) => afxdp::run(&args),
+        BenchArgs::Attack(args) => attack::run(&args),
         BenchArgs::Cmts(args) => cmts::run(&args),
         BenchArgs::Churn(args) => churn::run(&args),
+        BenchArgs::Crr(args) => crr::run(&args),
         BenchArgs::Driver(args) => driver::run(&args),
         BenchArgs::Forward(args) => forward::run(&args),
         BenchArgs::Generator(args) => generator::run(&args),

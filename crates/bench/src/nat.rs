@@ -1,5 +1,6 @@
-//! Benchmark of a router with a stateful firewall and masquerade, on established UDP connections: the kernel, a minimal
-//! XDP redirect, Bywash without regard to the rules, and Bywash with them, in alternating rounds.
+//! Benchmark of a router with a stateful firewall and masquerade, on established UDP connections: the kernel, the kernel
+//! with a flow table (nf_flowtable) where it has the module, a minimal XDP redirect, Bywash without regard to the rules,
+//! and Bywash with them, in alternating rounds.
 //!
 //! The connections are opened through the kernel by packets both ways. Each has a destination of its own; the traffic
 //! belongs to all of them in turn, in the direction whose sources are translated. All forwarders but `user` run on the
@@ -8,8 +9,8 @@
 use super::lab::{Bywash, Lab, Rate, STATIONS, Traffic};
 use crate::args::{SECONDS, flows, size};
 use anyhow::{Context as _, ensure};
-use bywash_api::{Placement, client};
-use bywash_lab::patience;
+use bywash_api::{FlowTable, LevelFrames, Placement, client};
+use bywash_lab::{Namespace, Topology, patience};
 use bywash_port::af_xdp::{LiveOrder, LiveStream};
 use bywash_tester::{Addresses, Ports, Sizes, Stream};
 use clap::Args;
@@ -30,6 +31,11 @@ table inet filter {
  }
 }
 table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 masquerade; }; }
+";
+/// A flow table for the connections of [`RULES`], in addition to them.
+const FLOW_TABLE: &str = "
+table inet filter { flowtable ft { hook ingress priority 0; devices = { r0, r1 }; }; }
+insert rule inet filter forward meta l4proto udp flow add @ft
 ";
 /// Time for connection tracking to take UDP with packets both ways for a connection (UDP_STREAM in
 /// net/netfilter/nf_conntrack_proto_udp.c), and some more.
@@ -79,9 +85,14 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
     let lab = Lab::new(traffic)?.without_checksums().with_driver_sink()?;
     establish(&lab, args.flows)?;
     let time = Duration::from_secs(args.seconds);
+    let flow_table = lab.topology().r().nft(FLOW_TABLE).is_ok();
+    load(lab.topology(), RULES)?;
     let mut rounds = vec![];
     for _ in 0..args.rounds {
         let mut round = BTreeMap::from([("kernel", lab.kernel(time)?), ("redirect", lab.redirect(time)?)]);
+        if flow_table {
+            round.insert("flowtable", self::flow_table(&lab, args.flows, time)?);
+        }
         for (name, level, netfilter) in
             [("routed", "driver", "ignore"), ("driver", "driver", "respect"), ("user", "user", "respect")]
         {
@@ -105,17 +116,15 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
 }
 
 /// Loads a ruleset in the router, in place of what it has.
-pub fn load(lab: &Lab, rules: &str) -> anyhow::Result<()> {
-    let mut file = tempfile::NamedTempFile::new()?;
-    write!(file, "flush ruleset\n{rules}")?;
-    lab.topology().r().run(&["nft", "-f", file.path().to_str().context("no UTF-8 path")?])?;
+pub fn load(topology: &Topology, rules: &str) -> anyhow::Result<()> {
+    topology.r().nft(&format!("flush ruleset\n{rules}"))?;
     Ok(())
 }
 
 /// Loads the rules and opens the connections.
 pub fn establish(lab: &Lab, count: usize) -> anyhow::Result<()> {
     let (r, b) = (lab.topology().r(), lab.topology().b());
-    load(lab, RULES)?;
+    load(lab.topology(), RULES)?;
     let room: usize = std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_max")?.trim().parse()?;
     ensure!(room > count, "the kernel tracks {room} connections at most: raise net.netfilter.nf_conntrack_max");
     // Bywash is started later: the kernel must announce these connections, too.
@@ -146,39 +155,61 @@ pub fn establish(lab: &Lab, count: usize) -> anyhow::Result<()> {
             b.ns.enter(|| LiveStream::new(&b.interface, &heads, at)?.send(&order, &AtomicBool::new(false)))??;
             Ok(())
         })?;
-        assured =
-            r.run(&["sh", "-c", "conntrack -L -p udp 2>/dev/null | grep -c ASSURED || :"])?.stdout.trim().parse()?;
+        assured = counted(r, "ASSURED")?;
         std::thread::sleep(STREAM);
     }
     Ok(())
 }
 
-/// Starts Bywash at a level, with room for these connections.
+/// Measures the kernel with a flow table, which has the connections once they have sent.
+fn flow_table(lab: &Lab, flows: usize, time: Duration) -> anyhow::Result<Rate> {
+    let r = lab.topology().r();
+    r.nft(FLOW_TABLE)?;
+    lab.polled(&lab.topology().a().router_interface, || lab.send(flows as u64))?;
+    let taken = counted(r, "OFFLOAD")?;
+    ensure!(taken * 100 >= flows * 99, "the flow table has {taken} of {flows} connections");
+    let rate = lab.kernel(time);
+    load(lab.topology(), RULES)?;
+    rate
+}
+
+/// Returns the number of UDP connections with this word in their row.
+fn counted(r: &Namespace, word: &str) -> anyhow::Result<usize> {
+    let list = format!("conntrack -L -p udp 2>/dev/null | grep -c {word} || :");
+    Ok(r.run(&["sh", "-c", &list])?.stdout.trim().parse()?)
+}
+
+/// Starts Bywash at a level with native XDP, with room for these connections.
 pub fn start(lab: &Lab, flows: usize, level: &str, netfilter: &str) -> anyhow::Result<Bywash> {
+    let ports = format!("xdp = \"native\"\nlevel = \"{level}\"");
+    start_with(lab.topology(), lab.cpus[1], flows, &ports, netfilter)
+}
+
+/// Starts Bywash with these settings of each port.
+pub fn start_with(
+    topology: &Topology,
+    cpu: usize,
+    flows: usize,
+    ports: &str,
+    netfilter: &str,
+) -> anyhow::Result<Bywash> {
     let mut text = format!("[kernel]\nnetfilter = \"{netfilter}\"\n[router]\nflows = {flows}\n");
-    for name in lab.topology().router_interfaces() {
-        writeln!(text, "[[port]]\ninterface = \"{name}\"\nxdp = \"native\"\nlevel = \"{level}\"")?;
+    for name in topology.router_interfaces() {
+        writeln!(text, "[[port]]\ninterface = \"{name}\"\n{ports}")?;
     }
     let mut file = tempfile::NamedTempFile::new()?;
     file.write_all(text.as_bytes())?;
-    Bywash::configured(lab.topology(), lab.cpus[1], file.path())
+    Bywash::configured(topology, cpu, file.path())
 }
 
 /// Measures Bywash at a level, once it forwards all connections.
 fn bywash(lab: &Lab, args: &NatArgs, level: &str, netfilter: &str) -> anyhow::Result<Rate> {
     let running = start(lab, args.flows, level, netfilter)?;
-    let until = Instant::now() + patience(READY);
-    loop {
-        let before = forwarded(&running)?;
-        lab.send(args.flows as u64)?;
-        let passed = forwarded(&running)? - before;
-        // User space may be overrun by frames that come at once.
-        if passed * 1000 >= args.flows as u64 * if level == "user" { 500 } else { 999 } {
-            break;
-        }
-        ensure!(Instant::now() < until, "of {} connections, {passed} are forwarded past the kernel", args.flows);
-        std::thread::sleep(Duration::from_millis(100));
+    if netfilter == "respect" {
+        wait_until_followed(&running, args.flows)?;
     }
+    // User space may be overrun by frames that come at once.
+    wait_until_forwarded(lab, &running, args.flows, if level == "user" { 500 } else { 999 })?;
     let before = forwarded(&running)?;
     let rate = lab.measure(Duration::from_secs(args.seconds))?;
     let arrived = (rate.mpps * args.seconds as f64 * 1e6) as u64;
@@ -188,11 +219,49 @@ fn bywash(lab: &Lab, args: &NatArgs, level: &str, netfilter: &str) -> anyhow::Re
     Ok(rate)
 }
 
+/// Waits until all but a thousandth of the connections have flows.
+pub fn wait_until_followed(running: &Bywash, flows: usize) -> anyhow::Result<()> {
+    let until = Instant::now() + patience(READY);
+    loop {
+        let table: FlowTable = client::ask(&running.socket)?;
+        let taken = table.families.iter().map(|family| family.flows).sum::<u64>();
+        if taken * 1000 >= flows as u64 * 999 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "of {flows} connections, {taken} have flows");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until so many thousandths of the connections' packets are forwarded past the kernel.
+pub fn wait_until_forwarded(lab: &Lab, running: &Bywash, flows: usize, share: u64) -> anyhow::Result<()> {
+    let until = Instant::now() + patience(READY);
+    loop {
+        let before = forwarded(running)?;
+        lab.send(flows as u64)?;
+        let passed = forwarded(running)? - before;
+        if passed * 1000 >= flows as u64 * share {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "of {flows} connections, {passed} are forwarded past the kernel");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Returns the frames that r0 received and that were forwarded past the kernel.
 pub fn forwarded(running: &Bywash) -> anyhow::Result<u64> {
+    let frames = frames(running)?;
+    Ok(frames.driver + frames.user)
+}
+
+/// Returns the frames that r0 received and that were left to the kernel.
+pub fn left(running: &Bywash) -> anyhow::Result<u64> {
+    Ok(frames(running)?.kernel)
+}
+
+fn frames(running: &Bywash) -> anyhow::Result<LevelFrames> {
     let ports: Vec<Placement> = client::ask(&running.socket)?;
-    let port = ports.first().context("no port")?;
-    Ok(port.frames.driver + port.frames.user)
+    Ok(ports.into_iter().next().context("no port")?.frames)
 }
 
 fn print(f: &Figures) {

@@ -111,7 +111,7 @@ pub fn run(args: &RevokeArgs) -> anyhow::Result<()> {
 /// Gives a command as often as asked for, and returns the times until the last packet.
 fn measure(lab: &Lab, args: &RevokeArgs, command: Command) -> anyhow::Result<Times> {
     nat::establish(lab, args.flows)?;
-    nat::load(lab, ESTABLISHED_ONLY)?;
+    nat::load(lab.topology(), ESTABLISHED_ONLY)?;
     let b = lab.topology().b();
     let bywash = match args.level.name() {
         "kernel" => None,
@@ -184,7 +184,9 @@ fn give(lab: &Lab, command: Command) -> anyhow::Result<()> {
     let run = |argv: &[&str]| r.run(argv).map(drop);
     match command {
         Command::Rule => run(&["nft", "insert rule inet filter forward drop"])?,
-        Command::Ruleset => nat::load(lab, &ESTABLISHED_ONLY.replace("ct state established,related accept", ""))?,
+        Command::Ruleset => {
+            nat::load(lab.topology(), &ESTABLISHED_ONLY.replace("ct state established,related accept", ""))?
+        }
         Command::Element => run(&["nft", "add element inet filter blocked { 198.0.0.0/8 }"])?,
         Command::Delete => run(&["conntrack", "-D", "-p", "udp", "--orig-port-dst", "9"])?,
         Command::Flush => run(&["conntrack", "-F"])?,
@@ -196,10 +198,10 @@ fn give(lab: &Lab, command: Command) -> anyhow::Result<()> {
 /// Takes back a command, and opens the connections again if they are gone.
 fn undo(lab: &Lab, flows: usize, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Rule | Command::Ruleset | Command::Element => nat::load(lab, ESTABLISHED_ONLY),
+        Command::Rule | Command::Ruleset | Command::Element => nat::load(lab.topology(), ESTABLISHED_ONLY),
         Command::Delete | Command::Flush => {
             nat::establish(lab, flows)?;
-            nat::load(lab, ESTABLISHED_ONLY)
+            nat::load(lab.topology(), ESTABLISHED_ONLY)
         }
         Command::Route => lab.route(),
     }

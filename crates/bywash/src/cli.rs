@@ -314,7 +314,7 @@ pub enum Show {
     Health,
     /// Flows of the switch; of a router, its established flows
     Flows,
-    /// Established flows that a router forwards past the kernel's rules, with their translation and packets
+    /// Established flows that a router forwards past the kernel's rules: translation, packets, age and idle time
     EstablishedFlows,
     /// Table of a router's established flows: size, packets, and why flows were revoked
     FlowTable,

@@ -76,9 +76,9 @@ fn line(flow: &EstablishedFlow) -> String {
         let FlowDirection { port, level, packets, bytes, .. } = of;
         format!("{src} > {dst} on {port} ({level}), {packets} packets, {bytes} B")
     };
-    let EstablishedFlow { protocol, original, reply, age_s, state } = flow;
+    let EstablishedFlow { protocol, original, reply, age_s, idle_s, state } = flow;
     let state = if state == "valid" { String::new() } else { format!(", {state}") };
-    format!("{protocol} {}; replies {}; {age_s} s{state}", direction(original), direction(reply))
+    format!("{protocol} {}; replies {}; {age_s} s, idle {idle_s} s{state}", direction(original), direction(reply))
 }
 
 /// Formats the table's size and counts.
@@ -136,13 +136,13 @@ mod tests {
                     "packets": 3, "bytes": 180 })
         };
         let part = json!({ "total": 7, "next": "4.9", "flows": [
-            { "protocol": "tcp", "age_s": 5, "state": "valid", "original": way("10.0.0.1", 4000, "192.0.2.1", 80, "r0"),
+            { "protocol": "tcp", "age_s": 5, "idle_s": 2, "state": "valid", "original": way("10.0.0.1", 4000, "192.0.2.1", 80, "r0"),
               "reply": way("192.0.2.1", 80, "203.0.113.9", 1024, "r1") },
-            { "protocol": "udp", "age_s": 0, "state": "revoked", "original": way("2001:db8::1", 1, "2001:db8::2", 2, "r0"),
+            { "protocol": "udp", "age_s": 0, "idle_s": 0, "state": "revoked", "original": way("2001:db8::1", 1, "2001:db8::2", 2, "r0"),
               "reply": way("2001:db8::2", 2, "2001:db8::1", 1, "r1") }]});
         let expected = "\
-tcp 10.0.0.1:4000 > 192.0.2.1:80 on r0 (tc), 3 packets, 180 B; replies 192.0.2.1:80 > 203.0.113.9:1024 on r1 (tc), 3 packets, 180 B; 5 s
-udp [2001:db8::1]:1 > [2001:db8::2]:2 on r0 (tc), 3 packets, 180 B; replies [2001:db8::2]:2 > [2001:db8::1]:1 on r1 (tc), 3 packets, 180 B; 0 s, revoked
+tcp 10.0.0.1:4000 > 192.0.2.1:80 on r0 (tc), 3 packets, 180 B; replies 192.0.2.1:80 > 203.0.113.9:1024 on r1 (tc), 3 packets, 180 B; 5 s, idle 2 s
+udp [2001:db8::1]:1 > [2001:db8::2]:2 on r0 (tc), 3 packets, 180 B; replies [2001:db8::2]:2 > [2001:db8::1]:1 on r1 (tc), 3 packets, 180 B; 0 s, idle 0 s, revoked
 2 flows shown, 7 in the table; `--limit N` shows more
 ";
         assert_eq!(flows(&serde_json::from_value(part).unwrap()), expected);

@@ -46,7 +46,8 @@ pub fn evaluated(ruleset: &Ruleset) -> Firewall {
     let mut established: Vec<Established> = Vec::new();
     for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
         for (protocol, name) in [(TCP, "TCP"), (UDP, "UDP")] {
-            let answer = evaluator.evaluate(&Flow { v6, protocol, ..Flow::default() });
+            let answer =
+                evaluator.evaluate(&Flow { v6, protocol, skb_mark: Some(0), returns: true, ..Flow::default() });
             let one = answered(ruleset, answer);
             let flows = format!("{family} {name}");
             let same = |other: &&mut Established| Established { flows: Vec::new(), ..(**other).clone() } == one;
