@@ -34,10 +34,7 @@ fn rules_are_shown_with_what_established_flows_get() {
     let none = "no chains that forwarded packets meet\n\nestablished flows, IPv4 TCP, IPv4 UDP, IPv6 TCP, IPv6 UDP: every \
                 packet is accepted\n";
     assert_eq!(shown(&namespace, &[]), none);
-    let file = std::env::temp_dir().join(format!("{}.nft", namespace.name()));
-    std::fs::write(&file, RULES).unwrap();
-    namespace.run(&["nft", "-f", file.to_str().unwrap()]).unwrap();
-    std::fs::remove_file(&file).unwrap();
+    namespace.nft(RULES).unwrap();
 
     let text = shown(&namespace, &[]);
     let lines: Vec<&str> = text.lines().collect();

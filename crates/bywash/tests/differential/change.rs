@@ -50,17 +50,30 @@ pub fn apply(side: &Side, changes: &[Change]) -> Vec<bool> {
 
 /// Makes changes of one kind in the calling thread's namespace. Returns for each whether it was accepted.
 fn alike(changes: &[Change]) -> Vec<bool> {
-    let lines = || {
-        changes.iter().map(|change| match change {
-            Change::Ip(line) | Change::Host(line) | Change::Tc(line) => line.as_str(),
-            _ => "",
-        })
+    let line = |change: &Change| match change {
+        Change::Ip(line) | Change::Host(line) | Change::Tc(line) => line.clone(),
+        _ => String::new(),
     };
     match &changes[0] {
-        Change::Ip(_) | Change::Host(_) => batch("ip", lines()),
-        Change::Tc(_) => batch("tc", lines()),
+        Change::Ip(_) | Change::Host(_) => {
+            let lines: Vec<String> = changes.iter().map(line).collect();
+            lines.chunk_by(|a, b| family(a).0 == family(b).0).flat_map(of_a_family).collect()
+        }
+        Change::Tc(_) => batch(&["tc"], changes.iter().map(line)),
         _ => changes.iter().map(one).collect(),
     }
+}
+
+/// Returns the option of `ip` that selects the family, and the rest of the line.
+fn family(line: &str) -> (Option<&'static str>, &str) {
+    let selected = ["-4", "-6"].into_iter().find_map(|option| Some((Some(option), line.strip_prefix(option)?)));
+    selected.unwrap_or((None, line))
+}
+
+/// Makes changes by `ip` of one family, which is an option of the program: no line of a batch can have it.
+fn of_a_family(lines: &[String]) -> Vec<bool> {
+    let argv: Vec<&str> = ["ip"].into_iter().chain(family(&lines[0]).0).collect();
+    batch(&argv, lines.iter().map(|line| family(line).1.to_owned()))
 }
 
 fn one(change: &Change) -> bool {
@@ -74,9 +87,9 @@ fn one(change: &Change) -> bool {
 
 /// Runs the lines as one batch. Returns for each whether it was accepted: with `-force` a batch goes on after a
 /// failure, and names the line that failed after the kernel's message.
-fn batch<'a>(tool: &str, lines: impl Iterator<Item = &'a str>) -> Vec<bool> {
-    let lines: Vec<&str> = lines.collect();
-    let said = run(&[tool, "-force", "-batch", "-"], &(lines.join("\n") + "\n")).1;
+fn batch(tool: &[&str], lines: impl Iterator<Item = String>) -> Vec<bool> {
+    let lines: Vec<String> = lines.collect();
+    let said = run(&[tool, &["-force", "-batch", "-"]].concat(), &(lines.join("\n") + "\n")).1;
     let mut taken = vec![true; lines.len()];
     for line in said.lines().filter_map(|line| line.strip_prefix("Command failed -:")) {
         let at: usize = line.trim().parse().expect("a line number");

@@ -139,7 +139,7 @@ fn forget_ident(frame: &mut [u8], at: usize) {
 
 /// Returns the frame without the padding behind its IP packet, and behind the one that a segment routing route has
 /// encapsulated.
-fn unpadded(frame: &[u8]) -> &[u8] {
+pub fn unpadded(frame: &[u8]) -> &[u8] {
     let whole = outer(frame).map_or(frame, |outer| cut(frame, outer));
     packet(whole).map_or(whole, |packet| cut(whole, packet))
 }
@@ -194,6 +194,8 @@ pub struct Balance {
     /// By port and frame: how many more copies the kernel's side has, and the number of the packet they belong to.
     open: HashMap<Left, (i32, Option<u32>)>,
     pub frames: [u64; 2],
+    /// Frames that have left the kernel's router, by the number of the packet.
+    pub left: HashMap<u32, Left>,
     /// Frames about packets of earlier exchanges.
     pub late: u64,
     /// Frames whose padding was cut off.
@@ -221,6 +223,9 @@ impl Balance {
             return;
         }
         self.frames[side] += 1;
+        if let Some(number) = number.filter(|_| side == KERNEL && error(frame).is_none()) {
+            self.left.insert(number, (port, frame.to_vec()));
+        }
         let (frame, made_here) = canonical(frame, about);
         self.padded += u64::from(padded);
         self.made_here += u64::from(made_here);

@@ -1,6 +1,7 @@
 //! Random configurations, as a sequence of changes that can be undone one by one.
 
 mod filter;
+pub mod firewall;
 mod routing;
 
 use crate::change::Change;
@@ -37,10 +38,12 @@ pub enum Feature {
     Packets,
     /// Packets from the router's own addresses; changes no configuration.
     OwnSource,
+    /// Established connections through a firewall and a translation, which Bywash forwards past the kernel's rules.
+    Flows,
 }
 
 impl Feature {
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Routes,
         Self::Tos,
         Self::LocalRoutes,
@@ -62,6 +65,7 @@ impl Feature {
         Self::Encap,
         Self::Packets,
         Self::OwnSource,
+        Self::Flows,
     ];
 
     pub fn name(self) -> String {
@@ -84,6 +88,9 @@ impl Feature {
             Self::Nft | Self::Iptables | Self::Legacy if has_tool("conntrack").is_err() => Err("no conntrack".into()),
             Self::Nft => tried(&["nft", "add", "table", "inet", "probe"]),
             Self::Iptables => tried(&[&["iptables-nft"], &rule[..]].concat()),
+            Self::Flows if has_tool("conntrack").is_err() => Err("no conntrack".into()),
+            Self::Flows => tried(&["nft", "add", "table", "inet", "probe"])
+                .and_then(|()| tried(&[&["iptables-nft"], &rule[..]].concat())),
             Self::Legacy => tried(&[&["iptables-legacy"], &rule[..]].concat()),
             Self::Xfrm => tried(&["ip", "xfrm", "policy", "list"]),
             Self::Qdisc => tried(&["tc", "qdisc", "add", "dev", "lo", "clsact"]),
@@ -136,8 +143,8 @@ pub struct Walk {
     named: u32,
 }
 
-/// Number of objects beyond which more are removed than added.
-const MANY: usize = 30;
+/// Number of objects beyond which more are removed than added; with established flows, of which each rule may take some.
+const MANY: [usize; 2] = [30, 6];
 
 impl Walk {
     pub fn new(features: &[Feature]) -> Self {
@@ -154,7 +161,8 @@ impl Walk {
             return changes;
         }
         for _ in 0..1 + random.below(3) {
-            let back = if self.objects.len() > MANY { 70 } else { 35 };
+            let many = MANY[usize::from(self.features.contains(&Feature::Flows))];
+            let back = if self.objects.len() > many { 70 } else { 35 };
             if !self.objects.is_empty() && random.chance(back) {
                 let at = random.below(self.objects.len());
                 changes.extend(self.objects.swap_remove(at).remove);
@@ -178,6 +186,9 @@ impl Walk {
         // The kernel finishes a link change up to a second later: more of them would leave no time for anything else.
         while self.features.len() > 1 && feature == Feature::Links && random.chance(80) {
             feature = random.pick(&self.features);
+        }
+        if self.features.contains(&Feature::Flows) && random.chance(70) {
+            feature = Feature::Flows;
         }
         if [Feature::Tos, Feature::LocalRoutes].contains(&feature) {
             feature = Feature::Routes;
@@ -223,16 +234,22 @@ impl Walk {
             Feature::Legacy => filter::iptables(random, "legacy"),
             Feature::Xfrm => filter::xfrm(random),
             Feature::Qdisc => filter::qdisc(random, named),
+            Feature::Flows => firewall::object(random, named),
             Feature::Packets | Feature::OwnSource | Feature::Tos | Feature::LocalRoutes => {
                 unreachable!("no configuration")
             }
         }
     }
 
+    /// Returns the changes that make the present configuration.
+    pub fn standing(&self) -> Vec<Change> {
+        self.objects.iter().flat_map(|object| object.add.iter().cloned()).collect()
+    }
+
     /// Returns the present configuration, one change a line.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for change in self.objects.iter().flat_map(|object| &object.add) {
+        for change in self.standing() {
             writeln!(text, "{change}").unwrap();
         }
         text

@@ -70,7 +70,7 @@ const FLIPS: &[Flip] = &[
 /// Prints the median and the maximum of `rounds` measurements for each kind of change.
 pub fn measure(level: Level, rounds: usize) {
     let mut pair = Pair::new();
-    pair.start(level, PORTS);
+    pair.start(level, PORTS, false);
     let side = &pair.sides[1];
     apply(side, &[Change::Ip("route replace 10.20.0.0/16 via 10.0.2.2".into())]);
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -3,10 +3,11 @@
 mod examples;
 
 use crate::change::Change;
-use crate::compare::{BYWASH, Case, ends, error, packet};
+use crate::compare::{BYWASH, Case, ends, error, packet, unpadded};
+use crate::flows::OUT_OF_WINDOW;
 use crate::packets::Sent;
 use crate::topology::Side;
-use bywash_wire::checksum::{pseudo4, pseudo6};
+use bywash_wire::checksum::{Sum, pseudo4, pseudo6};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,6 +15,15 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub struct Context<'a> {
     /// The kernel's router, for queries of its routes.
     pub kernel: &'a Side,
+    /// Set if Bywash forwards established flows.
+    pub flows: bool,
+}
+
+/// A configuration, packets that open connections in it, and packets for which the routers differ.
+pub struct Example {
+    pub changes: Vec<Change>,
+    pub opening: Vec<Sent>,
+    pub sent: Vec<Sent>,
 }
 
 pub struct Rule {
@@ -23,7 +33,7 @@ pub struct Rule {
     /// Removes from the case the frames that the difference explains, or makes them equal.
     excuse: fn(&mut Case<'_>, &Context<'_>),
     /// Returns a configuration and packets that show the difference at level `user`.
-    pub example: fn() -> (Vec<Change>, Vec<Sent>),
+    pub example: fn() -> Example,
 }
 
 pub const RULES: &[Rule] = &[
@@ -33,6 +43,18 @@ pub const RULES: &[Rule] = &[
         documented: "**Unfinished checksums.**",
         excuse: unfinished,
         example: examples::unfinished,
+    },
+    Rule {
+        name: "wrong checksum of a flow",
+        documented: "**Wrong checksums of established flows.**",
+        excuse: wrong_checksum,
+        example: examples::wrong_checksum,
+    },
+    Rule {
+        name: "beyond TCP's window",
+        documented: "**TCP's window in established flows.**",
+        excuse: beyond_window,
+        example: examples::beyond_window,
     },
     Rule {
         name: "reserved addresses",
@@ -151,6 +173,28 @@ fn transport(frame: &[u8]) -> Option<(usize, u16)> {
     }
 }
 
+fn wrong_checksum(case: &mut Case<'_>, context: &Context<'_>) {
+    let frame = &case.sent.frame;
+    let Some((at, pseudo)) = transport(frame) else { return };
+    let Some((_, begin)) = payload(frame) else { return };
+    let end = unpadded(frame).len();
+    let Some(bytes) = frame.get(begin..end) else { return };
+    let none = frame[at..at + 2] == [0, 0];
+    let is_wrong = (Sum::of(&pseudo.to_be_bytes()) + Sum::of(bytes)).checksum() != 0;
+    let is_forwarded = !case.only[BYWASH].is_empty() && case.only[BYWASH].iter().all(|left| error(&left.1).is_none());
+    if context.flows && is_wrong && !none && is_forwarded {
+        drop_all(case);
+    }
+}
+
+fn beyond_window(case: &mut Case<'_>, context: &Context<'_>) {
+    let Some((6, at)) = payload(&case.sent.frame) else { return };
+    // Rules may drop or translate what is valid, too, and let invalid packets pass.
+    if context.flows && case.sent.frame.get(at + 18..at + 20) == Some(&OUT_OF_WINDOW) {
+        drop_all(case);
+    }
+}
+
 fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
     let Some((at, pseudo)) = transport(&case.sent.frame) else { return };
     if case.sent.frame.get(at..at + 2) != Some(&pseudo.to_be_bytes()) {
@@ -183,6 +227,7 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
 /// Ignores source ports and ICMP idents of packets that NAT has translated: the kernel chooses them at random where the
 /// packet's own is taken, also by a packet to the same translated destination.
 fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
+    drawn_in_quotations(case);
     let ends = |frame| Some((ends(frame)?, source(frame)?));
     let of_the_sent = ends(&case.sent.frame);
     let mut frames = case.only.iter().flatten().map(|(_, frame)| frame).filter(|frame| error(frame).is_none());
@@ -194,6 +239,28 @@ fn drawn_ports(case: &mut Case<'_>, _: &Context<'_>) {
         let Some((protocol, at)) = payload(frame) else { continue };
         for field in source_fields(protocol).into_iter().flatten() {
             if let Some(field) = frame.get_mut(at + field..at + field + 2) {
+                field.fill(0);
+            }
+        }
+    }
+}
+
+/// Ignores the ports in packets that errors quote, if both routers have translated them back.
+fn drawn_in_quotations(case: &mut Case<'_>) {
+    let Some((_, _, quoted)) = error(&case.sent.frame) else { return };
+    let header = if quoted.first().is_some_and(|byte| byte >> 4 == 4) { 20 } else { 40 };
+    let ports = |frame: &[u8]| Some(error(frame)?.2.get(header..header + 4)?.to_vec());
+    let sent = ports(&case.sent.frame);
+    if case.only.iter().flatten().any(|(_, frame)| error(frame).is_none() || ports(frame) == sent) {
+        return;
+    }
+    for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame) {
+        let Some(at) = error(frame).map(|(_, _, quoted)| frame.len() - quoted.len()) else { continue };
+        let protocol = frame.get(at + if header == 20 { 9 } else { 6 }).copied().unwrap_or(0);
+        let sum = source_fields(protocol).map_or(0, |[_, sum]| sum);
+        // The checksum of the error covers the ports.
+        for (at, length) in [(at - 6, 2), (at + header, 4), (at + header + sum, 2)] {
+            if let Some(field) = frame.get_mut(at..at + length) {
                 field.fill(0);
             }
         }

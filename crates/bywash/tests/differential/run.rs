@@ -3,10 +3,11 @@
 use crate::change::Change;
 use crate::compare::{Balance, Case, Left, ends, error};
 use crate::config::{Feature, Walk};
+use crate::flows::{self, Connections};
 use crate::packets::{Pool, Sent};
 use crate::random::Random;
 use crate::raw::{Raw, Room, wait};
-use crate::rules::{Context, Used, explain};
+use crate::rules::{Used, explain};
 use crate::topology::{Level, PORTS, Pair};
 use bywash_lab::slowness;
 use std::cell::Cell;
@@ -45,16 +46,27 @@ pub struct Figures {
     /// Topologies abandoned because the tables of the two kernels differed.
     pub unlike: u64,
     pub used: Used,
+    /// Packets of connections, and those that Bywash has forwarded past the kernel.
+    pub of_connections: u64,
+    pub past_the_kernel: u64,
 }
 
 impl Figures {
     pub fn line(&self, since: Instant) -> String {
         let seconds = since.elapsed().as_secs_f64();
         let rate = self.configurations as f64 / seconds;
+        let past = match self.of_connections {
+            0 => String::new(),
+            sent => format!(
+                "; {sent} packets were of connections, flows forwarded {} past the kernel ({:.1} %)",
+                self.past_the_kernel,
+                self.past_the_kernel as f64 * 100.0 / sent as f64
+            ),
+        };
         format!(
             "{} configurations ({rate:.1}/s), {} changes ({} refused by both), {} packets, {} frames left the kernel and {} \
              bywash; {} differed once only {:?} ({} tries more), {} came late, {} were padded, {} had idents of the router's; {} times the \
-             kernels' tables differed; allowed: {:?}",
+             kernels' tables differed; allowed: {:?}{past}",
             self.configurations,
             self.changes,
             self.refused,
@@ -88,7 +100,19 @@ pub struct Finding {
     pub frames: String,
     /// The differences between the tables of the two kernels.
     pub unlike: String,
+    /// With established flows, the connection that the last of the packets belongs to.
+    pub flows: Option<Opening>,
 }
+
+/// How a connection was opened: the configuration then, and the packets.
+#[derive(Clone, Default)]
+pub struct Opening {
+    pub setup: Vec<Change>,
+    pub packets: Vec<Sent>,
+}
+
+/// Packets with the same difference, their frames, and the connection that the packets are of.
+type Alike = (Vec<Sent>, String, Option<(Opening, usize)>);
 
 /// Sends packets to both routers, and waits until both have sent the same frames or no more frames arrive for `quiet`.
 pub fn exchange(pair: &Pair, sent: &[Sent], quiet: Duration) -> Balance {
@@ -132,12 +156,22 @@ pub fn exchange(pair: &Pair, sent: &[Sent], quiet: Duration) -> Balance {
     }
 }
 
+/// A packet that differs, in a few words and by the frames that only one side sent.
+struct Different {
+    sent: Sent,
+    summary: String,
+    frames: String,
+    /// The connection that it belongs to, and the number of the epoch's changes before it was opened.
+    flows: Option<(Opening, usize)>,
+}
+
 /// A pair of routers with their changing configuration.
 struct Epoch {
     pair: Pair,
     ports: usize,
     walk: Walk,
     changes: Vec<Change>,
+    connections: Option<Connections>,
     limits_looked_at: Cell<Instant>,
 }
 
@@ -146,19 +180,22 @@ impl Epoch {
         let mut pair = Pair::new();
         // Sometimes Bywash does not get the last port.
         let ports = if random.chance(70) { PORTS } else { PORTS - 1 };
-        pair.start(options.level, ports);
+        let flows = options.features.contains(&Feature::Flows);
+        pair.start(options.level, ports, flows);
         Self {
             pair,
             ports,
             walk: Walk::new(&options.features),
             changes: vec![],
+            connections: flows.then(Connections::default),
             limits_looked_at: Cell::new(Instant::now()),
         }
     }
 
     /// Makes the next changes. Returns whether both routers accepted the same ones and agree on the result.
     fn change(&mut self, random: &Random, figures: &mut Figures) -> bool {
-        let changes = self.walk.step(random);
+        let mut changes = self.walk.step(random);
+        changes.extend(self.connections.iter_mut().flat_map(|connections| connections.commands(random)));
         let taken = self.pair.apply(&changes);
         figures.changes += changes.len() as u64;
         for (at, change) in changes.iter().enumerate() {
@@ -180,21 +217,29 @@ impl Epoch {
     /// Clears the connection tracking tables of both sides: only the kernel's side knows the connections of packets
     /// that Bywash forwarded before the first rule that needs tracking.
     fn forget_connections(&self) {
+        if self.connections.is_some() {
+            return;
+        }
         let text = self.walk.text();
         if ["ct state", "conntrack", " nat "].iter().any(|word| text.contains(word)) {
             self.pair.apply(&[Change::Run("conntrack -F".into())]);
         }
     }
 
-    /// Sends packets and returns those that differ without a rule that explains it, and still do when sent again alone:
-    /// each with its summary and frames. Skips kinds of differences for which `is_old` returns true.
-    fn differing(
+    /// Sends packets, and compares as [`Self::differing_in`] does.
+    fn differing(&self, sent: &[Sent], figures: &mut Figures, is_old: &dyn Fn(&str) -> bool) -> Vec<Different> {
+        self.differing_in(&exchange(&self.pair, sent, Duration::from_millis(12)), sent, figures, is_old)
+    }
+
+    /// Returns the packets that differ without a rule that explains it, and still do when sent again alone. Skips kinds
+    /// of differences for which `is_old` returns true.
+    fn differing_in(
         &self,
+        balance: &Balance,
         sent: &[Sent],
         figures: &mut Figures,
         is_old: &dyn Fn(&str) -> bool,
-    ) -> Vec<(Sent, String, String)> {
-        let balance = exchange(&self.pair, sent, Duration::from_millis(12));
+    ) -> Vec<Different> {
         for side in 0..2 {
             figures.frames[side] += balance.frames[side];
         }
@@ -204,7 +249,7 @@ impl Epoch {
         if balance.is_even() {
             return vec![];
         }
-        let context = Context { kernel: &self.pair.sides[0] };
+        let context = self.pair.context();
         let (cases, nobodys) = balance.cases(sent);
         if nobodys.iter().any(|side| !side.is_empty()) {
             println!("frames of no packet: {nobodys:02x?}");
@@ -245,11 +290,84 @@ impl Epoch {
                 figures.slow += 1;
             }
             match again {
-                Some((summary, frames)) => confirmed.push((case.sent.clone(), summary, frames)),
+                Some((summary, frames)) => {
+                    confirmed.push(Different { sent: case.sent.clone(), summary, frames, flows: None });
+                }
                 None => *figures.once.entry(case.summary()).or_insert(0) += 1,
             }
         }
         confirmed
+    }
+}
+
+impl Epoch {
+    /// Returns random packets of the configuration.
+    fn packets(&self, options: &Options, random: &Random, many: usize, number: &mut u32) -> Vec<Sent> {
+        let has = |feature| options.features.contains(&feature);
+        let pool = Pool::new(&self.walk.text(), has(Feature::Packets), has(Feature::OwnSource));
+        *number += many as u32;
+        (*number - many as u32..*number).map(|number| pool.packet(random, number)).collect()
+    }
+
+    /// Opens connections, sends packets of those that are open, and closes some. Returns the packets that differ.
+    fn differing_flows(
+        &self,
+        connections: &mut Connections,
+        options: &Options,
+        random: &Random,
+        number: &mut u32,
+        figures: &mut Figures,
+        is_old: &dyn Fn(&str) -> bool,
+    ) -> Vec<Different> {
+        let mut differing = vec![];
+        let after = self.changes.len();
+        let mut fresh = connections.fresh(random, after, &self.walk.standing());
+        for phase in 0..3 {
+            let sent = flows::open(&mut fresh, phase, *number);
+            *number += sent.len() as u32;
+            figures.packets += sent.len() as u64;
+            let balance = exchange(&self.pair, &sent, Duration::from_millis(12));
+            let unlike: Vec<u32> = balance.cases(&sent).0.iter().map(|case| case.sent.number).collect();
+            flows::arrived(&mut fresh, |number| {
+                balance.left.get(&number).filter(|_| !unlike.contains(&number)).cloned()
+            });
+            differing.extend(self.differing_in(&balance, &sent, figures, is_old));
+        }
+        connections.add(fresh);
+        // Mostly after Bywash has judged the connections, sometimes before.
+        if random.chance(85) {
+            self.pair.wait_for_flows();
+        }
+        let before = self.pair.past_the_kernel();
+        let mut sent = self.packets(options, random, options.packets / 10, number);
+        let others = sent.len();
+        let mut owners = BTreeMap::new();
+        for _ in others..options.packets {
+            let Some((owner, packet)) = connections.packet(random, *number) else { break };
+            owners.insert(*number, owner);
+            *number += 1;
+            sent.push(packet);
+        }
+        figures.packets += sent.len() as u64;
+        figures.of_connections += (sent.len() - others) as u64;
+        let found = self.differing(&sent, figures, is_old);
+        figures.past_the_kernel += self.pair.past_the_kernel() - before;
+        let turns = connections.turns(random, *number);
+        *number += turns.len() as u32;
+        figures.packets += turns.len() as u64;
+        owners.extend(turns.iter().map(|(owner, sent)| (sent.number, *owner)));
+        let (places, sent): (Vec<usize>, Vec<Sent>) = turns.into_iter().unzip();
+        let of_turns = self.differing(&sent, figures, is_old);
+        for mut different in found.into_iter().chain(of_turns) {
+            different.flows = owners.get(&different.sent.number).map(|owner| {
+                let connection = connections.at(*owner);
+                let (setup, packets) = (connection.standing.clone(), connection.opening());
+                (Opening { setup, packets }, connection.after)
+            });
+            differing.push(different);
+        }
+        connections.end_and_forget(random, places);
+        differing
     }
 }
 
@@ -264,7 +382,7 @@ fn is_limited(case: &Case<'_>) -> bool {
 pub fn alone(pair: &Pair, sent: &Sent, quiet: Duration) -> Option<(String, String)> {
     let sent = std::slice::from_ref(sent);
     let balance = exchange(pair, sent, quiet);
-    let context = Context { kernel: &pair.sides[0] };
+    let context = pair.context();
     let (cases, nobodys) = balance.cases(sent);
     if nobodys.iter().any(|side| !side.is_empty()) {
         return Some(("frames of no packet".into(), listed(&nobodys)));
@@ -312,22 +430,34 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
             }
             std::thread::sleep(options.settle * slowness());
             epoch.forget_connections();
-            let has = |feature| options.features.contains(&feature);
-            let pool = Pool::new(&epoch.walk.text(), has(Feature::Packets), has(Feature::OwnSource));
-            let sent: Vec<Sent> = (0..options.packets).map(|n| pool.packet(&random, number + n as u32)).collect();
-            number += sent.len() as u32;
-            let differing = epoch.differing(&sent, figures, &|summary| findings.is_old(summary));
+            let is_old = |summary: &str| findings.is_old(summary);
+            let differing = match epoch.connections.take() {
+                Some(mut connections) => {
+                    let differing =
+                        epoch.differing_flows(&mut connections, options, &random, &mut number, figures, &is_old);
+                    epoch.connections = Some(connections);
+                    differing
+                }
+                None => {
+                    let sent = epoch.packets(options, &random, options.packets, &mut number);
+                    figures.packets += sent.len() as u64;
+                    epoch.differing(&sent, figures, &is_old)
+                }
+            };
             figures.configurations += 1;
-            figures.packets += sent.len() as u64;
             if shown.elapsed() > Duration::from_secs(10) {
                 shown = Instant::now();
                 println!("{}: {}", options.level.name(), figures.line(started));
             }
-            let mut by_summary: BTreeMap<String, (Vec<Sent>, String)> = BTreeMap::new();
-            for (sent, summary, frames) in differing {
-                let (packets, shown) = by_summary.entry(summary).or_default();
+            let mut by_summary: BTreeMap<String, Alike> = BTreeMap::new();
+            for Different { sent, summary, frames, flows } in differing {
+                let (packets, shown, opening) = by_summary.entry(summary).or_default();
+                // The packets of a finding are of one connection.
+                if flows.is_some() || opening.is_some() {
+                    packets.clear();
+                }
                 packets.push(sent);
-                *shown = frames;
+                (*shown, *opening) = (frames, flows);
             }
             let unlike = if by_summary.is_empty() { String::new() } else { epoch.pair.unlike() };
             // Tables that differ are the kernel's doing, except for permanent neighbours: if addresses are added and
@@ -343,7 +473,7 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                 figures.unlike += 1;
                 break;
             }
-            for (mut summary, (packets, frames)) in by_summary {
+            for (mut summary, (packets, frames, flows)) in by_summary {
                 if !unlike.is_empty() {
                     summary = "permanent neighbours differ".into();
                     println!("{}", epoch.pair.log("permanent"));
@@ -351,10 +481,14 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                         break;
                     }
                 }
-                let standing = epoch.walk.objects.iter().flat_map(|object| object.add.iter().cloned()).collect();
-                let changes = epoch.changes.clone();
+                let with_flows = epoch.connections.is_some();
+                let (flows, after) =
+                    flows.map_or((with_flows.then(Opening::default), 0), |(opening, after)| (Some(opening), after));
+                let changes = epoch.changes[after..].to_vec();
+                // A connection meets all changes since it was opened.
+                let standing = if after > 0 { changes.clone() } else { epoch.walk.standing() };
                 let (level, ports, unlike) = (options.level, epoch.ports, unlike.clone());
-                let finding = Finding { summary, level, ports, standing, changes, packets, frames, unlike };
+                let finding = Finding { summary, level, ports, standing, changes, packets, frames, unlike, flows };
                 if !findings.found(finding) {
                     return;
                 }

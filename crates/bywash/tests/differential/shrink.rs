@@ -1,9 +1,10 @@
 //! Reduces a finding to few changes, and writes a shell script that reproduces it.
 
 use crate::change::Change;
+use crate::config::firewall;
 use crate::packets::Sent;
-use crate::run::{Finding, alone};
-use crate::topology::{PORTS, Pair, base, router_mac, text};
+use crate::run::{Finding, alone, exchange};
+use crate::topology::{PORTS, Pair, base, router, router_mac, text};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -30,7 +31,15 @@ enum Pace {
 /// Returns the difference for a packet between new routers with these changes, if there is one.
 fn differs(finding: &Finding, changes: &[Change], pace: Pace, packet: &Sent) -> Option<(String, String)> {
     let mut pair = Pair::new();
-    pair.start(finding.level, finding.ports);
+    pair.start(finding.level, finding.ports, finding.flows.is_some());
+    if let Some(opening) = &finding.flows {
+        pair.apply(&opening.setup);
+        for (at, packet) in opening.packets.iter().enumerate() {
+            std::thread::sleep(Duration::from_millis(if at == 3 { 2200 } else { 30 }));
+            exchange(&pair, std::slice::from_ref(packet), Duration::from_millis(30));
+        }
+        std::thread::sleep(Duration::from_millis(60));
+    }
     match pace {
         Pace::AtOnce => drop(pair.apply(changes)),
         Pace::OneByOne => changes.chunks(1).for_each(|change| {
@@ -145,22 +154,28 @@ pub fn script(finding: &Finding, shrunk: &Shrunk, seed: u64, number: u32) -> Pat
     out += "} 2>/dev/null\n";
     let names: Vec<String> = (1..=finding.ports).map(|n| format!("p{n}")).collect();
     let ports: String = names.iter().map(|name| format!("[[port]]\\ninterface = \"{name}\"\\n")).collect();
-    writeln!(out, "printf '[router]\\nicmp_rate = 1000000\\n{ports}' > \"$work/c.toml\"").unwrap();
+    if finding.flows.is_some() {
+        firewall::base().iter().for_each(|change| writeln!(out, "{change}").unwrap());
+    }
+    let router = router(finding.flows.is_some()).replace('\n', "\\n");
+    writeln!(out, "printf '{router}{ports}' > \"$work/c.toml\"").unwrap();
     writeln!(out, "ip netns exec bwd-br \"$bywash\" run --socket \"$work/s\" --config \"$work/c.toml\" {} 2> \"$work/log\" & pid=$!", finding.level.arguments().join(" ")).unwrap();
     out += "until grep -q 'forwarding;' \"$work/log\"; do kill -0 $pid || { cat \"$work/log\"; exit 1; }; sleep 0.05; done\n\n";
+    writeln!(out, "cat > \"$work/x.py\" <<'END'{PYTHON}END").unwrap();
+    let send = |out: &mut String, packet: &Sent| {
+        let hex: String = packet.frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        let run = format!("python3 \"$work/x.py\" h{} {hex} > \"$work/$s\"", packet.port + 1);
+        writeln!(out, "for s in k b; do ip netns exec bwd-${{s}}h {run}; done").unwrap();
+    };
+    if let Some(opening) = &finding.flows {
+        opening.setup.iter().for_each(|change| writeln!(out, "{change}").unwrap());
+        opening.packets.iter().for_each(|packet| send(&mut out, packet));
+    }
     for change in &shrunk.changes {
         writeln!(out, "{change}").unwrap();
     }
     out += "sleep 0.2\n";
-    writeln!(out, "cat > \"$work/x.py\" <<'END'{PYTHON}END").unwrap();
-    let hex: String = shrunk.packet.frame.iter().map(|byte| format!("{byte:02x}")).collect();
-    writeln!(out, "frame={hex}").unwrap();
-    writeln!(
-        out,
-        "for s in k b; do ip netns exec bwd-${{s}}h python3 \"$work/x.py\" h{} $frame > \"$work/$s\"; done",
-        shrunk.packet.port + 1
-    )
-    .unwrap();
+    send(&mut out, &shrunk.packet);
     out += "echo kernel; cat \"$work/k\"; echo bywash; cat \"$work/b\"\ncmp -s \"$work/k\" \"$work/b\" && echo same || echo different\n";
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("..").join("differential");
     std::fs::create_dir_all(&target).unwrap();

@@ -9,11 +9,16 @@
 //! ```
 
 use crate::change::{Change, apply};
+use crate::config::firewall;
 use crate::raw::Raw;
+use crate::rules::Context;
 use bywash_lab::{Namespace, Process, wait_until};
-use std::fmt::Write;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub const PORTS: usize = 4;
@@ -56,13 +61,19 @@ pub struct Side {
 /// A running Bywash, which ends when this is dropped.
 struct Bywash {
     process: Process,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// Both routers. The first is the kernel alone.
 pub struct Pair {
     bywash: Option<Bywash>,
+    flows: bool,
     pub sides: [Side; 2],
+}
+
+/// Returns the part of Bywash's configuration before its ports.
+pub fn router(flows: bool) -> &'static str {
+    if flows { "[router]\nicmp_rate = 1000000\nflows = 1000\n" } else { "[router]\nicmp_rate = 1000000\n" }
 }
 
 pub fn router_mac(port: usize) -> [u8; 6] {
@@ -196,23 +207,70 @@ impl Pair {
         let [kernel, bywash] = std::thread::scope(|scope| {
             ["k", "b"].map(|hint| scope.spawn(move || Side::new(hint))).map(|side| side.join().unwrap())
         });
-        Self { bywash: None, sides: [kernel, bywash] }
+        Self { bywash: None, flows: false, sides: [kernel, bywash] }
     }
 
-    /// Runs Bywash on the first `ports` ports of the second router, and waits until it forwards.
-    pub fn start(&mut self, level: Level, ports: usize) {
+    /// Runs Bywash on the first `ports` ports of the second router, and waits until it forwards. With `flows` both
+    /// routers have [`firewall::base`], and Bywash forwards established flows.
+    pub fn start(&mut self, level: Level, ports: usize, flows: bool) {
+        self.flows = flows;
+        if flows {
+            let base = firewall::base();
+            for taken in self.apply(&base) {
+                let refused = taken.iter().position(|taken| !taken);
+                assert!(refused.is_none(), "refused: {}", base[refused.unwrap()]);
+            }
+        }
         let directory = tempfile::tempdir().unwrap();
         let (socket, file) = (directory.path().join("socket"), directory.path().join("bywash.toml"));
         let names: Vec<String> = (1..=ports).map(|n| format!("\"p{n}\"")).collect();
         let ports: String = names.iter().map(|name| format!("[[port]]\ninterface = {name}\n")).collect();
-        std::fs::write(&file, format!("[router]\nicmp_rate = 1000000\n{ports}")).unwrap();
+        std::fs::write(&file, format!("{}{ports}", router(flows))).unwrap();
         let program = std::env::var("BYWASH_UNDER_TEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_bywash").to_owned());
         let mut argv = vec![program.as_str(), "run", "--socket", socket.to_str().unwrap()];
         argv.extend(["--config", file.to_str().unwrap()]);
         argv.extend(level.arguments());
         let mut process = self.sides[1].router.spawn(&argv).unwrap();
         process.wait_for_output("forwarding;", Duration::from_secs(30)).unwrap();
-        self.bywash = Some(Bywash { process, _directory: directory });
+        self.bywash = Some(Bywash { process, directory });
+    }
+
+    /// Returns what rules for allowed differences may ask.
+    pub fn context(&self) -> Context<'_> {
+        Context { kernel: &self.sides[0], flows: self.flows }
+    }
+
+    /// Returns what Bywash answers to a request.
+    pub fn asked(&self, what: &str) -> Value {
+        let bywash = self.bywash.as_ref().expect("Bywash runs");
+        let mut stream = UnixStream::connect(bywash.directory.path().join("socket")).unwrap();
+        write!(stream, "GET /v1/{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        serde_json::from_str(body).unwrap_or_else(|why| panic!("{why}: {answer}"))
+    }
+
+    /// Returns the number of packets that flows have forwarded past the kernel.
+    pub fn past_the_kernel(&self) -> u64 {
+        self.asked("flow-table")["packets"].as_u64().unwrap()
+    }
+
+    /// Waits until no connection is judged any more, for a short time only: what is not yet, is the kernel's.
+    pub fn wait_for_flows(&self) {
+        let look = || {
+            let table = self.asked("flow-table");
+            [&table["state"], &table["judged"], &table["families"]].map(Value::clone)
+        };
+        let (started, mut before) = (Instant::now(), look());
+        while started.elapsed() < Duration::from_millis(60) {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = look();
+            if now == before {
+                return;
+            }
+            before = now;
+        }
     }
 
     /// Panics if Bywash has ended.

@@ -143,10 +143,7 @@ fn udp(rig: &mut Rig, a: &Host, b: &Host, from: IpAddr, to: IpAddr) -> [Traffic;
 
 fn run(lab: &Topology, how: XdpAttach, whole: bool) {
     let r = lab.r();
-    let file = std::env::temp_dir().join(format!("{}.nft", r.name()));
-    std::fs::write(&file, RULES).unwrap();
-    r.run(&["nft", "-f", file.to_str().unwrap()]).unwrap();
-    std::fs::remove_file(&file).unwrap();
+    r.nft(RULES).unwrap();
     // The kernel sees no segment between those with SYN and FIN.
     r.sysctl("net/netfilter/nf_conntrack_tcp_be_liberal", "1").unwrap();
     let (a, b) = (lab.a(), lab.b());

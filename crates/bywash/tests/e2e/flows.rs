@@ -26,7 +26,7 @@ table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 m
 ";
 
 /// Time in which a datagram arrives if it is forwarded at all.
-const BRIEF: Duration = Duration::from_millis(300);
+pub const BRIEF: Duration = Duration::from_millis(300);
 
 /// Settings of the ports for each level: user space, the driver by native XDP, and the default, the driver by traffic
 /// control.
@@ -37,18 +37,28 @@ pub fn router(level: &str) -> File {
     File::new(&format!("[router]\nflows = 1000\n{}", config(&[("r0", level), ("r1", level)])))
 }
 
-pub fn nft(lab: &Topology, ruleset: &str) {
-    let file = std::env::temp_dir().join(format!("{}.nft", lab.r().name()));
-    std::fs::write(&file, ruleset).unwrap();
-    lab.r().run(&["nft", "-f", file.to_str().unwrap()]).unwrap();
-    std::fs::remove_file(&file).unwrap();
+/// Starts such a router, and waits until it follows connections.
+pub fn run<'a>(lab: &'a Topology, level: &str) -> Bywash<'a> {
+    let bywash = router(level).run(lab);
+    wait_until_followed(&bywash);
+    bywash
+}
+
+/// Waits until connections are followed. The kernel need not announce those that begin earlier.
+pub fn wait_until_followed(bywash: &Bywash) {
+    bywash.wait("connections to be followed", |bywash| bywash.show(&["flow-table"])["state"] == "passing");
+}
+
+/// Returns the row of `show placement` for a port.
+fn placement(bywash: &Bywash, port: &str) -> Value {
+    let placement = bywash.show(&["placement"]);
+    placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone()
 }
 
 /// Returns the packets that ports r0 and r1 received and that were forwarded past the kernel.
 pub fn forwarded(bywash: &Bywash) -> [u64; 2] {
-    let placement = bywash.show(&["placement"]);
     ["r0", "r1"].map(|port| {
-        let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
+        let row = placement(bywash, port);
         ["driver", "user"].iter().map(|level| row["frames"][level].as_u64().unwrap()).sum()
     })
 }
@@ -60,7 +70,7 @@ pub enum Ends {
 }
 
 impl Ends {
-    fn udp(lab: &Topology, to: IpAddr) -> Self {
+    pub fn udp(lab: &Topology, to: IpAddr) -> Self {
         let socket = |at: &bywash_lab::Host, port| {
             let addr: IpAddr = if to.is_ipv4() { at.v4.into() } else { at.v6.into() };
             let socket = at.ns.enter(|| UdpSocket::bind((addr, port))).unwrap().unwrap();
@@ -76,8 +86,13 @@ impl Ends {
     }
 
     pub fn tcp(lab: &Topology, to: IpAddr) -> Self {
-        let listener = lab.b().ns.enter(|| TcpListener::bind((to, 80))).unwrap().unwrap();
-        let near = lab.a().ns.enter(|| TcpStream::connect((to, 80))).unwrap().unwrap();
+        Self::tcp_to(lab, (to, 80).into(), (to, 80).into())
+    }
+
+    /// Connects to an address that the router translates to the server's.
+    pub fn tcp_to(lab: &Topology, to: SocketAddr, server: SocketAddr) -> Self {
+        let listener = lab.b().ns.enter(|| TcpListener::bind(server)).unwrap().unwrap();
+        let near = lab.a().ns.enter(|| TcpStream::connect(to)).unwrap().unwrap();
         let (far, _) = listener.accept().unwrap();
         for end in [&near, &far] {
             end.set_nodelay(true).unwrap();
@@ -117,18 +132,28 @@ impl Ends {
     }
 
     /// Returns whether a datagram sent by b arrives at a before `limit`.
-    fn answered(&self, limit: Duration) -> bool {
+    pub fn answered(&self, limit: Duration) -> bool {
         let Self::Udp(near, far) = self else { panic!("only for UDP") };
-        near.set_read_timeout(Some(patience(limit))).unwrap();
-        // The first call tells that an earlier datagram was refused.
-        far.send(b"late").or_else(|_| far.send(b"late")).unwrap();
-        let received = near.recv(&mut [0; 8]);
-        near.set_read_timeout(Some(patience(PATIENCE))).unwrap();
-        match received {
-            Ok(_) => true,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
-            Err(error) => panic!("{error}"),
-        }
+        passes(far, near, limit)
+    }
+
+    /// Returns whether a datagram sent by a arrives at b before `limit`.
+    pub fn arrives(&self, limit: Duration) -> bool {
+        let Self::Udp(near, far) = self else { panic!("only for UDP") };
+        passes(near, far, limit)
+    }
+}
+
+fn passes(from: &UdpSocket, to: &UdpSocket, limit: Duration) -> bool {
+    to.set_read_timeout(Some(patience(limit))).unwrap();
+    // The first call tells that an earlier datagram was refused.
+    from.send(b"late").or_else(|_| from.send(b"late")).unwrap();
+    let received = to.recv(&mut [0; 8]);
+    to.set_read_timeout(Some(patience(PATIENCE))).unwrap();
+    match received {
+        Ok(_) => true,
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -159,9 +184,8 @@ fn established_connections_pass_without_the_kernel() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     for level in LEVELS {
         let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        nft(&lab, FIREWALL);
-        let file = router(level);
-        let bywash = file.run(&lab);
+        lab.r().nft(FIREWALL).unwrap();
+        let bywash = run(&lab, level);
         for to in [IpAddr::from(lab.b().v4), lab.b().v6.into()] {
             let mut tcp = Ends::tcp(&lab, to);
             assert_ne!(tcp.seen().ip(), IpAddr::from(lab.a().v4), "the source is translated");
@@ -190,19 +214,18 @@ fn a_new_ruleset_holds_for_established_connections() {
     require!(require_lab(), has_tool("nft"));
     for level in LEVELS {
         let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        nft(&lab, FIREWALL);
-        let file = router(level);
-        let bywash = file.run(&lab);
+        lab.r().nft(FIREWALL).unwrap();
+        let bywash = run(&lab, level);
         let mut udp = Ends::udp(&lab, lab.b().v4.into());
         wait_for_flow(&bywash, &mut udp, "UDP");
-        nft(&lab, "insert rule inet filter forward iifname r1 drop");
+        lab.r().nft("insert rule inet filter forward iifname r1 drop").unwrap();
         // Bywash learns of it a moment after nft has returned.
         wait_until("the new rule to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
         assert!(!udp.answered(BRIEF), "{level:?}: forwarded past the new rule");
-        nft(&lab, &format!("flush ruleset\n{FIREWALL}"));
+        lab.r().nft(&format!("flush ruleset\n{FIREWALL}")).unwrap();
         wait_for_flow(&bywash, &mut udp, "UDP again");
         // A rule that looks at each packet leaves the connection to the kernel.
-        nft(&lab, "insert rule inet filter forward ip length > 1400 drop");
+        lab.r().nft("insert rule inet filter forward ip length > 1400 drop").unwrap();
         let mut past = |n| {
             let before = forwarded(&bywash);
             (0..n).for_each(|_| udp.talk(b"by the kernel"));
@@ -237,17 +260,16 @@ fn findings(lab: &Topology, bywash: &Bywash, id: &str) -> Vec<Value> {
 fn the_doctor_says_what_keeps_flows_in_the_kernel() {
     require!(require_lab(), has_tool("nft"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
-    nft(&lab, FIREWALL);
+    lab.r().nft(FIREWALL).unwrap();
     let without = File::new(&config(&[("r0", ""), ("r1", "")]));
     let bywash = without.run(&lab);
     let found = findings(&lab, &bywash, "flows-off");
     assert!(found[0]["mend"].as_str().unwrap().contains("flows = "), "{found:?}");
     assert_eq!(bywash.show(&["flow-table"])["state"], "off");
     bywash.stop();
-    let file = router("");
-    let bywash = file.run(&lab);
+    let bywash = run(&lab, "");
     assert_eq!((findings(&lab, &bywash, "flows-off"), findings(&lab, &bywash, "flows-kept")), (vec![], vec![]));
-    nft(&lab, "insert rule inet filter forward limit rate 1000000/second accept");
+    lab.r().nft("insert rule inet filter forward limit rate 1000000/second accept").unwrap();
     let found = findings(&lab, &bywash, "flows-kept");
     let what = found[0]["what"].as_str().unwrap();
     assert!(what.contains("table inet filter chain forward rule handle ") && what.contains("(limit accept)"), "{what}");
@@ -256,8 +278,7 @@ fn the_doctor_says_what_keeps_flows_in_the_kernel() {
 
 /// Returns the level of port r0 by its placement: `tc` for the driver's by traffic control.
 fn level_of_r0(bywash: &Bywash) -> String {
-    let placement = bywash.show(&["placement"]);
-    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == "r0").unwrap().clone();
+    let row = placement(bywash, "r0");
     let level = if row["level"] == "driver" && row["mode"] == "tc" { &row["mode"] } else { &row["level"] };
     level.as_str().unwrap().into()
 }
@@ -274,9 +295,8 @@ fn flows_are_shown_with_their_translation_and_packets() {
     require!(require_lab(), has_tool("nft"));
     for level in LEVELS {
         let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        nft(&lab, FIREWALL);
-        let file = router(level);
-        let bywash = file.run(&lab);
+        lab.r().nft(FIREWALL).unwrap();
+        let bywash = run(&lab, level);
         let (near, far) = (lab.a().v4, lab.b().v4);
         let mut tcp = Ends::tcp(&lab, far.into());
         wait_for_flow(&bywash, &mut tcp, "TCP");
@@ -339,10 +359,9 @@ fn flows_are_shown_with_their_translation_and_packets() {
 fn connections_that_are_left_to_the_kernel_are_shown_with_the_rule() {
     require!(require_lab(), has_tool("nft"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
-    nft(&lab, FIREWALL);
-    nft(&lab, "insert rule inet filter forward meta l4proto udp ip length > 1400 drop");
-    let file = router("");
-    let bywash = file.run(&lab);
+    lab.r().nft(FIREWALL).unwrap();
+    lab.r().nft("insert rule inet filter forward meta l4proto udp ip length > 1400 drop").unwrap();
+    let bywash = run(&lab, "");
     let mut tcp = Ends::tcp(&lab, lab.b().v4.into());
     wait_for_flow(&bywash, &mut tcp, "TCP");
     let mut udp = Ends::udp(&lab, lab.b().v4.into());
@@ -376,9 +395,8 @@ fn frame(bywash: &Bywash, packet: Packet) -> String {
 fn a_packet_of_a_flow_is_traced() {
     require!(require_lab(), has_tool("nft"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
-    nft(&lab, FIREWALL);
-    let file = router("");
-    let bywash = file.run(&lab);
+    lab.r().nft(FIREWALL).unwrap();
+    let bywash = run(&lab, "");
     let (near, far) = (IpAddr::from(lab.a().v4), IpAddr::from(lab.b().v4));
     let mut tcp = Ends::tcp(&lab, far);
     wait_for_flow(&bywash, &mut tcp, "TCP");

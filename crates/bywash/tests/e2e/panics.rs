@@ -106,9 +106,10 @@ fn established_connections_go_to_the_kernel_with_the_ports_and_come_back() {
     // Traffic control hands no frames to the worker.
     for level in &flows::LEVELS[..2] {
         let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        flows::nft(&lab, FIREWALL);
+        lab.r().nft(FIREWALL).unwrap();
         let file = flows::router(level);
         let running = run(lab.r(), &["--config", file.path().to_str().unwrap()]);
+        flows::wait_until_followed(&running);
         let mut tcp = flows::Ends::tcp(&lab, lab.b().v4.into());
         wait_for_flow(&running, &mut tcp, "TCP");
         // Packets of IPv6 are not kept for the kernel, and the worker asks for a neighbour that nobody is.

@@ -16,7 +16,7 @@ fn lab() -> Topology {
 }
 
 /// Starts another `bywash run`, with `--takeover`, at the same socket.
-fn next(lab: &Topology, socket: &Path, arguments: &[&str]) -> Process {
+pub fn next(lab: &Topology, socket: &Path, arguments: &[&str]) -> Process {
     let program = program();
     let argv = [&[program.as_str(), "run", "--takeover", "--socket", socket.to_str().unwrap()], arguments].concat();
     lab.r().spawn(&argv).unwrap()

@@ -1,13 +1,17 @@
 //! Packets that show each difference, with the configuration needed for it.
 
+use super::Example;
 use crate::change::Change;
+use crate::flows::Connection;
 use crate::packets::Sent;
 use crate::packets::build::{Ipv4, ethernet, tagged_udp};
 use crate::topology::{host_mac, router_mac};
 use bywash_wire::checksum::pseudo4;
 use std::net::Ipv4Addr;
 
-type Example = (Vec<Change>, Vec<Sent>);
+fn example(changes: Vec<Change>, sent: Vec<Sent>) -> Example {
+    Example { changes, opening: vec![], sent }
+}
 
 fn host4(port: usize, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, port as u8 + 1, host)
@@ -29,7 +33,7 @@ fn route(line: &str) -> Vec<Change> {
 pub fn redirect() -> Example {
     let changes =
         ["all", "p1"].map(|device| Change::Sysctl(format!("net/ipv4/conf/{device}/send_redirects"), "1".into()));
-    (changes.to_vec(), one(ipv4(host4(0, 2), host4(0, 3)).packet(&tagged_udp(1))))
+    example(changes.to_vec(), one(ipv4(host4(0, 2), host4(0, 3)).packet(&tagged_udp(1))))
 }
 
 pub fn unfinished() -> Example {
@@ -38,11 +42,14 @@ pub fn unfinished() -> Example {
     let header: [u8; 20] = ip.packet(&[])[..20].try_into().unwrap();
     let sum = pseudo4(&header, 17, udp.len() as u16).fold();
     udp[6..8].copy_from_slice(&sum.to_be_bytes());
-    (vec![], one(ip.packet(&udp)))
+    example(vec![], one(ip.packet(&udp)))
 }
 
 pub fn class_e() -> Example {
-    (route("240.0.0.0/4 via 10.0.2.2"), one(ipv4(host4(0, 2), Ipv4Addr::new(240, 0, 0, 1)).packet(&tagged_udp(1))))
+    example(
+        route("240.0.0.0/4 via 10.0.2.2"),
+        one(ipv4(host4(0, 2), Ipv4Addr::new(240, 0, 0, 1)).packet(&tagged_udp(1))),
+    )
 }
 
 /// Several hosts use the same source port: behind one address, only one of them can keep it.
@@ -53,7 +60,7 @@ pub fn one_port_for_two() -> Example {
         let frame = ethernet(router_mac(0), host_mac(0, 2), 0x800, ip.packet(&tagged_udp(number)));
         Sent { port: 0, number, frame }
     };
-    (vec![Change::Nft(table.into())], (1..5).map(flow).collect())
+    example(vec![Change::Nft(table.into())], (1..5).map(flow).collect())
 }
 
 /// So many flows that at least one takes different paths in the two routers.
@@ -63,5 +70,20 @@ pub fn many_flows() -> Example {
         let frame = ethernet(router_mac(0), host_mac(0, 2), 0x800, ip.packet(&tagged_udp(number)));
         Sent { port: 0, number, frame }
     };
-    (route("10.30.0.0/16 nexthop via 10.0.2.2 dev p2 nexthop via 10.0.3.2 dev p3"), (1..65).map(flow).collect())
+    example(route("10.30.0.0/16 nexthop via 10.0.2.2 dev p2 nexthop via 10.0.3.2 dev p3"), (1..65).map(flow).collect())
+}
+
+/// Returns an established connection, of whose packets a rule drops the invalid ones.
+fn established(of_it: impl FnOnce(&Connection) -> Sent) -> Example {
+    let table = "table inet t { chain c { type filter hook forward priority 0; ct state invalid drop; }; }";
+    let (connection, opening) = Connection::example();
+    Example { changes: vec![Change::Nft(table.into())], opening, sent: vec![of_it(&connection)] }
+}
+
+pub fn wrong_checksum() -> Example {
+    established(Connection::with_wrong_checksum)
+}
+
+pub fn beyond_window() -> Example {
+    established(Connection::beyond_window)
 }
