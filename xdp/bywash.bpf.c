@@ -266,10 +266,24 @@ int bywash(struct xdp_md *ctx)
 #define UDP_CHECKSUM4 (20 + 6)
 #define UDP_CHECKSUM6 (40 + 6)
 
+/* Returns whether the headers of a TCP packet are in linear data. The kernel's own TCP keeps just them there, and to pull
+ * bytes of its payload costs a copy of what describes the payload's pages. */
+static __always_inline int has_tcp_headers(const struct __sk_buff *skb, const void *ip, const void *end)
+{
+	const struct ipv6hdr *ip6 = ip;
+	const struct iphdr *ip4 = ip;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return ip + sizeof(*ip4) + sizeof(struct tcphdr) <= end && ip4->ihl == 5 && ip4->protocol == IPPROTO_TCP;
+	return ip + sizeof(*ip6) + sizeof(struct tcphdr) <= end && ip6->nexthdr == IPPROTO_TCP;
+}
+
 /* Returns a frame's properties, with its headers in linear data: those that a NIC received into pages may lie outside. */
 static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct bywash_port *port, __u32 flags)
 {
-	if (skb->data_end - skb->data < HEADERS && skb->data_end - skb->data < skb->len)
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (data + HEADERS > end && end - data < skb->len && !has_tcp_headers(skb, data + ETH_HLEN, end))
 		bpf_skb_pull_data(skb, skb->len < HEADERS ? skb->len : HEADERS);
 	return (struct frame){
 		.ctx = skb,
