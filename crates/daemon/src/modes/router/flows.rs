@@ -33,6 +33,8 @@ const TIMEOUTS: Duration = Duration::from_secs(1);
 const HEARING: Duration = Duration::from_millis(1);
 /// Attempts at reading all connections before a pause.
 const TRIES: usize = 4;
+/// Share of time, one part in so many, that connections may be read in because routes change.
+const READING: u32 = 5;
 
 /// The thread that keeps the table of flows.
 pub struct Flows {
@@ -231,7 +233,8 @@ impl Thread {
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
         self.renew_generation(follower, Revocation::Rules);
         self.shared.ready.store(asked.number + 1, Ordering::Release);
-        self.read(follower, &judge, timeouts)?;
+        let mut reading = Reading::default();
+        reading.done(self.read(follower, &judge, timeouts)?);
         failures.end();
         let mut renewal = Instant::now();
         while !self.shared.stop.load(Ordering::Acquire) {
@@ -246,7 +249,10 @@ impl Thread {
             let changed = self.shared.routes.load(Ordering::Acquire);
             if std::mem::replace(&mut routes, changed) != changed && judge.asks_routes() {
                 self.renew_generation(follower, Revocation::Rules);
-                self.read(follower, &judge, timeouts)?;
+                reading.wanted = true;
+            }
+            if reading.due().is_some_and(|due| due <= Instant::now()) {
+                reading.done(self.read(follower, &judge, timeouts)?);
             }
             if timeouts_read.elapsed() >= TIMEOUTS {
                 (timeouts, timeouts_read) = (self::timeouts()?, Instant::now());
@@ -255,12 +261,12 @@ impl Thread {
             if follower.hear(&self.terms(&judge, timeouts))? == Announced::Lost {
                 // The end of any connection may be among what was lost.
                 self.renew_generation(follower, Revocation::Lost);
-                self.read(follower, &judge, timeouts)?;
+                reading.done(self.read(follower, &judge, timeouts)?);
             }
             if renewal <= Instant::now() {
                 renewal = Instant::now() + follower.renew(&self.terms(&judge, timeouts))?;
             }
-            let next = follower.due().map_or(renewal, |due| due.min(renewal));
+            let next = [follower.due(), reading.due()].into_iter().flatten().fold(renewal, Instant::min);
             let mut limit = next.saturating_duration_since(Instant::now());
             if follower.flows().collect() > 0 {
                 limit = limit.min(COLLECT);
@@ -283,15 +289,38 @@ impl Thread {
         follower.revoke(self.generation, why);
     }
 
-    /// Reads all connections.
-    fn read(&mut self, follower: &mut Follower, judge: &Judge<'_>, timeouts: Timeouts) -> anyhow::Result<()> {
+    /// Reads all connections; returns the time that it took.
+    fn read(&mut self, follower: &mut Follower, judge: &Judge<'_>, timeouts: Timeouts) -> anyhow::Result<Duration> {
+        let start = Instant::now();
         for _ in 0..TRIES {
             if follower.read(&self.terms(judge, timeouts))? == Announced::All {
-                return Ok(());
+                return Ok(start.elapsed());
             }
             self.renew_generation(follower, Revocation::Lost);
         }
         bail!("connections change faster than they can be read")
+    }
+}
+
+/// Spacing of the readings of all connections that changes of routes ask for. Flows are revoked at each change at once;
+/// until the next reading their connections are the kernel's.
+#[derive(Default)]
+struct Reading {
+    wanted: bool,
+    /// Earliest time of the next one.
+    earliest: Option<Instant>,
+}
+
+impl Reading {
+    /// Returns the time of the reading that is wanted; `None` if none is.
+    fn due(&self) -> Option<Instant> {
+        self.wanted.then(|| self.earliest.unwrap_or_else(Instant::now))
+    }
+
+    /// Notes a reading that has just been done, and took this long.
+    fn done(&mut self, took: Duration) {
+        self.wanted = false;
+        self.earliest = Some(Instant::now() + took * (READING - 1));
     }
 }
 
