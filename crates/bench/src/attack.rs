@@ -118,6 +118,8 @@ pub fn run(args: &AttackArgs) -> anyhow::Result<()> {
     nat::load(elsewhere.topology(), nat::RULES)?;
     // Live frames are received by NAPI only, which an interface without an XDP program has for GRO.
     elsewhere.topology().r().offload(&elsewhere.topology().a().router_interface, "gro", true)?;
+    spread(&lab)?;
+    spread(&elsewhere)?;
     let running = nat::start(&lab, args.flows, "driver", "respect")?;
     nat::wait_until_forwarded(&lab, &running, args.flows, 999)?;
     let (stop, mut attacks) = (Arc::new(AtomicBool::new(false)), BTreeMap::new());
@@ -202,6 +204,18 @@ fn measure(attacked: &Lab, args: &AttackArgs, running: &Bywash, attack: Attack) 
         judged,
         cpu,
     })
+}
+
+/// Gives each CPU a transmit queue of the router's interface towards b. Packets that the kernel forwards would otherwise go
+/// by any queue, and veth processes a queue's packets on the CPU that the queue's receiver last ran on.
+fn spread(lab: &Lab) -> anyhow::Result<()> {
+    let (r, interface) = (lab.topology().r(), &lab.topology().b().router_interface);
+    for (queue, cpu) in lab.cpus.iter().enumerate() {
+        // A bitmap in words of 32 bits, the highest first.
+        let mask = format!("{:x}{}", 1u32 << (cpu % 32), ",00000000".repeat(cpu / 32));
+        r.run(&["sh", "-c", &format!("echo {mask} > /sys/class/net/{interface}/queues/tx-{queue}/xps_cpus")])?;
+    }
+    Ok(())
 }
 
 /// Starts to attack, on the other CPU.
