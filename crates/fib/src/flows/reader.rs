@@ -140,7 +140,7 @@ impl<const N: usize> FlowTable<N> {
     }
 
     #[inline(always)]
-    fn is(&self, hit: Hit, key: &Key<N>) -> bool {
+    pub(super) fn is(&self, hit: Hit, key: &Key<N>) -> bool {
         self.key(hit) == *key
     }
 
@@ -152,7 +152,7 @@ impl<const N: usize> FlowTable<N> {
 
     /// Iterates over the slots in a bucket that have the bits of a hash, with their places in the index.
     #[inline(always)]
-    fn matches(&self, bucket: usize, hash: u32) -> impl Iterator<Item = (usize, Hit)> {
+    pub(super) fn matches(&self, bucket: usize, hash: u32) -> impl Iterator<Item = (usize, Hit)> {
         let (view, tag) = (self.region.view(), hash & !END);
         let words: [u64; BUCKET] = std::array::from_fn(|i| view.load((bucket * BUCKET) as u32, i));
         (0..SLOTS).filter_map(move |i| {
@@ -161,7 +161,7 @@ impl<const N: usize> FlowTable<N> {
         })
     }
 
-    /// Returns the place and the contents of the slot of a key, whatever its generation.
+    /// Returns the place and the contents of a slot of a key, whatever its generation.
     pub(super) fn find(&self, size: Size, hash: u32, key: &Key<N>) -> Option<(usize, Hit)> {
         let of = |bucket| self.matches(bucket, hash).find(|(_, hit)| self.is(*hit, key));
         of(size.bucket(hash)).or_else(|| of(size.bucket(second(hash))))
@@ -169,12 +169,14 @@ impl<const N: usize> FlowTable<N> {
 
     /// Returns the original direction with the tuple of a key, whatever its port and generation.
     pub(super) fn find_original(&self, size: Size, hash: u32, key: &Key<N>) -> Option<Hit> {
-        let is = |hit: Hit| {
-            let found = self.key(hit);
-            hit.direction() == 0 && found.addresses == key.addresses && (found.rest ^ key.rest) << 16 == 0
-        };
-        let of = |bucket| self.matches(bucket, hash).map(|found| found.1).find(|hit| is(*hit));
+        let of = |bucket| self.matches(bucket, hash).map(|found| found.1).find(|hit| self.is_original(*hit, key));
         of(size.bucket(hash)).or_else(|| of(size.bucket(second(hash))))
+    }
+
+    /// Returns whether this is the original direction of a flow, with the tuple of a key, whatever its port.
+    pub(super) fn is_original(&self, hit: Hit, key: &Key<N>) -> bool {
+        let found = self.key(hit);
+        hit.direction() == 0 && found.addresses == key.addresses && (found.rest ^ key.rest) << 16 == 0
     }
 
     /// Returns how a packet of this flow and direction leaves.

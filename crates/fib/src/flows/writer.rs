@@ -16,6 +16,7 @@ use crate::SEGMENT;
 use crate::region::{Region, Shared};
 use bywash_sync::Qsbr;
 use bywash_sync::qsbr::Epoch;
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,6 +54,8 @@ pub(super) struct Writer<const N: usize> {
     free: Vec<u32>,
     garbage: Garbage,
     waiting: Option<Waiting>,
+    /// Places of slots that have moved to another bucket, and are still to be cleared: those of both kinds of garbage.
+    stale: HashSet<u32>,
     len: usize,
 }
 
@@ -87,6 +90,7 @@ impl<const N: usize> Writer<N> {
             free: vec![],
             garbage: Garbage::default(),
             waiting: None,
+            stale: HashSet::new(),
             len: 0,
         })
     }
@@ -119,7 +123,7 @@ impl<const N: usize> Writer<N> {
             None => self.begin()?,
         };
         let hashes = keys.map(|key| hash(&self.table.keys, &key));
-        if keys.iter().zip(hashes).any(|(key, hash)| self.table.find(size, hash, key).is_some()) {
+        if keys.iter().zip(hashes).any(|(key, hash)| self.find_slot(size, hash, key).is_some()) {
             return Err(Refused::Known);
         }
         let mut size = size;
@@ -167,9 +171,8 @@ impl<const N: usize> Writer<N> {
         for direction in 0..2 {
             let end = Hit(record << 1 | direction);
             let key = self.table.key(end);
-            if let Some((place, _)) =
-                self.table.find(size, hash(&self.table.keys, &key), &key).filter(|found| found.1 == end)
-            {
+            let slot = self.find_slot(size, hash(&self.table.keys, &key), &key);
+            if let Some((place, _)) = slot.filter(|found| found.1 == end) {
                 self.put(place, 0);
                 found = true;
             }
@@ -182,7 +185,20 @@ impl<const N: usize> Writer<N> {
 
     /// Returns the record whose original direction has this key, whatever the port.
     pub fn find(&self, key: &Key<N>) -> Option<u32> {
-        self.table.find_original(self.size?, hash(&self.table.keys, key), key).map(Hit::record)
+        let is = |found: &(usize, Hit)| self.table.is_original(found.1, key);
+        self.slots(self.size?, hash(&self.table.keys, key)).find(is).map(|(_, hit)| hit.record())
+    }
+
+    /// Iterates over the slots with the bits of a hash in its two buckets, with their places, but for those that have
+    /// moved.
+    fn slots(&self, size: Size, hash: u32) -> impl Iterator<Item = (usize, Hit)> {
+        let of = move |hash_of| self.table.matches(size.bucket(hash_of), hash);
+        of(hash).chain(of(second(hash))).filter(|(place, _)| !self.stale.contains(&(*place as u32)))
+    }
+
+    /// Returns the place and the contents of the slot of a key, whatever its generation.
+    fn find_slot(&self, size: Size, hash: u32, key: &Key<N>) -> Option<(usize, Hit)> {
+        self.slots(size, hash).find(|(_, hit)| self.table.is(*hit, key))
     }
 
     /// Returns the keys of a record's directions.
@@ -206,7 +222,10 @@ impl<const N: usize> Writer<N> {
         };
         if let Some(Waiting { garbage, .. }) = self.waiting.take_if(passed) {
             // Slots first: they may name records that are used again from now on.
-            garbage.slots.iter().for_each(|place| self.put(*place as usize, 0));
+            for place in &garbage.slots {
+                self.stale.remove(place);
+                self.put(*place as usize, 0);
+            }
             self.free.extend(garbage.records);
         }
         if self.waiting.is_none() && !(self.garbage.records.is_empty() && self.garbage.slots.is_empty()) {
@@ -298,15 +317,10 @@ impl<const N: usize> Writer<N> {
         let buckets = |hash| [size.bucket(hash), size.bucket(second(hash))];
         buckets(hash).into_iter().flat_map(places).find(|place| {
             let slot = self.table.region.load32(*place);
-            if slot == 0 {
+            if slot == 0 || self.stale.contains(&(*place as u32)) {
                 return false;
             }
-            let key = self.table.key(Hit(slot & END));
-            let of = self::hash(&self.table.keys, &key);
-            // A copy that a split has left for readers is not found, and is cleared by its place later.
-            if self.table.find(size, of, &key).is_none_or(|found| found.0 != *place) {
-                return false;
-            }
+            let of = self::hash(&self.table.keys, &self.table.key(Hit(slot & END)));
             let other = buckets(of).into_iter().filter(|bucket| *bucket != place / SLOTS).flat_map(places);
             let Some(empty) = other.into_iter().find(|place| self.is_empty(*place, taken)) else { return false };
             self.put(empty, slot);
@@ -334,16 +348,17 @@ impl<const N: usize> Writer<N> {
         let mut to = new * SLOTS;
         for place in old * SLOTS..(old + 1) * SLOTS {
             let slot = self.table.region.load32(place);
-            if slot == 0 {
+            // One that has moved before may be about to be cleared, and its place to be used again.
+            if slot == 0 || self.stale.contains(&(place as u32)) {
                 continue;
             }
             let hash = hash(&self.table.keys, &self.table.key(Hit(slot & END)));
-            // Neither if the slot has moved before, and has only not been cleared.
             let by = [hash, second(hash)].into_iter().find(|hash| size.bucket(*hash) == old);
             if by.is_some_and(|hash| next.bucket(hash) == new) {
                 self.put(to, slot);
                 to += 1;
                 self.garbage.slots.push(place as u32);
+                self.stale.insert(place as u32);
             }
         }
         self.set_size(next);
