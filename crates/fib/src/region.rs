@@ -188,7 +188,8 @@ impl Region {
         (self.load(at >> 1) >> ((at & 1) * 32)) as u32
     }
 
-    /// Stores word `at`, which must be committed (otherwise the process faults). Only for the writer.
+    /// Stores word `at`, which must be committed (otherwise the process faults). Only for the writer, but for words that
+    /// readers may overwrite each other's.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
     }

@@ -2,8 +2,8 @@
 //!
 //! Segments before [`RECORDS`] have the index: buckets of one cache line, each of 16 slots of 32 bits. A slot names a
 //! direction of a record, and has nine bits of its hash. The other segments have the records, of one cache line for
-//! IPv4 and two for IPv6; in place of record 0 is the header. Segments are made when they are needed, the first ones
-//! with the first flow.
+//! IPv4 and two for IPv6; in place of the first ones are the header and the [`candidates`](super::candidates). Segments
+//! are made when they are needed, the first ones with the first generation.
 //!
 //! Addresses and ports are in packet order, so that they are compared and written without conversion.
 
@@ -31,6 +31,24 @@ pub(super) const SIZE: usize = 0;
 /// First of the header's words with the keys of the hash.
 pub(super) const KEYS: usize = 1;
 
+/// Words in front of the first record, of the segment that begins with the header.
+pub(super) mod front {
+    /// Word with the number of candidates that were reported so far, modulo 2^64.
+    pub const REPORTED: usize = 16;
+    /// First of the words with the weights of tuples.
+    pub const WEIGHTS: usize = 64;
+    /// Number of weights.
+    pub const MANY_WEIGHTS: usize = 1 << 16;
+    /// First word of the ring of reports.
+    pub const REPORTS: usize = WEIGHTS + MANY_WEIGHTS;
+    /// Number of reports in the ring.
+    pub const MANY_REPORTS: usize = 1 << 11;
+    /// Words of a report: a key, with its field `rest` as the fifth word.
+    pub const REPORT: usize = 8;
+    /// Number of words in front of the first record.
+    pub const WORDS: usize = REPORTS + MANY_REPORTS * REPORT;
+}
+
 /// Word of a record with the packets of both directions, 32 bits each.
 pub(super) const PACKETS: usize = 6;
 /// Word of a record with its generation (0: none), and above it the changes of the checksums: see
@@ -40,6 +58,11 @@ pub(super) const STATE: usize = 7;
 /// Words of a record whose tuples have `N` words of addresses.
 pub(super) const fn record_words<const N: usize>() -> usize {
     if N == 1 { 8 } else { 16 }
+}
+
+/// Returns the number of the first record.
+pub(super) const fn first_record<const N: usize>() -> u32 {
+    (front::WORDS / record_words::<N>()) as u32
 }
 
 /// Returns the first word of a record.

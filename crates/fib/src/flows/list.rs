@@ -1,6 +1,6 @@
 //! Flows of a table as they are shown: read beside the writer, which is not asked.
 
-use super::layout::{Key, STATE, hash};
+use super::layout::{Key, STATE, first_record, hash};
 use super::reader::{FlowTable, Hit};
 use super::{Flow, FlowId, FlowTables, Traffic, Tuple, V6, key4, key6, tuple4, tuple6};
 use std::net::IpAddr;
@@ -52,13 +52,13 @@ impl FlowTables {
 impl Hit {
     /// Returns the flow, of this family, and whether the packet is a reply; `None` if it belongs to no flow.
     pub fn place(self, v6: bool) -> Option<(FlowId, bool)> {
-        self.is_some().then(|| (FlowId::new(v6, self.record() as usize), self.direction() == 1))
+        self.is_some().then(|| (FlowId(self.record() | if v6 { V6 } else { 0 }), self.direction() == 1))
     }
 }
 
 impl<const N: usize> FlowTable<N> {
     fn at(&self, record: u32) -> Option<([Key<N>; 2], [Traffic; 2], Standing)> {
-        if record == 0 {
+        if record < first_record::<N>() {
             return None;
         }
         let original = Hit(record << 1);

@@ -9,7 +9,12 @@
 //! A flow has the generation for which it was found valid; packets belong to it only while that is the current one. So
 //! [`Flows::set_generation`] revokes all flows by one store, until each is confirmed anew. Nothing is evicted: a table
 //! that is full refuses further flows, whose packets stay the kernel's.
+//!
+//! # Candidates
+//! Readers weigh packets that belong to no flow ([`FlowTable::miss`]), and report tuples that are seen often. The
+//! writer takes the reports by [`Flows::candidates`], and finds out which of them are connections to be added.
 
+mod candidates;
 mod layout;
 mod list;
 mod reader;
@@ -23,7 +28,7 @@ pub use reader::{Exit, FlowTable, Hit};
 
 use crate::region::Shared;
 use bywash_sync::Qsbr;
-use layout::{BASE, Keys, Size};
+use layout::{BASE, Keys, Size, first_record};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::IpAddr;
@@ -60,7 +65,10 @@ pub struct Flow {
 
 /// A flow in the table. Valid until the flow is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FlowId(u32);
+pub struct FlowId(
+    /// Number of its record.
+    u32,
+);
 
 /// Set in a [`FlowId`] of IPv6.
 const V6: u32 = 1 << 31;
@@ -68,7 +76,8 @@ const V6: u32 = 1 << 31;
 impl FlowId {
     /// Returns the flow of a family at this place, which [`FlowId::index`] of a flow in the table has returned.
     pub fn new(v6: bool, index: usize) -> Self {
-        Self(index as u32 | if v6 { V6 } else { 0 })
+        let (first, family) = if v6 { (first_record::<4>(), V6) } else { (first_record::<1>(), 0) };
+        Self((index as u32).saturating_add(first).min(V6 - 1) | family)
     }
 
     /// Returns whether it is a flow of IPv6.
@@ -78,7 +87,8 @@ impl FlowId {
 
     /// Returns its place among the flows of its family: small, and used again after the flow.
     pub fn index(self) -> usize {
-        (self.0 & !V6) as usize
+        let first = if self.is_v6() { first_record::<4>() } else { first_record::<1>() };
+        ((self.0 & !V6) - first) as usize
     }
 }
 
@@ -229,7 +239,18 @@ impl Flows {
         if id.is_v6() { self.v6.generation(id.0 & !V6) } else { self.v4.generation(id.0) }
     }
 
-    /// Sets the current generation: packets belong to flows of this generation only; with 0, to none.
+    /// Returns up to `most` of the tuples that readers have reported since the last call, with their protocols, in the
+    /// order of their reports by family. They are hints: one may be missing, repeated, or of packets that never were.
+    pub fn candidates(&mut self, most: usize) -> Vec<(u8, Tuple)> {
+        let mut found = Vec::new();
+        let mut report = |(protocol, tuple, _)| found.push((protocol, tuple));
+        let taken = self.v4.candidates(most, |key| report(tuple4(key)));
+        self.v6.candidates(most - taken, |key| report(tuple6(key)));
+        found
+    }
+
+    /// Sets the current generation: packets belong to flows of this generation only; with 0, to none. Before the first
+    /// one, no memory is taken, and no candidate is reported.
     pub fn set_generation(&mut self, generation: u32) {
         self.v4.set_generation(generation);
         self.v6.set_generation(generation);

@@ -8,7 +8,7 @@
 
 use super::layout::{
     BASE, BUCKETS, END, KEYS, Key, Keys, PACKETS, RECORDS, SEGMENT_WORDS, SEGMENTS, SIZE, SLOTS, STATE, Size, Sums,
-    addresses_at, bytes_at, generation_at, hash, record_at, record_words, rest_at, second,
+    addresses_at, bytes_at, first_record, generation_at, hash, record_at, record_words, rest_at, second,
 };
 use super::reader::{FlowTable, Hit};
 use super::{Refused, Traffic};
@@ -43,7 +43,7 @@ pub(super) struct Writer<const N: usize> {
     generation: u32,
     /// Size that the index begins with.
     first: Size,
-    /// `None` before the first flow.
+    /// `None` before the first generation.
     size: Option<Size>,
     /// Segments with buckets.
     index: usize,
@@ -57,6 +57,8 @@ pub(super) struct Writer<const N: usize> {
     /// Places of slots that have moved to another bucket, and are still to be cleared: those of both kinds of garbage.
     stale: HashSet<u32>,
     len: usize,
+    /// Number of candidates that were taken.
+    pub(super) taken: u64,
 }
 
 /// Memory that readers may still use.
@@ -86,12 +88,13 @@ impl<const N: usize> Writer<N> {
             size: None,
             index: 0,
             records: 0,
-            top: 1,
+            top: first_record::<N>(),
             free: vec![],
             garbage: Garbage::default(),
             waiting: None,
             stale: HashSet::new(),
             len: 0,
+            taken: 0,
         })
     }
 
@@ -111,7 +114,8 @@ impl<const N: usize> Writer<N> {
 
     pub fn set_generation(&mut self, generation: u32) {
         self.generation = generation;
-        if self.size.is_some() {
+        // Without memory there are neither flows nor candidates.
+        if self.size.is_some() || (generation != 0 && self.begin().is_ok()) {
             self.store(generation_at::<N>(), generation.into());
         }
     }
@@ -148,6 +152,7 @@ impl<const N: usize> Writer<N> {
         self.store(at + STATE, Sums::between(&keys[0], &keys[1]).state(generation));
         for (direction, (place, hash)) in [original, reply].into_iter().zip(hashes).enumerate() {
             self.put(place, hash & !END | record << 1 | direction as u32);
+            self.table.forget(hash);
         }
         self.len += 1;
         Ok(record)
