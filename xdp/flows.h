@@ -14,6 +14,16 @@
 #define FLOW_SLOTS 16            /* of a bucket, which is a cache line */
 #define FLOW_END ((1u << 23) - 1) /* bits of a slot that name a direction of a record */
 #define FLOW_STATE 7             /* word of a record: its generation, and the changes of checksums */
+/* Words from the header on, in front of the first record: number of reported candidates, weights of tuples, reports. */
+#define FLOW_REPORTED 16
+#define FLOW_WEIGHTS 64
+#define FLOW_MANY_WEIGHTS (1u << 16)
+#define FLOW_REPORTS (FLOW_WEIGHTS + FLOW_MANY_WEIGHTS)
+#define FLOW_MANY_REPORTS (1u << 11)
+#define FLOW_REPORT 8
+#define FLOW_PACKET 8            /* weight of a packet */
+#define FLOW_FIRST (8 * FLOW_PACKET)
+#define FLOW_MOST (512 * FLOW_PACKET)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -58,6 +68,47 @@ static __always_inline __u64 flow_product(volatile __u64 *keys, __u64 word)
 	return keys[0] * (__u32)word + keys[1] * (word >> 32);
 }
 
+static __always_inline __u32 flow_hash_of4(volatile __u64 *header, __u64 addresses, __u64 rest)
+{
+	return (header[1] + flow_product(header + 2, addresses) + flow_product(header + 4, rest & 0xffffffffffull)) >> 32;
+}
+
+static __always_inline __u32 flow_hash_of6(volatile __u64 *header, __u64 source, __u64 source_low, __u64 destination,
+					   __u64 destination_low, __u64 rest)
+{
+	__u64 sum = header[1] + flow_product(header + 2, source) + flow_product(header + 4, source_low) +
+		    flow_product(header + 6, destination) + flow_product(header + 8, destination_low) +
+		    flow_product(header + 10, rest & 0xffffffffffull);
+
+	return sum >> 32;
+}
+
+/* Returns the words in front of the first record, from an offset on. */
+static __always_inline volatile __u64 *flow_front(void *flows, __u32 at, const __u32 words)
+{
+	return flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
+}
+
+/* Weighs a packet of no flow, whose tuple has this hash; returns the place for a report of it, if one is due: see
+ * crates/fib/src/flows/candidates.rs. */
+static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, volatile __u64 *reported)
+{
+	volatile __u64 *weight = flow_front(flows, FLOW_WEIGHTS + hash % FLOW_MANY_WEIGHTS, 1);
+
+	if (!weight)
+		return NULL;
+	__u64 was = *weight, holder = (__u64)hash << 32;
+	__u32 before = was, after = before + FLOW_PACKET;
+	if ((was ^ holder) >> 32) {
+		*weight = before ? was - 1 : holder | FLOW_PACKET;
+		return NULL;
+	}
+	*weight = holder | (after >= FLOW_MOST ? FLOW_MOST / 2 : after);
+	if (after < FLOW_FIRST || (after ^ before) <= before)
+		return NULL;
+	return flow_front(flows, FLOW_REPORTS + *reported % FLOW_MANY_REPORTS * FLOW_REPORT, FLOW_REPORT);
+}
+
 /* Returns the direction of the record to which a packet belongs, 0 if none. `rest` has the ports in packet order, from bit 32 on
  * the protocol, and from bit 48 on the port that received the packet. Global functions, for the same reasons as the lookup in
  * the forwarding tables (fib.h). */
@@ -71,7 +122,7 @@ __attribute__((noinline)) __u32 flow_find4(__u64 addresses, __u64 rest)
 	__u32 generation = header[7];
 	if (!generation)
 		return 0;
-	__u32 hash = (header[1] + flow_product(header + 2, addresses) + flow_product(header + 4, rest & 0xffffffffffull)) >> 32;
+	__u32 hash = flow_hash_of4(header, addresses, rest);
 	__u32 tag = hash & ~FLOW_END;
 #pragma clang loop unroll(disable)
 	for (int n = 0; n < 2; n++) {
@@ -105,10 +156,8 @@ __attribute__((noinline)) __u32 flow_find6(__u64 source, __u64 source_low, __u64
 	__u32 generation = header[15];
 	if (!generation)
 		return 0;
-	__u64 sum = header[1] + flow_product(header + 2, source) + flow_product(header + 4, source_low) +
-		    flow_product(header + 6, destination) + flow_product(header + 8, destination_low) +
-		    flow_product(header + 10, rest & 0xffffffffffull);
-	__u32 hash = sum >> 32, tag = hash & ~FLOW_END;
+	__u32 hash = flow_hash_of6(header, source, source_low, destination, destination_low, rest);
+	__u32 tag = hash & ~FLOW_END;
 #pragma clang loop unroll(disable)
 	for (int n = 0; n < 2; n++) {
 		volatile __u32 *slots = flow_bucket(&flows6, size, n ? flow_second(hash) : hash);
@@ -127,6 +176,42 @@ __attribute__((noinline)) __u32 flow_find6(__u64 source, __u64 source_low, __u64
 			    record[4 + (end & 1)] == rest)
 				return (__u32)record[FLOW_STATE] == generation ? end : 0;
 		}
+	}
+	return 0;
+}
+
+/* Weighs a packet of TCP or UDP that belongs to no flow, in the midst of a connection, and reports its tuple now and then.
+ * `rest` is that of flow_find4(). Global, like that. */
+__attribute__((noinline)) int flow_miss4(__u64 addresses, __u64 rest)
+{
+	volatile __u64 *header = flow_record(0, 0), *reported = flow_front(&flows4, FLOW_REPORTED, 1);
+
+	if (!header || !reported || !header[0])
+		return 0;
+	volatile __u64 *report = flow_candidate(&flows4, flow_hash_of4(header, addresses, rest), reported);
+	if (report) {
+		report[0] = addresses;
+		report[4] = rest;
+		*reported += 1;
+	}
+	return 0;
+}
+
+__attribute__((noinline)) int flow_miss6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low, __u64 rest)
+{
+	volatile __u64 *header = flow_record(0, 1), *reported = flow_front(&flows6, FLOW_REPORTED, 1);
+
+	if (!header || !reported || !header[0])
+		return 0;
+	__u32 hash = flow_hash_of6(header, source, source_low, destination, destination_low, rest);
+	volatile __u64 *report = flow_candidate(&flows6, hash, reported);
+	if (report) {
+		report[0] = source;
+		report[1] = source_low;
+		report[2] = destination;
+		report[3] = destination_low;
+		report[4] = rest;
+		*reported += 1;
 	}
 	return 0;
 }

@@ -164,6 +164,20 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 	return way_unless(&f->way) & f->flags & BYWASH_NATIVE ? TO_USER : NEXT;
 }
 
+/* Leaves a packet that could belong to a flow to the kernel, and weighs it. */
+static __always_inline int missed(const void *ip, __u64 rest, const int v6)
+{
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+	const __u64 *addresses = v6 ? (const void *)&ip6->saddr : (const void *)&ip4->saddr;
+
+	if (v6)
+		flow_miss6(addresses[0], addresses[1], addresses[2], addresses[3], rest);
+	else
+		flow_miss4(addresses[0], rest);
+	return PASS_POLICY;
+}
+
 /* Returns the verdict on a packet of a family whose gate is closed except for flows; on NEXT it has been translated, except for
  * the transport checksum of an skb. */
 static __always_inline int translate(struct frame *f, struct translation *t, void *ip, const int v6, const int skb)
@@ -191,7 +205,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	}
 	volatile __u64 *record = end ? flow_record(end, v6) : NULL;
 	if (!record)
-		return PASS_POLICY;
+		return class == L4_PLAIN ? missed(ip, rest, v6) : PASS_POLICY;
 	if (unlikely(class == L4_CLOSING)) {
 		/* The generation: no packet belongs to the flow until control has found it valid again. */
 		*(volatile __u32 *)(record + FLOW_STATE) = 0;
@@ -205,7 +219,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
 	int reason = translated_way(f, t, ip, longest, proto, v6);
 	if (reason != NEXT)
-		return reason;
+		return reason == PASS_POLICY ? missed(ip, rest, v6) : reason;
 	if (f->flags & BYWASH_PARTIAL &&
 	    unlikely(unfinished(proto, l4, f->end, f->gso_size ? longest - head : len,
 				v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))

@@ -149,18 +149,26 @@ impl Translator {
         at: usize,
     ) -> Option<PortId> {
         let hit = self.v4.hits[at];
-        if !hit.is_some() {
-            return None;
-        }
         let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
-        let exit = self.flows.v4.exit(hit);
-        if is_closing(data[HEADER_LEN + 9], &data[HEADER_LEN + ipv4::HEADER_LEN..]) {
+        let closing = is_closing(data[HEADER_LEN + 9], &data[HEADER_LEN + ipv4::HEADER_LEN..]);
+        if closing && hit.is_some() {
             self.flows.v4.revoke(hit);
+        }
+        if closing {
             return None;
         }
-        let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]))?;
-        if !leads(hop, exit.port, room, path, from) || !sourced(tables, from, data) {
+        if !hit.is_some() {
+            self.flows.v4.miss(&self.v4.keys[at]);
+            return None;
+        }
+        let exit = self.flows.v4.exit(hit);
+        let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
+        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from)) else {
+            self.flows.v4.miss(&self.v4.keys[at]);
+            return None;
+        };
+        if !sourced(tables, from, data) {
             return None;
         }
         rewrite_macs(hop, data);
@@ -188,20 +196,25 @@ impl Translator {
         at: usize,
     ) -> Option<PortId> {
         let hit = self.v6.hits[at];
-        if !hit.is_some() {
-            return None;
-        }
         let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
-        let exit = self.flows.v6.exit(hit);
-        if is_closing(data[HEADER_LEN + 6], &data[HEADER_LEN + ipv6::HEADER_LEN..]) {
+        let closing = is_closing(data[HEADER_LEN + 6], &data[HEADER_LEN + ipv6::HEADER_LEN..]);
+        if closing && hit.is_some() {
             self.flows.v6.revoke(hit);
+        }
+        if closing {
             return None;
         }
-        let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]))?;
-        if !leads(hop, exit.port, room, path, from) {
+        if !hit.is_some() {
+            self.flows.v6.miss(&self.v6.keys[at]);
             return None;
         }
+        let exit = self.flows.v6.exit(hit);
+        let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
+        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from)) else {
+            self.flows.v6.miss(&self.v6.keys[at]);
+            return None;
+        };
         rewrite_macs(hop, data);
         let ip = &mut data[HEADER_LEN..];
         let (protocol, payload) = (ip[6], be16(&ip[4..]));

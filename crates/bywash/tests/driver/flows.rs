@@ -483,6 +483,38 @@ fn flows_are_translated_past_a_closed_gate_by_both() {
             assert_eq!(drive(&mut twin, both), ["pass_policy"; 2]);
             twin.datapath.open();
             assert_eq!(drive(&mut twin, both), ["to_port"; 2]);
+            candidates_are_reported(&twin, &mut table.flows, &cases);
         })
         .unwrap();
+}
+
+/// Packets of no flow are counted by the programs and by the router, but for those that close a connection.
+fn candidates_are_reported(twin: &Twin, flows: &mut Flows, cases: &[Case]) {
+    flows.candidates(usize::MAX);
+    let gates = Gates::closed();
+    gates.set(PortId(0), Gate { flows: Families::BOTH, ..Gate::CLOSED });
+    // Beyond the numbers of packets that were counted before.
+    for (n, case) in (300..).step_by(10).zip(cases) {
+        let closing = Case { flags: 0x11, ..case.clone() };
+        for (at, skb) in [(0, Some(false)), (1, Some(true)), (2, None)] {
+            let mut seen = |case: &Case, times: usize| {
+                let frames = vec![case.frame(n + at); times];
+                match skb {
+                    Some(skb) => frames.iter().for_each(|frame| assert_eq!(twin.drive(frame, skb).0, "pass_policy")),
+                    None => {
+                        let reader = flows.reader();
+                        route_with(twin.tables.clone(), &twin.domain, false, &frames, |router| {
+                            router.with_gates(gates.clone()).with_flows(reader)
+                        });
+                    }
+                }
+                flows.candidates(usize::MAX)
+            };
+            assert_eq!(seen(case, 7), [], "{skb:?} {case:?}");
+            if case.tcp {
+                assert_eq!(seen(&closing, 20), [], "{skb:?} {case:?}");
+            }
+            assert_eq!(seen(case, 1), [(case.proto(), case.flow(n + at, 0).original)], "{skb:?}");
+        }
+    }
 }
