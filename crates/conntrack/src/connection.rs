@@ -44,10 +44,6 @@ pub mod status {
 pub mod tcp {
     /// State of an established connection (TCP_CONNTRACK_ESTABLISHED).
     pub const ESTABLISHED: u8 = 3;
-    /// State of a connection whose first FIN is acknowledged (TCP_CONNTRACK_CLOSE_WAIT).
-    pub const CLOSE_WAIT: u8 = 5;
-    /// Last state of an orderly end (TCP_CONNTRACK_TIME_WAIT).
-    pub const TIME_WAIT: u8 = 7;
     /// Flag of a direction whose window is not checked (IP_CT_TCP_FLAG_BE_LIBERAL).
     pub const LIBERAL: u8 = 0x08;
     /// Flag of a direction with data that is not acknowledged, which shortens the timeout

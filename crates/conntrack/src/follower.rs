@@ -1,40 +1,37 @@
 //! Keeps a flow table in step with the kernel's connections.
 //!
-//! A connection enters the table by an announcement only: with `net.netfilter.nf_conntrack_events` at 2, its default,
-//! the kernel announces nothing of connections that began while nobody listened, not even their end. Those that are
-//! read are changed without effect, which the kernel announces if it announces anything of them.
+//! Packets propose flows: the kernel is asked about the tuples that the table's readers report
+//! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)), and about connections that were there before, when all
+//! are read. A connection that may be forwarded is changed without effect. The kernel answers with the connection if it announces what happens to it. With
+//! `net.netfilter.nf_conntrack_events` at 2, its default, it announces nothing of connections that began while nobody
+//! listened, not even their end: those stay the kernel's.
 //!
-//! Announcements that end a flow take effect as they are heard. Those that could begin one wait, so that a flood of new
-//! connections, each of which has to be judged, does not keep a flow alive whose connection has ended.
+//! So nothing is heard of connections that are too short to gain by a flow but their ends, and nothing at all of those
+//! that were never assured.
 
-use crate::connection::{Connection, Key, TCP, Tuple, UDP, tcp};
+use crate::connection::{Connection, Key, TCP, Tuple, UDP};
 use crate::judge::{Judge, Refusal};
-use crate::kernel::{Announced, Change, Error, Heard, Kernel};
+use crate::kernel::{Announced, Change, Changed, Error, Heard, Kernel};
 use crate::message::Announcement;
 use crate::obstacle::{Obstacle, obstacle};
 use crate::statistics::{Revocation, Statistics};
 use bywash_exceptions::nft::Interface;
 use bywash_fib::flows::{self, Flow, FlowId, Flows, Refused};
 use rustix::fd::BorrowedFd;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Announcements that are heard before other work is looked at, in datagrams.
 const DATAGRAMS: usize = 4096;
-/// Connections that are judged before announcements are heard again.
+/// Most connections that are judged before announcements are heard again.
 const JUDGED: usize = 64;
-/// Most connections that wait to be judged, and most refused ones that are remembered. Of the others, the former are asked
-/// for later, the latter stay the kernel's until they are announced again.
-const WAITING: usize = 1 << 17;
-/// Time before a new TCP connection is judged: many end sooner, and would cost more than they gain.
-const SHORT: Duration = Duration::from_millis(100);
-/// Flows, and refused connections, that are looked at in a call of [`Follower::renew`]. A connection that ends after the
-/// last announcements were heard, and whose key another one has by then, would be renewed in its place: few flows make
-/// that time short.
+/// Flows that are looked at in a call of [`Follower::renew`]. A connection that ends after the last announcements were
+/// heard, and whose key another one has by then, would be renewed in its place: few flows make that time short.
 const PART: usize = 128;
+/// Timeout for a connection that turns out to be closing when it is renewed, in seconds: the kernel's default for
+/// TCP's longest state of closing (nf_conntrack_tcp_timeout_time_wait).
+const CLOSING: u32 = 120;
 
 /// Routes of a router, by which a connection's interfaces are found.
 pub trait Routes {
@@ -68,9 +65,8 @@ impl Timeouts {
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..untimed(key) }
     }
 
-    /// Returns the change that follows a connection's entry into the table: it fails if the connection is gone. It
-    /// renews one that could expire before its use is seen. Others keep the kernel's timeout: one that has closed, and
-    /// whose announcement is still to be heard, must not get that of an established one.
+    /// Returns the change that precedes a connection's entry into the table. It renews one that could expire before its
+    /// use is seen; others keep the kernel's timeout.
     fn entry(&self, connection: &Connection) -> Change {
         let key = connection.key;
         let expires = connection.timeout.is_none_or(|left| left < 2 * self.due(key.protocol));
@@ -91,7 +87,7 @@ pub struct Terms<'a> {
     pub timeouts: Timeouts,
 }
 
-/// Returns a change without effect, but that the kernel announces the connection and no longer checks TCP's window.
+/// Returns a change without effect, but that the kernel no longer checks TCP's window.
 fn untimed(key: Key) -> Change {
     Change { key, timeout: None, liberal: key.protocol == TCP }
 }
@@ -135,21 +131,190 @@ fn tuple(of: Tuple) -> flows::Tuple {
     flows::Tuple { src: of.src.ip(), dst: of.dst.ip(), src_port: of.src.port(), dst_port: of.dst.port() }
 }
 
-/// Ports that routes lead a connection's packets out of.
+/// Outcome of [`Follower::consider`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Egress {
-    /// Translated destination of the original direction.
-    far: IpAddr,
-    /// Ports of the original direction and of replies; `None` for one that has no single port.
-    ports: [Option<u16>; 2],
+pub struct Considered {
+    /// Candidates that the table's readers had reported.
+    pub candidates: usize,
+    /// Whether more connections may wait.
+    pub more: bool,
 }
 
-impl Egress {
-    /// Looks up the routes to a connection's ends.
-    fn new(key: &Key, far: IpAddr, routes: &dyn Routes) -> Self {
-        let port = |addr| routes.towards(addr).map(|(port, _)| port);
-        Self { far, ports: [port(far), port(key.original.src.ip())] }
+/// Keeps a table of flows in step with the kernel's connections. One thread uses it.
+pub struct Follower {
+    kernel: Kernel,
+    known: Known,
+    /// Connections that were read, and had no flow. No more than the table has room for.
+    backlog: Vec<Key>,
+    /// Place of the flow that is looked at next.
+    next: usize,
+}
+
+impl Follower {
+    /// Creates a follower of the kernel's connections that keeps this table, which is empty.
+    pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
+        Self { kernel, known: Known { table, statistics }, backlog: Vec::new(), next: 0 }
     }
+
+    /// Listens by another socket from now on. No flow may be valid until all connections have been read.
+    pub fn listen(&mut self, kernel: Kernel) {
+        self.kernel = kernel;
+    }
+
+    /// Returns the socket that becomes readable with an announcement.
+    pub fn readable(&self) -> BorrowedFd<'_> {
+        self.kernel.readable()
+    }
+
+    /// Returns the table of flows.
+    pub fn flows(&mut self) -> &mut Flows {
+        &mut self.known.table
+    }
+
+    /// Revokes all flows until they are judged for `generation`; for none if it is 0.
+    pub fn revoke(&mut self, generation: u32, why: Revocation) {
+        self.known.table.set_generation(generation);
+        self.known.statistics.revoked(why);
+    }
+
+    /// Reads all connections, judges those that have a flow anew, and removes the flows of all others. Flows become
+    /// valid as they are judged. Connections without a flow are considered later.
+    ///
+    /// # Errors
+    /// If a socket fails. [`Announced::Lost`] means that the table must be read again, and that no flow may be used
+    /// meanwhile.
+    pub fn read(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
+        let Self { kernel, known, backlog, .. } = self;
+        backlog.clear();
+        let all = kernel.read(&mut |heard| match heard {
+            Heard::Read(connection) => {
+                if let Some(id) = known.find(&connection.key) {
+                    let judged = known.judge(&connection, terms);
+                    known.keeps(id, &judged, &connection, terms);
+                } else if backlog.len() < known.table.room() && obstacle(&connection).is_none() {
+                    backlog.push(connection.key);
+                }
+            }
+            Heard::Announced(announcement) => known.announced(&announcement),
+            Heard::Lost => known.table.set_generation(0),
+        })?;
+        if all == Announced::All {
+            let old = |id: &FlowId| known.table.generation(*id) != terms.generation;
+            let gone: Vec<FlowId> = known.statistics.flows(0..usize::MAX).into_iter().filter(old).collect();
+            gone.into_iter().for_each(|id| known.remove(id, Revocation::Gone));
+        }
+        Ok(all)
+    }
+
+    /// Hears pending announcements. Each takes effect at once.
+    ///
+    /// # Errors
+    /// If a socket fails. [`Announced::Lost`] has the same meaning as that of [`Follower::read`].
+    pub fn hear(&mut self) -> Result<Announced, Error> {
+        let Self { kernel, known, .. } = self;
+        kernel.hear(DATAGRAMS, |announcement| known.announced(&announcement))
+    }
+
+    /// Judges connections that have no valid flow, if their packets have been seen or they were read, and adds those that
+    /// may be forwarded.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn consider(&mut self, terms: &Terms<'_>) -> Result<Considered, Error> {
+        let Self { kernel, known, backlog, .. } = self;
+        let candidates = known.table.candidates(JUDGED);
+        let tuple = |(protocol, of): &(u8, flows::Tuple)| Key {
+            protocol: *protocol,
+            original: Tuple::new((of.src, of.src_port), (of.dst, of.dst_port)),
+            zone: 0,
+        };
+        let mut keys: Vec<Key> = candidates.iter().map(tuple).collect();
+        keys.extend(backlog.drain(backlog.len().saturating_sub(JUDGED - keys.len())..));
+        let mut found = kernel.get(&keys)?;
+        // Packets of both directions propose the same connection.
+        found.sort_by_key(|connection| connection.key);
+        found.dedup_by_key(|connection| connection.key);
+        let mut fit: Vec<(Flow, Connection)> = Vec::new();
+        for connection in found {
+            let judged = known.judge(&connection, terms);
+            let kept = known.find(&connection.key).is_some_and(|id| known.keeps(id, &judged, &connection, terms));
+            match judged {
+                Ok(_) if kept => {}
+                Ok(_) if fit.len() >= known.table.room() => known.statistics.full(),
+                Ok(flow) => fit.push((flow, connection)),
+                Err(_) => {}
+            }
+        }
+        let changes: Vec<Change> = fit.iter().map(|(_, connection)| terms.timeouts.entry(connection)).collect();
+        for ((flow, connection), changed) in fit.iter().zip(kernel.change(&changes)?) {
+            // No announcement is heard between this answer and the flow's entry: that of its end comes after both.
+            if matches!(&changed, Changed::To(now) if now.id == connection.id && is_fit(now)) {
+                known.insert(flow, connection, terms);
+            }
+        }
+        Ok(Considered { candidates: candidates.len(), more: keys.len() == JUDGED })
+    }
+
+    /// Looks at a part of the table: renews the connections of valid flows that have been used, and removes flows that
+    /// their own packets have revoked, or whose connection has changed. Returns the time until the next call.
+    ///
+    /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn renew(&mut self, timeouts: &Timeouts) -> Result<Duration, Error> {
+        let Self { kernel, known, .. } = self;
+        let now = known.statistics.now();
+        let places = known.statistics.places().iter().sum();
+        let part = known.statistics.flows(self.next..self.next + PART);
+        self.next = if self.next + PART < places { self.next + PART } else { 0 };
+        let mut used = Vec::new();
+        for id in part {
+            if known.table.generation(id) == 0 {
+                known.remove(id, Revocation::Closed);
+                continue;
+            }
+            let flow = known.table.flow(id);
+            let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
+            let renews = known.statistics.beside(id, |beside| {
+                if beside.packets != packets {
+                    (beside.packets, beside.used, beside.unrenewed) = (packets, now, true);
+                }
+                let renews = beside.unrenewed && now - beside.renewed >= timeouts.due(flow.protocol);
+                if renews {
+                    (beside.renewed, beside.unrenewed) = (now, false);
+                }
+                renews
+            });
+            if renews {
+                used.push((id, timeouts.renewal(key(&flow))));
+            }
+        }
+        let changes: Vec<Change> = used.iter().map(|(_, change)| *change).collect();
+        let mut closing = Vec::new();
+        for ((id, change), changed) in used.into_iter().zip(kernel.change(&changes)?) {
+            match changed {
+                Changed::To(connection) if known.is_as_judged(id, &connection) => {}
+                Changed::To(connection) => {
+                    known.remove(id, Revocation::Changed);
+                    if obstacle(&connection) == Some(Obstacle::NotEstablished) {
+                        closing.push(Change { timeout: Some(CLOSING), liberal: false, ..change });
+                    }
+                }
+                Changed::Unannounced => known.remove(id, Revocation::Changed),
+                Changed::Gone => known.remove(id, Revocation::Gone),
+            }
+        }
+        kernel.change(&closing)?;
+        let pass = Duration::from_secs(timeouts.due(TCP).min(timeouts.due(UDP)).into());
+        let parts = u32::try_from(places.div_ceil(PART)).unwrap_or(u32::MAX).max(1);
+        Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))
+    }
+}
+
+/// Returns whether nothing is told of a connection that leaves it to the kernel, and its window is no longer checked.
+fn is_fit(connection: &Connection) -> bool {
+    obstacle(connection).is_none() && (connection.key.protocol != TCP || connection.liberal)
 }
 
 /// The table of flows, with what is known of each beside it.
@@ -169,365 +334,57 @@ impl Known {
         self.table.remove(id);
         self.statistics.removed(id, if revoked { Revocation::Closed } else { why }, self.table.traffic(id));
     }
-}
 
-/// A connection that waits to be judged.
-struct Waiting {
-    connection: Connection,
-    /// Whether it may be taken at once: all of it was told and, for TCP, the window is no longer checked.
-    certain: bool,
-    /// Time from which on it is judged.
-    due: Instant,
-}
-
-/// Connections that wait to be judged, as they were announced last.
-#[derive(Default)]
-struct Queue {
-    waiting: BTreeMap<Key, Waiting>,
-    turns: BTreeSet<(Instant, Key)>,
-}
-
-impl Queue {
-    /// Adds a connection, or what was announced of one that waits already; returns false if there is no room.
-    fn push(&mut self, mut of: Waiting) -> bool {
-        let key = of.connection.key;
-        match self.remove(&key) {
-            Some(known) => of.due = of.due.min(known.due),
-            None if self.waiting.len() >= WAITING => return false,
-            None => {}
-        }
-        self.turns.insert((of.due, key));
-        self.waiting.insert(key, of);
-        true
-    }
-
-    fn remove(&mut self, key: &Key) -> Option<Waiting> {
-        let removed = self.waiting.remove(key)?;
-        self.turns.remove(&(removed.due, *key));
-        Some(removed)
-    }
-
-    /// Removes the connection whose turn it is; `None` if no turn has come.
-    fn pop(&mut self) -> Option<Waiting> {
-        let (due, key) = *self.turns.first()?;
-        if due <= Instant::now() { self.remove(&key) } else { None }
-    }
-}
-
-/// Keeps a table of flows in step with the kernel's connections. One thread uses it.
-pub struct Follower {
-    kernel: Kernel,
-    known: Known,
-    /// Connections without a flow that are to be judged.
-    queue: Queue,
-    /// Connections that routes or the firewall refused, with their ports as judged. Announcements tell nothing of
-    /// routes.
-    refused: BTreeMap<Key, Egress>,
-    /// Refused connection that was looked at last.
-    compared: Option<Key>,
-    /// Changes to make: of connections that could be taken once they are announced, and of those just taken.
-    changes: Vec<Change>,
-    /// Connections to be changed without effect once fewer wait, so that the kernel announces them: all at once, they
-    /// would be more announcements than its buffer holds. No more than the table has room for.
-    candidates: Vec<Key>,
-    /// Place of the flow that is looked at next.
-    next: usize,
-}
-
-impl Follower {
-    /// Creates a follower of the kernel's connections that keeps this table, which is empty.
-    pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
-        let known = Known { table, statistics };
-        let (queue, refused, changes, candidates) = (Queue::default(), BTreeMap::new(), Vec::new(), Vec::new());
-        Self { kernel, known, queue, refused, compared: None, changes, candidates, next: 0 }
-    }
-
-    /// Returns the socket that becomes readable with an announcement.
-    pub fn readable(&self) -> BorrowedFd<'_> {
-        self.kernel.readable()
-    }
-
-    /// Returns the table of flows.
-    pub fn flows(&mut self) -> &mut Flows {
-        &mut self.known.table
-    }
-
-    /// Revokes all flows until they are judged for `generation`; for none if it is 0.
-    pub fn revoke(&mut self, generation: u32, why: Revocation) {
-        self.known.table.set_generation(generation);
-        self.known.statistics.revoked(why);
-    }
-
-    /// Returns the time from which on a call of [`Follower::hear`] judges connections that wait, or asks for others;
-    /// `None` if there are none.
-    pub fn due(&self) -> Option<Instant> {
-        if !self.candidates.is_empty() {
-            return Some(Instant::now());
-        }
-        self.queue.turns.first().map(|(due, _)| *due)
-    }
-
-    /// Reads all connections, judges them anew, and removes the flows of all others. Flows become valid as they are
-    /// judged.
-    ///
-    /// # Errors
-    /// If a socket fails. [`Announced::Lost`] means that the table must be read again, and that no flow may be used
-    /// meanwhile.
-    pub fn read(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
-        self.queue = Queue::default();
-        self.candidates = Vec::new();
-        self.refused.clear();
-        let (mut looking, kernel) = self.looking(terms);
-        let all = kernel.read(&mut |heard| match heard {
-            Heard::Read(connection) => {
-                looking.read(&connection);
-                looking.judge_waiting(1);
-            }
-            Heard::Announced(announcement) => looking.announced(announcement),
-            Heard::Lost => looking.known.table.set_generation(0),
-        })?;
-        if all == Announced::All {
-            let old = |id: &FlowId| self.known.table.generation(*id) != terms.generation;
-            let gone: Vec<FlowId> = self.known.statistics.flows(0..usize::MAX).into_iter().filter(old).collect();
-            gone.into_iter().for_each(|id| self.known.remove(id, Revocation::Gone));
-        }
-        self.change()?;
-        Ok(all)
-    }
-
-    /// Hears pending announcements, and judges some of the connections that wait.
-    ///
-    /// # Errors
-    /// If a socket fails. [`Announced::Lost`] has the same meaning as that of [`Follower::read`].
-    pub fn hear(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
-        let (mut looking, kernel) = self.looking(terms);
-        let all = kernel.hear(DATAGRAMS, |announcement| looking.announced(announcement))?;
-        if all == Announced::All {
-            looking.judge_waiting(JUDGED);
-            let few = self.candidates.len().min(JUDGED.saturating_sub(self.queue.waiting.len()));
-            self.changes.extend(self.candidates.drain(self.candidates.len() - few..).map(untimed));
-        }
-        self.change()?;
-        Ok(all)
-    }
-
-    /// Looks at a part of the table: renews the connections of valid flows that have been used, and has connections
-    /// judged again whose route leads out of another port than before, with and without a flow. Returns the time until
-    /// the next call.
-    ///
-    /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later.
-    ///
-    /// # Errors
-    /// If the socket fails.
-    pub fn renew(&mut self, terms: &Terms<'_>) -> Result<Duration, Error> {
-        let Terms { timeouts, routes, .. } = terms;
-        let known = &mut self.known;
-        let now = known.statistics.now();
-        let places = known.statistics.places().iter().sum();
-        let part = known.statistics.flows(self.next..self.next + PART);
-        self.next = if self.next + PART < places { self.next + PART } else { 0 };
-        for id in part {
-            let flow = known.table.flow(id);
-            if is_elsewhere(&flow, *routes) {
-                known.remove(id, Revocation::Changed);
-                self.changes.push(untimed(key(&flow)));
-                continue;
-            }
-            let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
-            // A flow that its own packets have revoked is the kernel's.
-            let revoked = known.table.generation(id) == 0;
-            let renews = known.statistics.beside(id, |beside| {
-                if beside.packets != packets {
-                    (beside.packets, beside.used, beside.unrenewed) = (packets, now, true);
+    /// Removes the flow of a connection that is announced to be gone, or to be another than it was judged.
+    fn announced(&mut self, announcement: &Announcement) {
+        let Some(flow) = self.find(&announcement.key()) else { return };
+        match announcement {
+            Announcement::Present { connection, .. } if self.is_as_judged(flow, connection) => {}
+            Announcement::Present { .. } => self.remove(flow, Revocation::Changed),
+            Announcement::Gone { id, .. } => {
+                if id.is_none_or(|id| self.statistics.beside(flow, |beside| beside.id) == id) {
+                    self.remove(flow, Revocation::Gone);
                 }
-                let renews = beside.unrenewed && !revoked && now - beside.renewed >= timeouts.due(flow.protocol);
-                if renews {
-                    (beside.renewed, beside.unrenewed) = (now, false);
-                }
-                renews
-            });
-            if renews {
-                self.changes.push(timeouts.renewal(key(&flow)));
-            }
-        }
-        self.compare(*routes);
-        self.change()?;
-        let pass = Duration::from_secs(timeouts.due(TCP).min(timeouts.due(UDP)).into());
-        let parts = u32::try_from(places.max(self.refused.len()).div_ceil(PART)).unwrap_or(u32::MAX).max(1);
-        Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))
-    }
-
-    /// Looks at a part of the refused connections, and has those announced, and so judged again, whose ports differ.
-    fn compare(&mut self, routes: &dyn Routes) {
-        let after = self.compared.map_or(Bound::Unbounded, Bound::Excluded);
-        let part: Vec<Key> = self.refused.range((after, Bound::Unbounded)).take(PART).map(|(key, _)| *key).collect();
-        self.compared = part.last().copied().filter(|_| part.len() == PART);
-        for key in part {
-            if self.refused.get(&key).is_some_and(|was| Egress::new(&key, was.far, routes) != *was) {
-                self.refused.remove(&key);
-                self.changes.push(untimed(key));
             }
         }
     }
 
-    /// Makes the noted changes. Flows of connections that are gone are removed.
-    fn change(&mut self) -> Result<(), Error> {
-        let changes = std::mem::take(&mut self.changes);
-        for gone in self.kernel.change(&changes)? {
-            if let Some(id) = self.known.find(&gone) {
-                self.known.remove(id, Revocation::Gone);
-            }
-        }
-        Ok(())
-    }
-
-    fn looking<'a>(&'a mut self, terms: &'a Terms<'a>) -> (Looking<'a>, &'a mut Kernel) {
-        let Self { kernel, known, queue, refused, changes, candidates, .. } = self;
-        (Looking { known, queue, refused, changes, candidates, terms }, kernel)
-    }
-}
-
-/// Returns whether routes lead the packets of a flow out of another port than the one that it was judged with. A
-/// direction without a port is no reason: its packets are the kernel's until the route is back.
-fn is_elsewhere(flow: &Flow, routes: &dyn Routes) -> bool {
-    let differs = |addr, port| routes.towards(addr).is_some_and(|(towards, _)| towards != port);
-    differs(flow.reply.src, flow.output) || differs(flow.original.src, flow.input)
-}
-
-/// The follower while it looks at connections.
-struct Looking<'a> {
-    known: &'a mut Known,
-    queue: &'a mut Queue,
-    refused: &'a mut BTreeMap<Key, Egress>,
-    changes: &'a mut Vec<Change>,
-    candidates: &'a mut Vec<Key>,
-    terms: &'a Terms<'a>,
-}
-
-impl Looking<'_> {
-    /// Looks at a connection that was read.
-    fn read(&mut self, connection: &Connection) {
-        let judged = self.judge(connection);
-        let kept = self.known.find(&connection.key).is_some_and(|id| self.keeps(id, &judged, connection));
-        if !kept && judged.is_ok() {
-            self.ask_later(connection.key);
-        }
-    }
-
-    fn ask_later(&mut self, key: Key) {
-        if self.candidates.len() < self.known.table.room() {
-            self.candidates.push(key);
-        } else {
-            self.known.statistics.full();
-        }
-    }
-
-    /// Looks at an announcement: ends or keeps the flow of the connection if it has one, and notes the connection if it
-    /// could have one.
-    fn announced(&mut self, announcement: Announcement) {
-        let known = self.known.find(&announcement.key());
-        let mut connection = match announcement {
-            Announcement::Present { connection, .. } => connection,
-            Announcement::Gone { key, id, .. } => {
-                self.queue.remove(&key);
-                self.refused.remove(&key);
-                let same = |known: &FlowId| id.is_none_or(|id| self.known.statistics.beside(*known, |b| b.id) == id);
-                if let Some(known) = known.filter(same) {
-                    self.known.remove(known, Revocation::Gone);
-                }
-                return;
-            }
-        };
-        let key = connection.key;
-        // An announcement leaves out what has not changed.
-        let told = key.protocol != TCP || connection.tcp_state.is_some();
-        connection.tcp_state = connection.tcp_state.or((key.protocol == TCP).then_some(tcp::ESTABLISHED));
-        if let Some(id) = known {
-            if self.is_as_judged(id, &connection) {
-                return;
-            }
-            let judged = self.judge(&connection);
-            // The connection may just have been closed: the next announcement tells.
-            if !self.keeps(id, &judged, &connection) && judged.is_ok() {
-                self.changes.push(untimed(key));
-            }
-        } else if obstacle(&connection).is_some() {
-            self.queue.remove(&key);
-            self.refused.remove(&key);
-        } else {
-            let certain = told && (key.protocol != TCP || connection.liberal);
-            let due = Instant::now() + if key.protocol == TCP && !certain { SHORT } else { Duration::ZERO };
-            if !self.queue.push(Waiting { connection, certain, due }) {
-                self.ask_later(key);
-            }
-        }
-    }
-
-    /// Judges connections that wait.
-    fn judge_waiting(&mut self, most: usize) {
-        for _ in 0..most {
-            let Some(Waiting { connection, certain, .. }) = self.queue.pop() else { return };
-            let key = connection.key;
-            let Ok(flow) = self.judge(&connection) else { continue };
-            if !certain {
-                self.changes.push(untimed(key));
-            } else if self.insert(&flow, &connection) {
-                self.changes.push(self.terms.timeouts.entry(&connection));
-            }
-        }
-    }
-
-    /// Returns whether a flow is valid and nothing that it was judged by has changed.
-    fn is_as_judged(&mut self, id: FlowId, connection: &Connection) -> bool {
-        self.known.table.generation(id) == self.terms.generation
-            && self.known.statistics.beside(id, |beside| beside.judged) == mixed(connection)
-            && obstacle(connection).is_none()
-            && self.known.table.flow(id).reply == tuple(connection.reply)
+    /// Returns whether nothing that a flow was judged by has changed. An announcement leaves out what has not.
+    fn is_as_judged(&self, id: FlowId, connection: &Connection) -> bool {
+        self.statistics.beside(id, |beside| beside.judged) == mixed(connection)
+            && matches!(obstacle(connection), None | Some(Obstacle::StateNotTold))
+            && self.table.flow(id).reply == tuple(connection.reply)
     }
 
     /// Makes a flow valid if it is the judged one, of the same connection, and removes it otherwise. Returns whether it
     /// is valid.
-    fn keeps(&mut self, id: FlowId, judged: &Result<Flow, Reason>, connection: &Connection) -> bool {
-        let same = self.known.statistics.beside(id, |beside| beside.id) == connection.id
-            && judged.as_ref().ok() == Some(&self.known.table.flow(id));
+    fn keeps(&mut self, id: FlowId, judged: &Result<Flow, Reason>, connection: &Connection, terms: &Terms<'_>) -> bool {
+        let same = self.statistics.beside(id, |beside| beside.id) == connection.id
+            && judged.as_ref().ok() == Some(&self.table.flow(id));
         // Fails if the flow's own packets have revoked it.
-        let kept = same && self.known.table.confirm(id, self.terms.generation);
+        let kept = same && self.table.confirm(id, terms.generation);
         if kept {
-            self.known.statistics.beside(id, |beside| beside.judged = mixed(connection));
+            self.statistics.beside(id, |beside| beside.judged = mixed(connection));
         } else {
-            self.known.remove(id, Revocation::Changed);
+            self.remove(id, Revocation::Changed);
         }
         kept
     }
 
-    /// Judges a connection, and remembers it if something else than an obstacle refuses it.
-    fn judge(&mut self, connection: &Connection) -> Result<Flow, Reason> {
+    fn judge(&self, connection: &Connection, terms: &Terms<'_>) -> Result<Flow, Reason> {
         let began = Instant::now();
-        let (key, Terms { judge, routes, .. }) = (connection.key, self.terms);
-        let judged = flow(connection, judge, *routes);
-        self.known.statistics.judged(began.elapsed());
-        self.refused.remove(&key);
-        if matches!(judged, Err(Reason::Route | Reason::Firewall(_))) && self.refused.len() < WAITING {
-            let egress = Egress::new(&key, connection.reply.src.ip(), *routes);
-            self.refused.insert(key, egress);
-        }
+        let judged = flow(connection, terms.judge, terms.routes);
+        self.statistics.judged(began.elapsed());
         judged
     }
 
-    /// Adds a flow; returns whether it is in the table.
-    fn insert(&mut self, flow: &Flow, connection: &Connection) -> bool {
-        let id = match self.known.table.insert(flow, self.terms.generation) {
-            Ok(id) => id,
-            // A full table leaves the connection to the kernel, which needs no error.
-            Err(refused) => {
-                if refused == Refused::Full {
-                    self.known.statistics.full();
-                }
-                return false;
-            }
-        };
-        self.known.statistics.inserted(id, connection.id, mixed(connection));
-        true
+    /// Adds a flow, unless the table is full, which leaves the connection to the kernel.
+    fn insert(&mut self, flow: &Flow, connection: &Connection, terms: &Terms<'_>) {
+        match self.table.insert(flow, terms.generation) {
+            Ok(id) => self.statistics.inserted(id, connection.id, mixed(connection)),
+            Err(Refused::Full) => self.statistics.full(),
+            Err(Refused::Known | Refused::Unfit) => {}
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, Tuple};
 use bywash_exceptions::nft::{
-    self, Answer, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table,
+    self, Answer, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table, ct,
 };
 use std::fmt;
 
@@ -49,6 +49,7 @@ pub struct Judge<'a> {
     /// Whether the kernel translates packets of IPv4 and of IPv6.
     translates: [bool; 2],
     asks_routes: bool,
+    asks_marks: bool,
 }
 
 impl<'a> Judge<'a> {
@@ -58,8 +59,16 @@ impl<'a> Judge<'a> {
             evaluator: Evaluator::new(ruleset),
             unseen: unseen(ruleset),
             translates: [false, true].map(|v6| translates(ruleset, v6)),
-            asks_routes: ruleset.tables.iter().any(asks_routes),
+            asks_routes: any_expression(ruleset, asks_routes),
+            asks_marks: any_expression(ruleset, asks_marks),
         }
+    }
+
+    /// Returns whether rules may ask for the marks of connections, which programs can change at any time. Nothing else
+    /// that rules are evaluated by changes of an established connection: its tuples, its zone and how it is translated
+    /// are fixed (IPS_UNCHANGEABLE_MASK).
+    pub fn asks_marks(&self) -> bool {
+        self.asks_marks
     }
 
     /// Returns whether rules ask for the route to the source of packets: connections have to be judged again if routes
@@ -131,13 +140,25 @@ fn translates(ruleset: &Ruleset, v6: bool) -> bool {
     chains.filter_map(|chain| chain.base.as_ref()).any(|base| base.kind == "nat")
 }
 
-fn asks_routes(table: &Table) -> bool {
-    let mut expressions = table.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.expressions);
-    expressions.any(|expression| match expression {
+fn any_expression(ruleset: &Ruleset, is: impl Fn(&Expression) -> bool) -> bool {
+    let rules = ruleset.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
+    rules.flat_map(|rule| &rule.expressions).any(is)
+}
+
+fn asks_routes(expression: &Expression) -> bool {
+    match expression {
         Expression::Fib { .. } => true,
         Expression::Match { name, .. } => name == "rpfilter",
         _ => false,
-    })
+    }
+}
+
+fn asks_marks(expression: &Expression) -> bool {
+    match expression {
+        Expression::Ct { key, .. } => *key == ct::MARK,
+        Expression::Match { name, .. } => name == "connmark",
+        _ => false,
+    }
 }
 
 /// Returns the first rule that may have done to a connection's first packet what no later packet and no announcement

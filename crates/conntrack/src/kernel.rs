@@ -4,20 +4,20 @@ use crate::connection::{Connection, Key};
 use crate::filter::filter;
 use crate::message::{self, Announcement, Body, announcement};
 use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
-use bywash_netlink::wire::{Message, Messages, NLMSG_ERROR, Request};
+use bywash_netlink::wire::{Message, Messages, NLM_F_ECHO, NLMSG_ERROR, Request};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use socket2::SockRef;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Receive buffer for announcements, in octets: 100,000 connections that end at once. More are lost, and the table is
 /// read again.
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// Receive buffer for answers, in octets.
 const ASKED_BUFFER: usize = 1 << 20;
-/// Changes that are sent by one system call. The kernel handles them before the call returns.
-const CHANGES: usize = 64;
+/// Requests that are sent by one system call. The kernel handles them before the call returns.
+const REQUESTS: usize = 64;
 /// Announcements between two parts of the table, in datagrams.
 const DATAGRAMS: usize = 1024;
 /// Most announcements that are pending, in datagrams.
@@ -63,16 +63,20 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the table and listens from now on to announcements of assured connections, and of their ends. Of TCP
-    /// connections that are closing, only the first is heard, unless their window is not checked.
+    /// Opens the table and listens from now on to the ends of assured connections; with `changes`, also to what else
+    /// changes of them.
     ///
     /// The kernel may load its module for ctnetlink. It announces nothing about connections while
     /// `net.netfilter.nf_conntrack_events` is 0.
     ///
+    /// Listening has its price, which every connection pays: the kernel makes an announcement of each change of each
+    /// connection for whoever listens to changes, and one of each end for whoever listens to ends.
+    ///
     /// # Errors
     /// If the kernel lacks netfilter, or refuses a socket.
-    pub fn open() -> Result<Self, Error> {
-        let groups = [NFNLGRP_CONNTRACK_UPDATE, NFNLGRP_CONNTRACK_DESTROY];
+    pub fn open(changes: bool) -> Result<Self, Error> {
+        let mut groups = vec![NFNLGRP_CONNTRACK_DESTROY];
+        groups.extend(changes.then_some(NFNLGRP_CONNTRACK_UPDATE));
         let (heard, asked) = (open(&groups, RECEIVE_BUFFER)?, open(&[], ASKED_BUFFER)?);
         SockRef::from(&heard)
             .attach_filter(&filter())
@@ -151,38 +155,33 @@ impl Kernel {
         }
     }
 
-    /// Returns a connection as it is now; `None` if there is none with this key.
-    ///
-    /// # Errors
-    /// If the socket fails, or the kernel does not answer.
-    pub fn get(&mut self, key: &Key) -> Result<Option<Connection>, Error> {
-        let mut found = None;
-        let each = |message: &Message<'_>| {
-            if let Some(Announcement::Present { connection, .. }) = announcement(message) {
-                found = Some(connection);
-            }
-        };
-        match self.asked.ask(message::IPCTNL_MSG_CT_GET, Body::new(key).octets(), &mut self.buffer, each) {
-            Ok(()) => Ok(found),
-            Err(bywash_netlink::Error::Socket { source, .. })
-                if Errno::from_io_error(&source) == Some(Errno::NOENT) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Changes connections, in their order, and returns those that the kernel did not change: they are gone. The kernel
-    /// announces each change, whoever made it.
+    /// Returns the connections as they are now to which packets with these tuples belong, of the original direction or
+    /// replies; none for those without one.
     ///
     /// # Errors
     /// If the socket fails.
-    pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Key>, Error> {
-        let mut gone = Vec::new();
-        for changes in changes.chunks(CHANGES) {
-            let mut messages = Vec::new();
-            for (n, change) in changes.iter().enumerate() {
+    pub fn get(&mut self, tuples: &[Key]) -> Result<Vec<Connection>, Error> {
+        let mut found = Vec::new();
+        for tuples in tuples.chunks(REQUESTS) {
+            let request = |_, key: &Key| Request::new(message::IPCTNL_MSG_CT_GET, 0, 0, Body::new(key).octets());
+            self.ask(tuples, request, |answer| {
+                if let Some(Announcement::Present { connection, .. }) = announcement(answer) {
+                    found.push(connection);
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Changes connections, in their order, and returns what became of each. Listeners hear of each change, whoever
+    /// made it.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn change(&mut self, changes: &[Change]) -> Result<Vec<Changed>, Error> {
+        let mut all = Vec::with_capacity(changes.len());
+        for changes in changes.chunks(REQUESTS) {
+            let request = |n, change: &Change| {
                 let mut body = Body::new(&change.key);
                 if let Some(seconds) = change.timeout {
                     body = body.timeout(seconds);
@@ -191,23 +190,46 @@ impl Kernel {
                     body = body.liberal();
                 }
                 // Without NLM_F_CREATE: a connection that is gone does not come back.
-                let request = Request::new(message::IPCTNL_MSG_CT_NEW, 0, n as u32, body.octets());
-                messages.extend_from_slice(request.bytes());
-            }
-            self.asked.send_bytes(&messages)?;
-            // The kernel has answered already, with an error for each that it did not change.
-            loop {
-                match self.asked.receive(&mut self.buffer)? {
-                    Received::Empty => break,
-                    Received::Lost => {}
-                    Received::Datagram(length) => {
-                        let errors = Messages::new(&self.buffer[..length]).filter(|m| m.kind == NLMSG_ERROR);
-                        gone.extend(errors.filter_map(|m| Some(changes.get(m.sequence as usize)?.key)));
+                Request::new(message::IPCTNL_MSG_CT_NEW, NLM_F_ECHO, n, body.octets())
+            };
+            let first = all.len();
+            all.resize(first + changes.len(), Changed::Unannounced);
+            let numbers: HashMap<Key, usize> = changes.iter().zip(first..).map(|(change, n)| (change.key, n)).collect();
+            // An echo has no number.
+            self.ask(changes, request, |answer| match announcement(answer) {
+                Some(Announcement::Present { connection, .. }) => {
+                    if let Some(n) = numbers.get(&connection.key) {
+                        all[*n] = Changed::To(connection);
                     }
                 }
+                _ if answer.kind == NLMSG_ERROR => {
+                    if let Some(one) = all.get_mut(first + answer.sequence as usize) {
+                        *one = Changed::Gone;
+                    }
+                }
+                _ => {}
+            })?;
+        }
+        Ok(all)
+    }
+
+    /// Sends requests, numbered from 0 on, and hands each message of the answers to `each`.
+    fn ask<T>(
+        &mut self,
+        of: &[T],
+        request: impl Fn(u32, &T) -> Request,
+        mut each: impl FnMut(&Message<'_>),
+    ) -> Result<(), Error> {
+        let messages: Vec<u8> = of.iter().zip(0..).flat_map(|(of, n)| request(n, of).bytes().to_vec()).collect();
+        self.asked.send_bytes(&messages)?;
+        // The kernel has answered already.
+        loop {
+            match self.asked.receive(&mut self.buffer)? {
+                Received::Empty => return Ok(()),
+                Received::Lost => {}
+                Received::Datagram(length) => Messages::new(&self.buffer[..length]).for_each(|answer| each(&answer)),
             }
         }
-        Ok(gone)
     }
 }
 
@@ -220,6 +242,17 @@ pub struct Change {
     pub timeout: Option<u32>,
     /// Whether to end the check of TCP's window.
     pub liberal: bool,
+}
+
+/// Outcome of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// The connection was changed, and is this now.
+    To(Connection),
+    /// The connection may have been changed, but the kernel tells nothing of it, and will not announce its end either.
+    Unannounced,
+    /// There is no such connection, or it cannot be changed.
+    Gone,
 }
 
 /// An event of reading the table.

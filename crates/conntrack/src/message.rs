@@ -1,7 +1,7 @@
 //! ctnetlink's messages, whose numbers are in network order.
 
 use crate::connection::{Connection, Key, Tuple, status, tcp};
-use bywash_netlink::wire::{Attributes, Message, NLM_F_CREATE, attribute};
+use bywash_netlink::wire::{Attributes, Message, attribute};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Size of struct nfgenmsg, in octets.
@@ -16,8 +16,8 @@ const NLA_F_NESTED: u16 = 1 << 15;
 // enum ctattr_type
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
-pub const CTA_STATUS: u16 = 3;
-pub const CTA_PROTOINFO: u16 = 4;
+pub(crate) const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
 const CTA_HELP: u16 = 5;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_MARK: u16 = 8;
@@ -47,9 +47,9 @@ const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
-pub const CTA_PROTOINFO_TCP: u16 = 1;
-pub const CTA_PROTOINFO_TCP_STATE: u16 = 1;
-pub const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
 const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
 
 const AF_INET: u8 = 2;
@@ -64,9 +64,6 @@ pub enum Announcement {
     Present {
         /// The connection.
         connection: Connection,
-        /// Whether it was new at that time. Only of such connections the kernel is certain to announce every change:
-        /// with `net.netfilter.nf_conntrack_events` 2, it announces none of those that began when nobody listened.
-        new: bool,
     },
     /// It is gone.
     Gone {
@@ -141,7 +138,7 @@ pub fn announcement(message: &Message<'_>) -> Option<Announcement> {
             found.helper |= found.status & status::HELPER != 0;
             found.expected |= found.status & status::EXPECTED != 0;
             found.sequence_changes |= found.status & status::SEQ_ADJUST != 0;
-            Some(Announcement::Present { connection: found, new: message.flags & NLM_F_CREATE != 0 })
+            Some(Announcement::Present { connection: found })
         }
         _ => None,
     }
@@ -327,8 +324,8 @@ mod tests {
             (CTA_PROTOINFO, &state),
             (CTA_ZONE, &5u16.to_be_bytes()),
         ];
-        let found = announced(IPCTNL_MSG_CT_NEW, NLM_F_CREATE, key, reply, &others);
-        let Some(Announcement::Present { connection, new: true }) = found else { panic!("{found:?}") };
+        let found = announced(IPCTNL_MSG_CT_NEW, 0, key, reply, &others);
+        let Some(Announcement::Present { connection }) = found else { panic!("{found:?}") };
         assert_eq!((connection.key, connection.reply, connection.id), (key, reply, 7));
         assert_eq!((connection.mark, connection.timeout, connection.unknown), (9, Some(432_000), None));
         assert_eq!((connection.tcp_state, connection.liberal), (Some(tcp::ESTABLISHED), true));
@@ -341,7 +338,7 @@ mod tests {
     fn helpers_masters_sequences_and_zones_are_told() {
         let key = key("[2001:db8::1]:4000", "[2001:db8::2]:80", UDP, 0);
         let of = |others: &[(u16, &[u8])]| match announced(IPCTNL_MSG_CT_NEW, 0, key, key.original.reversed(), others) {
-            Some(Announcement::Present { connection, new: false }) => connection,
+            Some(Announcement::Present { connection }) => connection,
             other => panic!("{other:?}"),
         };
         assert!(of(&[(CTA_HELP, &[])]).helper);

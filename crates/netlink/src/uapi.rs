@@ -7,6 +7,8 @@ pub const NLMSG_DONE: u16 = 3;
 
 pub const NLM_F_REQUEST: u16 = 0x1;
 pub const NLM_F_ACK: u16 = 0x4;
+/// Flag: who asks for a change gets the announcement of it.
+pub const NLM_F_ECHO: u16 = 0x8;
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
 pub const NLM_F_DUMP: u16 = 0x300;
 pub const NLM_F_REPLACE: u16 = 0x100;

@@ -2,7 +2,7 @@
 //! message is trusted.
 
 use crate::uapi::{NLA_TYPE_MASK, NLM_F_REQUEST};
-pub use crate::uapi::{NLM_F_CREATE, NLMSG_ERROR};
+pub use crate::uapi::{NLM_F_CREATE, NLM_F_ECHO, NLMSG_ERROR};
 
 const HEADER: usize = 16;
 const ATTRIBUTE: usize = 4;

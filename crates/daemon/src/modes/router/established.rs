@@ -191,7 +191,7 @@ impl Established {
             None if self.table.as_ref().is_some_and(full) => "the table is full: `flows` in [router] is its size",
             None if !all(&|gate| has(gate.flows)) => "no flows pass on its ports: see `bywash show placement`",
             None => {
-                "not announced by the kernel: it began while Bywash did not listen, or has been established just now"
+                "it has had few packets so far, or the kernel announces nothing of it: it began while Bywash did not listen"
             }
         };
         KernelReason { reason: reason.into(), ..KernelReason::default() }

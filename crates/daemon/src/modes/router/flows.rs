@@ -6,7 +6,9 @@
 //! policies: the thread announces each reading that it is ready for ([`Flows::is_ready`]).
 
 use anyhow::{Context as _, bail};
-use bywash_conntrack::{Announced, Follower, Judge, Kernel, Revocation, Routes, Statistics, Terms, Timeouts};
+use bywash_conntrack::{
+    Announced, Considered, Follower, Judge, Kernel, Revocation, Routes, Statistics, Terms, Timeouts,
+};
 use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{Interface, Reader};
@@ -31,6 +33,10 @@ const COLLECT: Duration = Duration::from_millis(5);
 const TIMEOUTS: Duration = Duration::from_secs(1);
 /// Interval at which announcements are heard, at most: to wake up for each costs more than to hear it.
 const HEARING: Duration = Duration::from_millis(1);
+/// Interval at which connections of packets without a flow are looked for, while there are any.
+const CONSIDERING: Duration = Duration::from_millis(5);
+/// The same once there have been none for a second.
+const IDLE: Duration = Duration::from_millis(50);
 /// Attempts at reading all connections before a pause.
 const TRIES: usize = 4;
 /// Share of time, one part in so many, that connections may be read in because routes change.
@@ -72,7 +78,7 @@ impl Flows {
         let shared = Arc::new(Shared { stop, asked, ready, routes, wake: Wake::new()?, statistics: Arc::default() });
         let ports = Ports::new(tables, domain);
         // A new thread is in the network namespace of the one that starts it.
-        let own = Thread { shared: shared.clone(), ports, generation: 0 };
+        let own = Thread { shared: shared.clone(), ports, generation: 0, hears_changes: false };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -176,6 +182,8 @@ struct Thread {
     ports: Ports,
     /// Generation of the valid flows.
     generation: u32,
+    /// Whether changes of connections are heard, besides their ends.
+    hears_changes: bool,
 }
 
 impl Thread {
@@ -192,7 +200,7 @@ impl Thread {
         let Some(mut asked) = self.shared.next(None)? else { return Ok(()) };
         let mut failures = Failures::default();
         let (mut rules, kernel) = loop {
-            match (Reader::open(), Kernel::open()) {
+            match (Reader::open(), Kernel::open(false)) {
                 (Ok(rules), Ok(kernel)) => break (rules, kernel),
                 (Err(why), _) => failures.tell(&why.into()),
                 (_, Err(why)) => failures.tell(&why.into()),
@@ -229,6 +237,10 @@ impl Thread {
         self.ports.set(&asked.ports);
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
+        if judge.asks_marks() != self.hears_changes {
+            follower.listen(Kernel::open(judge.asks_marks())?);
+            self.hears_changes = judge.asks_marks();
+        }
         let mut routes = self.shared.routes.load(Ordering::Acquire);
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
         self.renew_generation(follower, Revocation::Rules);
@@ -236,7 +248,7 @@ impl Thread {
         let mut reading = Reading::default();
         reading.done(self.read(follower, &judge, timeouts)?);
         failures.end();
-        let mut renewal = Instant::now();
+        let (mut renewal, mut considering) = (Instant::now(), Considering::default());
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(next) = self.shared.take() {
                 let same = rules.generation()?.unwrap_or_default() == ruleset.generation;
@@ -258,15 +270,18 @@ impl Thread {
                 (timeouts, timeouts_read) = (self::timeouts()?, Instant::now());
             }
             let heard = Instant::now();
-            if follower.hear(&self.terms(&judge, timeouts))? == Announced::Lost {
+            if follower.hear()? == Announced::Lost {
                 // The end of any connection may be among what was lost.
                 self.renew_generation(follower, Revocation::Lost);
                 reading.done(self.read(follower, &judge, timeouts)?);
             }
             if renewal <= Instant::now() {
-                renewal = Instant::now() + follower.renew(&self.terms(&judge, timeouts))?;
+                renewal = Instant::now() + follower.renew(&timeouts)?;
             }
-            let next = [follower.due(), reading.due()].into_iter().flatten().fold(renewal, Instant::min);
+            if considering.due <= Instant::now() {
+                considering.done(&follower.consider(&self.terms(&judge, timeouts))?);
+            }
+            let next = reading.due().into_iter().fold(renewal.min(considering.due), Instant::min);
             let mut limit = next.saturating_duration_since(Instant::now());
             if follower.flows().collect() > 0 {
                 limit = limit.min(COLLECT);
@@ -321,6 +336,34 @@ impl Reading {
     fn done(&mut self, took: Duration) {
         self.wanted = false;
         self.earliest = Some(Instant::now() + took * (READING - 1));
+    }
+}
+
+/// Time at which connections of packets without a flow are looked for again.
+struct Considering {
+    due: Instant,
+    /// Time at which there were any.
+    last: Instant,
+}
+
+impl Default for Considering {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self { due: now, last: now }
+    }
+}
+
+impl Considering {
+    fn done(&mut self, considered: &Considered) {
+        let now = Instant::now();
+        if considered.candidates > 0 {
+            self.last = now;
+        }
+        self.due = match considered.more {
+            true => now,
+            false if now - self.last < Duration::from_secs(1) => now + CONSIDERING,
+            false => now + IDLE,
+        };
     }
 }
 
