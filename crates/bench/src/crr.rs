@@ -1,8 +1,8 @@
 //! Benchmark of new connections through a router with a stateful firewall and masquerade: TCP connections that carry one
 //! octet each way and are closed (netperf's TCP_CRR), by the kernel and by Bywash in turn.
 //!
-//! The kernel is also measured with a socket that listens to connection tracking's announcements, and reads none: it
-//! makes them for any listener, so that nothing that follows connections by them can be faster.
+//! The kernel is also measured with a socket that listens to connection tracking's announcements of the ends of
+//! connections, and reads none: it makes them for any listener, so that nothing that hears of ends can be faster.
 //!
 //! Hosts and router share the CPUs. The sources' ports are used again after a second.
 
@@ -127,12 +127,11 @@ pub fn run(args: &CrrArgs) -> anyhow::Result<()> {
     report(args.json, &figures, print)
 }
 
-/// Listens to the announcements of changed and removed connections, of the calling thread's network namespace. The
-/// buffer is full soon, which spares the kernel nothing but to queue them.
+/// Listens to the announcements of removed connections, of the calling thread's network namespace. The buffer is full
+/// soon, which spares the kernel nothing but to queue them.
 fn listening() -> Result<Socket, bywash_netlink::Error> {
-    const NFNLGRP_CONNTRACK_UPDATE: u32 = 2;
     const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
-    Socket::open_protocol(Some(netlink::NETFILTER), &[NFNLGRP_CONNTRACK_UPDATE, NFNLGRP_CONNTRACK_DESTROY], 4096)
+    Socket::open_protocol(Some(netlink::NETFILTER), &[NFNLGRP_CONNTRACK_DESTROY], 4096)
 }
 
 /// Accepts connections and answers each.

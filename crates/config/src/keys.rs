@@ -130,15 +130,14 @@ pub static ROUTER: Section = Section {
     header: "[router]",
     doc: "Connections past the kernel's firewall, and ICMP messages that the router sends.",
     keys: &[
-        key("flows", Int(0..=4_000_000), "0", "connections")
+        key("flows", Int(0..=4_000_000), "1000000", "connections")
             .doc(
                 "Most connections that are forwarded past the kernel's nf_tables rules and connection tracking: \
-                 established ones, every packet of which the rules accept. Memory is taken as there are more of them: \
-                 64 bytes for one of IPv4, 128 for one of IPv6, and some 16 more. All others are the kernel's. 0: the \
-                 kernel forwards whatever its rules apply to. Off by default for now: what happens to connections under \
-                 load and over days has not been tested enough.",
+                 established ones, every packet of which the rules accept. All others are the kernel's. Memory is taken \
+                 where rules let connections pass, 8 MiB at first, and as there are more of them: 64 bytes for one of \
+                 IPv4, 128 for one of IPv6, and some 16 more. 0: the kernel forwards whatever its rules apply to.",
             )
-            .example("1000000"),
+            .example("0"),
         key("icmp_rate", Int(0..=1_000_000), "1000", "errors/s per worker")
             .doc(
                 "Maximum rate of ICMP errors (RFC 1812, section 4.3.2.8). Errors about packets that exceed the MTU, \

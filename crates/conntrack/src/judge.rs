@@ -64,9 +64,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns whether rules may ask for the marks of connections, which programs can change at any time. Nothing else
-    /// that rules are evaluated by changes of an established connection: its tuples, its zone and how it is translated
-    /// are fixed (IPS_UNCHANGEABLE_MASK).
+    /// Returns whether rules may ask for the marks of connections, which programs can change at any time. Of what else
+    /// rules are evaluated by, nothing changes while a connection is established: its tuples, its zone, how it is
+    /// translated, and the other bits of its status that nft has names for (IPS_UNCHANGEABLE_MASK).
     pub fn asks_marks(&self) -> bool {
         self.asks_marks
     }

@@ -96,7 +96,7 @@ fn rules(on: bool, firewall: &Firewall, settings: &Settings, found: &mut Vec<Fin
             gain.join(", and ")
         );
         let costs = "the kernel forwards established connections, at its rate";
-        let mend = "flows = 1000000 in [router]; docs/firewall.md has what differs";
+        let mend = "remove `flows = 0` from [router]; docs/firewall.md has what differs";
         found.push(Finding::new(Note, "flows-off", what, costs).mend(mend));
     }
 }

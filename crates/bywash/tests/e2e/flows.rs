@@ -261,7 +261,7 @@ fn the_doctor_says_what_keeps_flows_in_the_kernel() {
     require!(require_lab(), has_tool("nft"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     lab.r().nft(FIREWALL).unwrap();
-    let without = File::new(&config(&[("r0", ""), ("r1", "")]));
+    let without = File::new(&format!("[router]\nflows = 0\n{}", config(&[("r0", ""), ("r1", "")])));
     let bywash = without.run(&lab);
     let found = findings(&lab, &bywash, "flows-off");
     assert!(found[0]["mend"].as_str().unwrap().contains("flows = "), "{found:?}");

@@ -185,7 +185,7 @@ impl Established {
         let full = |table: &Table| present(&table.statistics.counts()).iter().sum::<u64>() >= self.limit as u64;
         let reason = match standing {
             _ if all(&|gate| !has(gate.closed)) => "none: it needs no flow, its packets are forwarded by routes",
-            _ if self.table.is_none() => "flows are off: `flows` in [router] turns them on",
+            _ if self.table.is_none() => "flows are off: `flows` is 0 in [router]",
             Some(Standing::Revoked) => "revoked: it is being closed",
             Some(_) => "it is to be judged by the newest rules first",
             None if self.table.as_ref().is_some_and(full) => "the table is full: `flows` in [router] is its size",
