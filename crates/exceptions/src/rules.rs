@@ -38,7 +38,8 @@ pub struct Rule {
     to: Option<Prefix>,
 }
 
-/// Parses the body of an `RTM_NEWRULE` message. `None` if it is of another family; `Err` if it is truncated.
+/// Parses the body of an `RTM_NEWRULE` message. `None` if it is of another family; `Err` if it is truncated, or its
+/// prefix longer than an address.
 pub fn parse(body: &[u8]) -> Result<Option<Rule>, ()> {
     let family = u8_at(body, 0).ok_or(())?;
     if family != AF_INET && family != AF_INET6 {
@@ -73,7 +74,7 @@ pub fn parse(body: &[u8]) -> Result<Option<Rule>, ()> {
                 let v4 = || value.first_chunk::<4>().map(|octets| IpAddr::from(Ipv4Addr::from(*octets)));
                 let v6 = || value.first_chunk::<16>().map(|octets| IpAddr::from(Ipv6Addr::from(*octets)));
                 let addr = if rule.v6 { v6() } else { v4() }.ok_or(())?;
-                rule.to = Some(Prefix { addr, len });
+                rule.to = Some(Prefix::containing(addr, len).ok_or(())?);
                 rule.special = true;
             }
             _ => rule.special = true,
@@ -168,6 +169,27 @@ mod tests {
         assert_eq!(scope(&|r| r.input = Some("r0".into())), input("r0"));
         assert_eq!(scope(&|r| r.input = Some("lo".into())), Scope::Errors(Families::V4));
         assert_eq!(scope(&|r| (r.to, r.invert) = (Some(prefix), true)), Scope::All(Families::V4));
+    }
+
+    /// Returns what is read of a rule to a destination.
+    fn to(family: u8, addr: &[u8], len: u8) -> Result<Option<Prefix>, ()> {
+        let mut body = vec![family, len, 0, 0, 100, 0, 0, FR_ACT_TO_TBL, 0, 0, 0, 0];
+        body.extend((addr.len() as u16 + 4).to_ne_bytes());
+        body.extend(FRA_DST.to_ne_bytes());
+        body.extend(addr);
+        parse(&body).map(|rule| rule.and_then(|rule| rule.to))
+    }
+
+    #[test]
+    fn a_destination_is_a_prefix_of_an_address() {
+        let prefix = |addr: &str, len| Ok(Some(Prefix { addr: addr.parse().unwrap(), len }));
+        assert_eq!(to(AF_INET, &[10, 1, 2, 3], 32), prefix("10.1.2.3", 32));
+        // The kernel keeps the bits behind the prefix, which select nothing.
+        assert_eq!(to(AF_INET, &[10, 1, 2, 3], 12), prefix("10.0.0.0", 12));
+        assert_eq!(to(AF_INET6, &[0xfd; 16], 8), prefix("fd00::", 8));
+        assert_eq!(to(AF_INET6, &[0xfd; 16], 0), prefix("::", 0));
+        assert_eq!(to(AF_INET, &[10, 1, 2, 3], 33), Err(()));
+        assert_eq!(to(AF_INET6, &[0xfd; 16], 129), Err(()));
     }
 
     #[test]

@@ -15,7 +15,7 @@ const XFRM_POLICY_FWD: u8 = 2;
 const XFRM_USERPOLICY_BLOCK: u8 = 1;
 
 /// Parses the body of an `XFRM_MSG_NEWPOLICY` message (struct xfrm_userpolicy_info). `None` if the policy does not
-/// apply to forwarded packets; `Err` if the message is truncated.
+/// apply to forwarded packets; `Err` if the message is truncated, or its prefix longer than an address.
 pub fn parse(body: &[u8]) -> Result<Option<Effect>, ()> {
     let (family, len) = (u16_at(body, 40).ok_or(())?, u8_at(body, 42).ok_or(())?);
     let (index, direction) = (u32_at(body, 156).ok_or(())?, u8_at(body, 160).ok_or(())?);
@@ -29,7 +29,7 @@ pub fn parse(body: &[u8]) -> Result<Option<Effect>, ()> {
         _ => (Families::BOTH, None),
     };
     let scope = match addr {
-        Some(addr) if len > 0 => Scope::To(Prefix { addr, len }),
+        Some(addr) if len > 0 => Scope::To(Prefix::containing(addr, len).ok_or(())?),
         _ => Scope::All(families),
     };
     let direction = if direction == XFRM_POLICY_OUT { "out" } else { "fwd" };
@@ -76,6 +76,12 @@ mod tests {
         assert_eq!(scope(&policy(0, 16, XFRM_POLICY_FWD)), Some(Scope::All(Families::BOTH)));
         assert_eq!(scope(&policy(libc::AF_INET, 16, 0)), None, "input");
         assert!(parse(&[0; 160]).is_err());
+        // The kernel keeps the bits behind the prefix, which select nothing.
+        let prefix = Prefix { addr: "10.0.0.0".parse().unwrap(), len: 8 };
+        assert_eq!(scope(&policy(libc::AF_INET, 8, XFRM_POLICY_OUT)), Some(Scope::To(prefix)));
+        assert!(parse(&policy(libc::AF_INET, 33, XFRM_POLICY_OUT)).is_err(), "longer than an address");
+        assert!(parse(&policy(libc::AF_INET6, 129, XFRM_POLICY_FWD)).is_err());
+        assert!(parse(&policy(libc::AF_INET6, 128, XFRM_POLICY_FWD)).is_ok());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Addresses are `std::net` types; interfaces are identified by kernel index.
 
 use serde::Serialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// An Ethernet address.
@@ -110,6 +110,22 @@ pub struct Prefix {
     pub addr: IpAddr,
     /// Length in bits: 0 to 32 or 128.
     pub len: u8,
+}
+
+impl Prefix {
+    /// Returns the prefix of `len` bits that contains an address; `None` if it would be longer than the address.
+    pub fn containing(addr: IpAddr, len: u8) -> Option<Self> {
+        let behind = |bits: u32| bits.checked_sub(u32::from(len));
+        let addr = match addr {
+            IpAddr::V4(addr) => {
+                IpAddr::V4(Ipv4Addr::from_bits(addr.to_bits() & u32::MAX.checked_shl(behind(32)?).unwrap_or(0)))
+            }
+            IpAddr::V6(addr) => {
+                IpAddr::V6(Ipv6Addr::from_bits(addr.to_bits() & u128::MAX.checked_shl(behind(128)?).unwrap_or(0)))
+            }
+        };
+        Some(Self { addr, len })
+    }
 }
 
 impl std::fmt::Display for Prefix {

@@ -212,6 +212,9 @@ fn address(body: &[u8], gone: bool) -> Parsed {
         }
     }
     let addr = local.or(peer)?;
+    if len > longest(family) {
+        return None;
+    }
     if gone {
         return Some(Some(Event::AddressGone(index, addr, len)));
     }
@@ -266,8 +269,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
     } else if !nested && leg.index != 0 {
         read.legs = vec![leg];
     }
-    let longest = if family == AF_INET { 32 } else { 128 };
-    if len > longest {
+    if len > longest(family) {
         return None;
     }
     if source_len != 0 || tos != 0 {
@@ -434,6 +436,11 @@ fn unspecified(family: u8) -> IpAddr {
     if family == AF_INET { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
+/// Returns the number of bits of an address of IPv4 or IPv6.
+fn longest(family: u8) -> u8 {
+    if family == AF_INET { 32 } else { 128 }
+}
+
 fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     match family {
         AF_INET => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
@@ -505,6 +512,21 @@ mod tests {
                 prop_assert!(key.prefix.len <= longest);
             }
         }
+    }
+
+    #[test]
+    fn a_subnet_is_no_longer_than_an_address() {
+        let read = |family, len, addr: &[u8]| {
+            let mut body = vec![family, len, 0, 0, 7, 0, 0, 0];
+            body.extend((addr.len() as u16 + 4).to_ne_bytes());
+            body.extend(IFA_LOCAL.to_ne_bytes());
+            body.extend(addr);
+            parse(&Message { kind: RTM_NEWADDR, flags: 0, sequence: 0, port: 0, body: &body }).map(|event| event.is_some())
+        };
+        assert_eq!(read(AF_INET, 32, &[10, 0, 0, 1]), Ok(true));
+        assert_eq!(read(AF_INET, 33, &[10, 0, 0, 1]), Err(Malformed));
+        assert_eq!(read(AF_INET6, 128, &[0xfd; 16]), Ok(true));
+        assert_eq!(read(AF_INET6, 129, &[0xfd; 16]), Err(Malformed));
     }
 
     #[test]

@@ -187,7 +187,9 @@ fn field(base: u32, offset: u32, len: u32) -> (String, Format) {
         (2, 13, 1) => ("tcp flags", Format::Number),
         _ => {
             let base = ["ll", "nh", "th", "ih"].get(base as usize).unwrap_or(&"payload");
-            return (format!("@{base},{},{}", offset * 8, len * 8), Format::Number);
+            // Any offset can be given; none of the kernel's headers is that long.
+            let bits = |octets: u32| u64::from(octets) * 8;
+            return (format!("@{base},{},{}", bits(offset), bits(len)), Format::Number);
         }
     };
     (name.into(), format)
@@ -278,6 +280,7 @@ mod tests {
         assert_eq!(text(&[payload(1, 12, 4, 0), equal(&[10, 0, 0, 1])]), "ip saddr 10.0.0.1");
         assert_eq!(text(&[payload(1, 12, 2, 0), equal(&[10, 66])]), "ip saddr 10.66.0.0/16");
         assert_eq!(text(&[payload(1, 24, 8, 0), equal(&[0xfd, 0, 0, 1, 0, 0, 0, 0])]), "ip6 daddr fd00:1::/64");
+        assert_eq!(text(&[payload(2, u32::MAX, 4, 0), equal(&[1])]), "@th,34359738360,32 1");
         let net = [payload(1, 16, 4, 0), bitwise(&[255, 255, 240, 0]), equal(&[10, 0, 16, 0])];
         assert_eq!(text(&net), "ip daddr/20 10.0.16.0");
         let range = Expression::Range { register: 0, inside: false, from: vec![0, 1], to: vec![0, 80] };
