@@ -8,6 +8,7 @@
 
 pub mod bandwidth;
 pub mod hardware;
+pub mod lackey;
 mod memory;
 pub mod pmu;
 pub mod processor;

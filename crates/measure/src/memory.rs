@@ -100,7 +100,8 @@ impl Memory {
     }
 
     fn lines(&self, addr: u64, len: usize) -> std::ops::Range<u64> {
-        addr / self.line..(addr + len as u64).div_ceil(self.line)
+        // The last line ends where addresses do.
+        addr / self.line..addr.saturating_add(len as u64).div_ceil(self.line)
     }
 
     fn group_of(&self, core: usize) -> std::ops::Range<usize> {
@@ -206,6 +207,9 @@ mod tests {
         memory.read(0, 63, 2);
         memory.read(0, 128, 0);
         assert_eq!(memory.traffic().read_lines, 2);
+        memory.read(0, u64::MAX - 63, 64);
+        memory.read(0, u64::MAX, usize::MAX);
+        assert_eq!(memory.traffic().read_lines, 3, "the last line of all, once");
     }
 
     /// Every dirty line is written once: lines written equal lines dirtied minus those still cached.
