@@ -79,7 +79,7 @@ pub static SWITCH: Section = Section {
             )
             .example("\"/etc/bywash/flows\"")
             .only(Mode::Switch),
-        key("local", Text(&text::INTERFACE), "(none)", "")
+        key("local", Text(&text::INTERFACE_AND_PORT), "(none)", "")
             .doc(
                 "TAP interface of this host, as a port of the switch: `LOCAL` in flows, number 65534. By its addresses \
                  the host takes part in the network. It needs no `[[port]]`; one with this name and `kind = \"tap\"` \
@@ -349,7 +349,10 @@ pub static PORT: Section = Section {
     doc: "A port. Each port has its own table; ports are numbered in the order of their tables.",
     keys: &[
         key("name", Text(&text::NAME), "(the interface's)", "")
-            .doc("Name of the port in `show` and in logs.")
+            .doc(
+                "Name of the port in `show`, in logs and in flows. In the default, `_` stands for each character of the \
+                 interface's name that is not allowed here.",
+            )
             .example("\"wan\""),
         key("kind", Choice(names::<PortKind>), "\"af_xdp\"", "")
             .doc(

@@ -7,6 +7,7 @@
 mod check;
 mod choice;
 mod cmts;
+mod files;
 mod host;
 mod key;
 mod keys;
@@ -27,6 +28,7 @@ mod text;
 pub use check::{cell_for, largest_mtu};
 pub use choice::*;
 pub use cmts::{Block, CmtsConfig, DepiConfig, FlowConfig, GroupConfig, ProfileConfig};
+pub use files::Files;
 pub use host::{CPUS, CpuList, Host, Interface, cpu_list, group_id, user_id};
 pub use keys::{BLOCK, FRAMES, SOCKET, WORKERS};
 pub use load::Draft;

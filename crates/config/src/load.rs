@@ -30,7 +30,11 @@ impl Draft {
     pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Self::text(&name, text)),
+            Ok(text) => {
+                let mut draft = Self::text(&name, text);
+                draft.config.sources.push(path.into());
+                Ok(draft)
+            }
             Err(why) => {
                 let what = format!("cannot read the configuration file {name}: {why}");
                 Err(ConfigErrors::new(None, Default::default(), vec![Problem::at("", what, "")]))
@@ -62,8 +66,8 @@ impl Draft {
     /// Returns the configuration of a file whose values are valid; the default if something that it refers to is not.
     fn values(text: &str, problems: &mut Vec<Problem>) -> Config {
         let config = toml::from_str(text).and_then(|mut file| {
-            secret::resolve(&mut file, problems);
-            if problems.is_empty() { Config::of(file) } else { Ok(Config::default()) }
+            let sources = secret::resolve(&mut file, problems);
+            if problems.is_empty() { Ok(Config { sources, ..Config::of(file)? }) } else { Ok(Config::default()) }
         });
         config.unwrap_or_else(|why| {
             problems.push(Problem::at("", format!("cannot read the configuration: {}", why.message()), ""));

@@ -6,6 +6,7 @@ use crate::choice::*;
 use crate::cmts::{CmtsConfig, FlowConfig, GroupConfig, ProfileConfig};
 use crate::keys;
 use crate::secret::Secret;
+use crate::text;
 use bywash_exceptions::Kind;
 use bywash_port::af_xdp::UserProgram;
 use serde::de::{Deserializer, Error};
@@ -57,6 +58,9 @@ pub struct Config {
     /// `[[flow]]`: the service flows of every modem.
     #[serde(default, rename = "flow", skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowConfig>,
+    /// Files that it was read from: its own, and those of its secrets.
+    #[serde(skip)]
+    pub sources: Vec<PathBuf>,
 }
 
 /// `[router]`
@@ -301,10 +305,10 @@ pub struct DpdkPortConfig {
 }
 
 impl PortConfig {
-    /// Returns an `af_xdp` port on `interface`, of the same name, with default settings.
+    /// Returns an `af_xdp` port on `interface`, named after it, with default settings.
     pub fn interface(interface: &str) -> Self {
         Self {
-            name: interface.into(),
+            name: text::port_name(interface),
             interface: Some(interface.into()),
             af_xdp: Some(AfXdpConfig::default()),
             ..Self::default()
@@ -342,7 +346,7 @@ impl PortConfig {
             PortKind::Tap | PortKind::Null => {}
         }
         if port.name.is_empty() {
-            port.name = port.interface.clone().unwrap_or_default();
+            port.name = port.interface.as_deref().map(text::port_name).unwrap_or_default();
         }
         Ok(port)
     }

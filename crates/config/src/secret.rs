@@ -44,22 +44,25 @@ pub fn is_empty(secret: &Secret<String>) -> bool {
 }
 
 /// Replaces each secret that names a file or a credential by its contents, without a newline at their end. Adds a
-/// problem for each that cannot be read or is not in the format of its key.
-pub fn resolve(file: &mut toml::Table, problems: &mut Vec<Problem>) {
+/// problem for each that cannot be read or is not in the format of its key. Returns the files that were read.
+pub fn resolve(file: &mut toml::Table, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    let mut sources = vec![];
     for section in SECTIONS {
         match file.get_mut(section.name()) {
             Some(toml::Value::Array(tables)) => {
                 for (at, table) in tables.iter_mut().enumerate().filter_map(|(at, it)| Some((at, it.as_table_mut()?))) {
-                    resolve_in(section, &format!("{}.{at}", section.name()), table, problems);
+                    sources.extend(resolve_in(section, &format!("{}.{at}", section.name()), table, problems));
                 }
             }
-            Some(toml::Value::Table(table)) => resolve_in(section, section.name(), table, problems),
+            Some(toml::Value::Table(table)) => sources.extend(resolve_in(section, section.name(), table, problems)),
             _ => {}
         }
     }
+    sources
 }
 
-fn resolve_in(section: &Section, path: &str, table: &mut toml::Table, problems: &mut Vec<Problem>) {
+fn resolve_in(section: &Section, path: &str, table: &mut toml::Table, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    let mut sources = vec![];
     for key in section.keys {
         let Some(format) = key.takes.secret() else { continue };
         let Some(value) = table.get_mut(key.name) else { continue };
@@ -72,7 +75,10 @@ fn resolve_in(section: &Section, path: &str, table: &mut toml::Table, problems: 
                 problems.push(Problem::at(format!("{path}.{}", key.name), what, "expected a secret in its first line"));
             }
             Ok((name, text)) => match (format.check)(&text) {
-                Ok(()) => *value = text.into(),
+                Ok(()) => {
+                    *value = text.into();
+                    sources.push(name);
+                }
                 Err(expected) => {
                     let what = format!("{} does not hold a valid `{}`", name.display(), key.name);
                     problems.push(Problem::at(format!("{path}.{}", key.name), what, expected));
@@ -81,6 +87,7 @@ fn resolve_in(section: &Section, path: &str, table: &mut toml::Table, problems: 
             Err((what, expected)) => problems.push(Problem::at(format!("{path}.{}", key.name), what, expected)),
         }
     }
+    sources
 }
 
 /// Returns the file that a secret comes from, and its text. Errors with what is wrong and what was expected.
@@ -209,6 +216,8 @@ mod tests {
         let named = memif(&format!("{{ file = \"{}\" }}", path.display()));
         let config = Draft::text("a.toml", named.clone()).finish(None).unwrap();
         assert_eq!(config.ports[0].memif.as_ref().unwrap().secret.expose(), "sesame");
+        assert_eq!(config.files().read, [path.as_path()], "a reload reads it again");
+        assert_eq!(config.files().sockets.last().unwrap(), Path::new("/run/m"));
         std::fs::write(&path, "sesame-sesame-sesame-sesame").unwrap();
         let said = errors(&named);
         assert!(said.contains("expected at most 24 bytes") && !said.contains("sesame"), "{said}");

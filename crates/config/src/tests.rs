@@ -158,6 +158,18 @@ fn interfaces_are_a_file_with_ports() {
     assert_eq!(load(&format!("{PORT}[[port]]\ninterface = \"lo\"\n")).unwrap(), config);
 }
 
+/// Linux permits nearly all characters in the name of an interface; as a port's name they could not be read again.
+#[test]
+fn a_port_of_any_interface_has_a_name_that_can_be_read() {
+    let config = Config::for_interfaces(&["e,h0".into()]);
+    assert_eq!((config.ports[0].name.as_str(), config.ports[0].interface.as_deref()), ("e_h0", Some("e,h0")));
+    assert_eq!(read("[[port]]\ninterface = \"e,h0\"\n"), config);
+    assert_eq!(read(&toml::to_string(&config).unwrap()), config);
+    let two = "[[port]]\ninterface = \"e,h0\"\n[[port]]\ninterface = \"e=h0\"\n";
+    let errors = Draft::text("t.toml", two.into()).finish(None).unwrap_err().to_string();
+    assert!(errors.contains("two ports are named e_h0"), "{errors}");
+}
+
 #[test]
 fn effective_configuration_is_a_file() {
     let text = r#"

@@ -27,6 +27,7 @@ pub static GROUP: Format = format("a group's name", not_empty);
 pub static USER: Format = format("a user's name", not_empty);
 pub static INTERFACE: Format = format("an interface's name", |text| interface_name(text).map(drop));
 pub static IPV4: Format = format("an IPv4 address", |text| ipv4(text).map(drop));
+pub static INTERFACE_AND_PORT: Format = format("1 to 15 of `a-z A-Z 0-9 . _ -`", both);
 pub static LISTEN: Format = format("an address and a port", listen);
 pub static MAC: Format = format("an address", |text| mac(text).map(drop));
 pub static NAME: Format = format("1 to 32 of `a-z A-Z 0-9 . _ -`", name);
@@ -45,12 +46,27 @@ fn not_empty(text: &str) -> Result<(), String> {
 }
 
 fn name(text: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if (1..=32).contains(&text.len()) && text.chars().all(fits) {
+    if (1..=32).contains(&text.len()) && text.chars().all(of_name) {
         Ok(())
     } else {
         Err("expected 1 to 32 of a-z A-Z 0-9 . _ -".into())
     }
+}
+
+/// Returns whether names may have a character.
+fn of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "._-".contains(c)
+}
+
+/// Returns the name of a port on an interface: the interface's, with `_` for each character that only interfaces may
+/// have. Others are separators in the text of flows.
+pub fn port_name(interface: &str) -> String {
+    interface.chars().map(|c| if of_name(c) { c } else { '_' }).collect()
+}
+
+/// Validates the name of an interface that is also the name of its port.
+fn both(text: &str) -> Result<(), String> {
+    interface_name(text).and_then(|text| name(&text).map_err(|_| "expected 1 to 15 of a-z A-Z 0-9 . _ -".into()))
 }
 
 fn token(text: &str) -> Result<(), String> {
@@ -138,5 +154,10 @@ mod tests {
         for bad in ["", "0123456789abcdef", "a b", "..", "a/b", "a:b"] {
             assert!(interface_name(bad).is_err(), "{bad}");
         }
+        for (interface, port) in [("eth0.100", "eth0.100"), ("e,h0", "e_h0"), ("ü\u{7f}(1)", "___1_")] {
+            assert!(interface_name(interface).is_ok() && name(&port_name(interface)).is_ok());
+            assert_eq!(port_name(interface), port);
+        }
+        assert!(both("br-0").is_ok() && both("b,r").is_err() && both("..").is_err());
     }
 }
