@@ -1,6 +1,9 @@
 //! Properties checked by the fuzz targets, shared with the tests of the crates. Those of private parsers are in their
 //! crates, in modules named `fuzz`.
 
+#[path = "../crates/config/tests/properties/mod.rs"]
+pub mod config;
+
 #[path = "../crates/conntrack/tests/properties/mod.rs"]
 pub mod conntrack;
 
@@ -9,6 +12,9 @@ pub mod docsis;
 
 #[path = "../crates/flow/tests/properties/mod.rs"]
 pub mod flow;
+
+#[path = "../crates/measure/tests/properties/mod.rs"]
+pub mod measure;
 
 #[path = "../crates/port/tests/properties/mod.rs"]
 pub mod port;

@@ -9,6 +9,7 @@
 pub mod answers;
 mod guard;
 mod lock;
+mod memory;
 mod metrics;
 mod patient;
 mod pieces;
@@ -18,6 +19,7 @@ mod socket;
 mod tests;
 
 pub use guard::{Guard, guard};
+pub use memory::InMemory;
 pub use pieces::Pieces;
 pub use serve::{Endless, Server, answer, error, serve, serve_tcp};
 pub use socket::{Address, Addresses, Listener, Metrics};

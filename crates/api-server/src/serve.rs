@@ -15,6 +15,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bywash_api::{Problem, Topic, Version};
 use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -119,10 +120,9 @@ async fn listen(listener: &Listener, instance: Shared, more: Router) {
         Err(why) => tracing::error!("cannot listen for API requests: {why}"),
     };
     let all = routes(instance, more);
-    let turns = || from_fn_with_state(Arc::new(Semaphore::new(READING)), in_turn);
     let reading = async {
         if let Some(named) = &listener.reading {
-            at(named, all.clone().layer(turns()).layer(from_fn(only_read))).await;
+            at(named, only_reading(all.clone())).await;
         }
     };
     let api = at(&listener.all, all.clone());
@@ -130,7 +130,7 @@ async fn listen(listener: &Listener, instance: Shared, more: Router) {
         let Some((socket, by)) = &listener.metrics else { return };
         match socket.try_clone().and_then(TcpListener::from_std) {
             Ok(socket) => {
-                let scraped = scraped.layer(turns()).layer(from_fn_with_state(by.clone(), guard));
+                let scraped = taking_turns(scraped).layer(from_fn_with_state(by.clone(), guard));
                 serve_at(Door::Tcp(socket), scraped, CONNECTIONS).await;
             }
             Err(why) => tracing::error!("cannot listen for metrics requests: {why}"),
@@ -186,13 +186,26 @@ async fn place_at(places: &Arc<Semaphore>, guests: &mut VecDeque<Guest>) -> Opti
     places.clone().acquire_owned().await.ok()
 }
 
+/// Returns the server of connections, which carry one request each, so that their bounds are those of the request and
+/// its answer.
+fn http() -> Builder {
+    let mut http = Builder::new();
+    http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
+    http
+}
+
+/// Serves one connection, whose client sends nothing more once it has closed its side.
+pub async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router) {
+    let service = TowerToHyperService::new(routes.layer(Extension(Endless::default())));
+    // A client that disconnects, or whose request is refused, knows.
+    let _ = http().half_close(true).serve_connection(TokioIo::new(stream), service).await;
+}
+
 /// Serves the connections that `door` accepts, at most `most` at once.
 async fn serve_at(door: Door, routes: Router, most: usize) {
     let places = Arc::new(Semaphore::new(most));
     let mut guests = VecDeque::new();
-    let mut http = hyper::server::conn::http1::Builder::new();
-    // Connections carry one request each, so that their bounds are those of the request and its answer.
-    http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
+    let http = http();
     loop {
         match door.accept().await {
             Ok(stream) => {
@@ -232,7 +245,17 @@ fn scrapes(instance: Shared) -> Router {
     Router::new().route("/metrics", get(metrics)).fallback(nothing).layer(from_fn(as_json)).with_state(instance)
 }
 
-fn routes(instance: Shared, more: Router) -> Router {
+fn taking_turns(routes: Router) -> Router {
+    routes.layer(from_fn_with_state(Arc::new(Semaphore::new(READING)), in_turn))
+}
+
+/// Returns the routes of the socket for reading.
+pub fn only_reading(routes: Router) -> Router {
+    taking_turns(routes).layer(from_fn(only_read))
+}
+
+/// Returns the routes of the socket for all requests.
+pub fn routes(instance: Shared, more: Router) -> Router {
     let mut router = Router::new();
     for topic in Topic::SHOWN {
         let handler =

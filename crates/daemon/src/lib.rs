@@ -22,6 +22,9 @@ mod control;
 mod diff;
 #[cfg(debug_assertions)]
 mod fault;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod instance;
 mod journal;
 mod modes;

@@ -123,6 +123,22 @@ impl Line {
     }
 }
 
+/// Receives the ports of the running process, each within `wait`.
+pub fn ports(line: &Line, wait: Duration) -> anyhow::Result<BTreeMap<String, Attachment>> {
+    let mut ports = BTreeMap::new();
+    loop {
+        match line.receive(wait)?.context("it has ended")? {
+            (Message::Port { interface, native, xdp, tc }, fds) => {
+                let mut fds = fds.into_iter();
+                let mut next = |there: bool| there.then(|| fds.next().context("a descriptor is missing")).transpose();
+                ports.insert(interface, Attachment { native, xdp: next(xdp)?, tc: next(tc)? });
+            }
+            (Message::Ready, _) => return Ok(ports),
+            (other, _) => bail!("unexpected message {other:?}"),
+        }
+    }
+}
+
 /// Creates a socket for a [`Line`].
 pub fn line() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -186,19 +202,7 @@ impl Predecessor {
         client::take_over(api, &meeting.path.to_string_lossy())?;
         let line = meeting.accept()?;
         let pid = line.peer()?;
-        let mut ports = BTreeMap::new();
-        loop {
-            match line.receive(STEP)?.context("it has ended")? {
-                (Message::Port { interface, native, xdp, tc }, fds) => {
-                    let mut fds = fds.into_iter();
-                    let mut next =
-                        |there: bool| there.then(|| fds.next().context("a descriptor is missing")).transpose();
-                    ports.insert(interface, Attachment { native, xdp: next(xdp)?, tc: next(tc)? });
-                }
-                (Message::Ready, _) => break,
-                (other, _) => bail!("unexpected message {other:?}"),
-            }
-        }
+        let ports = ports(&line, STEP)?;
         tracing::info!("taking over from pid {pid}");
         Ok(Some(Self { line, pid, ports, let_go: None }))
     }

@@ -22,6 +22,9 @@
 #![deny(unsafe_code)]
 
 mod effect;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod keeper;
 pub mod legacy;
 pub mod nft;

@@ -19,6 +19,8 @@ pub use analyse::analyse;
 pub use evaluate::{Answer, Cause, Counter, Evaluator, Finding, Hooked, Place};
 pub use expression::{Comparison, Expression, To, Tracking, Verdict, ct, meta};
 pub use flow::{Flow, Hook, Interface, Tuple};
+#[cfg(any(test, fuzzing))]
+pub(crate) use read::gather;
 pub use read::{Reader, read, read_whole};
 pub use set::{Data, Element, Set};
 

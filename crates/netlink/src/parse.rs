@@ -521,7 +521,8 @@ mod tests {
             body.extend((addr.len() as u16 + 4).to_ne_bytes());
             body.extend(IFA_LOCAL.to_ne_bytes());
             body.extend(addr);
-            parse(&Message { kind: RTM_NEWADDR, flags: 0, sequence: 0, port: 0, body: &body }).map(|event| event.is_some())
+            parse(&Message { kind: RTM_NEWADDR, flags: 0, sequence: 0, port: 0, body: &body })
+                .map(|event| event.is_some())
         };
         assert_eq!(read(AF_INET, 32, &[10, 0, 0, 1]), Ok(true));
         assert_eq!(read(AF_INET, 33, &[10, 0, 0, 1]), Err(Malformed));

@@ -1,4 +1,4 @@
-//! Replay of the fuzz target's seeds and of all inputs that ever crashed it.
+//! Replay of the fuzz targets' seeds and of all inputs that ever crashed them.
 
 mod properties;
 #[path = "../../../fuzz/replay.rs"]

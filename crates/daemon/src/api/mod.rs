@@ -2,6 +2,8 @@
 //! requests and answers; [`bywash_api`] has their types.
 
 mod capture;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod serve;
 #[cfg(test)]
 mod tests;

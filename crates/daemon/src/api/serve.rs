@@ -30,7 +30,13 @@ pub(super) type Shared = Arc<dyn Instance>;
 
 /// Serves `instance` at `listener`, on a thread of its own.
 pub fn serve(listener: Listener, instance: Shared) -> anyhow::Result<Server> {
-    let more = Router::new()
+    let more = more(&instance);
+    bywash_api_server::serve(listener, instance, more)
+}
+
+/// Returns the routes of requests that are no queries.
+pub(super) fn more(instance: &Shared) -> Router {
+    Router::new()
         .route("/v1/flows", post(change_flows).layer(DefaultBodyLimit::max(FLOWS_BYTES)))
         .route("/v1/cpes", post(change_cpes))
         .route("/v1/keys", post(change_keys))
@@ -39,8 +45,7 @@ pub fn serve(listener: Listener, instance: Shared) -> anyhow::Result<Server> {
         .route("/v1/takeover", post(take_over))
         .route("/v1/trace", post(trace))
         .route("/v1/capture", capture::routes())
-        .with_state(instance.clone());
-    bywash_api_server::serve(listener, instance, more)
+        .with_state(instance.clone())
 }
 
 async fn set_level(State(instance): State<Shared>, Query(query): Query<Vec<(String, String)>>) -> Response {

@@ -4,7 +4,7 @@
 //! which answers the API. The mode decides how they share state.
 
 mod cmts;
-mod packet;
+pub mod packet;
 mod router;
 mod switch;
 

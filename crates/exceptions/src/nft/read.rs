@@ -1,7 +1,7 @@
 //! Reads the ruleset from the kernel.
 
 use super::parse::{self, NFGENMSG, Of};
-use super::{Chain, Element, Family, Ruleset, Set, Table};
+use super::{Chain, Element, Family, Rule, Ruleset, Set, Table};
 use crate::effect::Unknown;
 use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Dumped, Socket};
@@ -18,6 +18,8 @@ const NFT_MSG_GETSET: u16 = NFNL_SUBSYS_NFTABLES | 10;
 const NFT_MSG_GETSETELEM: u16 = NFNL_SUBSYS_NFTABLES | 13;
 const NFT_MSG_GETGEN: u16 = NFNL_SUBSYS_NFTABLES | 16;
 const NFT_MSG_GETOBJ: u16 = NFNL_SUBSYS_NFTABLES | 19;
+/// An answer to a request for objects of a kind (NFT_MSG_GET*) is NFT_MSG_NEW*, one less.
+const NEW: u16 = 1;
 const NFTA_GEN_ID: u16 = 1;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 const NFTA_SET_ELEM_LIST_SET: u16 = 2;
@@ -115,31 +117,20 @@ impl Reader {
             gathered.table(table, known);
         }
         for chain in self.dump(NFT_MSG_GETCHAIN, &ANY, &[], parse::chain)? {
-            let at = gathered.find(&chain)?;
-            gathered.chain(at, chain.object);
+            gathered.chain(chain)?;
         }
         for rule in self.dump(NFT_MSG_GETRULE, &ANY, &[], parse::rule)? {
-            let at = gathered.find(&rule)?;
-            let (chain, rule) = rule.object;
-            let chain = *gathered.chains.get(&(at, chain)).ok_or(Failed::Changed)?;
-            gathered.ruleset.tables[at].chains[chain].rules.push(rule);
+            gathered.rule(rule)?;
         }
         for object in self.dump(NFT_MSG_GETOBJ, &ANY, &[], parse::object)? {
-            let at = gathered.find(&object)?;
-            gathered.ruleset.tables[at].tracking.extend(object.object);
+            gathered.object(object)?;
         }
         for set in self.dump(NFT_MSG_GETSET, &ANY, &[], parse::set)? {
-            let at = gathered.find(&set)?;
-            let (mut set, tracks) = set.object;
-            let table = &mut gathered.ruleset.tables[at];
-            if tracks {
-                table.tracking.push(format!("set {}", set.name));
-            }
-            if elements {
-                set.elements = self.elements(table, &set.name)?;
-                if set.elements.is_none() {
-                    set.opaque = Some("more elements than are read".into());
-                }
+            let table = gathered.set(set)?;
+            let Some(mut set) = table.sets.pop_if(|_| elements) else { continue };
+            set.elements = self.elements(table, &set.name)?;
+            if set.elements.is_none() {
+                set.opaque = Some("more elements than are read".into());
             }
             table.sets.push(set);
         }
@@ -180,8 +171,7 @@ impl Reader {
         let mut understood = true;
         let socket = self.socket.as_mut().ok_or(Failed::Changed)?;
         let each = |message: &Message<'_>| match parse(message.body) {
-            // NFT_MSG_NEW* is one less than NFT_MSG_GET*.
-            Some(object) if message.kind == question - 1 => all.push(object),
+            Some(object) if message.kind == question - NEW => all.push(object),
             _ => understood = false,
         };
         match socket.dump(question, body, which, &mut self.buffer, each, || Ok(())) {
@@ -217,13 +207,78 @@ impl Gathered {
         at.map(|(at, _)| *at).ok_or(Failed::Changed)
     }
 
-    fn chain(&mut self, at: usize, mut chain: Chain) {
+    fn chain(&mut self, chain: Of<Chain>) -> Result<(), Failed> {
+        let at = self.find(&chain)?;
+        let mut chain = chain.object;
         let table = &mut self.ruleset.tables[at];
         if !self.tables[&(table.family, table.name.clone())].1 {
             chain.opaque.get_or_insert("unknown attribute of its table".into());
         }
         self.chains.insert((at, chain.name.clone()), table.chains.len());
         table.chains.push(chain);
+        Ok(())
+    }
+
+    fn rule(&mut self, rule: Of<(String, Rule)>) -> Result<(), Failed> {
+        let at = self.find(&rule)?;
+        let (chain, rule) = rule.object;
+        let chain = *self.chains.get(&(at, chain)).ok_or(Failed::Changed)?;
+        self.ruleset.tables[at].chains[chain].rules.push(rule);
+        Ok(())
+    }
+
+    fn object(&mut self, object: Of<Option<String>>) -> Result<(), Failed> {
+        let at = self.find(&object)?;
+        self.ruleset.tables[at].tracking.extend(object.object);
+        Ok(())
+    }
+
+    /// Adds a set without elements; returns its table, of which it is the last set.
+    fn set(&mut self, set: Of<(Set, bool)>) -> Result<&mut Table, Failed> {
+        let at = self.find(&set)?;
+        let (set, tracks) = set.object;
+        let table = &mut self.ruleset.tables[at];
+        if tracks {
+            table.tracking.push(format!("set {}", set.name));
+        }
+        table.sets.push(set);
+        Ok(table)
+    }
+}
+
+/// Returns the ruleset that messages of a dump describe, whatever their order. Those that cannot be read, or belong to
+/// nothing that came before, are left out.
+#[cfg(any(test, fuzzing))]
+pub fn gather<'a>(messages: impl Iterator<Item = Message<'a>>) -> Ruleset {
+    let mut gathered = Gathered::default();
+    for message in messages {
+        let body = message.body;
+        let _ = match message.kind.wrapping_add(NEW) {
+            NFT_MSG_GETTABLE => parse::table(body).map(|(table, known)| {
+                gathered.table(table, known);
+                Ok(())
+            }),
+            NFT_MSG_GETCHAIN => parse::chain(body).map(|chain| gathered.chain(chain)),
+            NFT_MSG_GETRULE => parse::rule(body).map(|rule| gathered.rule(rule)),
+            NFT_MSG_GETOBJ => parse::object(body).map(|object| gathered.object(object)),
+            NFT_MSG_GETSET => parse::set(body).map(|set| gathered.set(set).map(drop)),
+            NFT_MSG_GETSETELEM => parse::elements(body).map(|elements| gathered.elements(elements)),
+            _ => None,
+        };
+    }
+    gathered.ruleset
+}
+
+#[cfg(any(test, fuzzing))]
+impl Gathered {
+    fn elements(&mut self, part: Of<(String, Vec<Element>)>) -> Result<(), Failed> {
+        let at = self.find(&part)?;
+        let (name, elements) = part.object;
+        let set = self.ruleset.tables[at].sets.iter_mut().find(|set| set.name == name).ok_or(Failed::Changed)?;
+        let all = set.elements.get_or_insert_default();
+        all.extend(elements);
+        Set::sort(all);
+        Ok(())
     }
 }
 

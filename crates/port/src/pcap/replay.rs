@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 const LINE: usize = size_of::<Line>();
 /// Maximum size of a record in bytes: the largest snapshot length tcpdump writes.
 const RECORD_MAX: usize = 1 << 18;
+/// Size of the buffer in bytes beyond that of a short file.
+const LEAST: usize = 4096;
 /// Maximum time in microseconds for which a paced source catches up after a delay.
 const CATCH_UP_US: u64 = 10_000;
 /// Bytes that a frame occupies on the wire besides its own: FCS, preamble, start delimiter and the gap between frames
@@ -147,8 +149,17 @@ impl PcapSource {
             return Err(io(std::io::ErrorKind::IsADirectory.into()));
         }
         let mut source = Self::empty();
-        source.read(file, path)?;
+        // A pipe or device has no length in advance.
+        let len = file.metadata().ok().filter(std::fs::Metadata::is_file).map_or(usize::MAX, |it| it.len() as usize);
+        source.read(file, len, path)?;
         if source.is_empty() { Err(PcapError::Empty(path.into())) } else { Ok(source) }
+    }
+
+    /// Reads the contents of a pcap or pcapng file of Ethernet frames, which may be without packets.
+    pub fn read_from(contents: &[u8]) -> Result<Self, PcapError> {
+        let mut source = Self::empty();
+        source.read(contents, contents.len(), Path::new("-"))?;
+        Ok(source)
     }
 
     /// Creates a source from the caller's packets. Without packets, the source has ended from the start.
@@ -334,9 +345,12 @@ impl PcapSource {
         Ok(())
     }
 
-    fn read(&mut self, file: impl Read + Send, path: &Path) -> Result<(), PcapError> {
+    /// Reads a file of `len` bytes, or more if it grows meanwhile.
+    fn read(&mut self, file: impl Read + Send, len: usize, path: &Path) -> Result<(), PcapError> {
         let damaged = |what: String, packets| PcapError::Format { path: path.into(), what, packets };
-        let mut reader = create_reader(4 * RECORD_MAX, file).map_err(|e| damaged(describe(&e), 0))?;
+        // A block fits the buffer; making a large one takes longer than reading a short file.
+        let room = len.saturating_add(LEAST).min(4 * RECORD_MAX);
+        let mut reader = create_reader(room, file).map_err(|e| damaged(describe(&e), 0))?;
         let mut links = Vec::new();
         let mut starved = 0;
         loop {

@@ -1,12 +1,16 @@
-//! Properties that hold for any text, shared by the fuzz target and the test that replays its findings.
+//! Properties that hold for any file, shared by the fuzz targets and the test that replays their findings.
+
+mod interpreter;
+mod pcap;
 
 use bywash_port::af_xdp::{Change, Journal, Value};
+pub use pcap::{filter, pcap};
 
 /// Name of a property and its check.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All properties, by the names of their fuzz targets.
-pub const TARGETS: [Target; 1] = [("journal", journal)];
+pub const TARGETS: [Target; 3] = [("filter", filter), ("journal", journal), ("pcap", pcap)];
 
 /// Checks that what a journal may name is one component of a path, and never a file of somebody's choice.
 pub fn journal(data: &[u8]) {

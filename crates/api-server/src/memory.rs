@@ -1,0 +1,51 @@
+//! Serves the API to the caller's bytes instead of a socket's.
+
+use crate::serve::{converse, only_reading, routes};
+use crate::{Guard, Instance, guard};
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
+
+/// Bytes that are on their way in one direction.
+const PIPE: usize = 64 << 10;
+
+/// The API of an instance, in memory.
+pub struct InMemory {
+    runtime: Runtime,
+    routes: Router,
+}
+
+impl InMemory {
+    /// Prepares the routes of a socket, see [`crate::serve()`]: of the one for reading if `reading`.
+    ///
+    /// # Errors
+    /// If there are no threads for it.
+    pub fn new(instance: Arc<dyn Instance>, more: Router, reading: bool) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
+        let routes = routes(instance, more);
+        Ok(Self { runtime, routes: if reading { only_reading(routes) } else { routes } })
+    }
+
+    /// Has requests guarded, as those by TCP are.
+    pub fn guarded(self, by: Guard) -> Self {
+        Self { routes: self.routes.layer(from_fn_with_state(by, guard)), ..self }
+    }
+
+    /// Returns what a client receives that sends these bytes and nothing more.
+    pub fn answer(&self, request: &[u8]) -> Vec<u8> {
+        let (mut client, server) = tokio::io::duplex(PIPE);
+        let mut answer = vec![];
+        self.runtime.block_on(async {
+            let talk = async {
+                // The server may refuse a request before it has all of it.
+                let _ = client.write_all(request).await;
+                let _ = client.shutdown().await;
+                let _ = client.read_to_end(&mut answer).await;
+            };
+            tokio::join!(talk, converse(server, self.routes.clone()));
+        });
+        answer
+    }
+}
