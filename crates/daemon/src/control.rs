@@ -151,6 +151,7 @@ impl Runtime {
         let pools = new(arena.clone(), &of_workers)?;
         pools.pools().iter().for_each(|pool| tell_place(pool));
 
+        crate::step::reached("start-memory");
         let mut ports: Vec<Opened> = vec![];
         let driver = driver.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;
         if let Some(why) = driver.as_ref().and_then(af_xdp::XdpDatapath::refused) {
@@ -167,7 +168,9 @@ impl Runtime {
                 None => opener.open((id, port), journal),
             };
             ports.push(opened.with_context(|| format!("port `{}`", port.name))?);
+            crate::step::reached("start-port");
         }
+        crate::step::reached("start-ports");
         let domain = Qsbr::new();
         let setup = Setup {
             config: &config,
@@ -184,7 +187,9 @@ impl Runtime {
         let mut known = vec![];
         if let Some(predecessor) = &mut predecessor {
             known = dump(&mirror, |changes| mode.apply(changes))?;
+            crate::step::reached("takeover-ready");
             predecessor.let_go()?;
+            crate::step::reached("takeover-gone");
             for (id, opened) in ports.iter_mut().enumerate() {
                 let name = opened.config.name.clone();
                 opener.open_announced(id, opened, journal).with_context(|| format!("port `{name}`"))?;
@@ -234,10 +239,12 @@ impl Runtime {
                 tracing::warn!("worker {} has not started: its CPU is busy with something else", worker.handle.id());
             }
         }
+        crate::step::reached("start-workers");
         runtime.mode.begin(&runtime.shared);
         for xdp in programs(&mut runtime.shared.ports()) {
             xdp.begin(&runtime.relations, None)?;
         }
+        crate::step::reached("start-programs");
         if let Some(predecessor) = predecessor {
             predecessor.done();
         }
@@ -431,6 +438,7 @@ impl Runtime {
         // Close the gates: this process no longer follows changes of the kernel's policies.
         self.opener.driver.iter().for_each(|driver| driver.program.close());
         programs(&mut self.shared.ports()).for_each(Xdp::hand_over);
+        crate::step::reached("handover-closed");
         // The successor has the queues, so there is nothing to wait for.
         self.take_apart(|| successor.iter().for_each(Successor::gone), Duration::ZERO);
         successor
@@ -440,6 +448,7 @@ impl Runtime {
     pub fn stop(mut self) {
         self.watch = None;
         programs(&mut self.shared.ports()).for_each(Xdp::disable);
+        crate::step::reached("stop-disabled");
         self.take_apart(|| (), LET_GO);
     }
 
@@ -452,6 +461,7 @@ impl Runtime {
                 tracing::error!("worker {} had failed: {why}", worker.handle.id());
             }
         }
+        crate::step::reached("stop-workers");
         self.shared.ports().values_mut().for_each(|slot| slot.xdp = None);
         closed();
         let Self { shared, mode, .. } = self;

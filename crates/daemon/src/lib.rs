@@ -39,6 +39,7 @@ mod runtime;
 mod sandbox;
 mod shared;
 mod slots;
+mod step;
 mod successor;
 mod takeover;
 mod view;
@@ -75,6 +76,7 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGUSR2, upgrade.clone())?;
     let mut journal = Journal::open(journal::settings())?;
     let mut predecessor = if take_over { Predecessor::find(&config.api.socket)? } else { None };
+    step::reached(if predecessor.is_some() { "takeover-met" } else { "start-alone" });
     if predecessor.is_none() && !journal.changes().is_empty() {
         tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
         put_back(&mut journal)?;
@@ -90,6 +92,7 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     }
     // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
     put_back(&mut Journal::open(journal::settings())?)?;
+    step::reached("stop-put-back");
     result.map(drop)
 }
 
@@ -103,6 +106,7 @@ fn forward(
     // Create the API sockets first: they are how a second instance detects this one, and creating them takes privileges
     // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
     let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
+    step::reached("start-sockets");
     bywash_port::af_xdp::learn_programs();
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
@@ -110,10 +114,12 @@ fn forward(
     if sandboxed && let Err(why) = source() {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }
+    step::reached("start-sandbox");
     let started = Runtime::start(config, source, journal, predecessor.as_deref_mut());
     let mut runtime = started.map_err(|why| crate::sandbox::explain(why, sandboxed))?;
     if let Some(predecessor) = predecessor {
         predecessor.wait_for_its_end();
+        step::reached("takeover-end");
         listener.take_names()?;
         // A failure costs only the metrics endpoint; forwarding continues.
         if let Err(why) = listener.listen_for_metrics(&at) {
@@ -121,12 +127,15 @@ fn forward(
         }
     }
     let api = crate::api::serve(listener, runtime.instance())?;
+    step::reached("start-served");
     tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
     let mut notifier = Notifier::from_environment();
     notifier.ready("forwarding");
     let result = runtime.follow((stop, reload, upgrade), &mut notifier);
     if let Ok(End::TakenOver) = result {
+        step::reached("handover-asked");
         let successor = runtime.hand_over();
+        step::reached("handover-gone");
         successor.iter().for_each(|successor| notifier.followed_by(successor.pid));
         drop(api);
         // The new process waits for this connection to close. By then the API's socket is closed, too.
@@ -134,11 +143,13 @@ fn forward(
         return result;
     }
     notifier.stopping();
+    step::reached("stop-asked");
     drop(api);
     if stop.load(Ordering::Acquire) {
         tracing::info!("stopping: the kernel forwards every frame from now on");
     }
     runtime.stop();
+    step::reached("stop-apart");
     result
 }
 

@@ -146,6 +146,7 @@ impl Runtime {
             }
         };
         *lock(&self.shared.config) = Arc::new(new);
+        crate::step::reached("reload-done");
         let told: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
         told.iter().for_each(|line| tracing::info!("reload: {line}"));
         Ok(told)
@@ -173,13 +174,16 @@ impl Runtime {
                 }
             }
         }
+        crate::step::reached("reload-added");
         for (port, before) in later {
             undo.extend(self.go(before));
+            crate::step::reached("reload-removed");
             self.come(port, undo)?;
         }
         for step in steps {
             if let Step::Reopen(port, _) = step {
                 undo.extend(number(&port.name).and_then(|at| self.go(at)));
+                crate::step::reached("reload-closed");
                 self.come(port, undo)?;
             }
         }
@@ -193,6 +197,7 @@ impl Runtime {
             }
         }
         // No step from here on can fail.
+        crate::step::reached("reload-sure");
         let pools: Vec<Changed> =
             undo.extract_if(.., |undo| matches!(undo, Undo::Pool(_))).filter_map(Undo::pool).collect();
         self.pools_changed(&pools);
@@ -252,6 +257,7 @@ impl Runtime {
                 return Err(e);
             }
         };
+        crate::step::reached("reload-opened");
         let id = PortId(at as u16);
         let mut slot = PortSlot::new(&mut opened, places);
         self.give_to_workers(id, &mut opened, &slot.queues, Some(&mut slot.tx))?;

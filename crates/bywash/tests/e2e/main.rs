@@ -17,6 +17,7 @@ mod dpdk;
 mod dpdk_lab;
 mod drift;
 mod fail_open;
+mod faults;
 mod flows;
 mod follow;
 mod footprint;
