@@ -22,6 +22,14 @@ pub struct Sandbox {
     pub seccomp: bool,
     /// System calls allowed; empty if the sandbox is not on.
     pub system_calls: Vec<String>,
+    /// True if Landlock restricts the files that can be opened.
+    pub landlock: bool,
+    /// Files, and directories of files, that can be read; empty if Landlock restricts none.
+    pub readable: Vec<String>,
+    /// Files, and directories of files, that can be read, written, made and removed; empty if Landlock restricts none.
+    pub writable: Vec<String>,
+    /// What an attacker could still do who controls the process.
+    pub left: Vec<String>,
 }
 
 /// Configuration in effect. `bywash config schema` describes it, with its defaults.

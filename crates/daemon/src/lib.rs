@@ -110,7 +110,7 @@ fn forward(
     bywash_port::af_xdp::learn_programs();
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
-    let sandboxed = crate::sandbox::enter(&config);
+    let sandboxed = crate::sandbox::enter(&config, journal::directory());
     if sandboxed && let Err(why) = source() {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }

@@ -55,7 +55,7 @@ pub fn render(answer: &Answer, rates: &mut Rates) -> String {
 }
 
 fn sandbox(sandbox: &Sandbox) -> String {
-    let Sandbox { state, reason, threads, no_new_privs, capabilities, seccomp, system_calls } = sandbox;
+    let Sandbox { state, reason, threads, no_new_privs, capabilities, seccomp, system_calls, .. } = sandbox;
     let reason = reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
     let capabilities = if capabilities.is_empty() { "none".into() } else { capabilities.join(" ") };
     let mut lines = vec![
@@ -79,6 +79,15 @@ fn sandbox(sandbox: &Sandbox) -> String {
             lines.push(format!(" {line}"));
         }
     }
+    match sandbox.landlock {
+        false => lines.push("files: all that its user may open".into()),
+        true => {
+            lines.push(format!("files that can be read: {}", sandbox.readable.join(" ")));
+            lines.push(format!("files that can be made: {}", sandbox.writable.join(" ")));
+        }
+    }
+    lines.push("an attacker inside could still".into());
+    lines.extend(sandbox.left.iter().map(|left| format!("  {left}")));
     lines.join("\n") + "\n"
 }
 

@@ -97,11 +97,9 @@ pub fn filter(counters: bool) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = all().map(|(_, number)| (*number, vec![])).collect();
     let is = |at: u8, op: Op, value: u64| SeccompCondition::new(at, Len::Dword, op, value);
     let any = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
-    // Memory may be writable or executable, not both.
-    let (write, exec) = (libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
+    // All code is in memory by now: no further memory can be executed, whether it is written before or not.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        let either = [write, exec].map(|flag| any(vec![is(2, Op::MaskedEq(flag), 0)?]));
-        rules.insert(call, either.into_iter().collect::<Result<_, _>>()?);
+        rules.insert(call, vec![any(vec![is(2, Op::MaskedEq(libc::PROT_EXEC as u64), 0)?])?]);
     }
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
     let family = |family: i32| any(vec![is(0, Op::Eq, family as u64)?]);
@@ -124,4 +122,53 @@ pub fn filter(counters: bool) -> Result<BpfProgram, BackendError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     SeccompFilter::new(rules, refused, SeccompAction::Allow, architecture)?.try_into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns whether the filter lets a call with these arguments through, by the instructions that it has.
+    fn allowed(call: libc::c_long, args: &[u64]) -> bool {
+        // struct seccomp_data: number, architecture (AUDIT_ARCH_X86_64), instruction, arguments.
+        let mut data = [call as u32, 0xc000_003e, 0, 0].map(u32::to_ne_bytes).concat();
+        data.extend((0..6).flat_map(|at| args.get(at).copied().unwrap_or(0).to_ne_bytes()));
+        let (program, mut at, mut a) = (filter(false).unwrap(), 0, 0u32);
+        loop {
+            let step = &program[at];
+            let jump = |yes: bool| 1 + usize::from(if yes { step.jt } else { step.jf });
+            at += match step.code {
+                0x20 => {
+                    a = u32::from_ne_bytes(*data[step.k as usize..].first_chunk().unwrap());
+                    1
+                }
+                0x54 => {
+                    a &= step.k;
+                    1
+                }
+                0x05 => 1 + step.k as usize,
+                0x15 => jump(a == step.k),
+                0x25 => jump(a > step.k),
+                0x35 => jump(a >= step.k),
+                0x45 => jump(a & step.k != 0),
+                0x06 => return step.k == libc::SECCOMP_RET_ALLOW,
+                other => panic!("instruction {other:#x}"),
+            };
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn no_further_memory_can_be_executed() {
+        let (read, write, exec) = (libc::PROT_READ as u64, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
+        for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+            assert!(allowed(call, &[0, 4096, read | write]) && allowed(call, &[0, 4096, read]));
+            // What was writable before, too.
+            assert!(!allowed(call, &[0, 4096, read | exec]) && !allowed(call, &[0, 4096, read | write | exec]));
+        }
+        for call in [libc::SYS_pkey_mprotect, libc::SYS_shmat, libc::SYS_remap_file_pages, libc::SYS_personality] {
+            assert!(!allowed(call, &[0, 4096, read]));
+        }
+        assert!(allowed(libc::SYS_bpf, &[10]) && !allowed(libc::SYS_execve, &[]));
+    }
 }

@@ -1,17 +1,21 @@
 //! Sandbox of a running instance: once its sockets exist, it gives up all capabilities but those it needs, the ways to
-//! gain new ones, and all system calls but those it makes.
+//! gain new ones, all files but those it opens, and all system calls but those it makes.
 //!
-//! Entering happens while there is only one thread: capabilities and filters are per thread, and later threads inherit
-//! them.
+//! Entering happens while there is only one thread: capabilities, rules and filters are per thread, and later threads
+//! inherit them.
 
 mod calls;
+mod files;
+mod left;
 
 use anyhow::Context as _;
 use bywash_api as api;
 use bywash_config::{Config, NpeEngine, PortKind, Sandbox};
+use files::{Paths, Rules};
 use rustix::io::Errno;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Capabilities that a running instance keeps.
@@ -21,13 +25,26 @@ pub const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON);
 
-/// Result of [`enter`]: whether it took effect, at least in part, the reasons for what is missing, and whether threads
-/// may count their own events.
-static ENTERED: OnceLock<(bool, String, bool)> = OnceLock::new();
+/// Result of [`enter`].
+#[derive(Debug, Default)]
+struct Entered {
+    /// Whether it took effect, at least in part.
+    any: bool,
+    /// Reasons for what is missing.
+    reason: String,
+    /// Whether threads may count their own events.
+    counters: bool,
+    /// Paths of the files that may be opened; `None` if that is not restricted.
+    paths: Option<Paths>,
+}
 
-/// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up.
-pub fn enter(config: &Config) -> bool {
-    let (mut entered, mut reasons) = (false, vec![]);
+static ENTERED: OnceLock<Entered> = OnceLock::new();
+
+/// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up. The
+/// directory `state` is that of the journals.
+pub fn enter(config: &Config, state: &Path) -> bool {
+    let mut entered = Entered { counters: config.workers.counters, ..Entered::default() };
+    let mut reasons = vec![];
     if config.sandbox == Sandbox::Off {
         reasons.push("asked for".into());
     } else if config.ports.iter().any(|port| port.kind == PortKind::Dpdk) {
@@ -37,24 +54,35 @@ pub fn enter(config: &Config) -> bool {
         reasons.push("the simulated engine is a process that this one ends".into());
         tracing::warn!("no sandbox: {}", reasons[0]);
     } else {
-        // Drop capabilities first: the filter refuses the calls that it takes.
-        let (dropped, filtered) = (drop_capabilities(), filter_calls(config.workers.counters));
-        entered = dropped.is_ok() || filtered.is_ok();
-        for (what, done) in [("capabilities are not dropped", dropped), ("system calls are not filtered", filtered)] {
+        let paths = Paths::of(&config.files(), state);
+        // Drop capabilities first: the filter refuses the calls that it takes. Some paths take them.
+        let rules = Rules::prepare(&paths);
+        let dropped = drop_capabilities();
+        let restricted = rules.and_then(Rules::obey);
+        let filtered = filter_calls(entered.counters);
+        entered.any = dropped.is_ok() || restricted.is_ok() || filtered.is_ok();
+        entered.paths = restricted.is_ok().then_some(paths);
+        for (what, done) in [
+            ("capabilities are not dropped", dropped),
+            ("files are not restricted", restricted),
+            ("system calls are not filtered", filtered),
+        ] {
             if let Err(why) = done {
                 tracing::warn!("the sandbox is not complete: {what}: {why:#}");
                 reasons.push(format!("{what}: {why:#}"));
             }
         }
     }
+    entered.reason = reasons.join("; ");
+    let any = entered.any;
     // Set only once per process.
-    let _ = ENTERED.set((entered, reasons.join("; "), config.workers.counters));
-    entered
+    let _ = ENTERED.set(entered);
+    any
 }
 
 /// Returns whether this process is in the sandbox, at least in part.
 pub fn entered() -> bool {
-    ENTERED.get().is_some_and(|(entered, ..)| *entered)
+    ENTERED.get().is_some_and(|entered| entered.any)
 }
 
 /// Adds the sandbox as a possible cause to a permission error.
@@ -64,8 +92,10 @@ pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
         io == Some(std::io::ErrorKind::PermissionDenied) || cause.downcast_ref::<Errno>() == Some(&Errno::ACCESS)
     };
     if sandboxed && why.chain().any(denied) {
-        return why
-            .context("in its sandbox bywash may do only what the mode bits of files allow root; see --no-sandbox");
+        return why.context(
+            "in its sandbox bywash may open only the files that `bywash show sandbox` lists, and only as their \
+                      mode bits allow root; others need a restart, or --no-sandbox",
+        );
     }
     why
 }
@@ -113,23 +143,31 @@ pub fn report() -> api::Sandbox {
         effective |= CapabilitySet::from_bits_retain(bits);
     }
     let capabilities: BTreeSet<String> = effective.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-    let (entered, reason, counters) =
-        ENTERED.get().map_or((false, "", false), |(entered, why, counters)| (*entered, why.as_str(), *counters));
+    let nothing = Entered::default();
+    let entered = ENTERED.get().unwrap_or(&nothing);
     let whole = KEPT.contains(effective) && filtered == threads && closed == threads;
-    let state = match (entered, reason) {
+    let state = match (entered.any, entered.reason.as_str()) {
         (true, "") if whole => "on",
         (true, _) => "partly",
         (false, _) => "off",
     };
-    let calls = if state == "on" { calls::names(counters) } else { vec![] };
+    let calls = if state == "on" { calls::names(entered.counters) } else { vec![] };
+    let listed = |paths: &BTreeSet<PathBuf>| paths.iter().map(|path| path.display().to_string()).collect();
+    let (read, written) =
+        entered.paths.as_ref().map_or_else(Default::default, |p| (listed(&p.read), listed(&p.written)));
+    let left = left::to_do(effective, filtered == threads, entered.paths.as_ref());
     api::Sandbox {
         state: state.into(),
-        reason: (!reason.is_empty()).then(|| reason.into()),
+        reason: (!entered.reason.is_empty()).then(|| entered.reason.clone()),
         threads: threads as u64,
         no_new_privs: closed == threads,
         capabilities: capabilities.into_iter().collect(),
         seccomp: filtered == threads,
         system_calls: calls.into_iter().map(str::to_owned).collect(),
+        landlock: entered.paths.is_some(),
+        readable: read,
+        writable: written,
+        left,
     }
 }
 
