@@ -26,7 +26,7 @@ HAS_DPDK := pkg-config --exists libdpdk 2>/dev/null
 # A skipped test passes, and the test runner hides the output of passing tests: CI needs it to see the reason.
 TEST_FLAGS := $(if $(CI),--show-output)
 
-.PHONY: build demo check test test-build test-e2e test-others test-doc test-dpdk differential test-loom test-vm fuzz bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install c-library install-c-library deb test-deb uninstall clean help
+.PHONY: build demo check test test-build test-e2e test-others test-doc test-dpdk differential test-loom test-vm fuzz sanitize deny dist bpf bpf-check rtl rtl-quick rtl-synth dpdk-plugin dpdk-plugin-link lint book bench bench-programs soak install c-library install-c-library deb test-deb uninstall clean help
 .DEFAULT_GOAL := build
 
 build: ## build the program (target/release/bywash), and collect the sources for `bywash new app`
@@ -98,6 +98,21 @@ test-vm: ## tests that depend on the kernel or a NIC, in emulated machines (KERN
 fuzz: ## give random input to the parsers, those that changed first (SECONDS=N in all, TARGET="NAME ..")
 	@tools/setup.sh fuzz
 	@CARGO=$(CARGO) BASE=$(BASE) RUNS=$(RUNS) fuzz/run $(or $(SECONDS),60) $(TARGET)
+
+# NIGHTLY: name of the toolchain; see the head of tools/sanitize.sh.
+sanitize: ## unit tests of the crates with unsafe code under Miri, AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)
+	@CARGO=$(CARGO) tools/sanitize.sh $(RUN)
+
+deny: ## check advisories, licences, versions and sources of all dependencies (needs cargo-deny and the network)
+	@$(CARGO) deny --version >/dev/null 2>&1 || { echo "no cargo-deny: cargo install --locked cargo-deny" >&2; exit 1; }
+	$(CARGO) deny --locked check
+
+# The paths of this machine are left out of the program, so that another one makes the same.
+DIST_FLAGS = target-cpu=x86-64-v2 --remap-path-prefix=$(CURDIR)=. --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo
+dist: ## build an archive for any distribution, with its parts and checksums, the same on every machine (target/dist)
+	@tools/setup.sh build
+	RUSTFLAGS="-C $(DIST_FLAGS)" CARGO_TARGET_DIR=$(TARGET_DIR)/dist/build $(CARGO) build --release --locked -p bywash
+	CARGO=$(CARGO) tools/dist.sh $(TARGET_DIR)/dist/build/release/bywash $(TARGET_DIR)/dist
 
 bpf: ## rebuild the XDP objects from their C sources (needs clang 14)
 	@tools/setup.sh bpf
