@@ -99,7 +99,7 @@ def forwarded(run):
 
 def placed(run):
     of = sorted(run["median_mpps"].items(), key=lambda one: -one[1])
-    return ", ".join(f"{name} {mpps:.2f}" for name, mpps in of) + " Mpps"
+    return ", ".join(f"{name} {mpps:.2f}" for name, mpps in of if name not in ("source", "idle")) + " Mpps"
 
 
 def policies(run):

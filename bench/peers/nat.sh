@@ -3,9 +3,11 @@
 # alternating rounds, for each number of connections.
 #
 # `bywash bench nat` opens the connections through the kernel, and measures all in the same topology (host a - router -
-# host b) with the same source (the kernel's live-frame generator on the first CPU): the kernel with the rules, a
-# minimal XDP redirect, Bywash in the driver without regard to the rules (`routed`), and Bywash with the rules in the
-# driver and in user space. The kernel's table of connections has a bucket for each of them during the run.
+# host b) with the same source (the kernel's live-frame generator on the first CPU): the kernel with the rules, the
+# kernel with a flow table for them in addition (`flowtable`, where it has nf_flowtable), a minimal XDP redirect, Bywash
+# in the driver without regard to the rules (`routed`), Bywash with the rules in the driver and in user space, and the
+# generator alone (`source`, and `idle` without sending). The kernel's table of connections has a bucket for each of
+# them during the run.
 #
 # Rates are medians of the rounds.
 set -euo pipefail
@@ -67,6 +69,8 @@ print(f"{model}, Linux {result['kernel']}, CPUs {runs[0]['cpus']}, {runs[0]['siz
 for run in runs:
     median = run["median_mpps"]
     print(f"{run['flows']} connections")
+    if run["no_flow_table"]:
+        print(f"  no flowtable: {run['no_flow_table']}")
     for name, mpps in sorted(median.items(), key=lambda one: -one[1]):
         samples = " ".join(f"{one[name]['mpps']:.3f}" for one in run["rounds"])
         print(f"  {name:10}{mpps:8.3f} Mpps {mpps / median['kernel']:6.2f} x kernel {mpps / median['redirect']:6.2f} of redirect   {samples}")

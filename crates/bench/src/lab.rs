@@ -42,6 +42,8 @@ pub const SOME: u64 = 50;
 pub const FOR_RATE: &[&str] = &["--xdp", "native"];
 /// Warm-up time before each measurement, for caches, CPU frequency and neighbours.
 pub const WARM_UP: Duration = Duration::from_millis(300);
+/// Longest time that a frame is on its way.
+const LAST: Duration = Duration::from_millis(10);
 /// UDP checksum of an untagged IPv4 frame.
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
 /// Timeout for a forwarder to start forwarding.
@@ -80,13 +82,18 @@ impl Traffic {
 }
 
 /// Result of one measurement.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Rate {
     /// Frames that arrived at b, in millions per second.
     pub mpps: f64,
     /// Frames that the generator made, in millions per second over its whole run, including the pauses between its
     /// system calls.
     pub offered_mpps: f64,
+    /// Nanoseconds for a frame in the generator's system calls, without their setup. They include the frame's
+    /// forwarding where it runs on the generator's CPU, and only there.
+    pub frame_ns: f64,
+    /// Share of the generated frames that arrived.
+    pub arrived: f64,
 }
 
 impl Lab {
@@ -201,16 +208,19 @@ impl Lab {
         let a = self.topology.a();
         let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
         let destinations = self.destinations.clone();
-        let source = a.ns.thread(move || -> anyhow::Result<f64> {
+        let before = count()?;
+        let source = a.ns.thread(move || -> anyhow::Result<(u64, f64, f64)> {
             super::pin(Some(cpu))?;
             let mut generator = LiveGen::new(&interface, &frame, &destinations)?;
             let start = Instant::now();
             let made = generator.run_for(WARM_UP + time + WARM_UP, BATCH)?;
-            Ok(made as f64 / start.elapsed().as_secs_f64() / 1e6)
+            Ok((made, made as f64 / start.elapsed().as_secs_f64() / 1e6, generator.nanoseconds()))
         })?;
-        let mpps = rate(time, count)?;
-        let offered_mpps = source.join().map_err(|_| anyhow::anyhow!("the generator panicked"))???;
-        Ok(Rate { mpps, offered_mpps })
+        let mpps = rate(time, &count)?;
+        let joined = source.join().map_err(|_| anyhow::anyhow!("the generator panicked"))?;
+        let (made, offered_mpps, frame_ns) = joined??;
+        std::thread::sleep(LAST);
+        Ok(Rate { mpps, offered_mpps, frame_ns, arrived: (count()? - before) as f64 / made as f64 })
     }
 
     /// Returns the number of frames that b's interface has received.
@@ -228,7 +238,7 @@ impl Lab {
     pub fn send(&self, frames: u64) -> anyhow::Result<()> {
         let a = self.topology.a();
         a.ns.enter(|| LiveGen::new(&a.interface, &self.frame, &self.destinations)?.run(frames, BATCH))??;
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(LAST);
         Ok(())
     }
 
@@ -262,6 +272,29 @@ impl Lab {
         let redirect = self.topology.r().enter(|| Bare::redirect(from, to))??;
         let rate = self.measure(time);
         drop(redirect);
+        rate
+    }
+
+    /// Measures how fast the kernel makes frames that are neither written nor sent.
+    pub fn idle(&self, time: Duration) -> anyhow::Result<Rate> {
+        let a = self.topology.a();
+        let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
+        let source = a.ns.thread(move || -> anyhow::Result<Rate> {
+            super::pin(Some(cpu))?;
+            let mut generator = LiveGen::idle(&interface, &frame)?;
+            let start = Instant::now();
+            let mpps = generator.run_for(time, BATCH)? as f64 / start.elapsed().as_secs_f64() / 1e6;
+            Ok(Rate { mpps, offered_mpps: mpps, frame_ns: generator.nanoseconds(), arrived: 0.0 })
+        })?;
+        source.join().map_err(|_| anyhow::anyhow!("the generator panicked"))??
+    }
+
+    /// Measures the generator alone: an XDP program drops each frame where the router receives it.
+    pub fn source(&self, time: Duration) -> anyhow::Result<Rate> {
+        let interface = &self.topology.a().router_interface;
+        let drops = self.topology.r().enter(|| Bare::drop(interface))??;
+        let rate = self.measure_by(time, || Ok(counters(self.topology.r(), interface)?.rx_packets));
+        drop(drops);
         rate
     }
 

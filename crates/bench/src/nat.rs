@@ -1,6 +1,7 @@
 //! Benchmark of a router with a stateful firewall and masquerade, on established UDP connections: the kernel, the kernel
 //! with a flow table (nf_flowtable) where it has the module, a minimal XDP redirect, Bywash without regard to the rules,
-//! and Bywash with them, in alternating rounds.
+//! and Bywash with them, in alternating rounds. `source` is the generator, whose frames the router's driver
+//! drops, `idle` the generator without writing and sending them.
 //!
 //! The connections are opened through the kernel by packets both ways. Each has a destination of its own; the traffic
 //! belongs to all of them in turn, in the direction whose sources are translated. All forwarders but `user` run on the
@@ -69,6 +70,11 @@ pub struct NatArgs {
 struct Figures {
     /// Medians of the rounds by forwarder, in millions of arrived frames per second.
     median_mpps: BTreeMap<&'static str, f64>,
+    /// Medians of the nanoseconds for a frame on the generator's CPU, its generation included. In an emulated machine
+    /// whose clock counts them (`lab/vm/run --bench`), these are instructions.
+    median_frame_ns: BTreeMap<&'static str, f64>,
+    /// Reason for which there is no `flowtable`.
+    no_flow_table: Option<String>,
     flows: usize,
     size: usize,
     seconds: u64,
@@ -85,12 +91,17 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
     let lab = Lab::new(traffic)?.without_checksums().with_driver_sink()?;
     establish(&lab, args.flows)?;
     let time = Duration::from_secs(args.seconds);
-    let flow_table = lab.topology().r().nft(FLOW_TABLE).is_ok();
+    let flow_table = lab.topology().r().nft(FLOW_TABLE);
     load(lab.topology(), RULES)?;
     let mut rounds = vec![];
     for _ in 0..args.rounds {
-        let mut round = BTreeMap::from([("kernel", lab.kernel(time)?), ("redirect", lab.redirect(time)?)]);
-        if flow_table {
+        let mut round = BTreeMap::from([
+            ("idle", lab.idle(time)?),
+            ("source", lab.source(time)?),
+            ("kernel", lab.kernel(time)?),
+            ("redirect", lab.redirect(time)?),
+        ]);
+        if flow_table.is_ok() {
             round.insert("flowtable", self::flow_table(&lab, args.flows, time)?);
         }
         for (name, level, netfilter) in
@@ -100,12 +111,10 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
         }
         rounds.push(round);
     }
-    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, rate) in rounds.iter().flatten() {
-        samples.entry(name).or_default().push(rate.mpps);
-    }
     let figures = Figures {
-        median_mpps: samples.into_iter().filter_map(|(name, rates)| Some((name, super::median(rates)?))).collect(),
+        median_mpps: medians(&rounds, |rate| rate.mpps),
+        median_frame_ns: medians(&rounds, |rate| rate.frame_ns),
+        no_flow_table: flow_table.err().map(|why| why.to_string()),
         flows: args.flows,
         size: args.size,
         seconds: args.seconds,
@@ -113,6 +122,15 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
         rounds,
     };
     super::report(args.json, &figures, print)
+}
+
+/// Returns the medians of a figure by forwarder.
+fn medians(rounds: &[BTreeMap<&'static str, Rate>], of: impl Fn(&Rate) -> f64) -> BTreeMap<&'static str, f64> {
+    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, rate) in rounds.iter().flatten() {
+        samples.entry(name).or_default().push(of(rate));
+    }
+    samples.into_iter().filter_map(|(name, all)| Some((name, super::median(all)?))).collect()
 }
 
 /// Loads a ruleset in the router, in place of what it has.
@@ -270,6 +288,12 @@ fn print(f: &Figures) {
     let of = |name| f.median_mpps.get(name).copied().unwrap_or(f64::NAN);
     for (name, mpps) in &f.median_mpps {
         let (kernel, redirect) = (mpps / of("kernel"), mpps / of("redirect"));
-        println!("  {name:10} {mpps:6.3} Mpps, {kernel:5.2} x the kernel, {redirect:.2} of the redirect");
+        let ns = f.median_frame_ns.get(name).copied().unwrap_or(f64::NAN);
+        println!(
+            "  {name:10} {mpps:6.3} Mpps, {kernel:5.2} x the kernel, {redirect:.2} of the redirect; {ns:.0} ns a frame"
+        );
+    }
+    if let Some(why) = &f.no_flow_table {
+        println!("  no flowtable: {why}");
     }
 }

@@ -259,7 +259,7 @@ impl Bench<'_> {
         let time = Duration::from_secs(self.args.seconds);
         match self.args.app {
             // The application is the source.
-            AfxdpApp::Txpush => Ok(Rate { mpps: rate(time, || self.count())?, offered_mpps: 0.0 }),
+            AfxdpApp::Txpush => Ok(Rate { mpps: rate(time, || self.count())?, ..Rate::default() }),
             _ => self.lab.measure_by(time, || self.count()),
         }
     }

@@ -15,6 +15,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/gen.bpf.o");
+/// Minimal programs, among them one that drops every frame.
+static BARE: &[u8] = aya::include_bytes_aligned!("../../xdp/bare.bpf.o");
 
 /// Bytes of a frame that are rewritten each time; also the shortest frame.
 const HEAD: usize = 60;
@@ -82,6 +84,10 @@ pub struct LiveGen {
     index: u32,
     frame: Vec<u8>,
     program: Ebpf,
+    /// Name of the program that makes the frames.
+    name: &'static str,
+    /// Frames made, and the nanoseconds that took.
+    made: (u64, u64),
 }
 
 impl LiveGen {
@@ -114,13 +120,31 @@ impl LiveGen {
         for (i, flow) in flows.iter().enumerate() {
             map.set(i as u32, *flow, 0).map_err(|e| failed(e.to_string()))?;
         }
-        let xdp: &mut Xdp = ebpf
-            .program_mut("generate")
-            .ok_or_else(|| failed("the object has no program `generate`".into()))?
+        Self::with(interface, index, frame, (ebpf, "generate")).map_err(failed)
+    }
+
+    /// Creates a generator whose frames are neither written nor sent, but given back at once: what the kernel takes to
+    /// make any.
+    pub fn idle(interface: &str, frame: &[u8]) -> Result<Self, Error> {
+        let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
+        let index = super::LinkInfo::query(interface)?.index;
+        let ebpf = loader().load(BARE).map_err(|e| failed(e.to_string()))?;
+        Self::with(interface, index, frame, (ebpf, "drop")).map_err(failed)
+    }
+
+    fn with(
+        interface: &str,
+        index: u32,
+        frame: &[u8],
+        (mut program, name): (Ebpf, &'static str),
+    ) -> Result<Self, String> {
+        let xdp: &mut Xdp = program
+            .program_mut(name)
+            .ok_or_else(|| format!("the object has no program `{name}`"))?
             .try_into()
-            .map_err(|e: aya::programs::ProgramError| failed(e.to_string()))?;
-        xdp.load().map_err(|e| failed(e.to_string()))?;
-        Ok(Self { interface: interface.into(), index, frame: frame.to_vec(), program: ebpf })
+            .map_err(|e: aya::programs::ProgramError| e.to_string())?;
+        xdp.load().map_err(|e| e.to_string())?;
+        Ok(Self { interface: interface.into(), index, frame: frame.to_vec(), program, name, made: (0, 0) })
     }
 
     /// Makes `packets` frames, in batches of `batch` (1 to 256; the kernel's default is 64). Returns the number made.
@@ -149,13 +173,19 @@ impl LiveGen {
         }
     }
 
+    /// Returns the mean time in nanoseconds that the kernel took for a frame, without setting up its runs. It includes
+    /// what the frame's receivers did on this CPU, which is all that the kernel does with it there at once.
+    pub fn nanoseconds(&self) -> f64 {
+        self.made.1 as f64 / self.made.0.max(1) as f64
+    }
+
     fn chunk(&mut self, packets: u32, batch: u32) -> Result<(), Error> {
         let failed = |reason: String| Error::Generator { interface: self.interface.clone(), reason };
         let program: &Xdp = self
             .program
-            .program("generate")
+            .program(self.name)
             .and_then(|p| p.try_into().ok())
-            .ok_or_else(|| failed("the object has no program `generate`".into()))?;
+            .ok_or_else(|| failed(format!("the object has no program `{}`", self.name)))?;
         let fd = program.fd().map_err(|e| failed(e.to_string()))?;
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex.
         let context = [0, self.frame.len() as u32, 0, self.index];
@@ -167,6 +197,9 @@ impl LiveGen {
             flags: BPF_F_TEST_XDP_LIVE_FRAMES,
             batch_size: batch.clamp(1, 256),
         };
-        run.run().map(drop).map_err(|e| failed(e.to_string()))
+        let ran = run.run_into(&mut []).map_err(|e| failed(e.to_string()))?;
+        self.made.0 += u64::from(packets);
+        self.made.1 += u64::from(packets) * u64::from(ran.nanoseconds);
+        Ok(())
     }
 }
