@@ -162,10 +162,16 @@ impl Runtime {
         let driver = driver.map(|program| XdpTableSink { program, targets: Targets::default() });
         let dpdk = Dpdk::start(&config.ports, &pools)?;
         let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
+        let of_queue = |port: usize, queue: u32| {
+            let serves = |of: &WorkerPlan| of.queues.contains(&(port, queue as usize));
+            let worker = plan.workers.iter().position(serves)?;
+            let own = plan.pools.iter().position(|pool| pool.workers.contains(&worker))?;
+            Some(Buffers::attach(&pools, own))
+        };
         for (id, port) in config.ports.iter().enumerate() {
             let opened = match &mut predecessor {
                 Some(predecessor) => opener.announce((id, port), journal, predecessor),
-                None => opener.open((id, port), journal),
+                None => opener.open((id, port), journal, &|queue| of_queue(id, queue)),
             };
             ports.push(opened.with_context(|| format!("port `{}`", port.name))?);
             crate::step::reached("start-port");
@@ -192,7 +198,8 @@ impl Runtime {
             crate::step::reached("takeover-gone");
             for (id, opened) in ports.iter_mut().enumerate() {
                 let name = opened.config.name.clone();
-                opener.open_announced(id, opened, journal).with_context(|| format!("port `{name}`"))?;
+                let opening = opener.open_announced(id, opened, journal, &|queue| of_queue(id, queue));
+                opening.with_context(|| format!("port `{name}`"))?;
             }
         }
         #[cfg(debug_assertions)]

@@ -50,14 +50,15 @@ impl Runtime {
             return Ok(());
         }
         let mut journal = Journal::open(journal::settings())?;
-        let mut opened = self.opener.open((at, config), &mut journal)?;
-        let mut xdp = opened.xdp.take().context("it has no program")?;
-        ensure!(opened.index == back.index, "its interface has changed again");
         // Each queue goes to the worker that polled it before, a new one as at the start.
         let mut queues = places(config, at, self.shared.workers.len())?;
         for (queue, worker) in &mut queues {
             *worker = before.iter().find(|(q, _)| q == queue).map_or(*worker, |(_, worker)| *worker);
         }
+        let of_queue = |queue| self.shared.buffers(&queues, queue);
+        let mut opened = self.opener.open((at, config), &mut journal, &of_queue)?;
+        let mut xdp = opened.xdp.take().context("it has no program")?;
+        ensure!(opened.index == back.index, "its interface has changed again");
         let counters: Vec<_> = opened.counters().collect();
         let given = self.give_to_workers(id, &mut opened, &queues, None);
         let begun = given.and_then(|()| {

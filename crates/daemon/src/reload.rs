@@ -250,7 +250,8 @@ impl Runtime {
     fn install(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
         let places = places(port, at, self.shared.workers.len())?;
         let mut journal = Journal::open(journal::settings())?;
-        let mut opened = match self.opener.open((at, port), &mut journal) {
+        let of_queue = |queue| self.shared.buffers(&places, queue);
+        let mut opened = match self.opener.open((at, port), &mut journal, &of_queue) {
             Ok(opened) => opened,
             Err(e) => {
                 self.put_back(port);

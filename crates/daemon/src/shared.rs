@@ -5,7 +5,7 @@ use crate::view::View;
 use crate::workers;
 use bywash_config::{Config, ConfigErrors};
 use bywash_engine::Failure;
-use bywash_frame::PoolSet;
+use bywash_frame::{Buffers, PoolSet};
 use bywash_port::af_xdp::Umem;
 use bywash_sync::lock;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -50,6 +50,14 @@ impl std::fmt::Display for Failed {
 }
 
 impl Shared {
+    /// Returns buffers of the worker that serves a queue of a port, of which `queues` has each queue's worker.
+    pub fn buffers(&self, queues: &[(u32, usize)], queue: u32) -> Option<Buffers> {
+        let (_, worker) = queues.iter().find(|(one, _)| *one == queue)?;
+        let own = self.workers.get(*worker)?.pool();
+        let at = self.pools.pools().iter().position(|pool| Arc::ptr_eq(pool, &own))?;
+        Some(Buffers::attach(&self.pools, at))
+    }
+
     /// Returns the configuration in effect.
     pub fn config(&self) -> Arc<Config> {
         lock(&self.config).clone()

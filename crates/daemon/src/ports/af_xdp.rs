@@ -2,7 +2,7 @@
 
 use super::opened::{End, Opened};
 use super::xdp::Xdp;
-use super::{forwarding, interface, queues};
+use super::{OfQueue, forwarding, interface, queues};
 use anyhow::Context as _;
 use bywash_config::{Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port as _;
@@ -117,8 +117,14 @@ pub fn attach(
     Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
 }
 
-/// Opens the sockets of a port whose program is attached.
-pub fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal) -> anyhow::Result<()> {
+/// Opens the sockets of a port whose program is attached, with buffers of each queue's worker where they may be
+/// zero-copy: in copy mode the kernel does not look for buffers before there is a frame.
+pub fn open_sockets(
+    umem: &Arc<Umem>,
+    opened: &mut Opened,
+    journal: &mut Journal,
+    of_queue: OfQueue<'_>,
+) -> anyhow::Result<()> {
     let af_xdp = opened.config.af_xdp.clone().unwrap_or_default();
     let interface = interface(&opened.config)?;
     let link = LinkInfo::query(interface)?;
@@ -140,7 +146,8 @@ pub fn open_sockets(umem: &Arc<Umem>, opened: &mut Opened, journal: &mut Journal
     }
     let (mut sockets, mut limits, mut zero_copy) = (vec![], vec![], false);
     for queue in queues(&opened.config)? {
-        let end = AfXdpPort::open_with(umem, &link, queue, &config, opened.injectors.pop())?;
+        let mut bufs = if config.zero_copy == ZeroCopy::Off { None } else { of_queue(queue) };
+        let end = AfXdpPort::open_with(umem, (&link, queue), &config, opened.injectors.pop(), bufs.as_mut())?;
         if let (0, Some(why)) = (queue, end.transmit_fallback()) {
             tracing::warn!("{interface}: {why}");
         }

@@ -12,6 +12,7 @@ pub use xdp::Xdp;
 use crate::takeover::{self, Predecessor};
 use anyhow::{Context as _, bail};
 use bywash_config::{PcapConfig, PortConfig, PortKind, Queues, user_id};
+use bywash_frame::Buffers;
 use bywash_port::af_xdp::{Attachment, Below, Injector, Journal, LinkInfo, Umem, may_inject};
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
@@ -39,6 +40,9 @@ pub fn queues(port: &PortConfig) -> anyhow::Result<Vec<u32>> {
 fn interface(port: &PortConfig) -> anyhow::Result<&str> {
     port.interface.as_deref().with_context(|| format!("port `{}` has no interface", port.name))
 }
+
+/// Buffers of the worker that will serve a queue, by the queue.
+pub type OfQueue<'a> = &'a dyn Fn(u32) -> Option<Buffers>;
 
 /// Resources with which ports are opened.
 pub struct Opener {
@@ -92,22 +96,33 @@ impl Opener {
     }
 
     /// Opens what [`Opener::announce`] left out, once the other process has let go.
-    pub fn open_announced(&self, id: usize, opened: &mut Opened, journal: &mut Journal) -> anyhow::Result<()> {
+    pub fn open_announced(
+        &self,
+        id: usize,
+        opened: &mut Opened,
+        journal: &mut Journal,
+        of_queue: OfQueue<'_>,
+    ) -> anyhow::Result<()> {
         match opened.config.kind {
-            PortKind::AfXdp => af_xdp::open_sockets(&self.umem, opened, journal)?,
-            _ => *opened = self.open((id, &opened.config.clone()), journal)?,
+            PortKind::AfXdp => af_xdp::open_sockets(&self.umem, opened, journal, of_queue)?,
+            _ => *opened = self.open((id, &opened.config.clone()), journal, of_queue)?,
         }
         Ok(())
     }
 
     /// Opens one port.
-    pub fn open(&self, (id, port): (usize, &PortConfig), journal: &mut Journal) -> anyhow::Result<Opened> {
+    pub fn open(
+        &self,
+        (id, port): (usize, &PortConfig),
+        journal: &mut Journal,
+        of_queue: OfQueue<'_>,
+    ) -> anyhow::Result<Opened> {
         let single = |port: Box<dyn Port>| vec![End { queue: 0, counters: port.counters(), port }];
         let mut opened = Opened::none(port);
         match port.kind {
             PortKind::AfXdp => {
                 opened = self.attach((id, port), journal, None)?;
-                af_xdp::open_sockets(&self.umem, &mut opened, journal)?;
+                af_xdp::open_sockets(&self.umem, &mut opened, journal, of_queue)?;
             }
             PortKind::Dpdk => self.open_dpdk(port, &mut opened)?,
             PortKind::Null => opened.ends = single(Box::new(NullPort::new())),

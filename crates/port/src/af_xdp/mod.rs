@@ -14,6 +14,7 @@ mod cpumap;
 mod datapath;
 mod error;
 mod features;
+mod filled;
 mod flows;
 mod give_back;
 mod in_flight;

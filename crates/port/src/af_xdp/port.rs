@@ -1,5 +1,6 @@
 //! AF_XDP port: moves frames between the rings and the pools.
 
+use super::filled::Filled;
 use super::in_flight::InFlight;
 use super::inject::{Injector, Way};
 use super::long::{Long, MORE};
@@ -77,7 +78,7 @@ impl AfXdpPort {
     /// Opens a socket for `queue` of the interface and binds it. Frames reach it once it is registered in the program
     /// ([`super::Program::set_socket`] with [`AfXdpPort::fd`]) and the worker has run one turn.
     pub fn open(umem: &Arc<Umem>, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
-        Self::open_with(umem, link, queue, config, None)
+        Self::open_with(umem, (link, queue), config, None, None)
     }
 
     /// Returns the longest frame in bytes that the port sends, for the control side to change with the interface's MTU
@@ -87,15 +88,20 @@ impl AfXdpPort {
     }
 
     /// Like [`AfXdpPort::open`], with an injector loaded beforehand ([`may_inject`]), so that nothing is loaded while
-    /// frames wait.
+    /// frames wait, and with buffers for the fill ring: some zero-copy drivers receive nothing if it is empty when the
+    /// socket is bound.
+    ///
+    /// # Errors
+    /// Errors of [`AfXdpPort::open`]; the buffers are free then.
     pub fn open_with(
         umem: &Arc<Umem>,
-        link: &LinkInfo,
-        queue: u32,
+        (link, queue): (&LinkInfo, u32),
         config: &SocketConfig,
         ahead: Option<Injector>,
+        bufs: Option<&mut Buffers>,
     ) -> Result<Self, Error> {
-        let socket = Socket::open(umem, link, queue, config)?;
+        let filled = Filled::open(umem, (link, queue), config, ahead, bufs)?;
+        let Filled { socket, in_flight, mut injector, why } = filled;
         let arena = umem.arena();
         let max_frame = max_frame(link.mtu, arena.max_data());
         let mode = if socket.zero_copy { "zero-copy" } else { "copy" };
@@ -125,7 +131,6 @@ impl AfXdpPort {
         if in_order {
             details.push(("completion", "in order".into()));
         }
-        let (mut injector, why) = injector(config.transmit, socket.zero_copy, &link.name, ahead)?;
         injector.iter_mut().for_each(|injector| injector.send_by(queue));
         details.push(("transmit", if injector.is_some() { "inject" } else { "socket" }.to_owned()));
         details.extend(why.map(|why| ("transmit_note", why)));
@@ -134,7 +139,7 @@ impl AfXdpPort {
             umem: umem.clone(),
             injector,
             index: link.index,
-            in_flight: InFlight::new(arena.cells()),
+            in_flight,
             long: umem.long().then(|| Long::new(arena, umem.chunk())),
             order: in_order.then(|| Order::new(config.rings.tx, config.rings.completion)),
             polling: config.polling,
@@ -433,6 +438,17 @@ impl AfXdpPort {
     }
 }
 
+impl Drop for AfXdpPort {
+    /// Leaves the buffers of a port that was never closed to [`Umem::reclaim`]: a port has some from its opening on.
+    fn drop(&mut self) {
+        let cells = self.in_flight.take_all();
+        if !cells.is_empty() {
+            // Before the socket is closed, as in `let_go`.
+            self.umem.unreturned().put((self.index, self.queue), cells);
+        }
+    }
+}
+
 /// Returns whether a port of this interface sends by injection, provided that its socket is not zero-copy.
 pub fn may_inject(transmit: Transmit, interface: &str) -> bool {
     match transmit {
@@ -443,7 +459,7 @@ pub fn may_inject(transmit: Transmit, interface: &str) -> bool {
 }
 
 /// Returns the injector to send with, if any, and the reason for the choice if the configuration did not determine it.
-fn injector(
+pub(super) fn injector(
     transmit: Transmit,
     zero_copy: bool,
     interface: &str,
@@ -716,6 +732,37 @@ mod tests {
                 router.ip(&["link", "del", "r0"]).unwrap();
                 next.close(&mut bufs);
                 assert_eq!(umem.settle(&mut bufs, long), 0);
+            })
+            .unwrap();
+        assert_eq!(pools.verify(), (vec![], vec![]));
+    }
+
+    #[test]
+    fn the_fill_ring_has_buffers_when_the_socket_is_bound() {
+        require!(require_lab());
+        let (router, host) = (Namespace::new("fr").unwrap(), Namespace::new("fh").unwrap());
+        Veth::new(End::new(&router, "r0"), End::new(&host, "h0")).create().unwrap();
+        let arena = Arena::new(ArenaConfig { cells: 8192, ..Default::default() }).unwrap();
+        let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 8192)]).unwrap();
+        router
+            .enter(|| {
+                let umem = Umem::new(pools.arena());
+                let mut bufs = Buffers::attach(&pools, 0);
+                let link = LinkInfo::query("r0").unwrap();
+                let config = SocketConfig { bind_timeout_ms: 30_000, ..SocketConfig::default() };
+                let mut port = AfXdpPort::open_with(&umem, (&link, 0), &config, None, Some(&mut bufs)).unwrap();
+                let posted = port.socket.as_mut().unwrap().fill.pending();
+                assert_eq!((posted, port.held()), (config.rings.fill, config.rings.fill as usize));
+                // A socket that is refused gives them back.
+                let config = SocketConfig { bind_timeout_ms: 10, ..config };
+                let error = AfXdpPort::open_with(&umem, (&link, 0), &config, None, Some(&mut bufs)).err();
+                assert!(matches!(error, Some(Error::QueueBusy { .. })), "{error:?}");
+                assert_eq!(pools.audit(port.held()).missing, 0);
+                // A port that is dropped without being closed leaves them to be reclaimed.
+                let held = port.held();
+                drop(port);
+                assert_eq!(umem.held(), held);
+                assert_eq!(umem.settle(&mut bufs, Duration::from_secs(30)), 0);
             })
             .unwrap();
         assert_eq!(pools.verify(), (vec![], vec![]));

@@ -207,8 +207,14 @@ impl Drop for Mapped {
 }
 
 impl Socket {
-    /// Opens and binds a socket for one queue: in zero-copy mode first if allowed, then in copy mode.
-    pub(crate) fn open(umem: &Umem, link: &LinkInfo, queue: u32, config: &SocketConfig) -> Result<Self, Error> {
+    /// Opens and binds a socket for one queue: in zero-copy mode first if allowed, then in copy mode. When it is bound,
+    /// the fill ring has these addresses, as far as there is room for them.
+    pub(crate) fn open(
+        umem: &Umem,
+        (link, queue): (&LinkInfo, u32),
+        config: &SocketConfig,
+        empty: &[u64],
+    ) -> Result<Self, Error> {
         config.rings.check()?;
         if !(1..=MAX_TX_SOCKETS).contains(&config.tx_sockets) {
             return Err(Error::TxSockets(config.tx_sockets));
@@ -218,7 +224,7 @@ impl Socket {
         }
         let mut note = String::new();
         if config.zero_copy != ZeroCopy::Off {
-            match Self::bind(umem, link, queue, config, true) {
+            match Self::bind(umem, (link, queue), config, empty, true) {
                 Ok(socket) => return Ok(socket),
                 Err(Error::Socket { source, .. }) if config.zero_copy == ZeroCopy::Auto => {
                     note = match source.raw_os_error() {
@@ -229,17 +235,23 @@ impl Socket {
                 Err(e) => return Err(e),
             }
         }
-        let mut socket = Self::bind(umem, link, queue, config, false)?;
+        let mut socket = Self::bind(umem, (link, queue), config, empty, false)?;
         socket.note = note;
         Ok(socket)
     }
 
     /// Binds in one mode, waiting for a queue that is about to become free.
-    fn bind(umem: &Umem, link: &LinkInfo, queue: u32, config: &SocketConfig, zero_copy: bool) -> Result<Self, Error> {
+    fn bind(
+        umem: &Umem,
+        (link, queue): (&LinkInfo, u32),
+        config: &SocketConfig,
+        empty: &[u64],
+        zero_copy: bool,
+    ) -> Result<Self, Error> {
         let start = Instant::now();
         let patience = Duration::from_millis(config.bind_timeout_ms);
         loop {
-            match Self::bind_once(umem, link, queue, config, zero_copy) {
+            match Self::bind_once(umem, (link, queue), config, empty, zero_copy) {
                 Err((_, Errno::BUSY)) if start.elapsed() < patience => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
@@ -265,26 +277,26 @@ impl Socket {
     /// if there is one.
     fn bind_once(
         umem: &Umem,
-        link: &LinkInfo,
-        queue: u32,
+        (link, queue): (&LinkInfo, u32),
         config: &SocketConfig,
+        empty: &[u64],
         zero_copy: bool,
     ) -> Result<Self, (&'static str, Errno)> {
         for member in umem.members(zero_copy, (link.index, queue)) {
-            match Self::set_up(umem, link, queue, config, zero_copy, Some(&member)) {
+            match Self::set_up(umem, (link, queue), config, empty, zero_copy, Some(&member)) {
                 // The member's interface is gone, so it is not bound any more: try the next.
                 Err(("bind", Errno::BADF)) => {}
                 result => return result,
             }
         }
-        Self::set_up(umem, link, queue, config, zero_copy, None)
+        Self::set_up(umem, (link, queue), config, empty, zero_copy, None)
     }
 
     fn set_up(
         umem: &Umem,
-        link: &LinkInfo,
-        queue: u32,
+        (link, queue): (&LinkInfo, u32),
         config: &SocketConfig,
+        empty: &[u64],
         zero_copy: bool,
         join: Option<&OwnedFd>,
     ) -> Result<Self, (&'static str, Errno)> {
@@ -301,7 +313,7 @@ impl Socket {
         let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(|e| ("ring offsets", e))?;
         // SAFETY: each ring of this fresh socket is mapped once, with its own size, offsets and entry type: the
         // fill and completion rings hold u64 addresses, the others `struct xdp_desc`, which RawFrame mirrors.
-        let (fill, completion, rx, tx) = unsafe {
+        let (mut fill, completion, rx, tx) = unsafe {
             (
                 Producer::new(map(&fd, offsets.fr, sizes.fill, XDP_UMEM_PGOFF_FILL_RING)?),
                 Consumer::new(map(&fd, offsets.cr, sizes.completion, XDP_UMEM_PGOFF_COMPLETION_RING)?),
@@ -310,6 +322,10 @@ impl Socket {
             )
         };
         let tx_budget = raise_tx_budget(&fd, sizes.tx);
+        // Some drivers (igb) look at the fill ring when they take the queue over, and never again before the first frame.
+        let posted = fill.free(empty.len() as u32);
+        empty.iter().zip(0..posted).for_each(|(&addr, at)| fill.put(at, addr));
+        fill.submit(posted);
 
         let bound = match join {
             Some(member) => {

@@ -1,0 +1,76 @@
+//! Sockets whose fill ring has buffers when they are bound.
+//!
+//! Some zero-copy drivers (igb) look at the fill ring when they take a queue over, and then not before the first frame
+//! is received: with an empty ring, that is never.
+
+use super::in_flight::InFlight;
+use super::inject::Injector;
+use super::port::injector;
+use super::socket::{Socket, SocketConfig};
+use super::{Error, LinkInfo, Umem};
+use bywash_frame::{Arena, BATCH, Batch, Buffers, RawFrame};
+
+/// A bound socket, and what its port begins with.
+pub(super) struct Filled {
+    pub socket: Socket,
+    /// Cells in the fill ring.
+    pub in_flight: InFlight,
+    pub injector: Option<Injector>,
+    /// Reason for sending by injector or socket, if the configuration does not determine it.
+    pub why: Option<String>,
+}
+
+impl Filled {
+    /// Opens a socket, with buffers in the fill ring if there are any to take them from. They are free after an error.
+    pub fn open(
+        umem: &Umem,
+        at: (&LinkInfo, u32),
+        config: &SocketConfig,
+        ahead: Option<Injector>,
+        mut bufs: Option<&mut Buffers>,
+    ) -> Result<Self, Error> {
+        let arena = umem.arena();
+        let mut in_flight = InFlight::new(arena.cells());
+        let empty = match &mut bufs {
+            Some(bufs) => take(bufs, &mut in_flight, arena, config.rings.fill as usize),
+            None => vec![],
+        };
+        let (error, socket) = match Socket::open(umem, at, config, &empty) {
+            Ok(socket) => match injector(config.transmit, socket.zero_copy, &at.0.name, ahead) {
+                Ok((injector, why)) => return Ok(Self { socket, in_flight, injector, why }),
+                Err(error) => (error, Some(socket)),
+            },
+            Err(error) => (error, None),
+        };
+        let cells = in_flight.take_all();
+        if socket.as_ref().is_some_and(|socket| socket.zero_copy) {
+            // As when a port is closed: the device may still have them.
+            umem.unreturned().put((at.0.index, at.1), cells);
+            return Err(error);
+        }
+        drop(socket);
+        let frames = cells.iter().map(|&cell| RawFrame { addr: arena.cell_addr(cell), len: 0, options: 0 });
+        if let Some(bufs) = bufs {
+            // SAFETY: each was taken from the pool above, and the socket in whose ring it was posted is closed.
+            unsafe { bufs.free_raw(frames) };
+        }
+        Err(error)
+    }
+}
+
+/// Takes up to `want` cells as in flight, and returns their addresses.
+fn take(bufs: &mut Buffers, in_flight: &mut InFlight, arena: &Arena, want: usize) -> Vec<u64> {
+    let (mut empty, mut batch) = (Vec::with_capacity(want), Batch::new());
+    while empty.len() < want {
+        let n = bufs.alloc(&mut batch, (want - empty.len()).min(BATCH));
+        if n == 0 {
+            break;
+        }
+        batch.take_front(n, |_, raw| {
+            let cell = arena.cell_of(raw.addr);
+            in_flight.give(cell);
+            empty.push(arena.cell_addr(cell));
+        });
+    }
+    empty
+}
