@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Hosts behind r0 may open connections; those of IPv4 are translated to the router's address.
-const FIREWALL: &str = "
+pub const FIREWALL: &str = "
 table inet filter {
  chain forward {
   type filter hook forward priority 0; policy drop;
@@ -102,7 +102,7 @@ impl Ends {
     }
 
     /// Returns the source that b sees.
-    fn seen(&self) -> SocketAddr {
+    pub fn seen(&self) -> SocketAddr {
         match self {
             Self::Udp(_, far) => far.peer_addr().unwrap(),
             Self::Tcp(_, far) => far.peer_addr().unwrap(),

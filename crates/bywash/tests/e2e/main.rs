@@ -18,6 +18,7 @@ mod dpdk_lab;
 mod drift;
 mod fail_open;
 mod faults;
+mod flow_table;
 mod flows;
 mod follow;
 mod footprint;

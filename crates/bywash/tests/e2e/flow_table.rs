@@ -1,0 +1,46 @@
+//! Connections that a flow table of the kernel's (nf_flowtable) has taken are the kernel's, and are forwarded by it.
+
+use crate::flows::{Ends, FIREWALL, forwarded, run, wait_for_flow};
+use bywash_lab::{Topology, has_tool, require, require_lab, skip};
+use serde_json::Value;
+
+/// A flow table for UDP, in addition to the firewall.
+const FLOW_TABLE: &str = "
+table inet filter { flowtable ft { hook ingress priority 0; devices = { r0, r1 }; }; }
+insert rule inet filter forward meta l4proto udp flow add @ft
+";
+
+#[test]
+fn connections_in_a_flow_table_of_the_kernel_stay_there() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    lab.r().nft(FIREWALL).unwrap();
+    if let Err(why) = lab.r().nft(FLOW_TABLE) {
+        skip!("this kernel has no flow tables: {why}");
+    }
+    let bywash = run(&lab, "");
+    let mut udp = Ends::udp(&lab, lab.b().v4.into());
+    let mut tcp = Ends::tcp(&lab, lab.b().v4.into());
+    wait_for_flow(&bywash, &mut tcp, "TCP");
+    bywash.wait("the kernel's flow table to take UDP", |_| {
+        udp.talk(b"offload");
+        lab.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.contains("[OFFLOAD]")
+    });
+    let mut reasons = Value::Null;
+    bywash.wait("the reason why UDP is the kernel's", |bywash| {
+        reasons = bywash.show(&["kernel-connections"])["reasons"].clone();
+        reasons.as_array().is_some_and(|all| all.iter().any(|one| one["reason"] == "in a flow table of the kernel"))
+    });
+    assert_eq!(bywash.show(&["flows", "proto=udp"])["flows"], serde_json::json!([]), "{reasons}");
+    // The table forwards, and translates.
+    let before = forwarded(&bywash);
+    for n in 0..100u8 {
+        udp.talk(&[n; 700]);
+    }
+    assert_eq!(forwarded(&bywash), before, "forwarded past the kernel's flow table");
+    assert_eq!(udp.seen().ip(), tcp.seen().ip(), "the source is not translated");
+    assert!(lab.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.contains("[OFFLOAD]"));
+    // Connections that are not in the table are not left to the kernel with them.
+    wait_for_flow(&bywash, &mut tcp, "TCP beside the kernel's flow table");
+    bywash.stop();
+}
