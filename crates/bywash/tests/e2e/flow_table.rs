@@ -18,6 +18,8 @@ fn connections_in_a_flow_table_of_the_kernel_stay_there() {
     if let Err(why) = lab.r().nft(FLOW_TABLE) {
         skip!("this kernel has no flow tables: {why}");
     }
+    // 30 s by default, which is less than a slow machine needs for some commands.
+    lab.r().sysctl("net/netfilter/nf_flowtable_udp_timeout", "3600").unwrap();
     let bywash = run(&lab, "");
     let mut udp = Ends::udp(&lab, lab.b().v4.into());
     let mut tcp = Ends::tcp(&lab, lab.b().v4.into());
