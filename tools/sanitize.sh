@@ -6,7 +6,7 @@
 #
 # Needs a nightly toolchain with the components miri and rust-src: `rustup toolchain install nightly --component
 # miri,rust-src`. NIGHTLY names another one. Random tests run few cases (PROPTEST_CASES), because Miri is some hundred
-# times slower.
+# times slower. Not run to the end so far: see docs/testing.md.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 cargo=${CARGO:-cargo}
