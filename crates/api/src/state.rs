@@ -28,7 +28,7 @@ pub struct Sandbox {
     pub readable: Vec<String>,
     /// Files, and directories of files, that can be read, written, made and removed; empty if Landlock restricts none.
     pub writable: Vec<String>,
-    /// What an attacker could still do who controls the process.
+    /// Actions that an attacker in control of the process could still take.
     pub left: Vec<String>,
 }
 

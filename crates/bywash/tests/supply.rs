@@ -1,5 +1,5 @@
-//! What the program is made of: the dependencies are those that deny.toml allows, the list of parts names all of them,
-//! and archives of the same program are the same.
+//! Dependencies and archives of the program: the dependencies are those that deny.toml allows, the list of parts names
+//! all of them, and archives of the same program are the same.
 
 use serde_json::Value;
 use spdx::expression::ExpressionReq;
@@ -91,7 +91,7 @@ fn the_list_of_parts_names_all_of_them() {
     let purl = |package: &Value| format!("pkg:cargo/{}@{}", text(package, "name"), text(package, "version"));
     let listed: BTreeSet<String> = components.iter().map(|part| text(part, "purl")).collect();
     assert_eq!(listed.len(), components.len());
-    // What tests need is no part.
+    // Dependencies of tests alone are no parts.
     for name in ["rustix", "aya", "seccompiler", "landlock", "tokio"] {
         assert!(listed.iter().any(|purl| purl.starts_with(&format!("pkg:cargo/{name}@"))), "{name}");
     }

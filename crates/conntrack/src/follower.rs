@@ -136,7 +136,7 @@ fn tuple(of: Tuple) -> flows::Tuple {
 pub struct Considered {
     /// Candidates that the table's readers had reported.
     pub candidates: usize,
-    /// Whether more connections may wait.
+    /// True if more connections may wait.
     pub more: bool,
 }
 

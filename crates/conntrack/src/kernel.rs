@@ -251,7 +251,7 @@ pub enum Changed {
     To(Connection),
     /// The connection may have been changed, but the kernel tells nothing of it, and will not announce its end either.
     Unannounced,
-    /// There is no such connection, or it cannot be changed.
+    /// The kernel has no such connection, or cannot change it.
     Gone,
 }
 

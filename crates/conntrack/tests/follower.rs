@@ -161,7 +161,7 @@ fn a_flow_follows_the_route() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     let mut lab = Lab::new(1000);
     assert_eq!(lab.established(4000).output, 1);
-    // Its packets are the kernel's now, and so the connection is considered again.
+    // Packets of the flow are the kernel's now, and so the connection is considered again.
     lab.ways.output.set(2);
     lab.consider(4000, false);
     assert_eq!(lab.flow(4000).unwrap().output, 2);

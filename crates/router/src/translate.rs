@@ -9,7 +9,7 @@ use crate::slow::{SlowPath, sourced};
 use crate::stages::{be16, be32, entry, frame_type, is_kept, rewrite_macs, valid6};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
 use bywash_engine::{Context, Event, PortId};
-use bywash_fib::flows::{Exit, FlowTables, Hit, Key};
+use bywash_fib::flows::{Exit, FlowTable, FlowTables, Hit, Key};
 use bywash_fib::{flow_hash4, flow_hash6};
 use bywash_frame::{BATCH, Batch, Frame};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
@@ -152,14 +152,7 @@ impl Translator {
         let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
         let closing = is_closing(data[HEADER_LEN + 9], &data[HEADER_LEN + ipv4::HEADER_LEN..]);
-        if closing && hit.is_some() {
-            self.flows.v4.revoke(hit);
-        }
-        if closing {
-            return None;
-        }
-        if !hit.is_some() {
-            self.flows.v4.miss(&self.v4.keys[at]);
+        if !belongs(&self.flows.v4, hit, &self.v4.keys[at], closing) {
             return None;
         }
         let exit = self.flows.v4.exit(hit);
@@ -199,14 +192,7 @@ impl Translator {
         let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
         let closing = is_closing(data[HEADER_LEN + 6], &data[HEADER_LEN + ipv6::HEADER_LEN..]);
-        if closing && hit.is_some() {
-            self.flows.v6.revoke(hit);
-        }
-        if closing {
-            return None;
-        }
-        if !hit.is_some() {
-            self.flows.v6.miss(&self.v6.keys[at]);
+        if !belongs(&self.flows.v6, hit, &self.v6.keys[at], closing) {
             return None;
         }
         let exit = self.flows.v6.exit(hit);
@@ -228,6 +214,17 @@ impl Translator {
         self.flows.v6.count(hit, payload + ipv6::HEADER_LEN as u32);
         Some(hop.port)
     }
+}
+
+/// Returns whether a packet is to be forwarded with its flow. One that closes the flow's connection revokes it; one
+/// without a flow is weighed.
+fn belongs<const N: usize>(flows: &FlowTable<N>, hit: Hit, key: &Key<N>, closing: bool) -> bool {
+    match (hit.is_some(), closing) {
+        (true, true) => flows.revoke(hit),
+        (false, false) => flows.miss(key),
+        _ => {}
+    }
+    hit.is_some() && !closing
 }
 
 /// Returns the key of a packet of IPv4 that may belong to a flow.

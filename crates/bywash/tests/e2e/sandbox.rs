@@ -50,7 +50,7 @@ fn the_capabilities_of_the_unit_suffice() {
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("socket");
     let socket = socket.to_str().unwrap();
-    // As a member of the socket's group the service needs no privilege to give it away.
+    // The service gives the socket to a group that it is a member of, which needs no privilege.
     let confined = ["setpriv", "--groups", "65534", "--no-new-privs", "--inh-caps=-all", "--bounding-set", &only];
     let config = place.path().join("bywash.toml");
     let text = format!("[api]\nsocket = \"{socket}\"\ngroup = \"65534\"\n[[port]]\ninterface = \"r0\"\n");
@@ -224,8 +224,8 @@ fn an_unreadable_configuration_is_reported() {
     bywash.stop();
 }
 
-/// What is in other directories than those named at the start cannot be opened, though its mode bits let root; what is
-/// replaced in those directories can.
+/// Files outside the directories that are named at the start cannot be opened, though their mode bits let root; files
+/// that are replaced within these directories can.
 #[test]
 fn other_files_than_those_of_the_configuration_cannot_be_opened() {
     require!(require_lab());

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Instance that does what is asked for, if it may be.
 #[derive(Default)]
 struct Willing {
-    /// Whether it is asked by the socket for reading.
+    /// True if requests come by the socket for reading.
     reading: bool,
-    /// Whether it has been asked for anything.
+    /// True once a change has been asked for.
     asked: Arc<AtomicBool>,
 }
 
