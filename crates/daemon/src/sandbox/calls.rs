@@ -3,6 +3,7 @@
 //! Most calls are allowed by number alone, without a check of their arguments. For those the kernel keeps a bitmap and
 //! does not run the filter (seccomp's action cache, Linux 5.11). All calls of workers that forward are of this kind.
 
+use super::LOADS_CODE;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
     SeccompFilter, SeccompRule, TargetArch,
@@ -97,9 +98,12 @@ pub fn filter(counters: bool) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = all().map(|(_, number)| (*number, vec![])).collect();
     let is = |at: u8, op: Op, value: u64| SeccompCondition::new(at, Len::Dword, op, value);
     let any = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
-    // All code is in memory by now: no further memory can be executed, whether it is written before or not.
+    // All code is in memory by now: no further memory can be executed, whether it is written before or not. Where a
+    // reload may load code, memory may be executable, but not writable at the same time.
+    let without = [Some(libc::PROT_EXEC), LOADS_CODE.then_some(libc::PROT_WRITE)];
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        rules.insert(call, vec![any(vec![is(2, Op::MaskedEq(libc::PROT_EXEC as u64), 0)?])?]);
+        let either = without.into_iter().flatten().map(|flag| any(vec![is(2, Op::MaskedEq(flag as u64), 0)?]));
+        rules.insert(call, either.collect::<Result<_, _>>()?);
     }
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
     let family = |family: i32| any(vec![is(0, Op::Eq, family as u64)?]);
@@ -163,8 +167,9 @@ mod tests {
         let (read, write, exec) = (libc::PROT_READ as u64, libc::PROT_WRITE as u64, libc::PROT_EXEC as u64);
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             assert!(allowed(call, &[0, 4096, read | write]) && allowed(call, &[0, 4096, read]));
-            // What was writable before, too.
-            assert!(!allowed(call, &[0, 4096, read | exec]) && !allowed(call, &[0, 4096, read | write | exec]));
+            // Memory that was writable before, too.
+            assert_eq!(allowed(call, &[0, 4096, read | exec]), LOADS_CODE);
+            assert!(!allowed(call, &[0, 4096, read | write | exec]));
         }
         for call in [libc::SYS_pkey_mprotect, libc::SYS_shmat, libc::SYS_remap_file_pages, libc::SYS_personality] {
             assert!(!allowed(call, &[0, 4096, read]));

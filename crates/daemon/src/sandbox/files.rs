@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// What the kernel shows of itself, and what names users and groups.
 const SHOWN: [&str; 4] = ["/proc", "/sys", "/etc/passwd", "/etc/group"];
+/// Libraries, which are read where a reload may load code.
+const LIBRARIES: [&str; 4] = ["/etc/ld.so.cache", "/lib", "/usr/lib", "/usr/local/lib"];
 /// Makes TAP interfaces.
 const TUN: &str = "/dev/net/tun";
 /// Directories of too much else: only the named file in them may be read.
@@ -31,6 +33,7 @@ impl Paths {
     pub fn of(files: &Files, state: &Path) -> Self {
         let mut paths = Self::default();
         paths.read.extend(SHOWN.map(PathBuf::from));
+        paths.read.extend(LIBRARIES.iter().filter(|_| super::LOADS_CODE).map(PathBuf::from));
         paths.read.extend(std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from));
         for file in &files.read {
             // A link is read, and so is what it leads to.

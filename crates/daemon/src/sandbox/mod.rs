@@ -25,6 +25,9 @@ pub const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON);
 
+/// Whether a reload may load code: the first port of kind `dpdk` makes DPDK load its drivers, of a build that has it.
+const LOADS_CODE: bool = cfg!(feature = "dpdk");
+
 /// Result of [`enter`].
 #[derive(Debug, Default)]
 struct Entered {
