@@ -94,10 +94,10 @@ test-vm: ## tests that depend on the kernel or a NIC, in emulated machines (KERN
 	@tools/setup.sh vm
 	lab/vm/run $(if $(QUICK),--quick) $(KERNEL)
 
-# BASE, RUNS: see the head of fuzz/run.
+# BASE, RUNS, SEED: see the head of fuzz/run.
 fuzz: ## give random input to the parsers, those that changed first (SECONDS=N in all, TARGET="NAME ..")
 	@tools/setup.sh fuzz
-	@CARGO=$(CARGO) BASE=$(BASE) RUNS=$(RUNS) fuzz/run $(or $(SECONDS),60) $(TARGET)
+	@CARGO=$(CARGO) BASE=$(BASE) RUNS=$(RUNS) SEED=$(SEED) fuzz/run $(or $(SECONDS),60) $(TARGET)
 
 # NIGHTLY: name of the toolchain; see the head of tools/sanitize.sh.
 sanitize: ## unit tests of the crates with unsafe code under Miri, AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)
