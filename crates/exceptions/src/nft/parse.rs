@@ -94,13 +94,30 @@ pub fn chain(body: &[u8]) -> Option<Of<Chain>> {
             other => opaque = Some(format!("unknown chain attribute {other}")),
         }
     }
+    let family = family(*body.first()?);
     let base = hook.map(|hook| {
         let (base, why) = base(hook, accepts, kind);
         opaque = opaque.take().or(why);
+        if !has_hook(family, base.hook) {
+            opaque.get_or_insert_with(|| format!("unknown hook {} of family {family}", base.hook));
+        }
         base
     });
     let object = Chain { name: name?, base, rules: Vec::new(), opaque };
-    Some(Of { family: family(*body.first()?), table: table?, object })
+    Some(Of { family, table: table?, object })
+}
+
+/// Returns whether base chains of a family may be on a hook (linux/netfilter.h, netfilter_arp.h, netfilter_bridge.h).
+fn has_hook(family: Family, hook: u32) -> bool {
+    let hooks = match family {
+        Family::Ip | Family::Ip6 => 5,
+        // NF_INET_INGRESS is one of them.
+        Family::Inet | Family::Bridge => 6,
+        Family::Netdev => 2,
+        Family::Arp => 3,
+        Family::Other(_) => 0,
+    };
+    hook < hooks
 }
 
 fn base(hook: &[u8], accepts: Option<bool>, kind: Option<String>) -> (Base, Option<String>) {

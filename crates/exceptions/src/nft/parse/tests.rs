@@ -56,6 +56,13 @@ fn what_only_reads_does_nothing_else() {
 }
 
 #[test]
+fn a_hook_that_no_chain_of_the_family_has_is_not_understood() {
+    assert_eq!(chain_of(&[number(NFTA_HOOK_HOOKNUM, 4)], &[]).opaque, None);
+    assert!(chain_of(&[number(NFTA_HOOK_HOOKNUM, 5)], &[]).opaque.is_some());
+    assert!(chain_of(&[], &[]).opaque.is_some());
+}
+
+#[test]
 fn what_writes_or_is_unknown_acts() {
     let written = |name, sreg| {
         let read = read(name, &[number(DREG, 1), number(sreg, 1)]);
