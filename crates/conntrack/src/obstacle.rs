@@ -22,8 +22,8 @@ pub enum Obstacle {
     Zone,
     /// Its timeout does not change, so that it cannot be renewed.
     FixedTimeout,
-    /// A flow table of the kernel's has taken it (`flow add`).
-    FlowTable,
+    /// A device forwards it (`flow add` to a flow table with `flags offload`).
+    Device,
     /// The kernel is removing it.
     Dying,
     /// It has an attribute that this crate does not know.
@@ -41,7 +41,7 @@ impl fmt::Display for Obstacle {
             Self::SequenceChanges => "sequence numbers change",
             Self::Zone => "zone",
             Self::FixedTimeout => "fixed timeout",
-            Self::FlowTable => "in a flow table of the kernel",
+            Self::Device => "forwarded by a device",
             Self::Dying => "being removed",
             Self::Unknown => "unknown attribute",
         })
@@ -58,7 +58,7 @@ pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
         (connection.expected, Obstacle::Expected),
         (connection.sequence_changes, Obstacle::SequenceChanges),
         (connection.has(status::FIXED_TIMEOUT), Obstacle::FixedTimeout),
-        (connection.status & (status::OFFLOAD | status::HW_OFFLOAD) != 0, Obstacle::FlowTable),
+        (connection.has(status::HW_OFFLOAD), Obstacle::Device),
         (connection.has(status::DYING), Obstacle::Dying),
         (!connection.has(status::CONFIRMED | status::SEEN_REPLY | status::ASSURED), Obstacle::NotAssured),
         (connection.key.protocol == TCP && connection.tcp_state.is_none(), Obstacle::StateNotTold),
@@ -95,6 +95,10 @@ mod tests {
     fn an_established_connection_has_no_obstacle() {
         assert_eq!(obstacle(&connection(TCP)), None);
         assert_eq!(obstacle(&connection(UDP)), None);
+        // A flow table of the kernel's has no say about packets that do not meet it.
+        let mut taken = connection(UDP);
+        taken.status |= status::OFFLOAD;
+        assert_eq!(obstacle(&taken), None);
     }
 
     #[test]
@@ -111,8 +115,7 @@ mod tests {
         assert_eq!(with(&|c| c.expected = true), Obstacle::Expected);
         assert_eq!(with(&|c| c.sequence_changes = true), Obstacle::SequenceChanges);
         assert_eq!(with(&|c| c.status |= status::FIXED_TIMEOUT), Obstacle::FixedTimeout);
-        assert_eq!(with(&|c| c.status |= status::OFFLOAD), Obstacle::FlowTable);
-        assert_eq!(with(&|c| c.status |= status::HW_OFFLOAD), Obstacle::FlowTable);
+        assert_eq!(with(&|c| c.status |= status::OFFLOAD | status::HW_OFFLOAD), Obstacle::Device);
         assert_eq!(with(&|c| c.status |= status::DYING), Obstacle::Dying);
         assert_eq!(with(&|c| c.status &= !status::ASSURED), Obstacle::NotAssured);
         assert_eq!(with(&|c| c.status &= !status::SEEN_REPLY), Obstacle::NotAssured);

@@ -1,8 +1,8 @@
-//! Connections that a flow table of the kernel's (nf_flowtable) has taken are the kernel's, and are forwarded by it.
+//! Connections that a flow table of the kernel's (nf_flowtable) has taken are forwarded as others are, where the rules
+//! accept them without it.
 
 use crate::flows::{Ends, FIREWALL, forwarded, run, wait_for_flow};
 use bywash_lab::{Topology, has_tool, require, require_lab, skip};
-use serde_json::Value;
 
 /// A flow table for UDP, in addition to the firewall.
 const FLOW_TABLE: &str = "
@@ -11,7 +11,7 @@ insert rule inet filter forward meta l4proto udp flow add @ft
 ";
 
 #[test]
-fn connections_in_a_flow_table_of_the_kernel_stay_there() {
+fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     lab.r().nft(FIREWALL).unwrap();
@@ -20,29 +20,27 @@ fn connections_in_a_flow_table_of_the_kernel_stay_there() {
     }
     // 30 s by default, which is less than a slow machine needs for some commands.
     lab.r().sysctl("net/netfilter/nf_flowtable_udp_timeout", "3600").unwrap();
-    let bywash = run(&lab, "");
+    let offloaded = || lab.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.contains("[OFFLOAD]");
     let mut udp = Ends::udp(&lab, lab.b().v4.into());
+    while !offloaded() {
+        udp.talk(b"offload");
+    }
+    let bywash = run(&lab, "");
     let mut tcp = Ends::tcp(&lab, lab.b().v4.into());
     wait_for_flow(&bywash, &mut tcp, "TCP");
-    bywash.wait("the kernel's flow table to take UDP", |_| {
-        udp.talk(b"offload");
-        lab.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.contains("[OFFLOAD]")
+    wait_for_flow(&bywash, &mut udp, "UDP in the kernel's flow table");
+    assert!(offloaded());
+    assert_eq!(udp.seen().ip(), tcp.seen().ip(), "the source is not translated");
+    // The kernel's table goes on with its connections whatever the rules become, and only it can.
+    lab.r().nft("insert rule inet filter forward meta l4proto udp drop").unwrap();
+    bywash.wait("the connection to be the kernel's", |bywash| {
+        bywash.show(&["flows", "proto=udp"])["flows"] == serde_json::json!([])
     });
-    let mut reasons = Value::Null;
-    bywash.wait("the reason why UDP is the kernel's", |bywash| {
-        reasons = bywash.show(&["kernel-connections"])["reasons"].clone();
-        reasons.as_array().is_some_and(|all| all.iter().any(|one| one["reason"] == "in a flow table of the kernel"))
-    });
-    assert_eq!(bywash.show(&["flows", "proto=udp"])["flows"], serde_json::json!([]), "{reasons}");
-    // The table forwards, and translates.
     let before = forwarded(&bywash);
     for n in 0..100u8 {
         udp.talk(&[n; 700]);
     }
     assert_eq!(forwarded(&bywash), before, "forwarded past the kernel's flow table");
-    assert_eq!(udp.seen().ip(), tcp.seen().ip(), "the source is not translated");
-    assert!(lab.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.contains("[OFFLOAD]"));
-    // Connections that are not in the table are not left to the kernel with them.
     wait_for_flow(&bywash, &mut tcp, "TCP beside the kernel's flow table");
     bywash.stop();
 }

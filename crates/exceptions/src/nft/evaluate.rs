@@ -445,6 +445,9 @@ impl<'a> Walk<'a, '_> {
                     self.acts(chain, rule, "xt target MARK", certain, &mut end);
                     return end;
                 }
+                // A connection that is in the table already ends the rule (nft_flow_offload_eval). Packets that meet the
+                // table see no rules at all, so that only a verdict that needs neither holds for all of them.
+                Expression::FlowAdd => Truth::Maybe(packets("flow add")),
                 Expression::Update { set, .. } => {
                     self.acts(chain, rule, &format!("update of set {set}"), certain, &mut end);
                     return end;
@@ -499,6 +502,7 @@ impl<'a> Walk<'a, '_> {
             | Expression::Counter { .. }
             | Expression::Match { .. }
             | Expression::Mark { .. }
+            | Expression::FlowAdd
             | Expression::Update { .. }
             | Expression::Acts { .. } => return Truth::Maybe(UNSET),
         };

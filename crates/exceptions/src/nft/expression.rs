@@ -249,6 +249,8 @@ pub enum Expression {
         /// Bits that are inverted afterwards.
         xor: u32,
     },
+    /// Gives the connection to a flow table of the kernel's, or ends the rule: `flow add`.
+    FlowAdd,
     /// Looks an address of the packet up in the routing tables.
     Fib {
         /// What is loaded ([`fib`]).
@@ -353,6 +355,7 @@ impl Expression {
                 (format!("xt match {name}"), tracking)
             }
             Self::Mark { .. } => ("xt target MARK".into(), Tracking::No),
+            Self::FlowAdd => ("flow add".into(), Tracking::TurnsOn),
             Self::Update { tracking, .. } => ("set update".into(), *tracking),
             Self::Acts { how, tracking } => (how.clone(), *tracking),
             _ => return None,

@@ -153,6 +153,7 @@ fn word(expression: &Expression, registers: &mut BTreeMap<usize, Named>) -> Opti
         Expression::Counter { name: Some(name) } => Some(format!("counter name {name}")),
         Expression::Counter { name: None } => Some("counter".into()),
         Expression::Match { name, .. } => Some(format!("xt match {name}")),
+        Expression::FlowAdd => Some("flow add".into()),
         Expression::Mark { .. } => Some("xt target MARK".into()),
         Expression::Fib { result, flags, register } => {
             let number = *result == fib::OIFNAME || flags & fib::PRESENT != 0;

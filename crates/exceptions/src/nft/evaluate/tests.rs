@@ -210,6 +210,15 @@ fn flags_of_segments_that_are_first_or_last_do_not_occur() {
 }
 
 #[test]
+fn a_flow_table_does_not_matter_if_the_verdict_is_the_same_without_it() {
+    let add = || Expression::FlowAdd;
+    assert_eq!(forward(&[vec![add()], vec![accept()]]), ACCEPTED);
+    assert_eq!(forward(&[vec![add(), accept()], vec![accept()]]), ACCEPTED);
+    assert_eq!(kept(&forward(&[vec![add(), accept()], vec![drop()]])), (2, "flow add"));
+    assert_eq!(kept(&forward(&[vec![add(), counter()], vec![accept()]])), (1, "counter of some packets, by flow add"));
+}
+
+#[test]
 fn jumps_return_and_gotos_do_not() {
     let with = |first: &[Vec<Expression>], sub: &[Vec<Expression>]| {
         answer(vec![base("c", 2, 0, false, first), chain("sub", sub)], Vec::new(), &masqueraded())

@@ -252,7 +252,7 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
         "masq" => ("masquerade".into(), Tracking::TurnsOn),
         "redir" => ("redirect".into(), Tracking::TurnsOn),
         "connlimit" => ("ct count".into(), Tracking::TurnsOn),
-        "flow_offload" => ("flow add".into(), Tracking::TurnsOn),
+        "flow_offload" => return Expression::FlowAdd,
         "match" => return matching(attributes),
         "target" => {
             let name = find(attributes.clone(), XT_NAME).map(text).unwrap_or_default();
