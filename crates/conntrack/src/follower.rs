@@ -2,14 +2,14 @@
 //!
 //! Packets propose flows: the kernel is asked about the tuples that the table's readers report
 //! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)), and about connections that were there before, when all
-//! are read. A connection that may be forwarded is changed without effect. The kernel answers with the connection if it announces what happens to it. With
-//! `net.netfilter.nf_conntrack_events` at 2, its default, it announces nothing of connections that began while nobody
-//! listened, not even their end: those stay the kernel's.
+//! are read. A connection that may be forwarded is changed without effect. The kernel answers with the connection if it
+//! announces what happens to it. With `net.netfilter.nf_conntrack_events` at 2, its default, it announces nothing of
+//! connections that began while nobody listened, not even their end: those stay the kernel's.
 //!
 //! So nothing is heard of connections that are too short to gain by a flow but their ends, and nothing at all of those
 //! that were never assured.
 
-use crate::connection::{Connection, Key, TCP, Tuple, UDP};
+use crate::connection::{Connection, Key, TCP, Tuple, UDP, status};
 use crate::judge::{Judge, Refusal};
 use crate::kernel::{Announced, Change, Changed, Error, Heard, Kernel};
 use crate::message::Announcement;
@@ -388,9 +388,11 @@ impl Known {
     }
 }
 
-/// Mixes what a connection is judged by and that may change.
+/// Mixes what a connection is judged by and that may change. The kernel's flow table has a connection for a while only,
+/// which is not announced, and which no verdict depends on.
 fn mixed(connection: &Connection) -> u64 {
     let Connection { id, status, mark, .. } = *connection;
+    let status = status & !status::OFFLOAD;
     (u64::from(id) << 32 | u64::from(mark)) ^ u64::from(status).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 

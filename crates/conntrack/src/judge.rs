@@ -81,8 +81,8 @@ impl<'a> Judge<'a> {
     /// accepted in both directions, and nothing else done with it than being counted.
     ///
     /// `client` and `server` are the interfaces that receive the original direction and the replies, and those that the
-    /// routes to the sources lead out of. The packets must
-    /// have no mark before the rules: no traffic control, BPF program or legacy iptables may have set one.
+    /// routes to the sources lead out of. The packets must have no mark before the rules: no traffic control, BPF program
+    /// or legacy iptables may have set one.
     pub fn refusal(&self, connection: &Connection, client: &Interface, server: &Interface) -> Option<Refusal> {
         if let Some(unseen) = &self.unseen {
             return Some(unseen.clone());

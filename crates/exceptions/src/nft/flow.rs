@@ -102,6 +102,8 @@ const NF_IP_PRI_NAT_SRC: i32 = 100;
 const STATE_INVALID: u32 = 1;
 /// Bit of `ct state` of packets of an established connection: NF_CT_STATE_BIT(IP_CT_ESTABLISHED).
 const STATE_ESTABLISHED: u32 = 2;
+/// Bits of `ct status` that come and go with the kernel's flow tables (IPS_OFFLOAD, IPS_HW_OFFLOAD).
+const IPS_OFFLOADED: u32 = 1 << 14 | 1 << 15;
 /// Flags of TCP that the packets do not have: FIN, SYN, RST.
 const NO_FLAGS: u8 = 0x07;
 /// Flag of TCP that the packets have: ACK.
@@ -341,7 +343,17 @@ impl<'f> View<'f> {
         match key {
             ct::STATE => host(Some(STATE_ESTABLISHED), ""),
             ct::DIRECTION => single(flow.replies.map(u8::from), "direction"),
-            ct::STATUS => host(flow.status, "status of the connection"),
+            ct::STATUS => match host(flow.status, "status of the connection") {
+                Load::Value(mut octets) => {
+                    for (octet, changing) in octets.iter_mut().zip(IPS_OFFLOADED.to_ne_bytes()) {
+                        octet.known &= !changing;
+                        octet.value &= !changing;
+                        octet.why = packets("status of the connection in a flow table");
+                    }
+                    Load::Value(octets)
+                }
+                unknown => unknown,
+            },
             ct::MARK => host(flow.mark, "mark of the connection"),
             ct::L3PROTOCOL => single(Some(if flow.v6 { 10 } else { 2 }), ""),
             ct::PROTOCOL => single(Some(flow.protocol), ""),

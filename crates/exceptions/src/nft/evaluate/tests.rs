@@ -216,6 +216,13 @@ fn a_flow_table_does_not_matter_if_the_verdict_is_the_same_without_it() {
     assert_eq!(forward(&[vec![add(), accept()], vec![accept()]]), ACCEPTED);
     assert_eq!(kept(&forward(&[vec![add(), accept()], vec![drop()]])), (2, "flow add"));
     assert_eq!(kept(&forward(&[vec![add(), counter()], vec![accept()]])), (1, "counter of some packets, by flow add"));
+    let status = |bits: u32| {
+        let load = Expression::Ct { key: ct::STATUS, direction: None, register: 0 };
+        let any = Expression::Compare { register: 0, by: Comparison::NotEqual, value: vec![0; 4] };
+        rule(&[&[load, mask(&bits.to_ne_bytes()), any, accept()]])
+    };
+    assert_eq!(forward(&[status(0x8)]), ACCEPTED);
+    assert_eq!(kept(&forward(&[status(0x4000)])), (1, "status of the connection in a flow table"));
 }
 
 #[test]
