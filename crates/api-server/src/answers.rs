@@ -48,6 +48,8 @@ pub fn port_counters(ends: &[Arc<bywash_port::PortCounters>], program: Option<&X
             polls,
             busy_polls,
             tx_reordered,
+            tx_done: _,
+            tx_waiting: _,
         } = end.as_ref();
         for (to, from) in [
             (&mut sum.rx_packets, rx_packets),

@@ -388,7 +388,9 @@ pub static PORT: Section = Section {
             .doc(
                 "Use of AF_XDP zero-copy mode. `auto`: if the driver supports it, except with `level` set to `driver`, \
                  because the driver forwards nothing that zero-copy sockets receive; `bywash show ports` shows the \
-                 result. `require`: an error if the driver does not support it.",
+                 result. `require`: an error if the driver does not support it. Sockets in zero-copy mode that receive \
+                 or send nothing, because of their driver, are opened again after 0.4 s; if that does not help, in copy \
+                 mode (`auto`), or the port is left to the kernel (`require`).",
             )
             .example("\"off\"")
             .of(AF_XDP),

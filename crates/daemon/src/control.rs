@@ -231,6 +231,7 @@ impl Runtime {
             heap,
             tended: Instant::now(),
             asked: Instant::now(),
+            looked: Instant::now(),
             watch: None,
             relations: Relations::default(),
             warned: vec![],
@@ -306,6 +307,7 @@ impl Runtime {
             busy |= self.mode.tick(&self.shared, &self.mirror);
             tick = if busy { TICK } else { (2 * tick).min(IDLE_TICK) };
             self.sample();
+            self.look_after_ports();
             self.tend(busy);
             self.ask();
             while let Ok(ask) = self.asked_for.try_recv() {

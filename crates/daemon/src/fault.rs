@@ -1,8 +1,108 @@
-//! Panics that tests ask for, in builds with debug assertions only: `BYWASH_FAULT_LENGTH=777` makes a worker panic when
-//! it receives a frame of 777 bytes.
+//! Faults that tests ask for, in builds with debug assertions only.
+//!
+//! `BYWASH_FAULT_LENGTH=777` makes a worker panic when it receives a frame of 777 bytes. `BYWASH_FAULT_DEVICE="r0 deaf 1"`
+//! makes interface r0 a device whose zero-copy sockets receive nothing the first time they are opened; `mute` is one
+//! that sends nothing.
 
 use bywash_engine::{App, Context, PortId};
-use bywash_frame::Batch;
+use bywash_frame::{Batch, Buffers, Frame};
+use bywash_port::{Port, PortCounters, PortState};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Number of times that the sockets of the broken device have been opened.
+static OPENED: AtomicU32 = AtomicU32::new(0);
+/// Frames that a mute device keeps.
+const KEPT: usize = 1024;
+
+/// Wraps the end of a socket that may be zero-copy, as if the device had zero-copy and a broken driver, if that is asked
+/// for.
+pub fn device(interface: &str, port: Box<dyn Port>) -> Result<Box<dyn Port>, Box<dyn Port>> {
+    let asked = std::env::var("BYWASH_FAULT_DEVICE").unwrap_or_default();
+    let mut asked = asked.split(' ');
+    if asked.next() != Some(interface) {
+        return Err(port);
+    }
+    let deaf = asked.next() == Some("deaf");
+    let times = asked.next().and_then(|times| times.parse().ok()).unwrap_or(0);
+    match OPENED.fetch_add(1, Ordering::Relaxed) < times {
+        true => Ok(Box::new(Broken { port, deaf, kept: vec![], counters: Arc::default() })),
+        false => Err(port),
+    }
+}
+
+/// End of a broken device.
+struct Broken {
+    port: Box<dyn Port>,
+    /// It receives nothing, or else sends nothing.
+    deaf: bool,
+    kept: Vec<Frame>,
+    counters: Arc<PortCounters>,
+}
+
+impl Port for Broken {
+    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
+        if self.deaf {
+            let mut lost = Batch::new();
+            self.port.rx_burst(bufs, &mut lost);
+            bufs.free(&mut lost);
+            return 0;
+        }
+        let n = self.port.rx_burst(bufs, out);
+        self.counters.rx_packets.add(n as u64);
+        n
+    }
+
+    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
+        if self.deaf {
+            let n = self.port.tx_burst(bufs, frames);
+            self.counters.tx_packets.add(n as u64);
+            return n;
+        }
+        let n = frames.len();
+        if self.kept.len() + n > KEPT {
+            return 0;
+        }
+        self.kept.extend(frames.drain());
+        self.counters.tx_waiting.set(self.kept.len() as u64);
+        self.counters.tx_packets.add(n as u64);
+        n
+    }
+
+    fn housekeep(&mut self, bufs: &mut Buffers) {
+        self.port.housekeep(bufs);
+    }
+
+    fn held(&self) -> usize {
+        self.port.held() + self.kept.len()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.wait_fd()
+    }
+
+    fn state(&self) -> PortState {
+        self.port.state()
+    }
+
+    fn max_frame(&self) -> usize {
+        self.port.max_frame()
+    }
+
+    fn counters(&self) -> Arc<PortCounters> {
+        self.counters.clone()
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        self.port.details()
+    }
+
+    fn close(&mut self, bufs: &mut Buffers) {
+        self.kept.drain(..).for_each(|frame| bufs.free_one(frame));
+        self.port.close(bufs);
+    }
+}
 
 /// Application that panics before it passes a burst with such a frame on.
 struct Faulty {

@@ -27,6 +27,7 @@ mod fault;
 pub mod fuzz;
 mod instance;
 mod journal;
+mod liveness;
 mod modes;
 mod notify;
 mod pools;

@@ -1,18 +1,30 @@
-//! Ports whose interface is recreated: a driver that is loaded again, a veth that is deleted and created.
+//! Ports that are opened again: their interface is recreated (a driver that is loaded again, a veth that is deleted and
+//! created), or their zero-copy sockets no longer work.
 //!
-//! Until the port is open on the new interface, packets routed to that interface are left to the kernel; so they stay
-//! if the port cannot be opened.
+//! Until the port is open, packets routed to its interface are left to the kernel; so they stay if the port cannot be
+//! opened.
 
 use crate::journal;
-use crate::ports::places;
-use crate::runtime::Runtime;
+use crate::liveness::{self, Fault, Life, Remedy, Sample};
+use crate::ports::{Xdp, places};
+use crate::runtime::{LAST_FRAMES, Runtime};
+use crate::slots::PortSlot;
 use crate::workers::ANSWER;
 use anyhow::{Context as _, bail, ensure};
 use bywash_config::{PortConfig, PortKind};
 use bywash_engine::{Change, PortId};
-use bywash_port::af_xdp::Journal;
-use bywash_port::{NullPort, PortState};
+use bywash_port::af_xdp::{Journal, ZeroCopy};
+use bywash_port::{NullPort, PortCounters, PortState};
 use bywash_router::control::PortBack;
+use bywash_sync::Counter;
+use std::time::Instant;
+
+/// Returns the frames that an interface has received, or missed for want of buffers; 0 if the kernel does not tell.
+fn arrived(interface: &str) -> u64 {
+    let read = |of: &str| std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/{of}"));
+    let counts = ["rx_packets", "rx_missed_errors", "rx_fifo_errors", "rx_over_errors"].map(read);
+    counts.iter().flatten().filter_map(|text| text.trim().parse::<u64>().ok()).sum()
+}
 
 impl Runtime {
     /// Opens a port on the interface of its name, which has appeared.
@@ -30,9 +42,10 @@ impl Runtime {
             return;
         }
         let name = &config.name;
-        match self.try_reattach(back, &config, &queues) {
+        match self.try_reattach(back, &config, &queues, None) {
             Ok(()) => {
-                self.shared.ports().get_mut(&at).into_iter().for_each(|slot| slot.tried = None);
+                let reset = |slot: &mut PortSlot| (slot.tried, slot.life) = (None, Life::default());
+                self.shared.ports().get_mut(&at).into_iter().for_each(reset);
                 tracing::info!("port `{name}` is back");
             }
             Err(e) => tracing::error!(
@@ -41,8 +54,82 @@ impl Runtime {
         }
     }
 
-    /// `before`: its queues until now, each with its worker.
-    fn try_reattach(&mut self, back: &PortBack, config: &PortConfig, before: &[(u32, usize)]) -> anyhow::Result<()> {
+    /// Looks for zero-copy ports that no longer receive or send, and opens them again.
+    pub fn look_after_ports(&mut self) {
+        let elapsed = self.looked.elapsed();
+        if elapsed < liveness::EVERY {
+            return;
+        }
+        self.looked = Instant::now();
+        let Self { shared, relations, .. } = self;
+        let mut faults = vec![];
+        for (at, slot) in shared.ports().iter_mut() {
+            let Some(xdp) = slot.xdp.as_ref().filter(|xdp| slot.life.watches(xdp.zero_copy())) else { continue };
+            let sum = |of: fn(&PortCounters) -> &Counter| slot.counters.iter().map(|counters| of(counters).get()).sum();
+            let turns = |(_, worker): &(u32, usize)| shared.workers[*worker].handle.counters().turns.get();
+            let (seen, handed) = xdp.seen();
+            let sample = Sample {
+                arrived: arrived(&xdp.interface),
+                seen,
+                handed,
+                received: sum(|counters| &counters.rx_packets),
+                no_buffer: sum(|counters| &counters.rx_no_buffer),
+                sent: sum(|counters| &counters.tx_done),
+                waiting: sum(|counters| &counters.tx_waiting),
+                turns: slot.queues.iter().map(turns).collect(),
+                up: relations.link(xdp.index()).is_some_and(|link| link.up && link.carrier),
+            };
+            faults.extend(slot.life.add(sample, elapsed).map(|fault| (*at, fault)));
+        }
+        faults.into_iter().for_each(|(at, fault)| self.mend(at, fault));
+    }
+
+    /// Opens a port with a fault again, or leaves it to the kernel.
+    fn mend(&mut self, at: usize, fault: Fault) {
+        let mut ports = self.shared.ports();
+        let Some(slot) = ports.get_mut(&at) else { return };
+        let Some(mut xdp) = slot.xdp.take() else { return };
+        let (name, mut config, queues) = (slot.config.name.clone(), slot.config.clone(), slot.queues.clone());
+        let may_copy = config.af_xdp.as_ref().is_none_or(|af_xdp| af_xdp.zero_copy == ZeroCopy::Auto);
+        let remedy = slot.life.remedy(fault, may_copy);
+        // Counters of ends that are closed with frames to be sent.
+        slot.counters.iter().for_each(|counters| counters.tx_waiting.set(0));
+        let link = self.relations.link(xdp.index()).map(|link| (link.index, link.up, link.rx_queues));
+        slot.tried = link;
+        drop(ports);
+        let back = PortBack { id: PortId(at as u16), index: xdp.index() };
+        let mode = if xdp.zero_copy() { "zero-copy" } else { "copy" };
+        let begins = match remedy {
+            Remedy::Reopen => "opened again",
+            Remedy::Copy => "still so after it was opened again: from now on in copy mode",
+            Remedy::Trust => "so zero-copy is not the cause: opened again as configured, and no longer watched",
+            Remedy::Leave => "the kernel forwards for it, until its interface is set up or recreated",
+        };
+        tracing::error!("port `{name}` in {mode} mode: {fault}; {begins}");
+        if remedy == Remedy::Copy {
+            config.af_xdp.get_or_insert_default().zero_copy = ZeroCopy::Off;
+        }
+        // Frames in the rings are still forwarded; from here on the kernel has those that come.
+        xdp.disable();
+        std::thread::sleep(LAST_FRAMES);
+        self.close_again(back.id);
+        if remedy == Remedy::Leave {
+            return;
+        }
+        match self.try_reattach(&back, &config, &queues, Some(xdp)) {
+            Ok(()) => self.shared.ports().get_mut(&at).into_iter().for_each(|slot| slot.tried = None),
+            Err(e) => tracing::error!("port `{name}` stays down: {e:#}; the kernel forwards for it"),
+        }
+    }
+
+    /// `before`: its queues until now, each with its worker. `xdp`: its program, if it stays.
+    fn try_reattach(
+        &mut self,
+        back: &PortBack,
+        config: &PortConfig,
+        before: &[(u32, usize)],
+        xdp: Option<Xdp>,
+    ) -> anyhow::Result<()> {
         let (id, at) = (back.id, usize::from(back.id.0));
         if config.kind != PortKind::AfXdp {
             self.still_works(id)?;
@@ -56,7 +143,10 @@ impl Runtime {
             *worker = before.iter().find(|(q, _)| q == queue).map_or(*worker, |(_, worker)| *worker);
         }
         let of_queue = |queue| self.shared.buffers(&queues, queue);
-        let mut opened = self.opener.open((at, config), &mut journal, &of_queue)?;
+        let mut opened = match xdp {
+            Some(xdp) => self.opener.reopen(config, xdp, &mut journal, &of_queue)?,
+            None => self.opener.open((at, config), &mut journal, &of_queue)?,
+        };
         let mut xdp = opened.xdp.take().context("it has no program")?;
         ensure!(opened.index == back.index, "its interface has changed again");
         let counters: Vec<_> = opened.counters().collect();

@@ -31,6 +31,8 @@ pub struct Runtime {
     pub heap: Heap,
     pub tended: Instant,
     pub asked: Instant,
+    /// Time of the last look at zero-copy ports.
+    pub looked: Instant,
     pub watch: Option<Watch>,
     pub relations: Relations,
     /// Warnings about policies that are not followed, as last logged.

@@ -1,5 +1,6 @@
 //! The ports of the running instance, by number: at the start the order in the file, which reloads may change.
 
+use crate::liveness::Life;
 use crate::ports::{Opened, Xdp};
 use bywash_config::{Level, PortConfig};
 use bywash_port::{PortCounters, TxQueueStats};
@@ -30,6 +31,8 @@ pub struct PortSlot {
     pub tx: Vec<Arc<TxQueueStats>>,
     /// State of the interface when it could last not be opened; `None` if it is open.
     pub tried: Option<Tried>,
+    /// What is known of a zero-copy port's frames.
+    pub life: Life,
     /// Reason, as last logged, for which it should be left to the kernel, if it has no XDP program that could.
     pub unheeded: Option<String>,
 }
@@ -46,6 +49,7 @@ impl PortSlot {
             queues,
             tx: vec![],
             tried: None,
+            life: Life::default(),
             unheeded: None,
         }
     }

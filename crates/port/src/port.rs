@@ -120,6 +120,13 @@ pub struct PortCounters {
     /// Once this is not zero, the port no longer relies on it.
     #[serde(serialize_with = "get")]
     pub tx_reordered: Counter,
+    /// Frames, or parts of long ones, that the device has sent or dropped, and those that it has: figures for
+    /// detecting devices that send nothing, up to 160 ms old. 0 unless the port is an AF_XDP socket.
+    #[serde(skip)]
+    pub tx_done: Counter,
+    /// See `tx_done`.
+    #[serde(skip)]
+    pub tx_waiting: Counter,
 }
 
 fn get<S: serde::Serializer>(c: &Counter, s: S) -> Result<S::Ok, S::Error> {

@@ -5,6 +5,7 @@
 
 mod afxdp;
 mod around;
+mod broken_devices;
 mod capture;
 mod carrier;
 mod churn;

@@ -5,7 +5,7 @@ use super::xdp::Xdp;
 use super::{OfQueue, forwarding, interface, queues};
 use anyhow::Context as _;
 use bywash_config::{Checksum, Level, PortConfig, XdpMode};
-use bywash_port::Port as _;
+use bywash_port::Port;
 use bywash_port::af_xdp::{
     AfXdpPort, Attachment, Below, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig,
     TAKES_TAGS_OFF, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
@@ -156,7 +156,15 @@ pub fn open_sockets(
         }
         limits.push(end.frame_limit());
         zero_copy |= end.zero_copy();
-        opened.ends.push(End { queue, counters: end.counters(), port: Box::new(end) });
+        #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "changed by faults"))]
+        let mut port: Box<dyn Port> = Box::new(end);
+        #[cfg(debug_assertions)]
+        if config.zero_copy != ZeroCopy::Off {
+            let broken = crate::fault::device(interface, port);
+            zero_copy |= broken.is_ok();
+            port = broken.unwrap_or_else(|whole| whole);
+        }
+        opened.ends.push(End { queue, counters: port.counters(), port });
     }
     if let Some(xdp) = &mut opened.xdp {
         (xdp.sockets, xdp.limits, xdp.zero_copy) = (sockets, limits, zero_copy);

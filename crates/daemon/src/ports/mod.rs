@@ -110,6 +110,19 @@ impl Opener {
         Ok(())
     }
 
+    /// Opens the sockets of an AF_XDP port whose program stays. Its earlier sockets are closed.
+    pub fn reopen(
+        &self,
+        port: &PortConfig,
+        xdp: Xdp,
+        journal: &mut Journal,
+        of_queue: OfQueue<'_>,
+    ) -> anyhow::Result<Opened> {
+        let mut opened = Opened { index: xdp.index(), xdp: Some(xdp), ..Opened::none(port) };
+        af_xdp::open_sockets(&self.umem, &mut opened, journal, of_queue)?;
+        Ok(opened)
+    }
+
     /// Opens one port.
     pub fn open(
         &self,

@@ -50,6 +50,24 @@ pub struct Xdp {
 const FRAMING: u32 = 18;
 
 impl Xdp {
+    /// Returns the kernel's index of the interface.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns whether a socket is in zero-copy mode.
+    pub fn zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// Returns the number of frames that the program has seen, and of those that it handed to sockets; 0 if the counters
+    /// cannot be read.
+    pub fn seen(&self) -> (u64, u64) {
+        let Ok(counters) = self.program.counters() else { return (0, 0) };
+        let count = |of: fn(&str) -> bool| counters.iter().filter(|(name, _)| of(name)).map(|(_, n)| n).sum();
+        (count(|_| true), count(|name| name == "to_user"))
+    }
+
     /// Starts handing over frames, unless the interface's relations leave them to the kernel. `level` overrides the
     /// configured level.
     pub fn begin(&mut self, relations: &Relations, level: Option<Level>) -> anyhow::Result<()> {

@@ -64,6 +64,8 @@ pub struct AfXdpPort {
     unkicked_before: u32,
     /// Descriptors given to the TX ring and not completed.
     sending: u32,
+    /// Descriptors completed.
+    done: u64,
     state: PortState,
     counters: Arc<PortCounters>,
     details: Vec<(&'static str, String)>,
@@ -152,6 +154,7 @@ impl AfXdpPort {
             unkicked: 0,
             unkicked_before: 0,
             sending: 0,
+            done: 0,
             state: PortState::Up,
             counters: Arc::default(),
             details,
@@ -206,6 +209,7 @@ impl AfXdpPort {
                     // SAFETY: each was sent once, and the completions name these very cells.
                     unsafe { bufs.free_raw(frames) };
                     self.sending = self.sending.saturating_sub(n);
+                    self.done += u64::from(n);
                     socket.completion.release(n);
                     continue;
                 }
@@ -231,6 +235,7 @@ impl AfXdpPort {
             unsafe { bufs.free_raw(frames) };
             self.stray += wrong;
             self.sending = self.sending.saturating_sub(n);
+            self.done += u64::from(n);
             socket.completion.release(n);
         }
     }
@@ -431,6 +436,8 @@ impl AfXdpPort {
             c.rx_ring_full.set(s.rx_ring_full.unwrap_or(0));
             c.invalid.set(s.rx_invalid_descs + s.tx_invalid_descs + self.stray);
         }
+        self.counters.tx_done.set(self.done);
+        self.counters.tx_waiting.set(self.sending.into());
         match socket.kick_tx() {
             Err(errno @ (Errno::NETDOWN | Errno::NXIO | Errno::NODEV | Errno::BADF)) => self.lost(bufs, errno),
             _ => self.state = PortState::Up,
