@@ -8,7 +8,8 @@ use std::fmt;
 pub enum Obstacle {
     /// TCP is being opened or closed. Its state is in the kernel's hands until it is established.
     NotEstablished,
-    /// The connection is not assured: UDP in its first two seconds or without replies, TCP during its handshake.
+    /// The connection is not assured: UDP in its first two seconds or without replies, TCP during its handshake. Nor has
+    /// a flow table taken it, where it lasts as long.
     NotAssured,
     /// An announcement did not repeat the state of TCP. The connection has to be asked for.
     StateNotTold,
@@ -24,6 +25,8 @@ pub enum Obstacle {
     FixedTimeout,
     /// A device forwards it (`flow add` to a flow table with `flags offload`).
     Device,
+    /// TCP in a flow table of the kernel's (`flow add`): the kernel does not tell its state.
+    FlowTable,
     /// The kernel is removing it.
     Dying,
     /// It has an attribute that this crate does not know.
@@ -42,6 +45,7 @@ impl fmt::Display for Obstacle {
             Self::Zone => "zone",
             Self::FixedTimeout => "fixed timeout",
             Self::Device => "forwarded by a device",
+            Self::FlowTable => "TCP in a flow table of the kernel",
             Self::Dying => "being removed",
             Self::Unknown => "unknown attribute",
         })
@@ -51,6 +55,11 @@ impl fmt::Display for Obstacle {
 /// Returns the reason why a connection stays the kernel's; `None` if the firewall's rules decide. The lasting reasons
 /// come first.
 pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
+    // Connection tracking sees no packets of one that a flow table has, which so may never become assured. It keeps it as
+    // long as an assured one after the table has given it up (flow_offload_fixup_ct).
+    let offloaded = connection.has(status::OFFLOAD);
+    let lasts = connection.has(status::ASSURED) || offloaded;
+    let untold = connection.key.protocol == TCP && connection.tcp_state.is_none();
     let reasons = [
         (connection.unknown.is_some(), Obstacle::Unknown),
         (connection.key.zone != 0 || connection.zone_of_direction, Obstacle::Zone),
@@ -60,8 +69,9 @@ pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
         (connection.has(status::FIXED_TIMEOUT), Obstacle::FixedTimeout),
         (connection.has(status::HW_OFFLOAD), Obstacle::Device),
         (connection.has(status::DYING), Obstacle::Dying),
-        (!connection.has(status::CONFIRMED | status::SEEN_REPLY | status::ASSURED), Obstacle::NotAssured),
-        (connection.key.protocol == TCP && connection.tcp_state.is_none(), Obstacle::StateNotTold),
+        (!connection.has(status::CONFIRMED | status::SEEN_REPLY) || !lasts, Obstacle::NotAssured),
+        (untold && offloaded, Obstacle::FlowTable),
+        (untold, Obstacle::StateNotTold),
         (connection.key.protocol == TCP && connection.tcp_state != Some(tcp::ESTABLISHED), Obstacle::NotEstablished),
     ];
     reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
@@ -99,6 +109,8 @@ mod tests {
         let mut taken = connection(UDP);
         taken.status |= status::OFFLOAD;
         assert_eq!(obstacle(&taken), None);
+        taken.status &= !status::ASSURED;
+        assert_eq!(obstacle(&taken), None);
     }
 
     #[test]
@@ -120,6 +132,7 @@ mod tests {
         assert_eq!(with(&|c| c.status &= !status::ASSURED), Obstacle::NotAssured);
         assert_eq!(with(&|c| c.status &= !status::SEEN_REPLY), Obstacle::NotAssured);
         assert_eq!(with(&|c| c.tcp_state = None), Obstacle::StateNotTold);
+        assert_eq!(with(&|c| (c.status, c.tcp_state) = (c.status | status::OFFLOAD, None)), Obstacle::FlowTable);
         // TCP_CONNTRACK_FIN_WAIT.
         assert_eq!(with(&|c| c.tcp_state = Some(4)), Obstacle::NotEstablished);
     }

@@ -1,13 +1,13 @@
-//! Connections that a flow table of the kernel's (nf_flowtable) has taken are forwarded as others are, where the rules
-//! accept them without it.
+//! Connections of UDP that a flow table of the kernel's (nf_flowtable) has taken are forwarded as others are, where the
+//! rules accept them without it; those of TCP are the table's.
 
 use crate::flows::{Ends, FIREWALL, forwarded, run, wait_for_flow};
 use bywash_lab::{Topology, has_tool, require, require_lab, skip};
 
-/// A flow table for UDP, in addition to the firewall.
+/// A flow table for UDP that has been replied to, in addition to the firewall.
 const FLOW_TABLE: &str = "
 table inet filter { flowtable ft { hook ingress priority 0; devices = { r0, r1 }; }; }
-insert rule inet filter forward meta l4proto udp flow add @ft
+insert rule inet filter forward ct state established meta l4proto udp flow add @ft
 ";
 
 #[test]
@@ -43,5 +43,13 @@ fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     }
     assert_eq!(forwarded(&bywash), before, "forwarded past the kernel's flow table");
     wait_for_flow(&bywash, &mut tcp, "TCP beside the kernel's flow table");
+    // The kernel does not tell the state of TCP that its table has.
+    lab.r().nft("insert rule inet filter forward meta l4proto tcp flow add @ft").unwrap();
+    let mut taken = Ends::tcp(&lab, lab.b().v4.into());
+    bywash.wait("the reason why TCP is the kernel's", |bywash| {
+        taken.talk(b"offload");
+        let reasons = bywash.show(&["kernel-connections"])["reasons"].clone();
+        reasons.as_array().is_some_and(|all| all.iter().any(|one| one["reason"] == "TCP in a flow table of the kernel"))
+    });
     bywash.stop();
 }

@@ -169,14 +169,19 @@ fn shown(bywash: &Bywash, filter: &str) -> Value {
 
 /// Talks until packets of both directions are forwarded past the kernel.
 pub fn wait_for_flow(bywash: &Bywash, ends: &mut Ends, what: &str) {
-    bywash.wait(&format!("{what} to be forwarded past the kernel"), |bywash| {
+    let mut why = Value::Null;
+    let all_forwarded = || {
         let before = forwarded(bywash);
         for n in 0..4u8 {
             ends.talk(&[n; 700]);
         }
         let after = forwarded(bywash);
+        why = bywash.show(&["kernel-connections"]);
         after.iter().zip(before).all(|(after, before)| *after >= before + 4)
-    });
+    };
+    if let Err(error) = wait_until(&format!("{what} to be forwarded past the kernel"), PATIENCE, all_forwarded) {
+        panic!("{error}; the kernel's are {why}; it shows {}; it logged {}", bywash.show(&["all"]), bywash.log());
+    }
 }
 
 #[test]

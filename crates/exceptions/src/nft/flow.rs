@@ -102,6 +102,8 @@ const NF_IP_PRI_NAT_SRC: i32 = 100;
 const STATE_INVALID: u32 = 1;
 /// Bit of `ct state` of packets of an established connection: NF_CT_STATE_BIT(IP_CT_ESTABLISHED).
 const STATE_ESTABLISHED: u32 = 2;
+/// Bit of `ct status` that a connection gets if it lasts, and keeps.
+const IPS_ASSURED: u32 = 1 << 2;
 /// Bits of `ct status` that come and go with the kernel's flow tables (IPS_OFFLOAD, IPS_HW_OFFLOAD).
 const IPS_OFFLOADED: u32 = 1 << 14 | 1 << 15;
 /// Flags of TCP that the packets do not have: FIN, SYN, RST.
@@ -345,7 +347,8 @@ impl<'f> View<'f> {
             ct::DIRECTION => single(flow.replies.map(u8::from), "direction"),
             ct::STATUS => match host(flow.status, "status of the connection") {
                 Load::Value(mut octets) => {
-                    for (octet, changing) in octets.iter_mut().zip(IPS_OFFLOADED.to_ne_bytes()) {
+                    let may_come = IPS_ASSURED & !flow.status.unwrap_or_default();
+                    for (octet, changing) in octets.iter_mut().zip((IPS_OFFLOADED | may_come).to_ne_bytes()) {
                         octet.known &= !changing;
                         octet.value &= !changing;
                         octet.why = packets("status of the connection in a flow table");
