@@ -134,6 +134,18 @@ impl std::fmt::Display for Prefix {
     }
 }
 
+/// VLAN of an interface of kind `vlan` (linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Vlan {
+    /// EtherType of its tags.
+    pub protocol: u16,
+    /// VLAN identifier.
+    pub id: u16,
+    /// Whether it only takes its tag off and puts it on: it has the flag `reorder_hdr` alone, no map of priorities, and
+    /// no XDP program.
+    pub plain: bool,
+}
+
 /// A network interface (RTM_NEWLINK).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Link {
@@ -153,8 +165,8 @@ pub struct Link {
     pub kind: String,
     /// Lower device, for VLAN and macvlan (IFLA_LINK).
     pub parent: Option<u32>,
-    /// VLAN id, for kind `vlan`.
-    pub vlan: Option<u16>,
+    /// Its VLAN, for kind `vlan`.
+    pub vlan: Option<Vlan>,
     /// Mode of a macvlan or macvtap (`enum macvlan_mode`, linux/if_link.h): 1 private, 2 VEPA, 4 bridge, 8 passthru, 16
     /// source.
     pub macvlan: Option<u32>,

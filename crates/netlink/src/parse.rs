@@ -2,7 +2,7 @@
 
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
-use bywash_fib::model::{Address, Link, Mac, Neighbour, NeighbourState, Prefix};
+use bywash_fib::model::{Address, Link, Mac, Neighbour, NeighbourState, Prefix, Vlan};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Key of a route.
@@ -150,7 +150,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         master: None,
         rx_queues: 1,
     };
-    let mut elsewhere = false;
+    let (mut elsewhere, mut has_program) = (false, false);
     let mut mtu = None;
     for (kind, value) in Attributes::after(body, 16) {
         match kind {
@@ -164,8 +164,12 @@ fn link(body: &[u8], gone: bool) -> Parsed {
             IFLA_MASTER => link.master = u32_at(value, 0).filter(|master| *master != 0),
             IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0)?,
             IFLA_LINKINFO => link_info(value, &mut link),
+            IFLA_XDP => has_program = attribute(value, IFLA_XDP_ATTACHED).is_some_and(|mode| mode.first() != Some(&0)),
             _ => {}
         }
+    }
+    if has_program && let Some(vlan) = &mut link.vlan {
+        vlan.plain = false;
     }
     // The peer of a veth or netkit pair is not a lower device.
     if elsewhere || link.kind == "veth" || link.kind == "netkit" {
@@ -188,12 +192,32 @@ fn link_info(info: &[u8], link: &mut Link) {
             _ => {}
         }
     }
-    let of_kind = |wanted| Attributes::after(data, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
     match link.kind.as_str() {
-        "vlan" => link.vlan = of_kind(IFLA_VLAN_ID).and_then(|value| u16_at(value, 0)),
-        "macvlan" | "macvtap" => link.macvlan = of_kind(IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0)),
+        "vlan" => link.vlan = vlan(data),
+        "macvlan" | "macvtap" => {
+            link.macvlan = attribute(data, IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0));
+        }
         _ => {}
     }
+}
+
+/// Returns the first attribute of this type.
+fn attribute(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    Attributes::after(attributes, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// Parses the properties of a VLAN interface. It is plain only if each of them is known not to change its packets.
+fn vlan(data: &[u8]) -> Option<Vlan> {
+    let (mut id, mut protocol, mut flags, mut others) = (None, 0, 0, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_VLAN_ID => id = u16_at(value, 0),
+            IFLA_VLAN_PROTOCOL => protocol = u16::from_be(u16_at(value, 0)?),
+            IFLA_VLAN_FLAGS => flags = u32_at(value, 0)?,
+            _ => others = true,
+        }
+    }
+    Some(Vlan { protocol, id: id?, plain: flags == VLAN_FLAG_REORDER_HDR && !others })
 }
 
 fn address(body: &[u8], gone: bool) -> Parsed {
@@ -460,6 +484,7 @@ fn text(value: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire;
     use proptest::prelude::*;
 
     const KINDS: [u16; 13] = [
@@ -479,7 +504,7 @@ mod tests {
     ];
 
     fn attributes() -> impl Strategy<Value = Vec<u8>> {
-        let one = (0u16..33, prop::collection::vec(any::<u8>(), 0..24), -3i16..4);
+        let one = (0u16..44, prop::collection::vec(any::<u8>(), 0..24), -3i16..4);
         prop::collection::vec(one, 0..8).prop_map(|all| {
             let mut bytes = Vec::new();
             for (kind, value, lie) in all {
@@ -492,6 +517,52 @@ mod tests {
             }
             bytes
         })
+    }
+
+    /// Returns the VLAN of a link with this `IFLA_INFO_DATA`, and `IFLA_XDP_ATTACHED`.
+    fn vlan_of(data: &[(u16, &[u8])], attached: u8) -> Option<Vlan> {
+        let data: Vec<u8> = data.iter().flat_map(|(kind, value)| wire::attribute(*kind, value)).collect();
+        let info = [wire::attribute(IFLA_INFO_KIND, b"vlan\0"), wire::attribute(IFLA_INFO_DATA, &data)].concat();
+        let xdp = wire::attribute(IFLA_XDP_ATTACHED, &[attached]);
+        let mut body = vec![0; 16];
+        for (kind, value) in
+            [(IFLA_IFNAME, &b"e0.5\0"[..]), (IFLA_MTU, &[0xdc, 5, 0, 0]), (IFLA_XDP, &xdp), (IFLA_LINKINFO, &info)]
+        {
+            body.extend(wire::attribute(kind, value));
+        }
+        match parse(&Message { kind: RTM_NEWLINK, flags: 0, sequence: 0, port: 0, body: &body }) {
+            Ok(Some(Event::Link { link, .. })) => link.vlan,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_vlan_is_plain_without_what_is_not_known() {
+        let id = (IFLA_VLAN_ID, &[5, 0][..]);
+        let protocol = (IFLA_VLAN_PROTOCOL, &[0x81, 0][..]);
+        let flags = |flags: &'static [u8; 8]| (IFLA_VLAN_FLAGS, &flags[..]);
+        let reorder = flags(&[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        let whole = [protocol, id, reorder];
+        assert_eq!(vlan_of(&whole, 0), Some(Vlan { protocol: 0x8100, id: 5, plain: true }));
+        assert_eq!(vlan_of(&[(IFLA_VLAN_PROTOCOL, &[0x88, 0xa8][..]), id, reorder], 0).unwrap().protocol, 0x88a8);
+        let mapping = wire::attribute(1, &[0, 0, 0, 0, 3, 0, 0, 0]);
+        // VLAN_FLAG_GVRP, LOOSE_BINDING, MVRP and BRIDGE_BINDING beside it; without it; maps of priorities; one more.
+        for more in [
+            flags(&[3, 0, 0, 0, 0xff, 0, 0, 0]),
+            flags(&[5, 0, 0, 0, 0xff, 0, 0, 0]),
+            flags(&[9, 0, 0, 0, 0xff, 0, 0, 0]),
+            flags(&[17, 0, 0, 0, 0xff, 0, 0, 0]),
+            flags(&[0, 0, 0, 0, 0xff, 0, 0, 0]),
+            (3, &mapping[..]),
+            (4, &mapping[..]),
+            (6, &[0; 4][..]),
+        ] {
+            assert!(!vlan_of(&[protocol, id, reorder, more], 0).unwrap().plain, "{more:?}");
+        }
+        assert!(!vlan_of(&[protocol, id], 0).unwrap().plain);
+        assert!(!vlan_of(&whole, 2).unwrap().plain, "an XDP program");
+        assert_eq!(vlan_of(&[protocol, reorder], 0), None);
+        assert_eq!(vlan_of(&[protocol, id, (IFLA_VLAN_FLAGS, &[1, 0][..])], 0), None);
     }
 
     proptest! {

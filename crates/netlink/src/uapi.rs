@@ -70,9 +70,14 @@ pub const IFLA_LINKINFO: u16 = 18;
 pub const IFLA_EXT_MASK: u16 = 29;
 pub const IFLA_NUM_RX_QUEUES: u16 = 32;
 pub const IFLA_LINK_NETNSID: u16 = 37;
+pub const IFLA_XDP: u16 = 43;
+pub const IFLA_XDP_ATTACHED: u16 = 2;
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_VLAN_ID: u16 = 1;
+pub const IFLA_VLAN_FLAGS: u16 = 2;
+pub const IFLA_VLAN_PROTOCOL: u16 = 5;
+pub const VLAN_FLAG_REORDER_HDR: u32 = 1;
 pub const IFLA_MACVLAN_MODE: u16 = 1;
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 

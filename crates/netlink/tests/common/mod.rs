@@ -228,7 +228,7 @@ fn link_of(link: &Value, names: &Names) -> Link {
         up: flag(link, "UP"),
         carrier: flag(link, "LOWER_UP"),
         parent: if paired { None } else { parent },
-        vlan: if kind == "vlan" { number(&link["linkinfo"]["info_data"], "id").map(|n| n as u16) } else { None },
+        vlan: if kind == "vlan" { vlan_of(&link["linkinfo"]["info_data"]) } else { None },
         macvlan: match text(&link["linkinfo"]["info_data"], "mode") {
             "private" if kind.starts_with("macv") => Some(1),
             "vepa" => Some(2),
@@ -241,6 +241,13 @@ fn link_of(link: &Value, names: &Names) -> Link {
         master: names.get(text(link, "master")).copied(),
         rx_queues: number(link, "num_rx_queues").unwrap_or(1) as u32,
     }
+}
+
+fn vlan_of(data: &Value) -> Option<Vlan> {
+    let protocol = if text(data, "protocol") == "802.1ad" { 0x88a8 } else { 0x8100 };
+    let maps = !data["ingress_qos"].is_null() || !data["egress_qos"].is_null();
+    let plain = !maps && data["flags"].as_array().is_some_and(|all| all[..] == ["REORDER_HDR"]);
+    Some(Vlan { protocol, id: number(data, "id")? as u16, plain })
 }
 
 fn address_of(index: u32, address: &Value) -> Address {
