@@ -32,8 +32,8 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
-/* A port's slot is the first free one of BYWASH_PROBES, from its interface index on. */
-MAPPED(ports, BYWASH_PORTS, struct bywash_port);
+/* A port's slot is the first free one of BYWASH_PROBES, from its interface index on. VLANs follow, by number. */
+MAPPED(ports, BYWASH_PORTS + BYWASH_VLANS, struct bywash_port);
 
 /* Target device of each port. */
 struct {
@@ -174,6 +174,8 @@ static __always_inline int judge(struct frame *f, __u64 mine)
 }
 
 #ifdef BYWASH_ROUTER
+#include "vlan.h"
+
 #define FLOWS (BYWASH_FLOWS4 | BYWASH_FLOWS6)
 
 /* Programs for ports with flows, which are larger: loaded for the first such port, so that others do not wait for the verifier. */
@@ -209,6 +211,13 @@ int bywash_flows(struct xdp_md *ctx)
 		return to_port(&f);
 	case TO_USER:
 		return to_user(&f, ctx);
+	case PASS_NOT_MINE:
+		if (!has_tag(ether_type(&f)))
+			return count(port->id, reason, XDP_PASS);
+		/* Perhaps to a VLAN's own address. */
+	case TO_VLAN:
+	case PASS_VLAN:
+		return tagged(ctx, &vlan_xdp, port, XDP_PASS);
 	default:
 		return count(port->id, reason, XDP_PASS);
 	}
@@ -248,6 +257,15 @@ int bywash(struct xdp_md *ctx)
 #endif
 	case TO_USER:
 		return to_user(&f, ctx);
+#ifdef BYWASH_ROUTER
+	case PASS_NOT_MINE:
+		if (!has_tag(ether_type(&f)))
+			return count(port->id, reason, XDP_PASS);
+		/* Perhaps to a VLAN's own address. */
+	case TO_VLAN:
+	case PASS_VLAN:
+		return tagged(ctx, &vlan_xdp, port, XDP_PASS);
+#endif
 #ifdef BYWASH_SWITCH
 	case DROP_PORT_GONE:
 		return count(port->id, reason, XDP_DROP);
@@ -318,7 +336,7 @@ int bywash_tc_flows(struct __sk_buff *skb)
 	if (!(mine >> 48 & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
 	if (skb->vlan_present)
-		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);
+		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
 
 	struct translation t = {};
 	struct frame f = frame_of(skb, port, mine >> 48);
@@ -330,6 +348,9 @@ int bywash_tc_flows(struct __sk_buff *skb)
 		break;
 	case TO_USER:
 		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	case TO_VLAN:
+	case PASS_VLAN:
+		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
 	default:
 		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
@@ -367,7 +388,7 @@ int bywash_tc(struct __sk_buff *skb)
 	if (!(flags & BYWASH_FORWARD))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
 	if (skb->vlan_present)
-		return count(port->id, PASS_VLAN, TC_ACT_UNSPEC);
+		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
 
 	struct frame f = frame_of(skb, port, flags);
 	int reason = judge(&f, mine);
@@ -376,9 +397,50 @@ int bywash_tc(struct __sk_buff *skb)
 		break;
 	case TO_USER:
 		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	case TO_VLAN:
+	case PASS_VLAN:
+		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
 	default:
 		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
+	return send_skb(skb, &f);
+}
+
+/* Handles an skb of a VLAN, or one that leaves by a VLAN. Its own tag is beside its data. */
+SEC("classifier")
+int bywash_tc_vlan(struct __sk_buff *skb)
+{
+	const struct bywash_port *port = port_of(skb->ifindex);
+	__u32 came = skb->vlan_present;
+
+	if (!port)
+		return TC_ACT_UNSPEC;
+	__u32 id = port->id;
+	if (came)
+		port = vlan_of(port, skb->vlan_proto, bpf_htons(skb->vlan_tci));
+	if (!port)
+		return count(id, PASS_VLAN, TC_ACT_UNSPEC);
+	__u64 mine = mac_and_flags(port);
+	__u32 flags = mine >> 48;
+	if (!(flags & BYWASH_FORWARD))
+		return TC_ACT_UNSPEC;
+
+	struct frame f = frame_of(skb, port, flags);
+	f.tags = 1;
+	int reason = judge(&f, mine);
+	switch (reason) {
+	case NEXT:
+		break;
+	case TO_USER:
+		return count(id, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	default:
+		return count(id, reason, TC_ACT_UNSPEC);
+	}
+	/* Neither fails: no tag is within the data, so that none has to be moved there, or from there. */
+	if (came)
+		bpf_skb_vlan_pop(skb);
+	if (f.tag)
+		bpf_skb_vlan_push(skb, f.tag, bpf_ntohs(f.tag >> 16));
 	return send_skb(skb, &f);
 }
 #endif

@@ -10,7 +10,7 @@ enum bywash_reason {
 	PASS_DISABLED,    /* the port is not taken over (yet, or any more) */
 	PASS_NO_SOCKET,   /* meant for user space, but no socket on this queue */
 	PASS_NOT_MINE,    /* unicast to another station's MAC address */
-	PASS_VLAN,        /* tagged */
+	PASS_VLAN,        /* a tag that is the kernel's: of no VLAN, or a second one */
 	PASS_ETHERTYPE,   /* neither IPv4 nor IPv6 */
 	PASS_OPTIONS,     /* IPv4 options, IPv6 hop-by-hop options */
 	PASS_LOCAL,       /* to one of the host's own addresses */
@@ -66,6 +66,7 @@ enum bywash_flag {
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
 #define BYWASH_PORTS 64    /* ports of a process */
+#define BYWASH_VLANS 192   /* VLANs of a process, with numbers from BYWASH_PORTS on */
 #define BYWASH_PROBES 4    /* slots a port may have in `ports`, from its interface index on */
 #define BYWASH_QUEUES 256  /* queues of a port */
 #define BYWASH_HOPS 16384  /* next hops in one version of the table */
@@ -79,14 +80,16 @@ enum bywash_flag {
 #define BYWASH_SEGMENT (1 << 18)  /* 64-bit words in a segment of a table's memory */
 #define BYWASH_SEGMENTS 256
 
+/* A port, or a VLAN that it carries. */
 struct bywash_port {
 	__u8 mac[6];
 	__u16 flags;     /* enum bywash_flag; in one word with the MAC address */
 	__u32 max_frame; /* longest frame for user space in bytes, Ethernet header included */
-	__u32 ifindex;   /* 0: unused slot */
-	__u16 id;        /* below BYWASH_PORTS; the key in `devices`, and of its counters */
+	__u32 ifindex;   /* the port's; 0: unused slot */
+	__u16 id;        /* the port's, below BYWASH_PORTS; the key in `devices`, and of its counters */
 	__u16 cpus;      /* number of CPUs that send the frames forwarded from this port; 0: the receiving CPU sends */
-	__u16 reserved[2];
+	__u16 route_id;  /* as next hops name it: the port's id, or the VLAN's number */
+	__u16 reserved;
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
 	__u64 pad[3];    /* to a cache line */
@@ -97,6 +100,7 @@ enum bywash_kind {
 	HOP_USER,    /* left to user space */
 	HOP_FORWARD, /* rewrite the MAC addresses and send */
 	HOP_GROUP,   /* a group: select a member by flow hash */
+	HOP_VLAN,    /* like HOP_FORWARD, with a tag */
 	HOP_LOCAL,   /* an address of the host */
 	HOP_KERNEL,  /* the egress interface is not a port */
 	HOP_POLICY,  /* a kernel policy applies to packets to this destination */
@@ -109,9 +113,9 @@ struct bywash_hop {
 	__u8 macs[12];
 	__u8 kind;
 	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST */
-	__u16 port;
+	__u16 port;    /* of a VLAN: its number */
 	__u32 mtu;
-	__u32 first; /* of a group: its first bucket, and their number */
+	__u32 first;   /* of a group: its first bucket, and their number; of a VLAN: its port, and the tag */
 	__u32 count;
 	__u32 ifindex; /* the port's */
 } __attribute__((aligned(8)));

@@ -89,17 +89,22 @@ static __always_inline __u32 way_unless(const struct way *w)
 	return w->rest >> 56;
 }
 
+static __always_inline void set_way_by(struct way *w, const struct bywash_hop *hop, __u8 port, const int v6)
+{
+	__u32 mtu = hop->mtu < 0xffff ? hop->mtu : 0xffff;
+	__u64 unless = hop->flags & HOP_TAKES_FRAMES ? BYWASH_FORWARD : BYWASH_FORWARD | BYWASH_NATIVE;
+
+	unless |= v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
+
+	w->macs = *(const __u64 *)hop->macs;
+	w->rest = *(const __u32 *)(hop->macs + 8) | (__u64)mtu << 32 | (__u64)port << 48 | unless << 56;
+	w->index = hop->ifindex;
+}
+
 static __always_inline void set_way(struct way *w, const struct bywash_hop *hop, __u32 key, const int v6)
 {
 	if (hop && hop->kind == HOP_FORWARD && hop->mtu) {
-		__u32 mtu = hop->mtu < 0xffff ? hop->mtu : 0xffff;
-		__u64 unless = hop->flags & HOP_TAKES_FRAMES ? BYWASH_FORWARD : BYWASH_FORWARD | BYWASH_NATIVE;
-
-		unless |= v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
-
-		w->macs = *(const __u64 *)hop->macs;
-		w->rest = *(const __u32 *)(hop->macs + 8) | (__u64)mtu << 32 | (__u64)(__u8)hop->port << 48 | unless << 56;
-		w->index = hop->ifindex;
+		set_way_by(w, hop, hop->port, v6);
 	} else {
 		w->macs = key;
 		w->rest = 0;

@@ -30,8 +30,13 @@ struct frame {
 	__u32 flags;                  /* the port's, read once; BYWASH_FORWARD is cleared for packets that failed validation */
 #ifndef BYWASH_PLAIN
 	struct way way;               /* set by the lookup */
+	__u32 tag;                    /* to be sent with, as in the frame; 0: none */
+	int tags;                     /* the program handles tags (vlan.h) */
 #endif
 };
+
+/* Returned where a packet leaves with a tag, which the programs of vlan.h put on; no verdict of XDP or traffic control. */
+#define TO_VLAN (-3)
 
 /* Not by struct ethhdr, which is packed: the compiler would load single bytes. */
 static __always_inline __u16 ether_type(const struct frame *f)
@@ -198,9 +203,20 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 		return TO_USER;
 	if (hop->kind >= HOP_LOCAL)
 		return hop->kind == HOP_LOCAL ? PASS_LOCAL : hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
-	if (hop->kind != HOP_GROUP || !(f->flags & BYWASH_FORWARD))
+	if (!(f->flags & BYWASH_FORWARD))
 		return TO_USER;
-	set_way(&f->way, member(version, hop, group_hash(f, ip, v6)), 0, v6);
+	if (hop->kind == HOP_GROUP)
+		hop = member(version, hop, group_hash(f, ip, v6));
+	else if (hop->kind != HOP_VLAN)
+		return TO_USER;
+	if (hop && hop->kind == HOP_VLAN) {
+		if (!f->tags)
+			return TO_VLAN;
+		set_way_by(&f->way, hop, hop->first, v6);
+		f->tag = hop->count;
+	} else {
+		set_way(&f->way, hop, 0, v6);
+	}
 	return NEXT;
 }
 #endif
@@ -274,7 +290,7 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 			return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
 		if (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)
 			return TO_USER;
-		if (!v6 && !takes_source(version, ip4->saddr, f->port->id, f->flags))
+		if (!v6 && !takes_source(version, ip4->saddr, f->port->route_id, f->flags))
 			return PASS_SOURCE;
 	}
 	if (f->flags & (BYWASH_PARTIAL | BYWASH_DEFRAG)) {

@@ -158,7 +158,7 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 	if (port != leaving_rest(t, v6) >> 48 || (f->flags & BYWASH_REDIRECTS && port == f->port->id))
 		return PASS_POLICY;
 	if (!v6 && (f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)) &&
-	    !takes_source(version, ip4->saddr, f->port->id, f->flags))
+	    !takes_source(version, ip4->saddr, f->port->route_id, f->flags))
 		return PASS_SOURCE;
 	/* Its device takes no redirected frames: user space sends it. */
 	return way_unless(&f->way) & f->flags & BYWASH_NATIVE ? TO_USER : NEXT;

@@ -327,6 +327,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         source4: None,
         source6: None,
         source_check: SourceCheck::Off,
+        vlans: vec![],
     };
     let tables = Tables {
         generation: 1,
@@ -336,6 +337,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         entries,
         buckets: vec![],
         ports: vec![info; usize::from(PORTS)],
+        vlans: vec![],
         own4: (1..4).fold(Own4::default(), |own, n| own.with([203, 0, 113, n].into())),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

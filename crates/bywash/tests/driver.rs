@@ -14,6 +14,8 @@ mod flows;
 mod kernel;
 #[path = "driver/nat.rs"]
 mod nat;
+#[path = "driver/vlans.rs"]
+mod vlans;
 
 use bywash_engine::{DROP_REASONS, Event, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6, synth};
@@ -237,6 +239,18 @@ fn route_with(
     frames: &[Vec<u8>],
     finish: impl FnOnce(Router) -> Router,
 ) -> Vec<Fate> {
+    route_at(tables, domain, (PORTS, 0), redirects, frames, finish)
+}
+
+/// Does what [`route_with`] does, with a number of ports, from one of them.
+fn route_at(
+    tables: Arc<Published<Tables>>,
+    domain: &Qsbr,
+    (ports, from): (u16, u16),
+    redirects: bool,
+    frames: &[Vec<u8>],
+    finish: impl FnOnce(Router) -> Router,
+) -> Vec<Fate> {
     let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap();
     let (requests, inbox) = rtrb::RingBuffer::new(16);
@@ -244,9 +258,10 @@ fn route_with(
     let log = Arc::new(Mutex::new(vec![]));
     let counters = Arc::new(OnceLock::new());
     let mut table = PortTable::new();
-    for port in 0..PORTS {
-        let frames = if port == 0 { frames.to_vec() } else { vec![] };
-        let (inbox, log, counters) = (inbox.take(), log.clone(), counters.clone());
+    for port in 0..ports {
+        let frames = if port == from { frames.to_vec() } else { vec![] };
+        let inbox = if port == from { inbox.take() } else { None };
+        let (log, counters) = (log.clone(), counters.clone());
         let line = Line { frames: frames.into_iter(), inbox, log, counters, counted: vec![], port };
         table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
     }
@@ -323,6 +338,7 @@ impl Twin {
             source4: None,
             source6: None,
             source_check: SourceCheck::Off,
+            vlans: vec![],
         };
         let tables = Tables {
             generation: 1,
@@ -332,6 +348,7 @@ impl Twin {
             entries,
             buckets: BUCKETS.to_vec(),
             ports: (0..PORTS).map(port).collect(),
+            vlans: vec![],
             own4,
             hash4: HashPolicy::L4,
             hash6: HashPolicy::L4,
@@ -365,6 +382,7 @@ impl Twin {
             cold: now.cold.clone(),
             buckets: now.buckets.clone(),
             ports,
+            vlans: vec![],
             own4: now.own4,
             hash4: hash,
             hash6: hash,

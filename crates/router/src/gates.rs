@@ -3,6 +3,7 @@
 //! There is one word for each port, written by the control side and by the watcher of kernel policies, and read by
 //! workers once per burst. It is not part of the published tables: closing a gate must not wait for a grace period.
 
+use crate::vlan::VLANS;
 use bywash_engine::{PORTS, PortId};
 use bywash_fib::model::Families;
 pub use bywash_fib::model::Gate;
@@ -20,13 +21,13 @@ fn of_bits(bits: u8) -> Gate {
     Gate { closed: two(0), fragments: two(2), errors: two(4), flows: two(6) }
 }
 
-/// Gates of all ports. Clones share them.
+/// Gates of all ports and VLANs. Clones share them.
 ///
 /// # Thread-safety
 /// Any thread may read and write them. A worker applies a change from its next burst on; packets it already holds were
 /// admitted before.
 #[derive(Clone, Debug)]
-pub struct Gates(Arc<[AtomicU8; PORTS]>);
+pub struct Gates(Arc<[AtomicU8; PORTS + VLANS]>);
 
 impl Gates {
     /// Creates gates that are all open.

@@ -17,6 +17,7 @@ mod stages;
 pub mod tables;
 mod translate;
 mod valid;
+pub mod vlan;
 mod waiting;
 pub mod xdp;
 

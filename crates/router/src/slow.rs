@@ -8,6 +8,7 @@ use crate::icmp::{About, Limits};
 use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian6, resolve, rewrite_macs};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
 use crate::valid::martian4;
+use crate::vlan::{self, Ingress};
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::Frame;
@@ -96,11 +97,15 @@ impl SlowPath {
     }
 
     /// Processes a packet that the fast path does not handle.
-    pub(crate) fn slow(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: Frame) {
+    pub(crate) fn slow(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame) {
         let data = cx.bufs.arena().data(&frame);
         let verdict = match (frame_type(data), data.get(HEADER_LEN..)) {
             (Some(ethertype::IPV4), Some(ip)) => check4(ip),
             (Some(ethertype::IPV6), Some(ip)) => check6(ip),
+            // A tag of nobody's. Where there is no interface, there is no kernel to ask.
+            _ if vlan::is_tagged(data) && tables.port(from.id).is_some_and(|port| port.index != 0) => {
+                Ok(Validated::Kernel)
+            }
             (Some(_), _) => Err(DropReason::NotIp),
             (None, _) => Err(DropReason::Runt),
         };
@@ -117,21 +122,21 @@ impl SlowPath {
             Err(DropReason::TtlExceeded) => {
                 self.refuse(cx, tables, from, frame, DropReason::TtlExceeded, Answer::TtlExceeded);
             }
-            Err(reason) => cx.drop(from, reason, frame),
+            Err(reason) => cx.drop(from.port, reason, frame),
             Ok(Validated::Forward) => self.route(cx, tables, from, frame),
             Ok(Validated::Kernel) => self.punt(cx, from, frame),
         }
     }
 
     /// Looks up a valid packet and sends it, queues it, or answers it with an error.
-    fn route(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, mut frame: Frame) {
+    fn route(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let id = lookup(tables, data);
         let hop = entry(tables, id);
         let (len, v6) = ip_len(data);
         match hop.kind {
             Kind::Forward if len <= hop.mtu => {
-                if self.config.redirects && hop.port == from && !v6 {
+                if self.config.redirects && hop.port == from.id && !v6 {
                     self.redirect(cx, tables, from, &frame, id);
                 }
                 if frame.len() > HEADER_LEN + hop.mtu as usize {
@@ -141,7 +146,7 @@ impl SlowPath {
                 let data = cx.bufs.arena().data_mut(&mut frame);
                 charge(data);
                 rewrite_macs(hop, data);
-                cx.send(from, hop.port, frame);
+                vlan::send(cx, tables, from.port, hop.port, frame);
             }
             // The kernel checks the length before it resolves the neighbour (ip6_forward, ip_forward).
             Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed
@@ -154,14 +159,14 @@ impl SlowPath {
                     let data = cx.bufs.arena().data_mut(&mut frame);
                     charge(data);
                     rewrite_macs(hop, data);
-                    Self::fragment(cx, from, frame, hop.port, &plan);
+                    Self::fragment(cx, tables, from, frame, hop.port, &plan);
                 }
                 // Linux fragments even where the offset of a fragment wraps.
                 Err(_) => self.punt(cx, from, frame),
             },
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, false),
             Kind::Local | Kind::Kernel | Kind::Policy | Kind::NoCarrier => self.punt(cx, from, frame),
-            Kind::Blackhole => cx.drop(from, DropReason::Blackhole, frame),
+            Kind::Blackhole => cx.drop(from.port, DropReason::Blackhole, frame),
             Kind::Unreachable => {
                 // Linux answers an IPv6 unreachable route with "no route", an IPv4 one with "host unreachable".
                 let answer = if v6 { Answer::NoRoute } else { Answer::HostUnreachable };
@@ -175,55 +180,57 @@ impl SlowPath {
     }
 
     /// Sends an ICMP message made by the router.
-    fn send_own(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, mut frame: Frame) {
+    fn send_own(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let id = lookup(tables, data);
         let hop = entry(tables, id);
         let (len, v6) = ip_len(data);
         match hop.kind {
-            Kind::Forward if len > hop.mtu && (v6 || dont_fragment(data)) => cx.drop(from, DropReason::TooBig, frame),
+            Kind::Forward if len > hop.mtu && (v6 || dont_fragment(data)) => {
+                cx.drop(from.port, DropReason::TooBig, frame)
+            }
             Kind::Forward => {
                 rewrite_macs(hop, data);
                 if len <= hop.mtu {
-                    return cx.send(from, hop.port, frame);
+                    return vlan::send(cx, tables, from.port, hop.port, frame);
                 }
                 match plan(cx, &frame, hop.mtu) {
-                    Ok(plan) => Self::fragment(cx, from, frame, hop.port, &plan),
-                    Err(_) => cx.drop(from, DropReason::TooBig, frame),
+                    Ok(plan) => Self::fragment(cx, tables, from, frame, hop.port, &plan),
+                    Err(_) => cx.drop(from.port, DropReason::TooBig, frame),
                 }
             }
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, true),
-            _ => cx.drop(from, DropReason::NoRoute, frame),
+            _ => cx.drop(from.port, DropReason::NoRoute, frame),
         }
     }
 
-    fn fragment(cx: &mut Context<'_>, from: PortId, frame: Frame, to: PortId, plan: &Plan) {
+    fn fragment(cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame, to: PortId, plan: &Plan) {
         let arena = cx.bufs.arena().clone();
         let data = arena.data(&frame);
         let (header, ip) = data.split_at(HEADER_LEN);
         for i in 0..plan.count() {
             let Some(mut piece) = cx.bufs.alloc_one() else {
-                return cx.drop(from, DropReason::NoBuffer, frame);
+                return cx.drop(from.port, DropReason::NoBuffer, frame);
             };
             arena.resize(&mut piece, arena.max_data());
             let out = arena.data_mut(&mut piece);
             out[..HEADER_LEN].copy_from_slice(header);
             let len = plan.write(i, ip, &mut out[HEADER_LEN..]).unwrap_or(0);
             piece.truncate(HEADER_LEN + len);
-            cx.event(from, Event::FragmentMade, 1);
-            cx.send(from, to, piece);
+            cx.event(from.port, Event::FragmentMade, 1);
+            vlan::send(cx, tables, from.port, to, piece);
         }
-        cx.event(from, Event::Fragmented, 1);
+        cx.event(from.port, Event::Fragmented, 1);
         cx.discard(frame);
     }
 
     /// Queues a packet until its neighbour is resolved; `own` if the router made it. If the worker's queue is full, an
     /// older packet is evicted; a packet beyond the limit of its neighbour is dropped.
-    fn wait(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: Frame, id: u32, own: bool) {
+    fn wait(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame, id: u32, own: bool) {
         let cold = tables.cold.get(id as usize).copied().unwrap_or_default();
         let failed = entry(tables, id).kind == Kind::Failed;
         let Some((_, dst)) = addresses(cx.bufs.arena().data(&frame)) else {
-            return cx.drop(from, DropReason::Runt, frame);
+            return cx.drop(from.port, DropReason::Runt, frame);
         };
         let addr = cold.gateway.unwrap_or(dst);
         let until = cx.now + clock::us_to_ticks(PATIENCE_US);
@@ -237,12 +244,12 @@ impl SlowPath {
         }
         match self.waiting.add(asked, Wait { frame, from, until, own }) {
             Added::Waits(evicted) => {
-                cx.event(from, Event::NeighbourWait, 1);
+                cx.event(from.port, Event::NeighbourWait, 1);
                 if let Some(w) = evicted {
-                    cx.drop(w.from, DropReason::NeighbourQueueFull, w.frame);
+                    cx.drop(w.from.port, DropReason::NeighbourQueueFull, w.frame);
                 }
             }
-            Added::Full(wait) => cx.drop(from, DropReason::NeighbourQueueFull, wait.frame),
+            Added::Full(wait) => cx.drop(from.port, DropReason::NeighbourQueueFull, wait.frame),
         }
     }
 
@@ -287,7 +294,7 @@ impl SlowPath {
         if matches!(kind, Kind::Glean | Kind::Pending | Kind::Failed) {
             self.refuse(cx, tables, w.from, w.frame, DropReason::NeighbourFailed, Answer::HostUnreachable);
         } else {
-            cx.event(w.from, Event::NeighbourReleased, 1);
+            cx.event(w.from.port, Event::NeighbourReleased, 1);
             if w.own {
                 self.send_own(cx, tables, w.from, w.frame);
             } else {
@@ -297,13 +304,19 @@ impl SlowPath {
         true
     }
 
-    pub(crate) fn punt(&mut self, cx: &mut Context<'_>, from: PortId, frame: Frame) {
+    /// Hands a packet to the kernel as it came.
+    pub(crate) fn punt(&mut self, cx: &mut Context<'_>, from: Ingress, mut frame: Frame) {
         if self.requests.slots() <= self.kept {
-            return cx.drop(from, DropReason::PuntFailed, frame);
+            return cx.drop(from.port, DropReason::PuntFailed, frame);
         }
-        match self.requests.push(Request::Punt { from, frame, copy: false }) {
-            Ok(()) => cx.event(from, Event::Punted, 1),
-            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.drop(from, DropReason::PuntFailed, frame),
+        if from.is_tagged() {
+            vlan::restore(cx.bufs.arena(), &mut frame);
+        }
+        match self.requests.push(Request::Punt { from: from.port, frame, copy: false }) {
+            Ok(()) => cx.event(from.port, Event::Punted, 1),
+            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => {
+                cx.drop(from.port, DropReason::PuntFailed, frame)
+            }
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
         }
     }
@@ -316,47 +329,50 @@ impl SlowPath {
         &mut self,
         cx: &mut Context<'_>,
         tables: &Tables,
-        from: PortId,
-        frame: Frame,
+        from: Ingress,
+        mut frame: Frame,
         reason: DropReason,
         answer: Answer,
     ) {
         let data = cx.bufs.arena().data(&frame);
-        let interface = tables.ports.get(usize::from(from.0)).is_some_and(|port| port.index != 0);
+        let interface = tables.port(from.id).is_some_and(|port| port.index != 0);
         let by_kernel = interface && reason != DropReason::NeighbourFailed;
         let Some((src, _)) = addresses(data).filter(|_| by_kernel || self.answerable(data, answer)) else {
-            cx.event(from, Event::IcmpWithheld, 1);
-            return cx.drop(from, reason, frame);
+            cx.event(from.port, Event::IcmpWithheld, 1);
+            return cx.drop(from.port, reason, frame);
         };
         let allowed = match by_kernel {
             true => self.limits.allow_kernel(src, answer.about(), cx.now),
             false => self.limits.allow(src, answer.about(), cx.now),
         };
         if !allowed {
-            cx.event(from, Event::IcmpLimited, 1);
-            return cx.drop(from, reason, frame);
+            cx.event(from.port, Event::IcmpLimited, 1);
+            return cx.drop(from.port, reason, frame);
         }
-        let errors = self.gates.get(from).errors;
+        let errors = self.gates.get(from.id).errors;
         if by_kernel {
+            if from.is_tagged() {
+                vlan::restore(cx.bufs.arena(), &mut frame);
+            }
             self.have_answered(cx, from, &frame);
         } else if if src.is_ipv6() { errors.v6 } else { errors.v4 } || !by_ports(tables, id_of(tables, src)) {
             return self.punt(cx, from, frame);
         } else {
             self.answer(cx, tables, from, &frame, answer);
         }
-        cx.drop(from, reason, frame);
+        cx.drop(from.port, reason, frame);
     }
 
     /// Punts a copy of a packet to the kernel, which answers it.
-    fn have_answered(&mut self, cx: &mut Context<'_>, from: PortId, frame: &Frame) {
-        let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
+    fn have_answered(&mut self, cx: &mut Context<'_>, from: Ingress, frame: &Frame) {
+        let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from.port, Event::IcmpWithheld, 1) };
         let arena = cx.bufs.arena().clone();
         if !arena.write(&mut copy, arena.data(frame)) || self.requests.slots() <= self.kept {
             cx.discard(copy);
-            return cx.event(from, Event::IcmpWithheld, 1);
+            return cx.event(from.port, Event::IcmpWithheld, 1);
         }
-        match self.requests.push(Request::Punt { from, frame: copy, copy: true }) {
-            Ok(()) => cx.event(from, Event::IcmpByKernel, 1),
+        match self.requests.push(Request::Punt { from: from.port, frame: copy, copy: true }) {
+            Ok(()) => cx.event(from.port, Event::IcmpByKernel, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
         }
@@ -373,36 +389,36 @@ impl SlowPath {
 
     /// Sends the packet's sender a redirect to a better first hop, if the sender is a neighbour itself (RFC 1812
     /// 5.2.7.2).
-    fn redirect(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: &Frame, id: u32) {
+    fn redirect(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: &Frame, id: u32) {
         let data = cx.bufs.arena().data(frame);
         let Some(IpAddr::V4(src)) = addresses(data).map(|(src, _)| src) else { return };
         let back = tables.fib4.lookup(src.to_bits());
         let back_cold = tables.cold.get(back as usize);
-        let on_link = entry(tables, back).port == from && back_cold.is_some_and(|c| c.gateway == Some(src.into()));
+        let on_link = entry(tables, back).port == from.id && back_cold.is_some_and(|c| c.gateway == Some(src.into()));
         let gateway = tables.cold.get(id as usize).and_then(|c| c.gateway);
         if let (true, Some(IpAddr::V4(gateway))) = (on_link, gateway) {
             let answer = Answer::Redirect { gateway };
             if !self.answerable(data, answer) {
-                return cx.event(from, Event::IcmpWithheld, 1);
+                return cx.event(from.port, Event::IcmpWithheld, 1);
             }
             if !self.limits.allow(src.into(), answer.about(), cx.now) {
-                return cx.event(from, Event::IcmpLimited, 1);
+                return cx.event(from.port, Event::IcmpLimited, 1);
             }
             self.answer(cx, tables, from, frame, answer);
         }
     }
 
     /// Sends an ICMP message about `frame` to the packet's source.
-    fn answer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: PortId, frame: &Frame, answer: Answer) {
+    fn answer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: &Frame, answer: Answer) {
         let arena = cx.bufs.arena().clone();
         let data = arena.data(frame);
         let original = &data[HEADER_LEN..];
         let message = match (source(tables, from, data), answer.v6()) {
             (Some(IpAddr::V4(source)), _) => Message::V4(answer.v4(), source),
             (Some(IpAddr::V6(source)), Some(kind)) => Message::V6(kind, source),
-            _ => return cx.event(from, Event::IcmpWithheld, 1),
+            _ => return cx.event(from.port, Event::IcmpWithheld, 1),
         };
-        let Some(mut reply) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
+        let Some(mut reply) = cx.bufs.alloc_one() else { return cx.event(from.port, Event::IcmpWithheld, 1) };
         arena.resize(&mut reply, HEADER_LEN + icmp6::MAX_LEN);
         let out = arena.data_mut(&mut reply);
         let (header, out) = out.split_at_mut(HEADER_LEN);
@@ -414,10 +430,10 @@ impl SlowPath {
         };
         let Some(len) = len else {
             cx.discard(reply);
-            return cx.event(from, Event::IcmpWithheld, 1);
+            return cx.event(from.port, Event::IcmpWithheld, 1);
         };
         reply.truncate(HEADER_LEN + len);
-        cx.event(from, Event::IcmpSent, 1);
+        cx.event(from.port, Event::IcmpSent, 1);
         self.send_own(cx, tables, from, reply);
     }
 }
@@ -525,15 +541,15 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
 
 /// Returns whether the kernel certainly accepts the source of a packet with a valid header: it is not one of the host's
 /// own addresses and passes the port's source check. Doubtful cases are left to the kernel.
-pub(crate) fn sourced(tables: &Tables, from: PortId, data: &[u8]) -> bool {
+pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
     let Some((IpAddr::V4(src), _)) = addresses(data) else { return true };
-    let check = tables.ports.get(usize::from(from.0)).map_or(SourceCheck::Off, |port| port.source_check);
+    let check = tables.port(from.id).map_or(SourceCheck::Off, |port| port.source_check);
     let own = tables.own4.bit(u32::from_ne_bytes(src.octets())) == 1;
     if check == SourceCheck::Off && !own {
         return true;
     }
     let back = entry(tables, tables.fib4.lookup(src.to_bits()));
-    !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(check, back, from)
+    !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(check, back, from.id)
 }
 
 /// Returns whether all next hops of a route are on ports.
@@ -562,9 +578,9 @@ fn lookup(tables: &Tables, data: &[u8]) -> u32 {
 
 /// Returns the source address of an ICMP message about a packet: that of the route back to its sender (as in Linux), or
 /// of the port that received it.
-fn source(tables: &Tables, from: PortId, data: &[u8]) -> Option<IpAddr> {
+fn source(tables: &Tables, from: Ingress, data: &[u8]) -> Option<IpAddr> {
     let (src, _) = addresses(data)?;
-    let port = tables.ports.get(usize::from(from.0));
+    let port = tables.port(from.id);
     let id = id_of(tables, src);
     let way = match entry(tables, id) {
         group if group.kind == Kind::Group => tables.buckets.get(group.first as usize).copied().unwrap_or(0),

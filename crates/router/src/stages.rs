@@ -6,6 +6,7 @@ use crate::slow::SlowPath;
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
 use crate::translate::Translator;
 use crate::valid::{OWN, Validation4};
+use crate::vlan::{self, Ingress};
 use crate::waiting::Waiting;
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_fib::flows::FlowTables;
@@ -246,7 +247,7 @@ impl Work {
         let to = &self.to[..n];
         let first = *to.first()?;
         let differ = to.iter().fold(0, |differ, to| differ | (to.0 ^ first.0));
-        (differ == 0 && first != NOWHERE).then_some(first)
+        (differ == 0 && first.0 < vlan::FIRST).then_some(first)
     }
 
     /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
@@ -274,7 +275,7 @@ impl Work {
                 _ => (*to, all) = (NOWHERE, false),
             }
         }
-        all.then(|| (differ == 0).then_some(first))
+        all.then(|| (differ == 0 && first.0 < vlan::FIRST).then_some(first))
     }
 
     /// Rewrites the packets of either family that have no port yet, by their next hop or a member of its group.
@@ -302,25 +303,45 @@ impl Work {
     }
 }
 
+impl Router {
+    /// Processes the frames of each of a port's VLANs as a batch of its own. Those that remain in `batch` have no tag,
+    /// or one that is the kernel's.
+    #[cold]
+    fn process_tagged(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+        loop {
+            let Some(port) = self.tables.load(cx.reader).port(from) else { return };
+            let mut tagged = Batch::new();
+            let Some(vlan) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
+            self.process(cx, vlan, &mut tagged);
+        }
+    }
+}
+
 impl App for Router {
     fn stages(&self) -> &'static [&'static str] {
         STAGES
     }
 
-    fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+    fn process(&mut self, cx: &mut Context<'_>, id: PortId, batch: &mut Batch) {
+        if self.tables.load(cx.reader).port(id).is_some_and(|port| !port.vlans.is_empty()) {
+            self.process_tagged(cx, id, batch);
+            if batch.is_empty() {
+                return;
+            }
+        }
         let Self { tables, work, path, translator } = self;
         let tables = tables.load(cx.reader);
-        let port = tables.ports.get(usize::from(from.0));
+        let (port, from) = (tables.port(id), Ingress::of(tables, id));
         if let Some(port) = port.filter(|p| p.promiscuous) {
             keep_mine(cx, port.mac, from, batch);
         }
         let arena = cx.bufs.arena();
         if port.is_some_and(|p| p.partial_checksums) {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
-            cx.event(from, Event::ChecksumCompleted, done);
+            cx.event(from.port, Event::ChecksumCompleted, done);
         }
         // After the checksums: the mark of an unfinished checksum does not travel with a punted packet.
-        if path.gates.keeps_any(from) {
+        if path.gates.keeps_any(id) {
             keep_back(cx, tables, path, translator.as_deref_mut(), from, batch);
         }
         let (n, arena) = (batch.len(), cx.bufs.arena());
@@ -328,15 +349,15 @@ impl App for Router {
         cx.stage(INPUT, n);
         work.lookup(tables, n, all4);
         if let Some(port) = port.filter(|p| p.source_check != SourceCheck::Off) {
-            work.check_sources(tables, n, from, port.source_check);
+            work.check_sources(tables, n, id, port.source_check);
         }
         cx.stage(LOOKUP, n);
-        let back = if path.config.redirects { from } else { NOWHERE };
+        let back = if path.config.redirects { id } else { NOWHERE };
         let to = work.forward(arena, tables, burst, all4, back);
         cx.stage(FORWARD, n);
         match to {
             Some(to) => {
-                cx.send_batch(from, to, batch);
+                cx.send_batch(from.port, to, batch);
                 cx.sent(n);
             }
             None => part(cx, tables, from, batch, &work.to, path),
@@ -356,7 +377,7 @@ impl App for Router {
 
     fn close(&mut self, cx: &mut Context<'_>) {
         while let Some(w) = self.path.waiting.pop() {
-            cx.drop(w.from, DropReason::PortDown, w.frame);
+            cx.drop(w.from.port, DropReason::PortDown, w.frame);
         }
     }
 
@@ -370,7 +391,7 @@ impl App for Router {
 }
 
 /// Drops packets to other hosts, which a promiscuous port receives.
-fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: PortId, batch: &mut Batch) {
+fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: Ingress, batch: &mut Batch) {
     let arena = cx.bufs.arena();
     let mine = |frame: &Frame| match arena.data(frame).first_chunk::<6>() {
         Some(to) => *to == mac || to[0] & 1 != 0,
@@ -384,7 +405,7 @@ fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: PortId, batch: &mut Batch
         let pushed = if mine(&frame) { kept.push(frame) } else { others.push(frame) };
         debug_assert!(pushed.is_ok());
     }
-    others.drain().for_each(|frame| cx.drop(from, DropReason::NotMine, frame));
+    others.drain().for_each(|frame| cx.drop(from.port, DropReason::NotMine, frame));
     kept.move_to(batch);
 }
 
@@ -395,17 +416,17 @@ fn keep_back(
     tables: &Tables,
     path: &mut SlowPath,
     translator: Option<&mut Translator>,
-    from: PortId,
+    from: Ingress,
     batch: &mut Batch,
 ) {
-    let gate = path.gates.get(from);
+    let gate = path.gates.get(from.id);
     if let Some(translator) = translator.filter(|_| !gate.flows.is_empty()) {
         return translator.forward(cx, tables, path, (gate, from), batch);
     }
     let mut others = Batch::new();
     for frame in batch.drain() {
         if is_kept(gate, cx.bufs.arena().data(&frame)) {
-            cx.event(from, Event::KeptByPolicy, 1);
+            cx.event(from.port, Event::KeptByPolicy, 1);
             path.punt(cx, from, frame);
         } else {
             let pushed = others.push(frame);
@@ -432,7 +453,7 @@ pub(crate) fn is_kept(gate: Gate, data: &[u8]) -> bool {
 fn part(
     cx: &mut Context<'_>,
     tables: &Tables,
-    from: PortId,
+    from: Ingress,
     batch: &mut Batch,
     ways: &[PortId; BATCH],
     path: &mut SlowPath,
@@ -440,11 +461,13 @@ fn part(
     let n = batch.len();
     let mut exceptions = Batch::new();
     for (frame, &to) in batch.drain().zip(ways) {
-        if to == NOWHERE {
+        if to.0 < vlan::FIRST {
+            cx.send(from.port, to, frame);
+        } else if to == NOWHERE {
             let pushed = exceptions.push(frame);
             debug_assert!(pushed.is_ok());
         } else {
-            cx.send(from, to, frame);
+            vlan::send_tagged(cx, tables, from.port, to, frame);
         }
     }
     cx.sent(n);

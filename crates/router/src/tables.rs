@@ -7,7 +7,7 @@
 
 use crate::flow::address6;
 use crate::stages::{self, be32};
-use bywash_engine::PortId;
+use bywash_engine::{PORTS, PortId};
 pub use bywash_fib::model::{HashPolicy, SourceCheck};
 use bywash_fib::{Fib4, Fib6};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
@@ -57,7 +57,7 @@ pub struct Entry {
     pub macs: [u8; 12],
     /// Action on packets.
     pub kind: Kind,
-    /// Port to send on, for `Forward`, `Glean`, `Pending` and `Failed`.
+    /// Port or VLAN to send on, for `Forward`, `Glean`, `Pending` and `Failed`.
     pub port: PortId,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
@@ -140,8 +140,8 @@ impl Own4 {
     }
 }
 
-/// A port as routing sees it.
-#[derive(Clone, Debug)]
+/// A port or VLAN as routing sees it.
+#[derive(Clone, Debug, Default)]
 pub struct PortInfo {
     /// Kernel index of the interface; 0 while it is gone.
     pub index: u32,
@@ -157,6 +157,19 @@ pub struct PortInfo {
     pub source6: Option<Ipv6Addr>,
     /// Source validation of received packets.
     pub source_check: SourceCheck,
+    /// VLANs that it carries: their tags as they are in frames, with priority 0, in ascending order, and their numbers.
+    pub vlans: Vec<([u8; 4], PortId)>,
+}
+
+/// A VLAN interface as routing sees it.
+#[derive(Clone, Debug)]
+pub struct VlanInfo {
+    /// Port that carries it.
+    pub port: PortId,
+    /// Its tag, as in [`PortInfo::vlans`].
+    pub tag: [u8; 4],
+    /// Its own properties.
+    pub info: PortInfo,
 }
 
 /// One version of all tables; immutable except for the FIBs.
@@ -175,6 +188,8 @@ pub struct Tables {
     pub buckets: Vec<u32>,
     /// Ports by [`PortId`].
     pub ports: Vec<PortInfo>,
+    /// VLANs, by their number less [`crate::vlan::FIRST`].
+    pub vlans: Vec<Option<VlanInfo>>,
     /// The host's own IPv4 addresses.
     pub own4: Own4,
     /// Hash policy by which IPv4 packets choose a group member.
@@ -200,7 +215,22 @@ impl Tables {
         stages::entry(self, stages::resolve(self, id, frame))
     }
 
-    /// Returns the port that all packets to an address leave by; `None` if they are not forwarded, or by several ports.
+    /// Returns the port or VLAN with this number.
+    #[inline]
+    pub fn port(&self, id: PortId) -> Option<&PortInfo> {
+        match self.ports.get(usize::from(id.0)) {
+            Some(port) => Some(port),
+            None => self.vlan(id).map(|vlan| &vlan.info),
+        }
+    }
+
+    /// Returns the VLAN with this number.
+    #[cold]
+    pub fn vlan(&self, id: PortId) -> Option<&VlanInfo> {
+        self.vlans.get(usize::from(id.0).checked_sub(PORTS)?)?.as_ref()
+    }
+
+    /// Returns the port or VLAN that all packets to an address leave by; `None` if they are not forwarded, or by several ports.
     pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
         let id = match addr {
             IpAddr::V4(addr) => self.fib4.lookup(addr.to_bits()),

@@ -8,6 +8,7 @@ use crate::gates::Gate;
 use crate::slow::{SlowPath, sourced};
 use crate::stages::{be16, be32, entry, frame_type, is_kept, rewrite_macs, valid6};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
+use crate::vlan::{self, Ingress};
 use bywash_engine::{Context, Event, PortId};
 use bywash_fib::flows::{Exit, FlowTable, FlowTables, Hit, Key};
 use bywash_fib::{flow_hash4, flow_hash6};
@@ -69,7 +70,7 @@ impl Translator {
         cx: &mut Context<'_>,
         tables: &Tables,
         path: &mut SlowPath,
-        (gate, from): (Gate, PortId),
+        (gate, from): (Gate, Ingress),
         batch: &mut Batch,
     ) {
         let classes = self.classify(cx, gate, from, batch);
@@ -87,9 +88,9 @@ impl Translator {
                 Class::V6(at) => self.translate6(cx, tables, path, from, &mut frame, at),
             };
             match to {
-                Some(to) => cx.send(from, to, frame),
+                Some(to) => vlan::send(cx, tables, from.port, to, frame),
                 None => {
-                    cx.event(from, Event::KeptByPolicy, 1);
+                    cx.event(from.port, Event::KeptByPolicy, 1);
                     path.punt(cx, from, frame);
                 }
             }
@@ -97,7 +98,7 @@ impl Translator {
         others.move_to(batch);
     }
 
-    fn classify(&mut self, cx: &Context<'_>, gate: Gate, from: PortId, batch: &Batch) -> [Class; BATCH] {
+    fn classify(&mut self, cx: &Context<'_>, gate: Gate, from: Ingress, batch: &Batch) -> [Class; BATCH] {
         (self.v4.n, self.v6.n) = (0, 0);
         let arena = cx.bufs.arena();
         let mut classes = [Class::Kept; BATCH];
@@ -110,10 +111,10 @@ impl Translator {
             let ip = data.get(HEADER_LEN..).unwrap_or_default();
             match frame_type(data) {
                 Some(ethertype::IPV4) if gate.flows.v4 => {
-                    *class = key4(ip, from).map_or(Class::Kept, |key| Class::V4(self.v4.add(key)));
+                    *class = key4(ip, from.id).map_or(Class::Kept, |key| Class::V4(self.v4.add(key)));
                 }
                 Some(ethertype::IPV6) if gate.flows.v6 => {
-                    *class = key6(data, from).map_or(Class::Kept, |key| Class::V6(self.v6.add(key)));
+                    *class = key6(data, from.id).map_or(Class::Kept, |key| Class::V6(self.v6.add(key)));
                 }
                 _ => {}
             }
@@ -144,7 +145,7 @@ impl Translator {
         cx: &Context<'_>,
         tables: &Tables,
         path: &SlowPath,
-        from: PortId,
+        from: Ingress,
         frame: &mut Frame,
         at: usize,
     ) -> Option<PortId> {
@@ -157,7 +158,7 @@ impl Translator {
         }
         let exit = self.flows.v4.exit(hit);
         let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from)) else {
+        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from.id)) else {
             self.flows.v4.miss(&self.v4.keys[at]);
             return None;
         };
@@ -184,7 +185,7 @@ impl Translator {
         cx: &Context<'_>,
         tables: &Tables,
         path: &SlowPath,
-        from: PortId,
+        from: Ingress,
         frame: &mut Frame,
         at: usize,
     ) -> Option<PortId> {
@@ -197,7 +198,7 @@ impl Translator {
         }
         let exit = self.flows.v6.exit(hit);
         let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from)) else {
+        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from.id)) else {
             self.flows.v6.miss(&self.v6.keys[at]);
             return None;
         };

@@ -4,7 +4,7 @@
 //! neighbour that would answer, a new packet is always accepted: when there is no room, the neighbour with the most
 //! packets loses its oldest one; among neighbours with equally many, the one that has waited longest does.
 
-use bywash_engine::PortId;
+use crate::vlan::Ingress;
 use bywash_frame::Frame;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -23,8 +23,8 @@ const NONE: u16 = u16::MAX;
 pub(crate) struct Wait {
     /// The packet as received.
     pub frame: Frame,
-    /// Port that received it.
-    pub from: PortId,
+    /// Where it was received.
+    pub from: Ingress,
     /// Time-stamp counter at which its wait ends.
     pub until: u64,
     /// Whether the router made it, rather than received it for forwarding.
@@ -282,6 +282,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bywash_engine::PortId;
     use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
     use std::collections::BTreeMap;
     use std::net::Ipv4Addr;
@@ -307,7 +308,10 @@ mod tests {
             let frame = self.bufs.alloc_one().unwrap();
             let Asked { index, addr, .. } = asked(n);
             let first = !self.waiting.has(index, addr);
-            match self.waiting.add(asked(n), Wait { frame, from: PortId(0), until, own: false }) {
+            match self
+                .waiting
+                .add(asked(n), Wait { frame, from: Ingress { port: PortId(0), id: PortId(0) }, until, own: false })
+            {
                 Added::Waits(evicted) => {
                     let gone = evicted.map(|w| (w.until, self.bufs.free_one(w.frame)).0);
                     (if first { "first" } else { "more" }, gone)

@@ -79,11 +79,13 @@ impl XdpTableSink {
     }
 
     fn hop(&self, entry: &Entry, tables: &Tables) -> Hop {
-        let Target { ifindex, takes_frames } = self.targets.get(entry.port.0);
+        let vlan = tables.vlan(entry.port);
+        let Target { ifindex, takes_frames } = self.targets.get(vlan.map_or(entry.port, |vlan| vlan.port).0);
         let kind = match entry.kind {
             Kind::Local => HopKind::Local,
             Kind::Kernel | Kind::NoCarrier => HopKind::Kernel,
             Kind::Policy => HopKind::Policy,
+            Kind::Forward if ifindex != 0 && vlan.is_some() => HopKind::Vlan,
             Kind::Forward if ifindex != 0 => HopKind::Forward,
             // If one next hop of the group is the kernel's, the kernel chooses among all of them.
             Kind::Group if members(entry, tables).any(|m| matches!(m.kind, Kind::Kernel | Kind::Policy)) => {
@@ -95,6 +97,7 @@ impl XdpTableSink {
         let Entry { macs, port, mtu, first, count, .. } = *entry;
         let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
         let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
+        let (first, count) = vlan.map_or((first, count), |vlan| (vlan.port.0.into(), u32::from_le_bytes(vlan.tag)));
         Hop { macs, kind, flags, port: port.0, mtu, first, count, ifindex }
     }
 }

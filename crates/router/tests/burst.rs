@@ -71,6 +71,7 @@ fn tables(domain: &Qsbr) -> Tables {
         source4: None,
         source6: None,
         source_check: SourceCheck::Off,
+        vlans: vec![],
     };
     Tables {
         generation: 1,
@@ -80,6 +81,7 @@ fn tables(domain: &Qsbr) -> Tables {
         entries,
         buckets: vec![1, 2],
         ports: vec![port; 2],
+        vlans: vec![],
         own4: Own4::default().with([10, 0, 0, 7].into()),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

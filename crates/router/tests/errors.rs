@@ -109,6 +109,7 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
         source4: Some(Ipv4Addr::new(192, 0, 2, 1)),
         source6: None,
         source_check: check,
+        vlans: vec![],
     };
     let tables = Tables {
         generation: 1,
@@ -118,6 +119,7 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
         entries: entries(),
         buckets: vec![THERE, KERNEL],
         ports: vec![port; 2],
+        vlans: vec![],
         own4: own.iter().fold(Own4::default(), |filter, own| filter.with(*own)),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

@@ -65,6 +65,7 @@ fn tables(domain: &Qsbr) -> Tables {
         source4: None,
         source6: None,
         source_check: SourceCheck::Off,
+        vlans: vec![],
     };
     Tables {
         generation: 1,
@@ -74,6 +75,7 @@ fn tables(domain: &Qsbr) -> Tables {
         entries: vec![Entry::verdict(Kind::NoRoute), forward],
         buckets: vec![],
         ports: vec![port; 2],
+        vlans: vec![],
         own4: Own4::default(),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

@@ -34,6 +34,8 @@ const TO_PORT: usize = 15;
 
 /// Most ports of a process.
 pub const PORTS: u32 = 64;
+/// Most VLANs of a process, which have numbers from [`PORTS`] on.
+pub const VLANS: u32 = 192;
 /// Slots of the program's port table that may hold a port, starting at its interface index modulo [`PORTS`].
 pub(crate) const PROBES: u32 = 4;
 /// Most queues of a port.
@@ -83,6 +85,7 @@ pub(crate) struct RawPort {
     pub ifindex: u32,
     pub id: u16,
     pub cpus: u16,
+    pub route_id: u16,
 }
 
 impl RawPort {
@@ -107,7 +110,7 @@ impl RawPort {
         [
             mac | u64::from(flags) << 48,
             u64::from(self.max_frame) | u64::from(self.ifindex) << 32,
-            u64::from(self.id) | u64::from(self.cpus) << 16,
+            u64::from(self.id) | u64::from(self.cpus) << 16 | u64::from(self.route_id) << 32,
         ]
     }
 }
@@ -145,6 +148,8 @@ pub enum HopKind {
     Forward,
     /// Group of next hops, one of which is chosen by flow hash.
     Group,
+    /// Forwarded like [`HopKind::Forward`], with a VLAN tag.
+    Vlan,
     /// Address of the host: passed to the kernel.
     Local,
     /// Egress interface is not a port: passed to the kernel.
@@ -168,15 +173,15 @@ pub struct Hop {
     pub kind: HopKind,
     /// Flags [`TAKES_FRAMES`] and [`UNICAST`].
     pub flags: u8,
-    /// Egress port, for [`HopKind::Forward`].
+    /// Egress port, for [`HopKind::Forward`]; number of the VLAN, for [`HopKind::Vlan`].
     pub port: u16,
     /// MTU: largest IP packet, in bytes.
     pub mtu: u32,
-    /// First bucket, for [`HopKind::Group`].
+    /// First bucket, for [`HopKind::Group`]; port that carries it, for [`HopKind::Vlan`].
     pub first: u32,
-    /// Number of buckets, for [`HopKind::Group`].
+    /// Number of buckets, for [`HopKind::Group`]; tag as it lies in memory, for [`HopKind::Vlan`].
     pub count: u32,
-    /// Kernel index of the egress port's interface, for [`HopKind::Forward`].
+    /// Kernel index of the egress port's interface, for [`HopKind::Forward`] and [`HopKind::Vlan`].
     pub ifindex: u32,
 }
 
@@ -260,6 +265,7 @@ mod tests {
     fn sizes_and_kinds_are_the_programs() {
         for (name, value) in [
             ("BYWASH_PORTS", PORTS as usize),
+            ("BYWASH_VLANS", VLANS as usize),
             ("BYWASH_PROBES", PROBES as usize),
             ("BYWASH_QUEUES", QUEUES as usize),
             ("BYWASH_PORT_CPUS", PORT_CPUS),
@@ -275,8 +281,11 @@ mod tests {
             assert_eq!(line.split_whitespace().nth(2).unwrap().parse(), Ok(value), "{name}");
         }
         let kinds: Vec<_> = names("bywash_kind").into_iter().map(|(name, _)| name).collect();
-        assert_eq!(kinds, ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_LOCAL", "HOP_KERNEL", "HOP_POLICY"]);
-        assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Policy as u8], [0, 2, 5]);
+        assert_eq!(
+            kinds,
+            ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_VLAN", "HOP_LOCAL", "HOP_KERNEL", "HOP_POLICY"]
+        );
+        assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Policy as u8], [0, 2, 6]);
         assert_eq!((size_of::<Hop>(), size_of::<RawCounters>()), (32, 32 * 8));
     }
 

@@ -18,7 +18,7 @@
 use super::abi::{
     BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD,
     FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawCounters,
-    RawPort, Traffic, XdpCounters,
+    RawPort, Traffic, VLANS, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
@@ -27,9 +27,10 @@ use super::program::{chain, loader, named, program_fd};
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::Ebpf;
-use aya::maps::{DevMap, Map, MapData, MapError, PerCpuArray, ProgramArray, XskMap};
+use aya::maps::{DevMap, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray, XskMap};
 use aya::programs::{ProgramError, SchedClassifier, Xdp};
 use shared::Words;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,8 +60,10 @@ pub struct XdpDatapath(Arc<Mutex<Inner>>);
 pub(super) struct Inner {
     pub ebpf: Ebpf,
     ports: Words,
-    /// Ports in `ports`, by slot.
-    places: [RawPort; PORTS as usize],
+    /// Ports in `ports`, by slot, and VLANs behind them, by number.
+    places: [RawPort; SLOTS],
+    /// End of the slots that have ever been used; those of all ports are within.
+    slots: usize,
     xsks: XskMap<MapData>,
     devices: DevMap<MapData>,
     counters: PerCpuArray<MapData, RawCounters>,
@@ -79,6 +82,9 @@ pub(super) struct Inner {
     /// a program that is not a router's.
     flow_programs: Option<[ProgramArray<MapData>; 2]>,
     has_flow_programs: bool,
+    /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
+    /// router's.
+    vlans: Option<Vlans>,
     refused: Option<Arc<str>>,
     /// `None` for a program that is not a router's.
     hops: Option<Words>,
@@ -88,12 +94,35 @@ pub(super) struct Inner {
     /// Error if the kernel cannot spread frames over CPUs: the reason.
     cpu_queues: Result<CpuQueues, String>,
     version: u64,
+    /// Filter of the host's own addresses, as last published.
+    own: u64,
     /// Whether the gates of all ports are closed: see [`XdpDatapath::close`].
     closed: bool,
     /// Whether any port has ever been enabled: until then no program reads the tables.
     enabled: bool,
     /// Ids of the tcx links of the process's own programs.
     pub own_links: Vec<u32>,
+}
+
+/// Entries for ports, and for VLANs behind them.
+const SLOTS: usize = (PORTS + VLANS) as usize;
+
+/// VLANs in the program.
+struct Vlans {
+    numbers: HashMap<MapData, u64, u32>,
+    /// Keys in `numbers`, with their ports and numbers.
+    keys: BTreeMap<u64, (u16, u16)>,
+    /// Programs of XDP and of traffic control; empty until there is a VLAN.
+    programs: [ProgramArray<MapData>; 2],
+    loaded: bool,
+}
+
+impl Vlans {
+    /// Returns the program's key of a port's VLAN.
+    fn key(port: u16, [a, b, c, d]: [u8; 4]) -> u64 {
+        let (protocol, id) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
+        u64::from(port) | u64::from(protocol) << 16 | u64::from(id) << 32
+    }
 }
 
 /// Variant of the program.
@@ -176,7 +205,7 @@ impl Inner {
     /// each run sees one version.
     fn set_version(&mut self, version: u64) {
         self.version = version;
-        for at in 0..PORTS as usize {
+        for at in 0..self.slots {
             self.ports.store(at * RawPort::WORDS + RawPort::VERSION, version);
         }
     }
@@ -191,7 +220,7 @@ impl Inner {
 
     fn set_closed(&mut self, closed: bool) {
         self.closed = closed;
-        for at in 0..PORTS as usize {
+        for at in 0..self.slots {
             // The word with the flags.
             self.ports.store(at * RawPort::WORDS, self.gated(self.places[at]).words()[0]);
         }
@@ -199,19 +228,10 @@ impl Inner {
 
     /// Loads the programs for ports with flows, which takes some tens of milliseconds, unless they are loaded.
     fn load_flow_programs(&mut self) -> Result<(), Error> {
-        let failed = |reason: String| Error::Load { interface: String::new(), reason };
-        let Some([of_xdp, of_tc]) = self.flow_programs.as_mut().filter(|_| !self.has_flow_programs) else {
+        let Some(programs) = self.flow_programs.as_mut().filter(|_| !self.has_flow_programs) else {
             return Ok(());
         };
-        named::<Xdp>(&mut self.ebpf, "bywash_flows").map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
-        named::<SchedClassifier>(&mut self.ebpf, "bywash_tc_flows")
-            .map_err(failed)?
-            .load()
-            .map_err(|e| failed(chain(&e)))?;
-        for (programs, name) in [(of_xdp, "bywash_flows"), (of_tc, "bywash_tc_flows")] {
-            let program = program_fd(&mut self.ebpf, name).map_err(failed)?;
-            programs.set(0, &program, 0).map_err(|e| failed(chain(&e)))?;
-        }
+        load_into(&mut self.ebpf, programs, ["bywash_flows", "bywash_tc_flows"])?;
         self.has_flow_programs = true;
         Ok(())
     }
@@ -320,7 +340,7 @@ impl XdpDatapath {
             Kind::Switch(workers) => Some(Arc::new(Memory::map(workers, cpus, &mut words)?)),
             _ => None,
         };
-        let ports = words("ports", PORTS as usize * RawPort::WORDS)?;
+        let ports = words("ports", SLOTS * RawPort::WORDS)?;
         let port_pairs = match refused {
             None => Some(PortPairs { words: words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus }),
             Some(_) => None,
@@ -337,9 +357,19 @@ impl XdpDatapath {
             Kind::Router => Some([map!("flow_xdp"), map!("flow_tc")]),
             _ => None,
         };
+        let vlans = match kind {
+            Kind::Router => Some(Vlans {
+                numbers: map!("vlans"),
+                keys: BTreeMap::new(),
+                programs: [map!("vlan_xdp"), map!("vlan_tc")],
+                loaded: false,
+            }),
+            _ => None,
+        };
         let inner = Inner {
             ports,
-            places: [RawPort::default(); PORTS as usize],
+            places: [RawPort::default(); SLOTS],
+            slots: PORTS as usize,
             xsks: map!("xsks"),
             devices: map!("devices"),
             counters: map!("counters"),
@@ -351,12 +381,14 @@ impl XdpDatapath {
             connections,
             flow_programs,
             has_flow_programs: false,
+            vlans,
             refused,
             hops,
             buckets,
             flows,
             cpu_queues,
             version: 0,
+            own: 0,
             closed: false,
             enabled: false,
             own_links: vec![],
@@ -405,7 +437,8 @@ impl XdpDatapath {
         for (i, id) in buckets.iter().take(BUCKETS).enumerate() {
             in_buckets.store(first_bucket + i, u64::from(*id));
         }
-        for at in 0..PORTS as usize {
+        inner.own = own;
+        for at in 0..inner.slots {
             inner.ports.store(at * RawPort::WORDS + RawPort::OWN, own);
         }
         inner.set_version(next);
@@ -522,7 +555,7 @@ impl XdpDatapath {
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
         let mine = |p: &RawPort| p.ifindex != 0 && p.id == port.id;
-        let at = inner.places.iter().position(mine);
+        let at = inner.places[..PORTS as usize].iter().position(mine);
         if let Some(at) = at
             && inner.places[at].ifindex != port.ifindex
         {
@@ -539,6 +572,49 @@ impl XdpDatapath {
             reason: format!("too many interfaces with indices that are equal modulo {PORTS}"),
         })?;
         inner.place(at, port);
+        Ok(())
+    }
+
+    /// Sets the VLANs of a port: their tags and entries. A program that does not route leaves them to the kernel. A
+    /// number may be used again a grace period after its VLAN has gone.
+    pub(super) fn set_vlans(&self, port: u16, vlans: &[([u8; 4], RawPort)]) -> Result<(), Error> {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        let Some(known) = &mut inner.vlans else { return Ok(()) };
+        if !vlans.is_empty() && !known.loaded {
+            load_into(&mut inner.ebpf, &mut known.programs, ["bywash_vlan", "bywash_tc_vlan"])?;
+            known.loaded = true;
+        }
+        let new: BTreeMap<u64, (u16, u16)> =
+            vlans.iter().map(|(tag, entry)| (Vlans::key(port, *tag), (port, entry.route_id))).collect();
+        let mut free = vec![];
+        known.keys.retain(|key, of| {
+            let gone = of.0 == port && new.get(key) != Some(of);
+            if gone {
+                // An error means that it is not there.
+                let _ = known.numbers.remove(key);
+                free.push(usize::from(of.1));
+            }
+            !gone
+        });
+        free.into_iter().for_each(|at| inner.place(at, RawPort::default()));
+        for (_, entry) in vlans {
+            let at = usize::from(entry.route_id);
+            if !(PORTS as usize..SLOTS).contains(&at) {
+                continue;
+            }
+            inner.slots = inner.slots.max(at + 1);
+            inner.ports.store(at * RawPort::WORDS + RawPort::VERSION, inner.version);
+            inner.ports.store(at * RawPort::WORDS + RawPort::OWN, inner.own);
+            inner.place(at, *entry);
+        }
+        let Some(known) = &mut inner.vlans else { return Ok(()) };
+        for (key, of) in new {
+            if !known.keys.contains_key(&key) {
+                checked("vlans", known.numbers.insert(key, u32::from(of.1), 0))?;
+                known.keys.insert(key, of);
+            }
+        }
         Ok(())
     }
 
@@ -638,6 +714,18 @@ fn try_program(
     let ran = run.run_into(&mut bytes).map_err(|e| Error::TestRun(chain(&e)))?;
     bytes.truncate(ran.bytes);
     Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
+}
+
+/// Loads programs of XDP and traffic control, which takes some tens of milliseconds, for tail calls.
+fn load_into(ebpf: &mut Ebpf, programs: &mut [ProgramArray<MapData>; 2], names: [&str; 2]) -> Result<(), Error> {
+    let failed = |reason: String| Error::Load { interface: String::new(), reason };
+    named::<Xdp>(ebpf, names[0]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
+    named::<SchedClassifier>(ebpf, names[1]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
+    for (programs, name) in programs.iter_mut().zip(names) {
+        let program = program_fd(ebpf, name).map_err(failed)?;
+        programs.set(0, &program, 0).map_err(|e| failed(chain(&e)))?;
+    }
+    Ok(())
 }
 
 fn checked(map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {

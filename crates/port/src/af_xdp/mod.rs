@@ -40,7 +40,9 @@ mod socket;
 mod test_run;
 mod umem;
 
-pub use abi::{BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, UNICAST, XdpCounters};
+pub use abi::{
+    BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, UNICAST, VLANS, XdpCounters,
+};
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
 pub use below::{Below, TAKES_TAGS_OFF};
@@ -56,7 +58,7 @@ pub use live::LiveGen;
 pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub use offload::{Features, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
-pub use program::{Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate, learn_programs};
+pub use program::{Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate, XdpVlan, learn_programs};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};

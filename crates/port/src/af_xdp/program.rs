@@ -80,6 +80,23 @@ pub struct XdpConfig {
     pub l3_hash6: bool,
 }
 
+/// A VLAN that a port carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpVlan {
+    /// Its number, from [`super::PORTS`] on.
+    pub id: u16,
+    /// Its tag as it is in frames, with priority 0.
+    pub tag: [u8; 4],
+    /// Its MAC address; frames to other stations are passed to the kernel.
+    pub mac: [u8; 6],
+    /// Longest frame for user space, as [`XdpConfig::max_frame`], with the tag.
+    pub max_frame: u32,
+    /// Packets that go to the kernel; no flows pass it.
+    pub gate: XdpGate,
+    /// Source check, as [`XdpConfig::source_check`].
+    pub source_check: SourceCheck,
+}
+
 /// Reverse-path source validation of IPv4: `rp_filter` of Linux (ip-sysctl), RFC 3704.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceCheck {
@@ -112,6 +129,9 @@ pub struct Program {
     native: bool,
     note: String,
     config: XdpConfig,
+    vlans: Vec<XdpVlan>,
+    /// Whether the kernel has refused what VLANs need.
+    no_vlans: bool,
     /// Number of CPUs that send for it.
     cpus: u16,
     id: u16,
@@ -216,7 +236,23 @@ impl Program {
         drop(inner);
         let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
         let (index, datapath, waits) = (link.index, datapath.clone(), false);
-        Ok(Self { interface, xdp, tc, first, native, note, config, cpus: 0, id, index, datapath, waits, left: false })
+        Ok(Self {
+            interface,
+            xdp,
+            tc,
+            first,
+            native,
+            note,
+            config,
+            vlans: vec![],
+            no_vlans: false,
+            cpus: 0,
+            id,
+            index,
+            datapath,
+            waits,
+            left: false,
+        })
     }
 
     /// Takes over another process's attachment, as port `id`, with `user` to run before it: what is attached stays as
@@ -239,7 +275,23 @@ impl Program {
         let ids = tc.iter().filter_map(|tc| tc.id().ok());
         datapath.lock().own_links.extend(ids);
         let waits = true;
-        Ok(Self { interface, xdp, tc, first, native, note, config, cpus: 0, id, index, datapath, waits, left: false })
+        Ok(Self {
+            interface,
+            xdp,
+            tc,
+            first,
+            native,
+            note,
+            config,
+            vlans: vec![],
+            no_vlans: false,
+            cpus: 0,
+            id,
+            index,
+            datapath,
+            waits,
+            left: false,
+        })
     }
 
     /// Replaces the other process's program by this one: each frame meets one of the two. Does nothing when called
@@ -334,8 +386,8 @@ impl Program {
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
         // If everything goes to the kernel, XDP is not attached: after generic XDP, traffic-control filters no longer
         // find the Ethernet header.
-        let XdpGate { v4, v6, flows4, flows6, .. } = config.gate;
-        let kept = v4 && v6 && !flows4 && !flows6;
+        let kept = |gate: XdpGate| gate.v4 && gate.v6 && !gate.flows4 && !gate.flows6;
+        let kept = kept(config.gate) && self.vlans.iter().all(|vlan| kept(vlan.gate));
         let for_user = config.enabled && !config.forward && !kept;
         if (for_user || (self.tc.is_none() && !self.waits)) && self.xdp.is_none() {
             // Until the flags change, it does the same as the traffic-control program. The interface may have been
@@ -346,6 +398,18 @@ impl Program {
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
             self.xdp = Some(attached.map_err(failed)?);
         }
+        self.named(self.datapath.set_port(self.entry(&config)))?;
+        self.config = config;
+        self.named(self.datapath.set_vlans(self.id, &self.vlan_entries()))?;
+        if !for_user && self.tc.is_some() && !self.waits {
+            self.xdp = None;
+        }
+        Ok(())
+    }
+
+    /// Returns the port's entry in the program.
+    fn entry(&self, config: &XdpConfig) -> RawPort {
+        let XdpGate { v4, v6, fragments, flows4, flows6 } = config.gate;
         let mut flags = 0;
         for (on, flag) in [
             (config.enabled, FLAG_ENABLED),
@@ -357,7 +421,7 @@ impl Program {
             (v6, FLAG_KERNEL6),
             (v4 && flows4, FLAG_FLOWS4),
             (v6 && flows6, FLAG_FLOWS6),
-            (config.gate.fragments, FLAG_DEFRAG),
+            (fragments, FLAG_DEFRAG),
             (config.source_check == SourceCheck::Loose, FLAG_RPF_LOOSE),
             (config.source_check == SourceCheck::Strict, FLAG_RPF_STRICT),
             (config.l3_hash4, FLAG_L3_HASH4),
@@ -367,12 +431,35 @@ impl Program {
             flags |= if on { flag } else { 0 };
         }
         let (mac, max_frame, ifindex, id, cpus) = (config.mac, config.max_frame, self.index, self.id, self.cpus);
-        self.named(self.datapath.set_port(RawPort { mac, flags, max_frame, ifindex, id, cpus }))?;
-        self.config = config;
-        if !for_user && self.tc.is_some() && !self.waits {
-            self.xdp = None;
+        RawPort { mac, flags, max_frame, ifindex, id, cpus, route_id: id }
+    }
+
+    /// Returns the tags and entries of the VLANs, whose level and hash are those of the port.
+    fn vlan_entries(&self) -> Vec<([u8; 4], RawPort)> {
+        let entry = |vlan: &XdpVlan| {
+            let XdpVlan { mac, max_frame, source_check, .. } = *vlan;
+            let gate = XdpGate { flows4: false, flows6: false, ..vlan.gate };
+            let config = XdpConfig { mac, max_frame, gate, source_check, ..self.config };
+            (vlan.tag, RawPort { route_id: vlan.id, ..self.entry(&config) })
+        };
+        self.vlans.iter().map(entry).collect()
+    }
+
+    /// Sets the VLANs whose frames are handled; those of others are passed to the kernel.
+    ///
+    /// # Errors
+    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; from then on the kernel
+    /// has all frames of VLANs. Errors of [`Program::set_config`].
+    pub fn set_vlans(&mut self, vlans: Vec<XdpVlan>) -> Result<(), Error> {
+        if vlans == self.vlans || self.no_vlans {
+            return Ok(());
         }
-        Ok(())
+        self.vlans = vlans;
+        self.set_config(self.config).inspect_err(|_| {
+            (self.vlans, self.no_vlans) = (vec![], true);
+            // Those that were set before; an error means that there are none.
+            let _ = self.datapath.set_vlans(self.id, &[]);
+        })
     }
 
     /// Sets the CPUs that send the frames it receives and the program forwards; each flow stays on one CPU. If empty,
@@ -442,6 +529,7 @@ impl Drop for Program {
             let _ = self.datapath.lock().next.clear_index(&self.id.into());
         }
         // Cleared next, before the datapath can be dropped; an error cannot be handled here.
+        let _ = self.datapath.set_vlans(self.id, &[]);
         let _ = self.datapath.set_port(RawPort { id: self.id, ..RawPort::default() });
     }
 }

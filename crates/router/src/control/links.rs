@@ -1,8 +1,9 @@
 //! Links, their addresses, and the ports bound to them.
 
 use super::bits::contains;
-use super::{PortBack, PortSpec, PortView};
-use crate::tables::{Own4, PortInfo, SourceCheck};
+use super::{PortBack, PortSpec, PortView, VlanSpec};
+use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
+use crate::vlan::FIRST;
 use bywash_engine::PortId;
 use bywash_fib::model::{Address, Change, Families, Link, Prefix};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -53,6 +54,8 @@ pub(super) struct Links {
     addresses: BTreeMap<u32, Vec<Address>>,
     ports: Vec<Bound>,
     by_index: HashMap<u32, PortId>,
+    /// VLANs, by kernel index, and the source validation of what they receive.
+    vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
     excepted: BTreeMap<u32, Families>,
     /// IPv6 MTUs that differ from the links', in bytes, by interface index.
@@ -69,6 +72,7 @@ impl Links {
             addresses: BTreeMap::new(),
             ports,
             by_index,
+            vlans: BTreeMap::new(),
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
         }
@@ -82,9 +86,55 @@ impl Links {
         &self.ports
     }
 
-    /// Returns the port that is open on an interface.
+    /// Returns the port that is open on an interface, or the VLAN that the interface is.
     pub fn port_of(&self, index: u32) -> Option<PortId> {
-        self.by_index.get(&index).copied().filter(|id| self.ports[usize::from(id.0)].open)
+        let open = |index: &u32| self.by_index.get(index).copied().filter(|id| self.ports[usize::from(id.0)].open);
+        open(&index).or_else(|| {
+            let (vlan, _) = self.vlans.get(&index)?;
+            (open(&vlan.parent) == Some(vlan.port)).then_some(vlan.id)
+        })
+    }
+
+    /// Returns the port whose device packets out of an interface leave by: of a VLAN, that which carries it.
+    pub fn carrier_of(&self, index: u32) -> Option<PortId> {
+        let id = self.port_of(index)?;
+        if id.0 < FIRST { Some(id) } else { self.vlans.get(&index).map(|(vlan, _)| vlan.port) }
+    }
+
+    /// Sets the VLANs, and returns the interfaces that became or ceased to be one.
+    pub fn set_vlans(&mut self, vlans: &[VlanSpec]) -> Vec<u32> {
+        let known = |index: &u32| self.vlans.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
+        let new: BTreeMap<u32, _> = vlans.iter().map(|vlan| (vlan.index, (vlan.clone(), known(&vlan.index)))).collect();
+        let old = std::mem::replace(&mut self.vlans, new);
+        let either: BTreeSet<u32> = old.keys().chain(self.vlans.keys()).copied().collect();
+        let spec = |of: &BTreeMap<u32, (VlanSpec, SourceCheck)>, index| of.get(&index).map(|(vlan, _)| vlan.clone());
+        either.into_iter().filter(|index| spec(&old, *index) != spec(&self.vlans, *index)).collect()
+    }
+
+    /// Returns the VLANs on an interface, by kernel index.
+    pub fn vlans_on(&self, index: u32) -> impl Iterator<Item = u32> {
+        self.vlans.values().filter(move |(vlan, _)| vlan.parent == index).map(|(vlan, _)| vlan.index)
+    }
+
+    /// Returns the VLANs whose ports are open, as the stages use them: by number less [`FIRST`].
+    pub fn vlans(&self) -> Vec<Option<VlanInfo>> {
+        let mut all = vec![];
+        for (vlan, _) in self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id)) {
+            let at = usize::from(vlan.id.0 - FIRST);
+            all.resize(all.len().max(at + 1), None);
+            let Some(carrier) = self.ports.get(usize::from(vlan.port.0)) else { continue };
+            let info = PortInfo {
+                index: vlan.index,
+                mac: self.get(vlan.index).and_then(|l| l.mac).unwrap_or_default(),
+                source4: self.source4(vlan.index, None),
+                source6: self.source6(vlan.index, None),
+                source_check: self.source_check(vlan.id),
+                vlans: vec![],
+                ..self.info(carrier)
+            };
+            all[at] = Some(VlanInfo { port: vlan.port, tag: vlan.tag, info });
+        }
+        all
     }
 
     /// Returns whether an interface is up and has carrier; false for an unknown one.
@@ -249,6 +299,10 @@ impl Links {
 
     /// Returns the routing properties of a port.
     pub fn info(&self, bound: &Bound) -> PortInfo {
+        let vlans = self.vlans.values().filter(|(vlan, _)| vlan.port == bound.spec.id);
+        let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
+        let mut vlans: Vec<_> = vlans.map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
+        vlans.sort_unstable();
         PortInfo {
             index: bound.index(),
             mac: self.get(bound.index()).and_then(|l| l.mac).unwrap_or_default(),
@@ -256,25 +310,32 @@ impl Links {
             promiscuous: bound.spec.promiscuous,
             source4: self.source4(bound.index(), None),
             source6: self.source6(bound.index(), None),
-            source_check: self.source_check(bound),
+            source_check: self.source_check(bound.spec.id),
+            vlans,
         }
     }
 
-    /// Returns the source validation that the kernel applies on a port: never loose if the port has no IPv4 address
+    /// Returns the source validation that the kernel applies on a port or VLAN: never loose if it has no IPv4 address
     /// (fib_validate_source).
-    pub fn source_check(&self, bound: &Bound) -> SourceCheck {
-        match bound.source_check {
-            SourceCheck::Loose if !self.addresses(bound.index()).any(|a| a.addr.is_ipv4()) => SourceCheck::Strict,
-            check => check,
+    pub fn source_check(&self, id: PortId) -> SourceCheck {
+        let port = self.ports.get(usize::from(id.0)).map(|bound| (bound.index(), bound.source_check));
+        let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));
+        match port.or_else(vlan) {
+            Some((index, SourceCheck::Loose)) if !self.addresses(index).any(|a| a.addr.is_ipv4()) => {
+                SourceCheck::Strict
+            }
+            of => of.map_or(SourceCheck::Off, |(_, check)| check),
         }
     }
 
-    /// Sets the source validation of all ports; returns whether any changed.
+    /// Sets the source validation of all ports and VLANs; returns whether any changed.
     pub fn check_sources(&mut self, checks: &BTreeMap<PortId, SourceCheck>) -> bool {
+        let ports = self.ports.iter_mut().map(|bound| (bound.spec.id, &mut bound.source_check));
+        let vlans = self.vlans.values_mut().map(|(vlan, check)| (vlan.id, check));
         let mut changed = false;
-        for bound in &mut self.ports {
-            let check = checks.get(&bound.spec.id).copied().unwrap_or_default();
-            changed |= std::mem::replace(&mut bound.source_check, check) != check;
+        for (id, check) in ports.chain(vlans) {
+            let new = checks.get(&id).copied().unwrap_or_default();
+            changed |= std::mem::replace(check, new) != new;
         }
         changed
     }
@@ -301,19 +362,29 @@ impl Links {
 
     /// Returns all ports for display, by number.
     pub fn views(&self) -> impl Iterator<Item = PortView> {
-        self.ports.iter().map(|bound| {
-            let index = bound.index();
-            let link = self.get(index);
-            PortView {
-                id: bound.spec.id,
-                name: bound.spec.name.clone(),
-                index,
-                dev: link.map(|l| l.name.clone()),
-                mac: link.and_then(|l| l.mac),
-                mtu: link.map(|l| l.mtu),
-                running: self.running(index),
-                addresses: self.addresses(index).collect(),
-            }
+        self.ports.iter().map(|bound| self.view(bound.spec.id, bound.spec.name.clone(), bound.index()))
+    }
+
+    /// Returns all VLANs whose ports are open, with those ports, by kernel index.
+    pub fn vlan_views(&self) -> impl Iterator<Item = (PortView, &VlanSpec)> {
+        let open = self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
+        open.map(|(vlan, _)| {
+            let name = self.get(vlan.index).map(|link| link.name.clone()).unwrap_or_default();
+            (self.view(vlan.id, name, vlan.index), vlan)
         })
+    }
+
+    fn view(&self, id: PortId, name: String, index: u32) -> PortView {
+        let link = self.get(index);
+        PortView {
+            id,
+            name,
+            index,
+            dev: link.map(|l| l.name.clone()),
+            mac: link.and_then(|l| l.mac),
+            mtu: link.map(|l| l.mtu),
+            running: self.running(index),
+            addresses: self.addresses(index).collect(),
+        }
     }
 }

@@ -68,6 +68,21 @@ pub struct PortSpec {
     pub promiscuous: bool,
 }
 
+/// A VLAN interface whose packets the router forwards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlanSpec {
+    /// Its number, from [`crate::vlan::FIRST`] on.
+    pub id: PortId,
+    /// Kernel index of the interface.
+    pub index: u32,
+    /// Port that carries it.
+    pub port: PortId,
+    /// Kernel index of that port's interface.
+    pub parent: u32,
+    /// Its tag ([`crate::vlan::tag`]).
+    pub tag: [u8; 4],
+}
+
 /// An interface with a port's name exists while the port is not open on any. Until [`Control::set_open`] reports that
 /// the port is open on it, packets routed to that interface are left to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +228,7 @@ impl Control {
             cold: image.cold.clone(),
             buckets: Vec::new(),
             ports: links.ports().iter().map(|p| links.info(p)).collect(),
+            vlans: vec![],
             own4: Own4::default(),
             hash4: HashPolicy::default(),
             hash6: HashPolicy::default(),
@@ -247,11 +263,10 @@ impl Control {
         self.publish();
     }
 
-    /// Returns the source validation of a port: as set, but never loose on an interface without an IPv4 address, as in
-    /// Linux.
+    /// Returns the source validation of a port or VLAN: as set, but never loose on an interface without an IPv4
+    /// address, as in Linux.
     pub fn source_check(&self, port: PortId) -> SourceCheck {
-        let bound = self.links.ports().get(usize::from(port.0));
-        bound.map_or(SourceCheck::Off, |bound| self.links.source_check(bound))
+        self.links.source_check(port)
     }
 
     /// Returns the filter of IPv4 sources that the kernel may refuse: addresses of interfaces, and whatever a route of
@@ -294,9 +309,26 @@ impl Control {
     }
 
     fn ports_changed(&mut self, index: Option<u32>) {
-        self.hops.touch_link(index);
-        let touched = Touched { indices: index.into_iter().collect(), ports: true, ..Touched::default() };
-        self.settle(touched, &mut Applied::default());
+        let mut indices: Vec<u32> = index.into_iter().collect();
+        indices.extend(index.into_iter().flat_map(|index| self.links.vlans_on(index)));
+        self.interfaces_changed(indices);
+    }
+
+    fn interfaces_changed(&mut self, indices: Vec<u32>) {
+        if indices.is_empty() {
+            self.hops.touch_link(None);
+        }
+        indices.iter().for_each(|index| self.hops.touch_link(Some(*index)));
+        self.settle(Touched { indices, ports: true, ..Touched::default() }, &mut Applied::default());
+    }
+
+    /// Sets the VLANs whose packets are forwarded, each with a number that no other has had since the last grace period.
+    /// Packets routed to other VLAN interfaces are left to the kernel. Waits for a grace period if anything changes.
+    pub fn set_vlans(&mut self, vlans: &[VlanSpec]) {
+        let changed = self.links.set_vlans(vlans);
+        if !changed.is_empty() {
+            self.interfaces_changed(changed);
+        }
     }
 
     /// Returns the kernel index of the interface on which a port is open; 0 if there is none.
@@ -332,7 +364,8 @@ impl Control {
                 if effect.entries {
                     self.hops.touch_link(Some(link.index));
                 }
-                touched.ports |= effect.port.is_some();
+                let vlan = effect.entries && self.links.port_of(link.index).is_some();
+                touched.ports |= effect.port.is_some() || vlan;
                 applied.ports_changed.extend(effect.port);
                 applied.port_back(effect.back);
             }
@@ -371,6 +404,7 @@ impl Control {
         touched.ports = true;
         if let Some((id, back)) = self.links.remove(index) {
             touched.indices.push(index);
+            touched.indices.extend(self.links.vlans_on(index));
             applied.port_gone(id, back);
         }
     }
@@ -511,6 +545,7 @@ impl Control {
             cold: self.image.cold.clone(),
             buckets,
             ports: self.links.ports().iter().map(|p| self.links.info(p)).collect(),
+            vlans: self.links.vlans(),
             own4: self.own4(),
             hash4: self.image.hash[0],
             hash6: self.image.hash[1],

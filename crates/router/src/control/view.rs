@@ -6,7 +6,7 @@ use super::hops::{Adjacency, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
-use super::{Control, LOCAL_TABLE, MAIN};
+use super::{Control, LOCAL_TABLE, MAIN, VlanSpec};
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
@@ -64,7 +64,7 @@ pub struct HopView {
     pub index: u32,
     /// Name of the interface, if known.
     pub dev: Option<String>,
-    /// The port open on the interface.
+    /// The port open on the interface, or which carries it as a VLAN.
     pub port: Option<PortId>,
     /// Gateway.
     pub via: Option<IpAddr>,
@@ -117,7 +117,7 @@ pub struct NeighbourView {
     pub index: u32,
     /// Name of the interface, if known.
     pub dev: Option<String>,
-    /// The port open on the interface.
+    /// The port open on the interface, or which carries it as a VLAN.
     pub port: Option<PortId>,
     /// Link-layer address.
     pub mac: Option<Mac>,
@@ -260,6 +260,7 @@ impl Control {
                 Reach::Unknown => HopState::Pending,
             },
         };
+        let port = self.links.carrier_of(hop.index);
         HopView { index: hop.index, dev: self.dev(hop.index), port, via: hop.gateway, weight: hop.weight, state }
     }
 
@@ -287,7 +288,7 @@ impl Control {
                 addr,
                 index,
                 dev: self.dev(index),
-                port: self.links.port_of(index),
+                port: self.links.carrier_of(index),
                 mac: known.mac,
                 state: known.state,
                 installed: self.at(addr).and_then(|id| self.hops.adjacency(id)).is_some_and(own),
@@ -300,6 +301,11 @@ impl Control {
         let at4 = || self.fib4.get(net(V4::of(addr)?, 32));
         let at6 = || self.fib6.get(net(V6::of(addr)?, 128));
         at4().or_else(at6)
+    }
+
+    /// Returns the VLANs whose packets are forwarded.
+    pub fn vlans(&self) -> impl Iterator<Item = (PortView, &VlanSpec)> {
+        self.links.vlan_views()
     }
 
     /// Returns all ports, by number.

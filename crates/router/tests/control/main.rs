@@ -5,4 +5,5 @@ mod model;
 mod property;
 mod rules;
 mod stress;
+mod vlans;
 mod world;

@@ -1,0 +1,174 @@
+//! VLANs of ports: their tags are taken off received frames before the stages, and put on sent ones after them.
+//!
+//! A VLAN has a number like a port's, from [`FIRST`] on. Gates, next hops and source checks name it by that number;
+//! queues and counters are those of the port that carries it.
+
+use crate::tables::{PortInfo, Tables};
+use bywash_engine::{Context, DropReason, PORTS, PortId};
+use bywash_frame::{Arena, Batch, Frame};
+use bywash_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
+
+/// Number of the first VLAN.
+pub const FIRST: u16 = PORTS as u16;
+/// Most VLANs of a process.
+pub const VLANS: usize = bywash_port::af_xdp::VLANS as usize;
+
+/// Length of the two addresses in front of the tag or the EtherType.
+const ADDRESSES: usize = HEADER_LEN - 2;
+/// The bits of a tag that name its VLAN, without priority and drop eligibility.
+const MASK: [u8; TAG_LEN] = [0xff, 0xff, 0x0f, 0xff];
+
+/// Origin of a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ingress {
+    /// Port that received it, for which it is counted.
+    pub port: PortId,
+    /// That port or, for a tagged frame, its VLAN.
+    pub id: PortId,
+}
+
+impl Ingress {
+    /// Returns the origin of packets of a port, or of a VLAN.
+    #[inline]
+    pub fn of(tables: &Tables, id: PortId) -> Self {
+        let port = if id.0 < FIRST { id } else { tables.vlan(id).map_or(PortId(0), |vlan| vlan.port) };
+        Self { port, id }
+    }
+
+    /// Returns whether the packet had a tag, which [`restore`] puts back.
+    pub fn is_tagged(self) -> bool {
+        self.port != self.id
+    }
+}
+
+/// Returns the tag of a VLAN as it is in frames, with priority 0.
+pub fn tag(protocol: u16, id: u16) -> [u8; TAG_LEN] {
+    let ([a, b], [c, d]) = (protocol.to_be_bytes(), id.to_be_bytes());
+    [a, b, c & MASK[2], d]
+}
+
+/// Returns whether a frame has a tag, of whatever VLAN.
+pub(crate) fn is_tagged(data: &[u8]) -> bool {
+    let kind = data.get(ADDRESSES..HEADER_LEN).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));
+    matches!(kind, Some(ethertype::VLAN | ethertype::QINQ))
+}
+
+/// Moves the frames of one of a port's VLANs from `batch` to `out`, which is empty, without their tags. Returns that
+/// VLAN; `None` if no frame is of one.
+#[cold]
+pub(crate) fn take(arena: &Arena, port: &PortInfo, batch: &mut Batch, out: &mut Batch) -> Option<PortId> {
+    let (mut taken, mut others) = (None, Batch::new());
+    for mut frame in batch.drain() {
+        let to = match of(port, arena.data(&frame)) {
+            Some(vlan) if *taken.get_or_insert(vlan) == vlan => {
+                untag(arena, &mut frame);
+                &mut *out
+            }
+            _ => &mut others,
+        };
+        let pushed = to.push(frame);
+        debug_assert!(pushed.is_ok());
+    }
+    others.move_to(batch);
+    taken
+}
+
+/// Returns the VLAN of a frame.
+fn of(port: &PortInfo, data: &[u8]) -> Option<PortId> {
+    let head: &[u8; HEADER_LEN + TAG_LEN] = data.first_chunk()?;
+    let mut tag: [u8; TAG_LEN] = *head[ADDRESSES..].first_chunk()?;
+    tag.iter_mut().zip(MASK).for_each(|(byte, mask)| *byte &= mask);
+    let at = port.vlans.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
+    Some(port.vlans[at].1)
+}
+
+/// Takes a frame's tag off. It is kept in the headroom that this makes, for [`restore`].
+fn untag(arena: &Arena, frame: &mut Frame) {
+    let Some(head) = arena.head_mut::<{ ADDRESSES + TAG_LEN }>(frame) else { return };
+    head.rotate_right(TAG_LEN);
+    frame.pull(TAG_LEN);
+}
+
+/// Puts the tag back that was taken off a received frame: it is as it came.
+pub(crate) fn restore(arena: &Arena, frame: &mut Frame) {
+    if arena.push(frame, TAG_LEN)
+        && let Some(head) = arena.head_mut::<{ ADDRESSES + TAG_LEN }>(frame)
+    {
+        head.rotate_left(TAG_LEN);
+    }
+}
+
+/// Sends a frame, counted for `from`, on a port or with the tag of a VLAN.
+#[inline]
+pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, frame: Frame) {
+    if to.0 < FIRST { cx.send(from, to, frame) } else { send_tagged(cx, tables, from, to, frame) }
+}
+
+#[cold]
+pub(crate) fn send_tagged(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, mut frame: Frame) {
+    let Some(vlan) = tables.vlan(to) else { return cx.drop(from, DropReason::PortDown, frame) };
+    let arena = cx.bufs.arena();
+    if !arena.push(&mut frame, TAG_LEN) {
+        return cx.drop(from, DropReason::NoBuffer, frame);
+    }
+    if let Some(head) = arena.head_mut::<{ ADDRESSES + TAG_LEN }>(&mut frame) {
+        head[..TAG_LEN].copy_from_slice(&vlan.tag);
+        head.rotate_left(TAG_LEN);
+    }
+    cx.send(from, vlan.port, frame);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_frame::{ArenaConfig, Buffers, PoolConfig, PoolKind, PoolSet};
+
+    fn port(vlans: &[([u8; 4], u16)]) -> PortInfo {
+        let vlans = vlans.iter().map(|(tag, id)| (*tag, PortId(*id))).collect();
+        PortInfo { vlans, ..PortInfo::default() }
+    }
+
+    #[test]
+    fn frames_of_a_vlan_lose_their_tag_and_get_it_back() {
+        let arena = Arena::new(ArenaConfig { cells: 64, ..ArenaConfig::default() }).unwrap();
+        let pools = PoolSet::new(arena, &[PoolConfig::new("p", PoolKind::Stack, 64)]).unwrap();
+        let mut bufs = Buffers::attach(&pools, 0);
+        let trunk =
+            port(&[(tag(ethertype::VLAN, 5), 64), (tag(ethertype::VLAN, 6), 66), (tag(ethertype::QINQ, 5), 65)]);
+        assert!(trunk.vlans.is_sorted());
+        // Two of VLAN 5 (one with a priority), one of service VLAN 5, a tag of nobody, VLAN 0, no tag, a truncated tag.
+        let tags: [&[u8]; 7] = [
+            &[0x81, 0, 0, 5, 8, 0, 1],
+            &[0x88, 0xa8, 0, 5, 8, 0, 2],
+            &[0x81, 0, 0xf0, 5, 8, 0, 3],
+            &[0x81, 0, 0, 7, 8, 0, 4],
+            &[0x81, 0, 0xe0, 0, 8, 0, 5],
+            &[8, 0, 0x81, 0, 0, 5, 6],
+            &[0x81, 0, 0, 5],
+        ];
+        let frames: Vec<Vec<u8>> = tags.iter().map(|tag| [&[1; 6][..], &[2; 6], tag].concat()).collect();
+        let mut batch = Batch::new();
+        for bytes in &frames {
+            let mut frame = bufs.alloc_one().unwrap();
+            assert!(bufs.arena().write(&mut frame, bytes));
+            assert!(batch.push(frame).is_ok());
+        }
+        let arena = bufs.arena().clone();
+        let mut seen = vec![];
+        let mut out = Batch::new();
+        while let Some(vlan) = take(&arena, &trunk, &mut batch, &mut out) {
+            for mut frame in out.drain() {
+                let bare = arena.data(&frame).to_vec();
+                restore(&arena, &mut frame);
+                let whole = arena.data(&frame).to_vec();
+                assert_eq!(bare, [&whole[..12], &whole[16..]].concat());
+                seen.push((vlan.0, frames.iter().position(|bytes| *bytes == whole).unwrap()));
+                bufs.free_one(frame);
+            }
+        }
+        assert_eq!(seen, [(64, 0), (64, 2), (65, 1)]);
+        let left: Vec<Vec<u8>> = batch.as_slice().iter().map(|frame| arena.data(frame).to_vec()).collect();
+        assert_eq!(left, frames[3..]);
+        bufs.free(&mut batch);
+    }
+}

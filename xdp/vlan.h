@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* VLANs: frames with a tag, and frames that leave with one. Programs of their own handle them, after a tail call from where
+ * the others meet such a frame, so that the others' path stays as short as it is. They are loaded for the first VLAN.
+ *
+ * A VLAN has an entry in `ports`, like a port, behind those: its own address, gates and checks, with the rest of the port
+ * that carries it. A tag that has none is the kernel's, as are priority tags (VLAN 0) and second tags. */
+#ifndef BYWASH_VLAN_H
+#define BYWASH_VLAN_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "bywash.h"
+#include "router.h"
+
+#define VLAN_HLEN 4
+
+/* Numbers of VLANs, by their port's id and, from bit 16 and 32 on, protocol and identifier as in the frame. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, BYWASH_VLANS);
+	__type(key, __u64);
+	__type(value, __u32);
+} vlans SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} vlan_xdp SEC(".maps"), vlan_tc SEC(".maps");
+
+static __always_inline int has_tag(__be16 type)
+{
+	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
+}
+
+/* Goes on with the program for tags. Without one, the frame is the kernel's. */
+static __always_inline int tagged(void *ctx, void *programs, const struct bywash_port *port, int verdict)
+{
+	bpf_tail_call(ctx, programs, 0);
+	return count(port->id, PASS_VLAN, verdict);
+}
+
+/* Returns the VLAN of a tag; NULL if it is the kernel's. */
+static __always_inline const struct bywash_port *vlan_of(const struct bywash_port *port, __be16 protocol, __be16 tci)
+{
+	__u64 key = port->id | (__u64)protocol << 16 | (__u64)(tci & bpf_htons(0xfff)) << 32;
+	const __u32 *number = bpf_map_lookup_elem(&vlans, &key);
+
+	return number ? bpf_map_lookup_elem(&ports, number) : NULL;
+}
+
+/* Handles a frame with a tag, or one that leaves with one. Up to the verdict it is as it came, behind or with four bytes of
+ * room: an untagged header begins there, for a tagged frame the one that it would have without its tag. */
+SEC("xdp.frags")
+int bywash_vlan(struct xdp_md *ctx)
+{
+	const struct bywash_port *port = port_of(ctx->ingress_ifindex);
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__be16 type;
+
+	if (!port)
+		return XDP_PASS;
+	__u32 id = port->id;
+	if (data + ETH_HLEN + VLAN_HLEN > end)
+		return count(id, PASS_VLAN, XDP_PASS);
+	type = *(__be16 *)(data + 12);
+	int came = has_tag(type);
+	if (came) {
+		port = vlan_of(port, type, *(__be16 *)(data + 14));
+		if (!port)
+			return count(id, PASS_VLAN, XDP_PASS);
+	} else {
+		if (bpf_xdp_adjust_head(ctx, -VLAN_HLEN))
+			return count(id, PASS_VLAN, XDP_PASS);
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if (data + ETH_HLEN + VLAN_HLEN > end)
+			return XDP_ABORTED;
+	}
+	__u64 mine = mac_and_flags(port);
+	struct frame f = {
+		.ctx = ctx,
+		.port = port,
+		.data = data,
+		.end = end,
+		.bytes = end - data - VLAN_HLEN,
+		.flags = mine >> 48,
+		.tags = 1,
+	};
+	int reason = NEXT;
+	if (came)
+		reason = f.flags & BYWASH_ENABLED ? parse(&f, mine) : PASS_DISABLED;
+	f.data = data + VLAN_HLEN;
+	if (reason == NEXT)
+		reason = route(&f);
+	if (reason == NEXT) {
+		if (f.tag) {
+			*(__u64 *)data = f.way.macs;
+			*(__u32 *)(data + 8) = f.way.rest;
+			*(__u32 *)(data + 12) = f.tag;
+		} else if (bpf_xdp_adjust_head(ctx, VLAN_HLEN)) {
+			return XDP_ABORTED;
+		}
+		return to_port(&f);
+	}
+	if (!came) {
+		bpf_xdp_adjust_head(ctx, VLAN_HLEN);
+		f.data = (void *)(long)ctx->data;
+		f.end = (void *)(long)ctx->data_end;
+	}
+	return reason == TO_USER ? to_user(&f, ctx) : count(id, reason, XDP_PASS);
+}
+
+#endif
