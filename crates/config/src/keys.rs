@@ -148,6 +148,12 @@ pub static ROUTER: Section = Section {
         key("redirects", Bool, "false", "")
             .doc("Sends ICMP redirects to hosts that could use a better next hop.")
             .example("true"),
+        key("vlans", Bool, "true", "")
+            .doc(
+                "Forwards packets of VLAN interfaces of the ports past the kernel. With `false` they are the kernel's, \
+                 for instance where containers have ipvlans on such an interface, which are not visible here.",
+            )
+            .example("false"),
     ],
 };
 

@@ -72,6 +72,8 @@ pub struct RouterConfig {
     pub flows: usize,
     /// True if ICMP redirects are sent.
     pub redirects: bool,
+    /// True if packets of VLAN interfaces are forwarded past the kernel.
+    pub vlans: bool,
 }
 
 /// `[kernel]`

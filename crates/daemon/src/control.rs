@@ -13,6 +13,7 @@ use crate::shared::{Shared, Source};
 use crate::slots::programs;
 use crate::successor::Successor;
 use crate::takeover::{self, Predecessor};
+use crate::vlans::{Carried, Numbers};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
@@ -234,6 +235,7 @@ impl Runtime {
             looked: Instant::now(),
             watch: None,
             relations: Relations::default(),
+            numbers: Numbers::default(),
             warned: vec![],
         };
         if predecessor.is_none() {
@@ -387,10 +389,22 @@ impl Runtime {
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
-    /// Leaves ports to the kernel, or takes them over again, according to the current relations.
-    fn relate(&mut self) {
+    /// Leaves ports to the kernel, or takes them over again, according to the current relations, and finds their VLANs.
+    pub fn relate(&mut self) {
         let views = self.shared.view.ports();
         let mut ports = self.shared.ports();
+        let mut carried = vec![];
+        let wanted = self.shared.config().router.vlans;
+        for view in views.iter().filter(|view| {
+            let xdp = ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
+            wanted && xdp.is_some_and(Xdp::forwards_vlans)
+        }) {
+            let vlans =
+                self.relations.vlans(view.index).filter(|(link, _)| views.iter().all(|v| v.index != link.index));
+            let (port, parent) = (view.id, view.index);
+            carried.extend(vlans.map(|(link, vlan)| Carried { index: link.index, vlan, port, parent }));
+        }
+        let vlans = self.numbers.assign(&carried);
         for port in views {
             let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
             match &mut slot.xdp {
@@ -400,7 +414,7 @@ impl Runtime {
                     }
                 }
                 None => {
-                    let why = self.relations.left(port.index, false);
+                    let why = self.relations.left(port.index);
                     if let Some(why) = &why
                         && slot.unheeded.as_ref() != Some(why)
                     {
@@ -414,6 +428,8 @@ impl Runtime {
                 }
             }
         }
+        drop(ports);
+        self.mode.set_vlans(&vlans);
     }
 
     /// Logs new warnings about kernel policies that are not followed, such as policy rules.

@@ -44,6 +44,7 @@ mod step;
 mod successor;
 mod takeover;
 mod view;
+mod vlans;
 mod watch;
 mod workers;
 

@@ -4,7 +4,8 @@
 //! says. Some interfaces above a port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may.
 //! An interface of an unknown kind above a port may do anything.
 
-use bywash_fib::model::{Change, Link};
+use bywash_fib::model::{Change, Link, Vlan};
+use bywash_wire::ethernet::ethertype;
 use std::collections::BTreeMap;
 
 /// Kinds of upper interfaces that take only packets a router would not forward: those with their own EtherType, those
@@ -38,7 +39,8 @@ pub struct Relations(BTreeMap<u32, Link>);
 impl Relations {
     /// Applies changes. Returns whether they may have changed the result of [`Relations::left`].
     pub fn note(&mut self, changes: &[Change]) -> bool {
-        let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.parent, link.macvlan, link.master);
+        let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master);
+        let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.up, above(link));
         let mut news = false;
         for change in changes {
             match change {
@@ -58,17 +60,35 @@ impl Relations {
         self.0.get(&index)
     }
 
-    /// Returns the reason for which a router leaves this interface to the kernel; `None` if it need not. `hides_tags`:
-    /// programs do not see the VLAN tags of received frames, and so would take a frame for a VLAN interface as
-    /// untagged.
-    pub fn left(&self, index: u32, hides_tags: bool) -> Option<String> {
+    /// Returns the reason for which a router leaves this interface to the kernel; `None` if it need not.
+    pub fn left(&self, index: u32) -> Option<String> {
         let own = self.0.get(&index)?;
-        let taken_by = |link: &&Link| link.parent == Some(index) && takes(link, own, hides_tags);
         self.member(index).or_else(|| {
-            let link = self.0.values().find(taken_by)?;
-            let what = if link.kind == "vlan" { ": programs do not see the tags of its packets" } else { "" };
-            Some(format!("{} is above it{what}", named(link)))
+            let link = self.0.values().find(|link| link.parent == Some(index) && takes(link, own))?;
+            Some(format!("{} is above it", named(link)))
         })
+    }
+
+    /// Returns the reason for which a router leaves this interface to the kernel where programs do not see the tags of
+    /// received frames, and so would take a frame of a VLAN as untagged.
+    pub fn left_without_tags(&self, index: u32) -> Option<String> {
+        let link = self.0.values().find(|link| link.parent == Some(index) && link.kind == "vlan")?;
+        Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
+    }
+
+    /// Returns the VLAN interfaces above this one that do no more than take off a tag and put it on: nothing else
+    /// decides about their packets but what every interface has.
+    pub fn vlans(&self, index: u32) -> impl Iterator<Item = (&Link, Vlan)> {
+        let alone =
+            |link: &Link| link.master.is_none() && self.0.values().all(|upper| upper.parent != Some(link.index));
+        let known = |vlan: &Vlan| {
+            let tagged = [ethertype::VLAN, ethertype::QINQ].contains(&vlan.protocol);
+            vlan.plain && tagged && (1..0xfff).contains(&vlan.id)
+        };
+        let unicast = |link: &Link| link.mac.is_some_and(|mac| mac[0] & 1 == 0);
+        let above = self.0.values().filter(move |link| link.kind == "vlan" && link.parent == Some(index) && link.up);
+        let plain = above.filter_map(move |link| Some((link, link.vlan.filter(known)?)));
+        plain.filter(move |(link, _)| unicast(link) && alone(link))
     }
 
     /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member.
@@ -80,9 +100,9 @@ impl Relations {
 }
 
 /// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.
-fn takes(link: &Link, own: &Link, hides_tags: bool) -> bool {
+fn takes(link: &Link, own: &Link) -> bool {
     match link.kind.as_str() {
-        "vlan" => hides_tags,
+        "vlan" => false,
         "macvlan" | "macvtap" => link.mac == own.mac || link.macvlan.is_none_or(|mode| !OWN_ADDRESS.contains(&mode)),
         kind => !HARMLESS.contains(&kind),
     }
@@ -128,34 +148,71 @@ mod tests {
     #[test]
     fn members_are_left() {
         let mut relations = with(link(2, "red", "vrf"));
-        assert_eq!(relations.left(1, true), None);
+        assert_eq!(relations.left(1), None);
         assert!(relations.note(&[Change::Link(Link { master: Some(2), ..link(1, "r0", "") })]));
-        assert_eq!(relations.left(1, false).unwrap(), "it belongs to vrf interface red");
+        assert_eq!(relations.left(1).unwrap(), "it belongs to vrf interface red");
         assert!(relations.note(&[Change::Link(link(1, "r0", ""))]));
-        assert_eq!((relations.left(1, false), relations.left(7, false)), (None, None));
+        assert_eq!((relations.left(1), relations.left(7)), (None, None));
     }
 
     #[test]
     fn what_takes_the_ports_packets_or_is_not_known_leaves_it() {
         for kind in ["ipvlan", "ipvtap", "hsr", "dsa", "rmnet"] {
-            assert_eq!(with(above(kind)).left(1, false).unwrap(), format!("{kind} interface u0 is above it"));
+            assert_eq!(with(above(kind)).left(1).unwrap(), format!("{kind} interface u0 is above it"));
         }
-        assert_eq!(with(above("")).left(1, false).unwrap(), "interface u0 is above it");
+        assert_eq!(with(above("")).left(1).unwrap(), "interface u0 is above it");
         for kind in HARMLESS {
-            assert_eq!(with(above(kind)).left(1, true), None, "{kind}");
+            assert_eq!(with(above(kind)).left(1), None, "{kind}");
         }
         // An ipvlan above another interface does not matter.
-        assert_eq!(with(Link { parent: Some(3), ..above("ipvlan") }).left(1, false), None);
+        assert_eq!(with(Link { parent: Some(3), ..above("ipvlan") }).left(1), None);
         let mut relations = with(above("ipvlan"));
-        assert!(relations.note(&[Change::LinkGone { index: 2 }]) && relations.left(1, false).is_none());
+        assert!(relations.note(&[Change::LinkGone { index: 2 }]) && relations.left(1).is_none());
     }
 
     #[test]
     fn vlans_leave_it_where_tags_are_hidden() {
         let relations = with(above("vlan"));
-        assert_eq!(relations.left(1, false), None);
-        let why = relations.left(1, true).unwrap();
+        assert_eq!(relations.left(1), None);
+        let why = relations.left_without_tags(1).unwrap();
         assert_eq!(why, "vlan interface u0 is above it: programs do not see the tags of its packets");
+        assert_eq!(with(above("macsec")).left_without_tags(1), None);
+    }
+
+    #[test]
+    fn plain_vlans_are_found() {
+        let plain = Vlan { protocol: 0x8100, id: 5, plain: true };
+        let vlan = Link { vlan: Some(plain), ..above("vlan") };
+        let found = |link: Link| with(link).vlans(1).map(|(link, vlan)| (link.index, vlan)).collect::<Vec<_>>();
+        assert_eq!(found(vlan.clone()), [(2, plain)]);
+        let service = Vlan { protocol: 0x88a8, ..plain };
+        assert_eq!(found(Link { vlan: Some(service), ..vlan.clone() }), [(2, service)]);
+        for other in [
+            Link { vlan: Some(Vlan { plain: false, ..plain }), ..vlan.clone() },
+            Link { vlan: Some(Vlan { protocol: 0x9100, ..plain }), ..vlan.clone() },
+            Link { vlan: Some(Vlan { id: 0, ..plain }), ..vlan.clone() },
+            Link { vlan: Some(Vlan { id: 0xfff, ..plain }), ..vlan.clone() },
+            Link { vlan: None, ..vlan.clone() },
+            Link { kind: "macvlan".into(), macvlan: Some(4), ..vlan.clone() },
+            Link { parent: Some(3), ..vlan.clone() },
+            Link { parent: None, ..vlan.clone() },
+            Link { up: false, ..vlan.clone() },
+            Link { master: Some(3), ..vlan.clone() },
+            Link { mac: None, ..vlan.clone() },
+            Link { mac: Some([1, 0, 0, 0, 0, 1]), ..vlan.clone() },
+        ] {
+            assert_eq!(found(other.clone()), [], "{other:?}");
+        }
+        // Whatever is above a VLAN takes packets of its.
+        let mut relations = with(vlan.clone());
+        for kind in ["vlan", "macvlan", "ipvlan", "macsec"] {
+            assert!(relations.note(&[Change::Link(Link { parent: Some(2), ..link(3, "w0", kind) })]));
+            assert_eq!(relations.vlans(1).count(), 0, "{kind}");
+            assert!(relations.note(&[Change::LinkGone { index: 3 }]));
+            assert_eq!(relations.vlans(1).count(), 1);
+        }
+        assert!(relations.note(&[Change::Link(Link { up: false, ..vlan })]));
+        assert_eq!(relations.vlans(1).count(), 0);
     }
 
     #[test]
@@ -164,14 +221,10 @@ mod tests {
             for (mode, left) in
                 [(Some(1), false), (Some(2), false), (Some(4), false), (Some(8), true), (Some(16), true), (None, true)]
             {
-                assert_eq!(
-                    with(Link { macvlan: mode, ..above(kind) }).left(1, true).is_some(),
-                    left,
-                    "{kind} {mode:?}"
-                );
+                assert_eq!(with(Link { macvlan: mode, ..above(kind) }).left(1).is_some(), left, "{kind} {mode:?}");
             }
         }
         let same = Link { mac: link(1, "r0", "").mac, macvlan: Some(4), ..above("macvlan") };
-        assert!(with(same).left(1, false).is_some());
+        assert!(with(same).left(1).is_some());
     }
 }

@@ -273,6 +273,7 @@ impl Runtime {
         if enabled.is_err() {
             self.go(at);
         }
+        self.relate();
         enabled
     }
 
@@ -296,6 +297,7 @@ impl Runtime {
         }
         let PortSlot { config, xdp, .. } = self.shared.ports().remove(&at)?;
         drop(xdp);
+        self.relate();
         self.put_back(&config);
         Some(Undo::Open(at, config.into()))
     }

@@ -5,6 +5,7 @@ use crate::ports::{Opened, Opener};
 use crate::relations::Relations;
 use crate::shared::{Ask, Shared};
 use crate::successor::Successor;
+use crate::vlans::Numbers;
 use crate::watch::Watch;
 use crate::workers::{self, ANSWER};
 use anyhow::Context as _;
@@ -35,6 +36,7 @@ pub struct Runtime {
     pub looked: Instant,
     pub watch: Option<Watch>,
     pub relations: Relations,
+    pub numbers: Numbers,
     /// Warnings about policies that are not followed, as last logged.
     pub warned: Vec<String>,
 }

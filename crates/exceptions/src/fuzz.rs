@@ -108,7 +108,7 @@ pub fn policies(data: &[u8]) {
     }
     effects.extend(rules::analyse(&all));
     assert_sound(&effects);
-    let port = |id: u16| PortLink { id, index: u32::from(id), name: format!("r{id}") };
+    let port = |id: u16| PortLink { id, index: u32::from(id), name: format!("r{id}"), carrier: None };
     let reading = Reading { effects: effects.clone(), ..Reading::default() };
     let verdict = judge(&reading, &[port(0), port(1)], &Respect::default());
     for effect in &effects {

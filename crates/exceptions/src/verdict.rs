@@ -6,15 +6,17 @@ use crate::watch::Reading;
 use bywash_fib::model::{Families, Gate, Prefix};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A port on which the dataplane forwards packets.
+/// A port, or a VLAN of one, on which the dataplane forwards packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLink {
-    /// Port number.
+    /// Its number.
     pub id: u16,
     /// Kernel index of its interface; 0 while there is none.
     pub index: u32,
     /// Name of its interface.
     pub name: String,
+    /// Interface below a VLAN, by kernel index and name: its packets pass there, too.
+    pub carrier: Option<(u32, String)>,
 }
 
 /// The operator's choice of kinds of kernel state to ignore; all others are respected.
@@ -66,7 +68,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let mut ruled: BTreeMap<u32, Families> = BTreeMap::new();
     for effect in &reading.effects {
         let ignored = respect.ignored.contains(&effect.kind);
-        let concerned = concerned(&effect.scope, ports);
+        let concerned = concerned(effect, ports);
         if concerned.is_empty() && matches!(effect.scope, Scope::In(..) | Scope::Out(..)) {
             continue;
         }
@@ -84,8 +86,11 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         let ids = concerned.iter().map(|port| port.id).collect();
         verdict.kept.push(Kept { effect: effect.clone(), ports: ids, ignored });
     }
+    let vlans: BTreeSet<u16> = ports.iter().filter(|port| port.carrier.is_some()).map(|port| port.id).collect();
     for (port, gate) in &mut verdict.gates {
-        let others = others.get(port).copied().unwrap_or_default();
+        // Flows are by ports.
+        let of_all = if vlans.contains(port) { Families::BOTH } else { Families::NONE };
+        let others = others.get(port).copied().unwrap_or_default() | of_all;
         gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
     }
     // Where all gates are closed, only flows pass, which were judged by these rules, too.
@@ -102,10 +107,18 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     verdict
 }
 
-/// Returns the ports on which packets of this scope are received or sent.
-fn concerned<'a>(scope: &Scope, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
-    let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| one.covers(port.index, &port.name));
-    match scope {
+/// Returns the ports on which packets of an effect are received or sent. A VLAN's packets are also its port's for
+/// devices' hooks, filters, qdiscs and programs; routing and switches know the VLAN's own interface only. Rules of other
+/// hooks are not told from those of devices'.
+fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
+    let on_carrier = |one: &IfMatch, port: &PortLink| {
+        let routed = matches!(effect.kind, Kind::Sysctls | Kind::Rules);
+        port.carrier.as_ref().is_some_and(|(index, name)| !routed && one.covers(*index, name))
+    };
+    let named = |on: &[IfMatch], port: &PortLink| {
+        on.iter().any(|one| one.covers(port.index, &port.name) || on_carrier(one, port))
+    };
+    match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
         _ => ports.iter().collect(),
     }
@@ -134,7 +147,7 @@ mod tests {
     use super::*;
 
     fn ports() -> Vec<PortLink> {
-        let port = |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}") };
+        let port = |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), carrier: None };
         vec![port(0), port(1)]
     }
 
@@ -180,6 +193,35 @@ mod tests {
         assert_eq!(verdict.egress, [(11, Families::V6)].into());
         let one = Scope::In(vec![IfMatch::Name("r0".into())], Families::BOTH);
         assert_eq!(judged(&[out(Families::BOTH), one], &[]).egress, [(11, Families::BOTH)].into());
+    }
+
+    #[test]
+    fn a_vlan_has_its_own_policies_and_those_of_its_device() {
+        let mut ports = ports();
+        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), carrier: Some((10, "r0".into())) });
+        let judged = |kind, scope: Scope| {
+            let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
+            judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default())
+        };
+        let on = |name: &str| vec![IfMatch::Name(name.into())];
+        let closed = |kind, scope| -> Vec<u16> {
+            let verdict = judged(kind, scope);
+            let closed = verdict.gates.iter().filter(|(_, gate)| !gate.closed.is_empty());
+            closed.map(|(port, _)| *port).collect()
+        };
+        let received = |name: &str| Scope::In(on(name), Families::BOTH);
+        assert_eq!(closed(Kind::Netfilter, received("r0")), [0, 64]);
+        assert_eq!(closed(Kind::TrafficControl, Scope::In(vec![IfMatch::Index(10)], Families::V4)), [0, 64]);
+        assert_eq!(closed(Kind::Sysctls, received("r0")), [0]);
+        assert_eq!(closed(Kind::Rules, received("r0")), [0]);
+        for kind in [Kind::Netfilter, Kind::Sysctls, Kind::Rules, Kind::TrafficControl, Kind::Programs] {
+            assert_eq!(closed(kind, received("r0.5")), [64]);
+        }
+        let egress = |name: &str| judged(Kind::TrafficControl, Scope::Out(on(name), Families::BOTH)).egress;
+        assert_eq!(egress("r0").into_keys().collect::<Vec<_>>(), [10, 20]);
+        assert_eq!(egress("r0.5").into_keys().collect::<Vec<_>>(), [20]);
+        let flows = judged(Kind::Netfilter, Scope::All(Families::BOTH)).gates;
+        assert_eq!((flows[&0].flows, flows[&64].flows), (Families::BOTH, Families::NONE));
     }
 
     #[test]

@@ -152,7 +152,12 @@ impl Nic<'_> {
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let uppers: Vec<String> = names.filter_map(|name| Some(name.strip_prefix("upper_")?.to_owned())).collect();
         let master = fs::read_link(sys.join("master")).ok().and_then(|m| m.file_name()?.to_str().map(str::to_owned));
-        let on_top: Vec<&String> = uppers.iter().filter(|upper| Some(*upper) != master.as_ref()).collect();
+        // A router forwards for VLANs, or leaves them alone to the kernel.
+        let tags = |upper: &str| {
+            text(&sys.with_file_name(upper).join("uevent")).is_some_and(|of| of.lines().any(|l| l == "DEVTYPE=vlan"))
+        };
+        let others = |upper: &&String| Some(*upper) != master.as_ref() && !tags(upper);
+        let on_top: Vec<&String> = uppers.iter().filter(others).collect();
         if let Some(first) = on_top.first() {
             let what = format!("there are interfaces on top of it, such as {first}");
             let costs = "a router may leave all its packets to the kernel: see `bywash show placement`";

@@ -1,6 +1,8 @@
 //! VLANs, VRFs, bonds, bridges and dummies beside the router's ports: the kernel handles their packets, and the ports
 //! keep forwarding.
 
+mod vlans;
+
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab};
 use std::net::IpAddr;
@@ -30,44 +32,6 @@ fn vlan(ns: &Namespace, on: &str, id: u16, address: &str) {
          link set {on}.{id} up\n"
     );
     ns.ip_batch(&lines).unwrap();
-}
-
-/// A veth port that carries VLANs is left to the kernel, because XDP does not see a tag that veth passes beside the
-/// frame.
-#[test]
-fn vlans_on_ports_come_and_go() {
-    require!(require_lab(), kernel_has("8021q"));
-    let lab = Topology::router().unwrap();
-    let (a, b, r) = (lab.a(), lab.b(), lab.r());
-    let bywash = Bywash::run(r, &lab.router_interfaces());
-    assert_hosts_connected(&lab);
-    assert!(bywash.counter("r0", "rx_packets") >= 10);
-
-    vlan(&a.ns, "a0", 5, "10.1.1.2/24");
-    vlan(r, "r0", 5, "10.1.1.1/24");
-    vlan(r, "r1", 7, "10.1.2.1/24");
-    vlan(&b.ns, "b0", 7, "10.1.2.2/24");
-    a.ns.ip(&["route", "add", "10.1.2.0/24", "via", "10.1.1.1"]).unwrap();
-    b.ns.ip(&["route", "add", "10.1.1.0/24", "via", "10.1.2.1"]).unwrap();
-    bywash.wait("the ports to be left to the kernel", |bywash| {
-        bywash.log().matches("is above it: programs do not see the tags").count() == 2
-    });
-    // Between VLAN interfaces; then from a VLAN interface to a plain one, which b answers by its VLAN interface.
-    assert_reaches(&lab, "10.1.1.2", "10.1.2.2");
-    let report = Transfer::new(2_000_000).run(&a.ns, &b.ns, ip("10.1.2.2")).unwrap();
-    assert!(report.is_intact(), "{report:?}");
-    r.ip(&["address", "add", "10.2.2.1/24", "dev", "r1"]).unwrap();
-    b.ns.ip(&["address", "add", "10.2.2.2/24", "dev", "b0"]).unwrap();
-    a.ns.ip(&["route", "add", "10.2.2.0/24", "via", "10.1.1.1"]).unwrap();
-    assert_reaches(&lab, "10.1.1.2", "10.2.2.2");
-    assert_hosts_connected(&lab);
-
-    r.ip_batch("link del r0.5\nlink del r1.7\n").unwrap();
-    bywash.wait("the ports to be taken over again", |bywash| bywash.log().matches("taken over again").count() == 2);
-    let before = bywash.counter("r0", "rx_packets");
-    assert_hosts_connected(&lab);
-    assert!(bywash.counter("r0", "rx_packets") >= before + 10, "the kernel still forwards");
-    bywash.stop();
 }
 
 /// The kernel forwards to a network behind a VLAN interface on an interface that is not a port.

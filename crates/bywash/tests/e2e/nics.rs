@@ -67,6 +67,18 @@ impl Cabled {
         Bywash::run(&self.r, &["--config", file.to_str().unwrap()])
     }
 
+    /// Runs the router at a level, at which nothing is zero-copy for `driver`.
+    fn run_at(&self, level: &str) -> Bywash<'_> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("bywash.toml");
+        let zero_copy = if level == "driver" { "off" } else { "auto" };
+        let port = |nic: &String| {
+            format!("[[port]]\ninterface = \"{nic}\"\nlevel = \"{level}\"\nzero_copy = \"{zero_copy}\"\n")
+        };
+        std::fs::write(&file, port(&self.nics[1]) + &port(&self.nics[2])).unwrap();
+        Bywash::run(&self.r, &["--config", file.to_str().unwrap()])
+    }
+
     /// Fails unless the hosts reach each other by IPv4 and IPv6 without loss.
     fn assert_connected(&self) {
         self.wait_for_carrier();
@@ -147,12 +159,12 @@ fn the_kernel_forwards_on_nics_after_a_kill() {
     });
 }
 
-/// The kernel forwards tagged frames unchanged in both directions, while the router forwards untagged ones.
+/// VLANs are forwarded between NICs, and to and from untagged interfaces, at each level: the NIC leaves the tags in the
+/// frames. VLANs that do more than tag are the kernel's.
 #[test]
-fn nics_pass_vlans_unmangled() {
+fn nics_carry_vlans() {
     require!(require_lab(), groups().map(drop), kernel_has("8021q"));
     on_each(|lab| {
-        let bywash = lab.run();
         for (ns, nic, vlan, net, host) in
             [(&lab.a, 0, 5, 1, 2), (&lab.r, 1, 5, 1, 1), (&lab.r, 2, 7, 2, 1), (&lab.b, 3, 7, 2, 2)]
         {
@@ -171,14 +183,47 @@ fn nics_pass_vlans_unmangled() {
         // From VLAN interface to VLAN interface, from VLAN to plain interface, from plain to VLAN interface.
         lab.a.ip(&["route", "add", "10.1.2.2", "via", "10.0.1.1", "table", "9"]).unwrap();
         lab.a.ip(&["rule", "add", "from", "10.0.1.2", "table", "9"]).unwrap();
-        for (from, to) in [("10.1.1.2", "10.1.2.2"), ("10.1.1.2", "10.2.2.2"), ("10.0.1.2", "10.1.2.2")] {
-            let argv = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "10", "-I", from, to];
-            let out = lab.a.try_run(&argv, PATIENCE).unwrap();
-            assert!(out.stdout.contains(" 0% packet loss"), "{} {from} {to}: {}", lab.model, out.stdout);
+        for level in ["user", "driver"] {
+            let bywash = lab.run_at(level);
+            lab.wait_for_carrier();
+            let sent = || bywash.counter(&lab.nics[1], "tx_packets") + bywash.counter(&lab.nics[2], "tx_packets");
+            let ping = |from: &str, to: &str| {
+                let argv = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "10", "-I", from, to];
+                lab.a.try_run(&argv, PATIENCE).unwrap().stdout
+            };
+            bywash.wait("VLANs to be carried", |_| {
+                let before = sent();
+                ping("10.1.1.2", "10.1.2.2");
+                sent() >= before + 10
+            });
+            for (from, to) in [("10.1.1.2", "10.1.2.2"), ("10.1.1.2", "10.2.2.2"), ("10.0.1.2", "10.1.2.2")] {
+                let before = sent();
+                let out = ping(from, to);
+                assert!(out.contains(" 0% packet loss"), "{} {level} {from} {to}: {out}", lab.model);
+                let now = sent() - before;
+                assert!(now >= 8, "{} {level} {from} {to}: {now} {}", lab.model, bywash.show(&["all"]));
+            }
+            let before = bywash.verdicts(&lab.nics[1], "pass_vlan");
+            let report = Transfer::new(1_000_000).run(&lab.a, &lab.b, "10.1.2.2".parse::<IpAddr>().unwrap()).unwrap();
+            assert!(report.is_intact(), "{}: {report:?}", lab.model);
+            assert_eq!(bywash.verdicts(&lab.nics[1], "pass_vlan"), before);
+            // Answered by the kernel, which gets the frame with its tag.
+            let out = lab.a.try_run(&["ping", "-n", "-c", "1", "-t", "1", "10.1.2.2"], PATIENCE).unwrap().stdout;
+            assert!(out.contains("From 10.1.1.1"), "{} {level}: {out}", lab.model);
+            lab.assert_connected();
+            println!("{} {level}: {}", lab.model, bywash.port(&lab.nics[1])["level"]);
+            bywash.stop();
         }
-        let report = Transfer::new(1_000_000).run(&lab.a, &lab.b, "10.1.2.2".parse::<IpAddr>().unwrap()).unwrap();
-        assert!(report.is_intact(), "{}: {report:?}", lab.model);
-        assert!(bywash.verdicts(&lab.nics[1], "pass_vlan") > 10, "{}", bywash.show(&["drops"]));
+        let name = format!("{}.5", lab.nics[1]);
+        lab.r.ip(&["link", "set", &name, "type", "vlan", "egress-qos-map", "0:3"]).unwrap();
+        let bywash = lab.run();
+        lab.wait_for_carrier();
+        for to in ["10.1.2.2", "10.2.2.2"] {
+            let argv = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "10", "-I", "10.1.1.2", to];
+            let out = lab.a.try_run(&argv, PATIENCE).unwrap().stdout;
+            assert!(out.contains(" 0% packet loss"), "{} {to}: {out}", lab.model);
+        }
+        assert!(bywash.verdicts(&lab.nics[1], "pass_vlan") >= 10, "{}", bywash.show(&["drops"]));
         lab.assert_connected();
         bywash.stop();
     });

@@ -93,6 +93,7 @@ pub fn attach(
         mtu: link.mtu,
         hides_tags: below.hides_tags(),
         left: None,
+        left_without_tags: None,
         halted: None,
         begun: false,
         refused: shared.program.refused(),

@@ -4,6 +4,7 @@ use crate::relations::Relations;
 use bywash_config::Level;
 use bywash_port::af_xdp::{Program, Promiscuous, XdpConfig, max_frame, takes_frames};
 use bywash_router::xdp::{Target, Targets};
+use bywash_wire::ethernet::TAG_LEN;
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub struct Xdp {
     pub(super) hides_tags: bool,
     /// Reason for which every frame is left to the kernel, from the interface's relations.
     pub(super) left: Option<String>,
+    /// Reason for which every frame is left to the kernel where the program does not see tags.
+    pub(super) left_without_tags: Option<String>,
     /// Reason for which every frame is left to the kernel while a worker hangs.
     pub(super) halted: Option<String>,
     /// Set once [`Xdp::begin`] has let the program hand over frames.
@@ -80,17 +83,43 @@ impl Xdp {
     /// Applies the interface's current relations. A switch takes every frame of a port, unless the interface is a
     /// member of another.
     pub fn relate(&mut self, relations: &Relations) -> anyhow::Result<()> {
-        let left = match self.program.config().raw {
-            true => relations.member(self.index),
-            false => relations.left(self.index, self.hides_tags),
+        let before = self.related();
+        (self.left, self.left_without_tags) = match self.program.config().raw {
+            true => (relations.member(self.index), None),
+            false => {
+                let hidden = self.hides_tags.then(|| relations.left_without_tags(self.index)).flatten();
+                (relations.left(self.index), hidden)
+            }
         };
+        let left = self.related();
         match &left {
-            _ if left == self.left => return Ok(()),
+            _ if left == before => return Ok(()),
             Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
             None => tracing::info!("{}: no longer left to the kernel: taken over again", self.interface),
         }
-        self.left = left;
         if self.begun { self.enable() } else { Ok(()) }
+    }
+
+    /// Returns the reason for which the interface's relations leave every frame to the kernel. Traffic control sees tags
+    /// beside the frame.
+    fn related(&self) -> Option<String> {
+        let by_tc = self.program.has_tc() && !self.program.is_native();
+        let sees = match self.wanted().0 {
+            Level::Driver => by_tc,
+            Level::Kernel => true,
+            Level::User | Level::Auto => false,
+        };
+        self.left.as_ref().or(self.left_without_tags.as_ref().filter(|_| !sees)).cloned()
+    }
+
+    /// Returns whether the VLANs of this port can be forwarded.
+    pub fn forwards_vlans(&self) -> bool {
+        self.refused.is_none() && !self.program.config().raw
+    }
+
+    /// Returns the longest frame with a tag that user space takes from a VLAN with this MTU.
+    pub fn longest_tagged(&self, mtu: u32) -> u32 {
+        (max_frame(mtu, self.room) + TAG_LEN).min(self.room) as u32
     }
 
     /// Leaves every frame to the kernel for the reason `why`, or no longer if `None`.
@@ -103,8 +132,8 @@ impl Xdp {
     }
 
     /// Returns the reason for which every frame is left to the kernel, if it is.
-    fn left(&self) -> Option<&str> {
-        self.halted.as_deref().or(self.left.as_deref())
+    fn left(&self) -> Option<String> {
+        self.halted.clone().or_else(|| self.related())
     }
 
     /// Registers the sockets and enables the program, unless level or relations leave every frame to the kernel.
@@ -141,9 +170,11 @@ impl Xdp {
     }
 
     fn placed(&self) -> (Level, Cow<'static, str>) {
-        if let Some(why) = self.left() {
-            return (Level::Kernel, why.to_owned().into());
-        }
+        self.left().map_or_else(|| self.wanted(), |why| (Level::Kernel, why.into()))
+    }
+
+    /// Returns the level, and the reason for it, at which frames are forwarded unless all are left to the kernel.
+    fn wanted(&self) -> (Level, Cow<'static, str>) {
         let (level, why) = match (self.level, &self.refused) {
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),
             (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
@@ -215,7 +246,7 @@ impl Xdp {
 
     /// Queries whether the program can send to this port. Returns `true` if the answer has changed.
     pub fn query_target(&self) -> bool {
-        let ifindex = if self.left.is_some() { 0 } else { self.index };
+        let ifindex = if self.related().is_some() { 0 } else { self.index };
         let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
         self.program.set_target(self.longest(target));
         self.targets.set(self.id, target)

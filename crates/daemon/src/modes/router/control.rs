@@ -16,7 +16,7 @@ use bywash_exceptions::PortLink;
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
-use bywash_router::control::{self, Applied, Control, PortSpec, PortView};
+use bywash_router::control::{self, Applied, Control, PortSpec, PortView, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
@@ -107,10 +107,23 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
-/// Returns the ports as kernel policies refer to them: by interface index and name.
+/// Returns the ports and their VLANs as kernel policies refer to them: by interface index and name.
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
-    let link = |port: PortView| PortLink { id: port.id.0, index: port.index, name: port.dev.unwrap_or(port.name) };
-    control.ports().filter(|port| !port.name.is_empty()).map(link).collect()
+    let link = |port: PortView, carrier| {
+        let PortView { id, index, name, dev, .. } = port;
+        PortLink { id: id.0, index, name: dev.unwrap_or(name), carrier }
+    };
+    let ports = control.ports().filter(|port| !port.name.is_empty()).map(|port| link(port, None));
+    let mut links: Vec<PortLink> = ports.collect();
+    let vlans: Vec<PortLink> = control
+        .vlans()
+        .map(|(view, vlan)| {
+            let name = links.iter().find(|port| port.id == vlan.port.0).map_or("", |port| &port.name);
+            link(view, Some((vlan.parent, name.to_owned())))
+        })
+        .collect();
+    links.extend(vlans);
+    links
 }
 
 impl modes::Control for Routing {
@@ -163,6 +176,13 @@ impl modes::Control for Routing {
     fn remove_port(&mut self, id: PortId) {
         let mut control = lock(&self.control);
         control.remove_port(id);
+        self.guard.set_ports(links(&control));
+    }
+
+    fn set_vlans(&mut self, vlans: &[VlanSpec]) {
+        let mut control = lock(&self.control);
+        control.set_vlans(vlans);
+        // The gate of a new one is closed; those of the others close until the state that concerns all has been read.
         self.guard.set_ports(links(&control));
     }
 

@@ -8,12 +8,13 @@ use super::flows::Flows;
 use crate::shared::Shared;
 use bywash_api as api;
 use bywash_config::KernelConfig;
-use bywash_engine::PortId;
+use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
-use bywash_port::af_xdp::{self, XdpGate};
-use bywash_router::control::{Control, Policies};
+use bywash_port::af_xdp::{self, XdpGate, XdpVlan};
+use bywash_router::control::{Control, Policies, PortView, VlanSpec};
 use bywash_router::gates::{Gate, Gates};
+use bywash_router::vlan::VLANS;
 use bywash_sync::lock;
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
@@ -175,7 +176,8 @@ impl Guard {
         if let Some(flows) =
             self.flows.as_ref().filter(|_| self.verdict.gates.values().any(|gate| !gate.flows.is_empty()))
         {
-            flows.judge(number, &self.ports);
+            let ports: Vec<PortLink> = self.ports.iter().filter(|port| port.carrier.is_none()).cloned().collect();
+            flows.judge(number, &ports);
         }
         self.open_gates(control, shared);
     }
@@ -185,8 +187,9 @@ impl Guard {
         self.set_programs(control, shared);
         let (gates, program) = (&self.gates, &self.program);
         self.open = self.watcher.keeper().open(self.number, || {
-            for port in self.verdict.gates.keys() {
-                gates.set(PortId(*port), self.gate(*port));
+            // Those of numbers that nobody has stay closed for the next that gets one.
+            for number in 0..(PORTS + VLANS) as u16 {
+                gates.set(PortId(number), self.gate(number));
             }
             program.iter().for_each(af_xdp::XdpDatapath::open);
         });
@@ -210,6 +213,7 @@ impl Guard {
     fn set_programs(&self, control: &Mutex<Control>, shared: &Shared) {
         let control = lock(control);
         let settings = &self.verdict.settings;
+        let vlans: Vec<_> = control.vlans().collect();
         let mut ports = shared.ports();
         for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
             let obeyed = xdp.obey(|config| {
@@ -218,16 +222,25 @@ impl Guard {
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
             });
-            if let Err(e) = obeyed {
+            let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
+            let vlan = |(view, vlan): &(PortView, &VlanSpec)| {
+                let (id, tag, mac) = (vlan.id.0, vlan.tag, view.mac?);
+                let max_frame = xdp.longest_tagged(view.mtu?);
+                let gate = program_gate(self.gate(id));
+                let source_check = program_check(control.source_check(vlan.id));
+                Some(XdpVlan { id, tag, mac, max_frame, gate, source_check })
+            };
+            let of_port: Vec<XdpVlan> = of_port.filter_map(vlan).collect();
+            let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
+            if let Err(e) = done {
                 tracing::error!("{e:#}");
             }
         }
     }
 
     /// Logs new reasons and those that no longer apply.
-    fn tell(&self, verdict: &Verdict) {
-        let mut told = lock(&self.told);
-        for kept in verdict.kept.iter().filter(|kept| !told.contains(kept)) {
+    fn tell(&mut self, verdict: &Verdict) {
+        for kept in verdict.kept.iter().filter(|kept| !self.verdict.kept.contains(kept)) {
             let ports = self.names(kept);
             let Kept { effect, ignored, .. } = kept;
             if *ignored {
@@ -246,14 +259,23 @@ impl Guard {
                 );
             }
         }
-        for gone in told.iter().filter(|kept| !verdict.kept.contains(kept)) {
+        for gone in self.verdict.kept.iter().filter(|kept| !verdict.kept.contains(kept)) {
             tracing::info!(
                 "{}: no packets are left to the kernel for {} any more",
                 self.names(gone),
                 gone.effect.object
             );
         }
-        told.clone_from(&verdict.kept);
+        let shown = |kept: &Kept| {
+            // Reasons of a VLAN are shown with its port.
+            let vlans = self.ports.iter().filter(|port| kept.ports.contains(&port.id));
+            let carriers = vlans.filter_map(|vlan| vlan.carrier.as_ref());
+            let port = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index).map(|p| p.id);
+            let mut kept = kept.clone();
+            kept.ports.extend(carriers.filter_map(port));
+            kept
+        };
+        *lock(&self.told) = verdict.kept.iter().map(shown).collect();
     }
 
     fn names(&self, kept: &Kept) -> String {
@@ -308,7 +330,7 @@ fn packets(scope: &Scope) -> String {
     }
 }
 
-/// Returns the policies for which packets of a port are left to the kernel.
+/// Returns the policies for which packets of a port, or of its VLANs, are left to the kernel.
 pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
     let told = lock(told);
     let mine = told.iter().filter(|kept| kept.ports.contains(&port.0));

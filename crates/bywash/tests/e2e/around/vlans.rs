@@ -1,0 +1,277 @@
+//! VLAN interfaces of ports are forwarded past the kernel, which does the same without the program; those that do more
+//! than tag are left to it.
+
+use crate::harness::{Bywash, PATIENCE};
+use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab};
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Creates a VLAN interface `id` with addresses that end in `host`, and sets it up.
+fn add(ns: &Namespace, on: &str, id: u16, host: u16, more: &str) {
+    ns.ip_batch(&format!(
+        "link add link {on} name {on}.{id} type vlan id {id} {more}\naddress add 10.1.{id}.{host}/24 dev {on}.{id}\n\
+         address add fd01:{id}::{host}/64 dev {on}.{id} nodad\nlink set {on}.{id} up\n"
+    ))
+    .unwrap();
+}
+
+/// Hosts a and b, and host c behind the same cable as a: VLANs 5 (host a) and 6 (host c) on r0, VLAN 7 (host b) on r1.
+/// What is sent to host b's own address has no tag there.
+struct Trunks {
+    lab: Topology,
+    c: Namespace,
+}
+
+impl Trunks {
+    fn new() -> Self {
+        let (lab, c) = (Topology::router().unwrap(), Namespace::new("c").unwrap());
+        let (a, b, r) = (lab.a(), lab.b(), lab.r());
+        add(r, "r0", 5, 1, "");
+        // With an address of its own.
+        add(r, "r0", 6, 1, "");
+        r.ip_batch("link set r0.6 down\nlink set r0.6 address 02:00:00:00:00:66\nlink set r0.6 up\n").unwrap();
+        r.ip(&["address", "replace", "fd01:6::1/64", "dev", "r0.6", "nodad"]).unwrap();
+        add(r, "r1", 7, 1, "");
+        add(&a.ns, "a0", 5, 2, "");
+        a.ns.ip_batch(&format!("link add link a0 name a0.6 type vlan id 6\nlink set a0.6 netns {}\n", c.name()))
+            .unwrap();
+        c.ip_batch(
+            "address add 10.1.6.2/24 dev a0.6\naddress add fd01:6::2/64 dev a0.6 nodad\nlink set a0.6 up\n\
+             route add default via 10.1.6.1\nroute add ::/0 via fd01:6::1\n",
+        )
+        .unwrap();
+        add(&b.ns, "b0", 7, 2, "");
+        a.ns.ip_batch("route add 10.1.0.0/16 via 10.1.5.1\nroute add fd01::/16 via fd01:5::1\n").unwrap();
+        b.ns.ip_batch("route add 10.1.5.0/24 via 10.1.7.1\nroute add fd01:5::/64 via fd01:7::1\n").unwrap();
+        Self { lab, c }
+    }
+
+    /// Returns hosts and addresses: from VLAN to VLAN across ports and on one port, and between a VLAN and a port.
+    fn ways(&self) -> [(&Namespace, IpAddr); 6] {
+        let (a, b, c) = (&self.lab.a().ns, self.lab.b(), &self.c);
+        [
+            (a, ip("10.1.7.2")),
+            (a, ip("fd01:7::2")),
+            (a, ip("10.1.6.2")),
+            (a, ip("fd01:6::2")),
+            (c, IpAddr::from(b.v4)),
+            (c, b.v6.into()),
+        ]
+    }
+
+    /// Fails if something is lost, changed or not answered as the kernel answers it.
+    fn assert_connected(&self) {
+        let (a, b, r) = (self.lab.a(), self.lab.b(), self.lab.r());
+        for (from, to) in self.ways() {
+            let report = Ping::to(to).count(10).run(from).unwrap();
+            assert_eq!((report.received, report.errors), (10, 0), "{to}: {}", report.text);
+        }
+        for to in [ip("10.1.5.1"), ip("fd01:5::1"), ip("10.1.7.1")] {
+            let report = Ping::to(to).count(3).run(&a.ns).unwrap();
+            assert_eq!(report.received, 3, "the router's own address {to}: {}", report.text);
+        }
+        for to in ["10.1.7.2", "fd01:7::2"] {
+            let report = Transfer::new(2_000_000).run(&a.ns, &b.ns, ip(to)).unwrap();
+            assert!(report.is_intact(), "{to}: {report:?}");
+        }
+        self.assert_datagrams();
+        for (to, by) in [("10.1.7.2", "10.1.5.1"), ("fd01:7::2", "fd01:5::1")] {
+            let report = Ping::to(ip(to)).count(1).ttl(1).run(&a.ns).unwrap();
+            assert!(report.text.contains(by) && report.errors == 1, "{}", report.text);
+        }
+        r.ip(&["link", "set", "r1.7", "mtu", "1290"]).unwrap();
+        for (to, size) in [("10.1.7.2", 1300), ("fd01:7::2", 1280)] {
+            // The mirror hears of the MTU while the kernel has it already.
+            std::thread::sleep(Duration::from_millis(200));
+            let report = Ping::to(ip(to)).count(2).size(size).dont_fragment().run(&a.ns).unwrap();
+            assert!(report.received == 0 && report.text.contains("1290"), "{to}: {}", report.text);
+        }
+        let report = Ping::to(ip("10.1.7.2")).count(2).size(1262).dont_fragment().run(&a.ns).unwrap();
+        assert_eq!(report.received, 2, "{}", report.text);
+        r.ip(&["link", "set", "r1.7", "mtu", "1500"]).unwrap();
+        for ns in [&a.ns, &b.ns] {
+            ns.ip(&["route", "flush", "cache"]).unwrap();
+            ns.ip(&["-6", "route", "flush", "cache"]).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        // The longest packets, with a tag.
+        let report = Ping::to(ip("10.1.7.2")).count(2).size(1472).dont_fragment().run(&a.ns).unwrap();
+        assert_eq!(report.received, 2, "{}", report.text);
+    }
+
+    fn assert_datagrams(&self) {
+        let bound = |ns: &Namespace, addr: &str| {
+            let socket = ns.enter(|| UdpSocket::bind((ip(addr), 0))).unwrap().unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        let (near, far) = (bound(&self.lab.a().ns, "10.1.5.2"), bound(&self.lab.b().ns, "10.1.7.2"));
+        near.connect(far.local_addr().unwrap()).unwrap();
+        far.connect(near.local_addr().unwrap()).unwrap();
+        // The longest is sent in fragments.
+        for len in [0, 1, 7, 100, 1471, 1472, 4000] {
+            let sent: Vec<u8> = (0..len).map(|n: u32| n as u8).collect();
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                let mut buffer = [0; 8000];
+                from.send(&sent).unwrap();
+                let n = to.recv(&mut buffer).unwrap();
+                assert!(buffer[..n] == sent, "{len} bytes");
+            }
+        }
+    }
+
+    /// Fails unless the packets of all ways are forwarded past the kernel, in both directions.
+    fn assert_carried(&self, bywash: &Bywash<'_>) {
+        for (from, to) in self.ways() {
+            // The kernel has the first packets, which wait for a neighbour.
+            let report = Ping::to(to).count(3).run(from).unwrap();
+            assert_eq!(report.received, 3, "{to}: {}", report.text);
+            let forwarded = || bywash.counter("r0", "tx_packets") + bywash.counter("r1", "tx_packets");
+            let before = forwarded();
+            let report = Ping::to(to).count(10).run(from).unwrap();
+            assert_eq!(report.received, 10, "{to}: {}", report.text);
+            let now = forwarded() - before;
+            assert!(now >= 20, "{now} to {to}: {}", bywash.show(&["all"]));
+        }
+    }
+
+    fn wait_for_vlans(&self, bywash: &Bywash<'_>) {
+        let carried = || {
+            let before = bywash.counter("r1", "tx_packets");
+            let _ = Ping::to(ip("10.1.7.2")).count(3).run(&self.lab.a().ns);
+            bywash.counter("r1", "tx_packets") >= before + 3
+        };
+        bywash.wait("VLANs to be carried", |_| carried());
+    }
+}
+
+/// By traffic control, which forwards on a veth by default. A veth passes tags beside frames.
+#[test]
+fn vlans_are_forwarded_by_traffic_control() {
+    require!(require_lab(), kernel_has("8021q"));
+    let trunks = Trunks::new();
+    trunks.assert_connected();
+    let bywash = Bywash::run(trunks.lab.r(), &["--level", "auto", "r0", "r1"]);
+    assert_eq!(bywash.port("r0")["level"], "driver", "{}", bywash.show(&["ports"]));
+    trunks.wait_for_vlans(&bywash);
+    trunks.assert_carried(&bywash);
+    trunks.assert_connected();
+    assert!(!bywash.log().contains("left to the kernel"), "{}", bywash.log());
+    bywash.stop();
+    trunks.assert_connected();
+}
+
+/// Where XDP takes the frames, it does not see a tag that a veth passes beside them.
+#[test]
+fn vlans_whose_tags_are_hidden_are_left_to_the_kernel() {
+    require!(require_lab(), kernel_has("8021q"));
+    let trunks = Trunks::new();
+    let bywash = Bywash::run(trunks.lab.r(), &["--level", "user", "r0", "r1"]);
+    bywash.wait("the ports to be left to the kernel", |bywash| {
+        bywash.log().matches("is above it: programs do not see the tags").count() == 2
+    });
+    trunks.assert_connected();
+    assert_eq!(bywash.counter("r0", "rx_packets"), 0);
+    trunks.lab.r().ip_batch("link del r0.5\nlink del r0.6\nlink del r1.7\n").unwrap();
+    bywash.wait("the ports to be taken over again", |bywash| bywash.log().matches("taken over again").count() == 2);
+    let report = Ping::to(trunks.lab.b().v4).count(5).run(&trunks.lab.a().ns).unwrap();
+    assert!(report.received == 5 && bywash.counter("r0", "rx_packets") >= 5, "the kernel still forwards");
+    bywash.stop();
+}
+
+/// VLAN interfaces are deleted and created again under traffic, and get policies of their own.
+#[test]
+fn vlans_come_and_go() {
+    require!(require_lab(), kernel_has("8021q"));
+    let trunks = Trunks::new();
+    let (a, b, r) = (trunks.lab.a(), trunks.lab.b(), trunks.lab.r());
+    let bywash = Bywash::run(r, &["--level", "driver", "r0", "r1"]);
+    trunks.wait_for_vlans(&bywash);
+    let mut traffic = a.ns.spawn(&["ping", "-n", "-i", "0.01", "10.1.7.2"]).unwrap();
+    for _ in 0..3 {
+        r.ip(&["link", "del", "r1.7"]).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        let before = bywash.counter("r1", "tx_packets");
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(bywash.counter("r1", "tx_packets"), before, "sent without the VLAN");
+        add(r, "r1", 7, 1, "");
+        trunks.wait_for_vlans(&bywash);
+    }
+    traffic.kill().unwrap();
+    trunks.assert_carried(&bywash);
+
+    // A rule for one VLAN's interface.
+    r.nft("table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"r0.5\" drop\n}\n}").unwrap();
+    let report = Ping::to(ip("10.1.7.2")).count(3).run(&a.ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    let before = bywash.counter("r1", "tx_packets");
+    let report = Ping::to(b.v4).count(10).run(&trunks.c).unwrap();
+    assert_eq!(report.received, 10, "{}", report.text);
+    assert!(bywash.counter("r1", "tx_packets") >= before + 9, "{}", bywash.show(&["all"]));
+    r.nft("delete table inet f").unwrap();
+    trunks.wait_for_vlans(&bywash);
+
+    // Down, and up again.
+    r.ip(&["link", "set", "r1.7", "down"]).unwrap();
+    let report = Ping::to(ip("10.1.7.2")).count(3).run(&a.ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    r.ip(&["link", "set", "r1.7", "up"]).unwrap();
+    r.ip(&["address", "replace", "fd01:7::1/64", "dev", "r1.7", "nodad"]).unwrap();
+    trunks.wait_for_vlans(&bywash);
+    bywash.stop();
+    trunks.assert_connected();
+}
+
+/// A tag of nobody is the kernel's, and so are VLAN interfaces that do more than tag, that belong to another interface,
+/// or that have one above them.
+#[test]
+fn other_vlans_are_left_to_the_kernel() {
+    require!(require_lab(), kernel_has("8021q"), kernel_has("vrf"), kernel_has("macvlan"));
+    let trunks = Trunks::new();
+    let (a, b, r) = (trunks.lab.a(), trunks.lab.b(), trunks.lab.r());
+    add(r, "r0", 8, 1, "egress-qos-map 0:3");
+    add(r, "r0", 10, 1, "loose_binding on");
+    add(r, "r0", 11, 1, "");
+    r.ip_batch("link add link r0.11 name mv0 type macvlan mode bridge\nlink set mv0 up\n").unwrap();
+    for id in [8, 10, 11] {
+        add(&a.ns, "a0", id, 2, "");
+    }
+    a.ns.ip_batch(
+        "link add link a0 name a0.9 type vlan id 9\naddress add 10.1.9.2/24 dev a0.9\nlink set a0.9 up\n\
+         neigh replace 10.1.9.1 lladdr 02:00:00:00:01:01 nud permanent dev a0.9\n\
+         route add 10.0.2.77 via 10.1.9.1\nroute add 10.0.2.78 via 10.1.8.1\nroute add 10.0.2.80 via 10.1.10.1\n\
+         route add 10.0.2.81 via 10.1.11.1\n",
+    )
+    .unwrap();
+    for host in [77, 78, 80, 81] {
+        b.ns.ip(&["address", "add", &format!("10.0.2.{host}/32"), "dev", "b0"]).unwrap();
+    }
+    // Answers, which have a way past the kernel, do not come by.
+    b.ns.nft("table ip t {\nchain c {\ntype filter hook input priority 0\nip saddr 10.1.9.2 counter\n}\n}").unwrap();
+    let bywash = Bywash::run(r, &["--level", "driver", "r0", "r1"]);
+    trunks.wait_for_vlans(&bywash);
+    for (host, received) in [(77, 0), (78, 5), (80, 5), (81, 5)] {
+        let before = bywash.counter("r1", "tx_packets");
+        let report = Ping::to(ip(&format!("10.0.2.{host}"))).count(5).run(&a.ns).unwrap();
+        assert_eq!(report.received, received, "{}", report.text);
+        assert_eq!(bywash.counter("r1", "tx_packets"), before, "past the kernel");
+    }
+    let counted = b.ns.run(&["nft", "list", "ruleset"]).unwrap().stdout;
+    assert!(counted.contains("counter packets 0 "), "{counted}");
+    assert!(bywash.verdicts("r0", "pass_vlan") >= 20, "{}", bywash.show(&["drops"]));
+    // Without what is above it, a VLAN is carried; as a member of a VRF it is not.
+    let sent = || {
+        let before = bywash.counter("r1", "tx_packets");
+        let _ = Ping::to(ip("10.0.2.81")).count(3).run(&a.ns);
+        bywash.counter("r1", "tx_packets") - before
+    };
+    r.ip(&["link", "del", "mv0"]).unwrap();
+    bywash.wait("the VLAN to be carried", |_| sent() >= 3);
+    r.ip_batch("link add red type vrf table 10\nlink set red up\nlink set r0.11 master red\n").unwrap();
+    bywash.wait("the VLAN to be left", |_| sent() == 0);
+    bywash.stop();
+}
