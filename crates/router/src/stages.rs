@@ -311,27 +311,21 @@ impl Router {
         loop {
             let Some(port) = self.tables.load(cx.reader).port(from) else { return };
             let mut tagged = Batch::new();
-            let Some(vlan) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
-            self.process(cx, vlan, &mut tagged);
+            let Some(id) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
+            self.process_of(cx, Ingress { port: from, id }, &mut tagged);
         }
     }
-}
 
-impl App for Router {
-    fn stages(&self) -> &'static [&'static str] {
-        STAGES
-    }
-
-    fn process(&mut self, cx: &mut Context<'_>, id: PortId, batch: &mut Batch) {
-        if self.tables.load(cx.reader).port(id).is_some_and(|port| !port.vlans.is_empty()) {
-            self.process_tagged(cx, id, batch);
-            if batch.is_empty() {
-                return;
-            }
-        }
+    /// Processes a batch from a port, or of one of its VLANs.
+    #[inline]
+    fn process_of(&mut self, cx: &mut Context<'_>, from: Ingress, batch: &mut Batch) {
         let Self { tables, work, path, translator } = self;
         let tables = tables.load(cx.reader);
-        let (port, from) = (tables.port(id), Ingress::of(tables, id));
+        let (port, id) = (tables.port(from.id), from.id);
+        if port.is_none() && from.is_tagged() {
+            // It has gone since its frames were told by their tags.
+            return batch.drain().for_each(|frame| path.punt(cx, from, frame));
+        }
         if let Some(port) = port.filter(|p| p.promiscuous) {
             keep_mine(cx, port.mac, from, batch);
         }
@@ -362,6 +356,23 @@ impl App for Router {
             }
             None => part(cx, tables, from, batch, &work.to, path),
         }
+    }
+}
+
+impl App for Router {
+    fn stages(&self) -> &'static [&'static str] {
+        STAGES
+    }
+
+    fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+        let port = self.tables.load(cx.reader).ports.get(usize::from(from.0));
+        if port.is_some_and(|port| !port.vlans.is_empty()) {
+            self.process_tagged(cx, from, batch);
+            if batch.is_empty() {
+                return;
+            }
+        }
+        self.process_of(cx, Ingress { port: from, id: from }, batch);
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {

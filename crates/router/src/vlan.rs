@@ -28,13 +28,6 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// Returns the origin of packets of a port, or of a VLAN.
-    #[inline]
-    pub fn of(tables: &Tables, id: PortId) -> Self {
-        let port = if id.0 < FIRST { id } else { tables.vlan(id).map_or(PortId(0), |vlan| vlan.port) };
-        Self { port, id }
-    }
-
     /// Returns whether the packet had a tag, which [`restore`] puts back.
     pub fn is_tagged(self) -> bool {
         self.port != self.id
