@@ -27,6 +27,7 @@ use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_router::control::Applied;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -236,6 +237,7 @@ impl Runtime {
             watch: None,
             relations: Relations::default(),
             numbers: Numbers::default(),
+            vlans: BTreeMap::new(),
             warned: vec![],
         };
         if predecessor.is_none() {
@@ -393,16 +395,21 @@ impl Runtime {
     pub fn relate(&mut self) {
         let views = self.shared.view.ports();
         let mut ports = self.shared.ports();
-        let mut carried = vec![];
+        let (mut carried, mut told) = (vec![], BTreeMap::new());
         let wanted = self.shared.config().router.vlans;
         for view in views.iter().filter(|view| {
             let xdp = ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
             wanted && xdp.is_some_and(Xdp::forwards_vlans)
         }) {
-            let vlans =
-                self.relations.vlans(view.index).filter(|(link, _)| views.iter().all(|v| v.index != link.index));
             let (port, parent) = (view.id, view.index);
-            carried.extend(vlans.map(|(link, vlan)| Carried { index: link.index, vlan, port, parent }));
+            for (link, vlan) in self.relations.vlans(view.index) {
+                // One that is a port itself is served by that.
+                if views.iter().any(|view| view.index == link.index) {
+                    continue;
+                }
+                let why = vlan.map(|vlan| carried.push(Carried { index: link.index, vlan, port, parent })).err();
+                told.insert(link.name.clone(), why);
+            }
         }
         let vlans = self.numbers.assign(&carried);
         for port in views {
@@ -429,6 +436,16 @@ impl Runtime {
             }
         }
         drop(ports);
+        if vlans.len() < carried.len() {
+            tracing::warn!("the kernel forwards for {} VLANs: there are too many", carried.len() - vlans.len());
+        }
+        for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
+            match why {
+                Some(why) => tracing::info!("{name}: {why}: the kernel forwards for this VLAN"),
+                None => tracing::info!("{name}: this VLAN is forwarded with its port"),
+            }
+        }
+        self.vlans = told;
         self.mode.set_vlans(&vlans);
     }
 

@@ -76,19 +76,31 @@ impl Relations {
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
     }
 
-    /// Returns the VLAN interfaces above this one that do no more than take off a tag and put it on: nothing else
-    /// decides about their packets but what every interface has.
-    pub fn vlans(&self, index: u32) -> impl Iterator<Item = (&Link, Vlan)> {
-        let alone =
-            |link: &Link| link.master.is_none() && self.0.values().all(|upper| upper.parent != Some(link.index));
-        let known = |vlan: &Vlan| {
-            let tagged = [ethertype::VLAN, ethertype::QINQ].contains(&vlan.protocol);
-            vlan.plain && tagged && (1..0xfff).contains(&vlan.id)
-        };
-        let unicast = |link: &Link| link.mac.is_some_and(|mac| mac[0] & 1 == 0);
-        let above = self.0.values().filter(move |link| link.kind == "vlan" && link.parent == Some(index) && link.up);
-        let plain = above.filter_map(move |link| Some((link, link.vlan.filter(known)?)));
-        plain.filter(move |(link, _)| unicast(link) && alone(link))
+    /// Returns the VLAN interfaces above this one, each with its VLAN or, if more than what every interface has decides
+    /// about its packets, the reason for which they are the kernel's.
+    pub fn vlans(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Vlan, String>)> {
+        let above = self.0.values().filter(move |link| link.kind == "vlan" && link.parent == Some(index));
+        above.map(|link| (link, self.plain(link)))
+    }
+
+    fn plain(&self, link: &Link) -> Result<Vlan, String> {
+        let tagged = |vlan: &Vlan| [ethertype::VLAN, ethertype::QINQ].contains(&vlan.protocol);
+        let known = |vlan: &Vlan| tagged(vlan) && (1..0xfff).contains(&vlan.id);
+        let unicast = link.mac.is_some_and(|mac| mac[0] & 1 == 0);
+        if !link.up {
+            return Err("it is down".into());
+        }
+        if let Some(member) = self.member(link.index).or_else(|| link.master.map(|_| "it has a master".into())) {
+            return Err(member);
+        }
+        if let Some(upper) = self.0.values().find(|upper| upper.parent == Some(link.index)) {
+            return Err(format!("{} is above it", named(upper)));
+        }
+        match link.vlan.filter(|vlan| unicast && known(vlan)) {
+            Some(vlan) if vlan.plain => Ok(vlan),
+            Some(_) => Err("it has flags other than reorder_hdr, maps of priorities, or an XDP program".into()),
+            None => Err("its tag or address is not known".into()),
+        }
     }
 
     /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member.
@@ -183,10 +195,11 @@ mod tests {
     fn plain_vlans_are_found() {
         let plain = Vlan { protocol: 0x8100, id: 5, plain: true };
         let vlan = Link { vlan: Some(plain), ..above("vlan") };
-        let found = |link: Link| with(link).vlans(1).map(|(link, vlan)| (link.index, vlan)).collect::<Vec<_>>();
-        assert_eq!(found(vlan.clone()), [(2, plain)]);
+        let of = |relations: &Relations| relations.vlans(1).filter_map(|(_, vlan)| vlan.ok()).collect::<Vec<_>>();
+        let found = |link: Link| of(&with(link));
+        assert_eq!(found(vlan.clone()), [plain]);
         let service = Vlan { protocol: 0x88a8, ..plain };
-        assert_eq!(found(Link { vlan: Some(service), ..vlan.clone() }), [(2, service)]);
+        assert_eq!(found(Link { vlan: Some(service), ..vlan.clone() }), [service]);
         for other in [
             Link { vlan: Some(Vlan { plain: false, ..plain }), ..vlan.clone() },
             Link { vlan: Some(Vlan { protocol: 0x9100, ..plain }), ..vlan.clone() },
@@ -207,12 +220,12 @@ mod tests {
         let mut relations = with(vlan.clone());
         for kind in ["vlan", "macvlan", "ipvlan", "macsec"] {
             assert!(relations.note(&[Change::Link(Link { parent: Some(2), ..link(3, "w0", kind) })]));
-            assert_eq!(relations.vlans(1).count(), 0, "{kind}");
+            assert_eq!(relations.vlans(1).next().unwrap().1, Err(format!("{kind} interface w0 is above it")));
             assert!(relations.note(&[Change::LinkGone { index: 3 }]));
-            assert_eq!(relations.vlans(1).count(), 1);
+            assert_eq!(of(&relations), [plain]);
         }
         assert!(relations.note(&[Change::Link(Link { up: false, ..vlan })]));
-        assert_eq!(relations.vlans(1).count(), 0);
+        assert_eq!(of(&relations), []);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use bywash_engine::{Change, PortId, deal};
 use bywash_frame::Heap;
 use bywash_netlink::Mirror;
 use bywash_port::{Port, TxQueueStats};
+use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ pub struct Runtime {
     pub watch: Option<Watch>,
     pub relations: Relations,
     pub numbers: Numbers,
+    /// VLAN interfaces of the ports by name, with the reasons for which the kernel has their packets, as logged.
+    pub vlans: BTreeMap<String, Option<String>>,
     /// Warnings about policies that are not followed, as last logged.
     pub warned: Vec<String>,
 }

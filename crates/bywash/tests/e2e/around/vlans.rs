@@ -254,6 +254,15 @@ fn other_vlans_are_left_to_the_kernel() {
     b.ns.nft("table ip t {\nchain c {\ntype filter hook input priority 0\nip saddr 10.1.9.2 counter\n}\n}").unwrap();
     let bywash = Bywash::run(r, &["--level", "driver", "r0", "r1"]);
     trunks.wait_for_vlans(&bywash);
+    let log = bywash.log();
+    for said in [
+        "r0.5: this VLAN is forwarded with its port",
+        "r0.8: it has flags other than reorder_hdr, maps of priorities, or an XDP program: the kernel forwards",
+        "r0.10: it has flags other than reorder_hdr",
+        "r0.11: macvlan interface mv0 is above it: the kernel forwards for this VLAN",
+    ] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
     for (host, received) in [(77, 0), (78, 5), (80, 5), (81, 5)] {
         let before = bywash.counter("r1", "tx_packets");
         let report = Ping::to(ip(&format!("10.0.2.{host}"))).count(5).run(&a.ns).unwrap();
