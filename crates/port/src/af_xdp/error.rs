@@ -112,6 +112,14 @@ pub enum Error {
         /// Advice; empty, or starting with a separator.
         hint: &'static str,
     },
+    /// The driver would cut frames in zero-copy mode, which was required.
+    #[error("no zero-copy on `{interface}`, which was required: {reason}")]
+    ShortBuffers {
+        /// The interface.
+        interface: String,
+        /// The reason, with advice.
+        reason: String,
+    },
     /// The queue was still in use by another socket at the deadline.
     #[error(
         "queue {queue} of `{interface}` is in use by another AF_XDP socket and was not released within {waited_ms} ms; \

@@ -36,6 +36,7 @@ mod user_program;
 mod ring;
 mod rotate;
 mod shared;
+mod short;
 mod socket;
 mod test_run;
 mod umem;

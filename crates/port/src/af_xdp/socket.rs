@@ -3,7 +3,9 @@
 //! With several transmit sockets, the additional ones have only a TX ring and take turns with the first; they share its
 //! completion ring (`XDP_SHARED_UMEM` on the same queue).
 
+use super::offload::driver;
 use super::ring::{Consumer, Memory, Producer};
+use super::short::cuts;
 use super::{Error, LinkInfo, Umem};
 use bywash_frame::{BATCH, RawFrame};
 use rustix::io::Errno;
@@ -223,7 +225,16 @@ impl Socket {
             return Err(Error::NoQueue { interface: link.name.clone(), queue, queues: link.queues });
         }
         let mut note = String::new();
-        if config.zero_copy != ZeroCopy::Off {
+        let cut = match config.zero_copy {
+            ZeroCopy::Off => None,
+            _ => driver(&link.name).and_then(|driver| cuts(&driver, umem.chunk(), link.mtu)),
+        };
+        if let Some(reason) = cut {
+            if config.zero_copy == ZeroCopy::Require {
+                return Err(Error::ShortBuffers { interface: link.name.clone(), reason });
+            }
+            note = format!("no zero-copy: {reason}");
+        } else if config.zero_copy != ZeroCopy::Off {
             match Self::bind(umem, (link, queue), config, empty, true) {
                 Ok(socket) => return Ok(socket),
                 Err(Error::Socket { source, .. }) if config.zero_copy == ZeroCopy::Auto => {
