@@ -85,7 +85,7 @@ fn judged(ruleset: &Ruleset, effects: &[Effect], v6: bool) {
         ingress || !matches!(table.family, Family::Ip | Family::Ip6 | Family::Inet | Family::Arp)
     };
     if effects.is_empty() && !ruleset.tables.iter().any(above) {
-        assert!(matches!(of_all, Answer::Accept { .. }), "no effect, but {of_all:?}");
+        assert!(matches!(of_all, Answer::Accept { .. }), "no effect, but {of_all:?} by {ruleset:?}");
     }
     if let Answer::Depends { findings } | Answer::Kernel { findings } = &of_all {
         assert!(!findings.is_empty());

@@ -9,6 +9,7 @@ use bywash_netlink::wire::{Attributes, Message, u32_at};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10 << 8;
 const NFT_MSG_GETTABLE: u16 = NFNL_SUBSYS_NFTABLES | 1;
@@ -114,7 +115,7 @@ impl Reader {
     fn attempt(&mut self, elements: bool) -> Result<Ruleset, Failed> {
         let mut gathered = Gathered::default();
         for (table, known) in self.dump(NFT_MSG_GETTABLE, &ANY, &[], parse::table)? {
-            gathered.table(table, known);
+            gathered.table(table, known)?;
         }
         for chain in self.dump(NFT_MSG_GETCHAIN, &ANY, &[], parse::chain)? {
             gathered.chain(chain)?;
@@ -197,9 +198,14 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn table(&mut self, table: Table, known: bool) {
-        self.tables.insert((table.family, table.name.clone()), (self.ruleset.tables.len(), known));
+    // Names are unique: one that comes twice was removed and added while the kernel listed them.
+    fn table(&mut self, table: Table, known: bool) -> Result<(), Failed> {
+        let Entry::Vacant(free) = self.tables.entry((table.family, table.name.clone())) else {
+            return Err(Failed::Changed);
+        };
+        free.insert((self.ruleset.tables.len(), known));
         self.ruleset.tables.push(table);
+        Ok(())
     }
 
     fn find<T>(&self, of: &Of<T>) -> Result<usize, Failed> {
@@ -214,7 +220,8 @@ impl Gathered {
         if !self.tables[&(table.family, table.name.clone())].1 {
             chain.opaque.get_or_insert("unknown attribute of its table".into());
         }
-        self.chains.insert((at, chain.name.clone()), table.chains.len());
+        let Entry::Vacant(free) = self.chains.entry((at, chain.name.clone())) else { return Err(Failed::Changed) };
+        free.insert(table.chains.len());
         table.chains.push(chain);
         Ok(())
     }
@@ -238,6 +245,9 @@ impl Gathered {
         let at = self.find(&set)?;
         let (set, tracks) = set.object;
         let table = &mut self.ruleset.tables[at];
+        if table.sets.iter().any(|other| other.name == set.name) {
+            return Err(Failed::Changed);
+        }
         if tracks {
             table.tracking.push(format!("set {}", set.name));
         }
@@ -254,10 +264,7 @@ pub fn gather<'a>(messages: impl Iterator<Item = Message<'a>>) -> Ruleset {
     for message in messages {
         let body = message.body;
         let _ = match message.kind.wrapping_add(NEW) {
-            NFT_MSG_GETTABLE => parse::table(body).map(|(table, known)| {
-                gathered.table(table, known);
-                Ok(())
-            }),
+            NFT_MSG_GETTABLE => parse::table(body).map(|(table, known)| gathered.table(table, known)),
             NFT_MSG_GETCHAIN => parse::chain(body).map(|chain| gathered.chain(chain)),
             NFT_MSG_GETRULE => parse::rule(body).map(|rule| gathered.rule(rule)),
             NFT_MSG_GETOBJ => parse::object(body).map(|object| gathered.object(object)),
