@@ -76,7 +76,7 @@ fn judged(ruleset: &Ruleset, effects: &[Effect], v6: bool) {
     let (of_little, of_all) = (evaluator.evaluate(&little), evaluator.evaluate(&all));
     match (&of_little, &of_all) {
         (Answer::Accept { .. }, Answer::Accept { .. }) | (Answer::Drop { .. }, Answer::Drop { .. }) => {}
-        (Answer::Accept { .. } | Answer::Drop { .. }, _) => panic!("{of_little:?}, but {of_all:?}"),
+        (Answer::Accept { .. } | Answer::Drop { .. }, _) => panic!("{of_little:?}, but {of_all:?} by {ruleset:?}"),
         _ => {}
     }
     // Which devices and bridges are above the ports is known only to the kernel.

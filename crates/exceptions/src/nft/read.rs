@@ -129,9 +129,9 @@ impl Reader {
         for set in self.dump(NFT_MSG_GETSET, &ANY, &[], parse::set)? {
             let table = gathered.set(set)?;
             let Some(mut set) = table.sets.pop_if(|_| elements) else { continue };
-            set.elements = self.elements(table, &set.name)?;
-            if set.elements.is_none() {
-                set.opaque = Some("more elements than are read".into());
+            match self.elements(table, &set.name)? {
+                Some(elements) => set.fill(elements),
+                None => set.opaque = Some("more elements than are read".into()),
             }
             table.sets.push(set);
         }
@@ -156,9 +156,7 @@ impl Reader {
         if read.get() > ELEMENTS {
             return Ok(None);
         }
-        let mut elements: Vec<Element> = parts.into_iter().flat_map(|part| part.object.1).collect();
-        Set::sort(&mut elements);
-        Ok(Some(elements))
+        Ok(Some(parts.into_iter().flat_map(|part| part.object.1).collect()))
     }
 
     fn dump<T>(
@@ -282,9 +280,9 @@ impl Gathered {
         let at = self.find(&part)?;
         let (name, elements) = part.object;
         let set = self.ruleset.tables[at].sets.iter_mut().find(|set| set.name == name).ok_or(Failed::Changed)?;
-        let all = set.elements.get_or_insert_default();
+        let mut all = set.elements.take().unwrap_or_default();
         all.extend(elements);
-        Set::sort(all);
+        set.fill(all);
         Ok(())
     }
 }

@@ -186,6 +186,16 @@ impl Set {
         }
     }
 
+    /// Sets the elements, in any order. A set whose keys differ in length is not understood.
+    pub(super) fn fill(&mut self, mut elements: Vec<Element>) {
+        let fits = |key: &Vec<u8>| key.len() == self.key_len;
+        if !elements.iter().all(|of| of.catch_all || (fits(&of.key) && of.to.iter().all(fits))) {
+            self.opaque.get_or_insert("keys of another length".into());
+        }
+        Self::sort(&mut elements);
+        self.elements = Some(elements);
+    }
+
     /// Puts elements into their order.
     pub(super) fn sort(elements: &mut [Element]) {
         elements.sort_by(|a, b| a.key.cmp(&b.key).then(b.ends.cmp(&a.ends)));
