@@ -403,7 +403,7 @@ impl Runtime {
         }) {
             let (port, parent) = (view.id, view.index);
             for (link, vlan) in self.relations.vlans(view.index) {
-                // One that is a port itself is served by that.
+                // A VLAN interface that is a port itself is served by that port.
                 if views.iter().any(|view| view.index == link.index) {
                     continue;
                 }

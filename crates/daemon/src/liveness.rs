@@ -34,7 +34,7 @@ pub struct Sample {
     pub waiting: u64,
     /// Turns of each worker that polls the port.
     pub turns: Vec<u64>,
-    /// Whether the interface is up, with a carrier.
+    /// Set if the interface is up, with a carrier.
     pub up: bool,
 }
 
@@ -74,7 +74,7 @@ pub enum Remedy {
     Leave,
 }
 
-/// What has been seen of a port since it was opened, and what has been done about it.
+/// Observations of a port since it was opened, and the last remedy.
 #[derive(Clone, Debug, Default)]
 pub struct Life {
     last: Option<Sample>,

@@ -31,7 +31,7 @@ pub struct PortSlot {
     pub tx: Vec<Arc<TxQueueStats>>,
     /// State of the interface when it could last not be opened; `None` if it is open.
     pub tried: Option<Tried>,
-    /// What is known of a zero-copy port's frames.
+    /// Observations of the port while it is zero-copy.
     pub life: Life,
     /// Reason, as last logged, for which it should be left to the kernel, if it has no XDP program that could.
     pub unheeded: Option<String>,

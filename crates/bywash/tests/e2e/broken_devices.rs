@@ -16,7 +16,7 @@ fn mended(fault: &str, remedies: &[&str]) {
     let arguments = [&["--level", "user"], &lab.router_interfaces()[..]].concat();
     let mut running = Bywash::spawn_by(&["env", &asked], lab.r(), &arguments);
     running.process.wait_for_output("forwarding;", PATIENCE).unwrap();
-    // What a deaf r0 does not receive, and a mute one does not send.
+    // Ends whose packets a deaf r0 does not receive, or a mute one does not send.
     let (from, to) = if fault.starts_with("deaf") { (lab.a(), lab.b()) } else { (lab.b(), lab.a()) };
     let mut seen = vec![];
     let began = Instant::now();
