@@ -109,75 +109,61 @@ static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, v
 	return flow_front(flows, FLOW_REPORTS + *reported % FLOW_MANY_REPORTS * FLOW_REPORT, FLOW_REPORT);
 }
 
-/* Returns the direction of the record to which a packet belongs, 0 if none. `rest` has the ports in packet order, from bit 32 on
- * the protocol, and from bit 48 on the port that received the packet. Global functions, for the same reasons as the lookup in
- * the forwarding tables (fib.h). */
-__attribute__((noinline)) __u32 flow_find4(__u64 addresses, __u64 rest)
+/* Returns the record to which a packet belongs, NULL if none, and the direction. `rest` has the ports in packet order, from bit
+ * 32 on the protocol, and from bit 48 on the port that received the packet. */
+static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addresses, __u64 rest, __u32 *direction, const int v6)
 {
-	volatile __u64 *header = flow_record(0, 0);
+	const __u32 words = v6 ? 16 : 8;
+	struct segment *front = fib_segment(flows, FLOW_RECORDS * BYWASH_SEGMENT);
 
-	if (!header)
-		return 0;
+	if (!front)
+		return NULL;
+	volatile __u64 *header = front->words;
 	__u64 size = header[0];
-	__u32 generation = header[7];
+	__u32 generation = header[words - 1];
 	if (!generation)
-		return 0;
-	__u32 hash = flow_hash_of4(header, addresses, rest);
+		return NULL;
+	__u32 hash = v6 ? flow_hash_of6(header, addresses[0], addresses[1], addresses[2], addresses[3], rest) :
+			  flow_hash_of4(header, addresses[0], rest);
 	__u32 tag = hash & ~FLOW_END;
 #pragma clang loop unroll(disable)
 	for (int n = 0; n < 2; n++) {
-		volatile __u32 *slots = flow_bucket(&flows4, size, n ? flow_second(hash) : hash);
+		volatile __u32 *slots = flow_bucket(flows, size, hash);
 		if (!slots)
-			return 0;
-#pragma clang loop unroll(disable)
+			return NULL;
+		hash = flow_second(hash);
+#pragma clang loop unroll_count(4)
 		for (int i = 0; i < FLOW_SLOTS; i++) {
 			__u32 end = slots[i] ^ tag;
 			/* Neither another hash nor an empty slot. */
 			if (likely(end - 1 >= FLOW_END))
 				continue;
-			volatile __u64 *record = flow_record(end, 0);
+			__u32 at = (end >> 1) * words;
+			volatile __u64 *record = at < BYWASH_SEGMENT ? &front->words[at & (BYWASH_SEGMENT - words)] :
+				flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
 			if (!record)
 				continue;
-			volatile __u64 *key = record + (end & 1) * 2;
-			if (key[0] == addresses && key[1] == rest)
-				return (__u32)record[FLOW_STATE] == generation ? end : 0;
+			volatile __u64 *key = record + (end & 1) * (v6 ? 8 : 2);
+			if (key[0] != addresses[0] || record[v6 ? 4 + (end & 1) : 1 + 2 * (end & 1)] != rest)
+				continue;
+			if (v6 && (key[1] != addresses[1] || key[2] != addresses[2] || key[3] != addresses[3]))
+				continue;
+			*direction = end & 1;
+			return (__u32)record[FLOW_STATE] == generation ? record : NULL;
 		}
 	}
-	return 0;
+	return NULL;
 }
 
-__attribute__((noinline)) __u32 flow_find6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low, __u64 rest)
+/* Static, not global like the lookup in the forwarding tables (fib.h): they return a pointer. */
+static __attribute__((noinline)) volatile __u64 *flow_find4(const __u64 *addresses, __u64 rest, __u32 *direction)
 {
-	volatile __u64 *header = flow_record(0, 1);
+	return flow_find(&flows4, addresses, rest, direction, 0);
+}
 
-	if (!header)
-		return 0;
-	__u64 size = header[0];
-	__u32 generation = header[15];
-	if (!generation)
-		return 0;
-	__u32 hash = flow_hash_of6(header, source, source_low, destination, destination_low, rest);
-	__u32 tag = hash & ~FLOW_END;
-#pragma clang loop unroll(disable)
-	for (int n = 0; n < 2; n++) {
-		volatile __u32 *slots = flow_bucket(&flows6, size, n ? flow_second(hash) : hash);
-		if (!slots)
-			return 0;
-#pragma clang loop unroll(disable)
-		for (int i = 0; i < FLOW_SLOTS; i++) {
-			__u32 end = slots[i] ^ tag;
-			if (likely(end - 1 >= FLOW_END))
-				continue;
-			volatile __u64 *record = flow_record(end, 1);
-			if (!record)
-				continue;
-			volatile __u64 *key = record + (end & 1) * 8;
-			if (key[0] == source && key[1] == source_low && key[2] == destination && key[3] == destination_low &&
-			    record[4 + (end & 1)] == rest)
-				return (__u32)record[FLOW_STATE] == generation ? end : 0;
-		}
-	}
-	return 0;
+static __attribute__((noinline)) volatile __u64 *flow_find6(const __u64 *addresses, __u64 rest, __u32 *direction)
+{
+	return flow_find(&flows6, addresses, rest, direction, 1);
 }
 
 /* Weighs a packet of TCP or UDP that belongs to no flow, in the midst of a connection, and reports its tuple now and then.

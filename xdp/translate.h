@@ -75,9 +75,11 @@ static __always_inline __u16 updated(__u16 checksum, __u16 change)
 	return ~fold((__u16)~checksum + change);
 }
 
-static __always_inline struct translation translation_of(volatile __u64 *record, __u32 end, const int v6)
+static __always_inline struct translation translation_of(volatile __u64 *record, __u32 direction, const int v6)
 {
-	__u32 other = ~end & 1;
+	/* The compiler knows that it is 0 or 1, the verifier does not. */
+	barrier_var(direction);
+	__u32 other = (direction ^ 1) & 1;
 
 	return (struct translation){ .record = record, .leaves = record + other * (v6 ? 8 : 2), .other = other };
 }
@@ -187,7 +189,8 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	const __u32 head = v6 ? sizeof(*ip6) : sizeof(*ip4);
 	__u8 *l4 = ip + head;
 	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
-	__u32 room = f->bytes - ETH_HLEN, end;
+	__u64 *addresses = v6 ? (void *)&ip6->saddr : (void *)&ip4->saddr;
+	__u32 room = f->bytes - ETH_HLEN, found = 0;
 
 	if (!(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))
 		return PASS_POLICY;
@@ -197,13 +200,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 		return PASS_POLICY;
 	__u32 ports = *(const __u32 *)l4;
 	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->id << 48;
-	if (v6) {
-		const __u64 *addresses = (const void *)&ip6->saddr;
-		end = flow_find6(addresses[0], addresses[1], addresses[2], addresses[3], rest);
-	} else {
-		end = flow_find4(*(const __u64 *)&ip4->saddr, rest);
-	}
-	volatile __u64 *record = end ? flow_record(end, v6) : NULL;
+	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
 	if (!record)
 		return class == L4_PLAIN ? missed(ip, rest, v6) : PASS_POLICY;
 	if (unlikely(class == L4_CLOSING)) {
@@ -215,19 +212,17 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	f->flags &= ~(BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG);
 	if (!(f->flags & BYWASH_FORWARD))
 		return TO_USER;
-	*t = translation_of(record, end, v6);
+	*t = translation_of(record, found, v6);
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
 	int reason = translated_way(f, t, ip, longest, proto, v6);
 	if (reason != NEXT)
 		return reason == PASS_POLICY ? missed(ip, rest, v6) : reason;
 	if (f->flags & BYWASH_PARTIAL &&
-	    unlikely(unfinished(proto, l4, f->end, f->gso_size ? longest - head : len,
-				v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))
+	    unlikely(unfinished(proto, l4, f->end, f->gso_size ? longest - head : len, addresses, v6 ? 8 : 2)))
 		return TO_USER;
 
 	*(__u64 *)f->data = f->way.macs;
 	*(__u32 *)(f->data + 8) = f->way.rest;
-	__u64 *addresses = v6 ? (void *)&ip6->saddr : (void *)&ip4->saddr;
 	__u64 first = t->leaves[v6 ? 2 : 0];
 	__u32 new_ports = leaving_rest(t, v6);
 	if (!v6)
