@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Announcements that are heard before other work is looked at, in datagrams.
 const DATAGRAMS: usize = 4096;
+/// Flows that end at a time, from which on the others are not used for a moment.
+const MANY: usize = 64;
 /// Most connections that are judged before announcements are heard again.
 const JUDGED: usize = 64;
 /// Flows that are looked at in a call of [`Follower::renew`]. A connection that ends after the last announcements were
@@ -148,12 +150,17 @@ pub struct Follower {
     backlog: Vec<Key>,
     /// Place of the flow that is looked at next.
     next: usize,
+    /// Generation of the valid flows; 0: none.
+    generation: u32,
+    /// Set if no flow is used until fewer end.
+    suspended: bool,
 }
 
 impl Follower {
     /// Creates a follower of the kernel's connections that keeps this table, which is empty.
     pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
-        Self { kernel, known: Known { table, statistics }, backlog: Vec::new(), next: 0 }
+        let known = Known { table, statistics };
+        Self { kernel, known, backlog: Vec::new(), next: 0, generation: 0, suspended: false }
     }
 
     /// Listens by another socket from now on. No flow may be valid until all connections have been read.
@@ -174,6 +181,7 @@ impl Follower {
     /// Revokes all flows until they are judged for `generation`; for none if it is 0.
     pub fn revoke(&mut self, generation: u32, why: Revocation) {
         self.known.table.set_generation(generation);
+        (self.generation, self.suspended) = (generation, false);
         self.known.statistics.revoked(why);
     }
 
@@ -195,7 +203,7 @@ impl Follower {
                     backlog.push(connection.key);
                 }
             }
-            Heard::Announced(announcement) => known.announced(&announcement),
+            Heard::Announced(announcement) => _ = known.announced(&announcement),
             Heard::Lost => known.table.set_generation(0),
         })?;
         if all == Announced::All {
@@ -208,11 +216,25 @@ impl Follower {
 
     /// Hears pending announcements. Each takes effect at once.
     ///
+    /// If many flows end at a time, as when the table is flushed, none is used until fewer do: the announcements take
+    /// longer to hear than the command that causes them.
+    ///
     /// # Errors
     /// If a socket fails. [`Announced::Lost`] has the same meaning as that of [`Follower::read`].
     pub fn hear(&mut self) -> Result<Announced, Error> {
         let Self { kernel, known, .. } = self;
-        kernel.hear(DATAGRAMS, |announcement| known.announced(&announcement))
+        let mut ended = 0;
+        let announced = kernel.hear(DATAGRAMS, |announcement| {
+            ended += usize::from(known.announced(&announcement));
+            if ended == MANY {
+                known.table.set_generation(0);
+            }
+        })?;
+        let suspended = ended >= MANY;
+        if std::mem::replace(&mut self.suspended, suspended) && !suspended && announced == Announced::All {
+            self.known.table.set_generation(self.generation);
+        }
+        Ok(announced)
     }
 
     /// Judges connections that have no valid flow, if their packets have been seen or they were read, and adds those that
@@ -336,17 +358,20 @@ impl Known {
     }
 
     /// Removes the flow of a connection that is announced to be gone, or to be another than it was judged.
-    fn announced(&mut self, announcement: &Announcement) {
-        let Some(flow) = self.find(&announcement.key()) else { return };
+    /// Returns whether it is the end of a flow.
+    fn announced(&mut self, announcement: &Announcement) -> bool {
+        let Some(flow) = self.find(&announcement.key()) else { return false };
         match announcement {
-            Announcement::Present { connection, .. } if self.is_as_judged(flow, connection) => {}
+            Announcement::Present { connection, .. } if self.is_as_judged(flow, connection) => return false,
             Announcement::Present { .. } => self.remove(flow, Revocation::Changed),
             Announcement::Gone { id, .. } => {
-                if id.is_none_or(|id| self.statistics.beside(flow, |beside| beside.id) == id) {
-                    self.remove(flow, Revocation::Gone);
+                if id.is_some_and(|id| self.statistics.beside(flow, |beside| beside.id) != id) {
+                    return false;
                 }
+                self.remove(flow, Revocation::Gone);
             }
         }
+        true
     }
 
     /// Returns whether nothing that a flow was judged by has changed. An announcement leaves out what has not.

@@ -1,6 +1,6 @@
 //! The follower's table of flows, beside connections of the kernel's.
 
-use bywash_conntrack::{Announced, Change, Follower, Judge, Kernel, Routes, Terms, Timeouts, UDP};
+use bywash_conntrack::{Announced, Change, Follower, Judge, Kernel, Revocation, Routes, Terms, Timeouts, UDP};
 use bywash_exceptions::nft::{Interface, Reader, Ruleset};
 use bywash_fib::flows::{Flow, FlowTables, Flows, Key, Tuple};
 use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
@@ -49,12 +49,12 @@ impl Lab {
         let topology = Topology::builder().static_neighbours(true).build().unwrap();
         let r = topology.r();
         r.run(&["nft", FIREWALL]).unwrap();
-        let mut table = Flows::new(&Qsbr::new(), [None, None], room).unwrap();
-        table.set_generation(GENERATION);
+        let table = Flows::new(&Qsbr::new(), [None, None], room).unwrap();
         let reader = table.reader();
         let (follower, ruleset) = r
             .enter(|| {
-                let follower = Follower::new(Kernel::open(false).unwrap(), table, Arc::default());
+                let mut follower = Follower::new(Kernel::open(false).unwrap(), table, Arc::default());
+                follower.revoke(GENERATION, Revocation::Rules);
                 (follower, Reader::open().unwrap().read_whole().unwrap())
             })
             .unwrap();
@@ -92,13 +92,18 @@ impl Lab {
         assert_eq!(self.follower.hear().unwrap(), Announced::All);
     }
 
-    /// Has the follower consider the connection from this port, as so many packets of one direction do.
-    fn consider(&mut self, port: u16, replies: bool) {
+    /// Returns the key of packets of the connection from this port.
+    fn key(&self, port: u16, replies: bool) -> Key<1> {
         let (a, b) = (self.topology.a().v4.octets(), self.topology.b().v4.octets());
         let (src, dst) = if replies { (b, a) } else { (a, b) };
         let addresses = [src, dst].concat().try_into().unwrap();
         let [high, low] = port.to_be_bytes();
-        let key = Key::new(&[addresses], [high, low, high, low], UDP, 0);
+        Key::new(&[addresses], [high, low, high, low], UDP, 0)
+    }
+
+    /// Has the follower consider the connection from this port, as so many packets of one direction do.
+    fn consider(&mut self, port: u16, replies: bool) {
+        let key = self.key(port, replies);
         // More than the number after which a tuple is reported again.
         (0..1024).for_each(|_| self.reader.v4.miss(&key));
         while self.with(|follower, terms| follower.consider(terms).unwrap()).more {}
@@ -220,6 +225,26 @@ fn an_end_does_not_wait_for_beginnings() {
     lab.topology.r().run(&["conntrack", "-F"]).unwrap();
     lab.hear();
     assert!(lab.follower.flows().is_empty());
+}
+
+/// While very many connections end, as when the table is flushed, no flow is used, of which each may be the next.
+#[test]
+fn no_flow_is_used_while_many_end() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    let _ends = lab.open(10_000..10_100);
+    (10_000..10_100).for_each(|port| lab.consider(port, false));
+    let used = |lab: &Lab| lab.reader.v4.lookup(&lab.key(10_099, false)).is_some();
+    let end = |lab: &mut Lab, ports: std::ops::Range<u16>| {
+        ports.for_each(|port| drop(lab.conntrack(&["-D", "--orig-port-src", &port.to_string()])));
+        lab.hear();
+    };
+    end(&mut lab, 10_000..10_010);
+    assert!(used(&lab) && lab.follower.flows().len() == 90);
+    end(&mut lab, 10_010..10_090);
+    assert!(!used(&lab) && lab.follower.flows().len() == 10);
+    lab.hear();
+    assert!(used(&lab) && lab.follower.flows().len() == 10);
 }
 
 /// A flow that its own packets have revoked is valid again once its connection is found to be established.
