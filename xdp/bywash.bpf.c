@@ -174,17 +174,24 @@ static __always_inline int judge(struct frame *f, __u64 mine)
 }
 
 #ifdef BYWASH_ROUTER
-#include "vlan.h"
-
 #define FLOWS (BYWASH_FLOWS4 | BYWASH_FLOWS6)
 
-/* Programs for ports with flows, which are larger: loaded for the first such port, so that others do not wait for the verifier. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} flow_xdp SEC(".maps"), flow_tc SEC(".maps");
+/* Programs that others go on with, by a tail call. */
+#define PROGRAMS(name, many) struct { \
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY); \
+	__uint(max_entries, many); \
+	__type(key, __u32); \
+	__type(value, __u32); \
+} name SEC(".maps")
+
+/* Programs for ports and VLANs with flows, which are larger: loaded for the first such port, so that others do not wait for the
+ * verifier. */
+#define FLOWS_OF_PORTS 0
+#define FLOWS_OF_VLANS 1
+PROGRAMS(flow_xdp, 2);
+PROGRAMS(flow_tc, 2);
+
+#include "vlan.h"
 
 SEC("xdp.frags")
 int bywash_flows(struct xdp_md *ctx)
@@ -203,9 +210,11 @@ int bywash_flows(struct xdp_md *ctx)
 		.bytes = ctx->data_end - ctx->data,
 		.flags = mine >> 48,
 	};
-	int reason = judge_flow(&f, &t, mine, 0);
+	int reason = parse(&f, mine);
+	if (reason == NEXT)
+		reason = judge_flow(&f, &t, 0);
 	if (reason == PLAIN)
-		reason = judge(&f, mine);
+		reason = route(&f);
 	switch (reason) {
 	case NEXT:
 		return to_port(&f);
@@ -215,9 +224,10 @@ int bywash_flows(struct xdp_md *ctx)
 		if (!has_tag(ether_type(&f)))
 			return count(port->id, reason, XDP_PASS);
 		/* Perhaps to a VLAN's own address. */
-	case TO_VLAN:
 	case PASS_VLAN:
-		return tagged(ctx, &vlan_xdp, port, XDP_PASS);
+		return tagged(ctx, &vlan_xdp, 0, port, XDP_PASS);
+	case TO_VLAN:
+		return tagged(ctx, &flow_xdp, FLOWS_OF_VLANS, port, XDP_PASS);
 	default:
 		return count(port->id, reason, XDP_PASS);
 	}
@@ -236,7 +246,7 @@ int bywash(struct xdp_md *ctx)
 	if (!(flags & BYWASH_ENABLED)) {
 #ifdef BYWASH_ROUTER
 		if (flags & FLOWS)
-			bpf_tail_call(ctx, &flow_xdp, 0);
+			bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 #endif
 		return count(port->id, PASS_DISABLED, XDP_PASS);
 	}
@@ -264,7 +274,7 @@ int bywash(struct xdp_md *ctx)
 		/* Perhaps to a VLAN's own address. */
 	case TO_VLAN:
 	case PASS_VLAN:
-		return tagged(ctx, &vlan_xdp, port, XDP_PASS);
+		return tagged(ctx, &vlan_xdp, 0, port, XDP_PASS);
 #endif
 #ifdef BYWASH_SWITCH
 	case DROP_PORT_GONE:
@@ -324,6 +334,22 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	return bpf_redirect(f->way.index, 0);
 }
 
+/* Updates the transport checksum of a packet that was translated. The kernel knows whether it is that of the packet or,
+ * unfinished, only of the pseudo-header. The headers are linear and have been written to, so that neither call fails. */
+static __always_inline void update_checksum(struct __sk_buff *skb, const struct translation *t)
+{
+	__u64 udp = t->checksum == UDP_CHECKSUM4 || t->checksum == UDP_CHECKSUM6 ? BPF_F_MARK_MANGLED_0 : 0;
+	__u32 at = ETH_HLEN + t->checksum;
+	__u16 addresses = change(t, 1), ports = fold(change(t, 0) + (__u16)~addresses);
+
+	bpf_l4_csum_replace(skb, at, 0, addresses, BPF_F_PSEUDO_HDR | udp);
+	bpf_l4_csum_replace(skb, at, 0, ports, udp);
+	/* The first call adjusts a NIC's packet sum, as is right for IPv4, where the header's checksum compensates for the
+	 * addresses. */
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_csum_update(skb, addresses);
+}
+
 SEC("classifier")
 int bywash_tc_flows(struct __sk_buff *skb)
 {
@@ -336,37 +362,29 @@ int bywash_tc_flows(struct __sk_buff *skb)
 	if (!(mine >> 48 & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
 	if (skb->vlan_present)
-		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
+		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
 	struct translation t = {};
 	struct frame f = frame_of(skb, port, mine >> 48);
-	int reason = judge_flow(&f, &t, mine, 1);
+	int reason = parse(&f, mine);
+	if (reason == NEXT)
+		reason = judge_flow(&f, &t, 1);
 	if (reason == PLAIN)
-		reason = judge(&f, mine);
+		reason = route(&f);
 	switch (reason) {
 	case NEXT:
 		break;
 	case TO_USER:
 		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
-	case TO_VLAN:
 	case PASS_VLAN:
-		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
+		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
+	case TO_VLAN:
+		return tagged(skb, &flow_tc, FLOWS_OF_VLANS, port, TC_ACT_UNSPEC);
 	default:
 		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
-	if (t.checksum) {
-		/* The kernel knows whether the checksum is that of the packet or, unfinished, only of the pseudo-header. The headers
-		 * are linear and have been written to, so that neither call fails. */
-		__u64 udp = t.checksum == UDP_CHECKSUM4 || t.checksum == UDP_CHECKSUM6 ? BPF_F_MARK_MANGLED_0 : 0;
-		__u32 at = ETH_HLEN + t.checksum;
-		__u16 addresses = change(&t, 1), ports = fold(change(&t, 0) + (__u16)~addresses);
-		bpf_l4_csum_replace(skb, at, 0, addresses, BPF_F_PSEUDO_HDR | udp);
-		bpf_l4_csum_replace(skb, at, 0, ports, udp);
-		/* The first call adjusts a NIC's packet sum, as is right for IPv4, where the header's checksum compensates for the
-		 * addresses. */
-		if (skb->protocol == bpf_htons(ETH_P_IPV6))
-			bpf_csum_update(skb, addresses);
-	}
+	if (t.checksum)
+		update_checksum(skb, &t);
 	return send_skb(skb, &f);
 }
 
@@ -381,14 +399,14 @@ int bywash_tc(struct __sk_buff *skb)
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED)) {
 		if (flags & FLOWS)
-			bpf_tail_call(skb, &flow_tc, 0);
+			bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
 	}
 	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every packet. */
 	if (!(flags & BYWASH_FORWARD))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
 	if (skb->vlan_present)
-		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
+		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
 	struct frame f = frame_of(skb, port, flags);
 	int reason = judge(&f, mine);
@@ -399,7 +417,7 @@ int bywash_tc(struct __sk_buff *skb)
 		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
 	case TO_VLAN:
 	case PASS_VLAN:
-		return tagged(skb, &vlan_tc, port, TC_ACT_UNSPEC);
+		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 	default:
 		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
@@ -407,8 +425,7 @@ int bywash_tc(struct __sk_buff *skb)
 }
 
 /* Handles an skb of a VLAN, or one that leaves by a VLAN. Its own tag is beside its data. */
-SEC("classifier")
-int bywash_tc_vlan(struct __sk_buff *skb)
+static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flows)
 {
 	const struct bywash_port *port = port_of(skb->ifindex);
 	__u32 came = skb->vlan_present;
@@ -424,10 +441,17 @@ int bywash_tc_vlan(struct __sk_buff *skb)
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
+	if (!flows && flags & FLOWS)
+		return tagged(skb, &flow_tc, FLOWS_OF_VLANS, port, TC_ACT_UNSPEC);
 
+	struct translation t = {};
 	struct frame f = frame_of(skb, port, flags);
 	f.tags = 1;
-	int reason = judge(&f, mine);
+	int reason = parse(&f, mine);
+	if (reason == NEXT)
+		reason = flows ? judge_flow(&f, &t, 1) : PLAIN;
+	if (reason == PLAIN)
+		reason = route(&f);
 	switch (reason) {
 	case NEXT:
 		break;
@@ -436,12 +460,26 @@ int bywash_tc_vlan(struct __sk_buff *skb)
 	default:
 		return count(id, reason, TC_ACT_UNSPEC);
 	}
+	if (t.checksum)
+		update_checksum(skb, &t);
 	/* Neither fails: no tag is within the data, so that none has to be moved there, or from there. */
 	if (came)
 		bpf_skb_vlan_pop(skb);
 	if (f.tag)
 		bpf_skb_vlan_push(skb, f.tag, bpf_ntohs(f.tag >> 16));
 	return send_skb(skb, &f);
+}
+
+SEC("classifier")
+int bywash_tc_vlan(struct __sk_buff *skb)
+{
+	return handle_skb_tags(skb, 0);
+}
+
+SEC("classifier")
+int bywash_tc_vlan_flows(struct __sk_buff *skb)
+{
+	return handle_skb_tags(skb, 1);
 }
 #endif
 

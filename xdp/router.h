@@ -192,6 +192,20 @@ __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port,
 	return !(flags & BYWASH_RPF_STRICT) || way_port(&way) == port;
 }
 
+/* Takes a next hop by a port or, in the programs that handle tags, by a VLAN. */
+static __always_inline int take_way(struct frame *f, const struct bywash_hop *hop, const int v6)
+{
+	if (hop && hop->kind == HOP_VLAN) {
+		if (!f->tags)
+			return TO_VLAN;
+		set_way_by(&f->way, hop, hop->first, v6);
+		f->tag = hop->count;
+	} else {
+		set_way(&f->way, hop, 0, v6);
+	}
+	return NEXT;
+}
+
 /* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of which a
  * member is selected; and those left to user space. */
 static __always_inline int other_way(struct frame *f, __u64 version, const void *ip, const int v6)
@@ -209,15 +223,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 		hop = member(version, hop, group_hash(f, ip, v6));
 	else if (hop->kind != HOP_VLAN)
 		return TO_USER;
-	if (hop && hop->kind == HOP_VLAN) {
-		if (!f->tags)
-			return TO_VLAN;
-		set_way_by(&f->way, hop, hop->first, v6);
-		f->tag = hop->count;
-	} else {
-		set_way(&f->way, hop, 0, v6);
-	}
-	return NEXT;
+	return take_way(f, hop, v6);
 }
 #endif
 

@@ -147,17 +147,22 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 		version = current_version(f->port);
 		lookup4(version, dst, &slot, &f->way);
 	}
+	__u32 port = way_port(&f->way);
 	if (!way_mtu(&f->way)) {
 		__u32 key = f->way.macs;
 		const struct bywash_hop *hop = hop_at(key);
-		if (!hop || hop->kind != HOP_GROUP)
+		if (hop && hop->kind == HOP_GROUP)
+			hop = member(version, hop, translated_hash(f, t, ip, proto, v6));
+		else if (!hop || hop->kind != HOP_VLAN)
 			return PASS_POLICY;
-		set_way(&f->way, member(version, hop, translated_hash(f, t, ip, proto, v6)), 0, v6);
+		int reason = take_way(f, hop, v6);
+		if (reason != NEXT)
+			return reason;
+		port = hop ? hop->port : port;
 	}
 	if (longest > way_mtu(&f->way) && !segments_fit(f))
 		return PASS_POLICY;
-	__u32 port = way_port(&f->way);
-	if (port != leaving_rest(t, v6) >> 48 || (f->flags & BYWASH_REDIRECTS && port == f->port->id))
+	if (port != leaving_rest(t, v6) >> 48 || (f->flags & BYWASH_REDIRECTS && port == f->port->route_id))
 		return PASS_POLICY;
 	if (!v6 && (f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)) &&
 	    !takes_source(version, ip4->saddr, f->port->route_id, f->flags))
@@ -199,7 +204,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	if (class == L4_OTHER)
 		return PASS_POLICY;
 	__u32 ports = *(const __u32 *)l4;
-	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->id << 48;
+	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->route_id << 48;
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
 	if (!record)
 		return class == L4_PLAIN ? missed(ip, rest, v6) : PASS_POLICY;
@@ -266,14 +271,12 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	return NEXT;
 }
 
-/* Returns the verdict on a frame of a port with flows, PLAIN if its family has none. */
-static __always_inline int judge_flow(struct frame *f, struct translation *t, __u64 mine, const int skb)
+/* Returns the verdict on a packet of a port, or VLAN, with flows, PLAIN if its family has none. */
+static __always_inline int judge_flow(struct frame *f, struct translation *t, const int skb)
 {
 	void *ip = f->data + ETH_HLEN;
-
-	if (parse(f, mine) != NEXT)
-		return PLAIN;
 	__u16 type = ether_type(f);
+
 	if (type == bpf_htons(ETH_P_IP) && f->flags & BYWASH_FLOWS4 && ip + sizeof(struct iphdr) <= f->end)
 		return translate(f, t, ip, 0, skb);
 	if (type == bpf_htons(ETH_P_IPV6) && f->flags & BYWASH_FLOWS6 && ip + sizeof(struct ipv6hdr) <= f->end)

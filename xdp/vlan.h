@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* VLANs: frames with a tag, and frames that leave with one. Programs of their own handle them, after a tail call from where
- * the others meet such a frame, so that the others' path stays as short as it is. They are loaded for the first VLAN.
+ * the others meet such a frame, so that the others' path stays as short as it is. They are loaded for the first VLAN; those
+ * for VLANs with flows, for the first gate that lets flows pass while there are VLANs.
  *
  * A VLAN has an entry in `ports`, like a port, behind those: its own address, gates and checks, with the rest of the port
  * that carries it. A tag that has none is the kernel's, as are priority tags (VLAN 0) and second tags. */
@@ -25,22 +26,18 @@ struct {
 	__type(value, __u32);
 } vlans SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} vlan_xdp SEC(".maps"), vlan_tc SEC(".maps");
+PROGRAMS(vlan_xdp, 1);
+PROGRAMS(vlan_tc, 1);
 
 static __always_inline int has_tag(__be16 type)
 {
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
-/* Goes on with the program for tags. Without one, the frame is the kernel's. */
-static __always_inline int tagged(void *ctx, void *programs, const struct bywash_port *port, int verdict)
+/* Goes on with a program for tags. Without one, the frame is the kernel's. */
+static __always_inline int tagged(void *ctx, void *programs, __u32 which, const struct bywash_port *port, int verdict)
 {
-	bpf_tail_call(ctx, programs, 0);
+	bpf_tail_call(ctx, programs, which);
 	return count(port->id, PASS_VLAN, verdict);
 }
 
@@ -55,8 +52,7 @@ static __always_inline const struct bywash_port *vlan_of(const struct bywash_por
 
 /* Handles a frame with a tag, or one that leaves with one. Up to the verdict it is as it came, behind or with four bytes of
  * room: an untagged header begins there, for a tagged frame the one that it would have without its tag. */
-SEC("xdp.frags")
-int bywash_vlan(struct xdp_md *ctx)
+static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 {
 	const struct bywash_port *port = port_of(ctx->ingress_ifindex);
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -73,7 +69,15 @@ int bywash_vlan(struct xdp_md *ctx)
 		port = vlan_of(port, type, *(__be16 *)(data + 14));
 		if (!port)
 			return count(id, PASS_VLAN, XDP_PASS);
-	} else {
+	}
+	__u64 mine = mac_and_flags(port);
+	__u32 passes = flows ? BYWASH_ENABLED | FLOWS : BYWASH_ENABLED;
+	if (came && !(mine >> 48 & passes)) {
+		if (!flows && mine >> 48 & FLOWS)
+			return tagged(ctx, &flow_xdp, FLOWS_OF_VLANS, port, XDP_PASS);
+		return count(id, PASS_DISABLED, XDP_PASS);
+	}
+	if (!came) {
 		if (bpf_xdp_adjust_head(ctx, -VLAN_HLEN))
 			return count(id, PASS_VLAN, XDP_PASS);
 		data = (void *)(long)ctx->data;
@@ -81,7 +85,7 @@ int bywash_vlan(struct xdp_md *ctx)
 		if (data + ETH_HLEN + VLAN_HLEN > end)
 			return XDP_ABORTED;
 	}
-	__u64 mine = mac_and_flags(port);
+	struct translation t = {};
 	struct frame f = {
 		.ctx = ctx,
 		.port = port,
@@ -91,12 +95,13 @@ int bywash_vlan(struct xdp_md *ctx)
 		.flags = mine >> 48,
 		.tags = 1,
 	};
-	int reason = NEXT;
-	if (came)
-		reason = f.flags & BYWASH_ENABLED ? parse(&f, mine) : PASS_DISABLED;
+	int reason = came ? parse(&f, mine) : NEXT;
 	f.data = data + VLAN_HLEN;
-	if (reason == NEXT)
-		reason = route(&f);
+	if (reason == NEXT) {
+		reason = flows ? judge_flow(&f, &t, 0) : PLAIN;
+		if (reason == PLAIN)
+			reason = route(&f);
+	}
 	if (reason == NEXT) {
 		if (f.tag) {
 			*(__u64 *)data = f.way.macs;
@@ -113,6 +118,18 @@ int bywash_vlan(struct xdp_md *ctx)
 		f.end = (void *)(long)ctx->data_end;
 	}
 	return reason == TO_USER ? to_user(&f, ctx) : count(id, reason, XDP_PASS);
+}
+
+SEC("xdp.frags")
+int bywash_vlan(struct xdp_md *ctx)
+{
+	return handle_tags(ctx, 0);
+}
+
+SEC("xdp.frags")
+int bywash_vlan_flows(struct xdp_md *ctx)
+{
+	return handle_tags(ctx, 1);
 }
 
 #endif

@@ -25,6 +25,11 @@ pub trait View: Send + Sync {
     /// Returns the ports with their state in the kernel, by port number.
     fn ports(&self) -> Vec<PortView>;
 
+    /// Returns the VLANs that are forwarded with their ports: number, name, and port.
+    fn vlans(&self) -> Vec<(PortId, String, PortId)> {
+        vec![]
+    }
+
     /// Returns a topic that only some modes have. Errors if this one lacks it or the filter is invalid.
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String>;
 

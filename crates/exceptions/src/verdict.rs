@@ -86,11 +86,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         let ids = concerned.iter().map(|port| port.id).collect();
         verdict.kept.push(Kept { effect: effect.clone(), ports: ids, ignored });
     }
-    let vlans: BTreeSet<u16> = ports.iter().filter(|port| port.carrier.is_some()).map(|port| port.id).collect();
     for (port, gate) in &mut verdict.gates {
-        // Flows are by ports.
-        let of_all = if vlans.contains(port) { Families::BOTH } else { Families::NONE };
-        let others = others.get(port).copied().unwrap_or_default() | of_all;
+        let others = others.get(port).copied().unwrap_or_default();
         gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
     }
     // Where all gates are closed, only flows pass, which were judged by these rules, too.
@@ -220,8 +217,13 @@ mod tests {
         let egress = |name: &str| judged(Kind::TrafficControl, Scope::Out(on(name), Families::BOTH)).egress;
         assert_eq!(egress("r0").into_keys().collect::<Vec<_>>(), [10, 20]);
         assert_eq!(egress("r0.5").into_keys().collect::<Vec<_>>(), [20]);
-        let flows = judged(Kind::Netfilter, Scope::All(Families::BOTH)).gates;
-        assert_eq!((flows[&0].flows, flows[&64].flows), (Families::BOTH, Families::NONE));
+        let flows = |kind, scope| {
+            let gates = judged(kind, scope).gates;
+            (gates[&0].flows, gates[&64].flows)
+        };
+        assert_eq!(flows(Kind::Netfilter, Scope::All(Families::BOTH)), (Families::BOTH, Families::BOTH));
+        assert_eq!(flows(Kind::Netfilter, received("r0.5")), (Families::NONE, Families::BOTH));
+        assert_eq!(flows(Kind::TrafficControl, received("r0")), (Families::NONE, Families::NONE));
     }
 
     #[test]

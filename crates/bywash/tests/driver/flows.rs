@@ -13,31 +13,31 @@ use std::time::{Duration, Instant};
 
 /// A packet, and the flow that it may belong to.
 #[derive(Clone, Debug)]
-struct Case {
-    v6: bool,
-    tcp: bool,
-    reply: bool,
+pub struct Case {
+    pub v6: bool,
+    pub tcp: bool,
+    pub reply: bool,
     /// Entry of the translated destination.
-    id: u32,
+    pub id: u32,
     /// Whether source and destination are translated.
-    translated: [bool; 2],
+    pub translated: [bool; 2],
     /// 0: the flow is not in the table; 1: revoked; 2: of another generation.
-    known: u8,
+    pub known: u8,
     /// The port in the flow that the packet leaves by, if it is not the right one.
-    port: Option<u16>,
-    strange_source: bool,
-    ttl: u8,
-    flags: u8,
-    checksum: u8,
-    fault: u8,
-    body: Vec<u8>,
-    padding: usize,
+    pub port: Option<u16>,
+    pub strange_source: bool,
+    pub ttl: u8,
+    pub flags: u8,
+    pub checksum: u8,
+    pub fault: u8,
+    pub body: Vec<u8>,
+    pub padding: usize,
 }
 
 /// Faults by which a packet is the kernel's, from 0 on.
 const FAULTS: u8 = 10;
 
-fn a_case() -> impl Strategy<Value = Case> {
+pub fn a_case() -> impl Strategy<Value = Case> {
     let body = prop_oneof![
         10 => prop::collection::vec(any::<u8>(), 0..60),
         2 => prop::collection::vec(any::<u8>(), 100..220),
@@ -121,7 +121,7 @@ impl Case {
         (arrives, leaves)
     }
 
-    fn flow(&self, n: u16, port: u16) -> Flow {
+    pub fn flow(&self, n: u16, port: u16) -> Flow {
         let (arrives, leaves) = self.tuples(n);
         let (back, protocol) = (reversed(leaves), self.proto());
         match self.reply {
@@ -167,7 +167,7 @@ impl Case {
     }
 
     /// Returns the frame that arrives.
-    fn frame(&self, n: u16) -> Vec<u8> {
+    pub fn frame(&self, n: u16) -> Vec<u8> {
         let (arrives, _) = self.tuples(n);
         let mut l3 = self.l3(arrives, self.ttl);
         let at = self.header() + self.field();

@@ -5,9 +5,13 @@
 //! that port; and what it sends there must leave with the VLAN's tag. What the programs forward, the router must send
 //! with the same bytes.
 
+use super::flows::{Case, a_case};
 use super::*;
-use bywash_port::af_xdp::XdpVlan;
+use bywash_fib::flows::Flows;
+use bywash_fib::model::{Families, Gate};
+use bywash_port::af_xdp::{XdpGate, XdpVlan};
 use bywash_port::{TapConfig, TapPort};
+use bywash_router::gates::Gates;
 use bywash_router::tables::VlanInfo;
 use bywash_router::vlan::{FIRST, tag};
 use std::cell::RefCell;
@@ -128,13 +132,12 @@ impl Trunks {
         Self { datapath, programs, domain, fibs }
     }
 
-    fn set_up(&mut self, mode: Mode) {
+    fn set_up(&mut self, mode: Mode, gate: XdpGate) {
         let source_check = match mode.check {
             SourceCheck::Off => af_xdp::SourceCheck::Off,
             SourceCheck::Loose => af_xdp::SourceCheck::Loose,
             SourceCheck::Strict => af_xdp::SourceCheck::Strict,
         };
-        let gate = af_xdp::XdpGate::default();
         for (id, (program, _)) in (0u16..).zip(&mut self.programs) {
             let config = XdpConfig {
                 enabled: true,
@@ -143,6 +146,7 @@ impl Trunks {
                 forward: true,
                 partial: true,
                 redirects: mode.redirects,
+                gate,
                 source_check,
                 l3_hash4: mode.l3,
                 l3_hash6: mode.l3,
@@ -383,7 +387,7 @@ fn vlans_are_like_ports() {
             let forwarded = RefCell::new(BTreeMap::<(bool, bool), u64>::new());
             let left = RefCell::new(BTreeMap::<&str, u64>::new());
             for mode in MODES {
-                trunks.set_up(mode);
+                trunks.set_up(mode, XdpGate::default());
                 let tables = trunks.tables(mode, false);
                 let mut runner =
                     TestRunner::new(ProptestConfig { cases: 30, failure_persistence: None, ..Default::default() });
@@ -441,6 +445,127 @@ fn vlans_are_like_ports() {
             assert!(left["pass_no_socket"] > 100 && left["pass_vlan"] > 100 && left["pass_source"] > 50, "{left:?}");
         })
         .unwrap();
+}
+
+/// A packet of a flow, the VLAN that it arrives by, and the port or VLAN that the flow leaves by.
+struct Flowing {
+    case: Case,
+    tag: Tag,
+    out: u16,
+}
+
+impl Flowing {
+    fn new(case: Case, from: u16) -> Self {
+        let entry = entries()[case.id as usize];
+        let by = match entry.kind {
+            Kind::Group => entries()[MEMBERS[entry.first as usize] as usize].port.0,
+            _ => entry.port.0,
+        };
+        let out = case.port.map_or(by, |port| [0, 1, FIRST, FIRST + 3][usize::from(port)]);
+        let tag = from.checked_sub(1).map_or(Tag::None, |vlan| Tag::Vlan(vlan, 0));
+        Self { case, tag, out }
+    }
+
+    /// Adds the flow to a table; `number` returns the numbers of ports and VLANs there.
+    fn insert(&self, flows: &mut Flows, n: u16, number: impl Fn(u16) -> u16) {
+        let from = if let Tag::Vlan(vlan, _) = self.tag { FIRST + vlan } else { 0 };
+        let mut flow = self.case.flow(n, number(self.out));
+        *(if self.case.reply { &mut flow.output } else { &mut flow.input }) = number(from);
+        if self.case.known > 2 {
+            flows.insert(&flow, 1).unwrap();
+        }
+    }
+}
+
+/// Packets of established flows past closed gates, with and without tags on either side: the router must do what the plain
+/// one does with flows of the ports in the place of the VLANs, and the programs what the router does.
+#[test]
+fn flows_of_vlans_are_like_those_of_ports() {
+    require!(require_lab());
+    let gates = Gates::closed();
+    for number in 0..FIRST + VLANS.len() as u16 {
+        gates.set(PortId(number), Gate { flows: Families::BOTH, ..Gate::CLOSED });
+    }
+    let past = XdpGate { flows4: true, flows6: true, ..XdpGate::CLOSED };
+    let check = || {
+        let mut runner = TestRunner::deterministic();
+        let shapes = prop::collection::vec((a_case(), 0u16..4, 1u32..11), 200);
+        let (mut forwarded, mut left) = (BTreeMap::<(bool, bool, bool), u64>::new(), BTreeMap::<&str, u64>::new());
+        let with_tag = |frame: &[u8]| matches!(be16(&frame[12..]), 0x8100 | 0x88a8);
+        for mode in MODES {
+            let mut trunks = Trunks::new(|id| format!("p{id}"), XdpAttach::Native);
+            let memory = [Family::V4, Family::V6].map(|family| {
+                Some(Box::new(Memory(trunks.datapath.flow_segments(family).unwrap())) as Box<dyn Shared>)
+            });
+            let mut flows = Flows::new(&trunks.domain, memory, 2000).unwrap();
+            let mut flat_flows = Flows::new(&trunks.domain, [None, None], 2000).unwrap();
+            flows.set_generation(1);
+            flat_flows.set_generation(1);
+            trunks.set_up(mode, past);
+            let (tables, flat) = (trunks.tables(mode, false), trunks.tables(mode, true));
+            for round in 0..5 {
+                let cases = shapes.new_tree(&mut runner).unwrap().current().into_iter().zip(round * 200..);
+                let flowing = cases.map(|((case, from, id), n)| {
+                    // Wrong checksums have two zeros.
+                    let checksum = if case.checksum == 0 { 5 } else { case.checksum };
+                    let flowing = Flowing::new(Case { id, checksum, ..case }, from);
+                    flowing.insert(&mut flows, n, |number| number);
+                    flowing
+                        .insert(&mut flat_flows, n, |number| number.checked_sub(FIRST).map_or(number, |n| n + PORTS));
+                    (tagged(&flowing.case.frame(n), flowing.tag), flowing)
+                });
+                let (frames, flowing): (Vec<Vec<u8>>, Vec<Flowing>) = flowing.unzip();
+                let fates = route_with(tables.clone(), &trunks.domain, mode.redirects, &frames, |router| {
+                    router.with_gates(gates.clone()).with_flows(flows.reader())
+                });
+                for ((frame, fate), Flowing { case, tag, .. }) in frames.iter().zip(&fates).zip(&flowing) {
+                    let show = || format!("{mode:?} {case:?} {tag:?} {frame:02x?}, the router sent {:02x?}", fate.sent);
+                    let (port, bare) = flattened(frame).unwrap();
+                    let ports = (PORTS + VLANS.len() as u16, port);
+                    let reader = flat_flows.reader();
+                    let plain = route_at(flat.clone(), &trunks.domain, ports, mode.redirects, &[bare], |router| {
+                        router.with_gates(gates.clone()).with_flows(reader)
+                    });
+                    assert!(fate.sent == with_tags(&plain[0].sent), "{:02x?} {}", plain[0].sent, show());
+                    assert!(fate.punted == plain[0].punted, "{}", show());
+                    let (reason, to, bytes) = trunks.drive(frame, false);
+                    if let Some(to) = to {
+                        assert!(fate.sent == [(to, bytes.clone())], "{bytes:02x?} {}", show());
+                        *forwarded.entry((case.v6, with_tag(frame), with_tag(&bytes))).or_default() += 1;
+                    } else {
+                        assert!(bytes == *frame, "{reason}, changed: {bytes:02x?} {}", show());
+                        // The program knows no next hops by ports that it cannot send to.
+                        let known = fate.sent.first().is_none_or(|(port, _)| *port != NO_TARGET);
+                        let users = ["pass_no_socket", if known { "" } else { "pass_policy" }];
+                        assert!(fate.sent.is_empty() || users.contains(&reason), "{reason}: {}", show());
+                        *left.entry(reason).or_default() += 1;
+                    }
+                    if *tag == Tag::None && frame.len() >= 54 {
+                        let (_, skb_to, mut skb) = trunks.drive(frame, true);
+                        // Finished or not, the kernel knows the checksum's state.
+                        if case.checksum == 1 {
+                            continue;
+                        }
+                        assert!(skb_to == to, "as an skb to {skb_to:?}, else {reason}: {}", show());
+                        if let Some((_, sent)) = fate.sent.first().filter(|_| to.is_some())
+                            && sent.len() > frame.len()
+                        {
+                            skb.splice(12..12, sent[12..16].to_vec());
+                        }
+                        assert!(skb == bytes, "as an skb {skb:02x?}: {}", show());
+                    }
+                }
+            }
+        }
+        println!("{forwarded:?} {left:?}");
+        for v6 in [false, true] {
+            for way in [(v6, false, false), (v6, false, true), (v6, true, false), (v6, true, true)] {
+                assert!(forwarded[&way] > 30, "{forwarded:?}");
+            }
+        }
+        assert!(left["pass_policy"] > 100 && left["pass_no_socket"] > 30, "{left:?}");
+    };
+    lab().enter(check).unwrap();
 }
 
 /// TAP interfaces in the place of the ports, without IP forwarding.
@@ -501,8 +626,8 @@ fn traffic_control_does_what_xdp_does_with_tags() {
     let mut runner = TestRunner::deterministic();
     let shapes = prop::collection::vec((a_shape(), a_tag()), 100);
     for mode in MODES {
-        ports.enter(|| xdp.set_up(mode)).unwrap();
-        taps.enter(|| tc.set_up(mode)).unwrap();
+        ports.enter(|| xdp.set_up(mode, XdpGate::default())).unwrap();
+        taps.enter(|| tc.set_up(mode, XdpGate::default())).unwrap();
         for _ in 0..20 {
             let frames = frames(&shapes.new_tree(&mut runner).unwrap().current());
             for frame in &frames {

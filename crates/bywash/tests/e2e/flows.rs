@@ -3,7 +3,7 @@
 
 use crate::harness::{Bywash, PATIENCE};
 use crate::reload::{File, config};
-use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
+use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use bywash_wire::hex;
@@ -71,13 +71,18 @@ pub enum Ends {
 
 impl Ends {
     pub fn udp(lab: &Topology, to: IpAddr) -> Self {
-        let socket = |at: &bywash_lab::Host, port| {
-            let addr: IpAddr = if to.is_ipv4() { at.v4.into() } else { at.v6.into() };
-            let socket = at.ns.enter(|| UdpSocket::bind((addr, port))).unwrap().unwrap();
+        let own = |host: &bywash_lab::Host| if to.is_ipv4() { host.v4.into() } else { host.v6.into() };
+        Self::udp_between((&lab.a().ns, own(lab.a())), (&lab.b().ns, own(lab.b())), to)
+    }
+
+    /// Connects a host's address to another's, by its address `to`.
+    pub fn udp_between(near: (&Namespace, IpAddr), far: (&Namespace, IpAddr), to: IpAddr) -> Self {
+        let socket = |(ns, addr): (&Namespace, IpAddr), port| {
+            let socket = ns.enter(|| UdpSocket::bind((addr, port))).unwrap().unwrap();
             socket.set_read_timeout(Some(patience(PATIENCE))).unwrap();
             socket
         };
-        let (near, far) = (socket(lab.a(), 4000), socket(lab.b(), 80));
+        let (near, far) = (socket(near, 4000), socket(far, 80));
         near.connect((to, 80)).unwrap();
         near.send(b"open").unwrap();
         let (_, seen) = far.recv_from(&mut [0; 8]).unwrap();

@@ -80,8 +80,7 @@ pub(super) struct Inner {
     connections: [Option<OwnedFd>; 2],
     /// Programs for ports with such connections, of XDP and of traffic control; empty until they are needed. `None` for
     /// a program that is not a router's.
-    flow_programs: Option<[ProgramArray<MapData>; 2]>,
-    has_flow_programs: bool,
+    flow_programs: Option<Further>,
     /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
     /// router's.
     vlans: Option<Vlans>,
@@ -112,9 +111,37 @@ struct Vlans {
     numbers: HashMap<MapData, u64, u32>,
     /// Keys in `numbers`, with their ports and numbers.
     keys: BTreeMap<u64, (u16, u16)>,
-    /// Programs of XDP and of traffic control; empty until there is a VLAN.
-    programs: [ProgramArray<MapData>; 2],
-    loaded: bool,
+    programs: Further,
+}
+
+/// Programs that others go on with by a tail call, loaded when they are first needed.
+struct Further {
+    /// Of XDP and of traffic control.
+    arrays: [ProgramArray<MapData>; 2],
+    /// Whether there are programs at this place.
+    loaded: [bool; 2],
+}
+
+impl Further {
+    fn new(arrays: [ProgramArray<MapData>; 2]) -> Self {
+        Self { arrays, loaded: [false; 2] }
+    }
+
+    /// Loads the programs of a place, which takes some tens of milliseconds, unless they are loaded.
+    fn load(&mut self, ebpf: &mut Ebpf, place: usize, names: [&str; 2]) -> Result<(), Error> {
+        if self.loaded[place] {
+            return Ok(());
+        }
+        let failed = |reason: String| Error::Load { interface: String::new(), reason };
+        named::<Xdp>(ebpf, names[0]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
+        named::<SchedClassifier>(ebpf, names[1]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
+        for (programs, name) in self.arrays.iter_mut().zip(names) {
+            let program = program_fd(ebpf, name).map_err(failed)?;
+            programs.set(place as u32, &program, 0).map_err(|e| failed(chain(&e)))?;
+        }
+        self.loaded[place] = true;
+        Ok(())
+    }
 }
 
 impl Vlans {
@@ -226,13 +253,18 @@ impl Inner {
         }
     }
 
-    /// Loads the programs for ports with flows, which takes some tens of milliseconds, unless they are loaded.
-    fn load_flow_programs(&mut self) -> Result<(), Error> {
-        let Some(programs) = self.flow_programs.as_mut().filter(|_| !self.has_flow_programs) else {
+    /// Loads the programs for flows, and for flows of VLANs, if these entries of ports or VLANs are the first that need
+    /// them.
+    fn load_flow_programs(&mut self, entries: &[RawPort]) -> Result<(), Error> {
+        let Self { flow_programs: Some(programs), places, ebpf, .. } = self else { return Ok(()) };
+        let all = || entries.iter().chain(places.iter()).filter(|entry| entry.ifindex != 0);
+        if !all().any(|entry| entry.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0) {
             return Ok(());
-        };
-        load_into(&mut self.ebpf, programs, ["bywash_flows", "bywash_tc_flows"])?;
-        self.has_flow_programs = true;
+        }
+        programs.load(ebpf, 0, ["bywash_flows", "bywash_tc_flows"])?;
+        if all().any(|entry| entry.route_id >= PORTS as u16) {
+            programs.load(ebpf, 1, ["bywash_vlan_flows", "bywash_tc_vlan_flows"])?;
+        }
         Ok(())
     }
 
@@ -354,15 +386,14 @@ impl XdpDatapath {
         };
         let (fibs, connections) = (memory(["fib4", "fib6"])?, memory(["flows4", "flows6"])?);
         let flow_programs = match kind {
-            Kind::Router => Some([map!("flow_xdp"), map!("flow_tc")]),
+            Kind::Router => Some(Further::new([map!("flow_xdp"), map!("flow_tc")])),
             _ => None,
         };
         let vlans = match kind {
             Kind::Router => Some(Vlans {
                 numbers: map!("vlans"),
                 keys: BTreeMap::new(),
-                programs: [map!("vlan_xdp"), map!("vlan_tc")],
-                loaded: false,
+                programs: Further::new([map!("vlan_xdp"), map!("vlan_tc")]),
             }),
             _ => None,
         };
@@ -380,7 +411,6 @@ impl XdpDatapath {
             fibs,
             connections,
             flow_programs,
-            has_flow_programs: false,
             vlans,
             refused,
             hops,
@@ -548,9 +578,8 @@ impl XdpDatapath {
         let mut inner = self.lock();
         if inner.flow_programs.is_none() {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
-        } else if port.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0 {
-            inner.load_flow_programs()?;
         }
+        inner.load_flow_programs(&[port])?;
         inner.enabled |= port.flags & FLAG_ENABLED != 0;
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
@@ -581,10 +610,11 @@ impl XdpDatapath {
         let mut inner = self.lock();
         let inner = &mut *inner;
         let Some(known) = &mut inner.vlans else { return Ok(()) };
-        if !vlans.is_empty() && !known.loaded {
-            load_into(&mut inner.ebpf, &mut known.programs, ["bywash_vlan", "bywash_tc_vlan"])?;
-            known.loaded = true;
+        if !vlans.is_empty() {
+            known.programs.load(&mut inner.ebpf, 0, ["bywash_vlan", "bywash_tc_vlan"])?;
         }
+        inner.load_flow_programs(&vlans.iter().map(|(_, entry)| *entry).collect::<Vec<_>>())?;
+        let Some(known) = &mut inner.vlans else { return Ok(()) };
         let new: BTreeMap<u64, (u16, u16)> =
             vlans.iter().map(|(tag, entry)| (Vlans::key(port, *tag), (port, entry.route_id))).collect();
         let mut free = vec![];
@@ -714,18 +744,6 @@ fn try_program(
     let ran = run.run_into(&mut bytes).map_err(|e| Error::TestRun(chain(&e)))?;
     bytes.truncate(ran.bytes);
     Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
-}
-
-/// Loads programs of XDP and traffic control, which takes some tens of milliseconds, for tail calls.
-fn load_into(ebpf: &mut Ebpf, programs: &mut [ProgramArray<MapData>; 2], names: [&str; 2]) -> Result<(), Error> {
-    let failed = |reason: String| Error::Load { interface: String::new(), reason };
-    named::<Xdp>(ebpf, names[0]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
-    named::<SchedClassifier>(ebpf, names[1]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
-    for (programs, name) in programs.iter_mut().zip(names) {
-        let program = program_fd(ebpf, name).map_err(failed)?;
-        programs.set(0, &program, 0).map_err(|e| failed(chain(&e)))?;
-    }
-    Ok(())
 }
 
 fn checked(map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {

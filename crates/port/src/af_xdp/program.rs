@@ -437,8 +437,7 @@ impl Program {
     /// Returns the tags and entries of the VLANs, whose level and hash are those of the port.
     fn vlan_entries(&self) -> Vec<([u8; 4], RawPort)> {
         let entry = |vlan: &XdpVlan| {
-            let XdpVlan { mac, max_frame, source_check, .. } = *vlan;
-            let gate = XdpGate { flows4: false, flows6: false, ..vlan.gate };
+            let XdpVlan { mac, max_frame, gate, source_check, .. } = *vlan;
             let config = XdpConfig { mac, max_frame, gate, source_check, ..self.config };
             (vlan.tag, RawPort { route_id: vlan.id, ..self.entry(&config) })
         };

@@ -1,8 +1,9 @@
 //! VLAN interfaces of ports are forwarded past the kernel, which does the same without the program; those that do more
 //! than tag are left to it.
 
+use crate::flows::{BRIEF, Ends, wait_for_flow, wait_until_followed};
 use crate::harness::{Bywash, PATIENCE};
-use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab};
+use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, kernel_has, require, require_lab, wait_until};
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
@@ -163,6 +164,58 @@ fn vlans_are_forwarded_by_traffic_control() {
     assert!(!bywash.log().contains("left to the kernel"), "{}", bywash.log());
     bywash.stop();
     trunks.assert_connected();
+}
+
+/// Hosts behind VLANs of r0 may open connections; those of IPv4 are translated to the router's address on the way out.
+const FIREWALL: &str = "
+table inet filter {
+ chain forward {
+  type filter hook forward priority 0; policy drop;
+  ct state established,related accept
+  iifname { r0.5, r0.6 } accept
+ }
+}
+table ip nat { chain from { type nat hook postrouting priority 100; oifname { r1, r1.7 } masquerade; }; }
+";
+
+/// Established connections from VLAN to VLAN, and from a VLAN to a port, through a firewall and a translation.
+#[test]
+fn connections_over_vlans_pass_without_the_kernel() {
+    require!(require_lab(), kernel_has("8021q"), has_tool("nft"), has_tool("conntrack"));
+    let trunks = Trunks::new();
+    let (a, b, r) = (&trunks.lab.a().ns, trunks.lab.b(), trunks.lab.r());
+    r.nft(FIREWALL).unwrap();
+    let bywash = Bywash::run(r, &["--level", "auto", "r0", "r1"]);
+    wait_until_followed(&bywash);
+    for (ns, own, to, ports, translated) in [
+        (a, ip("10.1.5.2"), ip("10.1.7.2"), ["r0.5", "r1.7"], true),
+        (a, ip("fd01:5::2"), ip("fd01:7::2"), ["r0.5", "r1.7"], false),
+        (&trunks.c, ip("10.1.6.2"), b.v4.into(), ["r0.6", "r1"], true),
+    ] {
+        let mut ends = Ends::udp_between((ns, own), (&b.ns, to), to);
+        assert_eq!(ends.seen().ip() != own, translated);
+        wait_for_flow(&bywash, &mut ends, &format!("UDP to {to}"));
+        let shown = bywash.show(&["flows", &format!("src={own}")]);
+        let flow = &shown["flows"][0];
+        assert_eq!([&flow["original"]["port"], &flow["reply"]["port"]], ports, "{shown}");
+        assert_eq!(flow["original"]["level"], "tc", "{shown}");
+        // TCP, whose super-frames stay whole.
+        let report = Transfer::new(5_000_000).run(ns, &b.ns, to).unwrap();
+        assert!(report.is_intact(), "{to}: {report:?}");
+        // What b sends is of no connection any more.
+        r.run(&["conntrack", "-D", "-p", "udp", "-f", if to.is_ipv4() { "ipv4" } else { "ipv6" }]).unwrap();
+        wait_until("the end of the connection to hold", PATIENCE, || !ends.answered(BRIEF)).unwrap();
+        assert!(!ends.answered(BRIEF), "{to}: forwarded past conntrack");
+    }
+    // A rule for the device below concerns the VLAN's packets, too.
+    let mut ends = Ends::udp_between((a, ip("10.1.5.2")), (&b.ns, ip("10.1.7.2")), ip("10.1.7.2"));
+    wait_for_flow(&bywash, &mut ends, "UDP once more");
+    r.nft("table netdev n {\nchain c {\ntype filter hook ingress device r0 priority 0\ndrop\n}\n}").unwrap();
+    wait_until("the rule to hold", PATIENCE, || !ends.arrives(BRIEF)).unwrap();
+    assert!(!ends.arrives(BRIEF), "forwarded past the rule");
+    r.nft("delete table netdev n").unwrap();
+    wait_for_flow(&bywash, &mut ends, "UDP after the rule");
+    bywash.stop();
 }
 
 /// Where XDP takes the frames, it does not see a tag that a veth passes beside them.

@@ -12,13 +12,14 @@ use bywash_api::{
 use bywash_conntrack::{
     Connection, Counts, Judge, Reason, Revocation, Statistics, TCP, Times, UDP, flow, read_connections,
 };
-use bywash_engine::PortId;
+use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::PortLink;
 use bywash_exceptions::nft::{self, Rule, Ruleset};
 use bywash_fib::flows::{Flow, FlowId, FlowTables, Listed, Standing, Traffic, Tuple};
 use bywash_fib::model::{Families, Prefix};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::tables::Tables;
+use bywash_router::vlan::VLANS;
 use bywash_sync::{Published, Qsbr, lock};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,11 +55,14 @@ pub struct Table {
 }
 
 impl Established {
-    /// Returns the flows that a filter selects.
-    pub fn flows(&self, filter: Option<&str>) -> Result<EstablishedFlows, String> {
+    /// Returns the flows that a filter selects. `vlans` are those of the ports, by number and name.
+    pub fn flows(&self, filter: Option<&str>, vlans: &[(PortId, String, PortId)]) -> Result<EstablishedFlows, String> {
         let selection = Selection::parse(filter.unwrap_or_default())?;
         let Some(Table { flows, statistics }) = &self.table else { return Ok(EstablishedFlows::default()) };
-        let (names, mut reader) = (lock(&self.names).clone(), self.domain.register());
+        let ports = lock(&self.names).clone().into_iter().zip(0..).map(|(name, port)| (port, name));
+        let names: HashMap<u16, String> =
+            ports.chain(vlans.iter().map(|(vlan, name, _)| (vlan.0, name.clone()))).collect();
+        let mut reader = self.domain.register();
         let total = present(&statistics.counts()).iter().sum();
         let mut answer = EstablishedFlows { total, ..EstablishedFlows::default() };
         let mut found: Vec<(FlowId, Listed)> = Vec::new();
@@ -87,7 +91,7 @@ impl Established {
         let counts = table.statistics.counts();
         let [packets, bytes] = self.forwarded(table, counts.retired);
         let passes = |port: u16| !self.gates.get(PortId(port)).flows.is_empty();
-        let passing = (0..lock(&self.names).len() as u16).any(passes);
+        let passing = (0..(PORTS + VLANS) as u16).any(passes);
         let family = |at: usize, name: &str| FlowFamily {
             family: name.into(),
             flows: present(&counts)[at],
@@ -240,14 +244,14 @@ fn cursor(id: FlowId) -> String {
     format!("{}.{}", if id.is_v6() { 6 } else { 4 }, id.index())
 }
 
-fn row(listed: &Listed, names: &[String], times: Times) -> EstablishedFlow {
+fn row(listed: &Listed, names: &HashMap<u16, String>, times: Times) -> EstablishedFlow {
     let Listed { flow, traffic, standing } = listed;
     let direction = |tuple: &Tuple, port: u16, traffic: &Traffic| FlowDirection {
         src: tuple.src,
         src_port: tuple.src_port,
         dst: tuple.dst,
         dst_port: tuple.dst_port,
-        port: names.get(usize::from(port)).map_or("?".into(), String::clone),
+        port: names.get(&port).map_or("?".into(), String::clone),
         level: String::new(),
         packets: traffic.packets,
         bytes: traffic.bytes,

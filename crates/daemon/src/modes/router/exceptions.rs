@@ -176,8 +176,7 @@ impl Guard {
         if let Some(flows) =
             self.flows.as_ref().filter(|_| self.verdict.gates.values().any(|gate| !gate.flows.is_empty()))
         {
-            let ports: Vec<PortLink> = self.ports.iter().filter(|port| port.carrier.is_none()).cloned().collect();
-            flows.judge(number, &ports);
+            flows.judge(number, &self.ports);
         }
         self.open_gates(control, shared);
     }

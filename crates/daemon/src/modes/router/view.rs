@@ -35,10 +35,15 @@ impl View for Routes {
         lock(&self.control).ports().collect()
     }
 
+    fn vlans(&self) -> Vec<(PortId, String, PortId)> {
+        let name = |view: PortView| view.dev.unwrap_or(view.name);
+        lock(&self.control).vlans().map(|(view, vlan)| (vlan.id, name(view), vlan.port)).collect()
+    }
+
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         match topic {
             Topic::Drift => drift(&self.control).map(Answer::from),
-            Topic::EstablishedFlows => self.established.flows(filter).map(Answer::from),
+            Topic::EstablishedFlows => self.established.flows(filter, &self.vlans()).map(Answer::from),
             Topic::FlowTable => Ok(self.established.table().into()),
             Topic::KernelConnections => {
                 let ports = super::control::links(&lock(&self.control));
