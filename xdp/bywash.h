@@ -64,6 +64,9 @@ enum bywash_flag {
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
+/* Keeps a rare way out in a block of its own. Otherwise the compiler copies what is needed there before each test that leads to
+ * it, and common packets pay for that. */
+#define rare_way() asm volatile("")
 
 #define BYWASH_PORTS 64    /* ports of a process */
 #define BYWASH_VLANS 192   /* VLANs of a process, with numbers from BYWASH_PORTS on */

@@ -131,7 +131,6 @@ static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addre
 		volatile __u32 *slots = flow_bucket(flows, size, hash);
 		if (!slots)
 			return NULL;
-		hash = flow_second(hash);
 #pragma clang loop unroll_count(4)
 		for (int i = 0; i < FLOW_SLOTS; i++) {
 			__u32 end = slots[i] ^ tag;
@@ -151,6 +150,7 @@ static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addre
 			*direction = end & 1;
 			return (__u32)record[FLOW_STATE] == generation ? record : NULL;
 		}
+		hash = flow_second(hash);
 	}
 	return NULL;
 }

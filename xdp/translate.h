@@ -197,12 +197,16 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	__u64 *addresses = v6 ? (void *)&ip6->saddr : (void *)&ip4->saddr;
 	__u32 room = f->bytes - ETH_HLEN, found = 0;
 
-	if (!(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))
+	if (unlikely(!(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))) {
+		rare_way();
 		return PASS_POLICY;
+	}
 	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
 	int class = l4_class(proto, l4, f->end, len);
-	if (class == L4_OTHER)
+	if (unlikely(class == L4_OTHER)) {
+		rare_way();
 		return PASS_POLICY;
+	}
 	__u32 ports = *(const __u32 *)l4;
 	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->route_id << 48;
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
