@@ -17,7 +17,7 @@ use crate::vlans::{Carried, Numbers};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
-use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan};
+use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
 use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
 use bywash_fib::model::Change;
@@ -26,7 +26,7 @@ use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_router::control::Applied;
 use bywash_router::xdp::{Targets, XdpTableSink};
-use bywash_sync::Qsbr;
+use bywash_sync::{Qsbr, clock};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,8 +124,16 @@ impl Runtime {
         // Load the programs while the memory of the buffers is allocated: both take the kernel a while.
         let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
         let (switch, count) = (config.mode == Mode::Switch, plan.workers.len());
-        let load = move || if switch { af_xdp::XdpDatapath::load_switch(count) } else { af_xdp::XdpDatapath::load() };
+        let mut by_program = config.ports.iter().filter(|port| port.kind == PortKind::AfXdp);
+        let native = by_program.all(|port| port.af_xdp.as_ref().is_some_and(|port| port.xdp == XdpMode::Native));
+        let load = move || match (switch, native) {
+            (true, _) => af_xdp::XdpDatapath::load_switch(count),
+            (false, true) => af_xdp::XdpDatapath::load_native(),
+            (false, false) => af_xdp::XdpDatapath::load(),
+        };
         let driver = interfaces.then(|| std::thread::spawn(load));
+        // Its first use sleeps. A thread that cannot be started leaves it to the first one that asks.
+        let _ = std::thread::Builder::new().name("clock".into()).spawn(clock::tsc_hz);
 
         let total: usize = plan.workers.iter().map(|w| w.frames).sum();
         let arena_config = ArenaConfig {

@@ -23,16 +23,17 @@ use super::abi::{
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
 use super::flows::{Flows, Memory};
-use super::program::{chain, loader, named, program_fd};
+use super::program::{chain, loader, named, program_fd, tc_fd};
 use super::test_run::TestRun;
 use super::{Error, shared};
 use aya::Ebpf;
 use aya::maps::{DevMap, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray, XskMap};
-use aya::programs::{ProgramError, SchedClassifier, Xdp};
-use shared::Words;
+use aya::programs::{Program, ProgramError, Xdp};
+use shared::{Versions, Words};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/bywash.bpf.o");
@@ -75,7 +76,7 @@ pub(super) struct Inner {
     pub object: &'static [u8],
     /// `None` if the program does not forward.
     port_pairs: Option<PortPairs>,
-    fibs: [Option<OwnedFd>; 2],
+    fibs: [Option<Segments>; 2],
     /// Memory of the connections that packets are forwarded for although their family's gate is closed.
     connections: [Option<OwnedFd>; 2],
     /// Programs for ports with such connections, of XDP and of traffic control; empty until they are needed. `None` for
@@ -86,12 +87,12 @@ pub(super) struct Inner {
     vlans: Option<Vlans>,
     refused: Option<Arc<str>>,
     /// `None` for a program that is not a router's.
-    hops: Option<Words>,
-    buckets: Option<Words>,
+    hops: Option<Versions>,
+    buckets: Option<Versions>,
     /// `None` for a program that is not a switch's.
     flows: Option<Arc<Memory>>,
-    /// Error if the kernel cannot spread frames over CPUs: the reason.
-    cpu_queues: Result<CpuQueues, String>,
+    /// Queues to CPUs; `None` before a port has any. Error if the kernel cannot spread frames over CPUs: the reason.
+    cpu_queues: Option<Result<CpuQueues, String>>,
     version: u64,
     /// Filter of the host's own addresses, as last published.
     own: u64,
@@ -133,8 +134,7 @@ impl Further {
             return Ok(());
         }
         let failed = |reason: String| Error::Load { interface: String::new(), reason };
-        named::<Xdp>(ebpf, names[0]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
-        named::<SchedClassifier>(ebpf, names[1]).map_err(failed)?.load().map_err(|e| failed(chain(&e)))?;
+        load_side_by_side(ebpf, &names).map_err(failed)?;
         for (programs, name) in self.arrays.iter_mut().zip(names) {
             let program = program_fd(ebpf, name).map_err(failed)?;
             programs.set(place as u32, &program, 0).map_err(|e| failed(chain(&e)))?;
@@ -280,15 +280,23 @@ impl Inner {
 }
 
 impl XdpDatapath {
-    /// Loads the program without attaching it. If the kernel refuses the forwarding program, because of its verifier or
+    /// Loads the programs of XDP and of traffic control without attaching them. If the kernel refuses the forwarding program, because of its verifier or
     /// because it cannot provide memory shared by both, loads a plain program that leaves forwarding to user space; see
     /// [`XdpDatapath::refused`].
     ///
     /// # Errors
     /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons if it accepts neither.
     pub fn load() -> Result<Self, Error> {
-        let whole = Self::load_object(Kind::Router, None).and_then(|datapath| datapath.has_memory().map(|()| datapath));
-        Self::or_plain(whole)
+        Self::or_plain(Self::load_object(Kind::Router, &["bywash", "bywash_tc"], None))
+    }
+
+    /// Loads like [`XdpDatapath::load`] the program of XDP alone, where that is likely to be all that is needed: the
+    /// other is loaded when it is first attached.
+    ///
+    /// # Errors
+    /// Errors of [`XdpDatapath::load`].
+    pub fn load_native() -> Result<Self, Error> {
+        Self::or_plain(Self::load_object(Kind::Router, &["bywash"], None))
     }
 
     /// Loads the program of a switch with tables for the flows of `workers` workers ([`XdpDatapath::flows`]), clamped
@@ -297,11 +305,11 @@ impl XdpDatapath {
     /// # Errors
     /// Errors of [`XdpDatapath::load`].
     pub fn load_switch(workers: usize) -> Result<Self, Error> {
-        Self::or_plain(Self::load_object(Kind::Switch(workers.clamp(1, FLOW_WORKERS)), None))
+        Self::or_plain(Self::load_object(Kind::Switch(workers.clamp(1, FLOW_WORKERS)), &["bywash"], None))
     }
 
     fn or_plain(loaded: Result<Self, Error>) -> Result<Self, Error> {
-        loaded.or_else(|e| Self::load_object(Kind::Plain, Some(e.reason().into())))
+        loaded.or_else(|e| Self::load_object(Kind::Plain, &["bywash"], Some(e.reason().into())))
     }
 
     /// Returns the flows by which a switch's program forwards; `None` if it does not forward by flows.
@@ -315,18 +323,7 @@ impl XdpDatapath {
         self.lock().refused.clone()
     }
 
-    /// Tests that memory for the tables can be allocated and mapped.
-    fn has_memory(&self) -> Result<(), Error> {
-        let inner = self.lock();
-        let tried = shared::new_array(SEGMENT as u32).and_then(|segment| {
-            Words::map(segment.as_fd(), SEGMENT / 8)?;
-            // One table stands for both: the kernel waits for an RCU grace period on each call.
-            inner.fibs[0].iter().try_for_each(|fib| shared::set_inner(fib.as_fd(), 0, segment.as_fd()))
-        });
-        tried.map_err(|e| Error::Map { interface: String::new(), map: "fib4", reason: e.to_string() })
-    }
-
-    fn load_object(kind: Kind, refused: Option<Arc<str>>) -> Result<Self, Error> {
+    fn load_object(kind: Kind, programs: &[&str], refused: Option<Arc<str>>) -> Result<Self, Error> {
         let object = match kind {
             Kind::Router => OBJECT,
             Kind::Plain => PLAIN,
@@ -348,13 +345,23 @@ impl XdpDatapath {
         }
         let mut ebpf = loader.load(object).map_err(|e| load_error(chain(&e)))?;
         drop(loader);
-        named::<Xdp>(&mut ebpf, "bywash").map_err(load_error)?.load().map_err(|e| load_error(chain(&e)))?;
-        if kind == Kind::Router {
-            let classifier: &mut SchedClassifier = named(&mut ebpf, "bywash_tc").map_err(load_error)?;
-            classifier.load().map_err(|e| load_error(chain(&e)))?;
-        }
-        let cpu_queues =
-            if kind == Kind::Plain { Err("the program does not forward".into()) } else { CpuQueues::load(&mut ebpf) };
+        let memory = |of: [&'static str; 2]| -> Result<[Option<OwnedFd>; 2], Error> {
+            let [v4, v6] = of;
+            Ok(match kind {
+                Kind::Router => [Some(duplicate(ebpf.map(v4), v4)?), Some(duplicate(ebpf.map(v6), v6)?)],
+                _ => [None, None],
+            })
+        };
+        let (fibs, connections) = (memory(["fib4", "fib6"])?, memory(["flows4", "flows6"])?);
+        let fibs = std::thread::scope(|scope| {
+            // The kernel waits for a grace period of RCU for each, while its verifier computes.
+            let begun = fibs.map(|fib| scope.spawn(|| fib.map(Segments::begin).transpose()));
+            load_side_by_side(&mut ebpf, programs).map_err(load_error)?;
+            let [v4, v6] = begun.map(|begun| begun.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            let failed = |e: io::Error| Error::Map { interface: interface.clone(), map: "fib4", reason: e.to_string() };
+            Ok([v4.map_err(failed)?, v6.map_err(failed)?])
+        })?;
+        let cpu_queues = (kind == Kind::Plain).then(|| Err("the program does not forward".into()));
         macro_rules! map {
             ($name:literal) => {{
                 let wrong = |reason: String| Error::Map { interface: interface.clone(), map: $name, reason };
@@ -366,8 +373,16 @@ impl XdpDatapath {
         let of_first = [copied("ports")?, copied("counters")?, copied("next")?];
         let mut words = |name, words| mapped(&ebpf, name, words);
         let switch = matches!(kind, Kind::Switch(_));
-        let hops = if switch { None } else { Some(words("hops", 2 * HOPS * size_of::<Hop>() / 8)?) };
-        let buckets = if switch { None } else { Some(words("buckets", 2 * BUCKETS)?) };
+        let versions = |name, entries, of_an_entry| -> Result<Option<Versions>, Error> {
+            if switch {
+                return Ok(None);
+            }
+            let made = Versions::new(duplicate(ebpf.map(name), name)?, entries, of_an_entry);
+            let failed = |e: io::Error| Error::Map { interface: String::new(), map: name, reason: e.to_string() };
+            Ok(Some(made.map_err(failed)?))
+        };
+        let hops = versions("hops", HOPS, size_of::<Hop>() / 8)?;
+        let buckets = versions("buckets", BUCKETS, 1)?;
         let flows = match kind {
             Kind::Switch(workers) => Some(Arc::new(Memory::map(workers, cpus, &mut words)?)),
             _ => None,
@@ -377,14 +392,6 @@ impl XdpDatapath {
             None => Some(PortPairs { words: words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus }),
             Some(_) => None,
         };
-        let memory = |of: [&'static str; 2]| -> Result<[Option<OwnedFd>; 2], Error> {
-            let [v4, v6] = of;
-            Ok(match kind {
-                Kind::Router => [Some(duplicate(ebpf.map(v4), v4)?), Some(duplicate(ebpf.map(v6), v6)?)],
-                _ => [None, None],
-            })
-        };
-        let (fibs, connections) = (memory(["fib4", "fib6"])?, memory(["flows4", "flows6"])?);
         let flow_programs = match kind {
             Kind::Router => Some(Further::new([map!("flow_xdp"), map!("flow_tc")])),
             _ => None,
@@ -434,12 +441,12 @@ impl XdpDatapath {
     /// Returns the memory of a family's table, to be made segment by segment. `None` if it has been handed out already
     /// or the program does not route ([`XdpDatapath::refused`]).
     pub fn segments(&self, family: Family) -> Option<Segments> {
-        self.lock().fibs[family as usize].take().map(Segments)
+        self.lock().fibs[family as usize].take()
     }
 
     /// Returns the memory of a family's flow table (`xdp/flows.h`), like [`XdpDatapath::segments`].
     pub fn flow_segments(&self, family: Family) -> Option<Segments> {
-        self.lock().connections[family as usize].take().map(Segments)
+        self.lock().connections[family as usize].take().map(|outer| Segments { outer, first: None })
     }
 
     /// Publishes next hops (by id), the members of groups, and the bit set of addresses that may be the host's own
@@ -448,24 +455,25 @@ impl XdpDatapath {
     ///
     /// Packets to next hops beyond [`HOPS`], or to groups beyond [`BUCKETS`], go to user space.
     pub fn publish(&self, hops: &[Hop], buckets: &[u32], own: u64) {
-        let mut inner = self.lock();
-        let (Some(in_hops), Some(in_buckets)) = (&inner.hops, &inner.buckets) else { return };
+        let mut guard = self.lock();
+        let inner = &mut *guard;
+        let (Some(in_hops), Some(in_buckets)) = (&mut inner.hops, &mut inner.buckets) else { return };
         let next = inner.version + 1;
         let half = (next & 1) as usize;
-        let (first_hop, first_bucket) = (half * HOPS, half * BUCKETS);
-        for (i, hop) in hops.iter().take(HOPS).enumerate() {
-            let known = hop.kind != HopKind::Group || (hop.first as usize + hop.count as usize) <= BUCKETS;
+        let (for_hops, for_buckets) = (in_hops.room(half, hops.len()), in_buckets.room(half, buckets.len()));
+        for (i, hop) in hops.iter().take(for_hops).enumerate() {
+            let known = hop.kind != HopKind::Group || (hop.first as usize + hop.count as usize) <= for_buckets;
             let hop = if known { *hop } else { Hop::default() };
             for (n, word) in words_of(&hop).into_iter().enumerate() {
-                in_hops.store((first_hop + i) * size_of::<Hop>() / 8 + n, word);
+                in_hops.store(half, i * size_of::<Hop>() / 8 + n, word);
             }
         }
-        for i in hops.len().min(HOPS)..HOPS {
+        for i in hops.len().min(for_hops)..for_hops {
             // The word with the kind: `HopKind::User`.
-            in_hops.store((first_hop + i) * size_of::<Hop>() / 8 + 1, 0);
+            in_hops.store(half, i * size_of::<Hop>() / 8 + 1, 0);
         }
-        for (i, id) in buckets.iter().take(BUCKETS).enumerate() {
-            in_buckets.store(first_bucket + i, u64::from(*id));
+        for (i, id) in buckets.iter().take(for_buckets).enumerate() {
+            in_buckets.store(half, i, u64::from(*id));
         }
         inner.own = own;
         for at in 0..inner.slots {
@@ -473,7 +481,7 @@ impl XdpDatapath {
         }
         inner.set_version(next);
         let read = inner.enabled;
-        drop(inner);
+        drop(guard);
         if read {
             shared::grace();
         }
@@ -506,7 +514,8 @@ impl XdpDatapath {
         let mut inner = self.lock();
         let program: &mut Xdp = named(&mut inner.ebpf, "bywash").map_err(Error::TestRun)?;
         // struct xdp_md.
-        try_program(program.fd(), frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
+        let program = program.fd().map_err(|e| Error::TestRun(chain(&e)))?;
+        try_program(program, frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
     }
 
     /// Runs the traffic-control program on a frame given as a linear skb; otherwise like [`XdpDatapath::try_frame`].
@@ -515,11 +524,11 @@ impl XdpDatapath {
     /// Errors of [`XdpDatapath::try_frame`]; also for an unknown verdict of the program.
     pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
-        let program: &mut SchedClassifier = named(&mut inner.ebpf, "bywash_tc").map_err(Error::TestRun)?;
+        let program = tc_fd(&mut inner.ebpf).map_err(Error::TestRun)?;
         // struct __sk_buff, up to its ifindex.
         let mut context = [0; 11];
         context[10] = ifindex;
-        let mut tried = try_program(program.fd(), frame, &context)?;
+        let mut tried = try_program(&program, frame, &context)?;
         tried.verdict = match tried.verdict as i32 {
             TC_ACT_UNSPEC => XDP_PASS,
             TC_ACT_REDIRECT => XDP_REDIRECT,
@@ -535,7 +544,7 @@ impl XdpDatapath {
             return Err(refused(&format!("{} CPUs: at most {PORT_CPUS} per port", cpus.len())));
         }
         let inner = &mut *self.lock();
-        match &mut inner.cpu_queues {
+        match inner.cpu_queues.get_or_insert_with(|| CpuQueues::load(&mut inner.ebpf)) {
             Ok(queues) => queues.set(&mut inner.ebpf, id, cpus).map_err(|e| refused(&e)),
             Err(why) => Err(refused(why)),
         }
@@ -685,16 +694,31 @@ impl XdpDatapath {
 }
 
 /// Memory of one table; see [`XdpDatapath::segments`].
-pub struct Segments(OwnedFd);
+pub struct Segments {
+    outer: OwnedFd,
+    /// The first segment, made with the table, until it is asked for.
+    first: Option<OwnedFd>,
+}
 
 impl Segments {
+    /// Makes the first segment, and tests that it can be mapped.
+    fn begin(outer: OwnedFd) -> io::Result<Self> {
+        let mut segments = Self { outer, first: None };
+        let first = segments.make(0)?;
+        Words::map(first.as_fd(), SEGMENT / 8)?;
+        Ok(Self { first: Some(first), ..segments })
+    }
+
     /// Makes segment `n`, counted from 0, of [`SEGMENT`] zero bytes; returns a descriptor to map it by.
     ///
     /// # Errors
     /// If there are as many segments as the table can have, or the kernel refuses the memory.
     pub fn make(&mut self, n: usize) -> io::Result<OwnedFd> {
+        if let (0, Some(first)) = (n, self.first.take()) {
+            return Ok(first);
+        }
         let segment = shared::new_array(SEGMENT as u32)?;
-        shared::set_inner(self.0.as_fd(), n as u32, segment.as_fd())?;
+        shared::set_inner(self.outer.as_fd(), n as u32, segment.as_fd())?;
         Ok(segment)
     }
 
@@ -733,17 +757,28 @@ fn words_of(hop: &Hop) -> [u64; 4] {
     ]
 }
 
-fn try_program(
-    program: Result<&aya::programs::ProgramFd, ProgramError>,
-    data: &[u8],
-    context: &[u32],
-) -> Result<Tried, Error> {
-    let program = program.map_err(|e| Error::TestRun(chain(&e)))?.as_fd();
-    let run = TestRun { program, data, context, repeat: 1, flags: 0, batch_size: 0 };
+fn try_program(program: &aya::programs::ProgramFd, data: &[u8], context: &[u32]) -> Result<Tried, Error> {
+    let run = TestRun { program: program.as_fd(), data, context, repeat: 1, flags: 0, batch_size: 0 };
     let mut bytes = vec![0; data.len() + 256];
     let ran = run.run_into(&mut bytes).map_err(|e| Error::TestRun(chain(&e)))?;
     bytes.truncate(ran.bytes);
     Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
+}
+
+/// Loads programs of XDP and traffic control, each in a thread of its own: the kernel's verifier takes tens of
+/// milliseconds for each.
+fn load_side_by_side(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), String> {
+    let load = |program: &mut Program| match program {
+        Program::Xdp(xdp) => xdp.load(),
+        Program::SchedClassifier(classifier) => classifier.load(),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    };
+    std::thread::scope(|scope| {
+        let asked = ebpf.programs_mut().filter(|(name, _)| names.contains(name));
+        let loading: Vec<_> = asked.map(|(_, program)| scope.spawn(move || load(program))).collect();
+        let joined = loading.into_iter().map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.collect::<Result<(), _>>().map_err(|e| chain(&e))
+    })
 }
 
 fn checked(map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {

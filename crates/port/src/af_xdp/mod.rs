@@ -40,6 +40,7 @@ mod short;
 mod socket;
 mod test_run;
 mod umem;
+mod without_files;
 
 pub use abi::{
     BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, UNICAST, VLANS, XdpCounters,

@@ -7,6 +7,7 @@ use super::abi::{
 };
 use super::attach::{Attached, Hook};
 use super::user_program::{First, UserProgram};
+use super::without_files::without_files;
 use super::{Error, LinkInfo, XdpDatapath};
 use aya::programs::{ProgramError, ProgramFd, ProgramInfo, SchedClassifier, Xdp, loaded_programs};
 use aya::{Ebpf, EbpfLoader};
@@ -316,7 +317,7 @@ impl Program {
                 attached.replace(program.as_fd()).map_err(refused)?;
             }
             if let Some(attached) = &self.tc {
-                let program = program_fd(&mut inner.ebpf, "bywash_tc").map_err(failed)?;
+                let program = tc_fd(&mut inner.ebpf).map_err(failed)?;
                 attached.replace(program.as_fd()).map_err(refused)?;
             }
         }
@@ -539,10 +540,11 @@ static NAMES: LazyLock<HashMap<u32, String>> = LazyLock::new(|| {
     loaded_programs().flatten().filter_map(named).collect()
 });
 
-/// Reads the names of the kernel's programs, for errors about other owners' programs. A process calls this before it
-/// gives up `CAP_SYS_ADMIN`.
+/// Reads the names of the kernel's programs, for errors about other owners' programs, and prepares loading ours. A
+/// process calls this before it gives up `CAP_SYS_ADMIN` and before its threads can add no filter of system calls.
 pub fn learn_programs() {
     LazyLock::force(&NAMES);
+    LazyLock::force(&LOADER);
 }
 
 /// Names of the programs that an instance attaches.
@@ -563,15 +565,16 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     }
 }
 
-/// Returns the loader of all objects. It is shared because each new one reads the kernel's BTF types (6 MB, 40 ms), for
-/// relocations that these objects do not have. Its settings persist: call [`EbpfLoader::map_max_entries`] before every
-/// load that needs it.
+/// Loader of all objects. Where its thread cannot be kept from it, a new one reads the kernel's BTF types.
+static LOADER: LazyLock<Mutex<EbpfLoader>> = LazyLock::new(|| {
+    let mut loader = without_files(EbpfLoader::new);
+    loader.btf(None);
+    Mutex::new(loader)
+});
+
+/// Returns the loader of all objects, which is shared because a new one is costly. Its settings persist: call
+/// [`EbpfLoader::map_max_entries`] before every load that needs it.
 pub(super) fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
-    static LOADER: LazyLock<Mutex<EbpfLoader>> = LazyLock::new(|| {
-        let mut loader = EbpfLoader::new();
-        loader.btf(None);
-        Mutex::new(loader)
-    });
     LOADER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -589,6 +592,15 @@ pub(super) fn program_fd(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd, Strin
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program `{name}`"))?;
     let fd = program.fd().map_err(|e| chain(&e))?;
     fd.try_clone().map_err(|e| e.to_string())
+}
+
+/// Returns the descriptor of our program for traffic control, and loads it if it is the first time that it is needed.
+pub(super) fn tc_fd(ebpf: &mut Ebpf) -> Result<ProgramFd, String> {
+    let tc: &mut SchedClassifier = named(ebpf, "bywash_tc")?;
+    if tc.fd().is_err() {
+        tc.load().map_err(|e| chain(&e))?;
+    }
+    program_fd(ebpf, "bywash_tc")
 }
 
 /// Returns the descriptor of what is attached by XDP: our program, or the one that runs before it.
@@ -614,8 +626,7 @@ pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, hook: Hook) -> Result<
 /// Attaches by tcx, after the programs already there; never by a filter of the older kind, which would outlive the
 /// process.
 fn attach_tc(ebpf: &mut Ebpf, link: &LinkInfo) -> Result<Attached, String> {
-    let tc: &mut SchedClassifier = named(ebpf, "bywash_tc")?;
-    let program = tc.fd().map_err(|e| chain(&e))?;
+    let program = tc_fd(ebpf)?;
     Attached::new(program.as_fd(), link.index, Hook::Tcx).map_err(|e| format!("{e} (tcx needs Linux 6.6)"))
 }
 

@@ -3,7 +3,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,12 +19,17 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Maps `words` 64-bit words of the map.
+    /// Maps the first `words` 64-bit words of the map.
     pub fn map(fd: BorrowedFd<'_>, words: usize) -> io::Result<Self> {
+        Self::map_from(fd, 0, words)
+    }
+
+    /// Maps `words` 64-bit words of the map from word `first` on, which begins a page.
+    fn map_from(fd: BorrowedFd<'_>, first: usize, words: usize) -> io::Result<Self> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         let len = (words * 8).next_multiple_of(rustix::param::page_size());
         // SAFETY: a fresh mapping at an address of the kernel's choice, which refuses a mapping longer than the map.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0)? };
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, first as u64 * 8)? };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, words })
     }
@@ -50,6 +55,52 @@ impl Drop for Words {
         let len = (self.words * 8).next_multiple_of(rustix::param::page_size());
         // SAFETY: the mapping made in `map`; nothing borrows it any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), len) };
+    }
+}
+
+/// Two versions of a table, one behind the other in an array map with `BPF_F_MMAPABLE`. Only what has been used of each
+/// is mapped: all that is mapped is resident, and tables have room for much more than most configurations need.
+pub(super) struct Versions {
+    map: OwnedFd,
+    /// Most entries of a version, and the 64-bit words of each.
+    entries: usize,
+    of_an_entry: usize,
+    /// Entries that are mapped, of each version.
+    mapped: [(Words, usize); 2],
+}
+
+impl Versions {
+    /// Bytes mapped of each version at first.
+    const FIRST: usize = 4096;
+
+    /// Maps the beginning of both versions. A version is a multiple of pages long.
+    pub fn new(map: OwnedFd, entries: usize, of_an_entry: usize) -> io::Result<Self> {
+        let first = Self::FIRST / 8 / of_an_entry;
+        let map_one = |n: usize| {
+            let words = Words::map_from(map.as_fd(), n * entries * of_an_entry, first * of_an_entry)?;
+            Ok::<_, io::Error>((words, first))
+        };
+        let mapped = [map_one(0)?, map_one(1)?];
+        Ok(Self { map, entries, of_an_entry, mapped })
+    }
+
+    /// Makes room for `wanted` entries in a version, and returns for how many there is room: fewer if the table is full or
+    /// cannot be mapped. Behind them all are zeros.
+    pub fn room(&mut self, version: usize, wanted: usize) -> usize {
+        let (words, room) = &mut self.mapped[version];
+        if wanted > *room {
+            let more = wanted.next_power_of_two().min(self.entries);
+            let first = version * self.entries * self.of_an_entry;
+            if let Ok(larger) = Words::map_from(self.map.as_fd(), first, more * self.of_an_entry) {
+                (*words, *room) = (larger, more);
+            }
+        }
+        *room
+    }
+
+    /// Stores word `at` of a version, for which there is room.
+    pub fn store(&self, version: usize, at: usize, value: u64) {
+        self.mapped[version].0.store(at, value);
     }
 }
 
