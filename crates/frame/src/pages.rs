@@ -90,6 +90,9 @@ impl Mapping {
                 return Err((PageKind::Transparent, std::io::Error::other(m.note.clone())));
             }
         }
+        if m.kind == PageKind::Small {
+            m.populate().map_err(|e| (PageKind::Small, e))?;
+        }
         Ok(m)
     }
 
@@ -98,8 +101,9 @@ impl Mapping {
         rustix::fs::ftruncate(&fd, len as u64)?;
         // A receiver of the file descriptor can rely on the size.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK)?;
-        let (prot, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        let (prot, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         if flags.contains(MemfdFlags::HUGETLB) {
+            let shared = shared | MapFlags::POPULATE;
             // Aligned by itself. Do not map over a reservation: if this fails for lack of pages, as it often does, the
             // kernel may already have removed the reservation, and another thread may have mapped its range.
             // SAFETY: a new mapping at an address of the kernel's choice.
@@ -128,8 +132,20 @@ impl Mapping {
         }
     }
 
+    /// Populates the mapping with small pages, as far as it is not populated.
+    fn populate(&self) -> std::io::Result<()> {
+        // SAFETY: advice on our own mapping; it changes no contents.
+        unsafe { rustix::mm::madvise(self.base.cast(), self.len, Advice::LinuxPopulateWrite)? };
+        Ok(())
+    }
+
     /// Requests huge pages now, and checks that the kernel provided them.
     fn collapse(&mut self) -> std::io::Result<()> {
+        // The kernel collapses what has a page; it need not be populated, which takes several times as long.
+        for at in (0..self.len).step_by(HUGE) {
+            // SAFETY: inside our own mapping, which nobody else has yet, and whose contents are zeros.
+            unsafe { self.base.add(at).write_volatile(0) };
+        }
         // SAFETY: advice on our own mapping; it changes no contents.
         unsafe {
             let _ = rustix::mm::madvise(self.base.cast(), self.len, Advice::LinuxHugepage);
