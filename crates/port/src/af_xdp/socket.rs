@@ -6,7 +6,7 @@
 use super::offload::driver;
 use super::ring::{Consumer, Memory, Producer};
 use super::short::cuts;
-use super::{Error, LinkInfo, Umem};
+use super::{DeviceFeatures, Error, LinkInfo, Umem};
 use bywash_frame::{BATCH, RawFrame};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -171,6 +171,8 @@ impl Default for SocketConfig {
     }
 }
 
+const NO_ZERO_COPY: &str = "the driver has no zero-copy";
+
 /// A bound socket with its rings.
 pub(crate) struct Socket {
     // Declared before the descriptor: while a ring is mapped the kernel does not release the queue.
@@ -229,17 +231,21 @@ impl Socket {
             ZeroCopy::Off => None,
             _ => driver(&link.name).and_then(|driver| cuts(&driver, umem.chunk(), link.mtu)),
         };
+        // An attempt takes the kernel some 10 ms.
+        let never = || DeviceFeatures::of(link.index).is_some_and(|features| !features.zero_copy);
         if let Some(reason) = cut {
             if config.zero_copy == ZeroCopy::Require {
                 return Err(Error::ShortBuffers { interface: link.name.clone(), reason });
             }
             note = format!("no zero-copy: {reason}");
+        } else if config.zero_copy == ZeroCopy::Auto && never() {
+            note = NO_ZERO_COPY.into();
         } else if config.zero_copy != ZeroCopy::Off {
             match Self::bind(umem, (link, queue), config, empty, true) {
                 Ok(socket) => return Ok(socket),
                 Err(Error::Socket { source, .. }) if config.zero_copy == ZeroCopy::Auto => {
                     note = match source.raw_os_error() {
-                        Some(libc::EOPNOTSUPP) => "the driver has no zero-copy".into(),
+                        Some(libc::EOPNOTSUPP) => NO_ZERO_COPY.into(),
                         _ => format!("no zero-copy: {source}"),
                     };
                 }
