@@ -1,6 +1,7 @@
 //! Memory of a table: one reservation of address space, made writable from the front as the table grows.
 //!
-//! It grows by segments of private memory, or of memory that other readers share ([`Shared`]).
+//! It grows by segments of private memory, or of memory that other readers share ([`Shared`]), which is mapped by
+//! smaller pieces: all that is mapped of it is resident.
 //!
 //! Readers follow indices found in this memory. Any index is masked into the reservation, all of which is readable
 //! (untouched parts read as zero) and stays mapped for the region's lifetime: a reader that outstays a grace period can
@@ -11,12 +12,14 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes made writable at a time, the size of a huge page.
 pub const SEGMENT: usize = 2 << 20;
 const STEP: usize = SEGMENT;
+/// Bytes of shared memory mapped at a time.
+const PIECE: usize = STEP / 8;
 /// Bytes behind the last index, room for the largest node.
 const SLACK: usize = 4096;
 /// Number of words that a reference can address.
@@ -36,10 +39,16 @@ pub trait Shared: Send {
     fn grace(&mut self);
 }
 
+/// A provider, and the number and descriptor of the segment of which a part is mapped.
+struct Provider {
+    memory: Box<dyn Shared>,
+    begun: Option<(usize, OwnedFd)>,
+}
+
 /// A reservation of 64-bit words.
 pub(crate) struct Region {
-    /// Provider of segments; `None` for private memory.
-    shared: Option<Mutex<Box<dyn Shared>>>,
+    /// Provider of segments, and the segment that is not mapped to its end; `None` for private memory.
+    shared: Option<Mutex<Provider>>,
     /// Whether a segment was refused: it and all later ones are private.
     refused: std::sync::atomic::AtomicBool,
     base: NonNull<AtomicU64>,
@@ -54,6 +63,12 @@ unsafe impl Send for Region {}
 // SAFETY: the mapping is owned, and all access to it is through atomics.
 unsafe impl Sync for Region {}
 
+impl Provider {
+    fn new(memory: Box<dyn Shared>) -> Mutex<Self> {
+        Mutex::new(Self { memory, begun: None })
+    }
+}
+
 impl Region {
     /// Reserves address space: 8 GiB, or the most that RLIMIT_AS allows. No memory is charged before
     /// [`Region::commit`].
@@ -62,7 +77,7 @@ impl Region {
         loop {
             match Self::reserve(words) {
                 Ok(mut r) => {
-                    r.shared = shared.map(Mutex::new);
+                    r.shared = shared.map(Provider::new);
                     return Ok(r);
                 }
                 Err(_) if words > 1 << 20 => words /= 2,
@@ -74,7 +89,7 @@ impl Region {
     /// Reserves address space for `words` words, a power of two.
     pub fn of(words: usize, shared: Option<Box<dyn Shared>>) -> io::Result<Self> {
         let mut region = Self::reserve(words)?;
-        region.shared = shared.map(Mutex::new);
+        region.shared = shared.map(Provider::new);
         Ok(region)
     }
 
@@ -94,44 +109,59 @@ impl Region {
 
     /// Makes words `0..words` writable, given that `0..from` already are. Returns the new limit, at least `words`.
     pub fn commit(&self, from: usize, words: usize) -> io::Result<usize> {
-        let end = (words * 8).next_multiple_of(STEP);
+        let unit = if self.is_shared() { PIECE } else { STEP };
+        let end = (words * 8).next_multiple_of(unit);
         if end > (self.mask + 1) * 8 {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let start = (from * 8).next_multiple_of(STEP);
-        for n in start / STEP..end / STEP {
-            if !self.share(n) {
+        let mut start = (from * 8).next_multiple_of(unit);
+        while start < end {
+            let end_of_segment = (start / STEP + 1) * STEP;
+            let to = end.min(end_of_segment);
+            if self.share(start, to)? {
+                start = to;
+            } else {
                 // SAFETY: the range is inside our own mapping and only gains a permission.
                 unsafe {
-                    let at = self.base.as_ptr().byte_add(n * STEP).cast();
-                    mprotect(at, STEP, MprotectFlags::READ | MprotectFlags::WRITE)?;
+                    let at = self.base.as_ptr().byte_add(start).cast();
+                    mprotect(at, end_of_segment - start, MprotectFlags::READ | MprotectFlags::WRITE)?;
                 }
+                start = end_of_segment;
             }
         }
-        Ok(end / 8)
+        Ok(start.max(end) / 8)
     }
 
-    /// Maps shared memory as segment `n`; returns false if the segment stays private.
-    fn share(&self, n: usize) -> bool {
-        let Some(shared) = &self.shared else { return false };
+    /// Maps shared memory from byte `from` to `to` of one segment; returns false if the segment stays private. Errors if
+    /// the rest of a segment cannot be mapped of which others see the beginning.
+    fn share(&self, from: usize, to: usize) -> io::Result<bool> {
+        let Some(shared) = &self.shared else { return Ok(false) };
         if self.refused.load(Ordering::Relaxed) {
-            return false;
+            return Ok(false);
         }
-        let segment = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).segment(n);
+        let (n, at) = (from / STEP, from % STEP);
+        let provider = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = provider.begun.take_if(|(begun, _)| *begun == n);
+        let segment = begun.map_or_else(|| provider.memory.segment(n), |(_, fd)| Ok(fd));
         let mapped = segment.and_then(|fd| {
             let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
             // SAFETY: the range lies inside our own reservation, nobody has written to it, and its words are read as
             // atomics only, whoever else writes them.
-            unsafe { Ok(mmap(self.base.as_ptr().byte_add(n * STEP).cast(), STEP, prot, flags, fd, 0)?) }
+            unsafe { mmap(self.base.as_ptr().byte_add(from).cast(), to - from, prot, flags, &fd, at as u64)? };
+            Ok(fd)
         });
-        self.refused.store(mapped.is_err(), Ordering::Relaxed);
-        mapped.is_ok()
+        match mapped {
+            Ok(fd) => provider.begun = (!to.is_multiple_of(STEP)).then_some((n, fd)),
+            Err(why) if at > 0 => return Err(why),
+            Err(_) => self.refused.store(true, Ordering::Relaxed),
+        }
+        Ok(!self.is_refused())
     }
 
     /// Returns when no reader outside the domain can still see nodes that were unlinked before the call.
     pub fn grace(&self) {
         if let Some(shared) = &self.shared {
-            shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).grace();
+            shared.lock().unwrap_or_else(PoisonError::into_inner).memory.grace();
         }
     }
 
