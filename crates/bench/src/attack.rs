@@ -6,7 +6,7 @@
 
 use super::lab::{Bywash, Lab, Traffic, WARM_UP};
 use super::nat;
-use crate::args::{SECONDS, flows};
+use crate::args::{Family, SECONDS, flows};
 use anyhow::{Context as _, ensure};
 use bywash_api::{FlowTable, client};
 use bywash_port::af_xdp::{LiveGen, LiveOrder, LiveStream};
@@ -106,7 +106,7 @@ pub fn run(args: &AttackArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     bywash_lab::has_tool("nft").map_err(|why| anyhow::anyhow!("cannot load rules: {why}"))?;
     bywash_lab::has_tool("conntrack").map_err(|why| anyhow::anyhow!("cannot see connections: {why}"))?;
-    let traffic = Traffic { size: 64, destinations: args.flows, routes: 1 };
+    let traffic = Traffic { size: 64, destinations: args.flows, routes: 1, family: Family::V4 };
     let lab = Lab::with_queues(traffic, 2)?.without_checksums().with_driver_sink()?;
     ensure!(lab.cpus[0] != lab.cpus[1], "an attack needs a CPU of its own");
     nat::establish(&lab, args.flows)?;

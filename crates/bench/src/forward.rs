@@ -117,6 +117,8 @@ struct Figures {
     mpps: f64,
     cycles_per_packet: f64,
     packets: u64,
+    /// Packets from the start to the end of the worker: those of `packets`, and those before and after.
+    packets_in_all: u64,
     drops: u64,
     pool: String,
     cache: usize,
@@ -269,6 +271,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let packets = after.sent - before.sent;
     let stages = stages::between(worker.counters(), &before.stages, &after.stages, packets, args.instructions)?;
     worker.stop();
+    let packets_in_all = ports.iter().map(|p| p.tx_packets.get()).sum();
     super::all_back(&pools)?;
 
     let ticks = (after.tsc - before.tsc) as f64;
@@ -278,6 +281,7 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
         mpps: packets as f64 / seconds / 1e6,
         cycles_per_packet: ticks / packets.max(1) as f64,
         packets,
+        packets_in_all,
         drops: after.drops - before.drops,
         pool: kind.to_string(),
         cache,

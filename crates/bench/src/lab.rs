@@ -6,10 +6,11 @@
 //! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
 //! part of the measurement.
 
+use crate::args::Family;
 use anyhow::{Context as _, bail, ensure};
 use bywash_api::{Pools, Worker, client};
 use bywash_config::Host;
-use bywash_fib::{Net4, synth};
+use bywash_fib::{Addr, Net, Net4, NextHopId, synth};
 use bywash_lab::{Process, Topology, counters};
 use bywash_port::af_xdp::{Bare, LiveGen};
 use bywash_wire::build::Packet;
@@ -17,7 +18,7 @@ use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,12 @@ use std::time::{Duration, Instant};
 
 /// First destination: flow n goes to this address plus n (RFC 2544, appendix C.2.2: addresses for benchmarks).
 pub const STATIONS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// Number of stations behind b, from 10.0.2.3: next hops with different MAC addresses.
+/// The same for IPv6 (RFC 3849: addresses for documentation).
+const STATIONS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const NETWORK6: &str = "2001:db8::/32";
+/// Frame size on the wire of an IPv6 packet with an empty UDP datagram, in bytes.
+const SMALLEST6: usize = 66;
+/// Number of stations behind b, from 10.0.2.3 and fd00:2::3: next hops with different MAC addresses.
 const NEXT_HOPS: u32 = 250;
 /// Seed of routes and destinations, the same in every run.
 const SEED: u64 = 1812;
@@ -72,12 +78,14 @@ pub struct Traffic {
     /// Number of routes in the kernel's table. With one route, the destinations are consecutive addresses under it;
     /// with more, they are addresses under randomly chosen routes.
     pub routes: usize,
+    /// IP version.
+    pub family: Family,
 }
 
 impl Traffic {
-    /// Returns traffic of `size`-byte frames along one route.
+    /// Returns traffic of `size`-byte IPv4 frames along one route.
     pub fn one_route(size: usize) -> Self {
-        Self { size, destinations: FLOWS as usize, routes: 1 }
+        Self { size, destinations: FLOWS as usize, routes: 1, family: Family::V4 }
     }
 }
 
@@ -108,39 +116,46 @@ impl Lab {
         let (a, b) = (topology.a(), topology.b());
         let dev = &b.router_interface;
         let mut lines = String::new();
-        for i in 0..NEXT_HOPS {
-            writeln!(
-                lines,
-                "neigh replace {} lladdr 02:00:00:00:02:{:02x} nud permanent dev {dev}",
-                station(i),
-                i + 3
-            )?;
-        }
-        let destinations = if traffic.routes > 1 {
-            let routes: Vec<_> =
-                synth::routes4(traffic.routes, SEED).into_iter().filter(|(net, _)| public(*net)).collect();
-            for (net, id) in &routes {
-                let to = Ipv4Addr::from(net.addr());
-                writeln!(lines, "route add {to}/{} via {} dev {dev}", net.len(), station(*id))?;
+        for (i, mac) in (0..NEXT_HOPS).zip(3..) {
+            for station in [IpAddr::from(station(i)), station6(i).into()] {
+                writeln!(lines, "neigh replace {station} lladdr 02:00:00:00:02:{mac:02x} nud permanent dev {dev}")?;
             }
-            synth::under(&routes, traffic.destinations, SEED).into_iter().map(Ipv4Addr::from).collect()
-        } else {
-            writeln!(lines, "route add {} via {} dev {dev}", network(traffic.destinations), station(0))?;
-            let first = u32::from(STATIONS);
-            (first..first + traffic.destinations as u32).map(Ipv4Addr::from).collect::<Vec<_>>()
+        }
+        let Traffic { routes, destinations: count, family, .. } = traffic;
+        let destinations: Vec<IpAddr> = match family {
+            Family::V4 if routes > 1 => {
+                let routes: Vec<_> = synth::routes4(routes, SEED).into_iter().filter(|(net, _)| public(*net)).collect();
+                add_routes(&mut lines, dev, &routes, |addr| Ipv4Addr::from(addr).into(), |id| station(id).into())?;
+                synth::under(&routes, count, SEED).into_iter().map(|addr| Ipv4Addr::from(addr).into()).collect()
+            }
+            Family::V6 if routes > 1 => {
+                let global = |(net, _): &(Net<u128>, NextHopId)| net.addr() >> 125 == 1;
+                let routes: Vec<_> = synth::routes6(routes, SEED).into_iter().filter(global).collect();
+                add_routes(&mut lines, dev, &routes, |addr| Ipv6Addr::from(addr).into(), |id| station6(id).into())?;
+                synth::under(&routes, count, SEED).into_iter().map(|addr| Ipv6Addr::from(addr).into()).collect()
+            }
+            Family::V4 => {
+                writeln!(lines, "route add {} via {} dev {dev}", network(count), station(0))?;
+                let first = u32::from(STATIONS);
+                (first..first + count as u32).map(|addr| Ipv4Addr::from(addr).into()).collect()
+            }
+            Family::V6 => {
+                writeln!(lines, "route add {NETWORK6} via {} dev {dev}", station6(0))?;
+                let first = u128::from(STATIONS6);
+                (first..first + count as u128).map(|addr| Ipv6Addr::from(addr).into()).collect()
+            }
         };
         topology.r().ip_batch(&lines)?;
         let mac = |text: &str| text.parse::<MacAddr>().map_err(|_| anyhow::anyhow!("{text} is not a MAC address"));
-        let from = SocketAddr::from((a.v4, 1024));
-        let frame = Packet::udp(from, SocketAddr::from((STATIONS, 9)))
-            .macs(mac(&a.mac)?, mac(&a.router_mac)?)
-            .size(traffic.size)
-            .build()?;
+        let (from, to, size) = match family {
+            Family::V4 => (SocketAddr::from((a.v4, 1024)), SocketAddr::from((STATIONS, 9)), traffic.size),
+            Family::V6 => (SocketAddr::from((a.v6, 1024)), (STATIONS6, 9).into(), traffic.size.max(SMALLEST6)),
+        };
+        let frame = Packet::udp(from, to).macs(mac(&a.mac)?, mac(&a.router_mac)?).size(size).build()?;
         let allowed = Host::this().allowed;
         let (Some(&first), Some(&last)) = (allowed.first(), allowed.get(1).or(allowed.first())) else {
             bail!("no CPU to run on");
         };
-        let destinations = destinations.into_iter().map(IpAddr::from).collect();
         Ok(Self { topology, frame, destinations, sink: None, cpus: [first, last] })
     }
 
@@ -456,6 +471,24 @@ fn network(destinations: usize) -> &'static str {
 /// Returns the address of station `i`.
 fn station(i: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0203 + i % NEXT_HOPS)
+}
+
+/// Returns the IPv6 address of station `i`.
+fn station6(i: u32) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, (3 + i % NEXT_HOPS) as u16)
+}
+
+/// Appends the commands that add routes to stations behind `dev`.
+fn add_routes<A: Addr>(
+    lines: &mut String,
+    dev: &str,
+    routes: &[(Net<A>, NextHopId)],
+    address: impl Fn(A) -> IpAddr,
+    station: impl Fn(u32) -> IpAddr,
+) -> std::fmt::Result {
+    routes.iter().try_for_each(|(net, id)| {
+        writeln!(lines, "route add {}/{} via {} dev {dev}", address(net.addr()), net.len(), station(*id))
+    })
 }
 
 /// Returns true if a route to `net` conflicts neither with the topology's addresses nor with reserved ones.

@@ -8,7 +8,7 @@
 //! generator's CPU, as in `bywash bench placement`.
 
 use super::lab::{Bywash, Lab, Rate, STATIONS, Traffic};
-use crate::args::{SECONDS, flows, size};
+use crate::args::{Family, SECONDS, flows, size};
 use anyhow::{Context as _, ensure};
 use bywash_api::{FlowTable, LevelFrames, Placement, client};
 use bywash_lab::{Namespace, Topology, patience};
@@ -87,7 +87,7 @@ struct Figures {
 pub fn run(args: &NatArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     bywash_lab::has_tool("nft").map_err(|why| anyhow::anyhow!("cannot load rules: {why}"))?;
-    let traffic = Traffic { size: args.size, destinations: args.flows, routes: 1 };
+    let traffic = Traffic { size: args.size, destinations: args.flows, routes: 1, family: Family::V4 };
     let lab = Lab::new(traffic)?.without_checksums().with_driver_sink()?;
     establish(&lab, args.flows)?;
     let time = Duration::from_secs(args.seconds);

@@ -6,7 +6,7 @@
 //! All figures include the generator's cost. b's driver drops the frames, unless its stack is selected as receiver.
 
 use super::lab::{FOR_RATE, Lab, Rate, Traffic};
-use crate::args::{SECONDS, flows, routes, size};
+use crate::args::{Family, SECONDS, flows, routes, size};
 use anyhow::{Context as _, bail};
 use bywash_config::{CpuList, Level};
 use clap::{Args, ValueEnum};
@@ -29,7 +29,10 @@ pub struct PlacementArgs {
     /// Forwarding levels, separated by commas; `mpps` in the JSON is that of the first
     #[arg(long, value_name = "LEVEL", default_value = "driver", value_delimiter = ',')]
     pub level: Vec<Level>,
-    /// Number of IPv4 routes in the kernel's table, over 250 next hops
+    /// IP version; the smallest IPv6 frame has 66 bytes
+    #[arg(long, value_name = "4|6", default_value = "4", hide_possible_values = true)]
+    pub family: Family,
+    /// Number of routes in the kernel's table, over 250 next hops
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = routes)]
     pub routes: usize,
     /// Number of destination addresses in the traffic
@@ -83,7 +86,8 @@ struct Figures {
 pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let peers: Vec<(&str, &str)> = args.peer.iter().map(|p| peer(p)).collect::<anyhow::Result<_>>()?;
-    let lab = Lab::new(Traffic { size: args.size, destinations: args.destinations, routes: args.routes })?;
+    let PlacementArgs { size, destinations, routes, family, .. } = *args;
+    let lab = Lab::new(Traffic { size, destinations, routes, family })?;
     let lab = match args.sink {
         Sink::Driver => lab.with_driver_sink()?,
         Sink::Stack => lab.with_stack_sink()?,

@@ -3,7 +3,7 @@
 
 use super::lab::{Lab, Traffic, received};
 use super::nat;
-use crate::args::flows;
+use crate::args::{Family, flows};
 use anyhow::{Context as _, ensure};
 use bywash_lab::patience;
 use clap::{Args, ValueEnum};
@@ -98,7 +98,7 @@ pub fn run(args: &RevokeArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     bywash_lab::has_tool("nft").map_err(|why| anyhow::anyhow!("cannot load rules: {why}"))?;
     bywash_lab::has_tool("conntrack").map_err(|why| anyhow::anyhow!("cannot see connections: {why}"))?;
-    let traffic = Traffic { size: 64, destinations: args.flows, routes: 1 };
+    let traffic = Traffic { size: 64, destinations: args.flows, routes: 1, family: Family::V4 };
     let lab = Lab::new(traffic)?.without_checksums().with_driver_sink()?;
     let level = args.level.name();
     let mut times = BTreeMap::new();

@@ -78,6 +78,8 @@ struct Figures {
     mpps: f64,
     cycles_per_packet: f64,
     packets: u64,
+    /// Packets from the start to the end of the worker: those of `packets`, and those before and after.
+    packets_in_all: u64,
     drops: u64,
     flows: usize,
     rules: usize,
@@ -195,7 +197,9 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
     let drops = after.drops - before.drops;
     let packets = after.sent - before.sent + drops;
     let stages = stages::between(worker.counters(), &before.stages, &after.stages, packets, args.instructions)?;
+    let dropped = worker.counters().clone();
     worker.stop();
+    let packets_in_all = sent.tx_packets.get() + dropped.port(PortId(0)).total();
     super::all_back(&pools)?;
 
     let ticks = (after.tsc - before.tsc) as f64;
@@ -206,6 +210,7 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
         mpps: packets as f64 / seconds / 1e6,
         cycles_per_packet: ticks / packets.max(1) as f64,
         packets,
+        packets_in_all,
         drops,
         flows,
         rules: control.len(),
