@@ -9,7 +9,9 @@ usage: bench/report.py [--bywash PATH] [--plain PATH] [--rounds N] [--seconds N]
   --out DIR     where bench/peers/run left its results   (out/bench)
   --page FILE   the page to fill                         (docs/benchmarks.md)
 
-Comparisons without a result of bench/peers/run are not measured; their rows give the reason.
+Comparisons without a result of bench/peers/run are not measured; their rows give the reason. A ratio whose rounds lie on
+both sides of 1 is no ratio: its row gives their range, and the chart leaves it out. The first row is what the same program
+differs by from run to run.
 """
 
 import argparse
@@ -23,8 +25,12 @@ import time
 import ablation
 import charts
 import curves
+import instructions
+import spread
 import tables
 
+# Runs of the same program from which the machine's noise is told.
+NOISE_RUNS = 5
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -81,8 +87,32 @@ class Report:
         one, why = self.peers(script)
         self.row(what, f"bench/peers/{script}.sh", *self.text(one, figure, why))
         if one and ratio:
-            self.ratios.append((ratio, one["peer_ratio"] if "peer_ratio" in one else one["ratio"]))
+            self.compare(ratio, *sides(script, one))
         return one
+
+    def compare(self, name, ours, theirs):
+        """Adds a ratio to the chart, unless it is refused."""
+        median, low, high = spread.ratio(ours, theirs)
+        if not spread.refused(low, high):
+            self.ratios.append((name, median))
+
+    def counted(self, command):
+        """Returns the instructions a packet of one of our benchmarks as text; nothing if they cannot be counted."""
+        print(f"== instructions of bywash bench {command}", flush=True)
+        try:
+            return f"; {instructions.a_packet(instructions.bench([self.args.bywash, 'bench', *command.split()])):.1f} instructions a packet"
+        except (OSError, RuntimeError, KeyError, ZeroDivisionError, subprocess.SubprocessError) as why:
+            print(f"not counted: {why}")
+            return ""
+
+    def noise(self):
+        """Adds the row that says what the machine makes of the same program."""
+        command = f"forward --seconds {self.args.seconds}"
+        print(f"== bywash bench {command}, {NOISE_RUNS} times", flush=True)
+        runs = [self.bench(command.split()) for _ in range(NOISE_RUNS)]
+        rates, why = [one["mpps"] for one, _ in runs if one], next((why for _, why in runs if why), None)
+        figure = f"{min(rates):.1f} to {max(rates):.1f} Mpps: {100 * spread.noise(rates):.0f} %" if not why else None
+        self.row(f"noise: the same program {NOISE_RUNS} times, forward in memory", f"bywash bench {command}", figure, why)
 
 
 def reason(text):
@@ -91,10 +121,35 @@ def reason(text):
     return re.sub(r"[|`\x1b]", " ", told[0])[:160] if told else "it said nothing"
 
 
+def sides(script, run):
+    """Returns the rates of Bywash and of its peer in each round of a comparison."""
+    if script in ("forward", "dpdk"):
+        return run["bywash"]["mpps"], run[run["peer"]]["mpps"]
+    if script == "switch":
+        return run["bywash"]["mpps"], run["ovs-dpdk"]["mpps"]
+    if script == "cmts":
+        return run["gbps"]["instance"], run["gbps"]["library (dpdk-test-crypto-perf)"]
+    if script == "mempool":
+        median = {name: sorted(rates)[len(rates) // 2] for name, rates in run["mpps"].items()}
+        best = lambda names: run["mpps"][max(names, key=median.get)]
+        return best([name for name in median if name.startswith("bywash_")]), best([name for name in median if not name.startswith("bywash_")])
+    return [one["bywash"]["mpps"] for one in run["rounds"]], [one["peer"]["mpps"] for one in run["rounds"]]
+
+
+def ratio_of(script, run):
+    return spread.text(*spread.ratio(*sides(script, run)))
+
+
+def instructions_of(one):
+    n = one.get("instructions_per_packet")
+    return f" ({n:.0f} instructions a packet)" if n else ""
+
+
 def forwarded(run):
     peer, least = run["peer"], run.get("swap")
-    least = f"; least work on the same source {least['median_mpps']:.1f}" if least else ""
-    return f"{run['bywash']['median_mpps']:.1f} Mpps; {peer} {run[peer]['median_mpps']:.1f}: {run['ratio']:.2f} x{least}"
+    least = f"; least work on the same source {least['median_mpps']:.1f}{instructions_of(least)}" if least else ""
+    return (f"{run['bywash']['median_mpps']:.1f} Mpps{instructions_of(run['bywash'])}; {peer} {run[peer]['median_mpps']:.1f}"
+            f"{instructions_of(run[peer])}: {ratio_of('forward', run)}{least}")
 
 
 def placed(run):
@@ -105,15 +160,18 @@ def placed(run):
 def policies(run):
     median = {name: sorted(rates)[len(rates) // 2] for name, rates in run["mpps"].items()}
     best = sorted(median.items(), key=lambda one: -one[1])
-    return ", ".join(f"{name} {mpps:.1f}" for name, mpps in best) + f" Mpps: Bywash's best to DPDK's best {run['ratio']:.2f} x"
+    return ", ".join(f"{name} {mpps:.1f}" for name, mpps in best) + f" Mpps: Bywash's best to DPDK's best {ratio_of('mempool', run)}"
 
 
 def summary(report):
     r = report
+    r.noise()
     r.beside("dpdk", "forward, full router path, one core, both on DPDK's net_pcap devices", forwarded, "forward on the same devices")
     r.beside("forward", "the same in memory: Bywash's own ports replay and discard, l3fwd's are net_pcap", forwarded, "forward in memory, devices differ")
     for kind in ("stack", "ring"):
-        r.own(f"forward in memory, 131,072 buffers in a {kind}", f"forward --frames 131072 --pool {kind}", lambda one: f"{one['mpps']:.1f} Mpps")
+        command = f"forward --frames 131072 --pool {kind}"
+        counted = r.counted(command)
+        r.own(f"forward in memory, 131,072 buffers in a {kind}", command, lambda one: f"{one['mpps']:.1f} Mpps{counted}")
     for family, routes in (("4", 500_000), ("6", 200_000)):
         r.own(f"lookup, IPv{family}, {routes:,} routes, uniformly random addresses", f"lookup --family {family}",
               lambda one: f"{one['cycles_per_lookup']:.1f} cycles, {one['bytes'] / 2**20:.1f} MiB, built in {one['build_ms']:.0f} ms")
@@ -128,7 +186,7 @@ def summary(report):
     r.own("rate of pool tabm to that of sdb, 64 B, 4 KiB pages", "tabm --threads 1,2 --sizes 64", tabm)
     r.beside("mempool", "buffer policies in testpmd, 131,072 mbufs between two lcores, no cache", policies, "buffer policies in testpmd")
     veth = r.beside("veth", "veth, 64 B, one worker in user space", lambda one: f"{one['mpps']:.2f} Mpps; testpmd io {one['peer_mpps']:.2f}: "
-                    f"{one['peer_ratio']:.2f} x; kernel {one['kernel_mpps']:.2f}", "veth")
+                    f"{ratio_of('veth', one)}; kernel {one['kernel_mpps']:.2f}", "veth")
     r.beside("placement", "veth, 500,000 routes, 4,000 destinations, by level", placed)
     nat, why = r.peers("nat")
     for one in nat["runs"] if nat else []:
@@ -138,20 +196,25 @@ def summary(report):
     if not nat:
         r.row("veth, stateful firewall and masquerade", "bench/peers/nat.sh", None, why)
     r.beside("tcp", "TCP over veth, default settings, to the kernel's rate",
-             lambda one: f"{one['ratio']:.2f} x (+- {one['error']:.2f}): "
+             lambda one: f"{spread.text(one['ratio'], one['ratio'] - one['error'], one['ratio'] + one['error'])}: "
              + "; ".join(f"{row['of']} {row['bywash_gbps']:.1f}, kernel {row['kernel_gbps']:.1f} Gbit/s" for row in one["rows"]))
     memif, why = r.peers("memif")
+    theirs = {}
     for one in memif["pairs"] if memif else []:
         pair = f"{one['sender']} to {one['receiver']}"
-        if pair != "testpmd to testpmd":
-            r.ratios.append((f"memif, {pair}, {one['client']} client", one["ratio"]))
-        r.row(f"memif, 64 B, {pair}, the {one['client']} the client", "bench/peers/memif.sh",
-              f"{one['mpps']:.1f} Mpps: {one['ratio']:.2f} x testpmd to testpmd", None)
+        figure = f"{one['mpps']:.1f} Mpps"
+        if pair == "testpmd to testpmd":
+            theirs[one["client"]] = one["samples"]
+        else:
+            both = one["samples"], theirs[one["client"]]
+            r.compare(f"memif, {pair}, {one['client']} client", *both)
+            figure += f"; to testpmd to testpmd {spread.text(*spread.ratio(*both))}"
+        r.row(f"memif, 64 B, {pair}, the {one['client']} the client", "bench/peers/memif.sh", figure, None)
     if not memif:
         r.row("memif, 64 B", "bench/peers/memif.sh", None, why)
-    r.beside("switch", "flow switch, 512 flow rules, one core, in memory: devices differ", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps; OVS-DPDK "
-             f"{one['ovs-dpdk']['median_mpps']:.1f}: {one['ratio']:.2f} x", "flow switch in memory, devices differ")
-    r.beside("cmts", "cable downstream, two cores, to the rate of its crypto library alone on one", lambda one: f"{one['ratio']:.2f} x", "cable downstream")
+    r.beside("switch", "flow switch, 512 flow rules, one core, in memory: devices differ", lambda one: f"{one['bywash']['median_mpps']:.1f} Mpps"
+             f"{instructions_of(one['bywash'])}; OVS-DPDK {one['ovs-dpdk']['median_mpps']:.1f}: {ratio_of('switch', one)}", "flow switch in memory, devices differ")
+    r.beside("cmts", "cable downstream, two cores, to the rate of its crypto library alone on one", lambda one: ratio_of("cmts", one), "cable downstream")
     r.own("generator: frames with sequence numbers and times, to bare frames", f"generator --seconds {r.args.seconds}",
           lambda one: f"{one['stamped_mpps']:.2f}; bare {one['bare_mpps']:.2f} Mpps: {one['ratio']:.2f} x")
     if veth:
@@ -213,7 +276,7 @@ def main():
         parts[mark] = table(run, *more) if run else f"Not here: {why}."
         for one in run["rows"] if run and mark == "afxdp" else []:
             if one["mode"] == "rtc":
-                report.ratios.append((f"{one['app']}, testpmd", one["peer_ratio"]))
+                report.compare(f"{one['app']}, testpmd", *([turn[who]["mpps"] for turn in one["rounds"]] for who in ("bywash", "peer")))
     parts["ablation"] = ablation.table(report.bench, os.access(args.plain, os.X_OK) and args.plain, args.rounds, args.seconds)
     parts["curves"] = curves.table(report.bench, tables.draw, (args.rounds + 1) // 2, args.seconds)
     if report.ratios:

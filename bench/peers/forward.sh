@@ -16,7 +16,8 @@
 # The row `swap` is `bywash bench forward --app swap` on the same source: it swaps MAC addresses, without a lookup, and
 # shows what Bywash's ports, buffers and worker cost without the router.
 #
-# Rates are medians of the rounds. The peer's come from its own port counters (telemetry.py).
+# Rates are medians of the rounds, and the ratio's range is that of single rounds. The peer's come from its own port
+# counters (telemetry.py). With --instructions each program also runs under callgrind, once and after the rounds.
 set -euo pipefail
 
 usage() {
@@ -30,6 +31,7 @@ usage: bench/peers/forward.sh [options]
   --cpu N           the core that forwards                  (1)
   --pages 2m|4k     2m: 512 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
   --traffic DIR     port0.pcap, port1.pcap, routes_v4.txt   (written by bywash)
+  --instructions    count the instructions a packet as well (bench/instructions.py)
   --out FILE        the JSON result                         (out/bench/forward.json)
   --min-ratio X     fail when the ratio of medians is lower
   -- ARGS           further arguments for \`bywash bench forward\`
@@ -38,7 +40,7 @@ USAGE
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-l3fwd='' net_pcap='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
+l3fwd='' net_pcap='' instructions='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
 min_ratio=0
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
@@ -119,11 +121,27 @@ for round in $(seq "$rounds"); do
     echo "round $round of $rounds done" >&2
 done
 
+if [ -n "$instructions" ]; then
+    count() {
+        local name=$1
+        shift
+        "$root/bench/instructions.py" "$@" >"$scratch/$name.instructions" || echo "forward.sh: not counted: $name" >&2
+        rm -rf "/run/dpdk/$prefix"
+    }
+    count bywash bench "$bywash" bench forward "${rest[@]}"
+    count swap bench "$bywash" bench forward --app swap "${rest[@]}"
+    count "$peer" dpdk "$prefix" 0,1 "${command[@]}"
+    [ -z "$alone" ] || count driver dpdk "$prefix" 0,1 "${testpmd[@]}" --forward-mode=io
+fi
+
 mkdir -p "$(dirname "$out")"
-PEER=$peer ALONE=$alone PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio python3 - "$scratch" "$rounds" <<'PYTHON'
+PEER=$peer ALONE=$alone PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio python3 - "$scratch" "$rounds" "$root/bench" <<'PYTHON'
 import json, os, re, statistics, sys
 
 scratch, rounds = sys.argv[1], int(sys.argv[2])
+sys.path.insert(0, sys.argv[3])
+import spread
+
 load = lambda who: [json.load(open(f"{scratch}/{who}.{n}.json")) for n in range(1, rounds + 1)]
 ours, theirs, peer = load("bywash"), load("peer"), os.environ["PEER"]
 rows = {"bywash": ours, "swap": load("swap"), peer: theirs} | ({"driver": load("alone")} if os.environ["ALONE"] else {})
@@ -142,13 +160,19 @@ summary = lambda samples: {
 }
 result = {"cpu_model": model, "cpu": int(os.environ["CPU"]), "tsc_mhz": round(hz / 1e6), "peer_pages": os.environ["PAGES"],
           "peer": peer, "ratio": round(ratio, 3)} | {name: summary(samples) for name, samples in rows.items()}
+for name in rows:
+    try:
+        result[name]["instructions_per_packet"] = float(open(f"{scratch}/{name}.instructions").read())
+    except (OSError, ValueError):
+        pass
 json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 print(f"{model}, CPU {result['cpu']}, {rounds} rounds, pages {result['peer_pages']}")
-print(f"{'':10}{'Mpps':>9}{'cycles':>9}{'drops':>8}   samples")
+print(f"{'':10}{'Mpps':>9}{'cycles':>9}{'instr.':>9}{'drops':>8}   samples")
 for name in rows:
     one = result[name]
-    print(f"{name:10}{one['median_mpps']:9.2f}{one['cycles_per_packet']:9.1f}{one['drops']:8}   " + " ".join(f"{mpps:.2f}" for mpps in one["mpps"]))
-print(f"ratio of medians {ratio:.2f}   ({os.environ['OUT']})")
+    print(f"{name:10}{one['median_mpps']:9.2f}{one['cycles_per_packet']:9.1f}{one.get('instructions_per_packet', ''):>9}{one['drops']:8}   " + " ".join(f"{mpps:.2f}" for mpps in one["mpps"]))
+by_round = spread.ratio(result["bywash"]["mpps"], result[peer]["mpps"])
+print(f"ratio of medians {spread.text(*by_round)}   ({os.environ['OUT']})")
 if ratio < float(os.environ["MIN"]):
     sys.exit(f"below the wanted {os.environ['MIN']}")
 PYTHON

@@ -21,6 +21,7 @@ usage: bench/peers/switch.sh [options]
   --pages 2m|4k     2m: 768 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
   --emc-insert N    one in N flows goes into the exact-match cache, of both (100); 0: neither has one
   --smc on|off      the peer's signature-match cache, made for flows too many for the exact-match cache (off, as by default)
+  --instructions    count Bywash's instructions a packet as well (bench/instructions.py)
   --out FILE        the JSON result                         (out/bench/switch.json)
   --min-ratio X     fail when the ratio of medians is lower
 USAGE
@@ -29,7 +30,7 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 bywash="$root/target/release/bywash" vswitchd=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
-flows=1024 rounds=5 seconds=3 cpu=1 pages=2m emc_insert=100 smc=off out="$root/out/bench/switch.json" min_ratio=0
+instructions='' flows=1024 rounds=5 seconds=3 cpu=1 pages=2m emc_insert=100 smc=off out="$root/out/bench/switch.json" min_ratio=0
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
@@ -113,11 +114,19 @@ for round in $(seq "$rounds"); do
     echo "round $round of $rounds done" >&2
 done
 
+if [ -n "$instructions" ]; then
+    "$root/bench/instructions.py" bench "$bywash" bench switch --flows "$flows" "${emc[@]}" >"$scratch/instructions" ||
+        echo "switch.sh: instructions not counted" >&2
+fi
+
 mkdir -p "$(dirname "$out")"
-PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio FLOWS=$flows INSERT=$emc_insert SMC=$smc python3 - "$scratch" "$rounds" <<'PYTHON'
+PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio FLOWS=$flows INSERT=$emc_insert SMC=$smc python3 - "$scratch" "$rounds" "$root/bench" <<'PYTHON'
 import json, os, re, statistics, sys
 
 scratch, rounds = sys.argv[1], int(sys.argv[2])
+sys.path.insert(0, sys.argv[3])
+import spread
+
 load = lambda who: [json.load(open(f"{scratch}/{who}.{n}.json")) for n in range(1, rounds + 1)]
 ours, theirs = load("bywash"), load("peer")
 model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
@@ -133,13 +142,20 @@ summary = lambda samples: {
 result = {"cpu_model": model, "cpu": int(os.environ["CPU"]), "tsc_mhz": round(hz / 1e6), "peer_pages": os.environ["PAGES"],
           "flows": int(os.environ["FLOWS"]), "emc_insert": int(os.environ["INSERT"]), "peer_smc": os.environ["SMC"], "ratio": round(ratio, 3), "bywash": summary(ours), "ovs-dpdk": summary(theirs),
           "peer_stats": open(f"{scratch}/peer.{rounds}.stats").read()}
+try:
+    result["bywash"]["instructions_per_packet"] = float(open(f"{scratch}/instructions").read())
+except (OSError, ValueError):
+    pass
 json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 print(f"{model}, CPU {result['cpu']}, {rounds} rounds, {result['flows']} source flows, pages {result['peer_pages']}")
 print(f"{'':10}{'Mpps':>9}{'cycles':>9}   samples")
 for name in ("bywash", "ovs-dpdk"):
     one = result[name]
     print(f"{name:10}{one['median_mpps']:9.2f}{one['cycles_per_packet']:9.1f}   " + " ".join(f"{mpps:.2f}" for mpps in one["mpps"]))
-print(f"ratio of medians {ratio:.2f}   ({os.environ['OUT']})")
+if "instructions_per_packet" in result["bywash"]:
+    print(f"bywash: {result['bywash']['instructions_per_packet']} instructions a packet")
+by_round = spread.ratio(result["bywash"]["mpps"], result["ovs-dpdk"]["mpps"])
+print(f"ratio of medians {spread.text(*by_round)}   ({os.environ['OUT']})")
 if ratio < float(os.environ["MIN"]):
     sys.exit(f"below the wanted {os.environ['MIN']}")
 PYTHON
