@@ -66,8 +66,11 @@ for round in $(seq "$rounds"); do
 done
 
 mkdir -p "$(dirname "$out")"
-python3 - "$scratch" "$rounds" "$out" "$min_ratio" <<'PYTHON'
+python3 - "$scratch" "$rounds" "$out" "$min_ratio" "$root/bench" <<'PYTHON'
 import json, statistics, sys
+
+sys.path.insert(0, sys.argv[5])
+import spread
 
 scratch, rounds, out, least = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 ours, headers = ([json.load(open(f"{scratch}/{of}.{n + 1}")) for n in range(rounds)] for of in ("all", "headers"))
@@ -83,7 +86,8 @@ library = median["library (dpdk-test-crypto-perf)"]
 ratio, ratio_headers = median["instance"] / library, median["instance, headers written only"] / library
 for name, of in rates.items():
     print(f"{name:34} {median[name]:7.2f} Gbit/s  ({min(of):.2f} to {max(of):.2f})")
-print(f"ratio {ratio:.3f}, headers written only {ratio_headers:.3f}; {ours[0]['crypto']}, {ours[0]['cpus']}")
+beside = lambda name: spread.text(*spread.ratio(rates[name], rates["library (dpdk-test-crypto-perf)"]))
+print(f"{beside('instance')}, headers written only {beside('instance, headers written only')}; {ours[0]['crypto']}, {ours[0]['cpus']}")
 stages = ours[0]["rows"][0]["stages"]
 for worker in ("upper", "lower"):
     of = [stage for stage in stages if stage["worker"] == worker]

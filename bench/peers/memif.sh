@@ -131,26 +131,30 @@ done
 
 mkdir -p "$(dirname "$out")"
 OUT=$out MIN=$min_ratio SIZE=$size PAGES=$pages ZERO_COPY=$zero_copy CLIENTS=$clients \
-    TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" <<'PYTHON'
+    TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" "$root/bench" <<'PYTHON'
 import json, os, platform, re, statistics, sys, time
+
+sys.path.insert(0, sys.argv[2])
+import spread
 
 scratch, env = sys.argv[1], os.environ
 model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
 result = {"cpu_model": model, "kernel": platform.release(), "date": time.strftime("%Y-%m-%d"), "peer": env["TESTPMD"],
           "load": os.getloadavg()[0], "size": int(env["SIZE"]), "pages": env["PAGES"], "zero_copy": env["ZERO_COPY"], "pairs": []}
 print(f"{model}, Linux {result['kernel']}, {result['size']} B, pages {result['pages']}")
-print(f"{'client':10}{'sender':10}{'receiver':10}{'Mpps':>8}{'ratio':>7}   samples")
+print(f"{'client':10}{'sender':10}{'receiver':10}{'Mpps':>8}   samples; to testpmd to testpmd")
 low = []
 for client in env["CLIENTS"].split():
     base = None
     for sender, receiver in (("testpmd", "testpmd"), ("bywash", "testpmd"), ("testpmd", "bywash"), ("bywash", "bywash")):
         samples = [float(line) for line in open(f"{scratch}/{client}.{sender}.{receiver}")]
         mpps = statistics.median(samples)
-        base = base or mpps
-        ratio = mpps / base
+        base = base or samples
+        ratio, low_ratio, high_ratio = spread.ratio(samples, base)
         result["pairs"].append({"client": client, "sender": sender, "receiver": receiver, "mpps": round(mpps, 3),
                                 "ratio": round(ratio, 3), "samples": [round(one, 3) for one in samples]})
-        print(f"{client:10}{sender:10}{receiver:10}{mpps:8.2f}{ratio:7.2f}   " + " ".join(f"{one:.2f}" for one in samples))
+        print(f"{client:10}{sender:10}{receiver:10}{mpps:8.2f}   " + " ".join(f"{one:.2f}" for one in samples)
+              + ("" if samples is base else f"; {spread.text(ratio, low_ratio, high_ratio)}"))
         if ratio < float(env["MIN"]):
             low.append(f"{sender} to {receiver}, client {client}")
 json.dump(result, open(env["OUT"], "w"), indent=1)

@@ -100,8 +100,11 @@ for round in $(seq "$rounds"); do
 done
 
 mkdir -p "$(dirname "$out")"
-SECONDS_EACH=$seconds CACHE=$cache PAGES=$pages OUT=$out MIN=$min_ratio python3 - "$scratch/samples" <<'PYTHON'
+SECONDS_EACH=$seconds CACHE=$cache PAGES=$pages OUT=$out MIN=$min_ratio python3 - "$scratch/samples" "$root/bench" <<'PYTHON'
 import collections, json, os, statistics, sys
+
+sys.path.insert(0, sys.argv[2])
+import spread
 
 samples = collections.defaultdict(list)
 for line in open(sys.argv[1]):
@@ -119,7 +122,8 @@ for who, rate in sorted(median.items(), key=lambda one: -one[1]):
 result = {"cache": int(os.environ["CACHE"]), "pages": os.environ["PAGES"], "mpps": samples}
 if theirs and ours:
     result["ratio"] = round(max(ours.values()) / base, 3)
-    print(f"our best by DPDK's best: {result['ratio']}")
+    best = lambda of: samples[max(of, key=of.get)]
+    print(f"our best by DPDK's best: {spread.text(*spread.ratio(best(ours), best(theirs)))}")
 json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 if result.get("ratio", 1e9) < float(os.environ["MIN"]):
     sys.exit(f"mempool.sh: {result['ratio']} is less than {os.environ['MIN']}")

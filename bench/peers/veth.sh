@@ -47,8 +47,11 @@ testpmd+=" --forward-mode=io --nb-cores=1 --auto-start --stats-period=86400 --to
 "$bywash" bench veth --json --rounds "$rounds" --seconds "$seconds" --size "$size" --peer "$testpmd" >"$scratch"
 
 mkdir -p "$(dirname "$out")"
-OUT=$out MIN=$min_ratio TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" <<'PYTHON'
+OUT=$out MIN=$min_ratio TESTPMD=$(dpdk-testpmd -v 2>&1 </dev/null | sed -n "s/.*RTE Version: '\(.*\)'.*/\1/p" | head -n 1) python3 - "$scratch" "$root/bench" <<'PYTHON'
 import json, os, platform, re, sys, time
+
+sys.path.insert(0, sys.argv[2])
+import spread
 
 figures = json.load(open(sys.argv[1]))
 model = re.search(r"model name\s*: (.*)", open("/proc/cpuinfo").read())[1]
@@ -62,7 +65,9 @@ for name, median in (("kernel", "kernel_mpps"), ("bywash", "mpps"), ("peer", "pe
     print(f"{'testpmd' if name == 'peer' else name:10}{result[median]:8.3f}   {samples}")
 print("bywash, cycles per packet: " + ", ".join(f"{name} {cycles:.0f}" for name, cycles in result["stages"]))
 ratio = result["peer_ratio"]
-print(f"bywash to testpmd {ratio:.2f}, to the kernel {result['ratio']:.2f}   ({os.environ['OUT']})")
+rates = {who: [one[who]["mpps"] for one in result["rounds"]] for who in ("bywash", "peer", "kernel")}
+beside = lambda who: spread.text(*spread.ratio(rates["bywash"], rates[who]))
+print(f"bywash to testpmd: {beside('peer')}; to the kernel: {beside('kernel')}   ({os.environ['OUT']})")
 if ratio < float(os.environ["MIN"]):
     sys.exit(f"below the wanted {os.environ['MIN']}")
 PYTHON
