@@ -22,6 +22,8 @@ pub struct Sandbox {
     pub seccomp: bool,
     /// System calls allowed; empty if the sandbox is not on.
     pub system_calls: Vec<String>,
+    /// Pid of the process that loads BPF programs for the instance; null if the instance can load any itself.
+    pub broker: Option<u64>,
     /// True if Landlock restricts the files that can be opened.
     pub landlock: bool,
     /// Files, and directories of files, that can be read; empty if Landlock restricts none.

@@ -128,6 +128,9 @@ pub enum Command {
     },
     /// Print the version
     Version,
+    /// Load BPF programs for the instance that started this process
+    #[command(hide = true)]
+    Broker,
 }
 
 /// `bywash run`

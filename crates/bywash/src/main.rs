@@ -71,6 +71,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Completion { shell } => man::completion(shell),
         Command::Man { out: None } => man::print(),
         Command::Man { out: Some(directory) } => man::write(&directory),
+        Command::Broker => bywash_daemon::broker(),
         Command::Version => Ok(writeln!(std::io::stdout(), "bywash {}", env!("CARGO_PKG_VERSION"))?),
     }
 }

@@ -59,6 +59,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use takeover::Predecessor;
 
 pub use journal::journal;
+pub use sandbox::broker;
 pub use shared::Source;
 
 /// Forwards until a signal stops it or another process takes over, with the configuration that `source` returns now and

@@ -4,6 +4,7 @@
 //! interface beside the port). The dispatching device ([`npe`]) distributes received frames over threads.
 
 pub mod af_xdp;
+pub mod broker;
 mod capture;
 mod fault;
 pub mod memif;

@@ -79,6 +79,10 @@ fn sandbox(sandbox: &Sandbox) -> String {
             lines.push(format!(" {line}"));
         }
     }
+    match sandbox.broker {
+        None => lines.push("BPF programs: loads any".into()),
+        Some(pid) => lines.push(format!("BPF programs: loaded by pid {pid}")),
+    }
     match sandbox.landlock {
         false => lines.push("files: all that its user may open".into()),
         true => {

@@ -2,7 +2,8 @@
 //! unit.
 
 use crate::harness::{Bywash, PATIENCE, program};
-use bywash_lab::{Ping, Reason, Topology, has_tool, require, require_lab, run_host};
+use bywash_lab::{Ping, Reason, Topology, has_tool, require, require_lab, run_host, wait_until};
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 
 /// Highest exposure level that `systemd-analyze security` may report for the unit.
@@ -64,8 +65,15 @@ fn the_capabilities_of_the_unit_suffice() {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let bits = |name: &str| u64::from_str_radix(&field(name), 16).unwrap();
     assert_eq!(bits("CapBnd:").count_ones() as usize, names.len(), "{status}");
-    assert_eq!(bits("CapEff:"), bits("CapBnd:"), "{status}");
     assert_eq!(field("NoNewPrivs:"), "1");
+    // What the two processes have is all that the unit gives, and none has all.
+    let shown = [program.as_str(), "show", "sandbox", "--json", "--socket", socket];
+    let shown: serde_json::Value = serde_json::from_str(&lab.r().run(&shown).unwrap().stdout).unwrap();
+    assert_eq!(shown["state"], "on", "{shown}");
+    let broker = of_threads(shown["broker"].as_u64().unwrap() as u32, "CapEff:");
+    let broker = u64::from_str_radix(&broker[0], 16).unwrap();
+    assert_eq!(broker | bits("CapEff:"), bits("CapBnd:"), "{status}");
+    assert!(broker != bits("CapBnd:") && bits("CapEff:") != bits("CapBnd:"), "{status}");
     assert!(!process.output().contains("ERROR"), "{}", process.output());
     assert!(process.terminate(PATIENCE).unwrap().success(), "{}", process.output());
 }
@@ -167,12 +175,10 @@ fn every_thread_has_what_is_documented_and_no_more() {
         "CAP_NET_ADMIN" => 12,
         "CAP_NET_RAW" => 13,
         "CAP_IPC_LOCK" => 14,
-        "CAP_PERFMON" => 38,
-        "CAP_BPF" => 39,
         other => panic!("{other} is not documented"),
     };
     let mask = names.iter().map(number).fold(0u64, |mask, bit| mask | 1 << bit);
-    assert_eq!(names.len(), 5, "{names:?}");
+    assert_eq!(names.len(), 3, "{names:?}");
     let guide =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user-guide.md")).unwrap();
     for name in &names {
@@ -187,7 +193,7 @@ fn every_thread_has_what_is_documented_and_no_more() {
         assert!(values.len() > 2 && values.iter().all(|v| *v == value), "{field} {values:?}, not {value}");
     }
     let text = bywash.text(&["sandbox"]);
-    assert!(text.starts_with("sandbox: on\n") && text.contains("capabilities: CAP_BPF CAP_IPC_LOCK"), "{text}");
+    assert!(text.starts_with("sandbox: on\n") && text.contains("capabilities: CAP_IPC_LOCK CAP_NET"), "{text}");
     assert!(text.contains(" sendto ") && !text.contains("execve"), "{text}");
     assert!(shown["landlock"].as_bool().unwrap(), "{shown}");
     assert!(text.contains("could still\n  read, drop, change and forge every packet"), "{text}");
@@ -197,6 +203,67 @@ fn every_thread_has_what_is_documented_and_no_more() {
     let shown = bywash.show(&["sandbox"]);
     assert_eq!((&shown["state"], &shown["reason"]), (&"off".into(), &"asked for".into()), "{shown}");
     assert!(of_threads(bywash.process.pid(), "NoNewPrivs:").iter().all(|value| value == "0"));
+    bywash.stop();
+}
+
+/// The instance can load no BPF program. A second process loads them, which has nothing else, and ends with the
+/// instance.
+#[test]
+fn programs_are_loaded_by_a_process_that_can_do_nothing_else() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let mut bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let shown = bywash.show(&["sandbox"]);
+    let broker = shown["broker"].as_u64().unwrap() as u32;
+    assert!(!bywash.text(&["sandbox"]).contains("memory of the kernel"), "{shown}");
+    // CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF.
+    let mask = format!("{:016x}", 1u64 << 12 | 1 << 38 | 1 << 39);
+    for (field, value) in [("CapEff:", mask.as_str()), ("CapPrm:", &mask), ("NoNewPrivs:", "1"), ("Seccomp:", "2")] {
+        assert_eq!(of_threads(broker, field), [value], "{field}");
+    }
+    let sockets = || {
+        let all = std::fs::read_dir(format!("/proc/{broker}/fd")).unwrap();
+        let to = all.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+        to.filter(|to| to.to_string_lossy().starts_with("socket:")).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(sockets().len(), 1, "one socket, to the instance: {:?}", sockets());
+    bywash.process.kill().unwrap();
+    let gone =
+        || !Path::new(&format!("/proc/{broker}/status")).exists() || of_threads(broker, "State:") == ["Z (zombie)"];
+    wait_until("the broker to end", PATIENCE, gone).unwrap();
+    assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
+}
+
+/// Without its broker an instance forwards, and says what it can no longer do.
+#[test]
+fn an_instance_outlives_its_broker() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let config = place.path().join("bywash.toml");
+    let ports = |names: &[&str]| {
+        let port = |name: &&str| format!("[[port]]\ninterface = \"{name}\"\nlevel = \"user\"\n");
+        let text = format!("[pool]\nreserve = 40000\n{}", names.iter().map(port).collect::<String>());
+        std::fs::write(&config, text).unwrap();
+    };
+    ports(&["r0", "r1"]);
+    let bywash = Bywash::run_as_is(lab.r(), &["--config", config.to_str().unwrap()]);
+    let broker = bywash.show(&["sandbox"])["broker"].as_u64().unwrap() as i32;
+    // The signals that a service manager sends to every process of a service do not end it.
+    let broker = rustix::process::Pid::from_raw(broker).unwrap();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        rustix::process::kill_process(broker, signal).unwrap();
+    }
+    ports(&["r0", "r1", "r2"]);
+    assert!(reload(&bywash).contains("r2"));
+    ports(&["r0", "r1"]);
+    assert!(reload(&bywash).contains("r2"));
+    rustix::process::kill_process(broker, Signal::KILL).unwrap();
+    assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
+    ports(&["r0", "r1", "r2"]);
+    reload(&bywash);
+    // An injector is made for a port; the maps and programs of the ports are there.
+    assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
     bywash.stop();
 }
 

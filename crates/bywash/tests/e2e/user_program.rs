@@ -179,6 +179,34 @@ fn a_reload_changes_it_and_a_kill_ends_it() {
     assert!(bywash(lab.r(), &["restore"]).status.success());
 }
 
+/// Whoever controls the instance could put a program where it makes its files.
+#[test]
+fn a_program_is_not_loaded_from_where_the_instance_makes_files() {
+    require!(require_lab(), has_compiler());
+    let directory = tempfile::tempdir().unwrap();
+    let [nine, ten] = PORTS.map(|port| compile(directory.path(), port));
+    let lab = lab();
+    let datagrams = Datagrams::new(&lab);
+    let file = File::new(&with(&line(&nine)));
+    let running = file.run(&lab);
+    // The directory of its socket.
+    let socket = running.socket();
+    let made = socket.with_file_name("made.o");
+    std::fs::copy(&ten, &made).unwrap();
+    let link = ten.with_file_name("link.o");
+    std::os::unix::fs::symlink(&made, &link).unwrap();
+    for from in [&made, &link] {
+        file.write(&with(&line(from)));
+        let done = reload(&running, &[]);
+        assert!(!done.status.success() && done.stderr.contains("where it makes files itself"), "{done:?}");
+        datagrams.only(1);
+    }
+    file.write(&with(&line(&ten)));
+    assert!(reload(&running, &[]).status.success());
+    datagrams.only(0);
+    running.stop();
+}
+
 #[test]
 fn a_takeover_has_its_own() {
     require!(require_lab(), has_compiler());

@@ -58,8 +58,10 @@ const ABOUT: Calls = calls! {
     SYS_clock_getres SYS_capget SYS_times
 };
 
-/// BPF programs and maps.
-const PROGRAMS: Calls = calls! { SYS_bpf };
+/// Commands of bpf(2) that use objects and make none (linux/bpf.h): look up, change and remove elements of maps and ask
+/// for the next; run a program over a packet; ask about an object, and for the programs at an interface; attach to a
+/// tracepoint and to an interface, and replace what is attached.
+const USES: [u64; 10] = [1, 2, 3, 4, 10, 15, 16, 17, 28, 29];
 
 /// Older variants of the calls above, which the C library still uses.
 #[cfg(target_arch = "x86_64")]
@@ -72,14 +74,14 @@ const OLDER: Calls = &[];
 
 /// Calls that [`filter`] allows only with certain arguments.
 const WITHIN: &[(&str, libc::c_long)] = calls! {
-    SYS_mmap SYS_mprotect SYS_socket SYS_socketpair SYS_ioctl SYS_prctl SYS_clone SYS_tgkill
+    SYS_bpf SYS_mmap SYS_mprotect SYS_socket SYS_socketpair SYS_ioctl SYS_prctl SYS_clone SYS_tgkill
 };
 
 /// `PR_SET_VMA` (linux/prctl.h): the C library names its memory areas with it.
 const PR_SET_VMA: u64 = 0x5356_4d41;
 
 fn all() -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
-    let free = [HOT, MEMORY, FILES, SOCKETS, WAITING, THREADS, ABOUT, PROGRAMS, OLDER];
+    let free = [HOT, MEMORY, FILES, SOCKETS, WAITING, THREADS, ABOUT, OLDER];
     free.into_iter().flatten().chain(WITHIN)
 }
 
@@ -93,11 +95,13 @@ pub fn names(counters: bool) -> Vec<&'static str> {
 
 /// Builds the filter. A refused call fails with ENOSYS, as if the kernel lacked it: the C library then falls back to
 /// another (`clone3`, whose arguments a filter cannot check, falls back to `clone`). `counters`: whether threads may
-/// count their own events.
-pub fn filter(counters: bool) -> Result<BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = all().map(|(_, number)| (*number, vec![])).collect();
-    let is = |at: u8, op: Op, value: u64| SeccompCondition::new(at, Len::Dword, op, value);
-    let any = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
+/// count their own events. `makes`: whether BPF objects may be made.
+pub fn filter(counters: bool, makes: bool) -> Result<BpfProgram, BackendError> {
+    let mut rules: Rules = all().map(|(_, number)| (*number, vec![])).collect();
+    if !makes {
+        let command = |command: u64| any(vec![is(0, Op::Eq, command)?]);
+        rules.insert(libc::SYS_bpf, USES.into_iter().map(command).collect::<Result<_, _>>()?);
+    }
     // All code is in memory by now: no further memory can be executed, whether it is written before or not. Where a
     // reload may load code, memory may be executable, but not writable at the same time.
     let without = [Some(libc::PROT_EXEC), LOADS_CODE.then_some(libc::PROT_WRITE)];
@@ -123,6 +127,44 @@ pub fn filter(counters: bool) -> Result<BpfProgram, BackendError> {
     if counters {
         rules.insert(libc::SYS_perf_event_open, vec![any(vec![is(1, Op::Eq, 0)?])?]);
     }
+    finished(rules)
+}
+
+/// Calls of the broker.
+const OF_BROKER: Calls = calls! {
+    SYS_bpf SYS_recvmsg SYS_sendmsg SYS_read SYS_write SYS_writev SYS_pread64 SYS_openat SYS_close SYS_lseek SYS_fstat
+    SYS_newfstatat SYS_statx SYS_readlinkat SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd SYS_munmap SYS_mremap SYS_madvise
+    SYS_brk SYS_futex SYS_getrandom SYS_uname SYS_clock_gettime SYS_getpid SYS_gettid SYS_sched_yield
+    SYS_sched_getaffinity SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack SYS_restart_syscall
+    SYS_exit SYS_exit_group
+};
+#[cfg(target_arch = "x86_64")]
+const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink };
+#[cfg(not(target_arch = "x86_64"))]
+const OF_BROKER_OLDER: Calls = &[];
+
+/// Builds the filter of the broker, as [`filter`].
+pub fn of_broker() -> Result<BpfProgram, BackendError> {
+    let mut rules: Rules = OF_BROKER.iter().chain(OF_BROKER_OLDER).map(|(_, number)| (*number, vec![])).collect();
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        rules.insert(call, vec![any(vec![is(2, Op::MaskedEq(libc::PROT_EXEC as u64), 0)?])?]);
+    }
+    rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, u64::from(std::process::id()))?])?]);
+    rules.insert(libc::SYS_prctl, vec![any(vec![is(0, Op::Eq, PR_SET_VMA)?])?]);
+    finished(rules)
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn is(at: u8, op: Op, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(at, Len::Dword, op, value)
+}
+
+fn any(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, BackendError> {
+    SeccompRule::new(conditions)
+}
+
+fn finished(rules: Rules) -> Result<BpfProgram, BackendError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH)?;
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     SeccompFilter::new(rules, refused, SeccompAction::Allow, architecture)?.try_into()
@@ -137,7 +179,7 @@ mod tests {
         // struct seccomp_data: number, architecture (AUDIT_ARCH_X86_64), instruction, arguments.
         let mut data = [call as u32, 0xc000_003e, 0, 0].map(u32::to_ne_bytes).concat();
         data.extend((0..6).flat_map(|at| args.get(at).copied().unwrap_or(0).to_ne_bytes()));
-        let (program, mut at, mut a) = (filter(false).unwrap(), 0, 0u32);
+        let (program, mut at, mut a) = (filter(false, false).unwrap(), 0, 0u32);
         loop {
             let step = &program[at];
             let jump = |yes: bool| 1 + usize::from(if yes { step.jt } else { step.jf });
@@ -174,6 +216,22 @@ mod tests {
         for call in [libc::SYS_pkey_mprotect, libc::SYS_shmat, libc::SYS_remap_file_pages, libc::SYS_personality] {
             assert!(!allowed(call, &[0, 4096, read]));
         }
-        assert!(allowed(libc::SYS_bpf, &[10]) && !allowed(libc::SYS_execve, &[]));
+        assert!(allowed(libc::SYS_getpid, &[]) && !allowed(libc::SYS_execve, &[]));
+    }
+
+    /// The numbers are those of linux/bpf.h.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn bpf_objects_are_used_and_not_made() {
+        let (look_up, update, test_run, attach, replace) = (1, 2, 10, 28, 29);
+        for command in [look_up, update, test_run, attach, replace] {
+            assert!(allowed(libc::SYS_bpf, &[command]), "{command}");
+        }
+        let (create, load, pin, get, load_types, iterate, token) = (0, 5, 6, 7, 18, 33, 36);
+        // Programs, maps, links and types of others, by their ids.
+        let by_id = [11, 12, 13, 14, 19, 30, 31];
+        for command in [create, load, pin, get, load_types, iterate, token].into_iter().chain(by_id) {
+            assert!(!allowed(libc::SYS_bpf, &[command]), "{command}");
+        }
     }
 }

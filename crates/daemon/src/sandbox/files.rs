@@ -35,12 +35,7 @@ impl Paths {
         paths.read.extend(SHOWN.map(PathBuf::from));
         paths.read.extend(LIBRARIES.iter().filter(|_| super::LOADS_CODE).map(PathBuf::from));
         paths.read.extend(std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from));
-        for file in &files.read {
-            // A link is read, and so is what it leads to.
-            let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-            paths.read.extend(absolute.canonicalize().ok().map(readable));
-            paths.read.insert(readable(absolute));
-        }
+        paths.read.extend(Self::of_files(&files.read));
         let made = files.written.iter().chain(&files.sockets);
         paths.written.extend(made.filter_map(|file| Some(std::path::absolute(file).ok()?.parent()?.to_owned())));
         paths.written.insert(state.into());
@@ -51,6 +46,20 @@ impl Paths {
         }
         paths.written.insert(TUN.into());
         paths
+    }
+}
+
+impl Paths {
+    /// Returns the places of files that are read.
+    pub fn of_files(files: &[PathBuf]) -> BTreeSet<PathBuf> {
+        let mut places = BTreeSet::new();
+        for file in files {
+            // A link is read, and so is what it leads to.
+            let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+            places.extend(absolute.canonicalize().ok().map(readable));
+            places.insert(readable(absolute));
+        }
+        places
     }
 }
 

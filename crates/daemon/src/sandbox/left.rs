@@ -4,8 +4,8 @@ use super::files::Paths;
 use rustix::thread::CapabilitySet;
 
 /// Returns what an attacker inside could still do, with these capabilities, with a filter of system calls or without,
-/// and with access to these files or to all.
-pub fn to_do(has: CapabilitySet, filtered: bool, paths: Option<&Paths>) -> Vec<String> {
+/// with a broker or without, and with access to these files or to all.
+pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Paths>) -> Vec<String> {
     let mut all = vec![];
     if has.contains(CapabilitySet::NET_ADMIN) {
         all.push("read, drop, change and forge every packet that passes this network namespace".into());
@@ -13,7 +13,11 @@ pub fn to_do(has: CapabilitySet, filtered: bool, paths: Option<&Paths>) -> Vec<S
     } else if has.contains(CapabilitySet::NET_RAW) {
         all.push("read and forge packets".into());
     }
-    if has.contains(CapabilitySet::BPF | CapabilitySet::PERFMON) {
+    if broker && filtered {
+        let those = "have BPF programs loaded that are part of bywash, or lie in the directories of the configuration's \
+                     files and not where it makes files itself";
+        all.push(those.into());
+    } else if has.contains(CapabilitySet::BPF | CapabilitySet::PERFMON) {
         all.push("load BPF programs that read the memory of the kernel and of all processes".into());
     }
     if has.contains(CapabilitySet::SYS_ADMIN) {
@@ -45,15 +49,16 @@ mod tests {
     #[test]
     fn less_is_left_the_more_is_given_up() {
         let paths = Paths::default();
-        let without = to_do(CapabilitySet::all(), false, None);
-        let within = to_do(super::super::KEPT, true, Some(&paths));
+        let without = to_do(CapabilitySet::all(), false, false, None);
+        let within = to_do(super::super::KEPT, true, true, Some(&paths));
+        let alone = to_do(super::super::KEPT | super::super::LOADS, true, false, Some(&paths));
         let has = |left: &[String], what: &str| left.iter().any(|line| line.contains(what));
         for what in ["CAP_SYS_ADMIN", "every file", "start programs"] {
             assert!(has(&without, what) && !has(&within, what), "{what}");
         }
-        for what in ["every packet", "BPF programs"] {
-            assert!(has(&without, what) && has(&within, what), "{what}");
-        }
-        assert!(!has(&to_do(CapabilitySet::empty(), true, Some(&paths)), "packet that passes"));
+        assert!(has(&without, "every packet") && has(&within, "every packet"));
+        let reads = "memory of the kernel";
+        assert!(has(&without, reads) && has(&alone, reads) && !has(&within, reads), "{within:?}");
+        assert!(!has(&to_do(CapabilitySet::empty(), true, true, Some(&paths)), "packet that passes"));
     }
 }

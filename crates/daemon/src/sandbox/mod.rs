@@ -1,9 +1,11 @@
 //! Sandbox of a running instance: once its sockets exist, it gives up all capabilities but those it needs, the ways to
-//! gain new ones, all files but those it opens, and all system calls but those it makes.
+//! gain new ones, all files but those it opens, and all system calls but those it makes. A second process, the broker,
+//! keeps the privilege to load BPF programs, and loads those that the program can name.
 //!
 //! Entering happens while there is only one thread: capabilities, rules and filters are per thread, and later threads
 //! inherit them.
 
+mod broker;
 mod calls;
 mod files;
 mod left;
@@ -19,11 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Capabilities that a running instance keeps.
-pub const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
-    .union(CapabilitySet::NET_RAW)
-    .union(CapabilitySet::IPC_LOCK)
-    .union(CapabilitySet::BPF)
-    .union(CapabilitySet::PERFMON);
+const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::IPC_LOCK);
+/// Those that it keeps besides if it has no broker.
+const LOADS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
+/// First kernel that lets a process without CAP_BPF use the BPF objects that it has, where others may not make any.
+const USES_OBJECTS: (u32, u32) = (5, 19);
 
 /// Whether a reload may load code: the first port of kind `dpdk` makes DPDK load its drivers, of a build that has it.
 const LOADS_CODE: bool = cfg!(feature = "dpdk");
@@ -37,6 +39,10 @@ struct Entered {
     reason: String,
     /// Whether threads may count their own events.
     counters: bool,
+    /// Pid of the broker; `None` if BPF objects may be made.
+    broker: Option<u32>,
+    /// Capabilities that are kept.
+    kept: Option<CapabilitySet>,
     /// Paths of the files that may be opened; `None` if that is not restricted.
     paths: Option<Paths>,
 }
@@ -57,15 +63,21 @@ pub fn enter(config: &Config, state: &Path) -> bool {
         reasons.push("the simulated engine is a process that this one ends".into());
         tracing::warn!("no sandbox: {}", reasons[0]);
     } else {
-        let paths = Paths::of(&config.files(), state);
+        let files = config.files();
+        let paths = Paths::of(&files, state);
+        let broker = broker::start(&files, &paths);
+        entered.broker = broker.as_ref().ok().copied();
+        let kept = kept(entered.broker.is_some(), entered.counters);
+        entered.kept = Some(kept);
         // Drop capabilities first: the filter refuses the calls that it takes. Some paths take them.
         let rules = Rules::prepare(&paths);
-        let dropped = drop_capabilities();
+        let dropped = drop_capabilities(kept);
         let restricted = rules.and_then(Rules::obey);
-        let filtered = filter_calls(entered.counters);
+        let filtered = filter_calls(entered.counters, entered.broker.is_none());
         entered.any = dropped.is_ok() || restricted.is_ok() || filtered.is_ok();
         entered.paths = restricted.is_ok().then_some(paths);
         for (what, done) in [
+            ("BPF programs can be loaded", broker.map(drop)),
             ("capabilities are not dropped", dropped),
             ("files are not restricted", restricted),
             ("system calls are not filtered", filtered),
@@ -81,6 +93,14 @@ pub fn enter(config: &Config, state: &Path) -> bool {
     // Set only once per process.
     let _ = ENTERED.set(entered);
     any
+}
+
+/// Runs the second process of an instance in the sandbox, which loads its BPF programs.
+///
+/// # Errors
+/// If it was not started by an instance.
+pub fn broker() -> anyhow::Result<()> {
+    broker::run()
 }
 
 /// Returns whether this process is in the sandbox, at least in part.
@@ -103,13 +123,32 @@ pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
     why
 }
 
-fn drop_capabilities() -> anyhow::Result<()> {
+/// Returns the capabilities that are kept, with a broker or without, by a program that counts events or not.
+fn kept(broker: bool, counters: bool) -> CapabilitySet {
+    let release = rustix::system::uname();
+    let mut numbers = release.release().to_str().unwrap_or_default().split(['.', '-']).map_while(|n| n.parse().ok());
+    let old = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < USES_OBJECTS;
+    let mut kept = KEPT;
+    if !broker {
+        kept |= LOADS;
+    }
+    if old {
+        kept |= CapabilitySet::BPF;
+    }
+    if counters {
+        kept |= CapabilitySet::PERFMON;
+    }
+    kept
+}
+
+/// Gives up all capabilities of the calling thread but these, and the ways to gain others.
+fn drop_capabilities(kept: CapabilitySet) -> anyhow::Result<()> {
     thread::set_no_new_privs(true).context("no_new_privs")?;
     // Without CAP_SETPCAP the bounding set stays as it is. It has no effect then: with no_new_privs, no executed
     // program can gain capabilities.
     for bit in 0..u64::BITS {
         let one = CapabilitySet::from_bits_retain(1 << bit);
-        if KEPT.contains(one) {
+        if kept.contains(one) {
             continue;
         }
         match thread::remove_capability_from_bounding_set(one) {
@@ -120,14 +159,14 @@ fn drop_capabilities() -> anyhow::Result<()> {
         }
     }
     let had = thread::capabilities(None).context("cannot read capabilities")?;
-    let left = had.permitted.intersection(KEPT);
+    let left = had.permitted.intersection(kept);
     let sets = CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
     thread::set_capabilities(None, sets).context("capset")?;
     thread::clear_ambient_capability_set().context("ambient set")
 }
 
-fn filter_calls(counters: bool) -> anyhow::Result<()> {
-    let program = calls::filter(counters).context("cannot build the filter")?;
+fn filter_calls(counters: bool, makes: bool) -> anyhow::Result<()> {
+    let program = calls::filter(counters, makes).context("cannot build the filter")?;
     seccompiler::apply_filter(&program).context("the kernel refuses the filter")
 }
 
@@ -148,7 +187,7 @@ pub fn report() -> api::Sandbox {
     let capabilities: BTreeSet<String> = effective.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     let nothing = Entered::default();
     let entered = ENTERED.get().unwrap_or(&nothing);
-    let whole = KEPT.contains(effective) && filtered == threads && closed == threads;
+    let whole = entered.kept.is_some_and(|kept| kept.contains(effective)) && filtered == threads && closed == threads;
     let state = match (entered.any, entered.reason.as_str()) {
         (true, "") if whole => "on",
         (true, _) => "partly",
@@ -158,7 +197,7 @@ pub fn report() -> api::Sandbox {
     let listed = |paths: &BTreeSet<PathBuf>| paths.iter().map(|path| path.display().to_string()).collect();
     let (read, written) =
         entered.paths.as_ref().map_or_else(Default::default, |p| (listed(&p.read), listed(&p.written)));
-    let left = left::to_do(effective, filtered == threads, entered.paths.as_ref());
+    let left = left::to_do(effective, filtered == threads, entered.broker.is_some(), entered.paths.as_ref());
     api::Sandbox {
         state: state.into(),
         reason: (!entered.reason.is_empty()).then(|| entered.reason.clone()),
@@ -167,6 +206,7 @@ pub fn report() -> api::Sandbox {
         capabilities: capabilities.into_iter().collect(),
         seccomp: filtered == threads,
         system_calls: calls.into_iter().map(str::to_owned).collect(),
+        broker: entered.broker.map(u64::from),
         landlock: entered.paths.is_some(),
         readable: read,
         writable: written,
@@ -185,7 +225,7 @@ mod tests {
     #[test]
     fn the_filter_lets_through_what_is_needed_and_nothing_else() {
         let within = || {
-            filter_calls(false).unwrap();
+            filter_calls(false, false).unwrap();
             // Files, sockets, memory, time and threads.
             assert!(std::fs::read_to_string("/proc/self/status").is_ok());
             let place = std::env::temp_dir().join(format!("bywash-sandbox-{}", std::process::id()));
@@ -193,6 +233,8 @@ mod tests {
             assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
             assert_eq!(std::thread::spawn(|| vec![1u8; 1 << 22].len()).join().unwrap(), 1 << 22);
             std::thread::sleep(std::time::Duration::from_millis(1));
+            // BPF objects are made by the broker alone.
+            assert!(bywash_port::af_xdp::XdpDatapath::load().is_err());
             // No programs, no processes, no other kinds of socket, no other identity.
             let status = Command::new("/bin/true").status();
             assert_eq!(status.map_err(|why| why.kind()).unwrap_err(), ErrorKind::Unsupported);

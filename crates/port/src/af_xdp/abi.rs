@@ -29,7 +29,7 @@ pub const REASONS: [&str; 23] = [
     "drop_program",
 ];
 
-/// Index of `to_port`, which is counted in the map `port_pairs` rather than in `RawCounters`.
+/// Index of `to_port`, which is counted in the map `port_pairs` rather than in `struct bywash_counters`.
 const TO_PORT: usize = 15;
 
 /// Most ports of a process.
@@ -115,12 +115,8 @@ impl RawPort {
     }
 }
 
-/// `struct bywash_counters`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct RawCounters {
-    pub frames: [u64; 32],
-}
+/// Counters of a port on one CPU: `struct bywash_counters`.
+const COUNTERS: usize = 32;
 
 /// `struct bywash_traffic`: frames forwarded from one port to another, or by one flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,9 +129,6 @@ impl Traffic {
     /// Length in 64-bit words.
     pub const WORDS: usize = 2;
 }
-
-// SAFETY: repr(C), integers only, no padding.
-unsafe impl aya::Pod for RawCounters {}
 
 /// Treatment of a packet whose route leads to a next hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,10 +191,11 @@ pub struct XdpCounters {
 }
 
 impl XdpCounters {
-    pub(crate) fn sum<'a>(cpus: impl Iterator<Item = &'a RawCounters>) -> Self {
+    /// Sums the words that each CPU has of `struct bywash_counters`.
+    pub(crate) fn sum(cpus: &[u64]) -> Self {
         let mut all = Self::default();
-        for cpu in cpus {
-            all.frames.iter_mut().zip(cpu.frames).for_each(|(sum, n)| *sum = sum.wrapping_add(n));
+        for cpu in cpus.chunks(COUNTERS) {
+            all.frames.iter_mut().zip(cpu).for_each(|(sum, n)| *sum = sum.wrapping_add(*n));
         }
         all
     }
@@ -286,7 +280,7 @@ mod tests {
             ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_VLAN", "HOP_LOCAL", "HOP_KERNEL", "HOP_POLICY"]
         );
         assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Policy as u8], [0, 2, 6]);
-        assert_eq!((size_of::<Hop>(), size_of::<RawCounters>()), (32, 32 * 8));
+        assert_eq!(size_of::<Hop>(), 32);
     }
 
     #[test]
@@ -329,9 +323,9 @@ mod tests {
 
     #[test]
     fn counters_add_up_over_cpus() {
-        let mut cpus = [RawCounters { frames: [0; 32] }; 2];
-        (cpus[0].frames[0], cpus[1].frames[0], cpus[1].frames[7]) = (3, 4, 5);
-        let mut sum = XdpCounters::sum(cpus.iter());
+        let mut cpus = [0; 2 * COUNTERS];
+        (cpus[0], cpus[COUNTERS], cpus[COUNTERS + 7]) = (3, 4, 5);
+        let mut sum = XdpCounters::sum(&cpus);
         assert_eq!((sum.get("to_user"), sum.get("pass_local"), sum.get("nonsense")), (7, 5, 0));
         let between = |from, to| match (from, to) {
             (1, 2) => Traffic { frames: 3, bytes: 300 },

@@ -12,6 +12,7 @@ const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_PROG_QUERY: libc::c_long = 16;
+const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_XDP: u32 = 37;
@@ -119,6 +120,23 @@ impl Attached {
             unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_UPDATE, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+/// Attaches a loaded program to a tracepoint of the kernel.
+pub(super) fn attach_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::Result<Attached> {
+    /// `raw_tracepoint` of `union bpf_attr`.
+    #[repr(C)]
+    struct Attr {
+        name: u64,
+        prog_fd: u32,
+        pad: u32,
+    }
+    let mut attr = Attr { name: name.as_ptr() as u64, prog_fd: program.as_raw_fd() as u32, pad: 0 };
+    let size = size_of::<Attr>() as libc::c_uint;
+    // SAFETY: bpf(2) with an attribute of its size, which points to a string that outlives the call.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_RAW_TRACEPOINT_OPEN, &raw mut attr, size) };
+    // SAFETY: a descriptor the kernel has just returned, owned by no one else.
+    if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(Attached(unsafe { OwnedFd::from_raw_fd(fd as i32) })) }
 }
 
 /// Most bytes of the verifier's log that are read.

@@ -16,31 +16,22 @@
 //! route named until then: the version advances, and results cached under older versions become invalid.
 
 use super::abi::{
-    BUCKETS, DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD,
-    FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawCounters,
-    RawPort, Traffic, VLANS, XdpCounters,
+    BUCKETS, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop,
+    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, Traffic, VLANS, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
 use super::flows::{Flows, Memory};
-use super::program::{chain, loader, named, program_fd, tc_fd};
+use super::map::Map;
+use super::objects::{FIRST_SEGMENTS, Kind, Later, Make, make};
 use super::test_run::TestRun;
 use super::{Error, shared};
-use aya::Ebpf;
-use aya::maps::{DevMap, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray, XskMap};
-use aya::programs::{Program, ProgramError, Xdp};
 use shared::{Versions, Words};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::panic::resume_unwind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/bywash.bpf.o");
-/// The same program without forwarding tables.
-static PLAIN: &[u8] = aya::include_bytes_aligned!("../../xdp/plain.bpf.o");
-/// The same program for a switch, with the flows of its workers.
-static SWITCH: &[u8] = aya::include_bytes_aligned!("../../xdp/switch.bpf.o");
 
 // linux/bpf.h, linux/pkt_cls.h
 const XDP_PASS: u32 = 2;
@@ -59,26 +50,26 @@ pub const SEGMENT: usize = 2 << 20;
 pub struct XdpDatapath(Arc<Mutex<Inner>>);
 
 pub(super) struct Inner {
-    pub ebpf: Ebpf,
+    /// Number by which its objects are known where they were made.
+    pub number: u32,
+    pub xdp: OwnedFd,
+    /// The program of traffic control; `None` before it is needed.
+    tc: Option<OwnedFd>,
     ports: Words,
     /// Ports in `ports`, by slot, and VLANs behind them, by number.
     places: [RawPort; SLOTS],
     /// End of the slots that have ever been used; those of all ports are within.
     slots: usize,
-    xsks: XskMap<MapData>,
-    devices: DevMap<MapData>,
-    counters: PerCpuArray<MapData, RawCounters>,
+    xsks: Map,
+    devices: Map,
+    counters: Map,
     /// Our program, by the ports that have one of the user's before it.
-    pub next: ProgramArray<MapData>,
-    /// Maps `ports`, `counters` and `next`, which `bywash_first` uses.
-    pub of_first: [OwnedFd; 3],
-    /// Object file of the program.
-    pub object: &'static [u8],
+    pub next: Map,
     /// `None` if the program does not forward.
     port_pairs: Option<PortPairs>,
     fibs: [Option<Segments>; 2],
     /// Memory of the connections that packets are forwarded for although their family's gate is closed.
-    connections: [Option<OwnedFd>; 2],
+    connections: [Option<Map>; 2],
     /// Programs for ports with such connections, of XDP and of traffic control; empty until they are needed. `None` for
     /// a program that is not a router's.
     flow_programs: Option<Further>,
@@ -91,8 +82,8 @@ pub(super) struct Inner {
     buckets: Option<Versions>,
     /// `None` for a program that is not a switch's.
     flows: Option<Arc<Memory>>,
-    /// Queues to CPUs; `None` before a port has any. Error if the kernel cannot spread frames over CPUs: the reason.
-    cpu_queues: Option<Result<CpuQueues, String>>,
+    /// Error if the kernel cannot spread frames over CPUs: the reason.
+    cpu_queues: Result<CpuQueues, String>,
     version: u64,
     /// Filter of the host's own addresses, as last published.
     own: u64,
@@ -102,6 +93,17 @@ pub(super) struct Inner {
     enabled: bool,
     /// Ids of the tcx links of the process's own programs.
     pub own_links: Vec<u32>,
+    _forget: Forget,
+}
+
+/// Has the objects of a datapath forgotten where they were made.
+struct Forget(u32);
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        // They go with the process at the latest.
+        let _ = make(&Make::Forget { of: self.0 });
+    }
 }
 
 /// Entries for ports, and for VLANs behind them.
@@ -109,7 +111,7 @@ const SLOTS: usize = (PORTS + VLANS) as usize;
 
 /// VLANs in the program.
 struct Vlans {
-    numbers: HashMap<MapData, u64, u32>,
+    numbers: Map,
     /// Keys in `numbers`, with their ports and numbers.
     keys: BTreeMap<u64, (u16, u16)>,
     programs: Further,
@@ -118,26 +120,27 @@ struct Vlans {
 /// Programs that others go on with by a tail call, loaded when they are first needed.
 struct Further {
     /// Of XDP and of traffic control.
-    arrays: [ProgramArray<MapData>; 2],
+    arrays: [Map; 2],
     /// Whether there are programs at this place.
     loaded: [bool; 2],
 }
 
 impl Further {
-    fn new(arrays: [ProgramArray<MapData>; 2]) -> Self {
+    fn new(arrays: [Map; 2]) -> Self {
         Self { arrays, loaded: [false; 2] }
     }
 
-    /// Loads the programs of a place, which takes some tens of milliseconds, unless they are loaded.
-    fn load(&mut self, ebpf: &mut Ebpf, place: usize, names: [&str; 2]) -> Result<(), Error> {
+    /// Loads the programs of a place, for the datapath of this number, which takes some tens of milliseconds, unless they
+    /// are loaded.
+    fn load(&mut self, of: u32, place: usize, what: Later) -> Result<(), Error> {
         if self.loaded[place] {
             return Ok(());
         }
         let failed = |reason: String| Error::Load { interface: String::new(), reason };
-        load_side_by_side(ebpf, &names).map_err(failed)?;
-        for (programs, name) in self.arrays.iter_mut().zip(names) {
-            let program = program_fd(ebpf, name).map_err(failed)?;
-            programs.set(place as u32, &program, 0).map_err(|e| failed(chain(&e)))?;
+        let mut made = make(&Make::Later { of, what })?;
+        for (programs, name) in self.arrays.iter().zip(what.names()) {
+            let program = made.take(name).map_err(failed)?;
+            programs.put(place as u32, program.as_fd()).map_err(|e| failed(e.to_string()))?;
         }
         self.loaded[place] = true;
         Ok(())
@@ -150,15 +153,6 @@ impl Vlans {
         let (protocol, id) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
         u64::from(port) | u64::from(protocol) << 16 | u64::from(id) << 32
     }
-}
-
-/// Variant of the program.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Router,
-    Plain,
-    /// Switch with tables for this many workers.
-    Switch(usize),
 }
 
 /// Counters of frames forwarded between ports.
@@ -256,16 +250,31 @@ impl Inner {
     /// Loads the programs for flows, and for flows of VLANs, if these entries of ports or VLANs are the first that need
     /// them.
     fn load_flow_programs(&mut self, entries: &[RawPort]) -> Result<(), Error> {
-        let Self { flow_programs: Some(programs), places, ebpf, .. } = self else { return Ok(()) };
+        let Self { flow_programs: Some(programs), places, number, .. } = self else { return Ok(()) };
         let all = || entries.iter().chain(places.iter()).filter(|entry| entry.ifindex != 0);
         if !all().any(|entry| entry.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0) {
             return Ok(());
         }
-        programs.load(ebpf, 0, ["bywash_flows", "bywash_tc_flows"])?;
+        programs.load(*number, 0, Later::Flows)?;
         if all().any(|entry| entry.route_id >= PORTS as u16) {
-            programs.load(ebpf, 1, ["bywash_vlan_flows", "bywash_tc_vlan_flows"])?;
+            programs.load(*number, 1, Later::FlowsOfVlans)?;
         }
         Ok(())
+    }
+
+    /// Returns whether there is a program of traffic control: in a router's object alone.
+    pub fn has_tc(&self) -> bool {
+        self.flow_programs.is_some()
+    }
+
+    /// Returns the program of traffic control, and loads it if it is the first time that it is needed.
+    pub fn tc(&mut self) -> Result<BorrowedFd<'_>, String> {
+        if self.tc.is_none() {
+            let what = Later::TrafficControl;
+            let mut made = make(&Make::Later { of: self.number, what }).map_err(|why| Error::from(why).reason())?;
+            self.tc = Some(made.take(what.names()[0])?);
+        }
+        self.tc.as_ref().map(|tc| tc.as_fd()).ok_or_else(|| "the object has no such program".into())
     }
 
     /// Writes a port's entry into a slot. The word with the interface index, which makes the entry valid, is written
@@ -279,15 +288,23 @@ impl Inner {
     }
 }
 
+impl Inner {
+    fn to_device(&self, id: u16, ifindex: u32) -> io::Result<()> {
+        // struct bpf_devmap_val, without a program; before Linux 5.8 only its first half.
+        let value = [ifindex.to_ne_bytes(), [0; 4]].concat();
+        self.devices.update(&u32::from(id).to_ne_bytes(), &value[..self.devices.value_size().min(value.len())])
+    }
+}
+
 impl XdpDatapath {
-    /// Loads the programs of XDP and of traffic control without attaching them. If the kernel refuses the forwarding program, because of its verifier or
-    /// because it cannot provide memory shared by both, loads a plain program that leaves forwarding to user space; see
-    /// [`XdpDatapath::refused`].
+    /// Loads the programs of XDP and of traffic control without attaching them. If the kernel refuses them, because of
+    /// its verifier or because it cannot provide memory shared with the process, loads a plain program that leaves
+    /// forwarding to user space; see [`XdpDatapath::refused`].
     ///
     /// # Errors
     /// [`Error::Load`] and [`Error::Map`] with the kernel's reasons if it accepts neither.
     pub fn load() -> Result<Self, Error> {
-        Self::or_plain(Self::load_object(Kind::Router, &["bywash", "bywash_tc"], None))
+        Self::or_plain(Self::load_object(Kind::Router, true, None))
     }
 
     /// Loads like [`XdpDatapath::load`] the program of XDP alone, where that is likely to be all that is needed: the
@@ -296,7 +313,7 @@ impl XdpDatapath {
     /// # Errors
     /// Errors of [`XdpDatapath::load`].
     pub fn load_native() -> Result<Self, Error> {
-        Self::or_plain(Self::load_object(Kind::Router, &["bywash"], None))
+        Self::or_plain(Self::load_object(Kind::Router, false, None))
     }
 
     /// Loads the program of a switch with tables for the flows of `workers` workers ([`XdpDatapath::flows`]), clamped
@@ -305,11 +322,11 @@ impl XdpDatapath {
     /// # Errors
     /// Errors of [`XdpDatapath::load`].
     pub fn load_switch(workers: usize) -> Result<Self, Error> {
-        Self::or_plain(Self::load_object(Kind::Switch(workers.clamp(1, FLOW_WORKERS)), &["bywash"], None))
+        Self::or_plain(Self::load_object(Kind::Switch(workers.clamp(1, FLOW_WORKERS)), false, None))
     }
 
     fn or_plain(loaded: Result<Self, Error>) -> Result<Self, Error> {
-        loaded.or_else(|e| Self::load_object(Kind::Plain, &["bywash"], Some(e.reason().into())))
+        loaded.or_else(|e| Self::load_object(Kind::Plain, false, Some(e.reason().into())))
     }
 
     /// Returns the flows by which a switch's program forwards; `None` if it does not forward by flows.
@@ -323,63 +340,28 @@ impl XdpDatapath {
         self.lock().refused.clone()
     }
 
-    fn load_object(kind: Kind, programs: &[&str], refused: Option<Arc<str>>) -> Result<Self, Error> {
-        let object = match kind {
-            Kind::Router => OBJECT,
-            Kind::Plain => PLAIN,
-            Kind::Switch(_) => SWITCH,
-        };
-        let interface = String::new();
-        let load_error = |reason: String| Error::Load { interface: interface.clone(), reason };
+    fn load_object(kind: Kind, tc: bool, refused: Option<Arc<str>>) -> Result<Self, Error> {
+        let mut made = make(&Make::Datapath { kind, tc })?;
+        let load_error = |reason: String| Error::Load { interface: String::new(), reason };
         let cpus = aya::util::nr_cpus().map_err(|(what, e)| load_error(format!("{what}: {e}")))?;
-        let cached_cpus = (cpus as u32).min(DST_CACHE_CPUS);
-        let mut loader = loader();
-        loader
-            .map_max_entries("dst_cache4", cached_cpus * DST_CACHE4)
-            .map_max_entries("dst_cache6", cached_cpus * DST_CACHE6);
-        loader.map_max_entries("port_pairs", cpus as u32 * PORTS * PORTS).map_max_entries("cpumap", cpus as u32);
-        if let Kind::Switch(workers) = kind {
-            for (map, entries) in Memory::sizes(workers, cpus) {
-                loader.map_max_entries(map, entries);
-            }
-        }
-        let mut ebpf = loader.load(object).map_err(|e| load_error(chain(&e)))?;
-        drop(loader);
-        let memory = |of: [&'static str; 2]| -> Result<[Option<OwnedFd>; 2], Error> {
-            let [v4, v6] = of;
-            Ok(match kind {
-                Kind::Router => [Some(duplicate(ebpf.map(v4), v4)?), Some(duplicate(ebpf.map(v6), v6)?)],
-                _ => [None, None],
-            })
+        let number = made.number;
+        // From here on, a failure forgets the objects.
+        let forget = Forget(number);
+        let cpu_queues = CpuQueues::new(&mut made);
+        let made = RefCell::new(made);
+        let wrong = |map, reason: String| Error::Map { interface: String::new(), map, reason };
+        let take = |name: &'static str| made.borrow_mut().take(name).map_err(|e| wrong(name, e));
+        let map = |name: &'static str| Map::new(take(name)?).map_err(|e| wrong(name, e.to_string()));
+        let mut words = |name: &'static str, words: usize| {
+            Words::map(take(name)?.as_fd(), words).map_err(|e| wrong(name, e.to_string()))
         };
-        let (fibs, connections) = (memory(["fib4", "fib6"])?, memory(["flows4", "flows6"])?);
-        let fibs = std::thread::scope(|scope| {
-            // The kernel waits for a grace period of RCU for each, while its verifier computes.
-            let begun = fibs.map(|fib| scope.spawn(|| fib.map(Segments::begin).transpose()));
-            load_side_by_side(&mut ebpf, programs).map_err(load_error)?;
-            let [v4, v6] = begun.map(|begun| begun.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            let failed = |e: io::Error| Error::Map { interface: interface.clone(), map: "fib4", reason: e.to_string() };
-            Ok([v4.map_err(failed)?, v6.map_err(failed)?])
-        })?;
-        let cpu_queues = (kind == Kind::Plain).then(|| Err("the program does not forward".into()));
-        macro_rules! map {
-            ($name:literal) => {{
-                let wrong = |reason: String| Error::Map { interface: interface.clone(), map: $name, reason };
-                let map = ebpf.take_map($name).ok_or_else(|| wrong("not in the object".into()))?;
-                map.try_into().map_err(|e: MapError| wrong(chain(&e)))?
-            }};
-        }
-        let copied = |name| duplicate(ebpf.map(name), name);
-        let of_first = [copied("ports")?, copied("counters")?, copied("next")?];
-        let mut words = |name, words| mapped(&ebpf, name, words);
         let switch = matches!(kind, Kind::Switch(_));
-        let versions = |name, entries, of_an_entry| -> Result<Option<Versions>, Error> {
+        let versions = |name: &'static str, entries, of_an_entry| -> Result<Option<Versions>, Error> {
             if switch {
                 return Ok(None);
             }
-            let made = Versions::new(duplicate(ebpf.map(name), name)?, entries, of_an_entry);
-            let failed = |e: io::Error| Error::Map { interface: String::new(), map: name, reason: e.to_string() };
-            Ok(Some(made.map_err(failed)?))
+            let made = Versions::new(take(name)?, entries, of_an_entry);
+            Ok(Some(made.map_err(|e| wrong(name, e.to_string()))?))
         };
         let hops = versions("hops", HOPS, size_of::<Hop>() / 8)?;
         let buckets = versions("buckets", BUCKETS, 1)?;
@@ -392,33 +374,38 @@ impl XdpDatapath {
             None => Some(PortPairs { words: words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus }),
             Some(_) => None,
         };
-        let flow_programs = match kind {
-            Kind::Router => Some(Further::new([map!("flow_xdp"), map!("flow_tc")])),
-            _ => None,
+        let pair = |[a, b]: [&'static str; 2]| -> Result<[Map; 2], Error> { Ok([map(a)?, map(b)?]) };
+        let router = kind == Kind::Router;
+        let of_router = |names| router.then(|| pair(names)).transpose();
+        let memory = |names| Ok::<_, Error>(of_router(names)?.map_or([None, None], |maps| maps.map(Some)));
+        let connections = memory(["flows4", "flows6"])?;
+        let table = |name, first| Segments::begun(map(name)?, take(first)?).map_err(|e| wrong(name, e.to_string()));
+        let fibs = match router {
+            true => [Some(table("fib4", FIRST_SEGMENTS[0])?), Some(table("fib6", FIRST_SEGMENTS[1])?)],
+            false => [None, None],
         };
-        let vlans = match kind {
-            Kind::Router => Some(Vlans {
-                numbers: map!("vlans"),
-                keys: BTreeMap::new(),
-                programs: Further::new([map!("vlan_xdp"), map!("vlan_tc")]),
-            }),
-            _ => None,
-        };
+        let flow_programs = of_router(["flow_xdp", "flow_tc"])?.map(Further::new);
+        let programs = of_router(["vlan_xdp", "vlan_tc"])?.map(Further::new);
+        let vlans = programs.map(|programs| {
+            let numbers = map("vlans")?;
+            Ok::<_, Error>(Vlans { numbers, keys: BTreeMap::new(), programs })
+        });
         let inner = Inner {
+            number,
+            xdp: take("bywash")?,
+            tc: tc.then(|| take("bywash_tc")).transpose()?,
             ports,
             places: [RawPort::default(); SLOTS],
             slots: PORTS as usize,
-            xsks: map!("xsks"),
-            devices: map!("devices"),
-            counters: map!("counters"),
-            next: map!("next"),
-            of_first,
-            object,
+            xsks: map("xsks")?,
+            devices: map("devices")?,
+            counters: map("counters")?,
+            next: map("next")?,
             port_pairs,
             fibs,
             connections,
             flow_programs,
-            vlans,
+            vlans: vlans.transpose()?,
             refused,
             hops,
             buckets,
@@ -429,7 +416,7 @@ impl XdpDatapath {
             closed: false,
             enabled: false,
             own_links: vec![],
-            ebpf,
+            _forget: forget,
         };
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -501,8 +488,7 @@ impl XdpDatapath {
     /// # Errors
     /// [`Error::Map`] with the kernel's reason.
     pub fn set_device(&self, id: u16, ifindex: u32) -> Result<(), Error> {
-        let done = self.lock().devices.set(id.into(), ifindex, None, 0);
-        done.map_err(|e| Error::Map { interface: String::new(), map: "devices", reason: chain(&e) })
+        checked("devices", self.lock().to_device(id, ifindex))
     }
 
     /// Runs the program on a frame as if queue 0 of the interface had just received it; nothing is sent. The interface
@@ -511,11 +497,8 @@ impl XdpDatapath {
     /// # Errors
     /// [`Error::TestRun`] with the kernel's reason, for instance for a frame of less than 14 bytes.
     pub fn try_frame(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
-        let mut inner = self.lock();
-        let program: &mut Xdp = named(&mut inner.ebpf, "bywash").map_err(Error::TestRun)?;
         // struct xdp_md.
-        let program = program.fd().map_err(|e| Error::TestRun(chain(&e)))?;
-        try_program(program, frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
+        try_program(self.lock().xdp.as_fd(), frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
     }
 
     /// Runs the traffic-control program on a frame given as a linear skb; otherwise like [`XdpDatapath::try_frame`].
@@ -524,11 +507,11 @@ impl XdpDatapath {
     /// Errors of [`XdpDatapath::try_frame`]; also for an unknown verdict of the program.
     pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
         let mut inner = self.lock();
-        let program = tc_fd(&mut inner.ebpf).map_err(Error::TestRun)?;
+        let program = inner.tc().map_err(Error::TestRun)?;
         // struct __sk_buff, up to its ifindex.
         let mut context = [0; 11];
         context[10] = ifindex;
-        let mut tried = try_program(&program, frame, &context)?;
+        let mut tried = try_program(program, frame, &context)?;
         tried.verdict = match tried.verdict as i32 {
             TC_ACT_UNSPEC => XDP_PASS,
             TC_ACT_REDIRECT => XDP_REDIRECT,
@@ -543,9 +526,8 @@ impl XdpDatapath {
         if cpus.len() > PORT_CPUS {
             return Err(refused(&format!("{} CPUs: at most {PORT_CPUS} per port", cpus.len())));
         }
-        let inner = &mut *self.lock();
-        match inner.cpu_queues.get_or_insert_with(|| CpuQueues::load(&mut inner.ebpf)) {
-            Ok(queues) => queues.set(&mut inner.ebpf, id, cpus).map_err(|e| refused(&e)),
+        match &mut self.lock().cpu_queues {
+            Ok(queues) => queues.set(id, cpus).map_err(|e| refused(&e)),
             Err(why) => Err(refused(why)),
         }
     }
@@ -620,7 +602,7 @@ impl XdpDatapath {
         let inner = &mut *inner;
         let Some(known) = &mut inner.vlans else { return Ok(()) };
         if !vlans.is_empty() {
-            known.programs.load(&mut inner.ebpf, 0, ["bywash_vlan", "bywash_tc_vlan"])?;
+            known.programs.load(inner.number, 0, Later::Vlans)?;
         }
         inner.load_flow_programs(&vlans.iter().map(|(_, entry)| *entry).collect::<Vec<_>>())?;
         let Some(known) = &mut inner.vlans else { return Ok(()) };
@@ -631,7 +613,7 @@ impl XdpDatapath {
             let gone = of.0 == port && new.get(key) != Some(of);
             if gone {
                 // An error means that it is not there.
-                let _ = known.numbers.remove(key);
+                let _ = known.numbers.delete(&key.to_ne_bytes());
                 free.push(usize::from(of.1));
             }
             !gone
@@ -650,7 +632,7 @@ impl XdpDatapath {
         let Some(known) = &mut inner.vlans else { return Ok(()) };
         for (key, of) in new {
             if !known.keys.contains_key(&key) {
-                checked("vlans", known.numbers.insert(key, u32::from(of.1), 0))?;
+                checked("vlans", known.numbers.update(&key.to_ne_bytes(), &u32::from(of.1).to_ne_bytes()))?;
                 known.keys.insert(key, of);
             }
         }
@@ -664,8 +646,7 @@ impl XdpDatapath {
             let reason = format!("queue {queue}: the program supports queues 0 to {}", QUEUES - 1);
             return Err(Error::Map { interface: String::new(), map: "xsks", reason });
         }
-        let done = self.lock().xsks.set(u32::from(id) * QUEUES + queue, socket.as_raw_fd(), 0);
-        checked("xsks", done)
+        checked("xsks", self.lock().xsks.put(u32::from(id) * QUEUES + queue, socket))
     }
 
     /// Returns the frames of a port that each CPU forwarded, indexed by CPU; empty if the program does not forward.
@@ -676,15 +657,14 @@ impl XdpDatapath {
     /// Stops the program from sending on a port, including frames queued for a CPU to send.
     pub(super) fn clear_device(&self, id: u16) {
         // Interface index 0 means none. An error means that the entry went with its interface.
-        let _ = self.lock().devices.set(id.into(), 0, None, 0);
+        let _ = self.lock().to_device(id, 0);
     }
 
     /// Returns the counters of a port since the program was loaded.
     pub(super) fn counters(&self, id: u16) -> Result<XdpCounters, Error> {
         let inner = self.lock();
-        let cpus = inner.counters.get(&id.into(), 0);
-        let cpus = cpus.map_err(|e| Error::Map { interface: String::new(), map: "counters", reason: chain(&e) })?;
-        let mut all = XdpCounters::sum(cpus.iter());
+        let words = checked("counters", inner.counters.of_cpus(&u32::from(id).to_ne_bytes()))?;
+        let mut all = XdpCounters::sum(&words);
         if let Some(port_pairs) = &inner.port_pairs {
             all.add_forwarded(id, |from, to| port_pairs.between(from, to));
             all.tx_bytes = all.tx_bytes.wrapping_add(inner.flows.as_ref().map_or(0, |flows| flows.grown(id)));
@@ -695,18 +675,16 @@ impl XdpDatapath {
 
 /// Memory of one table; see [`XdpDatapath::segments`].
 pub struct Segments {
-    outer: OwnedFd,
+    outer: Map,
     /// The first segment, made with the table, until it is asked for.
     first: Option<OwnedFd>,
 }
 
 impl Segments {
-    /// Makes the first segment, and tests that it can be mapped.
-    fn begin(outer: OwnedFd) -> io::Result<Self> {
-        let mut segments = Self { outer, first: None };
-        let first = segments.make(0)?;
+    /// Takes the first segment, and tests that it can be mapped.
+    fn begun(outer: Map, first: OwnedFd) -> io::Result<Self> {
         Words::map(first.as_fd(), SEGMENT / 8)?;
-        Ok(Self { first: Some(first), ..segments })
+        Ok(Self { outer, first: Some(first) })
     }
 
     /// Makes segment `n`, counted from 0, of [`SEGMENT`] zero bytes; returns a descriptor to map it by.
@@ -717,8 +695,8 @@ impl Segments {
         if let (0, Some(first)) = (n, self.first.take()) {
             return Ok(first);
         }
-        let segment = shared::new_array(SEGMENT as u32)?;
-        shared::set_inner(self.outer.as_fd(), n as u32, segment.as_fd())?;
+        let segment = new_segment()?;
+        self.outer.put(n as u32, segment.as_fd())?;
         Ok(segment)
     }
 
@@ -728,21 +706,9 @@ impl Segments {
     }
 }
 
-/// Returns a duplicate of a map's descriptor. The object's own stays open: programs that are loaded later name it.
-fn duplicate(of: Option<&Map>, map: &'static str) -> Result<OwnedFd, Error> {
-    let fd = match of {
-        Some(Map::Array(data) | Map::ArrayOfMaps(data) | Map::PerCpuArray(data) | Map::ProgramArray(data)) => {
-            data.fd().as_fd().try_clone_to_owned()
-        }
-        _ => Err(io::Error::other("not in the object")),
-    };
-    fd.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
-}
-
-/// Maps `words` 64-bit words of a map.
-pub(super) fn mapped(ebpf: &Ebpf, map: &'static str, words: usize) -> Result<Words, Error> {
-    let mapped = Words::map(duplicate(ebpf.map(map), map)?.as_fd(), words);
-    mapped.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
+fn new_segment() -> io::Result<OwnedFd> {
+    let made = make(&Make::Segment).map_err(|refused| io::Error::other(Error::from(refused).reason()));
+    made?.take("segment").map_err(io::Error::other)
 }
 
 fn words_of(hop: &Hop) -> [u64; 4] {
@@ -757,30 +723,14 @@ fn words_of(hop: &Hop) -> [u64; 4] {
     ]
 }
 
-fn try_program(program: &aya::programs::ProgramFd, data: &[u8], context: &[u32]) -> Result<Tried, Error> {
-    let run = TestRun { program: program.as_fd(), data, context, repeat: 1, flags: 0, batch_size: 0 };
+fn try_program(program: BorrowedFd<'_>, data: &[u8], context: &[u32]) -> Result<Tried, Error> {
+    let run = TestRun { program, data, context, repeat: 1, flags: 0, batch_size: 0 };
     let mut bytes = vec![0; data.len() + 256];
-    let ran = run.run_into(&mut bytes).map_err(|e| Error::TestRun(chain(&e)))?;
+    let ran = run.run_into(&mut bytes).map_err(|e| Error::TestRun(e.to_string()))?;
     bytes.truncate(ran.bytes);
     Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
 }
 
-/// Loads programs of XDP and traffic control, each in a thread of its own: the kernel's verifier takes tens of
-/// milliseconds for each.
-fn load_side_by_side(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), String> {
-    let load = |program: &mut Program| match program {
-        Program::Xdp(xdp) => xdp.load(),
-        Program::SchedClassifier(classifier) => classifier.load(),
-        _ => Err(ProgramError::UnexpectedProgramType),
-    };
-    std::thread::scope(|scope| {
-        let asked = ebpf.programs_mut().filter(|(name, _)| names.contains(name));
-        let loading: Vec<_> = asked.map(|(_, program)| scope.spawn(move || load(program))).collect();
-        let joined = loading.into_iter().map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        joined.collect::<Result<(), _>>().map_err(|e| chain(&e))
-    })
-}
-
-fn checked(map: &'static str, result: Result<(), MapError>) -> Result<(), Error> {
-    result.map_err(|e| Error::Map { interface: String::new(), map, reason: chain(&e) })
+fn checked<T>(map: &'static str, result: io::Result<T>) -> Result<T, Error> {
+    result.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }

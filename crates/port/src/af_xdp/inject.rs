@@ -7,6 +7,8 @@
 //! would be received only by a veth whose peer polls, and the kernel takes 20 ms to set up a run of them.
 
 use super::Error;
+use super::objects::{Made, Make, Refused, make};
+use super::program::{chain, named, program_fd};
 use super::socket::Mapped;
 use super::test_run::TestRun;
 use aya::maps::Map;
@@ -102,19 +104,11 @@ impl Injector {
     /// # Errors
     /// [`Error::Injector`] with the kernel's reason.
     pub fn new() -> Result<Self, Error> {
-        let failed = |reason: &dyn std::error::Error| Error::Injector(super::program::chain(reason));
-        let mut object = super::program::loader().load(OBJECT).map_err(|e| failed(&e))?;
-        let classifier: &mut SchedClassifier = object
-            .program_mut("inject")
-            .ok_or_else(|| Error::Injector("the object has no program `inject`".into()))?
-            .try_into()
-            .map_err(|e: aya::programs::ProgramError| failed(&e))?;
-        classifier.load().map_err(|e| failed(&e))?;
-        let program = classifier.fd().map_err(|e| failed(&e))?.as_fd().try_clone_to_owned().map_err(|e| failed(&e))?;
-        let Some(Map::Array(data)) = object.map("batch") else {
-            return Err(Error::Injector("the object has no map `batch`".into()));
-        };
-        let (batch, map) = map_batch(data.fd().as_fd()).map_err(|e| failed(&io::Error::from(e)))?;
+        let failed = |refused: Refused| Error::Injector(Error::from(refused).reason());
+        let mut made = make(&Make::Injector).map_err(failed)?;
+        let (program, data) = (made.take("inject"), made.take("batch"));
+        let (program, data) = (program.map_err(Error::Injector)?, data.map_err(Error::Injector)?);
+        let (batch, map) = map_batch(data.as_fd()).map_err(|e| Error::Injector(io::Error::from(e).to_string()))?;
         Ok(Self { program, batch, _map: map, count: 0, at: 0, queue: 0, first: [0; FIRST] })
     }
 
@@ -230,6 +224,22 @@ impl Injector {
         }
         self.flush(ifindex, Way::Receive).error.map_or(Ok(()), |errno| Err(errno.into()))
     }
+}
+
+/// Makes the objects of an injector: the program `inject` and the map `batch`.
+pub(super) fn load() -> Result<Made, String> {
+    let mut object = super::program::loader().load(OBJECT).map_err(|e| chain(&e))?;
+    named::<SchedClassifier>(&mut object, "inject")?.load().map_err(|e| chain(&e))?;
+    let program = program_fd(&mut object, "inject")?.as_fd().try_clone_to_owned();
+    let Some(Map::Array(data)) = object.map("batch") else {
+        return Err("the object has no map `batch`".into());
+    };
+    let batch = data.fd().as_fd().try_clone_to_owned();
+    let mut made = Made::default();
+    for (name, fd) in [("inject", program), ("batch", batch)] {
+        made.objects.insert(name.into(), fd.map_err(|e| e.to_string())?);
+    }
+    Ok(made)
 }
 
 fn errno(result: i32) -> Errno {

@@ -24,7 +24,9 @@ mod link;
 mod live;
 mod live_stream;
 mod long;
+mod map;
 mod napi;
+mod objects;
 mod offload;
 mod order;
 mod port;
@@ -40,7 +42,6 @@ mod short;
 mod socket;
 mod test_run;
 mod umem;
-mod without_files;
 
 pub use abi::{
     BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, UNICAST, VLANS, XdpCounters,
@@ -58,6 +59,7 @@ pub use journal::{Change, Journal, JournalFile, Value, is_interface_name};
 pub use link::LinkInfo;
 pub use live::LiveGen;
 pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
+pub(crate) use objects::{Made, Make, Maker, Refused};
 pub use offload::{Features, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
 pub use program::{Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate, XdpVlan, learn_programs};

@@ -6,10 +6,10 @@ use super::abi::{
     XdpCounters,
 };
 use super::attach::{Attached, Hook};
+use super::datapath::Inner;
 use super::user_program::{First, UserProgram};
-use super::without_files::without_files;
 use super::{Error, LinkInfo, XdpDatapath};
-use aya::programs::{ProgramError, ProgramFd, ProgramInfo, SchedClassifier, Xdp, loaded_programs};
+use aya::programs::{ProgramError, ProgramFd, ProgramInfo, Xdp, loaded_programs};
 use aya::{Ebpf, EbpfLoader};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -191,7 +191,7 @@ impl Program {
             }
             XdpAttach::Generic => (None, "native mode is disabled by configuration".into()),
             XdpAttach::Auto | XdpAttach::Native => {
-                match attach_xdp(&mut inner.ebpf, first.as_ref(), link, Hook::XdpDriver) {
+                match attach_xdp(&inner, first.as_ref(), link, Hook::XdpDriver) {
                     Ok(fd) => (Some(fd), String::new()),
                     Err(reason) => {
                         // With another program attached, no other mode must be tried.
@@ -209,13 +209,13 @@ impl Program {
         if !native {
             // A switch's object has no traffic-control program. Behind a program of the user's, which generic XDP runs,
             // it would not find the Ethernet header of frames that generic XDP has copied.
-            let there = inner.ebpf.program("bywash_tc").is_some() && first.is_none();
+            let there = inner.has_tc() && first.is_none();
             let now = LinkInfo::query(&interface)?;
             if now.program.is_some_and(|(id, _)| name(id).is_some_and(|name| OURS.contains(&name))) {
                 // Two instances would forward the same frames.
                 refuse_other(&now)?;
             }
-            match there.then(|| attach_tc(&mut inner.ebpf, link)) {
+            match there.then(|| attach_tc(&mut inner, link)) {
                 Some(Ok(fd)) => {
                     inner.own_links.extend(fd.id());
                     tc = Some(fd);
@@ -225,7 +225,7 @@ impl Program {
                         note = format!("{note}; no traffic control program: {reason}");
                     }
                     refuse_other(&LinkInfo::query(&interface)?)?;
-                    let attached = attach_xdp(&mut inner.ebpf, first.as_ref(), link, Hook::XdpSkb);
+                    let attached = attach_xdp(&inner, first.as_ref(), link, Hook::XdpSkb);
                     xdp = Some(attached.map_err(|reason| {
                         let reason = format!("{note}; no generic mode: {reason}");
                         Error::Attach { interface: interface.clone(), reason }
@@ -307,17 +307,16 @@ impl Program {
         let failed = |reason: String| Error::Attach { interface: self.interface.clone(), reason };
         {
             let mut inner = self.datapath.lock();
-            if inner.ebpf.program("bywash_tc").is_none() || self.first.is_some() {
+            if !inner.has_tc() || self.first.is_some() {
                 // XDP does everything; it is attached below if it was not.
                 self.tc = None;
             }
             let refused = |e: io::Error| failed(format!("cannot replace the program taken over: {e}"));
             if let Some(attached) = &self.xdp {
-                let program = xdp_fd(&mut inner.ebpf, self.first.as_ref()).map_err(failed)?;
-                attached.replace(program.as_fd()).map_err(refused)?;
+                attached.replace(xdp_fd(&inner, self.first.as_ref())).map_err(refused)?;
             }
             if let Some(attached) = &self.tc {
-                let program = tc_fd(&mut inner.ebpf).map_err(failed)?;
+                let program = inner.tc().map_err(failed)?;
                 attached.replace(program.as_fd()).map_err(refused)?;
             }
         }
@@ -395,7 +394,7 @@ impl Program {
             // renamed.
             let link = LinkInfo::of_index(self.index)?;
             refuse_other(&link)?;
-            let attached = attach_xdp(&mut self.datapath.lock().ebpf, self.first.as_ref(), &link, Hook::XdpSkb);
+            let attached = attach_xdp(&self.datapath.lock(), self.first.as_ref(), &link, Hook::XdpSkb);
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
             self.xdp = Some(attached.map_err(failed)?);
         }
@@ -526,7 +525,7 @@ impl Drop for Program {
         self.datapath.clear_device(self.id);
         if self.first.is_some() {
             // An error cannot be handled here: the entry is written again before it is used.
-            let _ = self.datapath.lock().next.clear_index(&self.id.into());
+            let _ = self.datapath.lock().next.delete(&u32::from(self.id).to_ne_bytes());
         }
         // Cleared next, before the datapath can be dropped; an error cannot be handled here.
         let _ = self.datapath.set_vlans(self.id, &[]);
@@ -540,11 +539,10 @@ static NAMES: LazyLock<HashMap<u32, String>> = LazyLock::new(|| {
     loaded_programs().flatten().filter_map(named).collect()
 });
 
-/// Reads the names of the kernel's programs, for errors about other owners' programs, and prepares loading ours. A
-/// process calls this before it gives up `CAP_SYS_ADMIN` and before its threads can add no filter of system calls.
+/// Reads the names of the kernel's programs, for errors about other owners' programs. A process calls this before it
+/// gives up `CAP_SYS_ADMIN`.
 pub fn learn_programs() {
     LazyLock::force(&NAMES);
-    LazyLock::force(&LOADER);
 }
 
 /// Names of the programs that an instance attaches.
@@ -565,16 +563,15 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     }
 }
 
-/// Loader of all objects. Where its thread cannot be kept from it, a new one reads the kernel's BTF types.
-static LOADER: LazyLock<Mutex<EbpfLoader>> = LazyLock::new(|| {
-    let mut loader = without_files(EbpfLoader::new);
-    loader.btf(None);
-    Mutex::new(loader)
-});
-
-/// Returns the loader of all objects, which is shared because a new one is costly. Its settings persist: call
+/// Returns the loader of all objects. It is shared because each new one reads the kernel's BTF types (6 MB, some 50 ms),
+/// for relocations that these objects do not have; the broker cannot open that file. Its settings persist: call
 /// [`EbpfLoader::map_max_entries`] before every load that needs it.
 pub(super) fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
+    static LOADER: LazyLock<Mutex<EbpfLoader>> = LazyLock::new(|| {
+        let mut loader = EbpfLoader::new();
+        loader.btf(None);
+        Mutex::new(loader)
+    });
     LOADER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -594,27 +591,13 @@ pub(super) fn program_fd(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd, Strin
     fd.try_clone().map_err(|e| e.to_string())
 }
 
-/// Returns the descriptor of our program for traffic control, and loads it if it is the first time that it is needed.
-pub(super) fn tc_fd(ebpf: &mut Ebpf) -> Result<ProgramFd, String> {
-    let tc: &mut SchedClassifier = named(ebpf, "bywash_tc")?;
-    if tc.fd().is_err() {
-        tc.load().map_err(|e| chain(&e))?;
-    }
-    program_fd(ebpf, "bywash_tc")
-}
-
 /// Returns the descriptor of what is attached by XDP: our program, or the one that runs before it.
-fn xdp_fd(ebpf: &mut Ebpf, first: Option<&First>) -> Result<OwnedFd, String> {
-    let fd = match first {
-        Some(first) => first.program.try_clone(),
-        None => program_fd(ebpf, "bywash")?.as_fd().try_clone_to_owned(),
-    };
-    fd.map_err(|e| e.to_string())
+fn xdp_fd<'a>(inner: &'a Inner, first: Option<&'a First>) -> BorrowedFd<'a> {
+    first.map_or(&inner.xdp, |first| &first.program).as_fd()
 }
 
-fn attach_xdp(ebpf: &mut Ebpf, first: Option<&First>, link: &LinkInfo, hook: Hook) -> Result<Attached, String> {
-    let program = xdp_fd(ebpf, first)?;
-    Attached::new(program.as_fd(), link.index, hook).map_err(|e| reason(&e))
+fn attach_xdp(inner: &Inner, first: Option<&First>, link: &LinkInfo, hook: Hook) -> Result<Attached, String> {
+    Attached::new(xdp_fd(inner, first), link.index, hook).map_err(|e| reason(&e))
 }
 
 /// Attaches by bpf_link only: an attachment by netlink would outlive the process.
@@ -625,8 +608,8 @@ pub(super) fn attach_link(xdp: &mut Xdp, link: &LinkInfo, hook: Hook) -> Result<
 
 /// Attaches by tcx, after the programs already there; never by a filter of the older kind, which would outlive the
 /// process.
-fn attach_tc(ebpf: &mut Ebpf, link: &LinkInfo) -> Result<Attached, String> {
-    let program = tc_fd(ebpf)?;
+fn attach_tc(inner: &mut Inner, link: &LinkInfo) -> Result<Attached, String> {
+    let program = inner.tc()?;
     Attached::new(program.as_fd(), link.index, Hook::Tcx).map_err(|e| format!("{e} (tcx needs Linux 6.6)"))
 }
 

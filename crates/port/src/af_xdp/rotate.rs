@@ -1,11 +1,13 @@
 //! Measurement of the program's run time, over packets to many destinations.
 
+use super::map::Map;
 use super::program::{chain, loader};
 use super::test_run::TestRun;
+use super::user_program::data;
 use super::{Error, XdpDatapath};
-use aya::maps::{Array, ProgramArray};
+use aya::maps::Array;
 use aya::programs::{ProgramFd, Xdp};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/rotate.bpf.o");
 
@@ -45,8 +47,8 @@ impl XdpDatapath {
         let mut cursor: Array<_, u32> =
             ebpf.take_map("cursor").ok_or_else(missing)?.try_into().map_err(|e: aya::maps::MapError| failed(&e))?;
         cursor.set(1, frames.len() as u32, 0).map_err(|e| failed(&e))?;
-        let mut measured: ProgramArray<_> =
-            ebpf.take_map("measured").ok_or_else(missing)?.try_into().map_err(|e: aya::maps::MapError| failed(&e))?;
+        let measured = ebpf.map("measured").and_then(data).ok_or_else(missing)?.fd().as_fd().try_clone_to_owned();
+        let measured = Map::new(measured.map_err(|e| failed(&e))?).map_err(|e| failed(&e))?;
         let mut load = |name: &str| -> Result<ProgramFd, Error> {
             let program = ebpf.program_mut(name).ok_or_else(missing)?;
             let xdp: &mut Xdp = program.try_into().map_err(|e: aya::programs::ProgramError| failed(&e))?;
@@ -54,19 +56,16 @@ impl XdpDatapath {
             xdp.fd().map_err(|e| failed(&e))?.try_clone().map_err(|e| failed(&e))
         };
         let (rotate, nothing) = (load("rotate")?, load("nothing")?);
-        let mut inner = self.lock();
-        let ours = inner.ebpf.program_mut("bywash").ok_or_else(missing)?;
-        let ours: &mut Xdp = ours.try_into().map_err(|e: aya::programs::ProgramError| failed(&e))?;
-        let ours = ours.fd().map_err(|e| failed(&e))?;
+        let inner = self.lock();
         let context = [0, HEAD as u32, 0, ifindex, 0, 0];
         let run =
             TestRun { program: rotate.as_fd(), data: &[0; HEAD], context: &context, repeat, flags: 0, batch_size: 0 };
-        let mut time = |program: &ProgramFd| {
-            measured.set(0, program, 0).map_err(|e| failed(&e))?;
+        let time = |program: BorrowedFd<'_>| {
+            measured.put(0, program).map_err(|e| failed(&e))?;
             run.run_into(&mut []).map_err(|e| failed(&e))
         };
-        let empty = time(&nothing)?.nanoseconds;
-        let ran = time(ours)?;
+        let empty = time(nothing.as_fd())?.nanoseconds;
+        let ran = time(inner.xdp.as_fd())?;
         Ok(Timed { whole: ran.nanoseconds, empty, verdict: ran.verdict })
     }
 }

@@ -3,7 +3,7 @@
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -106,7 +106,6 @@ impl Versions {
 
 // linux/bpf.h
 const BPF_MAP_CREATE: libc::c_long = 0;
-const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
@@ -130,26 +129,6 @@ pub(super) fn new_array(value_size: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: a descriptor the kernel has just returned, owned by no one else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Puts a map into slot `at` of a map of maps.
-pub(super) fn set_inner(outer: BorrowedFd<'_>, at: u32, inner: BorrowedFd<'_>) -> io::Result<()> {
-    /// First fields of the second member of `union bpf_attr`.
-    #[repr(C)]
-    struct Attr {
-        map_fd: u32,
-        pad: u32,
-        key: u64,
-        value: u64,
-        flags: u64,
-    }
-    let value = inner.as_raw_fd() as u32;
-    let (key, value) = (&raw const at as u64, &raw const value as u64);
-    let mut attr = Attr { map_fd: outer.as_raw_fd() as u32, pad: 0, key, value, flags: 0 };
-    // SAFETY: bpf(2) with an attribute of its size; key and value are of the sizes such a map has, and live.
-    let rc =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_UPDATE_ELEM, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 // linux/membarrier.h

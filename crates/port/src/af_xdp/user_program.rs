@@ -6,19 +6,24 @@
 //! Ports without such a program run none of this.
 
 use super::attach::load_xdp;
-use super::program::{chain, program_fd, verdict};
+use super::objects::{Made, Make, Refused, make};
+use super::program::{chain, verdict};
 use super::{Error, XdpDatapath};
 use aya::maps::{Map, MapData};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_insn;
 use aya_obj::programs::XdpAttachType;
 use aya_obj::{Object, ProgramSection};
-use std::collections::HashSet;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
+/// Name of the program in whose place the user's is attached.
+const FIRST: &str = "bywash_first";
+
 /// Program of the user's own: a BPF object file with an XDP program, as clang compiles it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserProgram {
     /// The object file.
     pub file: PathBuf,
@@ -92,53 +97,68 @@ fn of(section: &ProgramSection) -> &'static str {
 pub(super) struct First {
     pub program: OwnedFd,
     /// The user's maps: an array of programs is emptied when its last descriptor is closed.
-    _maps: Ebpf,
+    _maps: Vec<OwnedFd>,
 }
 
 impl XdpDatapath {
     /// Loads `bywash_first` with this program in it, for port `id`.
     pub(super) fn load_first(&self, id: u16, user: &UserProgram) -> Result<First, Error> {
-        let (contents, mut object, name) = user.read()?;
-        let failed = |what: &str, e: &dyn std::error::Error| user.refused(format!("{what}: {}", chain(e)));
-        if object.has_btf_relocations() {
-            let kernels = Btf::from_sys_fs().map_err(|e| failed("it refers to the kernel's types", &e))?;
-            object.relocate_btf(&kernels).map_err(|e| failed("it refers to the kernel's types", &e))?;
-        }
-        // Makes the maps; the kernel sees the program only as a part of ours.
-        let maps = EbpfLoader::new().btf(None).load(&contents).map_err(|e| failed("its maps", &e))?;
-        let fd_of = |name: &str| maps.map(name).and_then(data).map(|map| map.fd().as_fd().as_raw_fd());
-        let theirs = linked(&mut object, &name, fd_of).map_err(|e| user.refused(e))?;
-
-        let mut inner = self.lock();
-        let error = |reason: String| Error::Load { interface: String::new(), reason };
-        let mut ours = Object::parse(inner.object).map_err(|e| error(chain(&e)))?;
-        let first = ours.programs.get("bywash_first").map(|program| program.function_key());
-        let stub = first.and_then(|at| ours.functions.get(&at)).map(|function| function.instructions.len());
-        let [ports, counters, next] = inner.of_first.each_ref().map(AsRawFd::as_raw_fd);
-        let fd_of = |name: &str| match name {
-            "ports" => Some(ports),
-            "counters" => Some(counters),
-            "next" => Some(next),
-            // Of other programs in the object.
-            _ => Some(0),
-        };
-        let mut instructions = linked(&mut ours, "bywash_first", fd_of).map_err(error)?;
-        // The stub was put behind the function that calls it.
-        instructions.truncate(stub.unwrap_or_default());
-        instructions.extend(theirs);
-
-        let program = load_xdp(&instructions, &object.license, c"bywash_first").map_err(|(e, log)| {
-            let log = log.split("\nprocessed ").next().unwrap_or_default().trim_end().replace('\n', " ");
-            user.refused(match log.as_str() {
-                "" => format!("the kernel refuses it: {e}"),
-                log => verdict(format!("the kernel refuses it: {e}. Verifier output: {log}")),
-            })
-        })?;
-        let bywash = program_fd(&mut inner.ebpf, "bywash").map_err(error)?;
-        let in_next = |e| Error::Map { interface: String::new(), map: "next", reason: chain(&e) };
-        inner.next.set(id.into(), &bywash, 0).map_err(in_next)?;
-        Ok(First { program, _maps: maps })
+        let inner = self.lock();
+        let mut made = make(&Make::First { of: inner.number, user: user.clone() })?;
+        let program = made.take(FIRST).map_err(Refused::Ours)?;
+        let in_next = |e: std::io::Error| Error::Map { interface: String::new(), map: "next", reason: e.to_string() };
+        inner.next.put(id.into(), inner.xdp.as_fd()).map_err(in_next)?;
+        Ok(First { program, _maps: made.objects.into_values().collect() })
     }
+}
+
+/// Most maps of a user's program, which one message carries.
+const MAPS: usize = 64;
+
+/// Makes `bywash_first` of a datapath with this program in it, and the program's maps.
+pub(super) fn link_first(datapath: &Ebpf, object: &[u8], user: &UserProgram) -> Result<Made, Refused> {
+    let refused = |reason: String| Refused::Program { file: user.file.display().to_string(), reason };
+    let (contents, mut theirs, name) = user.read()?;
+    let failed = |what: &str, e: &dyn std::error::Error| refused(format!("{what}: {}", chain(e)));
+    if theirs.has_btf_relocations() {
+        let kernels = Btf::from_sys_fs().map_err(|e| failed("it refers to the kernel's types", &e))?;
+        theirs.relocate_btf(&kernels).map_err(|e| failed("it refers to the kernel's types", &e))?;
+    }
+    // Makes the maps; the kernel sees the program only as a part of ours.
+    let maps = EbpfLoader::new().btf(None).load(&contents).map_err(|e| failed("its maps", &e))?;
+    let fd_of = |name: &str| maps.map(name).and_then(data).map(|map| map.fd().as_fd().as_raw_fd());
+    let license = theirs.license.clone();
+    let instructions = linked(&mut theirs, &name, fd_of).map_err(refused)?;
+
+    let error = Refused::Ours;
+    let mut ours = Object::parse(object).map_err(|e| error(chain(&e)))?;
+    let first = ours.programs.get(FIRST).map(|program| program.function_key());
+    let stub = first.and_then(|at| ours.functions.get(&at)).map(|function| function.instructions.len());
+    // Those that `bywash_first` uses; the others are of other programs in the object.
+    let fd_of = |name: &str| match name {
+        "ports" | "counters" | "next" => datapath.map(name).and_then(data).map(|map| map.fd().as_fd().as_raw_fd()),
+        _ => Some(0),
+    };
+    let mut all = linked(&mut ours, FIRST, fd_of).map_err(error)?;
+    // The stub was put behind the function that calls it.
+    all.truncate(stub.unwrap_or_default());
+    all.extend(instructions);
+    let program = load_xdp(&all, &license, c"bywash_first").map_err(|(e, log)| {
+        let log = log.split("\nprocessed ").next().unwrap_or_default().trim_end().replace('\n', " ");
+        refused(match log.as_str() {
+            "" => format!("the kernel refuses it: {e}"),
+            log => verdict(format!("the kernel refuses it: {e}. Verifier output: {log}")),
+        })
+    })?;
+    let mut objects = BTreeMap::from([(FIRST.to_owned(), program)]);
+    for (n, map) in maps.maps().filter_map(|(_, map)| data(map)).enumerate() {
+        let copy = map.fd().as_fd().try_clone_to_owned().map_err(|e| failed("its maps", &e))?;
+        objects.insert(format!("map {n}"), copy);
+    }
+    if objects.len() > MAPS {
+        return Err(refused(format!("it has more than {} maps", MAPS - 1)));
+    }
+    Ok(Made { objects, ..Made::default() })
 }
 
 /// Returns the instructions of a program, with the functions that it calls behind it. `fd_of` returns the descriptor of
@@ -156,7 +176,7 @@ fn linked(object: &mut Object, program: &str, fd_of: impl Fn(&str) -> Option<Raw
 }
 
 /// Returns what is behind a map of a type that an XDP program can use.
-fn data(map: &Map) -> Option<&MapData> {
+pub(super) fn data(map: &Map) -> Option<&MapData> {
     match map {
         Map::Array(data)
         | Map::ArrayOfMaps(data)
