@@ -1,5 +1,7 @@
 //! Errors of the mirror.
 
+use rustix::io::Errno;
+
 /// An error of the netlink sockets or the mirror's thread. Malformed messages never cause one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -21,4 +23,12 @@ pub enum Error {
     /// The tables kept changing while they were being read.
     #[error("the kernel's routing tables change faster than they can be read")]
     Restless,
+}
+
+impl Error {
+    /// Returns whether the kernel was short of memory, and may do the same at another time.
+    pub(crate) fn is_shortage(&self) -> bool {
+        let shortage = |errno| matches!(errno, Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN);
+        matches!(self, Self::Socket { source, .. } if Errno::from_io_error(source).is_some_and(shortage))
+    }
 }

@@ -23,6 +23,8 @@ const PUT_BY: usize = 256 << 20;
 /// Attempts at a dump. When all are interrupted, the data is kept, nothing is removed, and another dump is requested
 /// for later.
 const TRIES: u32 = 5;
+/// Dumps in a row that may fail because the kernel is short of memory, each like one that is interrupted.
+const SHORTAGES: u32 = 100;
 /// Minimum delay between a disturbed dump of IPv6 routes and the next one.
 const DISTURBED: Duration = Duration::from_secs(1);
 /// Pending changes at which a running dump reports them.
@@ -45,6 +47,8 @@ pub struct Follower {
     announce: bool,
     /// Whether IPv6 routes changed while they were being dumped.
     disturbed: bool,
+    /// Dumps in a row that have failed.
+    shortages: u32,
     due: Option<Instant>,
     settle: Duration,
     ended: Instant,
@@ -73,6 +77,7 @@ impl Follower {
             wanted: Scope::NONE,
             announce: false,
             disturbed: false,
+            shortages: 0,
             due: None,
             settle,
             ended: Instant::now(),
@@ -192,12 +197,18 @@ impl Follower {
             let mut whole = true;
             let before = self.log.len();
             for (request, family) in requests(kind) {
-                match self.dump_once(*request, *family, emit)? {
-                    Dumped::Whole | Dumped::Unsupported => {}
-                    Dumped::Interrupted => whole = false,
+                match self.dump_once(*request, *family, emit) {
+                    Ok(Dumped::Whole | Dumped::Unsupported) => {}
+                    Ok(Dumped::Interrupted) => whole = false,
+                    Err(error) if error.is_shortage() && self.shortages < SHORTAGES => {
+                        self.shortages += 1;
+                        whole = false;
+                    }
+                    Err(error) => return Err(error),
                 }
             }
             if whole {
+                self.shortages = 0;
                 // When the tree changes, the kernel resumes the dump of IPv6 routes by counting those already shown
                 // (fib6_dump_table), and may skip some without marking the dump as interrupted.
                 let quiet = kind != Scope::ROUTES6 || (!routes6_in(&self.log[before..]) && !self.announce);

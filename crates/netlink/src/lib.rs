@@ -12,6 +12,8 @@
 mod bodies;
 pub mod change;
 mod error;
+#[cfg(debug_assertions)]
+mod fault;
 mod follow;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

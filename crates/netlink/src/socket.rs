@@ -104,6 +104,10 @@ impl Socket {
     /// # Errors
     /// If the kernel refuses them.
     pub fn send_bytes(&self, requests: &[u8]) -> Result<(), Error> {
+        #[cfg(debug_assertions)]
+        if crate::fault::strikes() {
+            return Err(Error::Socket { doing: "send to", source: Errno::NOBUFS.into() });
+        }
         loop {
             match rustix::net::send(&self.fd, requests, SendFlags::empty()) {
                 Ok(_) => return Ok(()),
@@ -118,6 +122,10 @@ impl Socket {
     /// # Errors
     /// If the socket fails; an overflow of its buffer is [`Received::Lost`].
     pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Error> {
+        #[cfg(debug_assertions)]
+        if crate::fault::strikes() {
+            return Ok(Received::Lost);
+        }
         loop {
             let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
             match rustix::net::recvfrom(&self.fd, &mut *buffer, flags) {

@@ -53,9 +53,9 @@ fn wait_for(process: &mut Process, step: &str) {
     process.wait_for_output(&told, PATIENCE).unwrap_or_else(|why| panic!("{why}: {}", process.output()));
 }
 
-fn forwards(lab: &Topology, step: &str) {
+pub fn forwards(lab: &Topology, step: &str) {
     let got = Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received;
-    assert_eq!(got, 3, "after a kill at {step}");
+    assert_eq!(got, 3, "after {step}");
 }
 
 /// Kills the program; checks that the kernel forwards, and that everything is as before once another one has run.
@@ -67,16 +67,16 @@ fn kill(mut running: Bywash<'_>, step: &str, lab: &Topology, before: &Snapshot) 
     starts_again(step, lab, before, &place);
 }
 
-fn starts_again(step: &str, lab: &Topology, before: &Snapshot, socket: &Path) {
+pub fn starts_again(step: &str, lab: &Topology, before: &Snapshot, socket: &Path) {
     let argv = [program(), "run".into(), "--socket".into(), socket.display().to_string(), "r0".into(), "r1".into()];
     let mut again = lab.r().spawn(&argv.each_ref().map(String::as_str)).unwrap();
     let started = again.wait_for_output("forwarding;", PATIENCE);
-    started.unwrap_or_else(|why| panic!("after a kill at {step}: {why}: {}", again.output()));
+    started.unwrap_or_else(|why| panic!("after {step}: {why}: {}", again.output()));
     forwards(lab, step);
     assert!(again.terminate(PATIENCE).unwrap().success(), "{}", again.output());
     assert_detached(lab.r());
     let differences = before.differences(&Snapshot::of(lab.r()).unwrap());
-    assert!(differences.is_empty(), "after a kill at {step}: {differences:#?}");
+    assert!(differences.is_empty(), "after {step}: {differences:#?}");
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod interfaces;
 mod jumbo;
 mod kit;
 mod lifetimes;
+mod limits;
 mod load;
 mod memif;
 mod metrics;

@@ -16,6 +16,7 @@ use bywash_router::control::{Control, Policies, PortView, VlanSpec};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::VLANS;
 use bywash_sync::lock;
+use std::collections::BTreeMap;
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -45,6 +46,8 @@ pub struct Guard {
     /// Number of the newest reading, and whether its flows pass the gates.
     number: u64,
     passing: bool,
+    /// Errors of ports whose programs do not have their newest configuration.
+    refused: BTreeMap<u16, String>,
 }
 
 impl Guard {
@@ -82,6 +85,7 @@ impl Guard {
             flows,
             number: 0,
             passing: false,
+            refused: BTreeMap::new(),
         })
     }
 
@@ -209,7 +213,7 @@ impl Guard {
     }
 
     /// Writes the gates of the ports and the kernel settings into the programs' configurations.
-    fn set_programs(&self, control: &Mutex<Control>, shared: &Shared) {
+    fn set_programs(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let control = lock(control);
         let settings = &self.verdict.settings;
         let vlans: Vec<_> = control.vlans().collect();
@@ -231,9 +235,17 @@ impl Guard {
             };
             let of_port: Vec<XdpVlan> = of_port.filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
-            if let Err(e) = done {
-                tracing::error!("{e:#}");
+            // It is tried again all the time: without descriptors, for instance, the kernel refuses it until there are
+            // some.
+            let why = done.err().map(|e| format!("{e:#}"));
+            let before = self.refused.get(&at);
+            if let Some(why) = why.as_ref().filter(|why| before != Some(why)) {
+                tracing::error!("{why}");
             }
+            match why {
+                Some(why) => self.refused.insert(at, why),
+                None => self.refused.remove(&at),
+            };
         }
     }
 
