@@ -63,7 +63,7 @@ fn interface(name: &str) -> Interface {
 /// Returns the interface's index in the calling thread's namespace.
 fn index_of(name: &str) -> Option<usize> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
-    let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+    let any = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).ok()?;
     netdevice::name_to_index(&any, name).ok().map(|index| index as usize)
 }
 

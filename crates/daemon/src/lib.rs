@@ -110,6 +110,8 @@ fn forward(
     // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
     let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
     step::reached("start-sockets");
+    // Its socket cannot be made in the sandbox.
+    let mut notifier = Notifier::from_environment();
     bywash_port::af_xdp::learn_programs();
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
@@ -132,7 +134,6 @@ fn forward(
     let api = crate::api::serve(listener, runtime.instance())?;
     step::reached("start-served");
     tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
-    let mut notifier = Notifier::from_environment();
     notifier.ready("forwarding");
     let result = runtime.follow((stop, reload, upgrade), &mut notifier);
     if let Ok(End::TakenOver) = result {

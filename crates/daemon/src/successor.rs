@@ -2,12 +2,11 @@
 
 use crate::shared::Shared;
 use crate::slots::programs;
-use crate::takeover::{Line, Message, can_follow, line, why_not};
+use crate::takeover::{Line, Message, can_follow, why_not};
 use anyhow::{anyhow, bail, ensure};
 use bywash_port::af_xdp::Attachment;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{SocketAddrUnix, connect};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -64,14 +63,16 @@ const TAKES: Duration = Duration::from_secs(2);
 
 /// Connects to the socket of a process, which may be one that never answers.
 fn reach(path: &Path) -> anyhow::Result<Line> {
-    let line = Line(line()?);
-    // Holds for connect(2), too.
-    set_socket_timeout(&line.0, Timeout::Send, Some(TAKES))?;
-    connect(&line.0, &SocketAddrUnix::new(path)?).map_err(|why| match why {
-        Errno::AGAIN => anyhow!("no process has accepted a connection at that socket within {} s", TAKES.as_secs()),
-        why => anyhow::Error::new(why).context("no process waits at that socket"),
+    let connected = bywash_port::broker::connect(path, Some(TAKES));
+    let line = connected.map_err(|why| match Errno::from_io_error(&why) {
+        Some(Errno::AGAIN) => {
+            anyhow!("no process has accepted a connection at that socket within {} s", TAKES.as_secs())
+        }
+        _ => anyhow::Error::new(why).context("no process waits at that socket"),
     })?;
-    Ok(line)
+    // Messages are not waited for longer either.
+    set_socket_timeout(&line, Timeout::Send, Some(TAKES))?;
+    Ok(Line(line))
 }
 
 /// Checks that every port can be taken over. Errors if an interface would disappear with this process.
@@ -85,7 +86,8 @@ fn can_be_followed(shared: &Shared) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{bind, listen};
+    use crate::takeover::line;
+    use rustix::net::{SocketAddrUnix, bind, listen};
     use std::sync::mpsc;
 
     #[test]

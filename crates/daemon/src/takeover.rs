@@ -35,6 +35,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -201,7 +202,9 @@ impl Predecessor {
         // By the time it answers, it has connected.
         client::take_over(api, &meeting.path.to_string_lossy())?;
         let line = meeting.accept()?;
-        let pid = line.peer()?;
+        // Whoever connected: the process in its sandbox has another do that.
+        line.peer()?;
+        let pid = sockopt::socket_peercred(UnixStream::connect(api)?)?.pid.as_raw_nonzero().get();
         let ports = ports(&line, STEP)?;
         tracing::info!("taking over from pid {pid}");
         Ok(Some(Self { line, pid, ports, let_go: None }))

@@ -95,10 +95,10 @@ pub fn names(counters: bool) -> Vec<&'static str> {
 
 /// Builds the filter. A refused call fails with ENOSYS, as if the kernel lacked it: the C library then falls back to
 /// another (`clone3`, whose arguments a filter cannot check, falls back to `clone`). `counters`: whether threads may
-/// count their own events. `makes`: whether BPF objects may be made.
-pub fn filter(counters: bool, makes: bool) -> Result<BpfProgram, BackendError> {
+/// count their own events. `broker`: whether another process makes BPF objects and sockets of the unix domain.
+pub fn filter(counters: bool, broker: bool) -> Result<BpfProgram, BackendError> {
     let mut rules: Rules = all().map(|(_, number)| (*number, vec![])).collect();
-    if !makes {
+    if broker {
         let command = |command: u64| any(vec![is(0, Op::Eq, command)?]);
         rules.insert(libc::SYS_bpf, USES.into_iter().map(command).collect::<Result<_, _>>()?);
     }
@@ -109,10 +109,14 @@ pub fn filter(counters: bool, makes: bool) -> Result<BpfProgram, BackendError> {
         let either = without.into_iter().flatten().map(|flag| any(vec![is(2, Op::MaskedEq(flag as u64), 0)?]));
         rules.insert(call, either.collect::<Result<_, _>>()?);
     }
-    let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
+    let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
+    // A socket of the unix domain that is not connected could be connected to any service; those of a pair cannot, but
+    // datagrams can be sent anywhere by one.
+    let stream = vec![is(0, Op::Eq, libc::AF_UNIX as u64)?, is(1, Op::MaskedEq(0xf), libc::SOCK_STREAM as u64)?];
+    rules.insert(libc::SYS_socketpair, vec![any(stream)?]);
+    let unix = (!broker).then_some(libc::AF_UNIX);
     let family = |family: i32| any(vec![is(0, Op::Eq, family as u64)?]);
-    rules.insert(libc::SYS_socket, families.into_iter().map(family).collect::<Result<_, _>>()?);
-    rules.insert(libc::SYS_socketpair, vec![family(libc::AF_UNIX)?]);
+    rules.insert(libc::SYS_socket, families.into_iter().chain(unix).map(family).collect::<Result<_, _>>()?);
     // Refuse the requests that insert input into a terminal.
     rules.insert(libc::SYS_ioctl, vec![any(vec![is(1, Op::Ne, libc::TIOCSTI)?, is(1, Op::Ne, libc::TIOCLINUX)?])?]);
     let options = [libc::PR_SET_NAME as u64, libc::PR_GET_NAME as u64, PR_SET_VMA];
@@ -136,10 +140,10 @@ const OF_BROKER: Calls = calls! {
     SYS_newfstatat SYS_statx SYS_readlinkat SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd SYS_munmap SYS_mremap SYS_madvise
     SYS_brk SYS_futex SYS_getrandom SYS_uname SYS_clock_gettime SYS_getpid SYS_gettid SYS_sched_yield
     SYS_sched_getaffinity SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack SYS_restart_syscall
-    SYS_exit SYS_exit_group
+    SYS_exit SYS_exit_group SYS_bind SYS_listen SYS_connect SYS_setsockopt SYS_fchmod SYS_unlinkat
 };
 #[cfg(target_arch = "x86_64")]
-const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink };
+const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink SYS_unlink };
 #[cfg(not(target_arch = "x86_64"))]
 const OF_BROKER_OLDER: Calls = &[];
 
@@ -149,6 +153,8 @@ pub fn of_broker() -> Result<BpfProgram, BackendError> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![any(vec![is(2, Op::MaskedEq(libc::PROT_EXEC as u64), 0)?])?]);
     }
+    let messages = vec![is(0, Op::Eq, libc::AF_UNIX as u64)?, is(1, Op::MaskedEq(0xf), libc::SOCK_SEQPACKET as u64)?];
+    rules.insert(libc::SYS_socket, vec![any(messages)?]);
     rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, u64::from(std::process::id()))?])?]);
     rules.insert(libc::SYS_prctl, vec![any(vec![is(0, Op::Eq, PR_SET_VMA)?])?]);
     finished(rules)
@@ -179,7 +185,7 @@ mod tests {
         // struct seccomp_data: number, architecture (AUDIT_ARCH_X86_64), instruction, arguments.
         let mut data = [call as u32, 0xc000_003e, 0, 0].map(u32::to_ne_bytes).concat();
         data.extend((0..6).flat_map(|at| args.get(at).copied().unwrap_or(0).to_ne_bytes()));
-        let (program, mut at, mut a) = (filter(false, false).unwrap(), 0, 0u32);
+        let (program, mut at, mut a) = (filter(false, true).unwrap(), 0, 0u32);
         loop {
             let step = &program[at];
             let jump = |yes: bool| 1 + usize::from(if yes { step.jt } else { step.jf });
@@ -217,6 +223,18 @@ mod tests {
             assert!(!allowed(call, &[0, 4096, read]));
         }
         assert!(allowed(libc::SYS_getpid, &[]) && !allowed(libc::SYS_execve, &[]));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn no_socket_of_the_unix_domain_is_made() {
+        let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
+        assert!(families.into_iter().all(|family| allowed(libc::SYS_socket, &[family as u64, 3])));
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_SEQPACKET] {
+            assert!(!allowed(libc::SYS_socket, &[libc::AF_UNIX as u64, kind as u64]));
+            let pair = allowed(libc::SYS_socketpair, &[libc::AF_UNIX as u64, kind as u64]);
+            assert_eq!(pair, kind == libc::SOCK_STREAM);
+        }
     }
 
     /// The numbers are those of linux/bpf.h.

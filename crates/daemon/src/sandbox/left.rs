@@ -31,7 +31,9 @@ pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Pa
     if writes("/run/bywash") {
         all.push("leave a journal with settings of interfaces that the next start puts back".into());
     }
-    if rustix::process::geteuid().is_root() {
+    if broker && filtered {
+        all.push("connect to the sockets in the directories of its own ones, as its user".into());
+    } else if rustix::process::geteuid().is_root() {
         all.push("connect to the sockets of local services as root, and ask them for what they do for root".into());
     }
     let tcp = if paths.is_none() { "talk to other machines" } else { "talk to other machines by UDP or raw packets" };

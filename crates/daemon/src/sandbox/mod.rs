@@ -1,6 +1,7 @@
 //! Sandbox of a running instance: once its sockets exist, it gives up all capabilities but those it needs, the ways to
 //! gain new ones, all files but those it opens, and all system calls but those it makes. A second process, the broker,
-//! keeps the privilege to load BPF programs, and loads those that the program can name.
+//! keeps the privilege to load BPF programs, and loads those that the program can name; and it connects sockets of the
+//! unix domain, to those in the directories of the program's own.
 //!
 //! Entering happens while there is only one thread: capabilities, rules and filters are per thread, and later threads
 //! inherit them.
@@ -65,7 +66,7 @@ pub fn enter(config: &Config, state: &Path) -> bool {
     } else {
         let files = config.files();
         let paths = Paths::of(&files, state);
-        let broker = broker::start(&files, &paths);
+        let broker = broker::start(config, &files, &paths);
         entered.broker = broker.as_ref().ok().copied();
         let kept = kept(entered.broker.is_some(), entered.counters);
         entered.kept = Some(kept);
@@ -73,11 +74,11 @@ pub fn enter(config: &Config, state: &Path) -> bool {
         let rules = Rules::prepare(&paths);
         let dropped = drop_capabilities(kept);
         let restricted = rules.and_then(Rules::obey);
-        let filtered = filter_calls(entered.counters, entered.broker.is_none());
+        let filtered = filter_calls(entered.counters, entered.broker.is_some());
         entered.any = dropped.is_ok() || restricted.is_ok() || filtered.is_ok();
         entered.paths = restricted.is_ok().then_some(paths);
         for (what, done) in [
-            ("BPF programs can be loaded", broker.map(drop)),
+            ("BPF programs can be loaded, and local services be reached", broker.map(drop)),
             ("capabilities are not dropped", dropped),
             ("files are not restricted", restricted),
             ("system calls are not filtered", filtered),
@@ -165,8 +166,8 @@ fn drop_capabilities(kept: CapabilitySet) -> anyhow::Result<()> {
     thread::clear_ambient_capability_set().context("ambient set")
 }
 
-fn filter_calls(counters: bool, makes: bool) -> anyhow::Result<()> {
-    let program = calls::filter(counters, makes).context("cannot build the filter")?;
+fn filter_calls(counters: bool, broker: bool) -> anyhow::Result<()> {
+    let program = calls::filter(counters, broker).context("cannot build the filter")?;
     seccompiler::apply_filter(&program).context("the kernel refuses the filter")
 }
 
@@ -225,7 +226,7 @@ mod tests {
     #[test]
     fn the_filter_lets_through_what_is_needed_and_nothing_else() {
         let within = || {
-            filter_calls(false, false).unwrap();
+            filter_calls(false, true).unwrap();
             // Files, sockets, memory, time and threads.
             assert!(std::fs::read_to_string("/proc/self/status").is_ok());
             let place = std::env::temp_dir().join(format!("bywash-sandbox-{}", std::process::id()));

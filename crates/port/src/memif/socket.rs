@@ -2,34 +2,21 @@
 
 use super::message::{Message, SIZE};
 use super::refusal::Refusal;
+use crate::broker;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
-    socket_with,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketFlags, accept_with, recvmsg, sendmsg,
 };
 use rustix::process::geteuid;
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 /// Maximum number of unread messages discarded before the disconnect message.
 const UNHEARD: usize = 64;
-
-fn address(name: &Path) -> std::io::Result<SocketAddrUnix> {
-    Ok(match name.as_os_str().as_encoded_bytes() {
-        [b'@', abstract_name @ ..] => SocketAddrUnix::new_abstract_name(abstract_name)?,
-        _ => SocketAddrUnix::new(name)?,
-    })
-}
-
-fn socket() -> std::io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
-}
 
 /// Listening socket. Dropping it removes its path.
 pub struct Listener {
@@ -42,27 +29,8 @@ impl Listener {
     /// something else than a socket has the name. The permission to connect is the path's write permission: the owner's
     /// only, unless it is changed later.
     pub fn bind(name: &Path) -> std::io::Result<Self> {
-        let (fd, address) = (socket()?, address(name)?);
         let path = (!name.as_os_str().as_encoded_bytes().starts_with(b"@")).then(|| name.to_owned());
-        if let Some(path) = &path
-            && let Ok(there) = std::fs::symlink_metadata(path)
-        {
-            // Connecting to it would be refused, too.
-            if !there.file_type().is_socket() {
-                return Err(Error::other("there is a file that is no socket: move it, or give another socket"));
-            }
-            if connect(&socket()?, &address) != Err(Errno::CONNREFUSED) {
-                return Err(Error::from(Errno::ADDRINUSE));
-            }
-            std::fs::remove_file(path)?;
-        }
-        if path.is_some() {
-            // Set before bind, which creates the path with this mode, less the umask.
-            rustix::fs::fchmod(&fd, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
-        }
-        bind(&fd, &address)?;
-        listen(&fd, 8)?;
-        Ok(Self { fd, path })
+        Ok(Self { fd: broker::listen(name)?, path })
     }
 
     /// Accepts the next connection. `None` if there is none.
@@ -95,8 +63,7 @@ impl Channel {
     /// Connects to the server that listens at `name`. Errors with `PermissionDenied` if it runs as another user than
     /// root, the user of this process, or `peer`.
     pub fn connect(name: &Path, peer: Option<u32>) -> std::io::Result<Self> {
-        let fd = socket()?;
-        connect(&fd, &address(name)?)?;
+        let fd = broker::connect(name, None)?;
         let user = socket_peercred(&fd)?.uid;
         if user.is_root() || user == geteuid() || peer == Some(user.as_raw()) {
             return Ok(Self(fd));
