@@ -20,6 +20,29 @@ pub struct Refused {
     pub copies: Counter,
 }
 
+/// Most rows that are looked at for one piece of an answer: the control side waits for less than a millisecond.
+pub const PIECE: usize = 512;
+
+/// Rows that are made one by one, in pieces: all that is held besides the newest piece is what the iterator holds.
+pub struct Pieces<T> {
+    rows: Box<dyn Iterator<Item = T> + Send>,
+    answer: fn(Vec<T>) -> Answer,
+}
+
+impl<T: 'static> Pieces<T> {
+    /// Makes rows of a topic, whose answer `answer` makes of a list of them.
+    pub fn of(rows: impl Iterator<Item = T> + Send + 'static, answer: fn(Vec<T>) -> Answer) -> Box<dyn Rows> {
+        Box::new(Self { rows: Box::new(rows), answer })
+    }
+}
+
+impl<T> Rows for Pieces<T> {
+    fn next(&mut self) -> Option<Answer> {
+        let piece: Vec<T> = self.rows.by_ref().take(PIECE).collect();
+        (!piece.is_empty()).then(|| (self.answer)(piece))
+    }
+}
+
 /// View of a mode for the API, which calls it from several threads at once.
 pub trait View: Send + Sync {
     /// Returns the ports with their state in the kernel, by port number.
@@ -77,5 +100,22 @@ pub trait View: Send + Sync {
     /// Returns the counters of this port's frames that the kernel did not accept; `None` in a mode that hands it none.
     fn refused(&self, _port: PortId) -> Option<&Refused> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_api::Address;
+
+    #[test]
+    fn rows_come_in_pieces_of_limited_size() {
+        let made = (0..2 * PIECE as u64 + 1).map(|n| Address { number: n, ..Address::default() });
+        let mut rows = Pieces::of(made, Answer::Fdb);
+        let mut next = || match rows.next() {
+            Some(Answer::Fdb(piece)) => Some((piece.len(), piece[0].number)),
+            _ => None,
+        };
+        assert_eq!([next(), next(), next(), next()], [Some((PIECE, 0)), Some((PIECE, 512)), Some((1, 1024)), None]);
     }
 }

@@ -400,19 +400,25 @@ impl FlowControl {
 
     /// Returns the flows that `filter` selects, ordered by table and descending priority.
     pub fn flows(&self, filter: &FlowFilter) -> Vec<FlowReport> {
-        let now = Instant::now();
-        let report = |slot: &u32| {
-            let entry = &self.entries[slot];
-            let (packets, bytes) = self.sum(*slot);
-            FlowReport {
-                rule: entry.rule.clone(),
-                age: now - entry.added,
-                idle: now - entry.used,
-                packets: packets.saturating_sub(entry.base.0),
-                bytes: bytes.saturating_sub(entry.base.1),
-            }
-        };
-        self.selected(filter, false).iter().map(report).collect()
+        self.numbers(filter).iter().filter_map(|slot| self.report(*slot)).collect()
+    }
+
+    /// Returns the numbers of the flows that `filter` selects, ordered by table and descending priority.
+    pub fn numbers(&self, filter: &FlowFilter) -> Vec<u32> {
+        self.selected(filter, false)
+    }
+
+    /// Returns the flow that has a number now; `None` if none has.
+    pub fn report(&self, number: u32) -> Option<FlowReport> {
+        let entry = self.entries.get(&number)?;
+        let (now, (packets, bytes)) = (Instant::now(), self.sum(number));
+        Some(FlowReport {
+            rule: entry.rule.clone(),
+            age: now - entry.added,
+            idle: now - entry.used,
+            packets: packets.saturating_sub(entry.base.0),
+            bytes: bytes.saturating_sub(entry.base.1),
+        })
     }
 
     /// Returns the number of flows.

@@ -69,7 +69,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     }
     let ports = Arc::new(Mutex::new(Ports::new(specs)));
     let modems = groups.iter().map(|group| group.modems.clone()).collect();
-    let view = Arc::new(Headend { ports: ports.clone(), groups });
+    let view = Arc::new(Headend { ports: ports.clone(), groups: groups.into() });
     Ok(Parts { control: Box::new(Downstream { ports, modems }), view, apps, links })
 }
 

@@ -2,11 +2,12 @@
 
 use super::modems::Modems;
 use crate::modes::mac;
-use crate::view::View;
+use crate::view::{Pieces, View};
 use bywash_api::{Answer, Channel, Cpe, CpesChanged, KeysChanged, Modem, ServiceFlow, Topic};
+use bywash_api_server::Rows;
 use bywash_config::Config;
 use bywash_docsis::cpe::Origin;
-use bywash_docsis::group::{Group, LowerCounters, Mac, ModemConfig};
+use bywash_docsis::group::{Group, LowerCounters};
 use bywash_docsis::lower::LowerStats;
 use bywash_router::control::{PortView, Ports};
 use bywash_sync::lock;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 /// The downstream, as the API sees it.
 pub struct Headend {
     pub ports: Arc<Mutex<Ports>>,
-    pub groups: Vec<GroupView>,
+    pub groups: Arc<[GroupView]>,
 }
 
 /// Service group.
@@ -25,6 +26,23 @@ pub struct GroupView {
     /// Rates of its channels, in bits per second.
     pub channels: Vec<u64>,
     pub modems: Arc<Modems>,
+}
+
+/// Group with its place among all.
+#[derive(Clone)]
+struct Numbered {
+    groups: Arc<[GroupView]>,
+    at: usize,
+}
+
+impl Numbered {
+    fn view(&self) -> &GroupView {
+        &self.groups[self.at]
+    }
+
+    fn number(&self) -> u64 {
+        self.at as u64 + 1
+    }
 }
 
 /// Counters of one service flow, or the sum of a modem's.
@@ -44,14 +62,22 @@ impl View for Headend {
     }
 
     fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
-        let groups = || self.groups.iter().enumerate().map(|(n, group)| (n as u64 + 1, group));
+        let groups = || (1..).zip(self.groups.iter());
         Ok(match topic {
-            Topic::Modems => Answer::Modems(groups().flat_map(modems).collect()),
-            Topic::Cpes => Answer::Cpes(groups().flat_map(cpes).collect()),
-            Topic::ServiceFlows => Answer::ServiceFlows(groups().flat_map(flows).collect()),
             Topic::Channels => Answer::Channels(groups().flat_map(channels).collect()),
             _ => return Err(format!("a cmts has no {}", topic.name())),
         })
+    }
+
+    fn rows(&self, topic: Topic, _filter: Option<&str>) -> Option<Result<Box<dyn Rows>, String>> {
+        let groups = self.groups.clone();
+        let all = move || (0..groups.len()).map(move |at| Numbered { groups: groups.clone(), at });
+        Some(Ok(match topic {
+            Topic::Modems => Pieces::of(all().flat_map(modems), Answer::Modems),
+            Topic::Cpes => Pieces::of(all().flat_map(cpes), Answer::Cpes),
+            Topic::ServiceFlows => Pieces::of(all().flat_map(flows), Answer::ServiceFlows),
+            _ => return None,
+        }))
     }
 
     fn change_keys(&self, group: usize, lines: &str, later: bool) -> Result<KeysChanged, String> {
@@ -63,7 +89,7 @@ impl View for Headend {
     }
 
     fn reread(&self, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
-        let told = (1..).zip(&self.groups).map(|(number, group)| group.modems.reread(number, config, apply));
+        let told = (1..).zip(self.groups.iter()).map(|(number, group)| group.modems.reread(number, config, apply));
         Ok(told.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 }
@@ -103,53 +129,55 @@ impl Sum {
     }
 }
 
-fn modems((number, view): (u64, &GroupView)) -> Vec<Modem> {
-    let group = &view.group;
+fn modems(of: Numbered) -> impl Iterator<Item = Modem> {
+    let group = &of.view().group;
     let mut sums = vec![(0, Sum::default()); group.modems().len()];
     for (n, flow) in group.flows().iter().enumerate() {
         let (flows, sum) = &mut sums[flow.modem as usize];
         *flows += 1;
         *sum = sum.add(Sum::of(group, n));
     }
-    let row = |(n, (modem, (flows, sum))): (usize, (&ModemConfig, (u64, Sum)))| Modem {
-        group: number,
-        mac: mac(modem.mac),
-        said: modem.said,
-        key_sequence: group.key_in_use(n),
-        bits: modem.bits,
-        flows,
-        packets: sum.packets,
-        bytes: sum.bytes,
-        queued: sum.queued(),
-        policed: sum.policed,
-        queue_overflow: sum.overflow,
-        aqm: sum.early,
-    };
-    group.modems().iter().zip(sums).enumerate().map(row).collect()
+    sums.into_iter().enumerate().map(move |(n, (flows, sum))| {
+        let group = &of.view().group;
+        let modem = &group.modems()[n];
+        Modem {
+            group: of.number(),
+            mac: mac(modem.mac),
+            said: modem.said,
+            key_sequence: group.key_in_use(n),
+            bits: modem.bits,
+            flows,
+            packets: sum.packets,
+            bytes: sum.bytes,
+            queued: sum.queued(),
+            policed: sum.policed,
+            queue_overflow: sum.overflow,
+            aqm: sum.early,
+        }
+    })
 }
 
-fn cpes((number, view): (u64, &GroupView)) -> Vec<Cpe> {
-    let modems = view.group.modems();
-    let row = |(address, cpe): (Mac, bywash_docsis::cpe::Cpe)| Cpe {
-        group: number,
+fn cpes(of: Numbered) -> impl Iterator<Item = Cpe> {
+    let all = of.view().modems.cpes();
+    all.into_iter().map(move |(address, cpe)| Cpe {
+        group: of.number(),
         mac: mac(address),
-        modem: mac(modems[cpe.modem].mac),
+        modem: mac(of.view().group.modems()[cpe.modem].mac),
         origin: match cpe.origin {
             Origin::Configured => "configured".into(),
             Origin::Added => "added".into(),
             Origin::Learned(_) => "learned".into(),
         },
         idle_s: cpe.seen().map(|seen| seen.elapsed().as_secs()),
-    };
-    view.modems.cpes().into_iter().map(row).collect()
+    })
 }
 
-fn flows((number, view): (u64, &GroupView)) -> Vec<ServiceFlow> {
-    let group = &view.group;
-    let row = |(n, flow): (usize, &bywash_docsis::group::Flow)| {
-        let sum = Sum::of(group, n);
+fn flows(of: Numbered) -> impl Iterator<Item = ServiceFlow> {
+    (0..of.view().group.flows().len()).map(move |n| {
+        let group = &of.view().group;
+        let (flow, sum) = (&group.flows()[n], Sum::of(group, n));
         ServiceFlow {
-            group: number,
+            group: of.number(),
             modem: mac(group.modems()[flow.modem as usize].mac),
             flow: group.kind_of(n).name.clone(),
             dsid: flow.dsid,
@@ -161,8 +189,7 @@ fn flows((number, view): (u64, &GroupView)) -> Vec<ServiceFlow> {
             queue_overflow: sum.overflow,
             aqm: sum.early,
         }
-    };
-    group.flows().iter().enumerate().map(row).collect()
+    })
 }
 
 fn channels((number, view): (u64, &GroupView)) -> Vec<Channel> {

@@ -5,7 +5,7 @@ use super::established::Established;
 use super::exceptions::{self, Told};
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::modes::{Names, mac, packet};
-use crate::view::{Refused, View};
+use crate::view::{PIECE, Refused, View};
 use bywash_api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
@@ -112,10 +112,6 @@ impl Routes {
         Decisions { route, adjacencies: followed.sent().filter_map(adjacency).collect() }
     }
 }
-
-/// Most routes or neighbours that are looked at for one piece of an answer: the control side waits for less than a
-/// millisecond.
-const PIECE: usize = 512;
 
 /// Routes, all or those related to a prefix, in pieces.
 struct RouteRows {

@@ -1,12 +1,13 @@
 //! View of a switch: flows, groups, addresses and caches, and changes to them at run time.
 
 use crate::modes::{Names, mac, packet};
-use crate::view::View;
+use crate::view::{Pieces, View};
 use bywash_api::{
     Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, SwitchPort, Topic, Traced, WorkerCaches,
 };
+use bywash_api_server::Rows;
 use bywash_engine::PortId;
-use bywash_flow::control::FlowControl;
+use bywash_flow::control::{FlowControl, FlowReport};
 use bywash_flow::extract::extract;
 use bywash_flow::key::Flow;
 use bywash_flow::model::{FlowFilter, Match, OfPort};
@@ -19,6 +20,7 @@ use bywash_sync::lock;
 use bywash_wire::summary;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// The switch, as the API sees it.
 pub struct Bridge {
@@ -35,13 +37,19 @@ impl View for Bridge {
         lock(&self.ports).ports().collect()
     }
 
-    fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
+    fn show(&self, topic: Topic, _filter: Option<&str>) -> Result<Answer, String> {
         match topic {
-            Topic::Flows => self.flows(filter.unwrap_or_default()).map(Answer::from),
             Topic::Groups => Ok(self.groups().into()),
-            Topic::Fdb => Ok(self.addresses().into()),
             Topic::Caches => Ok(self.caches().into()),
             _ => Err(format!("a switch has no {}", topic.name())),
+        }
+    }
+
+    fn rows(&self, topic: Topic, filter: Option<&str>) -> Option<Result<Box<dyn Rows>, String>> {
+        match topic {
+            Topic::Flows => Some(self.flows(filter.unwrap_or_default())),
+            Topic::Fdb => Some(Ok(self.addresses())),
+            _ => None,
         }
     }
 
@@ -97,14 +105,16 @@ impl Bridge {
         move |name| flows::port_number(&names, self.local.as_deref(), name)
     }
 
-    fn flows(&self, filter: &str) -> Result<Vec<FlowRow>, String> {
+    /// Returns the flows that there are now, each as it is when it is sent.
+    fn flows(&self, filter: &str) -> Result<Box<dyn Rows>, String> {
         let names = self.port_numbers();
         let filter = match filter.trim() {
             "" => FlowFilter::default(),
             text => syntax::filter(text, &names).map_err(|wrong| wrong.to_string())?,
         };
-        let reports = self.control().flows(&filter);
-        let row = reports.iter().map(|report| {
+        let (numbers, flows) = (self.control().numbers(&filter), self.flows.clone());
+        let reports = numbers.into_iter().filter_map(move |number| lock(&flows).report(number));
+        let row = |report: FlowReport| {
             let spec = &report.rule.spec;
             FlowRow {
                 table: spec.table,
@@ -119,8 +129,8 @@ impl Bridge {
                 idle_timeout_s: spec.idle_timeout,
                 hard_timeout_s: spec.hard_timeout,
             }
-        });
-        Ok(row.collect())
+        };
+        Ok(Pieces::of(reports.map(row), Answer::Flows))
     }
 
     fn groups(&self) -> Groups {
@@ -134,20 +144,20 @@ impl Bridge {
         Groups { groups, meters: meters.collect() }
     }
 
-    fn addresses(&self) -> Vec<Address> {
-        let (list, names) = (self.control().macs(), self.names());
-        let row = list.iter().map(|(vlan, address, of, age)| {
+    fn addresses(&self) -> Box<dyn Rows> {
+        let (list, names, local) = (self.control().macs(), self.names(), self.local.clone());
+        let row = move |(vlan, address, of, age): (u16, u64, OfPort, Duration)| {
             let bytes = address.to_be_bytes();
             let address: [u8; 6] = std::array::from_fn(|at| bytes[at + 2]);
             Address {
-                port: flows::port_name(&names, self.local.as_deref(), *of).map(str::to_owned),
+                port: flows::port_name(&names, local.as_deref(), of).map(str::to_owned),
                 number: of.0.into(),
-                vlan: *vlan,
+                vlan,
                 mac: mac(address),
                 age_s: age.as_secs(),
             }
-        });
-        row.collect()
+        };
+        Pieces::of(list.into_iter().map(row), Answer::Fdb)
     }
 
     fn caches(&self) -> Caches {
