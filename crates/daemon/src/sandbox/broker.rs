@@ -4,8 +4,8 @@
 //! keeps it, and loads only the programs of this build and those in the directories of the configuration's files, with
 //! the maps that they name. Who may connect to any socket as root asks D-Bus or systemd to do what they do for root; the
 //! broker connects only to sockets in the directories of the configuration's, and to no link there. It is another
-//! process, started anew, and has no other task: it reads nothing but requests, these files, and what the kernel shows
-//! of its types and CPUs. It ends with the instance.
+//! process, started anew, and has no other task: it reads nothing but requests, these files, and what the kernel shows of
+//! CPUs. It ends with the instance.
 
 use super::files::{Paths, Rules};
 use super::{calls, drop_capabilities};
