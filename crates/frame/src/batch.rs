@@ -55,6 +55,25 @@ impl Batch {
         Ok(())
     }
 
+    /// Returns the free entries, for a device to write frames to.
+    #[inline]
+    pub fn spare(&mut self) -> &mut [MaybeUninit<Frame>] {
+        &mut self.frames[self.len..]
+    }
+
+    /// Appends the first `n` entries of [`Batch::spare`].
+    ///
+    /// # Safety
+    /// They were written, with frames as [`Frame::from_raw`] requires them.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub unsafe fn append(&mut self, n: usize) {
+        assert!(n <= self.room(), "batch too full");
+        self.len += n;
+    }
+
     /// Appends a frame for each of `cells`.
     ///
     /// # Panics

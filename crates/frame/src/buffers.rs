@@ -1,7 +1,7 @@
 //! One worker's access to the pools.
 
 use crate::marks::LINE_SHIFT;
-use crate::pool::{HandleStats, Pool};
+use crate::pool::{HandleStats, Pool, PoolKind};
 use crate::{Arena, BATCH, Batch, DATA_OFFSET, Frame, PoolSet, RawFrame};
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ struct Handle {
     /// LIFO cache of free units; the end holds those most recently used.
     cache: Vec<u32>,
     limit: usize,
+    /// Free units in a device's own cache.
+    lent: usize,
     stats: Arc<HandleStats>,
 }
 
@@ -23,7 +25,27 @@ impl Handle {
     fn new(pool: Arc<Pool>) -> Self {
         let limit = pool.config().cache;
         let cache = Vec::with_capacity(limit * 3 / 2 + BATCH);
-        Self { range: pool.range(), cache, limit, stats: pool.register(), pool }
+        Self { range: pool.range(), cache, limit, lent: 0, stats: pool.register(), pool }
+    }
+
+    /// Returns how many free units a device may keep: none if that would change the order in which the pool hands them
+    /// out, or be a large part of it.
+    fn lends(&self) -> usize {
+        let config = self.pool.config();
+        let lifo = config.kind == PoolKind::Stack || self.limit > 0;
+        let few = config.frames < 16 * LENT;
+        if self.pool.drains() || self.pool.custom() || !lifo || few { 0 } else { LENT }
+    }
+
+    #[inline]
+    fn lend(&mut self, units: usize) {
+        self.lent = units;
+        self.count_cached();
+    }
+
+    #[inline]
+    fn count_cached(&self) {
+        self.stats.cached.set((self.cache.len() + self.lent) as u64);
     }
 
     #[inline]
@@ -36,7 +58,7 @@ impl Handle {
         self.limit = 0;
         self.pool.push(&self.cache);
         self.cache.clear();
-        self.stats.cached.set(0);
+        self.count_cached();
         self.pool.close(&self.stats);
     }
 
@@ -53,7 +75,7 @@ impl Handle {
             let from = self.cache.len() - n;
             out[..n].copy_from_slice(&self.cache[from..]);
             self.cache.truncate(from);
-            self.stats.cached.set(from as u64);
+            self.count_cached();
             n
         };
         self.stats.allocated.add(n as u64);
@@ -87,8 +109,25 @@ impl Handle {
             self.pool.push(&self.cache[..surplus]);
             self.cache.drain(..surplus);
         }
-        self.stats.cached.set(self.cache.len() as u64);
+        self.count_cached();
     }
+}
+
+/// Free cells that a device may keep in its own cache: two bursts, so that one is there to receive into when one has
+/// been sent.
+const LENT: usize = 2 * BATCH;
+
+/// Cells in a device's own cache ([`Buffers::lent`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    /// First cell of the pool whose cells may be there, and number of its cells.
+    pub cells: (u32, u32),
+    /// Number of cells that may be there.
+    pub most: usize,
+    /// Number of cells that are there.
+    pub now: usize,
+    /// Whether cells of other pools exist.
+    pub mixed: bool,
 }
 
 /// One worker's access to all pools of an arena. It allocates from one pool, and frees each frame to the pool it came
@@ -102,6 +141,9 @@ pub struct Buffers {
     version: u32,
     handles: Vec<Handle>,
     own: usize,
+    /// Most units that a device may keep; and whether those of another pool may be among those it keeps.
+    lends: usize,
+    moved: bool,
 }
 
 impl Buffers {
@@ -110,10 +152,11 @@ impl Buffers {
     /// # Panics
     /// If there is no such pool.
     pub fn attach(pools: &Arc<PoolSet>, own: usize) -> Self {
-        let mut bufs = Self { pools: pools.clone(), version: 0, handles: vec![], own };
+        let mut bufs = Self { pools: pools.clone(), version: 0, handles: vec![], own, lends: 0, moved: false };
         bufs.refresh();
         assert!(own < bufs.handles.len(), "no pool {own}");
         bufs.handles[own].pool.taker_comes();
+        bufs.lends = bufs.handles[own].lends();
         bufs
     }
 
@@ -129,6 +172,8 @@ impl Buffers {
         before.pool.close(&before.stats);
         before.pool.taker_goes();
         self.own = own;
+        self.lends = self.handles[own].lends();
+        self.moved = true;
     }
 
     /// Updates the handles to the current list of pools. Freeing does this by itself; call it on a thread that frees
@@ -150,8 +195,42 @@ impl Buffers {
         before.iter_mut().for_each(Handle::retire);
         if let Some(own) = own {
             self.own = self.handles.iter().position(|handle| Arc::ptr_eq(&handle.pool, &own)).unwrap_or(0);
+            self.lends = self.handles[self.own].lends();
+            self.moved = true;
         }
         self.version = version;
+    }
+
+    /// Updates the handles if the list of pools has changed.
+    #[inline]
+    pub fn follow(&mut self) {
+        if self.version != self.pools.version() {
+            self.refresh();
+        }
+    }
+
+    /// Returns what a device may keep in its own cache of free cells on this thread, between its calls, and what it does.
+    #[inline]
+    pub fn lent(&self) -> Lent {
+        let own = &self.handles[self.own];
+        let now = if self.moved { self.handles.iter().map(|handle| handle.lent).sum() } else { own.lent };
+        Lent { cells: own.range, most: self.lends, now, mixed: self.handles.len() > 1 }
+    }
+
+    /// Counts `cells` cells of the pool that it allocates from as cached by a device, and none of other pools.
+    #[inline]
+    pub fn lend(&mut self, cells: usize) {
+        if std::mem::take(&mut self.moved) {
+            self.handles.iter_mut().for_each(|handle| handle.lend(0));
+        }
+        self.handles[self.own].lend(cells);
+    }
+
+    /// Returns whether a device has to give cells back because the pools have changed.
+    #[inline]
+    pub fn recalls(&self) -> bool {
+        let changed = self.moved || self.version != self.pools.version();
+        self.handles[self.own].lent > self.lends || changed && self.handles.iter().any(|handle| handle.lent > 0)
     }
 
     /// Returns the arena.
@@ -282,9 +361,7 @@ impl Buffers {
 
     #[inline]
     fn give(&mut self, cells: &mut [u32]) {
-        if self.version != self.pools.version() {
-            self.refresh();
-        }
+        self.follow();
         let good = self.pools.given(cells);
         if good < cells.len() {
             self.handles[self.own].pool.refused(cells.len() - good);
@@ -308,6 +385,8 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
+        // (What a device still has is given back when its thread ends.)
+        self.handles.iter_mut().for_each(|handle| handle.lent = 0);
         self.handles.iter_mut().for_each(Handle::retire);
         self.handles[self.own].pool.taker_goes();
     }

@@ -16,7 +16,7 @@ mod pool;
 
 pub use arena::{Arena, ArenaConfig, ArenaError, Line};
 pub use batch::{BATCH, Batch};
-pub use buffers::Buffers;
+pub use buffers::{Buffers, Lent};
 pub use frame::{Frame, RawFrame};
 pub use heads::{Burst, Heads};
 pub use heap::Heap;

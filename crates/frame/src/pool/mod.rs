@@ -402,6 +402,11 @@ impl Pool {
         &self.config
     }
 
+    /// Returns whether the policy is the caller's own.
+    pub(crate) fn custom(&self) -> bool {
+        matches!(self.backend, Backend::Custom(_))
+    }
+
     /// Returns the place of the pool's memory; `None` if the configuration names no CPU.
     pub fn place(&self) -> Option<Place> {
         self.place
