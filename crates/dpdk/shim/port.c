@@ -35,8 +35,16 @@ struct raw {
 	uint32_t options;
 };
 
-// Counts of received frames that are not in one cell of the pool.
-struct rx_exceptions {
+// A worker's call into a driver. In: the cells of its own pool, whether there are others, how many free cells may stay
+// in its cache afterwards, and how many did before. Out: how many do; bytes of the frames received or sent; received
+// frames that were copied because they were not in one cell of the pool, or lost.
+struct call {
+	uint32_t first;
+	uint32_t count;
+	uint32_t keep;
+	uint32_t kept;
+	bool mixed;
+	uint64_t bytes;
 	uint64_t copied;
 	uint64_t lost;
 };
@@ -50,9 +58,15 @@ struct hooks {
 };
 
 #define BURST 64
+// Size of the mempool's caches. One takes half as many again before it is emptied: what a worker keeps and a burst.
+#define CACHE (2u * BURST)
 // Bytes of a cell before the mbuf's data area: META of crates/frame.
 #define META 128
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "data begins 256 bytes into a cell");
+// Data begin on one of so many lines of a cell. If all began on the same, data of all cells would share 2 of the 64 sets
+// of an L1 cache, and 64 of the 2,048 of an L2 cache.
+#define COLOURS 4
+#define LINE 64
 
 static struct hooks hooks;
 static uint8_t *base;
@@ -61,8 +75,10 @@ static struct rte_mbuf *mbufs;
 static size_t mbufs_len;
 static uint32_t shift;
 static uint32_t cells;
-// Mempool of the arena's cells, and mempools of devices whose drivers require memory of their own.
+// Mempool of the arena's cells, to which each mbuf is freed, and mempools of devices whose drivers require memory of their own.
 static struct rte_mempool *pool;
+// The same cells, each as a buffer that begins right behind the metadata.
+static struct rte_mempool *whole;
 static struct rte_mempool *copies[RTE_MAX_ETHPORTS];
 static bool removed[RTE_MAX_ETHPORTS];
 
@@ -84,9 +100,25 @@ static inline uint32_t cell_of(const void *mbuf)
 	return (const struct rte_mbuf *)mbuf - mbufs;
 }
 
+// Returns the line on which a cell's data begin: in runs of 16 neighbours the same, so that strides are constant, and
+// another for cells 64 apart, which would share their set of an L2 cache.
+static inline uint32_t colour_of(uint32_t cell)
+{
+	return ((cell >> 4) + (cell >> 6)) % COLOURS;
+}
+
+// Sets the start of a cell's buffer, `skip` bytes behind its metadata.
+static inline void place(uint32_t cell, uint32_t skip)
+{
+	struct rte_mbuf *m = mbuf_of(cell);
+	m->buf_addr = base + ((uint64_t)cell << shift) + META + skip;
+	rte_mbuf_iova_set(m, (uintptr_t)m->buf_addr);
+	m->buf_len = (1u << shift) - META - skip;
+}
+
 // Drivers take and free cells one at a time: with inlined code if the mempool has a cache for their lcore, otherwise
-// with a call of the operations below for each cell. So each worker becomes an lcore of DPDK. The cache is empty
-// between a port's calls: all free cells are in the arena's pools.
+// with a call of the operations below for each cell. So each worker becomes an lcore of DPDK. Between a port's calls
+// the cache keeps cells of the worker's own pool, which that pool counts as cached.
 static __thread struct rte_mempool_cache *cache;
 static __thread bool known;
 static pthread_key_t leaving;
@@ -121,11 +153,21 @@ static bool take(void **objects, unsigned int n)
 	return true;
 }
 
+static void empty(struct rte_mempool_cache *of)
+{
+	unsigned int n = of->len;
+	of->len = 0;
+	give_back(of->objs, n);
+}
+
 static void thread_ends(void *arg)
 {
 	RTE_SET_USED(arg);
-	if (pool != NULL)
-		rte_thread_unregister();
+	if (pool == NULL)
+		return;
+	if (cache != NULL)
+		empty(cache);
+	rte_thread_unregister();
 }
 
 // There are 128 lcores by default. A thread beyond that works without a cache.
@@ -137,22 +179,53 @@ static void become_lcore(void)
 	cache = rte_mempool_default_cache(pool, rte_lcore_id());
 }
 
-// To be called before a driver that is expected to take so many cells: puts them into the cache.
-static void enter(unsigned int expected)
+// To be called before a driver that is expected to take so many cells: there are that many in the cache, if possible.
+static inline void enter(unsigned int expected)
 {
 	if (unlikely(!known))
 		become_lcore();
-	if (expected > 0 && likely(cache != NULL) && take(cache->objs, expected))
+	if (likely(cache != NULL) && unlikely(cache->len < expected) &&
+	    take(cache->objs + cache->len, expected - cache->len))
 		cache->len = expected;
 }
 
-static void leave(void)
+// Gives back the cells of other pools.
+static void sort_out(const struct call *call)
 {
-	if (likely(cache != NULL)) {
-		unsigned int n = cache->len;
-		cache->len = 0;
-		give_back(cache->objs, n);
+	unsigned int own = 0, foreign = 0;
+	void *others[RTE_DIM(cache->objs)];
+	for (unsigned int i = 0; i < cache->len; i++) {
+		void *object = cache->objs[i];
+		if (cell_of(object) - call->first < call->count)
+			cache->objs[own++] = object;
+		else
+			others[foreign++] = object;
 	}
+	cache->len = own;
+	give_back(others, foreign);
+}
+
+// To be called after a driver: the cache keeps as many cells as the call allows, those freed last.
+static inline void leave(struct call *call)
+{
+	call->kept = 0;
+	if (unlikely(cache == NULL))
+		return;
+	if (call->mixed && call->keep > 0) {
+		const struct rte_mbuf *from = mbufs + call->first, *to = from + call->count;
+		bool foreign = false;
+		for (unsigned int i = 0; i < cache->len; i++)
+			foreign |= (uintptr_t)cache->objs[i] < (uintptr_t)from || (uintptr_t)cache->objs[i] >= (uintptr_t)to;
+		if (foreign)
+			sort_out(call);
+	}
+	if (unlikely(cache->len > call->keep)) {
+		unsigned int surplus = cache->len - call->keep;
+		give_back(cache->objs, surplus);
+		memmove(cache->objs, cache->objs + surplus, call->keep * sizeof(cache->objs[0]));
+		cache->len = call->keep;
+	}
+	call->kept = cache->len;
 }
 
 // Allocates the mbufs, on huge pages if the arena is on huge pages and some are free.
@@ -173,9 +246,7 @@ static int make_mbufs(size_t page)
 	// State that DPDK expects of an mbuf in a pool. Drivers free mbufs in this state.
 	for (uint32_t cell = 0; cell < cells; cell++) {
 		struct rte_mbuf *m = &mbufs[cell];
-		m->buf_addr = base + ((uint64_t)cell << shift) + META;
-		rte_mbuf_iova_set(m, (uintptr_t)m->buf_addr);
-		m->buf_len = (1u << shift) - META;
+		place(cell, LINE * colour_of(cell));
 		m->pool = pool;
 		m->data_off = RTE_PKTMBUF_HEADROOM;
 		rte_mbuf_refcnt_set(m, 1);
@@ -205,8 +276,15 @@ static int ops_put(struct rte_mempool *mp, void *const *objects, unsigned int n)
 
 static int ops_get(struct rte_mempool *mp, void **objects, unsigned int n)
 {
-	RTE_SET_USED(mp);
-	return take(objects, n) ? 0 : -ENOBUFS;
+	if (mp == whole && cache != NULL) {
+		if (rte_mempool_generic_get(pool, objects, n, cache) < 0)
+			return -ENOBUFS;
+	} else if (!take(objects, n)) {
+		return -ENOBUFS;
+	}
+	for (unsigned int i = 0; mp == whole && i < n; i++)
+		place(cell_of(objects[i]), 0);
+	return 0;
 }
 
 static unsigned int ops_count(const struct rte_mempool *mp)
@@ -282,7 +360,15 @@ int bywash_dpdk_start(const struct hooks *with, int argc, char **argv)
 
 void bywash_dpdk_stop(void)
 {
+	// (Caches of threads that did not close their ports.)
+	for (unsigned int lcore = 0; pool != NULL && lcore < RTE_MAX_LCORE; lcore++) {
+		struct rte_mempool_cache *of = rte_mempool_default_cache(pool, lcore);
+		if (of != NULL)
+			empty(of);
+	}
+	rte_mempool_free(whole);
 	rte_mempool_free(pool);
+	whole = NULL;
 	pool = NULL;
 	if (base != NULL)
 		rte_extmem_unregister(base, (size_t)cells << shift);
@@ -291,6 +377,24 @@ void bywash_dpdk_stop(void)
 	if (mbufs != NULL)
 		munmap(mbufs, mbufs_len);
 	mbufs = NULL;
+}
+
+// Creates a mempool of the cells, whose buffers have `less` bytes less than there is behind the metadata.
+static int make_pool(const char *name, void *at, unsigned int cache_size, uint32_t less, struct rte_mempool **made)
+{
+	struct rte_mempool *mp = rte_mempool_create_empty(name, cells, 1u << shift, cache_size,
+							  sizeof(struct rte_pktmbuf_pool_private), SOCKET_ID_ANY,
+							  RTE_MEMPOOL_F_NO_CACHE_ALIGN);
+	if (mp == NULL)
+		return -rte_errno;
+	*made = mp;
+	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = (1u << shift) - META - less };
+	int rc = rte_mempool_set_ops_byname(mp, ops.name, NULL);
+	if (rc < 0)
+		return rc;
+	rte_pktmbuf_pool_init(mp, &private);
+	rc = rte_mempool_populate_iova(mp, at, (uintptr_t)at, (size_t)cells << shift, NULL, NULL);
+	return rc < 0 ? rc : 0;
 }
 
 // Registers the arena as DPDK memory and creates the mempool from which drivers fill their queues. Returns 0, 1 if the
@@ -302,16 +406,10 @@ int bywash_dpdk_arena(void *at, uint32_t count, uint32_t cell_shift, size_t mapp
 	shift = cell_shift;
 	// Devices look up memory by address. Virtual devices work even if this fails.
 	int registered = rte_extmem_register(at, mapped, NULL, 0, page);
-	pool = rte_mempool_create_empty("bywash", count, 1u << shift, BURST, sizeof(struct rte_pktmbuf_pool_private),
-					SOCKET_ID_ANY, RTE_MEMPOOL_F_NO_CACHE_ALIGN);
-	if (pool == NULL)
-		return -rte_errno;
-	struct rte_pktmbuf_pool_private private = { .mbuf_data_room_size = (1u << shift) - META };
-	int rc = rte_mempool_set_ops_byname(pool, ops.name, NULL);
-	if (rc < 0)
-		return rc;
-	rte_pktmbuf_pool_init(pool, &private);
-	rc = rte_mempool_populate_iova(pool, at, (uintptr_t)at, (size_t)count << shift, NULL, NULL);
+	// (`whole` needs no cache of its own: it takes from that of the other.)
+	int rc = make_pool("bywash", at, RTE_MIN(CACHE, count * 2 / 3), LINE * (COLOURS - 1), &pool);
+	if (rc == 0)
+		rc = make_pool("bywash_whole", at, 0, 0, &whole);
 	if (rc < 0)
 		return rc;
 	rc = make_mbufs(page);
@@ -396,6 +494,12 @@ static int make_copies(uint16_t port, uint16_t queues)
 	return 0;
 }
 
+// Returns the bytes that a buffer of a mempool can receive.
+static int room_of(struct rte_mempool *mp)
+{
+	return rte_pktmbuf_data_room_size(mp) - RTE_PKTMBUF_HEADROOM;
+}
+
 int bywash_dpdk_open(struct device *device, const char **failed)
 {
 	uint16_t port = device->port;
@@ -440,9 +544,19 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	if (rc < 0)
 		return rc;
 	int node = rte_eth_dev_socket_id(port);
+	// Frames that fit only a whole cell, with two VLAN tags and FCS.
+	uint16_t mtu = 1500;
+	rte_eth_dev_get_mtu(port, &mtu);
+	if (from == pool && mtu + RTE_ETHER_HDR_LEN + 2 * RTE_VLAN_HLEN + RTE_ETHER_CRC_LEN > room_of(pool))
+		from = whole;
 	for (uint16_t queue = 0; queue < device->queues; queue++) {
 		*failed = "set up a receive queue";
 		rc = rte_eth_rx_queue_setup(port, queue, rx, node, NULL, from);
+		if (rc < 0 && from == pool) {
+			// A driver that requires more room, if it can have any: net_af_packet, for its frame size.
+			from = whole;
+			rc = rte_eth_rx_queue_setup(port, queue, rx, node, NULL, from);
+		}
 		if (rc < 0)
 			return rc;
 		*failed = "set up a transmit queue";
@@ -463,7 +577,7 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	struct rte_ether_addr mac;
 	if (rte_eth_macaddr_get(port, &mac) == 0)
 		memcpy(device->mac, mac.addr_bytes, sizeof(device->mac));
-	uint16_t mtu = 1500;
+	mtu = 1500;
 	rte_eth_dev_get_mtu(port, &mtu);
 	device->mtu = mtu;
 	device->max_frame = mtu + RTE_ETHER_HDR_LEN;
@@ -471,7 +585,8 @@ int bywash_dpdk_open(struct device *device, const char **failed)
 	return 0;
 }
 
-void bywash_dpdk_close(uint16_t port)
+// `call` is that of a worker whose ports may all be closed now; NULL for another thread.
+void bywash_dpdk_close(uint16_t port, struct call *call)
 {
 	rte_eth_dev_callback_unregister(port, RTE_ETH_EVENT_INTR_RMV, on_removed, NULL);
 	struct rte_eth_dev_info info;
@@ -480,7 +595,10 @@ void bywash_dpdk_close(uint16_t port)
 	rte_eth_dev_close(port);
 	if (rc == 0 && info.device != NULL)
 		rte_dev_remove(info.device);
-	leave();
+	if (call != NULL) {
+		call->keep = 0;
+		leave(call);
+	}
 	rte_mempool_free(copies[port]);
 	copies[port] = NULL;
 }
@@ -619,60 +737,160 @@ static bool copy(struct rte_mbuf *m, struct raw *to)
 	return fits;
 }
 
-uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, uint16_t expected,
-			struct rx_exceptions *exceptions)
+// The place of data_off, refcnt, nb_segs and port of an mbuf as one word, from the lowest bits up.
+static inline uint64_t *rearm_of(struct rte_mbuf *m)
 {
-	struct rte_mbuf *mbufs[BURST];
-	enter(expected);
-	uint16_t n = rte_eth_rx_burst(port, queue, mbufs, RTE_MIN(most, (uint16_t)BURST));
+	return (uint64_t *)((char *)m + offsetof(struct rte_mbuf, data_off));
+}
+
+_Static_assert(offsetof(struct rte_mbuf, refcnt) == offsetof(struct rte_mbuf, data_off) + 2 &&
+	       offsetof(struct rte_mbuf, nb_segs) == offsetof(struct rte_mbuf, data_off) + 4 &&
+	       offsetof(struct rte_mbuf, port) == offsetof(struct rte_mbuf, data_off) + 6 &&
+	       RTE_BYTE_ORDER == RTE_LITTLE_ENDIAN, "fields of the word");
+
+// In that word, refcnt and nb_segs: 1 each for a frame in one segment to which there is no other reference.
+#define SINGLE_MASK 0x0000ffffffff0000ull
+#define SINGLE 0x0000000100010000ull
+
+static bool in_one_cell(struct rte_mbuf *m)
+{
+	return m->pool == pool && (*rearm_of(m) & SINGLE_MASK) == SINGLE && RTE_MBUF_DIRECT(m);
+}
+
+// Receives frames some of which are not in one cell. Returns the number of those that are now.
+static uint16_t exceptions(struct rte_mbuf **received, uint16_t n, struct raw *out, struct call *call)
+{
 	uint16_t good = 0;
+	call->bytes = 0;
 	for (uint16_t i = 0; i < n; i++) {
-		struct rte_mbuf *m = mbufs[i];
-		if (likely(m->pool == pool && m->nb_segs == 1 && RTE_MBUF_DIRECT(m) && rte_mbuf_refcnt_read(m) == 1)) {
+		struct rte_mbuf *m = received[i];
+		if (in_one_cell(m)) {
 			out[good].addr = (uint8_t *)m->buf_addr + m->data_off - base;
 			out[good].len = m->data_len;
 			out[good].options = 0;
-			good++;
 		} else if (copy(m, &out[good])) {
-			exceptions->copied++;
-			good++;
+			call->copied++;
 		} else {
-			exceptions->lost++;
+			call->lost++;
+			continue;
 		}
+		call->bytes += out[good++].len;
 	}
-	leave();
 	return good;
 }
 
-// Sends up to n frames and returns how many. The caller keeps ownership of the others.
-uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames, uint16_t n)
+// Receives up to `most` frames, of which about `expected` are there.
+uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, uint16_t expected,
+			struct call *call)
 {
-	struct rte_mbuf *mbufs[BURST];
-	n = RTE_MIN(n, (uint16_t)BURST);
+	struct rte_mbuf *received[BURST];
+	enter(expected);
+	uint16_t n = rte_eth_rx_burst(port, queue, received, RTE_MIN(most, (uint16_t)BURST));
+	// All are in one cell each if they have the same pool, refcnt and nb_segs, which is seen without a branch for each:
+	// bits that any has and that all have.
+	uint64_t any = SINGLE, all = SINGLE, flags = 0, bytes = 0;
+	uintptr_t any_pool = (uintptr_t)pool, all_pool = (uintptr_t)pool;
+	uint8_t *const from = base;
+#pragma GCC unroll 4
 	for (uint16_t i = 0; i < n; i++) {
-		struct rte_mbuf *m = mbuf_of(frames[i].addr >> shift);
-		m->data_off = base + frames[i].addr - (uint8_t *)m->buf_addr;
-		rte_mbuf_refcnt_set(m, 1);
-		m->nb_segs = 1;
-		m->port = RTE_MBUF_PORT_INVALID;
-		m->ol_flags = 0;
-		m->packet_type = 0;
-		m->pkt_len = frames[i].len;
-		m->data_len = frames[i].len;
-		m->vlan_tci = 0;
-		mbufs[i] = m;
+		struct rte_mbuf *m = received[i];
+		uint64_t rearm = *rearm_of(m);
+		uint32_t len = m->data_len;
+		any |= rearm;
+		all &= rearm;
+		flags |= m->ol_flags;
+		any_pool |= (uintptr_t)m->pool;
+		all_pool &= (uintptr_t)m->pool;
+		out[i].addr = (uint8_t *)m->buf_addr + (uint16_t)rearm - from;
+		out[i].len = len;
+		out[i].options = 0;
+		bytes += len;
 	}
+	call->bytes = bytes;
+	if (unlikely(((any ^ SINGLE) & SINGLE_MASK) != 0 || ((all ^ SINGLE) & SINGLE_MASK) != 0 ||
+		     (flags & (RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL)) != 0 || any_pool != all_pool))
+		n = exceptions(received, n, out, call);
+	leave(call);
+	return n;
+}
+
+// Fills in the mbufs of frames that begin before their buffers, which need not begin where they do.
+static void place_before(struct rte_mbuf **mbufs, const struct raw *frames, uint16_t n)
+{
+	for (uint16_t i = 0; i < n; i++) {
+		uint8_t *data = base + frames[i].addr;
+		if (data < (uint8_t *)mbufs[i]->buf_addr)
+			place(cell_of(mbufs[i]), 0);
+		*rearm_of(mbufs[i]) = (uint64_t)RTE_MBUF_PORT_INVALID << 48 | SINGLE | (data - (uint8_t *)mbufs[i]->buf_addr);
+	}
+}
+
+// Sends up to n frames and returns how many. The caller keeps ownership of the others.
+uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames, uint16_t n, struct call *call)
+{
+	struct rte_mbuf *sent[BURST];
+	n = RTE_MIN(n, (uint16_t)BURST);
+	struct rte_mbuf *const all = mbufs;
+	uint8_t *const from = base;
+	const uint32_t by = shift;
+	uint64_t bytes = 0, before = 0;
+	// Fields are written without a look at them: a comparison costs as much as the stores.
+#pragma GCC unroll 4
+	for (uint16_t i = 0; i < n; i++) {
+		uint64_t addr = frames[i].addr;
+		uint32_t len = frames[i].len;
+		struct rte_mbuf *m = all + (uint32_t)(addr >> by);
+		uint64_t data_off = from + addr - (uint8_t *)m->buf_addr;
+		before |= data_off;
+		*rearm_of(m) = (uint64_t)RTE_MBUF_PORT_INVALID << 48 | SINGLE | data_off;
+		m->ol_flags = 0;
+		m->pkt_len = len;
+		m->data_len = len;
+		sent[i] = m;
+		bytes += len;
+	}
+	if (unlikely(before >> 16 != 0))
+		place_before(sent, frames, n);
 	enter(0);
-	uint16_t sent = rte_eth_tx_burst(port, queue, mbufs, n);
-	leave();
-	return sent;
+	uint16_t done = rte_eth_tx_burst(port, queue, sent, n);
+	for (uint16_t i = done; i < n; i++)
+		bytes -= frames[i].len;
+	call->bytes = bytes;
+	leave(call);
+	return done;
 }
 
 // Asks the driver to free sent frames. Returns a negative errno if the driver does not support that.
-int bywash_dpdk_reclaim(uint16_t port, uint16_t queue)
+int bywash_dpdk_reclaim(uint16_t port, uint16_t queue, struct call *call)
 {
 	enter(0);
 	int rc = rte_eth_tx_done_cleanup(port, queue, 0);
-	leave();
+	leave(call);
 	return rc;
+}
+
+// Returns the number of cells in the cache of this thread.
+uint32_t bywash_dpdk_cached(void)
+{
+	return cache != NULL ? cache->len : 0;
+}
+
+// Restores that number after calls of the driver that were not a worker's.
+void bywash_dpdk_restore(uint32_t n)
+{
+	if (cache == NULL)
+		return;
+	if (cache->len < n && take(cache->objs + cache->len, n - cache->len))
+		cache->len = n;
+	if (cache->len > n) {
+		unsigned int surplus = cache->len - n;
+		cache->len = n;
+		give_back(cache->objs + n, surplus);
+	}
+}
+
+// Empties the cache as far as the call demands.
+void bywash_dpdk_settle(struct call *call)
+{
+	leave(call);
 }

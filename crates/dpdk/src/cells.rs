@@ -4,6 +4,7 @@
 //! worker's [`Buffers`], and the mempool operations use those. Other calls (the control side sets up or closes a
 //! device) use spare buffers under a lock.
 
+use crate::ffi::{self, Call};
 use bywash_frame::{Buffers, PoolSet};
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -24,20 +25,30 @@ pub fn spare(pools: Option<&Arc<PoolSet>>) {
     *SPARE.lock().unwrap_or_else(PoisonError::into_inner) = pools.map(|pools| Buffers::attach(pools, 0));
 }
 
-/// Calls `driver`, which may take and free cells of `bufs`. Returns its result and the net number of cells it took.
+/// Calls `driver`, which may take and free cells of `bufs`, and keep free ones in the cache of this thread's lcore.
+/// Returns its result, what the call reports, and the net number of cells that the driver took.
 #[inline]
-pub fn with<R>(bufs: &mut Buffers, driver: impl FnOnce() -> R) -> (R, i64) {
+pub fn with<R>(bufs: &mut Buffers, driver: impl FnOnce(&mut Call) -> R) -> (R, Call, i64) {
+    bufs.follow();
+    let lent = bufs.lent();
+    let (first, count) = lent.cells;
+    let mut call = Call { first, count, keep: lent.most as u32, mixed: lent.mixed, ..Call::default() };
     INSIDE.set(Some(NonNull::from(&mut *bufs)));
     TAKEN.set(0);
-    let result = driver();
+    let result = driver(&mut call);
     INSIDE.set(None);
-    (result, TAKEN.get())
+    let net = TAKEN.get() - i64::from(call.kept) + lent.now as i64;
+    bufs.lend(call.kept as usize);
+    (result, call, net)
 }
 
 /// Calls `driver` without a worker; it uses the spare buffers. Returns its result and the net number of cells it took.
 pub fn alone<R>(driver: impl FnOnce() -> R) -> (R, i64) {
     TAKEN.set(0);
-    (driver(), TAKEN.get())
+    let cached = ffi::bywash_dpdk_cached();
+    let result = driver();
+    ffi::bywash_dpdk_restore(cached);
+    (result, TAKEN.get())
 }
 
 /// Runs `f` with the buffers of this call: those of [`with`], otherwise the spare ones. `None` if there are none.

@@ -12,10 +12,22 @@ pub struct Hooks {
     pub log: extern "C" fn(level: u32, text: *const c_char, len: usize),
 }
 
-/// `struct rx_exceptions` of the shim: counts of received frames that were not in one of the arena's cells.
+/// `struct call` of the shim: a worker's call into a driver.
 #[repr(C)]
 #[derive(Default)]
-pub struct RxExceptions {
+pub struct Call {
+    /// First cell of the worker's own pool, and number of its cells.
+    pub first: u32,
+    pub count: u32,
+    /// Number of free cells that may stay in the cache of the worker's lcore.
+    pub keep: u32,
+    /// Number of cells in that cache.
+    pub kept: u32,
+    /// Whether there are other pools.
+    pub mixed: bool,
+    /// Bytes of the frames received or sent.
+    pub bytes: u64,
+    /// Received frames that were not in one of the arena's cells: copied, and lost.
     pub copied: u64,
     pub lost: u64,
 }
@@ -55,19 +67,15 @@ unsafe extern "C" {
         failed: *mut *const c_char,
     ) -> c_int;
     pub fn bywash_dpdk_open(device: *mut Device, failed: *mut *const c_char) -> c_int;
-    pub fn bywash_dpdk_close(port: u16);
+    pub fn bywash_dpdk_close(port: u16, call: *mut Call);
     pub fn bywash_dpdk_link(port: u16) -> c_int;
     pub fn bywash_dpdk_names(what: u32, bits: u64, text: *mut c_char, room: usize) -> c_int;
     pub fn bywash_dpdk_speed(port: u16) -> u32;
     pub fn bywash_dpdk_xstats(port: u16, text: *mut c_char, room: usize) -> c_int;
-    pub fn bywash_dpdk_rx(
-        port: u16,
-        queue: u16,
-        out: *mut RawFrame,
-        most: u16,
-        expected: u16,
-        exceptions: *mut RxExceptions,
-    ) -> u16;
-    pub fn bywash_dpdk_tx(port: u16, queue: u16, frames: *const RawFrame, n: u16) -> u16;
-    pub fn bywash_dpdk_reclaim(port: u16, queue: u16) -> c_int;
+    pub fn bywash_dpdk_rx(port: u16, queue: u16, out: *mut RawFrame, most: u16, expected: u16, call: *mut Call) -> u16;
+    pub fn bywash_dpdk_tx(port: u16, queue: u16, frames: *const RawFrame, n: u16, call: *mut Call) -> u16;
+    pub fn bywash_dpdk_reclaim(port: u16, queue: u16, call: *mut Call) -> c_int;
+    pub fn bywash_dpdk_settle(call: *mut Call);
+    pub safe fn bywash_dpdk_cached() -> u32;
+    pub safe fn bywash_dpdk_restore(n: u32);
 }

@@ -2,8 +2,8 @@
 
 use crate::cells;
 use crate::eal::Eal;
-use crate::ffi::{self, Device, RxExceptions};
-use bywash_frame::{BATCH, Batch, Buffers, Frame, RawFrame};
+use crate::ffi::{self, Device};
+use bywash_frame::{Batch, Buffers};
 use bywash_port::{Port, PortCounters, PortState};
 use bywash_sync::lock;
 use std::ffi::{CStr, CString, c_char};
@@ -145,7 +145,7 @@ impl DpdkPort {
         if config.queues == 0 || config.queues > device.most_queues {
             let most = device.most_queues;
             // SAFETY: the device was found, and no port uses it.
-            unsafe { ffi::bywash_dpdk_close(device.port) };
+            unsafe { ffi::bywash_dpdk_close(device.port, std::ptr::null_mut()) };
             return Err(DpdkError::Queues { device: name, driver, most, queues: config.queues });
         }
         device.copies = OWN_MEMORY.contains(&driver.as_str());
@@ -153,7 +153,7 @@ impl DpdkPort {
         let (rc, held) = cells::alone(|| unsafe { ffi::bywash_dpdk_open(&mut device, &mut failed) });
         if rc < 0 {
             // SAFETY: no other port uses the device; this removes what was set up.
-            unsafe { ffi::bywash_dpdk_close(device.port) };
+            unsafe { ffi::bywash_dpdk_close(device.port, std::ptr::null_mut()) };
             return Err(error(rc, failed));
         }
         open.push(name.clone());
@@ -231,7 +231,7 @@ impl Drop for DpdkPort {
         let shared = &self.shared;
         if shared.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             // SAFETY: no queue of the device is open any more.
-            cells::alone(|| unsafe { ffi::bywash_dpdk_close(shared.device.port) });
+            cells::alone(|| unsafe { ffi::bywash_dpdk_close(shared.device.port, std::ptr::null_mut()) });
             lock(&OPEN).retain(|name| *name != shared.name);
         }
     }
@@ -243,33 +243,26 @@ impl Port for DpdkPort {
         if self.closed {
             return 0;
         }
-        let mut raw = [RawFrame::default(); BATCH];
-        let mut exceptions = RxExceptions::default();
         let (port, queue, most, last) = (self.shared.device.port, self.queue, out.room() as u16, self.last);
-        // SAFETY: an open queue that only this worker uses; `raw` has room for a batch, and `out` has at most that much
-        // room.
-        let (n, more) = cells::with(bufs, || unsafe {
-            ffi::bywash_dpdk_rx(port, queue, raw.as_mut_ptr(), most, most.min(last), &mut exceptions)
-        });
+        let frames = out.spare().as_mut_ptr().cast();
+        // SAFETY: an open queue that only this worker uses; `frames` has room for `most` frames.
+        let (n, call, more) =
+            cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_rx(port, queue, frames, most, most.min(last), call) });
         self.last = n;
         let n = usize::from(n);
         self.held += more - n as i64;
-        if n == 0 && exceptions.lost == 0 {
+        if n == 0 && call.lost == 0 {
             return 0;
         }
-        let mut bytes = 0;
-        for raw in &raw[..n] {
-            bytes += u64::from(raw.len);
-            // SAFETY: the driver took the cell from the pool and has handed it over; the data lies in it.
-            let pushed = out.push(unsafe { Frame::from_raw(*raw) });
-            debug_assert!(pushed.is_ok());
-        }
+        // SAFETY: the shim has written them; the driver took their cells from the pool and has handed them over, and
+        // the data lie in them.
+        unsafe { out.append(n) };
         self.counters.rx_packets.add(n as u64);
-        self.counters.rx_bytes.add(bytes);
-        if exceptions.copied + exceptions.lost > 0 {
-            self.shared.copied.fetch_add(exceptions.copied, Ordering::Relaxed);
-            self.shared.lost.fetch_add(exceptions.lost, Ordering::Relaxed);
-            self.counters.rx_no_buffer.add(exceptions.lost);
+        self.counters.rx_bytes.add(call.bytes);
+        if call.copied + call.lost > 0 {
+            self.shared.copied.fetch_add(call.copied, Ordering::Relaxed);
+            self.shared.lost.fetch_add(call.lost, Ordering::Relaxed);
+            self.counters.rx_no_buffer.add(call.lost);
         }
         n
     }
@@ -279,26 +272,29 @@ impl Port for DpdkPort {
         if self.closed || frames.is_empty() {
             return 0;
         }
-        let mut raw = [RawFrame::default(); BATCH];
-        let n = frames.len();
-        raw.iter_mut().zip(frames.as_slice()).for_each(|(raw, frame)| *raw = frame.raw());
-        let (port, queue) = (self.shared.device.port, self.queue);
-        // SAFETY: an open queue that only this worker uses; the caller owns the frames, and those that are sent leave
-        // the batch below.
-        let (sent, more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_tx(port, queue, raw.as_ptr(), n as u16) });
+        let (port, queue, n) = (self.shared.device.port, self.queue, frames.len());
+        let raw = frames.as_slice().as_ptr().cast();
+        // SAFETY: an open queue that only this worker uses; the caller owns the frames, which have the layout of their
+        // descriptors, and those that are sent leave the batch below.
+        let (sent, call, more) =
+            cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_tx(port, queue, raw, n as u16, call) });
         let sent = usize::from(sent);
         self.held += more + sent as i64;
         if sent < n {
             self.counters.tx_full.add(1);
         }
-        let mut bytes = 0;
-        frames.take_front(sent, |_, raw| bytes += u64::from(raw.len));
+        frames.take_front(sent, |_, _| {});
         self.counters.tx_packets.add(sent as u64);
-        self.counters.tx_bytes.add(bytes);
+        self.counters.tx_bytes.add(call.bytes);
         sent
     }
 
     fn housekeep(&mut self, bufs: &mut Buffers) {
+        if bufs.recalls() {
+            // SAFETY: touches the cache of this thread only.
+            let ((), _, more) = cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_settle(call) });
+            self.held += more;
+        }
         self.idle += 1;
         if self.closed || self.held <= 0 || self.idle < RECLAIM {
             return;
@@ -306,7 +302,7 @@ impl Port for DpdkPort {
         self.idle = 0;
         let (port, queue) = (self.shared.device.port, self.queue);
         // SAFETY: an open queue that only this worker uses.
-        let (_, more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_reclaim(port, queue) });
+        let (_, _, more) = cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_reclaim(port, queue, call) });
         self.held += more;
     }
 
@@ -383,13 +379,19 @@ impl Port for DpdkPort {
         }
         let shared = &self.shared;
         if shared.open.fetch_sub(1, Ordering::AcqRel) > 1 {
+            // SAFETY: touches the cache of this thread only. It keeps nothing, as this may be the worker's last port.
+            let ((), _, more) = cells::with(bufs, |call| unsafe {
+                call.keep = 0;
+                ffi::bywash_dpdk_settle(call);
+            });
+            self.held += more;
             // The queue closed last frees the cells of the whole device.
             shared.held.fetch_add(self.held, Ordering::Relaxed);
             self.held = 0;
             return;
         }
         // SAFETY: no other queue of the device is open any more.
-        let ((), more) = cells::with(bufs, || unsafe { ffi::bywash_dpdk_close(shared.device.port) });
+        let ((), _, more) = cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_close(shared.device.port, call) });
         self.held += more + shared.held.swap(0, Ordering::Relaxed);
         lock(&OPEN).retain(|name| *name != shared.name);
     }

@@ -9,6 +9,8 @@ use bywash_port::{Port, PortState, pair};
 use std::sync::{Arc, Barrier, Mutex};
 
 const CELLS: usize = 8192;
+/// Cells of a pool that is added later.
+const OTHERS: usize = 4096;
 
 struct Bench {
     pools: Arc<PoolSet>,
@@ -34,7 +36,7 @@ impl Bench {
 
 #[test]
 fn dpdk_ports() {
-    let arena = Arena::new(ArenaConfig { cells: CELLS, pages: Pages::Small, ..Default::default() }).unwrap();
+    let arena = Arena::new(ArenaConfig { cells: CELLS + OTHERS, pages: Pages::Small, ..Default::default() }).unwrap();
     let pools = PoolSet::new(arena, &[PoolConfig::stack("main", CELLS)]).unwrap();
     // Options that would end the program are rejected before the EAL sees them.
     let config = |option: &str| EalConfig { options: vec![option.into()] };
@@ -48,6 +50,7 @@ fn dpdk_ports() {
     drivers_take_and_free_our_cells(&eal, &mut bench);
     more_threads_than_lcores(&eal, &mut bench);
     what_cannot_be_is_said(&eal, &mut bench);
+    free_cells_in_a_drivers_cache_are_counted_and_recalled(&eal, &mut bench);
     drop(eal);
     drop(bench.bufs);
     assert_eq!(bench.pools.verify(), (vec![], vec![]));
@@ -131,6 +134,43 @@ fn drivers_take_and_free_our_cells(eal: &Arc<Eal>, bench: &mut Bench) {
     assert_eq!(bench.pools.audit(0).missing, 0);
 }
 
+/// A worker's lcore keeps free cells between calls, of the worker's own pool only, which counts them as cached. They go
+/// back when the pool is drained.
+fn free_cells_in_a_drivers_cache_are_counted_and_recalled(eal: &Arc<Eal>, bench: &mut Bench) {
+    let mut null = DpdkPort::open(eal, &DpdkConfig::new("net_null4,size=100")).unwrap().pop().unwrap();
+    let main = bench.pools.pools()[0].clone();
+    let counts = |pool: &bywash_frame::Pool| (pool.stats().free + pool.stats().cached, pool.stats().in_use);
+    let mut batch = Batch::new();
+    assert_eq!(null.rx_burst(&mut bench.bufs, &mut batch), 64);
+    assert_eq!((counts(&main), null.held()), ((CELLS - 64, 64), 0));
+    assert_eq!(null.tx_burst(&mut bench.bufs, &mut batch), 64);
+    assert_eq!((counts(&main), null.held()), ((CELLS, 0), 0));
+    let kept = main.stats().cached;
+    assert!((64..=128).contains(&kept), "{kept}");
+    // Frames of another pool, freed by the same driver.
+    let other = bench.pools.add(PoolConfig::stack("other", OTHERS)).unwrap();
+    let mut others = Buffers::attach(&bench.pools, 1);
+    for _ in 0..3 {
+        assert_eq!(others.alloc(&mut batch, 64), 64);
+        assert_eq!(null.tx_burst(&mut bench.bufs, &mut batch), 64);
+        assert_eq!((counts(&main), counts(&other), null.held()), ((CELLS, 0), (OTHERS, 0), 0));
+        assert_eq!((main.stats().cached, other.stats().cached), (kept, 0));
+    }
+    drop(others);
+    bench.bufs.take_from(&other);
+    bench.pools.drain(&main);
+    assert_eq!(main.stats().cached, kept);
+    null.housekeep(&mut bench.bufs);
+    assert_eq!((main.stats().free, main.stats().cached), (CELLS, 0));
+    assert_eq!(null.rx_burst(&mut bench.bufs, &mut batch), 64);
+    assert_eq!(null.tx_burst(&mut bench.bufs, &mut batch), 64);
+    assert_eq!((counts(&main), counts(&other)), ((CELLS, 0), (OTHERS, 0)));
+    assert!(other.stats().cached > 0);
+    null.close(&mut bench.bufs);
+    assert_eq!((main.stats().cached, other.stats().cached), (0, 0));
+    assert_eq!(bench.pools.audit(0).missing, 0);
+}
+
 /// Each thread that calls a driver becomes a DPDK lcore; threads beyond the maximum work without one, and a thread that
 /// ends releases its lcore.
 fn more_threads_than_lcores(eal: &Arc<Eal>, bench: &mut Bench) {
@@ -139,7 +179,7 @@ fn more_threads_than_lcores(eal: &Arc<Eal>, bench: &mut Bench) {
     for _ in 0..2 {
         let all_there = Barrier::new(THREADS);
         std::thread::scope(|threads| {
-            for _ in 0..THREADS {
+            let spawn = |_| {
                 threads.spawn(|| {
                     let (mut bufs, mut batch) = (Buffers::attach(&bench.pools, 0), Batch::new());
                     {
@@ -151,8 +191,11 @@ fn more_threads_than_lcores(eal: &Arc<Eal>, bench: &mut Bench) {
                         assert_eq!((null.held(), bench.pools.audit(0).missing), (0, 0));
                     }
                     all_there.wait();
-                });
-            }
+                })
+            };
+            // An lcore's free cells are given back when its thread has ended, which is later than the end of its closure.
+            let all: Vec<_> = (0..THREADS).map(spawn).collect();
+            all.into_iter().for_each(|thread| thread.join().unwrap());
         });
     }
     let mut null = null.into_inner().unwrap();
