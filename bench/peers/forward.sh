@@ -11,7 +11,9 @@
 #
 # With --net-pcap both forward between the same DPDK devices (net_pcap, infinite_rx), Bywash by its ports of kind dpdk.
 # If dpdk-testpmd is installed, a third row shows the devices alone: in io mode it moves mbufs without reading them. The
-# difference to that row is the cost of a forwarder.
+# difference to that row is the cost of a forwarder. It should not exceed that of Bywash's stages, as measured in memory
+# in the same round, by more than 6 cycles (`within`). Both programs' io modes are also measured on net_null, devices that
+# cost nothing, and on the two ends of one net_memif link, between which packets go round.
 #
 # The row `swap` is `bywash bench forward --app swap` on the same source: it swaps MAC addresses, without a lookup, and
 # shows what Bywash's ports, buffers and worker cost without the router.
@@ -34,6 +36,7 @@ usage: bench/peers/forward.sh [options]
   --instructions    count the instructions a packet as well (bench/instructions.py)
   --out FILE        the JSON result                         (out/bench/forward.json)
   --min-ratio X     fail when the ratio of medians is lower
+  --hold            with --net-pcap: fail when the bound does not hold, or a ratio of io modes is less than 0.95
   -- ARGS           further arguments for \`bywash bench forward\`
 USAGE
 }
@@ -41,7 +44,7 @@ USAGE
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 l3fwd='' net_pcap='' instructions='' bywash="$root/target/release/bywash" rounds=5 seconds=3 cpu=1 pages=2m traffic='' out="$root/out/bench/forward.json"
-min_ratio=0
+min_ratio=0 hold=''
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
@@ -99,16 +102,40 @@ testpmd=(dpdk-testpmd -l "$main,$cpu" --main-lcore "$main" "${eal[@]}" -- --nb-c
 alone=''
 if [ -n "$net_pcap" ] && command -v dpdk-testpmd >/dev/null; then alone=1; fi
 
-# Runs the peer given by the arguments, and prints its rate.
+# Devices for the io modes, by name; frames that each port sends at the start.
+link="id=0,socket-abstract=no,socket=$scratch/memif"
+declare -A devices=([null]="net_null0 net_null1" [memif]="net_memif0,role=server,$link net_memif1,role=client,$link")
+declare -A first=([null]=0 [memif]=256)
+
+# Measures both programs' io mode on the devices of that name.
+measure_io() {
+    local name=$1 ours=() theirs=() device
+    for device in ${devices[$name]}; do
+        ours+=(--device "$device") theirs+=(--vdev "$device")
+    done
+    taskset -c "$cpu" "$bywash" bench forward --app io --json --seconds "$seconds" --first "${first[$name]}" "${ours[@]}" >"$scratch/$name.$round.json"
+    # Bursts of 32 frames, as sent at the start.
+    local start=(start)
+    [ "${first[$name]}" = 0 ] || start+=(tx_first $((first[$name] / 32)))
+    commands="${start[*]}" measure_peer dpdk-testpmd -l "$main,$cpu" --main-lcore "$main" "${memory[@]}" --no-pci --file-prefix "$prefix" \
+        "${theirs[@]}" -- --nb-cores=1 -i --forward-mode=io >"$scratch/$name-testpmd.$round.json"
+}
+
+# Runs the peer given by the arguments, and prints its rate. It gets the lines in `commands`, and no end of its input.
+commands=''
 measure_peer() {
     local name=$1
-    "$@" >"$scratch/peer.log" 2>&1 </dev/null &
+    [ -p "$scratch/input" ] || mkfifo "$scratch/input"
+    "$@" >"$scratch/peer.log" 2>&1 <"$scratch/input" &
     peer_pid=$!
+    exec 9>"$scratch/input"
+    [ -z "$commands" ] || echo "$commands" >&9
     if ! "$here/telemetry.py" "$prefix" "$seconds" 0 1; then
         grep -v '^LPM: Adding' "$scratch/peer.log" | tail -n 15 >&2
         die "$name did not forward; its last words are above"
     fi
     kill -INT "$peer_pid" 2>/dev/null || true
+    exec 9>&-
     wait "$peer_pid" || true
     peer_pid=''
 }
@@ -117,7 +144,12 @@ for round in $(seq "$rounds"); do
     taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" "${rest[@]}" >"$scratch/bywash.$round.json"
     taskset -c "$cpu" "$bywash" bench forward --app swap --json --seconds "$seconds" "${rest[@]}" >"$scratch/swap.$round.json"
     measure_peer "${command[@]}" >"$scratch/peer.$round.json"
-    [ -z "$alone" ] || measure_peer "${testpmd[@]}" --forward-mode=io >"$scratch/alone.$round.json"
+    if [ -n "$alone" ]; then
+        measure_peer "${testpmd[@]}" --forward-mode=io >"$scratch/alone.$round.json"
+        taskset -c "$cpu" "$bywash" bench forward --json --seconds "$seconds" >"$scratch/memory.$round.json"
+        measure_io null
+        measure_io memif
+    fi
     echo "round $round of $rounds done" >&2
 done
 
@@ -135,7 +167,7 @@ if [ -n "$instructions" ]; then
 fi
 
 mkdir -p "$(dirname "$out")"
-PEER=$peer ALONE=$alone PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio python3 - "$scratch" "$rounds" "$root/bench" <<'PYTHON'
+PEER=$peer ALONE=$alone HOLD=$hold PAGES=$pages CPU=$cpu OUT=$out MIN=$min_ratio python3 - "$scratch" "$rounds" "$root/bench" <<'PYTHON'
 import json, os, re, statistics, sys
 
 scratch, rounds = sys.argv[1], int(sys.argv[2])
@@ -144,7 +176,8 @@ import spread
 
 load = lambda who: [json.load(open(f"{scratch}/{who}.{n}.json")) for n in range(1, rounds + 1)]
 ours, theirs, peer = load("bywash"), load("peer"), os.environ["PEER"]
-rows = {"bywash": ours, "swap": load("swap"), peer: theirs} | ({"driver": load("alone")} if os.environ["ALONE"] else {})
+alone = os.environ["ALONE"]
+rows = {"bywash": ours, "swap": load("swap"), peer: theirs} | ({"driver": load("alone")} if alone else {})
 cpuinfo = open("/proc/cpuinfo").read()
 model = re.search(r"model name\s*: (.*)", cpuinfo)[1]
 # Frequency of the time-stamp counter, in whose cycles Bywash reports.
@@ -165,14 +198,39 @@ for name in rows:
         result[name]["instructions_per_packet"] = float(open(f"{scratch}/{name}.instructions").read())
     except (OSError, ValueError):
         pass
+unmet = []
+if alone:
+    # Cycles of the router's stages without devices: all but those of the ports.
+    stages = [sum(s["cycles_per_packet"] for s in one["stages"] if s["stage"] not in ("rx", "tx")) for one in load("memory")]
+    stages, driver = round(statistics.median(stages), 1), result["driver"]["cycles_per_packet"]
+    result["bound"] = {"driver": driver, "stages": stages, "cycles": round(driver + stages + 6, 1),
+                       "within": result["bywash"]["cycles_per_packet"] <= driver + stages + 6}
+    if not result["bound"]["within"]:
+        unmet.append("the bound")
+    result["io"] = {}
+    for device in ("null", "memif"):
+        io = {"bywash": summary(load(device)), "testpmd": summary(load(f"{device}-testpmd"))}
+        io["ratio"] = round(io["bywash"]["median_mpps"] / io["testpmd"]["median_mpps"], 3)
+        result["io"][device] = io
+        if io["ratio"] < 0.95:
+            unmet.append(f"io on net_{device}")
 json.dump(result, open(os.environ["OUT"], "w"), indent=1)
 print(f"{model}, CPU {result['cpu']}, {rounds} rounds, pages {result['peer_pages']}")
 print(f"{'':10}{'Mpps':>9}{'cycles':>9}{'instr.':>9}{'drops':>8}   samples")
 for name in rows:
     one = result[name]
     print(f"{name:10}{one['median_mpps']:9.2f}{one['cycles_per_packet']:9.1f}{one.get('instructions_per_packet', ''):>9}{one['drops']:8}   " + " ".join(f"{mpps:.2f}" for mpps in one["mpps"]))
+if alone:
+    bound, cycles = result["bound"], result["bywash"]["cycles_per_packet"]
+    print(f"cycles a packet: bywash {cycles}, testpmd io {bound['driver']}, {peer} {result[peer]['cycles_per_packet']}; our stages {bound['stages']}; "
+          f"testpmd io + our stages + 6 = {bound['cycles']}: {'within' if bound['within'] else 'not within'}")
+    for device, io in result["io"].items():
+        both = ", ".join(f"{name} {io[name]['median_mpps']:.2f} Mpps, {io[name]['cycles_per_packet']} cycles" for name in ("bywash", "testpmd"))
+        print(f"io on net_{device}: {both}: {io['ratio']:.2f} x   " + " | ".join(" ".join(f"{m:.2f}" for m in io[name]["mpps"]) for name in ("bywash", "testpmd")))
 by_round = spread.ratio(result["bywash"]["mpps"], result[peer]["mpps"])
 print(f"ratio of medians {spread.text(*by_round)}   ({os.environ['OUT']})")
+if os.environ["HOLD"] and unmet:
+    sys.exit("not met: " + ", ".join(unmet))
 if ratio < float(os.environ["MIN"]):
     sys.exit(f"below the wanted {os.environ['MIN']}")
 PYTHON

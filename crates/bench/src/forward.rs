@@ -77,6 +77,12 @@ pub struct ForwardArgs {
     /// feature `dpdk`)
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
     pub net_pcap: Option<PathBuf>,
+    /// Forward between these two DPDK devices, by name and arguments (requires a build with the feature `dpdk`)
+    #[arg(long = "device", value_name = "DEVICE", conflicts_with_all = ["pcap", "net_pcap"])]
+    pub devices: Vec<String>,
+    /// Send this many frames by each port at the start: between two ends of one link, they go round for ever
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub first: usize,
     /// Only write the traffic and the routes to this directory (port0.pcap, port1.pcap, and routes_v4.txt in l3fwd's
     /// format), and exit
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
@@ -100,6 +106,8 @@ pub enum Application {
     Nat,
     /// Swap the MAC addresses: the least that a forwarder does, and so the highest rate from this source
     Swap,
+    /// Send each packet by the other port, unread
+    Io,
 }
 
 fn cache(text: &str) -> Result<usize, String> {
@@ -152,6 +160,7 @@ fn print(f: &Figures) {
         Application::Route => format!("{} routes", f.routes),
         Application::Nat => format!("{} routes, sources translated", f.routes),
         Application::Swap => "MAC addresses swapped, no lookup".into(),
+        Application::Io => "packets unread".into(),
     };
     println!(
         "pool {} of {} frames, cache {}, pages {}; {work}, {} flows, {} B",
@@ -232,9 +241,14 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
     let replay = |frames: &Vec<Vec<u8>>| -> anyhow::Result<Box<dyn Port>> {
         Ok(Box::new(PcapPort::replay(PcapSource::from_frames(frames)?.repeated())))
     };
-    let opened = match &args.net_pcap {
-        Some(dir) => super::dpdk::net_pcap(dir, PORTS, &pools)?,
-        None => traffic.frames.iter().map(replay).collect::<anyhow::Result<_>>()?,
+    let devices = match &args.net_pcap {
+        Some(dir) => super::dpdk::net_pcap(dir, PORTS)?,
+        None => args.devices.clone(),
+    };
+    let opened = match devices.len() {
+        0 => traffic.frames.iter().map(replay).collect::<anyhow::Result<_>>()?,
+        n if n == usize::from(PORTS) => super::dpdk::open(&devices, &pools)?,
+        n => bail!("{n} devices: give {PORTS}"),
     };
     for port in opened {
         ports.push(port.counters());
@@ -257,7 +271,9 @@ fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
             Box::new(router.with_gates(gates).with_flows(connections.reader()))
         }
         Application::Swap => Box::new(swap),
+        Application::Io => Box::new(io),
     };
+    let app = if args.first > 0 { Box::new(First(app, [args.first; PORTS as usize])) } else { app };
     let app = if args.touch { Box::new(Touch(app, 0)) } else { app };
     let config = WorkerConfig { id: 0, cpu: args.cpu, idle: Idle::Spin };
     let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), domain.register()).spawn()?;
@@ -347,6 +363,46 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         hash6: HashPolicy::L4,
     };
     Ok(Arc::new(Published::new(domain, tables)))
+}
+
+/// Sends each packet to the other port.
+fn io(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+    cx.send_batch(from, PortId(1 - from.0), batch);
+}
+
+/// Sends a number of frames by each port before anything else.
+struct First(Box<dyn App>, [usize; PORTS as usize]);
+
+impl App for First {
+    fn stages(&self) -> &'static [&'static str] {
+        self.0.stages()
+    }
+
+    fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
+        self.0.process(cx, from, batch);
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> bool {
+        for (port, left) in (0..PORTS).zip(&mut self.1) {
+            let mut batch = Batch::new();
+            let n = cx.bufs.alloc(&mut batch, *left);
+            for frame in batch.as_mut_slice() {
+                cx.bufs.arena().write(frame, &[0; 60]);
+            }
+            cx.offer_batch(PortId(port), &mut batch);
+            *left -= n - batch.len();
+            batch.drain().for_each(|frame| cx.discard(frame));
+        }
+        self.0.turn(cx)
+    }
+
+    fn held(&self) -> usize {
+        self.0.held()
+    }
+
+    fn close(&mut self, cx: &mut Context<'_>) {
+        self.0.close(cx);
+    }
 }
 
 /// Swaps the MAC addresses of each packet and sends it to the other port.
