@@ -6,7 +6,7 @@
 use super::LOADS_CODE;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch,
+    SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 use std::collections::BTreeMap;
 
@@ -131,7 +131,28 @@ pub fn filter(counters: bool, broker: bool) -> Result<BpfProgram, BackendError> 
     if counters {
         rules.insert(libc::SYS_perf_event_open, vec![any(vec![is(1, Op::Eq, 0)?])?]);
     }
-    finished(rules)
+    let rest = finished(rules)?;
+    Ok(if broker { [&sending()[..], &rest].concat() } else { rest })
+}
+
+/// Returns instructions that come first and let a run of a BPF program through, by which each burst of frames is handed
+/// to the kernel (BPF_PROG_TEST_RUN): otherwise it comes after all calls with lower numbers.
+fn sending() -> BpfProgram {
+    // linux/bpf_common.h; offsets in struct seccomp_data (linux/seccomp.h); linux/audit.h.
+    let (load, equal, ret) = (0x20, 0x15, 0x06);
+    let (number, architecture, first_argument) = (0, 4, 16);
+    let native = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
+    let test_run = 10;
+    let step = |code, jf, k| sock_filter { code, jt: 0, jf, k };
+    vec![
+        step(load, 0, architecture),
+        step(equal, 5, native),
+        step(load, 0, number),
+        step(equal, 3, libc::SYS_bpf as u32),
+        step(load, 0, first_argument),
+        step(equal, 1, test_run),
+        step(ret, 0, libc::SECCOMP_RET_ALLOW),
+    ]
 }
 
 /// Calls of the broker.
