@@ -64,6 +64,31 @@ pub(crate) struct Mapping {
     pub note: String,
 }
 
+/// Miri maps no files: memory of the allocator stands for the mapping.
+#[cfg(miri)]
+impl Mapping {
+    pub fn new(len: usize, _want: Pages) -> Result<Self, (PageKind, std::io::Error)> {
+        let len = len.next_multiple_of(HUGE).max(HUGE);
+        let fd = std::fs::File::open("/dev/null").map_err(|e| (PageKind::Small, e))?.into();
+        // SAFETY: the size is not 0.
+        let base = unsafe { std::alloc::alloc_zeroed(Self::layout(len)) };
+        Ok(Self { base, len, fd, kind: PageKind::Small, note: String::new() })
+    }
+
+    fn layout(len: usize) -> std::alloc::Layout {
+        std::alloc::Layout::from_size_align(len, HUGE).expect("a size that memory has")
+    }
+}
+
+#[cfg(miri)]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, once; the arena that owns it is gone.
+        unsafe { std::alloc::dealloc(self.base, Self::layout(self.len)) };
+    }
+}
+
+#[cfg(not(miri))]
 impl Mapping {
     pub fn new(len: usize, want: Pages) -> Result<Self, (PageKind, std::io::Error)> {
         let len = len.next_multiple_of(HUGE);
@@ -158,6 +183,7 @@ impl Mapping {
     }
 }
 
+#[cfg(not(miri))]
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: our own mapping, unmapped once; the arena that owns it is gone.
