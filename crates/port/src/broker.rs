@@ -1,10 +1,10 @@
-//! Process that makes BPF objects (`af_xdp::objects`) and sockets of the unix domain for another one, which has given up
-//! the privilege.
+//! Process that makes BPF objects (`af_xdp::objects`) and sockets of the unix domain for another one, which has given
+//! up the privilege.
 //!
-//! Both are ends of a socket pair. A request names what is to be made; the answer has the descriptors. A request that is
-//! not one of those that the program can say ends the broker. The user's programs are read by the broker itself, and
-//! sockets connected by it, only where a [`Policy`] lets them: whoever controls the other process can neither have a
-//! program of its own loaded, nor speak to other services as the user that it runs as.
+//! Both are ends of a socket pair. A request names what is to be made; the answer has the descriptors. A request that
+//! is not one of those that the program can say ends the broker. The user's programs are read by the broker itself,
+//! and sockets connected by it, only where a [`Policy`] lets them: whoever controls the other process can neither have
+//! a program of its own loaded, nor speak to other services as the user that it runs as.
 
 use crate::af_xdp::{Made, Make, Maker, Refused};
 use rustix::fs::{FileType, OFlags};
@@ -129,8 +129,8 @@ pub fn connect(name: &Path, within: Option<Duration>) -> io::Result<OwnedFd> {
     }
 }
 
-/// Listens at a socket like those of [`connect`]. The permission to connect is the path's write permission: the owner's
-/// only, unless it is changed later. A socket there that has no listener is replaced.
+/// Listens at a socket like those of [`connect`]. The permission to connect is the path's write permission: the
+/// owner's only, unless it is changed later. A socket there that has no listener is replaced.
 ///
 /// # Errors
 /// `EADDRINUSE` if it has one; if something else than a socket is there; and as for [`connect`].

@@ -112,8 +112,8 @@ impl Map {
     fn call(&self, command: libc::c_long, key: &[u8], value: u64) -> io::Result<()> {
         let (map_fd, key) = (self.fd.as_raw_fd() as u32, key.as_ptr() as u64);
         let mut attr = Attr { map_fd, pad: 0, key, value, flags: 0 };
-        // SAFETY: bpf(2) with an attribute of its size. Key and value live, and are of the sizes that the kernel told of
-        // this map; a value of all CPUs is read into one such value, rounded up to words, for each of them.
+        // SAFETY: bpf(2) with an attribute of its size. Key and value live, and are of the sizes that the kernel told
+        // of this map; a value of all CPUs is read into one such value, rounded up to words, for each of them.
         let rc = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
