@@ -4,21 +4,17 @@ there. A program is run twice, for different times; the difference of its instru
 its start and end.
 
 usage: instructions.py bench PROGRAM ARGUMENT...             a benchmark of ours, without --seconds and --json
-       instructions.py dpdk PREFIX PORTS PROGRAM ARGUMENT...  a DPDK process with that file prefix; ports with commas between
 
 Prints one number. Valgrind has no AVX-512: of code that has several variants for a processor, the one for AVX2 is counted.
 Where a thread waits for another by polling, its turns are counted too, so that such figures mean nothing.
 """
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 
 VALGRIND = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
-TELEMETRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers", "telemetry.py")
 # Lengths of the two runs in seconds. A program runs at about a hundredth of its speed.
 SHORT, LONG = 1, 3
 
@@ -40,19 +36,6 @@ def bench(command):
     return run
 
 
-def dpdk(prefix, ports, command):
-    """The same for a DPDK process that forwards until it is interrupted."""
-    def run(seconds):
-        running = subprocess.Popen([*VALGRIND, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        try:
-            said = subprocess.run([TELEMETRY, prefix, str(seconds), *ports], capture_output=True, text=True, timeout=300, check=True)
-        finally:
-            running.send_signal(signal.SIGINT)
-            _, errors = running.communicate(timeout=60)
-        return collected(errors), json.loads(said.stdout)["total"]
-    return run
-
-
 def a_packet(run):
     """Returns the instructions a packet."""
     (few, few_packets), (many, many_packets) = run(SHORT), run(LONG)
@@ -63,8 +46,6 @@ def main():
     kind, *rest = sys.argv[1:] or ["--help"]
     if kind == "bench" and rest:
         run = bench(rest)
-    elif kind == "dpdk" and len(rest) > 2:
-        run = dpdk(rest[0], rest[1].split(","), rest[2:])
     else:
         raise SystemExit(__doc__)
     print(f"{a_packet(run):.1f}")

@@ -19,7 +19,7 @@
 # shows what Bywash's ports, buffers and worker cost without the router.
 #
 # Rates are medians of the rounds, and the ratio's range is that of single rounds. The peer's come from its own port
-# counters (telemetry.py). With --instructions each program also runs under callgrind, once and after the rounds.
+# counters (telemetry.py). With --instructions Bywash also runs under callgrind, after the rounds.
 set -euo pipefail
 
 usage() {
@@ -33,7 +33,7 @@ usage: bench/peers/forward.sh [options]
   --cpu N           the core that forwards                  (1)
   --pages 2m|4k     2m: 512 hugetlb pages are reserved while this runs, for both; 4k: none, and DPDK gets --no-huge (2m)
   --traffic DIR     port0.pcap, port1.pcap, routes_v4.txt   (written by bywash)
-  --instructions    count the instructions a packet as well (bench/instructions.py)
+  --instructions    count Bywash's instructions a packet as well (bench/instructions.py)
   --out FILE        the JSON result                         (out/bench/forward.json)
   --min-ratio X     fail when the ratio of medians is lower
   --hold            with --net-pcap: fail when the bound does not hold, or a ratio of io modes is less than 0.95
@@ -158,12 +158,9 @@ if [ -n "$instructions" ]; then
         local name=$1
         shift
         "$root/bench/instructions.py" "$@" >"$scratch/$name.instructions" || echo "forward.sh: not counted: $name" >&2
-        rm -rf "/run/dpdk/$prefix"
     }
     count bywash bench "$bywash" bench forward "${rest[@]}"
     count swap bench "$bywash" bench forward --app swap "${rest[@]}"
-    count "$peer" dpdk "$prefix" 0,1 "${command[@]}"
-    [ -z "$alone" ] || count driver dpdk "$prefix" 0,1 "${testpmd[@]}" --forward-mode=io
 fi
 
 mkdir -p "$(dirname "$out")"

@@ -77,8 +77,7 @@ def main():
     window = ended - started
     delta = {name: after[name] - before[name] for name in after}
     print(json.dumps({"mpps": delta[counted] / window / 1e6, "rx_mpps": delta["ipackets"] / window / 1e6, "packets": delta[counted],
-                      "seconds": window, "drops": delta["oerrors"] + delta["rx_nombuf"] + delta["imissed"],
-                      "total": read()[1][counted]}))
+                      "seconds": window, "drops": delta["oerrors"] + delta["rx_nombuf"] + delta["imissed"]}))
 
 
 main()
