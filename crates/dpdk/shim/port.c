@@ -613,7 +613,11 @@ static int interface(uint32_t index)
 	if (fd < 0)
 		return 1;
 	int rc = ioctl(fd, SIOCGIFFLAGS, &request);
+	// Deleted since its name was found. A thread that calls it up then could contradict one that found it deleted.
+	int gone = rc < 0 && errno == ENODEV;
 	close(fd);
+	if (gone)
+		return 2;
 	return rc < 0 || (request.ifr_flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING);
 }
 
