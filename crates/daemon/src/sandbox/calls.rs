@@ -122,9 +122,7 @@ pub fn filter(counters: bool, broker: bool) -> Result<BpfProgram, BackendError> 
     let options = [libc::PR_SET_NAME as u64, libc::PR_GET_NAME as u64, PR_SET_VMA];
     let option = |option: u64| any(vec![is(0, Op::Eq, option)?]);
     rules.insert(libc::SYS_prctl, options.into_iter().map(option).collect::<Result<_, _>>()?);
-    // New threads are allowed, new processes are not.
-    let thread = libc::CLONE_THREAD as u64;
-    rules.insert(libc::SYS_clone, vec![any(vec![is(0, Op::MaskedEq(thread), thread)?])?]);
+    rules.insert(libc::SYS_clone, vec![threads()?]);
     // Signals may go only to this process's own threads: a panic that cannot unwind aborts by one.
     let own = u64::from(std::process::id());
     rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, own)?])?]);
@@ -161,7 +159,8 @@ const OF_BROKER: Calls = calls! {
     SYS_newfstatat SYS_statx SYS_readlinkat SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd SYS_munmap SYS_mremap SYS_madvise
     SYS_brk SYS_futex SYS_getrandom SYS_uname SYS_clock_gettime SYS_getpid SYS_gettid SYS_sched_yield
     SYS_sched_getaffinity SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack SYS_restart_syscall
-    SYS_exit SYS_exit_group SYS_bind SYS_listen SYS_connect SYS_setsockopt SYS_fchmod SYS_unlinkat
+    SYS_exit SYS_exit_group SYS_bind SYS_listen SYS_connect SYS_setsockopt SYS_fchmod SYS_unlinkat SYS_rseq
+    SYS_set_robust_list
 };
 #[cfg(target_arch = "x86_64")]
 const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink SYS_unlink };
@@ -174,6 +173,8 @@ pub fn of_broker() -> Result<BpfProgram, BackendError> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![any(vec![is(2, Op::MaskedEq(libc::PROT_EXEC as u64), 0)?])?]);
     }
+    // Programs are loaded side by side.
+    rules.insert(libc::SYS_clone, vec![threads()?]);
     let messages = vec![is(0, Op::Eq, libc::AF_UNIX as u64)?, is(1, Op::MaskedEq(0xf), libc::SOCK_SEQPACKET as u64)?];
     rules.insert(libc::SYS_socket, vec![any(messages)?]);
     rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, u64::from(std::process::id()))?])?]);
@@ -185,6 +186,12 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn is(at: u8, op: Op, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(at, Len::Dword, op, value)
+}
+
+/// Returns the rule for `clone` that allows new threads, and no new processes.
+fn threads() -> Result<SeccompRule, BackendError> {
+    let thread = libc::CLONE_THREAD as u64;
+    any(vec![is(0, Op::MaskedEq(thread), thread)?])
 }
 
 fn any(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, BackendError> {
