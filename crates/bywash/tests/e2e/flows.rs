@@ -153,7 +153,11 @@ fn passes(from: &UdpSocket, to: &UdpSocket, limit: Duration) -> bool {
     to.set_read_timeout(Some(patience(limit))).unwrap();
     // The first call tells that an earlier datagram was refused.
     from.send(b"late").or_else(|_| from.send(b"late")).unwrap();
-    let received = to.recv(&mut [0; 8]);
+    let mut received = to.recv(&mut [0; 8]);
+    // A signal ends the wait of a call with a time limit, whoever it is for: a child that is continued, for instance.
+    while matches!(&received, Err(error) if error.kind() == ErrorKind::Interrupted) {
+        received = to.recv(&mut [0; 8]);
+    }
     to.set_read_timeout(Some(patience(PATIENCE))).unwrap();
     match received {
         Ok(_) => true,
