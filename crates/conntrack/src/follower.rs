@@ -39,6 +39,9 @@ const CLOSING: u32 = 120;
 pub trait Routes {
     /// Returns the port that packets to an address leave by, and its interface; `None` if that is no single port.
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)>;
+
+    /// Returns whether a source translated to this address certainly has it of no other interface than the port's.
+    fn gives(&self, addr: IpAddr, port: u16) -> bool;
 }
 
 /// Seconds for which the kernel keeps connections that it sees no packet of.
@@ -101,6 +104,10 @@ pub enum Reason {
     Obstacle(Obstacle),
     /// A route of one of its directions does not lead out of a single port.
     Route,
+    /// The address that its source is translated to is one of the host's, and not that of the interface that it leaves by.
+    /// If it was masqueraded on another interface, the kernel ends it (nf_nat_oif_changed); it does not tell which that
+    /// was.
+    Source,
     /// The firewall.
     Firewall(Refusal),
 }
@@ -110,6 +117,9 @@ impl std::fmt::Display for Reason {
         match self {
             Self::Obstacle(obstacle) => obstacle.fmt(f),
             Self::Route => f.write_str("not routed between two ports"),
+            Self::Source => {
+                f.write_str("its source is translated to an address of another interface than it leaves by")
+            }
             Self::Firewall(refusal) => refusal.fmt(f),
         }
     }
@@ -122,6 +132,10 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     }
     let towards = |replies| routes.towards(connection.translated(replies).dst.ip()).ok_or(Reason::Route);
     let ((output, server), (input, client)) = (towards(false)?, towards(true)?);
+    let source = connection.reply.dst.ip();
+    if source != connection.key.original.src.ip() && !routes.gives(source, output) {
+        return Err(Reason::Source);
+    }
     if let Some(refusal) = judge.refusal(connection, client, server) {
         return Err(Reason::Firewall(refusal));
     }

@@ -33,6 +33,10 @@ impl Routes for Ways {
         let way = if addr == self.a { (0, &self.to_a) } else { (self.output.get(), &self.to_b) };
         Some(way).filter(|(port, _)| *port != NOWHERE)
     }
+
+    fn gives(&self, _: IpAddr, _: u16) -> bool {
+        true
+    }
 }
 
 struct Lab {

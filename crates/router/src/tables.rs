@@ -251,6 +251,26 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// Returns whether a source translated to this address certainly has it of no other interface than the port's: it is
+    /// the port's source address and no other's, or none of the host's own.
+    pub fn gives(&self, addr: IpAddr, port: PortId) -> bool {
+        let id = match addr {
+            IpAddr::V4(addr) => self.fib4.lookup(addr.to_bits()),
+            IpAddr::V6(addr) => self.fib6.lookup(addr.to_bits()),
+        };
+        let has = |info: &PortInfo| match addr {
+            IpAddr::V4(addr) => info.source4 == Some(addr),
+            IpAddr::V6(addr) => info.source6 == Some(addr),
+        };
+        if stages::entry(self, id).kind != Kind::Local {
+            return true;
+        }
+        let all = self.ports.iter().chain(self.vlans.iter().flatten().map(|vlan| &vlan.info));
+        self.port(port).is_some_and(has) && all.filter(|info| has(info)).count() == 1
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -159,6 +159,14 @@ impl Routes for Ports {
         let PortId(port) = egress?;
         Some((port, self.interfaces.get(&port)?))
     }
+
+    fn gives(&self, addr: IpAddr, port: u16) -> bool {
+        let mut reader = self.reader.borrow_mut();
+        reader.online();
+        let gives = self.tables.load(&reader).gives(addr, PortId(port));
+        reader.offline();
+        gives
+    }
 }
 
 impl Ports {
