@@ -230,17 +230,22 @@ impl Tables {
         self.vlans.get(usize::from(id.0).checked_sub(PORTS)?)?.as_ref()
     }
 
-    /// Returns the port or VLAN that all packets to an address leave by; `None` if they are not forwarded, or by several ports.
-    pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
+    /// Returns the entry of the route to an address.
+    fn entry(&self, addr: IpAddr) -> &Entry {
         let id = match addr {
             IpAddr::V4(addr) => self.fib4.lookup(addr.to_bits()),
             IpAddr::V6(addr) => self.fib6.lookup(addr.to_bits()),
         };
+        stages::entry(self, id)
+    }
+
+    /// Returns the port or VLAN that all packets to an address leave by; `None` if they are not forwarded, or by several ports.
+    pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
         let port = |entry: &Entry| {
             let sends = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
             sends.then_some(entry.port)
         };
-        let entry = stages::entry(self, id);
+        let entry = self.entry(addr);
         if entry.kind != Kind::Group {
             return port(entry);
         }
@@ -249,21 +254,15 @@ impl Tables {
         let first = ports.next()??;
         ports.all(|port| port == Some(first)).then_some(first)
     }
-}
 
-impl Tables {
     /// Returns whether a source translated to this address certainly has it of no other interface than the port's: it is
     /// the port's source address and no other's, or none of the host's own.
     pub fn gives(&self, addr: IpAddr, port: PortId) -> bool {
-        let id = match addr {
-            IpAddr::V4(addr) => self.fib4.lookup(addr.to_bits()),
-            IpAddr::V6(addr) => self.fib6.lookup(addr.to_bits()),
-        };
         let has = |info: &PortInfo| match addr {
             IpAddr::V4(addr) => info.source4 == Some(addr),
             IpAddr::V6(addr) => info.source6 == Some(addr),
         };
-        if stages::entry(self, id).kind != Kind::Local {
+        if self.entry(addr).kind != Kind::Local {
             return true;
         }
         let all = self.ports.iter().chain(self.vlans.iter().flatten().map(|vlan| &vlan.info));

@@ -1,6 +1,7 @@
 //! Attachment of a program to an interface by a bpf_link. The link is a file descriptor: it holds while any process has
 //! it open, it can be passed to another process, and its program can be replaced while traffic flows.
 
+use super::map::info;
 use aya_obj::generated::bpf_insn;
 use std::ffi::CStr;
 use std::io;
@@ -10,7 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_UPDATE: libc::c_long = 29;
-const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const BPF_PROG_TYPE_XDP: u32 = 6;
@@ -81,21 +81,9 @@ impl Attached {
 
     /// Returns the kernel's id of the link.
     pub(super) fn id(&self) -> io::Result<u32> {
-        /// `info` of `union bpf_attr`.
-        #[repr(C)]
-        struct Attr {
-            bpf_fd: u32,
-            info_len: u32,
-            info: u64,
-        }
-        // Type, id and program id of struct bpf_link_info; the kernel writes no more than it is given room for.
-        let mut info = [0u32; 3];
-        let info_len = size_of_val(&info) as u32;
-        let mut attr = Attr { bpf_fd: self.0.as_raw_fd() as u32, info_len, info: info.as_mut_ptr() as u64 };
-        let size = size_of::<Attr>() as libc::c_uint;
-        // SAFETY: bpf(2) with an attribute of its size, which points to `info_len` octets that outlive the call.
-        let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attr, size) };
-        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info[1]) }
+        // Type, id and program id of struct bpf_link_info.
+        let [_, id, _] = info(self.0.as_fd())?;
+        Ok(id)
     }
 
     /// Replaces the attached program atomically by another loaded one of the same type: each frame meets one of the

@@ -21,6 +21,24 @@ struct Attr {
     flags: u64,
 }
 
+/// Returns the first words that the kernel tells of an object; it writes no more than it is given room for.
+pub(super) fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
+    /// `info` of `union bpf_attr`.
+    #[repr(C)]
+    struct Attr {
+        bpf_fd: u32,
+        info_len: u32,
+        info: u64,
+    }
+    let mut info = [0u32; WORDS];
+    let info_len = size_of_val(&info) as u32;
+    let mut attr = Attr { bpf_fd: object.as_raw_fd() as u32, info_len, info: info.as_mut_ptr() as u64 };
+    let size = size_of::<Attr>() as libc::c_uint;
+    // SAFETY: bpf(2) with an attribute of its size, which points to `info_len` octets that outlive the call.
+    let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attr, size) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
+}
+
 /// Map of a program.
 #[derive(Debug)]
 pub(super) struct Map {
@@ -40,25 +58,9 @@ impl AsFd for Map {
 impl Map {
     /// Asks the kernel for the sizes of keys and values. Errors if the descriptor is not that of a map.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        /// `info` of `union bpf_attr`.
-        #[repr(C)]
-        struct Attr {
-            bpf_fd: u32,
-            info_len: u32,
-            info: u64,
-        }
-        // Type, id, sizes, entries and flags of struct bpf_map_info; the kernel writes no more than it is given room
-        // for. Of a program or a link, the third number is not a size of 4 or 8.
-        let mut info = [0u32; 6];
-        let info_len = size_of_val(&info) as u32;
-        let mut attr = Attr { bpf_fd: fd.as_raw_fd() as u32, info_len, info: info.as_mut_ptr() as u64 };
-        let size = size_of::<Attr>() as libc::c_uint;
-        // SAFETY: bpf(2) with an attribute of its size, which points to `info_len` octets that outlive the call.
-        let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attr, size) };
-        if rc < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let [_, id, key, value, ..] = info;
+        // Type, id, sizes, entries and flags of struct bpf_map_info. Of a program or a link, the third number is not a
+        // size of 4 or 8.
+        let [_, id, key, value, ..] = info::<6>(fd.as_fd())?;
         Ok(Self { fd, id, key: key as usize, value: value as usize })
     }
 

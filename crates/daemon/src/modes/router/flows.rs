@@ -152,20 +152,12 @@ pub(super) struct Ports {
 
 impl Routes for Ports {
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)> {
-        let mut reader = self.reader.borrow_mut();
-        reader.online();
-        let egress = self.tables.load(&reader).egress(addr);
-        reader.offline();
-        let PortId(port) = egress?;
+        let PortId(port) = self.ask(|tables| tables.egress(addr))?;
         Some((port, self.interfaces.get(&port)?))
     }
 
     fn gives(&self, addr: IpAddr, port: u16) -> bool {
-        let mut reader = self.reader.borrow_mut();
-        reader.online();
-        let gives = self.tables.load(&reader).gives(addr, PortId(port));
-        reader.offline();
-        gives
+        self.ask(|tables| tables.gives(addr, PortId(port)))
     }
 }
 
@@ -175,6 +167,14 @@ impl Ports {
         let mut reader = domain.register();
         reader.offline();
         Self { tables, reader: RefCell::new(reader), interfaces: HashMap::new() }
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(&Tables) -> T) -> T {
+        let mut reader = self.reader.borrow_mut();
+        reader.online();
+        let answer = question(self.tables.load(&reader));
+        reader.offline();
+        answer
     }
 
     /// Sets the ports; returns whether they differ from those before.
