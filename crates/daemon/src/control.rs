@@ -132,7 +132,7 @@ impl Runtime {
             (false, false) => af_xdp::XdpDatapath::load(),
         };
         let driver = interfaces.then(|| std::thread::spawn(load));
-        // Its first use sleeps. A thread that cannot be started leaves it to the first one that asks.
+        // The clock's first use sleeps. If no thread can be started, the first caller measures it.
         let _ = std::thread::Builder::new().name("clock".into()).spawn(clock::tsc_hz);
 
         let total: usize = plan.workers.iter().map(|w| w.frames).sum();

@@ -110,7 +110,7 @@ fn forward(
     // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
     let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
     step::reached("start-sockets");
-    // Its socket cannot be made in the sandbox.
+    // The notifier's socket cannot be made in the sandbox.
     let mut notifier = Notifier::from_environment();
     bywash_port::af_xdp::learn_programs();
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new

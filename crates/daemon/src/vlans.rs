@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct Carried {
     /// Kernel index of the interface.
     pub index: u32,
-    /// Its VLAN.
+    /// Protocol and identifier.
     pub vlan: Vlan,
     /// Port that carries it, and kernel index of that port's interface.
     pub port: PortId,

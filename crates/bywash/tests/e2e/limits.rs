@@ -260,11 +260,11 @@ fn a_full_disk() {
     assert!(again().status.success());
     inside(FILL);
     forwards(&lab, "a reload");
-    // What was changed is put back, whether the journal can be written or not.
+    // Changed settings are put back, whether the journal can be written or not.
     ends_clean(running, &lab, &before, "a stop on a full disk");
 }
 
-/// One of some netlink calls fails as if the kernel were short of memory: a start may fail, and a program that runs
+/// Netlink calls fail at random as if the kernel were short of memory: a start may fail, and a program that runs
 /// follows the kernel's tables nevertheless.
 #[test]
 fn netlink_errors_at_random() {

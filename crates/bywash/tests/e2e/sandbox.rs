@@ -66,7 +66,7 @@ fn the_capabilities_of_the_unit_suffice() {
     let bits = |name: &str| u64::from_str_radix(&field(name), 16).unwrap();
     assert_eq!(bits("CapBnd:").count_ones() as usize, names.len(), "{status}");
     assert_eq!(field("NoNewPrivs:"), "1");
-    // What the two processes have is all that the unit gives, and none has all.
+    // The two processes together have all capabilities that the unit gives, and neither has all.
     let shown = [program.as_str(), "show", "sandbox", "--json", "--socket", socket];
     let shown: serde_json::Value = serde_json::from_str(&lab.r().run(&shown).unwrap().stdout).unwrap();
     assert_eq!(shown["state"], "on", "{shown}");

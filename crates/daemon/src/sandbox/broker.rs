@@ -1,11 +1,11 @@
 //! The broker: a second process, which loads BPF programs and connects sockets for the instance in its sandbox.
 //!
-//! Who may load any program reads the memory of the kernel and of all processes. The instance gives that up; the broker
-//! keeps it, and loads only the programs of this build and those in the directories of the configuration's files, with
-//! the maps that they name. Who may connect to any socket as root asks D-Bus or systemd to do what they do for root; the
-//! broker connects only to sockets in the directories of the configuration's, and to no link there. It is another
-//! process, started anew, and has no other task: it reads nothing but requests, these files, and what the kernel shows of
-//! CPUs. It ends with the instance.
+//! A process that may load any program reads the memory of the kernel and of all others. The instance gives that up;
+//! the broker keeps it, and loads only the programs of this build and those in the directories of the configuration's
+//! files, with the maps that they name. Who may connect to any socket as root asks D-Bus or systemd to do what they do
+//! for root; the broker connects only to sockets in the directories of the configuration's, and to no link there. It is
+//! another process, started anew, and has no other task: it reads nothing but requests, these files, and what the
+//! kernel shows of CPUs. It ends with the instance.
 
 use super::files::{Paths, Rules};
 use super::{calls, drop_capabilities};
@@ -26,8 +26,8 @@ use std::time::Duration;
 
 /// Capabilities that the broker keeps.
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::BPF).union(CapabilitySet::PERFMON);
-/// What the broker reads besides the user's programs: CPUs, as the kernel shows them. The loader would read the kernel's
-/// types as well, for some 50 ms, which no object refers to.
+/// Paths that the broker reads besides the user's programs: CPUs, as the kernel shows them. The loader would read the
+/// kernel's types as well, for some 50 ms, which no object refers to.
 const SHOWN: [&str; 2] = ["/proc", "/sys/devices/system/cpu"];
 /// Longest time until the broker has begun.
 const BEGINS: Duration = Duration::from_secs(30);

@@ -1,8 +1,8 @@
 //! BPF objects: the maps and programs that a process uses, and the only ways in which they are made.
 //!
-//! Who may load any program reads the kernel's memory. So a process that gives up that privilege has another make its
-//! objects ([`crate::broker`]), which makes what [`Make`] can say: the programs of this crate, and those that are in
-//! the user's files. All other use of the objects needs only their descriptors.
+//! A process that may load any program reads the kernel's memory. So one that gives up that privilege has another make
+//! its objects ([`crate::broker`]), which makes what [`Make`] can say: the programs of this crate, and those that are
+//! in the user's files. All other use of the objects needs only their descriptors.
 
 use super::abi::{DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, PORTS};
 use super::datapath::SEGMENT;

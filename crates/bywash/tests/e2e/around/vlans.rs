@@ -202,7 +202,7 @@ fn connections_over_vlans_pass_without_the_kernel() {
         // TCP, whose super-frames stay whole.
         let report = Transfer::new(5_000_000).run(ns, &b.ns, to).unwrap();
         assert!(report.is_intact(), "{to}: {report:?}");
-        // What b sends is of no connection any more.
+        // The connection ends: packets from b are dropped.
         r.run(&["conntrack", "-D", "-p", "udp", "-f", if to.is_ipv4() { "ipv4" } else { "ipv6" }]).unwrap();
         wait_until("the end of the connection to hold", PATIENCE, || !ends.answered(BRIEF)).unwrap();
         assert!(!ends.answered(BRIEF), "{to}: forwarded past conntrack");

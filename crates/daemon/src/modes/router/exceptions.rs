@@ -235,7 +235,7 @@ impl Guard {
             };
             let of_port: Vec<XdpVlan> = of_port.filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
-            // It is tried again all the time: without descriptors, for instance, the kernel refuses it until there are
+            // Programs are set again all the time: without descriptors, for instance, the kernel refuses it until there are
             // some.
             let why = done.err().map(|e| format!("{e:#}"));
             let before = self.refused.get(&at);
