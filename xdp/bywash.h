@@ -51,6 +51,7 @@ enum bywash_flag {
 	BYWASH_L3_HASH6 = 1 << 12, /* the same for IPv6, with flow label and next header */
 	BYWASH_FLOWS4 = 1 << 13, /* with BYWASH_KERNEL4, instead of BYWASH_ENABLED: except for packets of known flows */
 	BYWASH_FLOWS6 = 1 << 14, /* the same for IPv6 */
+	BYWASH_RULES = 1 << 15,  /* policy routing rules apply: user space looks packets up; without BYWASH_FORWARD */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */

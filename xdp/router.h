@@ -215,6 +215,9 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 
 	if (!hop)
 		return TO_USER;
+	/* By rules, the packet may have another route. Destinations of policies are the kernel's in every table. */
+	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
+		return TO_USER;
 	if (hop->kind >= HOP_LOCAL)
 		return hop->kind == HOP_LOCAL ? PASS_LOCAL : hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	if (!(f->flags & BYWASH_FORWARD))

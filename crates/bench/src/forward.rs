@@ -347,6 +347,9 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         source4: None,
         source6: None,
         source_check: SourceCheck::Off,
+        rules4: Default::default(),
+        rules6: Default::default(),
+        back4: Default::default(),
         vlans: vec![],
     };
     let tables = Tables {

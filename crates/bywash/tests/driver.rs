@@ -338,6 +338,9 @@ impl Twin {
             source4: None,
             source6: None,
             source_check: SourceCheck::Off,
+            rules4: Default::default(),
+            rules6: Default::default(),
+            back4: Default::default(),
             vlans: vec![],
         };
         let tables = Tables {

@@ -178,7 +178,7 @@ pub static KERNEL: Section = Section {
             "Rules, and policies other than ACCEPT, of `iptables-legacy` and `ip6tables-legacy`.",
         ),
         regard("ipsec", "IPsec policies for forwarding and output (`ip xfrm policy`)."),
-        regard("rules", "Policy routing rules (`ip rule`) other than the kernel's default ones."),
+        regard("rules", "Policy routing rules (`ip rule`) other than the kernel's default ones and those of VRFs."),
         regard(
             "sysctls",
             "Settings under `/proc/sys/net` that disable forwarding, check source addresses, or otherwise change how \

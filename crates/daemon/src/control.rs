@@ -246,7 +246,6 @@ impl Runtime {
             relations: Relations::default(),
             numbers: Numbers::default(),
             vlans: BTreeMap::new(),
-            warned: vec![],
         };
         if predecessor.is_none() {
             known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
@@ -457,22 +456,12 @@ impl Runtime {
         self.mode.set_vlans(&vlans);
     }
 
-    /// Logs new warnings about kernel policies that are not followed, such as policy rules.
-    fn warn(&mut self) {
-        let warnings = self.mirror.stats().warnings;
-        for news in warnings.iter().filter(|warning| !self.warned.contains(warning)) {
-            tracing::warn!("{news}");
-        }
-        self.warned = warnings;
-    }
-
     /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.
     fn ask(&mut self) {
         if self.asked.elapsed() < ASK {
             return;
         }
         self.asked = Instant::now();
-        self.warn();
         // `count` asks every program; `any` would stop at the first change.
         let news = programs(&mut self.shared.ports()).filter(|xdp| xdp.query_target()).count() > 0;
         if news {

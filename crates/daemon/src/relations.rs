@@ -1,7 +1,7 @@
 //! Relations between interfaces, which may leave all packets of a port to the kernel.
 //!
-//! Packets of a port that belongs to a VRF, bridge or bond are forwarded by that interface's rules, whatever table main
-//! says. Some interfaces above a port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may.
+//! Packets of a port that belongs to a bridge or bond are forwarded by that interface's rules, whatever the tables say.
+//! Those of a VRF's member are looked up in the VRF's table. Some interfaces above a port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may.
 //! An interface of an unknown kind above a port may do anything.
 
 use bywash_fib::model::{Change, Link, Vlan};
@@ -39,7 +39,7 @@ pub struct Relations(BTreeMap<u32, Link>);
 impl Relations {
     /// Applies changes. Returns whether they may have changed the result of [`Relations::left`].
     pub fn note(&mut self, changes: &[Change]) -> bool {
-        let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master);
+        let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master, link.vrf);
         let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.up, above(link));
         let mut news = false;
         for change in changes {
@@ -90,7 +90,7 @@ impl Relations {
         if !link.up {
             return Err("it is down".into());
         }
-        if let Some(member) = self.member(link.index).or_else(|| link.master.map(|_| "it has a master".into())) {
+        if let Some(member) = self.member(link.index) {
             return Err(member);
         }
         if let Some(upper) = self.0.values().find(|upper| upper.parent == Some(link.index)) {
@@ -103,9 +103,18 @@ impl Relations {
         }
     }
 
-    /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member.
+    /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none.
+    pub fn vrf(&self, index: u32) -> Option<(u32, &str, u32)> {
+        let vrf = self.0.get(&self.0.get(&index)?.master?)?;
+        Some((vrf.index, &vrf.name, vrf.vrf?))
+    }
+
+    /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member, or a VRF's.
     pub fn member(&self, index: u32) -> Option<String> {
         let master = self.0.get(&index)?.master?;
+        if self.vrf(index).is_some() {
+            return None;
+        }
         let master = self.0.get(&master).map_or_else(|| "another interface".into(), named);
         Some(format!("it belongs to {master}"))
     }
@@ -141,6 +150,7 @@ mod tests {
             parent: None,
             vlan: None,
             macvlan: None,
+            vrf: None,
             master: None,
             rx_queues: 1,
         }
@@ -159,10 +169,14 @@ mod tests {
 
     #[test]
     fn members_are_left() {
-        let mut relations = with(link(2, "red", "vrf"));
+        let mut relations = with(link(2, "br0", "bridge"));
         assert_eq!(relations.left(1), None);
         assert!(relations.note(&[Change::Link(Link { master: Some(2), ..link(1, "r0", "") })]));
-        assert_eq!(relations.left(1).unwrap(), "it belongs to vrf interface red");
+        assert_eq!(relations.left(1).unwrap(), "it belongs to bridge interface br0");
+        assert!(relations.note(&[Change::Link(Link { vrf: Some(10), ..link(2, "red", "vrf") })]));
+        assert_eq!((relations.left(1), relations.vrf(1)), (None, Some((2, "red", 10))));
+        assert!(relations.note(&[Change::Link(link(2, "red", "vrf"))]), "a VRF whose table is not known");
+        assert!(relations.left(1).is_some() && relations.vrf(1).is_none());
         assert!(relations.note(&[Change::Link(link(1, "r0", ""))]));
         assert_eq!((relations.left(1), relations.left(7)), (None, None));
     }

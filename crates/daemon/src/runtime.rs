@@ -40,8 +40,6 @@ pub struct Runtime {
     pub numbers: Numbers,
     /// VLAN interfaces of the ports by name, with the reasons for which the kernel has their packets, as logged.
     pub vlans: BTreeMap<String, Option<String>>,
-    /// Warnings about policies that are not followed, as last logged.
-    pub warned: Vec<String>,
 }
 
 impl Runtime {

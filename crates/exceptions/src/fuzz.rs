@@ -7,7 +7,7 @@ mod attributes;
 mod replay;
 
 use crate::nft::{Answer, Evaluator, Family, Flow, Interface, Ruleset, Table, Tuple, analyse, gather};
-use crate::{Effect, Families, PortLink, Reading, Respect, Scope, judge, rules, tc, xfrm};
+use crate::{Effect, Families, PortLink, Reading, Respect, Scope, Vrf, judge, rules, tc, xfrm};
 use attributes::{Choice, datagram};
 use bywash_fib::model::Prefix;
 use bywash_netlink::wire::Messages;
@@ -106,11 +106,13 @@ pub fn policies(data: &[u8]) {
             _ => {}
         }
     }
-    effects.extend(rules::analyse(&all));
+    let vrf = |id: u16| (id == 1).then(|| Vrf { index: 9, name: "red".into(), table: 10 });
+    let port = |id: u16| PortLink { id, index: u32::from(id), name: format!("r{id}"), carrier: None, vrf: vrf(id) };
+    let ports = [port(0), port(1)];
+    effects.extend(rules::analyse(&all, &ports));
     assert_sound(&effects);
-    let port = |id: u16| PortLink { id, index: u32::from(id), name: format!("r{id}"), carrier: None };
-    let reading = Reading { effects: effects.clone(), ..Reading::default() };
-    let verdict = judge(&reading, &[port(0), port(1)], &Respect::default());
+    let reading = Reading { effects: effects.clone(), rules: all, ..Reading::default() };
+    let verdict = judge(&reading, &ports, &Respect::default());
     for effect in &effects {
         match &effect.scope {
             Scope::All(families) => assert!(verdict.gates.values().all(|gate| gate.closed & *families == *families)),

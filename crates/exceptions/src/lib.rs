@@ -38,6 +38,7 @@ mod xfrm;
 pub use bywash_fib::model::Families;
 pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
+pub use rules::Rule;
 pub use sysctl::Settings;
-pub use verdict::{Kept, PortLink, Respect, Verdict, judge};
+pub use verdict::{Kept, PortLink, Respect, Verdict, Vrf, judge};
 pub use watch::{Foreign, POLL, Programs, Reading, Watcher};

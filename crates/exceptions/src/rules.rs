@@ -1,41 +1,76 @@
-//! Policy routing rules (`ip rule`) that could route a forwarded packet differently from tables local and main.
+//! Policy routing rules (`ip rule`): those that forwarded packets may meet, port by port, and the effects of those that
+//! are not followed.
+//!
+//! A rule is followed if it selects packets by interface, source, destination, mark or VRF only. A forwarded packet has
+//! no mark, because whatever could give it one leaves it to the kernel; and it has no egress interface yet.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
-use bywash_fib::model::{Families, Prefix};
+use crate::verdict::PortLink;
+use bywash_fib::model::{self, Families, Prefix, RouteKind, Then};
 use bywash_netlink::wire::{Attributes, u8_at, u32_at};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // linux/fib_rules.h
 const FRA_DST: u16 = 1;
+const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
+const FRA_GOTO: u16 = 4;
 const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
 const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
+const FRA_OIFNAME: u16 = 17;
+const FRA_PAD: u16 = 18;
 const FRA_L3MDEV: u16 = 19;
 const FRA_PROTOCOL: u16 = 21;
 const FR_ACT_TO_TBL: u8 = 1;
-const FIB_RULE_INVERT: u32 = 2;
+const FR_ACT_GOTO: u8 = 2;
+const FR_ACT_NOP: u8 = 3;
+const FR_ACT_BLACKHOLE: u8 = 6;
+const FR_ACT_UNREACHABLE: u8 = 7;
+const FR_ACT_PROHIBIT: u8 = 8;
+const FIB_RULE_PERMANENT: u32 = 0x1;
+const FIB_RULE_INVERT: u32 = 0x2;
+const FIB_RULE_UNRESOLVED: u32 = 0x4;
+const FIB_RULE_IIF_DETACHED: u32 = 0x8;
+const FIB_RULE_OIF_DETACHED: u32 = 0x10;
+/// Flags that are understood. A rule whose interface is missing (`DETACHED`) names no port either.
+const KNOWN_FLAGS: u32 =
+    FIB_RULE_PERMANENT | FIB_RULE_INVERT | FIB_RULE_UNRESOLVED | FIB_RULE_IIF_DETACHED | FIB_RULE_OIF_DETACHED;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// Default rules of a new network namespace: priority and table (`fib_default_rules_init`, `fib6_rules_net_init`). The
-/// third IPv4 rule, for table default, may be missing: that table is assumed to be empty.
-const BORN4: [(u32, u32); 3] = [(0, 255), (32766, 254), (32767, 253)];
-const BORN6: [(u32, u32); 2] = [(0, 255), (32766, 254)];
+const LOCAL: u32 = 255;
+const MAIN: u32 = 254;
+/// Table default, which the third of the kernel's own IPv4 rules looks up. Without other rules it is taken as empty.
+const DEFAULT: u32 = 253;
+/// Most rules of a family that are followed.
+const MOST: usize = 64;
 
-/// A policy routing rule, reduced to the properties that matter here.
+/// A policy routing rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     v6: bool,
     priority: u32,
+    action: u8,
     table: u32,
-    /// Whether it has a selector, or does anything but look up `table`.
-    special: bool,
-    /// Whether it applies only to members of VRFs.
-    l3mdev: bool,
     invert: bool,
+    /// Whether a `goto` leads to no rule, and so does nothing.
+    unresolved: bool,
     input: Option<String>,
+    output: bool,
+    from: Option<Prefix>,
     to: Option<Prefix>,
+    /// Mark, and the bits of it that are compared.
+    mark: (u32, u32),
+    /// Whether it applies only to members of VRFs, and looks up the VRF's table.
+    l3mdev: bool,
+    /// Length of the longest prefixes that are ignored.
+    suppress: Option<u32>,
+    target: Option<u32>,
+    /// Whether it has a selector, flag or action that is not followed.
+    unknown: bool,
 }
 
 /// Parses the body of an `RTM_NEWRULE` message. `None` if it is of another family; `Err` if it is truncated, or its
@@ -45,80 +80,234 @@ pub fn parse(body: &[u8]) -> Result<Option<Rule>, ()> {
     if family != AF_INET && family != AF_INET6 {
         return Ok(None);
     }
-    let (len, flags) = (u8_at(body, 1).ok_or(())?, u32_at(body, 8).ok_or(())?);
-    let others = body.get(2..4) != Some(&[0, 0]);
+    let (to_len, from_len, tos) = (u8_at(body, 1).ok_or(())?, u8_at(body, 2).ok_or(())?, u8_at(body, 3).ok_or(())?);
+    let (action, flags) = (u8_at(body, 7).ok_or(())?, u32_at(body, 8).ok_or(())?);
+    let actions = [FR_ACT_TO_TBL, FR_ACT_GOTO, FR_ACT_NOP, FR_ACT_BLACKHOLE, FR_ACT_UNREACHABLE, FR_ACT_PROHIBIT];
     let mut rule = Rule {
         v6: family == AF_INET6,
         priority: 0,
+        action,
         table: u32::from(u8_at(body, 4).ok_or(())?),
-        special: u8_at(body, 7) != Some(FR_ACT_TO_TBL) || others || len != 0 || flags != 0,
-        l3mdev: false,
         invert: flags & FIB_RULE_INVERT != 0,
+        unresolved: flags & FIB_RULE_UNRESOLVED != 0,
         input: None,
+        output: false,
+        from: None,
         to: None,
+        mark: (0, 0),
+        l3mdev: false,
+        suppress: None,
+        target: None,
+        unknown: tos != 0 || flags & !KNOWN_FLAGS != 0 || !actions.contains(&action),
     };
+    let prefix = |value: &[u8], len| {
+        let v4 = || value.first_chunk::<4>().map(|octets| IpAddr::from(Ipv4Addr::from(*octets)));
+        let v6 = || value.first_chunk::<16>().map(|octets| IpAddr::from(Ipv6Addr::from(*octets)));
+        let addr = if family == AF_INET6 { v6() } else { v4() }.ok_or(())?;
+        Prefix::containing(addr, len).ok_or(())
+    };
+    let (mut mark, mut mask) = (None, None);
     for (kind, value) in Attributes::after(body, 12) {
+        let number = || u32_at(value, 0).ok_or(());
         match kind {
-            FRA_PRIORITY => rule.priority = u32_at(value, 0).ok_or(())?,
-            FRA_TABLE => rule.table = u32_at(value, 0).ok_or(())?,
-            // Present in every rule; this value means that nothing is suppressed.
-            FRA_SUPPRESS_PREFIXLEN if u32_at(value, 0) == Some(u32::MAX) => {}
-            FRA_PROTOCOL => {}
+            FRA_PRIORITY => rule.priority = number()?,
+            FRA_TABLE => rule.table = number()?,
+            // Present in every rule; the greatest value means that nothing is suppressed.
+            FRA_SUPPRESS_PREFIXLEN => rule.suppress = Some(number()?).filter(|len| *len != u32::MAX),
+            FRA_PROTOCOL | FRA_PAD => {}
             FRA_L3MDEV => rule.l3mdev = u8_at(value, 0) != Some(0),
             FRA_IIFNAME => {
                 let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
                 rule.input = Some(String::from_utf8_lossy(&value[..end]).into_owned());
-                rule.special = true;
             }
-            FRA_DST => {
-                let v4 = || value.first_chunk::<4>().map(|octets| IpAddr::from(Ipv4Addr::from(*octets)));
-                let v6 = || value.first_chunk::<16>().map(|octets| IpAddr::from(Ipv6Addr::from(*octets)));
-                let addr = if rule.v6 { v6() } else { v4() }.ok_or(())?;
-                rule.to = Some(Prefix::containing(addr, len).ok_or(())?);
-                rule.special = true;
-            }
-            _ => rule.special = true,
+            FRA_OIFNAME => rule.output = true,
+            FRA_DST => rule.to = Some(prefix(value, to_len)?),
+            FRA_SRC => rule.from = Some(prefix(value, from_len)?),
+            FRA_FWMARK => mark = Some(number()?),
+            FRA_FWMASK => mask = Some(number()?),
+            FRA_GOTO => rule.target = Some(number()?),
+            _ => rule.unknown = true,
         }
     }
+    // A length without an address would select by bits that are not known.
+    rule.unknown |= (to_len != 0 && rule.to.is_none()) || (from_len != 0 && rule.from.is_none());
+    rule.mark = (mark.unwrap_or(0), mask.unwrap_or(if mark.is_some() { u32::MAX } else { 0 }));
     Ok(Some(rule))
 }
 
-/// Returns the effects of the rules of both families.
-pub fn analyse(rules: &[Rule]) -> Vec<Effect> {
+impl Rule {
+    /// Returns whether it selects no forwarded packet, for a mark that none has.
+    fn is_idle(&self) -> bool {
+        !self.invert && self.mark.0 & self.mark.1 != 0
+    }
+
+    fn selects_some(&self) -> bool {
+        self.from.is_some_and(|prefix| prefix.len > 0) || self.to.is_some_and(|prefix| prefix.len > 0)
+    }
+
+    /// Returns whether it is followed, on every port that belongs to no VRF.
+    fn is_followed(&self) -> bool {
+        let jumps = self.action == FR_ACT_GOTO && !self.unresolved;
+        // Where a packet goes on depends on it alone.
+        let splits = jumps && (self.selects_some() || self.target.is_none());
+        let looks_up = self.action == FR_ACT_TO_TBL;
+        !(self.unknown
+            || splits
+            || (self.l3mdev && (self.invert || !looks_up))
+            || (looks_up && self.table == 0 && !self.l3mdev)
+            || (self.suppress.is_some() && !looks_up))
+    }
+
+    /// Returns whether it looks up a table for every packet.
+    fn looks_up_always(&self, table: u32) -> bool {
+        let plain = self.input.is_none() && !self.output && self.mark == (0, 0) && !self.l3mdev && !self.invert;
+        let looks_up = self.action == FR_ACT_TO_TBL && self.table == table && self.suppress.is_none();
+        plain && looks_up && !self.selects_some() && !self.unknown
+    }
+
+    /// Returns whether it is one of the kernel's own, or that of VRFs.
+    pub(crate) fn is_basic(&self) -> bool {
+        self.looks_up_always(LOCAL) || self.looks_up_always(MAIN) || (self.l3mdev && self.is_followed())
+    }
+
+    /// Returns whether its selectors other than source and destination match packets received on a port or, if `back`,
+    /// the lookup of their source.
+    fn applies(&self, port: &PortLink, back: bool) -> bool {
+        let input = match &self.input {
+            None => true,
+            Some(input) if back => input == "lo",
+            Some(input) => *input == port.name,
+        };
+        input && !self.output && self.mark.0 & self.mark.1 == 0 && (!self.l3mdev || port.vrf.is_some())
+    }
+
+    /// Returns whether the kernel compares an interface that it selects by with a VRF or a member of one, of which it
+    /// depends on the kernel's version which counts.
+    fn names_vrf(&self, port: &PortLink) -> bool {
+        let Some(vrf) = &port.vrf else { return false };
+        self.output || self.input.as_ref().is_some_and(|input| *input == port.name || *input == vrf.name)
+    }
+}
+
+/// Returns the rules that packets received on a port meet. Those with an effect of their own ([`analyse`]) are left out.
+pub fn followed(rules: &[Rule], port: &PortLink) -> model::Rules {
+    let of = |v6: bool, back: bool| {
+        let all: Vec<&Rule> = rules.iter().filter(|rule| rule.v6 == v6).collect();
+        steps(&all, port, back)
+    };
+    model::Rules { v4: of(false, false), v6: of(true, false), back4: of(false, true) }
+}
+
+fn steps(rules: &[&Rule], port: &PortLink, back: bool) -> Vec<model::Rule> {
+    let mut steps: Vec<model::Rule> = vec![];
+    // Whether every packet has been looked up in table local, and whether the last step did just that.
+    let (mut past_local, mut just_local) = (false, false);
+    let mut at = 0;
+    while let Some(rule) = rules.get(at) {
+        at += 1;
+        if rule.is_idle() || !rule.is_followed() || rule.names_vrf(port) {
+            continue;
+        }
+        let applies = rule.applies(port, back);
+        if !applies && !rule.invert {
+            continue;
+        }
+        // An inverted rule of which another selector does not match selects every packet.
+        let (from, to) = match applies {
+            true => (rule.from.filter(|prefix| prefix.len > 0), rule.to.filter(|prefix| prefix.len > 0)),
+            false => (None, None),
+        };
+        let always = from.is_none() && to.is_none();
+        let not = rule.invert && applies;
+        if always && not {
+            continue;
+        }
+        let then = match rule.action {
+            FR_ACT_GOTO => {
+                if let (true, false, Some(target)) = (always, rule.unresolved, rule.target) {
+                    at += rules[at..].iter().take_while(|next| next.priority < target).count();
+                }
+                continue;
+            }
+            FR_ACT_NOP => continue,
+            FR_ACT_BLACKHOLE => Then::Discard(RouteKind::Blackhole),
+            FR_ACT_PROHIBIT => Then::Discard(RouteKind::Prohibit),
+            FR_ACT_UNREACHABLE => Then::Discard(RouteKind::Unreachable),
+            _ => {
+                let shortest = rule.suppress.map_or(0, |len| len.saturating_add(1).min(u32::from(u8::MAX)) as u8);
+                let vrf = port.vrf.as_ref().filter(|_| rule.l3mdev);
+                let table = vrf.map_or(rule.table, |vrf| vrf.table);
+                if table == MAIN && shortest == 0 && past_local {
+                    if just_local {
+                        steps.pop();
+                    }
+                    Then::LocalAndMain
+                } else {
+                    Then::Table { table, shortest }
+                }
+            }
+        };
+        just_local = always && then == Then::Table { table: LOCAL, shortest: 0 };
+        past_local |= just_local;
+        steps.push(model::Rule { not, from, to, then });
+        if always && matches!(then, Then::Discard(_)) {
+            break;
+        }
+    }
+    let usual = |rule: &model::Rule| {
+        let always = rule.from.is_none() && rule.to.is_none();
+        always && [Then::LocalAndMain, Then::Table { table: DEFAULT, shortest: 0 }].contains(&rule.then)
+    };
+    // Without rules, a kernel without policy routing looks up local and main.
+    let first = steps.first().is_none_or(|first| first.then == Then::LocalAndMain);
+    if first && steps.iter().all(usual) { vec![] } else { steps }
+}
+
+/// Returns the effects of the rules of both families that are not followed.
+pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
     let mut effects = vec![];
-    for (v6, families, born) in [(false, Families::V4, &BORN4[..]), (true, Families::V6, &BORN6[..])] {
+    for (v6, families, family) in [(false, Families::V4, ""), (true, Families::V6, "-6 ")] {
         let of_family = || rules.iter().filter(move |rule| rule.v6 == v6);
-        let is_born = |rule: &&Rule| !rule.special && !rule.l3mdev && born.contains(&(rule.priority, rule.table));
-        let name = |rule: &Rule| format!("ip {}rule {}", if v6 { "-6 " } else { "" }, rule.priority);
-        for rule in of_family().filter(|rule| !is_born(rule)) {
-            // The kernel applies it only to members of VRFs, whose packets are left to the kernel anyway.
-            if rule.l3mdev && !rule.special {
+        let name = |priority: u32| format!("ip {family}rule {priority}");
+        let mut add = |scope, object, reason: String| {
+            effects.push(Effect { kind: Kind::Rules, scope, object, reason });
+        };
+        for rule in of_family().filter(|rule| !rule.is_idle()) {
+            let on_vrfs: Vec<IfMatch> =
+                ports.iter().filter(|port| rule.names_vrf(port)).map(|port| IfMatch::Index(port.index)).collect();
+            if rule.is_followed() {
+                if !on_vrfs.is_empty() {
+                    let reason = "selects by an interface of a VRF".into();
+                    add(Scope::In(on_vrfs, families), name(rule.priority), reason);
+                }
                 continue;
             }
             let (scope, reason) = match (&rule.input, rule.to) {
                 _ if rule.invert => (Scope::All(families), "inverted selector".into()),
-                // `iif lo` selects packets that the router itself sends.
-                (Some(input), _) if input == "lo" => (Scope::Errors(families), "packets from this host".into()),
+                // `iif lo` selects packets that the router itself sends, and lookups of IPv4 sources.
+                (Some(input), _) if input == "lo" && v6 => (Scope::Errors(families), "packets from this host".into()),
+                (Some(input), _) if input == "lo" => (Scope::All(families), "lookups of sources".into()),
                 (Some(input), _) => {
-                    (Scope::In(vec![IfMatch::Name(input.clone())], families), format!("packets received on {input}"))
+                    let named = std::iter::once(IfMatch::Name(input.clone())).chain(on_vrfs).collect();
+                    (Scope::In(named, families), format!("packets received on {input}"))
                 }
-                (None, Some(to)) => (Scope::To(to), format!("packets to {to}")),
-                (None, None) => (Scope::All(families), format!("may route any packet by table {}", rule.table)),
+                (None, Some(to)) if to.len > 0 => (Scope::To(to), format!("packets to {to}")),
+                (None, _) => (Scope::All(families), format!("may route any packet by table {}", rule.table)),
             };
-            effects.push(Effect { kind: Kind::Rules, scope, object: name(rule), reason });
+            add(scope, name(rule.priority), reason);
         }
         // A kernel without policy routing has no rules at all and looks up tables local and main.
         if of_family().next().is_none() {
             continue;
         }
-        for (priority, table) in born.iter().filter(|(_, table)| *table != 253) {
-            if !of_family().any(|rule| is_born(&rule) && (rule.priority, rule.table) == (*priority, *table)) {
-                effects.push(Effect {
-                    kind: Kind::Rules,
-                    scope: Scope::All(families),
-                    object: format!("ip {}rule {priority}", if v6 { "-6 " } else { "" }),
-                    reason: format!("the default rule for table {table} is missing"),
-                });
+        if of_family().count() > MOST {
+            add(Scope::All(families), format!("ip {family}rule"), format!("more than {MOST} rules"));
+        }
+        for table in [LOCAL, MAIN] {
+            if !of_family().any(|rule| rule.looks_up_always(table)) {
+                let which = if table == LOCAL { "local" } else { "main" };
+                let reason = format!("no rule looks up table {which} for every packet");
+                add(Scope::All(families), format!("ip {family}rule"), reason);
             }
         }
     }
@@ -128,47 +317,180 @@ pub fn analyse(rules: &[Rule]) -> Vec<Effect> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verdict::Vrf;
 
-    fn born() -> Vec<Rule> {
-        let rule = |v6, priority, table| Rule {
+    fn rule(v6: bool, priority: u32, table: u32) -> Rule {
+        Rule {
             v6,
             priority,
+            action: FR_ACT_TO_TBL,
             table,
-            special: false,
-            l3mdev: false,
             invert: false,
+            unresolved: false,
             input: None,
+            output: false,
+            from: None,
             to: None,
+            mark: (0, 0),
+            l3mdev: false,
+            suppress: None,
+            target: None,
+            unknown: false,
+        }
+    }
+
+    /// Returns the rules of a new network namespace (`fib_default_rules_init`, `fib6_rules_net_init`).
+    fn born() -> Vec<Rule> {
+        let four = [(0, LOCAL), (32766, MAIN), (32767, DEFAULT)].map(|(priority, table)| rule(false, priority, table));
+        let six = [(0, LOCAL), (32766, MAIN)].map(|(priority, table)| rule(true, priority, table));
+        four.into_iter().chain(six).collect()
+    }
+
+    fn with(others: &[Rule]) -> Vec<Rule> {
+        let mut all = [born(), others.to_vec()].concat();
+        all.sort_by_key(|rule| rule.priority);
+        all
+    }
+
+    fn port(vrf: Option<u32>) -> PortLink {
+        let vrf = vrf.map(|table| Vrf { index: 20, name: "red".into(), table });
+        PortLink { id: 0, index: 10, name: "r0".into(), carrier: None, vrf }
+    }
+
+    fn prefix(text: &str) -> Prefix {
+        let (addr, len) = text.split_once('/').unwrap();
+        Prefix { addr: addr.parse().unwrap(), len: len.parse().unwrap() }
+    }
+
+    /// Returns the rules for IPv4 packets, each as a line.
+    fn lines(rules: &[Rule], port: &PortLink, back: bool) -> Vec<String> {
+        let all: Vec<&Rule> = rules.iter().filter(|rule| !rule.v6).collect();
+        let line = |rule: &model::Rule| {
+            let not = if rule.not { "not " } else { "" };
+            let one = |word, prefix: Option<Prefix>| prefix.map_or(String::new(), |prefix| format!("{word} {prefix} "));
+            let then = match rule.then {
+                Then::LocalAndMain => "local and main".into(),
+                Then::Table { table, shortest: 0 } => format!("table {table}"),
+                Then::Table { table, shortest } => format!("table {table} from /{shortest}"),
+                Then::Discard(kind) => format!("{kind:?}"),
+            };
+            format!("{not}{}{}{then}", one("from", rule.from), one("to", rule.to))
         };
-        let four = BORN4.map(|(priority, table)| rule(false, priority, table));
-        four.into_iter().chain(BORN6.map(|(priority, table)| rule(true, priority, table))).collect()
+        steps(&all, port, back).iter().map(line).collect()
     }
 
     #[test]
     fn a_namespace_s_own_rules_have_no_effect() {
-        assert_eq!(analyse(&born()), []);
-        assert_eq!(analyse(&[]), []);
+        assert_eq!(analyse(&born(), &[port(None)]), []);
+        assert_eq!(analyse(&[], &[port(None)]), []);
+        for vrf in [None, Some(7)] {
+            assert!(followed(&born(), &port(vrf)).is_empty() && followed(&[], &port(vrf)).is_empty());
+        }
     }
 
     #[test]
-    fn scopes_are_as_narrow_as_the_selector() {
+    fn rules_are_met_in_order() {
+        let rules = with(&[
+            Rule { from: Some(prefix("10.1.0.0/16")), ..rule(false, 100, 7) },
+            Rule { from: Some(prefix("10.2.0.0/16")), to: Some(prefix("10.9.0.0/16")), ..rule(false, 101, 8) },
+            Rule { from: Some(prefix("10.3.0.0/16")), invert: true, ..rule(false, 102, 9) },
+            Rule { action: FR_ACT_PROHIBIT, to: Some(prefix("10.8.0.0/16")), ..rule(false, 103, 0) },
+        ]);
+        assert_eq!(analyse(&rules, &[port(None)]), []);
+        let met = [
+            "table 255",
+            "from 10.1.0.0/16 table 7",
+            "from 10.2.0.0/16 to 10.9.0.0/16 table 8",
+            "not from 10.3.0.0/16 table 9",
+            "to 10.8.0.0/16 Prohibit",
+            "local and main",
+            "table 253",
+        ];
+        assert_eq!(lines(&rules, &port(None), false), met);
+        assert!(followed(&rules, &port(None)).v6.is_empty());
+    }
+
+    #[test]
+    fn interfaces_and_marks_are_decided_beforehand() {
+        let input = |name: &str| Rule { input: Some(name.into()), ..rule(false, 100, 7) };
+        let seven = ["table 255", "table 7", "local and main", "table 253"];
+        let none: [&str; 0] = [];
+        assert_eq!(lines(&with(&[input("r0")]), &port(None), false), seven);
+        assert_eq!(lines(&with(&[input("r0")]), &port(None), true), none);
+        assert_eq!(lines(&with(&[input("r1")]), &port(None), false), none);
+        assert_eq!(lines(&with(&[input("lo")]), &port(None), false), none);
+        assert_eq!(lines(&with(&[input("lo")]), &port(None), true), seven);
+        assert_eq!(lines(&with(&[Rule { invert: true, ..input("r1") }]), &port(None), false), seven);
+        assert_eq!(lines(&with(&[Rule { invert: true, ..input("r0") }]), &port(None), false), none);
+        assert_eq!(lines(&with(&[Rule { output: true, ..rule(false, 100, 7) }]), &port(None), false), none);
+        // As wg-quick sets them.
+        let marked = Rule { mark: (0xca6c, u32::MAX), ..rule(false, 100, 7) };
+        assert_eq!(lines(&with(std::slice::from_ref(&marked)), &port(None), false), none);
+        let rules = with(&[
+            Rule { suppress: Some(0), ..rule(false, 32764, MAIN) },
+            Rule { invert: true, priority: 32765, ..marked },
+        ]);
+        let met = ["table 255", "table 254 from /1", "table 7", "local and main", "table 253"];
+        assert_eq!(lines(&rules, &port(None), false), met);
+        assert_eq!(analyse(&rules, &[port(None)]), []);
+    }
+
+    #[test]
+    fn members_of_vrfs_are_looked_up_in_its_table() {
+        let l3mdev = Rule { l3mdev: true, ..rule(false, 1000, 0) };
+        let rules = with(std::slice::from_ref(&l3mdev));
+        assert!(lines(&rules, &port(None), false).is_empty());
+        let met = ["table 255", "table 10", "local and main", "table 253"];
+        assert_eq!(lines(&rules, &port(Some(10)), false), met);
+        assert_eq!(lines(&rules, &port(Some(10)), true), met);
+        // Table local behind those of VRFs, as it should be.
+        let mut behind = rules;
+        behind.retain(|rule| rule.v6 || rule.table != LOCAL);
+        behind.push(rule(false, 32765, LOCAL));
+        behind.sort_by_key(|rule| rule.priority);
+        assert_eq!(lines(&behind, &port(Some(10)), false), ["table 10", "local and main", "table 253"]);
+        assert_eq!(analyse(&behind, &[port(Some(10))]), []);
+        // Rules that name interfaces of VRFs.
+        for name in ["r0", "red"] {
+            let named = with(&[l3mdev.clone(), Rule { input: Some(name.into()), ..rule(false, 500, 7) }]);
+            assert_eq!(analyse(&named, &[port(Some(10))])[0].scope, Scope::In(vec![IfMatch::Index(10)], Families::V4));
+        }
+    }
+
+    #[test]
+    fn jumps_skip_rules() {
+        let jump = Rule { action: FR_ACT_GOTO, target: Some(200), ..rule(false, 100, 0) };
+        let others = [rule(false, 150, 7), rule(false, 200, 8)];
+        let rules = |jump: Rule| with(&[&[jump][..], &others].concat());
+        assert_eq!(lines(&rules(jump.clone()), &port(None), false)[1], "table 8");
+        let nowhere = Rule { unresolved: true, ..jump.clone() };
+        assert_eq!(lines(&rules(nowhere), &port(None), false)[1], "table 7");
+        let elsewhere = Rule { input: Some("r1".into()), ..jump.clone() };
+        assert_eq!(lines(&rules(elsewhere), &port(None), false)[1], "table 7");
+        let some = Rule { from: Some(prefix("10.0.0.0/8")), ..jump };
+        assert_eq!(analyse(&rules(some), &[port(None)])[0].scope, Scope::All(Families::V4));
+    }
+
+    #[test]
+    fn scopes_of_what_is_not_followed_are_as_narrow_as_the_selector() {
         let scope = |change: &dyn Fn(&mut Rule)| {
-            let mut rules = born();
-            let mut rule = rules[1].clone();
-            (rule.priority, rule.special) = (100, true);
-            change(&mut rule);
-            rules.push(rule);
-            let effects = analyse(&rules);
+            let mut other = Rule { unknown: true, ..rule(false, 100, 7) };
+            change(&mut other);
+            let rules = with(&[other]);
+            assert!(followed(&rules, &port(None)).is_empty());
+            let effects = analyse(&rules, &[port(None)]);
             assert_eq!(effects.len(), 1);
             effects[0].scope.clone()
         };
-        let prefix = Prefix { addr: "10.0.0.0".parse().unwrap(), len: 8 };
+        let ten = prefix("10.0.0.0/8");
         assert_eq!(scope(&|_| {}), Scope::All(Families::V4));
-        assert_eq!(scope(&|r| r.to = Some(prefix)), Scope::To(prefix));
+        assert_eq!(scope(&|r| r.to = Some(ten)), Scope::To(ten));
+        assert_eq!(scope(&|r| r.from = Some(ten)), Scope::All(Families::V4));
         let input = |name: &str| Scope::In(vec![IfMatch::Name(name.into())], Families::V4);
         assert_eq!(scope(&|r| r.input = Some("r0".into())), input("r0"));
-        assert_eq!(scope(&|r| r.input = Some("lo".into())), Scope::Errors(Families::V4));
-        assert_eq!(scope(&|r| (r.to, r.invert) = (Some(prefix), true)), Scope::All(Families::V4));
+        assert_eq!(scope(&|r| r.input = Some("lo".into())), Scope::All(Families::V4));
+        assert_eq!(scope(&|r| (r.v6, r.input) = (true, Some("lo".into()))), Scope::Errors(Families::V6));
+        assert_eq!(scope(&|r| (r.to, r.invert) = (Some(ten), true)), Scope::All(Families::V4));
     }
 
     /// Returns what is read of a rule to a destination.
@@ -182,12 +504,12 @@ mod tests {
 
     #[test]
     fn a_destination_is_a_prefix_of_an_address() {
-        let prefix = |addr: &str, len| Ok(Some(Prefix { addr: addr.parse().unwrap(), len }));
-        assert_eq!(to(AF_INET, &[10, 1, 2, 3], 32), prefix("10.1.2.3", 32));
+        let some = |text: &str| Ok(Some(prefix(text)));
+        assert_eq!(to(AF_INET, &[10, 1, 2, 3], 32), some("10.1.2.3/32"));
         // The kernel keeps the bits behind the prefix, which select nothing.
-        assert_eq!(to(AF_INET, &[10, 1, 2, 3], 12), prefix("10.0.0.0", 12));
-        assert_eq!(to(AF_INET6, &[0xfd; 16], 8), prefix("fd00::", 8));
-        assert_eq!(to(AF_INET6, &[0xfd; 16], 0), prefix("::", 0));
+        assert_eq!(to(AF_INET, &[10, 1, 2, 3], 12), some("10.0.0.0/12"));
+        assert_eq!(to(AF_INET6, &[0xfd; 16], 8), some("fd00::/8"));
+        assert_eq!(to(AF_INET6, &[0xfd; 16], 0), some("::/0"));
         assert_eq!(to(AF_INET, &[10, 1, 2, 3], 33), Err(()));
         assert_eq!(to(AF_INET6, &[0xfd; 16], 129), Err(()));
     }
@@ -196,8 +518,10 @@ mod tests {
     fn a_missing_rule_concerns_everything() {
         let mut rules = born();
         rules.remove(0);
-        assert_eq!(analyse(&rules)[0].scope, Scope::All(Families::V4));
+        assert_eq!(analyse(&rules, &[port(None)])[0].scope, Scope::All(Families::V4));
         rules.push(Rule { l3mdev: true, priority: 1000, ..rules[0].clone() });
-        assert_eq!(analyse(&rules).len(), 1, "the VRF's rule adds nothing");
+        assert_eq!(analyse(&rules, &[port(None)]).len(), 1, "the VRF's rule adds nothing");
+        let many = with(&vec![Rule { from: Some(prefix("10.0.0.0/8")), ..rule(false, 100, 7) }; MOST]);
+        assert_eq!(analyse(&many, &[port(None)])[0].scope, Scope::All(Families::V4));
     }
 }

@@ -1,9 +1,10 @@
 //! The verdict: the packets of each port that are left to the kernel, derived from all effects.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
+use crate::rules;
 use crate::sysctl::Settings;
 use crate::watch::Reading;
-use bywash_fib::model::{Families, Gate, Prefix};
+use bywash_fib::model::{Families, Gate, Prefix, Rules};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port, or a VLAN of one, on which the dataplane forwards packets.
@@ -17,6 +18,19 @@ pub struct PortLink {
     pub name: String,
     /// Interface below a VLAN, by kernel index and name: its packets pass there, too.
     pub carrier: Option<(u32, String)>,
+    /// VRF that the interface belongs to.
+    pub vrf: Option<Vrf>,
+}
+
+/// A VRF.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vrf {
+    /// Kernel index of its interface, which netfilter sees its members' packets on, too.
+    pub index: u32,
+    /// Name of its interface.
+    pub name: String,
+    /// Routing table of its members' packets.
+    pub table: u32,
 }
 
 /// The operator's choice of kinds of kernel state to ignore; all others are respected.
@@ -48,6 +62,8 @@ pub struct Verdict {
     pub prefixes: Vec<Prefix>,
     /// Settings that the dataplane applies itself.
     pub settings: Settings,
+    /// Policy routing rules that the dataplane applies itself, by port number; absent for ports without.
+    pub rules: BTreeMap<u16, Rules>,
     /// Effects behind these decisions, ignored ones included.
     pub kept: Vec<Kept>,
 }
@@ -90,6 +106,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         let others = others.get(port).copied().unwrap_or_default();
         gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
     }
+    verdict.follow(reading, ports, respect);
     // Where all gates are closed, only flows pass, which were judged by these rules, too.
     let open = |of: fn(&Families) -> bool| !verdict.gates.values().all(|gate| of(&gate.closed));
     let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };
@@ -106,11 +123,12 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
 
 /// Returns the ports on which packets of an effect are received or sent. A VLAN's packets are also its port's for
 /// devices' hooks, filters, qdiscs and programs; routing and switches know the VLAN's own interface only. Rules of other
-/// hooks are not told from those of devices'.
+/// hooks are not told from those of devices'. Packets of a VRF's member are also the VRF's.
 fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let on_carrier = |one: &IfMatch, port: &PortLink| {
         let routed = matches!(effect.kind, Kind::Sysctls | Kind::Rules);
-        port.carrier.as_ref().is_some_and(|(index, name)| !routed && one.covers(*index, name))
+        let on_vrf = port.vrf.as_ref().is_some_and(|vrf| one.covers(vrf.index, &vrf.name));
+        on_vrf || port.carrier.as_ref().is_some_and(|(index, name)| !routed && one.covers(*index, name))
     };
     let named = |on: &[IfMatch], port: &PortLink| {
         on.iter().any(|one| one.covers(port.index, &port.name) || on_carrier(one, port))
@@ -122,6 +140,22 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
 }
 
 impl Verdict {
+    /// Takes over the policy routing rules of the ports. While there are any, the kernel sends ICMP errors, whose routes
+    /// they may concern, and has the packets of flows, which are looked up in tables local and main.
+    fn follow(&mut self, reading: &Reading, ports: &[PortLink], respect: &Respect) {
+        let ignored = respect.ignored.contains(&Kind::Rules);
+        let rules: Vec<_> = reading.rules.iter().filter(|rule| !ignored || rule.is_basic()).cloned().collect();
+        let followed = ports.iter().map(|port| (port.id, rules::followed(&rules, port)));
+        self.rules = followed.filter(|(_, rules)| !rules.is_empty()).collect();
+        let any = |of: fn(&Rules) -> bool| self.rules.values().any(of);
+        let v4 = any(|rules| !rules.v4.is_empty() || !rules.back4.is_empty());
+        let ruled = Families { v4, v6: any(|rules| !rules.v6.is_empty()) };
+        for gate in self.gates.values_mut() {
+            gate.errors |= ruled;
+            gate.flows = Families { v4: gate.flows.v4 && !ruled.v4, v6: gate.flows.v6 && !ruled.v6 };
+        }
+    }
+
     fn obey(&mut self, scope: &Scope, ports: &[&PortLink]) {
         for port in ports {
             let gate = self.gates.entry(port.id).or_default();
@@ -144,7 +178,8 @@ mod tests {
     use super::*;
 
     fn ports() -> Vec<PortLink> {
-        let port = |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), carrier: None };
+        let port =
+            |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), carrier: None, vrf: None };
         vec![port(0), port(1)]
     }
 
@@ -195,7 +230,7 @@ mod tests {
     #[test]
     fn a_vlan_has_its_own_policies_and_those_of_its_device() {
         let mut ports = ports();
-        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), carrier: Some((10, "r0".into())) });
+        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), carrier: Some((10, "r0".into())), vrf: None });
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default())

@@ -4,6 +4,7 @@
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
 use crate::legacy::Legacy;
+use crate::rules::Rule;
 use crate::sysctl::{Settings, Sysctls};
 use crate::verdict::PortLink;
 use crate::{nft, rules, tc, xfrm};
@@ -73,6 +74,8 @@ pub struct Reading {
     pub effects: Vec<Effect>,
     /// Settings that the dataplane applies itself.
     pub settings: Settings,
+    /// Policy routing rules, in the kernel's order.
+    pub rules: Vec<Rule>,
 }
 
 /// Watches the kernel's state until dropped.
@@ -117,6 +120,7 @@ impl Watcher {
             programs,
             foreign: BTreeMap::new(),
             proxied: Ok(vec![]),
+            rules: vec![],
             known: BTreeMap::new(),
             dirty: Kind::ALL.into(),
             buffer: vec![0; DATAGRAM],
@@ -208,6 +212,8 @@ struct Runner {
     /// Addresses for which the kernel answers neighbour discovery, with the interface's index, as last read; empty
     /// while that is off.
     proxied: Result<Vec<(u32, Ipv6Addr)>, String>,
+    /// Policy routing rules as last read.
+    rules: Vec<Rule>,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     /// Kinds that must be read again.
@@ -266,7 +272,7 @@ impl Runner {
         if let Some(ports) = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.ports = ports;
             self.sysctls = Sysctls::open(&self.ports);
-            changed.extend([Kind::Sysctls, Kind::TrafficControl, Kind::Programs]);
+            changed.extend([Kind::Rules, Kind::Sysctls, Kind::TrafficControl, Kind::Programs]);
         } else if self.sysctls.changed() {
             changed.insert(Kind::Sysctls);
         }
@@ -329,7 +335,7 @@ impl Runner {
         }
         let (settings, _) = self.sysctls.analyse();
         let effects = Kind::ALL.iter().filter_map(|kind| self.known.get(kind)).flatten().cloned().collect();
-        Reading { number, effects, settings }
+        Reading { number, effects, settings, rules: self.rules.clone() }
     }
 
     fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
@@ -359,6 +365,7 @@ impl Runner {
 
     fn rules(&mut self) -> Result<Vec<Effect>, String> {
         let asked = &mut self.sockets.route.1;
+        self.rules.clear();
         let mut all = vec![];
         for family in [AF_INET, AF_INET6] {
             let mut body = [0; 12];
@@ -368,7 +375,8 @@ impl Runner {
                 _ => Ok(None),
             })?);
         }
-        Ok(rules::analyse(&all))
+        self.rules = all;
+        Ok(rules::analyse(&self.rules, &self.ports))
     }
 
     fn traffic_control(&mut self) -> Result<Vec<Effect>, String> {

@@ -134,6 +134,56 @@ impl std::fmt::Display for Prefix {
     }
 }
 
+/// A policy routing rule (`ip rule`) as it applies to the packets that one interface receives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rule {
+    /// Whether it selects the packets that `from` and `to` do not both match.
+    pub not: bool,
+    /// Prefix of the source; `None` for any.
+    pub from: Option<Prefix>,
+    /// Prefix of the destination; `None` for any.
+    pub to: Option<Prefix>,
+    /// Action on the packets that it selects.
+    pub then: Then,
+}
+
+/// Action of a policy routing rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Then {
+    /// Looks up table local, and then table main; without a route, the next rule decides.
+    LocalAndMain,
+    /// Looks up one table; without a route, the next rule decides.
+    Table {
+        /// The table.
+        table: u32,
+        /// Length in bits of the shortest prefix that counts (`suppress_prefixlength`, plus one).
+        shortest: u8,
+    },
+    /// Discards the packets as a route of this kind does.
+    Discard(RouteKind),
+}
+
+/// Policy routing rules that apply to the packets that one interface receives, in the order of the kernel; none of a
+/// family whose packets are routed by tables local and main.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Rules {
+    /// Rules for IPv4 packets.
+    pub v4: Vec<Rule>,
+    /// Rules for IPv6 packets.
+    pub v6: Vec<Rule>,
+    /// Rules by which the route back to an IPv4 packet's source is found (fib_validate_source), with the packet's source
+    /// as the destination.
+    pub back4: Vec<Rule>,
+}
+
+impl Rules {
+    /// Returns whether all packets are routed by tables local and main.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty() && self.back4.is_empty()
+    }
+}
+
 /// VLAN of an interface of kind `vlan` (linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Vlan {
@@ -172,6 +222,8 @@ pub struct Link {
     pub macvlan: Option<u32>,
     /// Index of the bridge, bond or VRF it belongs to (IFLA_MASTER).
     pub master: Option<u32>,
+    /// Routing table of a VRF (IFLA_VRF_TABLE), for kind `vrf`.
+    pub vrf: Option<u32>,
     /// Number of receive queues.
     pub rx_queues: u32,
 }

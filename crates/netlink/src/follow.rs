@@ -135,7 +135,6 @@ impl Follower {
     /// Reports the changes since the last report and updates the statistics.
     pub fn report(&mut self, emit: &mut dyn FnMut(Change)) {
         self.kernel.report(emit);
-        self.stats.warnings = self.kernel.warnings();
         [
             self.stats.links,
             self.stats.addresses,
@@ -155,15 +154,8 @@ impl Follower {
         self.kernel.begin(scope);
         // Links always come first: their dump waits for a lock under which the kernel may still be clearing routes for
         // a link that it has already reported down. Not all other dumps wait for that lock.
-        for kind in [
-            Scope::LINKS,
-            Scope::RULES,
-            Scope::ADDRESSES,
-            Scope::OBJECTS,
-            Scope::ROUTES4,
-            Scope::ROUTES6,
-            Scope::NEIGHBOURS,
-        ] {
+        for kind in [Scope::LINKS, Scope::ADDRESSES, Scope::OBJECTS, Scope::ROUTES4, Scope::ROUTES6, Scope::NEIGHBOURS]
+        {
             if kind == Scope::LINKS || scope.has(kind) {
                 self.dump(kind, emit)?;
             }
@@ -331,7 +323,6 @@ fn routes6_in(log: &[u8]) -> bool {
 fn requests(kind: Scope) -> &'static [(u16, u8)] {
     match kind {
         Scope::LINKS => &[(RTM_GETLINK, AF_UNSPEC)],
-        Scope::RULES => &[(RTM_GETRULE, AF_INET), (RTM_GETRULE, AF_INET6)],
         Scope::ADDRESSES => &[(RTM_GETADDR, AF_UNSPEC)],
         Scope::OBJECTS => &[(RTM_GETNEXTHOP, AF_UNSPEC)],
         Scope::ROUTES4 => &[(RTM_GETROUTE, AF_INET)],

@@ -2,7 +2,7 @@
 //! message can be applied, and converted to changes of the model.
 
 use crate::bodies::{Around, Bodies, BodyId};
-use crate::parse::{Body, Event, Leg, Object, RouteKey, Rule};
+use crate::parse::{Body, Event, Leg, Object, RouteKey};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
@@ -31,8 +31,7 @@ impl Scope {
     pub const ROUTES4: Self = Self(8);
     pub const ROUTES6: Self = Self(16);
     pub const NEIGHBOURS: Self = Self(32);
-    pub const RULES: Self = Self(64);
-    pub const ALL: Self = Self(127);
+    pub const ALL: Self = Self(63);
     /// Kinds whose objects the kernel removes or changes silently with a link.
     const UNDER_LINKS: Self = Self(2 | 4 | 8 | 16);
 
@@ -87,7 +86,6 @@ pub struct Kernel {
     routes4: Routes<Key4>,
     routes6: Routes<Key6>,
     bodies: Bodies,
-    rules: BTreeSet<Rule>,
     /// Prefixes, by table, with routes for some packets only, and the links of those routes.
     selective: BTreeMap<(u32, Prefix), Stamped<BTreeSet<u32>>>,
     generation: u32,
@@ -124,11 +122,6 @@ impl Kernel {
                 self.drop_neighbour((index, addr));
                 Scope::NONE
             }
-            Event::Rule(rule) if origin == Origin::Dump => {
-                self.rules.insert(rule);
-                Scope::NONE
-            }
-            Event::Rule(_) => Scope::RULES,
             Event::Linkdown { index, v6 } => self.linkdown(index, v6),
         }
     }
@@ -136,9 +129,6 @@ impl Kernel {
     /// Begins a reading of the kinds in `scope`.
     pub fn begin(&mut self, scope: Scope) {
         self.generation = self.generation.wrapping_add(1);
-        if scope.has(Scope::RULES) {
-            self.rules.clear();
-        }
         if scope.has(Scope::ROUTES6) {
             self.generations6 = [self.generations6[1], self.generation];
         }
@@ -251,11 +241,6 @@ impl Kernel {
     pub fn sizes(&self) -> [usize; 6] {
         let (four, six) = (self.routes4.len(), self.routes6.len());
         [self.links.len(), self.addresses.len(), four, six, self.neighbours.len(), self.bodies.len()]
-    }
-
-    /// Returns warnings about kernel state that affects routing and is not followed.
-    pub fn warnings(&self) -> Vec<String> {
-        crate::warnings::of(&self.rules)
     }
 
     fn link(&mut self, link: Link, switched: bool, origin: Origin) -> Scope {
@@ -572,6 +557,7 @@ mod tests {
             parent: None,
             vlan: None,
             macvlan: None,
+            vrf: None,
             master: None,
             rx_queues: 1,
         };

@@ -32,7 +32,6 @@ mod stats;
 pub mod sysctl;
 mod uapi;
 pub mod wake;
-mod warnings;
 pub mod wire;
 
 pub use error::Error;

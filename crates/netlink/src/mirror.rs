@@ -146,7 +146,6 @@ impl State {
             follower.want_all();
             follower.read(&mut |change| state.apply(&change))?;
             if follower.due().is_none() {
-                state.set_unfollowed(std::mem::take(&mut follower.stats.warnings));
                 return Ok(state);
             }
         }

@@ -54,16 +54,6 @@ pub enum Object {
     Group(Vec<(u32, u16)>),
 }
 
-/// A policy rule, reduced to what tells it from the kernel's default rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rule {
-    pub v6: bool,
-    pub priority: u32,
-    pub table: u32,
-    /// Whether it has a selector, or does anything but look up `table`.
-    pub special: bool,
-}
-
 /// Content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -93,7 +83,6 @@ pub enum Event {
     ObjectGone(u32),
     Neighbour(Neighbour),
     NeighbourGone(u32, IpAddr),
-    Rule(Rule),
     /// `ignore_routes_with_linkdown` of an interface, or of all ([`NETCONFA_IFINDEX_ALL`]), has been set.
     Linkdown {
         index: u32,
@@ -114,7 +103,6 @@ pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
         RTM_NEWROUTE | RTM_DELROUTE => route(body, message.flags, message.kind == RTM_DELROUTE),
         RTM_NEWNEIGH | RTM_DELNEIGH => neighbour(body, message.kind == RTM_DELNEIGH),
         RTM_NEWNEXTHOP | RTM_DELNEXTHOP => object(body, message.kind == RTM_DELNEXTHOP),
-        RTM_NEWRULE | RTM_DELRULE => rule(body),
         RTM_NEWNETCONF => netconf(body),
         _ => return Ok(None),
     };
@@ -147,6 +135,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         parent: None,
         vlan: None,
         macvlan: None,
+        vrf: None,
         master: None,
         rx_queues: 1,
     };
@@ -197,6 +186,7 @@ fn link_info(info: &[u8], link: &mut Link) {
         "macvlan" | "macvtap" => {
             link.macvlan = attribute(data, IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0));
         }
+        "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
         _ => {}
     }
 }
@@ -404,38 +394,6 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
     Some(Some(Event::Neighbour(Neighbour { index, addr, mac: lladdr.filter(|_| usable), state })))
 }
 
-fn rule(body: &[u8]) -> Parsed {
-    let family = u8_at(body, 0)?;
-    if family != AF_INET && family != AF_INET6 {
-        return Some(None);
-    }
-    let flags = u32_at(body, 8)?;
-    let mut rule = Rule {
-        v6: family == AF_INET6,
-        priority: 0,
-        table: u32::from(u8_at(body, 4)?),
-        special: u8_at(body, 7)? != FR_ACT_TO_TBL || body.get(1..4)? != [0, 0, 0] || flags != 0,
-    };
-    let mut of_vrf = false;
-    for (kind, value) in Attributes::after(body, 12) {
-        match kind {
-            FRA_PRIORITY => rule.priority = u32_at(value, 0)?,
-            FRA_TABLE => rule.table = u32_at(value, 0)?,
-            // Present in every rule; these values select nothing.
-            FRA_SUPPRESS_PREFIXLEN if u32_at(value, 0)? == u32::MAX => {}
-            FRA_PROTOCOL => {}
-            FRA_L3MDEV => of_vrf = u8_at(value, 0)? != 0,
-            _ => rule.special = true,
-        }
-    }
-    if of_vrf && !rule.special {
-        // The rule "to the table of the packet's VRF" appears with the first VRF and applies only to its members.
-        return Some(None);
-    }
-    rule.special |= of_vrf;
-    Some(Some(Event::Rule(rule)))
-}
-
 /// Parses struct netconfmsg, which holds a family.
 fn netconf(body: &[u8]) -> Parsed {
     let family = u8_at(body, 0)?;
@@ -487,7 +445,7 @@ mod tests {
     use crate::wire;
     use proptest::prelude::*;
 
-    const KINDS: [u16; 13] = [
+    const KINDS: [u16; 11] = [
         RTM_NEWLINK,
         RTM_DELLINK,
         RTM_NEWADDR,
@@ -498,8 +456,6 @@ mod tests {
         RTM_DELNEIGH,
         RTM_NEWNEXTHOP,
         RTM_DELNEXTHOP,
-        RTM_NEWRULE,
-        RTM_DELRULE,
         RTM_NEWNETCONF,
     ];
 

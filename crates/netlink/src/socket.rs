@@ -17,15 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const DATAGRAM: usize = 64 << 10;
 
 /// All multicast groups that the mirror follows.
-pub(crate) const GROUPS: [u32; 11] = [
+pub(crate) const GROUPS: [u32; 9] = [
     RTNLGRP_LINK,
     RTNLGRP_NEIGH,
     RTNLGRP_IPV4_IFADDR,
     RTNLGRP_IPV4_ROUTE,
-    RTNLGRP_IPV4_RULE,
     RTNLGRP_IPV6_IFADDR,
     RTNLGRP_IPV6_ROUTE,
-    RTNLGRP_IPV6_RULE,
     RTNLGRP_IPV4_NETCONF,
     RTNLGRP_IPV6_NETCONF,
     RTNLGRP_NEXTHOP,

@@ -66,7 +66,6 @@ pub struct State {
     routes: HashMap<RouteKey, Arc<RouteBody>>,
     selective: BTreeSet<(u32, Prefix)>,
     bodies: HashSet<Arc<RouteBody>>,
-    unfollowed: Vec<String>,
     /// Size of `bodies` at which those without a route are dropped.
     sweep_at: usize,
 }
@@ -135,16 +134,6 @@ impl State {
         }));
         changes.extend(missing(&from.links, &to.links).map(|index| Change::LinkGone { index: *index }));
         changes
-    }
-
-    /// Returns descriptions of kernel state that affects routing and is not part of this copy: policy rules. Set only
-    /// by [`State::read`].
-    pub fn unfollowed(&self) -> &[String] {
-        &self.unfollowed
-    }
-
-    pub(crate) fn set_unfollowed(&mut self, warnings: Vec<String>) {
-        self.unfollowed = warnings;
     }
 
     /// Returns all links, by index.
@@ -278,6 +267,7 @@ mod tests {
             parent: None,
             vlan: None,
             macvlan: None,
+            vrf: None,
             master: None,
             rx_queues: 1,
         });

@@ -35,8 +35,6 @@ pub struct Stats {
     pub neighbours: usize,
     /// Distinct route bodies.
     pub route_bodies: usize,
-    /// Warnings about kernel state that affects routing and is not followed.
-    pub warnings: Vec<String>,
     /// Reason why the mirror has stopped, if it has.
     pub failed: Option<String>,
 }

@@ -1,5 +1,5 @@
 //! Constants of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
-//! if_addr.h, netconf.h, neighbour.h, nexthop.h, fib_rules.h).
+//! if_addr.h, netconf.h, neighbour.h, nexthop.h).
 
 /// Kind of a message with the error, if any, of a request.
 pub const NLMSG_ERROR: u16 = 2;
@@ -29,9 +29,6 @@ pub const RTM_GETROUTE: u16 = 26;
 pub const RTM_NEWNEIGH: u16 = 28;
 pub const RTM_DELNEIGH: u16 = 29;
 pub const RTM_GETNEIGH: u16 = 30;
-pub const RTM_NEWRULE: u16 = 32;
-pub const RTM_DELRULE: u16 = 33;
-pub const RTM_GETRULE: u16 = 34;
 pub const RTM_NEWNETCONF: u16 = 80;
 pub const RTM_NEWNEXTHOP: u16 = 104;
 pub const RTM_DELNEXTHOP: u16 = 105;
@@ -41,10 +38,8 @@ pub const RTNLGRP_LINK: u32 = 1;
 pub const RTNLGRP_NEIGH: u32 = 3;
 pub const RTNLGRP_IPV4_IFADDR: u32 = 5;
 pub const RTNLGRP_IPV4_ROUTE: u32 = 7;
-pub const RTNLGRP_IPV4_RULE: u32 = 8;
 pub const RTNLGRP_IPV6_IFADDR: u32 = 9;
 pub const RTNLGRP_IPV6_ROUTE: u32 = 11;
-pub const RTNLGRP_IPV6_RULE: u32 = 19;
 pub const RTNLGRP_IPV4_NETCONF: u32 = 24;
 pub const RTNLGRP_IPV6_NETCONF: u32 = 25;
 pub const RTNLGRP_NEXTHOP: u32 = 32;
@@ -79,6 +74,7 @@ pub const IFLA_VLAN_FLAGS: u16 = 2;
 pub const IFLA_VLAN_PROTOCOL: u16 = 5;
 pub const VLAN_FLAG_REORDER_HDR: u32 = 1;
 pub const IFLA_MACVLAN_MODE: u16 = 1;
+pub const IFLA_VRF_TABLE: u16 = 1;
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 
 pub const IFA_ADDRESS: u16 = 1;
@@ -142,10 +138,3 @@ pub const NHA_OIF: u16 = 5;
 pub const NHA_GATEWAY: u16 = 6;
 pub const NHA_ENCAP_TYPE: u16 = 7;
 pub const NHA_FDB: u16 = 11;
-
-pub const FRA_PRIORITY: u16 = 6;
-pub const FRA_L3MDEV: u16 = 19;
-pub const FRA_TABLE: u16 = 15;
-pub const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
-pub const FRA_PROTOCOL: u16 = 21;
-pub const FR_ACT_TO_TBL: u8 = 1;

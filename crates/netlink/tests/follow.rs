@@ -424,29 +424,6 @@ fn a_neighbour_made_permanent_while_it_is_given_up_stays() {
 }
 
 #[test]
-fn policy_rules_and_vrfs_are_warned_about() {
-    if skipped() {
-        return;
-    }
-    let ns = namespace("rules");
-    let mut followed = Followed::start(&ns, Config::default());
-    let warnings = |followed: &mut Followed| {
-        while followed.take(std::time::Duration::from_millis(100)) {}
-        followed.mirror.stats().warnings
-    };
-    assert_eq!(warnings(&mut followed), Vec::<String>::new());
-    ip(&ns, "rule add from 10.0.0.0/8 table 100 priority 50");
-    let told = warnings(&mut followed);
-    assert!(told.len() == 1 && told[0].contains("1 IPv4 policy rule"), "{told:?}");
-    ip(&ns, "-6 rule add fwmark 7 table 100");
-    assert_eq!(warnings(&mut followed).len(), 2);
-    ip(&ns, "rule del priority 50");
-    ip(&ns, "-6 rule del fwmark 7 table 100");
-    assert_eq!(warnings(&mut followed), Vec::<String>::new());
-    assert!(followed.state.route_count() > 0);
-}
-
-#[test]
 fn routes_for_some_packets_only() {
     each_step(
         "some",

@@ -12,6 +12,7 @@ mod explain;
 mod flow;
 pub mod gates;
 mod icmp;
+pub mod rules;
 mod slow;
 mod stages;
 pub mod tables;

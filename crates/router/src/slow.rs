@@ -116,7 +116,7 @@ impl SlowPath {
             _ if dubious => self.punt(cx, from, frame),
             // Packets to this host are not forwarded, so their TTL does not matter: routing protocols send with a TTL
             // of 1.
-            Err(DropReason::TtlExceeded) if is_local(tables, cx.bufs.arena().data(&frame)) => {
+            Err(DropReason::TtlExceeded) if is_local(tables, from, cx.bufs.arena().data(&frame)) => {
                 self.punt(cx, from, frame);
             }
             Err(DropReason::TtlExceeded) => {
@@ -131,12 +131,15 @@ impl SlowPath {
     /// Looks up a valid packet and sends it, queues it, or answers it with an error.
     fn route(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
-        let id = lookup(tables, data);
+        let id = lookup(tables, from, data);
         let hop = entry(tables, id);
         let (len, v6) = ip_len(data);
         match hop.kind {
             Kind::Forward if len <= hop.mtu => {
                 if self.config.redirects && hop.port == from.id && !v6 {
+                    if tables.port(from.id).is_some_and(|port| !port.rules4.is_empty() || !port.back4.is_empty()) {
+                        return self.punt(cx, from, frame);
+                    }
                     self.redirect(cx, tables, from, &frame, id);
                 }
                 if frame.len() > HEADER_LEN + hop.mtu as usize {
@@ -182,7 +185,7 @@ impl SlowPath {
     /// Sends an ICMP message made by the router.
     fn send_own(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
-        let id = lookup(tables, data);
+        let id = lookup(tables, from, data);
         let hop = entry(tables, id);
         let (len, v6) = ip_len(data);
         match hop.kind {
@@ -272,7 +275,7 @@ impl SlowPath {
     fn release_one(&mut self, cx: &mut Context<'_>, tables: &Tables, place: usize) -> bool {
         let Some(oldest) = self.waiting.oldest(place) else { return false };
         let data = cx.bufs.arena().data(&oldest.frame);
-        let (kind, until) = (entry(tables, lookup(tables, data)).kind, oldest.until);
+        let (kind, until) = (entry(tables, lookup(tables, oldest.from, data)).kind, oldest.until);
         let Some(asked) = self.waiting.asked(place) else { return false };
         let wait_on = match kind {
             // The neighbour had already failed when the packet arrived: wait for the result of the new request.
@@ -532,6 +535,8 @@ fn addresses(data: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
+/// Returns the next hop of an address by tables local and main. Where rules apply, errors, for which it is looked up, are
+/// the kernel's.
 fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
     match addr {
         IpAddr::V4(a) => tables.fib4.lookup(a.to_bits()),
@@ -542,13 +547,14 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
 /// Returns whether the kernel certainly accepts the source of a packet with a valid header: it is not one of the host's
 /// own addresses and passes the port's source check. Doubtful cases are left to the kernel.
 pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
-    let Some((IpAddr::V4(src), _)) = addresses(data) else { return true };
-    let check = tables.port(from.id).map_or(SourceCheck::Off, |port| port.source_check);
+    let Some((IpAddr::V4(src), IpAddr::V4(dst))) = addresses(data) else { return true };
+    let port = tables.port(from.id);
+    let check = port.map_or(SourceCheck::Off, |port| port.source_check);
     let own = tables.own4.bit(u32::from_ne_bytes(src.octets())) == 1;
     if check == SourceCheck::Off && !own {
         return true;
     }
-    let back = entry(tables, tables.fib4.lookup(src.to_bits()));
+    let back = entry(tables, tables.back4(port, src.to_bits(), dst.to_bits()));
     !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(check, back, from.id)
 }
 
@@ -567,13 +573,19 @@ fn plan(cx: &Context<'_>, frame: &Frame, mtu: u32) -> Result<Plan, FragError> {
 }
 
 /// Returns whether a packet with a valid header is addressed to this host.
-fn is_local(tables: &Tables, data: &[u8]) -> bool {
-    entry(tables, lookup(tables, data)).kind == Kind::Local
+fn is_local(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
+    entry(tables, lookup(tables, from, data)).kind == Kind::Local
 }
 
-/// Returns the next hop of a packet, with groups resolved.
-fn lookup(tables: &Tables, data: &[u8]) -> u32 {
-    addresses(data).map_or(0, |(_, dst)| resolve(tables, id_of(tables, dst), data))
+/// Returns the next hop of a packet received on `from`, with groups resolved.
+fn lookup(tables: &Tables, from: Ingress, data: &[u8]) -> u32 {
+    let port = tables.port(from.id);
+    let id = match addresses(data) {
+        Some((IpAddr::V4(src), IpAddr::V4(dst))) => tables.route4(port, src.to_bits(), dst.to_bits()),
+        Some((IpAddr::V6(src), IpAddr::V6(dst))) => tables.route6(port, src.to_bits(), dst.to_bits()),
+        _ => return 0,
+    };
+    resolve(tables, id, data)
 }
 
 /// Returns the source address of an ICMP message about a packet: that of the route back to its sender (as in Linux), or

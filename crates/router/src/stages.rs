@@ -1,9 +1,9 @@
 //! The fast path: stages input, lookup and forward.
 
-use crate::flow::flow_hash;
+use crate::flow::{address6, flow_hash};
 use crate::gates::{Gate, Gates};
 use crate::slow::SlowPath;
-use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
+use crate::tables::{Entry, Kind, PortInfo, SourceCheck, Tables, takes_source};
 use crate::translate::Translator;
 use crate::valid::{OWN, Validation4};
 use crate::vlan::{self, Ingress};
@@ -148,11 +148,17 @@ impl Work {
     /// Checks every packet. Returns whether all are valid IPv4 packets; if not, the valid ones of either family are
     /// listed.
     #[inline]
-    fn input<'a>(&mut self, arena: &'a Arena, tables: &Tables, frames: &'a mut [Frame]) -> (Burst<'a>, bool) {
+    fn input<'a>(
+        &mut self,
+        arena: &'a Arena,
+        tables: &Tables,
+        port: Option<&PortInfo>,
+        frames: &'a mut [Frame],
+    ) -> (Burst<'a>, bool) {
         let burst = self.heads.read(arena, frames);
         let n = burst.frames().len().min(BATCH);
         let faults = self.validation.validate(&self.heads, n, tables.own4);
-        let mixed = if faults & OWN != 0 { self.check_own_sources(tables, n) } else { faults != 0 };
+        let mixed = if faults & OWN != 0 { self.check_own_sources(tables, port, n) } else { faults != 0 };
         if mixed {
             self.sort(arena, burst.frames());
         }
@@ -161,11 +167,11 @@ impl Work {
 
     /// Looks up the sources that may be the host's own addresses; returns whether any packet has a fault.
     #[cold]
-    fn check_own_sources(&mut self, tables: &Tables, n: usize) -> bool {
-        let sources = &self.heads.words[SOURCES];
+    fn check_own_sources(&mut self, tables: &Tables, port: Option<&PortInfo>, n: usize) -> bool {
+        let addresses = self.heads.words[SOURCES].iter().zip(&self.validation.dst);
         let mut all = 0;
-        for (fault, src) in self.validation.faults[..n].iter_mut().zip(sources) {
-            let back = || entry(tables, tables.fib4.lookup(src.swap_bytes())).kind;
+        for (fault, (src, dst)) in self.validation.faults[..n].iter_mut().zip(addresses) {
+            let back = || entry(tables, tables.back4(port, src.swap_bytes(), *dst)).kind;
             if *fault == OWN && !matches!(back(), Kind::Local | Kind::Policy) {
                 *fault = 0;
             }
@@ -176,11 +182,16 @@ impl Work {
 
     /// Looks up the sources of IPv4 packets and marks those that the kernel may not accept for the slow path.
     #[cold]
-    fn check_sources(&mut self, tables: &Tables, n: usize, from: PortId, check: SourceCheck) {
-        let Self { heads, v4: Lookup { dst: sources, id: back, .. }, next, .. } = self;
+    fn check_sources(&mut self, tables: &Tables, n: usize, from: PortId, port: &PortInfo) {
+        let check = port.source_check;
+        let Self { heads, validation, v4: Lookup { dst: sources, id: back, .. }, next, .. } = self;
         let n = n.min(BATCH);
         heads.words[SOURCES].iter().zip(&mut *sources).for_each(|(raw, src)| *src = raw.swap_bytes());
-        tables.fib4.lookup_batch(&sources[..n], &mut back[..n]);
+        if port.back4.is_empty() {
+            tables.fib4.lookup_batch(&sources[..n], &mut back[..n]);
+        } else {
+            port.back4.lookup_batch(&tables.entries, &validation.dst[..n], &sources[..n], &mut back[..n]);
+        }
         for (next, back) in next[..n].iter_mut().zip(&*back).filter(|(next, _)| **next & V6 == 0) {
             if !takes_source(check, entry(tables, *back), from) {
                 *next = EXCEPTION;
@@ -221,6 +232,40 @@ impl Work {
         if tables.entries.len() > 256 {
             next.iter().take(n).filter_map(|id| tables.entries.get((id & !V6) as usize)).for_each(prefetch);
         }
+    }
+
+    /// Looks up the next hops of the packets by the port's rules. `all4` if all of them are valid IPv4 packets.
+    #[cold]
+    fn lookup_by_rules(&mut self, arena: &Arena, tables: &Tables, port: &PortInfo, frames: &[Frame], all4: bool) {
+        let Self { heads, validation, v4, v6, next, .. } = self;
+        if all4 {
+            (v4.n, v6.n) = (0, 0);
+            let dst = validation.dst.iter().take(frames.len());
+            dst.enumerate().for_each(|(at, dst)| v4.add(at, *dst));
+        }
+        next.fill(EXCEPTION);
+        let (n4, n6) = (v4.n.min(BATCH), v6.n.min(BATCH));
+        let (at4, at6) = (&v4.at[..n4], &v6.at[..n6]);
+        let (mut src4, mut src6) = ([0; BATCH], [0; BATCH]);
+        for (src, at) in src4.iter_mut().zip(at4) {
+            *src = heads.words[SOURCES][usize::from(*at) % BATCH].swap_bytes();
+        }
+        for (src, at) in src6.iter_mut().zip(at6) {
+            let ip = frames.get(usize::from(*at)).and_then(|frame| arena.data(frame).get(HEADER_LEN + 8..));
+            *src = ip.map_or(0, address6);
+        }
+        if port.rules4.is_empty() {
+            tables.fib4.lookup_batch(&v4.dst[..n4], &mut v4.id[..n4]);
+        } else {
+            port.rules4.lookup_batch(&tables.entries, &src4[..n4], &v4.dst[..n4], &mut v4.id[..n4]);
+        }
+        if port.rules6.is_empty() {
+            tables.fib6.lookup_batch(&v6.dst[..n6], &mut v6.id[..n6]);
+        } else {
+            port.rules6.lookup_batch(&tables.entries, &src6[..n6], &v6.dst[..n6], &mut v6.id[..n6]);
+        }
+        at4.iter().zip(&v4.id).for_each(|(at, id)| next[usize::from(*at) % BATCH] = *id);
+        at6.iter().zip(&v6.id).for_each(|(at, id)| next[usize::from(*at) % BATCH] = *id | V6);
     }
 
     /// Rewrites the packets that can be forwarded at once and records their egress ports. Returns the port if all go to
@@ -339,11 +384,14 @@ impl Router {
             keep_back(cx, tables, path, translator.as_deref_mut(), from, batch);
         }
         let (n, arena) = (batch.len(), cx.bufs.arena());
-        let (burst, all4) = work.input(arena, tables, batch.as_mut_slice());
+        let (burst, all4) = work.input(arena, tables, port, batch.as_mut_slice());
         cx.stage(INPUT, n);
-        work.lookup(tables, n, all4);
+        match port.filter(|port| !port.rules4.is_empty() || !port.rules6.is_empty()) {
+            Some(port) => work.lookup_by_rules(arena, tables, port, burst.frames(), all4),
+            None => work.lookup(tables, n, all4),
+        }
         if let Some(port) = port.filter(|p| p.source_check != SourceCheck::Off) {
-            work.check_sources(tables, n, id, port.source_check);
+            work.check_sources(tables, n, id, port);
         }
         cx.stage(LOOKUP, n);
         let back = if path.config.redirects { id } else { NOWHERE };

@@ -6,6 +6,7 @@
 //! routes first, waits for a grace period, and only then reuses the id.
 
 use crate::flow::address6;
+use crate::rules::Steps;
 use crate::stages::{self, be32};
 use bywash_engine::{PORTS, PortId};
 pub use bywash_fib::model::{HashPolicy, SourceCheck};
@@ -157,6 +158,12 @@ pub struct PortInfo {
     pub source6: Option<Ipv6Addr>,
     /// Source validation of received packets.
     pub source_check: SourceCheck,
+    /// Rules by which its IPv4 packets are looked up.
+    pub rules4: Steps<u32>,
+    /// Rules by which its IPv6 packets are looked up.
+    pub rules6: Steps<u128>,
+    /// Rules by which the sources of its IPv4 packets are looked up, as if they were destinations.
+    pub back4: Steps<u32>,
     /// VLANs that it carries: their tags as they are in frames, with priority 0, in ascending order, and their numbers.
     pub vlans: Vec<([u8; 4], PortId)>,
 }
@@ -176,9 +183,9 @@ pub struct VlanInfo {
 pub struct Tables {
     /// Version number, from 1.
     pub generation: u64,
-    /// IPv4 routes.
+    /// IPv4 routes of tables local and main.
     pub fib4: Arc<Fib4>,
-    /// IPv6 routes.
+    /// IPv6 routes of tables local and main.
     pub fib6: Arc<Fib6>,
     /// Next hops by id; entry 0 is `NoRoute`. An id beyond the end is treated as 0.
     pub entries: Vec<Entry>,
@@ -199,7 +206,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Returns the next hop of a frame with a valid IP packet: the destination's, and of a group the member that the
+    /// Returns the next hop, by tables local and main, of a frame with a valid IP packet: the destination's, and of a group the member that the
     /// packet's flow hash selects. `NoRoute` for any other frame.
     ///
     /// [`Fib4::lookup_batch`](bywash_fib::Fib::lookup_batch) is faster for many packets.
@@ -213,6 +220,33 @@ impl Tables {
             _ => return &self.entries[0],
         };
         stages::entry(self, stages::resolve(self, id, frame))
+    }
+
+    /// Returns the id of the next hop of an IPv4 packet received on a port: by the port's rules, or by tables local and
+    /// main.
+    #[inline]
+    pub(crate) fn route4(&self, port: Option<&PortInfo>, src: u32, dst: u32) -> u32 {
+        match port.filter(|port| !port.rules4.is_empty()) {
+            Some(port) => port.rules4.lookup(&self.entries, src, dst),
+            None => self.fib4.lookup(dst),
+        }
+    }
+
+    /// Returns the id of the next hop of an IPv6 packet, like [`Tables::route4`].
+    #[inline]
+    pub(crate) fn route6(&self, port: Option<&PortInfo>, src: u128, dst: u128) -> u32 {
+        match port.filter(|port| !port.rules6.is_empty()) {
+            Some(port) => port.rules6.lookup(&self.entries, src, dst),
+            None => self.fib6.lookup(dst),
+        }
+    }
+
+    /// Returns the id of the next hop towards the source of an IPv4 packet received on a port (fib_validate_source).
+    pub(crate) fn back4(&self, port: Option<&PortInfo>, src: u32, dst: u32) -> u32 {
+        match port.filter(|port| !port.back4.is_empty()) {
+            Some(port) => port.back4.lookup(&self.entries, dst, src),
+            None => self.fib4.lookup(src),
+        }
     }
 
     /// Returns the port or VLAN with this number.

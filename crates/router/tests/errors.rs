@@ -109,6 +109,9 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
         source4: Some(Ipv4Addr::new(192, 0, 2, 1)),
         source6: None,
         source_check: check,
+        rules4: Default::default(),
+        rules6: Default::default(),
+        back4: Default::default(),
         vlans: vec![],
     };
     let tables = Tables {

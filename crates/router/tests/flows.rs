@@ -65,6 +65,9 @@ fn tables(domain: &Qsbr) -> Tables {
         source4: None,
         source6: None,
         source_check: SourceCheck::Off,
+        rules4: Default::default(),
+        rules6: Default::default(),
+        back4: Default::default(),
         vlans: vec![],
     };
     Tables {

@@ -48,6 +48,7 @@ const DEFAULT: &[Feature] = &[
     Feature::Addresses,
     Feature::Forwarding,
     Feature::RpFilter,
+    Feature::Rules,
     Feature::Xfrm,
     Feature::Qdisc,
     Feature::Packets,

@@ -155,7 +155,7 @@ impl Trunks {
             program.set_config(config).unwrap();
             let vlan = |n: u16| {
                 let (number, tag, mac) = (FIRST + n, vlan_tag(n), vlan_mac(n));
-                XdpVlan { id: number, tag, mac, max_frame: MAX_FRAME + 4, gate, source_check }
+                XdpVlan { id: number, tag, mac, max_frame: MAX_FRAME + 4, gate, source_check, rules: false }
             };
             let of_port = (0..VLANS.len() as u16).filter(|n| VLANS[usize::from(*n)].0 == id);
             program.set_vlans(of_port.map(vlan).collect()).unwrap();
@@ -172,6 +172,9 @@ impl Trunks {
             source4: None,
             source6: None,
             source_check: mode.check,
+            rules4: Default::default(),
+            rules6: Default::default(),
+            back4: Default::default(),
             vlans,
         };
         let numbers = || 0..VLANS.len() as u16;

@@ -69,7 +69,7 @@ fn a_vrf_beside_the_ports_keeps_to_itself() {
     bywash.stop();
 }
 
-/// A port is put into a VRF while it runs: the kernel then forwards its packets by the VRF's table.
+/// A port is put into a VRF while it runs: its packets are then forwarded by the VRF's table, past the kernel.
 #[test]
 fn a_port_in_a_vrf_goes_by_its_table() {
     require!(require_lab(), kernel_has("vrf"));
@@ -100,7 +100,11 @@ fn a_port_in_a_vrf_goes_by_its_table() {
         let report = Ping::to(ip("10.0.2.2")).count(3).run(&a.ns).unwrap();
         report.received == 3 && count().unwrap() >= before + 3
     };
-    bywash.wait("the kernel to forward by the VRF's table", |_| answered_by_c());
+    bywash.wait("packets to be forwarded by the VRF's table", |_| answered_by_c());
+    let before = bywash.counter("r0", "tx_packets");
+    assert!(answered_by_c());
+    // The router is without c as a port.
+    assert!(bywash.counter("r0", "tx_packets") == before);
     bywash.stop();
 }
 

@@ -59,20 +59,3 @@ pub fn drift_is_seen_and_is_none_when_idle() {
     running.wait("no drift", |running| running.show(&["drift"]) == json!([]));
     running.stop();
 }
-
-/// The router forwards by table main whatever rules there are, and reports rules that it does not follow.
-#[test]
-pub fn rules_that_are_not_followed_are_drift() {
-    require!(require_lab());
-    let lab = Topology::builder().ports(2).static_neighbours(true).build().unwrap();
-    let r = lab.r();
-    let running = Bywash::run(r, &["r0", "r1"]);
-    assert_eq!(running.show(&["drift"]), json!([]));
-    r.ip(&["rule", "add", "from", "198.51.100.0/24", "table", "100"]).unwrap();
-    running.wait("the log", |running| running.log().contains("policy rule(s) (ip rule) are not followed"));
-    let drift = running.show(&["drift"]);
-    assert_eq!((drift.as_array().unwrap().len(), &drift[0]["object"]), (1, &json!("policy")), "{drift}");
-    r.ip(&["rule", "del", "from", "198.51.100.0/24", "table", "100"]).unwrap();
-    assert_eq!(running.show(&["drift"]), json!([]));
-    running.stop();
-}

@@ -50,6 +50,7 @@ mod profile;
 mod raw;
 mod relations;
 mod reload;
+mod rules;
 mod rulesets;
 mod sandbox;
 mod scale_out;

@@ -193,9 +193,15 @@ fn kept(bywash: &Bywash, port: &str) -> Vec<Value> {
     row["kept"].as_array().unwrap().clone()
 }
 
-/// Returns whether the policy is shown as keeping packets of a port in the kernel.
+/// Returns whether the policy is shown as keeping packets of a port in the kernel or, for a rule that is followed, in
+/// user space.
 fn is_kept(bywash: &Bywash, policy: &Policy) -> bool {
-    ["r0", "r1"].iter().any(|port| kept(bywash, port).iter().any(|row| row["kind"] == policy.kind))
+    let placement = bywash.show(&["placement"]);
+    let of_port = |row: &Value| {
+        let kept = row["kept"].as_array().unwrap().iter().any(|kept| kept["kind"] == policy.kind);
+        kept || (policy.kind == "rules" && row["why"].as_str().unwrap().contains("policy routing rules"))
+    };
+    placement.as_array().unwrap().iter().any(of_port)
 }
 
 /// Arguments for each level: user space, the driver by native XDP, and the default, the driver by traffic control.

@@ -175,7 +175,9 @@ impl Xdp {
 
     /// Returns the level, and the reason for it, at which frames are forwarded unless all are left to the kernel.
     fn wanted(&self) -> (Level, Cow<'static, str>) {
+        let by_rules = "policy routing rules or a VRF apply, which user space follows";
         let (level, why) = match (self.level, &self.refused) {
+            (Level::Auto | Level::Driver | Level::User, _) if self.program.config().rules => (Level::User, by_rules),
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),
             (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
                 (Level::User, "a switch's frames are forwarded in the driver by native XDP only")

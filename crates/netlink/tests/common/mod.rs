@@ -237,6 +237,7 @@ fn link_of(link: &Value, names: &Names) -> Link {
             "source" => Some(16),
             _ => None,
         },
+        vrf: number(&link["linkinfo"]["info_data"], "table").filter(|_| kind == "vrf").map(|n| n as u32),
         kind,
         master: names.get(text(link, "master")).copied(),
         rx_queues: number(link, "num_rx_queues").unwrap_or(1) as u32,

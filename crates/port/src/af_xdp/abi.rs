@@ -75,6 +75,7 @@ pub(crate) const FLAG_L3_HASH4: u16 = 1 << 11;
 pub(crate) const FLAG_L3_HASH6: u16 = 1 << 12;
 pub(crate) const FLAG_FLOWS4: u16 = 1 << 13;
 pub(crate) const FLAG_FLOWS6: u16 = 1 << 14;
+pub(crate) const FLAG_RULES: u16 = 1 << 15;
 
 /// `struct bywash_port`, without the fields `version` and `own`.
 #[derive(Clone, Copy, Default)]
@@ -295,6 +296,7 @@ mod tests {
             ("BYWASH_DEFRAG", FLAG_DEFRAG),
             ("BYWASH_NATIVE", FLAG_NATIVE),
             ("BYWASH_REDIRECTS", FLAG_REDIRECTS),
+            ("BYWASH_RULES", FLAG_RULES),
             ("BYWASH_RPF_LOOSE", FLAG_RPF_LOOSE),
             ("BYWASH_RPF_STRICT", FLAG_RPF_STRICT),
             ("BYWASH_L3_HASH4", FLAG_L3_HASH4),

@@ -2,8 +2,8 @@
 
 use super::abi::{
     FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
-    FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, RawPort,
-    XdpCounters,
+    FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
+    RawPort, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::datapath::Inner;
@@ -79,6 +79,8 @@ pub struct XdpConfig {
     pub l3_hash4: bool,
     /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy 0), with flow label and next header.
     pub l3_hash6: bool,
+    /// Whether policy routing rules apply to the packets: user space looks them up.
+    pub rules: bool,
 }
 
 /// A VLAN that a port carries.
@@ -96,6 +98,8 @@ pub struct XdpVlan {
     pub gate: XdpGate,
     /// Source check, as [`XdpConfig::source_check`].
     pub source_check: SourceCheck,
+    /// Whether policy routing rules apply, as [`XdpConfig::rules`].
+    pub rules: bool,
 }
 
 /// Reverse-path source validation of IPv4: `rp_filter` of Linux (ip-sysctl), RFC 3704.
@@ -388,7 +392,7 @@ impl Program {
         // find the Ethernet header.
         let kept = |gate: XdpGate| gate.v4 && gate.v6 && !gate.flows4 && !gate.flows6;
         let kept = kept(config.gate) && self.vlans.iter().all(|vlan| kept(vlan.gate));
-        let for_user = config.enabled && !config.forward && !kept;
+        let for_user = config.enabled && (!config.forward || config.rules) && !kept;
         if (for_user || (self.tc.is_none() && !self.waits)) && self.xdp.is_none() {
             // Until the flags change, it does the same as the traffic-control program. The interface may have been
             // renamed.
@@ -413,7 +417,8 @@ impl Program {
         let mut flags = 0;
         for (on, flag) in [
             (config.enabled, FLAG_ENABLED),
-            (config.forward, FLAG_FORWARD),
+            (config.forward && !config.rules, FLAG_FORWARD),
+            (config.rules, FLAG_RULES),
             (config.partial, FLAG_PARTIAL),
             (config.raw, FLAG_RAW),
             (config.redirects, FLAG_REDIRECTS),
@@ -437,8 +442,8 @@ impl Program {
     /// Returns the tags and entries of the VLANs, whose level and hash are those of the port.
     fn vlan_entries(&self) -> Vec<([u8; 4], RawPort)> {
         let entry = |vlan: &XdpVlan| {
-            let XdpVlan { mac, max_frame, gate, source_check, .. } = *vlan;
-            let config = XdpConfig { mac, max_frame, gate, source_check, ..self.config };
+            let XdpVlan { mac, max_frame, gate, source_check, rules, .. } = *vlan;
+            let config = XdpConfig { mac, max_frame, gate, source_check, rules, ..self.config };
             (vlan.tag, RawPort { route_id: vlan.id, ..self.entry(&config) })
         };
         self.vlans.iter().map(entry).collect()

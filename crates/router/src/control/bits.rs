@@ -11,6 +11,8 @@ pub(super) trait Bits: Copy + Ord + Debug {
     type Word: Addr;
     /// Number of bits in an address.
     const MAX: u8;
+    /// Returns the address whose first `len` bits are set.
+    fn ones(len: u8) -> Self;
     /// Returns the lowest address of the prefix of `len` bits that contains it.
     fn first(self, len: u8) -> Self;
     /// Returns the highest address of the prefix of `len` bits that contains it.
@@ -46,8 +48,12 @@ impl Bits for V4 {
     type Word = u32;
     const MAX: u8 = 32;
 
+    fn ones(len: u8) -> Self {
+        u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)
+    }
+
     fn first(self, len: u8) -> Self {
-        self & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)
+        self & Self::ones(len)
     }
 
     fn last(self, len: u8) -> Self {
@@ -74,8 +80,12 @@ impl Bits for V6 {
     type Word = u128;
     const MAX: u8 = 128;
 
+    fn ones(len: u8) -> Self {
+        Ipv6Addr::from_bits(u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into()
+    }
+
     fn first(self, len: u8) -> Self {
-        Ipv6Addr::from_bits(self.word() & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into()
+        Ipv6Addr::from_bits(self.word() & Self::ones(len).word()).into()
     }
 
     fn last(self, len: u8) -> Self {

@@ -1,11 +1,12 @@
 //! Packets that are left to the kernel because a kernel policy (firewall, IPsec, rule, qdisc) concerns them.
 
 use super::bits::Bits;
+use super::followed::looked_up;
 use super::hops::{Adjacency, Way};
 use super::{Applied, Control, LOCAL_TABLE, MAIN, Rib, Touched};
 use bywash_engine::PortId;
-use bywash_fib::model::{Families, HashPolicy, Prefix, SourceCheck};
-use std::collections::BTreeMap;
+use bywash_fib::model::{Families, HashPolicy, Prefix, Rules, SourceCheck};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Kernel policies and settings that the router applies.
@@ -24,6 +25,8 @@ pub struct Policies {
     pub hash4: HashPolicy,
     /// Hash policy by which IPv6 packets choose a group member.
     pub hash6: HashPolicy,
+    /// Policy routing rules of ports and VLANs; absent for those without.
+    pub rules: BTreeMap<PortId, Rules>,
 }
 
 /// Destinations of one family that are left to the kernel.
@@ -116,21 +119,72 @@ impl Control {
         let hash = [policies.hash4, policies.hash6];
         touched.ports |= std::mem::replace(&mut self.image.hash, hash) != hash;
         touched.ports |= self.links.check_sources(&policies.source_check);
+        // Tables are filled before packets are looked up in them, and emptied when none is any more.
+        self.look_up_tables(&policies.rules, &mut touched);
         self.settle(touched, &mut Applied::default());
+        if self.links.set_rules(&policies.rules) {
+            self.publish_to_workers();
+            self.forget_tables(&policies.rules);
+        }
+    }
+
+    /// Fills the tables that these rules look up.
+    fn look_up_tables(&mut self, rules: &BTreeMap<PortId, Rules>, touched: &mut Touched) {
+        let mut new = BTreeSet::new();
+        for key in looked_up(rules) {
+            match self.followed.add(&self.domain, key) {
+                Ok(true) => drop(new.insert(key)),
+                Ok(false) => {}
+                Err(e) => {
+                    tracing::error!("no memory for routing table {}: {e}: its packets are the kernel's", key.table)
+                }
+            }
+        }
+        for key in new {
+            let table = key.table;
+            let of4 = self.rib4.iter().filter(|(key, _)| key.rank.table() == table);
+            let of4 = of4.map(|(k, rec)| (Prefix { addr: k.addr.ip(), len: k.len }, k.metric, *rec));
+            let of6 = self.rib6.iter().filter(|(key, _)| key.rank.table() == table);
+            let of6 = of6.map(|(k, rec)| (Prefix { addr: k.addr.ip(), len: k.len }, k.metric, *rec));
+            let others = self.others.iter().filter(|((of, ..), _)| *of == table);
+            let others = others.map(|((_, prefix, metric), rec)| (*prefix, *metric, *rec));
+            for (prefix, metric, rec) in of4.chain(of6).chain(others) {
+                self.followed.note(&mut self.sets, table, prefix, metric, Some(rec), touched);
+            }
+            let selective = self.selective.iter().filter(|(of, _)| *of == table).map(|(_, prefix)| prefix);
+            for prefix in self.excepted.iter().chain(selective) {
+                self.followed.except(|of| *of == key, *prefix, true, touched);
+            }
+        }
+    }
+
+    /// Removes the tables that these rules do not look up.
+    fn forget_tables(&mut self, rules: &BTreeMap<PortId, Rules>) {
+        self.followed.retain(&looked_up(rules), &mut self.sets, &mut self.hops);
+        self.hops.retire(&self.domain);
     }
 
     /// Records that a prefix has routes for some packets only, or no longer has any.
     pub(super) fn select(&mut self, table: u32, prefix: Prefix, add: bool, touched: &mut Touched) {
         let key = (table, prefix);
         let changed = if add { self.selective.insert(key) } else { self.selective.remove(&key) };
-        if changed && [LOCAL_TABLE, MAIN].contains(&table) {
-            self.except_prefix(prefix, add, touched);
-            touched.ports = true;
+        if !changed {
+            return;
         }
+        if [LOCAL_TABLE, MAIN].contains(&table) {
+            self.except_in_main(prefix, add, touched);
+        }
+        self.followed.except(|of| of.table == table, prefix, add, touched);
+        touched.ports |= self.is_used(table);
     }
 
-    /// Excepts a prefix once more or once less, and records the prefixes affected.
+    /// Excepts a prefix once more or once less in all tables, and records the prefixes affected.
     fn except_prefix(&mut self, prefix: Prefix, add: bool, touched: &mut Touched) {
+        self.except_in_main(prefix, add, touched);
+        self.followed.except(|_| true, prefix, add, touched);
+    }
+
+    fn except_in_main(&mut self, prefix: Prefix, add: bool, touched: &mut Touched) {
         match prefix.addr {
             IpAddr::V4(addr) => except(&mut self.rib4, &mut touched.v4, addr.to_bits(), prefix.len, add),
             IpAddr::V6(addr) => except(&mut self.rib6, &mut touched.v6, addr.into(), prefix.len, add),
@@ -138,7 +192,7 @@ impl Control {
     }
 }
 
-fn except<A: Bits>(rib: &mut Rib<A>, touched: &mut Vec<(A, u8)>, addr: A, len: u8, add: bool) {
+pub(super) fn except<A: Bits>(rib: &mut Rib<A>, touched: &mut Vec<(A, u8)>, addr: A, len: u8, add: bool) {
     let len = len.min(A::MAX);
     let addr = addr.first(len);
     if if add { rib.excepted.add(addr, len) } else { rib.excepted.remove(addr, len) } {

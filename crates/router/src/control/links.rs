@@ -1,11 +1,12 @@
 //! Links, their addresses, and the ports bound to them.
 
 use super::bits::contains;
+use super::followed::Followed;
 use super::{PortBack, PortSpec, PortView, VlanSpec};
 use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
 use crate::vlan::FIRST;
 use bywash_engine::PortId;
-use bywash_fib::model::{Address, Change, Families, Link, Prefix};
+use bywash_fib::model::{Address, Change, Families, Link, Prefix, Rule, Rules};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -60,6 +61,8 @@ pub(super) struct Links {
     excepted: BTreeMap<u32, Families>,
     /// IPv6 MTUs that differ from the links', in bytes, by interface index.
     mtu6: BTreeMap<u32, u32>,
+    /// Policy routing rules, by port and VLAN.
+    rules: BTreeMap<PortId, Rules>,
 }
 
 impl Links {
@@ -75,6 +78,7 @@ impl Links {
             vlans: BTreeMap::new(),
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
+            rules: BTreeMap::new(),
         }
     }
 
@@ -117,7 +121,7 @@ impl Links {
     }
 
     /// Returns the VLANs whose ports are open, as the stages use them: by number less [`FIRST`].
-    pub fn vlans(&self) -> Vec<Option<VlanInfo>> {
+    pub fn vlans(&self, followed: &Followed) -> Vec<Option<VlanInfo>> {
         let mut all = vec![];
         for (vlan, _) in self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id)) {
             let at = usize::from(vlan.id.0 - FIRST);
@@ -130,8 +134,9 @@ impl Links {
                 source6: self.source6(vlan.index, None),
                 source_check: self.source_check(vlan.id),
                 vlans: vec![],
-                ..self.info(carrier)
+                ..self.info(carrier, followed)
             };
+            let info = self.with_rules(info, vlan.id, followed);
             all[at] = Some(VlanInfo { port: vlan.port, tag: vlan.tag, info });
         }
         all
@@ -298,12 +303,12 @@ impl Links {
     }
 
     /// Returns the routing properties of a port.
-    pub fn info(&self, bound: &Bound) -> PortInfo {
+    pub fn info(&self, bound: &Bound, followed: &Followed) -> PortInfo {
         let vlans = self.vlans.values().filter(|(vlan, _)| vlan.port == bound.spec.id);
         let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
         let mut vlans: Vec<_> = vlans.map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
         vlans.sort_unstable();
-        PortInfo {
+        let info = PortInfo {
             index: bound.index(),
             mac: self.get(bound.index()).and_then(|l| l.mac).unwrap_or_default(),
             partial_checksums: bound.spec.partial_checksums,
@@ -312,7 +317,28 @@ impl Links {
             source6: self.source6(bound.index(), None),
             source_check: self.source_check(bound.spec.id),
             vlans,
+            ..PortInfo::default()
+        };
+        self.with_rules(info, bound.spec.id, followed)
+    }
+
+    fn with_rules(&self, info: PortInfo, id: PortId, followed: &Followed) -> PortInfo {
+        let none = Rules::default();
+        let rules = self.rules.get(&id).unwrap_or(&none);
+        let of = |rules: &[Rule]| rules.iter().map(|rule| followed.step4(rule)).collect();
+        PortInfo {
+            rules4: of(&rules.v4),
+            back4: of(&rules.back4),
+            rules6: rules.v6.iter().map(|rule| followed.step6(rule)).collect(),
+            ..info
         }
+    }
+
+    /// Sets the policy routing rules of all ports and VLANs; returns whether any changed.
+    pub fn set_rules(&mut self, rules: &BTreeMap<PortId, Rules>) -> bool {
+        let changed = self.rules != *rules;
+        self.rules.clone_from(rules);
+        changed
     }
 
     /// Returns the source validation that the kernel applies on a port or VLAN: never loose if it has no IPv4 address

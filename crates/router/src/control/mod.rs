@@ -6,15 +6,14 @@
 //! id when their neighbour or link changes, so half a million routes by one gateway switch at once.
 //!
 //! Deliberate differences from the kernel:
-//! - only tables local and main are followed (the kernel handles rules and VRFs); in these, prefixes with routes by TOS
-//!   or source are left to the kernel;
-//! - `throw` in table main ends the lookup without a route, because no table follows;
+//! - prefixes with routes by TOS or source are left to the kernel, in every table;
 //! - next hops over a link without carrier that the kernel keeps using are left to it; in a group, they keep their
 //!   flows;
 //! - a route with several next hops, one of them without a gateway, is left to the kernel.
 
 mod bits;
 mod exceptions;
+mod followed;
 mod hops;
 mod image;
 mod links;
@@ -36,6 +35,7 @@ use bywash_engine::PortId;
 use bywash_fib::model::{Change, Prefix, Route, RouteKind};
 use bywash_fib::{Shared, Table, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
+use followed::Followed;
 use hops::Hops;
 use image::Image;
 use links::{Bound, Links};
@@ -156,8 +156,10 @@ pub struct Control {
     local4: BTreeSet<(u32, V4, u8, u32)>,
     /// Prefixes that have routes for some packets only, by table.
     selective: BTreeSet<(u32, Prefix)>,
-    /// Routes of tables that are not used, kept for display.
+    /// Routes of other tables than local and main.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
+    /// Tables that policy routing rules look up.
+    followed: Followed,
     generation: u64,
     changes: u64,
 }
@@ -220,6 +222,7 @@ impl Control {
         let mut hops = Hops::new();
         let mut image = Image::default();
         image.refresh(&hops.take_dirty(), &hops, &links, &neighbours);
+        let followed = Followed::new((fib4.reader(), fib6.reader()));
         let first = Tables {
             generation: 1,
             fib4: fib4.reader(),
@@ -227,7 +230,7 @@ impl Control {
             entries: image.entries.clone(),
             cold: image.cold.clone(),
             buckets: Vec::new(),
-            ports: links.ports().iter().map(|p| links.info(p)).collect(),
+            ports: links.ports().iter().map(|p| links.info(p, &followed)).collect(),
             vlans: vec![],
             own4: Own4::default(),
             hash4: HashPolicy::default(),
@@ -253,6 +256,7 @@ impl Control {
             local4: BTreeSet::new(),
             selective: BTreeSet::new(),
             others: BTreeMap::new(),
+            followed,
             generation: 1,
             changes: 0,
         })
@@ -275,13 +279,18 @@ impl Control {
     /// packet. A prefix shorter than 32 bits makes the filter match every address.
     fn own4(&self) -> Own4 {
         // Prefixes with routes for one TOS may have some of these types among them.
-        if self.selective.iter().any(|(table, prefix)| [LOCAL_TABLE, MAIN].contains(table) && prefix.addr.is_ipv4()) {
+        if self.selective.iter().any(|(table, prefix)| self.is_used(*table) && prefix.addr.is_ipv4()) {
             return Own4::ANY;
         }
         self.local4.iter().fold(self.links.own4(), |own, (_, addr, len, _)| match len {
             32 => own.with((*addr).into()),
             _ => Own4::ANY,
         })
+    }
+
+    /// Returns whether packets are looked up in a table.
+    fn is_used(&self, table: u32) -> bool {
+        [LOCAL_TABLE, MAIN].contains(&table) || self.followed.has(table)
     }
 
     /// Adds a port, with the next number or that of a removed port. The workers must have it already: they may send on
@@ -429,22 +438,18 @@ impl Control {
     fn add_route(&mut self, route: &Route, touched: &mut Touched) {
         let set = self.sets.hold(route);
         let rank = match route.table {
-            LOCAL_TABLE => Rank::Local,
-            MAIN => Rank::Main,
-            table => {
-                let rec = Rec { set, protocol: route.protocol, usable: false };
-                let old = self.others.insert((table, route.prefix, route.metric), rec);
-                old.into_iter().for_each(|old| self.let_go(old.set));
-                return;
-            }
+            LOCAL_TABLE => Some(Rank::Local),
+            MAIN => Some(Rank::Main),
+            _ => None,
         };
         let usable = match route.kind {
             RouteKind::Unicast => route.next_hops.iter().any(|h| h.alive),
-            RouteKind::Throw => rank == Rank::Main,
+            RouteKind::Throw => rank != Some(Rank::Local),
             _ => true,
         };
         let rec = Rec { set, protocol: route.protocol, usable };
         let Prefix { addr, len } = route.prefix;
+        self.followed.note(&mut self.sets, route.table, route.prefix, route.metric, Some(rec), touched);
         if let IpAddr::V4(a) = addr {
             let key = (route.table, a.to_bits(), len, route.metric);
             touched.ports |= if route.kind == RouteKind::Local && !a.is_loopback() && !a.is_multicast() {
@@ -453,27 +458,26 @@ impl Control {
                 self.local4.remove(&key)
             };
         }
-        let old = match addr {
-            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), len, rank, route.metric, Some(rec)),
-            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a.into(), len, rank, route.metric, Some(rec)),
+        let old = match (rank, addr) {
+            (None, _) => self.others.insert((route.table, route.prefix, route.metric), rec),
+            (Some(rank), IpAddr::V4(a)) => {
+                note(&mut self.rib4, &mut touched.v4, a.to_bits(), len, rank, route.metric, Some(rec))
+            }
+            (Some(rank), IpAddr::V6(a)) => {
+                note(&mut self.rib6, &mut touched.v6, a.into(), len, rank, route.metric, Some(rec))
+            }
         };
         old.into_iter().for_each(|old| self.let_go(old.set));
     }
 
     fn remove_route(&mut self, table: u32, prefix: Prefix, metric: u32, touched: &mut Touched) {
-        let rank = match table {
-            LOCAL_TABLE => Rank::Local,
-            MAIN => Rank::Main,
-            _ => {
-                let old = self.others.remove(&(table, prefix, metric));
-                old.into_iter().for_each(|old| self.let_go(old.set));
-                return;
-            }
-        };
+        self.followed.note(&mut self.sets, table, prefix, metric, None, touched);
         if let IpAddr::V4(a) = prefix.addr {
             touched.ports |= self.local4.remove(&(table, a.to_bits(), prefix.len, metric));
         }
+        let rank = if table == LOCAL_TABLE { Rank::Local } else { Rank::Main };
         let old = match prefix.addr {
+            _ if ![LOCAL_TABLE, MAIN].contains(&table) => self.others.remove(&(table, prefix, metric)),
             IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), prefix.len, rank, metric, None),
             IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a.into(), prefix.len, rank, metric, None),
         };
@@ -495,6 +499,7 @@ impl Control {
         let mut planner = Planner { sets, hops, links, neighbours };
         let ops4 = planner.plan(&self.rib4, &self.fib4, &mut touched.v4);
         let ops6 = planner.plan(&self.rib6, &self.fib6, &mut touched.v6);
+        let others = self.followed.plan(&mut planner, &mut touched);
         if self.hops.is_dirty() || touched.ports {
             self.publish();
             applied.published = true;
@@ -502,6 +507,7 @@ impl Control {
         let changed = !ops4.is_empty() || !ops6.is_empty();
         carry_out(&mut self.fib4, &mut self.hops, ops4);
         carry_out(&mut self.fib6, &mut self.hops, ops6);
+        self.followed.carry_out(&mut self.hops, others);
         if let Some(sink) = &mut self.sink
             && changed
         {
@@ -528,32 +534,47 @@ impl Control {
         let of = |rec: &Rec| stale.contains(&rec.set);
         touched.v4.extend(self.rib4.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
         touched.v6.extend(self.rib6.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
+        for table in self.followed.tables() {
+            touched.v4.extend(table.rib4.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
+            touched.v6.extend(table.rib6.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
+        }
         for &index in &touched.indices.clone() {
             self.neighbours.on(index).into_iter().for_each(|addr| touched.host(addr));
         }
     }
 
     fn publish(&mut self) {
+        let tables = self.render();
+        if let Some(sink) = &mut self.sink {
+            sink.publish(&tables);
+        }
+        self.published.replace(tables);
+    }
+
+    /// Publishes the tables for workers alone: nothing has changed that a sink knows.
+    fn publish_to_workers(&mut self) {
+        let tables = self.render();
+        self.published.replace(tables);
+    }
+
+    /// Returns the next version of the tables.
+    fn render(&mut self) -> Tables {
         self.image.refresh(&self.hops.take_dirty(), &self.hops, &self.links, &self.neighbours);
         let buckets = self.image.buckets(&self.hops);
         self.generation += 1;
-        let tables = Tables {
+        Tables {
             generation: self.generation,
             fib4: self.fib4.reader(),
             fib6: self.fib6.reader(),
             entries: self.image.entries.clone(),
             cold: self.image.cold.clone(),
             buckets,
-            ports: self.links.ports().iter().map(|p| self.links.info(p)).collect(),
-            vlans: self.links.vlans(),
+            ports: self.links.ports().iter().map(|p| self.links.info(p, &self.followed)).collect(),
+            vlans: self.links.vlans(&self.followed),
             own4: self.own4(),
             hash4: self.image.hash[0],
             hash6: self.image.hash[1],
-        };
-        if let Some(sink) = &mut self.sink {
-            sink.publish(&tables);
         }
-        self.published.replace(tables);
     }
 }
 

@@ -83,7 +83,21 @@ mod tests {
         let name = name.into();
         let (mac, kind, parent, vlan, macvlan, master) = (None, String::new(), None, None, None, None);
         let (mtu, carrier, rx_queues) = (1500, up, 1);
-        Change::Link(Link { index, name, mac, mtu, up, carrier, kind, parent, vlan, macvlan, master, rx_queues })
+        Change::Link(Link {
+            index,
+            name,
+            mac,
+            mtu,
+            up,
+            carrier,
+            kind,
+            parent,
+            vlan,
+            macvlan,
+            master,
+            vrf: None,
+            rx_queues,
+        })
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use super::bits::Bits;
 use super::exceptions::Excepted;
+use super::{LOCAL_TABLE, MAIN};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -14,6 +15,16 @@ use std::ops::Bound::{Excluded, Unbounded};
 pub(super) enum Rank {
     Local,
     Main,
+}
+
+impl Rank {
+    /// Returns the kernel's number of the table.
+    pub fn table(self) -> u32 {
+        match self {
+            Self::Local => LOCAL_TABLE,
+            Self::Main => MAIN,
+        }
+    }
 }
 
 /// Key of a route. It sorts by prefix first, so that the routes to a prefix and the prefixes below it are adjacent.

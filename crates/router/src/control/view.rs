@@ -6,7 +6,7 @@ use super::hops::{Adjacency, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
-use super::{Control, LOCAL_TABLE, MAIN, VlanSpec};
+use super::{Control, VlanSpec};
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub enum RouteStatus {
     Dead,
     /// Table local decides for its prefix.
     Hidden,
-    /// It belongs to a table that is not used.
+    /// It belongs to a table that no rule looks up.
     OtherTable,
 }
 
@@ -197,15 +197,26 @@ impl Control {
         let v6 = v6.map(|(k, r)| (Place(Part::V6(*k)), self.ranked(&self.rib6, *k, *r)));
         let others = self.others.range((others.map_or(Unbounded, Excluded), Unbounded)).map(|(&key, r)| {
             let (table, prefix, metric) = key;
-            (Place(Part::Other(key)), self.route_view(prefix, table, metric, *r, RouteStatus::OtherTable))
+            let (len, rank) = (prefix.len, Rank::Main);
+            let status = self.followed.of(table).next().map(|of| match prefix.addr {
+                IpAddr::V4(a) => self.status(&of.rib4, Key { addr: a.to_bits(), len, rank, metric }, *r),
+                IpAddr::V6(a) => self.status(&of.rib6, Key { addr: a.into(), len, rank, metric }, *r),
+            });
+            let status = status.unwrap_or(RouteStatus::OtherTable);
+            (Place(Part::Other(key)), self.route_view(prefix, table, metric, *r, status))
         });
         v4.chain(v6).chain(others)
     }
 
     fn ranked<A: Bits>(&self, rib: &Rib<A>, key: Key<A>, rec: Rec) -> RouteView {
         let prefix = Prefix { addr: key.addr.ip(), len: key.len };
+        self.route_view(prefix, key.rank.table(), key.metric, rec, self.status(rib, key, rec))
+    }
+
+    fn status<A: Bits>(&self, rib: &Rib<A>, key: Key<A>, rec: Rec) -> RouteStatus {
+        let prefix = Prefix { addr: key.addr.ip(), len: key.len };
         let set = self.sets.get(rec.set);
-        let status = match rib.winner(key.addr, key.len) {
+        match rib.winner(key.addr, key.len) {
             _ if rib.excepted.over(key.addr, key.len).is_some() => RouteStatus::Policy,
             Some((winner, _)) if winner == key => match set.outcome {
                 Outcome::Id(KERNEL) => RouteStatus::Kernel,
@@ -216,12 +227,7 @@ impl Control {
             _ if !rec.usable => RouteStatus::Dead,
             Some((winner, _)) if winner.rank == key.rank => RouteStatus::Metric,
             _ => RouteStatus::Hidden,
-        };
-        let table = match key.rank {
-            Rank::Local => LOCAL_TABLE,
-            Rank::Main => MAIN,
-        };
-        self.route_view(prefix, table, key.metric, rec, status)
+        }
     }
 
     fn route_view(&self, prefix: Prefix, table: u32, metric: u32, rec: Rec, status: RouteStatus) -> RouteView {
@@ -298,14 +304,24 @@ impl Control {
 
     /// Returns the id in the FIB for an address's host prefix.
     fn at(&self, addr: IpAddr) -> Option<u32> {
-        let at4 = || self.fib4.get(net(V4::of(addr)?, 32));
-        let at6 = || self.fib6.get(net(V6::of(addr)?, 128));
-        at4().or_else(at6)
+        let fibs = std::iter::once((&self.fib4, &self.fib6));
+        let mut fibs = fibs.chain(self.followed.tables().map(|of| (&of.fib4, &of.fib6)));
+        fibs.find_map(|(fib4, fib6)| {
+            let at4 = || fib4.get(net(V4::of(addr)?, 32));
+            let at6 = || fib6.get(net(V6::of(addr)?, 128));
+            at4().or_else(at6)
+        })
     }
 
     /// Returns the VLANs whose packets are forwarded.
     pub fn vlans(&self) -> impl Iterator<Item = (PortView, &VlanSpec)> {
         self.links.vlan_views()
+    }
+
+    /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none.
+    pub fn vrf(&self, index: u32) -> Option<(u32, &str, u32)> {
+        let vrf = self.links.get(self.links.get(index)?.master?)?;
+        Some((vrf.index, &vrf.name, vrf.vrf?))
     }
 
     /// Returns all ports, by number.
@@ -350,6 +366,12 @@ impl Control {
         astray.extend(v6.map(|(k, _)| Prefix { addr: k.addr.ip(), len: k.len }));
         astray.extend(self.rib4.excepted.all().filter(|p| self.fib4.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
         astray.extend(self.rib6.excepted.all().filter(|p| self.fib6.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
+        for of in self.followed.tables() {
+            let v4 = of.rib4.iter().filter(|(k, r)| self.is_astray(&of.rib4, **k, **r, |at| of.fib4.get(at)));
+            astray.extend(v4.map(|(k, _)| whole((k.addr, k.len))));
+            let v6 = of.rib6.iter().filter(|(k, r)| self.is_astray(&of.rib6, **k, **r, |at| of.fib6.get(at)));
+            astray.extend(v6.map(|(k, _)| whole((k.addr, k.len))));
+        }
         astray
     }
 

@@ -2,7 +2,7 @@
 
 use crate::world::{Got, mask, share};
 use bywash_fib::model::Families;
-use bywash_fib::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, Then};
 use bywash_router::control::Policies;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -92,13 +92,51 @@ impl Model {
     }
 
     pub fn get(&self, addr: IpAddr) -> Got {
-        let selective = self.selective.iter().filter(|(table, _)| *table >= 254).map(|(_, p)| p);
-        if self.policies.prefixes.iter().chain(selective).any(|p| mask_as(addr, *p) == Some(*p)) {
+        if self.is_excepted(addr, &[254, 255]) {
             return Got::Verdict("policy");
         }
-        let Some(r) = self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) else {
-            return Got::Verdict("no-route");
-        };
+        match self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) {
+            Some(r) => self.by(r, addr),
+            None => Got::Verdict("no-route"),
+        }
+    }
+
+    fn is_excepted(&self, addr: IpAddr, tables: &[u32]) -> bool {
+        let selective = self.selective.iter().filter(|(table, _)| tables.contains(table)).map(|(_, p)| p);
+        self.policies.prefixes.iter().chain(selective).any(|p| mask_as(addr, *p) == Some(*p))
+    }
+
+    /// Returns where a packet goes by these rules.
+    pub fn get_by(&self, rules: &[Rule], src: IpAddr, dst: IpAddr) -> Got {
+        let within = |addr: IpAddr, prefix: Option<Prefix>| prefix.is_none_or(|p| mask_as(addr, p) == Some(p));
+        for rule in rules.iter().filter(|r| (within(src, r.from) && within(dst, r.to)) != r.not) {
+            let got = match rule.then {
+                Then::LocalAndMain => self.get(dst),
+                Then::Discard(RouteKind::Blackhole) => Got::Verdict("blackhole"),
+                Then::Discard(RouteKind::Prohibit) => Got::Verdict("prohibit"),
+                Then::Discard(_) => Got::Verdict("unreachable"),
+                Then::Table { table, .. } if self.is_excepted(dst, &[table]) => Got::Verdict("policy"),
+                Then::Table { table, shortest } => {
+                    let usable = |r: &&Route| r.kind != RouteKind::Unicast || r.next_hops.iter().any(|h| h.alive);
+                    let routes = self.routes.iter().filter(|r| r.table == table && within(dst, Some(r.prefix)));
+                    let best = routes.filter(usable).max_by_key(|r| (r.prefix.len, std::cmp::Reverse(r.metric)));
+                    let discards = |r: &Route| {
+                        matches!(r.kind, RouteKind::Blackhole | RouteKind::Unreachable | RouteKind::Prohibit)
+                    };
+                    match best {
+                        Some(r) if r.prefix.len >= shortest || discards(r) => self.by(r, dst),
+                        _ => continue,
+                    }
+                }
+            };
+            if got != Got::Verdict("no-route") {
+                return got;
+            }
+        }
+        Got::Verdict("no-route")
+    }
+
+    fn by(&self, r: &Route, addr: IpAddr) -> Got {
         match r.kind {
             RouteKind::Unicast => {}
             RouteKind::Local => return Got::Verdict("local"),

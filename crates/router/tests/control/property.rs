@@ -2,9 +2,12 @@
 //! implementation.
 
 use crate::model::Model;
-use crate::world::{Got, World, a_link, mask};
+use crate::world::{Got, World, a_link, got, mask};
+use bywash_engine::PortId;
 use bywash_fib::model::Families;
-use bywash_fib::model::{Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{
+    Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, Rules, Then,
+};
 use bywash_router::control::Policies;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -155,6 +158,28 @@ enum Told {
     Nothing,
     Except(Vec<Prefix>, Vec<(u32, Families)>),
     Mtu6(u32, Option<u32>),
+    Rules(Vec<Rule>),
+}
+
+fn any_rule() -> impl Strategy<Value = Rule> {
+    let shortest = prop_oneof![3 => Just(0), 1 => 1..=32u8, 1 => 96..=129u8];
+    let then = prop_oneof![
+        2 => Just(Then::LocalAndMain),
+        5 => (any_table(), shortest).prop_map(|(table, shortest)| Then::Table { table, shortest }),
+        1 => prop_oneof![Just(RouteKind::Blackhole), Just(RouteKind::Prohibit), Just(RouteKind::Unreachable)]
+            .prop_map(Then::Discard),
+    ];
+    let prefix = || prop::option::weighted(0.4, any_prefix());
+    (any::<bool>(), prefix(), prefix(), then).prop_map(|(not, from, to, then)| {
+        let not = not && (from.is_some() || to.is_some());
+        Rule { not, from, to, then }
+    })
+}
+
+/// Returns the rules of one family.
+fn of_family(rules: &[Rule], v4: bool) -> Vec<Rule> {
+    let fits = |prefix: Option<Prefix>| prefix.is_none_or(|prefix| prefix.addr.is_ipv4() == v4);
+    rules.iter().filter(|rule| fits(rule.from) && fits(rule.to)).cloned().collect()
 }
 
 fn told() -> impl Strategy<Value = Told> {
@@ -166,6 +191,7 @@ fn told() -> impl Strategy<Value = Told> {
         2 => (prefixes, egress).prop_map(|(prefixes, egress)| Told::Except(prefixes, egress)),
         1 => Just(Told::Except(vec![], vec![])),
         1 => (any_index(), prop::option::of(1280..1283u32)).prop_map(|(index, mtu)| Told::Mtu6(index, mtu)),
+        2 => prop::collection::vec(any_rule(), 0..5).prop_map(Told::Rules),
     ]
 }
 
@@ -177,6 +203,10 @@ fn tell(world: &mut World, model: &mut Model, told: Told) {
             model.policies.mtu6.remove(&index);
             model.policies.mtu6.extend(mtu.map(|mtu| (index, mtu)));
         }
+        Told::Rules(rules) => {
+            let (v4, v6) = (of_family(&rules, true), of_family(&rules, false));
+            model.policies.rules = [(PortId(0), Rules { back4: v4.clone(), v4, v6 })].into();
+        }
     }
     world.control.set_policies(&model.policies);
 }
@@ -186,6 +216,7 @@ fn check(world: &World, model: &Model, history: &[Change]) {
         let (got, want) = (world.get(addr), model.get(addr));
         assert_eq!(got, want, "{addr} after {history:#?}\nroutes {:#?}", model.routes);
     }
+    check_rules(world, model, history);
     world.with(|t| {
         for (info, (name, index)) in t.ports.iter().zip(&model.ports) {
             assert_eq!(info.index, *index, "{name}");
@@ -193,6 +224,44 @@ fn check(world: &World, model: &Model, history: &[Change]) {
             let source = |v4| model.source(*index, None, v4);
             assert_eq!(info.source4.map(IpAddr::V4), source(true), "{name}");
             assert_eq!(info.source6.map(IpAddr::V6), source(false), "{name}");
+        }
+    });
+}
+
+/// Checks where packets of the port with rules go, one at a time and in bursts.
+fn check_rules(world: &World, model: &Model, history: &[Change]) {
+    let Some(rules) = model.policies.rules.get(&PortId(0)) else { return };
+    let sources = [v4(1), v4(9), v6(1), v6(9)];
+    world.with(|t| {
+        let port = &t.ports[0];
+        assert_eq!((port.rules4.is_empty(), port.rules6.is_empty()), (rules.v4.is_empty(), rules.v6.is_empty()));
+        for src in sources {
+            let all: Vec<IpAddr> = space().filter(|dst| dst.is_ipv4() == src.is_ipv4()).collect();
+            let mut ids = vec![7; all.len()];
+            let ones: Vec<u32> = match src {
+                IpAddr::V4(src) => {
+                    let dst: Vec<u32> = all
+                        .iter()
+                        .filter_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None })
+                        .collect();
+                    port.rules4.lookup_batch(&t.entries, &vec![src.to_bits(); dst.len()], &dst, &mut ids);
+                    dst.iter().map(|dst| port.rules4.lookup(&t.entries, src.to_bits(), *dst)).collect()
+                }
+                IpAddr::V6(src) => {
+                    let dst: Vec<u128> = all
+                        .iter()
+                        .filter_map(|a| if let IpAddr::V6(a) = a { Some(a.to_bits()) } else { None })
+                        .collect();
+                    port.rules6.lookup_batch(&t.entries, &vec![src.to_bits(); dst.len()], &dst, &mut ids);
+                    dst.iter().map(|dst| port.rules6.lookup(&t.entries, src.to_bits(), *dst)).collect()
+                }
+            };
+            assert_eq!(ids, ones, "bursts are looked up like single packets");
+            let of = if src.is_ipv4() { &rules.v4 } else { &rules.v6 };
+            for (dst, id) in all.into_iter().zip(ones) {
+                let want = model.get_by(of, src, dst);
+                assert_eq!(got(t, id), want, "{src} to {dst} after {history:#?}\n{of:#?}\n{:#?}", model.routes);
+            }
         }
     });
 }

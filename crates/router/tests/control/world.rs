@@ -191,6 +191,7 @@ pub fn a_link(index: u32, name: &str) -> Link {
         parent: None,
         vlan: None,
         macvlan: None,
+        vrf: None,
         master: None,
         rx_queues: 1,
     }

@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use crate::view::Refused;
 use bywash_config::{KernelConfig, PortConfig};
 use bywash_engine::{App, PORTS, PortId};
-use bywash_exceptions::PortLink;
+use bywash_exceptions::{PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
@@ -111,7 +111,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView, carrier| {
         let PortView { id, index, name, dev, .. } = port;
-        PortLink { id: id.0, index, name: dev.unwrap_or(name), carrier }
+        let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
+        PortLink { id: id.0, index, name: dev.unwrap_or(name), carrier, vrf }
     };
     let ports = control.ports().filter(|port| !port.name.is_empty()).map(|port| link(port, None));
     let mut links: Vec<PortLink> = ports.collect();

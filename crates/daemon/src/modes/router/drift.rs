@@ -51,7 +51,6 @@ fn row(object: &str, name: impl ToString, drift: &str) -> Drift {
 }
 
 fn differences(known: &State, kernel: &State) -> Vec<Drift> {
-    const UNFOLLOWED: &str = "the kernel follows it, the data plane does not";
     const MISSING: &str = "the kernel has it, the data plane does not";
     const DIFFERENT: &str = "the kernel's entry differs";
     const GONE: &str = "the data plane has it, the kernel does not";
@@ -94,5 +93,5 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
             Change::Synced => return None,
         })
     });
-    rows.chain(kernel.unfollowed().iter().map(|what| row("policy", what, UNFOLLOWED))).collect()
+    rows.collect()
 }

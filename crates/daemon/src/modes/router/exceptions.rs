@@ -172,6 +172,7 @@ impl Guard {
             source_check: self.ports.iter().filter_map(check).collect(),
             hash4: settings.hash4,
             hash6: settings.hash6,
+            rules: verdict.rules.iter().map(|(port, rules)| (PortId(*port), rules.clone())).collect(),
         };
         lock(control).set_policies(&policies);
         self.tell(&verdict);
@@ -224,6 +225,7 @@ impl Guard {
                 config.source_check = program_check(control.source_check(PortId(at)));
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
+                config.rules = self.verdict.rules.contains_key(&at);
             });
             let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
             let vlan = |(view, vlan): &(PortView, &VlanSpec)| {
@@ -231,7 +233,8 @@ impl Guard {
                 let max_frame = xdp.longest_tagged(view.mtu?);
                 let gate = program_gate(self.gate(id));
                 let source_check = program_check(control.source_check(vlan.id));
-                Some(XdpVlan { id, tag, mac, max_frame, gate, source_check })
+                let rules = self.verdict.rules.contains_key(&id);
+                Some(XdpVlan { id, tag, mac, max_frame, gate, source_check, rules })
             };
             let of_port: Vec<XdpVlan> = of_port.filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));

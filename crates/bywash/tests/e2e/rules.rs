@@ -1,0 +1,109 @@
+//! Policy routing: packets that rules route by other tables are forwarded by these, past the kernel.
+
+use crate::harness::Bywash;
+use crate::moves::handled;
+use bywash_lab::{Ping, Topology, require, require_lab};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Levels asked for. At every level, user space looks the tables up.
+const LEVELS: [&[&str]; 3] = [&["--level", "user"], &["--xdp", "native", "--level", "driver"], &[]];
+
+/// Creates a router between a, b and c, where c has an address of each of b's networks, and routes to these by c in table
+/// 100.
+fn lab() -> Topology {
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let c = &lab.hosts()[2];
+    c.ns.ip_batch("address add 10.0.2.2/32 dev lo\naddress add fd00:2::2/128 dev lo nodad\n").unwrap();
+    let (v4, v6) = (c.v4, c.v6);
+    let routes = format!(
+        "route add 10.0.2.0/24 via {v4} table 100\nroute add default via {v4} table 101\n\
+         route add fd00:2::/64 via {v6} table 100\n"
+    );
+    lab.r().ip_batch(&routes).unwrap();
+    lab
+}
+
+/// Returns the host, `b` or `c`, that answers a's pings to an address; `None` if none does.
+fn answers(lab: &Topology, to: IpAddr) -> Option<&'static str> {
+    let received = |host: usize, name: &str| {
+        let text = lab.hosts()[host].ns.ip(&["-s", "-j", "link", "show", name]).unwrap().stdout;
+        let shown: serde_json::Value = serde_json::from_str(&text).unwrap();
+        shown[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+    };
+    let before = [received(1, "b0"), received(2, "c0")];
+    let ping = Ping::to(to).count(5).interval(Duration::from_millis(20)).wait(Duration::from_millis(500));
+    if ping.run(&lab.a().ns).unwrap().received == 0 {
+        return None;
+    }
+    let [b, c] = [received(1, "b0") - before[0], received(2, "c0") - before[1]];
+    Some(if b > c { "b" } else { "c" })
+}
+
+/// Waits until a host, or none, answers pings to b's addresses of both families.
+fn wait_for(lab: &Topology, bywash: &Bywash, v4: Option<&str>, v6: Option<&str>) {
+    let (b4, b6) = (IpAddr::from(lab.b().v4), IpAddr::from(lab.b().v6));
+    bywash.wait(&format!("{v4:?} and {v6:?} to answer"), |_| answers(lab, b4) == v4 && answers(lab, b6) == v6);
+}
+
+#[test]
+pub fn packets_go_by_the_tables_of_rules() {
+    require!(require_lab());
+    for arguments in LEVELS {
+        let lab = lab();
+        let r = lab.r();
+        let bywash = Bywash::run_as_is(r, &[arguments, &["r0", "r1", "r2"]].concat());
+        wait_for(&lab, &bywash, Some("b"), Some("b"));
+        r.ip(&["rule", "add", "from", "10.0.1.0/24", "lookup", "100"]).unwrap();
+        wait_for(&lab, &bywash, Some("c"), Some("b"));
+        r.ip(&["-6", "rule", "add", "iif", "r0", "to", "fd00:2::/64", "lookup", "100"]).unwrap();
+        wait_for(&lab, &bywash, Some("c"), Some("c"));
+        let before = handled(&bywash, "r0");
+        assert_eq!(answers(&lab, lab.b().v4.into()), Some("c"));
+        assert_eq!(answers(&lab, lab.b().v6.into()), Some("c"));
+        let after = handled(&bywash, "r0");
+        assert!(after[1] >= before[1] + 10 && after[0] == before[0], "{arguments:?}: {before:?} {after:?}");
+        // A route of the table, a throw, and a prohibition before it.
+        r.ip(&["route", "change", "10.0.2.0/24", "via", &lab.b().v4.to_string(), "table", "100"]).unwrap();
+        wait_for(&lab, &bywash, Some("b"), Some("c"));
+        r.ip(&["route", "replace", "throw", "fd00:2::/64", "table", "100"]).unwrap();
+        wait_for(&lab, &bywash, Some("b"), Some("b"));
+        r.ip(&["rule", "add", "pref", "10", "from", "10.0.1.2", "to", "10.0.2.2", "prohibit"]).unwrap();
+        wait_for(&lab, &bywash, None, Some("b"));
+        let routes = bywash.show(&["routes"]);
+        let route = routes.as_array().unwrap().iter().find(|route| route["table"] == 100).unwrap();
+        assert_eq!(route["installed"], true, "{route}");
+        r.ip(&["rule", "del", "pref", "10"]).unwrap();
+        r.ip(&["rule", "del", "from", "10.0.1.0/24", "lookup", "100"]).unwrap();
+        r.ip(&["-6", "rule", "del", "iif", "r0", "to", "fd00:2::/64", "lookup", "100"]).unwrap();
+        wait_for(&lab, &bywash, Some("b"), Some("b"));
+        let level = bywash.show(&["placement"]);
+        assert!(!level[0]["why"].as_str().unwrap().contains("rules"), "{level}");
+        bywash.assert_conserved();
+        bywash.stop();
+    }
+}
+
+/// Rules as wg-quick sets them: all but the tunnel's own packets, which have a mark, go by a table of its own, unless
+/// table main has a route other than the default.
+#[test]
+pub fn rules_of_wg_quick_are_followed() {
+    require!(require_lab());
+    let lab = lab();
+    let r = lab.r();
+    r.ip_batch(
+        "rule add not fwmark 51820 lookup 101\nrule add lookup main suppress_prefixlength 0\n\
+         route add default via 10.0.2.2\n",
+    )
+    .unwrap();
+    let bywash = Bywash::run_as_is(r, &["r0", "r1", "r2"]);
+    wait_for(&lab, &bywash, Some("b"), Some("b"));
+    // By default to c in table 101, to b in main.
+    lab.hosts()[2].ns.ip(&["address", "add", "203.0.113.9/32", "dev", "lo"]).unwrap();
+    lab.b().ns.ip(&["address", "add", "203.0.113.9/32", "dev", "lo"]).unwrap();
+    bywash.wait("the tunnel's table", |_| answers(&lab, [203, 0, 113, 9].into()) == Some("c"));
+    let before = handled(&bywash, "r0");
+    assert_eq!(answers(&lab, [203, 0, 113, 9].into()), Some("c"));
+    assert!(handled(&bywash, "r0")[1] >= before[1] + 5);
+    bywash.stop();
+}

@@ -1,0 +1,209 @@
+//! Tables that policy routing rules look up, each with FIBs of its own.
+
+use super::bits::{Bits, V4, V6};
+use super::exceptions::except;
+use super::hops::{BLACKHOLE, Hops, KERNEL, PROHIBIT, UNREACHABLE};
+use super::plan::{Op, Planner};
+use super::rib::{Rank, Rec, Rib};
+use super::sets::{Outcome, Sets};
+use super::{Touched, carry_out, note};
+use crate::rules::{Step, Way};
+use bywash_engine::PortId;
+use bywash_fib::model::{Prefix, Route, RouteKind, Rule, Rules, Then};
+use bywash_fib::{Addr, Fib, Fib4, Fib6, Table4, Table6};
+use bywash_sync::Qsbr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// A table as rules look it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub table: u32,
+    /// Length of the shortest prefix that counts.
+    pub shortest: u8,
+}
+
+/// Routes of a table, all of rank [`Rank::Main`], and the FIBs made of them.
+pub(super) struct Lookup {
+    pub rib4: Rib<V4>,
+    pub rib6: Rib<V6>,
+    pub fib4: Table4,
+    pub fib6: Table6,
+}
+
+/// Changes of a table's FIBs.
+pub(super) struct Ops {
+    key: Key,
+    v4: Vec<Op<V4>>,
+    v6: Vec<Op<V6>>,
+}
+
+/// All tables that rules look up. Records of their routes hold no references to sets: those of the routes themselves do.
+pub(super) struct Followed {
+    tables: BTreeMap<Key, Lookup>,
+    /// FIBs of tables local and main.
+    main: (Arc<Fib4>, Arc<Fib6>),
+    /// Set of a `throw` route, held while a lookup needs it.
+    throw: Option<u32>,
+}
+
+/// Returns the tables that these rules look up, beside local and main together.
+pub(super) fn looked_up(rules: &BTreeMap<PortId, Rules>) -> BTreeSet<Key> {
+    let all = rules.values().flat_map(|rules| rules.v4.iter().chain(&rules.v6).chain(&rules.back4));
+    let key = |rule: &Rule| match rule.then {
+        Then::Table { table, shortest } => Some(Key { table, shortest }),
+        Then::LocalAndMain | Then::Discard(_) => None,
+    };
+    all.filter_map(key).collect()
+}
+
+impl Followed {
+    /// Creates the state without rules; `main` are the FIBs of tables local and main.
+    pub fn new(main: (Arc<Fib4>, Arc<Fib6>)) -> Self {
+        Self { tables: BTreeMap::new(), main, throw: None }
+    }
+
+    pub fn has(&self, table: u32) -> bool {
+        self.of(table).next().is_some()
+    }
+
+    /// Returns the lookups of a table, by the length of the shortest prefix that counts.
+    pub fn of(&self, table: u32) -> impl Iterator<Item = &Lookup> {
+        let all = Key { table, shortest: 0 }..=Key { table, shortest: u8::MAX };
+        self.tables.range(all).map(|(_, lookup)| lookup)
+    }
+
+    pub fn tables(&self) -> impl Iterator<Item = &Lookup> {
+        self.tables.values()
+    }
+
+    /// Adds a table without routes; returns whether it was not there yet.
+    pub fn add(&mut self, domain: &Qsbr, key: Key) -> io::Result<bool> {
+        if self.tables.contains_key(&key) {
+            return Ok(false);
+        }
+        let (fib4, fib6) = (Table4::new(domain)?, Table6::new(domain)?);
+        self.tables.insert(key, Lookup { rib4: Rib::new(), rib6: Rib::new(), fib4, fib6 });
+        Ok(true)
+    }
+
+    /// Removes the tables that are not among these. No worker may look them up any more.
+    pub fn retain(&mut self, wanted: &BTreeSet<Key>, sets: &mut Sets, hops: &mut Hops) {
+        self.tables.retain(|key, lookup| {
+            let wanted = wanted.contains(key);
+            if !wanted {
+                lookup.fib4.iter().for_each(|(_, id)| hops.release(id));
+                lookup.fib6.iter().for_each(|(_, id)| hops.release(id));
+            }
+            wanted
+        });
+        if self.tables.keys().all(|key| key.shortest == 0)
+            && let Some(throw) = self.throw.take()
+            && let Some(Outcome::Id(id)) = sets.release(throw)
+        {
+            hops.release(id);
+        }
+    }
+
+    /// Adds a route to the lookups of its table, or removes it if `rec` is `None`, and records the prefixes affected.
+    pub fn note(
+        &mut self,
+        sets: &mut Sets,
+        table: u32,
+        prefix: Prefix,
+        metric: u32,
+        rec: Option<Rec>,
+        touched: &mut Touched,
+    ) {
+        let all = Key { table, shortest: 0 }..=Key { table, shortest: u8::MAX };
+        for (key, lookup) in self.tables.range_mut(all) {
+            let rec = rec.map(|rec| counted(sets, &mut self.throw, key.shortest, prefix.len, rec));
+            let (rank, len) = (Rank::Main, prefix.len);
+            match prefix.addr {
+                IpAddr::V4(a) => note(&mut lookup.rib4, &mut touched.v4, a.to_bits(), len, rank, metric, rec),
+                IpAddr::V6(a) => note(&mut lookup.rib6, &mut touched.v6, a.into(), len, rank, metric, rec),
+            };
+        }
+    }
+
+    /// Excepts a prefix once more or once less in some lookups, and records the prefixes affected.
+    pub fn except(&mut self, of: impl Fn(&Key) -> bool, prefix: Prefix, add: bool, touched: &mut Touched) {
+        for (_, lookup) in self.tables.iter_mut().filter(|(key, _)| of(key)) {
+            match prefix.addr {
+                IpAddr::V4(a) => except(&mut lookup.rib4, &mut touched.v4, a.to_bits(), prefix.len, add),
+                IpAddr::V6(a) => except(&mut lookup.rib6, &mut touched.v6, a.into(), prefix.len, add),
+            }
+        }
+    }
+
+    /// Returns the changes of all FIBs after changes of routes to these prefixes or of neighbours with these addresses.
+    pub fn plan(&self, planner: &mut Planner<'_>, touched: &mut Touched) -> Vec<Ops> {
+        let of = |(key, lookup): (&Key, &Lookup)| Ops {
+            key: *key,
+            v4: planner.plan(&lookup.rib4, &lookup.fib4, &mut touched.v4),
+            v6: planner.plan(&lookup.rib6, &lookup.fib6, &mut touched.v6),
+        };
+        self.tables.iter().map(of).collect()
+    }
+
+    pub fn carry_out(&mut self, hops: &mut Hops, all: Vec<Ops>) {
+        for Ops { key, v4, v6 } in all {
+            let Some(lookup) = self.tables.get_mut(&key) else { continue };
+            carry_out(&mut lookup.fib4, hops, v4);
+            carry_out(&mut lookup.fib6, hops, v6);
+            lookup.fib4.reclaim();
+            lookup.fib6.reclaim();
+        }
+    }
+
+    /// Returns a rule as workers apply it to IPv4 packets.
+    pub fn step4(&self, rule: &Rule) -> Step<u32> {
+        step::<V4>(rule, self.way(rule, |lookup| lookup.fib4.reader(), &self.main.0))
+    }
+
+    /// Returns a rule as workers apply it to IPv6 packets.
+    pub fn step6(&self, rule: &Rule) -> Step<u128> {
+        step::<V6>(rule, self.way(rule, |lookup| lookup.fib6.reader(), &self.main.1))
+    }
+
+    fn way<A: Addr>(&self, rule: &Rule, fib: impl Fn(&Lookup) -> Arc<Fib<A>>, main: &Arc<Fib<A>>) -> Way<A> {
+        match rule.then {
+            Then::LocalAndMain => Way::Lookup(main.clone()),
+            // A table for which there was no memory.
+            Then::Table { table, shortest } => {
+                self.tables.get(&Key { table, shortest }).map_or(Way::Hop(KERNEL), |lookup| Way::Lookup(fib(lookup)))
+            }
+            Then::Discard(RouteKind::Blackhole) => Way::Hop(BLACKHOLE),
+            Then::Discard(RouteKind::Prohibit) => Way::Hop(PROHIBIT),
+            Then::Discard(RouteKind::Unreachable) => Way::Hop(UNREACHABLE),
+            Then::Discard(_) => Way::Hop(KERNEL),
+        }
+    }
+}
+
+/// Returns the record of a route in a lookup in which only prefixes from a length on count: of a shorter one the rule
+/// takes no route, but does take what it discards (fib4_rule_suppress).
+fn counted(sets: &mut Sets, throw: &mut Option<u32>, shortest: u8, len: u8, rec: Rec) -> Rec {
+    match sets.get(rec.set).kind {
+        RouteKind::Throw => Rec { usable: true, ..rec },
+        RouteKind::Unicast | RouteKind::Local if len < shortest => {
+            let prefix = Prefix { addr: Ipv4Addr::UNSPECIFIED.into(), len: 0 };
+            let (kind, next_hops) = (RouteKind::Throw, Arc::new([]));
+            let none = Route { table: 0, prefix, kind, metric: 0, next_hops, mtu: None, source: None, protocol: 0 };
+            Rec { set: *throw.get_or_insert_with(|| sets.hold(&none)), ..rec }
+        }
+        _ => rec,
+    }
+}
+
+fn step<A: Bits>(rule: &Rule, way: Way<A::Word>) -> Step<A::Word> {
+    let one = |prefix: Option<Prefix>| {
+        let net = prefix.and_then(|prefix| Some((A::of(prefix.addr)?, prefix.len)));
+        let mask = |len| A::ones(len).word();
+        // A prefix of the other family would select nothing; there is none.
+        net.map_or((A::ones(0).word(), A::ones(0).word()), |(addr, len)| (addr.first(len).word(), mask(len)))
+    };
+    Step { not: rule.not, from: one(rule.from), to: one(rule.to), way }
+}
