@@ -192,6 +192,7 @@ PROGRAMS(flow_xdp, 2);
 PROGRAMS(flow_tc, 2);
 
 #include "vlan.h"
+#include "rules.h"
 
 SEC("xdp.frags")
 int bywash_flows(struct xdp_md *ctx)
@@ -266,6 +267,9 @@ int bywash(struct xdp_md *ctx)
 		return to_port(&f);
 #endif
 	case TO_USER:
+#ifdef BYWASH_ROUTER
+		by_rules(ctx, &rules_xdp, port, f.flags);
+#endif
 		return to_user(&f, ctx);
 #ifdef BYWASH_ROUTER
 	case PASS_NOT_MINE:
@@ -403,8 +407,13 @@ int bywash_tc(struct __sk_buff *skb)
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
 	}
 	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every packet. */
-	if (!(flags & BYWASH_FORWARD))
+	if (!(flags & BYWASH_FORWARD)) {
+		if (!skb->vlan_present)
+			by_rules(skb, &rules_tc, port, flags);
+		else if (port->sending & BYWASH_BY_RULES)
+			return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
+	}
 	if (skb->vlan_present)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
@@ -422,6 +431,26 @@ int bywash_tc(struct __sk_buff *skb)
 		return count(port->id, reason, TC_ACT_UNSPEC);
 	}
 	return send_skb(skb, &f);
+}
+
+SEC("classifier")
+int bywash_tc_rules(struct __sk_buff *skb)
+{
+	const struct bywash_port *port = port_of(skb->ifindex);
+
+	if (!port)
+		return TC_ACT_UNSPEC;
+	__u64 mine = mac_and_flags(port);
+	struct frame f = frame_of(skb, port, mine >> 48);
+	int reason = judge_by_rules(&f, mine);
+	switch (reason) {
+	case NEXT:
+		return send_skb(skb, &f);
+	case TO_USER:
+		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	default:
+		return count(port->id, reason, TC_ACT_UNSPEC);
+	}
 }
 
 /* Handles an skb of a VLAN, or one that leaves by a VLAN. Its own tag is beside its data. */

@@ -51,7 +51,16 @@ enum bywash_flag {
 	BYWASH_L3_HASH6 = 1 << 12, /* the same for IPv6, with flow label and next header */
 	BYWASH_FLOWS4 = 1 << 13, /* with BYWASH_KERNEL4, instead of BYWASH_ENABLED: except for packets of known flows */
 	BYWASH_FLOWS6 = 1 << 14, /* the same for IPv6 */
-	BYWASH_RULES = 1 << 15,  /* policy routing rules apply: user space looks packets up; without BYWASH_FORWARD */
+	BYWASH_RULES = 1 << 15,  /* policy routing rules apply: the tables of routes do not decide; without BYWASH_FORWARD */
+};
+
+/* Of a port that packets are sent on by policy routing rules (rules.h), and of one whose packets are. */
+enum bywash_sending {
+	BYWASH_TARGET = 1 << 0,       /* packets may be sent on the port */
+	BYWASH_TAKES_FRAMES = 1 << 1, /* its device takes redirected frames */
+	BYWASH_KEPT4 = 1 << 2,        /* only the kernel may send IPv4 packets on it */
+	BYWASH_KEPT6 = 1 << 3,        /* only the kernel may send IPv6 packets on it */
+	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES: packets received on it are forwarded in the driver */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */
@@ -93,7 +102,7 @@ struct bywash_port {
 	__u16 id;        /* the port's, below BYWASH_PORTS; the key in `devices`, and of its counters */
 	__u16 cpus;      /* number of CPUs that send the frames forwarded from this port; 0: the receiving CPU sends */
 	__u16 route_id;  /* as next hops name it: the port's id, or the VLAN's number */
-	__u16 reserved;
+	__u16 sending;   /* enum bywash_sending */
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
 	__u64 pad[3];    /* to a cache line */

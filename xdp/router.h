@@ -230,6 +230,32 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 }
 #endif
 
+#ifndef BYWASH_PLAIN
+/* Returns the verdict for a packet of which more than its header would have to be handled: a fragment that the kernel
+ * reassembles, and an unfinished transport checksum. */
+static __always_inline int unlike_others(const struct frame *f, const void *ip, const int v6, __u8 proto, __u32 longest)
+{
+	const int head = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+	const void *l4 = ip + head;
+
+	if (f->flags & (BYWASH_PARTIAL | BYWASH_DEFRAG)) {
+		if (f->flags & BYWASH_DEFRAG && (v6 ? may_be_fragment6(proto) : is_fragment4(ip4)))
+			return PASS_POLICY;
+		__u32 len = f->gso_size ? longest - head :
+			    v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
+		/* Only user space looks for checksums behind extension headers. */
+		if (f->flags & BYWASH_PARTIAL && v6 && unlikely(proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS))
+			return TO_USER;
+		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip4)) &&
+		    unlikely(unfinished(proto, l4, f->end, len, v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))
+			return TO_USER;
+	}
+	return NEXT;
+}
+#endif
+
 /* Looks up the destination and returns the verdict; on NEXT the packet has been rewritten for its next hop. */
 static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 {
@@ -302,18 +328,9 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 		if (!v6 && !takes_source(version, ip4->saddr, f->port->route_id, f->flags))
 			return PASS_SOURCE;
 	}
-	if (f->flags & (BYWASH_PARTIAL | BYWASH_DEFRAG)) {
-		if (f->flags & BYWASH_DEFRAG && (v6 ? may_be_fragment6(proto) : is_fragment4(ip4)))
-			return PASS_POLICY;
-		__u32 len = f->gso_size ? longest - head :
-			    v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
-		/* Only user space looks for checksums behind extension headers. */
-		if (f->flags & BYWASH_PARTIAL && v6 && unlikely(proto == IPPROTO_ROUTING || proto == IPPROTO_DSTOPTS))
-			return TO_USER;
-		if (f->flags & BYWASH_PARTIAL && (v6 || !is_fragment4(ip4)) &&
-		    unlikely(unfinished(proto, l4, f->end, len, v6 ? (void *)&ip6->saddr : &ip4->saddr, v6 ? 8 : 2)))
-			return TO_USER;
-	}
+	reason = unlike_others(f, ip, v6, proto, longest);
+	if (reason != NEXT)
+		return reason;
 	/* Two stores, because the compiler copies byte by byte if it does not know the alignment. */
 	*(__u64 *)f->data = f->way.macs;
 	*(__u32 *)(f->data + 8) = f->way.rest;

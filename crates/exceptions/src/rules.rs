@@ -170,14 +170,9 @@ impl Rule {
         self.looks_up_always(LOCAL) || self.looks_up_always(MAIN) || (self.l3mdev && self.is_followed())
     }
 
-    /// Returns whether its selectors other than source and destination match packets received on a port or, if `back`,
-    /// the lookup of their source.
-    fn applies(&self, port: &PortLink, back: bool) -> bool {
-        let input = match &self.input {
-            None => true,
-            Some(input) if back => input == "lo",
-            Some(input) => *input == port.name,
-        };
+    /// Returns whether its selectors other than source and destination match packets received on a port.
+    fn applies(&self, port: &PortLink) -> bool {
+        let input = self.input.as_ref().is_none_or(|input| *input == port.name);
         input && !self.output && self.mark.0 & self.mark.1 == 0 && (!self.l3mdev || port.vrf.is_some())
     }
 
@@ -191,14 +186,20 @@ impl Rule {
 
 /// Returns the rules that packets received on a port meet. Those with an effect of their own ([`analyse`]) are left out.
 pub fn followed(rules: &[Rule], port: &PortLink) -> model::Rules {
-    let of = |v6: bool, back: bool| {
+    let of = |v6: bool| {
         let all: Vec<&Rule> = rules.iter().filter(|rule| rule.v6 == v6).collect();
-        steps(&all, port, back)
+        steps(&all, port)
     };
-    model::Rules { v4: of(false, false), v6: of(true, false), back4: of(false, true) }
+    let v4 = of(false);
+    // A source is looked up as the destination of a packet that is received on the interface by which this one leaves
+    // (fib_validate_source).
+    let by_input = |rule: &Rule| !rule.v6 && !rule.is_idle() && rule.input.as_ref().is_some_and(|input| input != "lo");
+    let kernel = model::Rule { not: false, from: None, to: None, then: Then::Kernel };
+    let back4 = if rules.iter().any(by_input) { vec![kernel] } else { v4.clone() };
+    model::Rules { v4, v6: of(true), back4 }
 }
 
-fn steps(rules: &[&Rule], port: &PortLink, back: bool) -> Vec<model::Rule> {
+fn steps(rules: &[&Rule], port: &PortLink) -> Vec<model::Rule> {
     let mut steps: Vec<model::Rule> = vec![];
     // Whether every packet has been looked up in table local, and whether the last step did just that.
     let (mut past_local, mut just_local) = (false, false);
@@ -208,7 +209,7 @@ fn steps(rules: &[&Rule], port: &PortLink, back: bool) -> Vec<model::Rule> {
         if rule.is_idle() || !rule.is_followed() || rule.names_vrf(port) {
             continue;
         }
-        let applies = rule.applies(port, back);
+        let applies = rule.applies(port);
         if !applies && !rule.invert {
             continue;
         }
@@ -284,9 +285,8 @@ pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
             }
             let (scope, reason) = match (&rule.input, rule.to) {
                 _ if rule.invert => (Scope::All(families), "inverted selector".into()),
-                // `iif lo` selects packets that the router itself sends, and lookups of IPv4 sources.
-                (Some(input), _) if input == "lo" && v6 => (Scope::Errors(families), "packets from this host".into()),
-                (Some(input), _) if input == "lo" => (Scope::All(families), "lookups of sources".into()),
+                // `iif lo` selects packets that the router itself sends.
+                (Some(input), _) if input == "lo" => (Scope::Errors(families), "packets from this host".into()),
                 (Some(input), _) => {
                     let named = std::iter::once(IfMatch::Name(input.clone())).chain(on_vrfs).collect();
                     (Scope::In(named, families), format!("packets received on {input}"))
@@ -363,8 +363,7 @@ mod tests {
     }
 
     /// Returns the rules for IPv4 packets, each as a line.
-    fn lines(rules: &[Rule], port: &PortLink, back: bool) -> Vec<String> {
-        let all: Vec<&Rule> = rules.iter().filter(|rule| !rule.v6).collect();
+    fn lines(rules: &[Rule], port: &PortLink) -> Vec<String> {
         let line = |rule: &model::Rule| {
             let not = if rule.not { "not " } else { "" };
             let one = |word, prefix: Option<Prefix>| prefix.map_or(String::new(), |prefix| format!("{word} {prefix} "));
@@ -373,10 +372,11 @@ mod tests {
                 Then::Table { table, shortest: 0 } => format!("table {table}"),
                 Then::Table { table, shortest } => format!("table {table} from /{shortest}"),
                 Then::Discard(kind) => format!("{kind:?}"),
+                Then::Kernel => "kernel".into(),
             };
             format!("{not}{}{}{then}", one("from", rule.from), one("to", rule.to))
         };
-        steps(&all, port, back).iter().map(line).collect()
+        followed(rules, port).v4.iter().map(line).collect()
     }
 
     #[test]
@@ -406,7 +406,7 @@ mod tests {
             "local and main",
             "table 253",
         ];
-        assert_eq!(lines(&rules, &port(None), false), met);
+        assert_eq!(lines(&rules, &port(None)), met);
         assert!(followed(&rules, &port(None)).v6.is_empty());
     }
 
@@ -415,23 +415,25 @@ mod tests {
         let input = |name: &str| Rule { input: Some(name.into()), ..rule(false, 100, 7) };
         let seven = ["table 255", "table 7", "local and main", "table 253"];
         let none: [&str; 0] = [];
-        assert_eq!(lines(&with(&[input("r0")]), &port(None), false), seven);
-        assert_eq!(lines(&with(&[input("r0")]), &port(None), true), none);
-        assert_eq!(lines(&with(&[input("r1")]), &port(None), false), none);
-        assert_eq!(lines(&with(&[input("lo")]), &port(None), false), none);
-        assert_eq!(lines(&with(&[input("lo")]), &port(None), true), seven);
-        assert_eq!(lines(&with(&[Rule { invert: true, ..input("r1") }]), &port(None), false), seven);
-        assert_eq!(lines(&with(&[Rule { invert: true, ..input("r0") }]), &port(None), false), none);
-        assert_eq!(lines(&with(&[Rule { output: true, ..rule(false, 100, 7) }]), &port(None), false), none);
+        assert_eq!(lines(&with(&[input("r0")]), &port(None)), seven);
+        assert_eq!(lines(&with(&[input("r1")]), &port(None)), none);
+        assert_eq!(lines(&with(&[input("lo")]), &port(None)), none);
+        let back = |rule: Rule| followed(&with(&[rule]), &port(None)).back4;
+        assert_eq!(back(input("r1"))[0].then, Then::Kernel);
+        assert_eq!(back(input("lo")), []);
+        assert_eq!(back(rule(false, 100, 7)).len(), 4);
+        assert_eq!(lines(&with(&[Rule { invert: true, ..input("r1") }]), &port(None)), seven);
+        assert_eq!(lines(&with(&[Rule { invert: true, ..input("r0") }]), &port(None)), none);
+        assert_eq!(lines(&with(&[Rule { output: true, ..rule(false, 100, 7) }]), &port(None)), none);
         // As wg-quick sets them.
         let marked = Rule { mark: (0xca6c, u32::MAX), ..rule(false, 100, 7) };
-        assert_eq!(lines(&with(std::slice::from_ref(&marked)), &port(None), false), none);
+        assert_eq!(lines(&with(std::slice::from_ref(&marked)), &port(None)), none);
         let rules = with(&[
             Rule { suppress: Some(0), ..rule(false, 32764, MAIN) },
             Rule { invert: true, priority: 32765, ..marked },
         ]);
         let met = ["table 255", "table 254 from /1", "table 7", "local and main", "table 253"];
-        assert_eq!(lines(&rules, &port(None), false), met);
+        assert_eq!(lines(&rules, &port(None)), met);
         assert_eq!(analyse(&rules, &[port(None)]), []);
     }
 
@@ -439,16 +441,16 @@ mod tests {
     fn members_of_vrfs_are_looked_up_in_its_table() {
         let l3mdev = Rule { l3mdev: true, ..rule(false, 1000, 0) };
         let rules = with(std::slice::from_ref(&l3mdev));
-        assert!(lines(&rules, &port(None), false).is_empty());
+        assert!(lines(&rules, &port(None)).is_empty());
         let met = ["table 255", "table 10", "local and main", "table 253"];
-        assert_eq!(lines(&rules, &port(Some(10)), false), met);
-        assert_eq!(lines(&rules, &port(Some(10)), true), met);
+        assert_eq!(lines(&rules, &port(Some(10))), met);
+        assert_eq!(followed(&rules, &port(Some(10))).back4.len(), 4);
         // Table local behind those of VRFs, as it should be.
         let mut behind = rules;
         behind.retain(|rule| rule.v6 || rule.table != LOCAL);
         behind.push(rule(false, 32765, LOCAL));
         behind.sort_by_key(|rule| rule.priority);
-        assert_eq!(lines(&behind, &port(Some(10)), false), ["table 10", "local and main", "table 253"]);
+        assert_eq!(lines(&behind, &port(Some(10))), ["table 10", "local and main", "table 253"]);
         assert_eq!(analyse(&behind, &[port(Some(10))]), []);
         // Rules that name interfaces of VRFs.
         for name in ["r0", "red"] {
@@ -462,11 +464,11 @@ mod tests {
         let jump = Rule { action: FR_ACT_GOTO, target: Some(200), ..rule(false, 100, 0) };
         let others = [rule(false, 150, 7), rule(false, 200, 8)];
         let rules = |jump: Rule| with(&[&[jump][..], &others].concat());
-        assert_eq!(lines(&rules(jump.clone()), &port(None), false)[1], "table 8");
+        assert_eq!(lines(&rules(jump.clone()), &port(None))[1], "table 8");
         let nowhere = Rule { unresolved: true, ..jump.clone() };
-        assert_eq!(lines(&rules(nowhere), &port(None), false)[1], "table 7");
+        assert_eq!(lines(&rules(nowhere), &port(None))[1], "table 7");
         let elsewhere = Rule { input: Some("r1".into()), ..jump.clone() };
-        assert_eq!(lines(&rules(elsewhere), &port(None), false)[1], "table 7");
+        assert_eq!(lines(&rules(elsewhere), &port(None))[1], "table 7");
         let some = Rule { from: Some(prefix("10.0.0.0/8")), ..jump };
         assert_eq!(analyse(&rules(some), &[port(None)])[0].scope, Scope::All(Families::V4));
     }
@@ -477,7 +479,8 @@ mod tests {
             let mut other = Rule { unknown: true, ..rule(false, 100, 7) };
             change(&mut other);
             let rules = with(&[other]);
-            assert!(followed(&rules, &port(None)).is_empty());
+            let met = followed(&rules, &port(None));
+            assert!(met.v4.is_empty() && met.v6.is_empty());
             let effects = analyse(&rules, &[port(None)]);
             assert_eq!(effects.len(), 1);
             effects[0].scope.clone()
@@ -488,8 +491,7 @@ mod tests {
         assert_eq!(scope(&|r| r.from = Some(ten)), Scope::All(Families::V4));
         let input = |name: &str| Scope::In(vec![IfMatch::Name(name.into())], Families::V4);
         assert_eq!(scope(&|r| r.input = Some("r0".into())), input("r0"));
-        assert_eq!(scope(&|r| r.input = Some("lo".into())), Scope::All(Families::V4));
-        assert_eq!(scope(&|r| (r.v6, r.input) = (true, Some("lo".into()))), Scope::Errors(Families::V6));
+        assert_eq!(scope(&|r| r.input = Some("lo".into())), Scope::Errors(Families::V4));
         assert_eq!(scope(&|r| (r.to, r.invert) = (Some(ten), true)), Scope::All(Families::V4));
     }
 

@@ -162,6 +162,8 @@ pub enum Then {
     },
     /// Discards the packets as a route of this kind does.
     Discard(RouteKind),
+    /// Leaves the packets to the kernel.
+    Kernel,
 }
 
 /// Policy routing rules that apply to the packets that one interface receives, in the order of the kernel; none of a

@@ -2,7 +2,7 @@
 
 use crate::relations::Relations;
 use bywash_config::Level;
-use bywash_port::af_xdp::{Program, Promiscuous, XdpConfig, max_frame, takes_frames};
+use bywash_port::af_xdp::{Program, Promiscuous, XdpConfig, XdpSending, max_frame, takes_frames};
 use bywash_router::xdp::{Target, Targets};
 use bywash_wire::ethernet::TAG_LEN;
 use std::borrow::Cow;
@@ -175,9 +175,14 @@ impl Xdp {
 
     /// Returns the level, and the reason for it, at which frames are forwarded unless all are left to the kernel.
     fn wanted(&self) -> (Level, Cow<'static, str>) {
-        let by_rules = "policy routing rules or a VRF apply, which user space follows";
+        let rules = self.program.config().rules;
         let (level, why) = match (self.level, &self.refused) {
-            (Level::Auto | Level::Driver | Level::User, _) if self.program.config().rules => (Level::User, by_rules),
+            (Level::Auto | Level::Driver, _) if rules && self.program.refuses_rules() => {
+                (Level::User, "the kernel refuses the program for policy routing rules")
+            }
+            (Level::Auto | Level::Driver, _) if rules && !self.program.config().asks => {
+                (Level::User, "a route has an MTU, which programs that follow rules are not told")
+            }
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),
             (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
                 (Level::User, "a switch's frames are forwarded in the driver by native XDP only")
@@ -201,7 +206,10 @@ impl Xdp {
             // With an skb already made and the frame to be copied, forwarding in the driver saves next to nothing.
             _ => (Level::User, "auto: generic XDP, where each frame already has an skb"),
         };
-        (level, why.into())
+        match rules {
+            true => (level, format!("{why}; policy routing rules or a VRF apply").into()),
+            false => (level, why.into()),
+        }
     }
 
     /// Sets the level at which received frames are forwarded. Frames already in the sockets are still forwarded:
@@ -252,6 +260,12 @@ impl Xdp {
         let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
         self.program.set_target(self.longest(target));
         self.targets.set(self.id, target)
+    }
+
+    /// Returns whether programs may send to this port as last queried, and frames without an skb.
+    pub fn sending(&self) -> XdpSending {
+        let Target { ifindex, takes_frames } = self.targets.get(self.id as u16);
+        XdpSending { target: ifindex != 0, takes_frames, ..XdpSending::default() }
     }
 
     /// Stops the program from sending to this port, which is about to be removed.

@@ -77,6 +77,12 @@ pub(crate) const FLAG_FLOWS4: u16 = 1 << 13;
 pub(crate) const FLAG_FLOWS6: u16 = 1 << 14;
 pub(crate) const FLAG_RULES: u16 = 1 << 15;
 
+pub(crate) const SENDING_TARGET: u16 = 1 << 0;
+pub(crate) const SENDING_TAKES_FRAMES: u16 = 1 << 1;
+pub(crate) const SENDING_KEPT4: u16 = 1 << 2;
+pub(crate) const SENDING_KEPT6: u16 = 1 << 3;
+pub(crate) const SENDING_BY_RULES: u16 = 1 << 4;
+
 /// `struct bywash_port`, without the fields `version` and `own`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawPort {
@@ -87,6 +93,7 @@ pub(crate) struct RawPort {
     pub id: u16,
     pub cpus: u16,
     pub route_id: u16,
+    pub sending: u16,
 }
 
 impl RawPort {
@@ -111,7 +118,10 @@ impl RawPort {
         [
             mac | u64::from(flags) << 48,
             u64::from(self.max_frame) | u64::from(self.ifindex) << 32,
-            u64::from(self.id) | u64::from(self.cpus) << 16 | u64::from(self.route_id) << 32,
+            u64::from(self.id)
+                | u64::from(self.cpus) << 16
+                | u64::from(self.route_id) << 32
+                | u64::from(self.sending) << 48,
         ]
     }
 }
@@ -297,6 +307,11 @@ mod tests {
             ("BYWASH_NATIVE", FLAG_NATIVE),
             ("BYWASH_REDIRECTS", FLAG_REDIRECTS),
             ("BYWASH_RULES", FLAG_RULES),
+            ("BYWASH_TARGET", SENDING_TARGET),
+            ("BYWASH_TAKES_FRAMES", SENDING_TAKES_FRAMES),
+            ("BYWASH_KEPT4", SENDING_KEPT4),
+            ("BYWASH_KEPT6", SENDING_KEPT6),
+            ("BYWASH_BY_RULES", SENDING_BY_RULES),
             ("BYWASH_RPF_LOOSE", FLAG_RPF_LOOSE),
             ("BYWASH_RPF_STRICT", FLAG_RPF_STRICT),
             ("BYWASH_L3_HASH4", FLAG_L3_HASH4),

@@ -17,7 +17,7 @@
 
 use super::abi::{
     BUCKETS, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop,
-    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, Traffic, VLANS, XdpCounters,
+    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, SENDING_BY_RULES, Traffic, VLANS, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
@@ -76,6 +76,9 @@ pub(super) struct Inner {
     /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
     /// router's.
     vlans: Option<Vlans>,
+    /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is not
+    /// a router's.
+    rules: Option<(Further, bool)>,
     refused: Option<Arc<str>>,
     /// `None` for a program that is not a router's.
     hops: Option<Versions>,
@@ -262,6 +265,24 @@ impl Inner {
         Ok(())
     }
 
+    /// Loads the programs for ports with policy routing rules if this entry is the first that needs them. If they are
+    /// refused, which is an error once, the entry is for user space.
+    fn load_rule_programs(&mut self, port: &mut RawPort) -> Result<(), Error> {
+        if port.sending & SENDING_BY_RULES == 0 {
+            return Ok(());
+        }
+        let loaded = match &mut self.rules {
+            Some((programs, refused)) if !*refused => {
+                programs.load(self.number, 0, Later::Rules).inspect_err(|_| *refused = true)
+            }
+            _ => {
+                port.sending &= !SENDING_BY_RULES;
+                return Ok(());
+            }
+        };
+        loaded.inspect_err(|_| port.sending &= !SENDING_BY_RULES)
+    }
+
     /// Returns whether there is a program of traffic control: in a router's object alone.
     pub fn has_tc(&self) -> bool {
         self.flow_programs.is_some()
@@ -390,6 +411,7 @@ impl XdpDatapath {
             let numbers = map("vlans")?;
             Ok::<_, Error>(Vlans { numbers, keys: BTreeMap::new(), programs })
         });
+        let rules = of_router(["rules_xdp", "rules_tc"])?.map(|arrays| (Further::new(arrays), false));
         let inner = Inner {
             number,
             xdp: take("bywash")?,
@@ -406,6 +428,7 @@ impl XdpDatapath {
             connections,
             flow_programs,
             vlans: vlans.transpose()?,
+            rules,
             refused,
             hops,
             buckets,
@@ -571,6 +594,7 @@ impl XdpDatapath {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
         }
         inner.load_flow_programs(&[port])?;
+        let refused = inner.load_rule_programs(&mut port);
         inner.enabled |= port.flags & FLAG_ENABLED != 0;
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
@@ -592,7 +616,13 @@ impl XdpDatapath {
             reason: format!("too many interfaces with indices that are equal modulo {PORTS}"),
         })?;
         inner.place(at, port);
-        Ok(())
+        refused
+    }
+
+    /// Returns whether the kernel has refused the programs for ports with policy routing rules, so that user space looks
+    /// their packets up.
+    pub fn refuses_rules(&self) -> bool {
+        self.lock().rules.as_ref().is_none_or(|(_, refused)| *refused)
     }
 
     /// Sets the VLANs of a port: their tags and entries. A program that does not route leaves them to the kernel. A

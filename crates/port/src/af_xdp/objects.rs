@@ -56,6 +56,8 @@ pub(crate) enum Later {
     Vlans,
     /// For such connections that enter or leave by a VLAN.
     FlowsOfVlans,
+    /// For ports with policy routing rules.
+    Rules,
     /// For ports that XDP takes no frames from, where it was not loaded with the datapath.
     TrafficControl,
 }
@@ -66,6 +68,7 @@ impl Later {
             Later::Flows => &["bywash_flows", "bywash_tc_flows"],
             Later::Vlans => &["bywash_vlan", "bywash_tc_vlan"],
             Later::FlowsOfVlans => &["bywash_vlan_flows", "bywash_tc_vlan_flows"],
+            Later::Rules => &["bywash_rules", "bywash_tc_rules"],
             Later::TrafficControl => &["bywash_tc"],
         }
     }

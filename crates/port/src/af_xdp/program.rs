@@ -3,7 +3,7 @@
 use super::abi::{
     FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
     FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
-    RawPort, XdpCounters,
+    RawPort, SENDING_BY_RULES, SENDING_KEPT4, SENDING_KEPT6, SENDING_TAKES_FRAMES, SENDING_TARGET, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::datapath::Inner;
@@ -79,8 +79,26 @@ pub struct XdpConfig {
     pub l3_hash4: bool,
     /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy 0), with flow label and next header.
     pub l3_hash6: bool,
-    /// Whether policy routing rules apply to the packets: user space looks them up.
+    /// Whether policy routing rules apply to the packets, which user space looks up unless `asks` is set.
     pub rules: bool,
+    /// Whether the program, where it forwards, asks the kernel for the way of packets to which rules apply
+    /// ([`super::XdpDatapath::refuses_rules`]). The kernel's answer (`bpf_fib_lookup`) ignores the MTUs of routes.
+    pub asks: bool,
+    /// Sending on the port of packets to which such rules apply.
+    pub sending: XdpSending,
+}
+
+/// Conditions for packets that are sent on a port by policy routing rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpSending {
+    /// Whether the program may send on the port at all.
+    pub target: bool,
+    /// Whether its device takes redirected frames, as native XDP sends them.
+    pub takes_frames: bool,
+    /// Whether only the kernel may send IPv4 packets on it.
+    pub kept4: bool,
+    /// Whether only the kernel may send IPv6 packets on it.
+    pub kept6: bool,
 }
 
 /// A VLAN that a port carries.
@@ -392,7 +410,9 @@ impl Program {
         // find the Ethernet header.
         let kept = |gate: XdpGate| gate.v4 && gate.v6 && !gate.flows4 && !gate.flows6;
         let kept = kept(config.gate) && self.vlans.iter().all(|vlan| kept(vlan.gate));
-        let for_user = config.enabled && (!config.forward || config.rules) && !kept;
+        let asks = config.asks && !self.datapath.refuses_rules();
+        let by_user = !config.forward || (config.rules && !asks);
+        let for_user = config.enabled && by_user && !kept;
         if (for_user || (self.tc.is_none() && !self.waits)) && self.xdp.is_none() {
             // Until the flags change, it does the same as the traffic-control program. The interface may have been
             // renamed.
@@ -435,8 +455,19 @@ impl Program {
         ] {
             flags |= if on { flag } else { 0 };
         }
+        let of = config.sending;
+        let mut sending = 0;
+        for (on, flag) in [
+            (of.target, SENDING_TARGET),
+            (of.takes_frames, SENDING_TAKES_FRAMES),
+            (of.kept4, SENDING_KEPT4),
+            (of.kept6, SENDING_KEPT6),
+            (config.rules && config.asks && config.forward, SENDING_BY_RULES),
+        ] {
+            sending |= if on { flag } else { 0 };
+        }
         let (mac, max_frame, ifindex, id, cpus) = (config.mac, config.max_frame, self.index, self.id, self.cpus);
-        RawPort { mac, flags, max_frame, ifindex, id, cpus, route_id: id }
+        RawPort { mac, flags, max_frame, ifindex, id, cpus, route_id: id, sending }
     }
 
     /// Returns the tags and entries of the VLANs, whose level and hash are those of the port.
@@ -444,7 +475,7 @@ impl Program {
         let entry = |vlan: &XdpVlan| {
             let XdpVlan { mac, max_frame, gate, source_check, rules, .. } = *vlan;
             let config = XdpConfig { mac, max_frame, gate, source_check, rules, ..self.config };
-            (vlan.tag, RawPort { route_id: vlan.id, ..self.entry(&config) })
+            (vlan.tag, RawPort { route_id: vlan.id, sending: 0, ..self.entry(&config) })
         };
         self.vlans.iter().map(entry).collect()
     }
@@ -488,6 +519,11 @@ impl Program {
     /// Returns the frames of this port that each CPU sent, indexed by CPU.
     pub fn forwarded_by_cpu(&self) -> Vec<u64> {
         self.datapath.forwarded_by_cpu(self.id)
+    }
+
+    /// Returns whether packets to which policy routing rules apply go to user space whatever the configuration says.
+    pub fn refuses_rules(&self) -> bool {
+        self.datapath.refuses_rules()
     }
 
     /// Sets the longest frame in bytes that a switch's program may send on this port; 0: none.

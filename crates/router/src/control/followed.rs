@@ -2,7 +2,7 @@
 
 use super::bits::{Bits, V4, V6};
 use super::exceptions::except;
-use super::hops::{BLACKHOLE, Hops, KERNEL, PROHIBIT, UNREACHABLE};
+use super::hops::{BLACKHOLE, Hops, POLICY, PROHIBIT, UNREACHABLE};
 use super::plan::{Op, Planner};
 use super::rib::{Rank, Rec, Rib};
 use super::sets::{Outcome, Sets};
@@ -54,7 +54,7 @@ pub(super) fn looked_up(rules: &BTreeMap<PortId, Rules>) -> BTreeSet<Key> {
     let all = rules.values().flat_map(|rules| rules.v4.iter().chain(&rules.v6).chain(&rules.back4));
     let key = |rule: &Rule| match rule.then {
         Then::Table { table, shortest } => Some(Key { table, shortest }),
-        Then::LocalAndMain | Then::Discard(_) => None,
+        Then::LocalAndMain | Then::Discard(_) | Then::Kernel => None,
     };
     all.filter_map(key).collect()
 }
@@ -173,12 +173,12 @@ impl Followed {
             Then::LocalAndMain => Way::Lookup(main.clone()),
             // A table for which there was no memory.
             Then::Table { table, shortest } => {
-                self.tables.get(&Key { table, shortest }).map_or(Way::Hop(KERNEL), |lookup| Way::Lookup(fib(lookup)))
+                self.tables.get(&Key { table, shortest }).map_or(Way::Hop(POLICY), |lookup| Way::Lookup(fib(lookup)))
             }
             Then::Discard(RouteKind::Blackhole) => Way::Hop(BLACKHOLE),
             Then::Discard(RouteKind::Prohibit) => Way::Hop(PROHIBIT),
             Then::Discard(RouteKind::Unreachable) => Way::Hop(UNREACHABLE),
-            Then::Discard(_) => Way::Hop(KERNEL),
+            Then::Discard(_) | Then::Kernel => Way::Hop(POLICY),
         }
     }
 }

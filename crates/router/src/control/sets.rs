@@ -43,11 +43,18 @@ pub(super) struct Sets {
     hasher: RandomState,
     /// The set requested last: equal routes come in runs.
     last: u32,
+    /// Number of sets with an MTU.
+    with_mtu: usize,
 }
 
 impl Sets {
     pub fn len(&self) -> usize {
         self.sets.len() - self.free.len()
+    }
+
+    /// Returns whether any route has an MTU of its own.
+    pub fn has_mtu(&self) -> bool {
+        self.with_mtu > 0
     }
 
     pub fn get(&self, id: u32) -> &Set {
@@ -84,6 +91,7 @@ impl Sets {
                     self.sets.len() as u32 - 1
                 });
                 same.push(id);
+                self.with_mtu += usize::from(route.mtu.is_some());
                 self.sets[id as usize] = Some(Set {
                     kind: route.kind,
                     mtu: route.mtu,
@@ -108,6 +116,7 @@ impl Sets {
         }
         let set = self.sets[id as usize].take()?;
         self.free.push(id);
+        self.with_mtu -= usize::from(set.mtu.is_some());
         if let Some(same) = self.by_hash.get_mut(&set.hash) {
             same.retain(|n| *n != id);
             if same.is_empty() {

@@ -318,6 +318,11 @@ impl Control {
         self.links.vlan_views()
     }
 
+    /// Returns whether any route of any table has an MTU of its own.
+    pub fn has_route_mtu(&self) -> bool {
+        self.sets.has_mtu()
+    }
+
     /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none.
     pub fn vrf(&self, index: u32) -> Option<(u32, &str, u32)> {
         let vrf = self.links.get(self.links.get(index)?.master?)?;

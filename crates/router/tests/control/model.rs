@@ -115,6 +115,7 @@ impl Model {
                 Then::Discard(RouteKind::Blackhole) => Got::Verdict("blackhole"),
                 Then::Discard(RouteKind::Prohibit) => Got::Verdict("prohibit"),
                 Then::Discard(_) => Got::Verdict("unreachable"),
+                Then::Kernel => Got::Verdict("policy"),
                 Then::Table { table, .. } if self.is_excepted(dst, &[table]) => Got::Verdict("policy"),
                 Then::Table { table, shortest } => {
                     let usable = |r: &&Route| r.kind != RouteKind::Unicast || r.next_hops.iter().any(|h| h.alive);

@@ -168,6 +168,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         5 => (any_table(), shortest).prop_map(|(table, shortest)| Then::Table { table, shortest }),
         1 => prop_oneof![Just(RouteKind::Blackhole), Just(RouteKind::Prohibit), Just(RouteKind::Unreachable)]
             .prop_map(Then::Discard),
+        1 => Just(Then::Kernel),
     ];
     let prefix = || prop::option::weighted(0.4, any_prefix());
     (any::<bool>(), prefix(), prefix(), then).prop_map(|(not, from, to, then)| {

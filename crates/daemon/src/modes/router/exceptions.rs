@@ -11,7 +11,7 @@ use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
-use bywash_port::af_xdp::{self, XdpGate, XdpVlan};
+use bywash_port::af_xdp::{self, XdpGate, XdpSending, XdpVlan};
 use bywash_router::control::{Control, Policies, PortView, VlanSpec};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::VLANS;
@@ -220,12 +220,16 @@ impl Guard {
         let vlans: Vec<_> = control.vlans().collect();
         let mut ports = shared.ports();
         for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
+            let kept = self.verdict.egress.get(&xdp.index()).copied().unwrap_or_default();
+            let target = xdp.sending();
             let obeyed = xdp.obey(|config| {
                 config.gate = program_gate(self.gate(at));
                 config.source_check = program_check(control.source_check(PortId(at)));
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
                 config.rules = self.verdict.rules.contains_key(&at);
+                config.asks = !control.has_route_mtu();
+                config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
             });
             let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
             let vlan = |(view, vlan): &(PortView, &VlanSpec)| {
