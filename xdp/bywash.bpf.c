@@ -248,6 +248,8 @@ int bywash(struct xdp_md *ctx)
 #ifdef BYWASH_ROUTER
 		if (flags & FLOWS)
 			bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
+		if (flags & BYWASH_RULES)
+			bpf_tail_call(ctx, &rules_xdp, 0);
 #endif
 		return count(port->id, PASS_DISABLED, XDP_PASS);
 	}
@@ -267,9 +269,6 @@ int bywash(struct xdp_md *ctx)
 		return to_port(&f);
 #endif
 	case TO_USER:
-#ifdef BYWASH_ROUTER
-		by_rules(ctx, &rules_xdp, port, f.flags);
-#endif
 		return to_user(&f, ctx);
 #ifdef BYWASH_ROUTER
 	case PASS_NOT_MINE:
@@ -404,16 +403,13 @@ int bywash_tc(struct __sk_buff *skb)
 	if (!(flags & BYWASH_ENABLED)) {
 		if (flags & FLOWS)
 			bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
+		if (flags & BYWASH_RULES)
+			bpf_tail_call(skb, &rules_tc, 0);
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
 	}
 	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every packet. */
-	if (!(flags & BYWASH_FORWARD)) {
-		if (!skb->vlan_present)
-			by_rules(skb, &rules_tc, port, flags);
-		else if (port->sending & BYWASH_BY_RULES)
-			return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
+	if (!(flags & BYWASH_FORWARD))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
-	}
 	if (skb->vlan_present)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
@@ -441,11 +437,16 @@ int bywash_tc_rules(struct __sk_buff *skb)
 	if (!port)
 		return TC_ACT_UNSPEC;
 	__u64 mine = mac_and_flags(port);
+	if (skb->vlan_present)
+		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
+
 	struct frame f = frame_of(skb, port, mine >> 48);
 	int reason = judge_by_rules(&f, mine);
 	switch (reason) {
 	case NEXT:
 		return send_skb(skb, &f);
+	case PASS_VLAN:
+		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 	case TO_USER:
 		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
 	default:

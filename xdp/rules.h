@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Ports with policy routing rules, or in a VRF: the kernel itself is asked for each packet's way, because it knows all rules
- * and tables. Programs of their own do so, after a tail call from where the others leave such a packet to user space. They are
- * loaded for the first such port. Whatever is not plainly forwarded is the kernel's, or user space's where the kernel has not
+ * and tables. Programs of their own do so, which are loaded for the first such port. Whatever is not plainly forwarded is the kernel's, or user space's where the kernel has not
  * been asked. */
 #ifndef BYWASH_RULES_H
 #define BYWASH_RULES_H
@@ -12,6 +11,23 @@
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 #include "router.h"
+
+/* Answer of the kernel, kept for packets of one pair of addresses under the version that it was given in: every change of
+ * routes, next hops and rules ends it. Entries are in the slots of `dst_cache6`, and are told from others there by their seal. */
+struct rule_entry {
+	__u64 k[4]; /* source and destination; for IPv4, both in the first word */
+	__u64 in;   /* lower half: ingress and family; upper half: the egress port's interface index */
+	__u64 macs; /* as in struct way */
+	__u64 rest;
+	__u64 seal;
+};
+
+_Static_assert(sizeof(struct rule_entry) == sizeof(struct dst_entry6), "they share a map");
+
+static __always_inline __u64 seal_rule(const __u64 *k, __u64 in, __u64 macs, __u64 rest, __u64 version)
+{
+	return sealed(sealed(k[0], k[1], k[2]) ^ k[3], in ^ macs * K2, rest) ^ ~version;
+}
 
 PROGRAMS(rules_xdp, 1);
 PROGRAMS(rules_tc, 1);
@@ -42,55 +58,38 @@ static __always_inline int is_excepted(struct frame *f, const void *ip, const in
 	return !hop || hop->kind == HOP_POLICY;
 }
 
-/* Asks for the way of a packet and returns the verdict; on NEXT the packet has been rewritten for its next hop. */
-static __always_inline int ask_kernel(struct frame *f, const int v6)
+/* Asks the kernel for the way of a packet, and keeps the answer if it is the same for all packets between its addresses.
+ * Returns the verdict; NEXT if there is a way. */
+static __always_inline int ask_kernel(struct frame *f, void *ip, const int v6, volatile struct rule_entry *entry,
+				      const __u64 *k, __u64 in, __u64 version)
 {
-	void *ip = f->data + ETH_HLEN;
 	struct iphdr *ip4 = ip;
 	struct ipv6hdr *ip6 = ip;
-	const int head = v6 ? sizeof(*ip6) : sizeof(*ip4);
-	const void *l4 = ip + head;
-	const struct bywash_port *out;
-	struct bpf_fib_lookup to = { .family = v6 ? 10 : 2 /* AF_INET6, AF_INET */ };
-	int reason;
-
-	if (l4 > f->end)
-		return TO_USER;
-	__u32 room = f->bytes - ETH_HLEN;
+	const void *l4 = ip + (v6 ? sizeof(*ip6) : sizeof(*ip4));
 	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
-	if (!(v6 ? valid6(ip6, room) : valid4(ip4, room))) {
-		reason = v6 ? exception6(ip6) : exception4(ip4);
-		return reason == NEXT ? TO_USER : reason;
-	}
-	if (f->flags & kernel_flag(v6) || is_excepted(f, ip, v6))
+	const struct bywash_port *out;
+	/* AF_INET6, AF_INET. The length does not matter; with one, the answer has the MTU. */
+	struct bpf_fib_lookup to = { .family = v6 ? 10 : 2, .tot_len = 1, .l4_protocol = proto };
+
+	if (is_excepted(f, ip, v6))
 		return PASS_POLICY;
-	/* The way back to a source has rules of its own. */
-	if (!v6 && (f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)))
-		return TO_USER;
-	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
-	reason = unlike_others(f, ip, v6, proto, longest);
-	if (reason != NEXT)
-		return reason;
 	/* An ICMP error takes the way of the flow that it is about, among equal ones. */
 	if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
 		const __u8 *type = l4;
 		if ((void *)(type + 1) > f->end || (v6 ? *type < 128 : *type != 0 && *type != 8))
 			return TO_USER;
 	}
-	to.ifindex = f->port->ifindex;
-	to.l4_protocol = proto;
 	if ((proto == IPPROTO_TCP || proto == IPPROTO_UDP) && (v6 || !is_fragment4(ip4)) && l4 + 4 <= f->end) {
 		to.sport = ((const __be16 *)l4)[0];
 		to.dport = ((const __be16 *)l4)[1];
 	}
+	to.ifindex = f->port->ifindex;
 	if (v6) {
 		to.flowinfo = *(const __be32 *)ip6 & bpf_htonl(0x0fffffff);
-		to.tot_len = f->gso_size ? 1 : bpf_ntohs(ip6->payload_len) + head;
 		__builtin_memcpy(to.ipv6_src, &ip6->saddr, 16);
 		__builtin_memcpy(to.ipv6_dst, &ip6->daddr, 16);
 	} else {
 		to.tos = ip4->tos;
-		to.tot_len = f->gso_size ? 1 : bpf_ntohs(ip4->tot_len);
 		to.ipv4_src = ip4->saddr;
 		to.ipv4_dst = ip4->daddr;
 	}
@@ -101,19 +100,89 @@ static __always_inline int ask_kernel(struct frame *f, const int v6)
 		return PASS_ROUTE;
 	if (out->sending & (v6 ? BYWASH_KEPT6 : BYWASH_KEPT4))
 		return PASS_POLICY;
-	/* Padding counts too: the device would refuse too long a frame, uncounted. */
-	if (longest > to.mtu_result || (f->flags & BYWASH_REDIRECTS && out == f->port) ||
-	    (f->flags & BYWASH_NATIVE && !(out->sending & BYWASH_TAKES_FRAMES)))
+	if (f->flags & BYWASH_NATIVE && !(out->sending & BYWASH_TAKES_FRAMES))
 		return TO_USER;
-	__builtin_memcpy(f->data, to.dmac, ETH_ALEN);
-	__builtin_memcpy(f->data + ETH_ALEN, to.smac, ETH_ALEN);
+	__u32 low, high;
+	__builtin_memcpy(&f->way.macs, to.dmac, ETH_ALEN);
+	__builtin_memcpy((void *)&f->way.macs + ETH_ALEN, to.smac, 2);
+	__builtin_memcpy(&low, to.smac + 2, 4);
+	high = to.mtu_result | (__u32)out->id << 16;
+	f->way.rest = low | (__u64)high << 32;
+	f->way.index = to.ifindex;
+	if (entry && f->port->sending & BYWASH_KEEPS) {
+		__u64 in_out = in | f->way.index << 32;
+		for (int i = 0; i < 4; i++)
+			entry->k[i] = k[i];
+		entry->in = in_out;
+		entry->macs = f->way.macs;
+		entry->rest = f->way.rest;
+		entry->seal = seal_rule(k, in_out, f->way.macs, f->way.rest, version);
+	}
+	return NEXT;
+}
+
+/* Forwards a packet by the kernel's rules and returns the verdict; on NEXT it has been rewritten for its next hop. */
+static __always_inline int by_rules_of(struct frame *f, const int v6)
+{
+	void *ip = f->data + ETH_HLEN;
+	struct iphdr *ip4 = ip;
+	struct ipv6hdr *ip6 = ip;
+	const int head = v6 ? sizeof(*ip6) : sizeof(*ip4);
+	const void *l4 = ip + head;
+	int reason;
+
+	if (l4 > f->end)
+		return TO_USER;
+	__u32 room = f->bytes - ETH_HLEN;
+	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
+	if (unlikely(!(v6 ? valid6(ip6, room) : valid4(ip4, room)))) {
+		reason = v6 ? exception6(ip6) : exception4(ip4);
+		return reason == NEXT ? TO_USER : reason;
+	}
+	if (unlikely(f->flags & kernel_flag(v6)))
+		return PASS_POLICY;
+	/* The way back to a source is not that of packets to it. */
+	if (!v6 && unlikely(f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)))
+		return TO_USER;
+	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
+	reason = unlike_others(f, ip, v6, proto, longest);
+	if (unlikely(reason != NEXT))
+		return reason;
+
+	__u64 version = current_version(f->port), k[4] = {}, mixed, in = f->port->route_id | v6 << 16;
+	if (v6) {
+		__builtin_memcpy(k, &ip6->saddr, 32);
+		mixed = mix6(mix6(k[0], k[1]) ^ k[2], k[3]);
+	} else {
+		k[0] = (__u64)ip4->saddr << 32 | ip4->daddr;
+		mixed = k[0] * K1;
+	}
+	volatile struct rule_entry *e = (void *)dst_entry6_at(dst_cache_cpu() * BYWASH_DST_CACHE6 + (mixed >> 50));
+	int known = 0;
+	if (e && e->k[0] == k[0] && e->k[1] == k[1] && e->k[2] == k[2] && e->k[3] == k[3]) {
+		__u64 in_out = e->in, macs = e->macs, rest = e->rest;
+		if ((__u32)in_out == in && seal_rule(k, in_out, macs, rest, version) == e->seal) {
+			f->way.macs = macs;
+			f->way.rest = rest;
+			f->way.index = in_out >> 32;
+			known = 1;
+		}
+	}
+	if (unlikely(!known)) {
+		reason = ask_kernel(f, ip, v6, e, k, in, version);
+		if (reason != NEXT)
+			return reason;
+	}
+	/* Padding counts too: the device would refuse too long a frame, uncounted. */
+	if (unlikely(longest > way_mtu(&f->way) || (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)))
+		return TO_USER;
+	*(__u64 *)f->data = f->way.macs;
+	*(__u32 *)(f->data + 8) = f->way.rest;
 	if (v6) {
 		ip6->hop_limit--;
 	} else {
 		lower_ttl(ip4, 1);
 	}
-	f->way.rest = (__u64)out->id << 48;
-	f->way.index = to.ifindex;
 	return NEXT;
 }
 
@@ -125,9 +194,12 @@ static __always_inline int judge_by_rules(struct frame *f, __u64 mine)
 		return reason;
 	switch (ether_type(f)) {
 	case bpf_htons(ETH_P_IP):
-		return ask_kernel(f, 0);
+		return by_rules_of(f, 0);
 	case bpf_htons(ETH_P_IPV6):
-		return ask_kernel(f, 1);
+		return by_rules_of(f, 1);
+	case bpf_htons(ETH_P_8021Q):
+	case bpf_htons(ETH_P_8021AD):
+		return PASS_VLAN;
 	default:
 		return PASS_ETHERTYPE;
 	}
@@ -155,16 +227,15 @@ int bywash_rules(struct xdp_md *ctx)
 		return to_port(&f);
 	case TO_USER:
 		return to_user(&f, ctx);
+	case PASS_NOT_MINE:
+		if (!has_tag(ether_type(&f)))
+			return count(port->id, reason, XDP_PASS);
+		/* Perhaps to a VLAN's own address. */
+	case PASS_VLAN:
+		return tagged(ctx, &vlan_xdp, 0, port, XDP_PASS);
 	default:
 		return count(port->id, reason, XDP_PASS);
 	}
-}
-
-/* Goes on with a program for rules, if the port's packets are forwarded in the driver. */
-static __always_inline void by_rules(void *ctx, void *programs, const struct bywash_port *port, __u32 flags)
-{
-	if (flags & BYWASH_RULES && port->sending & BYWASH_BY_RULES)
-		bpf_tail_call(ctx, programs, 0);
 }
 
 #endif

@@ -53,6 +53,10 @@ pub struct PlacementArgs {
     /// Also measure the driver with these CPUs transmitting what it forwards (as `bywash run --spread`)
     #[arg(long, value_name = "LIST")]
     pub spread: Option<CpuList>,
+    /// Also measure the kernel and each level with this many policy routing rules by source, of which none selects the
+    /// traffic (as NAME+rules)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=60))]
+    pub rules: Option<u8>,
     /// Receiver of the forwarded packets
     #[arg(long, value_name = "WHO", default_value = "driver")]
     pub sink: Sink,
@@ -106,6 +110,9 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             round.insert(name.to_owned(), lab.measure(time).with_context(|| format!("at level {name}"))?);
             bywash.stop()?;
         }
+        if let Some(rules) = args.rules {
+            by_rules(args, &lab, rules, &mut round).context("with rules")?;
+        }
         if let Some(cpus) = &args.spread {
             let cpus = cpus.0.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
             let bywash = lab.bywash(&[FOR_RATE, &["--level", "driver", "--spread", &cpus]].concat())?;
@@ -119,6 +126,29 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     }
     let figures = figures(args, &lab, rounds);
     super::report(args.json, &figures, print)
+}
+
+/// Measures the kernel and each level with rules, which are removed afterwards.
+fn by_rules(args: &PlacementArgs, lab: &Lab, many: u8, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
+    let time = Duration::from_secs(args.seconds);
+    let each = |verb: &str| {
+        let family = if args.family == Family::V6 { "-6 " } else { "" };
+        let from = |n: u8| if args.family == Family::V6 { format!("fd99::{n:x}") } else { format!("203.0.113.{n}") };
+        (1..=many).try_for_each(|n| {
+            let rule = format!("{family}rule {verb} pref {n} from {} lookup 100", from(n));
+            lab.topology().r().ip(&rule.split(' ').collect::<Vec<_>>()).map(drop)
+        })
+    };
+    each("add")?;
+    if !args.ours_only {
+        round.insert("kernel+rules".to_owned(), lab.kernel(time)?);
+    }
+    for level in &args.level {
+        let bywash = lab.bywash(&[FOR_RATE, &["--level", level.name()]].concat())?;
+        round.insert(format!("{}+rules", level.name()), lab.measure(time)?);
+        bywash.stop()?;
+    }
+    Ok(each("del")?)
 }
 
 /// Parses `NAME=COMMAND`.
@@ -163,6 +193,6 @@ fn print(f: &Figures) {
     );
     for (name, mpps) in &f.median_mpps {
         let ratio = f.ratio.get(name).map(|r| format!(", bywash has {r:.2} x its rate")).unwrap_or_default();
-        println!("  {name:10} {mpps:6.3} Mpps{ratio}");
+        println!("  {name:12} {mpps:6.3} Mpps{ratio}");
     }
 }

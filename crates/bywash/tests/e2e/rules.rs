@@ -2,7 +2,7 @@
 
 use crate::harness::Bywash;
 use crate::moves::handled;
-use bywash_lab::{Ping, Topology, require, require_lab};
+use bywash_lab::{Ping, Topology, kernel_has, require, require_lab};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -107,4 +107,53 @@ pub fn rules_of_wg_quick_are_followed() {
     assert_eq!(answers(&lab, [203, 0, 113, 9].into()), Some("c"));
     assert!(handled(&bywash, "r0")[0] >= before[0] + 5, "{before:?} {:?}", handled(&bywash, "r0"));
     bywash.stop();
+}
+
+/// A VRF holds a and c, and c has b's addresses too: packets of its members go by its table, at every level, those to the
+/// router's address in it to the kernel, and a route of its table may leave it.
+#[test]
+pub fn members_of_a_vrf_go_by_its_table() {
+    require!(require_lab(), kernel_has("vrf"));
+    for arguments in LEVELS {
+        let lab = lab();
+        let (r, c) = (lab.r(), &lab.hosts()[2]);
+        let bywash = Bywash::run_as_is(r, &[arguments, &["r0", "r1", "r2"]].concat());
+        wait_for(&lab, &bywash, Some("b"), Some("b"));
+        // Members lose their IPv6 addresses, which this gives them again, with their neighbours.
+        r.ip_batch("link add red type vrf table 10\nlink set red up\nlink set r0 master red\nlink set r2 master red\n")
+            .unwrap();
+        for host in [lab.a(), c] {
+            let (on, mac) = (&host.router_interface, &host.mac);
+            let lines = format!(
+                "address replace {}/64 dev {on} nodad\nneigh replace {} lladdr {mac} nud permanent dev {on}\n\
+                 neigh replace {} lladdr {mac} nud permanent dev {on}\n",
+                host.router_v6, host.v6, host.v4
+            );
+            r.ip_batch(&lines).unwrap();
+        }
+        r.ip_batch(&format!(
+            "route add 10.0.2.0/24 via {} vrf red\nroute add fd00:2::/64 via {} vrf red\n",
+            c.v4, c.v6
+        ))
+        .unwrap();
+        wait_for(&lab, &bywash, Some("c"), Some("c"));
+        let before = handled(&bywash, "r0");
+        assert_eq!(answers(&lab, lab.b().v4.into()), Some("c"));
+        assert_eq!(answers(&lab, lab.b().v6.into()), Some("c"));
+        let after = handled(&bywash, "r0");
+        assert!(after[0] + after[1] >= before[0] + before[1] + 10, "{arguments:?}: {before:?} {after:?}");
+        let level = usize::from(arguments.contains(&"user"));
+        assert!(after[level] >= before[level] + 10, "{arguments:?}: {before:?} {after:?}");
+        for own in [IpAddr::from(lab.a().router_v4), lab.a().router_v6.into()] {
+            let report = Ping::to(own).count(3).run(&lab.a().ns).unwrap();
+            assert_eq!(report.received, 3, "{}", report.text);
+        }
+        // Out of the VRF to b, and back into it.
+        r.ip_batch("route replace 10.0.2.0/24 dev r1 table 10\nroute add 10.0.1.0/24 dev r0\n").unwrap();
+        wait_for(&lab, &bywash, Some("b"), Some("c"));
+        r.ip_batch("link set r0 nomaster\nlink set r2 nomaster\nlink del red\n").unwrap();
+        bywash.wait("IPv4 to go by table main", |_| answers(&lab, lab.b().v4.into()) == Some("b"));
+        bywash.assert_conserved();
+        bywash.stop();
+    }
 }

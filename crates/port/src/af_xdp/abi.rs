@@ -82,6 +82,7 @@ pub(crate) const SENDING_TAKES_FRAMES: u16 = 1 << 1;
 pub(crate) const SENDING_KEPT4: u16 = 1 << 2;
 pub(crate) const SENDING_KEPT6: u16 = 1 << 3;
 pub(crate) const SENDING_BY_RULES: u16 = 1 << 4;
+pub(crate) const SENDING_KEEPS: u16 = 1 << 5;
 
 /// `struct bywash_port`, without the fields `version` and `own`.
 #[derive(Clone, Copy, Default)]
@@ -104,15 +105,15 @@ impl RawPort {
     /// Index of the word with the bit set of the host's own addresses.
     pub const OWN: usize = 4;
 
-    /// Returns the words before `version`. An enabled port with flows has the flag of its flows in place of the one
-    /// that enables it: so the program tests nothing more on other ports.
+    /// Returns the words before `version`. An enabled port with flows, or with rules that the program follows, has the
+    /// flag of these in place of the one that enables it: so the program tests nothing more on other ports.
     pub fn words(&self) -> [u64; 3] {
         let m = self.mac;
         let mac = u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0]);
         let flows = self.flags & (FLAG_FLOWS4 | FLAG_FLOWS6);
         let flags = match (self.flags & FLAG_ENABLED, flows) {
             (0, _) => self.flags & !flows,
-            (_, 0) => self.flags,
+            (_, 0) if self.sending & SENDING_BY_RULES == 0 => self.flags,
             _ => self.flags & !FLAG_ENABLED,
         };
         [
@@ -312,6 +313,7 @@ mod tests {
             ("BYWASH_KEPT4", SENDING_KEPT4),
             ("BYWASH_KEPT6", SENDING_KEPT6),
             ("BYWASH_BY_RULES", SENDING_BY_RULES),
+            ("BYWASH_KEEPS", SENDING_KEEPS),
             ("BYWASH_RPF_LOOSE", FLAG_RPF_LOOSE),
             ("BYWASH_RPF_STRICT", FLAG_RPF_STRICT),
             ("BYWASH_L3_HASH4", FLAG_L3_HASH4),

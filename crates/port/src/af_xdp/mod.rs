@@ -62,7 +62,9 @@ pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub(crate) use objects::{Made, Make, Maker, Refused};
 pub use offload::{Features, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
-pub use program::{Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate, XdpSending, XdpVlan, learn_programs};
+pub use program::{
+    Attachment, Program, SourceCheck, XdpAttach, XdpConfig, XdpGate, XdpSending, XdpVlan, learn_programs,
+};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};

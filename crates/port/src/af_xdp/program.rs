@@ -3,7 +3,8 @@
 use super::abi::{
     FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
     FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
-    RawPort, SENDING_BY_RULES, SENDING_KEPT4, SENDING_KEPT6, SENDING_TAKES_FRAMES, SENDING_TARGET, XdpCounters,
+    RawPort, SENDING_BY_RULES, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6, SENDING_TAKES_FRAMES, SENDING_TARGET,
+    XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::datapath::Inner;
@@ -84,6 +85,8 @@ pub struct XdpConfig {
     /// Whether the program, where it forwards, asks the kernel for the way of packets to which rules apply
     /// ([`super::XdpDatapath::refuses_rules`]). The kernel's answer (`bpf_fib_lookup`) ignores the MTUs of routes.
     pub asks: bool,
+    /// Whether that way depends on a packet's addresses alone, so that the answer can be kept.
+    pub keeps: bool,
     /// Sending on the port of packets to which such rules apply.
     pub sending: XdpSending,
 }
@@ -422,7 +425,12 @@ impl Program {
             let failed = |reason| Error::Attach { interface: self.interface.clone(), reason };
             self.xdp = Some(attached.map_err(failed)?);
         }
-        self.named(self.datapath.set_port(self.entry(&config)))?;
+        let set = self.named(self.datapath.set_port(self.entry(&config)));
+        if config.sending != self.config.sending || config.keeps != self.config.keeps {
+            // What was kept may lead to this port.
+            self.datapath.changed();
+        }
+        set?;
         self.config = config;
         self.named(self.datapath.set_vlans(self.id, &self.vlan_entries()))?;
         if !for_user && self.tc.is_some() && !self.waits {
@@ -463,6 +471,7 @@ impl Program {
             (of.kept4, SENDING_KEPT4),
             (of.kept6, SENDING_KEPT6),
             (config.rules && config.asks && config.forward, SENDING_BY_RULES),
+            (config.keeps, SENDING_KEEPS),
         ] {
             sending |= if on { flag } else { 0 };
         }

@@ -124,6 +124,9 @@ impl Control {
         self.settle(touched, &mut Applied::default());
         if self.links.set_rules(&policies.rules) {
             self.publish_to_workers();
+            if let Some(sink) = &mut self.sink {
+                sink.changed();
+            }
             self.forget_tables(&policies.rules);
         }
     }

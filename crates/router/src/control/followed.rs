@@ -40,6 +40,12 @@ pub(super) struct Ops {
     v6: Vec<Op<V6>>,
 }
 
+impl Ops {
+    pub fn any(&self) -> bool {
+        !self.v4.is_empty() || !self.v6.is_empty()
+    }
+}
+
 /// All tables that rules look up. Records of their routes hold no references to sets: those of the routes themselves do.
 pub(super) struct Followed {
     tables: BTreeMap<Key, Lookup>,

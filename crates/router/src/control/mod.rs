@@ -35,7 +35,7 @@ use bywash_engine::PortId;
 use bywash_fib::model::{Change, Prefix, Route, RouteKind};
 use bywash_fib::{Shared, Table, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
-use followed::Followed;
+use followed::{Followed, Ops};
 use hops::Hops;
 use image::Image;
 use links::{Bound, Links};
@@ -504,7 +504,7 @@ impl Control {
             self.publish();
             applied.published = true;
         }
-        let changed = !ops4.is_empty() || !ops6.is_empty();
+        let changed = !ops4.is_empty() || !ops6.is_empty() || others.iter().any(Ops::any);
         carry_out(&mut self.fib4, &mut self.hops, ops4);
         carry_out(&mut self.fib6, &mut self.hops, ops6);
         self.followed.carry_out(&mut self.hops, others);

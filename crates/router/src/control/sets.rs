@@ -45,6 +45,8 @@ pub(super) struct Sets {
     last: u32,
     /// Number of sets with an MTU.
     with_mtu: usize,
+    /// Number of sets with several next hops.
+    several: usize,
 }
 
 impl Sets {
@@ -55,6 +57,11 @@ impl Sets {
     /// Returns whether any route has an MTU of its own.
     pub fn has_mtu(&self) -> bool {
         self.with_mtu > 0
+    }
+
+    /// Returns whether any route has several next hops.
+    pub fn has_several(&self) -> bool {
+        self.several > 0
     }
 
     pub fn get(&self, id: u32) -> &Set {
@@ -92,6 +99,7 @@ impl Sets {
                 });
                 same.push(id);
                 self.with_mtu += usize::from(route.mtu.is_some());
+                self.several += usize::from(route.next_hops.len() > 1);
                 self.sets[id as usize] = Some(Set {
                     kind: route.kind,
                     mtu: route.mtu,
@@ -117,6 +125,7 @@ impl Sets {
         let set = self.sets[id as usize].take()?;
         self.free.push(id);
         self.with_mtu -= usize::from(set.mtu.is_some());
+        self.several -= usize::from(set.hops.len() > 1);
         if let Some(same) = self.by_hash.get_mut(&set.hash) {
             same.retain(|n| *n != id);
             if same.is_empty() {

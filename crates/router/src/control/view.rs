@@ -318,6 +318,12 @@ impl Control {
         self.links.vlan_views()
     }
 
+    /// Returns whether every packet's next hop depends on its addresses alone: no route has several next hops, and none is
+    /// for some packets only.
+    pub fn routes_by_addresses(&self) -> bool {
+        self.selective.is_empty() && !self.sets.has_several()
+    }
+
     /// Returns whether any route of any table has an MTU of its own.
     pub fn has_route_mtu(&self) -> bool {
         self.sets.has_mtu()

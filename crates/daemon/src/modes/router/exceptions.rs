@@ -229,6 +229,7 @@ impl Guard {
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
                 config.rules = self.verdict.rules.contains_key(&at);
                 config.asks = !control.has_route_mtu();
+                config.keeps = control.routes_by_addresses();
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
             });
             let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
