@@ -142,7 +142,8 @@ pub fn members_of_a_vrf_go_by_its_table() {
         assert_eq!(answers(&lab, lab.b().v6.into()), Some("c"));
         let after = handled(&bywash, "r0");
         assert!(after[0] + after[1] >= before[0] + before[1] + 10, "{arguments:?}: {before:?} {after:?}");
-        let level = usize::from(arguments.contains(&"user"));
+        // Native XDP leaves frames to user space where the peer of a veth takes none.
+        let level = usize::from(!arguments.is_empty());
         assert!(after[level] >= before[level] + 10, "{arguments:?}: {before:?} {after:?}");
         for own in [IpAddr::from(lab.a().router_v4), lab.a().router_v6.into()] {
             let report = Ping::to(own).count(3).run(&lab.a().ns).unwrap();
