@@ -198,6 +198,28 @@ pub struct Vlan {
     pub plain: bool,
 }
 
+/// Properties of a bond (IFLA_BOND_*, linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bond {
+    /// Mode (BOND_MODE_*, linux/if_bonding.h): 1 active-backup, 2 balance-xor, 4 802.3ad.
+    pub mode: u8,
+    /// Index of the member that it sends by, in modes that have one (IFLA_BOND_ACTIVE_SLAVE).
+    pub active: Option<u32>,
+    /// Whether only its mode and its members decide about its packets: no ARP monitor counts them, it has no XDP program,
+    /// and nothing else is set that is not known.
+    pub plain: bool,
+}
+
+/// State of a member of a bond (IFLA_BOND_SLAVE_*, linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// Whether it is in use: active for the bond, with a link that the bond's monitor considers up.
+    pub active: bool,
+    /// Whether its bond sends no packets by it for the sake of its number (`queue_id`), and nothing else is set that is
+    /// not known.
+    pub plain: bool,
+}
+
 /// A network interface (RTM_NEWLINK).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Link {
@@ -226,6 +248,10 @@ pub struct Link {
     pub master: Option<u32>,
     /// Routing table of a VRF (IFLA_VRF_TABLE), for kind `vrf`.
     pub vrf: Option<u32>,
+    /// Properties of a bond, for kind `bond`; `None` if they are not understood.
+    pub bond: Option<Bond>,
+    /// State of a member of a bond; `None` if it is none, or its state is not understood.
+    pub member: Option<Member>,
     /// Number of receive queues.
     pub rx_queues: u32,
 }

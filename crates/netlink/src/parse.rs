@@ -2,7 +2,7 @@
 
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
-use bywash_fib::model::{Address, Link, Mac, Neighbour, NeighbourState, Prefix, Vlan};
+use bywash_fib::model::{Address, Bond, Link, Mac, Member, Neighbour, NeighbourState, Prefix, Vlan};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Key of a route.
@@ -136,6 +136,8 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         vlan: None,
         macvlan: None,
         vrf: None,
+        bond: None,
+        member: None,
         master: None,
         rx_queues: 1,
     };
@@ -157,8 +159,9 @@ fn link(body: &[u8], gone: bool) -> Parsed {
             _ => {}
         }
     }
-    if has_program && let Some(vlan) = &mut link.vlan {
-        vlan.plain = false;
+    if has_program {
+        link.vlan.iter_mut().for_each(|vlan| vlan.plain = false);
+        link.bond.iter_mut().for_each(|bond| bond.plain = false);
     }
     // The peer of a veth or netkit pair is not a lower device.
     if elsewhere || link.kind == "veth" || link.kind == "netkit" {
@@ -173,11 +176,13 @@ fn link(body: &[u8], gone: bool) -> Parsed {
 }
 
 fn link_info(info: &[u8], link: &mut Link) {
-    let mut data: &[u8] = &[];
+    let (mut data, mut member_of, mut member_data): (&[u8], _, &[u8]) = (&[], String::new(), &[]);
     for (kind, value) in Attributes::after(info, 0) {
         match kind {
             IFLA_INFO_KIND => link.kind = text(value),
             IFLA_INFO_DATA => data = value,
+            IFLA_INFO_SLAVE_KIND => member_of = text(value),
+            IFLA_INFO_SLAVE_DATA => member_data = value,
             _ => {}
         }
     }
@@ -187,7 +192,11 @@ fn link_info(info: &[u8], link: &mut Link) {
             link.macvlan = attribute(data, IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0));
         }
         "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
+        "bond" => link.bond = bond(data),
         _ => {}
+    }
+    if member_of == "bond" {
+        link.member = member(member_data);
     }
 }
 
@@ -208,6 +217,36 @@ fn vlan(data: &[u8]) -> Option<Vlan> {
         }
     }
     Some(Vlan { protocol, id: id?, plain: flags == VLAN_FLAG_REORDER_HDR && !others })
+}
+
+/// Parses the properties of a bond.
+fn bond(data: &[u8]) -> Option<Bond> {
+    let (mut mode, mut active, mut arp_interval, mut others) = (None, None, None, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BOND_MODE => mode = u8_at(value, 0),
+            IFLA_BOND_ACTIVE_SLAVE => active = u32_at(value, 0),
+            IFLA_BOND_ARP_INTERVAL => arp_interval = u32_at(value, 0),
+            // The others choose members, or concern other modes or packets than those that are forwarded.
+            kind => others |= kind > IFLA_BOND_BROADCAST_NEIGH,
+        }
+    }
+    Some(Bond { mode: mode?, active, plain: arp_interval == Some(0) && !others })
+}
+
+/// Parses the state of a member of a bond.
+fn member(data: &[u8]) -> Option<Member> {
+    let (mut state, mut link, mut queue, mut others) = (None, None, None, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BOND_SLAVE_STATE => state = u8_at(value, 0),
+            IFLA_BOND_SLAVE_MII_STATUS => link = u8_at(value, 0),
+            IFLA_BOND_SLAVE_QUEUE_ID => queue = u16_at(value, 0),
+            kind => others |= kind > IFLA_BOND_SLAVE_AD_CHURN_PARTNER_STATE,
+        }
+    }
+    // BOND_STATE_ACTIVE and BOND_LINK_UP (linux/if_bonding.h).
+    Some(Member { active: state? == 0 && link? == 0, plain: queue == Some(0) && !others })
 }
 
 fn address(body: &[u8], gone: bool) -> Parsed {
@@ -477,19 +516,7 @@ mod tests {
 
     /// Returns the VLAN of a link with this `IFLA_INFO_DATA`, and `IFLA_XDP_ATTACHED`.
     fn vlan_of(data: &[(u16, &[u8])], attached: u8) -> Option<Vlan> {
-        let data: Vec<u8> = data.iter().flat_map(|(kind, value)| wire::attribute(*kind, value)).collect();
-        let info = [wire::attribute(IFLA_INFO_KIND, b"vlan\0"), wire::attribute(IFLA_INFO_DATA, &data)].concat();
-        let xdp = wire::attribute(IFLA_XDP_ATTACHED, &[attached]);
-        let mut body = vec![0; 16];
-        for (kind, value) in
-            [(IFLA_IFNAME, &b"e0.5\0"[..]), (IFLA_MTU, &[0xdc, 5, 0, 0]), (IFLA_XDP, &xdp), (IFLA_LINKINFO, &info)]
-        {
-            body.extend(wire::attribute(kind, value));
-        }
-        match parse(&Message { kind: RTM_NEWLINK, flags: 0, sequence: 0, port: 0, body: &body }) {
-            Ok(Some(Event::Link { link, .. })) => link.vlan,
-            other => panic!("{other:?}"),
-        }
+        link_with(&[(IFLA_INFO_KIND, b"vlan\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).vlan
     }
 
     #[test]
@@ -519,6 +546,80 @@ mod tests {
         assert!(!vlan_of(&whole, 2).unwrap().plain, "an XDP program");
         assert_eq!(vlan_of(&[protocol, reorder], 0), None);
         assert_eq!(vlan_of(&[protocol, id, (IFLA_VLAN_FLAGS, &[1, 0][..])], 0), None);
+    }
+
+    /// Returns a link with these attributes in `IFLA_LINKINFO`, and `IFLA_XDP_ATTACHED`.
+    fn link_with(info: &[(u16, &[u8])], attached: u8) -> Link {
+        let info = attributes_of(info);
+        let xdp = wire::attribute(IFLA_XDP_ATTACHED, &[attached]);
+        let mut body = vec![0; 16];
+        for (kind, value) in
+            [(IFLA_IFNAME, &b"e0.5\0"[..]), (IFLA_MTU, &[0xdc, 5, 0, 0]), (IFLA_XDP, &xdp), (IFLA_LINKINFO, &info)]
+        {
+            body.extend(wire::attribute(kind, value));
+        }
+        match parse(&Message { kind: RTM_NEWLINK, flags: 0, sequence: 0, port: 0, body: &body }) {
+            Ok(Some(Event::Link { link, .. })) => link,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn attributes_of(all: &[(u16, &[u8])]) -> Vec<u8> {
+        all.iter().flat_map(|(kind, value)| wire::attribute(*kind, value)).collect()
+    }
+
+    #[test]
+    fn a_bond_is_plain_without_what_counts_its_packets_or_is_not_known() {
+        let of = |data: &[(u16, &[u8])], attached| {
+            link_with(&[(IFLA_INFO_KIND, b"bond\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).bond
+        };
+        let mode = (IFLA_BOND_MODE, &[1][..]);
+        let active = (IFLA_BOND_ACTIVE_SLAVE, &[7, 0, 0, 0][..]);
+        let no_arp = (IFLA_BOND_ARP_INTERVAL, &[0; 4][..]);
+        let whole = [mode, active, no_arp];
+        assert_eq!(of(&whole, 0), Some(Bond { mode: 1, active: Some(7), plain: true }));
+        assert_eq!(of(&[mode, no_arp], 0), Some(Bond { mode: 1, active: None, plain: true }));
+        // Of all others that are known, the bond is plain.
+        let more: Vec<(u16, &[u8])> =
+            (1..34).filter(|kind| ![1, 2, 7].contains(kind)).map(|k| (k, &[1; 4][..])).collect();
+        assert_eq!(of(&[&whole[..], &more].concat(), 0), of(&whole, 0));
+        let plain = |data: &[(u16, &[u8])], attached| of(data, attached).unwrap().plain;
+        assert!(!plain(&[mode, active, (IFLA_BOND_ARP_INTERVAL, &[100, 0, 0, 0])], 0));
+        assert!(!plain(&[mode, active], 0) && !plain(&[mode, active, (IFLA_BOND_ARP_INTERVAL, &[0])], 0));
+        assert!(!plain(&[mode, active, no_arp, (34, &[0; 4])], 0), "a property that is not known");
+        assert!(!plain(&whole, 2), "an XDP program");
+        assert_eq!(of(&[active, no_arp], 0), None);
+        assert_eq!(of(&[(IFLA_BOND_MODE, &[]), no_arp], 0), None);
+        assert_eq!(link_with(&[(IFLA_INFO_KIND, b"team\0"), (IFLA_INFO_DATA, &attributes_of(&whole))], 0).bond, None);
+    }
+
+    #[test]
+    fn a_member_is_active_while_the_bond_says_so() {
+        let of_kind = |kind: &[u8], data: &[(u16, &[u8])]| {
+            let data = attributes_of(data);
+            let info = [(IFLA_INFO_KIND, &b"veth\0"[..]), (IFLA_INFO_SLAVE_KIND, kind), (IFLA_INFO_SLAVE_DATA, &data)];
+            let link = link_with(&info, 0);
+            (link.kind == "veth").then_some(link.member).unwrap()
+        };
+        let of = |data: &[(u16, &[u8])]| of_kind(b"bond\0", data);
+        let byte = |kind, value: &'static [u8; 1]| (kind, &value[..]);
+        let (state, link) = (byte(IFLA_BOND_SLAVE_STATE, &[0]), byte(IFLA_BOND_SLAVE_MII_STATUS, &[0]));
+        let queue = (IFLA_BOND_SLAVE_QUEUE_ID, &[0, 0][..]);
+        assert_eq!(of(&[state, link, queue]), Some(Member { active: true, plain: true }));
+        for other in [
+            [byte(IFLA_BOND_SLAVE_STATE, &[1]), link, queue],
+            [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[1]), queue],
+            [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[2]), queue],
+            [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[3]), queue],
+        ] {
+            assert_eq!(of(&other), Some(Member { active: false, plain: true }), "{other:?}");
+        }
+        let plain = |data: &[(u16, &[u8])]| of(data).unwrap().plain;
+        assert!(!plain(&[state, link, (IFLA_BOND_SLAVE_QUEUE_ID, &[2, 0])]) && !plain(&[state, link]));
+        assert!(plain(&[state, link, queue, (6, &[1, 0]), (9, &[0; 4]), (12, &[0])]));
+        assert!(!plain(&[state, link, queue, (13, &[0])]), "a property that is not known");
+        assert_eq!((of(&[link, queue]), of(&[state, queue])), (None, None));
+        assert_eq!(of_kind(b"bridge\0", &[state, link, queue]), None);
     }
 
     proptest! {

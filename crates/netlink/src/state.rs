@@ -268,6 +268,8 @@ mod tests {
             vlan: None,
             macvlan: None,
             vrf: None,
+            bond: None,
+            member: None,
             master: None,
             rx_queues: 1,
         });

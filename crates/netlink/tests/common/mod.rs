@@ -238,6 +238,8 @@ fn link_of(link: &Value, names: &Names) -> Link {
             _ => None,
         },
         vrf: number(&link["linkinfo"]["info_data"], "table").filter(|_| kind == "vrf").map(|n| n as u32),
+        bond: if kind == "bond" { bond_of(&link["linkinfo"]["info_data"], names) } else { None },
+        member: member_of(&link["linkinfo"]),
         kind,
         master: names.get(text(link, "master")).copied(),
         rx_queues: number(link, "num_rx_queues").unwrap_or(1) as u32,
@@ -249,6 +251,19 @@ fn vlan_of(data: &Value) -> Option<Vlan> {
     let maps = !data["ingress_qos"].is_null() || !data["egress_qos"].is_null();
     let plain = !maps && data["flags"].as_array().is_some_and(|all| all[..] == ["REORDER_HDR"]);
     Some(Vlan { protocol, id: number(data, "id")? as u16, plain })
+}
+
+fn bond_of(data: &Value, names: &Names) -> Option<Bond> {
+    let modes = ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
+    let mode = modes.iter().position(|mode| *mode == text(data, "mode"))? as u8;
+    let active = names.get(text(data, "active_slave")).copied();
+    Some(Bond { mode, active, plain: number(data, "arp_interval").unwrap_or(0) == 0 })
+}
+
+fn member_of(info: &Value) -> Option<Member> {
+    let data = &info["info_slave_data"];
+    let active = text(data, "state") == "ACTIVE" && text(data, "mii_status") == "UP";
+    (text(info, "info_slave_kind") == "bond").then_some(Member { active, plain: number(data, "queue_id") == Some(0) })
 }
 
 fn address_of(index: u32, address: &Value) -> Address {

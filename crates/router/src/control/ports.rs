@@ -96,6 +96,8 @@ mod tests {
             macvlan,
             master,
             vrf: None,
+            bond: None,
+            member: None,
             rx_queues,
         })
     }

@@ -192,6 +192,8 @@ pub fn a_link(index: u32, name: &str) -> Link {
         vlan: None,
         macvlan: None,
         vrf: None,
+        bond: None,
+        member: None,
         master: None,
         rx_queues: 1,
     }
