@@ -2,7 +2,7 @@
 
 use super::bits::contains;
 use super::followed::Followed;
-use super::{PortBack, PortSpec, PortView, VlanSpec};
+use super::{BondSpec, PortBack, PortSpec, PortView, VlanSpec};
 use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
 use crate::vlan::FIRST;
 use bywash_engine::PortId;
@@ -55,6 +55,8 @@ pub(super) struct Links {
     addresses: BTreeMap<u32, Vec<Address>>,
     ports: Vec<Bound>,
     by_index: HashMap<u32, PortId>,
+    /// Bonds, by kernel index.
+    bonds: BTreeMap<u32, BondSpec>,
     /// VLANs, by kernel index, and the source validation of what they receive.
     vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
@@ -75,6 +77,7 @@ impl Links {
             addresses: BTreeMap::new(),
             ports,
             by_index,
+            bonds: BTreeMap::new(),
             vlans: BTreeMap::new(),
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
@@ -90,19 +93,48 @@ impl Links {
         &self.ports
     }
 
-    /// Returns the port that is open on an interface, or the VLAN that the interface is.
-    pub fn port_of(&self, index: u32) -> Option<PortId> {
+    /// Returns the port by which packets of an interface come and leave: for a bond, its member's. The member itself has
+    /// none then: what the port receives is the bond's.
+    fn device_of(&self, index: u32) -> Option<PortId> {
         let open = |index: &u32| self.by_index.get(index).copied().filter(|id| self.ports[usize::from(id.0)].open);
-        open(&index).or_else(|| {
+        match self.bonds.get(&index) {
+            Some(bond) => open(&bond.member).filter(|id| *id == bond.port),
+            None => open(&index).filter(|_| self.bonds.values().all(|bond| bond.member != index)),
+        }
+    }
+
+    /// Returns the port by which packets of an interface come and leave, or the VLAN that the interface is.
+    pub fn port_of(&self, index: u32) -> Option<PortId> {
+        self.device_of(index).or_else(|| {
             let (vlan, _) = self.vlans.get(&index)?;
-            (open(&vlan.parent) == Some(vlan.port)).then_some(vlan.id)
+            (self.device_of(vlan.parent) == Some(vlan.port)).then_some(vlan.id)
         })
+    }
+
+    /// Returns the bond whose packets come and leave by a port.
+    pub fn bond_of(&self, id: PortId) -> Option<&BondSpec> {
+        self.bonds.values().find(|bond| bond.port == id && self.device_of(bond.index) == Some(id))
+    }
+
+    /// Returns the kernel index of the interface whose packets come and leave by a port: that of its bond, or its own.
+    fn interface_of(&self, bound: &Bound) -> u32 {
+        self.bond_of(bound.spec.id).map_or(bound.index(), |bond| bond.index)
     }
 
     /// Returns the port whose device packets out of an interface leave by: of a VLAN, that which carries it.
     pub fn carrier_of(&self, index: u32) -> Option<PortId> {
         let id = self.port_of(index)?;
         if id.0 < FIRST { Some(id) } else { self.vlans.get(&index).map(|(vlan, _)| vlan.port) }
+    }
+
+    /// Sets the bonds, and returns the interfaces whose packets now come and leave by other ports.
+    pub fn set_bonds(&mut self, bonds: &[BondSpec]) -> Vec<u32> {
+        let new: BTreeMap<u32, BondSpec> = bonds.iter().map(|bond| (bond.index, bond.clone())).collect();
+        let old = std::mem::replace(&mut self.bonds, new);
+        let changed = |index: &u32| old.get(index) != self.bonds.get(index);
+        let either = old.values().chain(self.bonds.values()).filter(|bond| changed(&bond.index));
+        let indices: BTreeSet<u32> = either.flat_map(|bond| [bond.index, bond.member]).collect();
+        indices.into_iter().flat_map(|index| std::iter::once(index).chain(self.vlans_on(index))).collect()
     }
 
     /// Sets the VLANs, and returns the interfaces that became or ceased to be one.
@@ -115,8 +147,16 @@ impl Links {
         either.into_iter().filter(|index| spec(&old, *index) != spec(&self.vlans, *index)).collect()
     }
 
+    /// Returns the interfaces whose packets come and leave by this one, by kernel index: the bond that it is the member
+    /// of, and the VLANs on either.
+    pub fn above(&self, index: u32) -> Vec<u32> {
+        let bonds = self.bonds.values().filter(|bond| bond.member == index).map(|bond| bond.index);
+        let of_bonds = bonds.flat_map(|bond| std::iter::once(bond).chain(self.vlans_on(bond)));
+        self.vlans_on(index).chain(of_bonds).collect()
+    }
+
     /// Returns the VLANs on an interface, by kernel index.
-    pub fn vlans_on(&self, index: u32) -> impl Iterator<Item = u32> {
+    fn vlans_on(&self, index: u32) -> impl Iterator<Item = u32> {
         self.vlans.values().filter(move |(vlan, _)| vlan.parent == index).map(|(vlan, _)| vlan.index)
     }
 
@@ -308,13 +348,14 @@ impl Links {
         let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
         let mut vlans: Vec<_> = vlans.map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
         vlans.sort_unstable();
+        let index = self.interface_of(bound);
         let info = PortInfo {
-            index: bound.index(),
+            index,
             mac: self.get(bound.index()).and_then(|l| l.mac).unwrap_or_default(),
             partial_checksums: bound.spec.partial_checksums,
             promiscuous: bound.spec.promiscuous,
-            source4: self.source4(bound.index(), None),
-            source6: self.source6(bound.index(), None),
+            source4: self.source4(index, None),
+            source6: self.source6(index, None),
             source_check: self.source_check(bound.spec.id),
             vlans,
             ..PortInfo::default()
@@ -344,7 +385,7 @@ impl Links {
     /// Returns the source validation that the kernel applies on a port or VLAN: never loose if it has no IPv4 address
     /// (fib_validate_source).
     pub fn source_check(&self, id: PortId) -> SourceCheck {
-        let port = self.ports.get(usize::from(id.0)).map(|bound| (bound.index(), bound.source_check));
+        let port = self.ports.get(usize::from(id.0)).map(|bound| (self.interface_of(bound), bound.source_check));
         let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));
         match port.or_else(vlan) {
             Some((index, SourceCheck::Loose)) if !self.addresses(index).any(|a| a.addr.is_ipv4()) => {
@@ -388,7 +429,15 @@ impl Links {
 
     /// Returns all ports for display, by number.
     pub fn views(&self) -> impl Iterator<Item = PortView> {
-        self.ports.iter().map(|bound| self.view(bound.spec.id, bound.spec.name.clone(), bound.index()))
+        self.ports.iter().map(|bound| {
+            let (id, bond) = (bound.spec.id, self.bond_of(bound.spec.id));
+            let name = |index| self.get(index).map(|link| link.name.clone()).unwrap_or_default();
+            PortView {
+                bond: bond.map(|bond| (bond.index, name(bond.index))),
+                addresses: self.addresses(self.interface_of(bound)).collect(),
+                ..self.view(id, bound.spec.name.clone(), bound.index())
+            }
+        })
     }
 
     /// Returns all VLANs whose ports are open, with those ports, by kernel index.
@@ -411,6 +460,7 @@ impl Links {
             mtu: link.map(|l| l.mtu),
             running: self.running(index),
             addresses: self.addresses(index).collect(),
+            bond: None,
         }
     }
 }

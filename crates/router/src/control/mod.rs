@@ -68,6 +68,17 @@ pub struct PortSpec {
     pub promiscuous: bool,
 }
 
+/// A bond whose packets the router forwards, all by one of its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BondSpec {
+    /// Kernel index of the bond.
+    pub index: u32,
+    /// Port of the member.
+    pub port: PortId,
+    /// Kernel index of the member.
+    pub member: u32,
+}
+
 /// A VLAN interface whose packets the router forwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanSpec {
@@ -77,7 +88,7 @@ pub struct VlanSpec {
     pub index: u32,
     /// Port that carries it.
     pub port: PortId,
-    /// Kernel index of that port's interface.
+    /// Kernel index of the interface below it: that port's, or the bond whose member that is.
     pub parent: u32,
     /// Its tag ([`crate::vlan::tag`]).
     pub tag: [u8; 4],
@@ -319,7 +330,7 @@ impl Control {
 
     fn ports_changed(&mut self, index: Option<u32>) {
         let mut indices: Vec<u32> = index.into_iter().collect();
-        indices.extend(index.into_iter().flat_map(|index| self.links.vlans_on(index)));
+        indices.extend(index.into_iter().flat_map(|index| self.links.above(index)));
         self.interfaces_changed(indices);
     }
 
@@ -329,6 +340,15 @@ impl Control {
         }
         indices.iter().for_each(|index| self.hops.touch_link(Some(*index)));
         self.settle(Touched { indices, ports: true, ..Touched::default() }, &mut Applied::default());
+    }
+
+    /// Sets the bonds whose packets are forwarded. Packets routed to other bonds are left to the kernel. Waits for a
+    /// grace period if anything changes.
+    pub fn set_bonds(&mut self, bonds: &[BondSpec]) {
+        let changed = self.links.set_bonds(bonds);
+        if !changed.is_empty() {
+            self.interfaces_changed(changed);
+        }
     }
 
     /// Sets the VLANs whose packets are forwarded, each with a number that no other has had since the last grace period.
@@ -413,7 +433,7 @@ impl Control {
         touched.ports = true;
         if let Some((id, back)) = self.links.remove(index) {
             touched.indices.push(index);
-            touched.indices.extend(self.links.vlans_on(index));
+            touched.indices.extend(self.links.above(index));
             applied.port_gone(id, back);
         }
     }

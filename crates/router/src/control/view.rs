@@ -146,6 +146,8 @@ pub struct PortView {
     pub running: bool,
     /// Addresses with the prefix lengths of their subnets.
     pub addresses: Vec<Prefix>,
+    /// Bond that its packets belong to, by kernel index and name: addresses are the bond's.
+    pub bond: Option<(u32, String)>,
 }
 
 /// Sizes and counters of the control side.

@@ -1,6 +1,7 @@
 //! Compares the control side with the kernel's rules, restated here without any incremental step.
 
 mod bench;
+mod bonds;
 mod model;
 mod property;
 mod rules;

@@ -1,0 +1,125 @@
+//! Bonds as next hops, by the member that carries them.
+
+use crate::world::*;
+use bywash_engine::PortId;
+use bywash_fib::model::{Change, Families, SourceCheck};
+use bywash_router::control::{BondSpec, Policies, VlanSpec};
+use bywash_router::vlan::{FIRST, tag};
+
+/// A bond of the members `p0` and `p1`, and a VLAN interface on it.
+const BOND: u32 = 7;
+const VLAN: u32 = 8;
+
+fn by(port: u16, member: u32) -> BondSpec {
+    BondSpec { index: BOND, port: PortId(port), member }
+}
+
+fn vlan_by(port: u16) -> VlanSpec {
+    VlanSpec { id: PortId(FIRST + port), index: VLAN, port: PortId(port), parent: BOND, tag: tag(0x8100, 5) }
+}
+
+/// Two ports, and a bond with an address, a neighbour and a network behind that; the same for a VLAN on it.
+fn world() -> World {
+    let mut w = World::new();
+    w.apply(&[link(BOND, "bond0"), address(BOND, "10.5.0.1", 24), neighbour(BOND, "10.5.0.9", 9)]);
+    w.apply(&[route("10.5.0.0/24").dev(BOND).into(), route("192.0.2.0/24").via(BOND, "10.5.0.9").into()]);
+    w.apply(&[link(VLAN, "bond0.5"), neighbour(VLAN, "10.6.0.9", 8), route("10.6.0.0/24").dev(VLAN).into()]);
+    w.apply(&[route("198.51.100.0/24").via(VLAN, "10.6.0.9").into()]);
+    w
+}
+
+/// Returns the port of a route, and the last octet of the source address of its frames.
+fn way(w: &World, addr: &str) -> Option<(u16, u8)> {
+    match w.got(addr) {
+        Got::Out { port, from, .. } => Some((port, from[5])),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_bond_leads_to_its_members_port() {
+    let mut w = world();
+    assert_eq!([w.brief("192.0.2.1"), w.brief("10.5.0.9"), w.brief("198.51.100.1")], ["kernel"; 3]);
+    // Failover and back: one publication each.
+    for (port, member) in [(0, P0), (1, P1), (0, P0)] {
+        w.control.set_bonds(&[by(port, member)]);
+        assert_eq!(way(&w, "192.0.2.1"), Some((port, BOND as u8)));
+        assert_eq!(w.brief("10.5.0.9"), "forward dev 7 via 10.5.0.9 mac 9");
+        assert_eq!(w.brief("10.5.0.8"), "glean dev 7 mac 0");
+        w.with(|t| {
+            let (own, other) = (&t.ports[usize::from(port)], &t.ports[usize::from(1 - port)]);
+            assert_eq!((own.index, own.source4), (BOND, Some("10.5.0.1".parse().unwrap())));
+            assert_ne!(other.index, BOND);
+        });
+        let view = w.control.ports().nth(usize::from(port)).unwrap();
+        assert_eq!((view.index, view.bond), (member, Some((BOND, "bond0".into()))));
+    }
+    assert!(w.control.astray().is_empty());
+    // The bond's own carrier, address and MTU count.
+    let mut new = a_link(BOND, "bond0");
+    (new.mac, new.mtu) = (Some([2, 0, 0, 0, 0xee, 1]), 1400);
+    w.apply(&[Change::Link(new.clone())]);
+    let Got::Out { from, mtu, .. } = w.got("192.0.2.1") else { panic!() };
+    assert_eq!((from, mtu), ([2, 0, 0, 0, 0xee, 1], 1400));
+    new.carrier = false;
+    w.apply(&[Change::Link(new)]);
+    assert_eq!(w.brief("192.0.2.1"), "no-carrier");
+    w.control.set_bonds(&[]);
+    assert_eq!(w.brief("192.0.2.1"), "kernel");
+    assert!(w.control.astray().is_empty());
+}
+
+/// The kernel has what is routed to the member itself: what the port receives is no packet of that interface.
+#[test]
+fn a_members_own_routes_are_the_kernels() {
+    let mut w = world();
+    w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.9").into(), neighbour(P0, "10.0.0.9", 7)]);
+    assert_eq!(way(&w, "203.0.113.1"), Some((0, P0 as u8)));
+    w.control.set_bonds(&[by(0, P0)]);
+    assert_eq!(w.brief("203.0.113.1"), "kernel");
+    w.control.set_bonds(&[by(1, P1)]);
+    assert_eq!(way(&w, "203.0.113.1"), Some((0, P0 as u8)));
+}
+
+#[test]
+fn a_vlan_on_a_bond_goes_with_it() {
+    let mut w = world();
+    w.control.set_vlans(&[vlan_by(0)]);
+    assert_eq!(w.brief("198.51.100.1"), "kernel", "without the bond");
+    w.control.set_bonds(&[by(0, P0)]);
+    assert_eq!(way(&w, "198.51.100.1"), Some((FIRST, VLAN as u8)));
+    w.with(|t| assert_eq!(t.ports[0].vlans, [([0x81, 0, 0, 5], PortId(FIRST))]));
+    w.control.set_bonds(&[by(1, P1)]);
+    assert_eq!(w.brief("198.51.100.1"), "kernel", "by the member that is no longer active");
+    w.control.set_vlans(&[vlan_by(1)]);
+    assert_eq!(way(&w, "198.51.100.1"), Some((FIRST + 1, VLAN as u8)));
+    w.with(|t| assert!(t.ports[0].vlans.is_empty() && t.vlan(PortId(FIRST + 1)).unwrap().port == PortId(1)));
+    for _ in 0..2 {
+        w.control.set_open(PortId(1), false);
+        assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
+        w.control.set_open(PortId(1), true);
+        assert_eq!(
+            (way(&w, "192.0.2.1"), way(&w, "198.51.100.1")),
+            (Some((1, BOND as u8)), Some((FIRST + 1, VLAN as u8)))
+        );
+    }
+    w.apply(&[Change::LinkGone { index: P1 }]);
+    assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
+    assert!(w.control.astray().is_empty());
+}
+
+#[test]
+fn policies_of_a_bond_are_its_members_ports() {
+    let mut w = world();
+    w.control.set_bonds(&[by(0, P0)]);
+    w.control.set_policies(&Policies {
+        egress: vec![(BOND, Families::V4)],
+        source_check: [(PortId(0), SourceCheck::Loose)].into(),
+        ..Policies::default()
+    });
+    assert_eq!(w.brief("192.0.2.1"), "policy");
+    assert_eq!(w.control.source_check(PortId(0)), SourceCheck::Loose);
+    // Never loose without an address of the bond.
+    w.apply(&[Change::AddressGone { index: BOND, addr: "10.5.0.1".parse().unwrap(), len: 24 }]);
+    assert_eq!(w.control.source_check(PortId(0)), SourceCheck::Strict);
+}
