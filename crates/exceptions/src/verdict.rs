@@ -16,10 +16,19 @@ pub struct PortLink {
     pub index: u32,
     /// Name of its interface.
     pub name: String,
-    /// Interface below a VLAN, by kernel index and name: its packets pass there, too.
-    pub carrier: Option<(u32, String)>,
+    /// Interfaces below it, by kernel index and name: the device below a VLAN, the member of a bond. Its packets pass
+    /// there, too.
+    pub below: Vec<(u32, String)>,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
+}
+
+impl PortLink {
+    /// Returns the interfaces that its packets pass, the VRF's aside: its own, and those below it.
+    pub fn devices(&self) -> impl Iterator<Item = (u32, &str)> {
+        let below = self.below.iter().map(|(index, name)| (*index, name.as_str()));
+        std::iter::once((self.index, self.name.as_str())).chain(below)
+    }
 }
 
 /// A VRF.
@@ -122,17 +131,17 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
 }
 
 /// Returns the ports on which packets of an effect are received or sent. A VLAN's packets are also its port's for
-/// devices' hooks, filters, qdiscs and programs; routing and switches know the VLAN's own interface only. Rules of other
-/// hooks are not told from those of devices'. Packets of a VRF's member are also the VRF's.
+/// devices' hooks, filters, qdiscs and programs, and a bond's also its member's; routing and switches know the VLAN's or
+/// the bond's own interface only. Rules of other hooks are not told from those of devices'. Packets of a VRF's member
+/// are also the VRF's.
 fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
-    let on_carrier = |one: &IfMatch, port: &PortLink| {
-        let routed = matches!(effect.kind, Kind::Sysctls | Kind::Rules);
+    let routed = matches!(effect.kind, Kind::Sysctls | Kind::Rules);
+    let covers = |one: &IfMatch, port: &PortLink| {
         let on_vrf = port.vrf.as_ref().is_some_and(|vrf| one.covers(vrf.index, &vrf.name));
-        on_vrf || port.carrier.as_ref().is_some_and(|(index, name)| !routed && one.covers(*index, name))
+        let mut devices = port.devices().take(if routed { 1 } else { usize::MAX });
+        on_vrf || devices.any(|(index, name)| one.covers(index, name))
     };
-    let named = |on: &[IfMatch], port: &PortLink| {
-        on.iter().any(|one| one.covers(port.index, &port.name) || on_carrier(one, port))
-    };
+    let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
         _ => ports.iter().collect(),
@@ -179,7 +188,7 @@ mod tests {
 
     fn ports() -> Vec<PortLink> {
         let port =
-            |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), carrier: None, vrf: None };
+            |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), below: vec![], vrf: None };
         vec![port(0), port(1)]
     }
 
@@ -230,7 +239,7 @@ mod tests {
     #[test]
     fn a_vlan_has_its_own_policies_and_those_of_its_device() {
         let mut ports = ports();
-        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), carrier: Some((10, "r0".into())), vrf: None });
+        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), below: vec![(10, "r0".into())], vrf: None });
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default())
@@ -259,6 +268,40 @@ mod tests {
         assert_eq!(flows(Kind::Netfilter, Scope::All(Families::BOTH)), (Families::BOTH, Families::BOTH));
         assert_eq!(flows(Kind::Netfilter, received("r0.5")), (Families::NONE, Families::BOTH));
         assert_eq!(flows(Kind::TrafficControl, received("r0")), (Families::NONE, Families::NONE));
+    }
+
+    #[test]
+    fn a_bond_has_its_own_policies_and_those_of_its_member() {
+        let below = |all: &[(u32, &str)]| all.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
+        let ports = [
+            PortLink { id: 0, index: 30, name: "bond0".into(), below: below(&[(10, "r0")]), vrf: None },
+            PortLink {
+                id: 64,
+                index: 31,
+                name: "bond0.5".into(),
+                below: below(&[(30, "bond0"), (10, "r0")]),
+                vrf: None,
+            },
+        ];
+        let judged = |kind, scope: Scope| {
+            let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
+            judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default())
+        };
+        let on = |name: &str| vec![IfMatch::Name(name.into())];
+        let closed = |kind, name| -> Vec<u16> {
+            let verdict = judged(kind, Scope::In(on(name), Families::BOTH));
+            verdict.gates.iter().filter(|(_, gate)| !gate.closed.is_empty()).map(|(port, _)| *port).collect()
+        };
+        for kind in [Kind::Netfilter, Kind::TrafficControl, Kind::Programs] {
+            assert_eq!([closed(kind, "r0"), closed(kind, "bond0")], [[0, 64]; 2]);
+            assert_eq!(closed(kind, "bond0.5"), [64]);
+        }
+        for kind in [Kind::Sysctls, Kind::Rules] {
+            assert_eq!([closed(kind, "r0"), closed(kind, "bond0")], [vec![], vec![0]]);
+        }
+        // Packets leave by the bond's interface, whichever of the two has the qdisc.
+        let egress = |name: &str| judged(Kind::TrafficControl, Scope::Out(on(name), Families::BOTH)).egress;
+        assert_eq!([egress("r0"), egress("bond0")].map(|of| of.into_keys().collect::<Vec<_>>()), [[30, 31]; 2]);
     }
 
     #[test]

@@ -251,10 +251,15 @@ impl Runner {
         let _ = self.shared.wake.wait(self.sockets.heard().map(AsFd::as_fd), Some(POLL));
     }
 
+    /// Returns the interfaces that the ports' packets pass, by index and name, some of them more than once.
+    fn devices(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.ports.iter().flat_map(PortLink::devices)
+    }
+
     /// Reads all pending announcements and returns the kinds they concern.
     fn hear(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
-        let ports: BTreeSet<u32> = self.ports.iter().map(|port| port.index).collect();
+        let ports: BTreeSet<u32> = self.devices().map(|(index, _)| index).collect();
         let buffer = &mut self.buffer;
         drain(&self.sockets.route.0, buffer, &mut changed, |message| concerns(message, &ports));
         if let Some(heard) = &self.sockets.netfilter {
@@ -290,8 +295,8 @@ impl Runner {
 
     /// Queries the foreign programs and returns whether they have changed.
     fn ask_programs(&mut self) -> bool {
-        let indices = self.ports.iter().map(|port| port.index).filter(|index| *index != 0);
-        let foreign = indices.map(|index| (index, (self.programs)(index).ok())).collect();
+        let indices: BTreeSet<u32> = self.devices().map(|(index, _)| index).filter(|index| *index != 0).collect();
+        let foreign = indices.into_iter().map(|index| (index, (self.programs)(index).ok())).collect();
         std::mem::replace(&mut self.foreign, foreign) != self.foreign
     }
 
@@ -380,6 +385,7 @@ impl Runner {
     }
 
     fn traffic_control(&mut self) -> Result<Vec<Effect>, String> {
+        let devices: BTreeMap<u32, String> = self.devices().map(|(index, name)| (index, name.to_owned())).collect();
         let asked = &mut self.sockets.route.1;
         let buffer = &mut self.buffer;
         let object = |message: &Message<'_>, of| match message.kind == of {
@@ -389,8 +395,8 @@ impl Runner {
         let qdiscs = dump(asked, tc::RTM_GETQDISC, &[0; tc::TCMSG], buffer, |m| object(m, tc::RTM_NEWQDISC))?;
         let mut effects = vec![];
         for qdisc in qdiscs {
-            let Some(port) = self.ports.iter().find(|port| port.index == qdisc.index) else { continue };
-            effects.extend(qdisc.qdisc_effect(&port.name));
+            let Some(name) = devices.get(&qdisc.index) else { continue };
+            effects.extend(qdisc.qdisc_effect(name));
             if !qdisc.holds_filters() {
                 continue;
             }
@@ -400,10 +406,10 @@ impl Runner {
             };
             for parent in parents {
                 let mut body = [0; tc::TCMSG];
-                body[4..8].copy_from_slice(&port.index.to_ne_bytes());
+                body[4..8].copy_from_slice(&qdisc.index.to_ne_bytes());
                 body[12..16].copy_from_slice(&parent.to_ne_bytes());
                 let filters = dump(asked, tc::RTM_GETTFILTER, &body, buffer, |m| object(m, tc::RTM_NEWTFILTER))?;
-                let mut filters: Vec<Effect> = filters.iter().map(|filter| filter.filter_effect(&port.name)).collect();
+                let mut filters: Vec<Effect> = filters.iter().map(|filter| filter.filter_effect(name)).collect();
                 // The kernel reports a filter as one head message and one message for each of its parts.
                 filters.dedup();
                 effects.extend(filters);
@@ -413,7 +419,7 @@ impl Runner {
     }
 
     fn programs(&self) -> Vec<Effect> {
-        let name = |index: u32| self.ports.iter().find(|port| port.index == index).map_or("?", |port| &port.name);
+        let name = |index: u32| self.devices().find(|(of, _)| *of == index).map_or("?", |(_, name)| name);
         let of = |(index, found): (&u32, &Option<Vec<Foreign>>)| -> Vec<Effect> {
             let on = vec![IfMatch::Index(*index)];
             let effect =

@@ -107,20 +107,28 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
-/// Returns the ports and their VLANs as kernel policies refer to them: by interface index and name.
+/// Returns the ports and their VLANs as kernel policies refer to them: by interface index and name. The port of a bond's
+/// member has the bond's.
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
-    let link = |port: PortView, carrier| {
+    let link = |port: PortView, below| {
         let PortView { id, index, name, dev, .. } = port;
         let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
-        PortLink { id: id.0, index, name: dev.unwrap_or(name), carrier, vrf }
+        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, vrf }
     };
-    let ports = control.ports().filter(|port| !port.name.is_empty()).map(|port| link(port, None));
-    let mut links: Vec<PortLink> = ports.collect();
+    let port = |mut port: PortView| match port.bond.take() {
+        Some((index, name)) => {
+            let member = (port.index, port.dev.replace(name).unwrap_or_default());
+            link(PortView { index, ..port }, vec![member])
+        }
+        None => link(port, vec![]),
+    };
+    let mut links: Vec<PortLink> = control.ports().filter(|port| !port.name.is_empty()).map(port).collect();
     let vlans: Vec<PortLink> = control
         .vlans()
         .map(|(view, vlan)| {
-            let name = links.iter().find(|port| port.id == vlan.port.0).map_or("", |port| &port.name);
-            link(view, Some((vlan.parent, name.to_owned())))
+            let port = links.iter().find(|port| port.id == vlan.port.0);
+            let devices = port.into_iter().flat_map(PortLink::devices);
+            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect())
         })
         .collect();
     links.extend(vlans);

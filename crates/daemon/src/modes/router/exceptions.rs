@@ -288,7 +288,7 @@ impl Guard {
         let shown = |kept: &Kept| {
             // Reasons of a VLAN are shown with its port.
             let vlans = self.ports.iter().filter(|port| kept.ports.contains(&port.id));
-            let carriers = vlans.filter_map(|vlan| vlan.carrier.as_ref());
+            let carriers = vlans.flat_map(|vlan| &vlan.below);
             let port = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index).map(|p| p.id);
             let mut kept = kept.clone();
             kept.ports.extend(carriers.filter_map(port));
