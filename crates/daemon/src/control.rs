@@ -24,7 +24,7 @@ use bywash_fib::model::Change;
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
-use bywash_router::control::Applied;
+use bywash_router::control::{Applied, BondSpec, PortView};
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::{Qsbr, clock};
 use std::collections::BTreeMap;
@@ -246,6 +246,7 @@ impl Runtime {
             relations: Relations::default(),
             numbers: Numbers::default(),
             vlans: BTreeMap::new(),
+            bonds: vec![],
         };
         if predecessor.is_none() {
             known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
@@ -398,37 +399,48 @@ impl Runtime {
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
-    /// Leaves ports to the kernel, or takes them over again, according to the current relations, and finds their VLANs.
+    /// Leaves ports to the kernel, or takes them over again, according to the current relations, and finds the bonds and
+    /// VLANs above them.
     pub fn relate(&mut self) {
         let views = self.shared.view.ports();
-        let mut ports = self.shared.ports();
-        let (mut carried, mut told) = (vec![], BTreeMap::new());
+        self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
+        let (mut bonds, mut carried, mut told) = (vec![], vec![], BTreeMap::new());
         let wanted = self.shared.config().router.vlans;
-        for view in views.iter().filter(|view| {
-            let xdp = ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
-            wanted && xdp.is_some_and(Xdp::forwards_vlans)
-        }) {
-            let (port, parent) = (view.id, view.index);
+        let ports = self.shared.ports();
+        let of = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
+        for view in views.iter().filter(|view| of(view).is_some_and(|xdp| !xdp.program.config().raw)) {
+            if self.relations.left(view.index).is_none()
+                && let Some(Ok(bond)) = self.relations.bond(view.index)
+            {
+                bonds.push(BondSpec { index: bond.index, port: view.id, member: view.index });
+            }
+        }
+        for view in views.iter().filter(|view| wanted && of(view).is_some_and(Xdp::forwards_vlans)) {
+            let port = view.id;
             for (link, vlan) in self.relations.vlans(view.index) {
                 // A VLAN interface that is a port itself is served by that port.
                 if views.iter().any(|view| view.index == link.index) {
                     continue;
                 }
+                let parent = link.parent.unwrap_or_default();
                 let why = vlan.map(|vlan| carried.push(Carried { index: link.index, vlan, port, parent })).err();
                 told.insert(link.name.clone(), why);
             }
         }
+        drop(ports);
         let vlans = self.numbers.assign(&carried);
-        for port in views {
+        // First of all the gates close, so that nothing is taken for another interface's.
+        self.mode.set_uppers(&bonds, &vlans);
+        let (mut news, mut ports) = (false, self.shared.ports());
+        for port in &views {
             let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
             match &mut slot.xdp {
-                Some(xdp) => {
-                    if let Err(e) = xdp.relate(&self.relations) {
-                        tracing::error!("{e:#}");
-                    }
-                }
+                Some(xdp) => match xdp.relate(&self.relations) {
+                    Ok(changed) => news |= changed,
+                    Err(e) => tracing::error!("{e:#}"),
+                },
                 None => {
-                    let why = self.relations.left(port.index);
+                    let why = self.relations.member(port.index).or_else(|| self.relations.left(port.index));
                     if let Some(why) = &why
                         && slot.unheeded.as_ref() != Some(why)
                     {
@@ -443,6 +455,9 @@ impl Runtime {
             }
         }
         drop(ports);
+        if news {
+            self.query_targets();
+        }
         if vlans.len() < carried.len() {
             tracing::warn!("the kernel forwards for {} VLANs: there are too many", carried.len() - vlans.len());
         }
@@ -453,7 +468,11 @@ impl Runtime {
             }
         }
         self.vlans = told;
-        self.mode.set_vlans(&vlans);
+        let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
+        for bond in bonds.iter().filter(|bond| !self.bonds.contains(bond)) {
+            tracing::info!("{}: its packets are forwarded by its member {}", name(bond.index), name(bond.member));
+        }
+        self.bonds = bonds;
     }
 
     /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.
@@ -461,6 +480,10 @@ impl Runtime {
         if self.asked.elapsed() < ASK {
             return;
         }
+        self.query_targets();
+    }
+
+    fn query_targets(&mut self) {
         self.asked = Instant::now();
         // `count` asks every program; `any` would stop at the first change.
         let news = programs(&mut self.shared.ports()).filter(|xdp| xdp.query_target()).count() > 0;

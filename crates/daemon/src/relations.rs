@@ -1,12 +1,13 @@
 //! Relations between interfaces, which may leave all packets of a port to the kernel.
 //!
-//! Packets of a port that belongs to a bridge or bond are forwarded by that interface's rules, whatever the tables say.
-//! Those of a VRF's member are looked up in the VRF's table. Some interfaces above a port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may.
-//! An interface of an unknown kind above a port may do anything.
+//! Packets of a port that belongs to a bridge are forwarded by the bridge's rules, whatever the tables say. Those of a
+//! bond's member are the bond's, and those of a VRF's member are looked up in the VRF's table. Some interfaces above a
+//! port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind
+//! above a port may do anything.
 
 use bywash_fib::model::{Change, Link, Vlan};
 use bywash_wire::ethernet::ethertype;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Kinds of upper interfaces that take only packets a router would not forward: those with their own EtherType, those
 /// to another MAC address, or those from the kernel's UDP and IP input.
@@ -32,55 +33,139 @@ const HARMLESS: [&str; 15] = [
 /// macvlan_mode`, linux/if_link.h).
 const OWN_ADDRESS: [u32; 3] = [1, 2, 4];
 
-/// Known interfaces, by kernel index, and how they are stacked.
+/// Names of a bond's modes, by number (BOND_MODE_*, linux/if_bonding.h).
+const MODES: [&str; 7] =
+    ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
+/// Mode of a bond in which it sends and receives by one member.
+const ACTIVE_BACKUP: u8 = 1;
+/// Modes of a bond in which it sends by the active members, and receives by these alone: active-backup, balance-xor and
+/// 802.3ad.
+const FOLLOWED: [u8; 3] = [ACTIVE_BACKUP, 2, 4];
+
+/// Known interfaces, and how they are stacked.
 #[derive(Default)]
-pub struct Relations(BTreeMap<u32, Link>);
+pub struct Relations {
+    /// Interfaces by kernel index.
+    links: BTreeMap<u32, Link>,
+    /// Kernel indices of the ports' interfaces.
+    ports: BTreeSet<u32>,
+}
 
 impl Relations {
     /// Applies changes. Returns whether they may have changed the result of [`Relations::left`].
     pub fn note(&mut self, changes: &[Change]) -> bool {
         let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master, link.vrf);
-        let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.up, above(link));
+        // A bond or a member of one that takes no packets is left to the kernel.
+        let bonded = |link: &Link| {
+            let either = link.bond.is_some() || link.member.is_some();
+            (link.bond, link.member, either.then_some((link.carrier, link.mtu)))
+        };
+        let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.up, above(link), bonded(link));
         let mut news = false;
         for change in changes {
             match change {
                 Change::Link(link) => {
-                    let before = self.0.insert(link.index, link.clone());
+                    let before = self.links.insert(link.index, link.clone());
                     news |= before.is_none_or(|before| of(&before) != of(link));
                 }
-                Change::LinkGone { index } => news |= self.0.remove(index).is_some(),
+                Change::LinkGone { index } => news |= self.links.remove(index).is_some(),
                 _ => {}
             }
         }
         news
     }
 
+    /// Sets the interfaces of the ports, by kernel index.
+    pub fn set_ports(&mut self, ports: BTreeSet<u32>) {
+        self.ports = ports;
+    }
+
     /// Returns an interface as the kernel has it.
     pub fn link(&self, index: u32) -> Option<&Link> {
-        self.0.get(&index)
+        self.links.get(&index)
     }
 
     /// Returns the reason for which a router leaves this interface to the kernel; `None` if it need not.
     pub fn left(&self, index: u32) -> Option<String> {
-        let own = self.0.get(&index)?;
-        self.member(index).or_else(|| {
-            let link = self.0.values().find(|link| link.parent == Some(index) && takes(link, own))?;
-            Some(format!("{} is above it", named(link)))
-        })
+        let own = self.links.get(&index)?;
+        let bond = match self.bond(index) {
+            Some(Err(why)) => return Some(why),
+            Some(Ok(bond)) => Some(bond),
+            None => match self.member(index) {
+                Some(why) => return Some(why),
+                None => None,
+            },
+        };
+        // The kernel looks for a VLAN of the member before it gives the frame to the bond.
+        let above = |link: &Link| match (link.parent, bond) {
+            (Some(parent), _) if parent == index => takes(link, own) || (bond.is_some() && link.kind == "vlan"),
+            (Some(parent), Some(bond)) if parent == bond.index => takes(link, bond),
+            _ => false,
+        };
+        self.links.values().find(|link| above(link)).map(|link| format!("{} is above it", named(link)))
     }
 
     /// Returns the reason for which a router leaves this interface to the kernel where programs do not see the tags of
     /// received frames, and so would take a frame of a VLAN as untagged.
     pub fn left_without_tags(&self, index: u32) -> Option<String> {
-        let link = self.0.values().find(|link| link.parent == Some(index) && link.kind == "vlan")?;
+        let (link, _) = self.vlans(index).next()?;
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
     }
 
-    /// Returns the VLAN interfaces above this one, each with its VLAN or, if more than what every interface has decides
-    /// about its packets, the reason for which they are the kernel's.
+    /// Returns the VLAN interfaces above this one, or above the bond whose packets come and leave by it, each with its
+    /// VLAN or, if more than what every interface has decides about its packets, the reason for which they are the
+    /// kernel's.
     pub fn vlans(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Vlan, String>)> {
-        let above = self.0.values().filter(move |link| link.kind == "vlan" && link.parent == Some(index));
+        let parent = self.bond(index).and_then(Result::ok).map_or(index, |bond| bond.index);
+        let above = self.links.values().filter(move |link| link.kind == "vlan" && link.parent == Some(parent));
         above.map(|link| (link, self.plain(link)))
+    }
+
+    /// Returns the bond that an interface is a member of, if all of the bond's packets come and leave by this member, or
+    /// else the reason for which they are the kernel's; `None` if it is a member of none.
+    pub fn bond(&self, index: u32) -> Option<Result<&Link, String>> {
+        let own = self.links.get(&index)?;
+        let bond = self.links.get(&own.master?).filter(|master| master.kind == "bond")?;
+        let reason = |why| format!("it belongs to {}, {why}", named(bond));
+        Some(self.carries(own, bond).map(|()| bond).map_err(reason))
+    }
+
+    /// Checks whether all packets of a bond come and leave by one of its members; errors with the reason if not.
+    fn carries(&self, member: &Link, bond: &Link) -> Result<(), String> {
+        let Some(of) = bond.bond.filter(|of| of.plain) else {
+            return Err("which has an ARP monitor, an XDP program, or properties that are not known".into());
+        };
+        if !FOLLOWED.contains(&of.mode) {
+            let mode = MODES.get(usize::from(of.mode)).unwrap_or(&"unknown");
+            return Err(format!("whose mode {mode} is not followed"));
+        }
+        if self.ports.contains(&bond.index) {
+            return Err("which is a port itself".into());
+        }
+        if self.member(bond.index).is_some() {
+            return Err("which is a member itself".into());
+        }
+        if !bond.up {
+            return Err("which is down".into());
+        }
+        if !member.member.is_some_and(|state| state.active && member.up && member.carrier) {
+            return Err("of which it is no active member".into());
+        }
+        let members = || self.links.values().filter(|link| link.master == Some(bond.index));
+        if members().any(|link| link.member.is_none_or(|state| !state.plain)) {
+            return Err("of which a member has a queue_id, or properties that are not known".into());
+        }
+        let active = |link: &&Link| link.member.is_some_and(|state| state.active);
+        match of.mode {
+            ACTIVE_BACKUP if of.active != Some(member.index) => return Err("which sends by another member".into()),
+            ACTIVE_BACKUP => {}
+            _ if members().filter(active).count() > 1 => return Err("which has several active members".into()),
+            _ => {}
+        }
+        if member.mac.is_none() || (member.mac, member.mtu) != (bond.mac, bond.mtu) {
+            return Err("whose MAC address or MTU is another".into());
+        }
+        Ok(())
     }
 
     fn plain(&self, link: &Link) -> Result<Vlan, String> {
@@ -93,7 +178,7 @@ impl Relations {
         if let Some(member) = self.member(link.index) {
             return Err(member);
         }
-        if let Some(upper) = self.0.values().find(|upper| upper.parent == Some(link.index)) {
+        if let Some(upper) = self.links.values().find(|upper| upper.parent == Some(link.index)) {
             return Err(format!("{} is above it", named(upper)));
         }
         match link.vlan.filter(|vlan| unicast && known(vlan)) {
@@ -105,17 +190,18 @@ impl Relations {
 
     /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none.
     pub fn vrf(&self, index: u32) -> Option<(u32, &str, u32)> {
-        let vrf = self.0.get(&self.0.get(&index)?.master?)?;
+        let vrf = self.links.get(&self.links.get(&index)?.master?)?;
         Some((vrf.index, &vrf.name, vrf.vrf?))
     }
 
-    /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member, or a VRF's.
+    /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member, or a VRF's. A
+    /// bond's member may have all of the bond's packets ([`Relations::bond`]).
     pub fn member(&self, index: u32) -> Option<String> {
-        let master = self.0.get(&index)?.master?;
+        let master = self.links.get(&index)?.master?;
         if self.vrf(index).is_some() {
             return None;
         }
-        let master = self.0.get(&master).map_or_else(|| "another interface".into(), named);
+        let master = self.links.get(&master).map_or_else(|| "another interface".into(), named);
         Some(format!("it belongs to {master}"))
     }
 }
@@ -137,6 +223,7 @@ fn named(link: &Link) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bywash_fib::model::{Bond, Member};
 
     fn link(index: u32, name: &str, kind: &str) -> Link {
         Link {
@@ -242,6 +329,131 @@ mod tests {
         }
         assert!(relations.note(&[Change::Link(Link { up: false, ..vlan })]));
         assert_eq!(of(&relations), []);
+    }
+
+    const BOND: u32 = 9;
+
+    /// Returns a bond.
+    fn bond(mode: u8, active: Option<u32>) -> Link {
+        let mac = link(1, "", "").mac;
+        Link { bond: Some(Bond { mode, active, plain: true }), mac, ..link(BOND, "bond0", "bond") }
+    }
+
+    /// Returns a member of it.
+    fn member(index: u32, active: bool) -> Link {
+        let (mac, member) = (bond(1, None).mac, Some(Member { active, plain: true }));
+        Link { master: Some(BOND), mac, member, ..link(index, "r0", "veth") }
+    }
+
+    fn of(links: &[Link]) -> Relations {
+        let mut relations = Relations::default();
+        relations.note(&links.iter().cloned().map(Change::Link).collect::<Vec<_>>());
+        relations
+    }
+
+    /// Returns the reason for which interface 1 is left, behind that it belongs to the bond.
+    fn left(links: &[Link]) -> Option<String> {
+        let relations = of(links);
+        let why = relations.left(1).map(|why| why.replace("it belongs to bond interface bond0, ", ""));
+        assert_eq!(relations.bond(1).unwrap().err(), relations.left(1).filter(|why| why.starts_with("it belongs")));
+        why
+    }
+
+    #[test]
+    fn a_member_that_has_all_of_a_bonds_packets_has_the_bonds_part() {
+        let backup = bond(1, Some(1));
+        assert_eq!(left(&[backup.clone(), member(1, true), member(2, false)]), None);
+        assert_eq!(of(&[backup.clone(), member(1, true)]).bond(1).unwrap().unwrap().index, BOND);
+        assert!(of(&[link(BOND, "br0", "bridge"), member(1, true)]).bond(1).is_none());
+        for mode in [2, 4] {
+            let bond = bond(mode, None);
+            assert_eq!(left(&[bond.clone(), member(1, true), member(2, false)]), None);
+            let both = [bond.clone(), member(1, true), member(2, true)];
+            assert_eq!(left(&both).unwrap(), "which has several active members");
+            assert_eq!(left(&[bond, member(1, true), Link { master: Some(8), ..member(2, true) }]), None);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_bond_leaves_it() {
+        let backup = bond(1, Some(1));
+        let not_plain = Bond { mode: 1, active: Some(1), plain: false };
+        let said = "which has an ARP monitor, an XDP program, or properties that are not known";
+        for other in [None, Some(not_plain)] {
+            assert_eq!(left(&[Link { bond: other, ..backup.clone() }, member(1, true)]).unwrap(), said);
+        }
+        for (mode, name) in
+            [(0, "balance-rr"), (3, "broadcast"), (5, "balance-tlb"), (6, "balance-alb"), (7, "unknown")]
+        {
+            let why = left(&[bond(mode, Some(1)), member(1, true)]).unwrap();
+            assert_eq!(why, format!("whose mode {name} is not followed"));
+        }
+        let why = |bond: Link, member: Link| left(&[link(7, "br0", "bridge"), bond, member]).unwrap();
+        assert_eq!(why(Link { master: Some(7), ..backup.clone() }, member(1, true)), "which is a member itself");
+        assert_eq!(why(Link { up: false, ..backup.clone() }, member(1, true)), "which is down");
+        assert_eq!(why(bond(1, Some(2)), member(1, true)), "which sends by another member");
+        assert_eq!(why(bond(1, None), member(1, true)), "which sends by another member");
+        let no_active = "of which it is no active member";
+        for other in [
+            member(1, false),
+            Link { member: None, ..member(1, true) },
+            Link { up: false, ..member(1, true) },
+            Link { carrier: false, ..member(1, true) },
+        ] {
+            assert_eq!(why(backup.clone(), other), no_active);
+        }
+        // Packets of a queue leave by whichever member is chosen for it.
+        let chosen = |index, active| Link { member: Some(Member { active, plain: false }), ..member(index, true) };
+        let unknown = Link { member: None, ..member(2, false) };
+        let said = "of which a member has a queue_id, or properties that are not known";
+        assert_eq!(why(backup.clone(), chosen(1, true)), said);
+        for other in [chosen(2, false), unknown] {
+            assert_eq!(left(&[backup.clone(), member(1, true), other]).unwrap(), said);
+        }
+        let another = "whose MAC address or MTU is another";
+        assert_eq!(why(backup.clone(), Link { mac: Some([2; 6]), ..member(1, true) }), another);
+        assert_eq!(why(backup.clone(), Link { mtu: 1400, ..member(1, true) }), another);
+        assert_eq!(why(Link { mac: None, ..backup.clone() }, Link { mac: None, ..member(1, true) }), another);
+        // In a VRF it has the VRF's routes.
+        let red = Link { vrf: Some(10), ..link(7, "red", "vrf") };
+        assert_eq!(left(&[red, Link { master: Some(7), ..backup.clone() }, member(1, true)]), None);
+        let mut relations = of(&[backup, member(1, true)]);
+        relations.set_ports([1, BOND].into());
+        assert_eq!(relations.left(1).unwrap(), "it belongs to bond interface bond0, which is a port itself");
+    }
+
+    #[test]
+    fn what_is_above_a_bond_is_above_its_member() {
+        let bond = bond(1, Some(1));
+        let plain = Vlan { protocol: 0x8100, id: 5, plain: true };
+        let above = |parent, kind: &str| {
+            let vlan = (kind == "vlan").then_some(plain);
+            Link { parent: Some(parent), vlan, ..link(3, "u0", kind) }
+        };
+        let relations = of(&[bond.clone(), member(1, true), member(2, false), above(BOND, "vlan")]);
+        assert_eq!(relations.left(1), None);
+        assert!(relations.left_without_tags(1).is_some());
+        assert_eq!(relations.vlans(1).map(|(link, vlan)| (link.index, vlan)).collect::<Vec<_>>(), [(3, Ok(plain))]);
+        assert_eq!(relations.vlans(2).count(), 0, "on a member that is not active");
+        let left = |link: Link| left(&[bond.clone(), member(1, true), link]);
+        assert_eq!(left(above(BOND, "ipvlan")).unwrap(), "ipvlan interface u0 is above it");
+        assert_eq!(left(above(1, "vlan")).unwrap(), "vlan interface u0 is above it");
+        assert_eq!(left(above(BOND, "macsec")), None);
+    }
+
+    #[test]
+    fn a_failover_is_news() {
+        let mut relations = of(&[bond(1, Some(1)), member(1, true), member(2, false)]);
+        for change in [
+            bond(1, Some(2)),
+            member(1, false),
+            member(2, true),
+            Link { carrier: false, ..member(2, true) },
+            Link { mtu: 1400, ..member(2, true) },
+        ] {
+            assert!(relations.note(&[Change::Link(change.clone())]), "{change:?}");
+            assert!(!relations.note(&[Change::Link(change)]));
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use bywash_engine::{Change, PortId, deal};
 use bywash_frame::Heap;
 use bywash_netlink::Mirror;
 use bywash_port::{Port, TxQueueStats};
+use bywash_router::control::BondSpec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub struct Runtime {
     pub numbers: Numbers,
     /// VLAN interfaces of the ports by name, with the reasons for which the kernel has their packets, as logged.
     pub vlans: BTreeMap<String, Option<String>>,
+    /// Bonds whose packets come and leave by ports, as logged.
+    pub bonds: Vec<BondSpec>,
 }
 
 impl Runtime {

@@ -13,18 +13,18 @@ pub struct Carried {
     pub index: u32,
     /// Protocol and identifier.
     pub vlan: Vlan,
-    /// Port that carries it, and kernel index of that port's interface.
+    /// Port that carries it, and kernel index of the interface below it: that port's, or the bond whose member that is.
     pub port: PortId,
     pub parent: u32,
 }
 
 /// Numbers of the VLANs that have one.
 #[derive(Default)]
-pub struct Numbers(BTreeMap<(u32, u32, [u8; 4]), PortId>);
+pub struct Numbers(BTreeMap<(u32, u32, PortId, [u8; 4]), PortId>);
 
 impl Numbers {
-    /// Gives each of these VLANs a number, and takes back those of all others. A VLAN keeps its number; none gets one that
-    /// was another's until now, which packets on their way may still refer to. The last ones get none if there are more than
+    /// Gives each of these VLANs a number, and takes back those of all others. A VLAN keeps its number on its port; none
+    /// gets one that was another's until now, which packets on their way may still refer to. The last ones get none if there are more than
     /// there are numbers.
     pub fn assign(&mut self, vlans: &[Carried]) -> Vec<VlanSpec> {
         let before = std::mem::take(&mut self.0);
@@ -33,7 +33,7 @@ impl Numbers {
         let mut all = vec![];
         for Carried { index, vlan, port, parent } in vlans.iter().copied() {
             let tag = tag(vlan.protocol, vlan.id);
-            let key = (index, parent, tag);
+            let key = (index, parent, port, tag);
             let free = || taken.iter().position(|taken| !taken).map(|at| PortId(FIRST + at as u16));
             let Some(id) = before.get(&key).copied().or_else(free) else { continue };
             taken[usize::from(id.0 - FIRST)] = true;
@@ -76,5 +76,14 @@ mod tests {
         assert_eq!(first[0].tag, [0x81, 0, 0, 5]);
         let other = Carried { vlan: Vlan { id: 9, ..carried(5).vlan }, ..carried(5) };
         assert_ne!(numbers.assign(&[other])[0].id, first[0].id);
+    }
+
+    #[test]
+    fn a_number_belongs_to_one_port() {
+        let mut numbers = Numbers::default();
+        let first = numbers.assign(&[carried(5)]);
+        let moved = Carried { port: PortId(1), ..carried(5) };
+        assert_ne!(numbers.assign(&[moved])[0].id, first[0].id);
+        assert_eq!(numbers.assign(&[carried(5)])[0].id, first[0].id);
     }
 }

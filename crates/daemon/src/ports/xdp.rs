@@ -80,9 +80,9 @@ impl Xdp {
         self.enable()
     }
 
-    /// Applies the interface's current relations. A switch takes every frame of a port, unless the interface is a
-    /// member of another.
-    pub fn relate(&mut self, relations: &Relations) -> anyhow::Result<()> {
+    /// Applies the interface's current relations; returns whether they leave it to the kernel, or no longer do, for
+    /// another reason than before. A switch takes every frame of a port, unless the interface is a member of another.
+    pub fn relate(&mut self, relations: &Relations) -> anyhow::Result<bool> {
         let before = self.related();
         (self.left, self.left_without_tags) = match self.program.config().raw {
             true => (relations.member(self.index), None),
@@ -93,11 +93,14 @@ impl Xdp {
         };
         let left = self.related();
         match &left {
-            _ if left == before => return Ok(()),
+            _ if left == before => return Ok(false),
             Some(why) => tracing::warn!("{}: {why}: the kernel forwards for it", self.interface),
             None => tracing::info!("{}: no longer left to the kernel: taken over again", self.interface),
         }
-        if self.begun { self.enable() } else { Ok(()) }
+        if self.begun {
+            self.enable()?;
+        }
+        Ok(true)
     }
 
     /// Returns the reason for which the interface's relations leave every frame to the kernel. Traffic control sees tags

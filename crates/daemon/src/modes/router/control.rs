@@ -16,7 +16,7 @@ use bywash_exceptions::{PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
-use bywash_router::control::{self, Applied, Control, PortSpec, PortView, VlanSpec};
+use bywash_router::control::{self, Applied, BondSpec, Control, PortSpec, PortView, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
@@ -179,7 +179,9 @@ impl modes::Control for Routing {
     }
 
     fn set_open(&mut self, id: PortId, open: bool) {
-        lock(&self.control).set_open(id, open);
+        let mut control = lock(&self.control);
+        control.set_open(id, open);
+        self.guard.set_ports(links(&control));
     }
 
     fn remove_port(&mut self, id: PortId) {
@@ -188,8 +190,9 @@ impl modes::Control for Routing {
         self.guard.set_ports(links(&control));
     }
 
-    fn set_vlans(&mut self, vlans: &[VlanSpec]) {
+    fn set_uppers(&mut self, bonds: &[BondSpec], vlans: &[VlanSpec]) {
         let mut control = lock(&self.control);
+        control.set_bonds(bonds);
         control.set_vlans(vlans);
         // The gate of a new one is closed; those of the others close until the state that concerns all has been read.
         self.guard.set_ports(links(&control));
