@@ -368,3 +368,49 @@ fn nics_carry_vlans() {
         bywash.stop();
     });
 }
+
+/// A NIC forwards for the bond that it is the active member of, and for a VLAN on the bond, at each level.
+#[test]
+fn nics_carry_bonds() {
+    require!(require_lab(), groups().map(drop), kernel_has("bonding"), kernel_has("8021q"));
+    on_each(|lab| {
+        let member = &lab.nics[2];
+        lab.r
+            .ip_batch(&format!(
+                "address flush dev {member}\nlink add bond0 type bond mode active-backup miimon 100\n\
+                 link set {member} down\nlink set {member} master bond0\nlink set bond0 up\n\
+                 address add 10.0.2.1/24 dev bond0\naddress add fd00:2::1/64 dev bond0 nodad\n\
+                 link add link bond0 name bond0.7 type vlan id 7\naddress add 10.1.2.1/24 dev bond0.7\n\
+                 link set bond0.7 up\n"
+            ))
+            .unwrap();
+        let name = format!("{}.7", lab.nics[3]);
+        lab.b
+            .ip_batch(&format!(
+                "link add link {} name {name} type vlan id 7\naddress add 10.1.2.2/24 dev {name}\nlink set {name} up\n",
+                lab.nics[3]
+            ))
+            .unwrap();
+        for level in ["user", "driver"] {
+            let bywash = lab.run_at(level);
+            lab.wait_for_carrier();
+            let sent = |nic: usize| bywash.counter(&lab.nics[nic], "tx_packets");
+            // Answers come without a tag.
+            for to in ["10.0.2.2", "10.1.2.2"] {
+                let ping = Ping::to(to.parse::<IpAddr>().unwrap()).count(5);
+                bywash.wait(&format!("packets to {to} to be forwarded for the bond"), |_| {
+                    let before = (sent(1), sent(2));
+                    let report = ping.run(&lab.a).unwrap();
+                    report.received == 5 && sent(1) >= before.0 + 5 && sent(2) >= before.1 + 5
+                });
+                let report = Transfer::new(1_000_000).run(&lab.a, &lab.b, to.parse::<IpAddr>().unwrap()).unwrap();
+                assert!(report.is_intact(), "{} {to}: {report:?}", lab.model);
+            }
+            lab.assert_connected();
+            assert!(bywash.log().contains(&format!("bond0: its packets are forwarded by its member {member}")));
+            println!("{} {level}: {}", lab.model, bywash.port(member)["level"]);
+            bywash.stop();
+        }
+        lab.assert_connected();
+    });
+}

@@ -1,0 +1,387 @@
+//! Bonds whose members are ports are forwarded past the kernel, by the member that the kernel sends by; others are left
+//! to it.
+
+use crate::harness::{Bywash, PATIENCE};
+use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab, wait_until};
+use std::net::{IpAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Monitors carriers every 10 ms, and prefers the first member.
+const BACKUP: &str = "mode active-backup miimon 10";
+
+/// Host a on r0; host b behind two cables, bonded at both ends: r1 and r2 in the router's bond0, b0 and b1 in the host's.
+struct Bonded {
+    lab: Topology,
+}
+
+impl Bonded {
+    fn new(options: &str) -> Self {
+        let lab = Topology::router().unwrap();
+        let (b, r) = (lab.b(), lab.r());
+        r.ip_batch(&format!("link add r2 type veth peer name b1 netns {}\n", b.ns.name())).unwrap();
+        let bond = |ns: &Namespace, members: [&str; 2], v4: String, v6: String| {
+            let [first, second] = members;
+            let primary = if options.contains("active-backup") {
+                format!("link set bond0 type bond primary {first}\n")
+            } else {
+                String::new()
+            };
+            ns.ip_batch(&format!(
+                "link add bond0 type bond {options}\nlink set {first} down\naddress flush dev {first}\n\
+                 link set {first} master bond0\nlink set {second} down\nlink set {second} master bond0\n{primary}\
+                 link set bond0 up\naddress add {v4}/24 dev bond0\naddress add {v6}/64 dev bond0 nodad\n"
+            ))
+            .unwrap();
+        };
+        bond(r, ["r1", "r2"], b.router_v4.to_string(), b.router_v6.to_string());
+        bond(&b.ns, ["b0", "b1"], b.v4.to_string(), b.v6.to_string());
+        b.ns.ip_batch(&format!("route add default via {}\nroute add ::/0 via {}\n", b.router_v4, b.router_v6)).unwrap();
+        let bonded = Self { lab };
+        bonded.wait_until_reached();
+        bonded
+    }
+
+    fn wait_until_reached(&self) {
+        for to in [IpAddr::from(self.lab.b().v4), self.lab.b().v6.into()] {
+            let reached = || Ping::to(to).count(1).run(&self.lab.a().ns).is_ok_and(|report| report.received == 1);
+            wait_until(&format!("{to} to be reached"), PATIENCE, reached).unwrap();
+        }
+    }
+
+    fn run(&self, level: &str) -> Bywash<'_> {
+        Bywash::run(self.lab.r(), &["--level", level, "r0", "r1", "r2"])
+    }
+
+    /// Fails if something is lost, changed or not answered as the kernel answers it.
+    fn assert_connected(&self) {
+        let (a, b) = (self.lab.a(), self.lab.b());
+        let ways: [(&Namespace, IpAddr); 4] =
+            [(&a.ns, b.v4.into()), (&a.ns, b.v6.into()), (&b.ns, a.v4.into()), (&b.ns, a.v6.into())];
+        for (from, to) in ways {
+            let report = Ping::to(to).count(10).run(from).unwrap();
+            assert_eq!((report.received, report.errors), (10, 0), "{to}: {}", report.text);
+        }
+        for to in [IpAddr::from(b.router_v4), b.router_v6.into(), a.router_v4.into()] {
+            let report = Ping::to(to).count(3).run(&b.ns).unwrap();
+            assert_eq!(report.received, 3, "the router's own address {to}: {}", report.text);
+        }
+        for (from, to, addr) in [
+            (&a.ns, &b.ns, IpAddr::from(b.v4)),
+            (&a.ns, &b.ns, b.v6.into()),
+            (&b.ns, &a.ns, a.v4.into()),
+            (&b.ns, &a.ns, a.v6.into()),
+        ] {
+            let report = Transfer::new(1_000_000).run(from, to, addr).unwrap();
+            assert!(report.is_intact(), "{addr}: {report:?}");
+        }
+        self.assert_datagrams();
+        for (to, by) in [(IpAddr::from(a.v4), "10.0.2.1"), (a.v6.into(), "fd00:2::1")] {
+            let report = Ping::to(to).count(1).ttl(1).run(&b.ns).unwrap();
+            assert!(report.text.contains(by) && report.errors == 1, "{}", report.text);
+        }
+    }
+
+    fn assert_datagrams(&self) {
+        let bound = |ns: &Namespace, addr: IpAddr| {
+            let socket = ns.enter(|| UdpSocket::bind((addr, 0))).unwrap().unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        let (a, b) = (self.lab.a(), self.lab.b());
+        for (near, far) in [(IpAddr::from(a.v4), IpAddr::from(b.v4)), (a.v6.into(), b.v6.into())] {
+            let (near, far) = (bound(&a.ns, near), bound(&b.ns, far));
+            near.connect(far.local_addr().unwrap()).unwrap();
+            far.connect(near.local_addr().unwrap()).unwrap();
+            // The longest is sent in fragments.
+            for len in [0, 1, 100, 1452, 4000] {
+                let sent: Vec<u8> = (0..len).map(|n: u32| n as u8).collect();
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let mut buffer = [0; 8000];
+                    from.send(&sent).unwrap();
+                    let n = to.recv(&mut buffer).unwrap();
+                    assert!(buffer[..n] == sent, "{len} bytes");
+                }
+            }
+        }
+    }
+
+    /// Returns the packets that were forwarded to and from a member, of ten pings to this address of host b.
+    fn forwarded(&self, bywash: &Bywash<'_>, to: IpAddr, member: &str) -> (u64, u64) {
+        // The kernel may have the first ones, which wait for a neighbour.
+        let _ = Ping::to(to).count(3).run(&self.lab.a().ns);
+        let count = || (bywash.counter(member, "rx_packets"), bywash.counter(member, "tx_packets"));
+        let (rx, tx) = count();
+        let driver = |of: &str| bywash.port(of)["level"] == "driver";
+        let sent = bywash.counter("r0", "tx_packets");
+        let report = Ping::to(to).count(10).run(&self.lab.a().ns).unwrap();
+        assert_eq!(report.received, 10, "{to}: {}", report.text);
+        let (now_rx, now_tx) = count();
+        // Frames that the program forwards are counted where they leave.
+        let came = if driver(member) { bywash.counter("r0", "tx_packets") - sent } else { now_rx - rx };
+        (came, now_tx - tx)
+    }
+
+    fn passes(&self, bywash: &Bywash<'_>, to: IpAddr, member: &str) -> bool {
+        let (received, sent) = self.forwarded(bywash, to, member);
+        received >= 10 && sent >= 10
+    }
+
+    /// Fails unless the packets of both families are forwarded past the kernel by this member, in both directions.
+    fn assert_carried_by(&self, bywash: &Bywash<'_>, member: &str) {
+        let other = if member == "r1" { "r2" } else { "r1" };
+        for to in [IpAddr::from(self.lab.b().v4), self.lab.b().v6.into()] {
+            let carried = || self.passes(bywash, to, member);
+            bywash.wait(&format!("packets to {to} to be forwarded by {member}"), |_| carried());
+            assert_eq!(self.forwarded(bywash, to, other).1, 0, "sent by {other}");
+        }
+    }
+}
+
+/// Returns how often the log says that the bond's packets are forwarded by this member.
+fn said(bywash: &Bywash<'_>, member: &str) -> usize {
+    bywash.log().matches(&format!("bond0: its packets are forwarded by its member {member}")).count()
+}
+
+fn wait_for(bywash: &Bywash<'_>, member: &str, times: usize) {
+    bywash.wait(&format!("{member} to have the bond's packets"), |bywash| said(bywash, member) >= times);
+}
+
+#[test]
+fn a_bond_is_forwarded_by_its_active_member() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new(BACKUP);
+    let (a, b, r) = (bonded.lab.a(), bonded.lab.b(), bonded.lab.r());
+    bonded.assert_connected();
+    for level in ["user", "driver"] {
+        let bywash = bonded.run(level);
+        wait_for(&bywash, "r1", 1);
+        let left =
+            "r2: it belongs to bond interface bond0, of which it is no active member: the kernel forwards for it";
+        assert!(bywash.log().contains(left), "{}", bywash.log());
+        assert_eq!(bywash.port("r1")["level"], level, "{}", bywash.show(&["ports"]));
+        bonded.assert_carried_by(&bywash, "r1");
+        bonded.assert_connected();
+        // The bond's MTU, which its members get with it.
+        r.ip(&["link", "set", "bond0", "mtu", "1400"]).unwrap();
+        bonded.assert_carried_by(&bywash, "r1");
+        let report = Ping::to(b.v4).count(2).size(1400).dont_fragment().run(&a.ns).unwrap();
+        assert!(report.received == 0 && report.text.contains("1400"), "{}", report.text);
+        r.ip(&["link", "set", "bond0", "mtu", "1500"]).unwrap();
+        r.ip(&["address", "replace", &format!("{}/64", b.router_v6), "dev", "bond0", "nodad"]).unwrap();
+        a.ns.ip(&["route", "flush", "cache"]).unwrap();
+        bonded.assert_carried_by(&bywash, "r1");
+        bywash.stop();
+    }
+}
+
+/// Rules for the bond and for the member that its packets pass.
+#[test]
+fn policies_of_a_bond_and_of_its_member_hold() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new(BACKUP);
+    let (a, b, r) = (bonded.lab.a(), bonded.lab.b(), bonded.lab.r());
+    let bywash = bonded.run("user");
+    bonded.assert_carried_by(&bywash, "r1");
+    for rules in [
+        "table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"bond0\" drop\n}\n}",
+        "table netdev f {\nchain c {\ntype filter hook ingress device \"r1\" priority 0\nip saddr 10.0.2.2 drop\n}\n}",
+    ] {
+        r.nft(rules).unwrap();
+        let report = Ping::to(a.v4).count(5).wait(Duration::from_millis(100)).run(&b.ns).unwrap();
+        assert_eq!(report.received, 0, "{rules}: {}", report.text);
+        r.nft("flush ruleset").unwrap();
+        bonded.assert_carried_by(&bywash, "r1");
+    }
+    r.run(&["tc", "qdisc", "add", "dev", "r1", "clsact"]).unwrap();
+    r.run(&["tc", "filter", "add", "dev", "r1", "egress", "matchall", "action", "drop"]).unwrap();
+    let report = Ping::to(b.v4).count(5).wait(Duration::from_millis(100)).run(&a.ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    r.run(&["tc", "qdisc", "del", "dev", "r1", "clsact"]).unwrap();
+    bonded.assert_carried_by(&bywash, "r1");
+    // The bond's switch of forwarding, not the member's.
+    r.sysctl("net/ipv4/conf/r1/forwarding", "0").unwrap();
+    bonded.assert_carried_by(&bywash, "r1");
+    r.sysctl("net/ipv4/conf/bond0/forwarding", "0").unwrap();
+    let report = Ping::to(a.v4).count(5).wait(Duration::from_millis(100)).run(&b.ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    r.sysctl("net/ipv4/conf/bond0/forwarding", "1").unwrap();
+    bonded.assert_carried_by(&bywash, "r1");
+    bywash.stop();
+}
+
+/// Pings host b every 10 ms while its first cable is cut; returns how many are lost.
+fn lost_by_cutting(bonded: &Bonded) -> u32 {
+    let b = bonded.lab.b();
+    std::thread::scope(|scope| {
+        let ping = Ping::to(b.v4).count(500).interval(Duration::from_millis(10));
+        let pings = scope.spawn(move || ping.run(&bonded.lab.a().ns).unwrap());
+        std::thread::sleep(Duration::from_millis(1500));
+        b.ns.ip(&["link", "set", "b0", "down"]).unwrap();
+        let report = pings.join().unwrap();
+        report.sent - report.received
+    })
+}
+
+#[test]
+fn a_member_that_fails_is_replaced() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new(BACKUP);
+    let b = bonded.lab.b();
+    let restore = || {
+        b.ns.ip(&["link", "set", "b0", "up"]).unwrap();
+        let back = || {
+            let shown = bonded.lab.r().ip(&["-d", "link", "show", "bond0"]).unwrap().stdout;
+            shown.contains("active_slave r1")
+        };
+        wait_until("the first member to be active", PATIENCE, back).unwrap();
+        bonded.wait_until_reached();
+    };
+    let by_kernel = lost_by_cutting(&bonded);
+    restore();
+    for level in ["user", "driver"] {
+        let bywash = bonded.run(level);
+        bonded.assert_carried_by(&bywash, "r1");
+        let lost = lost_by_cutting(&bonded);
+        println!("failover: {lost} of 500 pings lost at level {level}, {by_kernel} by the kernel alone");
+        assert!(lost <= 100 + 2 * by_kernel, "{lost} lost, {by_kernel} by the kernel alone: {}", bywash.log());
+        wait_for(&bywash, "r2", 1);
+        bonded.assert_carried_by(&bywash, "r2");
+        bonded.assert_connected();
+        restore();
+        wait_for(&bywash, "r1", 2);
+        bonded.assert_carried_by(&bywash, "r1");
+        bywash.stop();
+    }
+}
+
+#[test]
+fn members_come_and_go() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new(BACKUP);
+    let (b, r) = (bonded.lab.b(), bonded.lab.r());
+    let bywash = bonded.run("driver");
+    bonded.assert_carried_by(&bywash, "r1");
+    // The host sends by its second cable from here on.
+    b.ns.ip(&["link", "set", "bond0", "type", "bond", "primary", "b1"]).unwrap();
+    r.ip(&["link", "set", "r1", "nomaster"]).unwrap();
+    wait_for(&bywash, "r2", 1);
+    bonded.assert_carried_by(&bywash, "r2");
+    r.ip_batch("link set r1 down\nlink set r1 master bond0\nlink set bond0 type bond primary r2\n").unwrap();
+    bywash.wait("r1 to be left to the kernel", |bywash| bywash.port("r1")["level"] == "kernel");
+    bonded.assert_carried_by(&bywash, "r2");
+    // The bond itself is deleted, and made again.
+    r.ip(&["link", "del", "bond0"]).unwrap();
+    let report = Ping::to(b.v4).count(3).wait(Duration::from_millis(100)).run(&bonded.lab.a().ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    r.ip_batch(&format!(
+        "link add bond0 type bond {BACKUP}\nlink set r1 down\nlink set r1 master bond0\nlink set r2 down\n\
+         link set r2 master bond0\nlink set bond0 type bond primary r2\nlink set bond0 up\n\
+         address add {}/24 dev bond0\naddress add {}/64 dev bond0 nodad\n",
+        b.router_v4, b.router_v6
+    ))
+    .unwrap();
+    bonded.wait_until_reached();
+    bonded.assert_carried_by(&bywash, "r2");
+    bonded.assert_connected();
+    bywash.stop();
+}
+
+/// A VLAN on the bond is carried by the active member, by traffic control, which sees the tags that a veth passes beside
+/// frames.
+#[test]
+fn a_vlan_on_a_bond_goes_with_it() {
+    require!(require_lab(), kernel_has("bonding"), kernel_has("8021q"));
+    let bonded = Bonded::new(BACKUP);
+    let (a, b, r) = (&bonded.lab.a().ns, &bonded.lab.b().ns, bonded.lab.r());
+    for (ns, host) in [(r, 1), (b, 2)] {
+        ns.ip_batch(&format!(
+            "link add link bond0 name bond0.7 type vlan id 7\naddress add 10.1.7.{host}/24 dev bond0.7\n\
+             address add fd01:7::{host}/64 dev bond0.7 nodad\nlink set bond0.7 up\n"
+        ))
+        .unwrap();
+    }
+    b.ip_batch("route add 10.0.1.0/24 via 10.1.7.1\nroute add fd00:1::/64 via fd01:7::1\n").unwrap();
+    let ways = [ip("10.1.7.2"), ip("fd01:7::2")];
+    for to in ways {
+        let reached = || Ping::to(to).count(1).run(a).is_ok_and(|report| report.received == 1);
+        wait_until(&format!("{to} to be reached"), PATIENCE, reached).unwrap();
+    }
+    let carried_by = |bywash: &Bywash<'_>, member: &str| {
+        for to in ways {
+            let carried = || bonded.passes(bywash, to, member);
+            bywash.wait(&format!("packets to {to} to be forwarded by {member}"), |_| carried());
+            let report = Transfer::new(1_000_000).run(a, b, to).unwrap();
+            assert!(report.is_intact(), "{to}: {report:?}");
+        }
+    };
+    let bywash = bonded.run("driver");
+    assert!(bywash.log().contains("bond0.7: this VLAN is forwarded with its port"), "{}", bywash.log());
+    carried_by(&bywash, "r1");
+    b.ip(&["link", "set", "b0", "down"]).unwrap();
+    wait_for(&bywash, "r2", 1);
+    carried_by(&bywash, "r2");
+    b.ip(&["link", "set", "b0", "up"]).unwrap();
+    wait_for(&bywash, "r1", 2);
+    carried_by(&bywash, "r1");
+    bonded.assert_carried_by(&bywash, "r1");
+    bywash.stop();
+    // Where XDP takes the frames, it does not see the tags.
+    let bywash = bonded.run("user");
+    let left = "r1: vlan interface bond0.7 is above it: programs do not see the tags";
+    bywash.wait("the member to be left", |bywash| bywash.log().contains(left));
+    bywash.stop();
+}
+
+/// Bonds of other modes, or with more than one active member, or an ARP monitor, are the kernel's.
+#[test]
+fn other_bonds_are_left_to_the_kernel() {
+    require!(require_lab(), kernel_has("bonding"));
+    for (options, why) in [
+        ("mode balance-rr miimon 10", "whose mode balance-rr is not followed"),
+        ("mode balance-xor miimon 10", "which has several active members"),
+        ("mode active-backup arp_interval 100 arp_ip_target 10.0.2.2", "which has an ARP monitor, an XDP program"),
+    ] {
+        // The host has no targets that answer for it.
+        let bonded = Bonded::new(&options.replace("arp_ip_target 10.0.2.2", "arp_ip_target 10.0.2.1,10.0.2.2"));
+        let bywash = bonded.run("user");
+        let left = format!("r1: it belongs to bond interface bond0, {why}");
+        bywash.wait("the members to be left", |bywash| bywash.log().contains(&left));
+        let report = Ping::to(bonded.lab.b().v4).count(10).run(&bonded.lab.a().ns).unwrap();
+        assert!(report.received > 0, "{options}: {}", report.text);
+        for member in ["r1", "r2"] {
+            let count = |name| bywash.counter(member, name);
+            assert_eq!((count("rx_packets"), count("tx_packets")), (0, 0), "{options}, {member}");
+        }
+        assert_eq!(said(&bywash, "r"), 0, "{options}");
+        bywash.stop();
+    }
+}
+
+/// LACP stays the kernel's, and with it the choice of members: while only one is active, it has the bond's packets.
+#[test]
+fn an_aggregate_with_one_active_member_is_forwarded() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new("mode 802.3ad miimon 10 lacp_rate fast");
+    let b = bonded.lab.b();
+    let bywash = bonded.run("user");
+    let several = "r1: it belongs to bond interface bond0, which has several active members";
+    bywash.wait("both members to be active", |bywash| bywash.log().contains(several));
+    bonded.wait_until_reached();
+    b.ns.ip(&["link", "set", "b1", "down"]).unwrap();
+    wait_for(&bywash, "r1", 1);
+    bonded.assert_carried_by(&bywash, "r1");
+    bonded.assert_connected();
+    let before = bywash.log().matches(several).count();
+    b.ns.ip(&["link", "set", "b1", "up"]).unwrap();
+    bywash.wait("both members to be active again", |bywash| bywash.log().matches(several).count() > before);
+    bonded.wait_until_reached();
+    // LACP itself passes: a partner that hears none would have ended the aggregate after 3 s.
+    let start = Instant::now();
+    wait_until("the aggregate to last", PATIENCE, || start.elapsed() > Duration::from_secs(6)).unwrap();
+    assert!(bonded.lab.r().run(&["cat", "/proc/net/bonding/bond0"]).unwrap().stdout.contains("Number of ports: 2"));
+    bywash.stop();
+}
