@@ -184,7 +184,7 @@ impl Xdp {
                 (Level::User, "the kernel refuses the program for policy routing rules")
             }
             (Level::Auto | Level::Driver, _) if rules && !self.program.config().asks => {
-                (Level::User, "a route has an MTU, which programs that follow rules are not told")
+                (Level::User, "policy routing for a bond, or with MTUs of routes, is not the driver's")
             }
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),
             (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
