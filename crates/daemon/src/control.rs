@@ -404,17 +404,20 @@ impl Runtime {
     pub fn relate(&mut self) {
         let views = self.shared.view.ports();
         self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
-        let (mut bonds, mut carried, mut told) = (vec![], vec![], BTreeMap::new());
+        let (mut bonds, mut carried, mut told) = (BTreeMap::new(), vec![], BTreeMap::new());
         let wanted = self.shared.config().router.vlans;
         let ports = self.shared.ports();
         let of = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
         for view in views.iter().filter(|view| of(view).is_some_and(|xdp| !xdp.program.config().raw)) {
-            if self.relations.left(view.index).is_none()
-                && let Some(Ok(bond)) = self.relations.bond(view.index)
-            {
-                bonds.push(BondSpec { index: bond.index, port: view.id, member: view.index });
+            // A bond that is a port itself is served by that port.
+            let above = self.relations.bond_above(view.index).map(|bond| bond.index);
+            let Some(index) = above.filter(|index| views.iter().all(|view| view.index != *index)) else { continue };
+            let bond = bonds.entry(index).or_insert(BondSpec { index, member: None });
+            if self.relations.left(view.index).is_none() {
+                bond.member = Some((view.id, view.index));
             }
         }
+        let bonds: Vec<BondSpec> = bonds.into_values().collect();
         for view in views.iter().filter(|view| wanted && of(view).is_some_and(Xdp::forwards_vlans)) {
             let port = view.id;
             for (link, vlan) in self.relations.vlans(view.index) {
@@ -470,7 +473,9 @@ impl Runtime {
         self.vlans = told;
         let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
         for bond in bonds.iter().filter(|bond| !self.bonds.contains(bond)) {
-            tracing::info!("{}: its packets are forwarded by its member {}", name(bond.index), name(bond.member));
+            if let Some((_, member)) = bond.member {
+                tracing::info!("{}: its packets are forwarded by its member {}", name(bond.index), name(member));
+            }
         }
         self.bonds = bonds;
     }

@@ -124,10 +124,15 @@ impl Relations {
     /// Returns the bond that an interface is a member of, if all of the bond's packets come and leave by this member, or
     /// else the reason for which they are the kernel's; `None` if it is a member of none.
     pub fn bond(&self, index: u32) -> Option<Result<&Link, String>> {
-        let own = self.links.get(&index)?;
-        let bond = self.links.get(&own.master?).filter(|master| master.kind == "bond")?;
+        let (own, bond) = (self.links.get(&index)?, self.bond_above(index)?);
         let reason = |why| format!("it belongs to {}, {why}", named(bond));
         Some(self.carries(own, bond).map(|()| bond).map_err(reason))
+    }
+
+    /// Returns the bond that an interface is a member of.
+    pub fn bond_above(&self, index: u32) -> Option<&Link> {
+        let master = self.links.get(&index)?.master?;
+        self.links.get(&master).filter(|master| master.kind == "bond")
     }
 
     /// Checks whether all packets of a bond come and leave by one of its members; errors with the reason if not.

@@ -41,7 +41,7 @@ pub struct Runtime {
     pub numbers: Numbers,
     /// VLAN interfaces of the ports by name, with the reasons for which the kernel has their packets, as logged.
     pub vlans: BTreeMap<String, Option<String>>,
-    /// Bonds whose packets come and leave by ports, as logged.
+    /// Bonds that ports belong to, as logged.
     pub bonds: Vec<BondSpec>,
 }
 

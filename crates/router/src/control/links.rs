@@ -93,14 +93,33 @@ impl Links {
         &self.ports
     }
 
+    /// Returns the port that is open on an interface.
+    fn open_on(&self, index: u32) -> Option<PortId> {
+        self.by_index.get(&index).copied().filter(|id| self.ports[usize::from(id.0)].open)
+    }
+
     /// Returns the port by which packets of an interface come and leave: for a bond, its member's. The member itself has
     /// none then: what the port receives is the bond's.
     fn device_of(&self, index: u32) -> Option<PortId> {
-        let open = |index: &u32| self.by_index.get(index).copied().filter(|id| self.ports[usize::from(id.0)].open);
+        let of_bond = |bond: &BondSpec| bond.member.filter(|(port, member)| self.open_on(*member) == Some(*port));
         match self.bonds.get(&index) {
-            Some(bond) => open(&bond.member).filter(|id| *id == bond.port),
-            None => open(&index).filter(|_| self.bonds.values().all(|bond| bond.member != index)),
+            Some(bond) => of_bond(bond).map(|(port, _)| port),
+            None => self.open_on(index).filter(|_| self.bonds.values().all(|bond| bond.has_member() != Some(index))),
         }
+    }
+
+    /// Returns whether routes by an interface lead to next hops of its own: it has a port, or may get one at any time,
+    /// as a bond at a failover, without a new look at the routes. Without a port, these next hops are the kernel's.
+    pub fn leads(&self, index: u32) -> bool {
+        let vlan = || self.get(index).filter(|link| link.kind == "vlan").and_then(|link| link.parent);
+        let bond = |index| self.bonds.contains_key(&index);
+        self.open_on(index).is_some() || bond(index) || self.port_of(index).is_some() || vlan().is_some_and(bond)
+    }
+
+    /// Returns the interfaces for which [`Links::leads`] is true.
+    pub fn leading(&self) -> BTreeSet<u32> {
+        let all = self.links.keys().chain(self.by_index.keys()).chain(self.bonds.keys()).chain(self.vlans.keys());
+        all.copied().filter(|index| self.leads(*index)).collect()
     }
 
     /// Returns the port by which packets of an interface come and leave, or the VLAN that the interface is.
@@ -113,7 +132,7 @@ impl Links {
 
     /// Returns the bond whose packets come and leave by a port.
     pub fn bond_of(&self, id: PortId) -> Option<&BondSpec> {
-        self.bonds.values().find(|bond| bond.port == id && self.device_of(bond.index) == Some(id))
+        self.bonds.values().find(|bond| self.device_of(bond.index) == Some(id))
     }
 
     /// Returns the kernel index of the interface whose packets come and leave by a port: that of its bond, or its own.
@@ -133,7 +152,8 @@ impl Links {
         let old = std::mem::replace(&mut self.bonds, new);
         let changed = |index: &u32| old.get(index) != self.bonds.get(index);
         let either = old.values().chain(self.bonds.values()).filter(|bond| changed(&bond.index));
-        let indices: BTreeSet<u32> = either.flat_map(|bond| [bond.index, bond.member]).collect();
+        let indices: BTreeSet<u32> =
+            either.flat_map(|bond| std::iter::once(bond.index).chain(bond.has_member())).collect();
         indices.into_iter().flat_map(|index| std::iter::once(index).chain(self.vlans_on(index))).collect()
     }
 
@@ -150,7 +170,7 @@ impl Links {
     /// Returns the interfaces whose packets come and leave by this one, by kernel index: the bond that it is the member
     /// of, and the VLANs on either.
     pub fn above(&self, index: u32) -> Vec<u32> {
-        let bonds = self.bonds.values().filter(|bond| bond.member == index).map(|bond| bond.index);
+        let bonds = self.bonds.values().filter(|bond| bond.has_member() == Some(index)).map(|bond| bond.index);
         let of_bonds = bonds.flat_map(|bond| std::iter::once(bond).chain(self.vlans_on(bond)));
         self.vlans_on(index).chain(of_bonds).collect()
     }

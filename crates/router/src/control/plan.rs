@@ -133,7 +133,7 @@ impl Planner<'_> {
             RouteKind::Prohibit => return fixed(self.hops, PROHIBIT),
             RouteKind::Throw => return fixed(self.hops, THROW),
         }
-        let port = |h: &NextHop| self.links.port_of(h.index).is_some();
+        let port = |h: &NextHop| self.links.leads(h.index);
         let alive = || (0u32..).zip(&*set.hops).filter(|(_, h)| h.alive);
         let many = alive().nth(1).is_some();
         match alive().find(|(_, h)| port(h) && h.gateway.is_none()) {

@@ -222,7 +222,7 @@ impl Control {
             _ if rib.excepted.over(key.addr, key.len).is_some() => RouteStatus::Policy,
             Some((winner, _)) if winner == key => match set.outcome {
                 Outcome::Id(KERNEL) => RouteStatus::Kernel,
-                _ if set.hops.iter().any(|h| h.alive && !self.links.running(h.index)) => RouteStatus::Kernel,
+                _ if set.hops.iter().any(|h| h.alive && self.is_without_port(h.index)) => RouteStatus::Kernel,
                 _ if set.hops.iter().any(|h| h.alive && self.is_excepted(set, h, prefix)) => RouteStatus::Policy,
                 _ => RouteStatus::Installed,
             },
@@ -245,6 +245,11 @@ impl Control {
             source: set.source,
             status,
         }
+    }
+
+    /// Returns whether the next hops of an interface are the kernel's, although routes lead to them.
+    fn is_without_port(&self, index: u32) -> bool {
+        !self.links.running(index) || (self.links.leads(index) && self.links.port_of(index).is_none())
     }
 
     /// Returns whether packets of a next hop are left to the kernel because of its interface.

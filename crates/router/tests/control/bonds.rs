@@ -11,8 +11,11 @@ const BOND: u32 = 7;
 const VLAN: u32 = 8;
 
 fn by(port: u16, member: u32) -> BondSpec {
-    BondSpec { index: BOND, port: PortId(port), member }
+    BondSpec { index: BOND, member: Some((PortId(port), member)) }
 }
+
+/// The bond while its packets are the kernel's.
+const NONE: BondSpec = BondSpec { index: BOND, member: None };
 
 fn vlan_by(port: u16) -> VlanSpec {
     VlanSpec { id: PortId(FIRST + port), index: VLAN, port: PortId(port), parent: BOND, tag: tag(0x8100, 5) }
@@ -79,6 +82,37 @@ fn a_members_own_routes_are_the_kernels() {
     assert_eq!(w.brief("203.0.113.1"), "kernel");
     w.control.set_bonds(&[by(1, P1)]);
     assert_eq!(way(&w, "203.0.113.1"), Some((0, P0 as u8)));
+}
+
+/// At a failover the FIB stays as it is: what next hops are for is said in their entries.
+#[test]
+fn a_failover_does_not_look_at_routes() {
+    let mut w = world();
+    w.control.set_bonds(&[NONE]);
+    let ids = |w: &World| {
+        let id = |addr: &str| w.with(|t| t.fib4.lookup(addr.parse::<std::net::Ipv4Addr>().unwrap().into()));
+        ["192.0.2.1", "10.5.0.9", "10.5.0.8", "198.51.100.1", "10.6.0.9"].map(id)
+    };
+    let first = ids(&w);
+    assert_eq!([w.brief("192.0.2.1"), w.brief("10.5.0.9"), w.brief("198.51.100.1")], ["kernel"; 3]);
+    let status =
+        |w: &World| w.control.routes().find(|route| route.prefix.to_string() == "192.0.2.0/24").unwrap().status;
+    assert_eq!(format!("{:?}", status(&w)), "Kernel");
+    for (port, member) in [(0, P0), (1, P1), (0, P0)] {
+        w.control.set_bonds(&[by(port, member)]);
+        w.control.set_vlans(&[vlan_by(port)]);
+        let vlan = (FIRST + port, VLAN as u8);
+        assert_eq!((way(&w, "192.0.2.1"), way(&w, "198.51.100.1")), (Some((port, BOND as u8)), Some(vlan)));
+        assert_eq!(format!("{:?}", status(&w)), "Installed");
+        w.control.set_vlans(&[]);
+        w.control.set_bonds(&[NONE]);
+        assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
+        assert_eq!(ids(&w), first);
+    }
+    assert!(w.control.astray().is_empty());
+    w.control.set_bonds(&[]);
+    assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
+    assert_ne!(ids(&w), first);
 }
 
 #[test]
