@@ -60,8 +60,7 @@ enum bywash_sending {
 	BYWASH_TAKES_FRAMES = 1 << 1, /* its device takes redirected frames */
 	BYWASH_KEPT4 = 1 << 2,        /* only the kernel may send IPv4 packets on it */
 	BYWASH_KEPT6 = 1 << 3,        /* only the kernel may send IPv6 packets on it */
-	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, which then replaces BYWASH_ENABLED: packets received on it are
-				       * forwarded in the driver */
+	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, in place of BYWASH_ENABLED: the driver forwards what it receives */
 	BYWASH_KEEPS = 1 << 5,        /* the kernel's answers are kept: a way depends on a packet's addresses alone */
 };
 

@@ -307,28 +307,30 @@ mod tests {
             ("BYWASH_DEFRAG", FLAG_DEFRAG),
             ("BYWASH_NATIVE", FLAG_NATIVE),
             ("BYWASH_REDIRECTS", FLAG_REDIRECTS),
-            ("BYWASH_RULES", FLAG_RULES),
-            ("BYWASH_TARGET", SENDING_TARGET),
-            ("BYWASH_TAKES_FRAMES", SENDING_TAKES_FRAMES),
-            ("BYWASH_KEPT4", SENDING_KEPT4),
-            ("BYWASH_KEPT6", SENDING_KEPT6),
-            ("BYWASH_BY_RULES", SENDING_BY_RULES),
-            ("BYWASH_KEEPS", SENDING_KEEPS),
             ("BYWASH_RPF_LOOSE", FLAG_RPF_LOOSE),
             ("BYWASH_RPF_STRICT", FLAG_RPF_STRICT),
             ("BYWASH_L3_HASH4", FLAG_L3_HASH4),
             ("BYWASH_L3_HASH6", FLAG_L3_HASH6),
             ("BYWASH_FLOWS4", FLAG_FLOWS4),
             ("BYWASH_FLOWS6", FLAG_FLOWS6),
+            ("BYWASH_RULES", FLAG_RULES),
         ];
-        let c: Vec<_> = names("bywash_flag");
-        assert_eq!(c.len(), ours.len());
-        for ((name, value), (our_name, our_value)) in c.iter().zip(ours) {
-            assert_eq!(name, our_name);
-            assert_eq!(
-                value.strip_prefix("1 << ").and_then(|s| s.parse().ok()).map(|s: u32| 1u16 << s),
-                Some(our_value)
-            );
+        let sending = [
+            ("BYWASH_TARGET", SENDING_TARGET),
+            ("BYWASH_TAKES_FRAMES", SENDING_TAKES_FRAMES),
+            ("BYWASH_KEPT4", SENDING_KEPT4),
+            ("BYWASH_KEPT6", SENDING_KEPT6),
+            ("BYWASH_BY_RULES", SENDING_BY_RULES),
+            ("BYWASH_KEEPS", SENDING_KEEPS),
+        ];
+        for (of, ours) in [("bywash_flag", &ours[..]), ("bywash_sending", &sending)] {
+            let c: Vec<_> = names(of);
+            assert_eq!(c.len(), ours.len());
+            for ((name, value), (our_name, our_value)) in c.iter().zip(ours) {
+                assert_eq!(name, our_name);
+                let bit = value.strip_prefix("1 << ").and_then(|s| s.parse().ok());
+                assert_eq!(bit.map(|bit: u32| 1u16 << bit), Some(*our_value));
+            }
         }
     }
 
