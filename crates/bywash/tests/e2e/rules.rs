@@ -1,6 +1,6 @@
 //! Policy routing: packets that rules route by other tables are forwarded by these, past the kernel.
 
-use crate::harness::Bywash;
+use crate::harness::{Bywash, bywash as bywash_command};
 use crate::moves::handled;
 use bywash_lab::{Ping, Topology, kernel_has, require, require_lab};
 use std::net::IpAddr;
@@ -106,6 +106,13 @@ pub fn rules_of_wg_quick_are_followed() {
     let before = handled(&bywash, "r0");
     assert_eq!(answers(&lab, [203, 0, 113, 9].into()), Some("c"));
     assert!(handled(&bywash, "r0")[0] >= before[0] + 5, "{before:?} {:?}", handled(&bywash, "r0"));
+    // A port that is not in use has no rules either.
+    let socket = bywash.socket();
+    bywash_command(r, &["level", "kernel", "r0", "--socket", socket.to_str().unwrap()]).ok().unwrap();
+    let before = handled(&bywash, "r0");
+    assert_eq!(answers(&lab, [203, 0, 113, 9].into()), Some("c"));
+    let after = handled(&bywash, "r0");
+    assert_eq!((after[0], after[1]), (before[0], before[1]), "forwarded at level kernel");
     bywash.stop();
 }
 

@@ -110,10 +110,11 @@ impl RawPort {
     pub fn words(&self) -> [u64; 3] {
         let m = self.mac;
         let mac = u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0]);
-        let flows = self.flags & (FLAG_FLOWS4 | FLAG_FLOWS6);
-        let flags = match (self.flags & FLAG_ENABLED, flows) {
-            (0, _) => self.flags & !flows,
-            (_, 0) if self.sending & SENDING_BY_RULES == 0 => self.flags,
+        let asks = if self.sending & SENDING_BY_RULES != 0 { FLAG_RULES } else { 0 };
+        let instead = self.flags & (FLAG_FLOWS4 | FLAG_FLOWS6 | asks);
+        let flags = match (self.flags & FLAG_ENABLED, instead) {
+            (0, _) => self.flags & !(FLAG_FLOWS4 | FLAG_FLOWS6 | FLAG_RULES),
+            (_, 0) => self.flags,
             _ => self.flags & !FLAG_ENABLED,
         };
         [
@@ -340,6 +341,10 @@ mod tests {
         let both = FLAG_KERNEL4 | FLAG_FLOWS4;
         assert_eq!(flags(FLAG_ENABLED | FLAG_KERNEL4), u64::from(FLAG_ENABLED | FLAG_KERNEL4));
         assert_eq!((flags(FLAG_ENABLED | both), flags(both)), (u64::from(both), u64::from(FLAG_KERNEL4)));
+        let ruled = FLAG_ENABLED | FLAG_RULES;
+        assert_eq!((flags(ruled), flags(FLAG_RULES)), (u64::from(ruled), 0));
+        let asks = |flags| RawPort { flags, sending: SENDING_BY_RULES, ..RawPort::default() }.words()[0] >> 48;
+        assert_eq!((asks(ruled), asks(FLAG_RULES)), (u64::from(FLAG_RULES), 0));
     }
 
     #[test]

@@ -273,14 +273,17 @@ impl Inner {
         }
         let loaded = match &mut self.rules {
             Some((programs, refused)) if !*refused => {
-                programs.load(self.number, 0, Later::Rules).inspect_err(|_| *refused = true)
+                let loaded = programs.load(self.number, 0, Later::Rules);
+                *refused = loaded.is_err();
+                if !*refused {
+                    return Ok(());
+                }
+                loaded
             }
-            _ => {
-                port.sending &= !SENDING_BY_RULES;
-                return Ok(());
-            }
+            _ => Ok(()),
         };
-        loaded.inspect_err(|_| port.sending &= !SENDING_BY_RULES)
+        port.sending &= !SENDING_BY_RULES;
+        loaded
     }
 
     /// Returns whether there is a program of traffic control: in a router's object alone.
