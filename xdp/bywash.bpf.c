@@ -166,6 +166,18 @@ static __always_inline __u64 mac_and_flags(const struct bywash_port *port)
 	return *(const volatile __u64 *)port;
 }
 
+static __always_inline struct frame frame_of_xdp(struct xdp_md *ctx, const struct bywash_port *port, __u32 flags)
+{
+	return (struct frame){
+		.ctx = ctx,
+		.port = port,
+		.data = (void *)(long)ctx->data,
+		.end = (void *)(long)ctx->data_end,
+		.bytes = ctx->data_end - ctx->data,
+		.flags = flags,
+	};
+}
+
 static __always_inline int judge(struct frame *f, __u64 mine)
 {
 	int reason = parse(f, mine);
@@ -192,6 +204,28 @@ PROGRAMS(flow_xdp, 2);
 PROGRAMS(flow_tc, 2);
 
 #include "vlan.h"
+
+/* Carries out the verdict on a frame without a tag. `programs` has, at `which`, the program for frames that leave with one. */
+static __always_inline int conclude(struct xdp_md *ctx, const struct frame *f, int reason, void *programs, __u32 which)
+{
+	switch (reason) {
+	case NEXT:
+		return to_port(f);
+	case TO_USER:
+		return to_user(f, ctx);
+	case PASS_NOT_MINE:
+		if (!has_tag(ether_type(f)))
+			return count(f->port->id, reason, XDP_PASS);
+		/* Perhaps to a VLAN's own address. */
+	case PASS_VLAN:
+		return tagged(ctx, &vlan_xdp, 0, f->port, XDP_PASS);
+	case TO_VLAN:
+		return tagged(ctx, programs, which, f->port, XDP_PASS);
+	default:
+		return count(f->port->id, reason, XDP_PASS);
+	}
+}
+
 #include "rules.h"
 
 SEC("xdp.frags")
@@ -203,35 +237,13 @@ int bywash_flows(struct xdp_md *ctx)
 		return XDP_PASS;
 	__u64 mine = mac_and_flags(port);
 	struct translation t = {};
-	struct frame f = {
-		.ctx = ctx,
-		.port = port,
-		.data = (void *)(long)ctx->data,
-		.end = (void *)(long)ctx->data_end,
-		.bytes = ctx->data_end - ctx->data,
-		.flags = mine >> 48,
-	};
+	struct frame f = frame_of_xdp(ctx, port, mine >> 48);
 	int reason = parse(&f, mine);
 	if (reason == NEXT)
 		reason = judge_flow(&f, &t, 0);
 	if (reason == PLAIN)
 		reason = route(&f);
-	switch (reason) {
-	case NEXT:
-		return to_port(&f);
-	case TO_USER:
-		return to_user(&f, ctx);
-	case PASS_NOT_MINE:
-		if (!has_tag(ether_type(&f)))
-			return count(port->id, reason, XDP_PASS);
-		/* Perhaps to a VLAN's own address. */
-	case PASS_VLAN:
-		return tagged(ctx, &vlan_xdp, 0, port, XDP_PASS);
-	case TO_VLAN:
-		return tagged(ctx, &flow_xdp, FLOWS_OF_VLANS, port, XDP_PASS);
-	default:
-		return count(port->id, reason, XDP_PASS);
-	}
+	return conclude(ctx, &f, reason, &flow_xdp, FLOWS_OF_VLANS);
 }
 #endif
 
@@ -254,38 +266,24 @@ int bywash(struct xdp_md *ctx)
 		return count(port->id, PASS_DISABLED, XDP_PASS);
 	}
 
-	struct frame f = {
-		.ctx = ctx,
-		.port = port,
-		.data = (void *)(long)ctx->data,
-		.end = (void *)(long)ctx->data_end,
-		.bytes = ctx->data_end - ctx->data,
-		.flags = flags,
-	};
+	struct frame f = frame_of_xdp(ctx, port, flags);
 	int reason = judge(&f, mine);
+#ifdef BYWASH_ROUTER
+	return conclude(ctx, &f, reason, &vlan_xdp, 0);
+#else
 	switch (reason) {
-#ifndef BYWASH_PLAIN
+#ifdef BYWASH_SWITCH
 	case NEXT:
 		return to_port(&f);
-#endif
-	case TO_USER:
-		return to_user(&f, ctx);
-#ifdef BYWASH_ROUTER
-	case PASS_NOT_MINE:
-		if (!has_tag(ether_type(&f)))
-			return count(port->id, reason, XDP_PASS);
-		/* Perhaps to a VLAN's own address. */
-	case TO_VLAN:
-	case PASS_VLAN:
-		return tagged(ctx, &vlan_xdp, 0, port, XDP_PASS);
-#endif
-#ifdef BYWASH_SWITCH
 	case DROP_PORT_GONE:
 		return count(port->id, reason, XDP_DROP);
 #endif
+	case TO_USER:
+		return to_user(&f, ctx);
 	default:
 		return count(port->id, reason, XDP_PASS);
 	}
+#endif
 }
 
 #include "user_program.h"
@@ -337,6 +335,23 @@ static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f
 	return bpf_redirect(f->way.index, 0);
 }
 
+/* Carries out the verdict on an skb without a tag, as `conclude` on a frame. */
+static __always_inline int conclude_skb(struct __sk_buff *skb, const struct frame *f, int reason, void *programs, __u32 which)
+{
+	switch (reason) {
+	case NEXT:
+		return send_skb(skb, f);
+	case TO_USER:
+		return count(f->port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	case PASS_VLAN:
+		return tagged(skb, &vlan_tc, 0, f->port, TC_ACT_UNSPEC);
+	case TO_VLAN:
+		return tagged(skb, programs, which, f->port, TC_ACT_UNSPEC);
+	default:
+		return count(f->port->id, reason, TC_ACT_UNSPEC);
+	}
+}
+
 /* Updates the transport checksum of a packet that was translated. The kernel knows whether it is that of the packet or,
  * unfinished, only of the pseudo-header. The headers are linear and have been written to, so that neither call fails. */
 static __always_inline void update_checksum(struct __sk_buff *skb, const struct translation *t)
@@ -374,21 +389,9 @@ int bywash_tc_flows(struct __sk_buff *skb)
 		reason = judge_flow(&f, &t, 1);
 	if (reason == PLAIN)
 		reason = route(&f);
-	switch (reason) {
-	case NEXT:
-		break;
-	case TO_USER:
-		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
-	case PASS_VLAN:
-		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
-	case TO_VLAN:
-		return tagged(skb, &flow_tc, FLOWS_OF_VLANS, port, TC_ACT_UNSPEC);
-	default:
-		return count(port->id, reason, TC_ACT_UNSPEC);
-	}
-	if (t.checksum)
+	if (reason == NEXT && t.checksum)
 		update_checksum(skb, &t);
-	return send_skb(skb, &f);
+	return conclude_skb(skb, &f, reason, &flow_tc, FLOWS_OF_VLANS);
 }
 
 SEC("classifier")
@@ -414,19 +417,7 @@ int bywash_tc(struct __sk_buff *skb)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
 	struct frame f = frame_of(skb, port, flags);
-	int reason = judge(&f, mine);
-	switch (reason) {
-	case NEXT:
-		break;
-	case TO_USER:
-		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
-	case TO_VLAN:
-	case PASS_VLAN:
-		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
-	default:
-		return count(port->id, reason, TC_ACT_UNSPEC);
-	}
-	return send_skb(skb, &f);
+	return conclude_skb(skb, &f, judge(&f, mine), &vlan_tc, 0);
 }
 
 SEC("classifier")
@@ -441,17 +432,7 @@ int bywash_tc_rules(struct __sk_buff *skb)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
 	struct frame f = frame_of(skb, port, mine >> 48);
-	int reason = judge_by_rules(&f, mine);
-	switch (reason) {
-	case NEXT:
-		return send_skb(skb, &f);
-	case PASS_VLAN:
-		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
-	case TO_USER:
-		return count(port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
-	default:
-		return count(port->id, reason, TC_ACT_UNSPEC);
-	}
+	return conclude_skb(skb, &f, judge_by_rules(&f, mine), &vlan_tc, 0);
 }
 
 /* Handles an skb of a VLAN, or one that leaves by a VLAN. Its own tag is beside its data. */

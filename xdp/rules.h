@@ -213,29 +213,8 @@ int bywash_rules(struct xdp_md *ctx)
 	if (!port)
 		return XDP_PASS;
 	__u64 mine = mac_and_flags(port);
-	struct frame f = {
-		.ctx = ctx,
-		.port = port,
-		.data = (void *)(long)ctx->data,
-		.end = (void *)(long)ctx->data_end,
-		.bytes = ctx->data_end - ctx->data,
-		.flags = mine >> 48,
-	};
-	int reason = judge_by_rules(&f, mine);
-	switch (reason) {
-	case NEXT:
-		return to_port(&f);
-	case TO_USER:
-		return to_user(&f, ctx);
-	case PASS_NOT_MINE:
-		if (!has_tag(ether_type(&f)))
-			return count(port->id, reason, XDP_PASS);
-		/* Perhaps to a VLAN's own address. */
-	case PASS_VLAN:
-		return tagged(ctx, &vlan_xdp, 0, port, XDP_PASS);
-	default:
-		return count(port->id, reason, XDP_PASS);
-	}
+	struct frame f = frame_of_xdp(ctx, port, mine >> 48);
+	return conclude(ctx, &f, judge_by_rules(&f, mine), &vlan_xdp, 0);
 }
 
 #endif
