@@ -5,7 +5,7 @@
 //! port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind
 //! above a port may do anything.
 
-use bywash_fib::model::{Change, Link, Vlan};
+use bywash_fib::model::{self, Change, Link, Vlan};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,13 +88,9 @@ impl Relations {
     /// Returns the reason for which a router leaves this interface to the kernel; `None` if it need not.
     pub fn left(&self, index: u32) -> Option<String> {
         let own = self.links.get(&index)?;
-        let bond = match self.bond(index) {
-            Some(Err(why)) => return Some(why),
-            Some(Ok(bond)) => Some(bond),
-            None => match self.member(index) {
-                Some(why) => return Some(why),
-                None => None,
-            },
+        let bond = match self.bond(index).or_else(|| self.member(index).map(Err)).transpose() {
+            Ok(bond) => bond,
+            Err(why) => return Some(why),
         };
         // The kernel looks for a VLAN of the member before it gives the frame to the bond.
         let above = |link: &Link| match (link.parent, bond) {
@@ -193,17 +189,11 @@ impl Relations {
         }
     }
 
-    /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none.
-    pub fn vrf(&self, index: u32) -> Option<(u32, &str, u32)> {
-        let vrf = self.links.get(&self.links.get(&index)?.master?)?;
-        Some((vrf.index, &vrf.name, vrf.vrf?))
-    }
-
     /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member, or a VRF's. A
     /// bond's member may have all of the bond's packets ([`Relations::bond`]).
     pub fn member(&self, index: u32) -> Option<String> {
         let master = self.links.get(&index)?.master?;
-        if self.vrf(index).is_some() {
+        if model::vrf(&self.links, index).is_some() {
             return None;
         }
         let master = self.links.get(&master).map_or_else(|| "another interface".into(), named);
@@ -268,9 +258,9 @@ mod tests {
         assert!(relations.note(&[Change::Link(Link { master: Some(2), ..link(1, "r0", "") })]));
         assert_eq!(relations.left(1).unwrap(), "it belongs to bridge interface br0");
         assert!(relations.note(&[Change::Link(Link { vrf: Some(10), ..link(2, "red", "vrf") })]));
-        assert_eq!((relations.left(1), relations.vrf(1)), (None, Some((2, "red", 10))));
+        assert_eq!((relations.left(1), model::vrf(&relations.links, 1)), (None, Some((2, "red", 10))));
         assert!(relations.note(&[Change::Link(link(2, "red", "vrf"))]), "a VRF whose table is not known");
-        assert!(relations.left(1).is_some() && relations.vrf(1).is_none());
+        assert!(relations.left(1).is_some() && model::vrf(&relations.links, 1).is_none());
         assert!(relations.note(&[Change::Link(link(1, "r0", ""))]));
         assert_eq!((relations.left(1), relations.left(7)), (None, None));
     }

@@ -3,6 +3,7 @@
 //! Addresses are `std::net` types; interfaces are identified by kernel index.
 
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -137,7 +138,7 @@ impl std::fmt::Display for Prefix {
 /// A policy routing rule (`ip rule`) as it applies to the packets that one interface receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rule {
-    /// Whether it selects the packets that `from` and `to` do not both match.
+    /// Set for a rule that selects the packets that `from` and `to` do not both match.
     pub not: bool,
     /// Prefix of the source; `None` for any.
     pub from: Option<Prefix>,
@@ -205,18 +206,18 @@ pub struct Bond {
     pub mode: u8,
     /// Index of the member that it sends by, in modes that have one (IFLA_BOND_ACTIVE_SLAVE).
     pub active: Option<u32>,
-    /// Whether only its mode and its members decide about its packets: no ARP monitor counts them, it has no XDP program,
-    /// and nothing else is set that is not known.
+    /// Set if only the mode and the members decide about the bond's packets: no ARP monitor counts them, it has no XDP
+    /// program, and nothing else is set that is not known.
     pub plain: bool,
 }
 
 /// State of a member of a bond (IFLA_BOND_SLAVE_*, linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// Whether it is in use: active for the bond, with a link that the bond's monitor considers up.
+    /// Set if the member is in use: active for the bond, with a link that the bond's monitor considers up.
     pub active: bool,
-    /// Whether its bond sends no packets by it for the sake of its number (`queue_id`), and nothing else is set that is
-    /// not known.
+    /// Set if the bond sends no packets by the member for the sake of its number (`queue_id`), and nothing else is set
+    /// that is not known.
     pub plain: bool,
 }
 
@@ -254,6 +255,13 @@ pub struct Link {
     pub member: Option<Member>,
     /// Number of receive queues.
     pub rx_queues: u32,
+}
+
+/// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one whose
+/// table is not known.
+pub fn vrf(links: &BTreeMap<u32, Link>, index: u32) -> Option<(u32, &str, u32)> {
+    let vrf = links.get(&links.get(&index)?.master?)?;
+    Some((vrf.index, &vrf.name, vrf.vrf?))
 }
 
 /// An address of an interface (RTM_NEWADDR).

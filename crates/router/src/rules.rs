@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Rule as workers apply it.
 #[derive(Clone)]
 pub struct Step<A: Addr> {
-    /// Whether it selects the packets that `from` and `to` do not both match.
+    /// Set for a rule that selects the packets that `from` and `to` do not both match.
     pub not: bool,
     /// Prefix of the source: its first address, and the mask of its bits.
     pub from: (A, A),

@@ -3,7 +3,8 @@
 use super::bits::Bits;
 use super::followed::looked_up;
 use super::hops::{Adjacency, Way};
-use super::{Applied, Control, LOCAL_TABLE, MAIN, Rib, Touched};
+use super::rib::Rank;
+use super::{Applied, Control, Rib, Touched};
 use bywash_engine::PortId;
 use bywash_fib::model::{Families, HashPolicy, Prefix, Rules, SourceCheck};
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,15 +144,13 @@ impl Control {
                 }
             }
         }
+        // The filter of sources depends on which tables are used.
+        touched.ports |= !new.is_empty();
         for key in new {
             let table = key.table;
-            let of4 = self.rib4.iter().filter(|(key, _)| key.rank.table() == table);
-            let of4 = of4.map(|(k, rec)| (Prefix { addr: k.addr.ip(), len: k.len }, k.metric, *rec));
-            let of6 = self.rib6.iter().filter(|(key, _)| key.rank.table() == table);
-            let of6 = of6.map(|(k, rec)| (Prefix { addr: k.addr.ip(), len: k.len }, k.metric, *rec));
             let others = self.others.iter().filter(|((of, ..), _)| *of == table);
             let others = others.map(|((_, prefix, metric), rec)| (*prefix, *metric, *rec));
-            for (prefix, metric, rec) in of4.chain(of6).chain(others) {
+            for (prefix, metric, rec) in self.main.of(table).chain(others) {
                 self.followed.note(&mut self.sets, table, prefix, metric, Some(rec), touched);
             }
             let selective = self.selective.iter().filter(|(of, _)| *of == table).map(|(_, prefix)| prefix);
@@ -174,8 +173,8 @@ impl Control {
         if !changed {
             return;
         }
-        if [LOCAL_TABLE, MAIN].contains(&table) {
-            self.except_in_main(prefix, add, touched);
+        if Rank::of(table).is_some() {
+            self.main.except(touched, prefix, add);
         }
         self.followed.except(|of| of.table == table, prefix, add, touched);
         touched.ports |= self.is_used(table);
@@ -183,15 +182,8 @@ impl Control {
 
     /// Excepts a prefix once more or once less in all tables, and records the prefixes affected.
     fn except_prefix(&mut self, prefix: Prefix, add: bool, touched: &mut Touched) {
-        self.except_in_main(prefix, add, touched);
+        self.main.except(touched, prefix, add);
         self.followed.except(|_| true, prefix, add, touched);
-    }
-
-    fn except_in_main(&mut self, prefix: Prefix, add: bool, touched: &mut Touched) {
-        match prefix.addr {
-            IpAddr::V4(addr) => except(&mut self.rib4, &mut touched.v4, addr.to_bits(), prefix.len, add),
-            IpAddr::V6(addr) => except(&mut self.rib6, &mut touched.v6, addr.into(), prefix.len, add),
-        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Tables that policy routing rules look up, each with FIBs of its own.
 
+use super::Touched;
 use super::bits::{Bits, V4, V6};
-use super::exceptions::except;
 use super::hops::{BLACKHOLE, Hops, POLICY, PROHIBIT, UNREACHABLE};
-use super::plan::{Op, Planner};
-use super::rib::{Rank, Rec, Rib};
+use super::lookup::{Lookup, Ops};
+use super::plan::Planner;
+use super::rib::{Rank, Rec};
 use super::sets::{Outcome, Sets};
-use super::{Touched, carry_out, note};
 use crate::rules::{Step, Way};
 use bywash_engine::PortId;
 use bywash_fib::model::{Prefix, Route, RouteKind, Rule, Rules, Then};
@@ -14,7 +14,7 @@ use bywash_fib::{Addr, Fib, Fib4, Fib6, Table4, Table6};
 use bywash_sync::Qsbr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// A table as rules look it up.
@@ -25,28 +25,7 @@ pub(super) struct Key {
     pub shortest: u8,
 }
 
-/// Routes of a table, all of rank [`Rank::Main`], and the FIBs made of them.
-pub(super) struct Lookup {
-    pub rib4: Rib<V4>,
-    pub rib6: Rib<V6>,
-    pub fib4: Table4,
-    pub fib6: Table6,
-}
-
-/// Changes of a table's FIBs.
-pub(super) struct Ops {
-    key: Key,
-    v4: Vec<Op<V4>>,
-    v6: Vec<Op<V6>>,
-}
-
-impl Ops {
-    pub fn any(&self) -> bool {
-        !self.v4.is_empty() || !self.v6.is_empty()
-    }
-}
-
-/// All tables that rules look up. Records of their routes hold no references to sets: those of the routes themselves do.
+/// All tables that rules look up, whose routes are all of rank [`Rank::Main`]. Records of their routes hold no references to sets: those of the routes themselves do.
 pub(super) struct Followed {
     tables: BTreeMap<Key, Lookup>,
     /// FIBs of tables local and main.
@@ -90,8 +69,7 @@ impl Followed {
         if self.tables.contains_key(&key) {
             return Ok(false);
         }
-        let (fib4, fib6) = (Table4::new(domain)?, Table6::new(domain)?);
-        self.tables.insert(key, Lookup { rib4: Rib::new(), rib6: Rib::new(), fib4, fib6 });
+        self.tables.insert(key, Lookup::new(Table4::new(domain)?, Table6::new(domain)?));
         Ok(true)
     }
 
@@ -100,8 +78,7 @@ impl Followed {
         self.tables.retain(|key, lookup| {
             let wanted = wanted.contains(key);
             if !wanted {
-                lookup.fib4.iter().for_each(|(_, id)| hops.release(id));
-                lookup.fib6.iter().for_each(|(_, id)| hops.release(id));
+                lookup.release(hops);
             }
             wanted
         });
@@ -126,42 +103,32 @@ impl Followed {
         let all = Key { table, shortest: 0 }..=Key { table, shortest: u8::MAX };
         for (key, lookup) in self.tables.range_mut(all) {
             let rec = rec.map(|rec| counted(sets, &mut self.throw, key.shortest, prefix.len, rec));
-            let (rank, len) = (Rank::Main, prefix.len);
-            match prefix.addr {
-                IpAddr::V4(a) => note(&mut lookup.rib4, &mut touched.v4, a.to_bits(), len, rank, metric, rec),
-                IpAddr::V6(a) => note(&mut lookup.rib6, &mut touched.v6, a.into(), len, rank, metric, rec),
-            };
+            lookup.note(touched, prefix, Rank::Main, metric, rec);
         }
     }
 
     /// Excepts a prefix once more or once less in some lookups, and records the prefixes affected.
     pub fn except(&mut self, of: impl Fn(&Key) -> bool, prefix: Prefix, add: bool, touched: &mut Touched) {
         for (_, lookup) in self.tables.iter_mut().filter(|(key, _)| of(key)) {
-            match prefix.addr {
-                IpAddr::V4(a) => except(&mut lookup.rib4, &mut touched.v4, a.to_bits(), prefix.len, add),
-                IpAddr::V6(a) => except(&mut lookup.rib6, &mut touched.v6, a.into(), prefix.len, add),
+            lookup.except(touched, prefix, add);
+        }
+    }
+
+    /// Returns the changes of all FIBs, as [`Lookup::plan`].
+    pub fn plan(&self, planner: &mut Planner<'_>, touched: &mut Touched) -> Vec<(Key, Ops)> {
+        self.tables.iter().map(|(key, lookup)| (*key, lookup.plan(planner, touched))).collect()
+    }
+
+    pub fn carry_out(&mut self, hops: &mut Hops, all: Vec<(Key, Ops)>) {
+        for (key, ops) in all {
+            if let Some(lookup) = self.tables.get_mut(&key) {
+                lookup.carry_out(hops, ops);
             }
         }
     }
 
-    /// Returns the changes of all FIBs after changes of routes to these prefixes or of neighbours with these addresses.
-    pub fn plan(&self, planner: &mut Planner<'_>, touched: &mut Touched) -> Vec<Ops> {
-        let of = |(key, lookup): (&Key, &Lookup)| Ops {
-            key: *key,
-            v4: planner.plan(&lookup.rib4, &lookup.fib4, &mut touched.v4),
-            v6: planner.plan(&lookup.rib6, &lookup.fib6, &mut touched.v6),
-        };
-        self.tables.iter().map(of).collect()
-    }
-
-    pub fn carry_out(&mut self, hops: &mut Hops, all: Vec<Ops>) {
-        for Ops { key, v4, v6 } in all {
-            let Some(lookup) = self.tables.get_mut(&key) else { continue };
-            carry_out(&mut lookup.fib4, hops, v4);
-            carry_out(&mut lookup.fib6, hops, v6);
-            lookup.fib4.reclaim();
-            lookup.fib6.reclaim();
-        }
+    pub fn reclaim(&mut self) {
+        self.tables.values_mut().for_each(Lookup::reclaim);
     }
 
     /// Returns a rule as workers apply it to IPv4 packets.

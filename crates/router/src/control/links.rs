@@ -89,6 +89,11 @@ impl Links {
         self.links.get(&index)
     }
 
+    /// Returns all links, by kernel index.
+    pub fn all(&self) -> &BTreeMap<u32, Link> {
+        &self.links
+    }
+
     pub fn ports(&self) -> &[Bound] {
         &self.ports
     }

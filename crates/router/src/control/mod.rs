@@ -17,6 +17,7 @@ mod followed;
 mod hops;
 mod image;
 mod links;
+mod lookup;
 mod neighbours;
 mod plan;
 mod ports;
@@ -30,18 +31,19 @@ pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{HashPolicy, Own4, SourceCheck, Tables};
-use bits::{Bits, V4, V6, net};
+use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Prefix, Route, RouteKind};
-use bywash_fib::{Shared, Table, Table4, Table6};
+use bywash_fib::{Shared, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
-use followed::{Followed, Ops};
+use followed::Followed;
 use hops::Hops;
 use image::Image;
 use links::{Bound, Links};
+use lookup::Lookup;
 use neighbours::{Neighbours, Reach};
-use plan::{Op, Planner};
-use rib::{Key, Rank, Rec, Rib};
+use plan::Planner;
+use rib::{Rank, Rec, Rib};
 use sets::{Outcome, Sets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -160,10 +162,8 @@ pub struct Control {
     sets: Sets,
     hops: Hops,
     image: Image,
-    rib4: Rib<V4>,
-    rib6: Rib<V6>,
-    fib4: Table4,
-    fib6: Table6,
+    /// Routes of tables local and main.
+    main: Lookup,
     sink: Option<Box<dyn TableSink>>,
     /// Destinations of the last [`Control::set_policies`].
     excepted: Vec<Prefix>,
@@ -263,10 +263,7 @@ impl Control {
             sets: Sets::default(),
             hops,
             image,
-            rib4: Rib::new(),
-            rib6: Rib::new(),
-            fib4,
-            fib6,
+            main: Lookup::new(fib4, fib6),
             sink,
             excepted: Vec::new(),
             local4: BTreeSet::new(),
@@ -306,7 +303,7 @@ impl Control {
 
     /// Returns whether packets are looked up in a table.
     fn is_used(&self, table: u32) -> bool {
-        [LOCAL_TABLE, MAIN].contains(&table) || self.followed.has(table)
+        Rank::of(table).is_some() || self.followed.has(table)
     }
 
     /// Adds a port, with the next number or that of a removed port. The workers must have it already: they may send on
@@ -470,11 +467,7 @@ impl Control {
 
     fn add_route(&mut self, route: &Route, touched: &mut Touched) {
         let set = self.sets.hold(route);
-        let rank = match route.table {
-            LOCAL_TABLE => Some(Rank::Local),
-            MAIN => Some(Rank::Main),
-            _ => None,
-        };
+        let rank = Rank::of(route.table);
         let usable = match route.kind {
             RouteKind::Unicast => route.next_hops.iter().any(|h| h.alive),
             RouteKind::Throw => rank != Some(Rank::Local),
@@ -491,14 +484,9 @@ impl Control {
                 self.local4.remove(&key)
             };
         }
-        let old = match (rank, addr) {
-            (None, _) => self.others.insert((route.table, route.prefix, route.metric), rec),
-            (Some(rank), IpAddr::V4(a)) => {
-                note(&mut self.rib4, &mut touched.v4, a.to_bits(), len, rank, route.metric, Some(rec))
-            }
-            (Some(rank), IpAddr::V6(a)) => {
-                note(&mut self.rib6, &mut touched.v6, a.into(), len, rank, route.metric, Some(rec))
-            }
+        let old = match rank {
+            Some(rank) => self.main.note(touched, route.prefix, rank, route.metric, Some(rec)),
+            None => self.others.insert((route.table, route.prefix, route.metric), rec),
         };
         old.into_iter().for_each(|old| self.let_go(old.set));
     }
@@ -508,11 +496,9 @@ impl Control {
         if let IpAddr::V4(a) = prefix.addr {
             touched.ports |= self.local4.remove(&(table, a.to_bits(), prefix.len, metric));
         }
-        let rank = if table == LOCAL_TABLE { Rank::Local } else { Rank::Main };
-        let old = match prefix.addr {
-            _ if ![LOCAL_TABLE, MAIN].contains(&table) => self.others.remove(&(table, prefix, metric)),
-            IpAddr::V4(a) => note(&mut self.rib4, &mut touched.v4, a.to_bits(), prefix.len, rank, metric, None),
-            IpAddr::V6(a) => note(&mut self.rib6, &mut touched.v6, a.into(), prefix.len, rank, metric, None),
+        let old = match Rank::of(table) {
+            Some(rank) => self.main.note(touched, prefix, rank, metric, None),
+            None => self.others.remove(&(table, prefix, metric)),
         };
         old.into_iter().for_each(|old| self.let_go(old.set));
     }
@@ -530,24 +516,22 @@ impl Control {
         }
         let (sets, hops, links, neighbours) = (&mut self.sets, &mut self.hops, &self.links, &self.neighbours);
         let mut planner = Planner { sets, hops, links, neighbours };
-        let ops4 = planner.plan(&self.rib4, &self.fib4, &mut touched.v4);
-        let ops6 = planner.plan(&self.rib6, &self.fib6, &mut touched.v6);
+        let ops = self.main.plan(&mut planner, &mut touched);
         let others = self.followed.plan(&mut planner, &mut touched);
         if self.hops.is_dirty() || touched.ports {
             self.publish();
             applied.published = true;
         }
-        let changed = !ops4.is_empty() || !ops6.is_empty() || others.iter().any(Ops::any);
-        carry_out(&mut self.fib4, &mut self.hops, ops4);
-        carry_out(&mut self.fib6, &mut self.hops, ops6);
+        let changed = !ops.is_empty() || others.iter().any(|(_, ops)| !ops.is_empty());
+        self.main.carry_out(&mut self.hops, ops);
         self.followed.carry_out(&mut self.hops, others);
         if let Some(sink) = &mut self.sink
             && changed
         {
             sink.changed();
         }
-        self.fib4.reclaim();
-        self.fib6.reclaim();
+        self.main.reclaim();
+        self.followed.reclaim();
         self.hops.retire(&self.domain);
     }
 
@@ -565,15 +549,15 @@ impl Control {
             stale.insert(id);
         }
         let of = |rec: &Rec| stale.contains(&rec.set);
-        touched.v4.extend(self.rib4.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
-        touched.v6.extend(self.rib6.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
-        for table in self.followed.tables() {
-            touched.v4.extend(table.rib4.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
-            touched.v6.extend(table.rib6.iter().filter(|(_, r)| of(r)).map(|(k, _)| (k.addr, k.len)));
-        }
+        self.lookups().for_each(|lookup| lookup.touch(touched, of));
         for &index in &touched.indices.clone() {
             self.neighbours.on(index).into_iter().for_each(|addr| touched.host(addr));
         }
+    }
+
+    /// Returns all lookups: that of tables local and main, and those of tables that rules look up.
+    fn lookups(&self) -> impl Iterator<Item = &Lookup> {
+        std::iter::once(&self.main).chain(self.followed.tables())
     }
 
     fn publish(&mut self) {
@@ -597,8 +581,8 @@ impl Control {
         self.generation += 1;
         Tables {
             generation: self.generation,
-            fib4: self.fib4.reader(),
-            fib6: self.fib6.reader(),
+            fib4: self.main.fib4.reader(),
+            fib6: self.main.fib6.reader(),
             entries: self.image.entries.clone(),
             cold: self.image.cold.clone(),
             buckets,
@@ -608,44 +592,5 @@ impl Control {
             hash4: self.image.hash[0],
             hash6: self.image.hash[1],
         }
-    }
-}
-
-/// Adds a route (or removes it if `rec` is `None`) and records the prefixes that may lead elsewhere because of it.
-/// Returns the former record.
-fn note<A: Bits>(
-    rib: &mut Rib<A>,
-    touched: &mut Vec<(A, u8)>,
-    addr: A,
-    len: u8,
-    rank: Rank,
-    metric: u32,
-    rec: Option<Rec>,
-) -> Option<Rec> {
-    // The kernel reports no length out of range; it is limited here all the same.
-    let len = len.min(A::MAX);
-    let key = Key { addr: addr.first(len), len, rank, metric };
-    let old = match rec {
-        Some(rec) => rib.insert(key, rec),
-        None => rib.remove(key),
-    };
-    if old.map(|o| (o.set, o.usable)) != rec.map(|r| (r.set, r.usable)) {
-        touched.push((key.addr, len));
-        if rank == Rank::Local && len < A::MAX {
-            // It hides, or no longer hides, routes of table main below it.
-            touched.extend(rib.under(key.addr, len).map(|(k, _)| (k.addr, k.len)));
-        }
-    }
-    old
-}
-
-/// Sets and removes FIB entries.
-fn carry_out<A: Bits>(fib: &mut Table<A::Word>, hops: &mut Hops, ops: Vec<Op<A>>) {
-    for Op { addr, len, id } in ops {
-        let old = match id {
-            Some(id) => fib.insert(net(addr, len), id),
-            None => fib.remove(net(addr, len)),
-        };
-        old.into_iter().for_each(|old| hops.release(old));
     }
 }

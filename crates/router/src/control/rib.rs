@@ -18,6 +18,15 @@ pub(super) enum Rank {
 }
 
 impl Rank {
+    /// Returns the rank of the kernel's table with this number; `None` for tables other than local and main.
+    pub fn of(table: u32) -> Option<Self> {
+        match table {
+            LOCAL_TABLE => Some(Self::Local),
+            MAIN => Some(Self::Main),
+            _ => None,
+        }
+    }
+
     /// Returns the kernel's number of the table.
     pub fn table(self) -> u32 {
         match self {

@@ -8,7 +8,7 @@ use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
 use super::{Control, VlanSpec};
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -193,10 +193,10 @@ impl Control {
             Some(Part::V6(key)) => (None, Some(Some(key)), None),
             Some(Part::Other(key)) => (None, None, Some(key)),
         };
-        let v4 = v4.into_iter().flat_map(|last| self.rib4.after(last));
-        let v4 = v4.map(|(k, r)| (Place(Part::V4(*k)), self.ranked(&self.rib4, *k, *r)));
-        let v6 = v6.into_iter().flat_map(|last| self.rib6.after(last));
-        let v6 = v6.map(|(k, r)| (Place(Part::V6(*k)), self.ranked(&self.rib6, *k, *r)));
+        let v4 = v4.into_iter().flat_map(|last| self.main.rib4.after(last));
+        let v4 = v4.map(|(k, r)| (Place(Part::V4(*k)), self.ranked(&self.main.rib4, *k, *r)));
+        let v6 = v6.into_iter().flat_map(|last| self.main.rib6.after(last));
+        let v6 = v6.map(|(k, r)| (Place(Part::V6(*k)), self.ranked(&self.main.rib6, *k, *r)));
         let others = self.others.range((others.map_or(Unbounded, Excluded), Unbounded)).map(|(&key, r)| {
             let (table, prefix, metric) = key;
             let (len, rank) = (prefix.len, Rank::Main);
@@ -311,13 +311,7 @@ impl Control {
 
     /// Returns the id in the FIB for an address's host prefix.
     fn at(&self, addr: IpAddr) -> Option<u32> {
-        let fibs = std::iter::once((&self.fib4, &self.fib6));
-        let mut fibs = fibs.chain(self.followed.tables().map(|of| (&of.fib4, &of.fib6)));
-        fibs.find_map(|(fib4, fib6)| {
-            let at4 = || fib4.get(net(V4::of(addr)?, 32));
-            let at6 = || fib6.get(net(V6::of(addr)?, 128));
-            at4().or_else(at6)
-        })
+        self.lookups().find_map(|lookup| lookup.at(addr))
     }
 
     /// Returns the VLANs whose packets are forwarded.
@@ -336,10 +330,9 @@ impl Control {
         self.sets.has_mtu()
     }
 
-    /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none.
+    /// Returns the VRF that an interface belongs to ([`model::vrf`]).
     pub fn vrf(&self, index: u32) -> Option<(u32, &str, u32)> {
-        let vrf = self.links.get(self.links.get(index)?.master?)?;
-        Some((vrf.index, &vrf.name, vrf.vrf?))
+        model::vrf(self.links.all(), index)
     }
 
     /// Returns all ports, by number.
@@ -378,17 +371,13 @@ impl Control {
     /// checks.
     pub fn astray(&self) -> Vec<Prefix> {
         let mut astray = vec![];
-        let v4 = self.rib4.iter().filter(|(k, r)| self.is_astray(&self.rib4, **k, **r, |at| self.fib4.get(at)));
-        astray.extend(v4.map(|(k, _)| Prefix { addr: k.addr.ip(), len: k.len }));
-        let v6 = self.rib6.iter().filter(|(k, r)| self.is_astray(&self.rib6, **k, **r, |at| self.fib6.get(at)));
-        astray.extend(v6.map(|(k, _)| Prefix { addr: k.addr.ip(), len: k.len }));
-        astray.extend(self.rib4.excepted.all().filter(|p| self.fib4.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
-        astray.extend(self.rib6.excepted.all().filter(|p| self.fib6.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
-        for of in self.followed.tables() {
+        for of in self.lookups() {
             let v4 = of.rib4.iter().filter(|(k, r)| self.is_astray(&of.rib4, **k, **r, |at| of.fib4.get(at)));
             astray.extend(v4.map(|(k, _)| whole((k.addr, k.len))));
             let v6 = of.rib6.iter().filter(|(k, r)| self.is_astray(&of.rib6, **k, **r, |at| of.fib6.get(at)));
             astray.extend(v6.map(|(k, _)| whole((k.addr, k.len))));
+            astray.extend(of.rib4.excepted.all().filter(|p| of.fib4.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
+            astray.extend(of.rib6.excepted.all().filter(|p| of.fib6.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
         }
         astray
     }
@@ -410,8 +399,8 @@ impl Control {
     /// Returns sizes and counters.
     pub fn stats(&self) -> ControlStats {
         ControlStats {
-            routes4: self.rib4.len(),
-            routes6: self.rib6.len(),
+            routes4: self.main.rib4.len(),
+            routes6: self.main.rib6.len(),
             routes_other: self.others.len(),
             neighbours: self.neighbours.len(),
             entries: self.hops.living(),
@@ -419,8 +408,8 @@ impl Control {
             sets: self.sets.len(),
             publishes: self.generation - 1,
             changes: self.changes,
-            fib4_bytes: self.fib4.reader().bytes(),
-            fib6_bytes: self.fib6.reader().bytes(),
+            fib4_bytes: self.main.fib4.reader().bytes(),
+            fib6_bytes: self.main.fib6.reader().bytes(),
         }
     }
 }

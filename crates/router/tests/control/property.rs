@@ -4,11 +4,14 @@
 use crate::model::Model;
 use crate::world::{Got, World, a_link, got, mask};
 use bywash_engine::PortId;
+use bywash_fib::Addr;
 use bywash_fib::model::Families;
 use bywash_fib::model::{
     Address, Change, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, Rules, Then,
 };
 use bywash_router::control::Policies;
+use bywash_router::rules::Steps;
+use bywash_router::tables::Tables;
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -229,6 +232,18 @@ fn check(world: &World, model: &Model, history: &[Change]) {
     });
 }
 
+/// Looks up destinations by rules, one at a time and in a burst, which must have the same results.
+fn looked_up<A>(t: &Tables, rules: &Steps<A>, src: A, dst: &[A]) -> Vec<u32>
+where
+    A: Addr + Default + std::ops::BitAnd<Output = A>,
+{
+    let mut ids = vec![7; dst.len()];
+    rules.lookup_batch(&t.entries, &vec![src; dst.len()], dst, &mut ids);
+    let ones: Vec<u32> = dst.iter().map(|dst| rules.lookup(&t.entries, src, *dst)).collect();
+    assert_eq!(ids, ones, "bursts are looked up like single packets");
+    ids
+}
+
 /// Checks where packets of the port with rules go, one at a time and in bursts.
 fn check_rules(world: &World, model: &Model, history: &[Change]) {
     let Some(rules) = model.policies.rules.get(&PortId(0)) else { return };
@@ -238,28 +253,14 @@ fn check_rules(world: &World, model: &Model, history: &[Change]) {
         assert_eq!((port.rules4.is_empty(), port.rules6.is_empty()), (rules.v4.is_empty(), rules.v6.is_empty()));
         for src in sources {
             let all: Vec<IpAddr> = space().filter(|dst| dst.is_ipv4() == src.is_ipv4()).collect();
-            let mut ids = vec![7; all.len()];
-            let ones: Vec<u32> = match src {
-                IpAddr::V4(src) => {
-                    let dst: Vec<u32> = all
-                        .iter()
-                        .filter_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None })
-                        .collect();
-                    port.rules4.lookup_batch(&t.entries, &vec![src.to_bits(); dst.len()], &dst, &mut ids);
-                    dst.iter().map(|dst| port.rules4.lookup(&t.entries, src.to_bits(), *dst)).collect()
-                }
-                IpAddr::V6(src) => {
-                    let dst: Vec<u128> = all
-                        .iter()
-                        .filter_map(|a| if let IpAddr::V6(a) = a { Some(a.to_bits()) } else { None })
-                        .collect();
-                    port.rules6.lookup_batch(&t.entries, &vec![src.to_bits(); dst.len()], &dst, &mut ids);
-                    dst.iter().map(|dst| port.rules6.lookup(&t.entries, src.to_bits(), *dst)).collect()
-                }
+            let bits4 = |addr: &IpAddr| if let IpAddr::V4(a) = addr { a.to_bits() } else { unreachable!() };
+            let bits6 = |addr: &IpAddr| if let IpAddr::V6(a) = addr { a.to_bits() } else { unreachable!() };
+            let ids = match src.is_ipv4() {
+                true => looked_up(t, &port.rules4, bits4(&src), &all.iter().map(bits4).collect::<Vec<_>>()),
+                false => looked_up(t, &port.rules6, bits6(&src), &all.iter().map(bits6).collect::<Vec<_>>()),
             };
-            assert_eq!(ids, ones, "bursts are looked up like single packets");
             let of = if src.is_ipv4() { &rules.v4 } else { &rules.v6 };
-            for (dst, id) in all.into_iter().zip(ones) {
+            for (dst, id) in all.into_iter().zip(ids) {
                 let want = model.get_by(of, src, dst);
                 assert_eq!(got(t, id), want, "{src} to {dst} after {history:#?}\n{of:#?}\n{:#?}", model.routes);
             }
