@@ -220,9 +220,9 @@ impl Guard {
         let vlans: Vec<_> = control.vlans().collect();
         let mut ports = shared.ports();
         for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
+            let rules = self.verdict.rules.contains_key(&at);
             // For the kernel, packets of a bond's member are received on the bond, which is no port of the program's.
             let bonded = self.ports.iter().any(|port| port.id == at && !port.below.is_empty());
-            let asks = !bonded && !control.has_route_mtu();
             let kept = self.verdict.egress.get(&xdp.index()).copied().unwrap_or_default();
             let target = xdp.sending();
             let obeyed = xdp.obey(|config| {
@@ -230,9 +230,9 @@ impl Guard {
                 config.source_check = program_check(control.source_check(PortId(at)));
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
-                config.rules = self.verdict.rules.contains_key(&at);
-                config.asks = asks;
-                config.keeps = control.routes_by_addresses();
+                config.rules = rules;
+                config.asks = rules && !bonded && !control.has_route_mtu();
+                config.keeps = rules && control.routes_by_addresses();
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
             });
             let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
