@@ -56,7 +56,7 @@ pub struct Rule {
     action: u8,
     table: u32,
     invert: bool,
-    /// Whether a `goto` leads to no rule, and so does nothing.
+    /// Set if a `goto` leads to no rule, and so does nothing.
     unresolved: bool,
     input: Option<String>,
     output: bool,
@@ -64,12 +64,12 @@ pub struct Rule {
     to: Option<Prefix>,
     /// Mark, and the bits of it that are compared.
     mark: (u32, u32),
-    /// Whether it applies only to members of VRFs, and looks up the VRF's table.
+    /// Set for a rule that applies only to members of VRFs, and looks up the VRF's table.
     l3mdev: bool,
     /// Length of the longest prefixes that are ignored.
     suppress: Option<u32>,
     target: Option<u32>,
-    /// Whether it has a selector, flag or action that is not followed.
+    /// Set for a rule with a selector, flag or action that is not followed.
     unknown: bool,
 }
 
@@ -201,7 +201,7 @@ pub fn followed(rules: &[Rule], port: &PortLink) -> model::Rules {
 
 fn steps(rules: &[&Rule], port: &PortLink) -> Vec<model::Rule> {
     let mut steps: Vec<model::Rule> = vec![];
-    // Whether every packet has been looked up in table local, and whether the last step did just that.
+    // Set once every packet has been looked up in table local; and if the last step did just that.
     let (mut past_local, mut just_local) = (false, false);
     let mut at = 0;
     while let Some(rule) = rules.get(at) {
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(lines(&with(&[Rule { invert: true, ..input("r1") }]), &port(None)), seven);
         assert_eq!(lines(&with(&[Rule { invert: true, ..input("r0") }]), &port(None)), none);
         assert_eq!(lines(&with(&[Rule { output: true, ..rule(false, 100, 7) }]), &port(None)), none);
-        // As wg-quick sets them.
+        // Rules of wg-quick.
         let marked = Rule { mark: (0xca6c, u32::MAX), ..rule(false, 100, 7) };
         assert_eq!(lines(&with(std::slice::from_ref(&marked)), &port(None)), none);
         let rules = with(&[

@@ -6,7 +6,7 @@ mod vlans;
 
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -23,6 +23,28 @@ fn assert_hosts_connected(lab: &Topology) {
     for to in [IpAddr::from(lab.b().v4), lab.b().v6.into()] {
         let report = Ping::to(to).count(5).run(&lab.a().ns).unwrap();
         assert_eq!(report.received, 5, "{}", report.text);
+    }
+}
+
+/// Sends datagrams of these lengths between two addresses, in both directions, and fails if one does not arrive as it was
+/// sent.
+fn assert_datagrams(near: (&Namespace, IpAddr), far: (&Namespace, IpAddr), lengths: &[u32]) {
+    let bound = |(ns, addr): (&Namespace, IpAddr)| {
+        let socket = ns.enter(|| UdpSocket::bind((addr, 0))).unwrap().unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    };
+    let (near, far) = (bound(near), bound(far));
+    near.connect(far.local_addr().unwrap()).unwrap();
+    far.connect(near.local_addr().unwrap()).unwrap();
+    for len in lengths {
+        let sent: Vec<u8> = (0..*len).map(|n| n as u8).collect();
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let mut buffer = [0; 8000];
+            from.send(&sent).unwrap();
+            let n = to.recv(&mut buffer).unwrap();
+            assert!(buffer[..n] == sent, "{len} bytes");
+        }
     }
 }
 

@@ -80,12 +80,12 @@ pub struct XdpConfig {
     pub l3_hash4: bool,
     /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy 0), with flow label and next header.
     pub l3_hash6: bool,
-    /// Whether policy routing rules apply to the packets, which user space looks up unless `asks` is set.
+    /// Set if policy routing rules apply to the packets, which user space looks up unless `asks` is set.
     pub rules: bool,
-    /// Whether the program, where it forwards, asks the kernel for the way of packets to which rules apply
+    /// Set if the program, where it forwards, asks the kernel for the way of packets to which rules apply
     /// ([`super::XdpDatapath::refuses_rules`]). The kernel's answer (`bpf_fib_lookup`) ignores the MTUs of routes.
     pub asks: bool,
-    /// Whether that way depends on a packet's addresses alone, so that the answer can be kept.
+    /// Set if that way depends on a packet's addresses alone, so that the answer can be kept.
     pub keeps: bool,
     /// Sending on the port of packets to which such rules apply.
     pub sending: XdpSending,
@@ -94,13 +94,13 @@ pub struct XdpConfig {
 /// Conditions for packets that are sent on a port by policy routing rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpSending {
-    /// Whether the program may send on the port at all.
+    /// Set if the program may send on the port at all.
     pub target: bool,
-    /// Whether its device takes redirected frames, as native XDP sends them.
+    /// Set if the port's device takes redirected frames, as native XDP sends them.
     pub takes_frames: bool,
-    /// Whether only the kernel may send IPv4 packets on it.
+    /// Set if only the kernel may send IPv4 packets on the port.
     pub kept4: bool,
-    /// Whether only the kernel may send IPv6 packets on it.
+    /// Set if only the kernel may send IPv6 packets on the port.
     pub kept6: bool,
 }
 
@@ -119,7 +119,7 @@ pub struct XdpVlan {
     pub gate: XdpGate,
     /// Source check, as [`XdpConfig::source_check`].
     pub source_check: SourceCheck,
-    /// Whether policy routing rules apply, as [`XdpConfig::rules`].
+    /// Set if policy routing rules apply, as [`XdpConfig::rules`].
     pub rules: bool,
 }
 

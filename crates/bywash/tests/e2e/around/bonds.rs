@@ -1,14 +1,11 @@
 //! Bonds whose members are ports are forwarded past the kernel, by the member that the kernel sends by; others are left
 //! to it.
 
+use super::{assert_datagrams, ip};
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab, wait_until};
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
 
 /// Monitors carriers every 10 ms, and prefers the first member.
 const BACKUP: &str = "mode active-backup miimon 10";
@@ -78,34 +75,13 @@ impl Bonded {
             let report = Transfer::new(1_000_000).run(from, to, addr).unwrap();
             assert!(report.is_intact(), "{addr}: {report:?}");
         }
-        self.assert_datagrams();
+        for (near, far) in [(IpAddr::from(a.v4), IpAddr::from(b.v4)), (a.v6.into(), b.v6.into())] {
+            // The longest is sent in fragments.
+            assert_datagrams((&a.ns, near), (&b.ns, far), &[0, 1, 100, 1452, 4000]);
+        }
         for (to, by) in [(IpAddr::from(a.v4), "10.0.2.1"), (a.v6.into(), "fd00:2::1")] {
             let report = Ping::to(to).count(1).ttl(1).run(&b.ns).unwrap();
             assert!(report.text.contains(by) && report.errors == 1, "{}", report.text);
-        }
-    }
-
-    fn assert_datagrams(&self) {
-        let bound = |ns: &Namespace, addr: IpAddr| {
-            let socket = ns.enter(|| UdpSocket::bind((addr, 0))).unwrap().unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            socket
-        };
-        let (a, b) = (self.lab.a(), self.lab.b());
-        for (near, far) in [(IpAddr::from(a.v4), IpAddr::from(b.v4)), (a.v6.into(), b.v6.into())] {
-            let (near, far) = (bound(&a.ns, near), bound(&b.ns, far));
-            near.connect(far.local_addr().unwrap()).unwrap();
-            far.connect(near.local_addr().unwrap()).unwrap();
-            // The longest is sent in fragments.
-            for len in [0, 1, 100, 1452, 4000] {
-                let sent: Vec<u8> = (0..len).map(|n: u32| n as u8).collect();
-                for (from, to) in [(&near, &far), (&far, &near)] {
-                    let mut buffer = [0; 8000];
-                    from.send(&sent).unwrap();
-                    let n = to.recv(&mut buffer).unwrap();
-                    assert!(buffer[..n] == sent, "{len} bytes");
-                }
-            }
         }
     }
 

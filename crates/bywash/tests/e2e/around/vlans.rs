@@ -1,15 +1,12 @@
 //! VLAN interfaces of ports are forwarded past the kernel, which does the same without the program; those that do more
 //! than tag are left to it.
 
+use super::{assert_datagrams, ip};
 use crate::flows::{BRIEF, Ends, wait_for_flow, wait_until_followed};
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, kernel_has, require, require_lab, wait_until};
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::time::Duration;
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
 
 /// Creates a VLAN interface `id` with addresses that end in `host`, and sets it up.
 fn add(ns: &Namespace, on: &str, id: u16, host: u16, more: &str) {
@@ -105,24 +102,9 @@ impl Trunks {
     }
 
     fn assert_datagrams(&self) {
-        let bound = |ns: &Namespace, addr: &str| {
-            let socket = ns.enter(|| UdpSocket::bind((ip(addr), 0))).unwrap().unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            socket
-        };
-        let (near, far) = (bound(&self.lab.a().ns, "10.1.5.2"), bound(&self.lab.b().ns, "10.1.7.2"));
-        near.connect(far.local_addr().unwrap()).unwrap();
-        far.connect(near.local_addr().unwrap()).unwrap();
+        let ends = ((&self.lab.a().ns, ip("10.1.5.2")), (&self.lab.b().ns, ip("10.1.7.2")));
         // The longest is sent in fragments.
-        for len in [0, 1, 7, 100, 1471, 1472, 4000] {
-            let sent: Vec<u8> = (0..len).map(|n: u32| n as u8).collect();
-            for (from, to) in [(&near, &far), (&far, &near)] {
-                let mut buffer = [0; 8000];
-                from.send(&sent).unwrap();
-                let n = to.recv(&mut buffer).unwrap();
-                assert!(buffer[..n] == sent, "{len} bytes");
-            }
-        }
+        assert_datagrams(ends.0, ends.1, &[0, 1, 7, 100, 1471, 1472, 4000]);
     }
 
     /// Fails unless the packets of all ways are forwarded past the kernel, in both directions.
