@@ -173,14 +173,22 @@ impl Bodies {
     }
 
     /// Returns the body that decides among those of one key: the first usable one, as in the kernel's lookup, else the
-    /// first.
-    pub fn effective(&self, list: &[BodyId]) -> Option<Arc<RouteBody>> {
+    /// first. Among several of IPv6, the kernel's choice depends on which neighbours are reachable (rt6_score_route), so
+    /// that only the kernel can use them.
+    pub fn effective(&self, list: &[BodyId], v6: bool) -> Option<Arc<RouteBody>> {
         let first = *list.first()?;
-        let chosen = match list.len() {
-            1 => first,
-            _ => list.iter().copied().find(|id| self.get(*id).resolved.is_usable()).unwrap_or(first),
-        };
-        Some(Arc::clone(&self.get(chosen).resolved))
+        if list.len() == 1 {
+            return Some(Arc::clone(&self.get(first).resolved));
+        }
+        let of = |id: &BodyId| &self.get(*id).resolved;
+        let mut usable = list.iter().filter(|id| of(id).is_usable());
+        let chosen = of(usable.next().unwrap_or(&first));
+        let several = v6 && usable.any(|id| of(id).kind == RouteKind::Unicast || chosen.kind == RouteKind::Unicast);
+        if !several {
+            return Some(Arc::clone(chosen));
+        }
+        let hop = NextHop { index: 0, gateway: None, weight: 1, alive: true };
+        Some(Arc::new(RouteBody { kind: RouteKind::Unicast, next_hops: [hop].into(), ..RouteBody::clone(chosen) }))
     }
 }
 

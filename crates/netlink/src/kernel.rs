@@ -212,7 +212,7 @@ impl Kernel {
                 IpAddr::V4(_) => self.routes4.read(&Key4::of(&key), &mut list),
                 IpAddr::V6(_) => self.routes6.read(&Key6::of(&key), &mut list),
             };
-            match self.bodies.effective(&list) {
+            match self.bodies.effective(&list, key.prefix.addr.is_ipv6()) {
                 Some(new) if old.as_ref() != Some(&new) => emit(Change::Route(new.route(key))),
                 None if old.is_some() => emit(route_gone(key)),
                 _ => {}
@@ -491,7 +491,7 @@ fn take_in<K: Key>(
         routes.write(short, &list, generation);
         return Outcome::Sure;
     }
-    pending.routes.entry(key).or_insert_with(|| bodies.effective(&list));
+    pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, v6));
     let outcome = if first {
         // The dump's first body of this key replaces the list.
         released.append(&mut list);
@@ -520,7 +520,9 @@ fn note<K: Key>(routes: &Routes<K>, changed: &HashMap<BodyId, Arc<RouteBody>>, b
     let mut list = Vec::new();
     for key in routes.with_body(|id| changed.contains_key(&id)) {
         routes.read(&key, &mut list);
-        pending.routes.entry(key.full()).or_insert_with(|| bodies.effective(&list));
+        let full = key.full();
+        let v6 = full.prefix.addr.is_ipv6();
+        pending.routes.entry(full).or_insert_with(|| bodies.effective(&list, v6));
     }
 }
 
@@ -528,7 +530,9 @@ fn clear<K: Key>(routes: &mut Routes<K>, keys: Vec<K>, bodies: &mut Bodies, pend
     let mut list = Vec::new();
     for key in keys {
         routes.read(&key, &mut list);
-        pending.routes.entry(key.full()).or_insert_with(|| bodies.effective(&list));
+        let full = key.full();
+        let v6 = full.prefix.addr.is_ipv6();
+        pending.routes.entry(full).or_insert_with(|| bodies.effective(&list, v6));
         routes.write(key, &[], 0);
         for id in &list {
             bodies.release(*id);

@@ -110,6 +110,8 @@ fn kinds_of_ipv6_routes() {
             "-6 route add prohibit 2001:db8:5::/48",
             "-6 route add throw 2001:db8:6::/48 table 100",
             "-6 route add 2001:db8:7::/48 dev b0",
+            "-6 route append 2001:db8:7::/48 dev a0",
+            "-6 route del 2001:db8:7::/48 dev a0",
             "-6 route add 2001:db8:8::/48 nexthop via fd01::2 weight 2 nexthop via fd02::2",
             "-6 route add default via fe80::1 dev b0 onlink",
             // The older way of adding several paths: one message each.

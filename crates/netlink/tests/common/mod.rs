@@ -139,8 +139,14 @@ impl Oracle {
             }
             for (key, all) in routes {
                 let usable = |r: &&Route| r.kind != RouteKind::Unicast || r.next_hops.iter().any(|h| h.alive);
-                let model = all.iter().find(usable).unwrap_or(&all[0]);
-                lines.insert(key, route_view(model));
+                let mut model = all.iter().find(usable).unwrap_or(&all[0]).clone();
+                let usable: Vec<&Route> = all.iter().filter(usable).collect();
+                // Among several of IPv6, reachable neighbours decide: only the kernel can use them.
+                if family == "-6" && usable.len() > 1 && usable.iter().any(|route| route.kind == RouteKind::Unicast) {
+                    model.kind = RouteKind::Unicast;
+                    model.next_hops = [NextHop { index: 0, gateway: None, weight: 1, alive: true }].into();
+                }
+                lines.insert(key, route_view(&model));
             }
         }
         Self { lines }
