@@ -227,6 +227,7 @@ static __always_inline int conclude(struct xdp_md *ctx, const struct frame *f, i
 }
 
 #include "rules.h"
+#include "bridge.h"
 
 SEC("xdp.frags")
 int bywash_flows(struct xdp_md *ctx)
@@ -238,6 +239,7 @@ int bywash_flows(struct xdp_md *ctx)
 	__u64 mine = mac_and_flags(port);
 	struct translation t = {};
 	struct frame f = frame_of_xdp(ctx, port, mine >> 48);
+	f.bridged = 1;
 	int reason = parse(&f, mine);
 	if (reason == NEXT)
 		reason = judge_flow(&f, &t, 0);
@@ -258,6 +260,8 @@ int bywash(struct xdp_md *ctx)
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED)) {
 #ifdef BYWASH_ROUTER
+		if (port->sending & BYWASH_BRIDGED)
+			bpf_tail_call(ctx, &bridge_xdp, 0);
 		if (flags & FLOWS)
 			bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		if (flags & BYWASH_RULES)
@@ -384,6 +388,7 @@ int bywash_tc_flows(struct __sk_buff *skb)
 
 	struct translation t = {};
 	struct frame f = frame_of(skb, port, mine >> 48);
+	f.bridged = 1;
 	int reason = parse(&f, mine);
 	if (reason == NEXT)
 		reason = judge_flow(&f, &t, 1);
@@ -404,6 +409,8 @@ int bywash_tc(struct __sk_buff *skb)
 	__u64 mine = mac_and_flags(port);
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED)) {
+		if (port->sending & BYWASH_BRIDGED)
+			bpf_tail_call(skb, &bridge_tc, 0);
 		if (flags & FLOWS)
 			bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
 		if (flags & BYWASH_RULES)
@@ -433,6 +440,25 @@ int bywash_tc_rules(struct __sk_buff *skb)
 
 	struct frame f = frame_of(skb, port, mine >> 48);
 	return conclude_skb(skb, &f, judge_by_rules(&f, mine), &vlan_tc, 0);
+}
+
+SEC("classifier")
+int bywash_tc_bridge(struct __sk_buff *skb)
+{
+	const struct bywash_port *port = port_of(skb->ifindex);
+
+	if (!port)
+		return TC_ACT_UNSPEC;
+	__u64 mine = mac_and_flags(port);
+	/* At level `user` the XDP program has counted the frame. */
+	if (!(mine >> 48 & BYWASH_FORWARD))
+		return TC_ACT_UNSPEC;
+	int reason = judge_bridged(port, mine, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	if (reason == NEXT) {
+		bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
+		reason = PASS_DISABLED;
+	}
+	return count(port->id, reason, TC_ACT_UNSPEC);
 }
 
 /* Handles an skb of a VLAN, or one that leaves by a VLAN. Its own tag is beside its data. */

@@ -29,6 +29,7 @@ enum bywash_reason {
 	PASS_SOURCE,      /* the kernel must validate this source address on this port */
 	TO_PROGRAM,       /* sent or redirected by the port's own program */
 	DROP_PROGRAM,     /* dropped by the port's own program */
+	PASS_STATION,     /* from a station that the bridge has to learn, or to hear again */
 	BYWASH_REASONS,
 };
 
@@ -54,7 +55,7 @@ enum bywash_flag {
 	BYWASH_RULES = 1 << 15,  /* policy routing rules apply: the tables of routes do not decide; without BYWASH_FORWARD */
 };
 
-/* Of a port that packets are sent on by policy routing rules (rules.h), and of one whose packets are. */
+/* Of a port that packets are sent on by policy routing rules (rules.h), of one whose packets are, and of a bridge's member. */
 enum bywash_sending {
 	BYWASH_TARGET = 1 << 0,       /* packets may be sent on the port */
 	BYWASH_TAKES_FRAMES = 1 << 1, /* its device takes redirected frames */
@@ -62,6 +63,7 @@ enum bywash_sending {
 	BYWASH_KEPT6 = 1 << 3,        /* only the kernel may send IPv6 packets on it */
 	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, in place of BYWASH_ENABLED: the driver forwards what it receives */
 	BYWASH_KEEPS = 1 << 5,        /* the kernel's answers are kept: a way depends on a packet's addresses alone */
+	BYWASH_BRIDGED = 1 << 6,      /* instead of BYWASH_ENABLED: what the port receives is a bridge's (bridge.h) */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */
@@ -80,7 +82,8 @@ enum bywash_sending {
 #define rare_way() asm volatile("")
 
 #define BYWASH_PORTS 64    /* ports of a process */
-#define BYWASH_VLANS 192   /* VLANs of a process, with numbers from BYWASH_PORTS on */
+#define BYWASH_VLANS 192   /* VLANs and bridges of a process, with numbers from BYWASH_PORTS on */
+#define BYWASH_STATIONS 2048 /* places for stations of bridges, with seven each */
 #define BYWASH_PROBES 4    /* slots a port may have in `ports`, from its interface index on */
 #define BYWASH_QUEUES 256  /* queues of a port */
 #define BYWASH_HOPS 16384  /* next hops in one version of the table */
@@ -102,7 +105,7 @@ struct bywash_port {
 	__u32 ifindex;   /* the port's; 0: unused slot */
 	__u16 id;        /* the port's, below BYWASH_PORTS; the key in `devices`, and of its counters */
 	__u16 cpus;      /* number of CPUs that send the frames forwarded from this port; 0: the receiving CPU sends */
-	__u16 route_id;  /* as next hops name it: the port's id, or the VLAN's number */
+	__u16 route_id;  /* number of the interface: the port's id, or the number of its VLAN or bridge */
 	__u16 sending;   /* enum bywash_sending */
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */

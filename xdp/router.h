@@ -32,6 +32,7 @@ struct frame {
 	struct way way;               /* set by the lookup */
 	__u32 tag;                    /* to be sent with, as in the frame; 0: none */
 	int tags;                     /* the program handles tags (vlan.h) */
+	int bridged;                  /* the program handles members of bridges (bridge.h) */
 #endif
 };
 
@@ -80,9 +81,9 @@ static __always_inline int is_kernels(const struct frame *f)
 	}
 }
 
-#ifdef BYWASH_PLAIN
 static __always_inline const struct bywash_port *port_of(__u32 ifindex);
 
+#ifdef BYWASH_PLAIN
 /* Without tables, asks the kernel whether a packet is local or its egress interface is not a port: user space must not get
  * packets that it would have to return to the kernel, because it may not be able to. */
 static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *to)
@@ -169,6 +170,20 @@ static __always_inline __u32 group_hash(const struct frame *f, const void *ip, c
 	return v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end);
 }
 
+/* Returns whether packets that leave by a port, or a VLAN, leave by the interface with this number: the port or VLAN itself, or
+ * the bridge that the port belongs to. */
+static __always_inline int leaves_by(__u32 port, __u32 ifindex, __u32 number)
+{
+	const struct bywash_port *to;
+
+	if (likely(port == number))
+		return 1;
+	if (likely(number < BYWASH_PORTS || port >= BYWASH_PORTS))
+		return 0;
+	to = port_of(ifindex);
+	return to && to->route_id == number;
+}
+
 /* Returns whether the kernel certainly accepts this source on this port (fib_validate_source, RFC 3704). Strict: its route leads
  * out of this port; loose: it has a route. Routes without a single next hop are left to the kernel. Global, like find4. */
 __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port, __u32 flags)
@@ -187,9 +202,9 @@ __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port,
 		/* Without rp_filter, only check that it is not one of the host's own addresses. */
 		if (!(flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT)))
 			return hop->kind != HOP_LOCAL && hop->kind != HOP_POLICY;
-		return hop->flags & HOP_UNICAST && (!(flags & BYWASH_RPF_STRICT) || hop->port == port);
+		return hop->flags & HOP_UNICAST && (!(flags & BYWASH_RPF_STRICT) || leaves_by(hop->port, hop->ifindex, port));
 	}
-	return !(flags & BYWASH_RPF_STRICT) || way_port(&way) == port;
+	return !(flags & BYWASH_RPF_STRICT) || leaves_by(way_port(&way), way.index, port);
 }
 
 /* Takes a next hop by a port or, in the programs that handle tags, by a VLAN. */
@@ -323,7 +338,9 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 	    (!v6 && unlikely(own_bit(f->port->own, &ip4->saddr)))) {
 		if ((f->flags ^ BYWASH_FORWARD) & way_unless(&f->way))
 			return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
-		if (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)
+		if (f->flags & BYWASH_REDIRECTS &&
+		    (way_port(&f->way) == f->port->id ||
+		     (f->bridged && leaves_by(way_port(&f->way), f->way.index, f->port->route_id))))
 			return TO_USER;
 		if (!v6 && !takes_source(version, ip4->saddr, f->port->route_id, f->flags))
 			return PASS_SOURCE;

@@ -162,7 +162,8 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 	}
 	if (longest > way_mtu(&f->way) && !segments_fit(f))
 		return PASS_POLICY;
-	if (port != leaving_rest(t, v6) >> 48 || (f->flags & BYWASH_REDIRECTS && port == f->port->route_id))
+	__u32 number = leaving_rest(t, v6) >> 48;
+	if (!leaves_by(port, f->way.index, number) || (f->flags & BYWASH_REDIRECTS && number == f->port->route_id))
 		return PASS_POLICY;
 	if (!v6 && (f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)) &&
 	    !takes_source(version, ip4->saddr, f->port->route_id, f->flags))

@@ -8,6 +8,8 @@
 //! A further test compares both with the Linux kernel: with the same routes, the kernel must forward the same frames
 //! with the same bytes, except for [`DIFFERENCES`].
 
+#[path = "driver/bridges.rs"]
+mod bridges;
 #[path = "driver/flows.rs"]
 mod flows;
 #[path = "driver/kernel.rs"]
@@ -329,7 +331,9 @@ impl Twin {
             table4.insert(net, id);
         }
         let own4 = Own4::default().with(OWN.into());
-        datapath.publish(&hops(&entries), &BUCKETS, own4.octets());
+        let index = |hop: &Hop| programs.get(usize::from(hop.port)).map_or(0, |(_, index)| *index);
+        let hops: Vec<Hop> = hops(&entries).iter().map(|hop| Hop { ifindex: index(hop), ..*hop }).collect();
+        datapath.publish(&hops, &BUCKETS, own4.octets());
         let port = |id| PortInfo {
             index: 1,
             mac: mac(id),

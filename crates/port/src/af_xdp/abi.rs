@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's frame counters, in the order of `enum bywash_reason`: where a frame went, and why.
-pub const REASONS: [&str; 23] = [
+pub const REASONS: [&str; 24] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -27,6 +27,7 @@ pub const REASONS: [&str; 23] = [
     "pass_source",
     "to_program",
     "drop_program",
+    "pass_station",
 ];
 
 /// Index of `to_port`, which is counted in the map `port_pairs` rather than in `struct bywash_counters`.
@@ -34,8 +35,12 @@ const TO_PORT: usize = 15;
 
 /// Most ports of a process.
 pub const PORTS: u32 = 64;
-/// Most VLANs of a process, which have numbers from [`PORTS`] on.
+/// Most VLANs and bridges of a process, which have numbers from [`PORTS`] on.
 pub const VLANS: u32 = 192;
+/// Places for stations of bridges, each of [`STATIONS_AT_A_PLACE`].
+pub(crate) const STATIONS: usize = 2048;
+/// Stations at a place, in front of the word that says which of them the kernel has to hear.
+pub(crate) const STATIONS_AT_A_PLACE: usize = 7;
 /// Slots of the program's port table that may hold a port, starting at its interface index modulo [`PORTS`].
 pub(crate) const PROBES: u32 = 4;
 /// Most queues of a port.
@@ -83,6 +88,7 @@ pub(crate) const SENDING_KEPT4: u16 = 1 << 2;
 pub(crate) const SENDING_KEPT6: u16 = 1 << 3;
 pub(crate) const SENDING_BY_RULES: u16 = 1 << 4;
 pub(crate) const SENDING_KEEPS: u16 = 1 << 5;
+pub(crate) const SENDING_BRIDGED: u16 = 1 << 6;
 
 /// `struct bywash_port`, without the fields `version` and `own`.
 #[derive(Clone, Copy, Default)]
@@ -106,24 +112,22 @@ impl RawPort {
     pub const OWN: usize = 4;
 
     /// Returns the words before `version`. An enabled port with flows, or with rules that the program follows, has the
-    /// flag of these in place of the one that enables it: so the program tests nothing more on other ports.
+    /// flag of these in place of the one that enables it, and a bridge's member has that of bridges: so the program tests
+    /// nothing more on other ports.
     pub fn words(&self) -> [u64; 3] {
         let m = self.mac;
         let mac = u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0]);
         let asks = if self.sending & SENDING_BY_RULES != 0 { FLAG_RULES } else { 0 };
-        let instead = self.flags & (FLAG_FLOWS4 | FLAG_FLOWS6 | asks);
-        let flags = match (self.flags & FLAG_ENABLED, instead) {
-            (0, _) => self.flags & !(FLAG_FLOWS4 | FLAG_FLOWS6 | FLAG_RULES),
-            (_, 0) => self.flags,
-            _ => self.flags & !FLAG_ENABLED,
+        let instead = self.flags & (FLAG_FLOWS4 | FLAG_FLOWS6 | asks) | self.sending & SENDING_BRIDGED;
+        let (flags, sending) = match (self.flags & FLAG_ENABLED, instead) {
+            (0, _) => (self.flags & !(FLAG_FLOWS4 | FLAG_FLOWS6 | FLAG_RULES), self.sending & !SENDING_BRIDGED),
+            (_, 0) => (self.flags, self.sending),
+            _ => (self.flags & !FLAG_ENABLED, self.sending),
         };
         [
             mac | u64::from(flags) << 48,
             u64::from(self.max_frame) | u64::from(self.ifindex) << 32,
-            u64::from(self.id)
-                | u64::from(self.cpus) << 16
-                | u64::from(self.route_id) << 32
-                | u64::from(self.sending) << 48,
+            u64::from(self.id) | u64::from(self.cpus) << 16 | u64::from(self.route_id) << 32 | u64::from(sending) << 48,
         ]
     }
 }
@@ -273,6 +277,7 @@ mod tests {
         for (name, value) in [
             ("BYWASH_PORTS", PORTS as usize),
             ("BYWASH_VLANS", VLANS as usize),
+            ("BYWASH_STATIONS", STATIONS),
             ("BYWASH_PROBES", PROBES as usize),
             ("BYWASH_QUEUES", QUEUES as usize),
             ("BYWASH_PORT_CPUS", PORT_CPUS),
@@ -323,6 +328,7 @@ mod tests {
             ("BYWASH_KEPT6", SENDING_KEPT6),
             ("BYWASH_BY_RULES", SENDING_BY_RULES),
             ("BYWASH_KEEPS", SENDING_KEEPS),
+            ("BYWASH_BRIDGED", SENDING_BRIDGED),
         ];
         for (of, ours) in [("bywash_flag", &ours[..]), ("bywash_sending", &sending)] {
             let c: Vec<_> = names(of);
@@ -345,6 +351,13 @@ mod tests {
         assert_eq!((flags(ruled), flags(FLAG_RULES)), (u64::from(ruled), 0));
         let asks = |flags| RawPort { flags, sending: SENDING_BY_RULES, ..RawPort::default() }.words()[0] >> 48;
         assert_eq!((asks(ruled), asks(FLAG_RULES)), (u64::from(FLAG_RULES), 0));
+        let bridged = |flags| {
+            let [first, _, last] = RawPort { flags, sending: SENDING_BRIDGED, ..RawPort::default() }.words();
+            (first >> 48, last >> 48)
+        };
+        let flows = FLAG_KERNEL4 | FLAG_FLOWS4;
+        assert_eq!(bridged(FLAG_ENABLED | flows), (u64::from(flows), u64::from(SENDING_BRIDGED)));
+        assert_eq!(bridged(flows), (u64::from(FLAG_KERNEL4), 0));
     }
 
     #[test]

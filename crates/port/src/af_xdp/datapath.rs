@@ -17,13 +17,14 @@
 
 use super::abi::{
     BUCKETS, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop,
-    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, SENDING_BY_RULES, Traffic, VLANS, XdpCounters,
+    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, SENDING_BRIDGED, SENDING_BY_RULES, Traffic, VLANS, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
 use super::flows::{Flows, Memory};
 use super::map::Map;
 use super::objects::{FIRST_SEGMENTS, Kind, Later, Make, make};
+use super::stations::Stations;
 use super::test_run::TestRun;
 use super::{Error, shared};
 use shared::{Versions, Words};
@@ -79,6 +80,8 @@ pub(super) struct Inner {
     /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is not
     /// a router's.
     rules: Option<(Further, bool)>,
+    /// Stations of bridges, and the program for ports on their members. `None` for a program that is not a router's.
+    bridges: Option<(Further, Stations)>,
     refused: Option<Arc<str>>,
     /// `None` for a program that is not a router's.
     hops: Option<Versions>,
@@ -251,15 +254,19 @@ impl Inner {
     }
 
     /// Loads the programs for flows, and for flows of VLANs, if these entries of ports or VLANs are the first that need
-    /// them.
+    /// them. Those for flows serve members of bridges, too.
     fn load_flow_programs(&mut self, entries: &[RawPort]) -> Result<(), Error> {
-        let Self { flow_programs: Some(programs), places, number, .. } = self else { return Ok(()) };
+        let Self { flow_programs: Some(programs), bridges, places, number, .. } = self else { return Ok(()) };
         let all = || entries.iter().chain(places.iter()).filter(|entry| entry.ifindex != 0);
-        if !all().any(|entry| entry.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0) {
+        let bridged = |entry: &RawPort| entry.sending & SENDING_BRIDGED != 0;
+        if let Some((programs, _)) = bridges.as_mut().filter(|_| all().any(bridged)) {
+            programs.load(*number, 0, Later::Bridges)?;
+        }
+        if !all().any(|entry| bridged(entry) || entry.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0) {
             return Ok(());
         }
         programs.load(*number, 0, Later::Flows)?;
-        if all().any(|entry| entry.route_id >= PORTS as u16) {
+        if all().any(|entry| entry.route_id >= PORTS as u16 && !bridged(entry)) {
             programs.load(*number, 1, Later::FlowsOfVlans)?;
         }
         Ok(())
@@ -415,6 +422,10 @@ impl XdpDatapath {
             Ok::<_, Error>(Vlans { numbers, keys: BTreeMap::new(), programs })
         });
         let rules = of_router(["rules_xdp", "rules_tc"])?.map(|arrays| (Further::new(arrays), false));
+        let bridges = of_router(["bridge_xdp", "bridge_tc"])?.map(|arrays| {
+            let stations = Stations::new(take("stations")?);
+            Ok::<_, Error>((Further::new(arrays), stations))
+        });
         let inner = Inner {
             number,
             xdp: take("bywash")?,
@@ -432,6 +443,7 @@ impl XdpDatapath {
             flow_programs,
             vlans: vlans.transpose()?,
             rules,
+            bridges: bridges.transpose()?,
             refused,
             hops,
             buckets,
@@ -620,6 +632,24 @@ impl XdpDatapath {
         })?;
         inner.place(at, port);
         refused
+    }
+
+    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. What ports on
+    /// members of bridges receive from others is passed to the kernel. Returns the number of stations that are left out
+    /// because there is no room for them: there is for some ten thousand.
+    ///
+    /// # Errors
+    /// [`Error::Map`] if the memory cannot be mapped; then there are none.
+    pub fn set_stations(&self, stations: &[(u16, [u8; 6], u16)]) -> Result<usize, Error> {
+        match &mut self.lock().bridges {
+            Some((_, known)) => checked("stations", known.set(stations)),
+            None => Ok(stations.len()),
+        }
+    }
+
+    /// Has the next frame of each station passed to the kernel, which hears none of the others.
+    pub fn renew_stations(&self) {
+        self.lock().bridges.iter().for_each(|(_, known)| known.renew());
     }
 
     /// Returns whether the kernel has refused the programs for ports with policy routing rules, so that user space looks

@@ -40,6 +40,7 @@ mod rotate;
 mod shared;
 mod short;
 mod socket;
+mod stations;
 mod test_run;
 mod umem;
 

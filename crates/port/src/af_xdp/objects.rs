@@ -58,6 +58,8 @@ pub(crate) enum Later {
     FlowsOfVlans,
     /// For ports with policy routing rules.
     Rules,
+    /// For ports on members of bridges.
+    Bridges,
     /// For ports that XDP takes no frames from, where it was not loaded with the datapath.
     TrafficControl,
 }
@@ -69,6 +71,7 @@ impl Later {
             Later::Vlans => &["bywash_vlan", "bywash_tc_vlan"],
             Later::FlowsOfVlans => &["bywash_vlan_flows", "bywash_tc_vlan_flows"],
             Later::Rules => &["bywash_rules", "bywash_tc_rules"],
+            Later::Bridges => &["bywash_bridge", "bywash_tc_bridge"],
             Later::TrafficControl => &["bywash_tc"],
         }
     }

@@ -3,8 +3,8 @@
 use super::abi::{
     FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
     FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
-    RawPort, SENDING_BY_RULES, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6, SENDING_TAKES_FRAMES, SENDING_TARGET,
-    XdpCounters,
+    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6, SENDING_TAKES_FRAMES,
+    SENDING_TARGET, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::datapath::Inner;
@@ -57,8 +57,11 @@ impl XdpGate {
 pub struct XdpConfig {
     /// Whether the port is in use; if not, every frame is passed to the kernel.
     pub enabled: bool,
-    /// The port's MAC address; frames to other stations are passed to the kernel.
+    /// The port's MAC address, or that of its bridge; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
+    /// Number, from [`super::PORTS`] on, of the bridge that the port's packets belong to, with other ports'. What it
+    /// receives from stations that the bridge does not know ([`super::XdpDatapath::set_stations`]) is passed to the kernel.
+    pub bridge: Option<u16>,
     /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,
     /// Whether every frame that is not too long goes to user space; for ports that are not a router's.
@@ -472,11 +475,12 @@ impl Program {
             (of.kept6, SENDING_KEPT6),
             (config.rules && config.asks && config.forward, SENDING_BY_RULES),
             (config.keeps, SENDING_KEEPS),
+            (config.bridge.is_some(), SENDING_BRIDGED),
         ] {
             sending |= if on { flag } else { 0 };
         }
         let (mac, max_frame, ifindex, id, cpus) = (config.mac, config.max_frame, self.index, self.id, self.cpus);
-        RawPort { mac, flags, max_frame, ifindex, id, cpus, route_id: id, sending }
+        RawPort { mac, flags, max_frame, ifindex, id, cpus, route_id: config.bridge.unwrap_or(id), sending }
     }
 
     /// Returns the tags and entries of the VLANs, whose level and hash are those of the port.

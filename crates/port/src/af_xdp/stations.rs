@@ -1,0 +1,83 @@
+//! Stations of bridges, from which the program forwards what members of the bridges receive.
+
+use super::abi::{PORTS, STATIONS, STATIONS_AT_A_PLACE};
+use super::shared::Words;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Stations in the program's memory: `struct stations` of `xdp/bridge.h`.
+pub(super) struct Stations {
+    map: OwnedFd,
+    /// Mapped when there are stations: all that is mapped is resident.
+    words: Option<Words>,
+    known: Vec<u64>,
+}
+
+impl Stations {
+    /// 64-bit words of a place.
+    const WORDS: usize = STATIONS_AT_A_PLACE + 1;
+    /// `K1` of `xdp/flow_hash.h`.
+    const K1: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    pub fn new(map: OwnedFd) -> Self {
+        Self { map, words: None, known: vec![] }
+    }
+
+    /// Returns an entry: MAC address, bridge, and port.
+    fn entry((bridge, mac, port): (u16, [u8; 6], u16)) -> u64 {
+        let [a, b, c, d, e, f] = mac;
+        u64::from_le_bytes([a, b, c, d, e, f, (bridge.wrapping_sub(PORTS as u16)) as u8, port as u8 | 128])
+    }
+
+    /// Returns the two places for an entry.
+    fn places(entry: u64) -> [usize; 2] {
+        let hash = (entry & !(0xff << 56)).wrapping_mul(Self::K1);
+        [53, 42].map(|shift| (hash >> shift) as usize % STATIONS)
+    }
+
+    /// Returns all words that hold these stations, and no others, and the number of those without room.
+    fn lay_out(stations: &[(u16, [u8; 6], u16)]) -> (Vec<u64>, usize) {
+        let (mut all, mut without) = (vec![0; STATIONS * Self::WORDS], 0);
+        for station in stations {
+            let entry = Self::entry(*station);
+            // At the place with more room.
+            let slots = Self::places(entry).map(|place| place * Self::WORDS..(place + 1) * Self::WORDS - 1);
+            let free = slots.map(|mut slots| slots.find(|at| all[*at] == 0).map(|at| (at % Self::WORDS, at)));
+            match free.into_iter().flatten().min() {
+                Some((_, at)) => all[at] = entry,
+                None => without += 1,
+            }
+        }
+        (all, without)
+    }
+
+    /// Sets the stations: the bridge's number, the MAC address, and the port that leads to it. Returns the number of those
+    /// without room.
+    pub fn set(&mut self, stations: &[(u16, [u8; 6], u16)]) -> io::Result<usize> {
+        if stations.is_empty() && self.words.is_none() {
+            return Ok(0);
+        }
+        if self.words.is_none() {
+            self.words = Some(Words::map(self.map.as_fd(), STATIONS * Self::WORDS)?);
+        }
+        let Some(words) = &self.words else { return Ok(stations.len()) };
+        let (new, without) = Self::lay_out(stations);
+        for (at, entry) in new.iter().enumerate() {
+            if self.known.get(at).copied().unwrap_or(0) != *entry {
+                words.store(at, *entry);
+            }
+        }
+        self.known = new;
+        Ok(without)
+    }
+
+    /// Marks all stations as due to be heard by the kernel.
+    pub fn renew(&self) {
+        let Some(words) = &self.words else { return };
+        for (place, entries) in self.known.chunks(Self::WORDS).enumerate() {
+            if entries.iter().any(|entry| *entry != 0) {
+                words.store(place * Self::WORDS + STATIONS_AT_A_PLACE, u64::from_le_bytes([1; 8]));
+            }
+        }
+    }
+}
