@@ -15,7 +15,7 @@ use bywash_measure::step::Look;
 use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::gates::Gates;
-use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::build::Packet;
@@ -339,19 +339,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
         entries.push(Entry { macs, port: PortId(port), mtu: 1500, ..Entry::verdict(Kind::Forward) });
     }
-    let info = PortInfo {
-        index: 1,
-        mac: [2, 0, 0, 0, 0, 0],
-        partial_checksums: false,
-        promiscuous: false,
-        source4: None,
-        source6: None,
-        source_check: SourceCheck::Off,
-        rules4: Default::default(),
-        rules6: Default::default(),
-        back4: Default::default(),
-        vlans: vec![],
-    };
+    let info = PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], ..PortInfo::default() };
     let tables = Tables {
         generation: 1,
         fib4: table4.reader(),
@@ -361,6 +349,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         buckets: vec![],
         ports: vec![info; usize::from(PORTS)],
         vlans: vec![],
+        bridges: vec![],
         own4: (1..4).fold(Own4::default(), |own, n| own.with([203, 0, 113, n].into())),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

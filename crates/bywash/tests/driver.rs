@@ -334,19 +334,7 @@ impl Twin {
         let index = |hop: &Hop| programs.get(usize::from(hop.port)).map_or(0, |(_, index)| *index);
         let hops: Vec<Hop> = hops(&entries).iter().map(|hop| Hop { ifindex: index(hop), ..*hop }).collect();
         datapath.publish(&hops, &BUCKETS, own4.octets());
-        let port = |id| PortInfo {
-            index: 1,
-            mac: mac(id),
-            partial_checksums: true,
-            promiscuous: false,
-            source4: None,
-            source6: None,
-            source_check: SourceCheck::Off,
-            rules4: Default::default(),
-            rules6: Default::default(),
-            back4: Default::default(),
-            vlans: vec![],
-        };
+        let port = |id| PortInfo { index: 1, mac: mac(id), partial_checksums: true, ..PortInfo::default() };
         let tables = Tables {
             generation: 1,
             fib4: table4.reader(),
@@ -356,6 +344,7 @@ impl Twin {
             buckets: BUCKETS.to_vec(),
             ports: (0..PORTS).map(port).collect(),
             vlans: vec![],
+            bridges: vec![],
             own4,
             hash4: HashPolicy::L4,
             hash6: HashPolicy::L4,
@@ -390,6 +379,7 @@ impl Twin {
             buckets: now.buckets.clone(),
             ports,
             vlans: vec![],
+            bridges: vec![],
             own4: now.own4,
             hash4: hash,
             hash6: hash,

@@ -154,6 +154,12 @@ pub static ROUTER: Section = Section {
                  for instance where containers have ipvlans on such an interface, which are not visible here.",
             )
             .example("false"),
+        key("bridges", Bool, "true", "")
+            .doc(
+                "Forwards packets that bridges of the ports route past the kernel. With `false` they are the kernel's, as \
+                 all packets between a bridge's members are.",
+            )
+            .example("false"),
     ],
 };
 

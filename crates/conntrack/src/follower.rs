@@ -42,6 +42,9 @@ pub trait Routes {
 
     /// Returns whether a source translated to this address certainly has it of no other interface than the port's.
     fn gives(&self, addr: IpAddr, port: u16) -> bool;
+
+    /// Returns whether a port is a bridge, of several members.
+    fn is_bridge(&self, port: u16) -> bool;
 }
 
 /// Seconds for which the kernel keeps connections that it sees no packet of.
@@ -108,6 +111,9 @@ pub enum Reason {
     /// If it was masqueraded on another interface, the kernel ends it (nf_nat_oif_changed); it does not tell which that
     /// was.
     Source,
+    /// Its destination is translated, and it stays on one bridge: the kernel may send its packets to another member without
+    /// routing them (br_nf_pre_routing_finish).
+    Bridged,
     /// The firewall.
     Firewall(Refusal),
 }
@@ -120,6 +126,7 @@ impl std::fmt::Display for Reason {
             Self::Source => {
                 f.write_str("its source is translated to an address of another interface than it leaves by")
             }
+            Self::Bridged => f.write_str("its destination is translated, and is behind the same bridge as its source"),
             Self::Firewall(refusal) => refusal.fmt(f),
         }
     }
@@ -135,6 +142,9 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     let source = connection.reply.dst.ip();
     if source != connection.key.original.src.ip() && !routes.gives(source, output) {
         return Err(Reason::Source);
+    }
+    if output == input && connection.translated(false).dst != connection.key.original.dst && routes.is_bridge(output) {
+        return Err(Reason::Bridged);
     }
     if let Some(refusal) = judge.refusal(connection, client, server) {
         return Err(Reason::Firewall(refusal));

@@ -37,6 +37,10 @@ impl Routes for Ways {
     fn gives(&self, _: IpAddr, _: u16) -> bool {
         true
     }
+
+    fn is_bridge(&self, _: u16) -> bool {
+        false
+    }
 }
 
 struct Lab {

@@ -18,8 +18,8 @@ use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
-use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
+use bywash_engine::{PortId, WorkerExit};
 use bywash_fib::model::Change;
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
@@ -247,6 +247,7 @@ impl Runtime {
             numbers: Numbers::default(),
             vlans: BTreeMap::new(),
             bonds: vec![],
+            bridges: vec![],
         };
         if predecessor.is_none() {
             known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
@@ -399,13 +400,16 @@ impl Runtime {
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
-    /// Leaves ports to the kernel, or takes them over again, according to the current relations, and finds the bonds and
-    /// VLANs above them.
+    /// Leaves ports to the kernel, or takes them over again, according to the current relations, and finds the bonds,
+    /// bridges and VLANs above them.
     pub fn relate(&mut self) {
         let views = self.shared.view.ports();
         self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
         let (mut bonds, mut carried, mut told) = (BTreeMap::new(), vec![], BTreeMap::new());
-        let wanted = self.shared.config().router.vlans;
+        let mut bridges: BTreeMap<u32, Vec<(PortId, u32)>> = BTreeMap::new();
+        let config = self.shared.config().router.clone();
+        let wanted = config.vlans;
+        self.relations.leave_bridges(!config.bridges);
         let ports = self.shared.ports();
         let of = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
         for view in views.iter().filter(|view| of(view).is_some_and(|xdp| !xdp.program.config().raw)) {
@@ -418,7 +422,14 @@ impl Runtime {
             }
         }
         let bonds: Vec<BondSpec> = bonds.into_values().collect();
-        for view in views.iter().filter(|view| wanted && of(view).is_some_and(Xdp::forwards_vlans)) {
+        for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
+            if let Some(Ok(bridge)) = self.relations.bridge(view.index)
+                && self.relations.left(view.index).is_none()
+            {
+                bridges.entry(bridge.index).or_default().push((view.id, view.index));
+            }
+        }
+        for view in views.iter().filter(|view| wanted && of(view).is_some_and(Xdp::forwards_uppers)) {
             let port = view.id;
             for (link, vlan) in self.relations.vlans(view.index) {
                 // A VLAN interface that is a port itself is served by that port.
@@ -431,9 +442,10 @@ impl Runtime {
             }
         }
         drop(ports);
-        let vlans = self.numbers.assign(&carried);
+        let of_bridges = bridges.len();
+        let (bridges, vlans) = self.numbers.assign(&bridges, &carried);
         // First of all the gates close, so that nothing is taken for another interface's.
-        self.mode.set_uppers(&bonds, &vlans);
+        self.mode.set_uppers(&bonds, &bridges, &vlans);
         let (mut news, mut ports) = (false, self.shared.ports());
         for port in &views {
             let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
@@ -464,6 +476,9 @@ impl Runtime {
         if vlans.len() < carried.len() {
             tracing::warn!("the kernel forwards for {} VLANs: there are too many", carried.len() - vlans.len());
         }
+        if bridges.len() < of_bridges {
+            tracing::warn!("the kernel forwards for {} bridges: there are too many", of_bridges - bridges.len());
+        }
         for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
             match why {
                 Some(why) => tracing::info!("{name}: {why}: the kernel forwards for this VLAN"),
@@ -478,6 +493,11 @@ impl Runtime {
             }
         }
         self.bonds = bonds;
+        for bridge in bridges.iter().filter(|bridge| !self.bridges.contains(bridge)) {
+            let members = bridge.members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
+            tracing::info!("{}: packets that it routes are forwarded on its members {members}", name(bridge.index));
+        }
+        self.bridges = bridges;
     }
 
     /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.

@@ -173,11 +173,11 @@ impl Running {
             None => Level::User.name(),
         };
         let ports = self.0.ports();
-        let vlans = self.0.view.vlans();
+        let uppers = self.0.view.uppers();
         let of_ports = ports.values().map(|slot| (slot.config.name.as_str(), level(slot)));
-        let of_vlans =
-            vlans.iter().filter_map(|(_, name, port)| Some((name.as_str(), level(ports.get(&usize::from(port.0))?))));
-        let levels: HashMap<&str, &str> = of_vlans.chain(of_ports).collect();
+        let of_uppers =
+            uppers.iter().filter_map(|(_, name, port)| Some((name.as_str(), level(ports.get(&usize::from(port.0))?))));
+        let levels: HashMap<&str, &str> = of_uppers.chain(of_ports).collect();
         for flow in &mut shown.flows {
             for way in [&mut flow.original, &mut flow.reply] {
                 way.level = levels.get(way.port.as_str()).copied().unwrap_or_default().into();

@@ -1,7 +1,7 @@
 //! Relations between interfaces, which may leave all packets of a port to the kernel.
 //!
-//! Packets of a port that belongs to a bridge are forwarded by the bridge's rules, whatever the tables say. Those of a
-//! bond's member are the bond's, and those of a VRF's member are looked up in the VRF's table. Some interfaces above a
+//! Packets of a port that belongs to a bond or bridge are the bond's or the bridge's, whose own rules say which of them are
+//! routed; those of a VRF's member are looked up in the VRF's table. Some interfaces above a
 //! port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind
 //! above a port may do anything.
 
@@ -49,6 +49,8 @@ pub struct Relations {
     links: BTreeMap<u32, Link>,
     /// Kernel indices of the ports' interfaces.
     ports: BTreeSet<u32>,
+    /// Set if packets of bridges are left to the kernel.
+    left_bridges: bool,
 }
 
 impl Relations {
@@ -57,8 +59,8 @@ impl Relations {
         let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master, link.vrf);
         // A bond or a member of one that takes no packets is left to the kernel.
         let bonded = |link: &Link| {
-            let either = link.bond.is_some() || link.member.is_some();
-            (link.bond, link.member, either.then_some((link.carrier, link.mtu)))
+            let either = link.bond.is_some() || link.bridge.is_some() || link.member.is_some();
+            (link.bond, link.bridge, link.member, either.then_some((link.carrier, link.mtu)))
         };
         let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.up, above(link), bonded(link));
         let mut news = false;
@@ -88,14 +90,14 @@ impl Relations {
     /// Returns the reason for which a router leaves this interface to the kernel; `None` if it need not.
     pub fn left(&self, index: u32) -> Option<String> {
         let own = self.links.get(&index)?;
-        let bond = match self.bond(index).or_else(|| self.member(index).map(Err)).transpose() {
-            Ok(bond) => bond,
+        let upper = match self.upper(index).or_else(|| self.member(index).map(Err)).transpose() {
+            Ok(upper) => upper,
             Err(why) => return Some(why),
         };
-        // The kernel looks for a VLAN of the member before it gives the frame to the bond.
-        let above = |link: &Link| match (link.parent, bond) {
-            (Some(parent), _) if parent == index => takes(link, own) || (bond.is_some() && link.kind == "vlan"),
-            (Some(parent), Some(bond)) if parent == bond.index => takes(link, bond),
+        // The kernel looks for a VLAN of the member before it gives the frame to the bond or bridge.
+        let above = |link: &Link| match (link.parent, upper) {
+            (Some(parent), _) if parent == index => takes(link, own) || (upper.is_some() && link.kind == "vlan"),
+            (Some(parent), Some(upper)) if parent == upper.index => takes(link, upper),
             _ => false,
         };
         self.links.values().find(|link| above(link)).map(|link| format!("{} is above it", named(link)))
@@ -104,7 +106,10 @@ impl Relations {
     /// Returns the reason for which a router leaves this interface to the kernel where programs do not see the tags of
     /// received frames, and so would take a frame of a VLAN as untagged.
     pub fn left_without_tags(&self, index: u32) -> Option<String> {
-        let (link, _) = self.vlans(index).next()?;
+        let bridge = self.bridge(index).and_then(Result::ok).map(|bridge| bridge.index);
+        let tags = |link: &&Link| link.kind == "vlan" && link.parent.is_some() && link.parent == bridge;
+        let of_bridge = || self.links.values().find(tags);
+        let link = self.vlans(index).next().map(|(link, _)| link).or_else(of_bridge)?;
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
     }
 
@@ -115,6 +120,57 @@ impl Relations {
         let parent = self.bond(index).and_then(Result::ok).map_or(index, |bond| bond.index);
         let above = self.links.values().filter(move |link| link.kind == "vlan" && link.parent == Some(parent));
         above.map(|link| (link, self.plain(link)))
+    }
+
+    /// Returns the bond or bridge that an interface is a member of, if what the port receives is the bond's or the bridge's
+    /// and can be forwarded, or else the reason for which it is the kernel's; `None` if it is a member of none.
+    fn upper(&self, index: u32) -> Option<Result<&Link, String>> {
+        self.bond(index).or_else(|| self.bridge(index))
+    }
+
+    /// Returns the bridge that an interface is a member of, if packets can be forwarded for the bridge on this member, or
+    /// else the reason for which they are the kernel's; `None` if it is a member of none.
+    pub fn bridge(&self, index: u32) -> Option<Result<&Link, String>> {
+        let own = self.links.get(&index)?;
+        let bridge = self.links.get(&own.master?).filter(|master| master.kind == "bridge")?;
+        let reason = |why| format!("it belongs to {}, {why}", named(bridge));
+        Some(self.bridges(own, bridge).map(|()| bridge).map_err(reason))
+    }
+
+    /// Checks whether packets of a bridge that come and leave by one of its members can be forwarded; errors with the
+    /// reason if not.
+    fn bridges(&self, member: &Link, bridge: &Link) -> Result<(), &'static str> {
+        if self.left_bridges {
+            return Err("which is left to the kernel, as configured");
+        }
+        if !bridge.bridge.is_some_and(|of| of.plain) {
+            return Err("which filters VLANs, learns no addresses, or has an XDP program or properties \
+                        that are not known");
+        }
+        if self.ports.contains(&bridge.index) {
+            return Err("which is a port itself");
+        }
+        if self.member(bridge.index).is_some() {
+            return Err("which is a member itself");
+        }
+        if !bridge.up {
+            return Err("which is down");
+        }
+        if !member.up || !member.member.is_some_and(|state| state.active) {
+            return Err("which does not forward on it");
+        }
+        if !member.member.is_some_and(|state| state.plain) {
+            return Err("which is locked on it, learns no addresses there, or has set there what is not known");
+        }
+        if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
+            return Err("whose MTU is larger than its own, or whose MAC address is none");
+        }
+        Ok(())
+    }
+
+    /// Sets whether packets of bridges are left to the kernel.
+    pub fn leave_bridges(&mut self, leave: bool) {
+        self.left_bridges = leave;
     }
 
     /// Returns the bond that an interface is a member of, if all of the bond's packets come and leave by this member, or
@@ -190,7 +246,8 @@ impl Relations {
     }
 
     /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member, or a VRF's. A
-    /// bond's member may have all of the bond's packets ([`Relations::bond`]).
+    /// bond's member may have all of the bond's packets ([`Relations::bond`]), and a bridge's member its own share
+    /// ([`Relations::bridge`]).
     pub fn member(&self, index: u32) -> Option<String> {
         let master = self.links.get(&index)?.master?;
         if model::vrf(&self.links, index).is_some() {
@@ -218,7 +275,7 @@ fn named(link: &Link) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_fib::model::{Bond, Member};
+    use bywash_fib::model::{Bond, Bridge, Member};
 
     fn link(index: u32, name: &str, kind: &str) -> Link {
         Link {
@@ -234,6 +291,7 @@ mod tests {
             macvlan: None,
             vrf: None,
             bond: None,
+            bridge: None,
             member: None,
             master: None,
             rx_queues: 1,
@@ -256,7 +314,11 @@ mod tests {
         let mut relations = with(link(2, "br0", "bridge"));
         assert_eq!(relations.left(1), None);
         assert!(relations.note(&[Change::Link(Link { master: Some(2), ..link(1, "r0", "") })]));
-        assert_eq!(relations.left(1).unwrap(), "it belongs to bridge interface br0");
+        assert_eq!(
+            relations.left(1).unwrap(),
+            "it belongs to bridge interface br0, which filters VLANs, learns no addresses, or has an XDP \
+             program or properties that are not known"
+        );
         assert!(relations.note(&[Change::Link(Link { vrf: Some(10), ..link(2, "red", "vrf") })]));
         assert_eq!((relations.left(1), model::vrf(&relations.links, 1)), (None, Some((2, "red", 10))));
         assert!(relations.note(&[Change::Link(link(2, "red", "vrf"))]), "a VRF whose table is not known");
@@ -434,6 +496,75 @@ mod tests {
         assert_eq!(left(above(BOND, "ipvlan")).unwrap(), "ipvlan interface u0 is above it");
         assert_eq!(left(above(1, "vlan")).unwrap(), "vlan interface u0 is above it");
         assert_eq!(left(above(BOND, "macsec")), None);
+    }
+
+    const BRIDGE: u32 = 8;
+
+    fn bridge() -> Link {
+        Link { bridge: Some(Bridge { ageing_ms: 300_000, plain: true }), ..link(BRIDGE, "br0", "bridge") }
+    }
+
+    fn bridged(index: u32) -> Link {
+        let member = Some(Member { active: true, plain: true });
+        Link { master: Some(BRIDGE), member, ..link(index, &format!("r{index}"), "veth") }
+    }
+
+    #[test]
+    fn members_of_a_bridge_have_its_packets() {
+        let relations = of(&[bridge(), bridged(1), bridged(2)]);
+        for index in [1, 2] {
+            assert_eq!((relations.left(index), relations.bridge(index).unwrap().unwrap().index), (None, BRIDGE));
+        }
+        assert!(relations.bridge(BRIDGE).is_none() && of(&[bond(1, None), member(1, true)]).bridge(1).is_none());
+        let why = |bridge: Link, member: Link| {
+            let relations = of(&[bridge, member, link(7, "up0", "bridge")]);
+            let why = relations.left(1).unwrap();
+            assert_eq!(relations.bridge(1).unwrap().unwrap_err(), why);
+            why.replace("it belongs to bridge interface br0, ", "")
+        };
+        let not_plain = Bridge { plain: false, ..bridge().bridge.unwrap() };
+        for other in [None, Some(not_plain)] {
+            assert!(why(Link { bridge: other, ..bridge() }, bridged(1)).starts_with("which filters VLANs"));
+        }
+        assert_eq!(why(Link { master: Some(7), ..bridge() }, bridged(1)), "which is a member itself");
+        assert_eq!(why(Link { up: false, ..bridge() }, bridged(1)), "which is down");
+        let no_mac = why(Link { mac: None, ..bridge() }, bridged(1));
+        assert_eq!([no_mac, why(bridge(), Link { mtu: 1400, ..bridged(1) })].map(|why| why.contains("MTU")), [true; 2]);
+        let state = |active, plain| Link { member: Some(Member { active, plain }), ..bridged(1) };
+        for other in [Link { member: None, ..bridged(1) }, Link { up: false, ..bridged(1) }, state(false, true)] {
+            assert_eq!(why(bridge(), other), "which does not forward on it");
+        }
+        assert!(why(bridge(), state(true, false)).starts_with("which is locked on it"));
+        let mut relations = of(&[bridge(), bridged(1)]);
+        relations.set_ports([1, BRIDGE].into());
+        assert!(relations.left(1).unwrap().contains("is a port itself"));
+        relations.set_ports([1].into());
+        relations.leave_bridges(true);
+        assert!(relations.left(1).unwrap().contains("as configured"));
+        // What is above the bridge, or a VLAN of the member, which the kernel looks for first.
+        let above = |kind: &str, parent| {
+            let upper = Link { parent: Some(parent), ..link(9, "u0", kind) };
+            let relations = of(&[bridge(), bridged(1), upper]);
+            (relations.left(1).is_some(), relations.left_without_tags(1).is_some())
+        };
+        assert_eq!([above("ipvlan", BRIDGE), above("vlan", 1)], [(true, false), (true, true)]);
+        assert_eq!([above("vlan", BRIDGE), above("vxlan", BRIDGE)], [(false, true), (false, false)]);
+        // A VRF of the bridge has its packets.
+        let red = Link { vrf: Some(10), ..link(7, "red", "vrf") };
+        assert_eq!(of(&[red, Link { master: Some(7), ..bridge() }, bridged(1)]).left(1), None);
+    }
+
+    #[test]
+    fn a_bridges_news_are_news() {
+        let mut relations = of(&[bridge(), bridged(1)]);
+        for change in [
+            Link { bridge: Some(Bridge { ageing_ms: 1000, plain: true }), ..bridge() },
+            Link { member: Some(Member { active: false, plain: true }), ..bridged(1) },
+            Link { mtu: 1400, ..bridge() },
+        ] {
+            assert!(relations.note(&[Change::Link(change.clone())]), "{change:?}");
+            assert!(!relations.note(&[Change::Link(change)]));
+        }
     }
 
     #[test]

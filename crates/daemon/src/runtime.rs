@@ -13,7 +13,7 @@ use bywash_engine::{Change, PortId, deal};
 use bywash_frame::Heap;
 use bywash_netlink::Mirror;
 use bywash_port::{Port, TxQueueStats};
-use bywash_router::control::BondSpec;
+use bywash_router::control::{BondSpec, BridgeSpec};
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -43,6 +43,8 @@ pub struct Runtime {
     pub vlans: BTreeMap<String, Option<String>>,
     /// Bonds that ports belong to, as logged.
     pub bonds: Vec<BondSpec>,
+    /// Bridges that ports belong to, as logged.
+    pub bridges: Vec<BridgeSpec>,
 }
 
 impl Runtime {

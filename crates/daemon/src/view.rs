@@ -48,8 +48,8 @@ pub trait View: Send + Sync {
     /// Returns the ports with their state in the kernel, by port number.
     fn ports(&self) -> Vec<PortView>;
 
-    /// Returns the VLANs that are forwarded with their ports: number, name, and port.
-    fn vlans(&self) -> Vec<(PortId, String, PortId)> {
+    /// Returns the VLANs and bridges that are forwarded for: number, name, and a port that carries it.
+    fn uppers(&self) -> Vec<(PortId, String, PortId)> {
         vec![]
     }
 

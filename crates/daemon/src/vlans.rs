@@ -1,8 +1,8 @@
-//! Numbers of VLANs.
+//! Numbers of VLANs and bridges.
 
 use bywash_engine::PortId;
 use bywash_fib::model::Vlan;
-use bywash_router::control::VlanSpec;
+use bywash_router::control::{BridgeSpec, VlanSpec};
 use bywash_router::vlan::{FIRST, VLANS, tag};
 use std::collections::BTreeMap;
 
@@ -18,29 +18,47 @@ pub struct Carried {
     pub parent: u32,
 }
 
-/// Numbers of the VLANs that have one.
+/// Interface with a number: a bridge by its kernel index, or a VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Bridge(u32),
+    Vlan { index: u32, parent: u32, port: PortId, tag: [u8; 4] },
+}
+
+/// Numbers of the VLANs and bridges that have one.
 #[derive(Default)]
-pub struct Numbers(BTreeMap<(u32, u32, PortId, [u8; 4]), PortId>);
+pub struct Numbers(BTreeMap<Key, PortId>);
 
 impl Numbers {
-    /// Gives each of these VLANs a number, and takes back those of all others. A VLAN keeps its number on its port; none
-    /// gets one that was another's until now, which packets on their way may still refer to. The last ones get none if there are more than
-    /// there are numbers.
-    pub fn assign(&mut self, vlans: &[Carried]) -> Vec<VlanSpec> {
+    /// Gives each of these bridges, by kernel index with the ports on its members and their kernel indices, and each of
+    /// these VLANs a number, and takes back those of all others. A bridge keeps its number, and a VLAN on its port; none
+    /// gets one that was another's until now, which packets on their way may still refer to. The last ones get none if
+    /// there are more than there are numbers.
+    pub fn assign(
+        &mut self,
+        bridges: &BTreeMap<u32, Vec<(PortId, u32)>>,
+        vlans: &[Carried],
+    ) -> (Vec<BridgeSpec>, Vec<VlanSpec>) {
         let before = std::mem::take(&mut self.0);
         let mut taken = [false; VLANS];
         before.values().for_each(|id| taken[usize::from(id.0 - FIRST)] = true);
-        let mut all = vec![];
-        for Carried { index, vlan, port, parent } in vlans.iter().copied() {
-            let tag = tag(vlan.protocol, vlan.id);
-            let key = (index, parent, port, tag);
+        let mut number = |key| {
             let free = || taken.iter().position(|taken| !taken).map(|at| PortId(FIRST + at as u16));
-            let Some(id) = before.get(&key).copied().or_else(free) else { continue };
+            let id = before.get(&key).copied().or_else(free)?;
             taken[usize::from(id.0 - FIRST)] = true;
             self.0.insert(key, id);
-            all.push(VlanSpec { id, index, port, parent, tag });
-        }
-        all
+            Some(id)
+        };
+        let bridge = |(index, members): (&u32, &Vec<_>)| {
+            Some(BridgeSpec { id: number(Key::Bridge(*index))?, index: *index, members: members.clone() })
+        };
+        let bridges = bridges.iter().filter_map(bridge).collect();
+        let vlan = |of: &Carried| {
+            let Carried { index, vlan, port, parent } = *of;
+            let tag = tag(vlan.protocol, vlan.id);
+            Some(VlanSpec { id: number(Key::Vlan { index, parent, port, tag })?, index, port, parent, tag })
+        };
+        (bridges, vlans.iter().filter_map(vlan).collect())
     }
 }
 
@@ -58,7 +76,7 @@ mod tests {
         let mut numbers = Numbers::default();
         let mut assign = |indices: &[u32]| -> Vec<(u32, u16)> {
             let vlans: Vec<Carried> = indices.iter().map(|index| carried(*index)).collect();
-            numbers.assign(&vlans).iter().map(|vlan| (vlan.index, vlan.id.0 - FIRST)).collect()
+            numbers.assign(&BTreeMap::new(), &vlans).1.iter().map(|vlan| (vlan.index, vlan.id.0 - FIRST)).collect()
         };
         assert_eq!(assign(&[5, 6]), [(5, 0), (6, 1)]);
         assert_eq!(assign(&[7, 6]), [(7, 2), (6, 1)]);
@@ -70,20 +88,34 @@ mod tests {
     }
 
     #[test]
+    fn bridges_and_vlans_have_numbers_of_their_own() {
+        let mut numbers = Numbers::default();
+        let members = vec![(PortId(0), 1), (PortId(1), 2)];
+        let (bridges, vlans) = numbers.assign(&[(5, members.clone())].into(), &[carried(5)]);
+        assert_eq!((bridges[0].index, &bridges[0].members, bridges[0].id.0), (5, &members, FIRST));
+        assert_eq!(vlans[0].id.0, FIRST + 1);
+        // With other members it is the same bridge.
+        let (then, _) = numbers.assign(&[(5, vec![(PortId(1), 2)]), (6, vec![])].into(), &[]);
+        assert_eq!([then[0].id, then[1].id], [FIRST, FIRST + 2].map(PortId));
+    }
+
+    #[test]
     fn another_tag_is_another_vlan() {
         let mut numbers = Numbers::default();
-        let first = numbers.assign(&[carried(5)]);
+        let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans).1;
+        let first = assign(&[carried(5)]);
         assert_eq!(first[0].tag, [0x81, 0, 0, 5]);
         let other = Carried { vlan: Vlan { id: 9, ..carried(5).vlan }, ..carried(5) };
-        assert_ne!(numbers.assign(&[other])[0].id, first[0].id);
+        assert_ne!(assign(&[other])[0].id, first[0].id);
     }
 
     #[test]
     fn a_number_belongs_to_one_port() {
         let mut numbers = Numbers::default();
-        let first = numbers.assign(&[carried(5)]);
+        let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans).1;
+        let first = assign(&[carried(5)]);
         let moved = Carried { port: PortId(1), ..carried(5) };
-        assert_ne!(numbers.assign(&[moved])[0].id, first[0].id);
-        assert_eq!(numbers.assign(&[carried(5)])[0].id, first[0].id);
+        assert_ne!(assign(&[moved])[0].id, first[0].id);
+        assert_eq!(assign(&[carried(5)])[0].id, first[0].id);
     }
 }

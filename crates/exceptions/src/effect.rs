@@ -80,6 +80,8 @@ pub enum Scope {
     In(Vec<IfMatch>, Families),
     /// Packets that would be sent on one of these interfaces.
     Out(Vec<IfMatch>, Families),
+    /// Every packet that a bridge receives or sends on its members.
+    Bridged,
     /// Packets to this destination.
     To(Prefix),
     /// ICMP errors about forwarded packets, which the router itself sends.

@@ -194,7 +194,7 @@ mod tests {
     }
 
     fn analysed(global: [i64; 8], port: [i64; 6]) -> (Settings, Vec<Effect>) {
-        let link = PortLink { id: 0, index: 7, name: "r0".into(), below: vec![], vrf: None };
+        let link = PortLink { id: 0, index: 7, name: "r0".into(), below: vec![], bridged: vec![], vrf: None };
         let global = switches(&global.map(Some));
         Sysctls { global, ports: vec![(link, switches(&port.map(Some)))] }.analyse()
     }

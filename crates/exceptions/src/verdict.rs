@@ -7,7 +7,7 @@ use crate::watch::Reading;
 use bywash_fib::model::{Families, Gate, Prefix, Rules};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A port, or a VLAN of one, on which the dataplane forwards packets.
+/// A port, or a VLAN or bridge of ports, on which the dataplane forwards packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLink {
     /// Its number.
@@ -16,9 +16,11 @@ pub struct PortLink {
     pub index: u32,
     /// Name of its interface.
     pub name: String,
-    /// Interfaces below it, by kernel index and name: the device below a VLAN, the member of a bond. Its packets pass
+    /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its packets pass
     /// there, too.
     pub below: Vec<(u32, String)>,
+    /// Numbers of the ports on its members, if it is a bridge.
+    pub bridged: Vec<u16>,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
 }
@@ -94,7 +96,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     for effect in &reading.effects {
         let ignored = respect.ignored.contains(&effect.kind);
         let concerned = concerned(effect, ports);
-        if concerned.is_empty() && matches!(effect.scope, Scope::In(..) | Scope::Out(..)) {
+        if concerned.is_empty() && matches!(effect.scope, Scope::In(..) | Scope::Out(..) | Scope::Bridged) {
             continue;
         }
         match &effect.scope {
@@ -104,10 +106,12 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
             }
             scope => verdict.obey(scope, &concerned),
         }
-        if let (Scope::All(families) | Scope::In(_, families), false) = (&effect.scope, ignored) {
-            let closed = concerned.iter().filter(|_| effect.kind != Kind::Netfilter);
-            closed.for_each(|port| *others.entry(port.id).or_default() |= *families);
-        }
+        let closed = match &effect.scope {
+            Scope::All(families) | Scope::In(_, families) if effect.kind != Kind::Netfilter => *families,
+            Scope::Bridged => Families::BOTH,
+            _ => Families::NONE,
+        };
+        concerned.iter().filter(|_| !ignored).for_each(|port| *others.entry(port.id).or_default() |= closed);
         let ids = concerned.iter().map(|port| port.id).collect();
         verdict.kept.push(Kept { effect: effect.clone(), ports: ids, ignored });
     }
@@ -144,6 +148,7 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
+        Scope::Bridged => ports.iter().filter(|port| !port.bridged.is_empty()).collect(),
         _ => ports.iter().collect(),
     }
 }
@@ -173,6 +178,10 @@ impl Verdict {
                 Scope::Fragments(families) => gate.fragments |= *families,
                 Scope::Errors(families) => gate.errors |= *families,
                 Scope::Out(_, families) => *self.egress.entry(port.index).or_default() |= *families,
+                Scope::Bridged => {
+                    gate.closed = Families::BOTH;
+                    self.egress.insert(port.index, Families::BOTH);
+                }
                 Scope::To(_) => {}
             }
         }
@@ -187,8 +196,14 @@ mod tests {
     use super::*;
 
     fn ports() -> Vec<PortLink> {
-        let port =
-            |id: u16| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), below: vec![], vrf: None };
+        let port = |id: u16| PortLink {
+            id,
+            index: 10 + u32::from(id),
+            name: format!("r{id}"),
+            below: vec![],
+            bridged: vec![],
+            vrf: None,
+        };
         vec![port(0), port(1)]
     }
 
@@ -239,7 +254,8 @@ mod tests {
     #[test]
     fn a_vlan_has_its_own_policies_and_those_of_its_device() {
         let mut ports = ports();
-        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), below: vec![(10, "r0".into())], vrf: None });
+        let (below, bridged) = (vec![(10, "r0".into())], vec![]);
+        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), below, bridged, vrf: None });
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default())
@@ -274,12 +290,20 @@ mod tests {
     fn a_bond_has_its_own_policies_and_those_of_its_member() {
         let below = |all: &[(u32, &str)]| all.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
         let ports = [
-            PortLink { id: 0, index: 30, name: "bond0".into(), below: below(&[(10, "r0")]), vrf: None },
+            PortLink {
+                id: 0,
+                index: 30,
+                name: "bond0".into(),
+                below: below(&[(10, "r0")]),
+                bridged: vec![],
+                vrf: None,
+            },
             PortLink {
                 id: 64,
                 index: 31,
                 name: "bond0.5".into(),
                 below: below(&[(30, "bond0"), (10, "r0")]),
+                bridged: vec![],
                 vrf: None,
             },
         ];
@@ -302,6 +326,36 @@ mod tests {
         // Packets leave by the bond's interface, whichever of the two has the qdisc.
         let egress = |name: &str| judged(Kind::TrafficControl, Scope::Out(on(name), Families::BOTH)).egress;
         assert_eq!([egress("r0"), egress("bond0")].map(|of| of.into_keys().collect::<Vec<_>>()), [[30, 31]; 2]);
+    }
+
+    #[test]
+    fn a_bridge_has_its_own_policies_and_those_of_all_members() {
+        let below: Vec<_> = [(10, "r0"), (11, "r1")].map(|(index, name)| (index, name.to_owned())).into();
+        let bridge = PortLink { id: 64, index: 30, name: "br0".into(), below, bridged: vec![0, 1], vrf: None };
+        let other = PortLink { id: 2, index: 12, name: "r2".into(), below: vec![], bridged: vec![], vrf: None };
+        let judged = |kind, scope: Scope| {
+            let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
+            let reading = Reading { effects: vec![effect], ..Reading::default() };
+            judge(&reading, &[bridge.clone(), other.clone()], &Respect::default())
+        };
+        let on = |name: &str| vec![IfMatch::Name(name.into())];
+        let closed = |kind, name| !judged(kind, Scope::In(on(name), Families::BOTH)).gates[&64].closed.is_empty();
+        for kind in [Kind::Netfilter, Kind::TrafficControl, Kind::Programs] {
+            assert_eq!(["r0", "r1", "br0", "r2"].map(|name| closed(kind, name)), [true, true, true, false]);
+        }
+        for kind in [Kind::Sysctls, Kind::Rules] {
+            assert_eq!(["r0", "r1", "br0"].map(|name| closed(kind, name)), [false, false, true]);
+        }
+        let egress = judged(Kind::TrafficControl, Scope::Out(on("r1"), Families::V4)).egress;
+        assert_eq!(egress, [(30, Families::V4)].into());
+        // Rules for bridged packets, past which no flows go either.
+        let verdict = judged(Kind::Netfilter, Scope::Bridged);
+        let gate = Gate { closed: Families::BOTH, ..Gate::default() };
+        assert_eq!((verdict.gates[&64], verdict.gates[&2]), (gate, Gate::default()));
+        assert_eq!((verdict.egress, verdict.kept[0].ports.clone()), ([(30, Families::BOTH)].into(), vec![64]));
+        let reading =
+            Reading { effects: verdict.kept.iter().map(|kept| kept.effect.clone()).collect(), ..Reading::default() };
+        assert!(judge(&reading, &[other], &Respect::default()).kept.is_empty(), "there is no bridge");
     }
 
     #[test]

@@ -211,13 +211,24 @@ pub struct Bond {
     pub plain: bool,
 }
 
-/// State of a member of a bond (IFLA_BOND_SLAVE_*, linux/if_link.h).
+/// Properties of a bridge (IFLA_BR_*, linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bridge {
+    /// Time in milliseconds after which a station that has not been heard is forgotten; 0 if none is learned.
+    pub ageing_ms: u64,
+    /// Set if stations' MAC addresses alone decide about unicast frames: it does not filter VLANs, has no XDP program, and
+    /// nothing else is set that is not known.
+    pub plain: bool,
+}
+
+/// State of a member of a bond (IFLA_BOND_SLAVE_*, linux/if_link.h) or of a bridge (IFLA_BRPORT_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// Set if the member is in use: active for the bond, with a link that the bond's monitor considers up.
+    /// Set if the member is in use: active for the bond, with a link that the bond's monitor considers up; forwarding
+    /// for the bridge.
     pub active: bool,
-    /// Set if the bond sends no packets by the member for the sake of its number (`queue_id`), and nothing else is set
-    /// that is not known.
+    /// Set if nothing else decides about its packets, of what is known: for a bond, its number (`queue_id`); for a
+    /// bridge, a lock, a VLAN tunnel, or that it learns no stations.
     pub plain: bool,
 }
 
@@ -251,7 +262,9 @@ pub struct Link {
     pub vrf: Option<u32>,
     /// Properties of a bond, for kind `bond`; `None` if they are not understood.
     pub bond: Option<Bond>,
-    /// State of a member of a bond; `None` if it is none, or its state is not understood.
+    /// Properties of a bridge, for kind `bridge`; `None` if they are not understood.
+    pub bridge: Option<Bridge>,
+    /// State of a member of a bond or bridge; `None` if it is none, or its state is not understood.
     pub member: Option<Member>,
     /// Number of receive queues.
     pub rx_queues: u32,
@@ -359,6 +372,18 @@ pub struct Neighbour {
     pub state: NeighbourState,
 }
 
+/// A station that a bridge knows, without a VLAN (RTM_NEWNEIGH with AF_BRIDGE): an entry of its forwarding database
+/// other than those of its own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Station {
+    /// Kernel index of the bridge.
+    pub bridge: u32,
+    /// MAC address.
+    pub mac: Mac,
+    /// Kernel index of the member that leads to it.
+    pub member: u32,
+}
+
 /// A change of the kernel's state. The first changes describe the whole state, up to [`Change::Synced`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
@@ -415,6 +440,15 @@ pub enum Change {
         index: u32,
         /// Address.
         addr: IpAddr,
+    },
+    /// A new station of a bridge, or one that another member leads to.
+    Station(Station),
+    /// A station that a bridge no longer knows.
+    StationGone {
+        /// Kernel index of the bridge.
+        bridge: u32,
+        /// MAC address.
+        mac: Mac,
     },
     /// The whole state at the start of the dump has been reported (initially, and after every full read, which reports
     /// only differences).

@@ -154,8 +154,15 @@ impl Follower {
         self.kernel.begin(scope);
         // Links always come first: their dump waits for a lock under which the kernel may still be clearing routes for
         // a link that it has already reported down. Not all other dumps wait for that lock.
-        for kind in [Scope::LINKS, Scope::ADDRESSES, Scope::OBJECTS, Scope::ROUTES4, Scope::ROUTES6, Scope::NEIGHBOURS]
-        {
+        for kind in [
+            Scope::LINKS,
+            Scope::ADDRESSES,
+            Scope::OBJECTS,
+            Scope::ROUTES4,
+            Scope::ROUTES6,
+            Scope::NEIGHBOURS,
+            Scope::STATIONS,
+        ] {
             if kind == Scope::LINKS || scope.has(kind) {
                 self.dump(kind, emit)?;
             }
@@ -328,6 +335,7 @@ fn requests(kind: Scope) -> &'static [(u16, u8)] {
         Scope::ROUTES4 => &[(RTM_GETROUTE, AF_INET)],
         Scope::ROUTES6 => &[(RTM_GETROUTE, AF_INET6)],
         Scope::NEIGHBOURS => &[(RTM_GETNEIGH, AF_INET), (RTM_GETNEIGH, AF_INET6)],
+        Scope::STATIONS => &[(RTM_GETNEIGH, AF_BRIDGE)],
         _ => &[],
     }
 }

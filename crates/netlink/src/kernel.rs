@@ -7,7 +7,7 @@ use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
 use crate::uapi::NETCONFA_IFINDEX_ALL;
-use bywash_fib::model::{Address, Change, Link, Neighbour, Prefix};
+use bywash_fib::model::{Address, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ impl Scope {
     pub const ROUTES4: Self = Self(8);
     pub const ROUTES6: Self = Self(16);
     pub const NEIGHBOURS: Self = Self(32);
-    pub const ALL: Self = Self(63);
+    pub const STATIONS: Self = Self(64);
+    pub const ALL: Self = Self(127);
     /// Kinds whose objects the kernel removes or changes silently with a link.
     const UNDER_LINKS: Self = Self(2 | 4 | 8 | 16);
 
@@ -82,6 +83,8 @@ pub struct Kernel {
     links: BTreeMap<u32, Stamped<Link>>,
     addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
     neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
+    /// Members that lead to the stations of bridges, by bridge and MAC address.
+    stations: HashMap<(u32, Mac), Stamped<u32>>,
     objects: HashMap<u32, Stamped<Object>>,
     routes4: Routes<Key4>,
     routes6: Routes<Key6>,
@@ -122,6 +125,20 @@ impl Kernel {
                 self.drop_neighbour((index, addr));
                 Scope::NONE
             }
+            Event::BridgePort(index, member) => {
+                self.bridge_port(index, member);
+                Scope::NONE
+            }
+            Event::Station(Station { bridge, mac, member }) => {
+                let key = (bridge, mac);
+                let old = self.stations.insert(key, Stamped { value: member, generation: self.generation });
+                self.pending.stations.entry(key).or_insert(old.map(|old| old.value));
+                Scope::NONE
+            }
+            Event::StationGone(bridge, mac) => {
+                self.drop_station((bridge, mac));
+                Scope::NONE
+            }
             Event::Linkdown { index, v6 } => self.linkdown(index, v6),
         }
     }
@@ -158,6 +175,13 @@ impl Kernel {
                 self.neighbours.iter().filter(|(_, n)| n.generation != generation).map(|(key, _)| *key).collect();
             for key in stale {
                 self.drop_neighbour(key);
+            }
+        }
+        if kind.has(Scope::STATIONS) {
+            let stale: Vec<_> =
+                self.stations.iter().filter(|(_, s)| s.generation != generation).map(|(key, _)| *key).collect();
+            for key in stale {
+                self.drop_station(key);
             }
         }
         if kind.has(Scope::ROUTES4) {
@@ -229,6 +253,13 @@ impl Kernel {
             match self.neighbours.get(&key).map(|neighbour| &neighbour.value) {
                 Some(new) if old.as_ref() != Some(new) => emit(Change::Neighbour(new.clone())),
                 None if old.is_some() => emit(Change::NeighbourGone { index: key.0, addr: key.1 }),
+                _ => {}
+            }
+        }
+        for ((bridge, mac), old) in std::mem::take(&mut self.pending.stations) {
+            match self.stations.get(&(bridge, mac)).map(|station| station.value) {
+                Some(member) if old != Some(member) => emit(Change::Station(Station { bridge, mac, member })),
+                None if old.is_some() => emit(Change::StationGone { bridge, mac }),
                 _ => {}
             }
         }
@@ -387,6 +418,21 @@ impl Kernel {
     fn drop_neighbour(&mut self, key: (u32, IpAddr)) {
         if let Some(old) = self.neighbours.remove(&key) {
             self.pending.neighbours.entry(key).or_insert(Some(old.value));
+        }
+    }
+
+    fn drop_station(&mut self, key: (u32, Mac)) {
+        if let Some(old) = self.stations.remove(&key) {
+            self.pending.stations.entry(key).or_insert(Some(old.value));
+        }
+    }
+
+    /// Updates the state of a bridge's member.
+    fn bridge_port(&mut self, index: u32, member: Member) {
+        let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return };
+        if link.member != Some(member) && link.master.is_some() {
+            self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));
+            link.member = Some(member);
         }
     }
 
@@ -563,6 +609,7 @@ mod tests {
             macvlan: None,
             vrf: None,
             bond: None,
+            bridge: None,
             member: None,
             master: None,
             rx_queues: 1,
@@ -594,6 +641,59 @@ mod tests {
             kernel.apply(event, Origin::Dump);
         }
         kernel.finish(Scope::ALL, true);
+    }
+
+    fn reported(kernel: &mut Kernel) -> Vec<Change> {
+        let mut all = vec![];
+        kernel.report(|change| all.push(change));
+        all
+    }
+
+    #[test]
+    fn stations_are_reported_as_they_move_and_go() {
+        let station = |last, member| Station { bridge: 7, mac: [2, 0, 0, 0, 0, last], member };
+        let gone = |last| Change::StationGone { bridge: 7, mac: station(last, 0).mac };
+        let mut kernel = Kernel::default();
+        kernel.begin(Scope::ALL);
+        kernel.apply(Event::Station(station(1, 3)), Origin::Dump);
+        kernel.apply(Event::Station(station(2, 3)), Origin::Dump);
+        kernel.finish(Scope::ALL, true);
+        let mut first = reported(&mut kernel);
+        first.sort_by_key(|change| format!("{change:?}"));
+        assert_eq!(first, [Change::Station(station(1, 3)), Change::Station(station(2, 3))]);
+        // There and back again is no news.
+        for member in [4, 3] {
+            kernel.apply(Event::Station(station(1, member)), Origin::Live);
+        }
+        kernel.apply(Event::StationGone(7, station(9, 0).mac), Origin::Live);
+        assert_eq!(reported(&mut kernel), []);
+        kernel.apply(Event::Station(station(1, 4)), Origin::Live);
+        kernel.apply(Event::StationGone(7, station(2, 3).mac), Origin::Live);
+        let mut then = reported(&mut kernel);
+        then.sort_by_key(|change| format!("{change:?}"));
+        assert_eq!(then, [Change::Station(station(1, 4)), gone(2)]);
+        // A dump that does not show it any more.
+        kernel.begin(Scope::STATIONS);
+        kernel.finish(Scope::STATIONS, true);
+        assert_eq!(reported(&mut kernel), [gone(1)]);
+    }
+
+    #[test]
+    fn a_members_state_changes_its_link() {
+        let mut kernel = Kernel::default();
+        let Event::Link { link: free, switched } = link(true) else { unreachable!() };
+        let forwarding = Member { active: true, plain: true };
+        let of = |member: Option<Member>, master: Option<u32>| Link { member, master, ..free.clone() };
+        kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
+        kernel.apply(Event::Link { link: of(None, None), switched }, Origin::Live);
+        kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
+        assert_eq!(reported(&mut kernel), [Change::Link(of(None, None))], "it belongs to no bridge");
+        kernel.apply(Event::Link { link: of(Some(forwarding), Some(7)), switched }, Origin::Live);
+        kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
+        assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(7)))]);
+        let blocked = Member { active: false, plain: true };
+        kernel.apply(Event::BridgePort(3, blocked), Origin::Live);
+        assert_eq!(reported(&mut kernel), [Change::Link(of(Some(blocked), Some(7)))]);
     }
 
     /// Its message tells of no switched flag here, as one that was coalesced with others does.

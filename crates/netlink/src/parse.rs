@@ -2,7 +2,7 @@
 
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
-use bywash_fib::model::{Address, Bond, Link, Mac, Member, Neighbour, NeighbourState, Prefix, Vlan};
+use bywash_fib::model::{Address, Bond, Bridge, Link, Mac, Member, Neighbour, NeighbourState, Prefix, Station, Vlan};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Key of a route.
@@ -83,6 +83,11 @@ pub enum Event {
     ObjectGone(u32),
     Neighbour(Neighbour),
     NeighbourGone(u32, IpAddr),
+    /// The state of a bridge's member, by index.
+    BridgePort(u32, Member),
+    Station(Station),
+    /// Bridge and MAC address.
+    StationGone(u32, Mac),
     /// `ignore_routes_with_linkdown` of an interface, or of all ([`NETCONFA_IFINDEX_ALL`]), has been set.
     Linkdown {
         index: u32,
@@ -94,7 +99,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// Parses one message. `None` for messages that are not followed: other families, caches, bridge entries.
+/// Parses one message. `None` for messages that are not followed: other families, caches, devices' own address lists.
 pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
     let body = message.body;
     let parsed = match message.kind {
@@ -116,9 +121,10 @@ pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
 type Parsed = Option<Option<Event>>;
 
 fn link(body: &[u8], gone: bool) -> Parsed {
-    // Bridge ports repeat their messages with AF_BRIDGE, and send DELLINK when they leave the bridge.
-    if u8_at(body, 0)? != AF_UNSPEC {
-        return Some(None);
+    match u8_at(body, 0)? {
+        AF_UNSPEC => {}
+        AF_BRIDGE => return bridge_port(body, gone),
+        _ => return Some(None),
     }
     let (hardware, index, flags, change) = (u16_at(body, 2)?, u32_at(body, 4)?, u32_at(body, 8)?, u32_at(body, 12)?);
     if gone {
@@ -137,6 +143,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         macvlan: None,
         vrf: None,
         bond: None,
+        bridge: None,
         member: None,
         master: None,
         rx_queues: 1,
@@ -162,6 +169,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
     if has_program {
         link.vlan.iter_mut().for_each(|vlan| vlan.plain = false);
         link.bond.iter_mut().for_each(|bond| bond.plain = false);
+        link.bridge.iter_mut().for_each(|bridge| bridge.plain = false);
     }
     // The peer of a veth or netkit pair is not a lower device.
     if elsewhere || link.kind == "veth" || link.kind == "netkit" {
@@ -193,11 +201,57 @@ fn link_info(info: &[u8], link: &mut Link) {
         }
         "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
         "bond" => link.bond = bond(data),
+        "bridge" => link.bridge = bridge(data),
         _ => {}
     }
-    if member_of == "bond" {
-        link.member = member(member_data);
+    match member_of.as_str() {
+        "bond" => link.member = member(member_data),
+        "bridge" => link.member = bridge_member(member_data),
+        _ => {}
     }
+}
+
+/// Parses what a bridge's member announces with AF_BRIDGE when its state changes: the kernel does not repeat it with
+/// AF_UNSPEC. It announces RTM_DELLINK when the member leaves the bridge.
+fn bridge_port(body: &[u8], gone: bool) -> Parsed {
+    let index = u32_at(body, 4)?;
+    let state = Attributes::after(body, 16).find(|(kind, _)| *kind == IFLA_PROTINFO);
+    let member = state.and_then(|(_, state)| bridge_member(state)).filter(|_| !gone);
+    Some(member.map(|member| Event::BridgePort(index, member)))
+}
+
+/// Parses the properties of a bridge.
+fn bridge(data: &[u8]) -> Option<Bridge> {
+    let (mut ageing, mut filtering, mut others) = (None, None, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BR_AGEING_TIME => ageing = u32_at(value, 0),
+            IFLA_BR_VLAN_FILTERING => filtering = u8_at(value, 0),
+            IFLA_BR_MULTI_BOOLOPT => others |= u32_at(value, 0)? & !BR_BOOLOPTS != 0,
+            // The others concern multicast, spanning tree and VLANs, how many stations are learned, or netfilter's hooks of
+            // IP, which see routed packets once in any case (br_netfilter).
+            kind => others |= kind > IFLA_BR_FDB_MAX_LEARNED,
+        }
+    }
+    // In units of 1/100 s (USER_HZ).
+    let ageing_ms = u64::from(ageing?) * 10;
+    // A kernel that cannot filter VLANs has no such property.
+    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && filtering.unwrap_or(0) == 0 && !others })
+}
+
+/// Parses the state of a member of a bridge.
+fn bridge_member(data: &[u8]) -> Option<Member> {
+    let (mut state, mut learns, mut others) = (None, None, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BRPORT_STATE => state = u8_at(value, 0),
+            IFLA_BRPORT_LEARNING => learns = u8_at(value, 0),
+            IFLA_BRPORT_VLAN_TUNNEL | IFLA_BRPORT_LOCKED | IFLA_BRPORT_MAB => others |= u8_at(value, 0)? != 0,
+            // The others concern multicast, flooding, ARP, and frames between members.
+            kind => others |= kind > IFLA_BRPORT_BACKUP_NHID,
+        }
+    }
+    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others })
 }
 
 /// Returns the first attribute of this type.
@@ -405,6 +459,9 @@ fn members(value: &[u8]) -> Vec<(u32, u16)> {
 fn neighbour(body: &[u8], gone: bool) -> Parsed {
     let family = u8_at(body, 0)?;
     let (index, state, flags) = (u32_at(body, 4)?, u16_at(body, 8)?, u8_at(body, 10)?);
+    if family == AF_BRIDGE {
+        return station(body, (index, state), gone);
+    }
     if (family != AF_INET && family != AF_INET6) || flags & NTF_PROXY != 0 {
         return Some(None);
     }
@@ -431,6 +488,26 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
     };
     let usable = matches!(state, NeighbourState::Reachable | NeighbourState::Stale);
     Some(Some(Event::Neighbour(Neighbour { index, addr, mac: lladdr.filter(|_| usable), state })))
+}
+
+/// Parses an entry of a bridge's forwarding database. Entries of a device's own list have no NDA_MASTER, and those of
+/// the bridge's own addresses are permanent. The kernel drops packets of stations that are locked out.
+fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
+    let (mut bridge, mut address, mut tagged, mut locked) = (None, None, false, false);
+    for (kind, value) in Attributes::after(body, 12) {
+        match kind {
+            NDA_MASTER => bridge = u32_at(value, 0),
+            NDA_LLADDR => address = mac(value),
+            NDA_VLAN => tagged = true,
+            NDA_FLAGS_EXT => locked = u32_at(value, 0)? & NTF_EXT_LOCKED != 0,
+            _ => {}
+        }
+    }
+    let (Some(bridge), Some(mac), false) = (bridge, address, tagged) else { return Some(None) };
+    Some(Some(match gone || locked || state & NUD_PERMANENT != 0 {
+        true => Event::StationGone(bridge, mac),
+        false => Event::Station(Station { bridge, mac, member }),
+    }))
 }
 
 /// Parses struct netconfmsg, which holds a family.
@@ -619,7 +696,84 @@ mod tests {
         assert!(plain(&[state, link, queue, (6, &[1, 0]), (9, &[0; 4]), (12, &[0])]));
         assert!(!plain(&[state, link, queue, (13, &[0])]), "a property that is not known");
         assert_eq!((of(&[link, queue]), of(&[state, queue])), (None, None));
-        assert_eq!(of_kind(b"bridge\0", &[state, link, queue]), None);
+        assert_eq!(of_kind(b"team\0", &[state, link, queue]), None);
+    }
+
+    #[test]
+    fn a_bridge_is_plain_without_vlans_or_what_is_not_known() {
+        let of = |data: &[(u16, &[u8])], attached| {
+            link_with(&[(IFLA_INFO_KIND, b"bridge\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).bridge
+        };
+        let ageing = (IFLA_BR_AGEING_TIME, &[0x30, 0x75, 0, 0][..]);
+        let filtering = |on: &'static [u8; 1]| (IFLA_BR_VLAN_FILTERING, &on[..]);
+        let plain = Bridge { ageing_ms: 300_000, plain: true };
+        assert_eq!([of(&[ageing], 0), of(&[ageing, filtering(&[0])], 0)], [Some(plain); 2]);
+        let more: Vec<(u16, &[u8])> =
+            (1..50).filter(|kind| ![4, 7].contains(kind)).map(|kind| (kind, &[1, 0, 0, 0, 1, 0, 0, 0][..])).collect();
+        assert_eq!(of(&[&[ageing][..], &more].concat(), 0), Some(plain));
+        let not = Some(Bridge { plain: false, ..plain });
+        assert_eq!(of(&[ageing, filtering(&[1])], 0), not);
+        assert_eq!(of(&[ageing, (50, &[0])], 0), not, "a property that is not known");
+        assert_eq!(of(&[ageing, (IFLA_BR_MULTI_BOOLOPT, &[0x20, 0, 0, 0, 0x20, 0, 0, 0])], 0), not, "an option");
+        assert_eq!(of(&[ageing], 2), not, "an XDP program");
+        assert_eq!(of(&[(IFLA_BR_AGEING_TIME, &[0; 4])], 0), Some(Bridge { ageing_ms: 0, plain: false }));
+        assert_eq!(of(&[filtering(&[0])], 0), None);
+    }
+
+    /// Returns the event of a message of AF_BRIDGE.
+    fn bridged(kind: u16, head: &[u8], attributes: &[(u16, &[u8])]) -> Option<Event> {
+        let body = [head, &attributes_of(attributes)].concat();
+        parse(&Message { kind, flags: 0, sequence: 0, port: 0, body: &body }).unwrap()
+    }
+
+    #[test]
+    fn a_bridges_member_announces_its_state() {
+        let head = [AF_BRIDGE, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let of = |data: &[(u16, &[u8])]| match bridged(RTM_NEWLINK, &head, &[(IFLA_PROTINFO, &attributes_of(data))]) {
+            Some(Event::BridgePort(9, member)) => Some(member),
+            None => None,
+            other => panic!("{other:?}"),
+        };
+        let (forwards, learns) = ((IFLA_BRPORT_STATE, &[3][..]), (IFLA_BRPORT_LEARNING, &[1][..]));
+        assert_eq!(of(&[forwards, learns]), Some(Member { active: true, plain: true }));
+        for state in [0, 1, 2, 4] {
+            let state = (IFLA_BRPORT_STATE, &[state][..]);
+            assert_eq!(of(&[state, learns]), Some(Member { active: false, plain: true }));
+        }
+        let special = [IFLA_BRPORT_VLAN_TUNNEL, IFLA_BRPORT_LOCKED, IFLA_BRPORT_MAB];
+        let more: Vec<(u16, &[u8])> =
+            (2..45).filter(|kind| *kind != 8 && !special.contains(kind)).map(|kind| (kind, &[1; 4][..])).collect();
+        assert_eq!(of(&[&[forwards, learns][..], &more].concat()), Some(Member { active: true, plain: true }));
+        let not = Some(Member { active: true, plain: false });
+        for kind in special {
+            assert_eq!(of(&[forwards, learns, (kind, &[1])]), not, "{kind}");
+            assert_eq!(of(&[forwards, learns, (kind, &[0])]), Some(Member { active: true, plain: true }), "{kind}");
+        }
+        assert_eq!(of(&[forwards, learns, (45, &[0])]), not, "a property that is not known");
+        assert_eq!([of(&[forwards, (IFLA_BRPORT_LEARNING, &[0])]), of(&[forwards])], [not; 2]);
+        assert_eq!(of(&[learns]), None);
+        assert_eq!(bridged(RTM_DELLINK, &head, &[(IFLA_PROTINFO, &attributes_of(&[forwards, learns]))]), None);
+        assert_eq!(bridged(RTM_NEWLINK, &head, &[]), None, "the bridge itself");
+    }
+
+    #[test]
+    fn stations_of_bridges_are_followed_without_vlans() {
+        let mac = [2, 0, 0, 0, 0, 5];
+        let of = |kind, state: u16, attributes: &[(u16, &[u8])]| {
+            let [low, high] = state.to_ne_bytes();
+            bridged(kind, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0, low, high, 0, 0], attributes)
+        };
+        let (lladdr, bridge) = ((NDA_LLADDR, &mac[..]), (NDA_MASTER, &[7, 0, 0, 0][..]));
+        let (known, gone) = (Event::Station(Station { bridge: 7, mac, member: 9 }), Event::StationGone(7, mac));
+        for state in [NUD_STALE, NUD_NOARP, 2] {
+            assert_eq!(of(RTM_NEWNEIGH, state, &[lladdr, bridge]), Some(known.clone()));
+        }
+        assert_eq!(of(RTM_DELNEIGH, NUD_STALE, &[lladdr, bridge]), Some(gone.clone()));
+        assert_eq!(of(RTM_NEWNEIGH, NUD_PERMANENT, &[lladdr, bridge]), Some(gone.clone()), "the bridge's own address");
+        let locked = (NDA_FLAGS_EXT, &[2, 0, 0, 0][..]);
+        assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, locked]), Some(gone));
+        assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, (NDA_VLAN, &[1, 0])]), None);
+        assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr]), None, "a device's own list");
     }
 
     proptest! {
@@ -659,12 +813,10 @@ mod tests {
     }
 
     #[test]
-    fn cached_routes_and_bridge_entries_are_of_no_concern() {
+    fn cached_routes_are_of_no_concern() {
         let mut body = [0; 12];
         body[0] = AF_INET;
         body[8..].copy_from_slice(&RTM_F_CLONED.to_ne_bytes());
         assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
-        let body = [7; 16];
-        assert_eq!(parse(&Message { kind: RTM_DELLINK, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::parse::RouteKey;
 use crate::state::RouteBody;
-use bywash_fib::model::{Address, Link, Neighbour, Prefix};
+use bywash_fib::model::{Address, Link, Mac, Neighbour, Prefix};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,10 +17,13 @@ pub struct Pending {
     /// Whether the prefix had selective routes.
     pub selective: BTreeMap<(u32, Prefix), bool>,
     pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
+    /// Members that led to the station of a bridge with this MAC address.
+    pub stations: HashMap<(u32, Mac), Option<u32>>,
 }
 
 impl Pending {
     pub fn len(&self) -> usize {
-        self.links.len() + self.addresses.len() + self.routes.len() + self.selective.len() + self.neighbours.len()
+        let links = self.links.len() + self.addresses.len() + self.stations.len();
+        links + self.routes.len() + self.selective.len() + self.neighbours.len()
     }
 }

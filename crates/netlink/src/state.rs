@@ -1,7 +1,7 @@
 //! A copy of everything the mirror reports: the result of a stream of changes, and the difference between two such
 //! copies.
 
-use bywash_fib::model::{Address, Change, Link, Neighbour, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{Address, Change, Link, Mac, Neighbour, NextHop, Prefix, Route, RouteKind, Station};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -63,6 +63,8 @@ pub struct State {
     links: BTreeMap<u32, Link>,
     addresses: BTreeMap<(u32, IpAddr, u8), Address>,
     neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
+    /// Members by bridge and MAC address.
+    stations: BTreeMap<(u32, Mac), u32>,
     routes: HashMap<RouteKey, Arc<RouteBody>>,
     selective: BTreeSet<(u32, Prefix)>,
     bodies: HashSet<Arc<RouteBody>>,
@@ -101,6 +103,8 @@ impl State {
             Change::NeighbourGone { index, addr } => {
                 self.neighbours.remove(&(*index, *addr));
             }
+            Change::Station(Station { bridge, mac, member }) => drop(self.stations.insert((*bridge, *mac), *member)),
+            Change::StationGone { bridge, mac } => drop(self.stations.remove(&(*bridge, *mac))),
             Change::Synced => {}
         }
     }
@@ -127,6 +131,12 @@ impl State {
             missing(&from.neighbours, &to.neighbours)
                 .map(|(index, addr)| Change::NeighbourGone { index: *index, addr: *addr }),
         );
+        changes.extend(
+            fresh(&from.stations, &to.stations)
+                .map(|(&(bridge, mac), &member)| Change::Station(Station { bridge, mac, member })),
+        );
+        let lost = missing(&from.stations, &to.stations);
+        changes.extend(lost.map(|&(bridge, mac)| Change::StationGone { bridge, mac }));
         changes.extend(missing(&from.addresses, &to.addresses).map(|(index, addr, len)| Change::AddressGone {
             index: *index,
             addr: *addr,
@@ -201,6 +211,7 @@ impl PartialEq for State {
         self.links == other.links
             && self.addresses == other.addresses
             && self.neighbours == other.neighbours
+            && self.stations == other.stations
             && self.routes == other.routes
             && self.selective == other.selective
     }
@@ -269,6 +280,7 @@ mod tests {
             macvlan: None,
             vrf: None,
             bond: None,
+            bridge: None,
             member: None,
             master: None,
             rx_queues: 1,

@@ -46,6 +46,7 @@ pub const RTNLGRP_NEXTHOP: u32 = 32;
 
 pub const AF_UNSPEC: u8 = 0;
 pub const AF_INET: u8 = 2;
+pub const AF_BRIDGE: u8 = 7;
 pub const AF_INET6: u8 = 10;
 
 pub const NLA_TYPE_MASK: u16 = 0x3fff;
@@ -77,6 +78,20 @@ pub const IFLA_VLAN_PROTOCOL: u16 = 5;
 pub const VLAN_FLAG_REORDER_HDR: u32 = 1;
 pub const IFLA_MACVLAN_MODE: u16 = 1;
 pub const IFLA_VRF_TABLE: u16 = 1;
+pub const IFLA_PROTINFO: u16 = 12;
+pub const IFLA_BR_AGEING_TIME: u16 = 4;
+pub const IFLA_BR_VLAN_FILTERING: u16 = 7;
+pub const IFLA_BR_MULTI_BOOLOPT: u16 = 46;
+pub const IFLA_BR_FDB_MAX_LEARNED: u16 = 49;
+/// Options of IFLA_BR_MULTI_BOOLOPT, up to BR_BOOLOPT_FDB_LOCAL_VLAN_0: of link-local frames, multicast and VLANs.
+pub const BR_BOOLOPTS: u32 = 0x1f;
+pub const IFLA_BRPORT_STATE: u16 = 1;
+pub const IFLA_BRPORT_LEARNING: u16 = 8;
+pub const IFLA_BRPORT_VLAN_TUNNEL: u16 = 29;
+pub const IFLA_BRPORT_LOCKED: u16 = 39;
+pub const IFLA_BRPORT_MAB: u16 = 40;
+pub const IFLA_BRPORT_BACKUP_NHID: u16 = 44;
+pub const BR_STATE_FORWARDING: u8 = 3;
 pub const IFLA_BOND_MODE: u16 = 1;
 pub const IFLA_BOND_ACTIVE_SLAVE: u16 = 2;
 pub const IFLA_BOND_ARP_INTERVAL: u16 = 7;
@@ -132,6 +147,10 @@ pub const NETCONFA_IFINDEX_ALL: u32 = -1i32 as u32;
 
 pub const NDA_DST: u16 = 1;
 pub const NDA_LLADDR: u16 = 2;
+pub const NDA_VLAN: u16 = 5;
+pub const NDA_MASTER: u16 = 9;
+pub const NDA_FLAGS_EXT: u16 = 15;
+pub const NTF_EXT_LOCKED: u32 = 2;
 pub const NTF_USE: u8 = 0x01;
 pub const NTF_PROXY: u8 = 0x08;
 pub const NUD_INCOMPLETE: u16 = 0x01;

@@ -136,7 +136,7 @@ impl SlowPath {
         let (len, v6) = ip_len(data);
         match hop.kind {
             Kind::Forward if len <= hop.mtu => {
-                if self.config.redirects && hop.port == from.id && !v6 {
+                if self.config.redirects && tables.number(hop.port) == from.id && !v6 {
                     if tables.port(from.id).is_some_and(|port| !port.rules4.is_empty() || !port.back4.is_empty()) {
                         return self.punt(cx, from, frame);
                     }
@@ -312,7 +312,7 @@ impl SlowPath {
         if self.requests.slots() <= self.kept {
             return cx.drop(from.port, DropReason::PuntFailed, frame);
         }
-        if from.is_tagged() {
+        if from.tagged {
             vlan::restore(cx.bufs.arena(), &mut frame);
         }
         match self.requests.push(Request::Punt { from: from.port, frame, copy: false }) {
@@ -354,7 +354,7 @@ impl SlowPath {
         }
         let errors = self.gates.get(from.id).errors;
         if by_kernel {
-            if from.is_tagged() {
+            if from.tagged {
                 vlan::restore(cx.bufs.arena(), &mut frame);
             }
             self.have_answered(cx, from, &frame);
@@ -397,7 +397,8 @@ impl SlowPath {
         let Some(IpAddr::V4(src)) = addresses(data).map(|(src, _)| src) else { return };
         let back = tables.fib4.lookup(src.to_bits());
         let back_cold = tables.cold.get(back as usize);
-        let on_link = entry(tables, back).port == from.id && back_cold.is_some_and(|c| c.gateway == Some(src.into()));
+        let leads_back = tables.number(entry(tables, back).port) == from.id;
+        let on_link = leads_back && back_cold.is_some_and(|c| c.gateway == Some(src.into()));
         let gateway = tables.cold.get(id as usize).and_then(|c| c.gateway);
         if let (true, Some(IpAddr::V4(gateway))) = (on_link, gateway) {
             let answer = Answer::Redirect { gateway };
@@ -555,7 +556,7 @@ pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
         return true;
     }
     let back = entry(tables, tables.back4(port, src.to_bits(), dst.to_bits()));
-    !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(check, back, from.id)
+    !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(tables, check, back, from.id)
 }
 
 /// Returns whether all next hops of a route are on ports.

@@ -193,7 +193,7 @@ impl Work {
             port.back4.lookup_batch(&tables.entries, &validation.dst[..n], &sources[..n], &mut back[..n]);
         }
         for (next, back) in next[..n].iter_mut().zip(&*back).filter(|(next, _)| **next & V6 == 0) {
-            if !takes_source(check, entry(tables, *back), from) {
+            if !takes_source(tables, check, entry(tables, *back), from) {
                 *next = EXCEPTION;
             }
         }
@@ -335,7 +335,7 @@ impl Work {
             // Padding counts, too: the device would refuse too long a frame. The slow path removes it.
             let room = (frame.len() as u32).wrapping_sub(HEADER_LEN as u32);
             let Some(head) = arena.head_mut::<HEAD4>(frame) else { continue };
-            if hop.kind != Kind::Forward || room > hop.mtu || hop.port == back {
+            if hop.kind != Kind::Forward || room > hop.mtu || (back != NOWHERE && tables.number(hop.port) == back) {
                 continue;
             }
             if v6 {
@@ -357,7 +357,7 @@ impl Router {
             let Some(port) = self.tables.load(cx.reader).port(from) else { return };
             let mut tagged = Batch::new();
             let Some(id) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
-            self.process_of(cx, Ingress { port: from, id }, &mut tagged);
+            self.process_of(cx, Ingress { port: from, id, tagged: true }, &mut tagged);
         }
     }
 
@@ -367,7 +367,7 @@ impl Router {
         let Self { tables, work, path, translator } = self;
         let tables = tables.load(cx.reader);
         let (port, id) = (tables.port(from.id), from.id);
-        if port.is_none() && from.is_tagged() {
+        if port.is_none() && from.tagged {
             // It has gone since its frames were told by their tags.
             return batch.drain().for_each(|frame| path.punt(cx, from, frame));
         }
@@ -420,7 +420,8 @@ impl App for Router {
                 return;
             }
         }
-        self.process_of(cx, Ingress { port: from, id: from }, batch);
+        let id = self.tables.load(cx.reader).number(from);
+        self.process_of(cx, Ingress { port: from, id, tagged: false }, batch);
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {

@@ -91,9 +91,9 @@ pub struct Cold {
 /// Returns whether the kernel certainly accepts a packet received on `from` whose source is routed to `back`
 /// (fib_validate_source). Anything but a single next hop is left to the kernel to decide.
 #[inline]
-pub(crate) fn takes_source(check: SourceCheck, back: &Entry, from: PortId) -> bool {
+pub(crate) fn takes_source(tables: &Tables, check: SourceCheck, back: &Entry, from: PortId) -> bool {
     let unicast = matches!(back.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
-    check == SourceCheck::Off || (unicast && (check == SourceCheck::Loose || back.port == from))
+    check == SourceCheck::Off || (unicast && (check == SourceCheck::Loose || tables.number(back.port) == from))
 }
 
 /// Filter of the host's own IPv4 addresses, from which the kernel takes no packets (fib_validate_source) unless
@@ -158,6 +158,8 @@ pub struct PortInfo {
     pub source6: Option<Ipv6Addr>,
     /// Source validation of received packets.
     pub source_check: SourceCheck,
+    /// Number of the bridge that the port's packets belong to; `None` if it is no member of one.
+    pub bridge: Option<PortId>,
     /// Rules by which its IPv4 packets are looked up.
     pub rules4: Steps<u32>,
     /// Rules by which its IPv6 packets are looked up.
@@ -197,6 +199,8 @@ pub struct Tables {
     pub ports: Vec<PortInfo>,
     /// VLANs, by their number less [`crate::vlan::FIRST`].
     pub vlans: Vec<Option<VlanInfo>>,
+    /// Bridges whose packets come and leave by several of the ports, by their numbers.
+    pub bridges: Vec<(PortId, PortInfo)>,
     /// The host's own IPv4 addresses.
     pub own4: Own4,
     /// Hash policy by which IPv4 packets choose a group member.
@@ -249,13 +253,25 @@ impl Tables {
         }
     }
 
-    /// Returns the port or VLAN with this number.
+    /// Returns the port, VLAN or bridge with this number.
     #[inline]
     pub fn port(&self, id: PortId) -> Option<&PortInfo> {
         match self.ports.get(usize::from(id.0)) {
             Some(port) => Some(port),
-            None => self.vlan(id).map(|vlan| &vlan.info),
+            None => self.vlan(id).map(|vlan| &vlan.info).or_else(|| self.bridge(id)),
         }
+    }
+
+    #[cold]
+    fn bridge(&self, id: PortId) -> Option<&PortInfo> {
+        self.bridges.iter().find(|(number, _)| *number == id).map(|(_, info)| info)
+    }
+
+    /// Returns the number by which gates, source checks and flows name the interface of a port or VLAN: its own, or that
+    /// of the bridge that the port belongs to.
+    #[inline]
+    pub fn number(&self, id: PortId) -> PortId {
+        self.ports.get(usize::from(id.0)).and_then(|port| port.bridge).unwrap_or(id)
     }
 
     /// Returns the VLAN with this number.
@@ -273,11 +289,12 @@ impl Tables {
         stages::entry(self, id)
     }
 
-    /// Returns the port or VLAN that all packets to an address leave by; `None` if they are not forwarded, or by several ports.
+    /// Returns the number of the port, VLAN or bridge that all packets to an address leave by; `None` if they are not
+    /// forwarded, or by several ports.
     pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
         let port = |entry: &Entry| {
             let sends = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
-            sends.then_some(entry.port)
+            sends.then_some(self.number(entry.port))
         };
         let entry = self.entry(addr);
         if entry.kind != Kind::Group {
@@ -299,7 +316,9 @@ impl Tables {
         if self.entry(addr).kind != Kind::Local {
             return true;
         }
-        let all = self.ports.iter().chain(self.vlans.iter().flatten().map(|vlan| &vlan.info));
+        let ports = self.ports.iter().filter(|info| info.bridge.is_none());
+        let all = ports.chain(self.vlans.iter().flatten().map(|vlan| &vlan.info));
+        let all = all.chain(self.bridges.iter().map(|(_, info)| info));
         self.port(port).is_some_and(has) && all.filter(|info| has(info)).count() == 1
     }
 }

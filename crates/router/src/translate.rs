@@ -158,7 +158,7 @@ impl Translator {
         }
         let exit = self.flows.v4.exit(hit);
         let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from.id)) else {
+        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, room, path, from.id)) else {
             self.flows.v4.miss(&self.v4.keys[at]);
             return None;
         };
@@ -198,7 +198,7 @@ impl Translator {
         }
         let exit = self.flows.v6.exit(hit);
         let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(hop, exit.port, room, path, from.id)) else {
+        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, room, path, from.id)) else {
             self.flows.v6.miss(&self.v6.keys[at]);
             return None;
         };
@@ -294,8 +294,9 @@ fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
 
 /// Returns whether a packet of `room` bytes can be sent to this next hop, on the flow's port. Padding counts, too: the
 /// device would refuse too long a frame.
-fn leads(hop: &Entry, port: u16, room: u32, path: &SlowPath, from: PortId) -> bool {
-    hop.port.0 == port && room <= hop.mtu && !(path.config.redirects && hop.port == from)
+fn leads(tables: &Tables, hop: &Entry, port: u16, room: u32, path: &SlowPath, from: PortId) -> bool {
+    let number = tables.number(hop.port);
+    number.0 == port && room <= hop.mtu && !(path.config.redirects && number == from)
 }
 
 /// Hashes a packet as the kernel routes it, by the hash policy of its family: with its translated destination, and its

@@ -23,15 +23,10 @@ const MASK: [u8; TAG_LEN] = [0xff, 0xff, 0x0f, 0xff];
 pub(crate) struct Ingress {
     /// Port that received it, for which it is counted.
     pub port: PortId,
-    /// That port or, for a tagged frame, its VLAN.
+    /// That port; for a tagged frame its VLAN, and for a member of a bridge the bridge.
     pub id: PortId,
-}
-
-impl Ingress {
-    /// Returns whether the packet had a tag, which [`restore`] puts back.
-    pub fn is_tagged(self) -> bool {
-        self.port != self.id
-    }
+    /// Set if the packet had a tag, which [`restore`] puts back.
+    pub tagged: bool,
 }
 
 /// Returns the tag of a VLAN as it is in frames, with priority 0.

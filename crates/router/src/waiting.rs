@@ -308,10 +308,10 @@ mod tests {
             let frame = self.bufs.alloc_one().unwrap();
             let Asked { index, addr, .. } = asked(n);
             let first = !self.waiting.has(index, addr);
-            match self
-                .waiting
-                .add(asked(n), Wait { frame, from: Ingress { port: PortId(0), id: PortId(0) }, until, own: false })
-            {
+            match self.waiting.add(
+                asked(n),
+                Wait { frame, from: Ingress { port: PortId(0), id: PortId(0), tagged: false }, until, own: false },
+            ) {
                 Added::Waits(evicted) => {
                     let gone = evicted.map(|w| (w.until, self.bufs.free_one(w.frame)).0);
                     (if first { "first" } else { "more" }, gone)

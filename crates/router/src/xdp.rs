@@ -2,7 +2,9 @@
 
 use crate::control;
 use crate::tables::{Entry, Kind, Tables};
+use bywash_engine::PortId;
 use bywash_fib::Shared;
+use bywash_fib::model::Mac;
 use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -62,6 +64,18 @@ impl control::TableSink for XdpTableSink {
     fn publish(&mut self, tables: &Tables) {
         let hops: Vec<Hop> = tables.entries.iter().map(|entry| self.hop(entry, tables)).collect();
         self.program.publish(&hops, &tables.buckets, tables.own4.octets());
+    }
+
+    fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize {
+        let all: Vec<_> = stations.iter().map(|(bridge, mac, port)| (bridge.0, *mac, port.0)).collect();
+        self.program.set_stations(&all).unwrap_or_else(|e| {
+            tracing::warn!("{e}: the kernel forwards for bridges");
+            all.len()
+        })
+    }
+
+    fn renew_stations(&mut self) {
+        self.program.renew_stations();
     }
 
     fn changed(&mut self) {

@@ -5,7 +5,7 @@ use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
-use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ipv4;
@@ -63,19 +63,7 @@ fn tables(domain: &Qsbr) -> Tables {
     let group = Entry { first: 0, count: 2, ..Entry::verdict(Kind::Group) };
     let none = Entry::verdict(Kind::NoRoute);
     let entries = vec![none, forward(0), forward(1), group, Entry::verdict(Kind::Blackhole)];
-    let port = PortInfo {
-        index: 1,
-        mac: [2; 6],
-        partial_checksums: false,
-        promiscuous: false,
-        source4: None,
-        source6: None,
-        source_check: SourceCheck::Off,
-        rules4: Default::default(),
-        rules6: Default::default(),
-        back4: Default::default(),
-        vlans: vec![],
-    };
+    let port = PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() };
     Tables {
         generation: 1,
         fib4: table4.reader(),
@@ -85,6 +73,7 @@ fn tables(domain: &Qsbr) -> Tables {
         buckets: vec![1, 2],
         ports: vec![port; 2],
         vlans: vec![],
+        bridges: vec![],
         own4: Own4::default().with([10, 0, 0, 7].into()),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

@@ -104,15 +104,9 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
     let port = PortInfo {
         index,
         mac: [2; 6],
-        partial_checksums: false,
-        promiscuous: false,
         source4: Some(Ipv4Addr::new(192, 0, 2, 1)),
-        source6: None,
         source_check: check,
-        rules4: Default::default(),
-        rules6: Default::default(),
-        back4: Default::default(),
-        vlans: vec![],
+        ..PortInfo::default()
     };
     let tables = Tables {
         generation: 1,
@@ -123,6 +117,7 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
         buckets: vec![THERE, KERNEL],
         ports: vec![port; 2],
         vlans: vec![],
+        bridges: vec![],
         own4: own.iter().fold(Own4::default(), |filter, own| filter.with(*own)),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

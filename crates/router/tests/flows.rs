@@ -8,7 +8,7 @@ use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::gates::Gates;
-use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::random::splitmix64;
 use bywash_sync::{Published, Qsbr};
@@ -57,19 +57,7 @@ fn tables(domain: &Qsbr) -> Tables {
     table4.insert(Net::new(0, 0).unwrap(), 1);
     table6.insert(Net::new(0, 0).unwrap(), 1);
     let forward = Entry { macs: MACS, port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) };
-    let port = PortInfo {
-        index: 1,
-        mac: [2; 6],
-        partial_checksums: false,
-        promiscuous: false,
-        source4: None,
-        source6: None,
-        source_check: SourceCheck::Off,
-        rules4: Default::default(),
-        rules6: Default::default(),
-        back4: Default::default(),
-        vlans: vec![],
-    };
+    let port = PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() };
     Tables {
         generation: 1,
         fib4: table4.reader(),
@@ -79,6 +67,7 @@ fn tables(domain: &Qsbr) -> Tables {
         buckets: vec![],
         ports: vec![port; 2],
         vlans: vec![],
+        bridges: vec![],
         own4: Own4::default(),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

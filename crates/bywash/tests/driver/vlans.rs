@@ -168,14 +168,9 @@ impl Trunks {
             index: 1,
             mac,
             partial_checksums: true,
-            promiscuous: false,
-            source4: None,
-            source6: None,
             source_check: mode.check,
-            rules4: Default::default(),
-            rules6: Default::default(),
-            back4: Default::default(),
             vlans,
+            ..PortInfo::default()
         };
         let numbers = || 0..VLANS.len() as u16;
         let of_port = |port: u16| {
@@ -206,6 +201,7 @@ impl Trunks {
             buckets: MEMBERS.to_vec(),
             ports,
             vlans,
+            bridges: vec![],
             own4: Own4::default().with(OWN.into()),
             hash4: hash,
             hash6: hash,

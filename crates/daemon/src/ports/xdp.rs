@@ -115,8 +115,8 @@ impl Xdp {
         self.left.as_ref().or(self.left_without_tags.as_ref().filter(|_| !sees)).cloned()
     }
 
-    /// Returns whether the VLANs of this port can be forwarded.
-    pub fn forwards_vlans(&self) -> bool {
+    /// Returns whether packets of interfaces above this port can be forwarded.
+    pub fn forwards_uppers(&self) -> bool {
         self.refused.is_none() && !self.program.config().raw
     }
 

@@ -33,6 +33,7 @@ pub fn analyse(ruleset: &Ruleset) -> Vec<Effect> {
 enum Place<'a> {
     Nothing,
     Forwarded,
+    Bridged,
     Local,
     Ingress(&'a [IfMatch]),
     Egress(&'a [IfMatch]),
@@ -40,7 +41,10 @@ enum Place<'a> {
 
 fn place(family: Family, base: &Base) -> Place<'_> {
     match (family, base.hook) {
-        (Family::Bridge | Family::Arp, _) => Place::Nothing,
+        (Family::Arp, _) => Place::Nothing,
+        // NF_BR_FORWARD: between members.
+        (Family::Bridge, 2) => Place::Nothing,
+        (Family::Bridge, _) => Place::Bridged,
         // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_INGRESS.
         (Family::Ip | Family::Ip6 | Family::Inet, 1) => Place::Nothing,
         (Family::Ip | Family::Ip6 | Family::Inet, 3) => Place::Local,
@@ -65,11 +69,21 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
     let object = format!("table {} {} chain {}", table.family, table.name, chain.name);
     let place = match (table.family, &chain.opaque) {
         // A chain that is not understood may be on any hook.
-        (family, Some(_)) if !matches!(family, Family::Bridge | Family::Arp) => Place::Forwarded,
+        (Family::Bridge, Some(_)) => Place::Bridged,
+        (family, Some(_)) if family != Family::Arp => Place::Forwarded,
         (family, _) => place(family, base),
     };
-    if let Place::Nothing = place {
-        return;
+    match place {
+        Place::Nothing => return,
+        // Packets that are routed meet these hooks where they come from a bridge's members or leave by one.
+        Place::Bridged => {
+            if !base.accepts || chain.opaque.is_some() || !walk.chain(&chain.name, 0).is_empty() {
+                let reason = "rules for bridged packets".into();
+                effects.push(Effect { kind: Kind::Netfilter, scope: Scope::Bridged, object, reason });
+            }
+            return;
+        }
+        _ => {}
     }
     let everything = |what: &str| Rc::new(vec![Found::everything(what.into(), what.into())]);
     let found = match (&place, table.family) {

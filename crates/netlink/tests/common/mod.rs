@@ -244,6 +244,7 @@ fn link_of(link: &Value, names: &Names) -> Link {
             _ => None,
         },
         vrf: number(&link["linkinfo"]["info_data"], "table").filter(|_| kind == "vrf").map(|n| n as u32),
+        bridge: None,
         bond: if kind == "bond" { bond_of(&link["linkinfo"]["info_data"], names) } else { None },
         member: member_of(&link["linkinfo"]),
         kind,

@@ -82,6 +82,12 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Some(Reach::Failed) => (Kind::Failed, None),
         Some(Reach::Unknown) => (Kind::Pending, None),
     };
+    let port = match links.bridged(a.index, to) {
+        Some(Ok(port)) => port,
+        // No port leads to the station: the kernel sends, to whichever members it has to.
+        Some(Err(())) => return Entry::verdict(Kind::Kernel),
+        None => port,
+    };
     let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
     entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
     entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());

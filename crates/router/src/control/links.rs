@@ -2,13 +2,14 @@
 
 use super::bits::contains;
 use super::followed::Followed;
-use super::{BondSpec, PortBack, PortSpec, PortView, VlanSpec};
+use super::{BondSpec, BridgeSpec, PortBack, PortSpec, PortView, VlanSpec};
 use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
 use crate::vlan::FIRST;
 use bywash_engine::PortId;
-use bywash_fib::model::{Address, Change, Families, Link, Prefix, Rule, Rules};
+use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// A port and the interface to which it is bound.
 pub(super) struct Bound {
@@ -57,6 +58,10 @@ pub(super) struct Links {
     by_index: HashMap<u32, PortId>,
     /// Bonds, by kernel index.
     bonds: BTreeMap<u32, BondSpec>,
+    /// Bridges, by kernel index, and the source validation of what they receive.
+    bridges: BTreeMap<u32, (BridgeSpec, SourceCheck)>,
+    /// Kernel indices of the members that lead to the stations of all bridges, by bridge and MAC address.
+    stations: BTreeMap<(u32, Mac), u32>,
     /// VLANs, by kernel index, and the source validation of what they receive.
     vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
@@ -78,6 +83,8 @@ impl Links {
             ports,
             by_index,
             bonds: BTreeMap::new(),
+            bridges: BTreeMap::new(),
+            stations: BTreeMap::new(),
             vlans: BTreeMap::new(),
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
@@ -104,34 +111,107 @@ impl Links {
     }
 
     /// Returns the port by which packets of an interface come and leave: for a bond, its member's. The member itself has
-    /// none then: what the port receives is the bond's.
+    /// none then, and neither has that of a bridge: what their ports receive is the bond's or the bridge's.
     fn device_of(&self, index: u32) -> Option<PortId> {
         let of_bond = |bond: &BondSpec| bond.member.filter(|(port, member)| self.open_on(*member) == Some(*port));
         match self.bonds.get(&index) {
             Some(bond) => of_bond(bond).map(|(port, _)| port),
-            None => self.open_on(index).filter(|_| self.bonds.values().all(|bond| bond.has_member() != Some(index))),
+            None => self.open_on(index).filter(|_| {
+                self.bonds.values().all(|bond| bond.has_member() != Some(index))
+                    && self.bridges.values().all(|(bridge, _)| !bridge.has_member(index))
+            }),
         }
+    }
+
+    /// Returns the ports that are open on members of a bridge.
+    fn ports_of<'a>(&'a self, bridge: &'a BridgeSpec) -> impl Iterator<Item = PortId> + 'a {
+        let open = |(port, member): &&(PortId, u32)| self.open_on(*member) == Some(*port);
+        bridge.members.iter().filter(open).map(|(port, _)| *port)
+    }
+
+    /// Returns the bridge whose packets come and leave by a port, too.
+    fn bridge_of(&self, id: PortId) -> Option<&BridgeSpec> {
+        self.bridges.values().map(|(bridge, _)| bridge).find(|bridge| self.ports_of(bridge).any(|port| port == id))
+    }
+
+    /// Returns the kernel index of the bridge whose packets come and leave by a port, too.
+    pub fn bridge_index(&self, id: PortId) -> Option<u32> {
+        self.bridge_of(id).map(|bridge| bridge.index)
+    }
+
+    /// Returns the shortest time after which one of the bridges forgets a station; `None` without bridges.
+    pub fn ageing(&self) -> Option<Duration> {
+        let of = |index: &u32| Some(Duration::from_millis(self.get(*index)?.bridge?.ageing_ms));
+        self.bridges.keys().filter_map(of).min()
+    }
+
+    /// Returns the number by which gates, source checks and flows name the interface of what a port receives: its own, or
+    /// that of a bridge.
+    pub fn number_of(&self, id: PortId) -> PortId {
+        self.bridge_of(id).map_or(id, |bridge| bridge.id)
+    }
+
+    /// Returns the port that packets out of an interface leave by if it is a bridge: to a station, the one that leads to
+    /// it. Errors if there is none, so that the kernel sends them; `None` for other interfaces.
+    pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
+        let (bridge, _) = self.bridges.get(&index)?;
+        let port = match to {
+            Some(mac) => {
+                let member = self.stations.get(&(index, mac));
+                let port = bridge.members.iter().find(|(_, index)| Some(index) == member).map(|(port, _)| *port);
+                port.filter(|port| self.ports_of(bridge).any(|open| open == *port))
+            }
+            None => self.ports_of(bridge).next(),
+        };
+        Some(port.ok_or(()))
+    }
+
+    /// Records which member of a bridge leads to a station; `None` if none does. Returns whether that is news about a
+    /// bridge whose packets are forwarded.
+    pub fn set_station(&mut self, bridge: u32, mac: Mac, member: Option<u32>) -> bool {
+        let old = match member {
+            Some(member) => self.stations.insert((bridge, mac), member),
+            None => self.stations.remove(&(bridge, mac)),
+        };
+        old != member && self.bridges.contains_key(&bridge)
+    }
+
+    /// Returns the stations of the bridges whose packets are forwarded, each with the bridge's number and the port that
+    /// leads to it.
+    pub fn stations(&self) -> Vec<(PortId, Mac, PortId)> {
+        let of = |(index, (bridge, _)): (&u32, &(BridgeSpec, SourceCheck))| {
+            let (first, last) = ((*index, [0; 6]), (*index, [0xff; 6]));
+            let (id, index) = (bridge.id, *index);
+            let port = move |((_, mac), _): (&(u32, Mac), &u32)| match self.bridged(index, Some(*mac)) {
+                Some(Ok(port)) => Some((id, *mac, port)),
+                _ => None,
+            };
+            self.stations.range(first..=last).filter_map(port)
+        };
+        self.bridges.iter().flat_map(of).collect()
     }
 
     /// Returns whether routes by an interface lead to next hops of its own: it has a port, or may get one at any time,
     /// as a bond at a failover, without a new look at the routes. Without a port, these next hops are the kernel's.
     pub fn leads(&self, index: u32) -> bool {
         let vlan = || self.get(index).filter(|link| link.kind == "vlan").and_then(|link| link.parent);
-        let bond = |index| self.bonds.contains_key(&index);
+        let bond = |index| self.bonds.contains_key(&index) || self.bridges.contains_key(&index);
         self.open_on(index).is_some() || bond(index) || self.port_of(index).is_some() || vlan().is_some_and(bond)
     }
 
     /// Returns the interfaces for which [`Links::leads`] is true.
     pub fn leading(&self) -> BTreeSet<u32> {
-        let all = self.links.keys().chain(self.by_index.keys()).chain(self.bonds.keys()).chain(self.vlans.keys());
+        let all = self.links.keys().chain(self.by_index.keys()).chain(self.bonds.keys());
+        let all = all.chain(self.bridges.keys()).chain(self.vlans.keys());
         all.copied().filter(|index| self.leads(*index)).collect()
     }
 
-    /// Returns the port by which packets of an interface come and leave, or the VLAN that the interface is.
+    /// Returns the port by which packets of an interface come and leave, or the VLAN or bridge that the interface is.
     pub fn port_of(&self, index: u32) -> Option<PortId> {
-        self.device_of(index).or_else(|| {
-            let (vlan, _) = self.vlans.get(&index)?;
-            (self.device_of(vlan.parent) == Some(vlan.port)).then_some(vlan.id)
+        self.device_of(index).or_else(|| match (self.vlans.get(&index), self.bridges.get(&index)) {
+            (Some((vlan, _)), _) => (self.device_of(vlan.parent) == Some(vlan.port)).then_some(vlan.id),
+            (None, Some((bridge, _))) => self.ports_of(bridge).next().map(|_| bridge.id),
+            (None, None) => None,
         })
     }
 
@@ -140,13 +220,23 @@ impl Links {
         self.bonds.values().find(|bond| self.device_of(bond.index) == Some(id))
     }
 
-    /// Returns the kernel index of the interface whose packets come and leave by a port: that of its bond, or its own.
-    fn interface_of(&self, bound: &Bound) -> u32 {
-        self.bond_of(bound.spec.id).map_or(bound.index(), |bond| bond.index)
+    /// Returns the kernel index of the bond or bridge whose packets come and leave by a port.
+    fn upper_of(&self, id: PortId) -> Option<u32> {
+        self.bond_of(id).map(|bond| bond.index).or_else(|| self.bridge_of(id).map(|bridge| bridge.index))
     }
 
-    /// Returns the port whose device packets out of an interface leave by: of a VLAN, that which carries it.
-    pub fn carrier_of(&self, index: u32) -> Option<PortId> {
+    /// Returns the kernel index of the interface whose packets come and leave by a port: that of its bond or bridge, or
+    /// its own.
+    fn interface_of(&self, bound: &Bound) -> u32 {
+        self.upper_of(bound.spec.id).unwrap_or(bound.index())
+    }
+
+    /// Returns the port whose device packets out of an interface leave by: of a VLAN, that which carries it; of a bridge,
+    /// that which leads to the station with this MAC address.
+    pub fn carrier_of(&self, index: u32, to: Option<Mac>) -> Option<PortId> {
+        if let Some(port) = self.bridged(index, to) {
+            return port.ok();
+        }
         let id = self.port_of(index)?;
         if id.0 < FIRST { Some(id) } else { self.vlans.get(&index).map(|(vlan, _)| vlan.port) }
     }
@@ -162,6 +252,23 @@ impl Links {
         indices.into_iter().flat_map(|index| std::iter::once(index).chain(self.vlans_on(index))).collect()
     }
 
+    /// Sets the bridges, and returns the interfaces whose packets now come and leave by other ports.
+    pub fn set_bridges(&mut self, bridges: &[BridgeSpec]) -> Vec<u32> {
+        let known = |index: &u32| self.bridges.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
+        let new: BTreeMap<u32, _> =
+            bridges.iter().map(|bridge| (bridge.index, (bridge.clone(), known(&bridge.index)))).collect();
+        let old = std::mem::replace(&mut self.bridges, new);
+        let spec = |of: &BTreeMap<u32, (BridgeSpec, SourceCheck)>, index| of.get(&index).map(|(spec, _)| spec.clone());
+        let either: BTreeSet<u32> = old.keys().chain(self.bridges.keys()).copied().collect();
+        let changed = either.into_iter().filter(|index| spec(&old, *index) != spec(&self.bridges, *index));
+        let with_members = |index: u32| {
+            let both = [spec(&old, index), spec(&self.bridges, index)].into_iter().flatten();
+            let members = both.flat_map(|spec| spec.members).map(|(_, member)| member);
+            std::iter::once(index).chain(members).collect::<BTreeSet<u32>>()
+        };
+        changed.flat_map(with_members).collect()
+    }
+
     /// Sets the VLANs, and returns the interfaces that became or ceased to be one.
     pub fn set_vlans(&mut self, vlans: &[VlanSpec]) -> Vec<u32> {
         let known = |index: &u32| self.vlans.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
@@ -172,12 +279,14 @@ impl Links {
         either.into_iter().filter(|index| spec(&old, *index) != spec(&self.vlans, *index)).collect()
     }
 
-    /// Returns the interfaces whose packets come and leave by this one, by kernel index: the bond that it is the member
-    /// of, and the VLANs on either.
+    /// Returns the interfaces whose packets come and leave by this one, by kernel index: the bond or bridge that it is the
+    /// member of, and the VLANs on it or the bond.
     pub fn above(&self, index: u32) -> Vec<u32> {
+        let bridges =
+            self.bridges.values().filter(|(bridge, _)| bridge.has_member(index)).map(|(bridge, _)| bridge.index);
         let bonds = self.bonds.values().filter(|bond| bond.has_member() == Some(index)).map(|bond| bond.index);
         let of_bonds = bonds.flat_map(|bond| std::iter::once(bond).chain(self.vlans_on(bond)));
-        self.vlans_on(index).chain(of_bonds).collect()
+        self.vlans_on(index).chain(of_bonds).chain(bridges).collect()
     }
 
     /// Returns the VLANs on an interface, by kernel index.
@@ -205,6 +314,13 @@ impl Links {
             all[at] = Some(VlanInfo { port: vlan.port, tag: vlan.tag, info });
         }
         all
+    }
+
+    /// Returns the bridges with open ports, as the stages use them, each with its number.
+    pub fn bridges(&self, followed: &Followed) -> Vec<(PortId, PortInfo)> {
+        let first = |bridge: &BridgeSpec| self.ports.get(usize::from(self.ports_of(bridge).next()?.0));
+        let all = self.bridges.values().map(|(bridge, _)| bridge);
+        all.filter_map(|bridge| Some((bridge.id, self.info(first(bridge)?, followed)))).collect()
     }
 
     /// Returns whether an interface is up and has carrier; false for an unknown one.
@@ -373,19 +489,20 @@ impl Links {
         let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
         let mut vlans: Vec<_> = vlans.map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
         vlans.sort_unstable();
-        let index = self.interface_of(bound);
+        let (index, number) = (self.interface_of(bound), self.number_of(bound.spec.id));
         let info = PortInfo {
             index,
-            mac: self.get(bound.index()).and_then(|l| l.mac).unwrap_or_default(),
+            mac: self.get(index).and_then(|l| l.mac).unwrap_or_default(),
             partial_checksums: bound.spec.partial_checksums,
             promiscuous: bound.spec.promiscuous,
             source4: self.source4(index, None),
             source6: self.source6(index, None),
-            source_check: self.source_check(bound.spec.id),
+            source_check: self.source_check(number),
+            bridge: Some(number).filter(|number| *number != bound.spec.id),
             vlans,
             ..PortInfo::default()
         };
-        self.with_rules(info, bound.spec.id, followed)
+        self.with_rules(info, number, followed)
     }
 
     fn with_rules(&self, info: PortInfo, id: PortId, followed: &Followed) -> PortInfo {
@@ -407,12 +524,13 @@ impl Links {
         changed
     }
 
-    /// Returns the source validation that the kernel applies on a port or VLAN: never loose if it has no IPv4 address
+    /// Returns the source validation that the kernel applies on a port, VLAN or bridge: never loose if it has no IPv4 address
     /// (fib_validate_source).
     pub fn source_check(&self, id: PortId) -> SourceCheck {
         let port = self.ports.get(usize::from(id.0)).map(|bound| (self.interface_of(bound), bound.source_check));
         let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));
-        match port.or_else(vlan) {
+        let bridge = || self.bridges.values().find(|(of, _)| of.id == id).map(|(of, check)| (of.index, *check));
+        match port.or_else(vlan).or_else(bridge) {
             Some((index, SourceCheck::Loose)) if !self.addresses(index).any(|a| a.addr.is_ipv4()) => {
                 SourceCheck::Strict
             }
@@ -420,12 +538,13 @@ impl Links {
         }
     }
 
-    /// Sets the source validation of all ports and VLANs; returns whether any changed.
+    /// Sets the source validation of all ports, VLANs and bridges; returns whether any changed.
     pub fn check_sources(&mut self, checks: &BTreeMap<PortId, SourceCheck>) -> bool {
         let ports = self.ports.iter_mut().map(|bound| (bound.spec.id, &mut bound.source_check));
         let vlans = self.vlans.values_mut().map(|(vlan, check)| (vlan.id, check));
+        let bridges = self.bridges.values_mut().map(|(bridge, check)| (bridge.id, check));
         let mut changed = false;
-        for (id, check) in ports.chain(vlans) {
+        for (id, check) in ports.chain(vlans).chain(bridges) {
             let new = checks.get(&id).copied().unwrap_or_default();
             changed |= std::mem::replace(check, new) != new;
         }
@@ -449,17 +568,22 @@ impl Links {
     /// Returns all links and addresses as changes.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.values().cloned().map(Change::Link);
-        links.chain(self.addresses.values().flatten().cloned().map(Change::Address))
+        let station = |(&(bridge, mac), &member): (&(u32, Mac), &u32)| Change::Station(Station { bridge, mac, member });
+        let addresses = self.addresses.values().flatten().cloned().map(Change::Address);
+        links.chain(addresses).chain(self.stations.iter().map(station))
     }
 
     /// Returns all ports for display, by number.
     pub fn views(&self) -> impl Iterator<Item = PortView> {
         self.ports.iter().map(|bound| {
-            let (id, bond) = (bound.spec.id, self.bond_of(bound.spec.id));
+            let id = bound.spec.id;
             let name = |index| self.get(index).map(|link| link.name.clone()).unwrap_or_default();
+            let interface = self.interface_of(bound);
             PortView {
-                bond: bond.map(|bond| (bond.index, name(bond.index))),
-                addresses: self.addresses(self.interface_of(bound)).collect(),
+                number: self.number_of(id),
+                upper: self.upper_of(id).map(|index| (index, name(index))),
+                mac: self.get(interface).and_then(|link| link.mac),
+                addresses: self.addresses(interface).collect(),
                 ..self.view(id, bound.spec.name.clone(), bound.index())
             }
         })
@@ -474,10 +598,20 @@ impl Links {
         })
     }
 
+    /// Returns all bridges with open ports, by kernel index.
+    pub fn bridge_views(&self) -> impl Iterator<Item = (PortView, &BridgeSpec)> {
+        let all = self.bridges.values().map(|(bridge, _)| bridge);
+        all.filter(|bridge| self.ports_of(bridge).next().is_some()).map(|bridge| {
+            let name = self.get(bridge.index).map(|link| link.name.clone()).unwrap_or_default();
+            (self.view(bridge.id, name, bridge.index), bridge)
+        })
+    }
+
     fn view(&self, id: PortId, name: String, index: u32) -> PortView {
         let link = self.get(index);
         PortView {
             id,
+            number: id,
             name,
             index,
             dev: link.map(|l| l.name.clone()),
@@ -485,7 +619,7 @@ impl Links {
             mtu: link.map(|l| l.mtu),
             running: self.running(index),
             addresses: self.addresses(index).collect(),
-            bond: None,
+            upper: None,
         }
     }
 }

@@ -33,7 +33,7 @@ pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, 
 use crate::tables::{HashPolicy, Own4, SourceCheck, Tables};
 use bits::{V4, V6};
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Prefix, Route, RouteKind};
+use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station};
 use bywash_fib::{Shared, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use followed::Followed;
@@ -49,6 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The kernel's number of table main (RT_TABLE_MAIN).
 const MAIN: u32 = 254;
@@ -83,6 +84,24 @@ impl BondSpec {
     /// Returns the kernel index of the member that has the bond's packets.
     fn has_member(&self) -> Option<u32> {
         self.member.map(|(_, index)| index)
+    }
+}
+
+/// A bridge whose packets the router forwards, as far as they come and leave by ports on its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgeSpec {
+    /// Its number, from [`crate::vlan::FIRST`] on.
+    pub id: PortId,
+    /// Kernel index of the bridge.
+    pub index: u32,
+    /// Ports on its members, and kernel indices of these.
+    pub members: Vec<(PortId, u32)>,
+}
+
+impl BridgeSpec {
+    /// Returns whether a port is on the member with this kernel index.
+    fn has_member(&self, index: u32) -> bool {
+        self.members.iter().any(|(_, member)| *member == index)
     }
 }
 
@@ -149,6 +168,13 @@ pub trait TableSink: Send {
     /// Applies the next hops and groups of `tables`. On return, the program uses no older ones.
     fn publish(&mut self, tables: &Tables);
 
+    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. The program
+    /// forwards what a bridge receives only from these. Returns the number of those that it has no room for.
+    fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize;
+
+    /// Has the program pass the next packet of each station to the kernel.
+    fn renew_stations(&mut self);
+
     /// Called after the tables' memory has changed: the program must discard what it has cached of it.
     fn changed(&mut self);
 }
@@ -176,6 +202,10 @@ pub struct Control {
     others: BTreeMap<(u32, Prefix, u32), Rec>,
     /// Tables that policy routing rules look up.
     followed: Followed,
+    /// Time of the last [`Control::renew_stations`].
+    renewed: Instant,
+    /// Number of stations that the sink has no room for.
+    without: usize,
     generation: u64,
     changes: u64,
 }
@@ -189,6 +219,10 @@ struct Touched {
     indices: Vec<u32>,
     /// Whether the workers' view of the ports must be published.
     ports: bool,
+    /// Stations of bridges that other members lead to now, or none: bridge and MAC address.
+    stations: BTreeSet<(u32, Mac)>,
+    /// Set if the sink's stations have changed.
+    bridged: bool,
 }
 
 impl Touched {
@@ -248,6 +282,7 @@ impl Control {
             buckets: Vec::new(),
             ports: links.ports().iter().map(|p| links.info(p, &followed)).collect(),
             vlans: vec![],
+            bridges: vec![],
             own4: Own4::default(),
             hash4: HashPolicy::default(),
             hash6: HashPolicy::default(),
@@ -270,6 +305,8 @@ impl Control {
             selective: BTreeSet::new(),
             others: BTreeMap::new(),
             followed,
+            renewed: Instant::now(),
+            without: 0,
             generation: 1,
             changes: 0,
         })
@@ -280,7 +317,7 @@ impl Control {
         self.publish();
     }
 
-    /// Returns the source validation of a port or VLAN: as set, but never loose on an interface without an IPv4
+    /// Returns the source validation of a port, VLAN or bridge: as set, but never loose on an interface without an IPv4
     /// address, as in Linux.
     pub fn source_check(&self, port: PortId) -> SourceCheck {
         self.links.source_check(port)
@@ -341,13 +378,21 @@ impl Control {
             self.hops.touch_link(None);
         }
         indices.iter().for_each(|index| self.hops.touch_link(Some(*index)));
-        self.settle(Touched { indices, ports: true, ..Touched::default() }, &mut Applied::default());
+        let touched = Touched { indices, ports: true, bridged: true, ..Touched::default() };
+        self.settle(touched, &mut Applied::default());
     }
 
     /// Sets the bonds that ports belong to, none of which is the interface of a port. Packets routed to other bonds are
     /// left to the kernel. Waits for a grace period if anything changes.
     pub fn set_bonds(&mut self, bonds: &[BondSpec]) {
         self.restack(|links| links.set_bonds(bonds));
+    }
+
+    /// Sets the bridges whose packets are forwarded, none of which is the interface of a port, each with a number that no
+    /// other has had since the last grace period. Packets routed to other bridges are left to the kernel. Waits for a
+    /// grace period if anything changes.
+    pub fn set_bridges(&mut self, bridges: &[BridgeSpec]) {
+        self.restack(|links| links.set_bridges(bridges));
     }
 
     /// Sets the VLANs whose packets are forwarded, each with a number that no other has had since the last grace period.
@@ -367,7 +412,24 @@ impl Control {
         }
         changed.iter().for_each(|index| self.hops.touch_link(Some(*index)));
         let indices = before.symmetric_difference(&self.links.leading()).copied().collect();
-        self.settle(Touched { indices, ports: true, ..Touched::default() }, &mut Applied::default());
+        let touched = Touched { indices, ports: true, bridged: true, ..Touched::default() };
+        self.settle(touched, &mut Applied::default());
+    }
+
+    /// Returns the kernel index of the interface that is to receive a packet once more which a port received: the port's, or
+    /// the bridge's that it belongs to, which would take the packet's marked source for its own address.
+    pub fn receiver(&self, id: PortId) -> u32 {
+        self.links.bridge_index(id).unwrap_or_else(|| self.port_index(id))
+    }
+
+    /// Has one packet of each station of a bridge passed to the kernel from time to time, which forgets stations that it
+    /// does not hear: four times in the shortest time after which a bridge does. To be called every few milliseconds.
+    pub fn renew_stations(&mut self) {
+        if self.links.ageing().is_none_or(|ageing| self.renewed.elapsed() < ageing / 4) {
+            return;
+        }
+        self.renewed = Instant::now();
+        self.sink.iter_mut().for_each(|sink| sink.renew_stations());
     }
 
     /// Returns the kernel index of the interface on which a port is open; 0 if there is none.
@@ -429,6 +491,8 @@ impl Control {
                 let old = self.neighbours.remove(*index, *addr);
                 self.neighbour_changed(*index, *addr, old, Reach::Unknown, touched);
             }
+            Change::Station(Station { bridge, mac, member }) => self.station(*bridge, *mac, Some(*member), touched),
+            Change::StationGone { bridge, mac } => self.station(*bridge, *mac, None, touched),
             Change::Synced => applied.synced = true,
         }
     }
@@ -462,6 +526,12 @@ impl Control {
         self.hops.touch_gateway(index, addr);
         if (old == Reach::Unknown) != (new == Reach::Unknown) {
             touched.host(addr);
+        }
+    }
+
+    fn station(&mut self, bridge: u32, mac: Mac, member: Option<u32>, touched: &mut Touched) {
+        if self.links.set_station(bridge, mac, member) {
+            touched.stations.insert((bridge, mac));
         }
     }
 
@@ -513,6 +583,21 @@ impl Control {
     fn settle(&mut self, mut touched: Touched, applied: &mut Applied) {
         if !touched.indices.is_empty() {
             self.remap(&mut touched);
+        }
+        if !touched.stations.is_empty() {
+            for (addr, index) in self.neighbours.with_macs(&touched.stations) {
+                self.hops.touch_gateway(index, addr);
+            }
+            touched.bridged = true;
+        }
+        if let Some(sink) = self.sink.as_mut().filter(|_| touched.bridged) {
+            let without = sink.set_stations(&self.links.stations());
+            if without > 0 && self.without == 0 {
+                tracing::warn!(
+                    "there is no room for {without} stations of bridges: the kernel forwards what they send"
+                );
+            }
+            self.without = without;
         }
         let (sets, hops, links, neighbours) = (&mut self.sets, &mut self.hops, &self.links, &self.neighbours);
         let mut planner = Planner { sets, hops, links, neighbours };
@@ -588,6 +673,7 @@ impl Control {
             buckets,
             ports: self.links.ports().iter().map(|p| self.links.info(p, &self.followed)).collect(),
             vlans: self.links.vlans(&self.followed),
+            bridges: self.links.bridges(&self.followed),
             own4: self.own4(),
             hash4: self.image.hash[0],
             hash6: self.image.hash[1],

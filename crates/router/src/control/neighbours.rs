@@ -2,7 +2,7 @@
 
 use super::bits::Bits;
 use bywash_fib::model::{Mac, Neighbour, NeighbourState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -77,6 +77,13 @@ impl Neighbours {
     pub fn with(&self, addr: IpAddr) -> impl Iterator<Item = u32> {
         let range = self.known.range((addr, 0)..=(addr, u32::MAX));
         range.filter(move |(_, k)| host(addr) && k.reach() != Reach::Unknown).map(|((_, i), _)| *i)
+    }
+
+    /// Returns the neighbours, with their interfaces, that have one of these interfaces and MAC addresses.
+    pub fn with_macs(&self, macs: &BTreeSet<(u32, Mac)>) -> impl Iterator<Item = (IpAddr, u32)> {
+        let has =
+            |((_, index), known): &(&(IpAddr, u32), &Known)| known.mac.is_some_and(|mac| macs.contains(&(*index, mac)));
+        self.known.iter().filter(has).map(|(key, _)| *key)
     }
 
     /// Returns the addresses of neighbours within a prefix.

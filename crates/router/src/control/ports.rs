@@ -43,6 +43,7 @@ impl Ports {
                 Change::Route(_) | Change::RouteGone { .. } => {}
                 Change::Selective { .. } | Change::SelectiveGone { .. } => {}
                 Change::Neighbour(_) | Change::NeighbourGone { .. } => {}
+                Change::Station(_) | Change::StationGone { .. } => {}
             }
         }
         applied.ports_changed.sort_unstable();
@@ -97,6 +98,7 @@ mod tests {
             master,
             vrf: None,
             bond: None,
+            bridge: None,
             member: None,
             rx_queues,
         })

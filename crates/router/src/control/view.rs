@@ -6,7 +6,7 @@ use super::hops::{Adjacency, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
-use super::{Control, VlanSpec};
+use super::{BridgeSpec, Control, VlanSpec};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
@@ -132,13 +132,15 @@ pub struct NeighbourView {
 pub struct PortView {
     /// Port number.
     pub id: PortId,
+    /// Number by which gates, source checks and flows name the interface of what it receives: its own, or a bridge's.
+    pub number: PortId,
     /// Name in the config.
     pub name: String,
     /// Kernel index; 0 while the interface is gone.
     pub index: u32,
     /// Current name of the interface, if known.
     pub dev: Option<String>,
-    /// MAC address.
+    /// MAC address of the interface whose packets it receives: its own, or that of its bond or bridge.
     pub mac: Option<Mac>,
     /// MTU, in bytes.
     pub mtu: Option<u32>,
@@ -146,8 +148,8 @@ pub struct PortView {
     pub running: bool,
     /// Addresses with the prefix lengths of their subnets.
     pub addresses: Vec<Prefix>,
-    /// Bond that its packets belong to, by kernel index and name: addresses are the bond's.
-    pub bond: Option<(u32, String)>,
+    /// Bond or bridge that its packets belong to, by kernel index and name, whose addresses these are.
+    pub upper: Option<(u32, String)>,
 }
 
 /// Sizes and counters of the control side.
@@ -273,7 +275,11 @@ impl Control {
                 Reach::Unknown => HopState::Pending,
             },
         };
-        let port = self.links.carrier_of(hop.index);
+        let mac = hop.gateway.and_then(|gateway| match self.neighbours.reach(hop.index, gateway) {
+            Reach::Usable(mac) => Some(mac),
+            _ => None,
+        });
+        let port = self.links.carrier_of(hop.index, mac);
         HopView { index: hop.index, dev: self.dev(hop.index), port, via: hop.gateway, weight: hop.weight, state }
     }
 
@@ -301,7 +307,7 @@ impl Control {
                 addr,
                 index,
                 dev: self.dev(index),
-                port: self.links.carrier_of(index),
+                port: self.links.carrier_of(index, known.mac),
                 mac: known.mac,
                 state: known.state,
                 installed: self.at(addr).and_then(|id| self.hops.adjacency(id)).is_some_and(own),
@@ -317,6 +323,11 @@ impl Control {
     /// Returns the VLANs whose packets are forwarded.
     pub fn vlans(&self) -> impl Iterator<Item = (PortView, &VlanSpec)> {
         self.links.vlan_views()
+    }
+
+    /// Returns the bridges whose packets are forwarded.
+    pub fn bridges(&self) -> impl Iterator<Item = (PortView, &BridgeSpec)> {
+        self.links.bridge_views()
     }
 
     /// Returns whether every packet's next hop depends on its addresses alone: no route has several next hops, and none is

@@ -55,7 +55,7 @@ fn a_bond_leads_to_its_members_port() {
             assert_ne!(other.index, BOND);
         });
         let view = w.control.ports().nth(usize::from(port)).unwrap();
-        assert_eq!((view.index, view.bond), (member, Some((BOND, "bond0".into()))));
+        assert_eq!((view.index, view.upper), (member, Some((BOND, "bond0".into()))));
     }
     assert!(w.control.astray().is_empty());
     // The bond's own carrier, address and MTU count.

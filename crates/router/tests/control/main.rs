@@ -2,6 +2,7 @@
 
 mod bench;
 mod bonds;
+mod bridges;
 mod model;
 mod property;
 mod rules;

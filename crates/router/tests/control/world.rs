@@ -193,6 +193,7 @@ pub fn a_link(index: u32, name: &str) -> Link {
         macvlan: None,
         vrf: None,
         bond: None,
+        bridge: None,
         member: None,
         master: None,
         rx_queues: 1,

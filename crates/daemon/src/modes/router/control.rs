@@ -16,7 +16,7 @@ use bywash_exceptions::{PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
-use bywash_router::control::{self, Applied, BondSpec, Control, PortSpec, PortView, VlanSpec};
+use bywash_router::control::{self, Applied, BondSpec, BridgeSpec, Control, PortSpec, PortView, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
@@ -107,28 +107,34 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
-/// Returns the ports and their VLANs as kernel policies refer to them: by interface index and name. The port of a bond's
-/// member has the bond's.
+/// Returns the ports, their VLANs and their bridges as kernel policies refer to them: by interface index and name. The port
+/// of a bond's member has the bond's, and those of a bridge's members have none.
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
-    let link = |port: PortView, below| {
+    let link = |port: PortView, below, bridged| {
         let PortView { id, index, name, dev, .. } = port;
         let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
-        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, vrf }
+        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, bridged, vrf }
     };
-    let port = |mut port: PortView| match port.bond.take() {
+    let port = |mut port: PortView| match port.upper.take() {
         Some((index, name)) => {
             let member = (port.index, port.dev.replace(name).unwrap_or_default());
-            link(PortView { index, ..port }, vec![member])
+            link(PortView { index, ..port }, vec![member], vec![])
         }
-        None => link(port, vec![]),
+        None => link(port, vec![], vec![]),
     };
-    let mut links: Vec<PortLink> = control.ports().filter(|port| !port.name.is_empty()).map(port).collect();
+    let ports = || control.ports().filter(|port| !port.name.is_empty());
+    let mut links: Vec<PortLink> = ports().filter(|port| port.number == port.id).map(port).collect();
+    links.extend(control.bridges().map(|(view, bridge)| {
+        let members = || ports().filter(|port| port.number == bridge.id);
+        let below = members().map(|port| (port.index, port.dev.unwrap_or(port.name))).collect();
+        link(view, below, members().map(|port| port.id.0).collect())
+    }));
     let vlans: Vec<PortLink> = control
         .vlans()
         .map(|(view, vlan)| {
             let port = links.iter().find(|port| port.id == vlan.port.0);
             let devices = port.into_iter().flat_map(PortLink::devices);
-            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect())
+            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect(), vec![])
         })
         .collect();
     links.extend(vlans);
@@ -142,7 +148,11 @@ impl modes::Control for Routing {
         if changes.iter().any(|change| matches!(change, Change::Link(_) | Change::LinkGone { .. })) {
             self.guard.set_ports(links(&control));
         }
-        if !changes.iter().all(|change| matches!(change, Change::Neighbour(_) | Change::NeighbourGone { .. })) {
+        let hosts = |change: &Change| {
+            let neighbour = matches!(change, Change::Neighbour(_) | Change::NeighbourGone { .. });
+            neighbour || matches!(change, Change::Station(_) | Change::StationGone { .. })
+        };
+        if !changes.iter().all(hosts) {
             self.guard.routes_changed();
         }
         applied
@@ -158,6 +168,7 @@ impl modes::Control for Routing {
 
     fn tick(&mut self, shared: &Shared, mirror: &Mirror) -> bool {
         self.guard.tick(&self.control, shared);
+        lock(&self.control).renew_stations();
         self.confirm(shared, mirror);
         self.answer(mirror)
     }
@@ -190,9 +201,10 @@ impl modes::Control for Routing {
         self.guard.set_ports(links(&control));
     }
 
-    fn set_uppers(&mut self, bonds: &[BondSpec], vlans: &[VlanSpec]) {
+    fn set_uppers(&mut self, bonds: &[BondSpec], bridges: &[BridgeSpec], vlans: &[VlanSpec]) {
         let mut control = lock(&self.control);
         control.set_bonds(bonds);
+        control.set_bridges(bridges);
         control.set_vlans(vlans);
         // The gate of a new one is closed; those of the others close until the state that concerns all has been read.
         self.guard.set_ports(links(&control));
@@ -234,7 +246,7 @@ impl Routing {
                         }
                     }
                     Request::Punt { from, frame, copy } => {
-                        let index = lock(control).port_index(from);
+                        let index = lock(control).receiver(from);
                         punt.hand(from, index, bufs.arena().data(&frame), copy);
                         bufs.free_one(frame);
                     }

@@ -1,7 +1,8 @@
 //! Comparison of the kernel's tables, read afresh, with the data plane's.
 
+use crate::modes::mac;
 use bywash_api::Drift;
-use bywash_fib::model::{Change, Neighbour, Prefix};
+use bywash_fib::model::{Change, Neighbour, Prefix, Station};
 use bywash_netlink::State;
 use bywash_router::control::Control;
 use bywash_sync::lock;
@@ -61,6 +62,7 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
     };
     let route = |table: u32, prefix: Prefix, metric: u32| format!("{prefix} table {table} metric {metric}");
     let selective = |table: u32, prefix: Prefix| format!("{prefix} table {table} by TOS or source");
+    let station = |bridge: u32, of| format!("{} of {}", mac(of), dev(bridge));
     // The kernel resolves no addresses on interfaces without a MAC address (loopback, tunnels), and creates neighbour
     // entries there without a notification.
     let asks = |index: u32| kernel.link(index).is_none_or(|link| link.mac.is_some());
@@ -90,6 +92,10 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
                 row("neighbour", format!("{} dev {}", n.addr, dev(n.index)), had(is))
             }
             Change::NeighbourGone { index, addr } => row("neighbour", format!("{addr} dev {}", dev(index)), GONE),
+            Change::Station(Station { bridge, mac: of, member }) => {
+                row("station", format!("{} by {}", station(bridge, of), dev(member)), "the kernel's entry is another")
+            }
+            Change::StationGone { bridge, mac: of } => row("station", station(bridge, of), GONE),
             Change::Synced => return None,
         })
     });

@@ -218,16 +218,21 @@ impl Guard {
         let control = lock(control);
         let settings = &self.verdict.settings;
         let vlans: Vec<_> = control.vlans().collect();
+        let views: BTreeMap<u16, PortView> = control.ports().map(|view| (view.id.0, view)).collect();
         let mut ports = shared.ports();
         for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
-            let rules = self.verdict.rules.contains_key(&at);
-            // For the kernel, packets of a bond's member are received on the bond, which is no port of the program's.
-            let bonded = self.ports.iter().any(|port| port.id == at && !port.below.is_empty());
+            let Some(view) = views.get(&at) else { continue };
+            let number = view.number.0;
+            let rules = self.verdict.rules.contains_key(&number);
+            // For the kernel, packets of a member are received on the bond or bridge, which is no port of the program's.
+            let bonded = self.ports.iter().any(|port| port.id == number && !port.below.is_empty());
             let kept = self.verdict.egress.get(&xdp.index()).copied().unwrap_or_default();
             let target = xdp.sending();
             let obeyed = xdp.obey(|config| {
-                config.gate = program_gate(self.gate(at));
-                config.source_check = program_check(control.source_check(PortId(at)));
+                config.bridge = (number != at).then_some(number);
+                config.mac = view.mac.unwrap_or(config.mac);
+                config.gate = program_gate(self.gate(number));
+                config.source_check = program_check(control.source_check(view.number));
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
                 config.rules = rules;
@@ -289,13 +294,11 @@ impl Guard {
             );
         }
         let shown = |kept: &Kept| {
-            // Reasons of a VLAN are shown with its port.
-            let vlans = self.ports.iter().filter(|port| kept.ports.contains(&port.id));
-            let carriers = vlans.flat_map(|vlan| &vlan.below);
+            // Reasons of a VLAN are shown with its port, and those of a bridge with the ports on its members.
+            let uppers = || self.ports.iter().filter(|port| kept.ports.contains(&port.id));
             let port = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index).map(|p| p.id);
-            let mut kept = kept.clone();
-            kept.ports.extend(carriers.filter_map(port));
-            kept
+            let carriers = uppers().flat_map(|upper| upper.below.iter().filter_map(port).chain(upper.bridged.clone()));
+            Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }
         };
         *lock(&self.told) = verdict.kept.iter().map(shown).collect();
     }
@@ -346,6 +349,7 @@ fn packets(scope: &Scope) -> String {
         Scope::All(families) => format!("all {}packets", of(families)),
         Scope::In(_, families) => format!("{}packets received", of(families)),
         Scope::Out(_, families) => format!("{}packets that leave", of(families)),
+        Scope::Bridged => "packets of bridges".into(),
         Scope::To(prefix) => format!("packets to {prefix}"),
         Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
         Scope::Fragments(families) => format!("{}fragments", of(families)),

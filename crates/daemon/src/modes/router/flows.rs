@@ -159,6 +159,10 @@ impl Routes for Ports {
     fn gives(&self, addr: IpAddr, port: u16) -> bool {
         self.ask(|tables| tables.gives(addr, PortId(port)))
     }
+
+    fn is_bridge(&self, port: u16) -> bool {
+        self.ask(|tables| tables.bridges.iter().any(|(number, _)| number.0 == port))
+    }
 }
 
 impl Ports {

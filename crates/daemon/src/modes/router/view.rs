@@ -10,7 +10,7 @@ use bywash_api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency,
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
-use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_router::control::{BridgeSpec, Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
@@ -35,15 +35,19 @@ impl View for Routes {
         lock(&self.control).ports().collect()
     }
 
-    fn vlans(&self) -> Vec<(PortId, String, PortId)> {
+    fn uppers(&self) -> Vec<(PortId, String, PortId)> {
         let name = |view: PortView| view.dev.unwrap_or(view.name);
-        lock(&self.control).vlans().map(|(view, vlan)| (vlan.id, name(view), vlan.port)).collect()
+        let control = lock(&self.control);
+        let vlans = control.vlans().map(|(view, vlan)| (vlan.id, name(view), vlan.port));
+        let first = |bridge: &BridgeSpec| bridge.members.first().map(|(port, _)| *port);
+        let bridges = control.bridges().filter_map(|(view, bridge)| Some((bridge.id, name(view), first(bridge)?)));
+        vlans.chain(bridges).collect()
     }
 
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
         match topic {
             Topic::Drift => drift(&self.control).map(Answer::from),
-            Topic::EstablishedFlows => self.established.flows(filter, &self.vlans()).map(Answer::from),
+            Topic::EstablishedFlows => self.established.flows(filter, &self.uppers()).map(Answer::from),
             Topic::FlowTable => Ok(self.established.table().into()),
             Topic::KernelConnections => {
                 let ports = super::control::links(&lock(&self.control));

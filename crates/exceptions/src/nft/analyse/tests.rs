@@ -127,6 +127,10 @@ fn hooks_tell_whose_packets_they_see() {
     assert_eq!(of(Family::Inet, 1), []);
     assert_eq!(of(Family::Inet, 3), [Scope::Errors(Families::BOTH)]);
     assert_eq!(of(Family::Bridge, 2), []);
+    for hook in [0, 1, 3, 4, 5] {
+        assert_eq!(of(Family::Bridge, hook), [Scope::Bridged]);
+    }
+    assert_eq!(scopes(Family::Bridge, &[base("c", 0, &[rule(&[accept()])])]), []);
     assert_eq!(of(Family::Arp, 0), []);
     // Unknown hooks and families.
     assert_eq!(of(Family::Ip, 9), [Scope::All(Families::V4)]);

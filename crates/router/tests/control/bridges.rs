@@ -1,0 +1,135 @@
+//! Bridges as next hops: to each station by the port that leads to it.
+
+use crate::world::*;
+use bywash_engine::PortId;
+use bywash_fib::model::{Change, Families, SourceCheck, Station};
+use bywash_router::control::{BridgeSpec, Policies};
+use bywash_router::vlan::FIRST;
+
+/// A bridge of the members `p0` and `p1`, and of one that is no port.
+const BRIDGE: u32 = 7;
+const NUMBER: PortId = PortId(FIRST);
+
+fn bridge(members: &[(u16, u32)]) -> BridgeSpec {
+    let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
+    BridgeSpec { id: NUMBER, index: BRIDGE, members }
+}
+
+fn both() -> BridgeSpec {
+    bridge(&[(0, P0), (1, P1)])
+}
+
+/// Returns the station of the neighbour with this last octet of its MAC address.
+fn station(last: u8, member: u32) -> Change {
+    let Change::Neighbour(of) = neighbour(BRIDGE, "10.5.0.9", last) else { panic!() };
+    Change::Station(Station { bridge: BRIDGE, mac: of.mac.unwrap(), member })
+}
+
+fn gone(last: u8) -> Change {
+    let Change::Station(Station { bridge, mac, .. }) = station(last, 0) else { panic!() };
+    Change::StationGone { bridge, mac }
+}
+
+/// Two ports, and a bridge with an address, a neighbour behind each member, and a network behind one of these.
+fn world() -> World {
+    let mut w = World::new();
+    w.apply(&[link(BRIDGE, "br0"), address(BRIDGE, "10.5.0.1", 24), route("10.5.0.0/24").dev(BRIDGE).into()]);
+    for (addr, mac) in [("10.5.0.8", 8), ("10.5.0.9", 9), ("10.5.0.10", 10)] {
+        w.apply(&[neighbour(BRIDGE, addr, mac)]);
+    }
+    w.apply(&[
+        station(8, P0),
+        station(9, P1),
+        station(10, OTHER),
+        route("192.0.2.0/24").via(BRIDGE, "10.5.0.9").into(),
+    ]);
+    w
+}
+
+fn port(w: &World, addr: &str) -> Option<u16> {
+    match w.got(addr) {
+        Got::Out { kind: "forward", port, from, .. } => {
+            assert_eq!(from[5], BRIDGE as u8, "the bridge's address");
+            Some(port)
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn a_bridge_leads_to_stations_by_their_ports() {
+    let mut w = world();
+    assert_eq!(w.brief("192.0.2.1"), "kernel");
+    w.control.set_bridges(&[both()]);
+    assert_eq!(["192.0.2.1", "10.5.0.9", "10.5.0.8"].map(|addr| port(&w, addr)), [Some(1), Some(1), Some(0)]);
+    // Behind a member that is no port, or behind none: the kernel sends. Whoever is no neighbour is to be resolved.
+    w.apply(&[neighbour(BRIDGE, "10.5.0.11", 11)]);
+    assert_eq!([w.brief("10.5.0.10"), w.brief("10.5.0.11")], ["kernel"; 2]);
+    assert_eq!(w.brief("10.5.0.12"), "glean dev 7 mac 0");
+    // The station moves, is forgotten, and comes back.
+    w.apply(&[station(9, P0)]);
+    assert_eq!((port(&w, "192.0.2.1"), port(&w, "10.5.0.9")), (Some(0), Some(0)));
+    w.apply(&[gone(9)]);
+    assert_eq!(w.brief("192.0.2.1"), "kernel");
+    w.apply(&[station(9, P1), station(11, P0)]);
+    assert_eq!((port(&w, "192.0.2.1"), port(&w, "10.5.0.11")), (Some(1), Some(0)));
+    // The neighbour gets another MAC address.
+    w.apply(&[neighbour(BRIDGE, "10.5.0.9", 8)]);
+    assert_eq!(port(&w, "192.0.2.1"), Some(0));
+    // A member leaves the bridge.
+    w.control.set_bridges(&[bridge(&[(1, P1)])]);
+    assert_eq!((w.brief("192.0.2.1"), port(&w, "10.5.0.8")), ("kernel".into(), None));
+    w.control.set_bridges(&[]);
+    assert_eq!(w.brief("10.5.0.9"), "kernel");
+    assert!(w.control.astray().is_empty());
+}
+
+#[test]
+fn ports_of_a_bridge_receive_for_it() {
+    let mut w = world();
+    w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.9").into(), neighbour(P0, "10.0.0.9", 7)]);
+    assert_eq!(w.brief("203.0.113.1"), "forward dev 1 via 10.0.0.9 mac 7");
+    w.control.set_bridges(&[bridge(&[(0, P0)])]);
+    // A member's own routes are the kernel's.
+    assert_eq!(w.brief("203.0.113.1"), "kernel");
+    let checks = [(PortId(0), SourceCheck::Off), (NUMBER, SourceCheck::Strict), (PortId(1), SourceCheck::Loose)];
+    w.control.set_policies(&Policies { source_check: checks.into(), ..Policies::default() });
+    w.with(|t| {
+        let (member, other, bridge) = (&t.ports[0], &t.ports[1], t.port(NUMBER).unwrap());
+        assert_eq!((member.bridge, other.bridge), (Some(NUMBER), None));
+        assert_eq!([0, 1].map(|port| t.number(PortId(port))), [NUMBER, PortId(1)]);
+        for of in [member, bridge] {
+            assert_eq!((of.index, of.mac[5], of.source4), (BRIDGE, BRIDGE as u8, Some("10.5.0.1".parse().unwrap())));
+            assert_eq!(of.source_check, SourceCheck::Strict);
+        }
+        assert_eq!(other.source_check, SourceCheck::Loose);
+        assert_eq!(t.egress("10.5.0.8".parse().unwrap()), Some(NUMBER));
+        // A translated source may have this address of the bridge, and of nothing else.
+        let gives = |addr: &str, port| t.gives(addr.parse().unwrap(), port);
+        assert!(gives("10.0.1.1", PortId(1)) && !gives("10.0.1.1", NUMBER));
+    });
+    let views: Vec<_> = w.control.ports().map(|view| (view.number, view.upper)).collect();
+    assert_eq!(views, [(NUMBER, Some((BRIDGE, "br0".into()))), (PortId(1), None)]);
+    assert_eq!([w.control.receiver(PortId(0)), w.control.receiver(PortId(1))], [BRIDGE, P1]);
+    // A port that is closed is no way to a station.
+    assert_eq!(port(&w, "10.5.0.8"), Some(0));
+    w.control.set_open(PortId(0), false);
+    assert_eq!((w.brief("10.5.0.8"), w.control.bridges().count()), ("kernel".into(), 0));
+    w.control.set_open(PortId(0), true);
+    assert_eq!(port(&w, "10.5.0.8"), Some(0));
+    // Policies by the egress interface are the bridge's.
+    let egress = |index| Policies { egress: vec![(index, Families::V4)], ..Policies::default() };
+    w.control.set_policies(&egress(P0));
+    assert_eq!(port(&w, "10.5.0.8"), Some(0));
+    w.control.set_policies(&egress(BRIDGE));
+    assert_eq!(w.brief("10.5.0.8"), "policy");
+    assert!(w.control.astray().is_empty());
+}
+
+#[test]
+fn what_is_known_of_stations_is_told() {
+    let mut w = world();
+    w.control.set_bridges(&[both()]);
+    let known: Vec<Change> = w.control.known().filter(|change| matches!(change, Change::Station(_))).collect();
+    assert_eq!(known, [station(8, P0), station(9, P1), station(10, OTHER)]);
+}
