@@ -1,5 +1,6 @@
 //! Random configurations, as a sequence of changes that can be undone one by one.
 
+mod bridge;
 mod filter;
 pub mod firewall;
 mod routing;
@@ -22,6 +23,7 @@ pub enum Feature {
     Addresses,
     Neighbours,
     Links,
+    Bridges,
     Mtu,
     Linkdown,
     Forwarding,
@@ -43,7 +45,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Routes,
         Self::Tos,
         Self::LocalRoutes,
@@ -51,6 +53,7 @@ impl Feature {
         Self::Addresses,
         Self::Neighbours,
         Self::Links,
+        Self::Bridges,
         Self::Mtu,
         Self::Linkdown,
         Self::Forwarding,
@@ -92,6 +95,7 @@ impl Feature {
             Self::Flows => tried(&["nft", "add", "table", "inet", "probe"])
                 .and_then(|()| tried(&[&["iptables-nft"], &rule[..]].concat())),
             Self::Legacy => tried(&[&["iptables-legacy"], &rule[..]].concat()),
+            Self::Bridges => tried(&["ip", "link", "add", "probe", "type", "bridge"]),
             Self::Xfrm => tried(&["ip", "xfrm", "policy", "list"]),
             Self::Qdisc => tried(&["tc", "qdisc", "add", "dev", "lo", "clsact"]),
             Self::Encap => tried(&[
@@ -202,6 +206,7 @@ impl Walk {
             Feature::Rules => routing::rule(random, named, &self.features),
             Feature::Encap => routing::encap(random),
             Feature::Links => link(random, n),
+            Feature::Bridges => bridge::bridge(random, named),
             Feature::Mtu => {
                 let mtu = random.pick(&[1280, 1281, 1400, 1492, 1499, 1500, 1501, 1504, 1700, 1279, 600, 68]);
                 // With an MTU below 1280, the kernel removes the IPv6 addresses.

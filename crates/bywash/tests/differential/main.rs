@@ -46,6 +46,7 @@ const DEFAULT: &[Feature] = &[
     Feature::Tos,
     Feature::Nexthops,
     Feature::Addresses,
+    Feature::Bridges,
     Feature::Forwarding,
     Feature::RpFilter,
     Feature::Rules,
