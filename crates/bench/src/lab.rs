@@ -32,6 +32,8 @@ const STATIONS6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const NETWORK6: &str = "2001:db8::/32";
 /// Frame size on the wire of an IPv6 packet with an empty UDP datagram, in bytes.
 const SMALLEST6: usize = 66;
+/// MAC address of the first station behind b.
+const STATION: &str = "02:00:00:00:02:03";
 /// Number of stations behind b, from 10.0.2.3 and fd00:2::3: next hops with different MAC addresses.
 const NEXT_HOPS: u32 = 250;
 /// Seed of routes and destinations, the same in every run.
@@ -64,6 +66,8 @@ pub struct Lab {
     topology: Topology,
     frame: Vec<u8>,
     destinations: Vec<IpAddr>,
+    /// Number of routes to them.
+    routes: usize,
     /// CPUs of the generator and of the forwarder.
     pub cpus: [usize; 2],
 }
@@ -156,7 +160,64 @@ impl Lab {
         let (Some(&first), Some(&last)) = (allowed.first(), allowed.get(1).or(allowed.first())) else {
             bail!("no CPU to run on");
         };
-        Ok(Self { topology, frame, destinations, sink: None, cpus: [first, last] })
+        Ok(Self { topology, frame, destinations, routes, sink: None, cpus: [first, last] })
+    }
+
+    /// Puts each of the router's interfaces into a bridge of its own, by which it routes from then on.
+    ///
+    /// # Errors
+    /// Also if the traffic has more than one route.
+    pub fn bridge(&self) -> anyhow::Result<()> {
+        ensure!(self.routes == 1, "bridges are measured with one route");
+        let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());
+        let mut lines = String::new();
+        for (host, bridge) in [(a, "br0"), (b, "br1")] {
+            let port = &host.router_interface;
+            writeln!(
+                lines,
+                "link add {bridge} address {} type bridge\nlink set {port} master {bridge}\nlink set {bridge} up\n\
+                 address del {}/24 dev {port}\naddress add {}/24 dev {bridge}\n\
+                 address del {}/64 dev {port}\naddress add {}/64 dev {bridge} nodad",
+                host.router_mac, host.router_v4, host.router_v4, host.router_v6, host.router_v6
+            )?;
+        }
+        for (station, network) in self.ways() {
+            writeln!(
+                lines,
+                "neigh replace {station} lladdr {STATION} nud permanent dev br1\nroute replace {network} via {station} dev br1"
+            )?;
+        }
+        r.ip_batch(&lines)?;
+        let known = ["bridge", "fdb", "replace", STATION, "dev", &b.router_interface, "master", "static"];
+        Ok(r.run(&known).map(drop)?)
+    }
+
+    /// Ends [`Lab::bridge`].
+    pub fn unbridge(&self) -> anyhow::Result<()> {
+        let mut lines = "link del br0\nlink del br1\n".to_owned();
+        for host in [self.topology.a(), self.topology.b()] {
+            let port = &host.router_interface;
+            writeln!(
+                lines,
+                "address add {}/24 dev {port}\naddress add {}/64 dev {port} nodad",
+                host.router_v4, host.router_v6
+            )?;
+        }
+        for (station, network) in self.ways() {
+            // The kernel forgets neighbours with an interface's last address.
+            writeln!(
+                lines,
+                "neigh replace {station} lladdr {STATION} nud permanent dev {port}\n\
+                 route replace {network} via {station} dev {port}",
+                port = self.topology.b().router_interface
+            )?;
+        }
+        Ok(self.topology.r().ip_batch(&lines).map(drop)?)
+    }
+
+    /// Returns the next hops and networks of both families, where there is one route.
+    fn ways(&self) -> [(IpAddr, &'static str); 2] {
+        [(station(0).into(), network(self.destinations.len())), (station6(0).into(), NETWORK6)]
     }
 
     /// Makes b's driver drop each frame, instead of its stack. A veth must have a program or GRO enabled to receive XDP

@@ -57,6 +57,9 @@ pub struct PlacementArgs {
     /// traffic (as NAME+rules)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=60))]
     pub rules: Option<u8>,
+    /// Also measure the kernel and each level with both interfaces in bridges (as NAME+bridges)
+    #[arg(long)]
+    pub bridges: bool,
     /// Receiver of the forwarded packets
     #[arg(long, value_name = "WHO", default_value = "driver")]
     pub sink: Sink,
@@ -111,7 +114,14 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             bywash.stop()?;
         }
         if let Some(rules) = args.rules {
-            by_rules(args, &lab, rules, &mut round).context("with rules")?;
+            set_rules(args.family, &lab, rules, "add").context("with rules")?;
+            again(args, &lab, "rules", &mut round).context("with rules")?;
+            set_rules(args.family, &lab, rules, "del")?;
+        }
+        if args.bridges {
+            lab.bridge().context("with bridges")?;
+            again(args, &lab, "bridges", &mut round).context("with bridges")?;
+            lab.unbridge()?;
         }
         if let Some(cpus) = &args.spread {
             let cpus = cpus.0.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -128,27 +138,28 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     super::report(args.json, &figures, print)
 }
 
-/// Measures the kernel and each level with rules, which are removed afterwards.
-fn by_rules(args: &PlacementArgs, lab: &Lab, many: u8, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
+/// Adds policy routing rules by source, or deletes them.
+fn set_rules(family: Family, lab: &Lab, many: u8, verb: &str) -> anyhow::Result<()> {
+    let option = if family == Family::V6 { "-6 " } else { "" };
+    let from = |n: u8| if family == Family::V6 { format!("fd99::{n:x}") } else { format!("203.0.113.{n}") };
+    (1..=many).try_for_each(|n| {
+        let rule = format!("{option}rule {verb} pref {n} from {} lookup 100", from(n));
+        Ok(lab.topology().r().ip(&rule.split(' ').collect::<Vec<_>>()).map(drop)?)
+    })
+}
+
+/// Measures the kernel and each level once more, with what has been configured meanwhile.
+fn again(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
     let time = Duration::from_secs(args.seconds);
-    let each = |verb: &str| {
-        let family = if args.family == Family::V6 { "-6 " } else { "" };
-        let from = |n: u8| if args.family == Family::V6 { format!("fd99::{n:x}") } else { format!("203.0.113.{n}") };
-        (1..=many).try_for_each(|n| {
-            let rule = format!("{family}rule {verb} pref {n} from {} lookup 100", from(n));
-            lab.topology().r().ip(&rule.split(' ').collect::<Vec<_>>()).map(drop)
-        })
-    };
-    each("add")?;
     if !args.ours_only {
-        round.insert("kernel+rules".to_owned(), lab.kernel(time)?);
+        round.insert(format!("kernel+{with}"), lab.kernel(time)?);
     }
     for level in &args.level {
         let bywash = lab.bywash(&[FOR_RATE, &["--level", level.name()]].concat())?;
-        round.insert(format!("{}+rules", level.name()), lab.measure(time)?);
+        round.insert(format!("{}+{with}", level.name()), lab.measure(time)?);
         bywash.stop()?;
     }
-    Ok(each("del")?)
+    Ok(())
 }
 
 /// Parses `NAME=COMMAND`.
@@ -193,6 +204,6 @@ fn print(f: &Figures) {
     );
     for (name, mpps) in &f.median_mpps {
         let ratio = f.ratio.get(name).map(|r| format!(", bywash has {r:.2} x its rate")).unwrap_or_default();
-        println!("  {name:12} {mpps:6.3} Mpps{ratio}");
+        println!("  {name:14} {mpps:6.3} Mpps{ratio}");
     }
 }
