@@ -142,8 +142,13 @@ impl Nic<'_> {
             );
         }
         let Some(sys) = &self.sys else { return found };
-        if let Ok(master) = fs::read_link(sys.join("master")) {
-            let master = master.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is = |device: &str, kinds: &[&str]| {
+            let of = text(&sys.with_file_name(device).join("uevent")).unwrap_or_default();
+            of.lines().filter_map(|line| line.strip_prefix("DEVTYPE=")).any(|kind| kinds.contains(&kind))
+        };
+        let master = fs::read_link(sys.join("master")).ok().and_then(|m| m.file_name()?.to_str().map(str::to_owned));
+        // A router forwards for these by their members, or says why it does not.
+        if let Some(master) = master.as_ref().filter(|master| !is(master, &["bond", "bridge", "vrf"])) {
             let costs = "a router leaves its packets to the kernel";
             let what = format!("it is a member of {master}");
             found.push(Finding::new(Error, "enslaved", what, costs).mend(format!("ip link set {name} nomaster")));
@@ -151,12 +156,8 @@ impl Nic<'_> {
         let entries = fs::read_dir(sys).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let uppers: Vec<String> = names.filter_map(|name| Some(name.strip_prefix("upper_")?.to_owned())).collect();
-        let master = fs::read_link(sys.join("master")).ok().and_then(|m| m.file_name()?.to_str().map(str::to_owned));
         // A router forwards for VLANs, or leaves them alone to the kernel.
-        let tags = |upper: &str| {
-            text(&sys.with_file_name(upper).join("uevent")).is_some_and(|of| of.lines().any(|l| l == "DEVTYPE=vlan"))
-        };
-        let others = |upper: &&String| Some(*upper) != master.as_ref() && !tags(upper);
+        let others = |upper: &&String| Some(*upper) != master.as_ref() && !is(upper, &["vlan"]);
         let on_top: Vec<&String> = uppers.iter().filter(others).collect();
         if let Some(first) = on_top.first() {
             let what = format!("there are interfaces on top of it, such as {first}");

@@ -34,7 +34,7 @@ fn planted_faults_are_named_mended_and_put_back() {
     for up in ["d0", "d1", "down0", "up0", "alone0", "member0", "far0", "taken0", "giver0"] {
         lines += &format!("link set {up} up\n");
     }
-    lines += "link set d0 mtu 9000\nlink set d1 mtu 9000\nlink add link d0 name d0v type macvlan\n\
+    lines += "link set d0 mtu 9000\nlink set d1 mtu 9000\nlink add link d0 name d0v type macvtap\n\
               link add br0 type bridge\nlink set member0 master br0\n";
     r.ip_batch(&lines).unwrap();
     // An interface that was up once keeps a multicast route without carrier. `--fix` sets down0 up, which gives up0 a
@@ -57,7 +57,6 @@ fn planted_faults_are_named_mended_and_put_back() {
     let planted = [
         ("down0", "down", true),
         ("alone0", "no-carrier", false),
-        ("member0", "enslaved", false),
         ("taken0", "foreign-program", false),
         ("d0", "interfaces-on-top", false),
         ("d0", "jumbo", false),
@@ -73,6 +72,7 @@ fn planted_faults_are_named_mended_and_put_back() {
     ];
     let names = ["--socket", "/nowhere", "d0", "down0", "alone0", "member0", "taken0", "gone0"];
     let found = findings(&r, &names);
+    assert!(!has(&found, "member0", "enslaved"), "a router forwards for its bridge");
     for (interface, id, fixable) in planted {
         let one = found.iter().find(|f| f["interface"] == interface && f["id"] == id);
         let one = one.unwrap_or_else(|| panic!("no {id} of {interface} in {found:#?}"));
