@@ -214,9 +214,9 @@ static __always_inline int conclude(struct xdp_md *ctx, const struct frame *f, i
 	case TO_USER:
 		return to_user(f, ctx);
 	case PASS_NOT_MINE:
-		if (!has_tag(ether_type(f)))
+		if (!has_tag(ether_type(f)) && !may_be_macvlans(f->port, reason))
 			return count(f->port->id, reason, XDP_PASS);
-		/* Perhaps to a VLAN's own address. */
+		/* Perhaps to a VLAN's own address, or a macvlan's. */
 	case PASS_VLAN:
 		return tagged(ctx, &vlan_xdp, 0, f->port, XDP_PASS);
 	case TO_VLAN:
@@ -352,6 +352,8 @@ static __always_inline int conclude_skb(struct __sk_buff *skb, const struct fram
 	case TO_VLAN:
 		return tagged(skb, programs, which, f->port, TC_ACT_UNSPEC);
 	default:
+		if (may_be_macvlans(f->port, reason))
+			return tagged(skb, &vlan_tc, 0, f->port, TC_ACT_UNSPEC);
 		return count(f->port->id, reason, TC_ACT_UNSPEC);
 	}
 }
@@ -470,10 +472,16 @@ static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flow
 	if (!port)
 		return TC_ACT_UNSPEC;
 	__u32 id = port->id;
-	if (came)
+	if (came) {
 		port = vlan_of(port, skb->vlan_proto, bpf_htons(skb->vlan_tci));
-	if (!port)
-		return count(id, PASS_VLAN, TC_ACT_UNSPEC);
+		if (!port)
+			return count(id, PASS_VLAN, TC_ACT_UNSPEC);
+	} else if ((void *)(long)skb->data + ETH_HLEN <= (void *)(long)skb->data_end &&
+		   (*(const __u64 *)(long)skb->data ^ mac_and_flags(port)) << 16) {
+		port = macvlan_of(port, (void *)(long)skb->data);
+		if (!port)
+			return count(id, PASS_NOT_MINE, TC_ACT_UNSPEC);
+	}
 	__u64 mine = mac_and_flags(port);
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_FORWARD))

@@ -64,6 +64,7 @@ enum bywash_sending {
 	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, in place of BYWASH_ENABLED: the driver forwards what it receives */
 	BYWASH_KEEPS = 1 << 5,        /* the kernel's answers are kept: a way depends on a packet's addresses alone */
 	BYWASH_BRIDGED = 1 << 6,      /* instead of BYWASH_ENABLED: what the port receives is a bridge's (bridge.h) */
+	BYWASH_MACVLANS = 1 << 7,     /* macvlans are above it, with addresses of their own (vlan.h) */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */

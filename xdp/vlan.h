@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* VLANs: frames with a tag, and frames that leave with one. Programs of their own handle them, after a tail call from where
+/* VLANs: frames with a tag, and frames that leave with one; and macvlans, whose frames are to addresses of their own. Programs of their own handle them, after a tail call from where
  * the others meet such a frame, so that the others' path stays as short as it is. They are loaded for the first VLAN; those
  * for VLANs with flows, for the first gate that lets flows pass while there are VLANs.
  *
@@ -17,7 +17,8 @@
 
 #define VLAN_HLEN 4
 
-/* Numbers of VLANs, by their port's id and, from bit 16 and 32 on, protocol and identifier as in the frame. */
+/* Numbers of VLANs, by their port's id and, from bit 16 and 32 on, protocol and identifier as in the frame; of macvlans, by the
+ * port's id, bit 15, and from bit 16 on their MAC address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -41,13 +42,29 @@ static __always_inline int tagged(void *ctx, void *programs, __u32 which, const 
 	return count(port->id, PASS_VLAN, verdict);
 }
 
-/* Returns the VLAN of a tag; NULL if it is the kernel's. */
-static __always_inline const struct bywash_port *vlan_of(const struct bywash_port *port, __be16 protocol, __be16 tci)
+static __always_inline const struct bywash_port *upper_of(__u64 key)
 {
-	__u64 key = port->id | (__u64)protocol << 16 | (__u64)(tci & bpf_htons(0xfff)) << 32;
 	const __u32 *number = bpf_map_lookup_elem(&vlans, &key);
 
 	return number ? bpf_map_lookup_elem(&ports, number) : NULL;
+}
+
+/* Returns the VLAN of a tag; NULL if it is the kernel's. */
+static __always_inline const struct bywash_port *vlan_of(const struct bywash_port *port, __be16 protocol, __be16 tci)
+{
+	return upper_of(port->id | (__u64)protocol << 16 | (__u64)(tci & bpf_htons(0xfff)) << 32);
+}
+
+/* Returns the macvlan with a frame's destination; NULL if there is none. */
+static __always_inline const struct bywash_port *macvlan_of(const struct bywash_port *port, const void *eth)
+{
+	return upper_of(port->id | 1 << 15 | *(const __u64 *)eth << 16);
+}
+
+/* Returns whether a frame that the port itself does not take may be a macvlan's. */
+static __always_inline int may_be_macvlans(const struct bywash_port *port, int reason)
+{
+	return reason == PASS_NOT_MINE && port->sending & BYWASH_MACVLANS;
 }
 
 /* Handles a frame with a tag, or one that leaves with one. Up to the verdict it is as it came, behind or with four bytes of
@@ -64,15 +81,22 @@ static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 	if (data + ETH_HLEN + VLAN_HLEN > end)
 		return count(id, PASS_VLAN, XDP_PASS);
 	type = *(__be16 *)(data + 12);
-	int came = has_tag(type);
+	int came = has_tag(type), upper = came;
+	__u64 mine = mac_and_flags(port);
 	if (came) {
 		port = vlan_of(port, type, *(__be16 *)(data + 14));
 		if (!port)
 			return count(id, PASS_VLAN, XDP_PASS);
+		mine = mac_and_flags(port);
+	} else if ((*(const __u64 *)data ^ mine) << 16) {
+		port = macvlan_of(port, data);
+		if (!port)
+			return count(id, PASS_NOT_MINE, XDP_PASS);
+		mine = mac_and_flags(port);
+		upper = 1;
 	}
-	__u64 mine = mac_and_flags(port);
 	__u32 passes = flows ? BYWASH_ENABLED | FLOWS : BYWASH_ENABLED;
-	if (came && !(mine >> 48 & passes)) {
+	if (upper && !(mine >> 48 & passes)) {
 		if (!flows && mine >> 48 & FLOWS)
 			return tagged(ctx, &flow_xdp, FLOWS_OF_VLANS, port, XDP_PASS);
 		return count(id, PASS_DISABLED, XDP_PASS);
@@ -95,7 +119,9 @@ static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 		.flags = mine >> 48,
 		.tags = 1,
 	};
-	int reason = came ? parse(&f, mine) : NEXT;
+	if (!came)
+		f.data = data + VLAN_HLEN;
+	int reason = upper ? parse(&f, mine) : NEXT;
 	f.data = data + VLAN_HLEN;
 	if (reason == NEXT) {
 		reason = flows ? judge_flow(&f, &t, 0) : PLAIN;

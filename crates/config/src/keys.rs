@@ -154,6 +154,12 @@ pub static ROUTER: Section = Section {
                  for instance where containers have ipvlans on such an interface, which are not visible here.",
             )
             .example("false"),
+        key("macvlans", Bool, "true", "")
+            .doc(
+                "Forwards packets to macvlans of the ports, such as those of VRRP, past the kernel. With `false` they are \
+                 the kernel's.",
+            )
+            .example("false"),
         key("bridges", Bool, "true", "")
             .doc(
                 "Forwards packets that bridges of the ports route past the kernel. With `false` they are the kernel's, as \

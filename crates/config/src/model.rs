@@ -74,6 +74,8 @@ pub struct RouterConfig {
     pub redirects: bool,
     /// True if packets of VLAN interfaces are forwarded past the kernel.
     pub vlans: bool,
+    /// True if packets to macvlans are forwarded past the kernel.
+    pub macvlans: bool,
     /// True if packets that bridges route are forwarded past the kernel.
     pub bridges: bool,
 }

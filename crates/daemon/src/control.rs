@@ -407,9 +407,7 @@ impl Runtime {
         self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
         let (mut bonds, mut carried, mut told) = (BTreeMap::new(), vec![], BTreeMap::new());
         let mut bridges: BTreeMap<u32, Vec<(PortId, u32)>> = BTreeMap::new();
-        let config = self.shared.config().router.clone();
-        let wanted = config.vlans;
-        self.relations.leave_bridges(!config.bridges);
+        self.relations.configure(&self.shared.config().router);
         let ports = self.shared.ports();
         let of = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
         for view in views.iter().filter(|view| of(view).is_some_and(|xdp| !xdp.program.config().raw)) {
@@ -429,15 +427,16 @@ impl Runtime {
                 bridges.entry(bridge.index).or_default().push((view.id, view.index));
             }
         }
-        for view in views.iter().filter(|view| wanted && of(view).is_some_and(Xdp::forwards_uppers)) {
+        for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
             let port = view.id;
-            for (link, vlan) in self.relations.vlans(view.index) {
-                // A VLAN interface that is a port itself is served by that port.
+            for (link, told_by) in self.relations.uppers(view.index) {
+                // An interface that is a port itself is served by that port.
                 if views.iter().any(|view| view.index == link.index) {
                     continue;
                 }
                 let parent = link.parent.unwrap_or_default();
-                let why = vlan.map(|vlan| carried.push(Carried { index: link.index, vlan, port, parent })).err();
+                let carry = |told| carried.push(Carried { index: link.index, told, port, parent });
+                let why = told_by.map(carry).err();
                 told.insert(link.name.clone(), why);
             }
         }
@@ -474,15 +473,18 @@ impl Runtime {
             self.query_targets();
         }
         if vlans.len() < carried.len() {
-            tracing::warn!("the kernel forwards for {} VLANs: there are too many", carried.len() - vlans.len());
+            tracing::warn!(
+                "the kernel forwards for {} VLANs or macvlans: there are too many",
+                carried.len() - vlans.len()
+            );
         }
         if bridges.len() < of_bridges {
             tracing::warn!("the kernel forwards for {} bridges: there are too many", of_bridges - bridges.len());
         }
         for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
             match why {
-                Some(why) => tracing::info!("{name}: {why}: the kernel forwards for this VLAN"),
-                None => tracing::info!("{name}: this VLAN is forwarded with its port"),
+                Some(why) => tracing::info!("{name}: {why}: the kernel forwards for it"),
+                None => tracing::info!("{name}: what it receives is forwarded with its port"),
             }
         }
         self.vlans = told;

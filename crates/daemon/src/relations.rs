@@ -5,7 +5,9 @@
 //! port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind
 //! above a port may do anything.
 
-use bywash_fib::model::{self, Change, Link, Vlan};
+use bywash_config::RouterConfig;
+use bywash_fib::model::{self, Change, Link};
+use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +35,10 @@ const HARMLESS: [&str; 15] = [
 /// macvlan_mode`, linux/if_link.h).
 const OWN_ADDRESS: [u32; 3] = [1, 2, 4];
 
+/// Modes of a macvlan in which it sends everything by the interface below it: private, VEPA. In mode bridge, what is to
+/// another macvlan on that interface goes there, which may be in another network namespace.
+const SENDS_BELOW: [u32; 2] = [1, 2];
+
 /// Names of a bond's modes, by number (BOND_MODE_*, linux/if_bonding.h).
 const MODES: [&str; 7] =
     ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
@@ -49,8 +55,19 @@ pub struct Relations {
     links: BTreeMap<u32, Link>,
     /// Kernel indices of the ports' interfaces.
     ports: BTreeSet<u32>,
-    /// Set if packets of bridges are left to the kernel.
+    /// Set if packets of bridges, of VLAN interfaces, and of macvlans are left to the kernel.
     left_bridges: bool,
+    left_vlans: bool,
+    left_macvlans: bool,
+}
+
+/// How packets of an interface above a port are told from the port's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Their tag; [`UNTAGGED`] for a macvlan's, which are to its own MAC address.
+    pub tag: [u8; 4],
+    /// Set if packets routed to the interface leave by the port.
+    pub sends: bool,
 }
 
 impl Relations {
@@ -109,17 +126,24 @@ impl Relations {
         let bridge = self.bridge(index).and_then(Result::ok).map(|bridge| bridge.index);
         let tags = |link: &&Link| link.kind == "vlan" && link.parent.is_some() && link.parent == bridge;
         let of_bridge = || self.links.values().find(tags);
-        let link = self.vlans(index).next().map(|(link, _)| link).or_else(of_bridge)?;
+        let parent = self.bond(index).and_then(Result::ok).map_or(index, |bond| bond.index);
+        let mut links = self.links.values();
+        let link = links.find(|link| link.kind == "vlan" && link.parent == Some(parent)).or_else(of_bridge)?;
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
     }
 
-    /// Returns the VLAN interfaces above this one, or above the bond whose packets come and leave by it, each with its
-    /// VLAN or, if more than what every interface has decides about its packets, the reason for which they are the
-    /// kernel's.
-    pub fn vlans(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Vlan, String>)> {
+    /// Returns the VLAN interfaces and macvlans above this one, or above the bond whose packets come and leave by it, each
+    /// with how its packets are told or, if more than what every interface has decides about them, the reason for which
+    /// they are the kernel's.
+    pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Told, String>)> {
         let parent = self.bond(index).and_then(Result::ok).map_or(index, |bond| bond.index);
-        let above = self.links.values().filter(move |link| link.kind == "vlan" && link.parent == Some(parent));
-        above.map(|link| (link, self.plain(link)))
+        let followed = |link: &Link| match link.kind.as_str() {
+            "vlan" => !self.left_vlans,
+            "macvlan" => !self.left_macvlans,
+            _ => false,
+        };
+        let above = self.links.values().filter(move |link| link.parent == Some(parent) && followed(link));
+        above.map(|link| (link, self.told(link)))
     }
 
     /// Returns the bond or bridge that an interface is a member of, if what the port receives is the bond's or the bridge's
@@ -168,9 +192,10 @@ impl Relations {
         Ok(())
     }
 
-    /// Sets whether packets of bridges are left to the kernel.
-    pub fn leave_bridges(&mut self, leave: bool) {
-        self.left_bridges = leave;
+    /// Sets which kinds of interfaces are left to the kernel, as configured.
+    pub fn configure(&mut self, config: &RouterConfig) {
+        self.left_bridges = !config.bridges;
+        (self.left_vlans, self.left_macvlans) = (!config.vlans, !config.macvlans);
     }
 
     /// Returns the bond that an interface is a member of, if all of the bond's packets come and leave by this member, or
@@ -225,10 +250,7 @@ impl Relations {
         Ok(())
     }
 
-    fn plain(&self, link: &Link) -> Result<Vlan, String> {
-        let tagged = |vlan: &Vlan| [ethertype::VLAN, ethertype::QINQ].contains(&vlan.protocol);
-        let known = |vlan: &Vlan| tagged(vlan) && (1..0xfff).contains(&vlan.id);
-        let unicast = link.mac.is_some_and(|mac| mac[0] & 1 == 0);
+    fn told(&self, link: &Link) -> Result<Told, String> {
         if !link.up {
             return Err("it is down".into());
         }
@@ -238,10 +260,25 @@ impl Relations {
         if let Some(upper) = self.links.values().find(|upper| upper.parent == Some(link.index)) {
             return Err(format!("{} is above it", named(upper)));
         }
-        match link.vlan.filter(|vlan| unicast && known(vlan)) {
-            Some(vlan) if vlan.plain => Ok(vlan),
+        if link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
+            return Err("its address is not known".into());
+        }
+        if link.kind == "macvlan" {
+            let below = link.parent.and_then(|parent| self.links.get(&parent));
+            return match link.macvlan {
+                Some(of) if !of.plain => Err("it has an XDP program, or properties that are not known".into()),
+                Some(of) if OWN_ADDRESS.contains(&of.mode) && below.is_some_and(|below| below.mac != link.mac) => {
+                    Ok(Told { tag: UNTAGGED, sends: SENDS_BELOW.contains(&of.mode) })
+                }
+                _ => Err("it takes packets to other addresses than one of its own".into()),
+            };
+        }
+        let known = |protocol, id| [ethertype::VLAN, ethertype::QINQ].contains(&protocol) && (1..0xfff).contains(&id);
+        match link.vlan {
+            Some(vlan) if !known(vlan.protocol, vlan.id) => Err("its tag is not known".into()),
+            Some(vlan) if vlan.plain => Ok(Told { tag: tag(vlan.protocol, vlan.id), sends: true }),
             Some(_) => Err("it has flags other than reorder_hdr, maps of priorities, or an XDP program".into()),
-            None => Err("its tag or address is not known".into()),
+            None => Err("its tag is not known".into()),
         }
     }
 
@@ -262,7 +299,7 @@ impl Relations {
 fn takes(link: &Link, own: &Link) -> bool {
     match link.kind.as_str() {
         "vlan" => false,
-        "macvlan" | "macvtap" => link.mac == own.mac || link.macvlan.is_none_or(|mode| !OWN_ADDRESS.contains(&mode)),
+        "macvlan" | "macvtap" => link.mac == own.mac || link.macvlan.is_none_or(|of| !OWN_ADDRESS.contains(&of.mode)),
         kind => !HARMLESS.contains(&kind),
     }
 }
@@ -275,7 +312,7 @@ fn named(link: &Link) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_fib::model::{Bond, Bridge, Member};
+    use bywash_fib::model::{Bond, Bridge, Macvlan, Member, Vlan};
 
     fn link(index: u32, name: &str, kind: &str) -> Link {
         Link {
@@ -355,18 +392,18 @@ mod tests {
     fn plain_vlans_are_found() {
         let plain = Vlan { protocol: 0x8100, id: 5, plain: true };
         let vlan = Link { vlan: Some(plain), ..above("vlan") };
-        let of = |relations: &Relations| relations.vlans(1).filter_map(|(_, vlan)| vlan.ok()).collect::<Vec<_>>();
+        let of = |relations: &Relations| relations.uppers(1).filter_map(|(_, vlan)| vlan.ok()).collect::<Vec<_>>();
         let found = |link: Link| of(&with(link));
-        assert_eq!(found(vlan.clone()), [plain]);
+        let told = Told { tag: [0x81, 0, 0, 5], sends: true };
+        assert_eq!(found(vlan.clone()), [told]);
         let service = Vlan { protocol: 0x88a8, ..plain };
-        assert_eq!(found(Link { vlan: Some(service), ..vlan.clone() }), [service]);
+        assert_eq!(found(Link { vlan: Some(service), ..vlan.clone() }), [Told { tag: [0x88, 0xa8, 0, 5], ..told }]);
         for other in [
             Link { vlan: Some(Vlan { plain: false, ..plain }), ..vlan.clone() },
             Link { vlan: Some(Vlan { protocol: 0x9100, ..plain }), ..vlan.clone() },
             Link { vlan: Some(Vlan { id: 0, ..plain }), ..vlan.clone() },
             Link { vlan: Some(Vlan { id: 0xfff, ..plain }), ..vlan.clone() },
             Link { vlan: None, ..vlan.clone() },
-            Link { kind: "macvlan".into(), macvlan: Some(4), ..vlan.clone() },
             Link { parent: Some(3), ..vlan.clone() },
             Link { parent: None, ..vlan.clone() },
             Link { up: false, ..vlan.clone() },
@@ -380,9 +417,9 @@ mod tests {
         let mut relations = with(vlan.clone());
         for kind in ["vlan", "macvlan", "ipvlan", "macsec"] {
             assert!(relations.note(&[Change::Link(Link { parent: Some(2), ..link(3, "w0", kind) })]));
-            assert_eq!(relations.vlans(1).next().unwrap().1, Err(format!("{kind} interface w0 is above it")));
+            assert_eq!(relations.uppers(1).next().unwrap().1, Err(format!("{kind} interface w0 is above it")));
             assert!(relations.note(&[Change::LinkGone { index: 3 }]));
-            assert_eq!(of(&relations), [plain]);
+            assert_eq!(of(&relations), [told]);
         }
         assert!(relations.note(&[Change::Link(Link { up: false, ..vlan })]));
         assert_eq!(of(&relations), []);
@@ -490,8 +527,11 @@ mod tests {
         let relations = of(&[bond.clone(), member(1, true), member(2, false), above(BOND, "vlan")]);
         assert_eq!(relations.left(1), None);
         assert!(relations.left_without_tags(1).is_some());
-        assert_eq!(relations.vlans(1).map(|(link, vlan)| (link.index, vlan)).collect::<Vec<_>>(), [(3, Ok(plain))]);
-        assert_eq!(relations.vlans(2).count(), 0, "on a member that is not active");
+        assert_eq!(
+            relations.uppers(1).map(|(link, vlan)| (link.index, vlan)).collect::<Vec<_>>(),
+            [(3, Ok(Told { tag: [0x81, 0, 0, 5], sends: true }))]
+        );
+        assert_eq!(relations.uppers(2).count(), 0, "on a member that is not active");
         let left = |link: Link| left(&[bond.clone(), member(1, true), link]);
         assert_eq!(left(above(BOND, "ipvlan")).unwrap(), "ipvlan interface u0 is above it");
         assert_eq!(left(above(1, "vlan")).unwrap(), "vlan interface u0 is above it");
@@ -539,7 +579,7 @@ mod tests {
         relations.set_ports([1, BRIDGE].into());
         assert!(relations.left(1).unwrap().contains("is a port itself"));
         relations.set_ports([1].into());
-        relations.leave_bridges(true);
+        relations.left_bridges = true;
         assert!(relations.left(1).unwrap().contains("as configured"));
         // What is above the bridge, or a VLAN of the member, which the kernel looks for first.
         let above = |kind: &str, parent| {
@@ -583,15 +623,42 @@ mod tests {
     }
 
     #[test]
+    fn macvlans_with_an_address_of_their_own_are_found() {
+        let of = |link: Link| with(link).uppers(1).next().unwrap().1;
+        let macvlan = |mode, plain| Link { macvlan: Some(Macvlan { mode, plain }), ..above("macvlan") };
+        for (mode, sends) in [(1, true), (2, true), (4, false)] {
+            assert_eq!(of(macvlan(mode, true)), Ok(Told { tag: UNTAGGED, sends }));
+            assert!(of(macvlan(mode, false)).unwrap_err().contains("XDP program"));
+        }
+        for other in [
+            macvlan(8, true),
+            macvlan(16, true),
+            Link { macvlan: None, ..macvlan(1, true) },
+            Link { mac: link(1, "r0", "").mac, ..macvlan(1, true) },
+            Link { mac: None, ..macvlan(1, true) },
+            Link { up: false, ..macvlan(1, true) },
+            Link { master: Some(7), ..macvlan(1, true) },
+        ] {
+            assert!(of(other.clone()).is_err(), "{other:?}");
+        }
+        assert_eq!(with(Link { kind: "macvtap".into(), ..macvlan(1, true) }).uppers(1).count(), 0);
+        let mut relations = with(macvlan(1, true));
+        relations.left_macvlans = true;
+        assert_eq!(relations.uppers(1).count(), 0);
+    }
+
+    #[test]
     fn macvlans_leave_it_that_take_what_is_to_its_address() {
         for kind in ["macvlan", "macvtap"] {
             for (mode, left) in
                 [(Some(1), false), (Some(2), false), (Some(4), false), (Some(8), true), (Some(16), true), (None, true)]
             {
-                assert_eq!(with(Link { macvlan: mode, ..above(kind) }).left(1).is_some(), left, "{kind} {mode:?}");
+                let macvlan = mode.map(|mode| Macvlan { mode, plain: true });
+                assert_eq!(with(Link { macvlan, ..above(kind) }).left(1).is_some(), left, "{kind} {mode:?}");
             }
         }
-        let same = Link { mac: link(1, "r0", "").mac, macvlan: Some(4), ..above("macvlan") };
+        let macvlan = Some(Macvlan { mode: 4, plain: true });
+        let same = Link { mac: link(1, "r0", "").mac, macvlan, ..above("macvlan") };
         assert!(with(same).left(1).is_some());
     }
 }

@@ -1,37 +1,37 @@
-//! Numbers of VLANs and bridges.
+//! Numbers of VLANs, macvlans and bridges.
 
+use crate::relations::Told;
 use bywash_engine::PortId;
-use bywash_fib::model::Vlan;
 use bywash_router::control::{BridgeSpec, VlanSpec};
-use bywash_router::vlan::{FIRST, VLANS, tag};
+use bywash_router::vlan::{FIRST, VLANS};
 use std::collections::BTreeMap;
 
-/// A VLAN interface of a port.
+/// A VLAN interface or macvlan of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
     /// Kernel index of the interface.
     pub index: u32,
-    /// Protocol and identifier.
-    pub vlan: Vlan,
+    /// How its packets are told from the port's own.
+    pub told: Told,
     /// Port that carries it, and kernel index of the interface below it: that port's, or the bond whose member that is.
     pub port: PortId,
     pub parent: u32,
 }
 
-/// Interface with a number: a bridge by its kernel index, or a VLAN.
+/// Interface with a number: a bridge by its kernel index, or a VLAN or macvlan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Bridge(u32),
     Vlan { index: u32, parent: u32, port: PortId, tag: [u8; 4] },
 }
 
-/// Numbers of the VLANs and bridges that have one.
+/// Numbers of the interfaces that have one.
 #[derive(Default)]
 pub struct Numbers(BTreeMap<Key, PortId>);
 
 impl Numbers {
     /// Gives each of these bridges, by kernel index with the ports on its members and their kernel indices, and each of
-    /// these VLANs a number, and takes back those of all others. A bridge keeps its number, and a VLAN on its port; none
+    /// these others a number, and takes back those of all others. A bridge keeps its number, and a VLAN on its port; none
     /// gets one that was another's until now, which packets on their way may still refer to. The last ones get none if
     /// there are more than there are numbers.
     pub fn assign(
@@ -54,9 +54,8 @@ impl Numbers {
         };
         let bridges = bridges.iter().filter_map(bridge).collect();
         let vlan = |of: &Carried| {
-            let Carried { index, vlan, port, parent } = *of;
-            let tag = tag(vlan.protocol, vlan.id);
-            Some(VlanSpec { id: number(Key::Vlan { index, parent, port, tag })?, index, port, parent, tag })
+            let Carried { index, told: Told { tag, sends }, port, parent } = *of;
+            Some(VlanSpec { id: number(Key::Vlan { index, parent, port, tag })?, index, port, parent, tag, sends })
         };
         (bridges, vlans.iter().filter_map(vlan).collect())
     }
@@ -67,8 +66,8 @@ mod tests {
     use super::*;
 
     fn carried(index: u32) -> Carried {
-        let vlan = Vlan { protocol: 0x8100, id: index as u16, plain: true };
-        Carried { index, vlan, port: PortId(0), parent: 1 }
+        let told = Told { tag: [0x81, 0, 0, index as u8], sends: true };
+        Carried { index, told, port: PortId(0), parent: 1 }
     }
 
     #[test]
@@ -105,7 +104,7 @@ mod tests {
         let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans).1;
         let first = assign(&[carried(5)]);
         assert_eq!(first[0].tag, [0x81, 0, 0, 5]);
-        let other = Carried { vlan: Vlan { id: 9, ..carried(5).vlan }, ..carried(5) };
+        let other = Carried { told: Told { tag: [0x81, 0, 0, 9], sends: true }, ..carried(5) };
         assert_ne!(assign(&[other])[0].id, first[0].id);
     }
 

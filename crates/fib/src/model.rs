@@ -199,6 +199,15 @@ pub struct Vlan {
     pub plain: bool,
 }
 
+/// Properties of a macvlan or macvtap (IFLA_MACVLAN_*, linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Macvlan {
+    /// Mode (`enum macvlan_mode`): 1 private, 2 VEPA, 4 bridge, 8 passthru, 16 source.
+    pub mode: u32,
+    /// Set if it has no XDP program, and nothing is set that is not known.
+    pub plain: bool,
+}
+
 /// Properties of a bond (IFLA_BOND_*, linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bond {
@@ -253,9 +262,8 @@ pub struct Link {
     pub parent: Option<u32>,
     /// Its VLAN, for kind `vlan`.
     pub vlan: Option<Vlan>,
-    /// Mode of a macvlan or macvtap (`enum macvlan_mode`, linux/if_link.h): 1 private, 2 VEPA, 4 bridge, 8 passthru, 16
-    /// source.
-    pub macvlan: Option<u32>,
+    /// Properties of a macvlan or macvtap; `None` if they are not understood.
+    pub macvlan: Option<Macvlan>,
     /// Index of the bridge, bond or VRF it belongs to (IFLA_MASTER).
     pub master: Option<u32>,
     /// Routing table of a VRF (IFLA_VRF_TABLE), for kind `vrf`.

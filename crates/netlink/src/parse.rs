@@ -2,7 +2,9 @@
 
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
-use bywash_fib::model::{Address, Bond, Bridge, Link, Mac, Member, Neighbour, NeighbourState, Prefix, Station, Vlan};
+use bywash_fib::model::{
+    Address, Bond, Bridge, Link, Mac, Macvlan, Member, Neighbour, NeighbourState, Prefix, Station, Vlan,
+};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Key of a route.
@@ -170,6 +172,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         link.vlan.iter_mut().for_each(|vlan| vlan.plain = false);
         link.bond.iter_mut().for_each(|bond| bond.plain = false);
         link.bridge.iter_mut().for_each(|bridge| bridge.plain = false);
+        link.macvlan.iter_mut().for_each(|macvlan| macvlan.plain = false);
     }
     // The peer of a veth or netkit pair is not a lower device.
     if elsewhere || link.kind == "veth" || link.kind == "netkit" {
@@ -197,7 +200,9 @@ fn link_info(info: &[u8], link: &mut Link) {
     match link.kind.as_str() {
         "vlan" => link.vlan = vlan(data),
         "macvlan" | "macvtap" => {
-            link.macvlan = attribute(data, IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0));
+            let mode = attribute(data, IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0));
+            let plain = Attributes::after(data, 0).all(|(kind, _)| kind <= IFLA_MACVLAN_BC_CUTOFF);
+            link.macvlan = mode.map(|mode| Macvlan { mode, plain });
         }
         "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
         "bond" => link.bond = bond(data),

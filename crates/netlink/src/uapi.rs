@@ -77,6 +77,7 @@ pub const IFLA_VLAN_FLAGS: u16 = 2;
 pub const IFLA_VLAN_PROTOCOL: u16 = 5;
 pub const VLAN_FLAG_REORDER_HDR: u32 = 1;
 pub const IFLA_MACVLAN_MODE: u16 = 1;
+pub const IFLA_MACVLAN_BC_CUTOFF: u16 = 9;
 pub const IFLA_VRF_TABLE: u16 = 1;
 pub const IFLA_PROTINFO: u16 = 12;
 pub const IFLA_BR_AGEING_TIME: u16 = 4;

@@ -349,15 +349,15 @@ impl Work {
 }
 
 impl Router {
-    /// Processes the frames of each of a port's VLANs as a batch of its own. Those that remain in `batch` have no tag,
-    /// or one that is the kernel's.
+    /// Processes the frames of each of a port's VLANs and macvlans as a batch of its own. Those that remain in `batch` are
+    /// the port's, or the kernel's.
     #[cold]
     fn process_tagged(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         loop {
             let Some(port) = self.tables.load(cx.reader).port(from) else { return };
             let mut tagged = Batch::new();
-            let Some(id) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
-            self.process_of(cx, Ingress { port: from, id, tagged: true }, &mut tagged);
+            let Some((id, has_tag)) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
+            self.process_of(cx, Ingress { port: from, id, tagged: has_tag }, &mut tagged);
         }
     }
 
@@ -367,7 +367,7 @@ impl Router {
         let Self { tables, work, path, translator } = self;
         let tables = tables.load(cx.reader);
         let (port, id) = (tables.port(from.id), from.id);
-        if port.is_none() && from.tagged {
+        if port.is_none() && from.port != from.id {
             // It has gone since its frames were told by their tags.
             return batch.drain().for_each(|frame| path.punt(cx, from, frame));
         }
@@ -414,7 +414,7 @@ impl App for Router {
 
     fn process(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         let port = self.tables.load(cx.reader).ports.get(usize::from(from.0));
-        if port.is_some_and(|port| !port.vlans.is_empty()) {
+        if port.is_some_and(|port| !port.vlans.is_empty() || !port.macvlans.is_empty()) {
             self.process_tagged(cx, from, batch);
             if batch.is_empty() {
                 return;

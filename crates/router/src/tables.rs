@@ -168,14 +168,16 @@ pub struct PortInfo {
     pub back4: Steps<u32>,
     /// VLANs that it carries: their tags as they are in frames, with priority 0, in ascending order, and their numbers.
     pub vlans: Vec<([u8; 4], PortId)>,
+    /// Macvlans above it: their MAC addresses and numbers.
+    pub macvlans: Vec<([u8; 6], PortId)>,
 }
 
-/// A VLAN interface as routing sees it.
+/// A VLAN interface or macvlan as routing sees it.
 #[derive(Clone, Debug)]
 pub struct VlanInfo {
     /// Port that carries it.
     pub port: PortId,
-    /// Its tag, as in [`PortInfo::vlans`].
+    /// Its tag, as in [`PortInfo::vlans`]; [`crate::vlan::UNTAGGED`] for a macvlan.
     pub tag: [u8; 4],
     /// Its own properties.
     pub info: PortInfo,

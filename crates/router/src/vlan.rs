@@ -1,4 +1,5 @@
-//! VLANs of ports: their tags are taken off received frames before the stages, and put on sent ones after them.
+//! VLANs of ports: their tags are taken off received frames before the stages, and put on sent ones after them. Macvlans
+//! are handled alike: their frames have no tag, and are told by their destination.
 //!
 //! A VLAN has a number like a port's, from [`FIRST`] on. Gates, next hops and source checks name it by that number;
 //! queues and counters are those of the port that carries it.
@@ -13,6 +14,9 @@ pub const FIRST: u16 = PORTS as u16;
 /// Most VLANs of a process.
 pub const VLANS: usize = bywash_port::af_xdp::VLANS as usize;
 
+/// In place of the tag, for a macvlan.
+pub const UNTAGGED: [u8; TAG_LEN] = [0; TAG_LEN];
+
 /// Length of the two addresses in front of the tag or the EtherType.
 const ADDRESSES: usize = HEADER_LEN - 2;
 /// The bits of a tag that name its VLAN, without priority and drop eligibility.
@@ -23,7 +27,7 @@ const MASK: [u8; TAG_LEN] = [0xff, 0xff, 0x0f, 0xff];
 pub(crate) struct Ingress {
     /// Port that received it, for which it is counted.
     pub port: PortId,
-    /// That port; for a tagged frame its VLAN, and for a member of a bridge the bridge.
+    /// That port; for a frame of a VLAN or macvlan this, and for a member of a bridge the bridge.
     pub id: PortId,
     /// Set if the packet had a tag, which [`restore`] puts back.
     pub tagged: bool,
@@ -41,15 +45,17 @@ pub(crate) fn is_tagged(data: &[u8]) -> bool {
     matches!(kind, Some(ethertype::VLAN | ethertype::QINQ))
 }
 
-/// Moves the frames of one of a port's VLANs from `batch` to `out`, which is empty, without their tags. Returns that
-/// VLAN; `None` if no frame is of one.
+/// Moves the frames of one of a port's VLANs or macvlans from `batch` to `out`, which is empty, without their tags. Returns
+/// that interface, and whether its frames had tags; `None` if no frame is of one.
 #[cold]
-pub(crate) fn take(arena: &Arena, port: &PortInfo, batch: &mut Batch, out: &mut Batch) -> Option<PortId> {
+pub(crate) fn take(arena: &Arena, port: &PortInfo, batch: &mut Batch, out: &mut Batch) -> Option<(PortId, bool)> {
     let (mut taken, mut others) = (None, Batch::new());
     for mut frame in batch.drain() {
         let to = match of(port, arena.data(&frame)) {
-            Some(vlan) if *taken.get_or_insert(vlan) == vlan => {
-                untag(arena, &mut frame);
+            Some(one) if *taken.get_or_insert(one) == one => {
+                if let (_, true) = one {
+                    untag(arena, &mut frame);
+                }
                 &mut *out
             }
             _ => &mut others,
@@ -61,13 +67,17 @@ pub(crate) fn take(arena: &Arena, port: &PortInfo, batch: &mut Batch, out: &mut 
     taken
 }
 
-/// Returns the VLAN of a frame.
-fn of(port: &PortInfo, data: &[u8]) -> Option<PortId> {
+/// Returns the VLAN or macvlan of a frame, and whether it has a tag.
+fn of(port: &PortInfo, data: &[u8]) -> Option<(PortId, bool)> {
+    if !is_tagged(data) {
+        let mac = |(mac, _): &&([u8; 6], PortId)| data.starts_with(mac);
+        return port.macvlans.iter().find(mac).map(|(_, id)| (*id, false));
+    }
     let head: &[u8; HEADER_LEN + TAG_LEN] = data.first_chunk()?;
     let mut tag: [u8; TAG_LEN] = *head[ADDRESSES..].first_chunk()?;
     tag.iter_mut().zip(MASK).for_each(|(byte, mask)| *byte &= mask);
     let at = port.vlans.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
-    Some(port.vlans[at].1)
+    Some((port.vlans[at].1, true))
 }
 
 /// Takes a frame's tag off. It is kept in the headroom that this makes, for [`restore`].
@@ -86,7 +96,7 @@ pub(crate) fn restore(arena: &Arena, frame: &mut Frame) {
     }
 }
 
-/// Sends a frame, counted for `from`, on a port or with the tag of a VLAN.
+/// Sends a frame, counted for `from`, on a port, with the tag of a VLAN, or for a macvlan.
 #[inline]
 pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, frame: Frame) {
     if to.0 < FIRST { cx.send(from, to, frame) } else { send_tagged(cx, tables, from, to, frame) }
@@ -95,6 +105,9 @@ pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: Port
 #[cold]
 pub(crate) fn send_tagged(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, mut frame: Frame) {
     let Some(vlan) = tables.vlan(to) else { return cx.drop(from, DropReason::PortDown, frame) };
+    if vlan.tag == UNTAGGED {
+        return cx.send(from, vlan.port, frame);
+    }
     let arena = cx.bufs.arena();
     if !arena.push(&mut frame, TAG_LEN) {
         return cx.drop(from, DropReason::NoBuffer, frame);
@@ -144,7 +157,7 @@ mod tests {
         let arena = bufs.arena().clone();
         let mut seen = vec![];
         let mut out = Batch::new();
-        while let Some(vlan) = take(&arena, &trunk, &mut batch, &mut out) {
+        while let Some((vlan, true)) = take(&arena, &trunk, &mut batch, &mut out) {
             for mut frame in out.drain() {
                 let bare = arena.data(&frame).to_vec();
                 restore(&arena, &mut frame);

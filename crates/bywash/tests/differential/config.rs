@@ -1,9 +1,9 @@
 //! Random configurations, as a sequence of changes that can be undone one by one.
 
-mod bridge;
 mod filter;
 pub mod firewall;
 mod routing;
+mod upper;
 
 use crate::change::Change;
 use crate::random::Random;
@@ -24,6 +24,7 @@ pub enum Feature {
     Neighbours,
     Links,
     Bridges,
+    Macvlans,
     Mtu,
     Linkdown,
     Forwarding,
@@ -45,7 +46,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Routes,
         Self::Tos,
         Self::LocalRoutes,
@@ -54,6 +55,7 @@ impl Feature {
         Self::Neighbours,
         Self::Links,
         Self::Bridges,
+        Self::Macvlans,
         Self::Mtu,
         Self::Linkdown,
         Self::Forwarding,
@@ -96,6 +98,9 @@ impl Feature {
                 .and_then(|()| tried(&[&["iptables-nft"], &rule[..]].concat())),
             Self::Legacy => tried(&[&["iptables-legacy"], &rule[..]].concat()),
             Self::Bridges => tried(&["ip", "link", "add", "probe", "type", "bridge"]),
+            Self::Macvlans => {
+                tried(&["sh", "-c", "ip link add probe type veth && ip link add link probe type macvlan"])
+            }
             Self::Xfrm => tried(&["ip", "xfrm", "policy", "list"]),
             Self::Qdisc => tried(&["tc", "qdisc", "add", "dev", "lo", "clsact"]),
             Self::Encap => tried(&[
@@ -206,7 +211,8 @@ impl Walk {
             Feature::Rules => routing::rule(random, named, &self.features),
             Feature::Encap => routing::encap(random),
             Feature::Links => link(random, n),
-            Feature::Bridges => bridge::bridge(random, named),
+            Feature::Bridges => upper::bridge(random, named),
+            Feature::Macvlans => upper::macvlan(random, named),
             Feature::Mtu => {
                 let mtu = random.pick(&[1280, 1281, 1400, 1492, 1499, 1500, 1501, 1504, 1700, 1279, 600, 68]);
                 // With an MTU below 1280, the kernel removes the IPv6 addresses.

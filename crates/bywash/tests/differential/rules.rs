@@ -291,16 +291,30 @@ fn source(frame: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
 /// by one of them.
 fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
     let Some((src, dst, tos)) = addresses(&case.sent.frame) else { return };
-    let iif = format!("p{}", case.sent.port + 1);
     let of_errors = errors(case).count() > 0;
-    let there = fib_match(context, &["route", "get", "fibmatch", &dst, "from", &src, "iif", &iif, "tos", &tos]);
+    // The port, or an interface above it.
+    let links = context.kernel.router.ip(&["-br", "link"]).map(|output| output.stdout).unwrap_or_default();
+    let uppers = links.lines().filter_map(|line| line.split([' ', '@']).next()).filter(|name| is_upper(name));
+    let there: Vec<String> = std::iter::once(format!("p{}", case.sent.port + 1))
+        .chain(uppers.map(str::to_owned))
+        .filter_map(|iif| {
+            fib_match(context, &["route", "get", "fibmatch", &dst, "from", &src, "iif", &iif, "tos", &tos])
+        })
+        .collect();
     let back = of_errors.then(|| fib_match(context, &["route", "get", "fibmatch", &src])).flatten();
     for route in there.into_iter().chain(back) {
         let ways = route.matches("nexthop ").count();
-        if ways > 1 && case.only[BYWASH].iter().all(|(port, _)| route.contains(&format!("dev p{} ", port + 1))) {
+        let leads =
+            |port: usize| route.contains(&format!("dev p{} ", port + 1)) || route.split("dev ").skip(1).any(is_upper);
+        if ways > 1 && case.only[BYWASH].iter().all(|(port, _)| leads(*port)) {
             drop_all(case);
         }
     }
+}
+
+/// Returns whether a text begins with the name of an interface above a port.
+fn is_upper(name: &str) -> bool {
+    name.starts_with("br") || name.starts_with("mv")
 }
 
 fn fib_match(context: &Context<'_>, argv: &[&str]) -> Option<String> {

@@ -38,6 +38,7 @@ mod kit;
 mod lifetimes;
 mod limits;
 mod load;
+mod macvlans;
 mod memif;
 mod metrics;
 mod moves;

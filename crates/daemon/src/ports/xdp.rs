@@ -120,9 +120,9 @@ impl Xdp {
         self.refused.is_none() && !self.program.config().raw
     }
 
-    /// Returns the longest frame with a tag that user space takes from a VLAN with this MTU.
-    pub fn longest_tagged(&self, mtu: u32) -> u32 {
-        (max_frame(mtu, self.room) + TAG_LEN).min(self.room) as u32
+    /// Returns the longest frame that user space takes from a VLAN with this MTU, with a tag, or from a macvlan, without.
+    pub fn longest(&self, mtu: u32, tagged: bool) -> u32 {
+        (max_frame(mtu, self.room) + if tagged { TAG_LEN } else { 0 }).min(self.room) as u32
     }
 
     /// Leaves every frame to the kernel for the reason `why`, or no longer if `None`.
@@ -253,7 +253,7 @@ impl Xdp {
 
     /// Returns the longest frame that can be redirected to the port (the kernel checks it in dev_map_enqueue), or 0 if
     /// none can be.
-    fn longest(&self, target: Target) -> u32 {
+    fn longest_sent(&self, target: Target) -> u32 {
         if target.ifindex != 0 && target.takes_frames { self.mtu + FRAMING } else { 0 }
     }
 
@@ -261,7 +261,7 @@ impl Xdp {
     pub fn query_target(&self) -> bool {
         let ifindex = if self.related().is_some() { 0 } else { self.index };
         let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
-        self.program.set_target(self.longest(target));
+        self.program.set_target(self.longest_sent(target));
         self.targets.set(self.id, target)
     }
 
@@ -301,7 +301,7 @@ impl Xdp {
         self.limits.iter().for_each(|limit| limit.store(max_frame, Ordering::Relaxed));
         let max_frame = max_frame as u32;
         self.mtu = mtu;
-        self.program.set_target(self.longest(self.targets.get(self.id as u16)));
+        self.program.set_target(self.longest_sent(self.targets.get(self.id as u16)));
         Ok(self.program.set_config(XdpConfig { mac, max_frame, ..self.program.config() })?)
     }
 }

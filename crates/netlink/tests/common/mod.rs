@@ -224,6 +224,7 @@ fn mac(text: &str) -> Option<Mac> {
 
 fn link_of(link: &Value, names: &Names) -> Link {
     let kind = text(&link["linkinfo"], "info_kind").to_string();
+    let plain = |mode| Some(Macvlan { mode, plain: true });
     let paired = kind == "veth" || !link["link_netnsid"].is_null();
     let parent = names.get(text(link, "link")).copied().or(number(link, "link_index").map(|n| n as u32));
     Link {
@@ -236,11 +237,11 @@ fn link_of(link: &Value, names: &Names) -> Link {
         parent: if paired { None } else { parent },
         vlan: if kind == "vlan" { vlan_of(&link["linkinfo"]["info_data"]) } else { None },
         macvlan: match text(&link["linkinfo"]["info_data"], "mode") {
-            "private" if kind.starts_with("macv") => Some(1),
-            "vepa" => Some(2),
-            "bridge" if kind.starts_with("macv") => Some(4),
-            "passthru" => Some(8),
-            "source" => Some(16),
+            "private" if kind.starts_with("macv") => plain(1),
+            "vepa" => plain(2),
+            "bridge" if kind.starts_with("macv") => plain(4),
+            "passthru" => plain(8),
+            "source" => plain(16),
             _ => None,
         },
         vrf: number(&link["linkinfo"]["info_data"], "table").filter(|_| kind == "vrf").map(|n| n as u32),

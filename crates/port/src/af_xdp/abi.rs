@@ -89,6 +89,7 @@ pub(crate) const SENDING_KEPT6: u16 = 1 << 3;
 pub(crate) const SENDING_BY_RULES: u16 = 1 << 4;
 pub(crate) const SENDING_KEEPS: u16 = 1 << 5;
 pub(crate) const SENDING_BRIDGED: u16 = 1 << 6;
+pub(crate) const SENDING_MACVLANS: u16 = 1 << 7;
 
 /// `struct bywash_port`, without the fields `version` and `own`.
 #[derive(Clone, Copy, Default)]
@@ -329,6 +330,7 @@ mod tests {
             ("BYWASH_BY_RULES", SENDING_BY_RULES),
             ("BYWASH_KEEPS", SENDING_KEEPS),
             ("BYWASH_BRIDGED", SENDING_BRIDGED),
+            ("BYWASH_MACVLANS", SENDING_MACVLANS),
         ];
         for (of, ours) in [("bywash_flag", &ours[..]), ("bywash_sending", &sending)] {
             let c: Vec<_> = names(of);

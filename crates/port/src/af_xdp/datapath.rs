@@ -154,8 +154,12 @@ impl Further {
 }
 
 impl Vlans {
-    /// Returns the program's key of a port's VLAN.
-    fn key(port: u16, [a, b, c, d]: [u8; 4]) -> u64 {
+    /// Returns the program's key of a port's VLAN or, without a tag, of the macvlan with this MAC address.
+    fn key(port: u16, tag: [u8; 4], [m, n, o, p, q, r]: [u8; 6]) -> u64 {
+        let [a, b, c, d] = tag;
+        if tag == [0; 4] {
+            return u64::from_le_bytes([m, n, o, p, q, r, 0, 0]) << 16 | 0x8000 | u64::from(port);
+        }
         let (protocol, id) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
         u64::from(port) | u64::from(protocol) << 16 | u64::from(id) << 32
     }
@@ -670,7 +674,7 @@ impl XdpDatapath {
         inner.load_flow_programs(&vlans.iter().map(|(_, entry)| *entry).collect::<Vec<_>>())?;
         let Some(known) = &mut inner.vlans else { return Ok(()) };
         let new: BTreeMap<u64, (u16, u16)> =
-            vlans.iter().map(|(tag, entry)| (Vlans::key(port, *tag), (port, entry.route_id))).collect();
+            vlans.iter().map(|(tag, entry)| (Vlans::key(port, *tag, entry.mac), (port, entry.route_id))).collect();
         let mut free = vec![];
         known.keys.retain(|key, of| {
             let gone = of.0 == port && new.get(key) != Some(of);

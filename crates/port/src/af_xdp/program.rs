@@ -3,8 +3,8 @@
 use super::abi::{
     FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
     FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
-    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6, SENDING_TAKES_FRAMES,
-    SENDING_TARGET, XdpCounters,
+    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6, SENDING_MACVLANS,
+    SENDING_TAKES_FRAMES, SENDING_TARGET, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::datapath::Inner;
@@ -107,12 +107,12 @@ pub struct XdpSending {
     pub kept6: bool,
 }
 
-/// A VLAN that a port carries.
+/// A VLAN that a port carries, or a macvlan above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpVlan {
     /// Its number, from [`super::PORTS`] on.
     pub id: u16,
-    /// Its tag as it is in frames, with priority 0.
+    /// Its tag as it is in frames, with priority 0; zeros for a macvlan.
     pub tag: [u8; 4],
     /// Its MAC address; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
@@ -476,6 +476,7 @@ impl Program {
             (config.rules && config.asks && config.forward, SENDING_BY_RULES),
             (config.keeps, SENDING_KEEPS),
             (config.bridge.is_some(), SENDING_BRIDGED),
+            (self.vlans.iter().any(|vlan| vlan.tag == [0; 4]), SENDING_MACVLANS),
         ] {
             sending |= if on { flag } else { 0 };
         }

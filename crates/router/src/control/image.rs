@@ -69,6 +69,9 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Way::Via(gateway) => Some(neighbours.reach(a.index, gateway)),
         Way::Glean(_) => None,
     };
+    if !links.sends(a.index) {
+        return Entry::verdict(Kind::Kernel);
+    }
     let mtu6 = links.mtu6(a.index).filter(|_| carries(a).v6);
     let link_mtu = mtu6.map_or(link.mtu, |mtu6| mtu6.min(link.mtu));
     let mtu = a.mtu.unwrap_or(link_mtu);

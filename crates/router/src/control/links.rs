@@ -4,7 +4,7 @@ use super::bits::contains;
 use super::followed::Followed;
 use super::{BondSpec, BridgeSpec, PortBack, PortSpec, PortView, VlanSpec};
 use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
-use crate::vlan::FIRST;
+use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
 use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -149,6 +149,12 @@ impl Links {
     /// that of a bridge.
     pub fn number_of(&self, id: PortId) -> PortId {
         self.bridge_of(id).map_or(id, |bridge| bridge.id)
+    }
+
+    /// Returns whether packets routed to an interface leave by a port at all: not those to a macvlan that may have others
+    /// beside it.
+    pub fn sends(&self, index: u32) -> bool {
+        self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
     }
 
     /// Returns the port that packets out of an interface leave by if it is a bridge: to a station, the one that leads to
@@ -308,6 +314,7 @@ impl Links {
                 source6: self.source6(vlan.index, None),
                 source_check: self.source_check(vlan.id),
                 vlans: vec![],
+                macvlans: vec![],
                 ..self.info(carrier, followed)
             };
             let info = self.with_rules(info, vlan.id, followed);
@@ -487,8 +494,11 @@ impl Links {
     pub fn info(&self, bound: &Bound, followed: &Followed) -> PortInfo {
         let vlans = self.vlans.values().filter(|(vlan, _)| vlan.port == bound.spec.id);
         let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
-        let mut vlans: Vec<_> = vlans.map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
+        let (macvlans, vlans): (Vec<_>, Vec<_>) = vlans.partition(|(vlan, _)| vlan.tag == UNTAGGED);
+        let mut vlans: Vec<_> = vlans.iter().map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
         vlans.sort_unstable();
+        let mac = |vlan: &VlanSpec| Some((self.get(vlan.index)?.mac?, vlan.id));
+        let macvlans = macvlans.iter().filter_map(|(vlan, _)| mac(vlan)).collect();
         let (index, number) = (self.interface_of(bound), self.number_of(bound.spec.id));
         let info = PortInfo {
             index,
@@ -500,6 +510,7 @@ impl Links {
             source_check: self.source_check(number),
             bridge: Some(number).filter(|number| *number != bound.spec.id),
             vlans,
+            macvlans,
             ..PortInfo::default()
         };
         self.with_rules(info, number, followed)

@@ -105,7 +105,7 @@ impl BridgeSpec {
     }
 }
 
-/// A VLAN interface whose packets the router forwards.
+/// A VLAN interface, or a macvlan, whose packets the router forwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanSpec {
     /// Its number, from [`crate::vlan::FIRST`] on.
@@ -116,8 +116,10 @@ pub struct VlanSpec {
     pub port: PortId,
     /// Kernel index of the interface below it: that port's, or the bond whose member that is.
     pub parent: u32,
-    /// Its tag ([`crate::vlan::tag`]).
+    /// Its tag ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, which has the frames to its own address.
     pub tag: [u8; 4],
+    /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
+    pub sends: bool,
 }
 
 /// An interface with a port's name exists while the port is not open on any. Until [`Control::set_open`] reports that

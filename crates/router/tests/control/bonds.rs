@@ -18,7 +18,14 @@ fn by(port: u16, member: u32) -> BondSpec {
 const NONE: BondSpec = BondSpec { index: BOND, member: None };
 
 fn vlan_by(port: u16) -> VlanSpec {
-    VlanSpec { id: PortId(FIRST + port), index: VLAN, port: PortId(port), parent: BOND, tag: tag(0x8100, 5) }
+    VlanSpec {
+        id: PortId(FIRST + port),
+        index: VLAN,
+        port: PortId(port),
+        parent: BOND,
+        tag: tag(0x8100, 5),
+        sends: true,
+    }
 }
 
 /// Two ports, and a bond with an address, a neighbour and a network behind that; the same for a VLAN on it.

@@ -2,15 +2,15 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Families, SourceCheck};
+use bywash_fib::model::{Change, Families, Link, SourceCheck};
 use bywash_router::control::{Policies, VlanSpec};
-use bywash_router::vlan::{FIRST, tag};
+use bywash_router::vlan::{FIRST, UNTAGGED, tag};
 
 /// A VLAN interface on `p0`.
 const VLAN: u32 = 7;
 
 fn spec() -> VlanSpec {
-    VlanSpec { id: PortId(FIRST), index: VLAN, port: PortId(0), parent: P0, tag: tag(0x8100, 5) }
+    VlanSpec { id: PortId(FIRST), index: VLAN, port: PortId(0), parent: P0, tag: tag(0x8100, 5), sends: true }
 }
 
 /// Two ports, and a VLAN interface with an address, a neighbour, a network behind that, and one behind both it and `p1`.
@@ -61,6 +61,25 @@ fn a_vlan_is_an_interface_of_its_own() {
     new.up = false;
     w.apply(&[Change::Link(new)]);
     assert_eq!(w.brief("192.0.2.1"), "no-carrier");
+}
+
+#[test]
+fn a_macvlan_is_told_by_its_address() {
+    let mut w = world();
+    for sends in [true, false] {
+        w.control.set_vlans(&[VlanSpec { tag: UNTAGGED, sends, ..spec() }]);
+        let brief = if sends { "forward dev 7 via 10.5.0.9 mac 9" } else { "kernel" };
+        assert_eq!(w.brief("10.5.0.9"), brief);
+        w.with(|t| {
+            assert_eq!(t.ports[0].macvlans, [([2, 0, 0, 0, 0xff, VLAN as u8], PortId(FIRST))]);
+            assert!(t.ports[0].vlans.is_empty() && t.ports[1].macvlans.is_empty());
+            assert_eq!(t.port(PortId(FIRST)).unwrap().source4, Some("10.5.0.1".parse().unwrap()));
+        });
+    }
+    let new = Link { mac: Some([2, 0, 0, 0, 0xee, 1]), ..a_link(VLAN, "mv0") };
+    w.apply(&[Change::Link(new)]);
+    w.with(|t| assert_eq!(t.ports[0].macvlans, [([2, 0, 0, 0, 0xee, 1], PortId(FIRST))]));
+    assert!(w.control.astray().is_empty());
 }
 
 #[test]

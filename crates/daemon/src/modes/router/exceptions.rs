@@ -14,7 +14,7 @@ use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, XdpGate, XdpSending, XdpVlan};
 use bywash_router::control::{Control, Policies, PortView, VlanSpec};
 use bywash_router::gates::{Gate, Gates};
-use bywash_router::vlan::VLANS;
+use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
 use std::collections::BTreeMap;
 use std::sync::mpsc::TryRecvError;
@@ -243,7 +243,7 @@ impl Guard {
             let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
             let vlan = |(view, vlan): &(PortView, &VlanSpec)| {
                 let (id, tag, mac) = (vlan.id.0, vlan.tag, view.mac?);
-                let max_frame = xdp.longest_tagged(view.mtu?);
+                let max_frame = xdp.longest(view.mtu?, tag != UNTAGGED);
                 let gate = program_gate(self.gate(id));
                 let source_check = program_check(control.source_check(vlan.id));
                 let rules = self.verdict.rules.contains_key(&id);

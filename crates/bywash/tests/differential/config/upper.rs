@@ -1,0 +1,105 @@
+//! Interfaces above ports: bridges with their stations, and macvlans.
+
+use super::Object;
+use crate::change::Change;
+use crate::random::Random;
+use crate::topology::{self, HOSTS, PORTS, host_mac, router_mac, text};
+
+fn ip(line: String) -> Change {
+    Change::Ip(line)
+}
+
+/// Returns the changes that make a new interface as quiet as the ports are.
+fn new(name: &str, line: String) -> Vec<Change> {
+    let sysctl = |key: String| Change::Sysctl(key, "0".into());
+    // No duplicate address detection: link-local addresses are there at once.
+    let mut add = vec![sysctl("net/ipv6/conf/default/accept_dad".into()), ip(line)];
+    add.extend(["rp_filter", "send_redirects"].map(|key| sysctl(format!("net/ipv4/conf/{name}/{key}"))));
+    for family in ["ipv4", "ipv6"] {
+        add.extend(["mcast_solicit", "ucast_solicit"].map(|key| sysctl(format!("net/{family}/neigh/{name}/{key}"))));
+    }
+    add
+}
+
+/// Returns the changes that move a port's subnets and neighbours to an interface above it, and those that move them back.
+fn moved(n: usize, name: &str) -> (Vec<Change>, Vec<Change>) {
+    let mut there = vec![
+        ip(format!("address del 10.0.{n}.1/24 dev p{n}")),
+        ip(format!("address del fd00:{n}::1/64 dev p{n}")),
+        ip(format!("address add 10.0.{n}.1/24 dev {name}")),
+        ip(format!("address add fd00:{n}::1/64 dev {name} nodad")),
+    ];
+    let of = |change: Change| match change {
+        Change::Ip(line) => Change::Ip(line.replace(&format!("dev p{n}"), &format!("dev {name}"))),
+        other => other,
+    };
+    there.extend(topology::neighbours(n - 1).into_iter().map(of));
+    let mut back = vec![
+        ip(format!("address add 10.0.{n}.1/24 dev p{n}")),
+        ip(format!("address add fd00:{n}::1/64 dev p{n} nodad")),
+    ];
+    back.extend(topology::neighbours(n - 1));
+    (there, back)
+}
+
+/// Returns a macvlan with the address that a port has had, to which packets are sent.
+pub fn macvlan(random: &Random, named: u32) -> Object {
+    let (n, name) = (1 + random.below(PORTS), format!("mv{named}"));
+    let own = text(router_mac(n - 1));
+    let mode = random.pick(&["private", "vepa", "bridge", "bridge", "private", "source"]);
+    let mut add = vec![ip(format!("link set p{n} address 02:00:00:00:01:{n:02x}"))];
+    add.extend(new(&name, format!("link add link p{n} name {name} address {own} type macvlan mode {mode}")));
+    add.push(ip(format!("link set {name} up")));
+    let mut remove = vec![ip(format!("link del {name}")), ip(format!("link set p{n} address {own}"))];
+    if random.chance(80) {
+        let (there, back) = moved(n, &name);
+        add.extend(there);
+        remove.extend(back);
+    }
+    Object::new(add, remove)
+}
+
+/// Returns a bridge of one to three ports, of which one may give it its subnets. Members that are given to a bridge while
+/// they belong to another are refused.
+pub fn bridge(random: &Random, named: u32) -> Object {
+    let (first, name) = (1 + random.below(PORTS), format!("br{named}"));
+    let members: Vec<usize> = (0..1 + random.below(3)).map(|more| (first - 1 + more) % PORTS + 1).collect();
+    let ageing = random.pick(&[30000, 30000, 200]);
+    let mut add = new(&name, format!("link add {name} type bridge mcast_snooping 0 ageing_time {ageing}"));
+    let mut remove = vec![ip(format!("link del {name}"))];
+    for n in &members {
+        add.push(ip(format!("link set p{n} master {name}")));
+    }
+    add.push(ip(format!("link set {name} up")));
+    if random.chance(80) {
+        // The first member's subnets move to the bridge; a host of another member has an address there.
+        let n = first;
+        let (there, back) = moved(n, &name);
+        add.extend(there);
+        remove.extend(back);
+        let (other, host) = (random.pick(&members), 2 + random.below(HOSTS));
+        for address in [format!("10.0.{n}.{}", 20 + host), format!("fd00:{n}::{}", 20 + host)] {
+            let mac = text(host_mac(other - 1, host));
+            add.push(ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev {name}")));
+        }
+    }
+    if random.chance(50) {
+        let (n, host) = (random.pick(&members), 2 + random.below(HOSTS));
+        let mac = text(host_mac(first - 1, host));
+        add.push(Change::Run(format!(
+            "bridge fdb replace {mac} dev p{n} master {}",
+            random.pick(&["static", "dynamic"])
+        )));
+    }
+    let option = match random.below(10) {
+        0 => Some("learning off"),
+        1 => Some("isolated on"),
+        2 => Some("hairpin on"),
+        3 => Some("locked on"),
+        _ => None,
+    };
+    if let Some(option) = option {
+        add.push(ip(format!("link set p{first} type bridge_slave {option}")));
+    }
+    Object::new(add, remove)
+}
