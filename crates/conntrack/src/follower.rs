@@ -111,8 +111,8 @@ pub enum Reason {
     /// If it was masqueraded on another interface, the kernel ends it (nf_nat_oif_changed); it does not tell which that
     /// was.
     Source,
-    /// Its destination is translated, and it stays on one bridge: the kernel may send its packets to another member without
-    /// routing them (br_nf_pre_routing_finish).
+    /// It is translated, and stays on one bridge: the kernel may send packets whose destination it translates to another
+    /// member without routing them (br_nf_pre_routing_finish).
     Bridged,
     /// The firewall.
     Firewall(Refusal),
@@ -126,7 +126,7 @@ impl std::fmt::Display for Reason {
             Self::Source => {
                 f.write_str("its source is translated to an address of another interface than it leaves by")
             }
-            Self::Bridged => f.write_str("its destination is translated, and is behind the same bridge as its source"),
+            Self::Bridged => f.write_str("it is translated, and stays on one bridge"),
             Self::Firewall(refusal) => refusal.fmt(f),
         }
     }
@@ -143,7 +143,9 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     if source != connection.key.original.src.ip() && !routes.gives(source, output) {
         return Err(Reason::Source);
     }
-    if output == input && connection.translated(false).dst != connection.key.original.dst && routes.is_bridge(output) {
+    let [there, back] = [false, true].map(|replies| connection.translated(replies).dst);
+    let translated = there != connection.key.original.dst || back != connection.reply.dst;
+    if output == input && translated && routes.is_bridge(output) {
         return Err(Reason::Bridged);
     }
     if let Some(refusal) = judge.refusal(connection, client, server) {

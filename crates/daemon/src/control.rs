@@ -408,6 +408,7 @@ impl Runtime {
         let (mut bonds, mut carried, mut told) = (BTreeMap::new(), vec![], BTreeMap::new());
         let mut bridges: BTreeMap<u32, Vec<(PortId, u32)>> = BTreeMap::new();
         self.relations.configure(&self.shared.config().router);
+        self.relations.serve(&views.iter().map(|view| view.index).collect());
         let ports = self.shared.ports();
         let of = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
         for view in views.iter().filter(|view| of(view).is_some_and(|xdp| !xdp.program.config().raw)) {
@@ -443,6 +444,8 @@ impl Runtime {
         drop(ports);
         let of_bridges = bridges.len();
         let (bridges, vlans) = self.numbers.assign(&bridges, &carried);
+        let served = bridges.iter().flat_map(|bridge| &bridge.members).map(|(_, member)| *member).collect();
+        self.relations.serve(&served);
         // First of all the gates close, so that nothing is taken for another interface's.
         self.mode.set_uppers(&bonds, &bridges, &vlans);
         let (mut news, mut ports) = (false, self.shared.ports());

@@ -57,6 +57,8 @@ pub struct Relations {
     ports: BTreeSet<u32>,
     /// Set if packets of bridges, of VLAN interfaces, and of macvlans are left to the kernel.
     left_bridges: bool,
+    /// Members of bridges whose packets are not forwarded as the bridges', whatever else holds.
+    unserved: BTreeSet<u32>,
     left_vlans: bool,
     left_macvlans: bool,
 }
@@ -155,6 +157,15 @@ impl Relations {
     /// Returns the bridge that an interface is a member of, if packets can be forwarded for the bridge on this member, or
     /// else the reason for which they are the kernel's; `None` if it is a member of none.
     pub fn bridge(&self, index: u32) -> Option<Result<&Link, String>> {
+        let unserved = "which has no number, or whose member has no program that forwards";
+        self.bridgeable(index).map(|bridge| match bridge {
+            Ok(bridge) if self.unserved.contains(&index) => Err(format!("it belongs to {}, {unserved}", named(bridge))),
+            bridge => bridge,
+        })
+    }
+
+    /// Returns the same, whether or not packets are forwarded for the bridge on this member ([`Relations::serve`]).
+    pub fn bridgeable(&self, index: u32) -> Option<Result<&Link, String>> {
         let own = self.links.get(&index)?;
         let bridge = self.links.get(&own.master?).filter(|master| master.kind == "bridge")?;
         let reason = |why| format!("it belongs to {}, {why}", named(bridge));
@@ -190,6 +201,13 @@ impl Relations {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
         }
         Ok(())
+    }
+
+    /// Sets the members of bridges, by kernel index, whose packets are forwarded as the bridges'. All others are left to the
+    /// kernel: as ordinary ports, they would forward past the policies of their bridges.
+    pub fn serve(&mut self, served: &BTreeSet<u32>) {
+        let members = |link: &&Link| self.bridgeable(link.index).is_some() && !served.contains(&link.index);
+        self.unserved = self.links.values().filter(members).map(|link| link.index).collect();
     }
 
     /// Sets which kinds of interfaces are left to the kernel, as configured.
@@ -579,6 +597,10 @@ mod tests {
         relations.set_ports([1, BRIDGE].into());
         assert!(relations.left(1).unwrap().contains("is a port itself"));
         relations.set_ports([1].into());
+        relations.serve(&[2].into());
+        assert!(relations.left(1).unwrap().contains("has no number"));
+        relations.serve(&[1].into());
+        assert_eq!(relations.left(1), None);
         relations.left_bridges = true;
         assert!(relations.left(1).unwrap().contains("as configured"));
         // What is above the bridge, or a VLAN of the member, which the kernel looks for first.

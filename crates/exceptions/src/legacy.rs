@@ -48,7 +48,8 @@ impl Legacy {
     /// Takes two to four system calls if no table is registered, and two for each registered one. A table without rules
     /// on the path of forwarded packets is copied whole, to read its policies.
     pub fn changed(&mut self) -> bool {
-        let effects = self.tables.iter_mut().map(Tables::read).collect::<Result<Vec<_>, _>>().map(|all| all.concat());
+        let tables = self.tables.iter_mut().map(Tables::read).collect::<Result<Vec<_>, _>>();
+        let effects = tables.map(|all| [all.concat(), bridged()].concat());
         let changed = effects != self.effects;
         self.effects = effects;
         changed
@@ -58,6 +59,21 @@ impl Legacy {
     pub fn effects(&self) -> Result<&[Effect], &Unknown> {
         self.effects.as_deref()
     }
+}
+
+/// Returns the effects of modules with tables of ebtables-legacy, which have hooks of bridges and are not read.
+fn bridged() -> Vec<Effect> {
+    let module = |name: &str| {
+        let loaded = rustix::fs::stat(format!("/sys/module/{name}")).is_ok();
+        let reason = "may have rules for bridged packets (ebtables-legacy)".into();
+        loaded.then(|| Effect {
+            kind: Kind::IptablesLegacy,
+            scope: Scope::Bridged,
+            object: format!("module {name}"),
+            reason,
+        })
+    };
+    ["ebtable_broute", "ebtable_filter", "ebtable_nat"].into_iter().filter_map(module).collect()
 }
 
 /// Tables of one family.

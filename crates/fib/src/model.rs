@@ -223,7 +223,7 @@ pub struct Bond {
 /// Properties of a bridge (IFLA_BR_*, linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bridge {
-    /// Time in milliseconds after which a station that has not been heard is forgotten; 0 if none is learned.
+    /// Shortest time in milliseconds after which a station that has not been heard is forgotten; 0 if none is learned.
     pub ageing_ms: u64,
     /// Set if stations' MAC addresses alone decide about unicast frames: it does not filter VLANs, has no XDP program, and
     /// nothing else is set that is not known.

@@ -227,10 +227,12 @@ fn bridge_port(body: &[u8], gone: bool) -> Parsed {
 
 /// Parses the properties of a bridge.
 fn bridge(data: &[u8]) -> Option<Bridge> {
-    let (mut ageing, mut filtering, mut others) = (None, None, false);
+    let (mut ageing, mut delay, mut stp, mut filtering, mut others) = (None, None, None, None, false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_BR_AGEING_TIME => ageing = u32_at(value, 0),
+            IFLA_BR_FORWARD_DELAY => delay = u32_at(value, 0),
+            IFLA_BR_STP_STATE => stp = u32_at(value, 0),
             IFLA_BR_VLAN_FILTERING => filtering = u8_at(value, 0),
             IFLA_BR_MULTI_BOOLOPT => others |= u32_at(value, 0)? & !BR_BOOLOPTS != 0,
             // The others concern multicast, spanning tree and VLANs, how many stations are learned, or netfilter's hooks of
@@ -238,8 +240,13 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
             kind => others |= kind > IFLA_BR_FDB_MAX_LEARNED,
         }
     }
+    // After a change of the spanning tree, stations are forgotten sooner (hold_time).
+    let ageing = match (ageing?, delay) {
+        (ageing, Some(delay)) if stp != Some(0) => ageing.min(delay),
+        (ageing, _) => ageing,
+    };
     // In units of 1/100 s (USER_HZ).
-    let ageing_ms = u64::from(ageing?) * 10;
+    let ageing_ms = u64::from(ageing) * 10;
     // A kernel that cannot filter VLANs has no such property.
     Some(Bridge { ageing_ms, plain: ageing_ms > 0 && filtering.unwrap_or(0) == 0 && !others })
 }
@@ -714,8 +721,13 @@ mod tests {
         let plain = Bridge { ageing_ms: 300_000, plain: true };
         assert_eq!([of(&[ageing], 0), of(&[ageing, filtering(&[0])], 0)], [Some(plain); 2]);
         let more: Vec<(u16, &[u8])> =
-            (1..50).filter(|kind| ![4, 7].contains(kind)).map(|kind| (kind, &[1, 0, 0, 0, 1, 0, 0, 0][..])).collect();
+            (6..50).filter(|kind| *kind != 7).map(|kind| (kind, &[1, 0, 0, 0, 1, 0, 0, 0][..])).collect();
         assert_eq!(of(&[&[ageing][..], &more].concat(), 0), Some(plain));
+        // With a spanning tree, it may be the delay of 15 s.
+        let delay = (IFLA_BR_FORWARD_DELAY, &[0xdc, 5, 0, 0][..]);
+        let tree = |on: &'static [u8; 4]| (IFLA_BR_STP_STATE, &on[..]);
+        assert_eq!(of(&[ageing, delay, tree(&[0; 4])], 0), Some(plain));
+        assert_eq!(of(&[ageing, delay, tree(&[1, 0, 0, 0])], 0), Some(Bridge { ageing_ms: 15_000, ..plain }));
         let not = Some(Bridge { plain: false, ..plain });
         assert_eq!(of(&[ageing, filtering(&[1])], 0), not);
         assert_eq!(of(&[ageing, (50, &[0])], 0), not, "a property that is not known");

@@ -371,11 +371,13 @@ impl Router {
             // It has gone since its frames were told by their tags.
             return batch.drain().for_each(|frame| path.punt(cx, from, frame));
         }
-        if let Some(port) = port.filter(|p| p.promiscuous) {
+        // Of the members of a bridge, each has a device of its own.
+        let device = tables.ports.get(usize::from(from.port.0));
+        if let Some(port) = port.filter(|_| device.is_some_and(|device| device.promiscuous)) {
             keep_mine(cx, port.mac, from, batch);
         }
         let arena = cx.bufs.arena();
-        if port.is_some_and(|p| p.partial_checksums) {
+        if device.is_some_and(|device| device.partial_checksums) {
             let done = batch.as_mut_slice().iter_mut().map(|f| complete(arena.data_mut(f))).sum();
             cx.event(from.port, Event::ChecksumCompleted, done);
         }

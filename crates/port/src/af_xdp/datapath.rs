@@ -612,8 +612,15 @@ impl XdpDatapath {
         if inner.flow_programs.is_none() {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
         }
-        inner.load_flow_programs(&[port])?;
-        let refused = inner.load_rule_programs(&mut port);
+        // Whatever cannot be loaded, the entry that was there, with other gates, must not stay.
+        let loaded = inner.load_flow_programs(&[port]);
+        if loaded.is_err() {
+            port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
+            if port.sending & SENDING_BRIDGED != 0 {
+                (port.flags, port.sending) = (port.flags & !FLAG_ENABLED, port.sending & !SENDING_BRIDGED);
+            }
+        }
+        let refused = loaded.and(inner.load_rule_programs(&mut port));
         inner.enabled |= port.flags & FLAG_ENABLED != 0;
         let driven = port.ifindex != 0 && port.flags & FLAG_ENABLED != 0 && port.flags & FLAG_FORWARD != 0;
         inner.flows.iter().for_each(|flows| flows.set_level(port.id, driven));
@@ -645,8 +652,10 @@ impl XdpDatapath {
     /// # Errors
     /// [`Error::Map`] if the memory cannot be mapped; then there are none.
     pub fn set_stations(&self, stations: &[(u16, [u8; 6], u16)]) -> Result<usize, Error> {
+        // Closing the gates does not wait for this.
+        let (words, without) = Stations::lay_out(stations);
         match &mut self.lock().bridges {
-            Some((_, known)) => checked("stations", known.set(stations)),
+            Some((_, known)) => checked("stations", known.set(words)).map(|()| without),
             None => Ok(stations.len()),
         }
     }

@@ -5,6 +5,9 @@ use super::shared::Words;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+/// Value of the word that says which stations of a place are due, for all of them.
+const ALL_DUE: u64 = u64::from_le_bytes([1; 8]);
+
 /// Stations in the program's memory: `struct stations` of `xdp/bridge.h`.
 pub(super) struct Stations {
     map: OwnedFd,
@@ -36,7 +39,7 @@ impl Stations {
     }
 
     /// Returns all words that hold these stations, and no others, and the number of those without room.
-    fn lay_out(stations: &[(u16, [u8; 6], u16)]) -> (Vec<u64>, usize) {
+    pub fn lay_out(stations: &[(u16, [u8; 6], u16)]) -> (Vec<u64>, usize) {
         let (mut all, mut without) = (vec![0; STATIONS * Self::WORDS], 0);
         for station in stations {
             let entry = Self::entry(*station);
@@ -51,24 +54,27 @@ impl Stations {
         (all, without)
     }
 
-    /// Sets the stations: the bridge's number, the MAC address, and the port that leads to it. Returns the number of those
-    /// without room.
-    pub fn set(&mut self, stations: &[(u16, [u8; 6], u16)]) -> io::Result<usize> {
-        if stations.is_empty() && self.words.is_none() {
-            return Ok(0);
+    /// Sets the words ([`Stations::lay_out`]). Stations at a place where one comes are due to be heard by the kernel, because
+    /// those that were are not told from others any more.
+    pub fn set(&mut self, new: Vec<u64>) -> io::Result<()> {
+        if self.words.is_none() && new.iter().all(|word| *word == 0) {
+            return Ok(());
         }
         if self.words.is_none() {
             self.words = Some(Words::map(self.map.as_fd(), STATIONS * Self::WORDS)?);
         }
-        let Some(words) = &self.words else { return Ok(stations.len()) };
-        let (new, without) = Self::lay_out(stations);
-        for (at, entry) in new.iter().enumerate() {
-            if self.known.get(at).copied().unwrap_or(0) != *entry {
-                words.store(at, *entry);
+        let Some(words) = &self.words else { return Ok(()) };
+        for (place, entries) in new.chunks(Self::WORDS).enumerate() {
+            let at = place * Self::WORDS;
+            let old = |n: usize| self.known.get(at + n).copied().unwrap_or(0);
+            let changed = || entries.iter().enumerate().filter(|(n, entry)| old(*n) != **entry);
+            if changed().any(|(_, entry)| *entry != 0) {
+                words.store(at + STATIONS_AT_A_PLACE, ALL_DUE);
             }
+            changed().for_each(|(n, entry)| words.store(at + n, *entry));
         }
         self.known = new;
-        Ok(without)
+        Ok(())
     }
 
     /// Marks all stations as due to be heard by the kernel.
@@ -76,7 +82,7 @@ impl Stations {
         let Some(words) = &self.words else { return };
         for (place, entries) in self.known.chunks(Self::WORDS).enumerate() {
             if entries.iter().any(|entry| *entry != 0) {
-                words.store(place * Self::WORDS + STATIONS_AT_A_PLACE, u64::from_le_bytes([1; 8]));
+                words.store(place * Self::WORDS + STATIONS_AT_A_PLACE, ALL_DUE);
             }
         }
     }

@@ -11,6 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+/// Most stations of bridges that a sink is given: more than the XDP program has room for, and few enough to be laid out in
+/// milliseconds when one of them changes.
+const STATIONS: usize = 16384;
+
 /// A port and the interface to which it is bound.
 pub(super) struct Bound {
     pub spec: PortSpec,
@@ -183,8 +187,8 @@ impl Links {
     }
 
     /// Returns the stations of the bridges whose packets are forwarded, each with the bridge's number and the port that
-    /// leads to it.
-    pub fn stations(&self) -> Vec<(PortId, Mac, PortId)> {
+    /// leads to it, but no more than [`STATIONS`]; and the number of those left out, at most.
+    pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
         let of = |(index, (bridge, _)): (&u32, &(BridgeSpec, SourceCheck))| {
             let (first, last) = ((*index, [0; 6]), (*index, [0xff; 6]));
             let (id, index) = (bridge.id, *index);
@@ -194,7 +198,9 @@ impl Links {
             };
             self.stations.range(first..=last).filter_map(port)
         };
-        self.bridges.iter().flat_map(of).collect()
+        let all: Vec<_> = self.bridges.iter().flat_map(of).take(STATIONS).collect();
+        let without = if all.len() < STATIONS { 0 } else { self.stations.len() - all.len() };
+        (all, without)
     }
 
     /// Returns whether routes by an interface lead to next hops of its own: it has a port, or may get one at any time,

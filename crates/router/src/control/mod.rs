@@ -593,7 +593,8 @@ impl Control {
             touched.bridged = true;
         }
         if let Some(sink) = self.sink.as_mut().filter(|_| touched.bridged) {
-            let without = sink.set_stations(&self.links.stations());
+            let (stations, without) = self.links.stations();
+            let without = without + sink.set_stations(&stations);
             if without > 0 && self.without == 0 {
                 tracing::warn!(
                     "there is no room for {without} stations of bridges: the kernel forwards what they send"

@@ -20,7 +20,7 @@ use bywash_router::control::{self, Applied, BondSpec, BridgeSpec, Control, PortS
 use bywash_router::gates::Gates;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -144,6 +144,10 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
 impl modes::Control for Routing {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let mut control = lock(&self.control);
+        let gone = |index: u32| control.vlans().any(|(view, _)| view.index == index);
+        if changes.iter().any(|change| matches!(change, Change::LinkGone { index } if gone(*index))) {
+            self.guard.close();
+        }
         let applied = control.apply(changes);
         if changes.iter().any(|change| matches!(change, Change::Link(_) | Change::LinkGone { .. })) {
             self.guard.set_ports(links(&control));
@@ -203,6 +207,15 @@ impl modes::Control for Routing {
 
     fn set_uppers(&mut self, bonds: &[BondSpec], bridges: &[BridgeSpec], vlans: &[VlanSpec]) {
         let mut control = lock(&self.control);
+        let known: (BTreeMap<_, _>, BTreeMap<_, _>) = (
+            control.bridges().map(|(_, of)| (of.index, of)).collect(),
+            control.vlans().map(|(_, of)| (of.index, of)).collect(),
+        );
+        let new = (bridges.iter().map(|of| (of.index, of)).collect(), vlans.iter().map(|of| (of.index, of)).collect());
+        // What the programs still hand over for an interface is not to be taken for another's.
+        if known != new {
+            self.guard.close();
+        }
         control.set_bonds(bonds);
         control.set_bridges(bridges);
         control.set_vlans(vlans);

@@ -137,6 +137,12 @@ impl Guard {
         }
     }
 
+    /// Closes the gates until the policies have been read again.
+    pub fn close(&mut self) {
+        self.open = false;
+        self.watcher.set_ports(self.ports.clone());
+    }
+
     /// Sets the ports. If they differ, the gates close until the policies that concern them have been read.
     pub fn set_ports(&mut self, ports: Vec<PortLink>) {
         if ports != self.ports {
