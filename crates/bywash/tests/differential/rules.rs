@@ -292,29 +292,32 @@ fn source(frame: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
 fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
     let Some((src, dst, tos)) = addresses(&case.sent.frame) else { return };
     let of_errors = errors(case).count() > 0;
-    // The port, or an interface above it.
-    let links = context.kernel.router.ip(&["-br", "link"]).map(|output| output.stdout).unwrap_or_default();
-    let uppers = links.lines().filter_map(|line| line.split([' ', '@']).next()).filter(|name| is_upper(name));
-    let there: Vec<String> = std::iter::once(format!("p{}", case.sent.port + 1))
-        .chain(uppers.map(str::to_owned))
+    // By port, it and the interfaces above it.
+    let links = context.kernel.router.ip(&["-o", "link"]).map(|output| output.stdout).unwrap_or_default();
+    let names = |port: usize| -> Vec<String> {
+        let own = format!("p{}", port + 1);
+        let of =
+            |line: &str| line.split(": ").nth(1).map(|name| name.split('@').map(str::to_owned).collect::<Vec<_>>());
+        let ours = |line: &&str| of(line).is_some_and(|names| names[0] == own);
+        let masters = links.lines().filter(ours).filter_map(|line| line.split("master ").nth(1)?.split(' ').next());
+        let above = links.lines().filter_map(of).filter(|names| names.len() == 2 && names[1] == own);
+        let uppers: Vec<String> = masters.map(str::to_owned).chain(above.map(|names| names[0].clone())).collect();
+        std::iter::once(own.clone()).chain(uppers).collect()
+    };
+    let there: Vec<String> = names(case.sent.port)
+        .iter()
         .filter_map(|iif| {
-            fib_match(context, &["route", "get", "fibmatch", &dst, "from", &src, "iif", &iif, "tos", &tos])
+            fib_match(context, &["route", "get", "fibmatch", &dst, "from", &src, "iif", iif, "tos", &tos])
         })
         .collect();
     let back = of_errors.then(|| fib_match(context, &["route", "get", "fibmatch", &src])).flatten();
     for route in there.into_iter().chain(back) {
         let ways = route.matches("nexthop ").count();
-        let leads =
-            |port: usize| route.contains(&format!("dev p{} ", port + 1)) || route.split("dev ").skip(1).any(is_upper);
+        let leads = |port: usize| names(port).iter().any(|name| route.contains(&format!("dev {name} ")));
         if ways > 1 && case.only[BYWASH].iter().all(|(port, _)| leads(*port)) {
             drop_all(case);
         }
     }
-}
-
-/// Returns whether a text begins with the name of an interface above a port.
-fn is_upper(name: &str) -> bool {
-    name.starts_with("br") || name.starts_with("mv")
 }
 
 fn fib_match(context: &Context<'_>, argv: &[&str]) -> Option<String> {

@@ -419,3 +419,54 @@ fn translated_connections_of_a_bridge_are_forwarded() {
         bywash.stop();
     }
 }
+
+/// The kernel may bridge what it translates from a bridge to the same, instead of routing it.
+#[test]
+fn translated_connections_that_stay_on_a_bridge_are_the_kernels() {
+    require!(require_lab(), has_tool("conntrack"));
+    let bridged = Bridged::new("");
+    bridged
+        .lab
+        .r()
+        .nft(&format!(
+            "table ip nat {{\nchain pre {{\ntype nat hook prerouting priority dstnat\n\
+             ip daddr {BRIDGE4} udp dport 80 dnat to {c}\n}}\n\
+             chain post {{\ntype nat hook postrouting priority srcnat\nip daddr {c} oifname \"br0\" masquerade\n}}\n}}",
+            c = C[0]
+        ))
+        .unwrap();
+    let bywash = bridged.run(&[]);
+    wait_until_followed(&bywash);
+    let mut ends = Ends::udp_between((bridged.b(), ip(B[0])), (bridged.c(), ip(C[0])), ip(BRIDGE4));
+    bywash.wait("the connection to be the kernel's", |bywash| {
+        (0..8u8).for_each(|n| ends.talk(&[n; 100]));
+        bywash.show(&["kernel-connections"]).to_string().contains("stays on one bridge")
+    });
+    assert_eq!(bywash.show(&["flows"])["total"], 0);
+    bywash.stop();
+}
+
+/// Without a program that tells stations, a member must not forward as an ordinary port, past the bridge's rules.
+#[test]
+fn members_without_a_program_that_forwards_are_left() {
+    require!(require_lab(), has_tool("setpriv"));
+    let bridged = Bridged::new("");
+    bridged
+        .lab
+        .r()
+        .nft("table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"br0\" counter drop\n}\n}")
+        .unwrap();
+    // As in `moves`: the verifier refuses the forwarding program without CAP_PERFMON.
+    let by = ["setpriv", "--bounding-set=-perfmon,-sys_admin", "--inh-caps=-perfmon,-sys_admin"];
+    let bywash = Bywash::spawn_by(&by, bridged.lab.r(), &["--level", "user", "r0", "r1", "r2"]);
+    bywash.wait("r1 to be left to the kernel", |bywash| {
+        bywash.log().contains("forwarding;")
+            && bywash.log().contains("r1: it belongs to bridge interface br0, which has no number")
+    });
+    for ns in [bridged.b(), bridged.c()] {
+        let report = Ping::to(bridged.lab.a().v4).count(5).wait(Duration::from_millis(100)).run(ns).unwrap();
+        assert_eq!(report.received, 0, "{}", report.text);
+    }
+    assert_eq!(bywash.counter("r1", "rx_packets") + bywash.counter("r2", "rx_packets"), 0);
+    bywash.stop();
+}

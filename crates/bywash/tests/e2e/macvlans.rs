@@ -171,7 +171,7 @@ fn policies_of_a_macvlan_and_of_its_port_hold() {
         lost(at.b(), a4, "no forwarding");
         r.sysctl("net/ipv4/conf/mv0/forwarding", "1").unwrap();
         at.wait_until_passes(&bywash, ip(B[0]), true);
-        // Its address changes, and it goes and comes back.
+        // It goes and comes back.
         r.ip(&["link", "set", "mv0", "down"]).unwrap();
         bywash.wait("the kernel to have it", |bywash| {
             bywash.log().contains("mv0: it is down: the kernel forwards for it")
