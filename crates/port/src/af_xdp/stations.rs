@@ -54,8 +54,8 @@ impl Stations {
         (all, without)
     }
 
-    /// Sets the words ([`Stations::lay_out`]). Stations at a place where one comes are due to be heard by the kernel, because
-    /// those that were are not told from others any more.
+    /// Sets the words ([`Stations::lay_out`]). Stations at a place to which another moves are due to be heard by the
+    /// kernel: whether that one was is not known any more.
     pub fn set(&mut self, new: Vec<u64>) -> io::Result<()> {
         if self.words.is_none() && new.iter().all(|word| *word == 0) {
             return Ok(());
@@ -68,13 +68,19 @@ impl Stations {
             let at = place * Self::WORDS;
             let old = |n: usize| self.known.get(at + n).copied().unwrap_or(0);
             let changed = || entries.iter().enumerate().filter(|(n, entry)| old(*n) != **entry);
-            if changed().any(|(_, entry)| *entry != 0) {
+            if changed().any(|(_, entry)| *entry != 0 && self.has(*entry)) {
                 words.store(at + STATIONS_AT_A_PLACE, ALL_DUE);
             }
             changed().for_each(|(n, entry)| words.store(at + n, *entry));
         }
         self.known = new;
         Ok(())
+    }
+
+    /// Returns whether there is this entry.
+    fn has(&self, entry: u64) -> bool {
+        let at = |place: usize| place * Self::WORDS..(place + 1) * Self::WORDS - 1;
+        Self::places(entry).into_iter().flat_map(at).any(|n| self.known.get(n) == Some(&entry))
     }
 
     /// Marks all stations as due to be heard by the kernel.
