@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* VLANs: frames with a tag, and frames that leave with one; and macvlans, whose frames are to addresses of their own. Programs of their own handle them, after a tail call from where
- * the others meet such a frame, so that the others' path stays as short as it is. They are loaded for the first VLAN; those
- * for VLANs with flows, for the first gate that lets flows pass while there are VLANs.
+/* VLANs: frames with a tag, and frames that leave with one; and macvlans, whose frames are to addresses of their own. Programs
+ * of their own handle them, after a tail call from where the others meet such a frame, so that the others' path stays as short
+ * as it is. They are loaded for the first VLAN; those for VLANs with flows, for the first gate that lets flows pass while
+ * there are VLANs.
  *
  * A VLAN has an entry in `ports`, like a port, behind those: its own address, gates and checks, with the rest of the port
  * that carries it. A tag that has none is the kernel's, as are priority tags (VLAN 0) and second tags. */
