@@ -111,8 +111,8 @@ pub enum Reason {
     /// If it was masqueraded on another interface, the kernel ends it (nf_nat_oif_changed); it does not tell which that
     /// was.
     Source,
-    /// It is translated, and stays on one bridge: the kernel may send packets whose destination it translates to another
-    /// member without routing them (br_nf_pre_routing_finish).
+    /// The connection is translated and stays on one bridge: the kernel may send its packets to another member without
+    /// routing them (br_nf_pre_routing_finish).
     Bridged,
     /// The firewall.
     Firewall(Refusal),

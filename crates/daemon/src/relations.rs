@@ -603,7 +603,7 @@ mod tests {
         assert_eq!(relations.left(1), None);
         relations.left_bridges = true;
         assert!(relations.left(1).unwrap().contains("as configured"));
-        // What is above the bridge, or a VLAN of the member, which the kernel looks for first.
+        // The kernel looks for uppers of the bridge and VLANs of the member first.
         let above = |kind: &str, parent| {
             let upper = Link { parent: Some(parent), ..link(9, "u0", kind) };
             let relations = of(&[bridge(), bridged(1), upper]);

@@ -661,7 +661,7 @@ mod tests {
         let mut first = reported(&mut kernel);
         first.sort_by_key(|change| format!("{change:?}"));
         assert_eq!(first, [Change::Station(station(1, 3)), Change::Station(station(2, 3))]);
-        // There and back again is no news.
+        // A station that moves away and back has not changed.
         for member in [4, 3] {
             kernel.apply(Event::Station(station(1, member)), Origin::Live);
         }

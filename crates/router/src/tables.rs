@@ -177,7 +177,7 @@ pub struct PortInfo {
 pub struct VlanInfo {
     /// Port that carries it.
     pub port: PortId,
-    /// Its tag, as in [`PortInfo::vlans`]; [`crate::vlan::UNTAGGED`] for a macvlan.
+    /// Tag of its frames, as in [`PortInfo::vlans`]; [`crate::vlan::UNTAGGED`] for a macvlan.
     pub tag: [u8; 4],
     /// Its own properties.
     pub info: PortInfo,

@@ -27,7 +27,7 @@ const MASK: [u8; TAG_LEN] = [0xff, 0xff, 0x0f, 0xff];
 pub(crate) struct Ingress {
     /// Port that received it, for which it is counted.
     pub port: PortId,
-    /// That port; for a frame of a VLAN or macvlan this, and for a member of a bridge the bridge.
+    /// Number of the receiving interface: the frame's VLAN or macvlan, the port's bridge, or else the port.
     pub id: PortId,
     /// Set if the packet had a tag, which [`restore`] puts back.
     pub tagged: bool,

@@ -456,7 +456,7 @@ fn members_without_a_program_that_forwards_are_left() {
         .r()
         .nft("table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"br0\" counter drop\n}\n}")
         .unwrap();
-    // As in `moves`: the verifier refuses the forwarding program without CAP_PERFMON.
+    // The verifier refuses the forwarding program without CAP_PERFMON, as in `moves`.
     let by = ["setpriv", "--bounding-set=-perfmon,-sys_admin", "--inh-caps=-perfmon,-sys_admin"];
     let bywash = Bywash::spawn_by(&by, bridged.lab.r(), &["--level", "user", "r0", "r1", "r2"]);
     bywash.wait("r1 to be left to the kernel", |bywash| {

@@ -112,7 +112,7 @@ pub struct XdpSending {
 pub struct XdpVlan {
     /// Its number, from [`super::PORTS`] on.
     pub id: u16,
-    /// Its tag as it is in frames, with priority 0; zeros for a macvlan.
+    /// Tag of its frames, in network byte order and with priority 0; zeros for a macvlan.
     pub tag: [u8; 4],
     /// Its MAC address; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],

@@ -90,7 +90,7 @@ impl BondSpec {
 /// A bridge whose packets the router forwards, as far as they come and leave by ports on its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeSpec {
-    /// Its number, from [`crate::vlan::FIRST`] on.
+    /// Number of the interface, from [`crate::vlan::FIRST`] on.
     pub id: PortId,
     /// Kernel index of the bridge.
     pub index: u32,
@@ -108,7 +108,7 @@ impl BridgeSpec {
 /// A VLAN interface, or a macvlan, whose packets the router forwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanSpec {
-    /// Its number, from [`crate::vlan::FIRST`] on.
+    /// Number of the interface, from [`crate::vlan::FIRST`] on.
     pub id: PortId,
     /// Kernel index of the interface.
     pub index: u32,
@@ -116,7 +116,7 @@ pub struct VlanSpec {
     pub port: PortId,
     /// Kernel index of the interface below it: that port's, or the bond whose member that is.
     pub parent: u32,
-    /// Its tag ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, which has the frames to its own address.
+    /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, told by its MAC address.
     pub tag: [u8; 4],
     /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
     pub sends: bool,

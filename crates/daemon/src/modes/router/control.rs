@@ -212,7 +212,7 @@ impl modes::Control for Routing {
             control.vlans().map(|(_, of)| (of.index, of)).collect(),
         );
         let new = (bridges.iter().map(|of| (of.index, of)).collect(), vlans.iter().map(|of| (of.index, of)).collect());
-        // What the programs still hand over for an interface is not to be taken for another's.
+        // The programs may still hand over packets with a number that now belongs to another interface.
         if known != new {
             self.guard.close();
         }
