@@ -2,7 +2,7 @@
 //! the kernel.
 
 use crate::around::assert_datagrams;
-use crate::flows::{BRIEF, Ends, wait_until_followed};
+use crate::flows::{BRIEF, Ends, masquerade_to_r0, wait_until_followed};
 use crate::harness::{Bywash, PATIENCE};
 use crate::moves::handled;
 use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, require, require_lab, wait_until};
@@ -384,12 +384,7 @@ fn translated_connections_of_a_bridge_are_forwarded() {
     require!(require_lab(), has_tool("conntrack"));
     let bridged = Bridged::new("");
     let r = bridged.lab.r();
-    r.nft(
-        "table ip nat {\nchain post {\ntype nat hook postrouting priority srcnat\noifname \"r0\" masquerade\n}\n}\n\
-         table inet filter {\nchain forward {\ntype filter hook forward priority 0; policy drop\n\
-         ct state established,related accept\niifname \"br0\" accept\n}\n}",
-    )
-    .unwrap();
+    masquerade_to_r0(r, "br0");
     for arguments in LEVELS {
         let bywash = bridged.run(arguments);
         wait_until_followed(&bywash);

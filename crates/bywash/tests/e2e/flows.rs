@@ -44,6 +44,16 @@ pub fn run<'a>(lab: &'a Topology, level: &str) -> Bywash<'a> {
     bywash
 }
 
+/// Sets the rules of a home's router: hosts behind `inner` may open connections to r0, from whose address they come.
+pub fn masquerade_to_r0(r: &Namespace, inner: &str) {
+    r.nft(&format!(
+        "table ip nat {{\nchain post {{\ntype nat hook postrouting priority srcnat\noifname \"r0\" masquerade\n}}\n}}\n\
+         table inet filter {{\nchain forward {{\ntype filter hook forward priority 0; policy drop\n\
+         ct state established,related accept\niifname \"{inner}\" accept\n}}\n}}"
+    ))
+    .unwrap();
+}
+
 /// Waits until connections are followed. The kernel need not announce those that begin earlier.
 pub fn wait_until_followed(bywash: &Bywash) {
     bywash.wait("connections to be followed", |bywash| bywash.show(&["flow-table"])["state"] == "passing");
