@@ -16,7 +16,7 @@ use bywash_router::control::{Control, Policies, PortView, VlanSpec};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -41,6 +41,8 @@ pub struct Guard {
     open: bool,
     failed: bool,
     told: Told,
+    /// Numbers of the ports for which the verdict was logged.
+    known: BTreeSet<u16>,
     /// Flows that pass gates which are closed for netfilter alone; `None` without a table of flows.
     flows: Option<Flows>,
     /// Number of the newest reading, and whether its flows pass the gates.
@@ -82,6 +84,7 @@ impl Guard {
             open: false,
             failed: false,
             told: Told::default(),
+            known: BTreeSet::new(),
             flows,
             number: 0,
             passing: false,
@@ -271,10 +274,22 @@ impl Guard {
         }
     }
 
-    /// Logs new reasons and those that no longer apply.
+    /// Logs new reasons and those that no longer apply, for the ports that are there before and after. A port that comes
+    /// is named if the reason does not hold for all.
     fn tell(&mut self, verdict: &Verdict) {
-        for kept in verdict.kept.iter().filter(|kept| !self.verdict.kept.contains(kept)) {
-            let ports = self.names(kept);
+        let now: BTreeSet<u16> = self.ports.iter().map(|port| port.id).collect();
+        let before = std::mem::replace(&mut self.known, now.clone());
+        let same = |kept: &&Kept, of: &Kept| kept.effect == of.effect && kept.ignored == of.ignored;
+        let concerned = |verdict: &Verdict, of: &Kept| -> BTreeSet<u16> {
+            verdict.kept.iter().filter(|kept| same(kept, of)).flat_map(|kept| kept.ports.iter().copied()).collect()
+        };
+        let all = |ports: &BTreeSet<u16>, of: &BTreeSet<u16>| !of.is_empty() && of.is_subset(ports);
+        for kept in &verdict.kept {
+            let (had, has) = (concerned(&self.verdict, kept), concerned(verdict, kept));
+            if (all(&had, &before) && all(&has, &now)) || kept.ports.iter().all(|port| had.contains(port)) {
+                continue;
+            }
+            let ports = self.names(kept.ports.iter().filter(|port| !had.contains(port)));
             let Kept { effect, ignored, .. } = kept;
             if *ignored {
                 tracing::warn!(
@@ -292,12 +307,13 @@ impl Guard {
                 );
             }
         }
-        for gone in self.verdict.kept.iter().filter(|kept| !verdict.kept.contains(kept)) {
-            tracing::info!(
-                "{}: no packets are left to the kernel for {} any more",
-                self.names(gone),
-                gone.effect.object
-            );
+        for gone in &self.verdict.kept {
+            let has = concerned(verdict, gone);
+            let ports: Vec<_> = gone.ports.iter().filter(|port| now.contains(port) && !has.contains(port)).collect();
+            if !ports.is_empty() {
+                let ports = self.names(ports.into_iter());
+                tracing::info!("{ports}: no packets are left to the kernel for {} any more", gone.effect.object);
+            }
         }
         let shown = |kept: &Kept| {
             // Reasons of a VLAN are shown with its port, and those of a bridge with the ports on its members.
@@ -309,12 +325,10 @@ impl Guard {
         *lock(&self.told) = verdict.kept.iter().map(shown).collect();
     }
 
-    fn names(&self, kept: &Kept) -> String {
-        if kept.ports.len() == self.ports.len() {
-            return "all ports".into();
-        }
-        let name = |id: &u16| self.ports.iter().find(|port| port.id == *id).map_or("?", |port| &port.name);
-        kept.ports.iter().map(name).collect::<Vec<_>>().join(", ")
+    fn names<'a>(&self, ids: impl Iterator<Item = &'a u16>) -> String {
+        let name = |id: &u16| self.ports.iter().find(|port| port.id == *id).map(|port| port.name.as_str());
+        let names: Vec<_> = ids.filter_map(name).collect();
+        if names.len() == self.ports.len() { "all ports".into() } else { names.join(", ") }
     }
 }
 
