@@ -177,9 +177,9 @@ differential: ## compare Bywash with a kernel alone on random configurations and
 		DIFFERENTIAL_SECONDS=$(SECONDS_EACH) $(RUN_AS_ROOT) $(CARGO) test --workspace --locked --test differential -- \
 		--nocapture --test-threads 1
 
-soak: ## ten minutes of traffic, route churn, interface flaps and garbage; checks for leaks and growth
+soak: ## traffic, floods, garbage, hostile clients and changes of everything for MINUTES (10); checks for leaks and growth
 	@tools/setup.sh test
-	BYWASH_SOAK_SECONDS=600 $(RUN_AS_ROOT) $(CARGO) test --release --locked -p bywash --test e2e -- soak --show-output
+	BYWASH_SOAK_SECONDS=$$(($(or $(MINUTES),10) * 60)) $(RUN_AS_ROOT) $(CARGO) test --release --locked -p bywash --test e2e -- soak --show-output
 
 bench: ## benchmark forwarding and its DPDK peer in the same run (L3FWD=path of DPDK's l3fwd; default: testpmd)
 	@tools/setup.sh bench

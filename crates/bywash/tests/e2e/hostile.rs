@@ -21,7 +21,7 @@ const PAIRS: usize = 5;
 const HALF_OPEN: usize = 80;
 
 /// Sends a hostile request as far as the instance accepts it, and reads the start of the answer, if there is one.
-fn attack(socket: &Path, n: usize) {
+pub fn attack(socket: &Path, n: usize) {
     let Ok(mut stream) = UnixStream::connect(socket) else { return };
     let limit = Some(Duration::from_millis(200));
     stream.set_write_timeout(limit).unwrap();
