@@ -6,7 +6,8 @@
 #
 # For IPv4 and IPv6 there is one connection in each direction. While it lasts, Bywash is started and stopped (by
 # SIGINT), and the bytes that arrive are counted with and without it, in changing order. With a new connection for each
-# sample, the results would vary more between connections than between the two. Segmentation and checksum offloads of
+# sample, the results would vary more between connections than between the two; so they would without fixed CPUs: the
+# client has CPU 0, the server CPU 1. Segmentation and checksum offloads of
 # veth stay at the kernel's defaults. The ratio is the geometric mean of the rounds' ratios, with its standard error.
 set -euo pipefail
 
