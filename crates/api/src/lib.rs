@@ -30,7 +30,7 @@ pub use established::{KernelConnections, KernelReason, LastRevoked};
 pub use firewall::{Established, Firewall, FirewallChain, FirewallReason};
 pub use placement::{CpuFrames, Kept, LevelFrames, Placement};
 pub use pools::{Arena, Audit, Blocks, Pool, Pools};
-pub use ports::{Port, PortCounters, PortTxQueue, Queue, SwitchPort, TxQueue};
+pub use ports::{Above, Port, PortCounters, PortTxQueue, Queue, SwitchPort, TxQueue};
 pub use request::{CAPTURE_NUMBER, CaptureRequest, REQUESTS, Request, Way};
 pub use routes::{Drift, Neighbour, NextHop, Route};
 pub use schema::{schema, without_descriptions};

@@ -39,6 +39,30 @@ pub struct Port {
     pub counters: PortCounters,
     /// Number and addresses of the port in a switch; null in other modes.
     pub switch: Option<SwitchPort>,
+    /// Interfaces above it whose packets are forwarded with its own.
+    pub above: Vec<Above>,
+}
+
+/// Interface above a port. Its packets are handled at the port's level.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Above {
+    /// Name.
+    pub name: String,
+    /// Kind: `bond`, `bridge`, `vlan` or `macvlan`.
+    pub kind: String,
+    /// Protocol and number of a VLAN, such as `802.1Q 10`; null for other kinds.
+    pub tag: Option<String>,
+    /// State: `up` or `down`.
+    pub state: String,
+    /// True if packets routed to it leave by the port, without the kernel.
+    pub sends: bool,
+    /// MAC address.
+    pub mac: Option<String>,
+    /// MTU, in bytes.
+    pub mtu: Option<u64>,
+    /// Addresses with the prefix lengths of their subnets.
+    pub addresses: Vec<String>,
 }
 
 /// Part of a port in a switch.

@@ -173,11 +173,12 @@ impl Running {
             None => Level::User.name(),
         };
         let ports = self.0.ports();
-        let uppers = self.0.view.uppers();
+        let above = self.0.view.above();
         let of_ports = ports.values().map(|slot| (slot.config.name.as_str(), level(slot)));
-        let of_uppers =
-            uppers.iter().filter_map(|(_, name, port)| Some((name.as_str(), level(ports.get(&usize::from(port.0))?))));
-        let levels: HashMap<&str, &str> = of_uppers.chain(of_ports).collect();
+        let of_above = above
+            .iter()
+            .filter_map(|(port, above)| Some((above.name.as_str(), level(ports.get(&usize::from(port.0))?))));
+        let levels: HashMap<&str, &str> = of_above.chain(of_ports).collect();
         for flow in &mut shown.flows {
             for way in [&mut flow.original, &mut flow.reply] {
                 way.level = levels.get(way.port.as_str()).copied().unwrap_or_default().into();
@@ -194,7 +195,7 @@ impl Running {
 
     fn ports(&self) -> Vec<Port> {
         let (ends, _) = self.reports();
-        let views = self.0.view.ports();
+        let (views, above) = (self.0.view.ports(), self.0.view.above());
         let slots = self.0.ports();
         let ports = slots.iter().filter_map(|(at, slot)| views.get(*at).map(|view| (view, slot)));
         let ports = ports.map(|(view, slot)| {
@@ -226,6 +227,7 @@ impl Running {
                 },
                 counters: answers::port_counters(&slot.counters, verdicts.as_ref()),
                 switch: self.0.view.switch_port(id),
+                above: above.iter().filter(|(port, _)| *port == id).map(|(_, above)| above.clone()).collect(),
             }
         });
         ports.collect()

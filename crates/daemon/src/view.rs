@@ -1,6 +1,6 @@
 //! View of a mode for the API.
 
-use bywash_api::{Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
+use bywash_api::{Above, Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
 use bywash_api_server::Rows;
 use bywash_config::Config;
 use bywash_engine::PortId;
@@ -48,8 +48,9 @@ pub trait View: Send + Sync {
     /// Returns the ports with their state in the kernel, by port number.
     fn ports(&self) -> Vec<PortView>;
 
-    /// Returns the VLANs and bridges that are forwarded for: number, name, and a port that carries it.
-    fn uppers(&self) -> Vec<(PortId, String, PortId)> {
+    /// Returns the interfaces above ports that are forwarded for, each with a port that carries it; a bridge with each of
+    /// its members' ports.
+    fn above(&self) -> Vec<(PortId, Above)> {
         vec![]
     }
 

@@ -104,6 +104,7 @@ impl Shown {
                 },
                 counters: answers::port_counters(&port.counters, program.as_ref().map(|(_, counted)| counted)),
                 switch: None,
+                above: vec![],
             }
         });
         ports.collect()

@@ -143,6 +143,8 @@ fn what_a_bridge_routes_is_forwarded() {
         bridged.assert_passes(&bywash);
         let said = "br0: packets that it routes are forwarded on its members r1, r2";
         assert!(bywash.log().contains(said), "{}", bywash.log());
+        let above = &bywash.port("r2")["above"];
+        assert_eq!([&above[0]["name"], &above[0]["kind"]], ["br0", "bridge"], "{above}");
         bridged.assert_connected();
         bridged.assert_passes(&bywash);
         bywash.assert_conserved();

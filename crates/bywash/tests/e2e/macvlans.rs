@@ -129,6 +129,8 @@ fn what_a_macvlan_receives_and_sends_is_forwarded() {
                 at.wait_until_passes(&bywash, to, sends || !B.map(ip).contains(&to));
             }
             assert!(bywash.log().contains("mv0: what it receives is forwarded with its port"), "{}", bywash.log());
+            let above = &bywash.port("r1")["above"][0];
+            assert_eq!((&above["kind"], &above["sends"]), (&"macvlan".into(), &sends.into()), "{above}");
             at.assert_connected();
             at.wait_until_passes(&bywash, ip(B[0]), sends);
             bywash.assert_conserved();

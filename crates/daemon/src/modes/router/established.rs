@@ -56,12 +56,12 @@ pub struct Table {
 
 impl Established {
     /// Returns the flows that a filter selects. `uppers` are the ports' VLANs and bridges, by number and name.
-    pub fn flows(&self, filter: Option<&str>, uppers: &[(PortId, String, PortId)]) -> Result<EstablishedFlows, String> {
+    pub fn flows(&self, filter: Option<&str>, uppers: &[(PortId, String)]) -> Result<EstablishedFlows, String> {
         let selection = Selection::parse(filter.unwrap_or_default())?;
         let Some(Table { flows, statistics }) = &self.table else { return Ok(EstablishedFlows::default()) };
         let ports = lock(&self.names).clone().into_iter().zip(0..).map(|(name, port)| (port, name));
         let names: HashMap<u16, String> =
-            ports.chain(uppers.iter().map(|(upper, name, _)| (upper.0, name.clone()))).collect();
+            ports.chain(uppers.iter().map(|(upper, name)| (upper.0, name.clone()))).collect();
         let mut reader = self.domain.register();
         let total = present(&statistics.counts()).iter().sum();
         let mut answer = EstablishedFlows { total, ..EstablishedFlows::default() };

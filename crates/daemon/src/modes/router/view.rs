@@ -6,11 +6,12 @@ use super::exceptions::{self, Told};
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::modes::{Names, mac, packet};
 use crate::view::{PIECE, Refused, View};
-use bywash_api::{Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
+use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
-use bywash_router::control::{BridgeSpec, Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
@@ -35,13 +36,21 @@ impl View for Routes {
         lock(&self.control).ports().collect()
     }
 
-    fn uppers(&self) -> Vec<(PortId, String, PortId)> {
-        let name = |view: PortView| view.dev.unwrap_or(view.name);
+    fn above(&self) -> Vec<(PortId, Above)> {
         let control = lock(&self.control);
-        let vlans = control.vlans().map(|(view, vlan)| (vlan.id, name(view), vlan.port));
-        let first = |bridge: &BridgeSpec| bridge.members.first().map(|(port, _)| *port);
-        let bridges = control.bridges().filter_map(|(view, bridge)| Some((bridge.id, name(view), first(bridge)?)));
-        vlans.chain(bridges).collect()
+        let bonds = control.ports().filter_map(|port| {
+            let (index, name) = port.upper.clone().filter(|_| port.number == port.id)?;
+            Some((port.id, above(&PortView { index, name, dev: None, ..port }, "bond", None, true)))
+        });
+        let bridges = control.bridges().flat_map(|(view, bridge)| {
+            let shown = above(&view, "bridge", None, true);
+            bridge.members.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
+        });
+        let vlans = control.vlans().map(|(view, vlan)| {
+            let tag = (vlan.tag != UNTAGGED).then_some(vlan.tag);
+            (vlan.port, above(&view, if tag.is_some() { "vlan" } else { "macvlan" }, tag, vlan.sends))
+        });
+        bonds.chain(bridges).chain(vlans).collect()
     }
 
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
@@ -93,7 +102,32 @@ impl View for Routes {
     }
 }
 
+/// Describes an interface above a port; `tag` is a VLAN's.
+fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Above {
+    let number = |[protocol, second, high, low]: [u8; 4]| {
+        let protocol = if [protocol, second] == ethertype::QINQ.to_be_bytes() { "802.1ad" } else { "802.1Q" };
+        format!("{protocol} {}", u16::from_be_bytes([high, low]) & 0xfff)
+    };
+    Above {
+        name: view.dev.as_ref().unwrap_or(&view.name).clone(),
+        kind: kind.into(),
+        tag: tag.map(number),
+        state: if view.running { "up" } else { "down" }.into(),
+        sends,
+        mac: view.mac.map(mac),
+        mtu: view.mtu.map(u64::from),
+        addresses: view.addresses.iter().map(Prefix::to_string).collect(),
+    }
+}
+
 impl Routes {
+    /// Returns number and name of the VLANs and bridges that are forwarded for.
+    fn uppers(&self) -> Vec<(PortId, String)> {
+        let control = lock(&self.control);
+        let views = control.vlans().map(|(view, _)| view).chain(control.bridges().map(|(view, _)| view));
+        views.map(|view| (view.id, view.dev.unwrap_or(view.name))).collect()
+    }
+
     /// Returns the route to the packet's destination, and the neighbours that the packet, or those made from it, were
     /// sent to.
     fn decisions(&self, frame: &[u8], followed: &Followed) -> Decisions {
