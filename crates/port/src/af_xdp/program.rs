@@ -94,6 +94,55 @@ pub struct XdpConfig {
     pub sending: XdpSending,
 }
 
+impl XdpConfig {
+    /// Returns the entry in the program of the port with this number, interface index, and mode of XDP.
+    pub(super) fn entry(&self, id: u16, ifindex: u32, native: bool) -> RawPort {
+        let XdpGate { v4, v6, fragments, flows4, flows6 } = self.gate;
+        let mut flags = 0;
+        for (on, flag) in [
+            (self.enabled, FLAG_ENABLED),
+            (self.forward && !self.rules, FLAG_FORWARD),
+            (self.rules, FLAG_RULES),
+            (self.partial, FLAG_PARTIAL),
+            (self.raw, FLAG_RAW),
+            (self.redirects, FLAG_REDIRECTS),
+            (v4, FLAG_KERNEL4),
+            (v6, FLAG_KERNEL6),
+            (v4 && flows4, FLAG_FLOWS4),
+            (v6 && flows6, FLAG_FLOWS6),
+            (fragments, FLAG_DEFRAG),
+            (self.source_check == SourceCheck::Loose, FLAG_RPF_LOOSE),
+            (self.source_check == SourceCheck::Strict, FLAG_RPF_STRICT),
+            (self.l3_hash4, FLAG_L3_HASH4),
+            (self.l3_hash6, FLAG_L3_HASH6),
+            (native, FLAG_NATIVE),
+        ] {
+            flags |= if on { flag } else { 0 };
+        }
+        let mut sending = 0;
+        for (on, flag) in [
+            (self.sending.target, SENDING_TARGET),
+            (self.sending.takes_frames, SENDING_TAKES_FRAMES),
+            (self.sending.kept4, SENDING_KEPT4),
+            (self.sending.kept6, SENDING_KEPT6),
+            (self.rules && self.asks && self.forward, SENDING_BY_RULES),
+            (self.keeps, SENDING_KEEPS),
+            (self.bridge.is_some(), SENDING_BRIDGED),
+        ] {
+            sending |= if on { flag } else { 0 };
+        }
+        let (mac, max_frame, route_id) = (self.mac, self.max_frame, self.bridge.unwrap_or(id));
+        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending }
+    }
+
+    /// Returns the words of such an entry, for native XDP, as they are in the program's memory.
+    #[cfg(fuzzing)]
+    #[doc(hidden)]
+    pub fn words(&self, id: u16, ifindex: u32) -> [u64; 3] {
+        self.entry(id, ifindex, true).words()
+    }
+}
+
 /// Conditions for packets that are sent on a port by policy routing rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpSending {
@@ -444,44 +493,12 @@ impl Program {
 
     /// Returns the port's entry in the program.
     fn entry(&self, config: &XdpConfig) -> RawPort {
-        let XdpGate { v4, v6, fragments, flows4, flows6 } = config.gate;
-        let mut flags = 0;
-        for (on, flag) in [
-            (config.enabled, FLAG_ENABLED),
-            (config.forward && !config.rules, FLAG_FORWARD),
-            (config.rules, FLAG_RULES),
-            (config.partial, FLAG_PARTIAL),
-            (config.raw, FLAG_RAW),
-            (config.redirects, FLAG_REDIRECTS),
-            (v4, FLAG_KERNEL4),
-            (v6, FLAG_KERNEL6),
-            (v4 && flows4, FLAG_FLOWS4),
-            (v6 && flows6, FLAG_FLOWS6),
-            (fragments, FLAG_DEFRAG),
-            (config.source_check == SourceCheck::Loose, FLAG_RPF_LOOSE),
-            (config.source_check == SourceCheck::Strict, FLAG_RPF_STRICT),
-            (config.l3_hash4, FLAG_L3_HASH4),
-            (config.l3_hash6, FLAG_L3_HASH6),
-            (self.native, FLAG_NATIVE),
-        ] {
-            flags |= if on { flag } else { 0 };
+        let mut entry = config.entry(self.id, self.index, self.native);
+        entry.cpus = self.cpus;
+        if self.vlans.iter().any(|vlan| vlan.tag == [0; 4]) {
+            entry.sending |= SENDING_MACVLANS;
         }
-        let of = config.sending;
-        let mut sending = 0;
-        for (on, flag) in [
-            (of.target, SENDING_TARGET),
-            (of.takes_frames, SENDING_TAKES_FRAMES),
-            (of.kept4, SENDING_KEPT4),
-            (of.kept6, SENDING_KEPT6),
-            (config.rules && config.asks && config.forward, SENDING_BY_RULES),
-            (config.keeps, SENDING_KEEPS),
-            (config.bridge.is_some(), SENDING_BRIDGED),
-            (self.vlans.iter().any(|vlan| vlan.tag == [0; 4]), SENDING_MACVLANS),
-        ] {
-            sending |= if on { flag } else { 0 };
-        }
-        let (mac, max_frame, ifindex, id, cpus) = (config.mac, config.max_frame, self.index, self.id, self.cpus);
-        RawPort { mac, flags, max_frame, ifindex, id, cpus, route_id: config.bridge.unwrap_or(id), sending }
+        entry
     }
 
     /// Returns the tags and entries of the VLANs, whose level and hash are those of the port.
