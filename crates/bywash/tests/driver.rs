@@ -2,8 +2,7 @@
 //!
 //! The kernel runs the program over a frame (BPF_PROG_TEST_RUN); the router gets the frame from a port in memory. A
 //! frame that the program redirects to a port must leave the router by that port with the same bytes. A frame that the
-//! router forwards and the program does not must have a reason for it: [`leaves`] for frames left to user space,
-//! [`passes`] for frames passed to the kernel.
+//! router forwards and the program does not must have a reason for it: see [`World::compare`].
 //!
 //! A further test compares both with the Linux kernel: with the same routes, the kernel must forward the same frames
 //! with the same bytes, except for [`DIFFERENCES`].
@@ -14,40 +13,37 @@ mod bridges;
 mod flows;
 #[path = "driver/kernel.rs"]
 mod kernel;
+#[path = "driver/model.rs"]
+mod model;
 #[path = "driver/nat.rs"]
 mod nat;
 #[path = "driver/vlans.rs"]
 mod vlans;
 
-use bywash_engine::{DROP_REASONS, Event, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
-use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6, synth};
+use bywash_engine::PortId;
+use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
+use bywash_port::Port;
 use bywash_port::af_xdp::{
-    self, Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, UNICAST, XdpAttach, XdpConfig,
+    Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, UNICAST, XdpAttach, XdpConfig,
     XdpDatapath,
 };
-use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_router::Router;
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
-use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ipv4;
 use kernel::Kernel;
+use model::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock};
-
-const PORTS: u16 = 3;
-/// The port to which the program cannot redirect.
-const NO_TARGET: u16 = 2;
-const MAX_FRAME: u32 = 1600;
-const SMALL_MTU: u32 = 200;
-const SEED: u64 = 1812;
+use std::sync::Arc;
 
 struct Memory(Segments);
 
@@ -59,173 +55,6 @@ impl Shared for Memory {
     fn grace(&mut self) {
         self.0.grace();
     }
-}
-
-fn mac(port: u16) -> [u8; 6] {
-    [2, 0, 0, 0, 0, port as u8]
-}
-
-fn entries() -> Vec<Entry> {
-    let forward = |port: u16, mtu| {
-        let mut macs = [2, 0, 0, 0, 2, port as u8, 0, 0, 0, 0, 0, 0];
-        macs[6..].copy_from_slice(&mac(port));
-        Entry { macs, port: PortId(port), mtu, ..Entry::verdict(Kind::Forward) }
-    };
-    let group = |first, count| Entry { first, count, ..Entry::verdict(Kind::Group) };
-    vec![
-        Entry::verdict(Kind::NoRoute),
-        forward(0, 1500),
-        forward(1, 1500),
-        forward(NO_TARGET, 1500),
-        forward(1, SMALL_MTU),
-        group(0, 3),
-        group(3, 4),
-        group(7, 2),
-        Entry::verdict(Kind::Local),
-        Entry::verdict(Kind::Kernel),
-        Entry { port: PortId(1), ..Entry::verdict(Kind::Pending) },
-        Entry::verdict(Kind::Glean),
-        Entry::verdict(Kind::Blackhole),
-        Entry::verdict(Kind::Unreachable),
-        Entry::verdict(Kind::Prohibit),
-    ]
-}
-
-/// Returns the subnets of a next hop's own.
-fn subnets(id: u32) -> (Net4, Net6) {
-    let (net4, net6) = (10 << 24 | id << 16, (0x2001_0db8_u128 << 32 | u128::from(id)) << 64);
-    (Net::new(net4, 16).unwrap(), Net::new(net6, 64).unwrap())
-}
-
-/// Returns addresses of a subnet that collide in the program's destination cache (xdp/dst_cache.h).
-fn crowd4(net: u32) -> impl Iterator<Item = u32> {
-    (net + 256..).filter(|a| a.swap_bytes().wrapping_mul(0x9e37_79b1) >> 19 == 77).take(6)
-}
-
-/// Returns IPv6 addresses as [`crowd4`] does.
-fn crowd6(net: u128) -> impl Iterator<Item = u128> {
-    let mixed = |a: u128| {
-        let (high, low) = (((a >> 64) as u64).swap_bytes(), (a as u64).swap_bytes());
-        (high ^ low.wrapping_mul(0xd6e8_feb8_6659_fd93)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    };
-    (net + 256..).filter(move |a| mixed(*a) >> 52 == 77).take(6)
-}
-
-/// Routes back to sources: address, prefix length and entry. They lead to port 0, a connected subnet, an unresolved
-/// next hop, port 1, a group, and the host.
-const BACK: [([u8; 4], u8, u32); 6] = [
-    ([10, 200, 0, 0], 18, 1),
-    ([10, 200, 32, 0], 20, 11),
-    ([10, 200, 48, 0], 20, 10),
-    ([10, 200, 64, 0], 18, 2),
-    ([10, 200, 128, 0], 18, 5),
-    (OWN, 32, 8),
-];
-/// An address of the router's host.
-const OWN: [u8; 4] = [10, 200, 7, 1];
-
-/// The settings that a run of the test varies.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mode {
-    redirects: bool,
-    check: SourceCheck,
-    l3: bool,
-}
-
-/// The members of the three groups: one of two ports; one with an unresolved next hop and one by [`NO_TARGET`]; one
-/// with a member that is the kernel's.
-const BUCKETS: [u32; 9] = [1, 2, 2, 1, 3, 4, 10, 1, 9];
-
-/// Returns the program's next hops for the router's entries, as the control plane would.
-fn hops(entries: &[Entry]) -> Vec<Hop> {
-    let kernels = |e: &Entry| BUCKETS[e.first as usize..][..e.count as usize].contains(&9);
-    let hop = |e: &Entry| {
-        let kind = match e.kind {
-            Kind::Local => HopKind::Local,
-            Kind::Kernel => HopKind::Kernel,
-            Kind::Forward if e.port.0 != NO_TARGET => HopKind::Forward,
-            Kind::Group if kernels(e) => HopKind::Kernel,
-            Kind::Group => HopKind::Group,
-            _ => HopKind::User,
-        };
-        let unicast = matches!(e.kind, Kind::Forward | Kind::Glean | Kind::Pending);
-        let flags = if unicast { TAKES_FRAMES | UNICAST } else { TAKES_FRAMES };
-        let (first, count) = (e.first, e.count);
-        // The interface does not matter, since nothing is sent.
-        Hop { macs: e.macs, kind, flags, port: e.port.0, mtu: e.mtu, first, count, ifindex: 1 }
-    };
-    entries.iter().map(hop).collect()
-}
-
-/// A port that delivers its frames one at a time and logs the fate of each.
-struct Line {
-    frames: std::vec::IntoIter<Vec<u8>>,
-    /// Requests of the router; `None` in ports that deliver no frames.
-    inbox: Option<rtrb::Consumer<Request>>,
-    log: Arc<Mutex<Vec<Fate>>>,
-    counters: Arc<OnceLock<Arc<WorkerCounters>>>,
-    counted: Vec<u64>,
-    port: u16,
-}
-
-/// The router's treatment of a frame.
-#[derive(Default)]
-struct Fate {
-    sent: Vec<(u16, Vec<u8>)>,
-    punted: bool,
-    /// Names of the drop reasons and events that were counted.
-    named: Vec<&'static str>,
-}
-
-impl Line {
-    /// Adds to the fate of the latest frame the reasons and events that the router has counted since.
-    fn note(&mut self) {
-        let counters = self.counters.get().unwrap().port(PortId(self.port));
-        let events = [Event::NeighbourWait, Event::Fragmented, Event::ChecksumCompleted];
-        let drops = DROP_REASONS.iter().map(|r| (r.name(), counters.drops(*r)));
-        let now: Vec<_> = drops.chain(events.map(|e| (e.name(), counters.events(e)))).collect();
-        self.counted.resize(now.len(), 0);
-        if let Some(fate) = self.log.lock().unwrap().last_mut() {
-            fate.named.extend(now.iter().zip(&self.counted).filter(|(new, old)| new.1 > **old).map(|(new, _)| new.0));
-        }
-        self.counted = now.into_iter().map(|n| n.1).collect();
-    }
-}
-
-impl Port for Line {
-    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
-        if self.inbox.is_none() {
-            return 0;
-        }
-        self.note();
-        let Some(inbox) = &mut self.inbox else { return 0 };
-        while let Ok(request) = inbox.pop() {
-            if let Request::Punt { frame, .. } = request {
-                self.log.lock().unwrap().last_mut().unwrap().punted = true;
-                bufs.free_one(frame);
-            }
-        }
-        let Some(bytes) = self.frames.next() else { return 0 };
-        assert_eq!(bufs.alloc(out, 1), 1);
-        assert!(bufs.arena().write(&mut out.as_mut_slice()[0], &bytes));
-        self.log.lock().unwrap().push(Fate::default());
-        1
-    }
-
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        let n = frames.len();
-        let mut log = self.log.lock().unwrap();
-        let sent = frames.as_slice().iter().map(|f| (self.port, bufs.arena().data(f).to_vec()));
-        log.last_mut().unwrap().sent.extend(sent);
-        bufs.free(frames);
-        n
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        Arc::default()
-    }
-
-    fn close(&mut self, _bufs: &mut Buffers) {}
 }
 
 /// Sends the frames one by one through the router, from port 0. Returns the fate of each.
@@ -248,46 +77,21 @@ fn route_with(
 fn route_at(
     tables: Arc<Published<Tables>>,
     domain: &Qsbr,
-    (ports, from): (u16, u16),
+    ports: (u16, u16),
     redirects: bool,
     frames: &[Vec<u8>],
     finish: impl FnOnce(Router) -> Router,
 ) -> Vec<Fate> {
-    let arena = Arena::new(ArenaConfig { cells: 1024, ..Default::default() }).unwrap();
-    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 1024)]).unwrap();
-    let (requests, inbox) = rtrb::RingBuffer::new(16);
-    let mut inbox = Some(inbox);
-    let log = Arc::new(Mutex::new(vec![]));
-    let counters = Arc::new(OnceLock::new());
-    let mut table = PortTable::new();
-    for port in 0..ports {
-        let frames = if port == from { frames.to_vec() } else { vec![] };
-        let inbox = if port == from { inbox.take() } else { None };
-        let (log, counters) = (log.clone(), counters.clone());
-        let line = Line { frames: frames.into_iter(), inbox, log, counters, counted: vec![], port };
-        table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
-    }
-    let router = finish(Router::new(tables, requests, RouterConfig { icmp_rate: 0, redirects }));
-    let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
-    let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
-    assert!(counters.set(worker.counters()).is_ok());
-    worker.run_turns(frames.len() as u64 + 2);
-    let (missing, wrong) = pools.verify();
-    assert!(missing.is_empty() && wrong.is_empty());
-    std::mem::take(&mut *log.lock().unwrap())
+    let mut rig = Rig::new(tables, domain, ports, redirects, finish);
+    frames.iter().map(|frame| rig.give(frame)).collect()
 }
 
 /// The program on every port, and tables that the program and the router share.
 struct Twin {
     datapath: XdpDatapath,
     programs: Vec<(Program, u32)>,
-    domain: Qsbr,
+    world: World,
     tables: Arc<Published<Tables>>,
-    fibs: (Table4, Table6),
-    routes4: Vec<(Net4, u32)>,
-    routes6: Vec<(Net6, u32)>,
-    targets4: Vec<u32>,
-    targets6: Vec<u128>,
 }
 
 impl Twin {
@@ -301,111 +105,31 @@ impl Twin {
                 datapath.set_device(id, link.index).unwrap();
             }
         }
-        let domain = Qsbr::new();
-        let memory = |family| Box::new(Memory(datapath.segments(family).unwrap()));
-        let mut table4 = Table4::shared(&domain, memory(Family::V4)).unwrap();
-        let mut table6 = Table6::shared(&domain, memory(Family::V6)).unwrap();
-        let entries = entries();
-        let ids = entries.len() as u32;
-        // Routes of every length, and one subnet for each next hop.
-        let routes4: Vec<_> = synth::routes4(3000, SEED).into_iter().enumerate().collect();
-        let mut routes4: Vec<_> = routes4.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
-        let routes6: Vec<_> = synth::routes6(3000, SEED).into_iter().enumerate().collect();
-        let mut routes6: Vec<_> = routes6.into_iter().map(|(i, (net, _))| (net, i as u32 % ids)).collect();
-        table4.load(routes4.iter().copied());
-        table6.load(routes6.iter().copied());
-        let (mut targets4, mut targets6) = (synth::under(&routes4, 500, SEED), synth::under(&routes6, 500, SEED));
-        for id in 0..ids {
-            let (net4, net6) = subnets(id);
-            routes4.push((net4, id));
-            routes6.push((net6, id));
-            table4.insert(net4, id);
-            table6.insert(net6, id);
-            let (net4, net6) = (net4.addr(), net6.addr());
-            targets4.extend((1..9).map(|i| net4 + i).chain(crowd4(net4)));
-            targets6.extend((2..10).map(|i| net6 + i).chain(crowd6(net6)));
-        }
-        for (addr, len, id) in BACK {
-            let net = Net::new(u32::from_be_bytes(addr), len).unwrap();
-            routes4.push((net, id));
-            table4.insert(net, id);
-        }
-        let own4 = Own4::default().with(OWN.into());
+        let memory = |family| Box::new(Memory(datapath.segments(family).unwrap())) as Box<dyn Shared>;
+        let world = World::new([memory(Family::V4), memory(Family::V6)]);
         let index = |hop: &Hop| programs.get(usize::from(hop.port)).map_or(0, |(_, index)| *index);
-        let hops: Vec<Hop> = hops(&entries).iter().map(|hop| Hop { ifindex: index(hop), ..*hop }).collect();
-        datapath.publish(&hops, &BUCKETS, own4.octets());
-        let port = |id| PortInfo { index: 1, mac: mac(id), partial_checksums: true, ..PortInfo::default() };
-        let tables = Tables {
-            generation: 1,
-            fib4: table4.reader(),
-            fib6: table6.reader(),
-            cold: vec![Cold::default(); entries.len()],
-            entries,
-            buckets: BUCKETS.to_vec(),
-            ports: (0..PORTS).map(port).collect(),
-            vlans: vec![],
-            bridges: vec![],
-            own4,
-            hash4: HashPolicy::L4,
-            hash6: HashPolicy::L4,
-        };
-        let tables = Arc::new(Published::new(&domain, tables));
-        Self { datapath, programs, domain, tables, fibs: (table4, table6), routes4, routes6, targets4, targets6 }
+        let hops: Vec<Hop> = hops(&world.entries).iter().map(|hop| Hop { ifindex: index(hop), ..*hop }).collect();
+        datapath.publish(&hops, &BUCKETS, World::own4().octets());
+        let tables = world.tables(Mode::default());
+        Self { datapath, programs, world, tables }
     }
 
     /// Moves the subnet of each next hop to the following one. Most of their addresses have been looked up before, so
     /// that stale results of earlier lookups would show.
     fn turn(&mut self) {
-        let ids = entries().len() as u32;
+        let ids = self.world.entries.len() as u32;
         for id in 0..ids {
             let (net4, net6) = subnets(id);
-            self.fibs.0.insert(net4, (id + 1) % ids);
-            self.fibs.1.insert(net6, (id + 1) % ids);
+            self.world.fibs.0.insert(net4, (id + 1) % ids);
+            self.world.fibs.1.insert(net6, (id + 1) % ids);
         }
         self.datapath.changed();
     }
 
     fn set_up(&mut self, mode: Mode) {
-        let reader = self.domain.register();
-        let now = self.tables.load(&reader);
-        let hash = if mode.l3 { HashPolicy::L3 } else { HashPolicy::L4 };
-        let ports = now.ports.iter().map(|port| PortInfo { source_check: mode.check, ..port.clone() }).collect();
-        let next = Tables {
-            generation: now.generation + 1,
-            fib4: now.fib4.clone(),
-            fib6: now.fib6.clone(),
-            entries: now.entries.clone(),
-            cold: now.cold.clone(),
-            buckets: now.buckets.clone(),
-            ports,
-            vlans: vec![],
-            bridges: vec![],
-            own4: now.own4,
-            hash4: hash,
-            hash6: hash,
-        };
-        drop(reader);
-        self.tables.replace(next);
-        for (id, (program, _)) in self.programs.iter_mut().enumerate() {
-            let (mac, max_frame) = (mac(id as u16), MAX_FRAME);
-            let source_check = match mode.check {
-                SourceCheck::Off => af_xdp::SourceCheck::Off,
-                SourceCheck::Loose => af_xdp::SourceCheck::Loose,
-                SourceCheck::Strict => af_xdp::SourceCheck::Strict,
-            };
-            let config = XdpConfig {
-                enabled: true,
-                mac,
-                max_frame,
-                forward: true,
-                partial: true,
-                redirects: mode.redirects,
-                source_check,
-                l3_hash4: mode.l3,
-                l3_hash6: mode.l3,
-                ..XdpConfig::default()
-            };
-            program.set_config(config).unwrap();
+        self.tables = self.world.tables(mode);
+        for (id, (program, _)) in (0..).zip(&mut self.programs) {
+            program.set_config(mode.config(id)).unwrap();
         }
     }
 
@@ -435,132 +159,10 @@ impl Twin {
         (reasons[0], to, tried.bytes)
     }
 
-    /// Returns the kind and number of the entry for the frame's destination.
-    fn kind(&self, frame: &[u8]) -> Option<(Kind, u32)> {
-        let reader = self.domain.register();
-        let tables = self.tables.load(&reader);
-        let ip = frame.get(14..)?;
-        let id = match ip.first()? >> 4 {
-            4 => tables.fib4.lookup(u32::from_be_bytes(*ip.get(16..)?.first_chunk()?)),
-            _ => tables.fib6.lookup(u128::from_be_bytes(*ip.get(24..)?.first_chunk()?)),
-        };
-        Some((tables.entries[id as usize].kind, id))
-    }
-
-    /// Returns the entry for the frame's source; `None` for IPv6.
-    fn back(&self, frame: &[u8]) -> Option<Entry> {
-        let reader = self.domain.register();
-        let tables = self.tables.load(&reader);
-        let ip = frame.get(14..34).filter(|ip| ip[0] >> 4 == 4)?;
-        let id = tables.fib4.lookup(u32::from_be_bytes(*ip[12..].first_chunk()?));
-        Some(tables.entries[id as usize])
-    }
-
+    /// Compares what the router has done with a frame with what the program does.
     fn compare(&self, mode: Mode, frame: &[u8], fate: &Fate) -> Result<(), TestCaseError> {
-        let (reason, to, bytes) = self.drive(frame, false);
-        // For shorter IP frames the kernel makes no skb.
-        if frame.len() >= 54 {
-            let twin = self.drive(frame, true);
-            // Frames that XDP would leave to user space, traffic control leaves to the kernel.
-            let of_skb = if matches!(reason, "pass_no_socket" | "pass_superframe") { "pass_exception" } else { reason };
-            prop_assert!(twin == (of_skb, to, bytes.clone()), "as an skb {twin:02x?}, else {reason}: {frame:02x?}");
-        }
-        let show = || format!("{reason} to {to:?}: {frame:02x?}, the router sent {:02x?}", fate.sent);
-        let plain = fate.sent.len() == 1 && fate.sent[0].1.len() == frame.len();
-        match (reason, to) {
-            ("to_port", Some(to)) => {
-                prop_assert!(fate.sent.len() == 1 && fate.sent[0] == (to, bytes.clone()), "{bytes:02x?} {}", show());
-            }
-            // The frame is left to user space, but the test has no socket.
-            ("pass_no_socket", None) => {
-                prop_assert!(bytes == frame, "changed: {}", show());
-                if plain {
-                    prop_assert!(leaves(frame, mode.redirects, fate.sent[0].0, &fate.sent[0].1), "{}", show());
-                }
-            }
-            ("pass_source", None) => {
-                let why = match self.back(frame) {
-                    None => frame[22..30] == [0; 8],
-                    Some(back) => fate.punted && (back.kind == Kind::Local || !takes(back, mode.check)),
-                };
-                prop_assert!(why, "{mode:?} {:?} {}", self.back(frame), show());
-            }
-            (_, None) => {
-                prop_assert!(bytes == frame, "changed: {}", show());
-                prop_assert!(passes(reason, frame, self.kind(frame)), "{}", show());
-            }
-            _ => prop_assert!(false, "{}", show()),
-        }
-        Ok(())
+        self.world.compare(mode, frame, fate, |frame, skb| self.drive(frame, skb)).map_err(TestCaseError::fail)
     }
-}
-
-/// Returns whether the check accepts a source with this entry on port 0.
-fn takes(back: Entry, check: SourceCheck) -> bool {
-    let unicast = matches!(back.kind, Kind::Forward | Kind::Pending | Kind::Glean);
-    match check {
-        SourceCheck::Off => true,
-        SourceCheck::Loose => unicast,
-        SourceCheck::Strict => unicast && back.port == PortId(0),
-    }
-}
-
-fn be16(bytes: &[u8]) -> usize {
-    usize::from(u16::from_be_bytes([bytes[0], bytes[1]]))
-}
-
-/// Returns whether the program may leave to user space a frame that the router forwards by `to`.
-fn leaves(frame: &[u8], redirects: bool, to: u16, sent: &[u8]) -> bool {
-    let (ip, v6) = (&frame[14..], frame[14] >> 4 == 6);
-    // The checksum is unfinished if it equals the sum of the pseudo-header; behind an IPv6 extension header it may be.
-    let (proto, l4, pseudo) = if v6 {
-        (ip[6], 40, [&ip[8..40], &[0, ip[6]], &((be16(&ip[4..]) as u16).to_be_bytes())].concat())
-    } else {
-        (ip[9], 20, [&ip[12..20], &[0, ip[9]], &((be16(&ip[2..]) as u16 - 20).to_be_bytes())].concat())
-    };
-    let field = match proto {
-        6 => ip.get(l4 + 16..l4 + 18),
-        17 => ip.get(l4 + 6..l4 + 8),
-        _ => None,
-    };
-    let unfinished = field.is_some_and(|f| be16(f) == sum(&pseudo)) || (v6 && matches!(proto, 43 | 60));
-    // Port 1 has one next hop with a small MTU, entry 4.
-    let small = frame.len() > 14 + SMALL_MTU as usize && to == 1 && sent.len() > 14 + SMALL_MTU as usize;
-    let padded = frame.len() > 1514 || (small && (if v6 { 40 + be16(&ip[4..]) } else { be16(&ip[2..]) }) <= 200);
-    unfinished || padded || to == NO_TARGET || (redirects && to == 0)
-}
-
-/// Returns whether the program may pass a frame to the kernel for this reason.
-fn passes(reason: &str, frame: &[u8], leads: Option<(Kind, u32)>) -> bool {
-    let (ip, kind) = (&frame[14..], be16(&frame[12..]));
-    let v4 = kind == 0x800 && ip.len() >= 20 && ip[0] >> 4 == 4;
-    let v6 = kind == 0x86dd && ip.len() >= 40 && ip[0] >> 4 == 6;
-    let (leads, id) = leads.unwrap_or((Kind::NoRoute, 0));
-    match reason {
-        "pass_not_mine" => frame[..6] != mac(0) && frame[0] & 1 == 0,
-        "pass_returned" => frame[..6] == frame[6..12],
-        "pass_vlan" => matches!(kind, 0x8100 | 0x88a8),
-        "pass_ethertype" => !matches!(kind, 0x800 | 0x86dd | 0x8100 | 0x88a8),
-        "pass_options" => (v4 && ip[0] & 15 > 5) || (v6 && ip[6] == 0),
-        "pass_multicast" if frame[0] & 1 == 1 => true,
-        "pass_multicast" => (v6 && ip[24] == 0xff) || (v4 && (ip[16] & 0xf0 == 0xe0 || ip[16..20] == [0xff; 4])),
-        "pass_link_local" if v4 => ip[12..14] == [169, 254] || ip[16..18] == [169, 254],
-        "pass_link_local" => v6 && [8, 24].iter().any(|at| ip[*at] == 0xfe && ip[at + 1] >> 6 == 2),
-        "pass_reserved" if v4 => matches!(ip[16], 0 | 127) || ip[12] == 127,
-        "pass_reserved" => v6 && ip[24..39] == [0; 15] && ip[39] < 2,
-        "pass_superframe" => frame.len() > MAX_FRAME as usize,
-        "pass_local" => (v4 || v6) && leads == Kind::Local,
-        // Entry 7 is a group with a member that is the kernel's.
-        "pass_route" => (v4 || v6) && (leads == Kind::Kernel || id == 7),
-        _ => false,
-    }
-}
-
-/// Returns the one's complement sum of the words.
-fn sum(bytes: &[u8]) -> usize {
-    let total: usize = bytes.chunks(2).map(|w| usize::from(w[0]) << 8 | usize::from(*w.get(1).unwrap_or(&0))).sum();
-    let total = (total & 0xffff) + (total >> 16);
-    (total & 0xffff) + (total >> 16)
 }
 
 /// A random frame. `fault` selects a defect; most values stand for none.
@@ -726,20 +328,14 @@ fn the_program_does_what_the_router_does() {
         .enter(|| {
             let mut twin = Twin::new();
             let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
-            let modes = [
-                Mode::default(),
-                Mode { redirects: true, ..Mode::default() },
-                Mode { l3: true, ..Mode::default() },
-                Mode { check: SourceCheck::Loose, ..Mode::default() },
-                Mode { check: SourceCheck::Strict, l3: true, redirects: true },
-            ];
-            for mode in modes {
+            for mode in MODES {
                 twin.set_up(mode);
                 let mut runner =
                     TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
                 let done = runner.run(&prop::collection::vec(a_shape(), 1..200), |shapes| {
-                    let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
-                    let fates = route(twin.tables.clone(), &twin.domain, mode.redirects, &frames);
+                    let frames: Vec<_> =
+                        shapes.iter().map(|s| s.build(&twin.world.targets4, &twin.world.targets6)).collect();
+                    let fates = route(twin.tables.clone(), &twin.world.domain, mode.redirects, &frames);
                     prop_assert_eq!(fates.len(), frames.len());
                     frames.iter().zip(&fates).try_for_each(|(frame, fate)| twin.compare(mode, frame, fate))
                 });
@@ -755,6 +351,35 @@ fn the_program_does_what_the_router_does() {
             let enough = |reason: &str, frames: u64| seen[reason] > frames;
             let seen_all = enough("to_port", 500) && enough("pass_no_socket", 500) && enough("pass_source", 100);
             assert!(seen_all, "too few frames of some verdict: {seen:?}");
+        })
+        .unwrap();
+}
+
+/// The packets that the fuzz targets begin with, and those that the target of the program's sources has failed with.
+#[test]
+fn the_program_does_what_the_router_does_with_the_corpus() {
+    require!(require_lab());
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let target = std::fs::read_to_string(fuzz.join("fuzz_targets/xdp.rs")).unwrap();
+    let corpora = target.lines().find_map(|line| line.strip_prefix("//! Corpora: ")).unwrap();
+    let folders = corpora.split(' ').map(|name| fuzz.join("corpus").join(name));
+    let files = |folder: PathBuf| folder.read_dir().into_iter().flatten().map(|file| file.unwrap().path());
+    let inputs: Vec<_> = folders.chain([fuzz.join("crashes/xdp")]).flat_map(files).collect();
+    assert!(inputs.len() > 30, "only {} inputs: is fuzz/corpus present?", inputs.len());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::new();
+            for mode in MODES {
+                twin.set_up(mode);
+                for path in &inputs {
+                    let (_, frame) = input(&std::fs::read(path).unwrap());
+                    let frames: Vec<_> = twin.world.addressed(&frame).into_iter().chain([frame]).collect();
+                    let fates = route(twin.tables.clone(), &twin.world.domain, mode.redirects, &frames);
+                    for (frame, fate) in frames.iter().zip(&fates) {
+                        twin.compare(mode, frame, fate).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                    }
+                }
+            }
         })
         .unwrap();
 }
@@ -867,8 +492,8 @@ fn the_kernel_does_what_both_do() {
         let mut twin = Twin::new();
         twin.set_up(Mode::default());
         let known = |id: u32| leads()[id as usize][0].is_some();
-        let routes4: Vec<_> = twin.routes4.iter().filter(|(_, id)| known(*id)).copied().collect();
-        let routes6: Vec<_> = twin.routes6.iter().filter(|(_, id)| known(*id)).copied().collect();
+        let routes4: Vec<_> = twin.world.routes4.iter().filter(|(_, id)| known(*id)).copied().collect();
+        let routes6: Vec<_> = twin.world.routes6.iter().filter(|(_, id)| known(*id)).copied().collect();
         let macs: Vec<_> = (0..PORTS).map(mac).collect();
         let station = |port: u16| [2, 0, 0, 0, 2, port as u8];
         let mut kernel = Kernel::new(&macs, station, &kernel::routes(&routes4, &routes6, &leads()));
@@ -876,11 +501,11 @@ fn the_kernel_does_what_both_do() {
         let shapes = prop::collection::vec(a_shape(), 100);
         for _ in 0..100 {
             let shapes = shapes.new_tree(&mut runner).unwrap().current();
-            let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.targets4, &twin.targets6)).collect();
-            let fates = route(twin.tables.clone(), &twin.domain, false, &frames);
+            let frames: Vec<_> = shapes.iter().map(|s| s.build(&twin.world.targets4, &twin.world.targets6)).collect();
+            let fates = route(twin.tables.clone(), &twin.world.domain, false, &frames);
             for (frame, fate) in frames.iter().zip(&fates) {
                 let (reason, to, bytes) = twin.drive(frame, false);
-                let leads = twin.kind(frame);
+                let leads = twin.world.kind(frame);
                 if leads.is_some_and(|(_, id)| !known(id)) {
                     continue;
                 }

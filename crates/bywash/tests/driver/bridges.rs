@@ -27,8 +27,11 @@ fn what_a_bridges_member_receives_is_handled_alike() {
                 for check in [SourceCheck::Off, SourceCheck::Loose, SourceCheck::Strict] {
                     twin.set_up(Mode { redirects, check, l3: false });
                     for _ in 0..400 {
-                        let frame =
-                            a_shape().new_tree(&mut runner).unwrap().current().build(&twin.targets4, &twin.targets6);
+                        let frame = a_shape()
+                            .new_tree(&mut runner)
+                            .unwrap()
+                            .current()
+                            .build(&twin.world.targets4, &twin.world.targets6);
                         let own = frame.get(..6) == Some(&mac(0)[..]);
                         let source = frame.get(6..12).and_then(|source| source.try_into().ok()).unwrap_or(STATION);
                         for skb in [false, true].into_iter().take(if frame.len() >= 54 { 2 } else { 1 }) {

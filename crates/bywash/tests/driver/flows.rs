@@ -359,7 +359,7 @@ fn run(twin: &Twin, table: &mut Table, mode: Mode, forward: bool, cases: &[Case]
     let gates = Gates::closed();
     gates.set(PortId(0), Gate { flows: Families::BOTH, ..Gate::CLOSED });
     let reader = table.flows.reader();
-    let fates = route_with(twin.tables.clone(), &twin.domain, mode.redirects, &frames, |router| {
+    let fates = route_with(twin.tables.clone(), &twin.world.domain, mode.redirects, &frames, |router| {
         router.with_gates(gates).with_flows(reader)
     });
     let (mut packets, mut bytes) = (0, 0);
@@ -414,7 +414,7 @@ fn flows_are_translated_past_a_closed_gate_by_both() {
             let mut twin = Twin::new();
             let memory = [Family::V4, Family::V6]
                 .map(|family| Some(Box::new(Memory(twin.datapath.flow_segments(family).unwrap())) as Box<dyn Shared>));
-            let mut table = Table { flows: Flows::new(&twin.domain, memory, 1000).unwrap(), ids: vec![] };
+            let mut table = Table { flows: Flows::new(&twin.world.domain, memory, 1000).unwrap(), ids: vec![] };
             table.flows.set_generation(GENERATION);
             let modes = [
                 Mode::default(),
@@ -503,7 +503,7 @@ fn candidates_are_reported(twin: &Twin, flows: &mut Flows, cases: &[Case]) {
                     Some(skb) => frames.iter().for_each(|frame| assert_eq!(twin.drive(frame, skb).0, "pass_policy")),
                     None => {
                         let reader = flows.reader();
-                        route_with(twin.tables.clone(), &twin.domain, false, &frames, |router| {
+                        route_with(twin.tables.clone(), &twin.world.domain, false, &frames, |router| {
                             router.with_gates(gates.clone()).with_flows(reader)
                         });
                     }

@@ -133,25 +133,9 @@ impl Trunks {
     }
 
     fn set_up(&mut self, mode: Mode, gate: XdpGate) {
-        let source_check = match mode.check {
-            SourceCheck::Off => af_xdp::SourceCheck::Off,
-            SourceCheck::Loose => af_xdp::SourceCheck::Loose,
-            SourceCheck::Strict => af_xdp::SourceCheck::Strict,
-        };
         for (id, (program, _)) in (0u16..).zip(&mut self.programs) {
-            let config = XdpConfig {
-                enabled: true,
-                mac: mac(id),
-                max_frame: MAX_FRAME,
-                forward: true,
-                partial: true,
-                redirects: mode.redirects,
-                gate,
-                source_check,
-                l3_hash4: mode.l3,
-                l3_hash6: mode.l3,
-                ..XdpConfig::default()
-            };
+            let config = XdpConfig { gate, ..mode.config(id) };
+            let source_check = config.source_check;
             program.set_config(config).unwrap();
             let vlan = |n: u16| {
                 let (number, tag, mac) = (FIRST + n, vlan_tag(n), vlan_mac(n));
