@@ -510,7 +510,7 @@ const LONGEST: usize = MAX_FRAME as usize + 100;
 
 /// Reads an input of the fuzz targets: an IP packet, alone or behind two bytes, or an Ethernet frame. These two bytes, or
 /// the frame's first two, choose the mode, padding, and whether the frame's destination is the one given instead of the
-/// port. Returns the number of the mode, of any number of modes, and the frame.
+/// port. Returns the number of the mode, of any number of modes, and the frame, which may lack an Ethernet header.
 pub fn input(data: &[u8]) -> (usize, Vec<u8>) {
     let is_ip = |at: &usize| data.get(*at).is_some_and(|byte| matches!(byte >> 4, 4 | 6));
     let start = [0, 2].into_iter().find(is_ip);
@@ -522,8 +522,10 @@ pub fn input(data: &[u8]) -> (usize, Vec<u8>) {
         None => (&data[..data.len().min(2)], data.to_vec()),
     };
     let choice = |n: usize| choices.get(n).copied().unwrap_or(0);
-    // The kernel runs programs over frames with an Ethernet header.
-    frame.resize((frame.len().max(14) + 32 * usize::from(choice(1) & 63)).min(LONGEST), 0);
+    if frame.len() < 14 {
+        return (0, frame);
+    }
+    frame.resize((frame.len() + 32 * usize::from(choice(1) & 63)).min(LONGEST), 0);
     if choice(1) >> 6 < 3 {
         frame[..6].copy_from_slice(&mac(0));
     }
