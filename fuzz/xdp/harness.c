@@ -51,11 +51,24 @@ static struct backing backing_of_programs[4] = {
 	{ PROGRAMS_OF, 1, 8, &vlan_programs[1] },
 };
 
+/* The tag of the only VLAN, on port 0, whose entry is that of the port; and whether there is one. */
+#define VLAN 5
+static __u32 vlan_number = BYWASH_PORTS;
+static int has_vlan;
+static struct backing backing_of_vlans = { NUMBERS, 1, 4, &vlan_number };
+
 static int is_target[MANY_PORTS];
 /* Port of the last redirect; -1: none. */
 static int redirected;
 /* Whether the frame lies at the beginning of the memory. */
 static int at_start;
+
+static void *number_at(const struct backing *b, const void *key)
+{
+	__u64 of_port_0 = (__u64)bpf_htons(ETH_P_8021Q) << 16 | (__u64)bpf_htons(VLAN) << 32;
+
+	return has_vlan && *(const __u64 *)key == of_port_0 ? b->memory : NULL;
+}
 
 static int (*program_at(const void *programs, __u32 which))(void *)
 {
@@ -138,6 +151,7 @@ int xdp_begin(void)
 		{ &hops, &backing_of_hops },
 		{ &buckets, &backing_of_buckets },
 		{ &stations, &backing_of_stations },
+		{ &vlans, &backing_of_vlans },
 		{ &fib4, &backing_of_tables[0] },
 		{ &fib6, &backing_of_tables[1] },
 		{ &flows4, &backing_of_tables[2] },
@@ -182,6 +196,8 @@ void xdp_port(__u32 id, const __u64 *words, __u64 own)
 	memcpy(port, words, offsetof(struct bywash_port, version));
 	port->version = 1;
 	port->own = own;
+	if (id == 0)
+		values_of_ports[vlan_number] = *port;
 }
 
 /* Makes flow `n` of a table valid again, of generation 1, which one of its packets has closed. */
@@ -208,17 +224,53 @@ void xdp_hops(const struct bywash_hop *all, __u32 many, const __u32 *members, __
 		values_of_buckets[BYWASH_BUCKETS + n] = members[n];
 }
 
-/* Runs the program of XDP, or of traffic control, over a frame from port 0. */
-void xdp_run(const __u8 *frame, __u32 len, int skb, int start, struct outcome *out)
+/* Returns the reason that the last run has counted for a frame of this length, and forgets it; -1 if it was not one. Without the
+ * counters of libFuzzer, which would take more time than the run. */
+static __attribute__((noinline, no_sanitize("coverage"))) int counted(__u32 len)
 {
-	__u32 data = start ? START : END - len, data_end = data + len;
+	__u64 many = 0;
+	int reason = -1;
+
+	for (int n = 0; n < BYWASH_REASONS; n++) {
+		if (values_of_counters[0].frames[n])
+			reason = n;
+		many += values_of_counters[0].frames[n];
+		values_of_counters[0].frames[n] = 0;
+	}
+	for (int to = 0; to < MANY_PORTS; to++) {
+		struct bywash_traffic *pair = &values_of_port_pairs[to];
+		if (pair->frames && to == redirected && pair->bytes == len)
+			reason = TO_PORT;
+		many += pair->frames;
+		*pair = (struct bywash_traffic){};
+	}
+	return many == 1 ? reason : -1;
+}
+
+/* Runs the program of XDP, or of traffic control, over a frame from port 0, or from the port's VLAN: with a tag, which an skb
+ * has beside its data. */
+void xdp_run(const __u8 *frame, __u32 len, int skb, int tagged, int start, struct outcome *out)
+{
+	const __u32 addresses = 12, tag = tagged && !skb ? VLAN_HLEN : 0;
+	__u32 data = start ? START : END - len - tag, data_end = data + len + tag;
+	__u8 *at = (void *)(long)data;
 
 	at_start = start;
+	has_vlan = tagged;
 	redirected = -1;
-	memcpy((void *)(long)data, frame, len);
+	memcpy(at, frame, tag ? addresses : len);
+	if (tag) {
+		*(__be32 *)(at + addresses) = bpf_htonl(ETH_P_8021Q << 16 | VLAN);
+		memcpy(at + addresses + tag, frame + addresses, len - addresses);
+	}
 	if (skb) {
 		struct __sk_buff context = { .len = len, .ifindex = 1, .data = data, .data_end = data_end };
 		context.protocol = *(const __u16 *)(frame + 12);
+		if (tagged) {
+			context.vlan_present = 1;
+			context.vlan_proto = bpf_htons(ETH_P_8021Q);
+			context.vlan_tci = VLAN;
+		}
 		out->verdict = bywash_tc(&context);
 	} else {
 		struct xdp_md context = { .data = data, .data_end = data_end, .data_meta = data, .ingress_ifindex = 1 };
@@ -229,21 +281,5 @@ void xdp_run(const __u8 *frame, __u32 len, int skb, int start, struct outcome *o
 	out->to = redirected;
 	out->data = (void *)(long)data;
 	out->len = data_end - data;
-
-	__u64 many = 0;
-	for (int n = 0; n < BYWASH_REASONS; n++) {
-		if (values_of_counters[0].frames[n])
-			out->reason = n;
-		many += values_of_counters[0].frames[n];
-		values_of_counters[0].frames[n] = 0;
-	}
-	for (int to = 0; to < MANY_PORTS; to++) {
-		struct bywash_traffic *pair = &values_of_port_pairs[to];
-		if (pair->frames && to == redirected && pair->bytes == len)
-			out->reason = TO_PORT;
-		many += pair->frames;
-		*pair = (struct bywash_traffic){};
-	}
-	if (many != 1)
-		out->reason = -1;
+	out->reason = counted(len);
 }

@@ -83,7 +83,13 @@ fn route_at(
     finish: impl FnOnce(Router) -> Router,
 ) -> Vec<Fate> {
     let mut rig = Rig::new(tables, domain, ports, redirects, finish);
-    frames.iter().map(|frame| rig.give(frame)).collect()
+    frames
+        .iter()
+        .map(|frame| {
+            let fate = rig.give(frame);
+            Fate { named: rig.named(), ..fate }
+        })
+        .collect()
 }
 
 /// The program on every port, and tables that the program and the router share.

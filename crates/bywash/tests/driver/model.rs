@@ -154,7 +154,7 @@ pub fn hops(entries: &[Entry]) -> Vec<Hop> {
 pub struct Fate {
     pub sent: Vec<(u16, Vec<u8>)>,
     pub punted: bool,
-    /// Names of the drop reasons and events that were counted.
+    /// Names of the drop reasons and events that were counted, if they were asked for ([`Rig::named`]).
     pub named: Vec<&'static str>,
 }
 
@@ -251,18 +251,20 @@ impl Rig {
         let given = || self.given.lock().unwrap_or_else(PoisonError::into_inner);
         *given() = Given { frame: Some((self.from, frame.to_vec())), ..Given::default() };
         self.worker.turn(clock::tsc());
-        let mut fate = std::mem::take(&mut given().fate);
+        std::mem::take(&mut given().fate)
+    }
+
+    /// Returns the names of the drop reasons and events that were counted since the last call.
+    pub fn named(&mut self) -> Vec<&'static str> {
         let counters = self.counters.port(PortId(self.from));
         let events = [Event::NeighbourWait, Event::Fragmented, Event::ChecksumCompleted];
         let drops = DROP_REASONS.iter().map(|r| (r.name(), counters.drops(*r)));
         let now = drops.chain(events.map(|e| (e.name(), counters.events(e))));
         self.counted.resize(DROP_REASONS.len() + events.len(), 0);
-        for ((name, now), before) in now.zip(&mut self.counted) {
-            if now > std::mem::replace(before, now) {
-                fate.named.push(name);
-            }
-        }
-        fate
+        let more = now
+            .zip(&mut self.counted)
+            .filter_map(|((name, now), before)| (now > std::mem::replace(before, now)).then_some(name));
+        more.collect()
     }
 }
 

@@ -25,14 +25,17 @@ struct backing {
 	void *memory;
 };
 
+static void *number_at(const struct backing *b, const void *key);
+
 /* Returns a value of an array, a map in one, or the number of a VLAN; NULL if there is none. */
 static __always_inline void *bpf_map_lookup_elem(const void *map, const void *key)
 {
 	const struct backing *b = *(const struct backing *const *)map;
 	__u32 at = *(const __u32 *)key;
 
-	/* No VLANs. */
-	if (!b || b->kind == NUMBERS || at >= b->entries)
+	if (b && b->kind == NUMBERS)
+		return number_at(b, key);
+	if (!b || at >= b->entries)
 		return NULL;
 	return b->kind == MAPS ? ((void **)b->memory)[at] : (char *)b->memory + (size_t)at * b->size;
 }
@@ -67,13 +70,18 @@ static inline long bpf_csum_update(struct __sk_buff *skb, __u32 sum)
 	return -1;
 }
 
-/* Helpers that nothing here may call: there are no segments to come, no other CPUs, no rules, and no tags, and all data of an
- * skb are linear. */
+/* The tag that the skb came with, which is beside its data. */
+static inline long bpf_skb_vlan_pop(struct __sk_buff *skb)
+{
+	return skb->vlan_present ? 0 : -1;
+}
+
+/* Helpers that nothing here may call: there are no segments to come, no other CPUs, no rules, and no tags to leave with, and
+ * all data of an skb are linear. */
 #define NEVER(name, ...) static inline long name(__VA_ARGS__) { __builtin_trap(); }
 NEVER(bpf_check_mtu, void *ctx, __u32 ifindex, __u32 *mtu, int difference, __u64 flags)
 NEVER(bpf_fib_lookup, void *ctx, struct bpf_fib_lookup *to, int size, __u32 flags)
 NEVER(bpf_skb_pull_data, struct __sk_buff *skb, __u32 len)
-NEVER(bpf_skb_vlan_pop, struct __sk_buff *skb)
 NEVER(bpf_skb_vlan_push, struct __sk_buff *skb, __be16 protocol, __u16 tci)
 NEVER(bpf_xdp_adjust_meta, struct xdp_md *ctx, int delta)
 
