@@ -44,12 +44,25 @@ static program *flow_programs[2][2] = {
 	{ (program *)bywash_tc_flows, (program *)bywash_tc_vlan_flows },
 };
 static program *vlan_programs[2] = { (program *)bywash_vlan, (program *)bywash_tc_vlan };
-static struct backing backing_of_programs[4] = {
+static program *bridge_programs[2] = { (program *)bywash_bridge, (program *)bywash_tc_bridge };
+static struct backing backing_of_programs[6] = {
 	{ PROGRAMS_OF, 2, 8, flow_programs[0] },
 	{ PROGRAMS_OF, 2, 8, flow_programs[1] },
 	{ PROGRAMS_OF, 1, 8, &vlan_programs[0] },
 	{ PROGRAMS_OF, 1, 8, &vlan_programs[1] },
+	{ PROGRAMS_OF, 1, 8, &bridge_programs[0] },
+	{ PROGRAMS_OF, 1, 8, &bridge_programs[1] },
 };
+
+/* Ways in which a frame arrives at port 0. */
+enum arrival {
+	PLAINLY,
+	TAGGED,  /* from the port's VLAN: with a tag, which an skb has beside its data */
+	BRIDGED, /* from a station of the bridge that the port is a member of */
+};
+
+/* Entry of port 0 as such, and as a member of a bridge. */
+static struct bywash_port port_alone, port_of_bridge;
 
 /* The tag of the only VLAN, on port 0, whose entry is that of the port; and whether there is one. */
 #define VLAN 5
@@ -160,6 +173,8 @@ int xdp_begin(void)
 		{ &flow_tc, &backing_of_programs[1] },
 		{ &vlan_xdp, &backing_of_programs[2] },
 		{ &vlan_tc, &backing_of_programs[3] },
+		{ &bridge_xdp, &backing_of_programs[4] },
+		{ &bridge_tc, &backing_of_programs[5] },
 	};
 
 	for (unsigned n = 0; n < sizeof(all) / sizeof(*all); n++)
@@ -188,16 +203,25 @@ int xdp_segment(__u32 table, __u32 n)
 	return fd;
 }
 
-/* Sets a port's entry: the words before the version, and the filter of the host's own addresses. */
-void xdp_port(__u32 id, const __u64 *words, __u64 own)
+/* Makes a port's entry of the words before the version and the filter of the host's own addresses. */
+static struct bywash_port entry_of(const __u64 *words, __u64 own)
+{
+	struct bywash_port port = { .version = 1, .own = own };
+
+	memcpy(&port, words, offsetof(struct bywash_port, version));
+	return port;
+}
+
+/* Sets a port's entry: as such, and as a member of a bridge, which only port 0 is now and then. */
+void xdp_port(__u32 id, const __u64 *words, const __u64 *bridged, __u64 own)
 {
 	struct bywash_port *port = &values_of_ports[id + 1];
 
-	memcpy(port, words, offsetof(struct bywash_port, version));
-	port->version = 1;
-	port->own = own;
-	if (id == 0)
-		values_of_ports[vlan_number] = *port;
+	*port = entry_of(words, own);
+	if (id == 0) {
+		port_alone = values_of_ports[vlan_number] = *port;
+		port_of_bridge = entry_of(bridged, own);
+	}
 }
 
 /* Makes flow `n` of a table valid again, of generation 1, which one of its packets has closed. */
@@ -247,18 +271,29 @@ static __attribute__((noinline, no_sanitize("coverage"))) int counted(__u32 len)
 	return many == 1 ? reason : -1;
 }
 
-/* Runs the program of XDP, or of traffic control, over a frame from port 0, or from the port's VLAN: with a tag, which an skb
- * has beside its data. */
-void xdp_run(const __u8 *frame, __u32 len, int skb, int tagged, int start, struct outcome *out)
+/* Makes the frame's source a station of the bridge behind port 0, or no station. */
+static void set_station(const __u8 *frame, int known)
 {
-	const __u32 addresses = 12, tag = tagged && !skb ? VLAN_HLEN : 0;
+	__u64 station = *(const __u64 *)(frame + 4) >> 16 | (__u64)(port_of_bridge.route_id - BYWASH_PORTS) << 48;
+	struct stations *place = &values_of_stations[station * K1 >> 53];
+
+	place->entries[STATIONS_AT_A_PLACE - 1] = known ? station | 128ull << 56 : 0;
+}
+
+/* Runs the program of XDP, or of traffic control, over a frame that arrives at port 0. */
+void xdp_run(const __u8 *frame, __u32 len, int skb, int how, int start, struct outcome *out)
+{
+	const __u32 addresses = 12, tag = how == TAGGED && !skb ? VLAN_HLEN : 0;
 	__u32 data = start ? START : END - len - tag, data_end = data + len + tag;
 	__u8 *at = (void *)(long)data;
 
 	at_start = start;
-	has_vlan = tagged;
+	has_vlan = how == TAGGED;
+	values_of_ports[1] = how == BRIDGED ? port_of_bridge : port_alone;
 	redirected = -1;
 	memcpy(at, frame, tag ? addresses : len);
+	if (how == BRIDGED)
+		set_station(frame, 1);
 	if (tag) {
 		*(__be32 *)(at + addresses) = bpf_htonl(ETH_P_8021Q << 16 | VLAN);
 		memcpy(at + addresses + tag, frame + addresses, len - addresses);
@@ -266,7 +301,7 @@ void xdp_run(const __u8 *frame, __u32 len, int skb, int tagged, int start, struc
 	if (skb) {
 		struct __sk_buff context = { .len = len, .ifindex = 1, .data = data, .data_end = data_end };
 		context.protocol = *(const __u16 *)(frame + 12);
-		if (tagged) {
+		if (how == TAGGED) {
 			context.vlan_present = 1;
 			context.vlan_proto = bpf_htons(ETH_P_8021Q);
 			context.vlan_tci = VLAN;
@@ -278,6 +313,8 @@ void xdp_run(const __u8 *frame, __u32 len, int skb, int tagged, int start, struc
 		data = context.data;
 		data_end = context.data_end;
 	}
+	if (how == BRIDGED)
+		set_station(frame, 0);
 	out->to = redirected;
 	out->data = (void *)(long)data;
 	out->len = data_end - data;

@@ -12,6 +12,7 @@ use bywash_fib::model::{Families, Gate};
 use bywash_port::af_xdp::{Hop, REASONS, XdpConfig, XdpGate};
 use bywash_router::gates::Gates;
 use bywash_router::tables::SourceCheck;
+use bywash_router::vlan::FIRST;
 use bywash_sync::Qsbr;
 use model::*;
 use std::cell::RefCell;
@@ -35,11 +36,11 @@ struct Outcome {
 unsafe extern "C" {
     fn xdp_begin() -> c_int;
     fn xdp_segment(table: u32, n: u32) -> c_int;
-    fn xdp_port(id: u32, words: *const u64, own: u64);
+    fn xdp_port(id: u32, words: *const u64, bridged: *const u64, own: u64);
     fn xdp_target(id: u32);
     fn xdp_renew(table: u32, n: u32);
     fn xdp_hops(all: *const Hop, many: u32, members: *const u32, many_members: u32);
-    fn xdp_run(frame: *const u8, len: u32, skb: c_int, tagged: c_int, start: c_int, out: *mut Outcome);
+    fn xdp_run(frame: *const u8, len: u32, skb: c_int, how: c_int, start: c_int, out: *mut Outcome);
 }
 
 // linux/bpf.h, linux/pkt_cls.h
@@ -101,6 +102,9 @@ fn flow(n: u16) -> Flow {
     }
 }
 
+/// Number of the bridge.
+const BRIDGE: u16 = FIRST + 7;
+
 /// Numbers of the tables of flows in harness.c: the program's and the router's.
 const FLOWS: [u32; 2] = [2, 4];
 
@@ -148,8 +152,8 @@ impl Connections {
 /// Both sides.
 struct Bench {
     world: World,
-    /// Entries of the program's ports, in each mode.
-    words: Vec<Vec<[u64; 3]>>,
+    /// Entries of the program's ports in each mode, as such and as members of a bridge.
+    words: Vec<Vec<[[u64; 3]; 2]>>,
     /// The router in each mode.
     rigs: Vec<Rig>,
     /// The program's flows and the router's.
@@ -170,8 +174,11 @@ impl Bench {
         (0..PORTS).filter(|id| *id != NO_TARGET).for_each(|id| unsafe { xdp_target(id.into()) });
         let connections = FLOWS.map(Connections::new);
         let gate = XdpGate { flows4: true, flows6: true, ..XdpGate::CLOSED };
-        let config = |mode: Mode, id, gate| XdpConfig { gate, ..mode.config(id) }.words(id, u32::from(id) + 1);
-        let entries = |mode, gate| (0..PORTS).map(|id| config(mode, id, gate)).collect();
+        let entry = |mode: Mode, id: u16, gate| {
+            let words = |bridge| XdpConfig { gate, bridge, ..mode.config(id) }.words(id, u32::from(id) + 1);
+            [None, Some(BRIDGE)].map(words)
+        };
+        let entries = |mode, gate| (0..PORTS).map(|id| entry(mode, id, gate)).collect();
         let plain = MODES.map(|mode| entries(mode, XdpGate::default()));
         let words = plain.into_iter().chain(FLOW_MODES.map(|mode| entries(mode, gate))).collect();
         let rig = |mode: Mode, flows: Option<&Flows>| {
@@ -192,12 +199,12 @@ impl Bench {
     fn give(&mut self, data: &[u8]) {
         let (mode, frame) = input(data);
         let mode = mode % self.rigs.len();
-        for (id, words) in (0..).zip(&self.words[mode]) {
-            // SAFETY: number and entry of a port.
-            unsafe { xdp_port(id, words.as_ptr(), World::own4().octets()) };
+        for (id, [words, bridged]) in (0..).zip(&self.words[mode]) {
+            // SAFETY: number and entries of a port.
+            unsafe { xdp_port(id, words.as_ptr(), bridged.as_ptr(), World::own4().octets()) };
         }
         if frame.len() < 14 {
-            return assert_eq!(drive(&frame, false), ("pass_short", None, frame));
+            return assert_eq!(drive(&frame, false, false), ("pass_short", None, frame));
         }
         let other = if mode < MODES.len() { self.world.addressed(&frame) } else { of_flow(&frame) };
         for frame in other.into_iter().chain([frame]) {
@@ -210,13 +217,15 @@ impl Bench {
 
     fn compare(&mut self, mode: usize, frame: &[u8]) {
         let fate = self.rigs[mode].give(frame);
-        self.world.compare(MODES[mode], frame, &fate, drive).unwrap_or_else(|e| panic!("{e}"));
+        self.world
+            .compare(MODES[mode], frame, &fate, |frame, skb| drive(frame, skb, true))
+            .unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// Compares packets of flows past closed gates: what the program forwards, the router forwards, and both count it
     /// for the same flow.
     fn compare_flows(&mut self, mode: usize, frame: &[u8]) {
-        let (reason, to, bytes) = both(frame, drive).unwrap_or_else(|e| panic!("{e}"));
+        let (reason, to, bytes) = both(frame, |frame, skb| drive(frame, skb, false)).unwrap_or_else(|e| panic!("{e}"));
         let fate = self.rigs[mode].give(frame);
         let show = || format!("{reason} to {to:?} {bytes:02x?}: {frame:02x?}, the router sent {:02x?}", fate.sent);
         // What is in frames to others is the kernel's, which does not forward it; a router without the program has no
@@ -268,18 +277,23 @@ fn of_flow(frame: &[u8]) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-/// Runs of the program in [`drive`] over a frame that it forwards.
+/// Ways in which a frame arrives: `enum arrival` of harness.c.
+const PLAINLY: c_int = 0;
+const TAGGED: c_int = 1;
+const BRIDGED: c_int = 2;
+
+/// Runs of the program in [`drive`] over a frame of a flow.
 const RUNS: u32 = 3;
 
-/// Runs the program of XDP or of traffic control over a frame at the end and at the beginning of memory, and then over the
-/// frame with the tag of a VLAN whose entry is that of the port: it must do the same, whether it has looked the
-/// addresses up before or not.
-fn drive(frame: &[u8], skb: bool) -> Driven {
-    let run = |tagged: bool, start: bool| {
+/// Runs the program of XDP or of traffic control over a frame at the end and at the beginning of memory, with the tag of
+/// a VLAN whose entry is that of the port and, if wanted, on the port as a bridge's member. It must do the same, whether it
+/// has looked the addresses up before or not.
+fn drive(frame: &[u8], skb: bool, bridged: bool) -> Driven {
+    let run = |how: c_int, start: bool| {
         let mut out = Outcome { verdict: 0, reason: 0, to: 0, len: 0, data: std::ptr::null() };
         let len = frame.len() as u32;
         // SAFETY: a frame of its length, which fits the memory for it.
-        unsafe { xdp_run(frame.as_ptr(), len, skb.into(), tagged.into(), start.into(), &raw mut out) };
+        unsafe { xdp_run(frame.as_ptr(), len, skb.into(), how, start.into(), &raw mut out) };
         // SAFETY: the frame in that memory, which is not written before the next run.
         let bytes = unsafe { std::slice::from_raw_parts(out.data, out.len as usize) }.to_vec();
         let reason = usize::try_from(out.reason).map_or("not counted once", |reason| REASONS[reason]);
@@ -289,12 +303,19 @@ fn drive(frame: &[u8], skb: bool) -> Driven {
         assert_eq!(out.verdict, verdict, "{reason} to {to:?}, skb {skb}: {frame:02x?}");
         (reason, to, bytes)
     };
-    let (at_end, at_start) = (run(false, false), run(false, true));
+    let (at_end, at_start) = (run(PLAINLY, false), run(PLAINLY, true));
     assert!(at_end == at_start, "{at_end:02x?} {at_start:02x?}, skb {skb}: {frame:02x?}");
-    // A second tag is the kernel's, and the longest frame for user space is not longer by a tag.
-    let has_tag = frame.len() < 14 || matches!(be16(&frame[12..]), 0x8100 | 0x88a8);
-    if !has_tag && !(MAX_FRAME - 3..=MAX_FRAME).contains(&(frame.len() as u32)) {
-        let (reason, to, mut bytes) = run(true, skb);
+    // Others' tags, and second ones, are the kernel's.
+    if frame.len() < 14 || matches!(be16(&frame[12..]), 0x8100 | 0x88a8) {
+        return at_end;
+    }
+    if bridged {
+        let bridged = run(BRIDGED, !skb);
+        assert!(bridged == at_end, "{at_end:02x?}, from a bridge {bridged:02x?}, skb {skb}: {frame:02x?}");
+    }
+    // The longest frame for user space is not longer by a tag.
+    if !(MAX_FRAME - 3..=MAX_FRAME).contains(&(frame.len() as u32)) {
+        let (reason, to, mut bytes) = run(TAGGED, skb);
         if to.is_none() && !skb {
             assert_eq!(bytes.drain(12..16).as_slice(), [0x81, 0, 0, 5], "another tag");
         }
