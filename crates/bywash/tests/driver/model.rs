@@ -421,7 +421,10 @@ impl World {
             }
             ("pass_source", None) => match self.back(frame) {
                 None => frame[22..30] == [0; 8],
-                Some(back) => fate.punted && (back.kind == Kind::Local || !takes(back, mode.check)),
+                // Control would add all addresses with a local route to the filter of the host's own. Others than the one
+                // that it has here may be false hits of one side's filter.
+                Some(back) if back.kind == Kind::Local => fate.punted || frame[26..30] != OWN,
+                Some(back) => fate.punted && !takes(back, mode.check),
             },
             (_, None) => unchanged && passes(reason, frame, self.kind(frame)),
             _ => false,
