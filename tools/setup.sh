@@ -38,7 +38,7 @@ testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:pytho
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator "${bpf[@]}")
 case $task in
 build | lint) wanted=("${build[@]}") ;;
-fuzz) wanted=("${build[@]}" c++:build-essential clang-14:clang-14 /usr/include/stdio.h:libc6-dev) ;;
+fuzz) wanted=("${build[@]}" c++:build-essential clang-14:clang-14) ;;
 demo) wanted=("${build[@]}" "${network[@]}") ;;
 test) wanted=("${build[@]}" "${network[@]}" "${testing[@]}") ;;
 vm) wanted=("${build[@]}" "${network[@]}" "${testing[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
