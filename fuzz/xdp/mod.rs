@@ -262,7 +262,7 @@ fn of_flow(frame: &[u8]) -> Option<Vec<u8>> {
     let (addresses, protocol, l4) = if v6 { (22, 20, 54) } else { (26, 23, 34) };
     let mut frame = frame.to_vec();
     // The last octet of the destination chooses.
-    let n = u16::from(*frame.get(l4 - 1)?) % MANY_FLOWS & !1 | u16::from(v6);
+    let n = u16::from(*frame.get(l4 - 1)?) % (MANY_FLOWS / 2) * 2 + u16::from(v6);
     let flow = flow(n);
     let tuple = if flow.input == 0 { flow.original } else { flow.reply };
     let octets = |address: IpAddr| match address {
@@ -310,7 +310,7 @@ fn drive(frame: &[u8], skb: bool, bridged: bool) -> Driven {
         return at_end;
     }
     if bridged {
-        let bridged = run(BRIDGED, !skb);
+        let bridged = run(BRIDGED, skb);
         assert!(bridged == at_end, "{at_end:02x?}, from a bridge {bridged:02x?}, skb {skb}: {frame:02x?}");
     }
     // The longest frame for user space is not longer by a tag.
