@@ -76,7 +76,8 @@ static int redirected;
 /* Whether the frame lies at the beginning of the memory. */
 static int at_start;
 
-static void *number_at(const struct backing *b, const void *key)
+/* Not inline, so that the key is read from the frame whether there is a VLAN or not. */
+static __attribute__((noinline)) void *number_at(const struct backing *b, const void *key)
 {
 	__u64 of_port_0 = (__u64)bpf_htons(ETH_P_8021Q) << 16 | (__u64)bpf_htons(VLAN) << 32;
 

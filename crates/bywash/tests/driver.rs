@@ -368,7 +368,7 @@ fn the_program_does_what_the_router_does_with_the_corpus() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
     let target = std::fs::read_to_string(fuzz.join("fuzz_targets/xdp.rs")).unwrap();
     let corpora = target.lines().find_map(|line| line.strip_prefix("//! Corpora: ")).unwrap();
-    let folders = corpora.split(' ').map(|name| fuzz.join("corpus").join(name));
+    let folders = corpora.split(' ').chain(["xdp"]).map(|name| fuzz.join("corpus").join(name));
     let files = |folder: PathBuf| folder.read_dir().into_iter().flatten().map(|file| file.unwrap().path());
     let inputs: Vec<_> = folders.chain([fuzz.join("crashes/xdp")]).flat_map(files).collect();
     assert!(inputs.len() > 30, "only {} inputs: is fuzz/corpus present?", inputs.len());
