@@ -32,7 +32,8 @@ named! {
         Runt = "runt",
         /// The EtherType is neither IPv4 nor IPv6.
         NotIp = "not-ip",
-        /// Addressed to another host; the port receives every frame on its link.
+        /// Addressed to another host, or a packet to one host in a frame to a group; the port receives every frame on
+        /// its link.
         NotMine = "not-mine",
         /// The IP version does not match the EtherType (RFC 1812 5.2.2).
         BadVersion = "bad-version",

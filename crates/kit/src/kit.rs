@@ -10,6 +10,7 @@ use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::{GiveBack, LinkInfo, Umem, XdpDatapath};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueueConfig};
 use bywash_router::control::TableSink;
+use bywash_router::tables::Reception;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -116,7 +117,8 @@ impl Kit {
         self.attached.push(attached);
         let attached = Some(self.attached.len() - 1);
         let slot = Slot::new(name.into(), "af_xdp", ends);
-        Ok(self.add(Slot { link: Some(link), promiscuous: whole, attached, ..slot }))
+        let reception = if whole { Reception::Promiscuous } else { Reception::Own };
+        Ok(self.add(Slot { link: Some(link), reception, attached, ..slot }))
     }
 
     /// Adds a port of any kind, with one queue.

@@ -4,6 +4,7 @@ use bywash_engine::PortId;
 use bywash_port::Port;
 use bywash_port::af_xdp::LinkInfo;
 use bywash_router::control::PortSpec;
+use bywash_router::tables::Reception;
 
 /// Port that no worker has yet.
 pub struct Slot {
@@ -16,8 +17,8 @@ pub struct Slot {
     pub from_kernel: Option<Box<dyn Port>>,
     /// Interface of the port; `None` if it has none.
     pub link: Option<LinkInfo>,
-    /// Whether it also receives frames addressed to other hosts.
-    pub promiscuous: bool,
+    /// Frames that it gives an application.
+    pub reception: Reception,
     /// Twin of the port; `None` if it has none.
     pub twin: Option<LinkInfo>,
     /// Number of its XDP program; `None` if it has none.
@@ -27,7 +28,7 @@ pub struct Slot {
 impl Slot {
     /// Returns a port without an interface.
     pub fn new(name: String, kind: &'static str, ends: Vec<Box<dyn Port>>) -> Self {
-        Self { name, kind, ends, from_kernel: None, link: None, promiscuous: false, twin: None, attached: None }
+        Self { name, kind, ends, from_kernel: None, link: None, reception: Reception::Link, twin: None, attached: None }
     }
 
     /// Returns the interface to which the kernel routes.
@@ -43,6 +44,6 @@ impl Slot {
             None => (0, String::new()),
         };
         // The ports complete checksums themselves.
-        PortSpec { id: PortId(id as u16), index, name, partial_checksums: false, promiscuous: self.promiscuous }
+        PortSpec { id: PortId(id as u16), index, name, partial_checksums: false, reception: self.reception }
     }
 }

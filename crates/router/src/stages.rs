@@ -3,7 +3,7 @@
 use crate::flow::{address6, flow_hash};
 use crate::gates::{Gate, Gates};
 use crate::slow::SlowPath;
-use crate::tables::{Entry, Kind, PortInfo, SourceCheck, Tables, takes_source};
+use crate::tables::{Entry, Kind, PortInfo, Reception, SourceCheck, Tables, takes_source};
 use crate::translate::Translator;
 use crate::valid::{OWN, Validation4};
 use crate::vlan::{self, Ingress};
@@ -373,8 +373,10 @@ impl Router {
         }
         // Of the members of a bridge, each has a device of its own.
         let device = tables.ports.get(usize::from(from.port.0));
-        if let Some(port) = port.filter(|_| device.is_some_and(|device| device.promiscuous)) {
-            keep_mine(cx, port.mac, from, batch);
+        if let (Some(port), Some(device)) = (port, device)
+            && (device.reception != Reception::Own || !port.macvlans.is_empty())
+        {
+            keep_mine(cx, path, port, device.reception, from, batch);
         }
         let arena = cx.bufs.arena();
         if device.is_some_and(|device| device.partial_checksums) {
@@ -452,12 +454,25 @@ impl App for Router {
     }
 }
 
-/// Drops packets to other hosts, which a promiscuous port receives.
-fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: Ingress, batch: &mut Batch) {
+/// Drops frames to other hosts, which a promiscuous port receives, and punts those to groups that carry a packet to one
+/// host: no router forwards it (RFC 1812 5.3.4; ip_forward, ip6_forward). On a port with macvlans, a program may still
+/// hand over frames to an address that none of them has any more: they are punted, too.
+fn keep_mine(
+    cx: &mut Context<'_>,
+    path: &mut SlowPath,
+    port: &PortInfo,
+    reception: Reception,
+    from: Ingress,
+    batch: &mut Batch,
+) {
     let arena = cx.bufs.arena();
-    let mine = |frame: &Frame| match arena.data(frame).first_chunk::<6>() {
-        Some(to) => *to == mac || to[0] & 1 != 0,
-        None => true,
+    let mine = |frame: &Frame| {
+        let data = arena.data(frame);
+        match data.first_chunk::<6>() {
+            Some(to) if to[0] & 1 != 0 => !carries_unicast(data),
+            Some(to) => reception == Reception::Link || *to == port.mac,
+            None => true,
+        }
     };
     if batch.as_slice().iter().all(mine) {
         return;
@@ -467,8 +482,25 @@ fn keep_mine(cx: &mut Context<'_>, mac: [u8; 6], from: Ingress, batch: &mut Batc
         let pushed = if mine(&frame) { kept.push(frame) } else { others.push(frame) };
         debug_assert!(pushed.is_ok());
     }
-    others.drain().for_each(|frame| cx.drop(from.port, DropReason::NotMine, frame));
+    for frame in others.drain() {
+        // The kernel may be the host.
+        let may_be = reception == Reception::Own || cx.bufs.arena().data(&frame)[0] & 1 != 0;
+        if may_be && port.index != 0 {
+            path.punt(cx, from, frame);
+        } else {
+            cx.drop(from.port, DropReason::NotMine, frame);
+        }
+    }
     kept.move_to(batch);
+}
+
+/// Returns whether a frame carries an IP packet to an address that is no group's.
+fn carries_unicast(data: &[u8]) -> bool {
+    match data.get(12..14) {
+        Some([0x08, 0x00]) => data.get(30).is_some_and(|first| *first < 224),
+        Some([0x86, 0xdd]) => data.get(38).is_some_and(|first| *first != 0xff),
+        _ => false,
+    }
 }
 
 /// Punts the packets that the port's gate keeps, except for those of flows, which it forwards.

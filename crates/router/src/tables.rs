@@ -141,6 +141,18 @@ impl Own4 {
     }
 }
 
+/// Frames that a port gives the router, by their destination's MAC address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reception {
+    /// Those to its interface. An XDP program leaves the others to the kernel.
+    #[default]
+    Own,
+    /// All of a link that has one other end.
+    Link,
+    /// All of its link. Those to other hosts are dropped.
+    Promiscuous,
+}
+
 /// A port or VLAN as routing sees it.
 #[derive(Clone, Debug, Default)]
 pub struct PortInfo {
@@ -150,8 +162,8 @@ pub struct PortInfo {
     pub mac: [u8; 6],
     /// Whether frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
-    /// Whether it also receives frames addressed to other hosts.
-    pub promiscuous: bool,
+    /// Frames that it gives the router.
+    pub reception: Reception,
     /// Main IPv4 address, the source of errors whose route back is not on a port.
     pub source4: Option<Ipv4Addr>,
     /// Main global IPv6 address, for the same purpose.

@@ -1,4 +1,4 @@
-//! What the XDP program and the user-space router are compared by, wherever the program runs: tables that both read, the
+//! Tables, router and comparison for the XDP program, wherever it runs: tables that both read, the
 //! router with ports in memory, and the comparison. Shared by the tests of the program in the kernel and by the fuzz
 //! target of its sources.
 
@@ -7,7 +7,7 @@ use bywash_fib::{Net, Net4, Net6, Shared, Table4, Table6, synth};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::{self, Hop, HopKind, TAKES_FRAMES, UNICAST, XdpConfig};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
-use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Reception, SourceCheck, Tables};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::ipv4;
@@ -361,6 +361,8 @@ impl World {
             index: 1,
             mac: mac(id),
             partial_checksums: true,
+            // The program keeps these from it otherwise.
+            reception: Reception::Link,
             source_check: mode.check,
             ..PortInfo::default()
         };
@@ -414,6 +416,7 @@ impl World {
         let plain = fate.sent.len() == 1 && fate.sent[0].1.len() == frame.len();
         let unchanged = bytes == frame;
         let agree = match (reason, to) {
+            _ if frame[0] & 1 == 1 && !fate.sent.is_empty() => false,
             ("to_port", Some(to)) => fate.sent.len() == 1 && fate.sent[0].0 == to && fate.sent[0].1 == bytes,
             // The frame is left to user space, but there is no socket.
             ("pass_no_socket", None) => {

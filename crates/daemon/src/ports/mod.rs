@@ -17,6 +17,7 @@ use bywash_port::af_xdp::{Attachment, Below, Injector, Journal, LinkInfo, Umem, 
 use bywash_port::memif::{self, MemifPort};
 use bywash_port::pcap::{Pace, PcapPort, PcapRecorder, PcapSource};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, npe};
+use bywash_router::tables::Reception;
 use bywash_router::xdp::XdpTableSink;
 use opened::{Device, End};
 use std::sync::Arc;
@@ -203,7 +204,7 @@ impl Opener {
         let link = below.and_then(|name| LinkInfo::query(name).ok());
         opened.partial_checksums = link.is_some_and(|link| Below::of(&link).leaves_checksums());
         let Some(interface) = &port.interface else { return Ok(()) };
-        opened.promiscuous = true;
+        opened.reception = Reception::Promiscuous;
         let there = LinkInfo::query(interface).ok();
         match there {
             Some(link) if self.raw || below == Some(interface) || link.kind != "tun" => {

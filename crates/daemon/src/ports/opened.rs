@@ -1,11 +1,12 @@
 //! Opened ports.
 
 use super::xdp::Xdp;
-use bywash_config::PortConfig;
+use bywash_config::{PortConfig, PortKind};
 use bywash_engine::PortId;
 use bywash_port::af_xdp::Injector;
 use bywash_port::{Port, PortCounters};
 use bywash_router::control::PortSpec;
+use bywash_router::tables::Reception;
 use std::sync::Arc;
 
 /// Configured port that has been opened.
@@ -15,8 +16,8 @@ pub struct Opened {
     pub index: u32,
     /// Set if received frames may have unfinished transport checksums.
     pub partial_checksums: bool,
-    /// Set if the port also receives frames to other machines' MAC addresses.
-    pub promiscuous: bool,
+    /// Frames that the port gives a router.
+    pub reception: Reception,
     pub ends: Vec<End>,
     /// End on which frames arrive that the kernel sends through a twin interface.
     pub from_kernel: Option<Box<dyn Port>>,
@@ -32,7 +33,7 @@ impl Opened {
             config: port.clone(),
             index: 0,
             partial_checksums: false,
-            promiscuous: false,
+            reception: if port.kind == PortKind::AfXdp { Reception::Own } else { Reception::Link },
             ends: vec![],
             from_kernel: None,
             xdp: None,
@@ -52,7 +53,7 @@ impl Opened {
             index: self.index,
             name: self.config.interface.clone().unwrap_or_else(|| self.config.name.clone()),
             partial_checksums: self.partial_checksums,
-            promiscuous: self.promiscuous,
+            reception: self.reception,
         }
     }
 }

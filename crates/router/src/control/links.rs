@@ -510,7 +510,7 @@ impl Links {
             index,
             mac: self.get(index).and_then(|l| l.mac).unwrap_or_default(),
             partial_checksums: bound.spec.partial_checksums,
-            promiscuous: bound.spec.promiscuous,
+            reception: bound.spec.reception,
             source4: self.source4(index, None),
             source6: self.source6(index, None),
             source_check: self.source_check(number),

@@ -30,7 +30,7 @@ pub use exceptions::Policies;
 pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
-use crate::tables::{HashPolicy, Own4, SourceCheck, Tables};
+use crate::tables::{HashPolicy, Own4, Reception, SourceCheck, Tables};
 use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station};
@@ -67,8 +67,8 @@ pub struct PortSpec {
     pub name: String,
     /// Whether frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
-    /// Whether it also receives frames addressed to other hosts, which are not forwarded.
-    pub promiscuous: bool,
+    /// Frames that it gives the router.
+    pub reception: Reception,
 }
 
 /// A bond that ports belong to, and whose packets the router forwards while all of them come and leave by one of these.

@@ -78,6 +78,7 @@ impl Ports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables::Reception;
     use bywash_fib::model::Link;
 
     fn link(index: u32, name: &str, up: bool) -> Change {
@@ -111,7 +112,7 @@ mod tests {
             index,
             name: name.into(),
             partial_checksums: false,
-            promiscuous: false,
+            reception: Reception::Own,
         };
         let mut ports = Ports::new(vec![spec(0, 7, "x"), spec(1, 0, "")]);
         let first = ports.apply(&[link(7, "x", true), link(8, "y", true), Change::Synced]);

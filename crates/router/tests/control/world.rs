@@ -3,7 +3,7 @@
 use bywash_engine::PortId;
 use bywash_fib::model::{Address, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use bywash_router::control::{Applied, Control, PortSpec};
-use bywash_router::tables::{Cold, Entry, Kind, Tables};
+use bywash_router::tables::{Cold, Entry, Kind, Reception, Tables};
 use bywash_sync::Qsbr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -57,7 +57,7 @@ impl World {
             index,
             name: name.into(),
             partial_checksums: false,
-            promiscuous: false,
+            reception: Reception::Own,
         };
         let control = Control::new(&domain, vec![spec(0, P0, "p0"), spec(1, P1, "p1")]).unwrap();
         Self { domain, control }
