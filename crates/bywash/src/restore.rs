@@ -5,16 +5,21 @@ use serde_json::json;
 
 /// Restores the settings, and prints them or their number.
 pub fn run(json: bool) -> anyhow::Result<()> {
-    let (mut all, mut failed) = bywash_daemon::restore()?;
+    let bywash_daemon::Restored { changes: mut all, mut failed, running } = bywash_daemon::restore()?;
     let (changed, not) = Remembered::open()?.restore()?;
     all.extend(changed);
     failed.extend(not);
     if json {
-        println!("{}", json!({ "settings": all, "failed": failed }));
-    } else if all.is_empty() {
-        println!("nothing to put back");
+        println!("{}", json!({ "settings": all, "failed": failed, "running": running }));
     } else {
-        println!("{} of {} settings put back", all.len() - failed.len(), all.len());
+        if !running.is_empty() {
+            let interfaces = running.into_iter().collect::<Vec<_>>().join(", ");
+            println!("{interfaces}: their instance runs, and puts its settings back when it ends");
+        }
+        match all.len() {
+            0 => println!("nothing to put back"),
+            all => println!("{} of {all} settings put back", all - failed.len()),
+        }
     }
     anyhow::ensure!(failed.is_empty(), "could not put back {}", failed.join("; "));
     Ok(())

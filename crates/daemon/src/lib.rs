@@ -49,11 +49,12 @@ mod watch;
 mod workers;
 
 use crate::notify::Notifier;
-use bywash_api_server::Listener;
+use bywash_api_server::{Addresses, Listener};
 use bywash_config::Config;
 use bywash_port::af_xdp::Journal;
 use control::End;
 use runtime::Runtime;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use takeover::Predecessor;
@@ -77,14 +78,24 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGHUP, reload.clone())?;
     let upgrade = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR2, upgrade.clone())?;
-    let mut journal = Journal::open(journal::settings())?;
+    let at = crate::api::addresses(&config.api)?;
     let mut predecessor = if take_over { Predecessor::find(&config.api.socket)? } else { None };
     step::reached(if predecessor.is_some() { "takeover-met" } else { "start-alone" });
-    if predecessor.is_none() && !journal.changes().is_empty() {
-        tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
-        put_back(&mut journal)?;
+    // Create the API sockets first: they are how a second instance detects this one, before it changes anything, and
+    // creating them takes privileges that the sandbox drops. A process that takes over creates them under temporary
+    // names and renames them later.
+    let listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
+    step::reached("start-sockets");
+    if predecessor.is_none() {
+        put_back_left()?;
     }
-    let result = forward((config, source), &mut journal, (&stop, &reload, &upgrade), predecessor.as_mut());
+    journal::directory();
+    let path = journal::settings(&config.api.socket);
+    // Without the directory no setting is changed, either.
+    let lock = journal::Lock::share(&path).map_err(|why| tracing::warn!("{why:#}")).ok();
+    let mut journal = Journal::open(&path)?;
+    let listening = (listener, at);
+    let result = forward((config, source), listening, &mut journal, (&stop, &reload, &upgrade), predecessor.as_mut());
     if matches!(result, Ok(End::TakenOver)) {
         tracing::info!("exiting: another process has taken over");
         return Ok(());
@@ -94,22 +105,37 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
         return result.map(drop);
     }
     // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
-    put_back(&mut Journal::open(journal::settings())?)?;
+    let mut journal = Journal::open(path)?;
+    put_back(&mut journal)?;
+    if let Some(lock) = lock.filter(|_| journal.changes().is_empty()) {
+        lock.remove();
+    }
     step::reached("stop-put-back");
     result.map(drop)
 }
 
+/// Restores what instances that did not end cleanly changed in this network namespace.
+fn put_back_left() -> anyhow::Result<()> {
+    for (path, lock) in journal::found()?.0 {
+        let mut journal = Journal::open(path)?;
+        if !journal.changes().is_empty() {
+            tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
+            put_back(&mut journal)?;
+        }
+        if journal.changes().is_empty() {
+            lock.remove();
+        }
+    }
+    Ok(())
+}
+
 fn forward(
     (config, source): (Config, Source),
+    (mut listener, at): (Listener, Addresses),
     journal: &mut Journal,
     (stop, reload, upgrade): (&AtomicBool, &AtomicBool, &AtomicBool),
     mut predecessor: Option<&mut Predecessor>,
 ) -> anyhow::Result<End> {
-    let at = crate::api::addresses(&config.api)?;
-    // Create the API sockets first: they are how a second instance detects this one, and creating them takes privileges
-    // that the sandbox drops next. A process that takes over creates them under temporary names and renames them later.
-    let mut listener = if predecessor.is_none() { Listener::bind(&at)? } else { Listener::make(&at)? };
-    step::reached("start-sockets");
     // The notifier's socket cannot be made in the sandbox.
     let mut notifier = Notifier::from_environment();
     bywash_port::af_xdp::learn_programs();
@@ -150,7 +176,7 @@ fn forward(
     step::reached("stop-asked");
     drop(api);
     if stop.load(Ordering::Acquire) {
-        tracing::info!("stopping: the kernel forwards every frame from now on");
+        tracing::info!("stopping: the kernel has every frame from now on");
     }
     runtime.stop();
     step::reached("stop-apart");
@@ -164,12 +190,33 @@ fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Restores the settings that a killed run changed in this network namespace. Returns the recorded changes, and an
-/// error for each one that could not be restored.
-pub fn restore() -> anyhow::Result<(Vec<serde_json::Value>, Vec<String>)> {
-    let mut journal = Journal::open(journal::settings())?;
-    let all = journal.changes().iter().map(|change| serde_json::json!(change)).collect();
-    let failed = journal.restore()?;
-    let failed = failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature));
-    Ok((all, failed.collect()))
+/// What [`restore`] has done.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// The recorded changes.
+    pub changes: Vec<serde_json::Value>,
+    /// An error for each that could not be restored.
+    pub failed: Vec<String>,
+    /// Interfaces with changes of instances that run, which are left alone.
+    pub running: BTreeSet<String>,
+}
+
+/// Restores the settings that killed runs changed in this network namespace.
+pub fn restore() -> anyhow::Result<Restored> {
+    let (left, running) = journal::found()?;
+    let mut done = Restored::default();
+    for (path, lock) in left {
+        let mut journal = Journal::open(path)?;
+        done.changes.extend(journal.changes().iter().map(|change| serde_json::json!(change)));
+        let failed = journal.restore()?;
+        let failed = failed.iter().map(|(change, error)| format!("{} {}: {error}", change.interface, change.feature));
+        done.failed.extend(failed);
+        if journal.changes().is_empty() {
+            lock.remove();
+        }
+    }
+    for path in running {
+        done.running.extend(Journal::open(path)?.changes().iter().map(|change| change.interface.clone()));
+    }
+    Ok(done)
 }

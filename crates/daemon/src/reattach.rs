@@ -136,7 +136,7 @@ impl Runtime {
             self.mode.set_open(id, true);
             return Ok(());
         }
-        let mut journal = Journal::open(journal::settings())?;
+        let mut journal = Journal::open(journal::settings(&self.shared.config().api.socket))?;
         // Each queue goes to the worker that polled it before, a new one as at the start.
         let mut queues = places(config, at, self.shared.workers.len())?;
         for (queue, worker) in &mut queues {

@@ -44,7 +44,13 @@ impl Undo {
 impl Shared {
     /// Reads the configuration, and returns it with the steps from the running one.
     fn read(&self) -> Result<(Config, Vec<Step>), String> {
-        let new = (self.source)().map_err(|wrong| format!("nothing changed: {wrong}"))?;
+        let new = (self.source)().map_err(|wrong| {
+            let text = wrong.to_string();
+            // One line for each error without a place in the file, or a drawing of the place.
+            let text = text.trim_end().trim_start_matches("bywash: ");
+            let between = if text.contains('\n') { '\n' } else { ' ' };
+            format!("nothing changed:{between}{text}")
+        })?;
         let steps = self.steps(&new).map_err(|e| format!("nothing changed: {e:#}"))?;
         Ok((new, steps))
     }
@@ -249,7 +255,7 @@ impl Runtime {
     /// its program.
     fn install(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
         let places = places(port, at, self.shared.workers.len())?;
-        let mut journal = Journal::open(journal::settings())?;
+        let mut journal = Journal::open(journal::settings(&self.shared.config().api.socket))?;
         let of_queue = |queue| self.shared.buffers(&places, queue);
         let mut opened = match self.opener.open((at, port), &mut journal, &of_queue) {
             Ok(opened) => opened,
@@ -315,7 +321,8 @@ impl Runtime {
         let others: Vec<PortConfig> = self.shared.ports().values().map(|slot| slot.config.clone()).collect();
         let used: Vec<String> = others.iter().flat_map(stands_on).collect();
         for interface in stands_on(port).iter().filter(|interface| !used.contains(interface)) {
-            let done = Journal::open(journal::settings()).and_then(|mut journal| journal.restore_of(interface));
+            let done = Journal::open(journal::settings(&self.shared.config().api.socket))
+                .and_then(|mut journal| journal.restore_of(interface));
             match done {
                 Ok(failed) => {
                     failed.iter().for_each(|(change, e)| tracing::warn!("{change:?} could not be put back: {e}"));

@@ -2,7 +2,8 @@
 //! and its place.
 
 use crate::harness::{Bywash, bywash, program};
-use bywash_lab::{Namespace, Topology, has_tool, require, require_lab};
+use crate::reload::{File, config};
+use bywash_lab::{Namespace, Snapshot, Topology, has_tool, require, require_lab};
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -84,6 +85,35 @@ fn another_instance_and_its_program_are_left_alone() {
     assert_eq!(first.port("r0")["state"], "up");
     assert!(second.signalled(Signal::TERM).success());
     first.stop();
+}
+
+#[test]
+fn another_instance_and_restore_leave_the_settings_of_the_first() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let before = Snapshot::of(lab.r()).unwrap();
+    let file = File::new(&config(&[("r0", "xdp = \"native\"\nlevel = \"driver\"\nbusy_poll = 64\n")]));
+    let mut first = file.run(&lab);
+    let set = Snapshot::of(lab.r()).unwrap();
+    assert!(!before.differences(&set).is_empty(), "no setting was changed");
+    let unchanged = |after: &str| {
+        assert_eq!(set.differences(&Snapshot::of(lab.r()).unwrap()), Vec::<String>::new(), "after {after}");
+    };
+    let socket = first.socket();
+    let output = bywash(lab.r(), &["run", "--socket", socket.to_str().unwrap(), "r1"]);
+    assert!(output.stderr.contains("already runs"), "{}", output.stderr);
+    unchanged("a start at its socket");
+    let output = bywash(lab.r(), &["restore"]);
+    assert!(output.stdout.contains("r0: their instance runs"), "{} {}", output.stdout, output.stderr);
+    unchanged("restore");
+    let mut second = Bywash::run(lab.r(), &["r1"]);
+    assert!(!second.log().contains("did not end cleanly"), "{}", second.log());
+    assert!(second.signalled(Signal::TERM).success());
+    unchanged("another instance");
+    first.signalled(Signal::KILL);
+    let output = bywash(lab.r(), &["restore"]);
+    assert!(output.stdout.contains("settings put back"), "{} {}", output.stdout, output.stderr);
+    assert_eq!(before.differences(&Snapshot::of(lab.r()).unwrap()), Vec::<String>::new());
 }
 
 #[test]
