@@ -172,8 +172,8 @@ impl Running {
             Some(xdp) => xdp.level().name(),
             None => Level::User.name(),
         };
-        let ports = self.0.ports();
         let above = self.0.view.above();
+        let ports = self.0.ports();
         let of_ports = ports.values().map(|slot| (slot.config.name.as_str(), level(slot)));
         let of_above = above
             .iter()
@@ -196,9 +196,10 @@ impl Running {
     fn ports(&self) -> Vec<Port> {
         let (ends, _) = self.reports();
         let (views, above) = (self.0.view.ports(), self.0.view.above());
+        let mut of_switch: Vec<_> = views.iter().map(|view| self.0.view.switch_port(view.id)).collect();
         let slots = self.0.ports();
-        let ports = slots.iter().filter_map(|(at, slot)| views.get(*at).map(|view| (view, slot)));
-        let ports = ports.map(|(view, slot)| {
+        let ports = slots.iter().filter_map(|(at, slot)| Some((views.get(*at)?, slot, of_switch.get_mut(*at)?.take())));
+        let ports = ports.map(|(view, slot, switch)| {
             let (id, config, program) = (view.id, &slot.config, slot.xdp.as_ref());
             let verdicts = program.and_then(|xdp| xdp.program.counters().ok());
             let end_state = ends.iter().find(|(_, e)| e.id == id && e.state != PortState::Up).map(|(_, e)| &e.state);
@@ -226,7 +227,7 @@ impl Running {
                     stats: answers::tx_queue(&slot.tx),
                 },
                 counters: answers::port_counters(&slot.counters, verdicts.as_ref()),
-                switch: self.0.view.switch_port(id),
+                switch,
                 above: above.iter().filter(|(port, _)| *port == id).map(|(_, above)| above.clone()).collect(),
             }
         });

@@ -63,7 +63,8 @@ impl Shared {
         lock(&self.config).clone()
     }
 
-    /// Locks the ports.
+    /// Locks the ports. What a mode's view or control side locks must be locked before, and not behind: the control loop
+    /// sets the programs of ports with its tables locked.
     pub fn ports(&self) -> MutexGuard<'_, Ports> {
         lock(&self.ports)
     }

@@ -73,6 +73,32 @@ pub fn forwarded(bywash: &Bywash) -> [u64; 2] {
     })
 }
 
+/// Readers of flows do not stop the control loop, which sets the programs of all ports for each change of the rules.
+#[test]
+fn flows_are_shown_while_rules_change() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = Topology::router().unwrap();
+    lab.r().nft(FIREWALL).unwrap();
+    let bywash = run(&lab, LEVELS[2]);
+    let going = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while going.load(std::sync::atomic::Ordering::Relaxed) {
+                    bywash.show(&["flows"]);
+                }
+            });
+        }
+        for n in 0..600 {
+            let more = if n % 2 == 0 { "add rule inet filter forward counter\n" } else { "" };
+            lab.r().nft(&format!("flush ruleset\n{FIREWALL}{more}")).unwrap();
+        }
+        going.store(false, std::sync::atomic::Ordering::Relaxed);
+    });
+    wait_until_followed(&bywash);
+    bywash.stop();
+}
+
 /// Sockets of a connection from a to b.
 pub enum Ends {
     Udp(UdpSocket, UdpSocket),
