@@ -64,7 +64,7 @@ impl Legacy {
 /// Returns the effects of modules with tables of ebtables-legacy, which have hooks of bridges and are not read.
 fn bridged() -> Vec<Effect> {
     let module = |name: &str| {
-        let loaded = rustix::fs::stat(format!("/sys/module/{name}")).is_ok();
+        let loaded = rustix::fs::stat(format!("/sys/module/{name}")).err() != Some(rustix::io::Errno::NOENT);
         let reason = "may have rules for bridged packets (ebtables-legacy)".into();
         loaded.then(|| Effect {
             kind: Kind::IptablesLegacy,

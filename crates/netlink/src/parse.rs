@@ -503,7 +503,8 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
 }
 
 /// Parses an entry of a bridge's forwarding database. Entries of a device's own list have no NDA_MASTER, and those of
-/// the bridge's own addresses are permanent. The kernel drops packets of stations that are locked out.
+/// the bridge's own addresses are permanent. The kernel drops packets of stations that are locked out; what other flags
+/// mean is not known.
 fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let (mut bridge, mut address, mut tagged, mut locked) = (None, None, false, false);
     for (kind, value) in Attributes::after(body, 12) {
@@ -511,7 +512,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
             NDA_MASTER => bridge = u32_at(value, 0),
             NDA_LLADDR => address = mac(value),
             NDA_VLAN => tagged = true,
-            NDA_FLAGS_EXT => locked = u32_at(value, 0)? & NTF_EXT_LOCKED != 0,
+            NDA_FLAGS_EXT => locked = u32_at(value, 0)? != 0,
             _ => {}
         }
     }

@@ -153,7 +153,6 @@ pub const NDA_LLADDR: u16 = 2;
 pub const NDA_VLAN: u16 = 5;
 pub const NDA_MASTER: u16 = 9;
 pub const NDA_FLAGS_EXT: u16 = 15;
-pub const NTF_EXT_LOCKED: u32 = 2;
 pub const NTF_USE: u8 = 0x01;
 pub const NTF_PROXY: u8 = 0x08;
 pub const NUD_INCOMPLETE: u16 = 0x01;

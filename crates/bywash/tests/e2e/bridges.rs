@@ -244,6 +244,9 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
     let bywash = bridged.run(LEVELS[1]);
     bridged.assert_passes(&bywash);
     let lost = |ns: &Namespace, to: IpAddr, what: &str| {
+        // A change is followed within milliseconds.
+        let ping = || Ping::to(to).count(1).wait(Duration::from_millis(100)).run(ns).unwrap().received;
+        wait_until(what, PATIENCE, || ping() == 0).unwrap();
         let report = Ping::to(to).count(5).wait(Duration::from_millis(100)).run(ns).unwrap();
         assert_eq!(report.received, 0, "{what}: {}", report.text);
     };
@@ -258,6 +261,20 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
         r.nft("flush ruleset").unwrap();
         bridged.wait_until_passes(&bywash, B[0], 1);
     }
+    // By the route of a rule, packets leave by a member itself.
+    let mac = bridged.lab.b().mac.clone();
+    bridged.b().ip(&["address", "add", "10.99.0.1/32", "dev", "lo"]).unwrap();
+    let routes = format!(
+        "address add 10.98.0.1/24 dev r1\nneighbour add 10.98.0.2 lladdr {mac} dev r1 nud permanent\n\
+         route add 10.99.0.0/24 via 10.98.0.2 dev r1 table 7\nrule add to 10.99.0.0/24 lookup 7\n"
+    );
+    r.ip_batch(&routes).unwrap();
+    let rules = "table inet f {\nchain c {\ntype filter hook forward priority 0\noifname \"r1\" drop\n}\n}";
+    r.nft(rules).unwrap();
+    lost(bridged.a(), ip("10.99.0.1"), rules);
+    r.nft("flush ruleset").unwrap();
+    r.ip(&["rule", "delete", "to", "10.99.0.0/24"]).unwrap();
+    bridged.wait_until_passes(&bywash, B[0], 1);
     r.run(&["tc", "qdisc", "add", "dev", "r1", "clsact"]).unwrap();
     let filter = "tc filter add dev r1 egress protocol ip u32 match u32 0 0 action mirred egress redirect dev lo";
     r.run(&filter.split(' ').collect::<Vec<_>>()).unwrap();
@@ -274,10 +291,10 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
     // Sources must be behind the bridge, whichever of its members that is.
     r.sysctl("net/ipv4/conf/br0/rp_filter", "1").unwrap();
     bridged.assert_passes(&bywash);
-    bridged.b().ip(&["address", "add", "10.99.0.1/32", "dev", "lo"]).unwrap();
-    let spoofed = ["ping", "-n", "-c", "3", "-i", "0.05", "-W", "1", "-I", "10.99.0.1", &a4.to_string()];
-    r.ip(&["route", "add", "10.99.0.1", "via", "10.0.1.2"]).unwrap();
-    let counted = "table ip c {\nchain c {\ntype filter hook prerouting priority 0\nip saddr 10.99.0.1 counter\n}\n}";
+    bridged.b().ip(&["address", "add", "10.97.0.1/32", "dev", "lo"]).unwrap();
+    let spoofed = ["ping", "-n", "-c", "3", "-i", "0.05", "-W", "1", "-I", "10.97.0.1", &a4.to_string()];
+    r.ip(&["route", "add", "10.97.0.1", "via", "10.0.1.2"]).unwrap();
+    let counted = "table ip c {\nchain c {\ntype filter hook prerouting priority 0\nip saddr 10.97.0.1 counter\n}\n}";
     bridged.a().nft(counted).unwrap();
     let _ = bridged.b().try_run(&spoofed, PATIENCE);
     let seen = bridged.a().run(&["nft", "list", "ruleset"]).unwrap().stdout;

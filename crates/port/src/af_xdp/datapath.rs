@@ -677,11 +677,6 @@ impl XdpDatapath {
         let mut inner = self.lock();
         let inner = &mut *inner;
         let Some(known) = &mut inner.vlans else { return Ok(()) };
-        if !vlans.is_empty() {
-            known.programs.load(inner.number, 0, Later::Vlans)?;
-        }
-        inner.load_flow_programs(&vlans.iter().map(|(_, entry)| *entry).collect::<Vec<_>>())?;
-        let Some(known) = &mut inner.vlans else { return Ok(()) };
         let new: BTreeMap<u64, (u16, u16)> =
             vlans.iter().map(|(tag, entry)| (Vlans::key(port, *tag, entry.mac), (port, entry.route_id))).collect();
         let mut free = vec![];
@@ -695,6 +690,14 @@ impl XdpDatapath {
             !gone
         });
         free.into_iter().for_each(|at| inner.place(at, RawPort::default()));
+        // Behind what cannot fail: those that have gone must go.
+        if vlans.is_empty() {
+            return Ok(());
+        }
+        if let Some(known) = &mut inner.vlans {
+            known.programs.load(inner.number, 0, Later::Vlans)?;
+        }
+        inner.load_flow_programs(&vlans.iter().map(|(_, entry)| *entry).collect::<Vec<_>>())?;
         for (_, entry) in vlans {
             let at = usize::from(entry.route_id);
             if !(PORTS as usize..SLOTS).contains(&at) {

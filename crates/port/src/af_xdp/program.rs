@@ -458,9 +458,22 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Map`]; if XDP has to be attached, [`Error::AnotherProgram`] and [`Error::Attach`]; if the gate is the
-    /// first that lets flows pass, [`Error::Load`]; with the kernel's reasons. Then nothing has changed, except that XDP
-    /// may be attached.
+    /// first that lets flows pass, [`Error::Load`]; with the kernel's reasons. Then a router's port has a closed gate, and
+    /// no VLANs, until a configuration can be set: the old one may be what the kernel no longer wants.
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
+        self.apply(config).inspect_err(|_| {
+            if self.config.raw {
+                return;
+            }
+            let (sending, gate) = (XdpSending::default(), XdpGate::CLOSED);
+            self.config = XdpConfig { gate, sending, rules: false, asks: false, keeps: false, ..self.config };
+            // Errors are those of the maps, which have been written before.
+            let _ = self.datapath.set_port(self.entry(&self.config));
+            let _ = self.datapath.set_vlans(self.id, &[]);
+        })
+    }
+
+    fn apply(&mut self, config: XdpConfig) -> Result<(), Error> {
         // If everything goes to the kernel, XDP is not attached: after generic XDP, traffic-control filters no longer
         // find the Ethernet header.
         let kept = |gate: XdpGate| gate.v4 && gate.v6 && !gate.flows4 && !gate.flows6;
@@ -523,8 +536,6 @@ impl Program {
         self.vlans = vlans;
         self.set_config(self.config).inspect_err(|_| {
             (self.vlans, self.no_vlans) = (vec![], true);
-            // Those that were set before; an error means that there are none.
-            let _ = self.datapath.set_vlans(self.id, &[]);
         })
     }
 

@@ -18,9 +18,10 @@ use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
 use bywash_router::control::{self, Applied, BondSpec, BridgeSpec, Control, PortSpec, PortView, VlanSpec};
 use bywash_router::gates::Gates;
+use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ struct Routing {
     confirmed: Instant,
     /// Packets each port had sent at the last confirmation, by port number.
     sent: Vec<u64>,
+    /// Bonds, bridges, and VLANs and macvlans that were last set.
+    uppers: (Vec<BondSpec>, Vec<BridgeSpec>, Vec<VlanSpec>),
 }
 
 /// Sets up a router on the opened ports.
@@ -103,7 +106,18 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, told, established });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(refused));
     let (resolving, confirmed) = (VecDeque::new(), Instant::now());
-    let control = Box::new(Routing { control, guard, names, requests, bufs, punt, resolving, confirmed, sent });
+    let control = Box::new(Routing {
+        control,
+        guard,
+        names,
+        requests,
+        bufs,
+        punt,
+        resolving,
+        confirmed,
+        sent,
+        uppers: Default::default(),
+    });
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
@@ -144,8 +158,16 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
 impl modes::Control for Routing {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let mut control = lock(&self.control);
-        let gone = |index: u32| control.vlans().any(|(view, _)| view.index == index);
-        if changes.iter().any(|change| matches!(change, Change::LinkGone { index } if gone(*index))) {
+        // The programs tell a macvlan by its address, and are set after the tables.
+        let other = |view: PortView, vlan: &VlanSpec, mac| vlan.tag == UNTAGGED && view.mac != mac;
+        let told_otherwise = |change: &Change| match change {
+            Change::LinkGone { index } => control.vlans().any(|(view, _)| view.index == *index),
+            Change::Link(link) => {
+                control.vlans().any(|(view, vlan)| view.index == link.index && other(view, vlan, link.mac))
+            }
+            _ => false,
+        };
+        if changes.iter().any(told_otherwise) {
             self.guard.close();
         }
         let applied = control.apply(changes);
@@ -207,14 +229,12 @@ impl modes::Control for Routing {
 
     fn set_uppers(&mut self, bonds: &[BondSpec], bridges: &[BridgeSpec], vlans: &[VlanSpec]) {
         let mut control = lock(&self.control);
-        let known: (BTreeMap<_, _>, BTreeMap<_, _>) = (
-            control.bridges().map(|(_, of)| (of.index, of)).collect(),
-            control.vlans().map(|(_, of)| (of.index, of)).collect(),
-        );
-        let new = (bridges.iter().map(|of| (of.index, of)).collect(), vlans.iter().map(|of| (of.index, of)).collect());
-        // The programs may still hand over packets with a number that now belongs to another interface.
-        if known != new {
+        // The programs may still hand over packets with a number that now belongs to another interface, and those of a
+        // new bond or bridge have policies that have not been read.
+        let new = (bonds.to_vec(), bridges.to_vec(), vlans.to_vec());
+        if self.uppers != new {
             self.guard.close();
+            self.uppers = new;
         }
         control.set_bonds(bonds);
         control.set_bridges(bridges);
@@ -300,6 +320,6 @@ impl Routing {
 fn warn_if_kernel_does_not_forward() {
     for (family, path, _) in forwarding().into_iter().filter(|(_, _, on)| !on) {
         let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        tracing::warn!("the kernel does not forward {family}: nothing forwards after bywash ends; `sysctl -w {key}=1`");
+        tracing::warn!("the kernel does not forward {family}, so that {family} is not forwarded: `sysctl -w {key}=1`");
     }
 }
