@@ -170,8 +170,8 @@ fn understand<T: DeserializeOwned>(answer: &[u8], name: &str, what: &str) -> any
     }
     let Problem { error, hint } = read(&body, name)?;
     match hint.as_str() {
-        "" => bail!("{error}: {what}"),
-        hint => bail!("{error}, {what}: {hint}"),
+        "" => bail!("{what}: {error}"),
+        hint => bail!("{what}: {error}: {hint}"),
     }
 }
 

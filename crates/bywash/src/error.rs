@@ -42,7 +42,8 @@ fn line(error: &anyhow::Error) -> String {
             line = format!("{line}: {cause}");
         }
     }
-    line.replace('\n', " ")
+    // Another process has drawn the places in a configuration file.
+    if line.contains("--> ") { line } else { line.replace('\n', " ") }
 }
 
 #[cfg(test)]

@@ -442,6 +442,10 @@ impl Runtime {
             }
         }
         drop(ports);
+        for bridge in bridges.keys() {
+            let above = self.relations.above_bridge(*bridge);
+            told.extend(above.map(|name| (name.to_owned(), Some("it is above a bridge".into()))));
+        }
         let of_bridges = bridges.len();
         let (bridges, vlans) = self.numbers.assign(&bridges, &carried);
         let served = bridges.iter().flat_map(|bridge| &bridge.members).map(|(_, member)| *member).collect();

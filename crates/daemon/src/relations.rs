@@ -148,6 +148,12 @@ impl Relations {
         above.map(|link| (link, self.told(link)))
     }
 
+    /// Returns the names of the VLAN interfaces and macvlans above a bridge, whose packets are the kernel's.
+    pub fn above_bridge(&self, index: u32) -> impl Iterator<Item = &str> {
+        let above = move |link: &&Link| link.parent == Some(index) && matches!(link.kind.as_str(), "vlan" | "macvlan");
+        self.links.values().filter(above).map(|link| link.name.as_str())
+    }
+
     /// Returns the bond or bridge that an interface is a member of, if what the port receives is the bond's or the bridge's
     /// and can be forwarded, or else the reason for which it is the kernel's; `None` if it is a member of none.
     fn upper(&self, index: u32) -> Option<Result<&Link, String>> {

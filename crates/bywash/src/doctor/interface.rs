@@ -156,8 +156,12 @@ impl Nic<'_> {
         let entries = fs::read_dir(sys).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let uppers: Vec<String> = names.filter_map(|name| Some(name.strip_prefix("upper_")?.to_owned())).collect();
-        // A router forwards for VLANs, or leaves them alone to the kernel.
-        let others = |upper: &&String| Some(*upper) != master.as_ref() && !is(upper, &["vlan"]);
+        // A macvtap has the same driver, and a device for its other end.
+        let macvlan = |upper: &str| {
+            driver(upper).as_deref() == Some("macvlan") && !sys.with_file_name(upper).join("macvtap").exists()
+        };
+        // A router forwards for VLANs and macvlans, or leaves them alone to the kernel.
+        let others = |upper: &&String| Some(*upper) != master.as_ref() && !is(upper, &["vlan"]) && !macvlan(upper);
         let on_top: Vec<&String> = uppers.iter().filter(others).collect();
         if let Some(first) = on_top.first() {
             let what = format!("there are interfaces on top of it, such as {first}");

@@ -35,7 +35,8 @@ fn planted_faults_are_named_mended_and_put_back() {
         lines += &format!("link set {up} up\n");
     }
     lines += "link set d0 mtu 9000\nlink set d1 mtu 9000\nlink add link d0 name d0v type macvtap\n\
-              link add br0 type bridge\nlink set member0 master br0\n";
+              link add br0 type bridge\nlink set member0 master br0\n\
+              link add link alone0 name alone0v type macvlan\n";
     r.ip_batch(&lines).unwrap();
     // An interface that was up once keeps a multicast route without carrier. `--fix` sets down0 up, which gives up0 a
     // carrier: up0 must have the route before, so that the snapshots are equal.
@@ -73,6 +74,7 @@ fn planted_faults_are_named_mended_and_put_back() {
     let names = ["--socket", "/nowhere", "d0", "down0", "alone0", "member0", "taken0", "gone0"];
     let found = findings(&r, &names);
     assert!(!has(&found, "member0", "enslaved"), "a router forwards for its bridge");
+    assert!(!has(&found, "alone0", "interfaces-on-top"), "a router forwards for its macvlan");
     for (interface, id, fixable) in planted {
         let one = found.iter().find(|f| f["interface"] == interface && f["id"] == id);
         let one = one.unwrap_or_else(|| panic!("no {id} of {interface} in {found:#?}"));

@@ -225,6 +225,17 @@ impl Xdp {
         self.enable().inspect_err(|_| self.level = before)
     }
 
+    /// Sets whether the kernel forwards, on which level `auto` depends.
+    pub fn set_kernel_forwards(&mut self, on: bool) -> anyhow::Result<()> {
+        let before = self.level();
+        if std::mem::replace(&mut self.kernel_forwards, on) == on || self.level() == before {
+            return Ok(());
+        }
+        tracing::info!("{}: level {} now: {}", self.interface, self.level().name(), self.why());
+        // Tried again with the next reading of the kernel's policies.
+        if self.begun { self.enable().inspect_err(|_| self.kernel_forwards = !on) } else { Ok(()) }
+    }
+
     /// Returns the CPUs that send the frames the driver forwards from this port, with the number of frames each has
     /// sent; empty if the receiving CPU sends them. Errors with the reason if the configured CPUs do not.
     pub fn spread(&self) -> Result<Vec<(usize, u64)>, Cow<'_, str>> {

@@ -5,6 +5,7 @@
 //! then the gates open as far as the verdict allows.
 
 use super::flows::Flows;
+use crate::ports::forwarding;
 use crate::shared::Shared;
 use bywash_api as api;
 use bywash_config::KernelConfig;
@@ -24,8 +25,12 @@ use std::time::{Duration, Instant};
 /// Longest wait for the first reading at startup. After it, every packet is left to the kernel until a reading arrives.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// Reasons for which packets are left to the kernel, shared with the API.
-pub type Told = Arc<Mutex<Vec<Kept>>>;
+/// Reasons for which packets are left to the kernel, each with whether established flows are forwarded all the same;
+/// shared with the API.
+pub type Told = Arc<Mutex<Vec<(Kept, bool)>>>;
+
+/// Exception to the packets that are left to the kernel.
+const BUT_FLOWS: &str = ", but for established flows,";
 
 /// Follows the kernel's policies and applies them.
 pub struct Guard {
@@ -169,6 +174,12 @@ impl Guard {
     }
 
     fn obey(&mut self, reading: Reading, control: &Mutex<Control>, shared: &Shared) {
+        let forwards = forwarding().iter().all(|(_, _, on)| *on);
+        for xdp in shared.ports().values_mut().filter_map(|slot| slot.xdp.as_mut()) {
+            if let Err(why) = xdp.set_kernel_forwards(forwards) {
+                tracing::error!("{why:#}");
+            }
+        }
         let verdict = judge(&reading, &self.ports, &self.respect);
         let number = reading.number;
         self.reading = Some(reading);
@@ -235,7 +246,11 @@ impl Guard {
             let rules = self.verdict.rules.contains_key(&number);
             // For the kernel, packets of a member are received on the bond or bridge, which is no port of the program's.
             let bonded = self.ports.iter().any(|port| port.id == number && !port.below.is_empty());
-            let kept = self.verdict.egress.get(&xdp.index()).copied().unwrap_or_default();
+            // What leaves by a member itself, instead of the bond or bridge, has policies that are not among these.
+            let kept = match self.verdict.egress.get(&xdp.index()) {
+                _ if bonded || number != at => Families::BOTH,
+                kept => kept.copied().unwrap_or_default(),
+            };
             let target = xdp.sending();
             let obeyed = xdp.obey(|config| {
                 config.bridge = (number != at).then_some(number);
@@ -299,8 +314,9 @@ impl Guard {
                     effect.reason
                 );
             } else {
+                let but = if passes_flows(&self.flows, verdict, kept) { BUT_FLOWS } else { "" };
                 tracing::warn!(
-                    "{ports}: {} are left to the kernel: {}: {}; see `bywash show placement`",
+                    "{ports}: {}{but} are left to the kernel: {}: {}; see `bywash show placement`",
                     packets(&effect.scope),
                     effect.object,
                     effect.reason
@@ -320,7 +336,8 @@ impl Guard {
             let uppers = || self.ports.iter().filter(|port| kept.ports.contains(&port.id));
             let port = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index).map(|p| p.id);
             let carriers = uppers().flat_map(|upper| upper.below.iter().filter_map(port).chain(upper.bridged.clone()));
-            Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }
+            let but = passes_flows(&self.flows, verdict, kept);
+            (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)
         };
         *lock(&self.told) = verdict.kept.iter().map(shown).collect();
     }
@@ -330,6 +347,13 @@ impl Guard {
         let names: Vec<_> = ids.filter_map(name).collect();
         if names.len() == self.ports.len() { "all ports".into() } else { names.join(", ") }
     }
+}
+
+/// Returns whether established flows pass a policy that keeps a port's packets.
+fn passes_flows(flows: &Option<Flows>, verdict: &Verdict, kept: &Kept) -> bool {
+    let passes = |port| verdict.gates.get(port).is_some_and(|gate| !gate.flows.is_empty());
+    let netfilter = matches!(kept.effect.kind, Kind::Netfilter | Kind::IptablesLegacy);
+    netfilter && flows.is_some() && kept.ports.iter().all(passes)
 }
 
 fn foreign(program: af_xdp::TcxProgram) -> Foreign {
@@ -379,21 +403,25 @@ fn packets(scope: &Scope) -> String {
 /// Returns the policies for which packets of a port, or of its VLANs, are left to the kernel.
 pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
     let told = lock(told);
-    let mine = told.iter().filter(|kept| kept.ports.contains(&port.0));
-    let row = |Kept { effect, ignored, .. }: &Kept| api::Kept {
+    let mine = told.iter().filter(|(kept, _)| kept.ports.contains(&port.0));
+    let row = |(Kept { effect, ignored, .. }, but_flows): &(Kept, bool)| api::Kept {
         kind: effect.kind.name().into(),
-        packets: packets(&effect.scope),
+        packets: packets(&effect.scope) + if *but_flows { BUT_FLOWS } else { "" },
         object: effect.object.to_string(),
         reason: effect.reason.to_string(),
         ignored: *ignored,
-        allow: allow(effect.kind),
+        allow: allow(effect.kind, *but_flows),
     };
     mine.map(row).collect()
 }
 
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
-fn allow(kind: Kind) -> String {
+fn allow(kind: Kind, but_flows: bool) -> String {
     let remove = match kind {
+        // New connections are for the rules to judge; there is nothing to mend.
+        _ if but_flows => {
+            return "nothing to do: `bywash show firewall` says which established flows are forwarded".into();
+        }
         Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",
         Kind::IptablesLegacy => "remove the rules, and set the policies to ACCEPT",
         Kind::Ipsec => "remove the policy, or select fewer destinations",
