@@ -216,7 +216,7 @@ impl Nic<'_> {
         if takes != Some(false) {
             return None;
         }
-        let costs = "packets to this interface cannot be forwarded in the driver";
+        let costs = "native XDP cannot forward packets to this interface; traffic control can";
         if !self.veth {
             let what = "its driver does not accept frames redirected by XDP programs of other interfaces";
             return Some(Finding::new(Note, "no-redirect", what, costs));
