@@ -20,7 +20,7 @@ use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
 use bywash_engine::cpus::Placement;
 use bywash_engine::{PortId, WorkerExit};
-use bywash_fib::model::Change;
+use bywash_fib::model::{Change, Station};
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
@@ -60,8 +60,8 @@ pub enum End {
     TakenOver,
 }
 
-/// Applies the kernel's initial tables, and returns the changes of links and what all of them mean for ports. Errors if
-/// the tables are not complete within `FIRST_DUMP`.
+/// Applies the kernel's initial tables, and returns the changes that say how interfaces are related, and what all of them
+/// mean for ports. Errors if the tables are not complete within `FIRST_DUMP`.
 fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Vec<(Vec<Change>, Applied)>> {
     let until = Instant::now() + FIRST_DUMP;
     let mut all = vec![];
@@ -71,9 +71,13 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
         };
         let applied = apply(&changes);
         let done = applied.synced;
-        // Keep only links: there may be a million routes, which are applied by now.
-        let links = |change: &Change| matches!(change, Change::Link(_) | Change::LinkGone { .. });
-        all.push((changes.into_iter().filter(links).collect(), applied));
+        // Without the others: there may be a million routes, which are applied by now.
+        let related = |change: &Change| match change {
+            Change::Link(_) | Change::LinkGone { .. } | Change::StationGone { .. } => true,
+            Change::Station(Station { bridge, member, .. }) => bridge == member,
+            _ => false,
+        };
+        all.push((changes.into_iter().filter(related).collect(), applied));
         if done {
             return Ok(all);
         }

@@ -6,7 +6,7 @@
 //! above a port may do anything.
 
 use bywash_config::RouterConfig;
-use bywash_fib::model::{self, Change, Link};
+use bywash_fib::model::{self, Change, Link, Mac, Station};
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +59,8 @@ pub struct Relations {
     left_bridges: bool,
     /// Members of bridges whose packets are not forwarded as the bridges', whatever else holds.
     unserved: BTreeSet<u32>,
+    /// Own addresses of bridges, by kernel index.
+    own: BTreeSet<(u32, Mac)>,
     left_vlans: bool,
     left_macvlans: bool,
 }
@@ -89,7 +91,16 @@ impl Relations {
                     let before = self.links.insert(link.index, link.clone());
                     news |= before.is_none_or(|before| of(&before) != of(link));
                 }
-                Change::LinkGone { index } => news |= self.links.remove(index).is_some(),
+                Change::LinkGone { index } => {
+                    self.own.retain(|(bridge, _)| bridge != index);
+                    news |= self.links.remove(index).is_some();
+                }
+                Change::Station(Station { bridge, mac, member }) if bridge == member => {
+                    news |= self.own.insert((*bridge, *mac));
+                }
+                Change::Station(Station { bridge, mac, .. }) | Change::StationGone { bridge, mac } => {
+                    news |= self.own.remove(&(*bridge, *mac));
+                }
                 _ => {}
             }
         }
@@ -205,6 +216,10 @@ impl Relations {
         }
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
+        }
+        // Without such an entry, the bridge sends what is to its address to a member, or to all (br_handle_frame_finish).
+        if bridge.mac.is_none_or(|mac| !self.own.contains(&(bridge.index, mac))) {
+            return Err("whose forwarding database does not have its MAC address for its own");
         }
         Ok(())
     }
@@ -465,8 +480,15 @@ mod tests {
 
     fn of(links: &[Link]) -> Relations {
         let mut relations = Relations::default();
-        relations.note(&links.iter().cloned().map(Change::Link).collect::<Vec<_>>());
+        let bridges = links.iter().filter(|link| link.kind == "bridge");
+        let own = bridges.filter_map(|link| Some(own(link.mac?, link.index)));
+        relations.note(&links.iter().cloned().map(Change::Link).chain(own).collect::<Vec<_>>());
         relations
+    }
+
+    /// Returns an entry of the tests' bridge's forwarding database for an address.
+    fn own(mac: Mac, member: u32) -> Change {
+        Change::Station(Station { bridge: BRIDGE, mac, member })
     }
 
     /// Returns the reason for which interface 1 is left, behind that it belongs to the bond.
@@ -579,6 +601,13 @@ mod tests {
         for index in [1, 2] {
             assert_eq!((relations.left(index), relations.bridge(index).unwrap().unwrap().index), (None, BRIDGE));
         }
+        let mut relations = relations;
+        let mac = bridge().mac.unwrap();
+        for (change, others) in [(own(mac, 2), true), (own(mac, BRIDGE), false)] {
+            assert!(relations.note(&[change]) && relations.left(1).is_some() == others);
+        }
+        assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, mac }]));
+        assert!(relations.left(1).unwrap().ends_with("does not have its MAC address for its own"));
         assert!(relations.bridge(BRIDGE).is_none() && of(&[bond(1, None), member(1, true)]).bridge(1).is_none());
         let why = |bridge: Link, member: Link| {
             let relations = of(&[bridge, member, link(7, "up0", "bridge")]);

@@ -380,15 +380,14 @@ pub struct Neighbour {
     pub state: NeighbourState,
 }
 
-/// A station that a bridge knows, without a VLAN (RTM_NEWNEIGH with AF_BRIDGE): an entry of its forwarding database
-/// other than those of its own addresses.
+/// A station that a bridge knows, without a VLAN (RTM_NEWNEIGH with AF_BRIDGE): an entry of its forwarding database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Station {
     /// Kernel index of the bridge.
     pub bridge: u32,
     /// MAC address.
     pub mac: Mac,
-    /// Kernel index of the member that leads to it.
+    /// Kernel index of the member that leads to it, or of the bridge for one of its own addresses.
     pub member: u32,
 }
 

@@ -503,8 +503,8 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
 }
 
 /// Parses an entry of a bridge's forwarding database. Entries of a device's own list have no NDA_MASTER, and those of
-/// the bridge's own addresses are permanent. The kernel drops packets of stations that are locked out; what other flags
-/// mean is not known.
+/// the bridge's own addresses are permanent: the bridge itself takes the place of their member. The kernel drops packets
+/// of stations that are locked out; what other flags mean is not known.
 fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let (mut bridge, mut address, mut tagged, mut locked) = (None, None, false, false);
     for (kind, value) in Attributes::after(body, 12) {
@@ -517,7 +517,8 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
         }
     }
     let (Some(bridge), Some(mac), false) = (bridge, address, tagged) else { return Some(None) };
-    Some(Some(match gone || locked || state & NUD_PERMANENT != 0 {
+    let member = if state & NUD_PERMANENT != 0 { bridge } else { member };
+    Some(Some(match gone || locked {
         true => Event::StationGone(bridge, mac),
         false => Event::Station(Station { bridge, mac, member }),
     }))
@@ -787,7 +788,8 @@ mod tests {
             assert_eq!(of(RTM_NEWNEIGH, state, &[lladdr, bridge]), Some(known.clone()));
         }
         assert_eq!(of(RTM_DELNEIGH, NUD_STALE, &[lladdr, bridge]), Some(gone.clone()));
-        assert_eq!(of(RTM_NEWNEIGH, NUD_PERMANENT, &[lladdr, bridge]), Some(gone.clone()), "the bridge's own address");
+        let own = Event::Station(Station { bridge: 7, mac, member: 7 });
+        assert_eq!(of(RTM_NEWNEIGH, NUD_PERMANENT, &[lladdr, bridge]), Some(own), "the bridge's own address");
         let locked = (NDA_FLAGS_EXT, &[2, 0, 0, 0][..]);
         assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, locked]), Some(gone));
         assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, (NDA_VLAN, &[1, 0])]), None);

@@ -261,6 +261,15 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
         r.nft("flush ruleset").unwrap();
         bridged.wait_until_passes(&bywash, B[0], 1);
     }
+    // Without the bridge's own entry, the kernel sends to all members what is to its address.
+    let own = |verb: &str| {
+        let entry = r.run(&["sh", "-c", "cat /sys/class/net/br0/address"]).unwrap().stdout.trim().to_owned();
+        r.run(&["bridge", "fdb", verb, &entry, "dev", "br0", "self", "permanent"]).unwrap();
+    };
+    own("del");
+    lost(bridged.b(), a4.into(), "without its own entry");
+    own("add");
+    bridged.wait_until_passes(&bywash, B[0], 1);
     // By the route of a rule, packets leave by a member itself.
     let mac = bridged.lab.b().mac.clone();
     bridged.b().ip(&["address", "add", "10.99.0.1/32", "dev", "lo"]).unwrap();
