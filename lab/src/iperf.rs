@@ -82,7 +82,7 @@ impl Iperf {
     ) -> Result<IperfReport> {
         let (address, port) = (address.into().to_string(), PORT.to_string());
         let _server = server.spawn(&["iperf3", "-s", "-1", "-B", &address, "-p", &port])?;
-        wait_until("iperf3 server to listen", Duration::from_secs(5), || server.is_listening(PORT))?;
+        wait_until("iperf3 server to listen", Duration::from_secs(30), || server.is_listening(PORT))?;
         let mut argv: Vec<String> = ["iperf3", "-J", "-c", &address, "-p", &port].map(String::from).to_vec();
         argv.extend(["-t".to_owned(), self.seconds.to_string(), "-P".to_owned(), self.streams.to_string()]);
         if direction == Direction::Reverse {

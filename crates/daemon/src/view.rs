@@ -9,7 +9,8 @@ use bywash_router::control::PortView;
 use bywash_sync::Counter;
 
 /// Error of modes without flows.
-const NO_FLOWS: &str = "there are no flows: only a switch has them (mode = \"switch\")";
+const NO_FLOWS: &str =
+    "flow rules are a switch's: there are none here (mode = \"switch\"); `bywash show flows` has a router's flows";
 
 /// Frames of a port that the kernel did not accept.
 #[derive(Debug, Default)]

@@ -150,6 +150,9 @@ fn policies_of_a_macvlan_and_of_its_port_hold() {
         let bywash = at.run(arguments);
         at.wait_until_passes(&bywash, ip(B[0]), true);
         let lost = |ns: &Namespace, to: IpAddr, what: &str| {
+            // A change is followed within milliseconds.
+            let ping = || Ping::to(to).count(1).wait(Duration::from_millis(100)).run(ns).unwrap().received;
+            wait_until(what, PATIENCE, || ping() == 0).unwrap();
             let report = Ping::to(to).count(5).wait(Duration::from_millis(100)).run(ns).unwrap();
             assert_eq!(report.received, 0, "{what}: {}", report.text);
         };

@@ -296,6 +296,7 @@ impl Selection {
                 "port" => all.port = Some(value.parse().map_err(|_| wrong())?),
                 "proto" if value == "tcp" => all.protocol = Some(TCP),
                 "proto" if value == "udp" => all.protocol = Some(UDP),
+                "proto" => return Err(format!("`{part}`: proto is tcp or udp")),
                 "limit" => all.limit = value.parse::<usize>().map_err(|_| wrong())?.min(PAGE),
                 "after" => {
                     let (family, index) = value.split_once('.').ok_or_else(wrong)?;
