@@ -163,8 +163,9 @@ fn policies_of_a_macvlan_and_of_its_port_hold() {
             r.nft(rules).unwrap();
             // b's address on its own link is the source of its pings.
             let from = ["ping", "-n", "-c", "3", "-i", "0.05", "-W", "1", "-I", "10.0.2.2", &a4.to_string()];
-            let out = at.b().try_run(&from, PATIENCE).unwrap();
-            assert!(out.stdout.contains(" 100% packet loss"), "{rules}: {}", out.stdout);
+            let lost = || at.b().try_run(&from, PATIENCE).unwrap().stdout.contains(" 100% packet loss");
+            wait_until(rules, PATIENCE, lost).unwrap();
+            assert!(lost(), "{rules}: some pass again");
             r.nft("flush ruleset").unwrap();
             at.wait_until_passes(&bywash, ip(B[0]), true);
         }

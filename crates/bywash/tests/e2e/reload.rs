@@ -245,7 +245,7 @@ fn a_reload_that_fails_changes_nothing() {
             assert!(!failed.status.success() && failed.stderr.contains(expected), "{text}: {}", failed.stderr);
             assert!(failed.stderr.contains("nothing changed"), "{}", failed.stderr);
             // One line, or a drawing of the place in the file.
-            assert!(failed.stderr.lines().count() == 1 || failed.stderr.contains("\n --> "), "{}", failed.stderr);
+            assert!(failed.stderr.lines().count() == 1 || failed.stderr.contains("--> "), "{}", failed.stderr);
             std::thread::sleep(Duration::from_millis(100));
         });
         // The last one closes the port by which the packets leave, and opens it again.
