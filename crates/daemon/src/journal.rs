@@ -101,13 +101,21 @@ impl Lock {
     }
 }
 
-/// Returns the journals of the current network namespace: those left over, each with a lock, and those of instances that
-/// run.
-pub fn found() -> anyhow::Result<(Vec<(PathBuf, Lock)>, Vec<PathBuf>)> {
-    let (mut left, mut running) = (vec![], vec![]);
+/// Journals of a network namespace.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Those left over, each with a lock.
+    pub left: Vec<(PathBuf, Lock)>,
+    /// Those of instances that run.
+    pub running: Vec<PathBuf>,
+}
+
+/// Returns the journals of the current network namespace.
+pub fn found() -> anyhow::Result<Found> {
+    let mut found = Found::default();
     let entries = match std::fs::read_dir(STATE) {
         Ok(entries) => entries,
-        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok((left, running)),
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(found),
         Err(why) => return Err(why).with_context(|| format!("cannot read {STATE}")),
     };
     let (first, others) = (format!("settings-{}.json", namespace()), format!("settings-{}-", namespace()));
@@ -118,12 +126,12 @@ pub fn found() -> anyhow::Result<(Vec<(PathBuf, Lock)>, Vec<PathBuf>)> {
             continue;
         }
         match Lock::own(&path) {
-            Ok(lock) => left.push((path, lock)),
-            Err(Errno::WOULDBLOCK) => running.push(path),
+            Ok(lock) => found.left.push((path, lock)),
+            Err(Errno::WOULDBLOCK) => found.running.push(path),
             Err(why) => return Err(why).with_context(|| format!("cannot lock {}", path.display())),
         }
     }
-    Ok((left, running))
+    Ok(found)
 }
 
 #[cfg(test)]

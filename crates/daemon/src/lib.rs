@@ -116,7 +116,7 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
 
 /// Restores what instances that did not end cleanly changed in this network namespace.
 fn put_back_left() -> anyhow::Result<()> {
-    for (path, lock) in journal::found()?.0 {
+    for (path, lock) in journal::found()?.left {
         let mut journal = Journal::open(path)?;
         if !journal.changes().is_empty() {
             tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
@@ -203,7 +203,7 @@ pub struct Restored {
 
 /// Restores the settings that killed runs changed in this network namespace.
 pub fn restore() -> anyhow::Result<Restored> {
-    let (left, running) = journal::found()?;
+    let journal::Found { left, running } = journal::found()?;
     let mut done = Restored::default();
     for (path, lock) in left {
         let mut journal = Journal::open(path)?;
