@@ -63,7 +63,7 @@ impl Lock {
     pub fn share(journal: &Path) -> anyhow::Result<Self> {
         let start = Instant::now();
         loop {
-            match Self::take(journal, FlockOperation::NonBlockingLockShared, OFlags::CREATE) {
+            match Self::take(journal, FlockOperation::NonBlockingLockShared) {
                 Ok(Some(lock)) => return Ok(lock),
                 Err(Errno::WOULDBLOCK) if start.elapsed() > PATIENCE => {
                     anyhow::bail!("another process puts back the settings in {}", journal.display())
@@ -77,16 +77,16 @@ impl Lock {
     /// Locks a journal for this process alone; errors with `EWOULDBLOCK` if its instance runs.
     fn own(journal: &Path) -> Result<Self, Errno> {
         loop {
-            if let Some(lock) = Self::take(journal, FlockOperation::NonBlockingLockExclusive, OFlags::CREATE)? {
+            if let Some(lock) = Self::take(journal, FlockOperation::NonBlockingLockExclusive)? {
                 return Ok(lock);
             }
         }
     }
 
     /// Returns `None` if the file was removed meanwhile.
-    fn take(journal: &Path, how: FlockOperation, more: OFlags) -> Result<Option<Self>, Errno> {
+    fn take(journal: &Path, how: FlockOperation) -> Result<Option<Self>, Errno> {
         let path = journal.with_extension("lock");
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | more;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open(&path, flags, Mode::RUSR | Mode::WUSR)?;
         flock(&file, how)?;
         let same = stat(&path).is_ok_and(|now| fstat(&file).is_ok_and(|own| own.st_ino == now.st_ino));

@@ -190,7 +190,7 @@ fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What [`restore`] has done.
+/// Result of [`restore`].
 #[derive(Debug, Default)]
 pub struct Restored {
     /// The recorded changes.

@@ -4,7 +4,6 @@
 //! Until the port is open, packets routed to its interface are left to the kernel; so they stay if the port cannot be
 //! opened.
 
-use crate::journal;
 use crate::liveness::{self, Fault, Life, Remedy, Sample};
 use crate::ports::{Xdp, places};
 use crate::runtime::{LAST_FRAMES, Runtime};
@@ -13,7 +12,7 @@ use crate::workers::ANSWER;
 use anyhow::{Context as _, bail, ensure};
 use bywash_config::{PortConfig, PortKind};
 use bywash_engine::{Change, PortId};
-use bywash_port::af_xdp::{Journal, ZeroCopy};
+use bywash_port::af_xdp::ZeroCopy;
 use bywash_port::{NullPort, PortCounters, PortState};
 use bywash_router::control::PortBack;
 use bywash_sync::Counter;
@@ -136,7 +135,7 @@ impl Runtime {
             self.mode.set_open(id, true);
             return Ok(());
         }
-        let mut journal = Journal::open(journal::settings(&self.shared.config().api.socket))?;
+        let mut journal = self.shared.journal()?;
         // Each queue goes to the worker that polled it before, a new one as at the start.
         let mut queues = places(config, at, self.shared.workers.len())?;
         for (queue, worker) in &mut queues {

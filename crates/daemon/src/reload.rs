@@ -11,12 +11,12 @@ use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Ask, Shared};
 use crate::slots::{self, PortSlot};
 use crate::successor::Successor;
+use crate::workers;
 use crate::workers::ANSWER;
-use crate::{journal, workers};
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Level, PortConfig};
 use bywash_engine::{Change, PortId};
-use bywash_port::af_xdp::{Below, Journal, LinkInfo};
+use bywash_port::af_xdp::{Below, LinkInfo};
 use bywash_sync::lock;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Shared {
     fn read(&self) -> Result<(Config, Vec<Step>), String> {
         let new = (self.source)().map_err(|wrong| {
             let text = wrong.to_string();
-            // One line for each error without a place in the file, or a drawing of the place.
+            // Errors without a place in the file have a line each, the others a drawing of the place.
             let text = text.trim_end().trim_start_matches("bywash: ");
             let between = if text.contains('\n') { '\n' } else { ' ' };
             format!("nothing changed:{between}{text}")
@@ -255,7 +255,7 @@ impl Runtime {
     /// its program.
     fn install(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
         let places = places(port, at, self.shared.workers.len())?;
-        let mut journal = Journal::open(journal::settings(&self.shared.config().api.socket))?;
+        let mut journal = self.shared.journal()?;
         let of_queue = |queue| self.shared.buffers(&places, queue);
         let mut opened = match self.opener.open((at, port), &mut journal, &of_queue) {
             Ok(opened) => opened,
@@ -321,8 +321,7 @@ impl Runtime {
         let others: Vec<PortConfig> = self.shared.ports().values().map(|slot| slot.config.clone()).collect();
         let used: Vec<String> = others.iter().flat_map(stands_on).collect();
         for interface in stands_on(port).iter().filter(|interface| !used.contains(interface)) {
-            let done = Journal::open(journal::settings(&self.shared.config().api.socket))
-                .and_then(|mut journal| journal.restore_of(interface));
+            let done = self.shared.journal().and_then(|mut journal| journal.restore_of(interface));
             match done {
                 Ok(failed) => {
                     failed.iter().for_each(|(change, e)| tracing::warn!("{change:?} could not be put back: {e}"));

@@ -6,7 +6,7 @@ use crate::workers;
 use bywash_config::{Config, ConfigErrors};
 use bywash_engine::Failure;
 use bywash_frame::{Buffers, PoolSet};
-use bywash_port::af_xdp::Umem;
+use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_sync::lock;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
@@ -61,6 +61,11 @@ impl Shared {
     /// Returns the configuration in effect.
     pub fn config(&self) -> Arc<Config> {
         lock(&self.config).clone()
+    }
+
+    /// Opens the journal of this instance.
+    pub fn journal(&self) -> Result<Journal, af_xdp::Error> {
+        Journal::open(crate::journal::settings(&self.config().api.socket))
     }
 
     /// Locks the ports. What a mode's view or control side locks must be locked before, and not behind: the control loop

@@ -246,7 +246,7 @@ impl Guard {
             let rules = self.verdict.rules.contains_key(&number);
             // For the kernel, packets of a member are received on the bond or bridge, which is no port of the program's.
             let bonded = self.ports.iter().any(|port| port.id == number && !port.below.is_empty());
-            // What leaves by a member itself, instead of the bond or bridge, has policies that are not among these.
+            // Packets that leave by a member itself, instead of the bond or bridge, have policies that are not among these.
             let kept = match self.verdict.egress.get(&xdp.index()) {
                 _ if bonded || number != at => Families::BOTH,
                 kept => kept.copied().unwrap_or_default(),
