@@ -3,7 +3,7 @@
 use crate::harness::PATIENCE;
 use bywash_lab::{Namespace, Topology, wait_until};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7007;
@@ -20,8 +20,16 @@ pub fn rate() -> u32 {
     std::env::var("BYWASH_LOAD").ok().map_or(RATE, |text| text.parse().expect("BYWASH_LOAD is a rate"))
 }
 
-/// Returns a socket that receives the packets, with a read timeout of 100 ms.
-pub fn receiver(namespace: &Namespace) -> UdpSocket {
+/// Receiver of one load.
+pub struct Receiver {
+    socket: UdpSocket,
+    /// First two bytes of the load's packets: those of an earlier one may arrive late.
+    pub load: u16,
+}
+
+/// Returns the receiver of a new load, with a read timeout of 100 ms.
+pub fn receiver(namespace: &Namespace) -> Receiver {
+    static LOADS: AtomicU16 = AtomicU16::new(0);
     // The previous socket may still be open in a process that another test has forked, until that executes its program.
     let mut bound = None;
     wait_until("the port to be free", PATIENCE, || {
@@ -33,11 +41,11 @@ pub fn receiver(namespace: &Namespace) -> UdpSocket {
     // The buffer holds the packets that arrive while a busy machine keeps the reader from running.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    socket
+    Receiver { socket, load: LOADS.fetch_add(1, Ordering::Relaxed) }
 }
 
-/// Sends packet `n` along flow `n` modulo [`FLOWS`], at `rate`, until `stop`; returns the number of packets sent.
-pub fn send(namespace: &Namespace, rate: u32, stop: &AtomicBool) -> u64 {
+/// Sends packet `n` of a load along flow `n` modulo [`FLOWS`], at `rate`, until `stop`; returns the number of packets sent.
+pub fn send(namespace: &Namespace, load: u16, rate: u32, stop: &AtomicBool) -> u64 {
     let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
     let at_once = u64::from(rate * CATCH_UP_MS / 1000).max(32);
     let (started, mut base, mut sent) = (Instant::now(), 0, 0u64);
@@ -50,7 +58,8 @@ pub fn send(namespace: &Namespace, rate: u32, stop: &AtomicBool) -> u64 {
         while sent < until {
             let flow = (sent % FLOWS) as u16;
             let to = Ipv4Addr::new(44, 0, (flow >> 8) as u8, flow as u8);
-            socket.send_to(&sent.to_be_bytes(), SocketAddr::from((to, PORT))).unwrap();
+            let number = u64::from(load) << 48 | sent;
+            socket.send_to(&number.to_be_bytes(), SocketAddr::from((to, PORT))).unwrap();
             sent += 1;
         }
         std::thread::sleep(Duration::from_micros(200));
@@ -58,10 +67,16 @@ pub fn send(namespace: &Namespace, rate: u32, stop: &AtomicBool) -> u64 {
     sent
 }
 
-/// Receives the next packet and returns its number; `None` if none arrives within the socket's timeout.
-pub fn next(socket: &UdpSocket) -> Option<u64> {
-    let mut number = [0; 8];
-    socket.recv(&mut number).ok().map(|_| u64::from_be_bytes(number))
+/// Receives the next packet of the load and returns its number; `None` if none arrives within the socket's timeout.
+pub fn next(receiver: &Receiver) -> Option<u64> {
+    loop {
+        let mut number = [0; 8];
+        receiver.socket.recv(&mut number).ok()?;
+        let number = u64::from_be_bytes(number);
+        if number >> 48 == u64::from(receiver.load) {
+            return Some(number & ((1 << 48) - 1));
+        }
+    }
 }
 
 /// Sets the flag that ends the sender when dropped, also on panic.
@@ -96,13 +111,13 @@ pub fn during<T>(lab: &Topology, rate: u32, body: impl FnOnce() -> T) -> (T, Los
 
 /// Sends from one namespace to another at `rate` while `body` runs.
 pub fn between<T>(from: &Namespace, to: &Namespace, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
-    let (socket, stop) = (receiver(to), AtomicBool::new(false));
+    let (receiver, stop) = (receiver(to), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send(from, rate, &stop));
+        let sender = scope.spawn(|| send(from, receiver.load, rate, &stop));
         let reader = scope.spawn(|| {
             let (mut seen, mut gap, mut last) = (Vec::<u8>::new(), Duration::ZERO, None);
             loop {
-                let Some(number) = next(&socket) else {
+                let Some(number) = next(&receiver) else {
                     if stop.load(Ordering::Relaxed) {
                         return (seen, gap);
                     }

@@ -45,15 +45,15 @@ pub struct Ran {
 
 /// Sends while ports are moved to each level of `path`, each after `stay`.
 pub fn moved(lab: &Topology, running: &Bywash, rate: u32, path: &[&str], stay: Duration) -> Ran {
-    let (socket, stop, moves) = (receiver(&lab.b().ns), AtomicBool::new(false), AtomicU64::new(0));
+    let (receiver, stop, moves) = (receiver(&lab.b().ns), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let started = Instant::now();
-        let sender = scope.spawn(|| send(&lab.a().ns, rate, &stop));
+        let sender = scope.spawn(|| send(&lab.a().ns, receiver.load, rate, &stop));
         let reader = scope.spawn(|| {
             let (mut seen, mut most) = (Vec::<u8>::new(), vec![0; FLOWS as usize]);
             let mut late = vec![0u64; path.len() + 1];
             loop {
-                let Some(number) = next(&socket) else {
+                let Some(number) = next(&receiver) else {
                     if stop.load(Ordering::Relaxed) {
                         return (seen, late);
                     }
