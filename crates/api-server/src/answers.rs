@@ -129,7 +129,7 @@ pub fn tx_queue(queues: &[Arc<TxQueueStats>]) -> TxQueue {
     }
 }
 
-/// Returns a worker: `cpu` is what it is pinned to, `polls` are its queues, `tx_queues` those that it sends by.
+/// Returns a worker: `cpu` is the CPU that it is pinned to, `polls` are its queues, `tx_queues` those that it sends by.
 pub fn worker(
     worker: &WorkerHandle,
     (cpu, idle): (Option<usize>, Idle),
@@ -224,8 +224,8 @@ pub fn audit(pools: &PoolSet, held: usize) -> Audit {
     Audit { cells, free, cached, parked, held, missing }
 }
 
-/// Adds the drops and events that workers have counted for a port. Of the packets that they handed to the kernel, it
-/// refused so many; `(packets, copies)` of dropped ones.
+/// Adds the drops and events that workers have counted for a port. `(packets, copies)` are the packets, and copies of
+/// dropped ones, that workers handed to the kernel and that it refused.
 pub fn add_drops(all: &mut Drops, port: &str, counted: &[&PortDrops], (packets, copies): (u64, u64)) {
     for reason in DROP_REASONS {
         let later = if *reason == DropReason::PuntFailed { packets } else { 0 };
@@ -248,7 +248,7 @@ pub fn add_drops(all: &mut Drops, port: &str, counted: &[&PortDrops], (packets, 
     }
 }
 
-/// Adds the packets of a port that the kernel or the driver lost before or after the workers had them.
+/// Adds the packets of a port that the kernel or the driver lost, on receiving or on sending.
 pub fn add_losses(all: &mut Drops, port: &str, ends: &[Arc<bywash_port::PortCounters>]) {
     for c in ends {
         for (reason, n) in [

@@ -46,7 +46,7 @@ impl Guard {
                 let challenge = [(header::WWW_AUTHENTICATE, "Basic realm=\"bywash\"")];
                 Some((challenge, refused).into_response())
             }
-            // A name that someone lets resolve to this address (DNS rebinding) would let a page of theirs read.
+            // A name that resolves to this address (DNS rebinding) would let a foreign page read.
             None if self.loopback && !own(given(header::HOST)) => {
                 let hint = "ask by a loopback address, or localhost";
                 Some(error(StatusCode::MISDIRECTED_REQUEST, "unknown host name", hint))

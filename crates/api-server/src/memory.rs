@@ -1,4 +1,4 @@
-//! Serves the API to the caller's bytes instead of a socket's.
+//! Serves the API to requests in memory instead of a socket.
 
 use crate::serve::{converse, only_reading, routes};
 use crate::{Guard, Instance, guard};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 
-/// Bytes that are on their way in one direction.
+/// Capacity of the pipe in one direction, in bytes.
 const PIPE: usize = 64 << 10;
 
 /// The API of an instance, in memory.
@@ -28,7 +28,7 @@ impl InMemory {
         Ok(Self { runtime, routes: if reading { only_reading(routes) } else { routes } })
     }
 
-    /// Has requests guarded, as those by TCP are.
+    /// Guards requests like those over TCP.
     pub fn guarded(self, by: Guard) -> Self {
         Self { routes: self.routes.layer(from_fn_with_state(by, guard)), ..self }
     }

@@ -1,4 +1,4 @@
-//! Connection whose reader must take something from time to time.
+//! Connection whose peer must read something from time to time.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Stream on which writes fail when its reader has taken nothing for a while. Silence that is not the reader's, while
-/// nothing is written, is not limited.
+/// Stream on which writes fail when the peer has read nothing for a while. Time in which nothing is written does not
+/// count.
 pub struct Patient<S> {
     stream: S,
     limit: Duration,

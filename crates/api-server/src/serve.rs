@@ -30,19 +30,19 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::AbortHandle;
 
-/// Most connections of each socket served at once. A further one takes the place of the oldest that has not asked for
-/// anything yet, or waits in the socket's backlog.
+/// Maximum number of connections of each socket served at once. A further one takes the place of the oldest that has
+/// not sent its request yet, or waits in the socket's backlog.
 const CONNECTIONS: usize = 64;
 /// Threads that query the instance, so that a large answer does not delay others.
 const ASKING: usize = 6;
-/// Most of these threads that requests by the socket for reading have at once, and that scrapes have: the others are
-/// left to requests that may change something.
+/// Maximum number of these threads for requests by the socket for reading, and for scrapes: the others are left to
+/// requests that may change something.
 const READING: usize = 2;
 /// Longest time for a request's header to arrive.
 const HEADER: Duration = Duration::from_secs(2);
 /// Longest duration of a connection, from accepting it to the last byte of the answer.
 const CONNECTION: Duration = Duration::from_secs(15);
-/// Longest time for which a client takes nothing of an answer that has no time limit.
+/// Longest time for which a client may read nothing of an answer that has no time limit.
 const STALLED: Duration = Duration::from_secs(60);
 /// Largest header of a request, in bytes.
 const HEADER_BYTES: usize = 16 << 10;
@@ -66,7 +66,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Serves `instance` at `listener`, on a thread of its own. `more` handles requests that are no queries; those that
+/// Serves `instance` at `listener`, on a thread of its own. `more` handles requests that are not queries; those that
 /// change something cannot come by the socket for reading.
 ///
 /// # Errors
@@ -297,7 +297,7 @@ async fn compare(instance: Shared, topic: Topic, comparing: Arc<Semaphore>) -> R
         return error(StatusCode::TOO_MANY_REQUESTS, "the tables are being compared for another client", hint);
     };
     answer(move || {
-        // Kept by the thread that compares, even if the client goes.
+        // Held by the thread that compares, even if the client disconnects.
         let _turn = turn;
         instance.show(topic, None)
     })

@@ -28,7 +28,7 @@ impl Config {
                 files.written.extend(pcap.record.clone());
             }
             let socket = port.memif.as_ref().map(|memif| memif.socket.clone());
-            // An abstract name is no file.
+            // An abstract name is not a file.
             files.sockets.extend(socket.filter(|socket| !socket.as_os_str().as_encoded_bytes().starts_with(b"@")));
         }
         files

@@ -68,7 +68,7 @@ pub struct Config {
 pub struct RouterConfig {
     /// Maximum number of ICMP errors per second and worker; 0: none.
     pub icmp_rate: u32,
-    /// Most connections that are forwarded past the kernel's firewall.
+    /// Maximum number of connections that are forwarded past the kernel's firewall.
     pub flows: usize,
     /// True if ICMP redirects are sent.
     pub redirects: bool,
@@ -165,7 +165,7 @@ pub struct PoolConfig {
     /// Side of a cable downstream whose workers allocate from it; `None` for both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub side: Option<Side>,
-    /// Order in which free buffers are reused; auto: chosen by the cost of a cache line's way between the workers.
+    /// Order in which free buffers are reused; auto: chosen by the cost of a cache line transfer between the workers.
     pub kind: Auto<PoolKind>,
     /// Size of each worker's cache in buffers; auto: the default of the pool kind.
     pub cache: Auto<usize>,

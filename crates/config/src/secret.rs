@@ -69,7 +69,7 @@ fn resolve_in(section: &Section, path: &str, table: &mut toml::Table, problems: 
         let toml::Value::Table(from) = value else { continue };
         let directory = std::env::var_os("CREDENTIALS_DIRECTORY");
         match read(from, directory.as_deref().map(Path::new)) {
-            // An empty secret would be none.
+            // An empty secret would count as no secret.
             Ok((name, text)) if text.is_empty() => {
                 let what = format!("{} is empty", name.display());
                 problems.push(Problem::at(format!("{path}.{}", key.name), what, "expected a secret in its first line"));
@@ -182,7 +182,7 @@ mod tests {
         let long = "sesame-sesame-sesame-sesame";
         for wrong in [
             memif(&format!("\"{long}\"")),
-            // Errors beside it, of which some leave no TOML.
+            // Errors beside it, some of which make the file invalid TOML.
             memif("\"sesame\" sesame"),
             memif("\"sesame\nid = 1"),
             memif("\"\"\"\nsesame\"\"\" x"),

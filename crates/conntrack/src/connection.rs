@@ -22,7 +22,7 @@ pub mod status {
     pub const SRC_NAT: u32 = 1 << 4;
     /// Destinations are translated in the original direction (IPS_DST_NAT).
     pub const DST_NAT: u32 = 1 << 5;
-    /// TCP sequence numbers are changed (IPS_SEQ_ADJUST).
+    /// TCP sequence numbers are adjusted (IPS_SEQ_ADJUST).
     pub const SEQ_ADJUST: u32 = 1 << 6;
     /// The source's translation is set up (IPS_SRC_NAT_DONE).
     pub const SRC_NAT_DONE: u32 = 1 << 7;
@@ -99,25 +99,25 @@ pub struct Connection {
     pub key: Key,
     /// Addresses and ports of a reply: translation makes them differ from the reverse of the first packet's.
     pub reply: Tuple,
-    /// Identifier (`conntrack -o id`), which the next connection with this key hardly ever has as well.
+    /// Identifier (`conntrack -o id`); the next connection with this key almost certainly has another.
     pub id: u32,
     /// Status bits; see [`status`].
     pub status: u32,
     /// Mark.
     pub mark: u32,
-    /// Seconds until it expires; `None` if not told.
+    /// Seconds until it expires; `None` if not reported.
     pub timeout: Option<u32>,
     /// State of TCP; `None` for UDP, or if an announcement does not repeat it.
     pub tcp_state: Option<u8>,
     /// Whether TCP's window is checked in neither direction; false if an announcement does not repeat it.
     pub liberal: bool,
-    /// Whether zones are different by direction.
+    /// Whether the two directions have different zones.
     pub zone_of_direction: bool,
     /// Whether a helper looks into it.
     pub helper: bool,
     /// Whether it was expected by another connection.
     pub expected: bool,
-    /// Whether sequence numbers change on the way: by a helper, or by synproxy.
+    /// Whether sequence numbers are adjusted, by a helper or by synproxy.
     pub sequence_changes: bool,
     /// An attribute that this crate does not know, by number, if there is one.
     pub unknown: Option<u16>,

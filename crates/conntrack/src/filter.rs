@@ -1,5 +1,5 @@
-//! Filter of announcements, by which the kernel queues only those of assured connections (`SO_ATTACH_FILTER`, classic
-//! BPF): most of a flood, and of short exchanges by UDP, never are.
+//! Socket filter with which the kernel queues only announcements of assured connections (`SO_ATTACH_FILTER`, classic
+//! BPF): most connections of a flood, and most short UDP exchanges, are never assured.
 
 use crate::connection::status;
 use crate::message::CTA_STATUS;
@@ -23,8 +23,8 @@ const HEADERS: u32 = 20;
 /// Length of an attribute's header.
 const HEADER: u32 = 4;
 
-/// Returns the filter. A connection that is assured stays so until its end, and the announcement of that has its status,
-/// too. An announcement without a status passes.
+/// Returns the filter. An assured connection stays assured, and the announcement of its end has its status, too. An
+/// announcement without a status passes.
 pub fn filter() -> Vec<SockFilter> {
     vec![
         SockFilter::new(LOAD, 0, 0, HEADERS),

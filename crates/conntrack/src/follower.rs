@@ -1,13 +1,14 @@
 //! Keeps a flow table in step with the kernel's connections.
 //!
 //! Packets propose flows: the kernel is asked about the tuples that the table's readers report
-//! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)), and about connections that were there before, when all
-//! are read. A connection that may be forwarded is changed without effect. The kernel answers with the connection if it
-//! announces what happens to it. With `net.netfilter.nf_conntrack_events` at 2, its default, it announces nothing of
-//! connections that began while nobody listened, not even their end: those stay the kernel's.
+//! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)); connections that existed before are found when all
+//! are read. A connection that may be forwarded gets a change without effect, and the kernel answers with the
+//! connection if it announces the connection's events. With `net.netfilter.nf_conntrack_events` at 2, its default, it
+//! does not announce events of connections that began while nobody listened, not even their end: those connections stay
+//! the kernel's.
 //!
-//! So nothing is heard of connections that are too short to gain by a flow but their ends, and nothing at all of those
-//! that were never assured.
+//! So for connections that are too short to gain by a flow only their ends are heard, and for those that were never
+//! assured nothing at all.
 
 use crate::connection::{Connection, Key, TCP, Tuple, UDP, status};
 use crate::judge::{Judge, Refusal};
@@ -22,14 +23,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Announcements that are heard before other work is looked at, in datagrams.
+/// Announcements that are read before other work is done, in datagrams.
 const DATAGRAMS: usize = 4096;
-/// Flows that end at a time, from which on the others are not used for a moment.
+/// Number of flows that end at a time from which the others are suspended for a moment.
 const MANY: usize = 64;
-/// Most connections that are judged before announcements are heard again.
+/// Maximum number of connections that are judged before announcements are read again.
 const JUDGED: usize = 64;
-/// Flows that are looked at in a call of [`Follower::renew`]. A connection that ends after the last announcements were
-/// heard, and whose key another one has by then, would be renewed in its place: few flows make that time short.
+/// Flows that one call of [`Follower::renew`] examines. If a connection ends after the last announcements were read,
+/// and another one has its key by then, that one would be renewed instead: few flows make that time short.
 const PART: usize = 128;
 /// Timeout for a connection that turns out to be closing when it is renewed, in seconds: the kernel's default for
 /// TCP's longest state of closing (nf_conntrack_tcp_timeout_time_wait).
@@ -40,14 +41,14 @@ pub trait Routes {
     /// Returns the port that packets to an address leave by, and its interface; `None` if that is no single port.
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)>;
 
-    /// Returns whether a source translated to this address certainly has it of no other interface than the port's.
+    /// Returns whether only the port's interface can have given this address to a translated source.
     fn gives(&self, addr: IpAddr, port: u16) -> bool;
 
     /// Returns whether a port is a bridge, of several members.
     fn is_bridge(&self, port: u16) -> bool;
 }
 
-/// Seconds for which the kernel keeps connections that it sees no packet of.
+/// Seconds for which the kernel keeps connections of which it sees no packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// net.netfilter.nf_conntrack_tcp_timeout_established.
@@ -60,14 +61,14 @@ pub struct Timeouts {
 }
 
 impl Timeouts {
-    /// Returns the longest time without a renewal for a connection in use: an eighth of what it has, as is the time
-    /// that a pass over the table takes.
+    /// Returns the longest time without a renewal for a connection in use: an eighth of its timeout, which is also the
+    /// time that a pass over the table takes.
     fn due(&self, protocol: u8) -> u32 {
         if protocol == TCP { self.tcp.min(self.tcp_stalled) / 8 } else { self.udp / 8 }
     }
 
-    /// Returns a change that renews a connection, by a quarter more than the kernel would: its use is seen at the end of
-    /// a pass, which may begin when its last renewal is an eighth old.
+    /// Returns a change that renews a connection for a quarter longer than the kernel would: its use is noticed at the
+    /// end of a pass, which may begin when its last renewal is an eighth of the timeout old.
     fn renewal(&self, key: Key) -> Change {
         let timeout = if key.protocol == TCP { self.tcp } else { self.udp };
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..untimed(key) }
@@ -95,7 +96,7 @@ pub struct Terms<'a> {
     pub timeouts: Timeouts,
 }
 
-/// Returns a change without effect, but that the kernel no longer checks TCP's window.
+/// Returns a change whose only effect is that the kernel no longer checks TCP's window.
 fn untimed(key: Key) -> Change {
     Change { key, timeout: None, liberal: key.protocol == TCP }
 }
@@ -107,9 +108,9 @@ pub enum Reason {
     Obstacle(Obstacle),
     /// A route of one of its directions does not lead out of a single port.
     Route,
-    /// The address that its source is translated to is one of the host's, and not that of the interface that it leaves by.
-    /// If it was masqueraded on another interface, the kernel ends it (nf_nat_oif_changed); it does not tell which that
-    /// was.
+    /// The address that its source is translated to is one of the host's, and not that of the interface that it leaves
+    /// by. If it was masqueraded on another interface, the kernel ends it (nf_nat_oif_changed), and does not report
+    /// that interface.
     Source,
     /// The connection is translated and stays on one bridge: the kernel may send its packets to another member without
     /// routing them (br_nf_pre_routing_finish).
@@ -172,9 +173,9 @@ pub struct Considered {
 pub struct Follower {
     kernel: Kernel,
     known: Known,
-    /// Connections that were read, and had no flow. No more than the table has room for.
+    /// Connections without a flow that were read. No more than the table has room for.
     backlog: Vec<Key>,
-    /// Place of the flow that is looked at next.
+    /// Place of the flow that is examined next.
     next: usize,
     /// Generation of the valid flows; 0: none.
     generation: u32,
@@ -183,7 +184,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Creates a follower of the kernel's connections that keeps this table, which is empty.
+    /// Creates a follower of the kernel's connections for `table`, which is empty.
     pub fn new(kernel: Kernel, table: Flows, statistics: Arc<Statistics>) -> Self {
         let known = Known { table, statistics };
         Self { kernel, known, backlog: Vec::new(), next: 0, generation: 0, suspended: false }
@@ -240,10 +241,10 @@ impl Follower {
         Ok(all)
     }
 
-    /// Hears pending announcements. Each takes effect at once.
+    /// Reads pending announcements. Each takes effect at once.
     ///
-    /// If many flows end at a time, as when the table is flushed, none is used until fewer do: the announcements take
-    /// longer to hear than the command that causes them.
+    /// If many flows end at a time, as when the table is flushed, none is used until fewer do: reading the
+    /// announcements takes longer than the command that causes them.
     ///
     /// # Errors
     /// If a socket fails. [`Announced::Lost`] has the same meaning as that of [`Follower::read`].
@@ -263,8 +264,8 @@ impl Follower {
         Ok(announced)
     }
 
-    /// Judges connections that have no valid flow, if their packets have been seen or they were read, and adds those that
-    /// may be forwarded.
+    /// Judges connections that have no valid flow, if their packets have been seen or they were read, and adds those
+    /// that may be forwarded.
     ///
     /// # Errors
     /// If the socket fails.
@@ -295,7 +296,7 @@ impl Follower {
         }
         let changes: Vec<Change> = fit.iter().map(|(_, connection)| terms.timeouts.entry(connection)).collect();
         for ((flow, connection), changed) in fit.iter().zip(kernel.change(&changes)?) {
-            // No announcement is heard between this answer and the flow's entry: that of its end comes after both.
+            // No announcement is read between this answer and the flow's insertion: that of its end comes after both.
             if matches!(&changed, Changed::To(now) if now.id == connection.id && is_fit(now)) {
                 known.insert(flow, connection, terms);
             }
@@ -303,7 +304,7 @@ impl Follower {
         Ok(Considered { candidates: candidates.len(), more: keys.len() == JUDGED })
     }
 
-    /// Looks at a part of the table: renews the connections of valid flows that have been used, and removes flows that
+    /// Examines a part of the table: renews the connections of valid flows that have been used, and removes flows that
     /// their own packets have revoked, or whose connection has changed. Returns the time until the next call.
     ///
     /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later.
@@ -360,19 +361,19 @@ impl Follower {
     }
 }
 
-/// Returns whether nothing is told of a connection that leaves it to the kernel, and its window is no longer checked.
+/// Returns whether a connection has no obstacle, and the kernel no longer checks its window.
 fn is_fit(connection: &Connection) -> bool {
     obstacle(connection).is_none() && (connection.key.protocol != TCP || connection.liberal)
 }
 
-/// The table of flows, with what is known of each beside it.
+/// The table of flows, with the follower's own record of each.
 struct Known {
     table: Flows,
     statistics: Arc<Statistics>,
 }
 
 impl Known {
-    /// Returns the flow of a connection; `None` if it has none.
+    /// Returns the flow of a connection; `None` if there is none.
     fn find(&self, key: &Key) -> Option<FlowId> {
         (key.zone == 0).then(|| self.table.find(key.protocol, &tuple(key.original)))?
     }
@@ -383,8 +384,8 @@ impl Known {
         self.statistics.removed(id, if revoked { Revocation::Closed } else { why }, self.table.traffic(id));
     }
 
-    /// Removes the flow of a connection that is announced to be gone, or to be another than it was judged.
-    /// Returns whether it is the end of a flow.
+    /// Removes the flow of a connection that was announced to be gone, or to differ from its state when it was judged.
+    /// Returns whether this is the end of a flow.
     fn announced(&mut self, announcement: &Announcement) -> bool {
         let Some(flow) = self.find(&announcement.key()) else { return false };
         match announcement {
@@ -400,15 +401,16 @@ impl Known {
         true
     }
 
-    /// Returns whether nothing that a flow was judged by has changed. An announcement leaves out what has not.
+    /// Returns whether no property that a flow was judged by has changed. An announcement leaves out unchanged
+    /// properties.
     fn is_as_judged(&self, id: FlowId, connection: &Connection) -> bool {
         self.statistics.beside(id, |beside| beside.judged) == mixed(connection)
             && matches!(obstacle(connection), None | Some(Obstacle::StateNotTold))
             && self.table.flow(id).reply == tuple(connection.reply)
     }
 
-    /// Makes a flow valid if it is the judged one, of the same connection, and removes it otherwise. Returns whether it
-    /// is valid.
+    /// Makes a flow valid if it equals the judged one and belongs to the same connection, and removes it otherwise.
+    /// Returns whether it is valid.
     fn keeps(&mut self, id: FlowId, judged: &Result<Flow, Reason>, connection: &Connection, terms: &Terms<'_>) -> bool {
         let same = self.statistics.beside(id, |beside| beside.id) == connection.id
             && judged.as_ref().ok() == Some(&self.table.flow(id));
@@ -439,8 +441,8 @@ impl Known {
     }
 }
 
-/// Mixes what a connection is judged by and that may change. The kernel's flow table has a connection for a while only,
-/// which is not announced, and which no verdict depends on.
+/// Hashes the properties that a connection is judged by and that may change. Not the status of being in the kernel's
+/// flow table: it lasts for a while only, is not announced, and no verdict depends on it.
 fn mixed(connection: &Connection) -> u64 {
     let Connection { id, status, mark, .. } = *connection;
     let status = status & !status::OFFLOAD;

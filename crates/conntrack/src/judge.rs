@@ -13,10 +13,11 @@ pub enum Refusal {
     Rule(Finding),
     /// Every packet of a direction is dropped there.
     Dropped(Place),
-    /// The connection is translated, and the kernel does not translate any more: its rules for that are gone.
+    /// The connection is translated, and the kernel no longer translates: the rules for that are gone.
     NotTranslated,
-    /// The rule may have selected announcements of the connection or another timeout, or is not understood: its end may
-    /// not be announced, or its renewal be wrong. The second part is nft's name of what it does.
+    /// The rule may have selected which of the connection's events are announced, or another timeout, or is not
+    /// understood: its end may not be announced, or its renewal may be wrong. The second part is nft's name of what the
+    /// rule does.
     Unseen(Place, String),
 }
 
@@ -40,11 +41,11 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Asks a ruleset about connections.
+/// A ruleset, prepared for questions about connections.
 #[derive(Debug)]
 pub struct Judge<'a> {
     evaluator: Evaluator<'a>,
-    /// The refusal of every connection, if there is one.
+    /// The refusal that applies to every connection, if there is one.
     unseen: Option<Refusal>,
     /// Whether the kernel translates packets of IPv4 and of IPv6.
     translates: [bool; 2],
@@ -64,25 +65,25 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns whether rules may ask for the marks of connections, which programs can change at any time. Of what else
-    /// rules are evaluated by, nothing changes while a connection is established: its tuples, its zone, how it is
-    /// translated, and the other bits of its status that nft has names for (IPS_UNCHANGEABLE_MASK).
+    /// Returns whether rules may match the marks of connections, which programs can change at any time. Nothing else
+    /// that rules match changes while a connection is established: its tuples, its zone, how it is translated, and the
+    /// other bits of its status that nft has names for (IPS_UNCHANGEABLE_MASK).
     pub fn asks_marks(&self) -> bool {
         self.asks_marks
     }
 
-    /// Returns whether rules ask for the route to the source of packets: connections have to be judged again if routes
-    /// change. Packets of a flow are forwarded by the route to their destination alone.
+    /// Returns whether rules look up the route to the source of packets, so that connections have to be judged again
+    /// when routes change. Packets of a flow are forwarded by the route to their destination alone.
     pub fn asks_routes(&self) -> bool {
         self.asks_routes
     }
 
     /// Returns why the rules leave a connection to the kernel; `None` if every further packet of an established one is
-    /// accepted in both directions, and nothing else done with it than being counted.
+    /// accepted in both directions, with no side effect other than being counted.
     ///
     /// `client` and `server` are the interfaces that receive the original direction and the replies, and those that the
-    /// routes to the sources lead out of. The packets must have no mark before the rules: no traffic control, BPF program
-    /// or legacy iptables may have set one.
+    /// routes to the sources lead out of. The packets must have no mark before the rules: no traffic control, BPF
+    /// program or legacy iptables may have set one.
     pub fn refusal(&self, connection: &Connection, client: &Interface, server: &Interface) -> Option<Refusal> {
         if let Some(unseen) = &self.unseen {
             return Some(unseen.clone());
@@ -161,8 +162,9 @@ fn asks_marks(expression: &Expression) -> bool {
     }
 }
 
-/// Returns the first rule that may have done to a connection's first packet what no later packet and no announcement
-/// tells: it selects announcements (`ct event set`; of iptables, `CT --ctevents`), or a timeout of its own.
+/// Returns the first rule that may have had a lasting effect on a connection by its first packet that neither later
+/// packets nor announcements show: it selects announced events (`ct event set`; of iptables, `CT --ctevents`), or a
+/// timeout.
 fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
     for table in &ruleset.tables {
         for chain in &table.chains {
@@ -185,7 +187,7 @@ fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
     None
 }
 
-/// Returns what an expression may do to a connection without a trace.
+/// Returns the lasting effect of an expression on a connection that the kernel does not report.
 fn hidden(expression: &Expression) -> Option<&str> {
     let Expression::Acts { how, .. } = expression else { return None };
     let known = !how.starts_with("unknown") && how != "object of a map";

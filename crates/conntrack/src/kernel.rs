@@ -11,8 +11,8 @@ use socket2::SockRef;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-/// Receive buffer for announcements, in octets: 100,000 connections that end at once. More are lost, and the table is
-/// read again.
+/// Receive buffer for announcements, in octets: room for 100,000 connections that end at once. If more are lost, the
+/// table is read again.
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// Receive buffer for answers, in octets.
 const ASKED_BUFFER: usize = 1 << 20;
@@ -20,9 +20,9 @@ const ASKED_BUFFER: usize = 1 << 20;
 const REQUESTS: usize = 64;
 /// Announcements between two parts of the table, in datagrams.
 const DATAGRAMS: usize = 1024;
-/// Most announcements that are pending, in datagrams.
+/// Maximum number of pending announcements, in datagrams.
 const PENDING: usize = 1 << 20;
-/// Most connections that may be announced while the table is read.
+/// Maximum number of connections that may be announced while the table is read.
 const ANNOUNCED: usize = 1 << 20;
 
 const NFNLGRP_CONNTRACK_UPDATE: u32 = 2;
@@ -46,7 +46,7 @@ pub enum Error {
 /// Result of hearing announcements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
-    /// All that were pending have been heard.
+    /// All pending announcements have been read.
     All,
     /// Some were lost: the table must be read again.
     Lost,
@@ -63,14 +63,14 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the table and listens from now on to the ends of assured connections; with `changes`, also to what else
-    /// changes of them.
+    /// Opens the table and listens from now on to the ends of assured connections; with `changes`, also to their other
+    /// changes.
     ///
     /// The kernel may load its module for ctnetlink. It announces nothing about connections while
     /// `net.netfilter.nf_conntrack_events` is 0.
     ///
-    /// Listening has its price, which every connection pays: the kernel makes an announcement of each change of each
-    /// connection for whoever listens to changes, and one of each end for whoever listens to ends.
+    /// Every connection pays for listening: the kernel makes an announcement of each change of each connection if
+    /// anyone listens to changes, and of each end if anyone listens to ends.
     ///
     /// # Errors
     /// If the kernel lacks netfilter, or refuses a socket.
@@ -89,7 +89,7 @@ impl Kernel {
         self.heard.as_fd()
     }
 
-    /// Hands the pending announcements to `each`, at most those of `datagrams` datagrams. The rest stays pending.
+    /// Calls `each` with the pending announcements, at most those of `datagrams` datagrams. The rest stays pending.
     ///
     /// # Errors
     /// If the socket fails.
@@ -97,10 +97,10 @@ impl Kernel {
         Ok(hear(&self.heard, &mut self.buffer, datagrams, &mut each)?)
     }
 
-    /// Reads the table and hands its connections to `each`, and the announcements that arrive meanwhile; those that were
-    /// pending are discarded. Connections that were announced meanwhile are handed over by their announcements only:
-    /// what the table had of them is older, and they may be gone. Once announcements are lost, nothing else is handed
-    /// over: until its buffer is empty, the socket does not tell of further ones that it loses.
+    /// Reads the table and hands its connections to `each`, and the announcements that arrive meanwhile; those that
+    /// were pending are discarded. Connections that were announced meanwhile are handed over by their announcements
+    /// only: their entries in the table are older, and they may be gone. Once announcements are lost, nothing else is
+    /// handed over: until its buffer is empty, the socket does not report further losses.
     ///
     /// # Errors
     /// If a socket fails, or the kernel lacks ctnetlink.
@@ -155,8 +155,8 @@ impl Kernel {
         }
     }
 
-    /// Returns the connections as they are now to which packets with these tuples belong, of the original direction or
-    /// replies; none for those without one.
+    /// Returns the present state of the connections to which packets with these tuples belong, as original direction or
+    /// as replies. Tuples without a connection are left out.
     ///
     /// # Errors
     /// If the socket fails.
@@ -213,7 +213,7 @@ impl Kernel {
         Ok(all)
     }
 
-    /// Sends requests, numbered from 0 on, and hands each message of the answers to `each`.
+    /// Sends requests, numbered from 0, and calls `each` with each message of the answers.
     fn ask<T>(
         &mut self,
         of: &[T],
@@ -249,7 +249,8 @@ pub struct Change {
 pub enum Changed {
     /// The connection was changed, and is this now.
     To(Connection),
-    /// The connection may have been changed, but the kernel tells nothing of it, and will not announce its end either.
+    /// The connection may have been changed, but the kernel did not answer with it, and will not announce its end
+    /// either.
     Unannounced,
     /// The kernel has no such connection, or cannot change it.
     Gone,
@@ -262,7 +263,7 @@ pub enum Heard {
     Read(Connection),
     /// An announcement.
     Announced(Announcement),
-    /// Announcements were lost: nothing of what is known is certain any more.
+    /// Announcements were lost: all that was read before may be out of date.
     Lost,
 }
 

@@ -69,7 +69,7 @@ pub enum Announcement {
     Gone {
         /// The connection.
         key: Key,
-        /// Its identifier; `None` if not told.
+        /// Its identifier; `None` if not reported.
         id: Option<u32>,
     },
 }
@@ -84,7 +84,7 @@ impl Announcement {
     }
 }
 
-/// Parses a message; `None` for other protocols than TCP and UDP, and for what is malformed.
+/// Parses a message; `None` for protocols other than TCP and UDP, and for malformed messages.
 pub fn announcement(message: &Message<'_>) -> Option<Announcement> {
     let attributes = Attributes::after(message.body, NFGENMSG);
     let (mut original, mut reply, mut protocol, mut id) = (None, None, None, None);
@@ -251,8 +251,8 @@ impl Body {
         self
     }
 
-    /// Ends the check of TCP's window in both directions, and forgets what the kernel knows of acknowledgements, which is
-    /// out of date once it does not see all packets: an RST would not close the connection (nlattr_to_tcp).
+    /// Ends the check of TCP's window in both directions, and makes the kernel forget the acknowledgements it has seen,
+    /// which are out of date once it does not see all packets: an RST would not close the connection (nlattr_to_tcp).
     #[must_use]
     pub fn liberal(mut self) -> Self {
         // struct nf_ct_tcp_flags: flags and mask.

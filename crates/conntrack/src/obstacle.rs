@@ -6,18 +6,18 @@ use std::fmt;
 /// Property of a connection because of which only the kernel can handle its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Obstacle {
-    /// TCP is being opened or closed. Its state is in the kernel's hands until it is established.
+    /// TCP is being opened or closed: the kernel tracks its state until it is established.
     NotEstablished,
-    /// The connection is not assured: UDP in its first two seconds or without replies, TCP during its handshake. Nor has
-    /// a flow table taken it, where it lasts as long.
+    /// The connection is neither assured (UDP in its first two seconds or without replies, TCP during its handshake)
+    /// nor in a flow table, where it lasts as long.
     NotAssured,
-    /// An announcement did not repeat the state of TCP. The connection has to be asked for.
+    /// An announcement did not repeat the state of TCP: the kernel has to be asked.
     StateNotTold,
     /// A helper looks into its packets.
     Helper,
     /// A helper of another connection has announced it.
     Expected,
-    /// TCP sequence numbers are changed on the way.
+    /// TCP sequence numbers are adjusted.
     SequenceChanges,
     /// It is in a zone: a rule decides for each packet which zone it belongs to.
     Zone,
@@ -55,8 +55,8 @@ impl fmt::Display for Obstacle {
 /// Returns the reason why a connection stays the kernel's; `None` if the firewall's rules decide. The lasting reasons
 /// come first.
 pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
-    // Connection tracking sees no packets of one that a flow table has, which so may never become assured. It keeps it as
-    // long as an assured one after the table has given it up (flow_offload_fixup_ct).
+    // Connection tracking does not see the packets of a connection in a flow table, which may therefore never become
+    // assured. After the flow table has given it up, it is kept as long as an assured one (flow_offload_fixup_ct).
     let offloaded = connection.has(status::OFFLOAD);
     let lasts = connection.has(status::ASSURED) || offloaded;
     let untold = connection.key.protocol == TCP && connection.tcp_state.is_none();

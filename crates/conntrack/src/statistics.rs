@@ -1,4 +1,4 @@
-//! Counts of what a follower does, for other threads to read.
+//! Statistics of a follower, for other threads to read.
 
 use bywash_fib::flows::{FlowId, Traffic};
 use bywash_sync::lock;
@@ -68,15 +68,15 @@ pub(crate) struct Beside {
     present: bool,
     /// Identifier of its connection.
     pub id: u32,
-    /// Status, mark and identifier as they were judged, mixed.
+    /// Hash of status, mark and identifier when they were judged.
     pub judged: u64,
-    /// Packets when its use was looked at last, modulo 2^32.
+    /// Packets when its use was last examined, modulo 2^32.
     pub packets: u32,
     /// Time at which it was inserted.
     began: u32,
-    /// Time at which its use was seen last.
+    /// Time at which its use was last seen.
     pub used: u32,
-    /// Time at which its connection was renewed last.
+    /// Time at which its connection was last renewed.
     pub renewed: u32,
     /// Whether it has been used since.
     pub unrenewed: bool,

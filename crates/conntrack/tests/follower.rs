@@ -142,7 +142,8 @@ impl Lab {
         flows.find(UDP, &original).map(|id| flows.flow(id))
     }
 
-    /// Opens connections from these ports and waits until they are assured: for UDP, two seconds with packets both ways.
+    /// Opens connections from these ports and waits until they are assured: for UDP, two seconds with packets both
+    /// ways.
     fn open(&self, ports: impl Iterator<Item = u16>) -> Vec<[UdpSocket; 2]> {
         let before = self.assured();
         let ends: Vec<_> = ports.map(|port| self.connection(port)).collect();
@@ -183,8 +184,8 @@ fn a_flow_follows_the_route() {
     assert_eq!(lab.flow(4000), None);
 }
 
-/// A connection that was refused for its route, or for the interface that its route led out of, is judged anew each time
-/// that it is considered.
+/// A connection that was refused for its route, or for the interface that its route led out of, is judged anew each
+/// time that it is considered.
 #[test]
 fn a_refused_connection_follows_the_route() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
@@ -391,7 +392,7 @@ fn connections_in_use_are_renewed() {
     })
     .unwrap();
     count(&mut lab);
-    // Nothing is heard of its end.
+    // Its end is not announced.
     lab.conntrack(&["-D", "--orig-port-src", "4000"]);
     wait_until("the end to be noticed", LIMIT, || {
         lab.follower.renew(&soon).unwrap();

@@ -81,7 +81,7 @@ fn a_translated_connection_is_followed_from_its_handshake_to_its_removal() {
     require!(has_tool("nft"));
     let mut lab = Lab::new(MASQUERADE, true);
     let (a, b) = (IpAddr::from(lab.topology.a().v4), IpAddr::from(lab.topology.b().v4));
-    // Nothing is told of what has no replies.
+    // Connections without replies are not announced.
     udp(&lab.topology.a().ns, (a, 5000).into()).send_to(b"hello", (b, 5000)).unwrap();
     let listener = lab.topology.b().ns.enter(|| TcpListener::bind((b, 80))).unwrap().unwrap();
     let near = lab.topology.a().ns.enter(|| TcpStream::connect((b, 80))).unwrap().unwrap();

@@ -9,8 +9,9 @@ use bywash_frame::PoolKind;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Cost of a cache line's way up to which two CPUs share a core, in nanoseconds. *Assumed*: hyper-threads pass a line
-/// through the L1 cache they share. For such pairs the reference document for cable downstreams measured a stack.
+/// Cost of a cache line transfer up to which two CPUs count as sharing a core, in nanoseconds. *Assumed*: hyper-threads
+/// pass a line through the L1 cache they share. For such pairs the reference document for cable downstreams measured a
+/// stack.
 const SIBLINGS_NS: f64 = 30.0;
 /// Cost from which frames that are warm in the other CPU's cache come later than from memory, in nanoseconds.
 /// *Assumed*: the latency of memory. Below it, at 50 ns, `tabm` was measured faster than `stack` and `ring`
@@ -23,7 +24,7 @@ pub struct Choice {
     pub kind: PoolKind,
     /// Reason in words.
     pub why: String,
-    /// Workers that free its frames, each with the CPUs of both; the choice holds as long as these stay.
+    /// Workers that free its frames, each with the CPUs of both; the choice holds as long as these stay the same.
     pub ways: Vec<Way>,
 }
 
@@ -57,8 +58,8 @@ pub fn ways(mode: Mode, worker: usize, owners: &[Vec<usize>], cpu_of: &dyn Fn(us
 }
 
 impl Choice {
-    /// Chooses a policy by the most expensive of `ways`. Measures each once, since that takes time from the threads on both
-    /// CPUs.
+    /// Chooses a policy by the most expensive of `ways`. Measures each once, since that takes time from the threads on
+    /// both CPUs.
     pub fn of(ways: Vec<Way>) -> Self {
         static MEASURED: Mutex<BTreeMap<(usize, usize), f64>> = Mutex::new(BTreeMap::new());
         Self::by(ways, |one, other| {
@@ -96,7 +97,7 @@ impl Choice {
         Self { kind, why, ways }
     }
 
-    /// Returns whether the choice is by these ways.
+    /// Returns whether the choice was made for these pairs.
     pub fn is_by(&self, ways: &[Way]) -> bool {
         self.ways == ways
     }

@@ -40,7 +40,7 @@ const TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(16);
 /// Interval between samples of the pools' fill level: their median is over the last 100 s.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// Interval between returns of free memory to the kernel: that of withdrawn routes, or of long answers.
+/// Interval at which free memory, of withdrawn routes or long answers, is returned to the kernel.
 const TEND: Duration = Duration::from_secs(2);
 /// Interval between checks whether frames can be redirected to the ports' interfaces.
 const ASK: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ const ASK: Duration = Duration::from_secs(1);
 const LET_GO: Duration = Duration::from_secs(1);
 /// Longest wait for the kernel's tables at startup.
 const FIRST_DUMP: Duration = Duration::from_secs(60);
-/// Most changes applied at once: enough for one publication to serve many, few enough to stay responsive.
+/// Maximum number of changes applied at once: enough for one publication to serve many, few enough to stay responsive.
 const AT_ONCE: usize = 65_536;
 
 /// Reason for the end of [`Runtime::follow`].
@@ -60,8 +60,8 @@ pub enum End {
     TakenOver,
 }
 
-/// Applies the kernel's initial tables, and returns the changes that say how interfaces are related, and what all of them
-/// mean for ports. Errors if the tables are not complete within `FIRST_DUMP`.
+/// Applies the kernel's initial tables. Returns the changes that describe how interfaces are related, and the effects
+/// of all changes on ports. Errors if the tables are not complete within `FIRST_DUMP`.
 fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Vec<(Vec<Change>, Applied)>> {
     let until = Instant::now() + FIRST_DUMP;
     let mut all = vec![];
@@ -71,7 +71,7 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
         };
         let applied = apply(&changes);
         let done = applied.synced;
-        // Without the others: there may be a million routes, which are applied by now.
+        // The other changes are dropped: there may be a million routes, which are applied by now.
         let related = |change: &Change| match change {
             Change::Link(_) | Change::LinkGone { .. } | Change::StationGone { .. } => true,
             Change::Station(Station { bridge, member, .. }) => bridge == member,
@@ -454,7 +454,7 @@ impl Runtime {
         let (bridges, vlans) = self.numbers.assign(&bridges, &carried);
         let served = bridges.iter().flat_map(|bridge| &bridge.members).map(|(_, member)| *member).collect();
         self.relations.serve(&served);
-        // First of all the gates close, so that nothing is taken for another interface's.
+        // The gates close first, so that no packet is attributed to another interface.
         self.mode.set_uppers(&bonds, &bridges, &vlans);
         let (mut news, mut ports) = (false, self.shared.ports());
         for port in &views {

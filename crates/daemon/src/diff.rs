@@ -86,7 +86,7 @@ pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
             refused.push(format!("{key}: {} -> {}: {}", text(was), text(is), why));
         }
     }
-    // Serialization, which the comparison above is by, hides secrets.
+    // The comparison above is of serialized settings, which hide secrets.
     let secrets = |config: &Config| config.groups.iter().map(|group| (group.key, group.iv)).collect::<Vec<_>>();
     if old.groups.len() == new.groups.len() && secrets(old) != secrets(new) {
         refused.push("group: another key or iv: it is read when bywash starts; restart it".into());
@@ -163,7 +163,7 @@ fn flat(config: &Config) -> Vec<(String, Value)> {
 /// Returns the tables of several pools, with the arena's keys in a table `pool` of their own, as if there were one.
 fn pools_of(mut pools: Vec<Value>) -> Vec<(String, Value)> {
     let mut arena = serde_json::Map::new();
-    // Those of the pool for all other workers, if there is one.
+    // Settings of the pool for all other workers, if there is one.
     if let Ok(Value::Object(defaults)) = serde_json::to_value(bywash_config::PoolConfig::default()) {
         arena.extend(defaults.into_iter().filter(|(key, _)| OF_ARENA.contains(&key.as_str())));
     }

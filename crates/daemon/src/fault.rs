@@ -1,8 +1,8 @@
 //! Faults that tests ask for, in builds with debug assertions only.
 //!
-//! `BYWASH_FAULT_LENGTH=777` makes a worker panic when it receives a frame of 777 bytes. `BYWASH_FAULT_DEVICE="r0 deaf 1"`
-//! makes interface r0 a device whose zero-copy sockets receive nothing the first time they are opened; `mute` is one
-//! that sends nothing.
+//! `BYWASH_FAULT_LENGTH=777` makes a worker panic when it receives a frame of 777 bytes. `BYWASH_FAULT_DEVICE="r0 deaf
+//! 1"` makes interface r0 a device whose zero-copy sockets receive nothing the first time they are opened; `mute` is
+//! one that sends nothing.
 
 use bywash_engine::{App, Context, PortId};
 use bywash_frame::{Batch, Buffers, Frame};
@@ -16,8 +16,8 @@ static OPENED: AtomicU32 = AtomicU32::new(0);
 /// Frames that a mute device keeps.
 const KEPT: usize = 1024;
 
-/// Wraps the end of a socket that may be zero-copy, as if the device had zero-copy and a broken driver, if that is asked
-/// for.
+/// Wraps the end of a socket that may be zero-copy so that the device seems to have zero-copy and a broken driver, if a
+/// test asks for that.
 pub fn device(interface: &str, port: Box<dyn Port>) -> Result<Box<dyn Port>, Box<dyn Port>> {
     let asked = std::env::var("BYWASH_FAULT_DEVICE").unwrap_or_default();
     let mut asked = asked.split(' ');
@@ -35,7 +35,7 @@ pub fn device(interface: &str, port: Box<dyn Port>) -> Result<Box<dyn Port>, Box
 /// End of a broken device.
 struct Broken {
     port: Box<dyn Port>,
-    /// It receives nothing, or else sends nothing.
+    /// True if it receives nothing, false if it sends nothing.
     deaf: bool,
     kept: Vec<Frame>,
     counters: Arc<PortCounters>,
@@ -104,7 +104,7 @@ impl Port for Broken {
     }
 }
 
-/// Application that panics before it passes a burst with such a frame on.
+/// Application that panics on receiving a burst that contains such a frame.
 struct Faulty {
     app: Box<dyn App>,
     length: usize,

@@ -1,4 +1,5 @@
-//! Properties of what other processes send, shared by the fuzz targets and the test that replays their findings.
+//! Properties of parsers of other processes' messages, shared by the fuzz targets and the test that replays their
+//! findings.
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
@@ -16,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-/// Most messages of an input: the socket holds them all.
+/// Maximum number of messages of an input: the socket holds them all.
 const MESSAGES: usize = 8;
 
 /// Checks that a packet to trace is refused, or is the same after it is written and read again.

@@ -1,7 +1,8 @@
-//! Places of the journals that record changed interface settings until they are restored, and whose instances run.
+//! Places of the journals, which record changed interface settings until they are restored, and whether their instances
+//! run.
 //!
 //! Each instance has a journal of its own, named after its API socket, and holds a shared lock on a file beside it. A
-//! process that takes over holds it, too. A journal whose lock nobody holds is left over, and may be put back.
+//! process that takes over holds it, too. A journal whose lock nobody holds was left behind, and may be put back.
 
 use anyhow::Context as _;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
@@ -15,13 +16,13 @@ use std::time::{Duration, Instant};
 
 /// Directory of the journals.
 const STATE: &str = "/run/bywash";
-/// Time within which another process puts a journal's settings back.
+/// Longest wait for another process to put a journal's settings back.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval of attempts meanwhile.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Returns the directory of the journals. Makes it if there is none: in the sandbox it cannot be made any more. An error
-/// is that of the first journal.
+/// Returns the directory of the journals. Makes it if there is none: in the sandbox it cannot be made any more. An
+/// error is that of the first journal.
 pub fn directory() -> &'static Path {
     let _ = DirBuilder::new().recursive(true).mode(0o755).create(STATE);
     Path::new(STATE)
@@ -104,9 +105,9 @@ impl Lock {
 /// Journals of a network namespace.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Those left over, each with a lock.
+    /// Journals left behind, each with a lock.
     pub left: Vec<(PathBuf, Lock)>,
-    /// Those of instances that run.
+    /// Journals of instances that run.
     pub running: Vec<PathBuf>,
 }
 

@@ -114,7 +114,7 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     result.map(drop)
 }
 
-/// Restores what instances that did not end cleanly changed in this network namespace.
+/// Restores the settings that instances changed in this network namespace and did not restore themselves.
 fn put_back_left() -> anyhow::Result<()> {
     for (path, lock) in journal::found()?.left {
         let mut journal = Journal::open(path)?;

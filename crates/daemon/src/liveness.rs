@@ -10,7 +10,7 @@ pub const EVERY: Duration = Duration::from_millis(100);
 /// Time without a frame after which a port counts as deaf or mute. A worker that sleeps publishes its figures every
 /// 160 ms.
 const SILENT: Duration = Duration::from_millis(400);
-/// Frames that must have come by then: single ones may belong to the next sample.
+/// Number of frames that must have arrived by then: single ones may belong to the next sample.
 const CAME: u64 = 3;
 /// Time without such a frame after which the earlier ones no longer count.
 const FORGETS: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ pub struct Sample {
     pub arrived: u64,
     /// Frames that the program has seen.
     pub seen: u64,
-    /// Those of them that it handed to the sockets.
+    /// Frames that the program handed to the sockets.
     pub handed: u64,
     /// Frames that the sockets received.
     pub received: u64,
@@ -30,7 +30,7 @@ pub struct Sample {
     pub no_buffer: u64,
     /// Frames that the device has sent.
     pub sent: u64,
-    /// Frames that it has, and has not sent.
+    /// Frames that the device has and has not sent yet.
     pub waiting: u64,
     /// Turns of each worker that polls the port.
     pub turns: Vec<u64>,
@@ -41,7 +41,7 @@ pub struct Sample {
 /// Fault of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Frames come to the interface and none to the sockets.
+    /// Frames arrive at the interface but not at the sockets.
     Deaf {
         /// The program has handed frames over.
         handed: bool,
@@ -78,14 +78,14 @@ pub enum Remedy {
 #[derive(Clone, Debug, Default)]
 pub struct Life {
     last: Option<Sample>,
-    /// Time since the first frame that came and was not received, and since the last one.
+    /// Time since the first frame that arrived and was not received, and since the last such frame.
     quiet: Duration,
     since: Duration,
     came: u64,
     handed: u64,
     /// Time for which frames have waited and none was sent.
     stuck: Duration,
-    /// Set once the port works in a mode that was in doubt.
+    /// Set once the port has worked in the mode that was in doubt.
     settled: bool,
     tried: Option<Remedy>,
 }

@@ -91,7 +91,7 @@ mod tests {
         assert!(hear().starts_with("STOPPING=1\n"));
         drop(manager);
         notifier.ready("nobody hears");
-        // No socket, and one whose name is not understood.
+        // No socket, and one with an invalid name.
         Notifier::new(b"", None).ready("nobody hears");
         Notifier::new(b"relative", None).alive();
     }

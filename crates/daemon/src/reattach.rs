@@ -1,8 +1,7 @@
 //! Ports that are opened again: their interface is recreated (a driver that is loaded again, a veth that is deleted and
 //! created), or their zero-copy sockets no longer work.
 //!
-//! Until the port is open, packets routed to its interface are left to the kernel; so they stay if the port cannot be
-//! opened.
+//! Until the port is open, packets routed to its interface are left to the kernel, also if the port cannot be opened.
 
 use crate::liveness::{self, Fault, Life, Remedy, Sample};
 use crate::ports::{Xdp, places};
@@ -36,7 +35,7 @@ impl Runtime {
             Some(slot) => (slot.config.clone(), slot.queues.clone(), slot.tried.replace(now)),
             None => return,
         };
-        // An interface that only went down is no reason to retry: that precedes its deletion.
+        // Do not retry because an interface went down: that precedes its deletion.
         if before.is_some_and(|before| before == now || (!now.1 && before.0 == now.0)) {
             return;
         }
@@ -108,7 +107,7 @@ impl Runtime {
         if remedy == Remedy::Copy {
             config.af_xdp.get_or_insert_default().zero_copy = ZeroCopy::Off;
         }
-        // Frames in the rings are still forwarded; from here on the kernel has those that come.
+        // Frames in the rings are still forwarded; from here on new frames go to the kernel.
         xdp.disable();
         std::thread::sleep(LAST_FRAMES);
         self.close_again(back.id);

@@ -46,7 +46,7 @@ impl Shared {
     fn read(&self) -> Result<(Config, Vec<Step>), String> {
         let new = (self.source)().map_err(|wrong| {
             let text = wrong.to_string();
-            // Errors without a place in the file have a line each, the others a drawing of the place.
+            // Errors without a place in the file take one line each, the others show the place.
             let text = text.trim_end().trim_start_matches("bywash: ");
             let between = if text.contains('\n') { '\n' } else { ' ' };
             format!("nothing changed:{between}{text}")

@@ -34,7 +34,7 @@ pub struct Runtime {
     pub heap: Heap,
     pub tended: Instant,
     pub asked: Instant,
-    /// Time of the last look at zero-copy ports.
+    /// Time of the last check of zero-copy ports.
     pub looked: Instant,
     pub watch: Option<Watch>,
     pub relations: Relations,

@@ -68,8 +68,8 @@ impl Shared {
         Journal::open(crate::journal::settings(&self.config().api.socket))
     }
 
-    /// Locks the ports. What a mode's view or control side locks must be locked before, and not behind: the control loop
-    /// sets the programs of ports with its tables locked.
+    /// Locks the ports. Locks of a mode's view or control side must be taken before this one, never after: the control
+    /// loop configures the programs of ports with its tables locked.
     pub fn ports(&self) -> MutexGuard<'_, Ports> {
         lock(&self.ports)
     }

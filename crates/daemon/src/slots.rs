@@ -29,7 +29,7 @@ pub struct PortSlot {
     pub queues: Vec<(u32, usize)>,
     /// Statistics of its TX queues, by worker.
     pub tx: Vec<Arc<TxQueueStats>>,
-    /// State of the interface when it could last not be opened; `None` if it is open.
+    /// State of the interface when the last attempt to open it failed; `None` if it is open.
     pub tried: Option<Tried>,
     /// Observations of the port while it is zero-copy.
     pub life: Life,

@@ -1,7 +1,7 @@
 //! Steps of start, reload, takeover and stop, between which the process may be killed at any time.
 
-/// Tells that a step is reached. In builds with debug assertions `BYWASH_FAULT_STEP` names one at which the thread waits
-/// for ever, so that a test can kill the process there.
+/// Marks that a step is reached. In builds with debug assertions `BYWASH_FAULT_STEP` names a step at which the thread
+/// waits for ever, so that a test can kill the process there.
 pub fn reached(step: &str) {
     if cfg!(debug_assertions) && std::env::var("BYWASH_FAULT_STEP").is_ok_and(|asked| asked == step) {
         tracing::warn!("waits at step {step}, as a test asked for it");

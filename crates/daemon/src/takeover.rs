@@ -202,7 +202,7 @@ impl Predecessor {
         // By the time it answers, it has connected.
         client::take_over(api, &meeting.path.to_string_lossy())?;
         let line = meeting.accept()?;
-        // Whoever connected: the process in its sandbox has another do that.
+        // The peer may be the broker: a process in its sandbox does not connect itself.
         line.peer()?;
         let pid = sockopt::socket_peercred(UnixStream::connect(api)?)?.pid.as_raw_nonzero().get();
         let ports = ports(&line, STEP)?;
@@ -232,7 +232,7 @@ impl Predecessor {
 
     /// Ends the takeover, and logs how long it took.
     pub fn done(&mut self) {
-        // Detach the programs on interfaces that are no ports any more.
+        // Detach the programs on interfaces that are no longer ports.
         self.ports.clear();
         let took = self.let_go.map_or(Duration::ZERO, |since| since.elapsed());
         let took = took.as_secs_f64() * 1e3;

@@ -21,10 +21,10 @@ pub struct Refused {
     pub copies: Counter,
 }
 
-/// Most rows that are looked at for one piece of an answer: the control side waits for less than a millisecond.
+/// Maximum number of rows examined for one piece of an answer: the control side waits for less than a millisecond.
 pub const PIECE: usize = 512;
 
-/// Rows that are made one by one, in pieces: all that is held besides the newest piece is what the iterator holds.
+/// Rows that are made one by one, in pieces: only the newest piece and the iterator's state are in memory.
 pub struct Pieces<T> {
     rows: Box<dyn Iterator<Item = T> + Send>,
     answer: fn(Vec<T>) -> Answer,
@@ -49,8 +49,8 @@ pub trait View: Send + Sync {
     /// Returns the ports with their state in the kernel, by port number.
     fn ports(&self) -> Vec<PortView>;
 
-    /// Returns the interfaces above ports that are forwarded for, each with a port that carries it; a bridge with each of
-    /// its members' ports.
+    /// Returns the interfaces above ports whose packets are forwarded, each with a port that carries it; a bridge with
+    /// each of its members' ports.
     fn above(&self) -> Vec<(PortId, Above)> {
         vec![]
     }

@@ -1,5 +1,5 @@
-//! Detection of workers that hang or have panicked. While a worker hangs, every port is left to the kernel; while it
-//! waits for its restart after a panic, those ports are of which it polls a queue.
+//! Detection of workers that hang or have panicked. While a worker hangs, every port is left to the kernel; while a
+//! worker waits for its restart after a panic, the ports of which it polls a queue are.
 //!
 //! A worker turns at least every 10 ms, asleep or not, and counts each turn. While one does not turn, frames wait in
 //! its ports, and no port can be forwarded correctly: new routes are published only when every worker has released the
@@ -122,7 +122,7 @@ impl Watch {
     }
 }
 
-/// Logs what happened to the time-stamp counter.
+/// Logs changes of the time-stamp counter.
 fn tell(Changes { back, old_hz }: Changes) {
     if !back.is_zero() {
         tracing::warn!(

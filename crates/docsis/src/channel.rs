@@ -13,7 +13,7 @@ const CATCH_UP_US: u64 = 50;
 /// Channels of a lower MAC. Times are TSC ticks.
 pub struct Channels {
     channels: Vec<Channel>,
-    /// Load that a channel is taken to have at least, less [`catch_up`](Self::catch_up): a channel that was busy while
+    /// Minimum load that a channel is assumed to have, less [`catch_up`](Self::catch_up): a channel that was busy while
     /// others were chosen has no more than that to make up for.
     load: u64,
     catch_up: u64,
@@ -100,8 +100,8 @@ mod tests {
 
     const HZ: u64 = 2_500_000_000;
 
-    /// Sends `frames` frames of the cable mix from `turn` on at `rate` bits per second as channels are free, in turns of
-    /// a microsecond. Returns the bytes of each channel and the next turn.
+    /// Sends `frames` frames of the cable mix from `turn` on at `rate` bits per second as channels are free, in turns
+    /// of a microsecond. Returns the bytes of each channel and the next turn.
     fn send(channels: &mut Channels, turn: u64, rate: u64, frames: u64) -> (Vec<u64>, u64) {
         send_coded(channels, turn, rate, frames, 0)
     }
@@ -129,7 +129,7 @@ mod tests {
         (bytes, turn)
     }
 
-    /// Returns the part of 20,000 frames' bytes that each channel has, and the rate of all.
+    /// Returns each channel's share of the bytes of 20,000 frames, and the rate of all.
     fn shares(rates: &[u64], rate: u64) -> (Vec<f64>, f64) {
         let (bytes, turns) = send(&mut Channels::new(rates, 0, HZ), 0, rate, 20_000);
         let all = bytes.iter().sum::<u64>() as f64;

@@ -9,21 +9,21 @@
 
 /// Length of a full codeword in bits: LDPC of rate 8/9.
 pub const CODEWORD: u32 = 16_200;
-/// Bits of a codeword that are no payload: LDPC and BCH parity, and the header with the pointer to the next frame.
+/// Bits of a codeword that are not payload: LDPC and BCH parity, and the header with the pointer to the next frame.
 pub const OVERHEAD: u32 = 1800 + 168 + 16;
 /// Payload of a full codeword in bits.
 pub const PAYLOAD: u32 = CODEWORD - OVERHEAD;
 /// Symbols of the next codeword pointer (NCP) that each codeword needs: 48 coded bits in symbols of 6 bits. The
-/// standard has QPSK, 16-QAM and 64-QAM for them; 64-QAM is *assumed*, and that the CRC of each symbol's pointers is in
-/// the channel's rate.
+/// standard has QPSK, 16-QAM and 64-QAM for them; *Assumed* are 64-QAM, and that the CRC of each symbol's pointers is
+/// part of the channel's rate.
 pub const NCP_SYMBOLS: u32 = 48 / 6;
-/// Bits per symbol that a profile can have, of 16-QAM to 16384-QAM.
+/// Bits per symbol that a profile can have, from 16-QAM to 16384-QAM.
 pub const BITS: [usize; 10] = [4, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
 /// Codewords of a channel.
 #[derive(Clone, Debug)]
 pub struct Codewords {
-    /// Bits per symbol of the profile that the channel's rate is that of; 0: frames cost their own bytes.
+    /// Bits per symbol of the profile to which the channel's rate refers; 0: frames cost their own bytes.
     best: u8,
     /// Bits per symbol of the last codeword.
     bits: u8,
@@ -32,8 +32,8 @@ pub struct Codewords {
 }
 
 impl Codewords {
-    /// Creates the codewords of a channel whose rate is that of payload in full codewords of a profile with `best` bits
-    /// per symbol; 0 if frames cost their own bytes.
+    /// Creates the codewords of a channel whose rate is that of the payload of full codewords of a profile with `best`
+    /// bits per symbol; 0 if frames cost their own bytes.
     pub fn new(best: u8) -> Self {
         Self { best, bits: 0, left: 0 }
     }
@@ -52,7 +52,7 @@ impl Codewords {
         let payload = 8 * len as u32;
         let begun = payload.saturating_sub(self.left).div_ceil(PAYLOAD);
         self.left = self.left + begun * PAYLOAD - payload;
-        // Symbols, times the bits of one, over the symbols of a full codeword of the best profile, times its bits.
+        // Bytes times the ratio of the symbols taken to those of a full codeword of the best profile.
         let wide = |n: u32| u64::from(n);
         let [best, bits] = [self.best, bits].map(u64::from);
         let coded = wide(payload) + wide(begun) * (wide(OVERHEAD) + wide(NCP_SYMBOLS) * bits);

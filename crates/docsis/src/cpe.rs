@@ -1,8 +1,9 @@
 //! Addresses of the equipment behind the modems (CPE): configured, added at run time, or learned from upstream frames.
 //!
-//! The lower MAC sees upstream frames on its output port. The headers of those on a modem's primary service flow name its
-//! security association, and their PDUs begin with the addresses, which are never encrypted. It passes what it sees to a
-//! [`Learning`], which publishes the table that the upper MAC uses. Frames on other service flows are not learned from.
+//! The lower MAC sees upstream frames on its output port. The headers of those on a modem's primary service flow name
+//! its security association, and their PDUs begin with the addresses, which are never encrypted. It passes the
+//! addresses to a [`Learning`], which publishes the table that the upper MAC uses. Frames on other service flows are
+//! not learned from.
 
 use crate::group::{Group, Mac, Modem, Table};
 use crate::header;
@@ -12,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Capacity of the ring of seen addresses: what does not fit is seen again later.
+/// Capacity of the ring of seen addresses: those that do not fit are seen again later.
 const SEEN: usize = 1024;
 /// Interval at which addresses that are no longer seen are looked for.
 const AGEING: Duration = Duration::from_secs(1);
@@ -57,7 +58,7 @@ impl Observer {
         if let Some(said) = header::upstream_sid(frame, &parsed)
             && let Some(&[_, _, _, _, _, _, a, b, c, d, e, f]) = parsed.pdu.first_chunk()
         {
-            // If the ring is full, the next frame of this source tells the same.
+            // If the ring is full, the next frame of this source is noted instead.
             let _ = self.0.push(Seen { mac: [a, b, c, d, e, f], said });
         }
     }
@@ -93,7 +94,7 @@ impl Cpe {
 /// Reason for which an address cannot be added or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CpeError {
-    /// Address of a group of stations, or of none.
+    /// Group address, or the zero address.
     #[error("it is not the address of a station")]
     NoStation,
     /// Address of a modem.
@@ -105,7 +106,7 @@ pub enum CpeError {
     /// Unknown address.
     #[error("it is behind no modem of the group")]
     Unknown,
-    /// Address that an earlier change of the same request has.
+    /// Address that an earlier change of the same request names.
     #[error("it is named twice")]
     Twice,
     /// More than [`CPES_ADDED`] addresses.
@@ -202,11 +203,11 @@ impl Learning {
         }
     }
 
-    /// Learns what was seen, and removes what has not been for too long. An address stays with its modem until then, so
-    /// that no other modem can take it over. Returns whether the table changed.
+    /// Learns the addresses that were seen, and removes those that have not been seen for too long. An address stays
+    /// with its modem until then, so that no other modem can take it over. Returns whether the table changed.
     pub fn tick(&mut self, now: Instant) -> bool {
         let mut changed = false;
-        // Not more than is there now: the lower MAC may add to it as fast.
+        // Only as many as are there now: the lower MAC may add more as fast as they are taken.
         for _ in 0..self.seen.slots() {
             let Ok(Seen { mac, said }) = self.seen.pop() else { break };
             let Some(&modem) = self.by_said.get(&said) else { continue };

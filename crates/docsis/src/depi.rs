@@ -137,7 +137,7 @@ impl Packer {
                         out.packets.push(packet);
                     }
                     None => {
-                        // The remote PHY discards what it has of the first frame.
+                        // The remote PHY discards the part of the first frame that it has.
                         self.flows[flow].done = 0;
                         out.lost.extend(self.flows[flow].frames.drain(..));
                     }

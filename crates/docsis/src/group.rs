@@ -88,7 +88,7 @@ pub struct ModemKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModemConfig {
     /// MAC address: PDUs to it belong to this modem. A group address makes it a multicast group: its PDUs have service
-    /// identifiers and a security association of their own, which modems get to know by other means.
+    /// identifiers and a security association of their own, which modems learn by other means.
     pub mac: Mac,
     /// Index of the modem's kind.
     pub kind: usize,

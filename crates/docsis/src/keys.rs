@@ -2,8 +2,8 @@
 //!
 //! A modem has an even and an odd key, after the parity of their sequence numbers, so that it can open frames sealed
 //! with either while one replaces the other. One is in use. A [`Rollover`] passes a new key to every sealer of the
-//! group and has it used once all of them have it. It waits before that until no frame sealed with the replaced key is
-//! on its way between the two workers, as only frames sealed with the last two keys can be opened.
+//! group and puts it in use once all of them have it. Before that, it waits until no frame sealed with the replaced key
+//! is in flight between the two workers, as only frames sealed with the last two keys can be opened.
 
 use crate::group::Group;
 use crate::seal::{KeyPair, Sealer};
@@ -156,7 +156,7 @@ enum Stage {
     Drain,
     /// The workers have not taken the update with this number yet.
     Load(u64),
-    /// The workers may still use the key in use before.
+    /// The workers may still use the previous key.
     Fence(u64),
 }
 

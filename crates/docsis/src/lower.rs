@@ -45,7 +45,7 @@ pub struct LowerConfig {
     /// Rates of the OFDM channels in bits per second; 0 means no limit. Channels have shares of the bytes that follow
     /// their rates; one without limit has the share of the fastest with one.
     pub channels: Vec<u64>,
-    /// Bits per symbol of the profile that the rates are those of; 0 without profiles.
+    /// Bits per symbol of the profile to which the rates refer; 0 without profiles.
     pub bits: u8,
     /// Tunnel to the remote PHY. `None` sends frames without encapsulation.
     pub depi: Option<Depi>,
@@ -140,7 +140,7 @@ impl Lower {
         Ok(Self {
             queues: Queues::new(
                 (0..group.flows().len()).map(|flow| group.treatment(flow)).map(|mut treatment| {
-                    // A list of all channels is no set of its own.
+                    // A list of all channels is not a set of its own.
                     if treatment.channels.count_ones() as usize == config.channels.len() {
                         treatment.channels = 0;
                     }

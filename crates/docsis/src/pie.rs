@@ -19,11 +19,11 @@ mod constants {
     /// Mean and least size of a packet.
     pub const MEAN_PKTSIZE: f64 = 1024.0;
     pub const MIN_PKTSIZE: f64 = 64.0;
-    /// Highest probability of a drop; and sums of probabilities since the last drop below which no packet is dropped,
-    /// and from which on the next one is.
+    /// Highest probability of a drop; and bounds of the sum of probabilities since the last drop: below the first no
+    /// packet is dropped, from the second on the next one is.
     pub const PROB_LOW: f64 = 0.85;
     pub const PROB_HIGH: f64 = 8.5;
-    /// Delays below which the probability decays, and above which it grows fast.
+    /// Delay below which the probability decays, and delay above which it grows fast.
     pub const LATENCY_LOW: f64 = 0.005;
     pub const LATENCY_HIGH: f64 = 0.2;
     /// Part of the buffer from which on the queue becomes active.
@@ -67,7 +67,7 @@ pub struct PieConfig {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing is dropped until the queue reaches a third of its buffer.
+    /// No drops until the queue reaches a third of its buffer.
     Inactive,
     /// The delay was low for a while.
     Quiescent,

@@ -27,7 +27,7 @@ pub struct Upper {
     policers: Vec<Policer>,
     /// Port to the lower MAC.
     lower: PortId,
-    /// Addresses behind the modems; `None` if PDUs are to modems only.
+    /// Addresses behind the modems; `None` if only PDUs to modems themselves are accepted.
     cpes: Option<Arc<Published<Cpes>>>,
     /// Whether received transport checksums may be incomplete.
     partial: bool,
@@ -105,7 +105,7 @@ impl Upper {
             if share > 0 {
                 let n = out.len().min(share);
                 for (i, (mut frame, &flow)) in out.drain().zip(flows.iter()).enumerate() {
-                    // Frames of a shaped flow may wait so long that the modem no longer has a key of now.
+                    // Frames of a shaped flow may wait so long that the modem no longer has the key that is in use now.
                     let Flow { modem, shaped, .. } = group.flows()[flow as usize];
                     if i >= share || shaped {
                         assist.pass(frame, done);
@@ -129,7 +129,7 @@ impl Upper {
     }
 }
 
-/// Sends a batch to the lower MAC, and drops what it does not take.
+/// Sends a batch to the lower MAC, and drops the frames that do not fit.
 #[inline]
 fn send(cx: &mut Context<'_>, (group, arena): (&Group, &Arena), from: PortId, to: PortId, batch: &mut Batch) {
     let reason = cx.offer_batch(to, batch);

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //! [`Table4`] and [`Table6`] hold the routes and belong to the control side; [`Fib4`] and [`Fib6`] answer lookups on
 //! any number of workers while the tables change. The caller defines the meaning of next-hop ids. [`flows`] has the
-//! established connections that are forwarded for without the kernel.
+//! established connections whose packets are forwarded without the kernel.
 
 pub mod addr;
 pub mod bench;

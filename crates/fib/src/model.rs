@@ -67,7 +67,7 @@ pub struct Gate {
     pub fragments: Families,
     /// Families of which packets that cause an ICMP error are left to the kernel, which sends the error.
     pub errors: Families,
-    /// Families that are closed for the sake of netfilter only: packets of known flows are forwarded all the same.
+    /// Families that are closed only because of netfilter: packets of known flows are forwarded all the same.
     pub flows: Families,
 }
 
@@ -175,8 +175,8 @@ pub struct Rules {
     pub v4: Vec<Rule>,
     /// Rules for IPv6 packets.
     pub v6: Vec<Rule>,
-    /// Rules by which the route back to an IPv4 packet's source is found (fib_validate_source), with the packet's source
-    /// as the destination.
+    /// Rules by which the route back to an IPv4 packet's source is found (fib_validate_source), with the packet's
+    /// source as the destination.
     pub back4: Vec<Rule>,
 }
 
@@ -194,8 +194,7 @@ pub struct Vlan {
     pub protocol: u16,
     /// VLAN identifier.
     pub id: u16,
-    /// Whether it only takes its tag off and puts it on: it has the flag `reorder_hdr` alone, no map of priorities, and
-    /// no XDP program.
+    /// Whether it only removes and adds its tag: it has the flag `reorder_hdr` alone, no QoS maps, and no XDP program.
     pub plain: bool,
 }
 
@@ -204,7 +203,7 @@ pub struct Vlan {
 pub struct Macvlan {
     /// Mode (`enum macvlan_mode`): 1 private, 2 VEPA, 4 bridge, 8 passthru, 16 source.
     pub mode: u32,
-    /// Set if it has no XDP program, and nothing is set that is not known.
+    /// Set if it has no XDP program and no unknown property.
     pub plain: bool,
 }
 
@@ -215,8 +214,8 @@ pub struct Bond {
     pub mode: u8,
     /// Index of the member that it sends by, in modes that have one (IFLA_BOND_ACTIVE_SLAVE).
     pub active: Option<u32>,
-    /// Set if only the mode and the members decide about the bond's packets: no ARP monitor counts them, it has no XDP
-    /// program, and nothing else is set that is not known.
+    /// Set if only the mode and the members decide about the bond's packets: no ARP monitor counts them, and it has no
+    /// XDP program and no unknown property.
     pub plain: bool,
 }
 
@@ -225,8 +224,8 @@ pub struct Bond {
 pub struct Bridge {
     /// Shortest time in milliseconds after which a station that has not been heard is forgotten; 0 if none is learned.
     pub ageing_ms: u64,
-    /// Set if stations' MAC addresses alone decide about unicast frames: it does not filter VLANs, has no XDP program, and
-    /// nothing else is set that is not known.
+    /// Set if stations' MAC addresses alone decide about unicast frames: it does not filter VLANs, and has no XDP
+    /// program and no unknown property.
     pub plain: bool,
 }
 
@@ -236,8 +235,8 @@ pub struct Member {
     /// Set if the member is in use: active for the bond, with a link that the bond's monitor considers up; forwarding
     /// for the bridge.
     pub active: bool,
-    /// Set if nothing else decides about its packets, of what is known: for a bond, its number (`queue_id`); for a
-    /// bridge, a lock, a VLAN tunnel, or that it learns no stations.
+    /// Set if no property of the member decides about its packets: for a bond, a number (`queue_id`); for a bridge, a
+    /// lock, a VLAN tunnel, or learning turned off.
     pub plain: bool,
 }
 
@@ -262,24 +261,24 @@ pub struct Link {
     pub parent: Option<u32>,
     /// Its VLAN, for kind `vlan`.
     pub vlan: Option<Vlan>,
-    /// Properties of a macvlan or macvtap; `None` if they are not understood.
+    /// Properties of a macvlan or macvtap; `None` if they cannot be parsed.
     pub macvlan: Option<Macvlan>,
     /// Index of the bridge, bond or VRF it belongs to (IFLA_MASTER).
     pub master: Option<u32>,
     /// Routing table of a VRF (IFLA_VRF_TABLE), for kind `vrf`.
     pub vrf: Option<u32>,
-    /// Properties of a bond, for kind `bond`; `None` if they are not understood.
+    /// Properties of a bond, for kind `bond`; `None` if they cannot be parsed.
     pub bond: Option<Bond>,
-    /// Properties of a bridge, for kind `bridge`; `None` if they are not understood.
+    /// Properties of a bridge, for kind `bridge`; `None` if they cannot be parsed.
     pub bridge: Option<Bridge>,
-    /// State of a member of a bond or bridge; `None` if it is none, or its state is not understood.
+    /// State of a member of a bond or bridge; `None` if it is not a member, or its state cannot be parsed.
     pub member: Option<Member>,
     /// Number of receive queues.
     pub rx_queues: u32,
 }
 
-/// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one whose
-/// table is not known.
+/// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one
+/// whose table is not known.
 pub fn vrf(links: &BTreeMap<u32, Link>, index: u32) -> Option<(u32, &str, u32)> {
     let vrf = links.get(&links.get(&index)?.master?)?;
     Some((vrf.index, &vrf.name, vrf.vrf?))
@@ -448,7 +447,7 @@ pub enum Change {
         /// Address.
         addr: IpAddr,
     },
-    /// A new station of a bridge, or one that another member leads to.
+    /// A new station of a bridge, or one that has moved to another member.
     Station(Station),
     /// A station that a bridge no longer knows.
     StationGone {

@@ -29,8 +29,8 @@ const MOST: usize = 1 << 30;
 /// program.
 ///
 /// After the first refusal no more segments are requested. A forwarding table requests them in order; it continues in
-/// private memory, and its other readers must treat everything beyond their last segment as zeros. A flow table requests
-/// them as its parts grow, and does not grow any more.
+/// private memory, and its other readers must treat everything beyond their last segment as zeros. A flow table
+/// requests them as its parts grow, and does not grow any more.
 pub trait Shared: Send {
     /// Creates segment `n`, counted from 0: [`SEGMENT`] bytes, all zero. Returns a descriptor to map it by.
     fn segment(&mut self, n: usize) -> io::Result<OwnedFd>;
@@ -132,8 +132,8 @@ impl Region {
         Ok(start.max(end) / 8)
     }
 
-    /// Maps shared memory from byte `from` to `to` of one segment; returns false if the segment stays private. Errors if
-    /// the rest of a segment cannot be mapped of which others see the beginning.
+    /// Maps shared memory from byte `from` to `to` of one segment; returns false if the segment stays private. Errors
+    /// if others already see the beginning of the segment and the rest cannot be mapped.
     fn share(&self, from: usize, to: usize) -> io::Result<bool> {
         let Some(shared) = &self.shared else { return Ok(false) };
         if self.refused.load(Ordering::Relaxed) {
@@ -218,8 +218,8 @@ impl Region {
         (self.load(at >> 1) >> ((at & 1) * 32)) as u32
     }
 
-    /// Stores word `at`, which must be committed (otherwise the process faults). Only for the writer, but for words that
-    /// readers may overwrite each other's.
+    /// Stores word `at`, which must be committed (otherwise the process faults). Only for the writer, except words in
+    /// which readers may overwrite each other.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Release);
     }
@@ -238,7 +238,7 @@ impl Region {
         unsafe { &*word.add(at & 1) }
     }
 
-    /// Stores half-word `at`. The other half belongs to the writer too, so reading it back is no race.
+    /// Stores half-word `at`. The other half belongs to the writer too, so reading it back is not a race.
     pub fn store32(&self, at: usize, value: u32) {
         let shift = (at & 1) * 32;
         let old = self.word(at >> 1).load(Ordering::Relaxed);

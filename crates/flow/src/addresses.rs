@@ -1,5 +1,5 @@
-//! Learned addresses of the bridge, as the control side keeps them: where each was last seen, and which gives way to a
-//! new one.
+//! Learned addresses of the bridge on the control side: where each was last seen, and which one makes room for a new
+//! one.
 
 use crate::model::OfPort;
 use std::collections::{BTreeSet, HashMap};

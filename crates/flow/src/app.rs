@@ -50,7 +50,7 @@ const AHEAD: usize = 4;
 /// Megaflows swept per turn: normally, and after a change of the tables.
 const SWEEP: usize = 1;
 const SWEEP_CHANGED: usize = 32;
-/// Megaflows looked at per call because of changed addresses.
+/// Megaflows examined per call because of changed addresses.
 const HEED: usize = 64;
 /// Number of packets between two sorts of the tuples.
 const SORT: u64 = 1 << 16;
@@ -117,11 +117,11 @@ struct Caches {
     /// Pipeline generation at the start of the sweep in progress.
     sweeping: u64,
     swept: u64,
-    /// Number of the next key of [`Pipeline::learned`] to heed, and of the first for which megaflows that depend on
-    /// several addresses are yet to be looked at.
+    /// Number of the next key of [`Pipeline::learned`] to process, and of the first for which megaflows that depend on
+    /// several addresses are yet to be examined.
     heeded: u64,
     heeding: u64,
-    /// Next megaflow to look at if all of them have to be.
+    /// Next megaflow to examine if all of them have to be.
     heeding_all: Option<u32>,
     idle: u64,
     ticks_per_s: u64,

@@ -51,9 +51,9 @@ pub struct BridgeConfig {
     pub vlan_limit: usize,
     /// Maximum number of flows in all tables together.
     pub flows: usize,
-    /// Maximum number of these that packets made (`learn`).
+    /// Maximum number of flows that packets made (`learn`).
     pub learned: usize,
-    /// Least time between two changes of the tables by packets. Each makes workers translate the megaflows anew that
+    /// Minimum time between two changes of the tables by packets. Each makes workers translate again the megaflows that
     /// use a changed table.
     pub lessons: Duration,
 }
@@ -141,7 +141,7 @@ pub struct FlowControl {
     /// Flows to learn, and the time when some were last learned.
     lessons: Vec<Arc<LearnedFlow>>,
     taught: Option<Instant>,
-    /// Tables and cookies without such an action any more.
+    /// Tables and cookies that no longer have such an action.
     orphans: Vec<Kin>,
     /// Number of times a learned address moved to another port.
     pub moved: u64,

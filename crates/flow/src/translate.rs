@@ -1,5 +1,5 @@
-//! Slow path: translates a packet's way through the tables into a flat list of ops and the bits of the packet that they
-//! depend on.
+//! Slow path: translates a packet's path through the tables into a flat list of ops and the bits of the packet that
+//! they depend on.
 
 mod commit;
 mod labels;
@@ -52,11 +52,12 @@ pub struct Learn {
 /// Report of a worker: an address seen on a port, or a flow to learn.
 #[derive(Clone, Debug)]
 pub(crate) enum Report {
-    /// A packet changed the flows, or used what did.
+    /// A packet changed the flows, or used a megaflow that did.
     Lesson(Lesson),
-    /// A packet came from there just now.
+    /// A packet came from that port just now.
     Seen(Learn),
-    /// Packets came from there since it was last reported. They do not tell whether the address has moved since.
+    /// Packets came from that port since the address was last reported. They do not show whether the address has moved
+    /// since.
     Used(Learn),
 }
 
@@ -132,7 +133,7 @@ pub(crate) struct Trip<'a, 't> {
     bottom: usize,
     /// Number of tags and labels of the received packet.
     own_tags: usize,
-    /// Lengths of the packets that take this way: more bytes than `least`, and at most `most`.
+    /// Lengths of the packets with this outcome: more bytes than `least`, and at most `most`.
     least: u32,
     most: u32,
     /// Number of the addresses in [`Translator::learn`] that packets of other lengths taught.
@@ -166,7 +167,7 @@ impl Translator {
         flow.0[crate::key::KEY_WORDS..].fill(0);
         let mut now = State { flow, known, ttl: Ttl::Less(0), labels: 0, deeper: false, hidden: None };
         self.mask = self.mask | now.receive_tags(pipeline.vlan_limit) | now.receive_labels();
-        // Longer packets first: each way is that of the longest ones that are left.
+        // Longest packets first: each round translates those of the greatest length that is left.
         let (mut most, mut sends, mut reason) = (u32::MAX, false, None);
         for n in 1.. {
             let (from, told) = (self.ops.len(), self.story.as_ref().map_or(0, Vec::len));
@@ -193,8 +194,8 @@ impl Translator {
         self.reason = reason.filter(|_| !sends);
     }
 
-    /// Translates a packet of the greatest length that is at most `most`. Returns the greatest length for which the result
-    /// is another, or 0, and the reason why nothing is sent.
+    /// Translates a packet of the greatest length that is at most `most`. Returns the greatest length for which the
+    /// result is another, or 0, and the reason why nothing is sent.
     fn one_length(&mut self, pipeline: &Pipeline, now: State, most: u32) -> (u32, Option<Reason>) {
         self.saved.clear();
         self.stack.clear();
@@ -440,7 +441,7 @@ impl Trip<'_, '_> {
     }
 
     /// Returns `true` if the packet, with the tags and labels that it has now, is longer than this many bytes. Narrows
-    /// the lengths of the packets that take this way to those of which the same is true.
+    /// the range of lengths to those for which the answer is the same.
     fn is_longer(&mut self, than: u16) -> bool {
         // Length as received.
         let than = i64::from(than) + 4 * (self.own_tags as i64 - (self.now.tags() + self.now.labels) as i64);

@@ -72,7 +72,7 @@ fn the_stack_holds_what_was_pushed() {
     // A wider field is filled with zeros, of a longer entry the lowest bits are taken.
     assert_eq!(sent(&["actions=load:0x3f->reg0[],push:reg0[0..1],pop:reg0[],output:reg0[]"]), [3]);
     assert_eq!(sent(&["actions=load:0x24->reg0[],push:reg0[],load:0->reg0[],pop:reg0[0..2],output:reg0[]"]), [4]);
-    // Nothing is popped from an empty stack.
+    // Popping from an empty stack has no effect.
     assert_eq!(sent(&["actions=load:5->reg0[],pop:reg0[],output:reg0[]"]), [5]);
     let full = format!("actions={}output:2", "push:reg0[],".repeat(1025));
     assert_eq!(sent(&[&full]), [0; 0]);

@@ -100,7 +100,7 @@ fn what_is_behind_labels_is_seen_once_they_are_gone() {
     as_v6[12..14].copy_from_slice(&[0x86, 0xdd]);
     let flows = ["mpls,actions=pop_mpls:0x86dd,resubmit(,1)", "table=1,udp6,actions=3", "table=1,ipv6,actions=2"];
     gives(&flows, &frame, &as_v6);
-    // What was pushed can be popped again.
+    // Pushed labels can be popped again.
     let flows = [
         "actions=mod_nw_src:10.0.0.7,dec_ttl,push_mpls:0x8847,resubmit(,1)",
         "table=1,priority=9,ip,actions=output:4",
@@ -151,7 +151,7 @@ fn more_than_three_labels_are_not_changed() {
     gives(&["mpls,mpls_bos=0,actions=set_mpls_label:7,dec_mpls_ttl,output:2"], &deep, &changed);
 }
 
-/// What a bucket or a clone does to the labels and to the packet behind is undone for those after it.
+/// Changes by a bucket or a clone to the labels and to the packet behind them are undone for those after it.
 #[test]
 fn every_copy_has_its_own_labels() {
     let label = entry(5, 1, 64) | BOTTOM;

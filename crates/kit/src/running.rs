@@ -32,7 +32,7 @@ impl Running {
     /// # Errors
     /// [`Error::Api`], also if another process listens there.
     pub fn serve(&mut self, path: impl AsRef<Path>) -> Result<(), Error> {
-        // One that serves already gives its name back first.
+        // A server that runs already gives its name back first.
         self.server = None;
         let failed = |why| Error::Api(format!("{why:#}"));
         let listener = Listener::bind(&Addresses::of(path.as_ref())).map_err(failed)?;

@@ -99,7 +99,7 @@ pub struct Touch {
     pub access: Access,
 }
 
-/// Most bytes of an access: lackey has none that are as long.
+/// Upper bound of the bytes of an access: lackey reports none as long.
 const LONGEST: u64 = 4096;
 
 /// Number of lines whose accesses are recorded once: an eighth of a first-level cache.
@@ -113,7 +113,7 @@ pub struct Parser {
     /// Lines just accessed, by the low bits of their number. The processor's first-level cache serves them.
     recent: Vec<Option<Touch>>,
     touches: Vec<Touch>,
-    /// Other lines of the program: its errors.
+    /// Other lines that the program printed: its errors.
     said: Vec<String>,
 }
 
@@ -123,7 +123,7 @@ impl Parser {
         std::mem::take(&mut self.touches)
     }
 
-    /// Returns what the program has said besides.
+    /// Returns the other lines that the program printed.
     pub fn said(&self) -> &[String] {
         &self.said
     }

@@ -165,8 +165,8 @@ pub struct Look {
     pub stages: Vec<(u64, u64)>,
 }
 
-/// Returns the instructions per packet of each stage between two looks at a worker that was stepped meanwhile; `None` for
-/// stages that saw no packet. One turn in `sample` is timed, and counts for as many.
+/// Returns the instructions per packet of each stage between two samples of a worker that was stepped meanwhile; `None`
+/// for stages that saw no packet. One turn in `sample` is timed, and counts for as many.
 pub fn instructions(before: &Look, after: &Look, sample: u64) -> Vec<Option<f64>> {
     let turns = after.turns.saturating_sub(before.turns);
     // Turns 0, `sample`, 2 * `sample` and so on are timed.

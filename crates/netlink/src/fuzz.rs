@@ -36,8 +36,8 @@ const CHOICE: Choice = Choice {
     },
 };
 
-/// Checks that messages of rtnetlink are understood or refused, that prefixes and links in them are valid, and that the
-/// changes reported after each message lead to the same state as those reported once.
+/// Checks that messages of rtnetlink are parsed or refused, that prefixes and links in them are valid, and that the
+/// changes reported after each message lead to the same state as those reported once at the end.
 pub fn rtnetlink(data: &[u8]) {
     let datagram = datagram(data, &CHOICE);
     let (mut often, mut once) = (Kernel::default(), Kernel::default());
@@ -62,7 +62,7 @@ pub fn rtnetlink(data: &[u8]) {
         if once.must_report(&event) {
             once.report(|change| of_once.apply(&change));
         }
-        // What the kernel changes without a message is read again.
+        // Objects that the kernel changes without a message are read again.
         silent |= !once.apply(event.clone(), origin).is_empty();
         silent |= !often.apply(event, origin).is_empty();
         often.report(|change| of_often.apply(&change));

@@ -205,8 +205,8 @@ impl Kernel {
         self.pending.len()
     }
 
-    /// Returns whether changes must be reported before `event` is applied: it brings a link with the index of one that
-    /// has gone since the last report.
+    /// Returns whether changes must be reported before `event` is applied: it announces a link with the index of one
+    /// that has gone since the last report.
     pub fn must_report(&self, event: &Event) -> bool {
         matches!(event, Event::Link { link, .. }
             if !self.links.contains_key(&link.index) && self.pending.links.get(&link.index).is_some_and(Option::is_some))
@@ -672,7 +672,7 @@ mod tests {
         let mut then = reported(&mut kernel);
         then.sort_by_key(|change| format!("{change:?}"));
         assert_eq!(then, [Change::Station(station(1, 4)), gone(2)]);
-        // A dump that does not show it any more.
+        // A dump that no longer shows it.
         kernel.begin(Scope::STATIONS);
         kernel.finish(Scope::STATIONS, true);
         assert_eq!(reported(&mut kernel), [gone(1)]);
@@ -696,7 +696,7 @@ mod tests {
         assert_eq!(reported(&mut kernel), [Change::Link(of(Some(blocked), Some(7)))]);
     }
 
-    /// Its message tells of no switched flag here, as one that was coalesced with others does.
+    /// Its message reports no switched flag here, like one that was coalesced with others.
     #[test]
     fn a_link_without_carrier_that_is_set_down_takes_its_next_hops_along() {
         let mut kernel = Kernel::default();

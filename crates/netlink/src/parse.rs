@@ -216,8 +216,8 @@ fn link_info(info: &[u8], link: &mut Link) {
     }
 }
 
-/// Parses what a bridge's member announces with AF_BRIDGE when its state changes: the kernel does not repeat it with
-/// AF_UNSPEC. It announces RTM_DELLINK when the member leaves the bridge.
+/// Parses the AF_BRIDGE message about a bridge's member whose state has changed: the kernel does not repeat it with
+/// AF_UNSPEC. RTM_DELLINK means that the member has left the bridge.
 fn bridge_port(body: &[u8], gone: bool) -> Parsed {
     let index = u32_at(body, 4)?;
     let state = Attributes::after(body, 16).find(|(kind, _)| *kind == IFLA_PROTINFO);
@@ -235,8 +235,8 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
             IFLA_BR_STP_STATE => stp = u32_at(value, 0),
             IFLA_BR_VLAN_FILTERING => filtering = u8_at(value, 0),
             IFLA_BR_MULTI_BOOLOPT => others |= u32_at(value, 0)? & !BR_BOOLOPTS != 0,
-            // The others concern multicast, spanning tree and VLANs, how many stations are learned, or netfilter's hooks of
-            // IP, which see routed packets once in any case (br_netfilter).
+            // The others concern multicast, spanning tree and VLANs, how many stations are learned, or netfilter's
+            // hooks of IP, which see routed packets once in any case (br_netfilter).
             kind => others |= kind > IFLA_BR_FDB_MAX_LEARNED,
         }
     }
@@ -503,8 +503,8 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
 }
 
 /// Parses an entry of a bridge's forwarding database. Entries of a device's own list have no NDA_MASTER, and those of
-/// the bridge's own addresses are permanent: the bridge itself takes the place of their member. The kernel drops packets
-/// of stations that are locked out; what other flags mean is not known.
+/// the bridge's own addresses are permanent: the bridge itself takes the place of their member. The kernel drops
+/// packets of stations that are locked out; the meaning of other flags is unknown.
 fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let (mut bridge, mut address, mut tagged, mut locked) = (None, None, false, false);
     for (kind, value) in Attributes::after(body, 12) {
@@ -620,7 +620,7 @@ mod tests {
         assert_eq!(vlan_of(&whole, 0), Some(Vlan { protocol: 0x8100, id: 5, plain: true }));
         assert_eq!(vlan_of(&[(IFLA_VLAN_PROTOCOL, &[0x88, 0xa8][..]), id, reorder], 0).unwrap().protocol, 0x88a8);
         let mapping = wire::attribute(1, &[0, 0, 0, 0, 3, 0, 0, 0]);
-        // VLAN_FLAG_GVRP, LOOSE_BINDING, MVRP and BRIDGE_BINDING beside it; without it; maps of priorities; one more.
+        // VLAN_FLAG_GVRP, LOOSE_BINDING, MVRP and BRIDGE_BINDING beside it; without it; QoS maps; one more.
         for more in [
             flags(&[3, 0, 0, 0, 0xff, 0, 0, 0]),
             flags(&[5, 0, 0, 0, 0xff, 0, 0, 0]),
@@ -670,7 +670,7 @@ mod tests {
         let whole = [mode, active, no_arp];
         assert_eq!(of(&whole, 0), Some(Bond { mode: 1, active: Some(7), plain: true }));
         assert_eq!(of(&[mode, no_arp], 0), Some(Bond { mode: 1, active: None, plain: true }));
-        // Of all others that are known, the bond is plain.
+        // With any other known property, the bond is plain.
         let more: Vec<(u16, &[u8])> =
             (1..34).filter(|kind| ![1, 2, 7].contains(kind)).map(|k| (k, &[1; 4][..])).collect();
         assert_eq!(of(&[&whole[..], &more].concat(), 0), of(&whole, 0));

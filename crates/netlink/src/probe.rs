@@ -107,9 +107,9 @@ fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Requ
 
 /// Sends a request that changes an entry, unless the entry is permanent or NOARP. Returns whether it was changed.
 ///
-/// Netlink has no request on condition. If the entry was made permanent between the question and the request, the
-/// request undid that: it is made permanent again, as announced, unless it was deleted since. `again` holds the
-/// flags of that request: without `NLM_F_CREATE`, a deleted entry does not come back.
+/// Netlink has no conditional request. If the entry was made permanent between the query and the request, the request
+/// undid that: it is made permanent again, as announced, unless it was deleted since. `again` holds the flags of that
+/// request: without `NLM_F_CREATE`, a deleted entry does not come back.
 fn change(
     (socket, heard): (&mut Socket, &Socket),
     buffer: &mut [u8],

@@ -7,13 +7,13 @@ pub const NLMSG_DONE: u16 = 3;
 
 pub const NLM_F_REQUEST: u16 = 0x1;
 pub const NLM_F_ACK: u16 = 0x4;
-/// Flag: who asks for a change gets the announcement of it.
+/// Flag: the sender of a change gets the announcement of it.
 pub const NLM_F_ECHO: u16 = 0x8;
 pub const NLM_F_DUMP_INTR: u16 = 0x10;
 pub const NLM_F_DUMP: u16 = 0x300;
 pub const NLM_F_REPLACE: u16 = 0x100;
 pub const NLM_F_EXCL: u16 = 0x200;
-/// Flag: what does not exist is made; in an announcement: it is new.
+/// Flag: creates the object if it does not exist; in an announcement: the object is new.
 pub const NLM_F_CREATE: u16 = 0x400;
 pub const NLM_F_APPEND: u16 = 0x800;
 

@@ -15,7 +15,7 @@ pub enum Gated {
     Open,
     /// It is left to the kernel, for this reason.
     Kept(&'static str),
-    /// It is of a valid flow, and a reply or not. It is forwarded if the route of its translated destination allows it.
+    /// It belongs to a valid flow, and is forwarded if the route of its translated destination allows it.
     Flow {
         /// The flow.
         id: FlowId,

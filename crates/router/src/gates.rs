@@ -24,8 +24,8 @@ fn of_bits(bits: u8) -> Gate {
 /// Gates of all ports and VLANs. Clones share them.
 ///
 /// # Thread-safety
-/// Any thread may read and write them. A worker applies a change from its next burst on; packets it already holds were
-/// admitted before.
+/// Any thread may read and write them. A worker applies a change from its next burst on; packets that it already holds
+/// were admitted before.
 #[derive(Clone, Debug)]
 pub struct Gates(Arc<[AtomicU8; PORTS + VLANS]>);
 

@@ -32,7 +32,7 @@ enum Pace {
     Size,
     V4,
     V6,
-    /// Of packets that the kernel answers.
+    /// Errors that the kernel sends.
     Kernel,
 }
 

@@ -1,5 +1,5 @@
-//! Policy routing: packets of a port with rules are looked up in one table after another, as the rules say, until one has
-//! a route.
+//! Policy routing: packets of a port with rules are looked up in one table after another, as the rules say, until one
+//! has a route.
 
 use crate::tables::{Entry, Kind};
 use bywash_fib::{Addr, Fib};
@@ -80,12 +80,12 @@ impl<A: Addr + Default + std::ops::BitAnd<Output = A>> Steps<A> {
         all.find(|id| !is_missed(entries, *id)).unwrap_or(0)
     }
 
-    /// Looks up the packets of a burst: `ids[i]` becomes the next hop of the one from `src[i]` to `dst[i]`; 0 if no table
-    /// has a route.
+    /// Looks up the packets of a burst: `ids[i]` becomes the next hop of the one from `src[i]` to `dst[i]`; 0 if no
+    /// table has a route.
     pub fn lookup_batch(&self, entries: &[Entry], src: &[A], dst: &[A], ids: &mut [u32]) {
         let n = src.len().min(dst.len()).min(ids.len()).min(BATCH);
         ids[..n].fill(0);
-        // Packets that no table has had a route for.
+        // Packets for which no table has had a route yet.
         let mut open = [0u8; BATCH];
         open.iter_mut().zip(0..).for_each(|(open, at)| *open = at);
         let mut left = n;

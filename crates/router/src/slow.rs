@@ -102,7 +102,7 @@ impl SlowPath {
         let verdict = match (frame_type(data), data.get(HEADER_LEN..)) {
             (Some(ethertype::IPV4), Some(ip)) => check4(ip),
             (Some(ethertype::IPV6), Some(ip)) => check6(ip),
-            // A tag of nobody's. Where there is no interface, there is no kernel to ask.
+            // The tag belongs to no interface. A port without an interface has no kernel side to leave the frame to.
             _ if vlan::is_tagged(data) && tables.port(from.id).is_some_and(|port| port.index != 0) => {
                 Ok(Validated::Kernel)
             }
@@ -307,7 +307,7 @@ impl SlowPath {
         true
     }
 
-    /// Hands a packet to the kernel as it came.
+    /// Hands a packet to the kernel unchanged.
     pub(crate) fn punt(&mut self, cx: &mut Context<'_>, from: Ingress, mut frame: Frame) {
         if self.requests.slots() <= self.kept {
             return cx.drop(from.port, DropReason::PuntFailed, frame);
@@ -536,8 +536,8 @@ fn addresses(data: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Returns the next hop of an address by tables local and main. Where rules apply, errors, for which it is looked up, are
-/// the kernel's.
+/// Returns the next hop of an address by tables local and main. It is looked up for errors, which are the kernel's
+/// where rules apply.
 fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
     match addr {
         IpAddr::V4(a) => tables.fib4.lookup(a.to_bits()),

@@ -297,7 +297,8 @@ impl Work {
 
     /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
     /// MTU. `None` if other packets are left; otherwise the port if all go to one.
-    // Not in line: with the registers that the rest of `process` wants, its loop reloads two of them for each packet.
+    // Not inlined: the rest of `process` takes so many registers that the loop would reload two of them for each
+    // packet.
     #[inline(never)]
     fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
         let Self { validation, next, to, .. } = self;
@@ -349,8 +350,8 @@ impl Work {
 }
 
 impl Router {
-    /// Processes the frames of each of a port's VLANs and macvlans as a batch of its own. Those that remain in `batch` are
-    /// the port's, or the kernel's.
+    /// Processes the frames of each of a port's VLANs and macvlans as a batch of its own. Those that remain in `batch`
+    /// are the port's, or the kernel's.
     #[cold]
     fn process_tagged(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         loop {
@@ -368,10 +369,10 @@ impl Router {
         let tables = tables.load(cx.reader);
         let (port, id) = (tables.port(from.id), from.id);
         if port.is_none() && from.port != from.id {
-            // It has gone since its frames were told by their tags.
+            // The interface has gone since its frames were selected.
             return batch.drain().for_each(|frame| path.punt(cx, from, frame));
         }
-        // Of the members of a bridge, each has a device of its own.
+        // Each member of a bridge has a device of its own.
         let device = tables.ports.get(usize::from(from.port.0));
         if let (Some(port), Some(device)) = (port, device)
             && (device.reception != Reception::Own || !port.macvlans.is_empty())
@@ -445,18 +446,18 @@ impl App for Router {
         }
     }
 
-    /// Goes on with an empty queue of waiting packets. The tables and the flows, whose counters and revocations are
-    /// single stores, are not this worker's; a burst's state, the translator's too, is overwritten by the next; and
-    /// what remains only paces ICMP errors.
+    /// Goes on with an empty queue of waiting packets. Tables and flows do not belong to this worker, which changes
+    /// flows' counters and validity by single stores; the state of a burst, including the translator's, is overwritten
+    /// by the next one; and the rest only paces ICMP errors.
     fn recover(&mut self) -> bool {
         self.path.waiting = Waiting::new();
         true
     }
 }
 
-/// Drops frames to other hosts, which a promiscuous port receives, and punts those to groups that carry a packet to one
-/// host: no router forwards it (RFC 1812 5.3.4; ip_forward, ip6_forward). On a port with macvlans, a program may still
-/// hand over frames to an address that none of them has any more: they are punted, too.
+/// Drops frames to other hosts, which a promiscuous port receives, and punts frames to group MAC addresses that carry a
+/// unicast packet: no router forwards those (RFC 1812 5.3.4; ip_forward, ip6_forward). On a port with macvlans, a
+/// program may still hand over frames to a former address of one of them: they are punted, too.
 fn keep_mine(
     cx: &mut Context<'_>,
     path: &mut SlowPath,
@@ -494,7 +495,7 @@ fn keep_mine(
     kept.move_to(batch);
 }
 
-/// Returns whether a frame carries an IP packet to an address that is no group's.
+/// Returns whether a frame carries an IP packet to a unicast address.
 fn carries_unicast(data: &[u8]) -> bool {
     match data.get(12..14) {
         Some([0x08, 0x00]) => data.get(30).is_some_and(|first| *first < 224),

@@ -99,8 +99,9 @@ pub(crate) fn takes_source(tables: &Tables, check: SourceCheck, back: &Entry, fr
 /// Filter of the host's own IPv4 addresses, from which the kernel takes no packets (fib_validate_source) unless
 /// `accept_local` is set. A hit may be false: the address then has to be looked up.
 ///
-/// Workers and the XDP program have a filter each, since what is cheap in one costs in the other: three bits by one
-/// multiplication, eight packets at once, and one bit by the last octet (`own_bit` of `xdp/forward.h`).
+/// Workers and the XDP program have a filter each, because an operation that is cheap in one is expensive in the other:
+/// workers test three bits by one multiplication, eight packets at once, and the program one bit by the last octet
+/// (`own_bit` of `xdp/forward.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own4 {
     words: [u32; 3],
@@ -132,8 +133,8 @@ impl Own4 {
         self.octets
     }
 
-    /// Returns 1 for an address that may be the host's own, as it lies in memory; else 0. Without branches, in 32-bit
-    /// words: to be done for many at once.
+    /// Returns 1 for an address, as it lies in memory, that may be the host's own; else 0. Without branches and in
+    /// 32-bit words, so that loops over many addresses vectorise.
     #[inline(always)]
     pub(crate) const fn bit(self, raw: u32) -> u32 {
         let [a, b, c] = Self::places(raw);
@@ -144,12 +145,12 @@ impl Own4 {
 /// Frames that a port gives the router, by their destination's MAC address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reception {
-    /// Those to its interface. An XDP program leaves the others to the kernel.
+    /// Frames to its interface. An XDP program leaves the others to the kernel.
     #[default]
     Own,
-    /// All of a link that has one other end.
+    /// All frames of a link that has one other end.
     Link,
-    /// All of its link. Those to other hosts are dropped.
+    /// All frames of its link. Those to other hosts are dropped.
     Promiscuous,
 }
 
@@ -170,7 +171,7 @@ pub struct PortInfo {
     pub source6: Option<Ipv6Addr>,
     /// Source validation of received packets.
     pub source_check: SourceCheck,
-    /// Number of the bridge that the port's packets belong to; `None` if it is no member of one.
+    /// Number of the bridge that the port's packets belong to; `None` if it is not a member of one.
     pub bridge: Option<PortId>,
     /// Rules by which its IPv4 packets are looked up.
     pub rules4: Steps<u32>,
@@ -213,7 +214,7 @@ pub struct Tables {
     pub ports: Vec<PortInfo>,
     /// VLANs, by their number less [`crate::vlan::FIRST`].
     pub vlans: Vec<Option<VlanInfo>>,
-    /// Bridges whose packets come and leave by several of the ports, by their numbers.
+    /// Bridges whose packets arrive and leave by several of the ports, by their numbers.
     pub bridges: Vec<(PortId, PortInfo)>,
     /// The host's own IPv4 addresses.
     pub own4: Own4,
@@ -224,8 +225,8 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Returns the next hop, by tables local and main, of a frame with a valid IP packet: the destination's, and of a group the member that the
-    /// packet's flow hash selects. `NoRoute` for any other frame.
+    /// Returns the next hop, by tables local and main, of a frame with a valid IP packet: the destination's, and of a
+    /// group the member that the packet's flow hash selects. `NoRoute` for any other frame.
     ///
     /// [`Fib4::lookup_batch`](bywash_fib::Fib::lookup_batch) is faster for many packets.
     #[inline]
@@ -281,8 +282,8 @@ impl Tables {
         self.bridges.iter().find(|(number, _)| *number == id).map(|(_, info)| info)
     }
 
-    /// Returns the number by which gates, source checks and flows name the interface of a port or VLAN: its own, or that
-    /// of the bridge that the port belongs to.
+    /// Returns the number by which gates, source checks and flows name the interface of a port or VLAN: its own, or
+    /// that of the bridge that the port belongs to.
     #[inline]
     pub fn number(&self, id: PortId) -> PortId {
         self.ports.get(usize::from(id.0)).and_then(|port| port.bridge).unwrap_or(id)
@@ -320,8 +321,8 @@ impl Tables {
         ports.all(|port| port == Some(first)).then_some(first)
     }
 
-    /// Returns whether a source translated to this address certainly has it of no other interface than the port's: it is
-    /// the port's source address and no other's, or none of the host's own.
+    /// Returns whether only the port's interface can have given this address to a translated source: it is the port's
+    /// source address and no other's, or not one of the host's own.
     pub fn gives(&self, addr: IpAddr, port: PortId) -> bool {
         let has = |info: &PortInfo| match addr {
             IpAddr::V4(addr) => info.source4 == Some(addr),
@@ -349,7 +350,7 @@ mod tests {
         assert!(own.iter().all(|addr| bit(*addr) == 1));
         let hits = (0..64_000).filter(|n| bit(Ipv4Addr::from(0x0b00_0000 + n * 7)) == 1).count();
         assert!(hits < 64_000 / 40, "{hits}");
-        // By the XDP program's filter, those with the same last octet and those 64 from it.
+        // The XDP program's filter matches addresses with the same last octet, or one that differs by a multiple of 64.
         let signs = (0..=255u8).filter(|last| ((filter.octets() << (last & 63)) as i64) < 0);
         assert_eq!(signs.collect::<Vec<_>>(), [1, 65, 129, 193]);
     }

@@ -1,8 +1,8 @@
-//! Forwarding past a closed gate: packets of established connections are translated and forwarded as the kernel would,
-//! whose rules have decided.
+//! Forwarding past a closed gate: packets of established connections, which the kernel's rules have accepted, are
+//! translated and forwarded as the kernel would.
 //!
-//! All packets of the family that are not certainly of such a flow, or that need more than forwarding, are punted as
-//! they came; none is answered with an error. `xdp/translate.h` does the same.
+//! All packets of the family that do not certainly belong to such a flow, or that need more than forwarding, are punted
+//! unchanged; none is answered with an error. `xdp/translate.h` does the same.
 
 use crate::gates::Gate;
 use crate::slow::{SlowPath, sourced};
@@ -33,7 +33,7 @@ struct Packets<const N: usize, A> {
     ids: [u32; BATCH],
 }
 
-/// What a packet is.
+/// Class of a packet.
 #[derive(Clone, Copy)]
 enum Class {
     /// The gate does not keep it.
@@ -179,7 +179,7 @@ impl Translator {
         Some(hop.port)
     }
 
-    /// Does to IPv6 packets what [`Translator::translate4`] does to IPv4 packets.
+    /// Translates an IPv6 packet like [`Translator::translate4`].
     fn translate6(
         &self,
         cx: &Context<'_>,
@@ -248,7 +248,7 @@ pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     Some(Key::new(addresses.first_chunk()?, valid_l4(ip[6], l4)?, ip[6], from.0))
 }
 
-/// Returns whether an address is a host's that may be forwarded to and from.
+/// Returns whether an address belongs to a host, and packets from and to it may be forwarded.
 fn host4(addr: u32) -> bool {
     !crate::valid::martian4(addr) && addr >> 16 != 0xa9fe
 }
@@ -256,7 +256,8 @@ fn host4(addr: u32) -> bool {
 /// Flags of TCP that open or close a connection: FIN, SYN, RST.
 const FIN_SYN_RST: u8 = 0x07;
 
-/// Returns the ports of a transport packet that the kernel's connection tracking finds valid (`tcp_error`, `udp_error`).
+/// Returns the ports of a transport packet that the kernel's connection tracking finds valid (`tcp_error`,
+/// `udp_error`).
 fn valid_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
     const ACK: u8 = 0x10;
     let valid = match protocol {
@@ -299,8 +300,8 @@ fn leads(tables: &Tables, hop: &Entry, port: u16, room: u32, path: &SlowPath, fr
     number.0 == port && room <= hop.mtu && !(path.config.redirects && number == from)
 }
 
-/// Hashes a packet as the kernel routes it, by the hash policy of its family: with its translated destination, and its
-/// source as it came, which the kernel translates after routing.
+/// Hashes a packet as the kernel routes it, by the hash policy of its family: with its translated destination but its
+/// original source, which the kernel translates after routing.
 fn hash4(tables: &Tables, exit: &Exit<1>, ip: &[u8]) -> u32 {
     let (src, dst) = (be32(&ip[12..]), be32(&exit.addresses[0][4..]));
     match tables.hash4 {

@@ -49,8 +49,8 @@ impl Wide for Validate4<'_> {
 
     /// A packet may take the fast path if it is valid by RFC 1812 5.2.2, has no options, has a TTL above 1, and neither
     /// address is martian. Faults are collected instead of branched on, because nearly all packets have none. Numbers
-    /// in parentheses are the steps of 5.2.2; (1) holds, since [`Heads`] reads zeros, which are no version 4, of a
-    /// packet that is too short for a header.
+    /// in parentheses are the steps of 5.2.2; (1) needs no check, since [`Heads`] reads zeros, which are not version 4,
+    /// for a packet that is too short for a header.
     #[inline(always)]
     fn run(self) -> u32 {
         let Self { heads, n, own, out } = self;
@@ -102,7 +102,8 @@ fn one_hop(word: u32) -> u32 {
     sum << 16 | (word & 0xffff).wrapping_sub(1)
 }
 
-/// Returns whether an address belongs to no host: this network, loopback, multicast, reserved or broadcast (RFC 1812
+/// Returns whether an address cannot belong to a host: this network, loopback, multicast, reserved or broadcast (RFC
+/// 1812
 /// 5.3.7).
 #[inline(always)]
 pub(crate) const fn martian4(addr: u32) -> bool {

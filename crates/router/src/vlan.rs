@@ -1,5 +1,5 @@
-//! VLANs of ports: their tags are taken off received frames before the stages, and put on sent ones after them. Macvlans
-//! are handled alike: their frames have no tag, and are told by their destination.
+//! VLANs and macvlans of ports: tags are removed from received frames before the stages, and added to sent ones after
+//! them. Macvlans are handled alike: their frames have no tag, and are identified by their destination.
 //!
 //! A VLAN has a number like a port's, from [`FIRST`] on. Gates, next hops and source checks name it by that number;
 //! queues and counters are those of the port that carries it.
@@ -11,7 +11,7 @@ use bywash_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 
 /// Number of the first VLAN.
 pub const FIRST: u16 = PORTS as u16;
-/// Most VLANs of a process.
+/// Maximum number of VLANs of a process.
 pub const VLANS: usize = bywash_port::af_xdp::VLANS as usize;
 
 /// In place of the tag, for a macvlan.
@@ -45,8 +45,8 @@ pub(crate) fn is_tagged(data: &[u8]) -> bool {
     matches!(kind, Some(ethertype::VLAN | ethertype::QINQ))
 }
 
-/// Moves the frames of one of a port's VLANs or macvlans from `batch` to `out`, which is empty, without their tags. Returns
-/// that interface, and whether its frames had tags; `None` if no frame is of one.
+/// Moves the frames of one of a port's VLANs or macvlans from `batch` to `out`, which is empty, without their tags.
+/// Returns that interface, and whether its frames had tags; `None` if no frame is of one.
 #[cold]
 pub(crate) fn take(arena: &Arena, port: &PortInfo, batch: &mut Batch, out: &mut Batch) -> Option<(PortId, bool)> {
     let (mut taken, mut others) = (None, Batch::new());
@@ -80,14 +80,14 @@ fn of(port: &PortInfo, data: &[u8]) -> Option<(PortId, bool)> {
     Some((port.vlans[at].1, true))
 }
 
-/// Takes a frame's tag off. It is kept in the headroom that this makes, for [`restore`].
+/// Removes a frame's tag. It is kept in the headroom that this makes, for [`restore`].
 fn untag(arena: &Arena, frame: &mut Frame) {
     let Some(head) = arena.head_mut::<{ ADDRESSES + TAG_LEN }>(frame) else { return };
     head.rotate_right(TAG_LEN);
     frame.pull(TAG_LEN);
 }
 
-/// Puts the tag back that was taken off a received frame: it is as it came.
+/// Puts back the tag that was removed from a received frame, which is then as received.
 pub(crate) fn restore(arena: &Arena, frame: &mut Frame) {
     if arena.push(frame, TAG_LEN)
         && let Some(head) = arena.head_mut::<{ ADDRESSES + TAG_LEN }>(frame)
@@ -137,7 +137,8 @@ mod tests {
         let trunk =
             port(&[(tag(ethertype::VLAN, 5), 64), (tag(ethertype::VLAN, 6), 66), (tag(ethertype::QINQ, 5), 65)]);
         assert!(trunk.vlans.is_sorted());
-        // Two of VLAN 5 (one with a priority), one of service VLAN 5, a tag of nobody, VLAN 0, no tag, a truncated tag.
+        // Two of VLAN 5 (one with a priority), one of service VLAN 5, a tag of no interface, VLAN 0, no tag, a
+        // truncated tag.
         let tags: [&[u8]; 7] = [
             &[0x81, 0, 0, 5, 8, 0, 1],
             &[0x88, 0xa8, 0, 5, 8, 0, 2],

@@ -69,8 +69,8 @@ pub struct Changes {
 
 /// Returns the core clock cycles per tick of the time-stamp counter on the present CPU, from the time of a chain of
 /// squarings and additions. Each takes four cycles: three for IMUL r64 (Intel from Sandy Bridge on, AMD Zen; Agner Fog,
-/// "Instruction tables"), one for the addition. A chain of products alone would be reassociated by the compiler. Takes a
-/// millisecond or two.
+/// "Instruction tables"), one for the addition. A chain of products alone would be reassociated by the compiler. Takes
+/// a millisecond or two.
 pub fn core_cycles_per_tick() -> f64 {
     const LENGTH: u32 = 10_000;
     const LATENCY: u32 = 4;
@@ -144,7 +144,7 @@ fn alike(one: u64, other: u64) -> bool {
     one.abs_diff(other) <= one / ALIKE
 }
 
-/// What is known of the counter.
+/// State of the counter's measurement.
 struct Known {
     /// Begin of the time over which the rate is measured.
     base: Reading,
@@ -345,7 +345,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(250);
 
-    /// Calls `tend` for this many seconds; returns all that it said.
+    /// Calls `tend` for this many seconds; returns all the changes that it reported.
     fn tend_for(clock: &Clock<Fake>, seconds: u64) -> Vec<Changes> {
         let tend = |_| {
             clock.source.sleep(STEP);
@@ -450,7 +450,7 @@ mod tests {
         assert!(off(old) < 1e-6 && back.is_zero(), "{changes:?}");
         assert!(off(clock.hz() / 2) < 1e-6);
         assert!(clock.now() > before && clock.source.ns() > ns);
-        // A leap forward is no change of the rate.
+        // A leap forward does not change the rate.
         clock.source.move_to(clock.source.present() + 3600 * HZ, 2 * HZ);
         assert_eq!(tend_for(&clock, 2), []);
         assert!(off(clock.hz() / 2) < 1e-6);

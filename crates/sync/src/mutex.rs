@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Locks a mutex, even if a thread has panicked with it locked.
 ///
 /// A panic is a bug of the thread that it ends, such as one that answers a request. It must not end the threads that
-/// lock the same mutex later, and with them forwarding: a thread that only reads leaves everything right, and one that
-/// makes a change leaves at worst a part of it out.
+/// lock the same mutex later, and with them forwarding: a thread that only reads leaves everything consistent, and one
+/// that makes a change leaves it at worst half done.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// Most captures at once: each costs workers time.
+/// Maximum number of captures at once: each costs workers time.
 const AT_ONCE: usize = 4;
-/// Most pieces queued for the client, of at most 256 KiB each.
+/// Maximum number of pieces queued for the client, of at most 256 KiB each.
 const PIECES: usize = 16;
 /// Interval at which room for the next piece is looked for.
 const POLL: Duration = Duration::from_millis(2);
-/// Longest time for which a capture that is to end waits for a client that takes nothing.
+/// Longest time for which a capture that is to end waits for a client that reads nothing.
 const LAST: Duration = Duration::from_secs(2);
 
 const HINT: &str =

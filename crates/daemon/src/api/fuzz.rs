@@ -1,4 +1,4 @@
-//! Property of the API for whatever a client sends, shared by its fuzz target and the test that replays its findings.
+//! Property of the API for any bytes from a client, shared by its fuzz target and the test that replays its findings.
 
 use super::serve::{Shared, more};
 use super::{Capturing, Instance};
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Instance that does what is asked for, if it may be.
+/// Instance that records whether a change was requested, and asserts that none comes by the socket for reading.
 #[derive(Default)]
 struct Willing {
     /// True if requests come by the socket for reading.
@@ -104,9 +104,9 @@ thread_local! {
     static SOCKETS: Sockets = Sockets::new();
 }
 
-/// Checks that a request is answered with a status that it deserves, that refusals say why, and that only requests
-/// which are understood reach the instance. Behind a first byte, of which bit 0 chooses the socket, this is what a
-/// client sends; with bit 1 the request's first line, without the protocol's version, and a body.
+/// Checks that a request is answered with the right status, that refusals say why, and that only valid requests reach
+/// the instance. Bit 0 of the first byte chooses the socket; the other bytes are what a client sends or, with bit 1, a
+/// request's first line, without the protocol's version, and a body.
 pub fn api(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
     let request = if first & 2 == 0 { rest.to_vec() } else { described(rest) };
@@ -135,7 +135,7 @@ fn judge(answer: &[u8], asked: bool) {
     let known = [100, 200, 400, 403, 404, 405, 411, 413, 414, 415, 422, 429, 431, 503];
     assert!(known.contains(&status), "{head}");
     assert!(status != 200 || asked || head.contains("application/json"), "{head}");
-    // What is not HTTP is answered without a body by the library, and HEAD by nobody with one.
+    // The library answers bytes that are not HTTP without a body, and answers to HEAD have none.
     if status >= 400 && head.contains("application/json") && answer.len() > end {
         let body: Value = serde_json::from_slice(&answer[end..]).unwrap_or_else(|why| panic!("{why}: {head}"));
         assert!(body["error"].is_string() && body["hint"].is_string(), "{body}");

@@ -43,7 +43,7 @@ pub fn addresses(config: &ApiConfig) -> anyhow::Result<Addresses> {
     })
 }
 
-/// The running instance, as requests beside queries see it.
+/// The running instance, as requests other than queries see it.
 ///
 /// # Thread-safety
 /// Methods are called from several threads, as those of [`bywash_api_server::Instance`] are.
@@ -71,8 +71,8 @@ pub trait Instance: bywash_api_server::Instance {
     /// invalid, none is applied.
     fn change_flows(&self, verb: Verb, lines: &str) -> Result<FlowsChanged, String>;
 
-    /// Changes keys of the modems of group `group`, one per line; with `later`, does not use them yet. The client gets an
-    /// error as a bad request.
+    /// Changes keys of the modems of group `group`, one per line; with `later`, does not use them yet. The client gets
+    /// an error as a bad request.
     fn change_keys(&self, _group: usize, _lines: &str, _later: bool) -> Result<KeysChanged, String> {
         Err("this instance has no keys".into())
     }

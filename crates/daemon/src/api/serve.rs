@@ -1,4 +1,4 @@
-//! Requests beside queries: they change the instance, or ask more than for a topic.
+//! Requests other than queries: they change the instance, or ask for more than a topic.
 
 use super::{Instance, capture};
 use axum::Extension;
@@ -34,7 +34,7 @@ pub fn serve(listener: Listener, instance: Shared) -> anyhow::Result<Server> {
     bywash_api_server::serve(listener, instance, more)
 }
 
-/// Returns the routes of requests that are no queries.
+/// Returns the routes of requests that are not queries.
 pub(super) fn more(instance: &Shared) -> Router {
     Router::new()
         .route("/v1/flows", post(change_flows).layer(DefaultBodyLimit::max(FLOWS_BYTES)))
@@ -104,7 +104,7 @@ async fn change_flows(
     };
     let op = query.get("op").map_or("", String::as_str);
     let Some(verb) = Verb::named(op, strict) else { return wrong(format!("no `op` of flows: `{op}`")) };
-    // The change is made in any case: the client shall know.
+    // No time limit: the change is made in any case, and the client must learn its result.
     endless.set();
     answer(move || instance.change_flows(verb, &lines)).await
 }

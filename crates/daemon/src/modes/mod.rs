@@ -1,4 +1,4 @@
-//! Modes: what makes a router, a switch or a CMTS of ports, pools and workers.
+//! Modes, which make a router, a switch or a CMTS of ports, pools and workers.
 //!
 //! A mode has three parts: stages, which run on the workers; a control half, which the control loop runs; and a view,
 //! which answers the API. The mode decides how they share state.

@@ -13,7 +13,7 @@ use bywash_port::af_xdp::{
 use bywash_router::xdp::XdpTableSink;
 use std::sync::Arc;
 
-/// Attaches the program to an interface, or follows the one attached by `from`, and sets up everything else but the
+/// Attaches the program to an interface, or takes over the one attached by `from`, and sets up everything except the
 /// sockets.
 pub fn attach(
     (id, port): (usize, &PortConfig),
@@ -118,8 +118,8 @@ pub fn attach(
     Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
 }
 
-/// Opens the sockets of a port whose program is attached, with buffers of each queue's worker where they may be
-/// zero-copy: in copy mode the kernel does not look for buffers before there is a frame.
+/// Opens the sockets of a port whose program is attached. Sockets that may be zero-copy get buffers of the queue's
+/// worker first; in copy mode the kernel needs no buffers before there is a frame.
 pub fn open_sockets(
     umem: &Arc<Umem>,
     opened: &mut Opened,

@@ -57,7 +57,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Tells the switch's program which worker serves a queue of a port: the program forwards by that worker's flows.
+    /// Sets which worker serves a queue of a port in the switch's program, which forwards by that worker's flows.
     pub fn serve(&self, port: usize, queue: u32, worker: usize) {
         if let Some(flows) = self.driver.as_ref().and_then(|driver| driver.program.flows()) {
             flows.serve(port as u16, queue, worker);
@@ -194,7 +194,7 @@ impl Opener {
         Ok(())
     }
 
-    /// Opens a DPDK device. Its `interface` is the one the device stands on or creates, or else the name of its twin.
+    /// Opens a DPDK device. Its `interface` is the one that the device uses or creates, or else the name of its twin.
     fn open_dpdk(&self, port: &PortConfig, opened: &mut Opened) -> anyhow::Result<()> {
         let Device { ends, mac } = self.dpdk.open(port)?;
         opened.ends = ends;
@@ -245,7 +245,7 @@ fn open_pcap(pcap: &PcapConfig) -> anyhow::Result<PcapPort> {
     Ok(PcapPort::new(source, sink))
 }
 
-/// Returns the interface that a virtual device stands on or creates: the `iface=` argument.
+/// Returns the interface that a virtual device uses or creates: the `iface=` argument.
 fn below(device: &str) -> Option<&str> {
     device.split(',').skip(1).find_map(|argument| argument.split_once("iface=")).map(|(_, name)| name)
 }

@@ -63,8 +63,8 @@ impl Xdp {
         self.zero_copy
     }
 
-    /// Returns the number of frames that the program has seen, and of those that it handed to sockets; 0 if the counters
-    /// cannot be read.
+    /// Returns the number of frames that the program has seen, and of those that it handed to sockets; 0 if the
+    /// counters cannot be read.
     pub fn seen(&self) -> (u64, u64) {
         let Ok(counters) = self.program.counters() else { return (0, 0) };
         let count = |of: fn(&str) -> bool| counters.iter().filter(|(name, _)| of(name)).map(|(_, n)| n).sum();
@@ -80,8 +80,8 @@ impl Xdp {
         self.enable()
     }
 
-    /// Applies the interface's current relations; returns whether they leave it to the kernel, or no longer do, for
-    /// another reason than before. A switch takes every frame of a port, unless the interface is a member of another.
+    /// Applies the interface's current relations; returns whether the reason for which they leave it to the kernel has
+    /// changed, begun or ended. A switch takes every frame of a port, unless the interface is a member of another.
     pub fn relate(&mut self, relations: &Relations) -> anyhow::Result<bool> {
         let before = self.related();
         (self.left, self.left_without_tags) = match self.program.config().raw {
@@ -103,8 +103,8 @@ impl Xdp {
         Ok(true)
     }
 
-    /// Returns the reason for which the interface's relations leave every frame to the kernel. Traffic control sees tags
-    /// beside the frame.
+    /// Returns the reason for which the interface's relations leave every frame to the kernel. Traffic control sees
+    /// tags beside the frame.
     fn related(&self) -> Option<String> {
         let by_tc = self.program.has_tc() && !self.program.is_native();
         let sees = match self.wanted().0 {
@@ -120,7 +120,7 @@ impl Xdp {
         self.refused.is_none() && !self.program.config().raw
     }
 
-    /// Returns the longest frame that user space takes from a VLAN with this MTU, with a tag, or from a macvlan, without.
+    /// Returns the longest frame that user space takes from a VLAN (with a tag) or a macvlan (without) with this MTU.
     pub fn longest(&self, mtu: u32, tagged: bool) -> u32 {
         (max_frame(mtu, self.room) + if tagged { TAG_LEN } else { 0 }).min(self.room) as u32
     }

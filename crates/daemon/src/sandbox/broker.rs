@@ -2,10 +2,10 @@
 //!
 //! A process that may load any program reads the memory of the kernel and of all others. The instance gives that up;
 //! the broker keeps it, and loads only the programs of this build and those in the directories of the configuration's
-//! files, with the maps that they name. Who may connect to any socket as root asks D-Bus or systemd to do what they do
-//! for root; the broker connects only to sockets in the directories of the configuration's, and to no link there. It is
-//! another process, started anew, and has no other task: it reads nothing but requests, these files, and what the
-//! kernel shows of CPUs. It ends with the instance.
+//! files, with the maps that they name. A process that may connect to any socket as root can have D-Bus or systemd do
+//! whatever they do for root; the broker connects only to sockets in the directories that the configuration names, and
+//! follows no links there. It is another process, started anew, and has no other task: it reads nothing but requests,
+//! these files, and the kernel's list of CPUs. It ends with the instance.
 
 use super::files::{Paths, Rules};
 use super::{calls, drop_capabilities};
@@ -26,8 +26,8 @@ use std::time::Duration;
 
 /// Capabilities that the broker keeps.
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::BPF).union(CapabilitySet::PERFMON);
-/// Paths that the broker reads besides the user's programs: CPUs, as the kernel shows them. The loader would read the
-/// kernel's types as well, for some 50 ms, which no object refers to.
+/// Paths that the broker reads besides the user's programs: the kernel's list of CPUs. The loader would also read the
+/// kernel's types, for some 50 ms, although no object refers to them.
 const SHOWN: [&str; 2] = ["/proc", "/sys/devices/system/cpu"];
 /// Longest time until the broker has begun.
 const BEGINS: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ struct Limits {
     names: BTreeSet<PathBuf>,
 }
 
-/// Starts the broker of an instance with these files, and has it make all BPF objects from now on. Returns its pid.
+/// Starts the broker of an instance with these files, which makes all BPF objects from now on. Returns its pid.
 pub fn start(config: &Config, files: &Files, paths: &Paths) -> anyhow::Result<u32> {
     let directory = |socket: &PathBuf| std::path::absolute(socket).ok()?.parent()?.canonicalize().ok();
     let sockets = files.sockets.iter().filter_map(directory).collect();
@@ -90,7 +90,7 @@ pub fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives up all but what the broker needs. A kernel without Landlock leaves it the files.
+/// Gives up everything that the broker does not need. On a kernel without Landlock it can still open all files.
 fn confine(limits: &Limits) -> anyhow::Result<()> {
     let paths = Paths {
         read: limits.read.iter().cloned().chain(SHOWN.map(PathBuf::from)).collect(),

@@ -95,7 +95,7 @@ pub fn names(counters: bool) -> Vec<&'static str> {
 
 /// Builds the filter. A refused call fails with ENOSYS, as if the kernel lacked it: the C library then falls back to
 /// another (`clone3`, whose arguments a filter cannot check, falls back to `clone`). `counters`: whether threads may
-/// count their own events. `broker`: whether another process makes BPF objects and sockets of the unix domain.
+/// count their own events. `broker`: whether another process makes BPF objects and unix domain sockets.
 pub fn filter(counters: bool, broker: bool) -> Result<BpfProgram, BackendError> {
     let mut rules: Rules = all().map(|(_, number)| (*number, vec![])).collect();
     if broker {
@@ -110,8 +110,8 @@ pub fn filter(counters: bool, broker: bool) -> Result<BpfProgram, BackendError> 
         rules.insert(call, either.collect::<Result<_, _>>()?);
     }
     let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
-    // A socket of the unix domain that is not connected could be connected to any service; those of a pair cannot, but
-    // datagrams can be sent anywhere by one.
+    // An unconnected unix domain socket could be connected to any service. The sockets of a pair cannot, but a datagram
+    // socket can send anywhere.
     let stream = vec![is(0, Op::Eq, libc::AF_UNIX as u64)?, is(1, Op::MaskedEq(0xf), libc::SOCK_STREAM as u64)?];
     rules.insert(libc::SYS_socketpair, vec![any(stream)?]);
     let unix = (!broker).then_some(libc::AF_UNIX);

@@ -1,8 +1,8 @@
 //! The files that a running instance may open, by Landlock.
 //!
-//! Everything that the kernel shows of itself may be read. Besides, files may be read in the directories of those that
-//! the configuration names, so that a reload finds them after they were replaced; and made in those of recordings,
-//! sockets and the journal. Paths are those at the start: what is in other directories needs a restart.
+//! The kernel's own files may be read, and all files in the directories of those that the configuration names, so that
+//! a reload finds them after they were replaced. Files may be made in the directories of recordings, sockets and the
+//! journal. Paths are those at the start: a file in another directory needs a restart.
 
 use bywash_config::Files;
 use landlock::{
@@ -12,7 +12,7 @@ use landlock::{
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What the kernel shows of itself, and what names users and groups.
+/// The kernel's own files, and those that name users and groups.
 const SHOWN: [&str; 4] = ["/proc", "/sys", "/etc/passwd", "/etc/group"];
 /// Libraries, which are read where a reload may load code.
 const LIBRARIES: [&str; 4] = ["/etc/ld.so.cache", "/lib", "/usr/lib", "/usr/local/lib"];
@@ -21,7 +21,7 @@ const TUN: &str = "/dev/net/tun";
 /// Directories of too much else: only the named file in them may be read.
 const SHARED: [&str; 9] = ["/", "/dev", "/etc", "/home", "/root", "/run", "/tmp", "/usr", "/var"];
 
-/// Paths by what may be done with files there, and below.
+/// Paths by the access that is allowed to files there and below.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Paths {
     pub read: BTreeSet<PathBuf>,
@@ -80,7 +80,7 @@ impl Rules {
     pub fn prepare(paths: &Paths) -> anyhow::Result<Self> {
         let all = AccessFs::from_all(ABI::V7);
         let rules = Ruleset::default().handle_access(all)?;
-        // No client of TCP is in the program, and no other process is sent signals.
+        // The program makes no TCP connections, and sends no signals to other processes.
         let mut rules = rules.handle_access(AccessNet::ConnectTcp)?.scope(Scope::Signal)?.create()?;
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let write = read
@@ -101,7 +101,7 @@ impl Rules {
         Ok(Self(rules))
     }
 
-    /// Has the calling thread, and those that it starts, obey the rules. Errors if the kernel has no Landlock.
+    /// Applies the rules to the calling thread, and those that it starts. Errors if the kernel has no Landlock.
     pub fn obey(self) -> anyhow::Result<()> {
         match self.0.restrict_self()?.ruleset {
             RulesetStatus::NotEnforced => anyhow::bail!("the kernel has no Landlock"),
@@ -110,7 +110,7 @@ impl Rules {
     }
 }
 
-/// Returns the rights that there are at a path: some are of directories only.
+/// Returns the rights that apply to a path: some apply to directories only.
 fn fitting(path: &Path, access: BitFlags<AccessFs>) -> BitFlags<AccessFs> {
     if path.is_dir() { access } else { access & AccessFs::from_file(ABI::V7) }
 }

@@ -1,10 +1,10 @@
-//! What the sandbox leaves to whoever controls the process.
+//! List of what an attacker in control of the process could still do.
 
 use super::files::Paths;
 use rustix::thread::CapabilitySet;
 
-/// Returns what an attacker inside could still do, with these capabilities, with a filter of system calls or without,
-/// with a broker or without, and with access to these files or to all.
+/// Returns what an attacker inside could still do, with these capabilities, with or without a system call filter, with
+/// or without a broker, and with access to these files or to all.
 pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Paths>) -> Vec<String> {
     let mut all = vec![];
     if has.contains(CapabilitySet::NET_ADMIN) {

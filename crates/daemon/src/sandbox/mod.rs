@@ -1,7 +1,7 @@
 //! Sandbox of a running instance: once its sockets exist, it gives up all capabilities but those it needs, the ways to
 //! gain new ones, all files but those it opens, and all system calls but those it makes. A second process, the broker,
-//! keeps the privilege to load BPF programs, and loads those that the program can name; and it connects sockets of the
-//! unix domain, to those in the directories of the program's own.
+//! keeps the privilege to load BPF programs, and loads those that the program names; it also connects unix domain
+//! sockets, but only to sockets in the same directories as the program's own.
 //!
 //! Entering happens while there is only one thread: capabilities, rules and filters are per thread, and later threads
 //! inherit them.
@@ -23,12 +23,12 @@ use std::sync::OnceLock;
 
 /// Capabilities that a running instance keeps.
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::IPC_LOCK);
-/// Those that it keeps besides if it has no broker.
+/// Capabilities that it also keeps if it has no broker.
 const LOADS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
-/// First kernel that lets a process without CAP_BPF use the BPF objects that it has, where others may not make any.
+/// First kernel on which a process without CAP_BPF can use its BPF objects even where unprivileged BPF is disabled.
 const USES_OBJECTS: (u32, u32) = (5, 19);
 
-/// Whether a reload may load code: the first port of kind `dpdk` makes DPDK load its drivers, of a build that has it.
+/// Whether a reload may load code: in a build with DPDK, the first port of kind `dpdk` makes DPDK load its drivers.
 const LOADS_CODE: bool = cfg!(feature = "dpdk");
 
 /// Result of [`enter`].
@@ -40,7 +40,7 @@ struct Entered {
     reason: String,
     /// Whether threads may count their own events.
     counters: bool,
-    /// Pid of the broker; `None` if BPF objects may be made.
+    /// Pid of the broker; `None` if this process may make BPF objects itself.
     broker: Option<u32>,
     /// Capabilities that are kept.
     kept: Option<CapabilitySet>,

@@ -1,14 +1,14 @@
 //! Candidates: tuples of packets that belong to no flow, found among all such packets by weighing.
 //!
-//! A tuple has its weight in the slot of its hash. A packet of the tuple that holds the slot adds eight; a packet of
-//! another takes one away, and holds the slot once nothing is left (after Boyer, Moore 1981, "MJRTY"). So of a handful
-//! of tuples with packets at the same rate each has its turn, and a flood of ever other tuples hardly holds up those
-//! that carry the traffic. A tuple is reported at the weight of eight packets, and each time that its weight doubles, up
-//! to that of 512 packets, of which half is taken off: a connection that may not become a flow yet is asked about again,
-//! at a cost that its packets bound.
+//! A tuple's weight is stored in the slot of its hash. A packet of the tuple that holds the slot adds eight; a packet
+//! of another tuple takes one away, and takes over the slot at weight zero (after Boyer, Moore 1981, "MJRTY"). So each
+//! of a few tuples with packets at the same rate gets its turn, and a flood of tuples that come once hardly delays
+//! those that carry the traffic. A tuple is reported at the weight of eight packets, and each time that its weight
+//! doubles, up to that of 512 packets, when its weight is halved: the kernel is asked again about a connection that may
+//! not become a flow yet, at a cost that its packets bound.
 //!
-//! Readers write without synchronisation. What they overwrite of each other's is reported later, or is a report of a
-//! tuple without a connection.
+//! Readers write without synchronisation. When they overwrite each other's words, a report is late, or names a tuple
+//! without a connection.
 
 use super::layout::{Key, front, hash, record_at};
 use super::reader::FlowTable;
@@ -18,11 +18,11 @@ use super::writer::Writer;
 const PACKET: u32 = 8;
 /// Weight of the first report.
 const FIRST: u32 = 8 * PACKET;
-/// Weight of which half is taken off.
+/// Weight that is halved.
 const MOST: u32 = 512 * PACKET;
 
 impl<const N: usize> FlowTable<N> {
-    /// Weighs a packet that belongs to no flow, of TCP or UDP, in the midst of a connection.
+    /// Weighs a packet of TCP or UDP that belongs to no flow, in the middle of a connection.
     #[inline]
     pub fn miss(&self, key: &Key<N>) {
         if self.size().buckets() != 0 && self.weighs(hash(&self.keys, key)) {
@@ -45,7 +45,7 @@ impl<const N: usize> FlowTable<N> {
         }
         let after = before.wrapping_add(PACKET);
         self.region.store(at, holder | u64::from(if after >= MOST { MOST / 2 } else { after }));
-        // The highest bit is another than before.
+        // The highest bit has changed.
         after >= FIRST && after ^ before > before
     }
 
@@ -75,8 +75,8 @@ fn report_at(number: u64) -> usize {
 }
 
 impl<const N: usize> Writer<N> {
-    /// Hands up to `most` reports since the last call to `each`; returns their number. Older ones than the ring has are
-    /// lost.
+    /// Calls `each` with up to `most` reports since the last call; returns their number. Reports that the ring has
+    /// overwritten are lost.
     pub fn candidates(&mut self, most: usize, mut each: impl FnMut(Key<N>)) -> usize {
         let region = &self.reader().region;
         let (header, kept) = (record_at::<N>(0), front::MANY_REPORTS as u64);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(flows.candidates(9), []);
     }
 
-    /// One tuple is reported although a hundred times as many packets have others, each of which is seen once.
+    /// A tuple is reported although there are a hundred times as many packets of other tuples, each seen once.
     #[test]
     fn a_flood_hides_nobody() {
         let (mut flows, reader) = table();
@@ -159,7 +159,8 @@ mod tests {
         assert!(found.iter().all(|(_, of)| *of == tuple(1)), "{found:?}");
     }
 
-    /// Of tuples in the same slot with packets by turns, each is reported in time, those before having become flows.
+    /// Each of the tuples in one slot, with alternating packets, is reported in time, once those before it have become
+    /// flows.
     #[test]
     fn tuples_of_one_slot_have_their_turns() {
         let (mut flows, reader) = table();

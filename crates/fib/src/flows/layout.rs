@@ -1,9 +1,9 @@
 //! The layout of a flow table's memory, which the XDP program reads as well (`xdp/flows.h`).
 //!
-//! Segments before [`RECORDS`] have the index: buckets of one cache line, each of 16 slots of 32 bits. A slot names a
-//! direction of a record, and has nine bits of its hash. The other segments have the records, of one cache line for
-//! IPv4 and two for IPv6; in place of the first ones are the header and the [`candidates`](super::candidates). Segments
-//! are made when they are needed, the first ones with the first generation.
+//! Segments before [`RECORDS`] hold the index: buckets of one cache line, each of 16 slots of 32 bits. A slot names a
+//! direction of a record, and has nine bits of its hash. The other segments hold the records, of one cache line for
+//! IPv4 and two for IPv6; the header and the [`candidates`](super::candidates) take the place of the first records.
+//! Segments are made when they are needed, the first ones with the first generation.
 //!
 //! Addresses and ports are in packet order, so that they are compared and written without conversion.
 
@@ -13,7 +13,7 @@ use crate::SEGMENT;
 pub(super) const SEGMENT_WORDS: usize = SEGMENT / 8;
 /// Number of the first segment with records.
 pub(super) const RECORDS: usize = 32;
-/// Most segments of a table.
+/// Maximum number of segments of a table.
 pub(super) const SEGMENTS: usize = 256;
 /// Slots of a bucket.
 pub(super) const SLOTS: usize = 16;
@@ -148,9 +148,9 @@ pub(super) fn second(hash: u32) -> u32 {
     (hash ^ hash >> 15).wrapping_mul(0x9e37_79b1) >> 12
 }
 
-/// Size of the index, in one word: the number of buckets, and above it a mask of as many bits as the index would have
-/// next. The index grows by one bucket at a time (Litwin 1980, "Linear hashing"): the first bucket that has not been
-/// split in this round shares its slots with a new one at the end.
+/// Size of the index, in one word: the number of buckets, and above it the mask of the next power of two. The index
+/// grows by one bucket at a time (Litwin 1980, "Linear hashing"): the first bucket that has not been split in this
+/// round shares its slots with a new one at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size(pub u64);
 

@@ -1,4 +1,4 @@
-//! Flows of a table as they are shown: read beside the writer, which is not asked.
+//! Flows of a table as they are shown: read without the writer's cooperation.
 
 use super::layout::{Key, STATE, first_record, hash};
 use super::reader::{FlowTable, Hit};
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 pub enum Standing {
     /// Packets belong to it.
     Valid,
-    /// It is to be found valid for the current generation first.
+    /// It has not been confirmed for the current generation yet.
     Unconfirmed,
     /// It was revoked, and will be removed.
     Revoked,

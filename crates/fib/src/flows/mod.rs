@@ -1,4 +1,4 @@
-//! Established connections that packets are forwarded for without the kernel, with their translation of addresses and
+//! Established connections whose packets are forwarded without the kernel, with their translation of addresses and
 //! ports: a table for each family, read by workers and by the XDP program.
 //!
 //! One writer keeps [`Flows`] in step with the kernel's connection tracking; readers look packets up in

@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 /// Slots in use for each bucket, on average, beyond which the index grows. Buckets that have not been split in a round
 /// have up to twice as many.
 const USUAL: u32 = SLOTS as u32 / 2;
-/// Slots in use in a key's first bucket from which on its second one may be taken.
+/// Slots in use in a key's first bucket from which its second one may be used.
 const CROWDED: usize = 12;
 
 /// Buckets that are split before garbage is collected unasked.
@@ -273,8 +273,8 @@ impl<const N: usize> Writer<N> {
         self.store(record_at::<N>(0) + SIZE, size.0);
     }
 
-    /// Makes segment `n`. Once a segment was refused that others share, the table does not grow any more: they would
-    /// not see it.
+    /// Makes segment `n`. Once a shared segment was refused, the table does not grow any more: other readers would not
+    /// see it.
     fn commit(&self, n: usize) -> Result<(), Refused> {
         let region = &self.table.region;
         if !region.is_refused()

@@ -76,7 +76,7 @@ impl Driven {
         (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1))
     }
 
-    /// Has the driver leave an entry's packets to the worker until the entry is confirmed again.
+    /// Makes the driver leave an entry's packets to the worker until the entry is confirmed again.
     pub(super) fn distrust(&self, at: u32) {
         self.table.stamp(at, 0);
     }
@@ -242,7 +242,7 @@ mod tests {
     use bywash_engine::PortId;
     use bywash_wire::build::Packet;
 
-    /// Packets of which the program cannot do every op are the worker's.
+    /// Packets with an op that the program cannot do are left to the worker.
     #[test]
     fn ops_that_the_program_lacks_are_refused() {
         let packet = Packet::udp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap()).build().unwrap();

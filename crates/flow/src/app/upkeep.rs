@@ -82,7 +82,7 @@ impl Caches {
                 continue;
             }
             match self.mega.dependents.step() {
-                // The address is where these packets come from: nothing to learn from them.
+                // The address is already known on the port that these packets come from: there is nothing to learn.
                 Step::Found(at, SOURCE) if pipeline.knows(&self.mega.cold(at).learn) => {}
                 Step::Found(at, _) => self.doubt(at),
                 Step::Other => {}
@@ -107,7 +107,7 @@ impl Caches {
         true
     }
 
-    /// Has a megaflow translated again with its next packet, which the driver leaves to this worker.
+    /// Marks a megaflow to be translated again with its next packet, which the driver leaves to this worker.
     fn doubt(&mut self, at: u32) {
         self.mega.doubt(at);
         if let (Some(driven), Some(place)) = (&self.driven, self.mega.cold(at).driven.checked_sub(1)) {

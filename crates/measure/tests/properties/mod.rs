@@ -50,7 +50,7 @@ pub fn lackey(data: &[u8]) {
         }
     }
     assert!(parser.said().iter().all(|line| !line.starts_with("==")));
-    // What is written was read before, or by a device.
+    // A written line was read before, or written by a device.
     let traffic = memory.traffic();
     assert!(traffic.read_lines <= touched && traffic.written_lines <= touched);
 }

@@ -1,4 +1,4 @@
-//! One trait for both address families, so that each rule is written once.
+//! A trait for both address families, so that each rule is written once.
 
 use bywash_fib::{Addr, Net};
 use std::fmt::Debug;

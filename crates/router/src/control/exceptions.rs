@@ -120,7 +120,7 @@ impl Control {
         let hash = [policies.hash4, policies.hash6];
         touched.ports |= std::mem::replace(&mut self.image.hash, hash) != hash;
         touched.ports |= self.links.check_sources(&policies.source_check);
-        // Tables are filled before packets are looked up in them, and emptied when none is any more.
+        // Tables are filled before packets are looked up in them, and emptied when no more packets are.
         self.look_up_tables(&policies.rules, &mut touched);
         self.settle(touched, &mut Applied::default());
         if self.links.set_rules(&policies.rules) {

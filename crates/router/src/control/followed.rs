@@ -25,7 +25,8 @@ pub(super) struct Key {
     pub shortest: u8,
 }
 
-/// All tables that rules look up, whose routes are all of rank [`Rank::Main`]. Records of their routes hold no references to sets: those of the routes themselves do.
+/// All tables that rules look up; all of their routes have rank [`Rank::Main`]. The records here hold no references to
+/// sets: those of the routes themselves do.
 pub(super) struct Followed {
     tables: BTreeMap<Key, Lookup>,
     /// FIBs of tables local and main.
@@ -34,7 +35,7 @@ pub(super) struct Followed {
     throw: Option<u32>,
 }
 
-/// Returns the tables that these rules look up, beside local and main together.
+/// Returns the tables that these rules look up, except local and main together.
 pub(super) fn looked_up(rules: &BTreeMap<PortId, Rules>) -> BTreeSet<Key> {
     let all = rules.values().flat_map(|rules| rules.v4.iter().chain(&rules.v6).chain(&rules.back4));
     let key = |rule: &Rule| match rule.then {
@@ -64,7 +65,7 @@ impl Followed {
         self.tables.values()
     }
 
-    /// Adds a table without routes; returns whether it was not there yet.
+    /// Adds a table without routes; returns false if it exists already.
     pub fn add(&mut self, domain: &Qsbr, key: Key) -> io::Result<bool> {
         if self.tables.contains_key(&key) {
             return Ok(false);
@@ -156,8 +157,8 @@ impl Followed {
     }
 }
 
-/// Returns the record of a route in a lookup in which only prefixes from a length on count: of a shorter one the rule
-/// takes no route, but does take what it discards (fib4_rule_suppress).
+/// Returns the record of a route in a lookup in which only prefixes of at least a certain length count: the rule skips
+/// a shorter route unless that route discards (fib4_rule_suppress).
 fn counted(sets: &mut Sets, throw: &mut Option<u32>, shortest: u8, len: u8, rec: Rec) -> Rec {
     match sets.get(rec.set).kind {
         RouteKind::Throw => Rec { usable: true, ..rec },

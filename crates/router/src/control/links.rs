@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// Most stations of bridges that a sink is given: more than the XDP program has room for, and few enough to be laid out in
-/// milliseconds when one of them changes.
+/// Maximum number of bridge stations that a sink is given: more than the XDP program has room for, and few enough to be
+/// laid out in milliseconds when one of them changes.
 const STATIONS: usize = 16384;
 
 /// A port and the interface to which it is bound.
@@ -114,8 +114,9 @@ impl Links {
         self.by_index.get(&index).copied().filter(|id| self.ports[usize::from(id.0)].open)
     }
 
-    /// Returns the port by which packets of an interface come and leave: for a bond, its member's. The member itself has
-    /// none then, and neither has that of a bridge: what their ports receive is the bond's or the bridge's.
+    /// Returns the port by which packets of an interface arrive and leave: for a bond, its member's. The member itself
+    /// has no port then, and neither has a member of a bridge: packets that their ports receive are the bond's or the
+    /// bridge's.
     fn device_of(&self, index: u32) -> Option<PortId> {
         let of_bond = |bond: &BondSpec| bond.member.filter(|(port, member)| self.open_on(*member) == Some(*port));
         match self.bonds.get(&index) {
@@ -133,12 +134,12 @@ impl Links {
         bridge.members.iter().filter(open).map(|(port, _)| *port)
     }
 
-    /// Returns the bridge whose packets come and leave by a port, too.
+    /// Returns the bridge whose packets arrive and leave by this port, among others.
     fn bridge_of(&self, id: PortId) -> Option<&BridgeSpec> {
         self.bridges.values().map(|(bridge, _)| bridge).find(|bridge| self.ports_of(bridge).any(|port| port == id))
     }
 
-    /// Returns the kernel index of the bridge whose packets come and leave by a port, too.
+    /// Returns the kernel index of the bridge whose packets arrive and leave by this port, among others.
     pub fn bridge_index(&self, id: PortId) -> Option<u32> {
         self.bridge_of(id).map(|bridge| bridge.index)
     }
@@ -149,20 +150,20 @@ impl Links {
         self.bridges.keys().filter_map(of).min()
     }
 
-    /// Returns the number by which gates, source checks and flows name the interface of what a port receives: its own, or
-    /// that of a bridge.
+    /// Returns the number by which gates, source checks and flows name the interface that a port's packets are received
+    /// on: the port's own, or that of a bridge.
     pub fn number_of(&self, id: PortId) -> PortId {
         self.bridge_of(id).map_or(id, |bridge| bridge.id)
     }
 
-    /// Returns whether packets routed to an interface leave by a port at all: not those to a macvlan that may have others
-    /// beside it.
+    /// Returns whether packets routed to an interface are sent past the kernel at all: not those to a macvlan beside
+    /// which there may be others.
     pub fn sends(&self, index: u32) -> bool {
         self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
     }
 
-    /// Returns the port that packets out of an interface leave by if it is a bridge: to a station, the one that leads to
-    /// it. Errors if there is none, so that the kernel sends them; `None` for other interfaces.
+    /// Returns the port that leads to the station with this MAC address, if the interface is a bridge. Errors if there
+    /// is none, so that the kernel sends the packets; `None` for other interfaces.
     pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
         let (bridge, _) = self.bridges.get(&index)?;
         let port = match to {
@@ -176,8 +177,8 @@ impl Links {
         Some(port.ok_or(()))
     }
 
-    /// Records which member of a bridge leads to a station; `None` if none does. Returns whether that is news about a
-    /// bridge whose packets are forwarded.
+    /// Records which member of a bridge leads to a station; `None` if none does. Returns whether this changes anything
+    /// for a bridge whose packets are forwarded.
     pub fn set_station(&mut self, bridge: u32, mac: Mac, member: Option<u32>) -> bool {
         let old = match member {
             Some(member) => self.stations.insert((bridge, mac), member),
@@ -186,8 +187,8 @@ impl Links {
         old != member && self.bridges.contains_key(&bridge)
     }
 
-    /// Returns the stations of the bridges whose packets are forwarded, each with the bridge's number and the port that
-    /// leads to it, but no more than [`STATIONS`]; and the number of those left out, at most.
+    /// Returns up to [`STATIONS`] stations of the bridges whose packets are forwarded, each with the bridge's number
+    /// and the port that leads to it; and an upper bound of the number of those left out.
     pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
         let of = |(index, (bridge, _)): (&u32, &(BridgeSpec, SourceCheck))| {
             let (first, last) = ((*index, [0; 6]), (*index, [0xff; 6]));
@@ -204,7 +205,8 @@ impl Links {
     }
 
     /// Returns whether routes by an interface lead to next hops of its own: it has a port, or may get one at any time,
-    /// as a bond at a failover, without a new look at the routes. Without a port, these next hops are the kernel's.
+    /// as a bond does at a failover, without the routes being processed again. Without a port, these next hops are the
+    /// kernel's.
     pub fn leads(&self, index: u32) -> bool {
         let vlan = || self.get(index).filter(|link| link.kind == "vlan").and_then(|link| link.parent);
         let bond = |index| self.bonds.contains_key(&index) || self.bridges.contains_key(&index);
@@ -218,7 +220,8 @@ impl Links {
         all.copied().filter(|index| self.leads(*index)).collect()
     }
 
-    /// Returns the port by which packets of an interface come and leave, or the VLAN or bridge that the interface is.
+    /// Returns the port by which packets of an interface arrive and leave, or the number of the VLAN or bridge if the
+    /// interface is one.
     pub fn port_of(&self, index: u32) -> Option<PortId> {
         self.device_of(index).or_else(|| match (self.vlans.get(&index), self.bridges.get(&index)) {
             (Some((vlan, _)), _) => (self.device_of(vlan.parent) == Some(vlan.port)).then_some(vlan.id),
@@ -227,24 +230,24 @@ impl Links {
         })
     }
 
-    /// Returns the bond whose packets come and leave by a port.
+    /// Returns the bond whose packets arrive and leave by this port.
     pub fn bond_of(&self, id: PortId) -> Option<&BondSpec> {
         self.bonds.values().find(|bond| self.device_of(bond.index) == Some(id))
     }
 
-    /// Returns the kernel index of the bond or bridge whose packets come and leave by a port.
+    /// Returns the kernel index of the bond or bridge whose packets arrive and leave by this port.
     fn upper_of(&self, id: PortId) -> Option<u32> {
         self.bond_of(id).map(|bond| bond.index).or_else(|| self.bridge_of(id).map(|bridge| bridge.index))
     }
 
-    /// Returns the kernel index of the interface whose packets come and leave by a port: that of its bond or bridge, or
-    /// its own.
+    /// Returns the kernel index of the interface whose packets arrive and leave by this port: that of its bond or
+    /// bridge, or its own.
     fn interface_of(&self, bound: &Bound) -> u32 {
         self.upper_of(bound.spec.id).unwrap_or(bound.index())
     }
 
-    /// Returns the port whose device packets out of an interface leave by: of a VLAN, that which carries it; of a bridge,
-    /// that which leads to the station with this MAC address.
+    /// Returns the port whose device sends packets routed to an interface: for a VLAN, the port that carries it; for a
+    /// bridge, the port that leads to the station with this MAC address.
     pub fn carrier_of(&self, index: u32, to: Option<Mac>) -> Option<PortId> {
         if let Some(port) = self.bridged(index, to) {
             return port.ok();
@@ -291,8 +294,8 @@ impl Links {
         either.into_iter().filter(|index| spec(&old, *index) != spec(&self.vlans, *index)).collect()
     }
 
-    /// Returns the interfaces whose packets come and leave by this one, by kernel index: the bond or bridge that it is the
-    /// member of, and the VLANs on it or the bond.
+    /// Returns the interfaces whose packets arrive and leave by this one, by kernel index: the bond or bridge that it
+    /// is a member of, and the VLANs on it or the bond.
     pub fn above(&self, index: u32) -> Vec<u32> {
         let bridges =
             self.bridges.values().filter(|(bridge, _)| bridge.has_member(index)).map(|(bridge, _)| bridge.index);
@@ -541,8 +544,8 @@ impl Links {
         changed
     }
 
-    /// Returns the source validation that the kernel applies on a port, VLAN or bridge: never loose if it has no IPv4 address
-    /// (fib_validate_source).
+    /// Returns the source validation that the kernel applies on a port, VLAN or bridge: never loose if it has no IPv4
+    /// address (fib_validate_source).
     pub fn source_check(&self, id: PortId) -> SourceCheck {
         let port = self.ports.get(usize::from(id.0)).map(|bound| (self.interface_of(bound), bound.source_check));
         let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));

@@ -71,7 +71,8 @@ pub struct PortSpec {
     pub reception: Reception,
 }
 
-/// A bond that ports belong to, and whose packets the router forwards while all of them come and leave by one of these.
+/// A bond that ports belong to; the router forwards its packets while all of them arrive and leave by one of these
+/// ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BondSpec {
     /// Kernel index of the bond.
@@ -87,7 +88,7 @@ impl BondSpec {
     }
 }
 
-/// A bridge whose packets the router forwards, as far as they come and leave by ports on its members.
+/// A bridge whose packets the router forwards, as far as they arrive and leave by ports on its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.
@@ -114,7 +115,8 @@ pub struct VlanSpec {
     pub index: u32,
     /// Port that carries it.
     pub port: PortId,
-    /// Kernel index of the interface below it: that port's, or the bond whose member that is.
+    /// Kernel index of the interface below it: the port's, or that of the bond of which the port's interface is a
+    /// member.
     pub parent: u32,
     /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, told by its MAC address.
     pub tag: [u8; 4],
@@ -132,7 +134,7 @@ pub struct PortBack {
     pub index: u32,
 }
 
-/// Effects of a batch of changes that concern others than the workers.
+/// Effects of a batch of changes outside of the workers.
 #[derive(Debug, Default)]
 pub struct Applied {
     /// Ports whose MAC, MTU, state or index changed, each once.
@@ -174,7 +176,7 @@ pub trait TableSink: Send {
     /// forwards what a bridge receives only from these. Returns the number of those that it has no room for.
     fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize;
 
-    /// Has the program pass the next packet of each station to the kernel.
+    /// Makes the program pass the next packet of each station to the kernel.
     fn renew_stations(&mut self);
 
     /// Called after the tables' memory has changed: the program must discard what it has cached of it.
@@ -221,7 +223,7 @@ struct Touched {
     indices: Vec<u32>,
     /// Whether the workers' view of the ports must be published.
     ports: bool,
-    /// Stations of bridges that other members lead to now, or none: bridge and MAC address.
+    /// Stations of bridges that have moved to another member, or have gone: bridge and MAC address.
     stations: BTreeSet<(u32, Mac)>,
     /// Set if the sink's stations have changed.
     bridged: bool,
@@ -326,9 +328,9 @@ impl Control {
     }
 
     /// Returns the filter of IPv4 sources that the kernel may refuse: addresses of interfaces, and whatever a route of
-    /// type local, broadcast, anycast or multicast leads to. The kernel considers the routes only once rules, custom local
-    /// routes or realms have ever been added to the namespace. It does not tell, so that it has to decide for each such
-    /// packet. A prefix shorter than 32 bits makes the filter match every address.
+    /// type local, broadcast, anycast or multicast leads to. The kernel considers these routes only if rules, custom
+    /// local routes or realms have ever been added to the namespace. It does not report whether they have, so it has to
+    /// decide about each such packet. A prefix shorter than 32 bits makes the filter match every address.
     fn own4(&self) -> Own4 {
         // Prefixes with routes for one TOS may have some of these types among them.
         if self.selective.iter().any(|(table, prefix)| self.is_used(*table) && prefix.addr.is_ipv4()) {
@@ -390,22 +392,23 @@ impl Control {
         self.restack(|links| links.set_bonds(bonds));
     }
 
-    /// Sets the bridges whose packets are forwarded, none of which is the interface of a port, each with a number that no
-    /// other has had since the last grace period. Packets routed to other bridges are left to the kernel. Waits for a
-    /// grace period if anything changes.
+    /// Sets the bridges whose packets are forwarded, none of which is the interface of a port, each with a number that
+    /// no other has had since the last grace period. Packets routed to other bridges are left to the kernel. Waits for
+    /// a grace period if anything changes.
     pub fn set_bridges(&mut self, bridges: &[BridgeSpec]) {
         self.restack(|links| links.set_bridges(bridges));
     }
 
-    /// Sets the VLANs whose packets are forwarded, each with a number that no other has had since the last grace period.
-    /// Packets routed to other VLAN interfaces are left to the kernel. Waits for a grace period if anything changes.
+    /// Sets the VLANs whose packets are forwarded, each with a number that no other has had since the last grace
+    /// period. Packets routed to other VLAN interfaces are left to the kernel. Waits for a grace period if anything
+    /// changes.
     pub fn set_vlans(&mut self, vlans: &[VlanSpec]) {
         self.restack(|links| links.set_vlans(vlans));
     }
 
-    /// Changes which interfaces come and leave by which ports; `change` returns the interfaces concerned. Routes are
-    /// looked at anew only if their interfaces begin or cease to have next hops, and not if these move to other ports: a
-    /// failover takes no longer with a million routes than with one.
+    /// Changes by which ports the packets of interfaces arrive and leave; `change` returns the interfaces concerned.
+    /// Routes are processed again only if their interfaces begin or cease to have next hops, and not if these move to
+    /// other ports: a failover takes no longer with a million routes than with one.
     fn restack(&mut self, change: impl FnOnce(&mut Links) -> Vec<u32>) {
         let before = self.links.leading();
         let changed = change(&mut self.links);
@@ -418,14 +421,15 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Returns the kernel index of the interface that is to receive a packet once more which a port received: the port's, or
-    /// the bridge's that it belongs to, which would take the packet's marked source for its own address.
+    /// Returns the kernel index of the interface on which the kernel is to receive a port's packet again: the port's,
+    /// or that of its bridge, because a member would make the bridge learn the marked source address.
     pub fn receiver(&self, id: PortId) -> u32 {
         self.links.bridge_index(id).unwrap_or_else(|| self.port_index(id))
     }
 
-    /// Has one packet of each station of a bridge passed to the kernel from time to time, which forgets stations that it
-    /// does not hear: four times in the shortest time after which a bridge does. To be called every few milliseconds.
+    /// Passes one packet of each station of a bridge to the kernel from time to time, because a bridge forgets stations
+    /// that it does not hear: four times in the shortest ageing time of all bridges. To be called every few
+    /// milliseconds.
     pub fn renew_stations(&mut self) {
         if self.links.ageing().is_none_or(|ageing| self.renewed.elapsed() < ageing / 4) {
             return;
@@ -656,7 +660,7 @@ impl Control {
         self.published.replace(tables);
     }
 
-    /// Publishes the tables for workers alone: nothing has changed that a sink knows.
+    /// Publishes the tables for workers alone: nothing has changed for a sink.
     fn publish_to_workers(&mut self) {
         let tables = self.render();
         self.published.replace(tables);

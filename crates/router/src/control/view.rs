@@ -22,8 +22,8 @@ pub enum RouteStatus {
     /// It wins, but packets are left to the kernel: an egress interface is not a port or has no carrier, or one of
     /// several next hops has no gateway.
     Kernel,
-    /// Packets are left to the kernel: because of its prefix, by [`Control::except`] or because the prefix has routes
-    /// for some packets only ([`Change::Selective`]), or because of its egress interface.
+    /// Packets are left to the kernel because of the egress interface or the prefix: by [`Control::except`], or because
+    /// the prefix has routes for some packets only ([`Change::Selective`]).
     Policy,
     /// Another route to the prefix has a lower metric.
     Metric,
@@ -132,7 +132,8 @@ pub struct NeighbourView {
 pub struct PortView {
     /// Port number.
     pub id: PortId,
-    /// Number by which gates, source checks and flows name the interface of what it receives: its own, or a bridge's.
+    /// Number by which gates, source checks and flows name the interface that its packets are received on: its own, or
+    /// a bridge's.
     pub number: PortId,
     /// Name in the config.
     pub name: String,
@@ -188,7 +189,7 @@ impl Control {
     /// Returns the routes behind this place, which need not have a route any more, with their places; all routes if
     /// there is none.
     pub fn routes_after(&self, last: Option<Place>) -> impl Iterator<Item = (Place, RouteView)> {
-        // Nothing is left of the parts before the place's own, and all of those behind it.
+        // The parts before the place's own are left out, and those behind it are complete.
         let (v4, v6, others) = match last.map(|place| place.0) {
             None => (Some(None), Some(None), None),
             Some(Part::V4(key)) => (Some(Some(key)), Some(None), None),
@@ -330,8 +331,8 @@ impl Control {
         self.links.bridge_views()
     }
 
-    /// Returns whether every packet's next hop depends on its addresses alone: no route has several next hops, and none is
-    /// for some packets only.
+    /// Returns whether every packet's next hop depends on its addresses alone: no route has several next hops, and none
+    /// is for some packets only.
     pub fn routes_by_addresses(&self) -> bool {
         self.selective.is_empty() && !self.sets.has_several()
     }
@@ -351,9 +352,8 @@ impl Control {
         self.links.views()
     }
 
-    /// Returns the stale neighbours, with the interface's kernel index, on the ports of which `has_sent` says that they
-    /// have sent. They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour
-    /// has moved.
+    /// Returns the stale neighbours, with the interface's kernel index, on the ports for which `has_sent` returns true.
+    /// They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour has moved.
     pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
         let stale = self.neighbours().filter(|neighbour| neighbour.state == NeighbourState::Stale);
         stale.filter(move |neighbour| neighbour.port.is_some_and(&has_sent)).map(|n| (n.index, n.addr))
@@ -378,8 +378,8 @@ impl Control {
         links.chain(routes).chain(selective).chain(neighbours)
     }
 
-    /// Returns the prefixes for which the FIBs differ from the planned result. There should be none; for consistency
-    /// checks.
+    /// Returns the prefixes for which the FIBs differ from the planned result, for consistency checks. There should be
+    /// none.
     pub fn astray(&self) -> Vec<Prefix> {
         let mut astray = vec![];
         for of in self.lookups() {

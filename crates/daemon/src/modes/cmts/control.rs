@@ -1,5 +1,5 @@
-//! `mode = "cmts"`: the downstream of a cable modem termination system. Each service group has two workers, an upper and
-//! a lower MAC, joined by a ring.
+//! `mode = "cmts"`: the downstream of a cable modem termination system. Each service group has two workers, an upper
+//! and a lower MAC, joined by a ring.
 
 use super::modems::Modems;
 use super::view::{GroupView, Headend};
@@ -25,7 +25,7 @@ use bywash_sync::lock;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Control half: follows links, and rolls keys over, and learns addresses; everything else stays as configured.
+/// Control half: follows links, rolls keys over and learns addresses; everything else stays as configured.
 struct Downstream {
     ports: Arc<Mutex<Ports>>,
     modems: Vec<Arc<Modems>>,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Longest wait of a request for the workers to take the keys.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Interval at which a request looks whether they have.
+/// Interval at which a request checks whether they have.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Modems of a group.

@@ -31,9 +31,9 @@ use std::time::{Duration, Instant};
 const CONFIRM: Duration = Duration::from_secs(15);
 /// Capacity of each worker's request ring to the control loop.
 const REQUESTS: usize = 512;
-/// Most neighbours that the kernel may be resolving for this process at a time. The kernel keeps an unanswered entry
-/// for three seconds and has room for 1,024 entries in all (neigh/default/gc_thresh3); without this limit, a scan of a
-/// subnet would take all of them.
+/// Maximum number of neighbours that the kernel resolves for this process at a time. The kernel keeps an unanswered
+/// entry for three seconds and has room for 1,024 entries in all (neigh/default/gc_thresh3); without this limit, a scan
+/// of a subnet would take all of them.
 const RESOLVING: usize = 256;
 
 /// Control half of the router.
@@ -121,8 +121,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
-/// Returns the ports, their VLANs and their bridges as kernel policies refer to them: by interface index and name. The port
-/// of a bond's member has the bond's, and those of a bridge's members have none.
+/// Returns the ports, their VLANs and their bridges as kernel policies refer to them: by interface index and name. The
+/// port of a bond's member has the index and name of the bond, and ports of a bridge's members have none.
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView, below, bridged| {
         let PortView { id, index, name, dev, .. } = port;
@@ -158,7 +158,7 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
 impl modes::Control for Routing {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let mut control = lock(&self.control);
-        // The programs tell a macvlan by its address, and are set after the tables.
+        // The programs identify a macvlan by its address, and are set after the tables.
         let other = |view: PortView, vlan: &VlanSpec, mac| vlan.tag == UNTAGGED && view.mac != mac;
         let told_otherwise = |change: &Change| match change {
             Change::LinkGone { index } => control.vlans().any(|(view, _)| view.index == *index),
@@ -239,7 +239,7 @@ impl modes::Control for Routing {
         control.set_bonds(bonds);
         control.set_bridges(bridges);
         control.set_vlans(vlans);
-        // The gate of a new one is closed; those of the others close until the state that concerns all has been read.
+        // The gate of a new port is closed; those of the others close until the policies of all have been read.
         self.guard.set_ports(links(&control));
     }
 

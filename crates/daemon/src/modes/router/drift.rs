@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const AGAIN: Duration = Duration::from_millis(100);
 const TIMES: usize = 5;
 const LONG: Duration = Duration::from_secs(2);
-/// Most rows reported; further differences are only counted.
+/// Maximum number of rows reported; further differences are only counted.
 const ROWS: usize = 1000;
 
 /// Returns the differences that persist.

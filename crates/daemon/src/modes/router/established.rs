@@ -1,6 +1,7 @@
 //! View of established flows: the table's flows and counts, and the connections that are left to the kernel.
 //!
-//! The thread that keeps the table is not asked: flows are read as workers read them, and connections from the kernel.
+//! The thread that keeps the table is not involved: flows are read as workers read them, and connections from the
+//! kernel.
 
 use super::flows::Ports;
 use super::view::{covers, host, parse_prefix};
@@ -26,11 +27,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-/// Most flows of an answer.
+/// Maximum number of flows in an answer.
 const PAGE: usize = 10_000;
-/// Most places of the table that are looked at for an answer.
+/// Maximum number of places of the table that are examined for an answer.
 const LOOKED_AT: usize = 1 << 17;
-/// Places that are looked at between two quiescent states.
+/// Places that are examined between two quiescent states.
 const BURST: usize = 1024;
 /// Longest time for judging connections.
 const JUDGING: Duration = Duration::from_secs(30);
@@ -44,11 +45,11 @@ pub struct Established {
     pub gates: Gates,
     pub tables: Arc<Published<Tables>>,
     pub domain: Qsbr,
-    /// Most packets and bytes of flows that were ever told, so that these counters never decrease.
+    /// Highest numbers of packets and bytes of flows ever reported, so that these counters never decrease.
     pub most: [AtomicU64; 2],
 }
 
-/// The table of flows, and what was done with them.
+/// The table of flows, and its statistics.
 pub struct Table {
     pub flows: FlowTables,
     pub statistics: Arc<Statistics>,
@@ -180,7 +181,7 @@ impl Established {
         Some(flows.at(flows.find(key.protocol, &tuple)?)?.standing)
     }
 
-    /// Returns why a connection that the rules accept is the kernel's nevertheless.
+    /// Returns why a connection that the rules accept is left to the kernel all the same.
     fn accepted(&self, flow: &Flow, standing: Option<Standing>) -> KernelReason {
         let v6 = flow.original.src.is_ipv6();
         let has = |families: Families| if v6 { families.v6 } else { families.v4 };

@@ -48,12 +48,12 @@ pub struct Guard {
     told: Told,
     /// Numbers of the ports for which the verdict was logged.
     known: BTreeSet<u16>,
-    /// Flows that pass gates which are closed for netfilter alone; `None` without a table of flows.
+    /// Flows that pass gates which are closed only because of netfilter; `None` without a table of flows.
     flows: Option<Flows>,
     /// Number of the newest reading, and whether its flows pass the gates.
     number: u64,
     passing: bool,
-    /// Errors of ports whose programs do not have their newest configuration.
+    /// Errors of ports whose programs could not be given their newest configuration.
     refused: BTreeMap<u16, String>,
 }
 
@@ -168,7 +168,7 @@ impl Guard {
         }
     }
 
-    /// Tells that routes have changed.
+    /// Records that routes have changed.
     pub fn routes_changed(&self) {
         self.flows.iter().for_each(Flows::routes_changed);
     }
@@ -211,7 +211,7 @@ impl Guard {
         self.set_programs(control, shared);
         let (gates, program) = (&self.gates, &self.program);
         self.open = self.watcher.keeper().open(self.number, || {
-            // Those of numbers that nobody has stay closed for the next that gets one.
+            // The gates of unused numbers stay closed for the next interface that gets one.
             for number in 0..(PORTS + VLANS) as u16 {
                 gates.set(PortId(number), self.gate(number));
             }
@@ -227,7 +227,7 @@ impl Guard {
         }
     }
 
-    /// Returns the gate of a port as it is to be now.
+    /// Returns the gate that a port should have now.
     fn gate(&self, port: u16) -> Gate {
         let gate = self.verdict.gates.get(&port).copied().unwrap_or(Gate::CLOSED);
         if self.passing { gate } else { Gate { flows: Families::NONE, ..gate } }
@@ -244,9 +244,11 @@ impl Guard {
             let Some(view) = views.get(&at) else { continue };
             let number = view.number.0;
             let rules = self.verdict.rules.contains_key(&number);
-            // For the kernel, packets of a member are received on the bond or bridge, which is no port of the program's.
+            // For the kernel, packets of a member are received on the bond or bridge, which is not a port of the
+            // program.
             let bonded = self.ports.iter().any(|port| port.id == number && !port.below.is_empty());
-            // Packets that leave by a member itself, instead of the bond or bridge, have policies that are not among these.
+            // Packets that leave by a member itself, instead of the bond or bridge, have policies that are not among
+            // these.
             let kept = match self.verdict.egress.get(&xdp.index()) {
                 _ if bonded || number != at => Families::BOTH,
                 kept => kept.copied().unwrap_or_default(),
@@ -275,8 +277,8 @@ impl Guard {
             };
             let of_port: Vec<XdpVlan> = of_port.filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
-            // Programs are set again all the time: without descriptors, for instance, the kernel refuses it until there are
-            // some.
+            // Logged only when it changes: programs are configured again all the time, and the kernel may refuse for a
+            // while, for instance while no descriptors are free.
             let why = done.err().map(|e| format!("{e:#}"));
             let before = self.refused.get(&at);
             if let Some(why) = why.as_ref().filter(|why| before != Some(why)) {
@@ -289,8 +291,8 @@ impl Guard {
         }
     }
 
-    /// Logs new reasons and those that no longer apply, for the ports that are there before and after. A port that comes
-    /// is named if the reason does not hold for all.
+    /// Logs new reasons and those that no longer apply, for the ports that exist before and after. A new port is named
+    /// if the reason does not hold for all ports.
     fn tell(&mut self, verdict: &Verdict) {
         let now: BTreeSet<u16> = self.ports.iter().map(|port| port.id).collect();
         let before = std::mem::replace(&mut self.known, now.clone());
@@ -418,7 +420,7 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
 fn allow(kind: Kind, but_flows: bool) -> String {
     let remove = match kind {
-        // New connections are for the rules to judge; there is nothing to mend.
+        // The rules have to judge new connections; there is nothing to change.
         _ if but_flows => {
             return "nothing to do: `bywash show firewall` says which established flows are forwarded".into();
         }

@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 /// Pause after a failure before connections are followed again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which removed flows are looked at until their memory is free.
+/// Interval at which removed flows are checked until their memory is free.
 const COLLECT: Duration = Duration::from_millis(5);
 /// Interval at which the kernel's timeouts are read.
 const TIMEOUTS: Duration = Duration::from_secs(1);
-/// Interval at which announcements are heard, at most: to wake up for each costs more than to hear it.
+/// Minimum interval at which announcements are read: waking up for each costs more than reading it.
 const HEARING: Duration = Duration::from_millis(1);
 /// Interval at which connections of packets without a flow are looked for, while there are any.
 const CONSIDERING: Duration = Duration::from_millis(5);
@@ -39,7 +39,7 @@ const CONSIDERING: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_millis(50);
 /// Attempts at reading all connections before a pause.
 const TRIES: usize = 4;
-/// Share of time, one part in so many, that connections may be read in because routes change.
+/// Divisor of the time: one part in so many may be spent reading connections because routes change.
 const READING: u32 = 5;
 
 /// The thread that keeps the table of flows.
@@ -83,19 +83,19 @@ impl Flows {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Returns what has been done with flows.
+    /// Returns the statistics of flows.
     pub fn statistics(&self) -> Arc<Statistics> {
         self.shared.statistics.clone()
     }
 
-    /// Has the flows judged by the rules of this reading, of these ports.
+    /// Requests that flows be judged by the rules of this reading, with these ports.
     pub fn judge(&self, number: u64, ports: &[PortLink]) {
         let asked = Asked { number, ports: ports.to_vec() };
         *lock(&self.shared.asked) = Some(asked);
         self.shared.wake.wake();
     }
 
-    /// Has the flows judged again if the rules ask for routes, which have changed.
+    /// Requests that flows be judged again, because routes have changed, if the rules look up routes.
     pub fn routes_changed(&self) {
         self.shared.routes.fetch_add(1, Ordering::Release);
         self.shared.wake.wake();
@@ -103,7 +103,7 @@ impl Flows {
 
     /// Returns whether all valid flows were judged by the rules of this reading.
     pub fn is_ready(&self, number: u64) -> bool {
-        // A thread that has panicked revokes nothing any more.
+        // A thread that has panicked no longer revokes flows.
         let runs = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         runs && self.shared.ready.load(Ordering::Acquire) == number + 1
     }
@@ -144,7 +144,7 @@ impl Shared {
 /// The router's ports and routes.
 pub(super) struct Ports {
     tables: Arc<Published<Tables>>,
-    /// Offline but during a lookup, so that no writer waits for this thread.
+    /// Offline except during a lookup, so that no writer waits for this thread.
     reader: RefCell<qsbr::Reader>,
     /// Interfaces by port number.
     interfaces: HashMap<u16, Interface>,
@@ -194,7 +194,7 @@ struct Thread {
     ports: Ports,
     /// Generation of the valid flows.
     generation: u32,
-    /// Whether changes of connections are heard, besides their ends.
+    /// Whether changes of connections are announced, besides their ends.
     hears_changes: bool,
 }
 
@@ -208,7 +208,8 @@ impl Thread {
 
     /// Follows the connections until the thread must end.
     fn follow_all(&mut self, table: flows::Flows) -> anyhow::Result<()> {
-        // Nothing is opened before a reading asks for it: a kernel without rules is not made to track connections.
+        // No socket is opened before a reading asks for it, so that a kernel without rules is not made to track
+        // connections.
         let Some(mut asked) = self.shared.next(None)? else { return Ok(()) };
         let mut failures = Failures::default();
         let (mut rules, kernel) = loop {
@@ -283,7 +284,7 @@ impl Thread {
             }
             let heard = Instant::now();
             if follower.hear()? == Announced::Lost {
-                // The end of any connection may be among what was lost.
+                // The end of any connection may be among the lost announcements.
                 self.renew_generation(follower, Revocation::Lost);
                 reading.done(self.read(follower, &judge, timeouts)?);
             }
@@ -329,7 +330,7 @@ impl Thread {
     }
 }
 
-/// Spacing of the readings of all connections that changes of routes ask for. Flows are revoked at each change at once;
+/// Spacing of the readings of all connections that changes of routes require. Each change revokes all flows at once;
 /// until the next reading their connections are the kernel's.
 #[derive(Default)]
 struct Reading {
@@ -391,7 +392,7 @@ fn timeouts() -> anyhow::Result<Timeouts> {
     Ok(Timeouts { tcp, tcp_stalled: stalled, udp })
 }
 
-/// Failures: told once, until they differ or end.
+/// Failures: logged once, until they differ or end.
 #[derive(Default)]
 struct Failures {
     told: Option<String>,

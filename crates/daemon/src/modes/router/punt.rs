@@ -1,4 +1,4 @@
-//! Punt of packets to the kernel that user space received although they are the kernel's. The XDP program passes such
+//! Punt to the kernel of packets that user space received although they are the kernel's. The XDP program passes such
 //! packets itself, but not every table fits into its memory, and a worker may see a change that the program has not
 //! seen yet.
 
@@ -22,7 +22,7 @@ impl Punt {
         Self { injector: injector.ok(), refused, said: false }
     }
 
-    /// Has the kernel receive a frame once more on the interface with this index; `copy` if the packet itself was
+    /// Makes the kernel receive a frame again on the interface with this index; `copy` if the packet itself was
     /// dropped. Counts the frame as refused if the kernel does not take it.
     pub fn hand(&mut self, from: PortId, index: u32, frame: &[u8], copy: bool) {
         let Some(injector) = &mut self.injector else { return self.count(from, copy) };

@@ -52,11 +52,11 @@ pub struct Followed {
     /// Names of the stages that handled the packet.
     pub stages: Vec<&'static str>,
     pub events: Vec<Event>,
-    /// What the port's gate does with the packet; `None` if it does not keep it.
+    /// Effect of the port's gate on the packet; `None` if the gate does not keep it.
     pub gate: Option<Kept>,
 }
 
-/// A packet that is the kernel's unless it is of an established flow.
+/// A packet that is the kernel's unless it belongs to an established flow.
 pub enum Kept {
     /// It is the kernel's, for this reason.
     Kernel(&'static str),
@@ -215,7 +215,7 @@ impl Tracer {
 }
 
 impl Tracer {
-    /// Returns what the port's gate does with a frame; `None` if it does not keep it.
+    /// Returns the effect of the port's gate on a frame; `None` if the gate does not keep it.
     fn gate(&self, port: PortId, frame: &[u8]) -> Option<Kept> {
         let _online = self.domain.register();
         match gated(self.flows.as_ref(), self.gates.get(port), port, frame) {

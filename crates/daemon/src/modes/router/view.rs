@@ -121,7 +121,7 @@ fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Abov
 }
 
 impl Routes {
-    /// Returns number and name of the VLANs and bridges that are forwarded for.
+    /// Returns number and name of the VLANs and bridges whose packets are forwarded.
     fn uppers(&self) -> Vec<(PortId, String)> {
         let control = lock(&self.control);
         let views = control.vlans().map(|(view, _)| view).chain(control.bridges().map(|(view, _)| view));
