@@ -20,7 +20,7 @@ impl Instance for Echo {
         match (topic, filter) {
             (Topic::Workers, _) => panic!("a test's panic"),
             (Topic::Health, _) => Ok(Health { status: "ok".into() }.into()),
-            (Topic::Routes, Some("bad")) => Err("`bad` is no prefix".into()),
+            (Topic::Routes, Some("bad")) => Err("`bad` is not a prefix".into()),
             _ => {
                 Ok(Sandbox { state: topic.name().into(), reason: filter.map(str::to_owned), ..Sandbox::default() }
                     .into())

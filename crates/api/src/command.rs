@@ -64,7 +64,7 @@ pub struct CpesChanged {
     pub changed: u64,
 }
 
-/// Capture that is told to end.
+/// Capture that has been requested to end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CaptureEnded {
@@ -98,8 +98,8 @@ pub struct TracedRoute {
     /// Level at which the port's packets are handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<TraceLevel>,
-    /// Flow, or reason, if the kernel's policies keep the packet unless it is of an established flow; missing if they
-    /// do not.
+    /// Flow or reason, if the kernel's policies keep packets that belong to no established flow; missing if they do
+    /// not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gate: Option<TraceGate>,
     /// Stages that handled the packet.
@@ -112,7 +112,7 @@ pub struct TracedRoute {
     pub frames: Vec<TraceFrame>,
 }
 
-/// Fate of a packet that is the kernel's unless it is of an established flow.
+/// Outcome for a packet that is left to the kernel unless it belongs to an established flow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TraceGate {

@@ -12,7 +12,7 @@ pub struct EstablishedFlows {
     pub flows: Vec<EstablishedFlow>,
     /// Number of flows in the table, whatever the filter.
     pub total: u64,
-    /// Place in the table to go on from (`after=NEXT` in the filter); null if there are no more flows.
+    /// Place in the table from which to continue (`after=NEXT` in the filter); null if there are no more flows.
     pub next: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct FlowTable {
     /// State: `off` (no `flows` in `[router]`); `passing` if packets of flows pass the kernel's rules on some port;
     /// `idle` if no port needs them, or no flow may be used now.
     pub state: String,
-    /// Most flows that the table may have.
+    /// Maximum number of flows in the table.
     pub limit: u64,
     /// Flows by family.
     pub families: Vec<FlowFamily>,
@@ -130,13 +130,13 @@ pub struct KernelConnections {
     pub connections: u64,
     /// Connections with a valid flow: they are forwarded past the kernel's rules.
     pub forwarded: u64,
-    /// Reasons why the others are the kernel's, the most frequent one first.
+    /// Reasons why the others are left to the kernel, the most frequent one first.
     pub reasons: Vec<KernelReason>,
-    /// Connections that were not looked at, for lack of time.
+    /// Connections that were not examined, for lack of time.
     pub skipped: u64,
 }
 
-/// Reason why connections are the kernel's.
+/// Reason why connections are left to the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct KernelReason {
@@ -144,7 +144,7 @@ pub struct KernelReason {
     pub connections: u64,
     /// Reason.
     pub reason: String,
-    /// Rule that is the reason, or chain as a whole; null if it is none.
+    /// Rule, or chain as a whole, that is the reason; null if the reason is not a rule.
     pub rule: Option<String>,
     /// The rule as text; null for a chain.
     pub text: Option<String>,

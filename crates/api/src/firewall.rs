@@ -1,4 +1,4 @@
-//! The kernel's firewall, as `bywash show firewall` prints it. An instance is asked for its flows only.
+//! The kernel's firewall, as `bywash show firewall` prints it. An instance is only queried for its flows.
 
 use crate::FlowTable;
 use schemars::JsonSchema;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Firewall {
-    /// Generation of the ruleset: every change by a program makes another one.
+    /// Generation of the ruleset, which every change by a program increases.
     pub generation: u32,
     /// Base chains, in the order in which a forwarded packet meets them.
     pub chains: Vec<FirewallChain>,
-    /// Answers for established flows whose addresses, ports and interfaces are not known.
+    /// Answers for established flows of any addresses, ports and interfaces.
     pub established: Vec<Established>,
     /// True if iptables-legacy has rules, which are not evaluated.
     pub legacy: bool,
@@ -25,7 +25,7 @@ pub struct Firewall {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FirewallChain {
-    /// Hook: `ingress`, `prerouting`, `forward`, `postrouting` or `egress`; empty if it is not known.
+    /// Hook: `ingress`, `prerouting`, `forward`, `postrouting` or `egress`; empty if unknown.
     pub hook: String,
     /// Priority among the chains of the hook.
     pub priority: i32,
@@ -74,7 +74,7 @@ pub struct FirewallReason {
     pub text: String,
     /// Side effect, or value that it depends on.
     pub why: String,
-    /// True if it concerns only some flows.
+    /// True if it applies only to some flows.
     pub some: bool,
     /// Change that would help.
     pub change: String,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Placement {
     /// Port.
     pub port: String,
-    /// Level asked for; null for a port that can have no level.
+    /// Requested level; null for a port without levels.
     pub configured: Option<String>,
     /// Level in effect: `driver`, `user` or `kernel`. Missing while the port's interface is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,9 +34,9 @@ pub struct Placement {
     /// Reason for `target`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_why: Option<String>,
-    /// Policies of the kernel that concern what the port receives.
+    /// Kernel policies that apply to packets received on the port.
     pub kept: Vec<Kept>,
-    /// Frames received, by the level they were handled at.
+    /// Frames received, by the level at which they were handled.
     pub frames: LevelFrames,
 }
 
@@ -50,7 +50,7 @@ pub struct CpuFrames {
     pub frames: u64,
 }
 
-/// Policy of the kernel for which packets are left to it.
+/// Kernel policy for which packets are left to the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Kept {

@@ -21,7 +21,7 @@ pub struct Pools {
 pub struct Arena {
     /// Number of cells, each for one buffer.
     pub cells: u64,
-    /// Cells that no pool has.
+    /// Cells that belong to no pool.
     pub spare: u64,
     /// Size of a cell, in bytes.
     pub cell: u64,
@@ -29,7 +29,7 @@ pub struct Arena {
     pub bytes: u64,
     /// Size of its pages.
     pub pages: String,
-    /// Reason for the size of its pages; empty if it is as configured.
+    /// Reason for the size of its pages; empty if the size is as configured.
     pub note: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Pool {
     pub normal: u64,
     /// Maximum of the sampled `in_use`.
     pub peak: u64,
-    /// Most frames that were ever absent from the shared part at once.
+    /// Maximum number of frames that were ever absent from the shared part at once.
     pub high_water: u64,
     /// Frames allocated since the start.
     pub allocated: u64,
@@ -74,7 +74,7 @@ pub struct Pool {
     /// Reason for the kind, if it was chosen (`kind = "auto"`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chosen: Option<String>,
-    /// CPU near which the memory lies, if one is configured.
+    /// CPU to whose NUMA node the memory is bound, if one is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u64>,
     /// NUMA node that the memory is bound to for `cpu`, or that the machine has only one.

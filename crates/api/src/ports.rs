@@ -14,8 +14,8 @@ pub struct Port {
     pub id: u64,
     /// Name of its interface; null if it has none.
     pub interface: Option<String>,
-    /// Kind of port: `af_xdp`, `dpdk`, `memif`, `npe`, `tap`, `pcap` or `null`; of an application on the development kit
-    /// also `twin`, `kernel` (packets given back to the kernel) or `custom`.
+    /// Kind of port: `af_xdp`, `dpdk`, `memif`, `npe`, `tap`, `pcap` or `null`; of an application on the development
+    /// kit also `twin`, `kernel` (packets given back to the kernel) or `custom`.
     pub kind: String,
     /// State: `up`, `down`, or `ended` for a source that has delivered everything.
     pub state: String,
@@ -55,7 +55,7 @@ pub struct Above {
     pub tag: Option<String>,
     /// State: `up` or `down`.
     pub state: String,
-    /// True if packets routed to it leave by the port, without the kernel.
+    /// True if packets routed to it are sent by the port, without the kernel.
     pub sends: bool,
     /// MAC address.
     pub mac: Option<String>,
@@ -75,11 +75,11 @@ pub struct SwitchPort {
     pub addresses: u64,
     /// Maximum number of them; null if only a full table limits them.
     pub limit: Option<u64>,
-    /// Addresses that made room for others.
+    /// Number of addresses that were replaced by others.
     pub evicted: u64,
 }
 
-/// End of a port that a worker polls. The port's kind decides which of the texts there are.
+/// End of a port that a worker polls. Which of the texts are present depends on the port's kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Queue {
@@ -98,7 +98,7 @@ pub struct Queue {
     /// Reason for the mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode_note: Option<String>,
-    /// Reason for the way in which it sends.
+    /// Reason for the transmit method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transmit_note: Option<String>,
     /// Peer of a memif.

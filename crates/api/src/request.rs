@@ -24,7 +24,7 @@ pub struct CaptureRequest {
     pub way: Option<Way>,
     /// Only packets dropped for these reasons; `all` stands for every reason.
     pub drops: Vec<String>,
-    /// Most bytes kept of a packet; 0 for all.
+    /// Maximum number of bytes kept of a packet; 0 for all.
     pub snaplen: u32,
     /// Only packets that pass this filter, in the format of `tcpdump -ddd`.
     pub filter: Option<String>,

@@ -36,7 +36,7 @@ pub struct Route {
 pub struct NextHop {
     /// Gateway; null if the destination is on the link.
     pub via: Option<IpAddr>,
-    /// Port; null if the interface is none.
+    /// Port; null if the interface is not a port.
     pub port: Option<String>,
     /// Interface.
     pub interface: Option<String>,
@@ -53,7 +53,7 @@ pub struct Neighbour {
     pub addr: IpAddr,
     /// Interface.
     pub interface: Option<String>,
-    /// Port; null if the interface is none.
+    /// Port; null if the interface is not a port.
     pub port: Option<String>,
     /// MAC address.
     pub mac: Option<String>,

@@ -1,8 +1,8 @@
 //! Benchmark of an attack: established connections are forwarded at full load on one CPU, while another CPU receives
 //! packets that each begin a connection.
 //!
-//! Established packets are those that Bywash has forwarded past the kernel's rules; what the kernel forwards of the
-//! attack is not counted. Both kinds come in by one port, by a queue of its own each.
+//! Established packets are those that Bywash has forwarded past the kernel's rules; packets of the attack that the
+//! kernel forwards are not counted. Both kinds arrive on one port, each on a queue of its own.
 
 use super::lab::{Bywash, Lab, Traffic, WARM_UP};
 use super::nat;
@@ -22,14 +22,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Addresses that are attacked, outside of those that connections are established to.
+/// First attacked address, outside of the destinations of established connections.
 const ATTACKED: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
-/// Number of those addresses, and source ports that they are attacked from.
+/// Number of attacked addresses, and source ports of the attack.
 const ADDRESSES: u64 = 60_000;
 const SOURCES: std::ops::Range<u16> = 20_000..20_008;
 /// Longest time that an attacker's generator runs before another one has its turn.
 const TURN: Duration = Duration::from_millis(500);
-/// Interval at which memory is looked at.
+/// Interval at which memory is sampled.
 const SAMPLE: Duration = Duration::from_millis(50);
 /// Clock ticks of `/proc/PID/stat` in a second.
 const TICKS: f64 = 100.0;
@@ -43,9 +43,9 @@ pub enum Attack {
     /// `spray` through another router of this machine, which has the rules but not Bywash, for comparison: what the
     /// CPUs share while one runs the kernel's code
     Elsewhere,
-    /// TCP packets with SYN to ever other addresses, from ever other ports
+    /// TCP packets with SYN to ever-changing addresses, from ever-changing ports
     Syn,
-    /// UDP datagrams, a million a second, to ever other addresses, from ever other ports
+    /// UDP datagrams, a million a second, to ever-changing addresses, from ever-changing ports
     Spray,
     /// UDP datagrams to all ports of one address
     Scan,
@@ -79,7 +79,7 @@ struct Attacked {
     during_mpps: f64,
     /// Packets of the attack that the router received, in millions per second.
     attack_mpps: f64,
-    /// Resident memory before, and most during it, in bytes.
+    /// Resident memory before the attack, and its maximum during it, in bytes.
     memory: u64,
     memory_peak: u64,
     /// Flows removed, and flows revoked until they were judged anew.
@@ -206,8 +206,8 @@ fn measure(attacked: &Lab, args: &AttackArgs, running: &Bywash, attack: Attack) 
     })
 }
 
-/// Gives each CPU a transmit queue of the router's interface towards b. Packets that the kernel forwards would otherwise go
-/// by any queue, and veth processes a queue's packets on the CPU that the queue's receiver last ran on.
+/// Gives each CPU a transmit queue of the router's interface towards b. Packets that the kernel forwards would
+/// otherwise go by any queue, and veth processes a queue's packets on the CPU that the queue's receiver last ran on.
 fn spread(lab: &Lab) -> anyhow::Result<()> {
     let (r, interface) = (lab.topology().r(), &lab.topology().b().router_interface);
     for (queue, cpu) in lab.cpus.iter().enumerate() {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub enum Captured {
     /// Packets dropped for one reason, which does not occur
     Drops,
-    /// Received packets that match a filter, which none matches
+    /// Received packets that match a filter that no packet matches
     Filtered,
 }
 

@@ -1,10 +1,10 @@
-//! Benchmark of new connections through a router with a stateful firewall and masquerade: TCP connections that carry one
-//! octet each way and are closed (netperf's TCP_CRR), by the kernel and by Bywash in turn.
+//! Benchmark of new connections through a router with a stateful firewall and masquerade: TCP connections that carry
+//! one octet each way and are closed (netperf's TCP_CRR), by the kernel and by Bywash in turn.
 //!
-//! The kernel is also measured with a socket that listens to connection tracking's announcements of the ends of
-//! connections, and reads none: it makes them for any listener, so that nothing that hears of ends can be faster.
+//! The kernel is also measured with a socket that listens to connection tracking's announcements of ended connections
+//! and reads none. The kernel makes them for any listener, so this is the upper bound for a program that listens.
 //!
-//! Hosts and router share the CPUs. The sources' ports are used again after a second.
+//! Hosts and router share the CPUs. Source ports are reused after a second.
 
 use super::lab;
 use super::{median, nat, report};
@@ -127,8 +127,8 @@ pub fn run(args: &CrrArgs) -> anyhow::Result<()> {
     report(args.json, &figures, print)
 }
 
-/// Listens to the announcements of removed connections, of the calling thread's network namespace. The buffer is full
-/// soon, which spares the kernel nothing but to queue them.
+/// Listens to the announcements of removed connections in the calling thread's network namespace. The buffer is soon
+/// full, which only spares the kernel queueing them.
 fn listening() -> Result<Socket, bywash_netlink::Error> {
     const NFNLGRP_CONNTRACK_DESTROY: u32 = 3;
     Socket::open_protocol(Some(netlink::NETFILTER), &[NFNLGRP_CONNTRACK_DESTROY], 4096)
@@ -138,7 +138,7 @@ fn listening() -> Result<Socket, bywash_netlink::Error> {
 fn serve(listener: &TcpListener) {
     for mut stream in listener.incoming().flatten() {
         let mut octet = [0];
-        // The client's end of a connection tells of failures.
+        // The client's end of a connection reports failures.
         let _ = stream
             .read_exact(&mut octet)
             .and_then(|()| stream.write_all(&octet))

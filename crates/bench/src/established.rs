@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Generation of the flows.
 pub const GENERATION: u32 = 1;
 
-/// Adds the connection that the UDP packet in a frame belongs to, its source translated, or one with a source port
-/// `more` higher. `ports` are the port that receives the frame and the one that it leaves by.
+/// Adds the connection of the UDP packet in a frame, with its source translated, or one with a source port `more`
+/// higher. `ports` are the port that receives the frame and the one that it leaves by.
 pub fn add(flows: &mut Flows, frame: &[u8], ports: (u16, u16), more: u16) -> anyhow::Result<()> {
     let ip = &frame[HEADER_LEN..];
     let (src, dst, l4, hidden): (IpAddr, IpAddr, usize, IpAddr) = match ip[0] >> 4 {

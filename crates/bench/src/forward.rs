@@ -87,8 +87,8 @@ pub struct ForwardArgs {
     /// format), and exit
     #[arg(long, value_name = "DIR", conflicts_with = "pcap")]
     pub write_pcap: Option<PathBuf>,
-    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds (needs
-    /// permission to trace)
+    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds
+    /// (needs permission to trace)
     #[arg(long)]
     pub instructions: bool,
     /// Print one JSON object
@@ -104,7 +104,7 @@ pub enum Application {
     Route,
     /// The router's path past a closed gate: every flow is an established connection with its source translated
     Nat,
-    /// Swap the MAC addresses: the least that a forwarder does, and so the highest rate from this source
+    /// Swap the MAC addresses: the least work of any forwarder, and so the highest rate from this source
     Swap,
     /// Send each packet by the other port, unread
     Io,
@@ -362,7 +362,7 @@ fn io(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
     cx.send_batch(from, PortId(1 - from.0), batch);
 }
 
-/// Sends a number of frames by each port before anything else.
+/// Application that first sends a number of frames by each port.
 struct First(Box<dyn App>, [usize; PORTS as usize]);
 
 impl App for First {
@@ -401,7 +401,7 @@ impl App for First {
 fn swap(cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
     for frame in batch.as_mut_slice() {
         if let Some(macs) = cx.bufs.arena().head_mut::<12>(frame) {
-            // In words: a rotation of octets is slower than the router's whole path.
+            // By 64-bit words: a rotation of octets is slower than the router's whole path.
             let [low, high] = [0, 4].map(|at| u64::from_le_bytes(std::array::from_fn(|n| macs[at + n])));
             macs[..8].copy_from_slice(&(high >> 16 | low << 48).to_le_bytes());
             macs[8..].copy_from_slice(&((low >> 16) as u32).to_le_bytes());

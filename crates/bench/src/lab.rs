@@ -42,15 +42,15 @@ const SEED: u64 = 1812;
 pub const FLOWS: u32 = 1024;
 /// Frames that the kernel generates at once: a NAPI poll's budget.
 pub const BATCH: u32 = 64;
-/// Packets that arrive besides those of a probe at most: a few may be the kernel's own. Of a probe more arrive, however
-/// short the rings are that they overrun.
+/// Maximum number of packets that arrive besides those of a probe: a few may be the kernel's own. More than this arrive
+/// of a probe, however short the rings that it overruns.
 pub const SOME: u64 = 50;
 /// Options for the highest packet rate on veth. A native program disables TCP segmentation offload on its peer and is
 /// therefore not the default there.
 pub const FOR_RATE: &[&str] = &["--xdp", "native"];
 /// Warm-up time before each measurement, for caches, CPU frequency and neighbours.
 pub const WARM_UP: Duration = Duration::from_millis(300);
-/// Longest time that a frame is on its way.
+/// Longest time that a frame is in flight.
 const LAST: Duration = Duration::from_millis(10);
 /// UDP checksum of an untagged IPv4 frame.
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
@@ -524,7 +524,7 @@ impl Drop for Bywash {
     }
 }
 
-/// Returns a network of so many destinations: the block for benchmarks, or all around it if that has fewer.
+/// Returns a network with this many destinations: the block for benchmarks, or a larger one around it.
 fn network(destinations: usize) -> &'static str {
     if destinations < 1 << 17 { "198.18.0.0/15" } else { "198.0.0.0/8" }
 }

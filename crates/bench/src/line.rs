@@ -1,7 +1,7 @@
-//! Rounds of a benchmark between two CPUs that are at times near and at times far.
+//! Grouping of a benchmark's rounds between two CPUs that are at times near and at times far.
 //!
-//! On a virtual machine a pool's rate between two threads differs by several times accordingly. So each round has the
-//! cost of a cache line's way beside its rate.
+//! On a virtual machine a pool's rate between two threads differs several times between near and far. So the cost of a
+//! cache line transfer is recorded with each round's rate.
 
 use bywash_engine::cpus::Placement;
 use bywash_engine::line;
@@ -9,10 +9,10 @@ pub use bywash_engine::line::Way;
 use serde::Serialize;
 use std::fmt;
 
-/// Ratio to the nearest round from which on a round counts as far.
+/// Ratio to the nearest round from which a round counts as far.
 const FAR: f64 = 2.0;
 
-/// Measures the way between the first two CPUs; `None` if there are fewer, or it took too long.
+/// Measures the transfer between the first two CPUs; `None` if there are fewer, or it took too long.
 pub fn measure(cpus: &Placement) -> anyhow::Result<Option<Way>> {
     Ok(if cpus.enough_for(2) { line::measure(cpus.cpu(0), cpus.cpu(1))? } else { None })
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Apart {
     }
 }
 
-/// Returns the medians of near and far rounds apart; `None` if all rounds are alike or the ways are unknown.
+/// Returns separate medians of near and far rounds; `None` if all rounds are alike or the costs are unknown.
 pub fn apart(ways: &[Option<Way>], mpps: &[f64]) -> Option<Apart> {
     let rounds: Vec<(f64, f64)> =
         ways.iter().zip(mpps).map(|(way, mpps)| way.map(|way| (way.ns, *mpps))).collect::<Option<_>>()?;
@@ -44,7 +44,7 @@ pub fn apart(ways: &[Option<Way>], mpps: &[f64]) -> Option<Apart> {
     Some(Apart { near_mpps: median(&near)?, near_rounds: near.len(), far_mpps: median(&far)?, far_rounds: far.len() })
 }
 
-/// Returns the ways of the rounds in words, such as `50, 51, 160 ns`.
+/// Returns the costs of the rounds in words, such as `50, 51, 160 ns`.
 pub fn words(ways: &[Option<Way>]) -> String {
     let one = |way: &Option<Way>| way.map_or("?".into(), |way| format!("{:.0}", way.ns));
     format!("{} ns", ways.iter().map(one).collect::<Vec<_>>().join(", "))

@@ -1,6 +1,6 @@
-//! Benchmark of a router with a stateful firewall and masquerade, on established UDP connections: the kernel, the kernel
-//! with a flow table (nf_flowtable) where it has the module, a minimal XDP redirect, Bywash without regard to the rules,
-//! and Bywash with them, in alternating rounds. `source` is the generator, whose frames the router's driver
+//! Benchmark of a router with a stateful firewall and masquerade, on established UDP connections: the kernel, the
+//! kernel with a flow table (nf_flowtable) where it has the module, a minimal XDP redirect, Bywash without regard to
+//! the rules, and Bywash with them, in alternating rounds. `source` is the generator, whose frames the router's driver
 //! drops, `idle` the generator without writing and sending them.
 //!
 //! The connections are opened through the kernel by packets both ways. Each has a destination of its own; the traffic
@@ -43,7 +43,7 @@ insert rule inet filter forward meta l4proto udp flow add @ft
 const STREAM: Duration = Duration::from_millis(2100);
 /// Longest time until the connections are forwarded.
 const READY: Duration = Duration::from_secs(120);
-/// Seconds after which an idle connection ends: longer than a measurement that passes by the kernel.
+/// Seconds after which an idle connection ends: longer than a measurement whose packets bypass the kernel.
 const TIMEOUT: &str = "3600";
 
 /// `bywash bench nat`
@@ -133,7 +133,7 @@ fn medians(rounds: &[BTreeMap<&'static str, Rate>], of: impl Fn(&Rate) -> f64) -
     samples.into_iter().filter_map(|(name, all)| Some((name, super::median(all)?))).collect()
 }
 
-/// Loads a ruleset in the router, in place of what it has.
+/// Loads a ruleset in the router, replacing the present one.
 pub fn load(topology: &Topology, rules: &str) -> anyhow::Result<()> {
     topology.r().nft(&format!("flush ruleset\n{rules}"))?;
     Ok(())
@@ -179,7 +179,7 @@ pub fn establish(lab: &Lab, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures the kernel with a flow table, which has the connections once they have sent.
+/// Measures the kernel with a flow table, which takes the connections once they have sent packets.
 fn flow_table(lab: &Lab, flows: usize, time: Duration) -> anyhow::Result<Rate> {
     let r = lab.topology().r();
     r.nft(FLOW_TABLE)?;
@@ -203,7 +203,7 @@ pub fn start(lab: &Lab, flows: usize, level: &str, netfilter: &str) -> anyhow::R
     start_with(lab.topology(), lab.cpus[1], flows, &ports, netfilter)
 }
 
-/// Starts Bywash with these settings of each port.
+/// Starts Bywash with these settings for each port.
 pub fn start_with(
     topology: &Topology,
     cpu: usize,

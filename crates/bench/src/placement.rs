@@ -148,7 +148,7 @@ fn set_rules(family: Family, lab: &Lab, many: u8, verb: &str) -> anyhow::Result<
     })
 }
 
-/// Measures the kernel and each level once more, with what has been configured meanwhile.
+/// Measures the kernel and each level again, with the present configuration of the lab.
 fn again(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
     let time = Duration::from_secs(args.seconds);
     if !args.ours_only {

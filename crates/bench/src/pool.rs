@@ -67,7 +67,7 @@ const ROUNDS: usize = 5;
 struct Figures {
     rows: Vec<Row>,
     cpus: cpus::Placement,
-    /// Cost of a cache line's way between the first two CPUs before each round.
+    /// Cost of a cache line transfer between the first two CPUs before each round.
     line: Vec<Option<Way>>,
 }
 
@@ -83,12 +83,12 @@ struct Row {
     size: usize,
     pages: String,
     exhausted: u64,
-    /// Buffers, and with them descriptors of a device that fills one after the other, taken for each packet: less than
-    /// one where several packets share a buffer.
+    /// Buffers taken per packet, and so descriptors of a device that fills one after the other: less than one where
+    /// several packets share a buffer.
     buffers_per_packet: f64,
     /// Rate of each round, in order.
     rounds_mpps: Vec<f64>,
-    /// Medians of near and far rounds, where the CPUs were both.
+    /// Medians of near and far rounds, if there were both.
     #[serde(skip_serializing_if = "Option::is_none")]
     apart: Option<Apart>,
 }

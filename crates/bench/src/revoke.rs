@@ -108,7 +108,7 @@ pub fn run(args: &RevokeArgs) -> anyhow::Result<()> {
     super::report(args.json, &Figures { level, flows: args.flows, last_packet_ms: times }, print)
 }
 
-/// Gives a command as often as asked for, and returns the times until the last packet.
+/// Runs a command as often as requested, and returns the times until the last packet.
 fn measure(lab: &Lab, args: &RevokeArgs, command: Command) -> anyhow::Result<Times> {
     nat::establish(lab, args.flows)?;
     nat::load(lab.topology(), ESTABLISHED_ONLY)?;
@@ -195,7 +195,7 @@ fn give(lab: &Lab, command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes back a command, and opens the connections again if they are gone.
+/// Undoes a command, and opens the connections again if they are gone.
 fn undo(lab: &Lab, flows: usize, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Rule | Command::Ruleset | Command::Element => nat::load(lab.topology(), ESTABLISHED_ONLY),
@@ -220,7 +220,7 @@ impl Seen {
     fn watch(&self, interface: &str, ends: &AtomicBool) -> anyhow::Result<()> {
         while !ends.load(Ordering::Relaxed) {
             let count = received(interface)?;
-            // Of the time after reading: a frame is never taken for an earlier one.
+            // The time after reading: a frame is never recorded too early.
             let now = self.now();
             if self.count.swap(count, Ordering::Relaxed) != count {
                 self.last.store(now, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const TURNS: u64 = 2 * SAMPLE;
 /// Maximum time for which a worker is stepped.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Instructions after which the stepping process looks for the request to stop.
+/// Instructions after which the stepping process checks for the request to stop.
 const CHUNK: u64 = 1000;
 
 /// Figures of a stage.
@@ -36,7 +36,7 @@ pub fn look(worker: &WorkerCounters) -> Look {
     Look { turns: worker.turns.get(), stages: stages.collect() }
 }
 
-/// Returns the stages of a worker that was looked at before and after `packets` packets. If `step`, counts the
+/// Returns the stages of a worker that was sampled before and after `packets` packets. If `step`, counts the
 /// instructions of its thread, which takes some seconds.
 pub fn between(
     worker: &WorkerCounters,
@@ -98,7 +98,7 @@ fn count(worker: &WorkerCounters) -> anyhow::Result<Vec<Option<f64>>> {
     Ok(instructions(&before, &after, SAMPLE))
 }
 
-/// `bywash bench step`: the process that steps a worker of another one. Reports when the thread has stopped; steps it
+/// `bywash bench step`: a process that steps a worker of another process. Reports when the thread has stopped; steps it
 /// between two lines of input, and reports again; lets it run on at the end of its input.
 #[derive(Debug, Args)]
 pub struct StepArgs {

@@ -42,7 +42,7 @@ fn line(error: &anyhow::Error) -> String {
             line = format!("{line}: {cause}");
         }
     }
-    // Another process has drawn the places in a configuration file.
+    // The message of another process already shows the places in a configuration file.
     if line.contains("--> ") { line } else { line.replace('\n', " ") }
 }
 

@@ -1,6 +1,6 @@
 //! `bywash web`: serves a page with the data of `bywash show` until it is stopped.
 //!
-//! The page and its data come from this process, which asks the instance; the instance itself serves no browser.
+//! The page and its data come from this process, which queries the instance; the instance itself serves no browser.
 
 use crate::api::{Config, Topic, client};
 use crate::cli::web::WebArgs;

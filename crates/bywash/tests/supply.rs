@@ -91,7 +91,7 @@ fn the_list_of_parts_names_all_of_them() {
     let purl = |package: &Value| format!("pkg:cargo/{}@{}", text(package, "name"), text(package, "version"));
     let listed: BTreeSet<String> = components.iter().map(|part| text(part, "purl")).collect();
     assert_eq!(listed.len(), components.len());
-    // Dependencies of tests alone are no parts.
+    // Dependencies of tests alone are not listed.
     for name in ["rustix", "aya", "seccompiler", "landlock", "tokio"] {
         assert!(listed.iter().any(|purl| purl.starts_with(&format!("pkg:cargo/{name}@"))), "{name}");
     }

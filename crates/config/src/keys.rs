@@ -1,4 +1,5 @@
-//! Table of all configuration keys: the source of the reader's checks, the defaults, docs/config.md and the JSON schema.
+//! Table of all configuration keys: the source of the reader's checks, the defaults, docs/config.md and the JSON
+//! schema.
 
 mod cable;
 
@@ -81,25 +82,25 @@ pub static SWITCH: Section = Section {
             .only(Mode::Switch),
         key("local", Text(&text::INTERFACE_AND_PORT), "(none)", "")
             .doc(
-                "TAP interface of this host, as a port of the switch: `LOCAL` in flows, number 65534. By its addresses \
-                 the host takes part in the network. It needs no `[[port]]`; one with this name and `kind = \"tap\"` \
-                 can have its settings.",
+                "TAP interface of this host, as a port of the switch: `LOCAL` in flows, number 65534. Its addresses \
+                 are those of the host in the network. It needs no `[[port]]`; one with this name and `kind = \"tap\"` \
+                 can give settings for it.",
             )
             .example("\"br0\"")
             .only(Mode::Switch),
         key("vlan_limit", Int(0..=2), "1", "tags")
             .doc(
-                "Number of VLAN tags that flows see, as `other_config:vlan-limit` of Open vSwitch; 0 means the most, \
-                 2. Any further tags are payload: with 1, the Ethernet type of a packet with two tags is that of the \
-                 inner tag, 0x8100 or 0x88a8; with 2, `pop_vlan` shows the inner tag, and flows see the IP packet \
-                 behind both.",
+                "Number of VLAN tags that flows see, as `other_config:vlan-limit` of Open vSwitch; 0 means the \
+                 maximum, 2. Any further tags are payload: with 1, the Ethernet type of a packet with two tags is that \
+                 of the inner tag, 0x8100 or 0x88a8; with 2, `pop_vlan` shows the inner tag, and flows see the IP \
+                 packet behind both.",
             )
             .example("2")
             .only(Mode::Switch),
         key("macs", Int(16..=1_000_000), "8192", "addresses")
             .doc(
-                "Maximum number of learned MAC addresses. When it is reached, a new address replaces one of the port \
-                 that has most, the one not seen for the longest time.",
+                "Maximum number of learned MAC addresses. When it is reached, a new address replaces the one not seen \
+                 for the longest time on the port that has most.",
             )
             .example("65536")
             .only(Mode::Switch),
@@ -132,10 +133,11 @@ pub static ROUTER: Section = Section {
     keys: &[
         key("flows", Int(0..=4_000_000), "1000000", "connections")
             .doc(
-                "Most connections that are forwarded past the kernel's nf_tables rules and connection tracking: \
-                 established ones, every packet of which the rules accept. All others are the kernel's. Memory is taken \
-                 where rules let connections pass, 8 MiB at first, and as there are more of them: 64 bytes for one of \
-                 IPv4, 128 for one of IPv6, and some 16 more. 0: the kernel forwards whatever its rules apply to.",
+                "Maximum number of connections that are forwarded past the kernel's nf_tables rules and connection \
+                 tracking: established ones, every packet of which the rules accept. All others are left to the \
+                 kernel. Memory is only used where rules let connections pass: 8 MiB at first, then 64 bytes for each \
+                 IPv4 connection, 128 for each IPv6 one, and some 16 more. 0: the kernel forwards whatever its rules \
+                 apply to.",
             )
             .example("0"),
         key("icmp_rate", Int(0..=1_000_000), "1000", "errors/s per worker")
@@ -150,20 +152,20 @@ pub static ROUTER: Section = Section {
             .example("true"),
         key("vlans", Bool, "true", "")
             .doc(
-                "Forwards packets of VLAN interfaces of the ports past the kernel. With `false` they are the kernel's, \
-                 for instance where containers have ipvlans on such an interface, which are not visible here.",
+                "Forwards packets of the ports' VLAN interfaces past the kernel. With `false` they are left to the \
+                 kernel, as is necessary where containers have ipvlans, which Bywash cannot see, on such an interface.",
             )
             .example("false"),
         key("macvlans", Bool, "true", "")
             .doc(
-                "Forwards packets to macvlans of the ports, such as those of VRRP, past the kernel. With `false` they are \
-                 the kernel's.",
+                "Forwards packets to macvlans on the ports, such as those of VRRP, past the kernel. With `false` they \
+                 are left to the kernel.",
             )
             .example("false"),
         key("bridges", Bool, "true", "")
             .doc(
-                "Forwards packets that bridges of the ports route past the kernel. With `false` they are the kernel's, as \
-                 all packets between a bridge's members are.",
+                "Forwards routed packets of the ports' bridges past the kernel. With `false` they are left to the \
+                 kernel, as packets between a bridge's members always are.",
             )
             .example("false"),
     ],
@@ -204,9 +206,9 @@ pub static KERNEL: Section = Section {
 pub static POOL: Section = Section {
     header: "[pool]",
     doc: "Packet buffers: one pool per worker, all in one arena. Several tables `[[pool]]` give workers pools with \
-          settings of their own: each is for the workers for which all of its keys `workers`, `group` and `side` hold, \
-          and the one without these keys for all others. Every worker belongs to exactly one. `cell`, `pages` and \
-          `reserve` are the arena's: of several tables, only the one for all others has them.",
+          settings of their own: each applies to the workers that match all of its keys `workers`, `group` and `side`, \
+          and the one without these keys to all others. Every worker belongs to exactly one. `cell`, `pages` and \
+          `reserve` are settings of the arena: of several tables, only the one for all others may have them.",
     keys: &[
         key("name", Text(&text::NAME), "(by worker)", "")
             .doc(
@@ -218,7 +220,7 @@ pub static POOL: Section = Section {
             .doc("Workers that use these settings.")
             .example("[0]"),
         key("group", Int(1..=*WORKERS.end() / 2), "(any)", "")
-            .doc("Service group whose workers use these settings, by its number, from 1 in the order of the file.")
+            .doc("Service group whose workers use these settings: its number, from 1 in the order of the file.")
             .example("1")
             .only(Mode::Cmts),
         key("side", Choice(names::<Side>), "(both)", "")
@@ -269,17 +271,17 @@ pub static POOL: Section = Section {
             .example("256"),
         key("cpu", Int(CPU), "(none)", "")
             .doc(
-                "CPU near which the pool's memory lies: it is bound to that CPU's NUMA node. On a machine with one \
-                 node it stays where it is; `bywash show pools` shows which. By default it lies where the kernel puts \
-                 it.",
+                "CPU to whose NUMA node the pool's memory is bound. On a machine with one node this has no effect; \
+                 `bywash show pools` shows the node. By default the kernel places the memory.",
             )
             .example("0"),
         key("cell", Or("auto", &OneOf("cell size", &CELLS)), "\"auto\"", "bytes")
             .doc(
-                "Size of a buffer. `auto`: 2048; 4096 with `mode = \"cmts\"`, whose PDUs have up to 2000 bytes. 256 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must \
-                 fit the remainder. 16384 is for MTUs above 3822, up to 9000 and more: AF_XDP then receives a frame in \
-                 several pieces, which are joined by copying everything after the first 3840 bytes. This needs Linux \
-                 6.6 and cannot be combined with `typewriter` or `in_order`.",
+                "Size of a buffer. `auto`: 2048; 4096 with `mode = \"cmts\"`, whose PDUs have up to 2000 bytes. 256 \
+                 bytes of it are metadata and headroom; an interface's MTU plus 18 bytes must fit the remainder. 16384 \
+                 is for MTUs above 3822, up to 9000 and more: AF_XDP then receives a frame in several pieces, which \
+                 are joined by copying everything after the first 3840 bytes. This needs Linux 6.6 and cannot be \
+                 combined with `typewriter` or `in_order`.",
             )
             .example("4096"),
         key("pages", Choice(names::<Pages>), "\"auto\"", "")
@@ -368,8 +370,8 @@ pub static PORT: Section = Section {
     keys: &[
         key("name", Text(&text::NAME), "(the interface's)", "")
             .doc(
-                "Name of the port in `show`, in logs and in flows. In the default, `_` stands for each character of the \
-                 interface's name that is not allowed here.",
+                "Name of the port in `show`, in logs and in flows. In the default, `_` stands for each character of \
+                 the interface's name that is not allowed here.",
             )
             .example("\"wan\""),
         key("kind", Choice(names::<PortKind>), "\"af_xdp\"", "")
@@ -405,10 +407,10 @@ pub static PORT: Section = Section {
         key("zero_copy", Choice(names::<ZeroCopy>), "\"auto\"", "")
             .doc(
                 "Use of AF_XDP zero-copy mode. `auto`: if the driver supports it, except with `level` set to `driver`, \
-                 because the driver forwards nothing that zero-copy sockets receive; `bywash show ports` shows the \
-                 result. `require`: an error if the driver does not support it. Sockets in zero-copy mode that receive \
-                 or send nothing, because of their driver, are opened again after 0.4 s; if that does not help, in copy \
-                 mode (`auto`), or the port is left to the kernel (`require`).",
+                 because the driver cannot forward frames on queues with zero-copy sockets; `bywash show ports` shows \
+                 the result. `require`: an error if the driver does not support it. Zero-copy sockets that receive or \
+                 send nothing because of a driver fault are opened again after 0.4 s; if that does not help, they are \
+                 opened in copy mode (`auto`), or the port is left to the kernel (`require`).",
             )
             .example("\"off\"")
             .of(AF_XDP),
@@ -493,8 +495,8 @@ pub static PORT: Section = Section {
                 "Object file with an XDP program of your own, which runs before Bywash's, at every level, for each \
                  frame that the port receives: frames that it passes (`XDP_PASS`) go on to Bywash; its other verdicts \
                  are final, and counted as `drop_program` or `to_program` ([user \
-                 guide](user-guide.md#a-program-of-your-own)). Each port has an instance of its own, with its own maps. \
-                 The file is read whenever the port is opened.",
+                 guide](user-guide.md#a-program-of-your-own)). Each port has an instance of its own, with its own \
+                 maps. The file is read whenever the port is opened.",
             )
             .example("\"/etc/bywash/filter.bpf.o\"")
             .of(AF_XDP),
@@ -593,7 +595,7 @@ pub static PORT: Section = Section {
             .example("\"/tmp/sent.pcap\"")
             .of(PCAP),
         key("channels", Int(npe::CHANNELS), "1", "")
-            .doc("Number of a dispatching device's channels. Packets go to them in turn; each is a queue of the port.")
+            .doc("Number of channels of a dispatching device, each a queue of the port. Packets go to them in turn.")
             .example("2")
             .of(NPE),
         key("engine", Choice(names::<NpeEngine>), "\"software\"", "")

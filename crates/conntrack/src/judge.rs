@@ -27,7 +27,7 @@ impl Refusal {
         match self {
             Self::Rule(finding) => (Some(&finding.place), &finding.why),
             Self::Dropped(place) => (Some(place), "drop"),
-            Self::NotTranslated => (None, "no chain of type nat translates any more"),
+            Self::NotTranslated => (None, "no chain of type nat is left to translate it"),
             Self::Unseen(place, how) => (Some(place), how),
         }
     }

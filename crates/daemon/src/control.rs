@@ -495,7 +495,7 @@ impl Runtime {
         for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
             match why {
                 Some(why) => tracing::info!("{name}: {why}: the kernel forwards for it"),
-                None => tracing::info!("{name}: what it receives is forwarded with its port"),
+                None => tracing::info!("{name}: its packets are forwarded with its port"),
             }
         }
         self.vlans = told;

@@ -176,7 +176,7 @@ fn forward(
     step::reached("stop-asked");
     drop(api);
     if stop.load(Ordering::Acquire) {
-        tracing::info!("stopping: the kernel has every frame from now on");
+        tracing::info!("stopping: the kernel gets every frame from now on");
     }
     runtime.stop();
     step::reached("stop-apart");

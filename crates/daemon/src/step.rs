@@ -4,7 +4,7 @@
 /// waits for ever, so that a test can kill the process there.
 pub fn reached(step: &str) {
     if cfg!(debug_assertions) && std::env::var("BYWASH_FAULT_STEP").is_ok_and(|asked| asked == step) {
-        tracing::warn!("waits at step {step}, as a test asked for it");
+        tracing::warn!("waiting at step {step}, as a test requested");
         loop {
             std::thread::park();
         }

@@ -1,10 +1,10 @@
-//! Process that makes BPF objects (`af_xdp::objects`) and sockets of the unix domain for another one, which has given
-//! up the privilege.
+//! Process that makes BPF objects (`af_xdp::objects`) and unix domain sockets for another process, which has given up
+//! the privilege.
 //!
-//! Both are ends of a socket pair. A request names what is to be made; the answer has the descriptors. A request that
-//! is not one of those that the program can say ends the broker. The user's programs are read by the broker itself,
-//! and sockets connected by it, only where a [`Policy`] lets them: whoever controls the other process can neither have
-//! a program of its own loaded, nor speak to other services as the user that it runs as.
+//! The two are joined by a socket pair. A request names the objects to make; the answer carries the descriptors. An
+//! unknown request ends the broker. The broker itself reads the user's programs and connects sockets, and only where a
+//! [`Policy`] allows it: whoever controls the other process can neither load a program of their own, nor speak to other
+//! services as its user.
 
 use crate::af_xdp::{Made, Make, Maker, Refused};
 use rustix::fs::{FileType, OFlags};
@@ -26,9 +26,9 @@ use std::time::Duration;
 
 /// Longest message in bytes.
 const MESSAGE: usize = 64 << 10;
-/// Most descriptors of a message.
+/// Maximum number of descriptors of a message.
 const FDS: usize = 96;
-/// Longest time that objects take. A kernel takes 0.1 s for the largest program, an emulated one 3 s.
+/// Longest wait for objects. A kernel takes 0.1 s for the largest program, one in an emulated machine 3 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,18 +47,18 @@ enum Ask {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    /// Descriptors of these names come with it.
+    /// Objects were made; descriptors with these names come with the message.
     Made {
         number: u32,
         no_spread: Option<String>,
         names: Vec<String>,
     },
     Refused(Refused),
-    /// A socket is not made: the number of the system's error, and the reason.
+    /// A socket could not be made: the number of the system's error, and the reason.
     Failed(Option<i32>, String),
 }
 
-/// Places of what a process may ask for.
+/// Limits on the files and sockets that a process may request.
 pub trait Policy {
     /// Returns the file to read for a user's program. Errors with the reason if there is none.
     fn program(&self, file: &Path) -> Result<PathBuf, String>;
@@ -76,7 +76,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Has the broker at the other end make all objects of this process from now on. Only the first call counts.
+/// Makes the broker at the other end create all objects of this process from now on. Only the first call counts.
 pub fn set(broker: OwnedFd) -> io::Result<()> {
     set_socket_timeout(&broker, Timeout::Recv, Some(PATIENCE))?;
     set_socket_timeout(&broker, Timeout::Send, Some(PATIENCE))?;
@@ -87,7 +87,7 @@ pub fn set(broker: OwnedFd) -> io::Result<()> {
 
 const ENDED: &str = "the process that makes BPF objects and sockets has ended: restart";
 
-/// Asks the broker; `None` if there is none to be asked.
+/// Sends a request to the broker; `None` if there is no broker.
 fn ask(what: &Ask) -> Option<io::Result<(Answer, Vec<OwnedFd>)>> {
     let mut broker = BROKER.get()?.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(socket) = &*broker else { return Some(Err(io::Error::other(ENDED))) };
@@ -96,7 +96,7 @@ fn ask(what: &Ask) -> Option<io::Result<(Answer, Vec<OwnedFd>)>> {
         // The kernel closes descriptors that the process has no room for.
         Ok(Some((Answer::Made { names, .. }, fds))) if names.len() != fds.len() => Err(Errno::MFILE.into()),
         Ok(Some(answer)) => Ok(answer),
-        // Answers would no longer be those to the requests.
+        // Answers would no longer match requests.
         other => {
             *broker = None;
             Err(other.err().unwrap_or_else(|| io::Error::other(ENDED)))
@@ -104,7 +104,7 @@ fn ask(what: &Ask) -> Option<io::Result<(Answer, Vec<OwnedFd>)>> {
     })
 }
 
-/// Has the broker make objects; `None` if there is none to be asked.
+/// Requests objects from the broker; `None` if there is no broker.
 pub(crate) fn make(what: &Make) -> Option<Result<Made, Refused>> {
     Some(match ask(&Ask::Make(what.clone()))? {
         Ok((Answer::Made { number, no_spread, names }, fds)) => {
@@ -116,8 +116,9 @@ pub(crate) fn make(what: &Make) -> Option<Result<Made, Refused>> {
     })
 }
 
-/// Connects to a socket of the unix domain that keeps messages apart (`SOCK_SEQPACKET`), by a path or, with a leading
-/// `@`, an abstract name. Waits at most `within` until it is accepted; without, does not wait then or later.
+/// Connects to a unix domain socket that preserves message boundaries (`SOCK_SEQPACKET`), by a path or, with a leading
+/// `@`, an abstract name. Waits at most `within` until the connection is accepted; `None` makes the socket
+/// non-blocking.
 ///
 /// # Errors
 /// The system's, or the reason for which the broker does not connect there.
@@ -133,7 +134,7 @@ pub fn connect(name: &Path, within: Option<Duration>) -> io::Result<OwnedFd> {
 /// owner's only, unless it is changed later. A socket there that has no listener is replaced.
 ///
 /// # Errors
-/// `EADDRINUSE` if it has one; if something else than a socket is there; and as for [`connect`].
+/// `EADDRINUSE` if the socket there has a listener; if something other than a socket is there; and as for [`connect`].
 pub(crate) fn listen(name: &Path) -> io::Result<OwnedFd> {
     match ask(&Ask::Listen { name: name.to_owned() }) {
         Some(answer) => socket_in(answer?),
@@ -177,7 +178,7 @@ fn listening(name: &Path) -> io::Result<OwnedFd> {
         if let Ok(there) = std::fs::symlink_metadata(name) {
             // Connecting to it would be refused, too.
             if !there.file_type().is_socket() {
-                return Err(io::Error::other("there is a file that is no socket: move it, or give another socket"));
+                return Err(io::Error::other("there is a file that is not a socket: move it, or give another socket"));
             }
             if rustix::net::connect(unnamed(SocketFlags::NONBLOCK)?, &address) != Err(Errno::CONNREFUSED) {
                 return Err(Errno::ADDRINUSE.into());
@@ -192,7 +193,7 @@ fn listening(name: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to a socket at this very path: not to one that a link there leads to.
+/// Connects to a socket at exactly this path, without following a link there.
 fn connected_at(path: &Path, within: Option<Duration>) -> io::Result<OwnedFd> {
     if path.as_os_str().as_encoded_bytes().starts_with(b"@") {
         return connected(path, within);
@@ -206,10 +207,10 @@ fn connected_at(path: &Path, within: Option<Duration>) -> io::Result<OwnedFd> {
     connected(Path::new(&format!("/proc/self/fd/{}", place.as_raw_fd())), within)
 }
 
-/// Makes what the other end asks for, until that is closed.
+/// Serves the requests of the other end until it is closed.
 ///
 /// # Errors
-/// If the socket fails, or a request is none.
+/// If the socket fails, or a request is invalid.
 pub fn serve(socket: &OwnedFd, policy: &impl Policy) -> io::Result<()> {
     let mut maker = Maker::default();
     while let Some((what, _)) = receive::<Ask>(socket)? {
@@ -296,7 +297,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::thread;
 
-    /// Lets everything but what has `secret` in its name.
+    /// Allows every name without `secret` in it.
     struct Most;
 
     impl Policy for Most {

@@ -42,7 +42,7 @@ pub struct Wanted {
     pub reasons: u64,
     /// Filter that packets must pass.
     pub filter: Option<Arc<Filter>>,
-    /// Most bytes kept of a packet.
+    /// Maximum number of bytes kept of a packet.
     pub snaplen: usize,
 }
 

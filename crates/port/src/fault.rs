@@ -25,7 +25,8 @@ pub struct Faults {
     /// Rate limit in frames per second; frames beyond it are lost unless there is a `queue`. 0: no limit. Bursts of up
     /// to 64 frames pass without a queue.
     pub limit_pps: u64,
-    /// Most frames that wait when the rate limit is exceeded, to be passed on at its rate. 0: they are lost.
+    /// Maximum number of frames that wait when the rate limit is exceeded, to be passed on at its rate. 0: they are
+    /// lost.
     pub queue: usize,
 }
 
@@ -300,5 +301,5 @@ impl<P: Port> Port for Fault<P> {
     }
 }
 
-/// Most frames that wait in one direction before the port stops taking more.
+/// Maximum number of frames that wait in one direction before the port stops taking more.
 const QUEUE: usize = 4096;

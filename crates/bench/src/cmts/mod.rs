@@ -167,7 +167,7 @@ const CHANNELS: usize = 4;
 const CHANNEL_RATE: u64 = 1_890_000_000;
 /// Maximum length in frames of all queues of an instance, and of a flow's queue.
 const QUEUE: usize = 4096;
-/// Frames in flight beside those of a burst: caches of the pool, and batches that are received and sent.
+/// Frames in flight besides those of a burst: caches of the pool, and batches that are received and sent.
 const SPARE: usize = 1024;
 /// Rates in Gbit/s that the reference document holds without loss: 5 with and without CRC, 5.5 with, 6.3 without.
 const DOCUMENT: [f64; 3] = [5.0, 5.5, 6.3];
@@ -239,7 +239,7 @@ struct Row {
     /// Ratio to the rate of the library alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_library: Option<f64>,
-    /// Part of the bytes that each channel had.
+    /// Share of the bytes that each channel carried.
     channels_percent: Vec<f64>,
     /// Cycles of the two workers by stage, and their share of each worker's cycles.
     stages: Vec<Stage>,

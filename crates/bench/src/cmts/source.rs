@@ -9,12 +9,12 @@ use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Maximum length of a burst, as a multiple of the frames in flight that it is to reach: an instance that is as fast as
-/// its source would never get there.
+/// Maximum length of a burst, as a multiple of the frames in flight that it should reach: an instance that is as fast
+/// as its source would never reach them.
 const LONGEST: u64 = 16;
 /// Time between two bursts in microseconds.
 const PAUSE_US: u64 = 100_000;
-/// Number of frames in flight after a burst above that before it at which it counts as over.
+/// A burst counts as over when at most this many frames more than before it are in flight.
 const SLACK: u64 = 64;
 
 /// Frames in flight, as counted by the source whenever it receives once counting has begun.
@@ -53,7 +53,7 @@ pub struct Bursts {
 }
 
 impl Occupancy {
-    /// Begins to count, and to have bursts.
+    /// Begins to count, and to send bursts.
     pub fn begin(&self) {
         self.counting.store(true, Ordering::Relaxed);
     }
@@ -89,7 +89,7 @@ struct Burst {
     start: u64,
     /// Frames in flight before it.
     before: u64,
-    /// Packets that it may still have; 0 once it is at its height.
+    /// Packets that the burst may still send; 0 once it has reached its height.
     left: u64,
 }
 

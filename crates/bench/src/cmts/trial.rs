@@ -52,7 +52,7 @@ pub struct Outcome {
     pub pages: String,
     /// Frames in flight: the mean of the instances, the peak and the bursts of any of them.
     pub occupancy: source::Figures,
-    /// Part of the bytes that each channel had, in percent.
+    /// Share of the bytes that each channel carried, in percent.
     pub channels_percent: Vec<f64>,
 }
 

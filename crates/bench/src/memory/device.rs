@@ -1,6 +1,6 @@
 //! Simulated network device between two descriptor rings, and its driver, for a traced pipeline.
 //!
-//! Both run on the worker's thread. What the device does stands between two marks: the trace counts it as the device's.
+//! Both run on the worker's thread. The trace attributes accesses between two marks to the device.
 
 use super::trace::Mark;
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame};

@@ -88,7 +88,7 @@ fn in_flight(text: &str) -> Result<usize, String> {
 /// Cable IMIX: mean size in bytes.
 const IMIX_MEAN: f64 = (3.0 * 68.0 + 1.0 * 932.0 + 96.0 * 1520.0) / 100.0;
 
-/// Value of a parameter of the model, where it is from, and whether it was chosen after results had been seen.
+/// Value of a parameter of the model, its source, and whether it was chosen after results had been seen.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Parameter {
     name: &'static str,
@@ -136,7 +136,7 @@ impl MemoryArgs {
         ]
     }
 
-    /// Returns the arguments with each assumed parameter, and what the document is read to say, halved and doubled.
+    /// Returns the arguments with each assumed parameter, and each interpretation of the document, halved and doubled.
     fn varied(&self) -> Vec<(&'static str, [Self; 2])> {
         type Set = fn(&mut MemoryArgs, &dyn Fn(usize) -> usize);
         let all: [(&'static str, Set); 4] = [
@@ -221,8 +221,7 @@ struct Document {
 }
 
 impl Dropped {
-    /// Returns how much less is moved than `base`, both as gigabytes per second read and written: nothing less than
-    /// nothing.
+    /// Returns the reductions relative to `base`, both as gigabytes per second read and written; zero relative to zero.
     fn from(base: (f64, f64), now: (f64, f64)) -> Self {
         let percent = |base: f64, now: f64| if base > 0.0 { 100.0 * (1.0 - now / base) } else { 0.0 };
         Self {
@@ -428,7 +427,7 @@ fn traced(args: &MemoryArgs, kind: PoolKind, instances: &[usize]) -> anyhow::Res
 /// Passes through the pool before the one that is counted: the first finds empty caches.
 const WARM: usize = 2;
 
-/// Returns the traffic of a pass through the pool, in which all instances have a turn after each other.
+/// Returns the traffic of a pass through the pool, in which the instances take turns.
 fn passes(turns: &[Vec<Touch>], instances: usize) -> Traffic {
     let mut memory = Memory::new(&XEON_GOLD_6148, instances, 1);
     let mut before = Traffic::default();
@@ -441,7 +440,7 @@ fn passes(turns: &[Vec<Touch>], instances: usize) -> Traffic {
     memory.traffic() - before
 }
 
-/// Repeats accesses for one instance, whose two threads are on one core, at addresses of its own.
+/// Repeats accesses for one instance, whose two threads are on one core, at its own addresses.
 fn replay(memory: &mut Memory, instance: usize, touches: &[Touch]) {
     for touch in touches {
         // Addresses of user space have 47 bits.

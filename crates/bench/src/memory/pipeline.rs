@@ -33,8 +33,8 @@ pub fn traffic() -> Vec<Vec<u8>> {
     packets(&modems, &CABLE_IMIX, 2 * MODEMS)
 }
 
-/// Runs a pipeline on the first of the pool kinds: first as many packets as are in use at once, then as many as the pool
-/// has frames, so that each frame of a ring is used once more. Prints its marks.
+/// Runs a pipeline on the first of the pool kinds: first as many packets as are in use at once, then as many as the
+/// pool has frames, so that each frame of a ring is used once more. Prints its marks.
 pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     let kind = args.kinds[0];
     let (cells, pages, packed) = (args.frames, Pages::Small, kind.packed());
@@ -168,7 +168,7 @@ mod tests {
         let received = (256 + 512..).find(|n| lines(*n) >= by_device).unwrap();
         assert_eq!(by_device, lines(received), "lines of whole packets");
         assert!((768..832).contains(&received) && sent as usize >= received - 64, "{received} {sent}");
-        // Nothing is left of what was sent, so that all lines of the other packets were sealed.
+        // No sent lines are left over, so all lines of the other packets were sealed.
         assert!(
             written.keys().all(|addr| !cells_sent.contains(&((addr - arena.as_ref().unwrap().start) / CELL as u64)))
         );

@@ -105,7 +105,7 @@ struct Row {
     dispatch: Dispatch,
     threads: usize,
     size: usize,
-    /// Share of the packets whose address the descriptor of the thread's packet before named.
+    /// Share of the packets whose address was named by the descriptor of the thread's previous packet.
     chained: f64,
     dtlb_misses_per_packet: f64,
     dtlb_source: &'static str,
@@ -132,9 +132,9 @@ struct Rates {
     /// The same on the wire.
     carried_gbps: f64,
     rounds_mpps: Vec<f64>,
-    /// Cost of a cache line's way between the first two CPUs before each round.
+    /// Cost of a cache line transfer between the first two CPUs before each round.
     line: Vec<Option<Way>>,
-    /// Medians of near and far rounds, where the CPUs were both.
+    /// Medians of near and far rounds, if there were both.
     #[serde(skip_serializing_if = "Option::is_none")]
     apart: Option<Apart>,
 }

@@ -13,7 +13,7 @@ const PATIENCE: u32 = 10_000;
 pub struct Modelled {
     /// dTLB misses per packet.
     pub walks: f64,
-    /// Share of the packets whose address the descriptor before named.
+    /// Share of the packets whose address the previous descriptor named.
     pub chained: f64,
 }
 
@@ -88,8 +88,8 @@ mod tests {
         model(131_072, RoundRobin, order, kind, threads).walks
     }
 
-    /// In order, 131,072 cells of 2 KiB are 65,536 pages, which no TLB has. Of two cells in a page, one thread finds
-    /// the second one's translation; of two threads each has one of the two, unless the block is its own.
+    /// In order, 131,072 cells of 2 KiB are 65,536 pages, which no TLB has. A single thread finds the translation of
+    /// the second of two cells in a page cached; two threads get one of the two each, unless blocks belong to threads.
     #[test]
     fn known_answers_of_the_model() {
         let cases = [
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// Each packet but a thread's first is where the descriptor before says; `typewriter` cannot say.
+    /// Each packet but a thread's first is where the previous descriptor says; with `typewriter` it cannot say.
     #[test]
     fn threads_follow_the_chain_of_descriptors() {
         for (kind, expected) in [(Sdb, 1.0), (Tabm, 1.0), (Typewriter, 0.0)] {

@@ -50,13 +50,13 @@ pub fn open(args: &TabmArgs, case: Case, bits: Option<f64>) -> anyhow::Result<Se
 #[derive(Default)]
 pub struct Chain {
     next: Option<u64>,
-    /// Packets found at the address that the descriptor before named, and all packets.
+    /// Packets found at the address that the previous descriptor named, and all packets.
     pub named: u64,
     pub packets: u64,
 }
 
 impl Chain {
-    /// Goes on to the next packet. Panics if it is not where the descriptor before said.
+    /// Goes on to the next packet. Panics if it is not where the previous descriptor said.
     pub fn follow(&mut self, packet: &Frame, told: Descriptor) {
         if let Some(next) = self.next {
             assert_eq!(next, packet.addr(), "the chain of descriptors breaks: a bug");

@@ -30,7 +30,7 @@ impl Settings {
 /// Examines the established flows of the router that runs; finds nothing if none does.
 pub fn examine(socket: &Path) -> Vec<Finding> {
     let Ok(table) = ask::<FlowTable>(socket) else { return vec![] };
-    // Rules that cannot be read are a matter of privileges; the instance reports its own.
+    // If the rules cannot be read, privileges are missing; the instance reports its own.
     let firewall = nft::read_whole().map(|ruleset| crate::show::evaluated(&ruleset)).unwrap_or_default();
     compare(&table, &firewall, &Settings::read())
 }
@@ -66,7 +66,7 @@ fn compare(table: &FlowTable, firewall: &Firewall, settings: &Settings) -> Vec<F
     found
 }
 
-/// Says what the rules mean for established flows, which are on or off.
+/// Returns what the rules mean for established flows, which are on or off.
 fn rules(on: bool, firewall: &Firewall, settings: &Settings, found: &mut Vec<Finding>) {
     for Established { flows, verdict, reasons, .. } in &firewall.established {
         let whole: Vec<&FirewallReason> = reasons.iter().filter(|reason| !reason.some).collect();

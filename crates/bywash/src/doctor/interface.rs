@@ -147,7 +147,7 @@ impl Nic<'_> {
             of.lines().filter_map(|line| line.strip_prefix("DEVTYPE=")).any(|kind| kinds.contains(&kind))
         };
         let master = fs::read_link(sys.join("master")).ok().and_then(|m| m.file_name()?.to_str().map(str::to_owned));
-        // A router forwards for these by their members, or says why it does not.
+        // A router forwards for these through their members, or reports why not.
         if let Some(master) = master.as_ref().filter(|master| !is(master, &["bond", "bridge", "vrf"])) {
             let costs = "a router leaves its packets to the kernel";
             let what = format!("it is a member of {master}");
@@ -156,7 +156,7 @@ impl Nic<'_> {
         let entries = fs::read_dir(sys).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let uppers: Vec<String> = names.filter_map(|name| Some(name.strip_prefix("upper_")?.to_owned())).collect();
-        // A macvtap has the same driver, and a device for its other end.
+        // A macvtap has the same driver, and a character device as its other end.
         let macvlan = |upper: &str| {
             driver(upper).as_deref() == Some("macvlan") && !sys.with_file_name(upper).join("macvtap").exists()
         };

@@ -1,7 +1,7 @@
 //! Files below /proc/sys and /sys that `bywash doctor --fix` changes, and `bywash restore` puts back.
 //!
-//! `bywash restore` writes them as root, because a journal says so that an instance in its sandbox could have written.
-//! So a path is one of a list, its value one that the doctor changes, and the file one of the kernel's own.
+//! `bywash restore` writes them as root, directed by a journal that an instance in its sandbox could have written. So
+//! only paths of a list are accepted, with values that the doctor changes, and only files of procfs and sysfs.
 
 use anyhow::{Context as _, ensure};
 use bywash_port::af_xdp::is_interface_name;
@@ -37,7 +37,7 @@ fn kind(path: &str) -> Option<Setting> {
             let number = queue.strip_prefix("rx-").filter(|n| n.len() < 6 && n.bytes().all(|c| c.is_ascii_digit()));
             number.filter(|n| !n.is_empty()).map(|_| Setting::Steering)
         }
-        // These two are settings of all interfaces.
+        // These two apply to all interfaces.
         ["", "proc", "sys", "net", "ipv4", "conf", "all" | "default", "forwarding"] => None,
         ["", "proc", "sys", "net", "ipv4", "conf", interface, "forwarding"] if is_interface_name(interface) => {
             Some(Setting::Forwarding)
@@ -62,10 +62,10 @@ pub fn check(path: &str, was: &str) -> Result<(), String> {
         }
         Setting::Forwarding => was == "0",
     };
-    if right { Ok(()) } else { Err(format!("{was:?} is no value that Bywash changes in {path:?}")) }
+    if right { Ok(()) } else { Err(format!("Bywash does not change the value {was:?} in {path:?}")) }
 }
 
-/// Puts back the value that a setting had. Of an interface's flags, only that it was down.
+/// Puts back the value that a setting had. For an interface's flags, this only sets it down again.
 pub fn put_back(path: &str, was: &str) -> anyhow::Result<()> {
     if kind(path) != Some(Setting::Flags) {
         return write(path, was);
@@ -78,7 +78,7 @@ pub fn put_back(path: &str, was: &str) -> anyhow::Result<()> {
 /// Writes a setting. Errors if the path leads to anything but the kernel's own file.
 pub fn write(path: &str, value: &str) -> anyhow::Result<()> {
     let failed = || format!("cannot write {value} to {path}");
-    ensure!(kind(path).is_some(), "{path} is no setting that Bywash changes");
+    ensure!(kind(path).is_some(), "Bywash does not change the setting {path}");
     // The interfaces of /sys/class/net are links, to directories of /sys.
     let (root, below, system, resolve) = match (path.strip_prefix("/proc/sys/"), path.strip_prefix("/sys/")) {
         (Some(below), _) => ("/proc/sys", below, PROC, ResolveFlags::NO_SYMLINKS),

@@ -12,10 +12,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Flows shown without `--limit`.
 const SOME: u64 = 1000;
-/// Most flows that are asked for at once.
+/// Maximum number of flows requested at once.
 const PAGE: u64 = 10_000;
 
-/// Prints flows as they are answered, part by part: all of them do not have to fit into memory.
+/// Prints flows as they arrive, part by part, so that they need not all fit into memory.
 pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let (limit, mut shown, mut after) = (limit(args), 0, None::<String>);

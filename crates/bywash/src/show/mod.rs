@@ -109,7 +109,7 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Placement => vec![Topic::Placement],
         Show::Sandbox => vec![Topic::Sandbox],
         Show::Health => vec![Topic::Health],
-        // A router's are others than a switch's.
+        // A router has other flows than a switch.
         Show::Flows if !args.schema && client::ask::<Config>(&args.socket)?.mode == "router" => {
             vec![Topic::EstablishedFlows]
         }

@@ -96,11 +96,11 @@ pub struct Figures {
     pub caches: Option<Caches>,
     /// Flows of a switch, or service flows of a cable downstream: those with the highest packet rates.
     pub flows: Vec<Flow>,
-    /// Ways of a router's packets; `None` without established flows, and in other modes.
+    /// Shares of a router's packets by path; `None` without established flows, and in other modes.
     pub ways: Option<Ways>,
 }
 
-/// Ways of the packets that a router receives.
+/// Shares of a router's received packets by path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ways {
     /// Percentage forwarded by established flows.
@@ -109,7 +109,7 @@ pub struct Ways {
     pub route_percent: f64,
     /// Percentage left to the kernel.
     pub kernel_percent: f64,
-    /// Established flows now, and the most that there may be.
+    /// Established flows now, and their maximum number.
     pub flows: u64,
     pub limit: u64,
 }

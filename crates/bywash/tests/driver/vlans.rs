@@ -1,7 +1,7 @@
 //! Compares the XDP program, the traffic-control program and the router, all with VLANs, with a plain router that has a
-//! port in the place of each VLAN.
+//! port instead of each VLAN.
 //!
-//! What the router does with a tagged frame must be what the plain one does with the frame without its tag, received on
+//! The router must do with a tagged frame as the plain one does with the frame without its tag, received on
 //! that port; and what it sends there must leave with the VLAN's tag. What the programs forward, the router must send
 //! with the same bytes.
 
@@ -146,7 +146,7 @@ impl Trunks {
         }
     }
 
-    /// Returns the router's tables, with VLANs, or `flat`, with a port in the place of each.
+    /// Returns the router's tables, with VLANs, or `flat`, with a port instead of each.
     fn tables(&self, mode: Mode, flat: bool) -> Arc<Published<Tables>> {
         let info = |mac, vlans| PortInfo {
             index: 1,
@@ -267,8 +267,8 @@ fn tagged(frame: &[u8], with: Tag) -> Vec<u8> {
     frame
 }
 
-/// Returns the number of the plain router's port for a frame from port 0, and the frame that it gets; `None` for a tag of
-/// nobody. In no way like the router's own.
+/// Returns the number of the plain router's port for a frame from port 0, and the frame that it gets; `None` for a tag
+/// of nobody. In no way like the router's own.
 fn flattened(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
     let kind = be16(&frame[12..]) as u16;
     if !matches!(kind, 0x8100 | 0x88a8) {
@@ -464,8 +464,8 @@ impl Flowing {
     }
 }
 
-/// Packets of established flows past closed gates, with and without tags on either side: the router must do what the plain
-/// one does with flows of the ports in the place of the VLANs, and the programs what the router does.
+/// Packets of established flows past closed gates, with and without tags on either side: the router must do what the
+/// plain one does with flows of the ports instead of the VLANs, and the programs what the router does.
 #[test]
 fn flows_of_vlans_are_like_those_of_ports() {
     require!(require_lab());
@@ -555,7 +555,7 @@ fn flows_of_vlans_are_like_those_of_ports() {
     lab().enter(check).unwrap();
 }
 
-/// TAP interfaces in the place of the ports, without IP forwarding.
+/// TAP interfaces instead of the ports, without IP forwarding.
 struct Taps {
     taps: Vec<TapPort>,
     bufs: Buffers,

@@ -285,7 +285,7 @@ fn addresses_behind_modems_and_multicast() {
     assert_eq!([row(0x78), row(0x79)].map(|row| row["origin"].clone()), ["learned", "configured"]);
     lab.send(&[to(cpe(0x7a))]);
     bywash.wait("a frame to the added address", |b| b.counter("cable", "tx_packets") == 5);
-    // Nothing is changed if one line is wrong.
+    // If one line is wrong, none is applied.
     let both = "02:00:00:00:00:7a\n\n02:00:00:00:00:79\n";
     let refused = post(&bywash, "/v1/cpes?op=del", both);
     assert!(refused.contains("400") && refused.contains("line 3: 02:00:00:00:00:79: it is configured"), "{refused}");

@@ -398,7 +398,7 @@ fn flows_are_shown_with_their_translation_and_packets() {
         let removed = metric(&bywash, "bywash_established_flows_removed_total{family=\"ipv4\"}");
         assert_eq!(metric(&bywash, "bywash_established_flows{family=\"ipv4\"}"), inserted - removed);
         assert!(metric(&bywash, "bywash_established_flows_revoked_total{reason=\"closed-by-packet\"}") >= 1.0);
-        // What removed flows have forwarded is counted still.
+        // Packets that removed flows have forwarded are still counted.
         (0..10).for_each(|_| udp.talk(b"counted"));
         assert_eq!(metric(&bywash, "bywash_established_packets_total"), before + 20.0, "{level:?}");
         bywash.stop();

@@ -1,5 +1,5 @@
-//! Macvlans above ports, as VRRP has them for its virtual MAC address: what they receive is forwarded past the kernel, and in
-//! the modes in which they send by the port, what is routed to them.
+//! Macvlans above ports, as VRRP has them for its virtual MAC address: what they receive is forwarded past the kernel,
+//! and in the modes in which they send by the port, what is routed to them.
 
 use crate::around::assert_datagrams;
 use crate::flows::{BRIEF, Ends, masquerade_to_r0, wait_until_followed};
@@ -128,7 +128,7 @@ fn what_a_macvlan_receives_and_sends_is_forwarded() {
             for to in at.addresses() {
                 at.wait_until_passes(&bywash, to, sends || !B.map(ip).contains(&to));
             }
-            assert!(bywash.log().contains("mv0: what it receives is forwarded with its port"), "{}", bywash.log());
+            assert!(bywash.log().contains("mv0: its packets are forwarded with its port"), "{}", bywash.log());
             let above = &bywash.port("r1")["above"][0];
             assert_eq!((&above["kind"], &above["sends"]), (&"macvlan".into(), &sends.into()), "{above}");
             at.assert_connected();

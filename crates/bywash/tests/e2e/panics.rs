@@ -40,7 +40,7 @@ fn run<'a>(namespace: &'a Namespace, arguments: &[&str]) -> Bywash<'a> {
 /// Checks that the program under test panics when asked to.
 pub fn of_this_build() -> Result<(), Reason> {
     match std::env::var("BYWASH_UNDER_TEST") {
-        Ok(other) => Err(Reason::new(format!("{other} is no build for tests, and cannot be made to panic"))),
+        Ok(other) => Err(Reason::new(format!("{other} is not a build for tests, and cannot be made to panic"))),
         Err(_) => Ok(()),
     }
 }

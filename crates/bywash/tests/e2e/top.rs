@@ -47,7 +47,7 @@ fn a_sample_shows_current_rates() {
     let again = bywash(lab.r(), &["top", "--from", file.to_str().unwrap()]);
     assert!(again.stdout.contains("no-route") && again.stdout.contains("\nr1 "), "{}{}", again.stdout, again.stderr);
 
-    // Errors: no terminal, no instance. Output into a closed pipe is no panic.
+    // Errors: no terminal, no instance. Output into a closed pipe is not a panic.
     let out = top(&[]);
     assert!(
         !out.status.success() && out.stderr.contains("no terminal") && out.stderr.contains("--once"),

@@ -40,8 +40,8 @@ pub static CMTS: Section = Section {
             .only(Mode::Cmts),
         key("ring", Int(RINGS), "4096", "frames")
             .doc(
-                "Capacity of the ring between the upper and the lower MAC of a group. Frames that find it full, because \
-                 the lower MAC's worker did not run for too long, are dropped as `tx-full`.",
+                "Capacity of the ring between the upper and the lower MAC of a group. When it is full, because the \
+                 lower MAC's worker did not run for too long, frames are dropped as `tx-full`.",
             )
             .example("1024")
             .only(Mode::Cmts),
@@ -59,9 +59,10 @@ pub static CMTS: Section = Section {
             .only(Mode::Cmts),
         key("cpes", Int(0..=1024), "16", "addresses")
             .doc(
-                "Maximum number of addresses behind a modem that are learned, from upstream MAC frames that the group's \
-                 output receives: on a modem's primary service flow, the SID in the privacy element is its SAID. Such \
-                 frames are dropped as `filtered`. An address stays with its modem until it is no longer seen.",
+                "Maximum number of addresses behind a modem that are learned, from upstream MAC frames that the \
+                 group's output receives: on a modem's primary service flow, the SID in the privacy element is its \
+                 SAID. Such frames are dropped as `filtered`. An address stays with its modem until it is no longer \
+                 seen.",
             )
             .example("1")
             .only(Mode::Cmts),
@@ -98,9 +99,9 @@ pub static GROUP: Section = Section {
             .only(Mode::Cmts),
         key("file", Text(&text::PATH), "(none)", "")
             .doc(
-                "File of modems, beside the generated ones: a line for each with the columns that the first line names, \
-                 separated by commas. `mac`: the address, required. `said`: by default the one after the previous \
-                 modem's. `key`, `iv`: 32 hex digits each; by default derived like those of generated modems. \
+                "File of modems, beside the generated ones: a line for each with the columns that the first line \
+                 names, separated by commas. `mac`: the address, required. `said`: by default the one after the \
+                 previous modem's. `key`, `iv`: 32 hex digits each; by default derived like those of generated modems. \
                  `sequence`: number of the key, 0 to 15, by default 0. `cpe`: addresses behind the modem, separated by \
                  spaces. `channels`: numbers of the channels that the modem receives (its bonding group), from 1, \
                  separated by spaces; by default all. `flows`: names of the modem's service flows, separated by \
@@ -169,9 +170,9 @@ pub static DEPI: Section = Section {
 pub static PROFILE: Section = Section {
     header: "[[profile]]",
     doc: "A profile of the OFDM channels. Frames of a profile share codewords (16,200 bits, 14,216 of them payload), \
-          and what a frame costs follows from the codewords that it begins and from the bits per symbol. A modem of a \
-          file has the profile in its column `profile`; all others have the first profile, which every modem must be \
-          able to receive. Without any `[[profile]]`, a frame costs its own bytes.",
+          and the cost of a frame follows from the codewords that it begins and from the bits per symbol. A modem in a \
+          file has the profile that column `profile` names; all others have the first profile, which every modem must \
+          be able to receive. Without any `[[profile]]`, a frame costs its own bytes.",
     keys: &[
         key("name", Text(&text::NAME), "(required)", "")
             .doc("Name of the profile in the file of modems.")
@@ -189,7 +190,7 @@ pub static PROFILE: Section = Section {
 
 pub static FLOW: Section = Section {
     header: "[[flow]]",
-    doc: "A service flow of every modem, or of those that the file of modems says. A packet belongs to the first flow \
+    doc: "A service flow of every modem, or of those that the file of modems names. A packet belongs to the first flow \
           of its modem whose classifier keys match it, or else to the first one. Without any `[[flow]]`, each modem \
           has one flow without limits.",
     keys: &[
@@ -215,15 +216,15 @@ pub static FLOW: Section = Section {
         key("peak", Int(RATE), "0", "bit/s").doc("Peak rate. 0: no limit.").example("200_000_000").only(Mode::Cmts),
         key("shape", Bool, "false", "")
             .doc(
-                "Traffic shaping: packets above `rate` and `peak` wait in the flow's queue until they conform, instead of \
-                 being dropped as `policed`.",
+                "Traffic shaping: packets above `rate` and `peak` wait in the flow's queue until they conform, instead \
+                 of being dropped as `policed`.",
             )
             .example("true")
             .only(Mode::Cmts),
         key("reserved", Int(RATE), "0", "bit/s")
             .doc(
-                "Minimum reserved rate: up to it, packets are sent before those of any priority that have no such claim. \
-                 At most `rate`. 0: none.",
+                "Minimum reserved rate: packets within it are sent before all others, whatever their priority. At most \
+                 `rate`. 0: none.",
             )
             .example("1_000_000")
             .only(Mode::Cmts),

@@ -20,7 +20,7 @@ impl bywash_api_server::Instance for Echo {
         match (topic, filter) {
             (Topic::Workers, _) => panic!("a test's panic"),
             (Topic::Health, _) => Ok(Health { status: "ok".into() }.into()),
-            (Topic::Routes, Some("bad")) => Err("`bad` is no prefix".into()),
+            (Topic::Routes, Some("bad")) => Err("`bad` is not a prefix".into()),
             _ => {
                 Ok(Sandbox { state: topic.name().into(), reason: filter.map(str::to_owned), ..Sandbox::default() }
                     .into())
@@ -63,7 +63,7 @@ impl Capturing for Flood {
         while !stop.load(Ordering::Acquire) {
             out.write_all(&[0; 64 << 10])?;
         }
-        // What was recorded meanwhile.
+        // Frames recorded meanwhile.
         (0..64).try_for_each(|_| out.write_all(&[0; 64 << 10]))
     }
 }

@@ -1,5 +1,5 @@
-//! Properties of the control messages and the rings for whatever a peer sends or writes, shared by the fuzz targets and
-//! the test that replays their findings.
+//! Properties of the control messages and the rings for any input from a peer, shared by the fuzz targets and the test
+//! that replays their findings.
 
 #[cfg(test)]
 #[path = "../../../../fuzz/replay.rs"]
@@ -30,7 +30,7 @@ struct Bench {
     memory: OwnedFd,
     peer: Region,
     bell: OwnedFd,
-    /// File that is no eventfd and cannot be mapped.
+    /// File that is not an eventfd and cannot be mapped.
     other: OwnedFd,
 }
 
@@ -118,7 +118,7 @@ fn messages(bench: &Bench, data: &[u8]) {
 }
 
 /// Checks that nothing that the peer writes to rings and packets leads outside of its memory, loses a frame or makes a
-/// packet longer than one. The input is a list of what the peer writes and what this side does in between.
+/// packet longer than one. The input is a list of the peer's writes and of this side's calls in between.
 pub fn memif_rings(data: &[u8]) {
     let Some((role, script)) = data.split_first() else { return };
     BENCH.with(|bench| rings(bench, role & 1 != 0, script));

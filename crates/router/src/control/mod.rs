@@ -601,7 +601,7 @@ impl Control {
             let without = without + sink.set_stations(&stations);
             if without > 0 && self.without == 0 {
                 tracing::warn!(
-                    "there is no room for {without} stations of bridges: the kernel forwards what they send"
+                    "there is no room for {without} stations of bridges: the kernel forwards the packets that they send"
                 );
             }
             self.without = without;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 /// Monitors carriers every 10 ms, and prefers the first member.
 const BACKUP: &str = "mode active-backup miimon 10";
 
-/// Host a on r0; host b behind two cables, bonded at both ends: r1 and r2 in the router's bond0, b0 and b1 in the host's.
+/// Host a on r0; host b behind two cables, bonded at both ends: r1 and r2 in the router's bond0, b0 and b1 in the
+/// host's.
 struct Bonded {
     lab: Topology,
 }
@@ -266,8 +267,8 @@ fn members_come_and_go() {
     bywash.stop();
 }
 
-/// A VLAN on the bond is carried by the active member, by traffic control, which sees the tags that a veth passes beside
-/// frames.
+/// A VLAN on the bond is carried by the active member, by traffic control, which sees the tags that a veth passes
+/// beside frames.
 #[test]
 fn a_vlan_on_a_bond_goes_with_it() {
     require!(require_lab(), kernel_has("bonding"), kernel_has("8021q"));
@@ -295,7 +296,7 @@ fn a_vlan_on_a_bond_goes_with_it() {
         }
     };
     let bywash = bonded.run("driver");
-    assert!(bywash.log().contains("bond0.7: this VLAN is forwarded with its port"), "{}", bywash.log());
+    assert!(bywash.log().contains("bond0.7: its packets are forwarded with its port"), "{}", bywash.log());
     carried_by(&bywash, "r1");
     b.ip(&["link", "set", "b0", "down"]).unwrap();
     wait_for(&bywash, "r2", 1);

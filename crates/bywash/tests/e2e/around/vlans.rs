@@ -291,7 +291,7 @@ fn other_vlans_are_left_to_the_kernel() {
     trunks.wait_for_vlans(&bywash);
     let log = bywash.log();
     for said in [
-        "r0.5: this VLAN is forwarded with its port",
+        "r0.5: its packets are forwarded with its port",
         "r0.8: it has flags other than reorder_hdr, maps of priorities, or an XDP program: the kernel forwards",
         "r0.10: it has flags other than reorder_hdr",
         "r0.11: macvlan interface mv0 is above it: the kernel forwards for this VLAN",
@@ -307,7 +307,8 @@ fn other_vlans_are_left_to_the_kernel() {
     let counted = b.ns.run(&["nft", "list", "ruleset"]).unwrap().stdout;
     assert!(counted.contains("counter packets 0 "), "{counted}");
     assert!(bywash.verdicts("r0", "pass_vlan") >= 20, "{}", bywash.show(&["drops"]));
-    // Without what is above it, a VLAN is carried; as a member of a VRF it has the VRF's routes, of which there are none.
+    // Without what is above it, a VLAN is carried; as a member of a VRF it has the VRF's routes, of which there are
+    // none.
     let sent = || {
         let before = bywash.counter("r1", "tx_packets");
         let _ = Ping::to(ip("10.0.2.81")).count(3).run(&a.ns);

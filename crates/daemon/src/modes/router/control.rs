@@ -320,6 +320,6 @@ impl Routing {
 fn warn_if_kernel_does_not_forward() {
     for (family, path, _) in forwarding().into_iter().filter(|(_, _, on)| !on) {
         let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        tracing::warn!("the kernel does not forward {family}, so that {family} is not forwarded: `sysctl -w {key}=1`");
+        tracing::warn!("the kernel does not forward {family}, so Bywash does not either: `sysctl -w {key}=1`");
     }
 }

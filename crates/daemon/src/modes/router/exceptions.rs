@@ -330,7 +330,7 @@ impl Guard {
             let ports: Vec<_> = gone.ports.iter().filter(|port| now.contains(port) && !has.contains(port)).collect();
             if !ports.is_empty() {
                 let ports = self.names(ports.into_iter());
-                tracing::info!("{ports}: no packets are left to the kernel for {} any more", gone.effect.object);
+                tracing::info!("{ports}: packets are no longer left to the kernel for {}", gone.effect.object);
             }
         }
         let shown = |kept: &Kept| {

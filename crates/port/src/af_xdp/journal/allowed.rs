@@ -28,7 +28,7 @@ pub fn is_interface_name(name: &str) -> bool {
 pub fn check(change: &Change) -> Result<(), String> {
     let Change { interface, feature, was } = change;
     if !is_interface_name(interface) {
-        return Err(format!("{interface:?} is no interface's name"));
+        return Err(format!("{interface:?} is not an interface name"));
     }
     match was {
         Value::On(_) if FEATURES.contains(&feature.as_str()) => Ok(()),

@@ -46,7 +46,7 @@ impl JournalFile {
         let place = match openat(CWD, directory, flags | OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
             Ok(place) => place,
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::NOTDIR) => return Err(self.refused(format!("{} is no directory", directory.display()))),
+            Err(Errno::NOTDIR) => return Err(self.refused(format!("{} is not a directory", directory.display()))),
             Err(e) => return Err(self.failed(e.into())),
         };
         let stat = fstat(&place).map_err(|e| self.failed(e.into()))?;
@@ -60,7 +60,7 @@ impl JournalFile {
         };
         let stat = fstat(&file).map_err(|e| self.failed(e.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(self.refused("it is no regular file".into()));
+            return Err(self.refused("it is not a regular file".into()));
         }
         self.check_owner("it", &stat)?;
         let mut text = vec![];
@@ -123,7 +123,7 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// Returns the changes in the text of a journal. Errors if it is not a list of changes, or if `check` errors for one.
 pub fn parse<T: DeserializeOwned>(text: &[u8], check: impl Fn(&T) -> Result<(), String>) -> Result<Vec<T>, String> {
-    let changes: Vec<T> = serde_json::from_slice(text).map_err(|why| format!("it is no list of changes ({why})"))?;
+    let changes: Vec<T> = serde_json::from_slice(text).map_err(|why| format!("it is not a list of changes ({why})"))?;
     changes.iter().try_for_each(check)?;
     Ok(changes)
 }
@@ -190,13 +190,13 @@ mod tests {
         let (linked, _) = journal();
         let beside = linked.path().join("beside");
         symlink(directory.path(), &beside).unwrap();
-        assert_refused(&beside.join("settings.json"), "is no directory");
+        assert_refused(&beside.join("settings.json"), "is not a directory");
         let folder = directory.path().join("folder.json");
         fs::create_dir(&folder).unwrap();
-        assert_refused(&folder, "it is no regular file");
+        assert_refused(&folder, "it is not a regular file");
         let fifo = directory.path().join("fifo.json");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        assert_refused(&fifo, "it is no regular file");
+        assert_refused(&fifo, "it is not a regular file");
         fs::write(&path, vec![b' '; LARGEST as usize + 1]).unwrap();
         assert_refused(&path, "it is longer than");
     }
@@ -221,7 +221,7 @@ mod tests {
         file.write(std::slice::from_ref(&change)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&file.path), mode(&directory.path().join("new")) & 0o022), (0o600, 0));
-        // What lies at the temporary name is replaced, not written to.
+        // A file at the temporary name is replaced, not written to.
         symlink(&other, file.path.with_extension("new")).unwrap();
         file.write(&[change.clone(), change]).unwrap();
         assert_eq!(Journal::open(&file.path).unwrap().changes().len(), 2);
