@@ -30,8 +30,8 @@ const POLICIES: Choice = Choice {
     },
 };
 
-/// Checks that every rule can be told, that a ruleset without an effect on forwarded packets lets every flow pass, and
-/// that what is certain of packets of which little is known is also true of each of them.
+/// Checks that every rule can be printed, that a ruleset without an effect on forwarded packets lets every flow pass,
+/// and that an answer for partly unknown packets also holds for each such packet.
 pub fn nftables(data: &[u8]) {
     let mut ruleset = gather(Messages::new(&datagram(data, &NFTABLES)));
     ruleset.tables.iter_mut().flat_map(|table| &mut table.sets).for_each(|set| {
@@ -79,7 +79,7 @@ fn judged(ruleset: &Ruleset, effects: &[Effect], v6: bool) {
         (Answer::Accept { .. } | Answer::Drop { .. }, _) => panic!("{of_little:?}, but {of_all:?} by {ruleset:?}"),
         _ => {}
     }
-    // Which devices and bridges are above the ports is known only to the kernel.
+    // Only the kernel knows which devices and bridges are above the ports.
     let above = |table: &Table| {
         let ingress = table.chains.iter().filter_map(|chain| chain.base.as_ref()).any(|base| base.hook == 5);
         ingress || !matches!(table.family, Family::Ip | Family::Ip6 | Family::Inet | Family::Arp)
@@ -92,7 +92,7 @@ fn judged(ruleset: &Ruleset, effects: &[Effect], v6: bool) {
     }
 }
 
-/// Checks that prefixes of rules and policies are valid, and that whatever has an effect keeps packets for the kernel.
+/// Checks that prefixes of rules and policies are valid, and that every effect leaves packets to the kernel.
 pub fn policies(data: &[u8]) {
     let (mut all, mut effects) = (vec![], vec![]);
     for message in Messages::new(&datagram(data, &POLICIES)) {

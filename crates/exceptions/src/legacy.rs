@@ -61,7 +61,7 @@ impl Legacy {
     }
 }
 
-/// Returns the effects of modules with tables of ebtables-legacy, which have hooks of bridges and are not read.
+/// Returns the effects of ebtables-legacy modules, whose tables are on bridge hooks and are not read.
 fn bridged() -> Vec<Effect> {
     let module = |name: &str| {
         let loaded = rustix::fs::stat(format!("/sys/module/{name}")).err() != Some(rustix::io::Errno::NOENT);

@@ -29,14 +29,14 @@ use crate::effect::IfMatch;
 /// All tables of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// Generation id at which it was read: another one in the kernel means that it is out of date.
+    /// Generation id at which it was read: if the kernel's differs, the ruleset is out of date.
     pub generation: u32,
     /// Tables in the kernel's order.
     pub tables: Vec<Table>,
 }
 
 impl Ruleset {
-    /// Returns the rule at a place; `None` if that is a chain as a whole, or no rule of this ruleset.
+    /// Returns the rule at a place; `None` if the place is a chain as a whole, or not in this ruleset.
     pub fn rule(&self, place: &Place) -> Option<&Rule> {
         let tables = self.tables.iter().filter(|t| t.name == place.table && t.family.to_string() == place.family);
         let chain = tables.flat_map(|table| &table.chains).find(|chain| chain.name == place.chain)?;

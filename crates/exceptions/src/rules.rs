@@ -2,7 +2,7 @@
 //! are not followed.
 //!
 //! A rule is followed if it selects packets by interface, source, destination, mark or VRF only. A forwarded packet has
-//! no mark, because whatever could give it one leaves it to the kernel; and it has no egress interface yet.
+//! no mark, because any state that could set one leaves the packet to the kernel; and it has no egress interface yet.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
@@ -45,7 +45,7 @@ const LOCAL: u32 = 255;
 const MAIN: u32 = 254;
 /// Table default, which the third of the kernel's own IPv4 rules looks up. Without other rules it is taken as empty.
 const DEFAULT: u32 = 253;
-/// Most rules of a family that are followed.
+/// Maximum number of rules of a family that are followed.
 const MOST: usize = 64;
 
 /// A policy routing rule.
@@ -148,7 +148,7 @@ impl Rule {
     /// Returns whether it is followed, on every port that belongs to no VRF.
     fn is_followed(&self) -> bool {
         let jumps = self.action == FR_ACT_GOTO && !self.unresolved;
-        // Where a packet goes on depends on it alone.
+        // The next rule of a packet depends on this rule alone.
         let splits = jumps && (self.selects_some() || self.target.is_none());
         let looks_up = self.action == FR_ACT_TO_TBL;
         !(self.unknown
@@ -176,22 +176,23 @@ impl Rule {
         input && !self.output && self.mark.0 & self.mark.1 == 0 && (!self.l3mdev || port.vrf.is_some())
     }
 
-    /// Returns whether the kernel compares an interface that it selects by with a VRF or a member of one, of which it
-    /// depends on the kernel's version which counts.
+    /// Returns whether the rule selects by the interface of a VRF or of a VRF's member: kernels differ in which of the
+    /// two is compared.
     fn names_vrf(&self, port: &PortLink) -> bool {
         let Some(vrf) = &port.vrf else { return false };
         self.output || self.input.as_ref().is_some_and(|input| *input == port.name || *input == vrf.name)
     }
 }
 
-/// Returns the rules that packets received on a port meet. Those with an effect of their own ([`analyse`]) are left out.
+/// Returns the rules that packets received on a port meet. Those with an effect of their own ([`analyse`]) are left
+/// out.
 pub fn followed(rules: &[Rule], port: &PortLink) -> model::Rules {
     let of = |v6: bool| {
         let all: Vec<&Rule> = rules.iter().filter(|rule| rule.v6 == v6).collect();
         steps(&all, port)
     };
     let v4 = of(false);
-    // A source is looked up as the destination of a packet that is received on the interface by which this one leaves
+    // A source is looked up like the destination of a packet received on the interface by which the original one leaves
     // (fib_validate_source).
     let by_input = |rule: &Rule| !rule.v6 && !rule.is_idle() && rule.input.as_ref().is_some_and(|input| input != "lo");
     let kernel = model::Rule { not: false, from: None, to: None, then: Then::Kernel };
@@ -201,7 +202,7 @@ pub fn followed(rules: &[Rule], port: &PortLink) -> model::Rules {
 
 fn steps(rules: &[&Rule], port: &PortLink) -> Vec<model::Rule> {
     let mut steps: Vec<model::Rule> = vec![];
-    // Set once every packet has been looked up in table local; and if the last step did just that.
+    // Set once every packet has been looked up in table local, and set if the last step did only that.
     let (mut past_local, mut just_local) = (false, false);
     let mut at = 0;
     while let Some(rule) = rules.get(at) {
@@ -508,7 +509,7 @@ mod tests {
     fn a_destination_is_a_prefix_of_an_address() {
         let some = |text: &str| Ok(Some(prefix(text)));
         assert_eq!(to(AF_INET, &[10, 1, 2, 3], 32), some("10.1.2.3/32"));
-        // The kernel keeps the bits behind the prefix, which select nothing.
+        // The kernel keeps the bits behind the prefix, which have no effect.
         assert_eq!(to(AF_INET, &[10, 1, 2, 3], 12), some("10.0.0.0/12"));
         assert_eq!(to(AF_INET6, &[0xfd; 16], 8), some("fd00::/8"));
         assert_eq!(to(AF_INET6, &[0xfd; 16], 0), some("::/0"));

@@ -188,7 +188,7 @@ impl Lab {
             let mut to = if replies { a } else { b };
             assert_eq!(to.read(&mut [0; 8]).unwrap(), 1);
         }
-        // Nothing is unacknowledged in either direction.
+        // All data is acknowledged in both directions.
         let shown = |namespace: &Namespace| {
             let shown = namespace.run(&["ss", "-tnHi", "state", "established"]).unwrap().stdout;
             !shown.contains("unacked:") && !shown.contains("notsent:")

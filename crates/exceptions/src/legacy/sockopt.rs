@@ -68,7 +68,7 @@ impl QuerySocket {
             Family::Ip => AddressFamily::INET,
             Family::Ip6 => AddressFamily::INET6,
         };
-        // Not a raw socket, as iptables has it: while there is one for protocol 255, the host answers no packet of that
+        // Not a raw socket, which iptables uses: while one exists for protocol 255, the host answers no packet of that
         // protocol with "protocol unreachable".
         let fd = rustix::net::socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Self { fd, family })

@@ -17,11 +17,11 @@ use std::collections::HashMap;
 
 /// NFT_JUMP_STACK_SIZE: the kernel rejects rulesets with deeper jumps.
 const DEPTH: usize = 16;
-/// Rules evaluated for one flow at most: chains that jump to each other repeatedly multiply them.
+/// Maximum number of rules evaluated for one flow: chains that jump to each other repeatedly multiply them.
 const RULES: usize = 1 << 18;
-/// Elements of sets compared with keys for one flow at most: keys of which a part is unknown are compared with all.
+/// Maximum number of set elements compared with keys for one flow: partly unknown keys are compared with all.
 const SCANNED: usize = 1 << 22;
-/// Findings of a kind that are told at most: a ruleset may have thousands of rules.
+/// Maximum number of findings of a kind that are reported: a ruleset may have thousands of rules.
 const FINDINGS: usize = 32;
 /// Octets of all data registers.
 const REGISTERS: usize = 64;
@@ -29,7 +29,7 @@ const REGISTERS: usize = 64;
 /// A base chain that forwarded packets meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooked<'a> {
-    /// Where they meet it; `None` if that is not known.
+    /// Hook at which they meet it; `None` if unknown.
     pub hook: Option<Hook>,
     /// Its table.
     pub table: &'a Table,
@@ -53,7 +53,7 @@ struct Names<'a> {
     sets: HashMap<&'a str, Known<'a>>,
 }
 
-/// A set, and what concerns all lookups in it.
+/// A set, and the properties of all lookups in it.
 #[derive(Clone, Copy, Debug)]
 struct Known<'a> {
     set: &'a Set,
@@ -88,8 +88,8 @@ impl<'a> Names<'a> {
 fn hook(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     match (family, base.hook) {
         (Family::Arp, _) => Err(()),
-        // Packets routed from or to a bridge meet them; which interfaces are bridges is not known here. Chains that accept
-        // everything are left out before.
+        // Packets routed from or to a bridge meet them, and it is not known here which interfaces are bridges. Chains
+        // that accept everything have been left out.
         (Family::Bridge, _) => Ok(None),
         (Family::Netdev, 0) => Ok(Some(Hook::Ingress)),
         (Family::Netdev, 1) => Ok(Some(Hook::Egress)),
@@ -126,7 +126,7 @@ impl<'a> Evaluator<'a> {
                 }
             }
         }
-        // A function is put before those of the same priority that are registered already (nf_hook_entries_grow).
+        // The kernel puts a new function before registered ones of the same priority (nf_hook_entries_grow).
         hooked.reverse();
         hooked.sort_by_key(|hooked| (hooked.hook, hooked.base.priority));
         let names = ruleset.tables.iter().map(|table| ((table.family, table.name.as_str()), Names::of(table)));
@@ -143,7 +143,7 @@ impl<'a> Evaluator<'a> {
     pub fn evaluate(&self, flow: &Flow) -> Answer {
         let mut told = Told { findings: Vec::new(), counters: Vec::new(), dropped: None, rules: 0, scanned: 0 };
         let mut all = Outcomes::default();
-        // Counters that were told before a chain that may drop packets: further ones may miss some.
+        // Counters found before a chain that may drop packets: later ones may miss some packets.
         let mut certain = usize::MAX;
         let order = |hooked: &Hooked<'_>| (hooked.hook, hooked.base.priority);
         // The order of chains of the same hook and priority is that of their registration, which is not known for
@@ -253,7 +253,7 @@ fn place(table: &Table, chain: &Chain, rule: Option<&Rule>) -> Place {
 struct Outcomes {
     accept: bool,
     drop: bool,
-    /// The kernel only can tell.
+    /// Only the kernel can tell.
     kernel: bool,
     /// The chain ends without a verdict.
     through: bool,
@@ -281,7 +281,7 @@ struct End<'a> {
     split: Option<Why<'a>>,
 }
 
-/// What an evaluation has found so far.
+/// Findings of an evaluation so far.
 struct Told {
     findings: Vec<Finding>,
     counters: Vec<Counter>,
@@ -422,7 +422,7 @@ impl<'a> Walk<'a, '_> {
                             let place = place(self.table, chain, Some(rule));
                             self.told.counters.push(Counter { place, name: name.clone() });
                         }
-                        // Which flows it counts is known as soon as they are.
+                        // It is certain which flows it counts once they are known.
                         Some(Why { of: Of::Flows, .. }) => {}
                         Some(Why { what, .. }) => {
                             let why = format!("counter of some packets, by {what}");
@@ -439,14 +439,14 @@ impl<'a> Walk<'a, '_> {
                         return end;
                     }
                 },
-                // Shorewall clears bits of it for packets that have none.
+                // Shorewall clears bits of the mark for packets that have none set.
                 Expression::Mark { keep, xor } if self.keeps(*keep, *xor) => Truth::Yes,
                 Expression::Mark { .. } => {
                     self.acts(chain, rule, "xt target MARK", certain, &mut end);
                     return end;
                 }
-                // A connection that is in the table already ends the rule (nft_flow_offload_eval). Packets that meet the
-                // table see no rules at all, so that only a verdict that needs neither holds for all of them.
+                // A connection that is in the table already ends the rule (nft_flow_offload_eval). Packets that meet
+                // the table see no rules at all, so that only a verdict that needs neither holds for all of them.
                 Expression::FlowAdd => Truth::Maybe(packets("flow add")),
                 Expression::Update { set, .. } => {
                     self.acts(chain, rule, &format!("update of set {set}"), certain, &mut end);
@@ -525,8 +525,8 @@ impl<'a> Walk<'a, '_> {
         octets::bitwise(&mark, &keep.to_ne_bytes(), &xor.to_ne_bytes()) == mark && octets::value(&mark).is_some()
     }
 
-    /// Looks a key up. Returns the elements that it may find, with the reason for not knowing whether it is one of
-    /// them, if so. `Err` if the rule ends, or if nothing can be told.
+    /// Looks a key up. Returns the elements that it may find, with the reason if the result is not certain. `Err` if
+    /// the rule ends, or if nothing can be said about the lookup.
     fn lookup(&mut self, set: &'a str, key: usize, invert: bool) -> Result<Candidates<'a>, Truth<'a>> {
         let Known { set, updated, .. } = *self.names.sets.get(set).ok_or(Truth::Maybe(packets("unknown set")))?;
         if updated {
@@ -552,8 +552,8 @@ impl<'a> Walk<'a, '_> {
         Ok(Candidates { elements: found.elements, none: found.none, unsure })
     }
 
-    /// Goes on after a lookup that may find some elements, in the `last` expression of the rule or before others.
-    /// Returns whether the rule goes on, `None` if a verdict of an element has ended it.
+    /// Continues after a lookup that may find some elements; `last` if it is the rule's last expression. Returns
+    /// whether the rule goes on, `None` if a verdict of an element has ended it.
     #[allow(clippy::too_many_arguments, reason = "the state of one rule")]
     fn found(
         &mut self,

@@ -159,7 +159,7 @@ pub enum Expression {
     Ct {
         /// Key ([`ct`]).
         key: u32,
-        /// Direction whose tuple is meant (IP_CT_DIR_*), if the key needs one.
+        /// Direction of the tuple (IP_CT_DIR_*), if the key needs one.
         direction: Option<u8>,
         /// Register.
         register: usize,
@@ -223,7 +223,7 @@ pub enum Expression {
         set: String,
         /// Register with the key.
         key: usize,
-        /// What the set's data goes into, if it is a map.
+        /// Destination of the set's data, if it is a map.
         data: Option<To>,
         /// Whether the rule ends if the key is in the set.
         invert: bool,
@@ -253,7 +253,7 @@ pub enum Expression {
     FlowAdd,
     /// Looks an address of the packet up in the routing tables.
     Fib {
-        /// What is loaded ([`fib`]).
+        /// Result to load ([`fib`]).
         result: u32,
         /// Address, and what else the lookup depends on ([`fib`]).
         flags: u32,
@@ -321,7 +321,7 @@ pub enum Verdict {
     Return,
     /// The packet meets another chain, and returns from it.
     Jump(String),
-    /// The packet meets another chain, and returns from it to where this one would return to.
+    /// The packet meets another chain, which returns to where this one would return.
     Goto(String),
     /// Anything else: "verdict 3".
     Other(String),
@@ -343,7 +343,8 @@ impl Expression {
     /// connection tracking; `None` if it only reads and computes, or gives a verdict.
     ///
     /// A counter is a side effect: it would miss packets forwarded past the kernel, and users of the ruleset would
-    /// notice. A set element may carry a counter, a limit or a verdict of its own, so a set lookup is a side effect too.
+    /// notice. A set element may carry a counter, a limit or a verdict of its own, so a set lookup is a side effect
+    /// too.
     pub fn effect(&self) -> Option<(String, Tracking)> {
         Some(match self {
             Self::Counter { .. } => ("counter".into(), Tracking::No),

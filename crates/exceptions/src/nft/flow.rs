@@ -1,9 +1,10 @@
 //! A flow, and its packets at each place where the kernel's rules see them.
 //!
 //! The packets meant are those that a dataplane beside the kernel could take: of an established connection, whole, with
-//! headers in their usual form (no IP options, no extension headers), of TCP those with ACK and without SYN, FIN and RST.
-//! Their checksums are right: connection tracking takes others for packets of no connection (nf_conntrack_checksum), so a
-//! dataplane leaves to the kernel those whose checksum neither it nor the device has found right.
+//! headers in their usual form (no IP options, no extension headers), of TCP those with ACK and without SYN, FIN and
+//! RST. Their checksums are right: connection tracking takes others for packets of no connection
+//! (nf_conntrack_checksum), so a dataplane leaves to the kernel those whose checksum neither it nor the device has
+//! found right.
 
 use super::expression::fib;
 use super::octets::{Octet, Of, Why, known, unknown};
@@ -60,8 +61,8 @@ pub struct Flow {
     /// Mark of the packets before any rule of nf_tables: filters of traffic control, BPF programs and rules of legacy
     /// iptables set it, too.
     pub skb_mark: Option<u32>,
-    /// Whether the route to the source, as it is before any translation of it, leads out of the interface that receives
-    /// the packets, and nowhere else. If routes change, it has to be found again.
+    /// Whether the route to the untranslated source leads only out of the interface that receives the packets. It has
+    /// to be determined again when routes change.
     pub returns: bool,
 }
 
@@ -157,13 +158,13 @@ fn host(number: Option<u32>, what: &'static str) -> Load<'static> {
     Load::Value(number.map_or_else(|| unknown(4, flows(what)), |number| known(&number.to_ne_bytes())))
 }
 
-/// Returns the octets of a register that a single one is stored into (nft_reg_store8).
+/// Returns the octets of a register into which a single one is stored (nft_reg_store8).
 fn single(octet: Option<u8>, what: &'static str) -> Load<'static> {
     let octet = octet.map_or(Octet::unknown(flows(what)), Octet::new);
     Load::Value([vec![octet], known(&[0; 3])].concat())
 }
 
-/// Returns the octets of a register that a 16-bit number is stored into (nft_reg_store16).
+/// Returns the octets of a register into which a 16-bit number is stored (nft_reg_store16).
 fn half(octets: [Octet<'static>; 2]) -> Load<'static> {
     Load::Value([octets.to_vec(), known(&[0; 2])].concat())
 }
@@ -189,8 +190,8 @@ impl<'f> View<'f> {
     /// A chain whose priority is exactly that of connection tracking or of the translation may run before or after it
     /// (nf_hook_entries_grow puts a new function before those of the same priority): what differs is not known there.
     ///
-    /// If they may be seen on another device, for the reason `elsewhere`, nothing is known of them: a VLAN or a tunnel
-    /// gives them other headers there.
+    /// If they may be seen on another device, for the reason `elsewhere`, all their bits are unknown: a VLAN or a
+    /// tunnel gives them other headers there.
     pub fn new(flow: &'f Flow, hook: Hook, priority: i32, netdev: bool, elsewhere: Option<Why<'static>>) -> Self {
         let after = |of: Hook, limit: i32| match (hook, priority).cmp(&(of, limit)) {
             Ordering::Less => Some(false),
@@ -294,8 +295,8 @@ impl<'f> View<'f> {
         }
     }
 
-    /// Loads what the routing tables have for an address (nft_fib4_eval, nft_fib6_eval). A mark does not matter: no flow
-    /// is judged where rules select routes by one.
+    /// Loads the result of a route lookup for an address (nft_fib4_eval, nft_fib6_eval). A mark does not matter: no
+    /// flow is judged where rules select routes by one.
     pub fn fib(&self, result: u32, flags: u32) -> Load<'static> {
         let unknown = Load::Either(packets("fib"));
         let (key, present) = (flags & !(fib::MARK | fib::PRESENT), flags & fib::PRESENT != 0);
@@ -312,7 +313,8 @@ impl<'f> View<'f> {
         }
     }
 
-    /// Returns whether a destination of IPv6 is known to be global or of a site, which others have more types than one.
+    /// Returns whether an IPv6 destination is known to be global or site-local; other addresses can have more than one
+    /// type.
     fn is_global(&self) -> bool {
         let first = self.network.get(24).filter(|octet| octet.known == 0xff).map(|octet| octet.value);
         !self.flow.v6 || first.is_some_and(|first| first & 0xe0 == 0x20 || first & 0xfe == 0xfc)

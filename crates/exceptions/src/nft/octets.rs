@@ -5,7 +5,7 @@ use super::Comparison;
 /// Reason why a value is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Why<'a> {
-    /// How far the value is not known.
+    /// Packets among which the value differs.
     pub of: Of,
     /// The value: "ip dscp".
     pub what: &'a str,
@@ -14,7 +14,7 @@ pub struct Why<'a> {
 /// Packets among which an unknown value differs. The order is that of the weaker promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Of {
-    /// It is the same for all packets of a flow, but differs between the flows that are meant.
+    /// It is the same for all packets of a flow, but differs between flows.
     Flows,
     /// It may differ between packets of one flow, or from one moment to the next.
     Packets,
@@ -41,7 +41,7 @@ impl Truth<'_> {
         }
     }
 
-    /// Returns whether both are so; if neither is known, for the weaker of the reasons.
+    /// Returns whether both hold; if neither is known, with the weaker of the reasons.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::No, _) | (_, Self::No) => Self::No,
@@ -51,7 +51,7 @@ impl Truth<'_> {
         }
     }
 
-    /// Returns whether one of them is so.
+    /// Returns whether one of them holds.
     pub fn or(self, other: Self) -> Self {
         self.not().and(other.not()).not()
     }
@@ -70,7 +70,7 @@ pub struct Octet<'a> {
     pub value: u8,
     /// Bits that are known.
     pub known: u8,
-    /// Reason why the others are not.
+    /// Reason why the other bits are unknown.
     pub why: Why<'a>,
 }
 

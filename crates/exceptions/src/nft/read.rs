@@ -27,7 +27,7 @@ const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 /// struct nfgenmsg for any family, version NFNETLINK_V0.
 const ANY: [u8; NFGENMSG] = [0; NFGENMSG];
 
-/// Elements of a set that are read at most: more would take too much memory.
+/// Maximum number of elements of a set that are read: more would take too much memory.
 const ELEMENTS: usize = 1 << 20;
 /// Attempts at reading the ruleset before giving up because changes interrupt it.
 const TRIES: usize = 8;
@@ -196,7 +196,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    // Names are unique: one that comes twice was removed and added while the kernel listed them.
+    // Names are unique: a table that is listed twice was removed and added while the kernel listed them.
     fn table(&mut self, table: Table, known: bool) -> Result<(), Failed> {
         let Entry::Vacant(free) = self.tables.entry((table.family, table.name.clone())) else {
             return Err(Failed::Changed);

@@ -33,7 +33,7 @@ pub struct Element {
     pub to: Option<Vec<u8>>,
     /// Whether the element only ends an interval: its key is the first one behind it.
     pub ends: bool,
-    /// Whether the element stands for all keys without one of their own.
+    /// Whether the element stands for all keys without an element of their own.
     pub catch_all: bool,
     /// Data of a map's element.
     pub data: Option<Data>,
@@ -71,7 +71,8 @@ pub struct Found<'a> {
 }
 
 impl Set {
-    /// Returns the elements that a lookup of `key`, of [`Set::key_len`] octets, may find. `Err` if that cannot be told.
+    /// Returns the elements that a lookup of `key`, of [`Set::key_len`] octets, may find. `Err` if they cannot be
+    /// determined.
     pub(super) fn find<'a>(&'a self, key: &[Octet<'a>]) -> Result<Found<'a>, Why<'a>> {
         let whatever = |what| Why { of: Of::Packets, what };
         let unclear = self.opaque.as_deref().or(self.volatile);
@@ -122,7 +123,7 @@ impl Set {
         Ok(found)
     }
 
-    /// Returns the element that stands for all keys without one of their own: its key is empty, the first of all.
+    /// Returns the element that stands for all keys without an element of their own: its key is empty and sorts first.
     pub(super) fn catch_all(&self) -> Option<&Element> {
         self.elements.as_ref()?.first().filter(|element| element.catch_all)
     }

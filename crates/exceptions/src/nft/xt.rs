@@ -114,7 +114,7 @@ const XT_CONNTRACK_STATE_DNAT: u32 = 1 << 7;
 const IPS_SRC_NAT: u32 = 1 << 4;
 const IPS_DST_NAT: u32 = 1 << 5;
 
-/// Evaluates conntrack_mt for a match of the state alone, without which the rest is not looked at.
+/// Evaluates conntrack_mt for a match of the state alone; other matches are not evaluated.
 fn conntrack(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     let (flags, inverted) = (u16_at(info, MATCH_FLAGS)?, u16_at(info, INVERT_FLAGS)? & XT_CONNTRACK_STATE != 0);
     let mask = u32::from(u16_at(info, STATE_MASK)?);

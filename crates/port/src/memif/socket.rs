@@ -140,7 +140,7 @@ mod tests {
         let name = directory.path().join("memif.sock");
         std::fs::write(&name, "precious").unwrap();
         let why = Listener::bind(&name).map(drop).unwrap_err();
-        assert!(why.to_string().contains("no socket: move it"), "{why}");
+        assert!(why.to_string().contains("not a socket: move it"), "{why}");
         assert_eq!(std::fs::read(&name).unwrap(), b"precious");
         std::fs::remove_file(&name).unwrap();
         // A socket without a listener is.

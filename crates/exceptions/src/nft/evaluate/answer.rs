@@ -44,7 +44,7 @@ pub struct Finding {
     pub cause: Cause,
     /// The side effect, or the value that the verdict depends on: "limit", "ip length".
     pub why: String,
-    /// Whether it concerns only some of the flows that are meant.
+    /// Whether it applies only to some of the flows in question.
     pub some: bool,
     /// Whether connection tracking has seen the packets there: else no rule can ask for the state of the connection.
     pub tracked: bool,
@@ -64,8 +64,8 @@ pub struct Counter {
 pub enum Answer {
     /// Every packet is accepted, and nothing else is done with it than being counted.
     Accept {
-        /// Counters that count it, in their order. If the flow is known in part, others may count it, too: counters of
-        /// some of the flows that are meant are told once a flow is known. Counters of policies are never told.
+        /// Counters that count it, in their order. If the flow is only partly known, others may count it, too: counters
+        /// of only some flows are reported once the flow is known. Counters of policies are never reported.
         counters: Vec<Counter>,
     },
     /// Every packet is dropped.
@@ -80,7 +80,7 @@ pub enum Answer {
         /// Reasons, at least one, most important first.
         findings: Vec<Finding>,
     },
-    /// It differs between the flows that are meant.
+    /// It differs between the flows in question.
     Depends {
         /// Rules that it depends on, at least one, most important first.
         findings: Vec<Finding>,
