@@ -105,8 +105,8 @@ pub struct FlowFamily {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FlowsRevoked {
-    /// Reason. Of all flows, until they are judged anew: `new-rules` (or other ports), `announcements-lost`, `failure`.
-    /// Of one, which is removed: `connection-gone`, `closed-by-packet` (SYN, FIN or RST), `judged-otherwise`.
+    /// Reason. All flows are revoked until they are judged anew: `new-rules` (or other ports), `announcements-lost`,
+    /// `failure`. One flow is removed: `connection-gone`, `closed-by-packet` (SYN, FIN or RST), `judged-otherwise`.
     pub reason: String,
     /// Flows.
     pub flows: u64,

@@ -95,7 +95,7 @@ pub struct Blocks {
     pub free: u64,
     /// Blocks being handed out.
     pub open: u64,
-    /// Blocks fully handed out, of which cells are still in use.
+    /// Blocks fully handed out, with cells still in use.
     pub draining: u64,
 }
 

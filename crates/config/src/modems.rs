@@ -408,7 +408,7 @@ mod tests {
         }
         let start = Instant::now();
         assert_eq!(modems(&text).unwrap().len(), 10_000);
-        // The goal is a second, of which this takes some hundredths; a busy machine is allowed more.
+        // The goal is a second. This takes some hundredths of one; a busy machine is allowed more.
         println!("10,000 modems after {:?}", start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     }

@@ -38,7 +38,7 @@ const CLOSING: u32 = 120;
 
 /// Routes of a router, by which a connection's interfaces are found.
 pub trait Routes {
-    /// Returns the port that packets to an address leave by, and its interface; `None` if that is no single port.
+    /// Returns the port that packets to an address leave by, and its interface; `None` if it is not a single port.
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)>;
 
     /// Returns whether only the port's interface can have given this address to a translated source.
@@ -48,7 +48,7 @@ pub trait Routes {
     fn is_bridge(&self, port: u16) -> bool;
 }
 
-/// Seconds for which the kernel keeps connections of which it sees no packets.
+/// Seconds for which the kernel keeps connections without seeing their packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// net.netfilter.nf_conntrack_tcp_timeout_established.

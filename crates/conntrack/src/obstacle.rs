@@ -3,7 +3,7 @@
 use crate::connection::{Connection, TCP, status, tcp};
 use std::fmt;
 
-/// Property of a connection because of which only the kernel can handle its packets.
+/// Reason why only the kernel can handle a connection's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Obstacle {
     /// TCP is being opened or closed: the kernel tracks its state until it is established.

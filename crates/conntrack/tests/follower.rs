@@ -209,7 +209,7 @@ fn a_refused_connection_follows_the_route() {
     assert_eq!(lab.flow(4000).map(|flow| flow.output), Some(1));
 }
 
-/// The ends of connections are heard before candidates are considered, of which there are at most 64 at a time.
+/// The ends of connections are read before candidates are considered, at most 64 at a time.
 #[test]
 fn an_end_does_not_wait_for_beginnings() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
@@ -236,7 +236,7 @@ fn an_end_does_not_wait_for_beginnings() {
     assert!(lab.follower.flows().is_empty());
 }
 
-/// While very many connections end, as when the table is flushed, no flow is used, of which each may be the next.
+/// While very many connections end, as when the table is flushed, no flow is used: any may be the next to end.
 #[test]
 fn no_flow_is_used_while_many_end() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));

@@ -144,7 +144,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let journal = directory.path().join("settings.json");
         let first = Lock::share(&journal).unwrap();
-        // Of a process that takes over.
+        // The lock of a process that takes over.
         let second = Lock::share(&journal).unwrap();
         drop(first);
         assert_eq!(Lock::own(&journal).unwrap_err(), Errno::WOULDBLOCK);

@@ -50,7 +50,7 @@ impl std::fmt::Display for Failed {
 }
 
 impl Shared {
-    /// Returns buffers of the worker that serves a queue of a port, of which `queues` has each queue's worker.
+    /// Returns buffers of the worker that serves a queue of a port; `queues` names each queue's worker.
     pub fn buffers(&self, queues: &[(u32, usize)], queue: u32) -> Option<Buffers> {
         let (_, worker) = queues.iter().find(|(one, _)| *one == queue)?;
         let own = self.workers.get(*worker)?.pool();

@@ -1,5 +1,5 @@
 //! Detection of workers that hang or have panicked. While a worker hangs, every port is left to the kernel; while a
-//! worker waits for its restart after a panic, the ports of which it polls a queue are.
+//! worker waits for its restart after a panic, only the ports with a queue that it polls are.
 //!
 //! A worker turns at least every 10 ms, asleep or not, and counts each turn. While one does not turn, frames wait in
 //! its ports, and no port can be forwarded correctly: new routes are published only when every worker has released the
@@ -162,7 +162,7 @@ impl Shared {
         hung.iter().map(of).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the names of the ports of which a worker polls a queue.
+    /// Returns the names of the ports with a queue that a worker polls.
     fn polled(&self, worker: usize) -> String {
         let ports = self.ports();
         let polled = ports.values().filter(|slot| polls(slot, worker));

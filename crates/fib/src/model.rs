@@ -61,11 +61,11 @@ impl std::ops::BitOrAssign for Families {
 /// switch) applies to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// Families of which every packet is left to the kernel.
+    /// Families whose packets are all left to the kernel.
     pub closed: Families,
-    /// Families of which fragments are left to the kernel.
+    /// Families whose fragments are left to the kernel.
     pub fragments: Families,
-    /// Families of which packets that cause an ICMP error are left to the kernel, which sends the error.
+    /// Families whose packets are left to the kernel if they cause an ICMP error, which the kernel sends.
     pub errors: Families,
     /// Families that are closed only because of netfilter: packets of known flows are forwarded all the same.
     pub flows: Families,

@@ -39,7 +39,7 @@ pub trait Shared: Send {
     fn grace(&mut self);
 }
 
-/// A provider, and the number and descriptor of the segment of which a part is mapped.
+/// A provider, and the number and descriptor of the segment that is mapped in part.
 struct Provider {
     memory: Box<dyn Shared>,
     begun: Option<(usize, OwnedFd)>,

@@ -111,8 +111,8 @@ fn a_threads_packets_are_contiguous_and_its_chain_is_told() {
     end(device, channels, &pools);
 }
 
-/// The known answers of `bench tabm`: two cells are a page, of which a thread finds the second one's translation only if
-/// both are its own.
+/// The known answers of `bench tabm`: two cells share a page, and a thread finds the second cell's translation cached
+/// only if both cells are its own.
 #[test]
 fn two_threads_take_half_a_page_for_each_packet_in_tabm_and_a_page_in_sdb() {
     const PAGE: u64 = 4096;

@@ -183,7 +183,7 @@ fn bursts_of_flows_leave_translated_and_the_rest_is_punted() {
         assert_eq!(flows.traffic(*id), [traffic[usize::from(*n)], Traffic::default()]);
     }
 
-    // Of a family without flows the kernel gets all, or, with the gate open, nothing.
+    // The kernel gets every packet of a family without flows, or none if the gate is open.
     let of = |v6: bool, frames: &[Vec<u8>]| -> Vec<Vec<u8>> {
         frames.iter().filter(|frame| (frame[12] == 0x86) == v6).cloned().collect()
     };

@@ -119,7 +119,7 @@ pub fn connections(all: &KernelConnections) -> String {
         let _ = writeln!(out, "  for example {example}");
     }
     if *skipped > 0 {
-        let _ = writeln!(out, "\n{skipped} not looked at, for lack of time");
+        let _ = writeln!(out, "\n{skipped} not examined, for lack of time");
     }
     out
 }

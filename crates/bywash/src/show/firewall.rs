@@ -30,7 +30,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Evaluates a ruleset for flows of which only family and protocol are known.
+/// Evaluates a ruleset for flows with only family and protocol known.
 pub fn evaluated(ruleset: &Ruleset) -> Firewall {
     let evaluator = Evaluator::new(ruleset);
     let chain = |hooked: &nft::Hooked<'_>| FirewallChain {

@@ -447,7 +447,7 @@ impl Connections {
         fresh
     }
 
-    /// Keeps those of which all packets have arrived.
+    /// Keeps the connections whose packets have all arrived.
     pub fn add(&mut self, fresh: Vec<Connection>) {
         self.open.extend(fresh);
     }

@@ -217,11 +217,11 @@ impl Trunks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tag {
     None,
-    /// Of a VLAN, with a priority.
+    /// VLAN and priority.
     Vlan(u16, u8),
-    /// Of nobody.
+    /// Tag that belongs to no interface.
     Other([u8; 4]),
-    /// Of VLAN 0, with another one behind it.
+    /// VLAN 0, with another tag behind it.
     Two,
 }
 

@@ -24,9 +24,9 @@ const START: [&str; 8] = [
 const SERVED: [&str; 1] = ["start-served"];
 const RELOAD: [&str; 6] =
     ["reload-opened", "reload-added", "reload-removed", "reload-closed", "reload-sure", "reload-done"];
-/// Of the new process.
+/// Reached by the new process.
 const TAKEOVER: [&str; 4] = ["takeover-met", "takeover-ready", "takeover-gone", "takeover-end"];
-/// Of the running process.
+/// Reached by the running process.
 const HANDOVER: [&str; 3] = ["handover-asked", "handover-closed", "handover-gone"];
 const STOP: [&str; 5] = ["stop-asked", "stop-disabled", "stop-workers", "stop-apart", "stop-put-back"];
 

@@ -49,7 +49,7 @@ impl<'a> Bywash<'a> {
         Self::run_as_is(namespace, &[level, interfaces].concat())
     }
 
-    /// Runs the program on DPDK devices, of which `interfaces` are the twins, and waits until the ports are up.
+    /// Runs the program on DPDK devices with the twins `interfaces`, and waits until the ports are up.
     fn run_detached(namespace: &'a Namespace, interfaces: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let driver = std::env::var("BYWASH_DPDK_DRIVER").unwrap_or("net_af_packet".into());

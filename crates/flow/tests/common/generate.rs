@@ -318,7 +318,7 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
     }
 }
 
-/// Returns a choice of which only one outcome is possible.
+/// Returns a choice with only one possible outcome.
 fn link(r: &mut Random) -> String {
     let fields = r.pick(&["eth_src", "symmetric_l4", "symmetric_l3l4", "symmetric_l3", "nw_src", "nw_dst"]);
     let members = r.pick(&["2,3", "99,3,1", "98,4,99", "99", "5"]);
@@ -446,7 +446,7 @@ fn actions(r: &mut Random, table: u8, words: Words, mut kind: Kind) -> String {
     list.join(",")
 }
 
-/// Returns a group of which one bucket can be chosen, or all of whose buckets do the same.
+/// Returns a group with one bucket that can be chosen, or whose buckets all do the same.
 fn select(r: &mut Random, id: u64, labels: bool) -> String {
     let mut line = format!("group_id={id},type=select");
     let (buckets, changes) = (1 + r.below(3), r.below(3));

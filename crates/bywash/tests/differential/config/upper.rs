@@ -59,8 +59,8 @@ pub fn macvlan(random: &Random, named: u32) -> Object {
     Object::new(add, remove)
 }
 
-/// Returns a bridge of one to three ports, of which one may give it its subnets. Members that are given to a bridge while
-/// they belong to another are refused.
+/// Returns a bridge of one to three ports, one of which may give it its subnets. The kernel refuses members that belong
+/// to another bridge.
 pub fn bridge(random: &Random, named: u32) -> Object {
     let (first, name) = (1 + random.below(PORTS), format!("br{named}"));
     let members: Vec<usize> = (0..1 + random.below(3)).map(|more| (first - 1 + more) % PORTS + 1).collect();

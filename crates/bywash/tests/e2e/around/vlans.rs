@@ -18,7 +18,7 @@ fn add(ns: &Namespace, on: &str, id: u16, host: u16, more: &str) {
 }
 
 /// Hosts a and b, and host c behind the same cable as a: VLANs 5 (host a) and 6 (host c) on r0, VLAN 7 (host b) on r1.
-/// What is sent to host b's own address has no tag there.
+/// Packets to host b's own address leave r1 untagged.
 struct Trunks {
     lab: Topology,
     c: Namespace,
