@@ -27,6 +27,7 @@
 #include <rte_memory.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
+#include <rte_vect.h>
 
 // Layout of RawFrame in crates/frame, as used in src/ffi.rs.
 struct raw {
@@ -34,6 +35,9 @@ struct raw {
 	uint32_t len;
 	uint32_t options;
 };
+
+// NOTED of crates/frame, in `options`: the mbuf of the frame's cell says what the frame says, and can be sent as it is.
+#define NOTED (1u << 31)
 
 // A worker's call into a driver. In: the cells of its own pool, whether there are others, how many free cells may stay
 // in its cache afterwards, and how many did before. Out: how many do; bytes of the frames received or sent; received
@@ -69,6 +73,8 @@ _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "data begins 256 bytes into a cell")
 #define LINE 64
 
 static struct hooks hooks;
+// Whether the processor has the instructions of frames_of_lines.
+static bool lines;
 static uint8_t *base;
 // One mbuf for each cell. Inside the cells, 2,048 bytes apart, all mbufs would share a few cache sets.
 static struct rte_mbuf *mbufs;
@@ -338,6 +344,17 @@ const char *bywash_dpdk_built_with(void)
 	return RTE_VER_PREFIX " " RTE_STR(RTE_VER_YEAR) "." RTE_STR(RTE_VER_MONTH);
 }
 
+// Sets whether mbufs are read by frames_of_lines, if the processor can. Returns whether it can.
+bool bywash_dpdk_lines(bool on)
+{
+	bool can = false;
+#ifdef RTE_ARCH_X86_64
+	can = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+#endif
+	lines = on && can;
+	return can;
+}
+
 // Starts the EAL. Returns 0 or a negative errno.
 int bywash_dpdk_start(const struct hooks *with, int argc, char **argv)
 {
@@ -353,6 +370,7 @@ int bywash_dpdk_start(const struct hooks *with, int argc, char **argv)
 	int index = rte_mempool_register_ops(&ops);
 	if (index < 0)
 		return index;
+	bywash_dpdk_lines(true);
 	if (rte_eal_init(argc, argv) < 0)
 		return rte_errno > 0 ? -rte_errno : -EFAULT;
 	return 0;
@@ -756,12 +774,16 @@ _Static_assert(offsetof(struct rte_mbuf, refcnt) == offsetof(struct rte_mbuf, da
 #define SINGLE_MASK 0x0000ffffffff0000ull
 #define SINGLE 0x0000000100010000ull
 
+// Flags of a received mbuf that is not in a cell of its own, or that would make a driver do more than send it.
+#define ODD_FLAGS (RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_TX_OFFLOAD_MASK)
+
 static bool in_one_cell(struct rte_mbuf *m)
 {
 	return m->pool == pool && (*rearm_of(m) & SINGLE_MASK) == SINGLE && RTE_MBUF_DIRECT(m);
 }
 
-// Receives frames some of which are not in one cell. Returns the number of those that are now.
+// Receives frames some of which are not in one cell, or not to be sent as they are. Returns the number of those that are
+// in one cell now.
 static uint16_t exceptions(struct rte_mbuf **received, uint16_t n, struct raw *out, struct call *call)
 {
 	uint16_t good = 0;
@@ -783,15 +805,12 @@ static uint16_t exceptions(struct rte_mbuf **received, uint16_t n, struct raw *o
 	return good;
 }
 
-// Receives up to `most` frames, of which about `expected` are there.
-uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, uint16_t expected,
-			struct call *call)
+// Writes the frames of received mbufs, and returns whether they are in one cell each, in which case these are complete.
+// Sums up their bytes.
+static bool frames_of(struct rte_mbuf **received, uint16_t n, struct raw *out, uint64_t *sum)
 {
-	struct rte_mbuf *received[BURST];
-	enter(expected);
-	uint16_t n = rte_eth_rx_burst(port, queue, received, RTE_MIN(most, (uint16_t)BURST));
-	// All are in one cell each if they have the same pool, refcnt and nb_segs, which is seen without a branch for each:
-	// bits that any has and that all have.
+	// All have the same pool, refcnt and nb_segs, which is seen without a branch for each: bits that any has and that
+	// all have.
 	uint64_t any = SINGLE, all = SINGLE, flags = 0, bytes = 0;
 	uintptr_t any_pool = (uintptr_t)pool, all_pool = (uintptr_t)pool;
 	uint8_t *const from = base;
@@ -807,25 +826,96 @@ uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t
 		all_pool &= (uintptr_t)m->pool;
 		out[i].addr = (uint8_t *)m->buf_addr + (uint16_t)rearm - from;
 		out[i].len = len;
-		out[i].options = 0;
+		out[i].options = NOTED;
 		bytes += len;
 	}
-	call->bytes = bytes;
-	if (unlikely(((any ^ SINGLE) & SINGLE_MASK) != 0 || ((all ^ SINGLE) & SINGLE_MASK) != 0 ||
-		     (flags & (RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL)) != 0 || any_pool != all_pool))
+	*sum = bytes;
+	return ((any ^ SINGLE) & SINGLE_MASK) == 0 && ((all ^ SINGLE) & SINGLE_MASK) == 0 && (flags & ODD_FLAGS) == 0 &&
+	       any_pool == all_pool;
+}
+
+#ifdef RTE_ARCH_X86_64
+_Static_assert(offsetof(struct rte_mbuf, buf_addr) == 0 && offsetof(struct rte_mbuf, data_off) == 16 &&
+	       offsetof(struct rte_mbuf, ol_flags) == 24 && offsetof(struct rte_mbuf, data_len) == 40 &&
+	       offsetof(struct rte_mbuf, pool) == 56, "fields of the line");
+
+// Does the same with a whole line of each mbuf at once, but also returns false if data do not begin behind the usual
+// headroom.
+__attribute__((target("avx512f,avx512bw,avx512vl"))) static bool frames_of_lines(struct rte_mbuf **received, uint16_t n,
+										 struct raw *out, uint64_t *sum)
+{
+	const __m512i same = _mm512_set_epi64((uintptr_t)pool, 0, 0, 0, 0, SINGLE | RTE_PKTMBUF_HEADROOM, 0, 0);
+	const __m512i checked = _mm512_set_epi64(-1, 0, 0, 0, ODD_FLAGS, SINGLE_MASK | 0xffff, 0, 0);
+	// buf_addr, and data_len as a word of 64 bits.
+	const __m512i places = _mm512_set_epi64(0, 0, 0, 0, 0, 0, 20, 3ull << 48 | 2ull << 32 | 1 << 16);
+	const __m128i add = _mm_set_epi64x((uint64_t)NOTED << 32, RTE_PKTMBUF_HEADROOM - (uintptr_t)base);
+	__m512i differ = _mm512_setzero_si512();
+	__m128i bytes = _mm_setzero_si128();
+#pragma GCC unroll 4
+	for (uint16_t i = 0; i < n; i++) {
+		__m512i line = _mm512_loadu_si512(received[i]);
+		// differ | (line ^ same)
+		differ = _mm512_ternarylogic_epi64(differ, line, same, 0xf6);
+		__m128i frame = _mm512_castsi512_si128(_mm512_maskz_permutexvar_epi16(0x1f, places, line));
+		bytes = _mm_add_epi64(bytes, frame);
+		_mm_storeu_si128((__m128i *)&out[i], _mm_add_epi64(frame, add));
+	}
+	*sum = _mm_extract_epi64(bytes, 1);
+	return _mm512_test_epi64_mask(differ, checked) == 0;
+}
+#endif
+
+// Receives up to `most` frames, of which about `expected` are there.
+uint16_t bywash_dpdk_rx(uint16_t port, uint16_t queue, struct raw *out, uint16_t most, uint16_t expected,
+			struct call *call)
+{
+	struct rte_mbuf *received[BURST];
+	enter(expected);
+	uint16_t n = rte_eth_rx_burst(port, queue, received, RTE_MIN(most, (uint16_t)BURST));
+#ifdef RTE_ARCH_X86_64
+	bool plain = lines && frames_of_lines(received, n, out, &call->bytes);
+#else
+	bool plain = false;
+#endif
+	if (unlikely(!plain) && !frames_of(received, n, out, &call->bytes))
 		n = exceptions(received, n, out, call);
 	leave(call);
 	return n;
 }
 
-// Fills in the mbufs of frames that begin before their buffers, which need not begin where they do.
-static void place_before(struct rte_mbuf **mbufs, const struct raw *frames, uint16_t n)
+// Finds the mbufs of frames, and returns whether all of these are as they were received, in which case nothing needs to
+// be written. Sums up their bytes.
+__attribute__((target_clones("default", "avx2", "avx512f"))) static bool
+mbufs_of(const struct raw *frames, uint16_t n, struct rte_mbuf **sent, uint64_t *sum)
 {
+	uint64_t all = -1ull, bytes = 0;
+	const uintptr_t first = (uintptr_t)mbufs;
+	const uint32_t by = shift;
 	for (uint16_t i = 0; i < n; i++) {
-		uint8_t *data = base + frames[i].addr;
-		if (data < (uint8_t *)mbufs[i]->buf_addr)
-			place(cell_of(mbufs[i]), 0);
-		*rearm_of(mbufs[i]) = (uint64_t)RTE_MBUF_PORT_INVALID << 48 | SINGLE | (data - (uint8_t *)mbufs[i]->buf_addr);
+		uint64_t size = frames[i].len | (uint64_t)frames[i].options << 32;
+		sent[i] = (struct rte_mbuf *)(first + (frames[i].addr >> by) * sizeof(struct rte_mbuf));
+		all &= size;
+		bytes += (uint32_t)size;
+	}
+	*sum = bytes;
+	return all >> 32 & NOTED;
+}
+
+// Fills in the mbufs of frames. Fields are written without a look at them: a comparison costs as much as the stores.
+static void fill_in(struct rte_mbuf **mbufs, const struct raw *frames, uint16_t n)
+{
+	uint8_t *const from = base;
+#pragma GCC unroll 4
+	for (uint16_t i = 0; i < n; i++) {
+		struct rte_mbuf *m = mbufs[i];
+		uint8_t *data = from + frames[i].addr;
+		// One that begins before its buffer, which need not begin where it does.
+		if (unlikely(data < (uint8_t *)m->buf_addr))
+			place(cell_of(m), 0);
+		*rearm_of(m) = (uint64_t)RTE_MBUF_PORT_INVALID << 48 | SINGLE | (data - (uint8_t *)m->buf_addr);
+		m->ol_flags = 0;
+		m->pkt_len = frames[i].len;
+		m->data_len = frames[i].len;
 	}
 }
 
@@ -834,27 +924,9 @@ uint16_t bywash_dpdk_tx(uint16_t port, uint16_t queue, const struct raw *frames,
 {
 	struct rte_mbuf *sent[BURST];
 	n = RTE_MIN(n, (uint16_t)BURST);
-	struct rte_mbuf *const all = mbufs;
-	uint8_t *const from = base;
-	const uint32_t by = shift;
-	uint64_t bytes = 0, before = 0;
-	// Fields are written without a look at them: a comparison costs as much as the stores.
-#pragma GCC unroll 4
-	for (uint16_t i = 0; i < n; i++) {
-		uint64_t addr = frames[i].addr;
-		uint32_t len = frames[i].len;
-		struct rte_mbuf *m = all + (uint32_t)(addr >> by);
-		uint64_t data_off = from + addr - (uint8_t *)m->buf_addr;
-		before |= data_off;
-		*rearm_of(m) = (uint64_t)RTE_MBUF_PORT_INVALID << 48 | SINGLE | data_off;
-		m->ol_flags = 0;
-		m->pkt_len = len;
-		m->data_len = len;
-		sent[i] = m;
-		bytes += len;
-	}
-	if (unlikely(before >> 16 != 0))
-		place_before(sent, frames, n);
+	uint64_t bytes;
+	if (!mbufs_of(frames, n, sent, &bytes))
+		fill_in(sent, frames, n);
 	enter(0);
 	uint16_t done = rte_eth_tx_burst(port, queue, sent, n);
 	for (uint16_t i = done; i < n; i++)

@@ -26,20 +26,19 @@ pub fn spare(pools: Option<&Arc<PoolSet>>) {
 }
 
 /// Calls `driver`, which may take and free cells of `bufs`, and keep free ones in the cache of this thread's lcore.
-/// Returns its result, what the call reports, and the net number of cells that the driver took.
+/// Fills in `call` for it. Returns its result and the net number of cells that the driver took.
 #[inline]
-pub fn with<R>(bufs: &mut Buffers, driver: impl FnOnce(&mut Call) -> R) -> (R, Call, i64) {
+pub fn with<R>(bufs: &mut Buffers, call: &mut Call, driver: impl FnOnce(&mut Call) -> R) -> (R, i64) {
     bufs.follow();
     let lent = bufs.lent();
-    let (first, count) = lent.cells;
-    let mut call = Call { first, count, keep: lent.most as u32, mixed: lent.mixed, ..Call::default() };
+    (call.first, call.count) = lent.cells;
+    (call.keep, call.mixed) = (lent.most as u32, lent.mixed);
     INSIDE.set(Some(NonNull::from(&mut *bufs)));
     TAKEN.set(0);
-    let result = driver(&mut call);
+    let result = driver(call);
     INSIDE.set(None);
-    let net = TAKEN.get() - i64::from(call.kept) + lent.now as i64;
     bufs.lend(call.kept as usize);
-    (result, call, net)
+    (result, TAKEN.get() - i64::from(call.kept) + lent.now as i64)
 }
 
 /// Calls `driver` without a worker; it uses the spare buffers. Returns its result and the net number of cells it took.

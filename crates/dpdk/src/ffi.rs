@@ -76,6 +76,7 @@ unsafe extern "C" {
     pub fn bywash_dpdk_tx(port: u16, queue: u16, frames: *const RawFrame, n: u16, call: *mut Call) -> u16;
     pub fn bywash_dpdk_reclaim(port: u16, queue: u16, call: *mut Call) -> c_int;
     pub fn bywash_dpdk_settle(call: *mut Call);
+    pub safe fn bywash_dpdk_lines(on: bool) -> bool;
     pub safe fn bywash_dpdk_cached() -> u32;
     pub safe fn bywash_dpdk_restore(n: u32);
 }

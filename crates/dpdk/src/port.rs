@@ -2,7 +2,7 @@
 
 use crate::cells;
 use crate::eal::Eal;
-use crate::ffi::{self, Device};
+use crate::ffi::{self, Call, Device};
 use bywash_frame::{Batch, Buffers};
 use bywash_port::{Port, PortCounters, PortState};
 use bywash_sync::lock;
@@ -188,6 +188,13 @@ impl DpdkPort {
         driver(&self.shared.device)
     }
 
+    /// Sets whether received mbufs are read a whole line at once, which needs AVX-512. Returns false if the processor does
+    /// not have it. For tests: it is set if the processor has it.
+    #[doc(hidden)]
+    pub fn read_lines(on: bool) -> bool {
+        ffi::bywash_dpdk_lines(on)
+    }
+
     /// Returns the reason for which frames are copied. `None` if they are not.
     pub fn copies(&self) -> Option<&'static str> {
         self.shared.device.copies.then_some("the driver receives only into memory with its own layout")
@@ -245,17 +252,19 @@ impl Port for DpdkPort {
         }
         let (port, queue, most, last) = (self.shared.device.port, self.queue, out.room() as u16, self.last);
         let frames = out.spare().as_mut_ptr().cast();
+        let mut call = Call::default();
         // SAFETY: an open queue that only this worker uses; `frames` has room for `most` frames.
-        let (n, call, more) =
-            cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_rx(port, queue, frames, most, most.min(last), call) });
+        let (n, more) = cells::with(bufs, &mut call, |call| unsafe {
+            ffi::bywash_dpdk_rx(port, queue, frames, most, most.min(last), call)
+        });
         self.last = n;
         let n = usize::from(n);
         self.held += more - n as i64;
         if n == 0 && call.lost == 0 {
             return 0;
         }
-        // SAFETY: the shim has written them; the driver took their cells from the pool and has handed them over, and
-        // the data lie in them.
+        // SAFETY: the shim has written them; the driver took their cells from the pool and has handed them over, the
+        // data lie in them, and the mbufs of those that are `NOTED` say the same.
         unsafe { out.append(n) };
         self.counters.rx_packets.add(n as u64);
         self.counters.rx_bytes.add(call.bytes);
@@ -274,10 +283,12 @@ impl Port for DpdkPort {
         }
         let (port, queue, n) = (self.shared.device.port, self.queue, frames.len());
         let raw = frames.as_slice().as_ptr().cast();
+        let mut call = Call::default();
         // SAFETY: an open queue that only this worker uses; the caller owns the frames, which have the layout of their
-        // descriptors, and those that are sent leave the batch below.
-        let (sent, call, more) =
-            cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_tx(port, queue, raw, n as u16, call) });
+        // descriptors, and those that are sent leave the batch below. Nobody but a call like this, or a driver, writes
+        // the mbuf of a cell, so it says what it did when a `NOTED` frame was received.
+        let (sent, more) =
+            cells::with(bufs, &mut call, |call| unsafe { ffi::bywash_dpdk_tx(port, queue, raw, n as u16, call) });
         let sent = usize::from(sent);
         self.held += more + sent as i64;
         if sent < n {
@@ -292,7 +303,8 @@ impl Port for DpdkPort {
     fn housekeep(&mut self, bufs: &mut Buffers) {
         if bufs.recalls() {
             // SAFETY: touches the cache of this thread only.
-            let ((), _, more) = cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_settle(call) });
+            let settle = |call: &mut Call| unsafe { ffi::bywash_dpdk_settle(call) };
+            let ((), more) = cells::with(bufs, &mut Call::default(), settle);
             self.held += more;
         }
         self.idle += 1;
@@ -302,7 +314,8 @@ impl Port for DpdkPort {
         self.idle = 0;
         let (port, queue) = (self.shared.device.port, self.queue);
         // SAFETY: an open queue that only this worker uses.
-        let (_, _, more) = cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_reclaim(port, queue, call) });
+        let reclaim = |call: &mut Call| unsafe { ffi::bywash_dpdk_reclaim(port, queue, call) };
+        let (_, more) = cells::with(bufs, &mut Call::default(), reclaim);
         self.held += more;
     }
 
@@ -380,7 +393,7 @@ impl Port for DpdkPort {
         let shared = &self.shared;
         if shared.open.fetch_sub(1, Ordering::AcqRel) > 1 {
             // SAFETY: touches the cache of this thread only. It keeps nothing, as this may be the worker's last port.
-            let ((), _, more) = cells::with(bufs, |call| unsafe {
+            let ((), more) = cells::with(bufs, &mut Call::default(), |call| unsafe {
                 call.keep = 0;
                 ffi::bywash_dpdk_settle(call);
             });
@@ -391,7 +404,8 @@ impl Port for DpdkPort {
             return;
         }
         // SAFETY: no other queue of the device is open any more.
-        let ((), _, more) = cells::with(bufs, |call| unsafe { ffi::bywash_dpdk_close(shared.device.port, call) });
+        let close = |call: &mut Call| unsafe { ffi::bywash_dpdk_close(shared.device.port, call) };
+        let ((), more) = cells::with(bufs, &mut Call::default(), close);
         self.held += more + shared.held.swap(0, Ordering::Relaxed);
         lock(&OPEN).retain(|name| *name != shared.name);
     }

@@ -5,6 +5,7 @@
 
 use bywash_dpdk::{DpdkConfig, DpdkError, DpdkPort, Eal, EalConfig, EalError};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, Pages, PoolConfig, PoolSet};
+use bywash_port::pcap::{CaptureFile, PcapSource};
 use bywash_port::{Port, PortState, pair};
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -47,6 +48,15 @@ fn dpdk_ports() {
 
     let mut bench = Bench { bufs: Buffers::attach(&pools, 0), pools };
     frames_cross_without_a_copy(&eal, &mut bench);
+    for lines in [true, false] {
+        if !DpdkPort::read_lines(lines) && lines {
+            println!("SKIP: no AVX-512: mbufs are not read by lines");
+            continue;
+        }
+        frames_are_sent_as_they_are_now(&eal, &mut bench);
+        frames_in_several_segments_are_copied(&eal, &mut bench);
+    }
+    DpdkPort::read_lines(true);
     drivers_take_and_free_our_cells(&eal, &mut bench);
     more_threads_than_lcores(&eal, &mut bench);
     what_cannot_be_is_said(&eal, &mut bench);
@@ -102,6 +112,104 @@ fn frames_cross_without_a_copy(eal: &Arc<Eal>, bench: &mut Bench) {
     ring.close(&mut bench.bufs);
     [&mut a, &mut b].into_iter().for_each(|port| port.close(&mut bench.bufs));
     assert_eq!(bench.pools.audit(0).missing, 0);
+}
+
+/// Frames that go round through a device arrive as they were sent, whether they were changed in between or not: bursts
+/// of all sizes, of frames of which any were moved, cut, extended, rewritten, replaced or passed through another port.
+fn frames_are_sent_as_they_are_now(eal: &Arc<Eal>, bench: &mut Bench) {
+    let mut ring = DpdkPort::open(eal, &DpdkConfig::new("net_ring1")).unwrap().pop().unwrap();
+    let (mut a, mut b) = pair(64);
+    let (arena, bufs) = (bench.pools.arena().clone(), &mut bench.bufs);
+    let mut seed = 1u32;
+    let mut random = |below: u32| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (seed >> 8) % below
+    };
+    let mut batch = Batch::new();
+    for round in 0..500 {
+        // Some go, and new ones come.
+        for _ in 0..random(8) {
+            batch.pop().into_iter().for_each(|frame| bufs.free_one(frame));
+        }
+        let (before, more) = (batch.len(), random(12) as usize);
+        bufs.alloc(&mut batch, more);
+        for frame in &mut batch.as_mut_slice()[before..] {
+            assert!(arena.write(frame, &[round as u8; 60]));
+            // As far as the headroom of a buffer that begins on another line, and beyond.
+            assert!(arena.push(frame, random(129) as usize));
+        }
+        // (Of every second round, none is changed.)
+        for frame in batch.as_mut_slice() {
+            match if round % 2 == 0 { random(12) } else { 99 } {
+                0 => frame.truncate(1 + random(60) as usize),
+                1 => frame.pull(random(20) as usize),
+                2 => drop(arena.push(frame, random(40) as usize)),
+                3 => drop(arena.resize(frame, random(1200) as usize)),
+                4 => drop(arena.write(frame, &[7; 100])),
+                5 => arena.data_mut(frame).fill(5),
+                6 => {
+                    let moved = std::mem::replace(frame, bufs.alloc_one().unwrap());
+                    assert!(arena.write(frame, arena.data(&moved)));
+                    bufs.free_one(moved);
+                }
+                _ => {}
+            }
+        }
+        if random(8) == 0 {
+            let n = batch.len();
+            assert_eq!(a.tx_burst(bufs, &mut batch), n);
+            assert_eq!(b.rx_burst(bufs, &mut batch), n);
+        }
+        let said =
+            |batch: &Batch| batch.as_slice().iter().map(|f| (f.raw(), arena.data(f).to_vec())).collect::<Vec<_>>();
+        let (sent, n) = (said(&batch), batch.len());
+        assert_eq!(ring.tx_burst(bufs, &mut batch), n);
+        assert_eq!(ring.rx_burst(bufs, &mut batch), n);
+        assert_eq!(said(&batch), sent, "round {round}");
+        assert!(sent.iter().all(|(raw, _)| raw.options == 0), "a descriptor has no options");
+    }
+    bufs.free(&mut batch);
+    [&mut a, &mut b].into_iter().for_each(|port| port.close(bufs));
+    assert_eq!(bench.pools.audit(ring.held()).missing, 0);
+    ring.close(bufs);
+    assert_eq!(bench.pools.audit(0).missing, 0);
+}
+
+/// Frames longer than a buffer, which the driver receives into several, are copied into one cell; those beside them in
+/// the same burst are not. All can be sent.
+fn frames_in_several_segments_are_copied(eal: &Arc<Eal>, bench: &mut Bench) {
+    let directory = tempfile::tempdir().unwrap();
+    let [from, to] = ["from.pcap", "to.pcap"].map(|name| directory.path().join(name));
+    // (A buffer has room for 1,600 to 1,792 bytes, by the line on which it begins.)
+    let sizes = (0..64).map(|n| match n {
+        7 => 3000,
+        n if n % 3 == 0 => 60 + n,
+        n => 1700 + n,
+    });
+    let frames: Vec<Vec<u8>> = sizes.map(|size| (0..size).map(|at| (at + size) as u8).collect()).collect();
+    CaptureFile::of_frames(&from, &frames).unwrap();
+    let device = format!("net_pcap3,rx_pcap={},tx_pcap={}", from.display(), to.display());
+    let mut file = DpdkPort::open(eal, &DpdkConfig::new(&device)).unwrap().pop().unwrap();
+    // Buffers of cells that were used before may have all of the room by now.
+    let mut used: [Batch; 16] = std::array::from_fn(|_| bench.frames(64).0);
+    let mut batch = Batch::new();
+    file.rx_burst(&mut bench.bufs, &mut batch);
+    let arena = bench.pools.arena();
+    let received: Vec<Vec<u8>> = batch.as_slice().iter().map(|frame| arena.data(frame).to_vec()).collect();
+    // (No cell has room for 3,000 bytes.)
+    let fitting: Vec<Vec<u8>> = frames.into_iter().filter(|frame| frame.len() < 1792).collect();
+    assert!(received == fitting, "{:?}", received.iter().map(Vec::len).collect::<Vec<_>>());
+    let details = file.details();
+    assert!(details.iter().any(|(name, _)| *name == "copied"), "{details:?}");
+    assert_eq!(file.counters().rx_no_buffer.get(), 1);
+    let n = batch.len();
+    assert_eq!(file.tx_burst(&mut bench.bufs, &mut batch), n);
+    used.iter_mut().for_each(|batch| bench.bufs.free(batch));
+    assert_eq!(bench.pools.audit(file.held()).missing, 0);
+    file.close(&mut bench.bufs);
+    assert_eq!(bench.pools.audit(0).missing, 0);
+    let sent: Vec<Vec<u8>> = PcapSource::load(&to).unwrap().frames().collect();
+    assert!(sent == fitting, "{:?}", sent.iter().map(Vec::len).collect::<Vec<_>>());
 }
 
 /// A device that generates frames and discards them: the driver itself takes and frees cells of the pool.

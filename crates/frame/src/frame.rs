@@ -8,8 +8,15 @@ pub struct RawFrame {
     pub addr: u64,
     /// Length of the data in bytes.
     pub len: u32,
-    /// Descriptor options of the kernel; zero in a frame that is not in a ring.
+    /// Descriptor options of the kernel; zero in a frame that is not in a ring, or [`RawFrame::NOTED`].
     pub options: u32,
+}
+
+impl RawFrame {
+    /// In `options` of a frame: it is where the device that received it has noted it, with the same length, so that
+    /// this device need not note it again to send it. Cleared by whatever moves the data or changes their length, and
+    /// not part of a descriptor. Set by DPDK's ports.
+    pub const NOTED: u32 = 1 << 31;
 }
 
 /// Exclusive, move-only right to one cell of an arena, with the position of the packet in it.
@@ -26,22 +33,22 @@ impl Frame {
     ///
     /// # Safety
     /// The cell that `raw` points into has no other frame, and `raw.addr..raw.addr + raw.len` lies inside that
-    /// cell, behind its metadata area.
+    /// cell, behind its metadata area. `raw.options` is zero, or [`RawFrame::NOTED`] if that is so.
     #[inline]
     pub unsafe fn from_raw(raw: RawFrame) -> Self {
         Self(raw)
     }
 
-    /// Converts the frame into a descriptor and passes ownership on, to a kernel ring or a device.
+    /// Converts the frame into a descriptor without options and passes ownership on, to a kernel ring or a device.
     #[inline]
     pub fn into_raw(self) -> RawFrame {
-        self.0
+        self.raw()
     }
 
-    /// Returns the descriptor for inspection; ownership stays with the frame.
+    /// Returns the descriptor, without options, for inspection; ownership stays with the frame.
     #[inline]
     pub fn raw(&self) -> RawFrame {
-        self.0
+        RawFrame { options: 0, ..self.0 }
     }
 
     /// Returns the offset of the data in the arena, in bytes.
@@ -61,7 +68,7 @@ impl Frame {
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
-            self.0.len = len as u32;
+            self.place(self.0.addr, len as u32);
         }
     }
 
@@ -69,13 +76,47 @@ impl Frame {
     #[inline]
     pub fn pull(&mut self, n: usize) {
         let n = n.min(self.len());
-        self.0.addr += n as u64;
-        self.0.len -= n as u32;
+        self.place(self.0.addr + n as u64, self.0.len - n as u32);
     }
 
     #[inline]
     pub(crate) fn place(&mut self, addr: u64, len: u32) {
-        self.0.addr = addr;
-        self.0.len = len;
+        self.0 = RawFrame { addr, len, options: 0 };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Arena, ArenaConfig, Line};
+
+    #[test]
+    fn what_a_device_noted_ends_with_any_change() {
+        let arena = Arena::new(ArenaConfig { cells: 1, ..Default::default() }).unwrap();
+        let noted = || {
+            // SAFETY: one at a time, of the arena's only cell.
+            unsafe { Frame::from_raw(RawFrame { addr: 256, len: 100, options: RawFrame::NOTED }) }
+        };
+        type Change<'a> = &'a dyn Fn(&mut Frame);
+        let changes: [(&str, Change<'_>); 7] = [
+            ("truncate", &|frame| frame.truncate(50)),
+            ("pull", &|frame| frame.pull(1)),
+            ("push", &|frame| assert!(arena.push(frame, 1))),
+            ("resize", &|frame| assert!(arena.resize(frame, 101))),
+            ("reset", &|frame| arena.reset(frame)),
+            ("write", &|frame| assert!(arena.write(frame, &[1; 100]))),
+            ("write_lines", &|frame| assert!(arena.write_lines(frame, &[Line([1; 64]); 2], 100))),
+        ];
+        for (name, change) in changes {
+            let mut frame = noted();
+            arena.data_mut(&mut frame).fill(1);
+            frame.truncate(100);
+            assert_eq!(frame.0.options, RawFrame::NOTED, "bytes and length are as they were");
+            assert_eq!(frame.raw().options, 0, "a descriptor has no options");
+            change(&mut frame);
+            assert_eq!(frame.0.options, 0, "{name}");
+            let _ = frame.into_raw();
+        }
+        assert_eq!(noted().into_raw(), RawFrame { addr: 256, len: 100, options: 0 });
     }
 }
