@@ -4,9 +4,10 @@ use crate::error::Usage;
 use std::fmt;
 use std::io::IsTerminal;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormattedFields, time};
+use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 
 /// Starts logging at `level`, or else at the level in BYWASH_LOG, or else at `default`. Errors with [`Usage`] if the
@@ -19,23 +20,22 @@ pub fn init(level: Option<&str>, default: &str) -> anyhow::Result<()> {
         _ => (default, "the default"),
     };
     let wanted = "expected error, warn, info, debug, trace, off, or a filter such as `info,bywash_port=debug`";
-    let filter =
-        EnvFilter::builder().parse(text).map_err(|_| Usage(format!("no log level `{text}` in {origin}: {wanted}")))?;
-    // `EnvFilter` takes an unknown word as the name of a module, and silences everything else.
+    let filter: Targets = text.parse().map_err(|_| Usage(format!("no log level `{text}` in {origin}: {wanted}")))?;
+    // `Targets` takes an unknown word as the name of a module, and silences everything else.
     if text.chars().all(|c| c.is_ascii_alphanumeric())
         && !text.is_empty()
         && text.parse::<tracing::level_filters::LevelFilter>().is_err()
     {
         return Err(Usage(format!("no log level `{text}` in {origin}: {wanted}")).into());
     }
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(std::io::stderr);
     let terminal = std::io::stderr().is_terminal();
     // Fails only if logging is set up already, as in a test.
     let _ = if !terminal && std::env::var_os("JOURNAL_STREAM").is_some() {
-        builder.with_ansi(false).event_format(Journal).try_init()
+        builder.with_ansi(false).event_format(Journal).finish().with(filter).try_init()
     } else {
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        builder.with_ansi(colours).with_target(false).with_timer(time::uptime()).try_init()
+        builder.with_ansi(colours).with_target(false).with_timer(time::uptime()).finish().with(filter).try_init()
     };
     Ok(())
 }
