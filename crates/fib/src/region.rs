@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 pub const SEGMENT: usize = 2 << 20;
 const STEP: usize = SEGMENT;
 /// Bytes of shared memory mapped at a time.
-const PIECE: usize = STEP / 8;
+const PIECE: usize = STEP / 32;
 /// Bytes behind the last index, room for the largest node.
 const SLACK: usize = 4096;
 /// Number of words that a reference can address.

@@ -281,8 +281,9 @@ impl AfXdpPort {
                 self.counters.tx_refused.add(1);
                 continue;
             };
-            let pushed = injector.push(self.umem.arena().data(frame));
-            debug_assert!(pushed);
+            if !injector.push(self.umem.arena().data(frame)) {
+                self.counters.tx_refused.add(1);
+            }
             self.unkicked = injector.len() as u32;
         }
         let n = frames.len();
