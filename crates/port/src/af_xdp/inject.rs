@@ -16,7 +16,6 @@ use aya::programs::SchedClassifier;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
-use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -26,10 +25,6 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/inject.bpf.o");
 const FRAMES: usize = 256;
 const BYTES: usize = 262144;
 const LONGEST: usize = 16384;
-
-/// Bytes of data that are mapped at first: as many of the shortest frames as a batch has. All that is mapped is
-/// resident.
-const BEGUN: usize = FRAMES * 64;
 
 /// Length of the packet that the run starts with: the shortest frame.
 const FIRST: usize = 60;
@@ -89,11 +84,9 @@ pub struct Injected {
 /// One owner, in the interfaces' network namespace: the kernel looks up the interface in each call.
 pub struct Injector {
     program: OwnedFd,
-    /// The map whose value is the batch.
-    map: OwnedFd,
-    /// The batch up to its first `mapped` bytes of data.
-    batch: Mapped,
-    mapped: usize,
+    batch: NonNull<RawBatch>,
+    /// Unmaps `batch`.
+    _map: Mapped,
     count: usize,
     /// Offset of the next frame in the batch's data.
     at: usize,
@@ -115,24 +108,8 @@ impl Injector {
         let mut made = make(&Make::Injector).map_err(failed)?;
         let (program, data) = (made.take("inject"), made.take("batch"));
         let (program, data) = (program.map_err(Error::Injector)?, data.map_err(Error::Injector)?);
-        let batch = map_batch(data.as_fd(), BEGUN).map_err(|e| Error::Injector(io::Error::from(e).to_string()))?;
-        Ok(Self { program, map: data, batch, mapped: BEGUN, count: 0, at: 0, queue: 0, first: [0; FIRST] })
-    }
-
-    /// Returns the batch, of which the data is mapped in part.
-    #[inline]
-    fn raw(&self) -> *mut RawBatch {
-        self.batch.base.as_ptr().cast()
-    }
-
-    /// Maps the whole batch, whose frames so far are in the map. Returns false if the kernel refuses.
-    #[cold]
-    fn map_all(&mut self) -> bool {
-        let all = map_batch(self.map.as_fd(), BYTES);
-        if let Ok(all) = all {
-            (self.batch, self.mapped) = (all, BYTES);
-        }
-        self.mapped == BYTES
+        let (batch, map) = map_batch(data.as_fd()).map_err(|e| Error::Injector(io::Error::from(e).to_string()))?;
+        Ok(Self { program, batch, _map: map, count: 0, at: 0, queue: 0, first: [0; FIRST] })
     }
 
     /// Sends by this queue of the interface from now on, so that workers do not contend for one. The kernel chooses
@@ -160,13 +137,10 @@ impl Injector {
     }
 
     /// Copies an Ethernet frame without FCS into the batch. Returns false and does nothing if it is longer than 16,384
-    /// bytes, the batch is full, or its memory cannot be mapped.
+    /// bytes or the batch is full.
     #[inline]
     pub fn push(&mut self, frame: &[u8]) -> bool {
         if !self.has_room() || frame.len() > LONGEST {
-            return false;
-        }
-        if self.at + frame.len() > self.mapped && !self.map_all() {
             return false;
         }
         if self.count == 0
@@ -175,10 +149,9 @@ impl Injector {
             // Queueing disciplines see this as the protocol of every packet in the batch.
             self.first[ETHERTYPE].copy_from_slice(ethertype);
         }
-        let (batch, at) = (self.raw(), self.at);
-        // SAFETY: a frame and its slot, both inside the mapping: count < FRAMES, and the frame ends within the `mapped`
-        // bytes of data. Nothing else uses the mapping now: the program runs in `flush` only, and other objects have maps
-        // of their own.
+        let (batch, at) = (self.batch.as_ptr(), self.at);
+        // SAFETY: a frame and its slot, both inside the mapping: count < FRAMES, and `at` leaves LONGEST bytes. Nothing
+        // else uses the mapping now: the program runs in `flush` only, and other objects have maps of their own.
         unsafe {
             (&raw mut (*batch).data).cast::<u8>().add(at).copy_from_nonoverlapping(frame.as_ptr(), frame.len());
             let slot = RawFrame { at: at as u32, len: frame.len() as u32, result: 0, reserved: 0 };
@@ -197,7 +170,7 @@ impl Injector {
             return Injected::default();
         }
         let flags = if way == Way::Send { 0 } else { BPF_F_INGRESS };
-        let batch = self.raw();
+        let batch = self.batch.as_ptr();
         // SAFETY: inside of the mapping, and the program does not run yet.
         unsafe {
             (&raw mut (*batch).count).write(count as u32);
@@ -216,7 +189,7 @@ impl Injector {
         };
         let ran = run.run();
         // SAFETY: the program has run; until the next push or flush the batch is only read.
-        let frames = unsafe { std::slice::from_raw_parts((&raw const (*batch).frames).cast::<RawFrame>(), count) };
+        let frames = unsafe { &(&(*batch).frames)[..count] };
         let failed = ran.as_ref().err().map(|e| Errno::from_io_error(e).unwrap_or(Errno::IO));
         let mut done = Injected { frames: count as u64, ..Injected::default() };
         done.bytes = frames.iter().map(|f| u64::from(f.len)).sum();
@@ -245,7 +218,9 @@ impl Injector {
         }
         if let Some(to) = frame.first_chunk::<6>().filter(|_| frame.len() >= 12) {
             // SAFETY: the first frame of the batch lies at the data's start, with both addresses.
-            unsafe { (&raw mut (*self.raw()).data).cast::<u8>().add(6).copy_from_nonoverlapping(to.as_ptr(), 6) };
+            unsafe {
+                (&raw mut (*self.batch.as_ptr()).data).cast::<u8>().add(6).copy_from_nonoverlapping(to.as_ptr(), 6)
+            };
         }
         self.flush(ifindex, Way::Receive).error.map_or(Ok(()), |errno| Err(errno.into()))
     }
@@ -275,14 +250,13 @@ fn errno(result: i32) -> Errno {
     }
 }
 
-/// Maps the only value of the program's map, up to its first `data` bytes of frames.
-fn map_batch(map: BorrowedFd<'_>, data: usize) -> rustix::io::Result<Mapped> {
-    let len = offset_of!(RawBatch, data) + data;
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
+/// Maps the only value of the program's map.
+fn map_batch(map: BorrowedFd<'_>) -> rustix::io::Result<(NonNull<RawBatch>, Mapped)> {
+    let (len, prot) = (size_of::<RawBatch>(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new mapping at an address of the kernel's choice.
     let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, map, 0) }?;
     let base = NonNull::new(base).ok_or(Errno::NOMEM)?;
-    Ok(Mapped { base, len })
+    Ok((base.cast(), Mapped { base, len }))
 }
 
 #[cfg(test)]

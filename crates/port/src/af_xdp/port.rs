@@ -281,9 +281,8 @@ impl AfXdpPort {
                 self.counters.tx_refused.add(1);
                 continue;
             };
-            if !injector.push(self.umem.arena().data(frame)) {
-                self.counters.tx_refused.add(1);
-            }
+            let pushed = injector.push(self.umem.arena().data(frame));
+            debug_assert!(pushed);
             self.unkicked = injector.len() as u32;
         }
         let n = frames.len();
