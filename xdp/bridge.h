@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Ports on members of bridges: what they receive to the bridge's own MAC address is routed as the bridge's, by the programs for
- * ports with flows, whose entry of the port has the bridge's address and number. Everything else is the kernel's, which bridges
- * it: above all, frames of stations that the kernel has to learn.
+ * ports with flows, whose entry of the port has the bridge's address and number. Frames to a station behind another port are sent
+ * there as they are. Everything else is the kernel's, which bridges it: above all, frames of stations that the kernel has to learn.
  *
- * A program of its own looks the source up, before those. It is loaded for the first such port. */
+ * A program of its own looks the addresses up, before those. It is loaded for the first such port. */
 #ifndef BYWASH_BRIDGE_H
 #define BYWASH_BRIDGE_H
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 #include "router.h"
@@ -23,6 +26,9 @@ struct stations {
 };
 
 MAPPED(stations, BYWASH_STATIONS, struct stations);
+
+/* Interface index of each port, by its id; 0: none. Traffic control cannot use `devices`, which belongs to programs of XDP. */
+MAPPED(interfaces, BYWASH_PORTS, __u64);
 
 PROGRAMS(bridge_xdp, 1);
 PROGRAMS(bridge_tc, 1);
@@ -49,17 +55,82 @@ static __always_inline int is_known(__u64 station)
 	return 0;
 }
 
-/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. */
-static __always_inline int judge_bridged(const struct bywash_port *port, __u64 mine, const void *data, const void *end)
+/* Returns the port that leads to a station of a bridge, its address and the bridge's number from bit 48 on; a negative number if none
+ * does. */
+static __always_inline int leads_to(__u64 station)
+{
+	__u64 hash = station * K1;
+
+	for (int n = 0; n < 2; n++) {
+		__u32 place = (hash >> (53 - 11 * n)) % BYWASH_STATIONS;
+		volatile struct stations *s = bpf_map_lookup_elem(&stations, &place);
+		if (!s)
+			return -1;
+		for (int i = 0; i < STATIONS_AT_A_PLACE; i++) {
+			__u64 entry = s->entries[i];
+			if (!((entry ^ station) << 8) && entry >> 63)
+				return entry >> 56 & 63;
+		}
+	}
+	return -1;
+}
+
+/* Returns whether a frame between members, which has a whole Ethernet header, is of a kind that the kernel bridges by its addresses
+ * alone, whatever is set on the members. It may answer ARP and neighbour discovery itself; 802.1X, pause frames and what modules
+ * have registered for are not among these kinds. */
+static __always_inline int is_plainly_bridged(const void *data, const void *end)
+{
+	const __u8 *ip6 = data + ETH_HLEN;
+
+	switch (*(const __be16 *)(data + 12)) {
+	case bpf_htons(ETH_P_IP):
+	case bpf_htons(ETH_P_PPP_SES):
+	case bpf_htons(ETH_P_MPLS_UC):
+		return 1;
+	case bpf_htons(ETH_P_IPV6):
+		/* The next header, and the type of an ICMPv6 message: from router solicitation, 133, to redirect. */
+		return ip6 + sizeof(struct ipv6hdr) + 1 <= (const __u8 *)end && (ip6[6] != IPPROTO_ICMPV6 || ip6[40] - 133u > 4);
+	default:
+		return 0;
+	}
+}
+
+/* Returns the verdict on a frame to another station that a bridge's member has received without a tag. `length` is 0 if the frame may
+ * leave whatever its length. The port that it leaves by is another than that which it came by: others are not among `members`. */
+static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data, const void *end,
+					 __u32 length, __u32 *to)
+{
+	__u64 members = *(const volatile __u64 *)&port->members;
+
+	if (!members)
+		return PASS_NOT_MINE;
+	if (has_tag(*(const __be16 *)(data + 12)))
+		return PASS_VLAN;
+	int member = leads_to(*(const __u64 *)data << 16 >> 16 | bridge << 48);
+	if (member < 0 || !(members >> member & 1))
+		return PASS_NOT_MINE;
+	if (!is_plainly_bridged(data, end) || length > port->longest)
+		return PASS_BRIDGED;
+	if (!is_known(from))
+		return PASS_STATION;
+	*to = member;
+	return TO_MEMBER;
+}
+
+/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `length` and `to` are those of
+ * judge_between(). */
+static __always_inline int judge_bridged(const struct bywash_port *port, __u64 mine, const void *data, const void *end, __u32 length,
+					 __u32 *to)
 {
 	const __u8 *eth = data;
 	__u64 bridge = port->route_id - BYWASH_PORTS, id = port->id | 128;
 
 	if (data + ETH_HLEN > end)
 		return PASS_SHORT;
+	__u64 from = *(const __u64 *)(eth + 4) >> 16 | bridge << 48 | id << 56;
 	if ((*(const __u64 *)eth ^ mine) << 16)
-		return eth[0] & 1 ? PASS_MULTICAST : PASS_NOT_MINE;
-	return is_known(*(const __u64 *)(eth + 4) >> 16 | bridge << 48 | id << 56) ? NEXT : PASS_STATION;
+		return eth[0] & 1 ? PASS_MULTICAST : judge_between(port, bridge, from, data, end, length, to);
+	return is_known(from) ? NEXT : PASS_STATION;
 }
 
 SEC("xdp.frags")
@@ -69,10 +140,19 @@ int bywash_bridge(struct xdp_md *ctx)
 
 	if (!port)
 		return XDP_PASS;
-	int reason = judge_bridged(port, mac_and_flags(port), (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+	__u32 to = 0, length = bpf_xdp_get_buff_len(ctx);
+	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	/* A frame in several buffers is the kernel's to bridge: not every device sends such. */
+	int reason = judge_bridged(port, mac_and_flags(port), data, end, length == end - data ? length : ~0u, &to);
 	if (reason == NEXT) {
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
+	}
+	if (reason == TO_MEMBER) {
+		if (bpf_redirect_map(&devices, to, XDP_PASS) != XDP_REDIRECT)
+			return count(port->id, PASS_BRIDGED, XDP_PASS);
+		count_forwarded(port->id, to, length);
+		return count(port->id, TO_MEMBER, XDP_REDIRECT);
 	}
 	return count(port->id, reason, XDP_PASS);
 }

@@ -295,6 +295,8 @@ int bywash(struct xdp_md *ctx)
 #ifdef BYWASH_ROUTER
 /* Bytes of headers that are read: Ethernet, IPv6, ICMPv6, and IPv6 of the packet that an ICMPv6 error quotes. */
 #define HEADERS (ETH_HLEN + 40 + 8 + 40)
+/* Bytes of headers up to the type of an ICMPv6 message. */
+#define HEADERS6 (ETH_HLEN + 40 + 1)
 /* Offsets of UDP's checksum from the IP header. */
 #define UDP_CHECKSUM4 (20 + 6)
 #define UDP_CHECKSUM6 (40 + 6)
@@ -455,10 +457,23 @@ int bywash_tc_bridge(struct __sk_buff *skb)
 	/* At level `user` the XDP program has counted the frame. */
 	if (!(mine >> 48 & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
-	int reason = judge_bridged(port, mine, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	__u32 to = 0, length = skb->gso_size ? 0 : skb->len;
+	/* Discovery is told from other IPv6 by the byte behind its header. */
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(long)skb->data + HEADERS6 > (void *)(long)skb->data_end)
+		bpf_skb_pull_data(skb, skb->len < HEADERS6 ? skb->len : HEADERS6);
+	int reason = judge_bridged(port, mine, (void *)(long)skb->data, (void *)(long)skb->data_end, length, &to);
 	if (reason == NEXT) {
 		bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
+	}
+	if (reason == TO_MEMBER) {
+		const __u64 *index = bpf_map_lookup_elem(&interfaces, &to);
+		/* The tag of a frame that has one is beside its data. */
+		if (skb->vlan_present || !index || !*index)
+			return count(port->id, skb->vlan_present ? PASS_VLAN : PASS_BRIDGED, TC_ACT_UNSPEC);
+		count_forwarded(port->id, to, skb->len);
+		count(port->id, TO_MEMBER, 0);
+		return bpf_redirect(*index, 0);
 	}
 	return count(port->id, reason, TC_ACT_UNSPEC);
 }

@@ -21,7 +21,7 @@ enum bywash_reason {
 	PASS_SHORT,       /* no whole Ethernet header */
 	PASS_ROUTE,       /* the egress interface is not a port */
 	PASS_RETURNED,    /* returned to the kernel by user space (inject.bpf.c) */
-	TO_PORT,          /* forwarded by this program to another port's device */
+	TO_PORT,          /* routed by this program to another port's device */
 	PASS_POLICY,      /* a kernel policy applies to it: firewall, rule, IPsec, qdisc, forwarding switch */
 	PASS_EXCEPTION,   /* needs more than forwarding, and traffic control cannot reach user space: the kernel handles it */
 	DROP_PORT_GONE,   /* forwarded by this program, but the egress device has just disappeared */
@@ -30,6 +30,8 @@ enum bywash_reason {
 	TO_PROGRAM,       /* sent or redirected by the port's own program */
 	DROP_PROGRAM,     /* dropped by the port's own program */
 	PASS_STATION,     /* from a station that the bridge has to learn, or to hear again */
+	TO_MEMBER,        /* forwarded by this program to another member of the bridge, as it came */
+	PASS_BRIDGED,     /* to another member of the bridge, but for the kernel to bridge: ARP, neighbour discovery, too long */
 	BYWASH_REASONS,
 };
 
@@ -110,7 +112,9 @@ struct bywash_port {
 	__u16 sending;   /* enum bywash_sending */
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
-	__u64 pad[3];    /* to a cache line */
+	__u64 members;   /* bit n: frames between members of its bridge are forwarded to port n (bridge.h) */
+	__u32 longest;   /* longest such frame in bytes, Ethernet header included */
+	__u32 pad[3];    /* to a cache line */
 } __attribute__((aligned(64)));
 
 /* Treatment of a packet whose route leads to this next hop. */

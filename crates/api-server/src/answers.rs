@@ -71,7 +71,8 @@ pub fn port_counters(ends: &[Arc<bywash_port::PortCounters>], program: Option<&X
         }
     }
     if let Some(program) = program {
-        sum.rx_packets += program.get("to_port") + program.get("drop_port_gone") + program.get("drop_cpu_busy");
+        let handled = ["to_port", "to_member", "drop_port_gone", "drop_cpu_busy"];
+        sum.rx_packets += handled.into_iter().map(|name| program.get(name)).sum::<u64>();
         sum.rx_bytes += program.rx_bytes;
         sum.tx_packets += program.tx_frames;
         sum.tx_bytes += program.tx_bytes;

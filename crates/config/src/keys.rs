@@ -164,8 +164,8 @@ pub static ROUTER: Section = Section {
             .example("false"),
         key("bridges", Bool, "true", "")
             .doc(
-                "Forwards routed packets of the ports' bridges past the kernel. With `false` they are left to the \
-                 kernel, as packets between a bridge's members always are.",
+                "Forwards routed packets of the ports' bridges, and unicast frames between ports on members of a bridge, \
+                 past the kernel. With `false` they are left to the kernel.",
             )
             .example("false"),
     ],

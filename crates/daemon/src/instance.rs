@@ -133,7 +133,7 @@ impl Running {
                     let counted = xdp.program.counters().unwrap_or_default();
                     let returned = counted.get("pass_returned");
                     row.frames = LevelFrames {
-                        driver: counted.get("to_port"),
+                        driver: counted.get("to_port") + counted.get("to_member"),
                         user: counted.get("to_user").saturating_sub(returned),
                         kernel: counted.iter().filter(|(name, _)| name.starts_with("pass_")).map(|(_, n)| n).sum(),
                     };

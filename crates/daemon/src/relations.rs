@@ -371,6 +371,7 @@ mod tests {
             member: None,
             master: None,
             rx_queues: 1,
+            switch: false,
         }
     }
 
@@ -474,7 +475,7 @@ mod tests {
 
     /// Returns a member of it.
     fn member(index: u32, active: bool) -> Link {
-        let (mac, member) = (bond(1, None).mac, Some(Member { active, plain: true }));
+        let (mac, member) = (bond(1, None).mac, Some(Member { active, plain: true, ..Member::default() }));
         Link { master: Some(BOND), mac, member, ..link(index, "r0", "veth") }
     }
 
@@ -543,7 +544,10 @@ mod tests {
             assert_eq!(why(backup.clone(), other), no_active);
         }
         // Packets of a queue leave by whichever member is chosen for it.
-        let chosen = |index, active| Link { member: Some(Member { active, plain: false }), ..member(index, true) };
+        let chosen = |index, active| Link {
+            member: Some(Member { active, plain: false, ..Member::default() }),
+            ..member(index, true)
+        };
         let unknown = Link { member: None, ..member(2, false) };
         let said = "of which a member has a queue_id, or properties that are not known";
         assert_eq!(why(backup.clone(), chosen(1, true)), said);
@@ -587,11 +591,14 @@ mod tests {
     const BRIDGE: u32 = 8;
 
     fn bridge() -> Link {
-        Link { bridge: Some(Bridge { ageing_ms: 300_000, plain: true }), ..link(BRIDGE, "br0", "bridge") }
+        Link {
+            bridge: Some(Bridge { ageing_ms: 300_000, plain: true, ..Bridge::default() }),
+            ..link(BRIDGE, "br0", "bridge")
+        }
     }
 
     fn bridged(index: u32) -> Link {
-        let member = Some(Member { active: true, plain: true });
+        let member = Some(Member { active: true, plain: true, ..Member::default() });
         Link { master: Some(BRIDGE), member, ..link(index, &format!("r{index}"), "veth") }
     }
 
@@ -623,7 +630,7 @@ mod tests {
         assert_eq!(why(Link { up: false, ..bridge() }, bridged(1)), "which is down");
         let no_mac = why(Link { mac: None, ..bridge() }, bridged(1));
         assert_eq!([no_mac, why(bridge(), Link { mtu: 1400, ..bridged(1) })].map(|why| why.contains("MTU")), [true; 2]);
-        let state = |active, plain| Link { member: Some(Member { active, plain }), ..bridged(1) };
+        let state = |active, plain| Link { member: Some(Member { active, plain, ..Member::default() }), ..bridged(1) };
         for other in [Link { member: None, ..bridged(1) }, Link { up: false, ..bridged(1) }, state(false, true)] {
             assert_eq!(why(bridge(), other), "which does not forward on it");
         }
@@ -655,8 +662,8 @@ mod tests {
     fn a_bridges_news_are_news() {
         let mut relations = of(&[bridge(), bridged(1)]);
         for change in [
-            Link { bridge: Some(Bridge { ageing_ms: 1000, plain: true }), ..bridge() },
-            Link { member: Some(Member { active: false, plain: true }), ..bridged(1) },
+            Link { bridge: Some(Bridge { ageing_ms: 1000, plain: true, ..Bridge::default() }), ..bridge() },
+            Link { member: Some(Member { active: false, plain: true, ..Member::default() }), ..bridged(1) },
             Link { mtu: 1400, ..bridge() },
         ] {
             assert!(relations.note(&[Change::Link(change.clone())]), "{change:?}");

@@ -82,6 +82,8 @@ pub enum Scope {
     Out(Vec<IfMatch>, Families),
     /// Every packet that a bridge receives or sends on its members.
     Bridged,
+    /// Frames between the members of a bridge.
+    Between,
     /// Packets to this destination.
     To(Prefix),
     /// ICMP errors about forwarded packets, which the router itself sends.

@@ -37,6 +37,10 @@ const GLOBAL: [&str; 8] = [
     "ipv6/conf/all/proxy_ndp",
 ];
 
+/// Switches of frames between the members of bridges, there with br_netfilter: whether they pass hooks of ARP, IPv6 and IPv4,
+/// which also drop malformed packets and cut off padding.
+const OF_BRIDGES: [&str; 3] = ["bridge-nf-call-arptables", "bridge-nf-call-ip6tables", "bridge-nf-call-iptables"];
+
 /// Switches of an interface: family, and name below `conf/IF`.
 const OF_PORT: [(&str, &str); 6] = [
     ("ipv4", "forwarding"),
@@ -80,6 +84,8 @@ impl Switch {
 #[derive(Debug, Default)]
 pub struct Sysctls {
     global: Vec<Switch>,
+    /// Those of [`OF_BRIDGES`]; none without bridges.
+    bridges: Vec<Switch>,
     ports: Vec<(PortLink, Vec<Switch>)>,
 }
 
@@ -93,8 +99,10 @@ impl Sysctls {
             let open = |at| if named { Switch::open(path(at)) } else { Switch::default() };
             (port.clone(), OF_PORT.iter().map(open).collect())
         };
+        let bridges = OF_BRIDGES.iter().filter(|_| ports.iter().any(|port| !port.bridged.is_empty()));
         Self {
             global: GLOBAL.iter().map(|path| Switch::open(path.into())).collect(),
+            bridges: bridges.map(|key| Switch::open(["bridge", *key].iter().collect())).collect(),
             ports: ports.iter().map(of).collect(),
         }
     }
@@ -102,7 +110,13 @@ impl Sysctls {
     /// Reads all switches again and returns whether any has changed.
     pub fn changed(&mut self) -> bool {
         let of_ports = self.ports.iter_mut().flat_map(|(_, switches)| switches);
-        self.global.iter_mut().chain(of_ports).filter_map(|switch| switch.read().then_some(())).count() > 0
+        self.global
+            .iter_mut()
+            .chain(&mut self.bridges)
+            .chain(of_ports)
+            .filter_map(|switch| switch.read().then_some(()))
+            .count()
+            > 0
     }
 
     /// Returns whether the kernel answers neighbour discovery for others on any port (`proxy_ndp`).
@@ -134,6 +148,15 @@ impl Sysctls {
         if inbound.unwrap_or(0) != 0 {
             let object = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
             found.add(Scope::Errors(Families::V4), object, "sends ICMP errors from the receiving interface's address");
+        }
+        for (key, switch) in OF_BRIDGES.iter().zip(&self.bridges) {
+            if switch.value.unwrap_or(0) != 0 {
+                found.add(
+                    Scope::Between,
+                    &format!("net.bridge.{key}=1"),
+                    "has them pass netfilter's hooks of IP or ARP",
+                );
+            }
         }
         for (port, switches) in &self.ports {
             let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
@@ -196,7 +219,19 @@ mod tests {
     fn analysed(global: [i64; 8], port: [i64; 6]) -> (Settings, Vec<Effect>) {
         let link = PortLink { id: 0, index: 7, name: "r0".into(), below: vec![], bridged: vec![], vrf: None };
         let global = switches(&global.map(Some));
-        Sysctls { global, ports: vec![(link, switches(&port.map(Some)))] }.analyse()
+        Sysctls { global, bridges: vec![], ports: vec![(link, switches(&port.map(Some)))] }.analyse()
+    }
+
+    #[test]
+    fn hooks_of_ip_may_see_frames_between_members() {
+        let of = |values: [Option<i64>; 3]| {
+            let sysctls =
+                Sysctls { global: switches(&GLOBAL_NOW.map(Some)), bridges: switches(&values), ports: vec![] };
+            sysctls.analyse().1.iter().map(|effect| (effect.scope.clone(), effect.object.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!([of([None; 3]), of([Some(0); 3])], [[], []]);
+        let ip6 = "sysctl net.bridge.bridge-nf-call-ip6tables=1";
+        assert_eq!(of([Some(0), Some(1), None]), [(Scope::Between, ip6.to_owned())]);
     }
 
     const GLOBAL_NOW: [i64; 8] = [0, 0, 0, 0, 0, 1, 0, 0];

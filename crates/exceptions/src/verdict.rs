@@ -75,6 +75,8 @@ pub struct Verdict {
     pub settings: Settings,
     /// Policy routing rules that the dataplane applies itself, by port number; absent for ports without.
     pub rules: BTreeMap<u16, Rules>,
+    /// Numbers of the bridges that may forward frames between their members past the kernel.
+    pub bridging: BTreeSet<u16>,
     /// Effects behind these decisions, ignored ones included.
     pub kept: Vec<Kept>,
 }
@@ -84,6 +86,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let mut verdict = Verdict {
         gates: ports.iter().map(|port| (port.id, Gate::default())).collect(),
         settings: reading.settings.clone(),
+        bridging: ports.iter().filter(|port| !port.bridged.is_empty()).map(|port| port.id).collect(),
         ..Verdict::default()
     };
     if respect.ignored.contains(&Kind::Sysctls) {
@@ -96,7 +99,11 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     for effect in &reading.effects {
         let ignored = respect.ignored.contains(&effect.kind);
         let concerned = concerned(effect, ports);
-        if concerned.is_empty() && matches!(effect.scope, Scope::In(..) | Scope::Out(..) | Scope::Bridged) {
+        if !ignored {
+            verdict.bridging.retain(|id| ports.iter().all(|port| port.id != *id || !concerns_frames(effect, port)));
+        }
+        let of_some = matches!(effect.scope, Scope::In(..) | Scope::Out(..) | Scope::Bridged | Scope::Between);
+        if concerned.is_empty() && of_some {
             continue;
         }
         match &effect.scope {
@@ -148,8 +155,22 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
-        Scope::Bridged => ports.iter().filter(|port| !port.bridged.is_empty()).collect(),
+        Scope::Bridged | Scope::Between => ports.iter().filter(|port| !port.bridged.is_empty()).collect(),
         _ => ports.iter().collect(),
+    }
+}
+
+/// Returns whether an effect may concern frames between the members of a bridge, which do not pass the bridge's own interface.
+/// Rules of IP's hooks that name a member are not told from those of its device; such rules cannot match.
+fn concerns_frames(effect: &Effect, bridge: &PortLink) -> bool {
+    let on_devices = matches!(effect.kind, Kind::TrafficControl | Kind::Programs);
+    match &effect.scope {
+        Scope::Bridged | Scope::Between => true,
+        Scope::In(on, _) | Scope::Out(on, _) if on_devices || effect.kind == Kind::Netfilter => {
+            bridge.below.iter().any(|(index, name)| on.iter().any(|one| one.covers(*index, name)))
+        }
+        Scope::All(_) => on_devices,
+        _ => false,
     }
 }
 
@@ -182,7 +203,7 @@ impl Verdict {
                     gate.closed = Families::BOTH;
                     self.egress.insert(port.index, Families::BOTH);
                 }
-                Scope::To(_) => {}
+                Scope::To(_) | Scope::Between => {}
             }
         }
         if let Scope::To(prefix) = scope {
@@ -284,6 +305,47 @@ mod tests {
         assert_eq!(flows(Kind::Netfilter, Scope::All(Families::BOTH)), (Families::BOTH, Families::BOTH));
         assert_eq!(flows(Kind::Netfilter, received("r0.5")), (Families::NONE, Families::BOTH));
         assert_eq!(flows(Kind::TrafficControl, received("r0")), (Families::NONE, Families::NONE));
+    }
+
+    #[test]
+    fn frames_between_members_meet_what_is_on_these() {
+        let mut ports = ports();
+        let below = vec![(10, "r0".to_owned()), (12, "r2".to_owned())];
+        ports[0] = PortLink { id: 64, index: 20, name: "br0".into(), below, bridged: vec![0, 2], vrf: None };
+        let frames = |kind, scope: Scope, ignored: &[Kind]| {
+            let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
+            let respect = Respect { ignored: ignored.iter().copied().collect() };
+            !judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &respect).bridging.is_empty()
+        };
+        let (both, on) = (Families::BOTH, |name: &str| vec![IfMatch::Name(name.into())]);
+        for (kind, scope, forwarded) in [
+            (Kind::Netfilter, Scope::All(both), true),
+            (Kind::Netfilter, Scope::In(on("br0"), both), true),
+            (Kind::Netfilter, Scope::In(on("r1"), both), true),
+            (Kind::Netfilter, Scope::Fragments(both), true),
+            (Kind::Sysctls, Scope::In(on("br0"), both), true),
+            (Kind::Sysctls, Scope::All(both), true),
+            (Kind::Ipsec, Scope::All(both), true),
+            (Kind::TrafficControl, Scope::Out(on("br0"), both), true),
+            (Kind::Netfilter, Scope::Between, false),
+            (Kind::Sysctls, Scope::Between, false),
+            (Kind::IptablesLegacy, Scope::Bridged, false),
+            (Kind::Netfilter, Scope::In(on("r2"), Families::V4), false),
+            (Kind::Netfilter, Scope::Out(vec![IfMatch::Prefix("r".into())], Families::V6), false),
+            (Kind::TrafficControl, Scope::Out(on("r0"), both), false),
+            (Kind::TrafficControl, Scope::All(both), false),
+            (Kind::Programs, Scope::In(vec![IfMatch::Index(12)], both), false),
+        ] {
+            assert_eq!(frames(kind, scope.clone(), &[]), forwarded, "{kind:?} {scope:?}");
+            assert!(frames(kind, scope, &[kind]));
+        }
+        // It keeps no routed packets.
+        let effect = Effect { kind: Kind::Netfilter, scope: Scope::Between, object: "o".into(), reason: "r".into() };
+        let verdict = judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default());
+        assert!(verdict.gates.values().all(|gate| gate.closed.is_empty()) && verdict.egress.is_empty());
+        assert_eq!(verdict.kept[0].ports, [64]);
+        let none = judge(&Reading::default(), &ports[1..], &Respect::default());
+        assert!(none.bridging.is_empty());
     }
 
     #[test]

@@ -334,7 +334,7 @@ impl Runner {
         for kind in std::mem::take(&mut self.dirty) {
             let effects = match self.read_kind(kind) {
                 Ok(effects) => effects,
-                Err(why) => vec![unknown(kind, &why)],
+                Err(why) => unknown(kind, &why),
             };
             self.known.insert(kind, effects);
         }
@@ -440,8 +440,8 @@ impl Runner {
     }
 }
 
-/// Returns the effect of state that cannot be read, which may concern any packet.
-fn unknown(kind: Kind, why: &str) -> Effect {
+/// Returns the effects of state that cannot be read, which may concern any packet.
+fn unknown(kind: Kind, why: &str) -> Vec<Effect> {
     let object = match kind {
         Kind::Netfilter => "nf_tables",
         Kind::IptablesLegacy => "iptables-legacy",
@@ -452,7 +452,10 @@ fn unknown(kind: Kind, why: &str) -> Effect {
         Kind::Programs => "BPF programs",
     };
     let reason = format!("cannot be read: {why}");
-    Effect { kind, scope: Scope::All(Families::BOTH), object: object.into(), reason }
+    let effect = |scope| Effect { kind, scope, object: object.into(), reason: reason.clone() };
+    // Rules of bridges are among netfilter's; the state of other kinds concerns routed packets alone, or devices.
+    let between = matches!(kind, Kind::Netfilter | Kind::IptablesLegacy).then_some(Scope::Between);
+    std::iter::once(Scope::All(Families::BOTH)).chain(between).map(effect).collect()
 }
 
 /// Returns the interface's index and the address of a proxy entry (struct ndmsg).

@@ -50,6 +50,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
         Scope::All(f) => format!("all{} {}", families(f), effect.reason),
         Scope::Errors(f) => format!("errors{} {}", families(f), effect.reason),
         Scope::Fragments(f) => format!("fragments{}", families(f)),
+        Scope::Between => format!("between members {}", effect.reason),
         Scope::Bridged => format!("bridged {}", effect.reason),
         Scope::To(prefix) => panic!("no rule is read for its destination: {prefix}"),
     };

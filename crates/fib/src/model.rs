@@ -220,17 +220,38 @@ pub struct Bond {
 }
 
 /// Properties of a bridge (IFLA_BR_*, linux/if_link.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bridge {
     /// Shortest time in milliseconds after which a station that has not been heard is forgotten; 0 if none is learned.
     pub ageing_ms: u64,
     /// Set if stations' MAC addresses alone decide about unicast frames: it does not filter VLANs, and has no XDP
     /// program and no unknown property.
     pub plain: bool,
+    /// Set if frames between its members pass hooks of IPv4, IPv6 or ARP (`nf_call_iptables` and the like).
+    pub calls_ip: bool,
+}
+
+/// Frames of a bridge's member to and from the other members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Bridging {
+    /// More decides about them than addresses, or what does is not known: the kernel bridges them.
+    #[default]
+    Kernel,
+    /// They are bridged except between two isolated members (IFLA_BRPORT_ISOLATED).
+    Isolated,
+    /// They are bridged by their addresses.
+    Any,
+}
+
+impl Bridging {
+    /// Returns whether a bridge forwards frames between this member and that one by their addresses alone.
+    pub fn reaches(self, that: Self) -> bool {
+        !matches!((self, that), (Self::Kernel, _) | (_, Self::Kernel) | (Self::Isolated, Self::Isolated))
+    }
 }
 
 /// State of a member of a bond (IFLA_BOND_SLAVE_*, linux/if_link.h) or of a bridge (IFLA_BRPORT_*).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Member {
     /// Set if the member is in use: active for the bond, with a link that the bond's monitor considers up; forwarding
     /// for the bridge.
@@ -238,6 +259,8 @@ pub struct Member {
     /// Set if no property of the member decides about its packets: for a bond, a number (`queue_id`); for a bridge, a
     /// lock, a VLAN tunnel, or learning turned off.
     pub plain: bool,
+    /// Its frames to and from other members of its bridge.
+    pub bridging: Bridging,
 }
 
 /// A network interface (RTM_NEWLINK).
@@ -275,6 +298,9 @@ pub struct Link {
     pub member: Option<Member>,
     /// Number of receive queues.
     pub rx_queues: u32,
+    /// Set if it is a port of a switch in hardware (IFLA_PHYS_SWITCH_ID), which may have forwarded a frame that the
+    /// kernel gets, too.
+    pub switch: bool,
 }
 
 /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one

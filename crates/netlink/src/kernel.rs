@@ -613,6 +613,7 @@ mod tests {
             member: None,
             master: None,
             rx_queues: 1,
+            switch: false,
         };
         Event::Link { link, switched: false }
     }
@@ -682,7 +683,7 @@ mod tests {
     fn a_members_state_changes_its_link() {
         let mut kernel = Kernel::default();
         let Event::Link { link: free, switched } = link(true) else { unreachable!() };
-        let forwarding = Member { active: true, plain: true };
+        let forwarding = Member { active: true, plain: true, ..Member::default() };
         let of = |member: Option<Member>, master: Option<u32>| Link { member, master, ..free.clone() };
         kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
         kernel.apply(Event::Link { link: of(None, None), switched }, Origin::Live);
@@ -691,7 +692,7 @@ mod tests {
         kernel.apply(Event::Link { link: of(Some(forwarding), Some(7)), switched }, Origin::Live);
         kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
         assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(7)))]);
-        let blocked = Member { active: false, plain: true };
+        let blocked = Member { active: false, plain: true, ..Member::default() };
         kernel.apply(Event::BridgePort(3, blocked), Origin::Live);
         assert_eq!(reported(&mut kernel), [Change::Link(of(Some(blocked), Some(7)))]);
     }

@@ -3,7 +3,7 @@
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
-    Address, Bond, Bridge, Link, Mac, Macvlan, Member, Neighbour, NeighbourState, Prefix, Station, Vlan,
+    Address, Bond, Bridge, Bridging, Link, Mac, Macvlan, Member, Neighbour, NeighbourState, Prefix, Station, Vlan,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -149,6 +149,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         member: None,
         master: None,
         rx_queues: 1,
+        switch: false,
     };
     let (mut elsewhere, mut has_program) = (false, false);
     let mut mtu = None;
@@ -162,6 +163,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
             IFLA_LINK => link.parent = u32_at(value, 0).filter(|parent| *parent != 0 && *parent != index),
             IFLA_LINK_NETNSID => elsewhere = true,
             IFLA_MASTER => link.master = u32_at(value, 0).filter(|master| *master != 0),
+            IFLA_PHYS_SWITCH_ID => link.switch = true,
             IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0)?,
             IFLA_LINKINFO => link_info(value, &mut link),
             IFLA_XDP => has_program = attribute(value, IFLA_XDP_ATTACHED).is_some_and(|mode| mode.first() != Some(&0)),
@@ -227,16 +229,19 @@ fn bridge_port(body: &[u8], gone: bool) -> Parsed {
 
 /// Parses the properties of a bridge.
 fn bridge(data: &[u8]) -> Option<Bridge> {
-    let (mut ageing, mut delay, mut stp, mut filtering, mut others) = (None, None, None, None, false);
+    let (mut ageing, mut delay, mut stp, mut filtering) = (None, None, None, None);
+    let (mut calls_ip, mut others) = (false, false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_BR_AGEING_TIME => ageing = u32_at(value, 0),
             IFLA_BR_FORWARD_DELAY => delay = u32_at(value, 0),
             IFLA_BR_STP_STATE => stp = u32_at(value, 0),
             IFLA_BR_VLAN_FILTERING => filtering = u8_at(value, 0),
+            IFLA_BR_NF_CALL_IPTABLES | IFLA_BR_NF_CALL_IP6TABLES | IFLA_BR_NF_CALL_ARPTABLES => {
+                calls_ip |= u8_at(value, 0)? != 0;
+            }
             IFLA_BR_MULTI_BOOLOPT => others |= u32_at(value, 0)? & !BR_BOOLOPTS != 0,
-            // The others concern multicast, spanning tree and VLANs, how many stations are learned, or netfilter's
-            // hooks of IP, which see routed packets once in any case (br_netfilter).
+            // The others concern multicast, spanning tree and VLANs, or how many stations are learned.
             kind => others |= kind > IFLA_BR_FDB_MAX_LEARNED,
         }
     }
@@ -248,22 +253,31 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
     // In units of 1/100 s (USER_HZ).
     let ageing_ms = u64::from(ageing) * 10;
     // A kernel that cannot filter VLANs has no such property.
-    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && filtering.unwrap_or(0) == 0 && !others })
+    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && filtering.unwrap_or(0) == 0 && !others, calls_ip })
 }
 
 /// Parses the state of a member of a bridge.
 fn bridge_member(data: &[u8]) -> Option<Member> {
     let (mut state, mut learns, mut others) = (None, None, false);
+    let (mut isolated, mut backup) = (None, false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_BRPORT_STATE => state = u8_at(value, 0),
             IFLA_BRPORT_LEARNING => learns = u8_at(value, 0),
             IFLA_BRPORT_VLAN_TUNNEL | IFLA_BRPORT_LOCKED | IFLA_BRPORT_MAB => others |= u8_at(value, 0)? != 0,
-            // The others concern multicast, flooding, ARP, and frames between members.
+            IFLA_BRPORT_ISOLATED => isolated = u8_at(value, 0),
+            // The member that replaces it while it has no carrier.
+            IFLA_BRPORT_BACKUP_PORT | IFLA_BRPORT_BACKUP_NHID => backup |= value.iter().any(|byte| *byte != 0),
+            // The others concern multicast, flooding, and ARP and neighbour discovery.
             kind => others |= kind > IFLA_BRPORT_BACKUP_NHID,
         }
     }
-    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others })
+    let bridging = match isolated {
+        Some(isolated) if !backup && isolated != 0 => Bridging::Isolated,
+        Some(_) if !backup => Bridging::Any,
+        _ => Bridging::Kernel,
+    };
+    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others, bridging })
 }
 
 /// Returns the first attribute of this type.
@@ -312,7 +326,7 @@ fn member(data: &[u8]) -> Option<Member> {
         }
     }
     // BOND_STATE_ACTIVE and BOND_LINK_UP (linux/if_bonding.h).
-    Some(Member { active: state? == 0 && link? == 0, plain: queue == Some(0) && !others })
+    Some(Member { active: state? == 0 && link? == 0, plain: queue == Some(0) && !others, ..Member::default() })
 }
 
 fn address(body: &[u8], gone: bool) -> Parsed {
@@ -696,14 +710,14 @@ mod tests {
         let byte = |kind, value: &'static [u8; 1]| (kind, &value[..]);
         let (state, link) = (byte(IFLA_BOND_SLAVE_STATE, &[0]), byte(IFLA_BOND_SLAVE_MII_STATUS, &[0]));
         let queue = (IFLA_BOND_SLAVE_QUEUE_ID, &[0, 0][..]);
-        assert_eq!(of(&[state, link, queue]), Some(Member { active: true, plain: true }));
+        assert_eq!(of(&[state, link, queue]), Some(Member { active: true, plain: true, ..Member::default() }));
         for other in [
             [byte(IFLA_BOND_SLAVE_STATE, &[1]), link, queue],
             [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[1]), queue],
             [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[2]), queue],
             [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[3]), queue],
         ] {
-            assert_eq!(of(&other), Some(Member { active: false, plain: true }), "{other:?}");
+            assert_eq!(of(&other), Some(Member { active: false, plain: true, ..Member::default() }), "{other:?}");
         }
         let plain = |data: &[(u16, &[u8])]| of(data).unwrap().plain;
         assert!(!plain(&[state, link, (IFLA_BOND_SLAVE_QUEUE_ID, &[2, 0])]) && !plain(&[state, link]));
@@ -720,22 +734,28 @@ mod tests {
         };
         let ageing = (IFLA_BR_AGEING_TIME, &[0x30, 0x75, 0, 0][..]);
         let filtering = |on: &'static [u8; 1]| (IFLA_BR_VLAN_FILTERING, &on[..]);
-        let plain = Bridge { ageing_ms: 300_000, plain: true };
+        let plain = Bridge { ageing_ms: 300_000, plain: true, calls_ip: false };
         assert_eq!([of(&[ageing], 0), of(&[ageing, filtering(&[0])], 0)], [Some(plain); 2]);
-        let more: Vec<(u16, &[u8])> =
-            (6..50).filter(|kind| *kind != 7).map(|kind| (kind, &[1, 0, 0, 0, 1, 0, 0, 0][..])).collect();
+        let more: Vec<(u16, &[u8])> = (6..50)
+            .filter(|kind| *kind != 7 && !(36..=38).contains(kind))
+            .map(|kind| (kind, &[1, 0, 0, 0, 1, 0, 0, 0][..]))
+            .collect();
         assert_eq!(of(&[&[ageing][..], &more].concat(), 0), Some(plain));
         // With a spanning tree, it may be the delay of 15 s.
         let delay = (IFLA_BR_FORWARD_DELAY, &[0xdc, 5, 0, 0][..]);
         let tree = |on: &'static [u8; 4]| (IFLA_BR_STP_STATE, &on[..]);
         assert_eq!(of(&[ageing, delay, tree(&[0; 4])], 0), Some(plain));
         assert_eq!(of(&[ageing, delay, tree(&[1, 0, 0, 0])], 0), Some(Bridge { ageing_ms: 15_000, ..plain }));
+        for kind in 36..=38 {
+            assert_eq!(of(&[ageing, (kind, &[1])], 0), Some(Bridge { calls_ip: true, ..plain }), "{kind}");
+            assert_eq!(of(&[ageing, (kind, &[0])], 0), Some(plain), "{kind}");
+        }
         let not = Some(Bridge { plain: false, ..plain });
         assert_eq!(of(&[ageing, filtering(&[1])], 0), not);
         assert_eq!(of(&[ageing, (50, &[0])], 0), not, "a property that is not known");
         assert_eq!(of(&[ageing, (IFLA_BR_MULTI_BOOLOPT, &[0x20, 0, 0, 0, 0x20, 0, 0, 0])], 0), not, "an option");
         assert_eq!(of(&[ageing], 2), not, "an XDP program");
-        assert_eq!(of(&[(IFLA_BR_AGEING_TIME, &[0; 4])], 0), Some(Bridge { ageing_ms: 0, plain: false }));
+        assert_eq!(of(&[(IFLA_BR_AGEING_TIME, &[0; 4])], 0), Some(Bridge { ageing_ms: 0, plain: false, ..plain }));
         assert_eq!(of(&[filtering(&[0])], 0), None);
     }
 
@@ -754,19 +774,41 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let (forwards, learns) = ((IFLA_BRPORT_STATE, &[3][..]), (IFLA_BRPORT_LEARNING, &[1][..]));
-        assert_eq!(of(&[forwards, learns]), Some(Member { active: true, plain: true }));
+        assert_eq!(of(&[forwards, learns]), Some(Member { active: true, plain: true, ..Member::default() }));
         for state in [0, 1, 2, 4] {
             let state = (IFLA_BRPORT_STATE, &[state][..]);
-            assert_eq!(of(&[state, learns]), Some(Member { active: false, plain: true }));
+            assert_eq!(of(&[state, learns]), Some(Member { active: false, plain: true, ..Member::default() }));
         }
         let special = [IFLA_BRPORT_VLAN_TUNNEL, IFLA_BRPORT_LOCKED, IFLA_BRPORT_MAB];
         let more: Vec<(u16, &[u8])> =
             (2..45).filter(|kind| *kind != 8 && !special.contains(kind)).map(|kind| (kind, &[1; 4][..])).collect();
-        assert_eq!(of(&[&[forwards, learns][..], &more].concat()), Some(Member { active: true, plain: true }));
-        let not = Some(Member { active: true, plain: false });
+        // Of what frames between members need, the kernel has always told whether they are isolated.
+        let bridging = |data: &[(u16, &[u8])]| of(&[&[forwards, learns][..], data].concat()).unwrap().bridging;
+        for (data, expected) in [
+            (&[][..], Bridging::Kernel),
+            (&[(IFLA_BRPORT_ISOLATED, &[0][..])], Bridging::Any),
+            (&[(IFLA_BRPORT_ISOLATED, &[1])], Bridging::Isolated),
+            (&[(IFLA_BRPORT_ISOLATED, &[0]), (IFLA_BRPORT_BACKUP_PORT, &[0, 1, 0, 0])], Bridging::Kernel),
+            (&[(IFLA_BRPORT_ISOLATED, &[0]), (IFLA_BRPORT_BACKUP_NHID, &[1, 0, 0, 0])], Bridging::Kernel),
+            (&[(IFLA_BRPORT_ISOLATED, &[0]), (IFLA_BRPORT_BACKUP_NHID, &[0; 4])], Bridging::Any),
+        ] {
+            assert_eq!(bridging(data), expected, "{data:?}");
+        }
+        let all = [Bridging::Any, Bridging::Isolated, Bridging::Kernel];
+        let reached = |from: Bridging| all.map(|to| from.reaches(to));
+        assert_eq!(all.map(reached), [[true, true, false], [true, false, false], [false; 3]]);
+        assert_eq!(
+            of(&[&[forwards, learns][..], &more].concat()),
+            Some(Member { active: true, plain: true, ..Member::default() })
+        );
+        let not = Some(Member { active: true, plain: false, ..Member::default() });
         for kind in special {
             assert_eq!(of(&[forwards, learns, (kind, &[1])]), not, "{kind}");
-            assert_eq!(of(&[forwards, learns, (kind, &[0])]), Some(Member { active: true, plain: true }), "{kind}");
+            assert_eq!(
+                of(&[forwards, learns, (kind, &[0])]),
+                Some(Member { active: true, plain: true, ..Member::default() }),
+                "{kind}"
+            );
         }
         assert_eq!(of(&[forwards, learns, (45, &[0])]), not, "a property that is not known");
         assert_eq!([of(&[forwards, (IFLA_BRPORT_LEARNING, &[0])]), of(&[forwards])], [not; 2]);

@@ -284,6 +284,7 @@ mod tests {
             member: None,
             master: None,
             rx_queues: 1,
+            switch: false,
         });
         prop_oneof![
             link.prop_map(Change::Link),

@@ -1,7 +1,8 @@
 //! Runs the program on a port that is a bridge's member: what it receives from the bridge's stations is handled as on any
-//! other port, and the kernel has everything from others.
+//! other port, or forwarded to another member, and the kernel has everything from others.
 
 use super::*;
+use bywash_port::af_xdp::XdpBridging;
 use bywash_router::vlan::FIRST;
 use bywash_sync::random::splitmix64;
 
@@ -13,6 +14,13 @@ impl Twin {
         let (program, _) = &mut self.programs[0];
         let config = program.config();
         program.set_config(XdpConfig { bridge, ..config }).unwrap();
+    }
+
+    /// Sets which frames of port 0 are forwarded to other members.
+    fn forward_frames(&mut self, to: u64, longest: u32) {
+        let (program, _) = &mut self.programs[0];
+        let config = program.config();
+        program.set_config(XdpConfig { bridging: XdpBridging { to, longest }, ..config }).unwrap();
     }
 }
 
@@ -87,6 +95,126 @@ fn many_stations_are_found_and_heard_again() {
             for _ in 0..2 {
                 datapath.renew_stations();
                 assert!((0..1000).all(|n| heard(n) == ["pass_station", "pass_ethertype"]));
+            }
+        })
+        .unwrap();
+}
+
+/// A station: its bridge, its address, and the port that leads to it.
+type At = (u16, [u8; 6], u16);
+
+/// Returns the verdict on a frame to another address than the bridge's own that port 0 receives, and the port that it leaves by, as
+/// slowly as a description has it.
+fn bridged(frame: &[u8], bridge: u16, stations: &[At], to: u64, longest: u32) -> (&'static str, Option<u16>) {
+    let (destination, source, kind) = (&frame[..6], &frame[6..12], u16::from_be_bytes([frame[12], frame[13]]));
+    let behind = |mac: &[u8]| stations.iter().find(|at| at.0 == bridge && at.1 == mac).map(|at| at.2);
+    let discovery = kind == 0x86dd && frame[20] == 58 && (133..=137).contains(&frame[54]);
+    let plain = [0x800, 0x86dd, 0x8864, 0x8847].contains(&kind) && !discovery;
+    match behind(destination) {
+        _ if destination[0] & 1 == 1 => ("pass_multicast", None),
+        _ if to & !1 == 0 => ("pass_not_mine", None),
+        _ if [0x8100, 0x88a8].contains(&kind) => ("pass_vlan", None),
+        Some(port) if port != 0 && to >> port & 1 == 1 => match behind(source) {
+            _ if !plain || frame.len() > longest as usize => ("pass_bridged", None),
+            // Without a device.
+            Some(0) if port == NO_TARGET => ("pass_bridged", None),
+            Some(0) => ("to_member", Some(port)),
+            _ => ("pass_station", None),
+        },
+        _ => ("pass_not_mine", None),
+    }
+}
+
+#[test]
+fn frames_between_members_are_forwarded_as_they_came() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::new();
+            twin.set_up(Mode { redirects: false, check: SourceCheck::Off, l3: false });
+            let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+            let mut random = {
+                let mut n = 0;
+                move |below: u64| {
+                    n += 1;
+                    splitmix64(SEED, n) % below
+                }
+            };
+            // The address of nobody is that of an empty entry, in the bridge with the first number.
+            let some =
+                [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 10], [2, 9, 9, 9, 9, 9], [0; 6], [3, 0, 0, 0, 0, 1], [2; 6]];
+            for _ in 0..400 {
+                let bridge = FIRST + random(2) as u16;
+                twin.bridge(Some(bridge));
+                let (to, longest) = ([7, 7, 2, 3, 4, 1][random(6) as usize], [1000, 1514, 9014][random(3) as usize]);
+                twin.forward_frames(to, longest);
+                let mut stations: Vec<At> = vec![];
+                for mac in some.into_iter().filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0) {
+                    let of = if random(8) == 0 { FIRST + 1 } else { bridge };
+                    stations.push((of, mac, [0, 0, 1, 1, 2][random(5) as usize]));
+                }
+                twin.datapath.set_stations(&stations).unwrap();
+                for _ in 0..20 {
+                    let length = [60, 61, 1000, 1001, 1514, 1515][random(6) as usize];
+                    let mut frame: Vec<u8> = (0..length).map(|_| random(256) as u8).collect();
+                    frame[..6].copy_from_slice(&some[[0, 1, 2, 0, 1, 2, 3, 4, 5][random(9) as usize]]);
+                    frame[6..12].copy_from_slice(&some[[0, 1, 2, 0, 1, 2, 3, 4, 5][random(9) as usize]]);
+                    let kinds = [
+                        0x800, 0x800, 0x86dd, 0x86dd, 0x8864, 0x8847, 0x800, 0x86dd, 0x806, 0x8100, 0x88a8, 0x888e,
+                        0x8808, 0x88cc, 100,
+                    ];
+                    let kind: u16 = kinds[random(kinds.len() as u64) as usize];
+                    frame[12..14].copy_from_slice(&kind.to_be_bytes());
+                    (frame[20], frame[54]) = ([6, 58, 58][random(3) as usize], 130 + random(10) as u8);
+                    let expected = bridged(&frame, bridge, &stations, to, longest);
+                    for skb in [false, true] {
+                        let (reason, port, bytes) = twin.drive(&frame, skb);
+                        assert_eq!((reason, port), expected, "{skb} {to:b} {longest} {stations:02x?} {frame:02x?}");
+                        assert_eq!(bytes, frame, "changed");
+                    }
+                    *seen.entry(expected.0).or_default() += 1;
+                }
+            }
+            println!("{seen:?}");
+            let of = ["to_member", "pass_bridged", "pass_station", "pass_not_mine", "pass_vlan", "pass_multicast"];
+            assert!(of.iter().all(|reason| seen[reason] > 100), "too few of some verdict: {seen:?}");
+        })
+        .unwrap();
+}
+
+#[test]
+fn frames_between_members_end_with_their_gate_and_are_heard_again() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::new();
+            twin.set_up(Mode { redirects: false, check: SourceCheck::Off, l3: false });
+            twin.bridge(Some(FIRST));
+            twin.forward_frames(2, 1514);
+            let other = [2, 0, 0, 0, 0, 10];
+            twin.datapath.set_stations(&[(FIRST, STATION, 0), (FIRST, other, 1)]).unwrap();
+            let frame = [&other[..], &STATION, &[8, 0], &[0x45; 46]].concat();
+            for skb in [false, true] {
+                let verdicts = |n| (0..n).map(|_| twin.drive(&frame, skb).0).collect::<Vec<_>>();
+                assert_eq!(verdicts(2), ["to_member"; 2]);
+                // The source is heard once more. The destination is not: it has sent nothing.
+                twin.datapath.renew_stations();
+                assert_eq!(verdicts(3), ["pass_station", "to_member", "to_member"]);
+                twin.datapath.close();
+                assert_eq!(verdicts(1), ["pass_not_mine"]);
+                twin.datapath.open();
+                assert_eq!(verdicts(1), ["to_member"]);
+            }
+            // Another level, another bridge, or none.
+            let config = twin.programs[0].0.config();
+            for (config, reason) in [
+                (XdpConfig { enabled: false, ..config }, "pass_disabled"),
+                (XdpConfig { forward: false, ..config }, "pass_not_mine"),
+                (XdpConfig { bridge: Some(FIRST + 1), ..config }, "pass_not_mine"),
+                (XdpConfig { bridge: None, ..config }, "pass_not_mine"),
+            ] {
+                twin.programs[0].0.set_config(config).unwrap();
+                assert_eq!(twin.drive(&frame, false).0, reason);
             }
         })
         .unwrap();

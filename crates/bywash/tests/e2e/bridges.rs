@@ -126,6 +126,58 @@ impl Bridged {
         bywash.wait(&format!("packets to {to} to be forwarded"), |_| self.passes(bywash, to, member));
     }
 
+    /// Lets no hook of IP see frames between members, makes the router one that only bridges, and runs Bywash on the members.
+    fn run_between(&self, arguments: &[&str]) -> Bywash<'_> {
+        let r = self.lab.r();
+        for hooks in ["iptables", "ip6tables", "arptables"] {
+            let key = format!("net/bridge/bridge-nf-call-{hooks}");
+            if std::path::Path::new("/proc/sys").join(&key).exists() {
+                r.sysctl(&key, "0").unwrap();
+            }
+        }
+        r.sysctl("net/ipv4/ip_forward", "0").unwrap();
+        r.sysctl("net/ipv6/conf/all/forwarding", "0").unwrap();
+        r.ip(&["address", "flush", "dev", "br0"]).unwrap();
+        Bywash::run_as_is(r, &[arguments, &["r1", "r2"]].concat())
+    }
+
+    /// Returns the frames that have been bridged past the kernel from r1 and r2.
+    fn between(&self, bywash: &Bywash<'_>) -> [u64; 2] {
+        let ports = bywash.show(&["placement"]);
+        let of = |name: &str| {
+            let row = ports.as_array().unwrap().iter().find(|row| row["port"] == name).unwrap().clone();
+            row["frames"]["driver"].as_u64().unwrap()
+        };
+        ["r1", "r2"].map(of)
+    }
+
+    /// Returns whether ten pings from b to c, and their answers, are bridged past the kernel.
+    fn bridges(&self, bywash: &Bywash<'_>, to: &str) -> bool {
+        let _ = Ping::to(ip(to)).count(2).wait(Duration::from_millis(100)).run(self.b());
+        let before = self.between(bywash);
+        let report = Ping::to(ip(to)).count(10).wait(Duration::from_millis(100)).run(self.b()).unwrap();
+        let now = self.between(bywash);
+        report.received == 10 && (0..2).all(|at| now[at] >= before[at] + 10)
+    }
+
+    fn wait_until_bridges(&self, bywash: &Bywash<'_>) {
+        for to in C {
+            bywash.wait(&format!("frames to {to} to be bridged"), |_| self.bridges(bywash, to));
+        }
+    }
+
+    /// Has b and c know each other, without neighbour discovery that the kernel would hear.
+    fn introduce(&self) {
+        let mac =
+            |ns: &Namespace, name: &str| ns.run(&["cat", &format!("/sys/class/net/{name}/address")]).unwrap().stdout;
+        let (of_b, of_c) = (mac(self.b(), "b0"), mac(self.c(), "c0"));
+        for (ns, name, [v4, v6], mac) in [(self.b(), "b0", C, of_c), (self.c(), "c0", B, of_b)] {
+            for to in [v4, v6] {
+                ns.ip(&["neigh", "replace", to, "lladdr", mac.trim(), "dev", name, "nud", "permanent"]).unwrap();
+            }
+        }
+    }
+
     fn assert_passes(&self, bywash: &Bywash<'_>) {
         for (host, member) in [(B, 1), (C, 2)] {
             host.iter().for_each(|to| self.wait_until_passes(bywash, to, member));
@@ -491,5 +543,181 @@ fn members_without_a_program_that_forwards_are_left() {
         assert_eq!(report.received, 0, "{}", report.text);
     }
     assert_eq!(bywash.counter("r1", "rx_packets") + bywash.counter("r2", "rx_packets"), 0);
+    bywash.stop();
+}
+
+#[test]
+fn frames_between_members_are_bridged_past_the_kernel() {
+    require!(require_lab());
+    let bridged = Bridged::new("");
+    let bywash = bridged.run_between(&[]);
+    bridged.wait_until_bridges(&bywash);
+    let connected = || {
+        for (from, to, addr) in [(bridged.b(), bridged.c(), C[0]), (bridged.c(), bridged.b(), B[1])] {
+            let report = Transfer::new(3_000_000).run(from, to, ip(addr)).unwrap();
+            assert!(report.is_intact(), "{addr}: {report:?}");
+        }
+        for (near, far) in B.into_iter().zip(C) {
+            assert_datagrams((bridged.b(), ip(near)), (bridged.c(), ip(far)), &[0, 1, 100, 1452, 4000]);
+        }
+    };
+    let before = bridged.between(&bywash);
+    connected();
+    let now = bridged.between(&bywash);
+    assert!((0..2).all(|at| now[at] > before[at] + 50), "{before:?} {now:?}");
+    let drops = bywash.show(&["drops"]).to_string();
+    assert!(drops.contains("to_member"), "{drops}");
+    assert!(bywash.counter("r1", "rx_packets") >= now[0], "counted as received");
+    bywash.assert_conserved();
+    bywash.stop();
+    // Where XDP takes the frames of a veth, it does not see their tags.
+    for arguments in &LEVELS[..2] {
+        let bywash = bridged.run_between(arguments);
+        bywash.wait("r2 to be taken over", |bywash| bywash.show(&["placement"]).to_string().contains("r2"));
+        connected();
+        assert_eq!(bridged.between(&bywash), [0, 0]);
+        bywash.stop();
+    }
+}
+
+/// A frame with a tag, and what the kernel may answer itself, are not forwarded past it.
+#[test]
+fn frames_of_a_kind_for_the_kernel_are_left() {
+    require!(require_lab(), has_tool("python3"));
+    let bridged = Bridged::new("");
+    let bywash = bridged.run_between(&[]);
+    bridged.wait_until_bridges(&bywash);
+    let mac = |host: usize| {
+        let mac = &bridged.lab.hosts()[host].mac;
+        mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<u8>>()
+    };
+    let (of_b, of_c) = (mac(1), mac(2));
+    let ear = crate::raw::Ear::at(bridged.c(), "c0");
+    for (kind, forwarded) in [
+        (&[0x88, 0x64][..], true),
+        (&[8, 0], true),
+        (&[8, 6], false),
+        (&[0x88, 0x8e], false),
+        (&[0x12, 0x34], false),
+        (&[0x81, 0, 0, 5, 8, 0], false),
+        (&[0x88, 0xa8, 0, 5, 8, 0], false),
+    ] {
+        let frame = [&of_c[..], &of_b, kind, &[0; 60]].concat();
+        let before = bridged.between(&bywash)[0];
+        crate::raw::send(bridged.b(), "b0", &[(5, frame.clone())]);
+        ear.wait(5, |heard| heard == frame);
+        let past = bridged.between(&bywash)[0] - before;
+        // One of them may be for the kernel to hear.
+        assert!(if forwarded { past >= 4 } else { past == 0 }, "{kind:02x?}: {past}");
+    }
+    bywash.stop();
+}
+
+#[test]
+fn policies_between_members_hold() {
+    require!(require_lab());
+    let bridged = Bridged::new("");
+    let r = bridged.lab.r();
+    bridged.introduce();
+    let bywash = bridged.run_between(&[]);
+    bridged.wait_until_bridges(&bywash);
+    let ping =
+        |count| Ping::to(ip(C[0])).count(count).wait(Duration::from_millis(100)).run(bridged.b()).unwrap().received;
+    let holds = |what: &str, set: &dyn Fn(), unset: &dyn Fn()| {
+        set();
+        // A change is followed within milliseconds.
+        wait_until(what, PATIENCE, || ping(1) == 0).unwrap();
+        assert_eq!(ping(5), 0, "{what}");
+        unset();
+        bridged.wait_until_bridges(&bywash);
+    };
+    let run = |line: &str| drop(r.run(&line.split(' ').collect::<Vec<_>>()).unwrap());
+    for rules in [
+        "table bridge f {\nchain c {\ntype filter hook forward priority 0\nip saddr 10.9.0.2 drop\n}\n}",
+        "table bridge f {\nchain c {\ntype filter hook prerouting priority 0\nip saddr 10.9.0.2 drop\n}\n}",
+        "table bridge f {\nchain c {\ntype filter hook postrouting priority 0\nip saddr 10.9.0.2 drop\n}\n}",
+        "table netdev f {\nchain c {\ntype filter hook ingress device \"r1\" priority 0\nip saddr 10.9.0.2 drop\n}\n}",
+        "table netdev f {\nchain c {\ntype filter hook egress device \"r2\" priority 0\nip saddr 10.9.0.2 drop\n}\n}",
+    ] {
+        holds(rules, &|| drop(r.nft(rules).unwrap()), &|| drop(r.nft("flush ruleset").unwrap()));
+    }
+    let isolate = |on: &str| {
+        for member in ["r1", "r2"] {
+            run(&format!("bridge link set dev {member} isolated {on}"));
+        }
+    };
+    holds("isolated members", &|| isolate("on"), &|| isolate("off"));
+    holds("a disabled member", &|| run("bridge link set dev r2 state 0"), &|| run("bridge link set dev r2 state 3"));
+    holds(
+        "a filter of the member",
+        &|| {
+            run("tc qdisc add dev r2 clsact");
+            run("tc filter add dev r2 egress protocol ip u32 match u32 0 0 action mirred egress redirect dev lo");
+        },
+        &|| run("tc qdisc del dev r2 clsact"),
+    );
+    // One isolated member reaches the others.
+    run("bridge link set dev r1 isolated on");
+    bridged.wait_until_bridges(&bywash);
+    // Hooks of IP see frames between members if they are asked to.
+    r.nft("table ip f {\nchain c {\ntype filter hook forward priority 0\nip saddr 10.9.0.2 drop\n}\n}").unwrap();
+    bridged.wait_until_bridges(&bywash);
+    let called = "net/bridge/bridge-nf-call-iptables";
+    if std::path::Path::new("/proc/sys").join(called).exists() {
+        holds("hooks of IP", &|| r.sysctl(called, "1").unwrap(), &|| r.sysctl(called, "0").unwrap());
+        let of_bridge = |on: u8| run(&format!("ip link set br0 type bridge nf_call_iptables {on}"));
+        holds("hooks of IP for the bridge", &|| of_bridge(1), &|| of_bridge(0));
+    }
+    r.nft("flush ruleset").unwrap();
+    // What is too long for the other member is lost, as with the kernel.
+    r.ip(&["link", "set", "r2", "mtu", "1400"]).unwrap();
+    let sized = |size| {
+        Ping::to(ip(C[0])).count(3).size(size).wait(Duration::from_millis(100)).run(bridged.b()).unwrap().received
+    };
+    bywash.wait("what is too long to be lost", |_| sized(1472) == 0);
+    assert_eq!(sized(1372), 3);
+    bywash.stop();
+}
+
+/// Stations that send to other members alone stay known, and are followed where they go.
+#[test]
+fn stations_that_send_to_members_are_known_and_followed() {
+    require!(require_lab());
+    let bridged = Bridged::new("ageing_time 200");
+    let r = bridged.lab.r();
+    bridged.introduce();
+    let bywash = bridged.run_between(&[]);
+    bridged.wait_until_bridges(&bywash);
+    let before = bridged.between(&bywash);
+    let report = Ping::to(ip(C[0])).count(250).interval(Duration::from_millis(20)).run(bridged.b()).unwrap();
+    assert_eq!(report.received, 250, "{}", report.text);
+    let now = bridged.between(&bywash);
+    for at in 0..2 {
+        // Five seconds, in which a station is passed to the kernel every half a second.
+        let past = now[at] - before[at];
+        assert!((200..=245).contains(&past), "{past} of 250 past the kernel");
+    }
+    let known = || r.run(&["bridge", "fdb", "show", "br", "br0", "dynamic"]).unwrap().stdout;
+    for host in [1, 2] {
+        assert!(known().contains(&bridged.lab.hosts()[host].mac), "{}", known());
+    }
+    bywash.wait("the kernel to forget silent stations", |_| known().trim().is_empty());
+    // The members change places: the kernel learns b behind r2, and c behind r1.
+    bridged.wait_until_bridges(&bywash);
+    let (of_b, of_c) = (bridged.lab.hosts()[1].mac.clone(), bridged.lab.hosts()[2].mac.clone());
+    for (ns, name, mac, [v4, v6]) in [(bridged.b(), "b0", of_c, C), (bridged.c(), "c0", of_b, B)] {
+        ns.ip_batch(&format!(
+            "link set {name} down\nlink set {name} address {mac}\naddress flush dev {name} scope global\n\
+             link set {name} up\naddress add {v4}/24 dev {name}\naddress add {v6}/64 dev {name} nodad\n"
+        ))
+        .unwrap();
+    }
+    let back = || {
+        let before = bridged.between(&bywash);
+        let report = Ping::to(ip(C[0])).count(10).wait(Duration::from_millis(100)).run(bridged.c()).unwrap();
+        let now = bridged.between(&bywash);
+        report.received == 10 && (0..2).all(|at| now[at] >= before[at] + 8)
+    };
+    bywash.wait("frames to be bridged between the new places", |_| back());
     bywash.stop();
 }

@@ -199,7 +199,7 @@ impl Xdp {
             }
             (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
             _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which needs no skb"),
-            _ if self.program.has_tc() && self.kernel_forwards => {
+            _ if self.program.has_tc() && (self.kernel_forwards || self.program.config().bridge.is_some()) => {
                 (Level::Driver, "auto: traffic control, which forwards the existing skb")
             }
             _ if self.program.has_tc() => (
@@ -300,10 +300,21 @@ impl Xdp {
     pub fn obey(&mut self, obey: impl FnOnce(&mut XdpConfig)) -> anyhow::Result<()> {
         let mut config = self.program.config();
         obey(&mut config);
-        if config == self.program.config() {
+        let before = self.program.config();
+        if config == before {
             return Ok(());
         }
-        Ok(self.program.set_config(config)?)
+        self.program.set_config(config)?;
+        // Level `auto` depends on it.
+        if self.begun && config.bridge.is_some() != before.bridge.is_some() { self.enable() } else { Ok(()) }
+    }
+
+    /// Returns whether the program can forward frames between members of the port's bridge as they came: it sees their tags,
+    /// and their checksums stay as they are.
+    pub fn bridges(&self) -> bool {
+        let by_tc = self.program.has_tc() && !self.program.is_native();
+        let whole = self.program.is_native() && !self.hides_tags && !self.program.config().partial;
+        self.level() == Level::Driver && (by_tc || whole)
     }
 
     /// Updates the program after the interface's MAC address or MTU has changed.

@@ -24,7 +24,11 @@ pub fn analyse(ruleset: &Ruleset) -> Vec<Effect> {
                 base_chain(table, chain, base, &mut walk, &mut effects);
             }
         }
-        effects.extend(fragments(table));
+        let tracked = fragments(table);
+        // The hooks of nf_conntrack_bridge are then there, which drop malformed packets and cut off padding.
+        let bridged = tracked.clone().filter(|_| table.family == Family::Bridge);
+        effects.extend(bridged.map(|effect| Effect { scope: Scope::Between, ..effect }));
+        effects.extend(tracked);
     }
     effects
 }
@@ -34,6 +38,7 @@ enum Place<'a> {
     Nothing,
     Forwarded,
     Bridged,
+    Between,
     Local,
     Ingress(&'a [IfMatch]),
     Egress(&'a [IfMatch]),
@@ -42,8 +47,8 @@ enum Place<'a> {
 fn place(family: Family, base: &Base) -> Place<'_> {
     match (family, base.hook) {
         (Family::Arp, _) => Place::Nothing,
-        // NF_BR_FORWARD: between members.
-        (Family::Bridge, 2) => Place::Nothing,
+        // NF_BR_FORWARD
+        (Family::Bridge, 2) => Place::Between,
         (Family::Bridge, _) => Place::Bridged,
         // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_INGRESS.
         (Family::Ip | Family::Ip6 | Family::Inet, 1) => Place::Nothing,
@@ -75,15 +80,20 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
     };
     match place {
         Place::Nothing => return,
-        // Packets that are routed meet these hooks where they come from a bridge's members or leave by one.
-        Place::Bridged => {
+        // Packets that are routed meet the other hooks where they come from a bridge's members or leave by one.
+        Place::Bridged | Place::Between => {
             if !base.accepts || chain.opaque.is_some() || !walk.chain(&chain.name, 0).is_empty() {
+                let scope = if matches!(place, Place::Bridged) { Scope::Bridged } else { Scope::Between };
                 let reason = "rules for bridged packets".into();
-                effects.push(Effect { kind: Kind::Netfilter, scope: Scope::Bridged, object, reason });
+                effects.push(Effect { kind: Kind::Netfilter, scope, object, reason });
             }
             return;
         }
         _ => {}
+    }
+    if let (Some(why), Family::Netdev | Family::Inet | Family::Other(_)) = (&chain.opaque, table.family) {
+        let (object, reason) = (object.clone(), why.clone());
+        effects.push(Effect { kind: Kind::Netfilter, scope: Scope::Between, object, reason });
     }
     let everything = |what: &str| Rc::new(vec![Found::everything(what.into(), what.into())]);
     let found = match (&place, table.family) {

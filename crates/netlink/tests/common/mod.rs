@@ -251,6 +251,7 @@ fn link_of(link: &Value, names: &Names) -> Link {
         kind,
         master: names.get(text(link, "master")).copied(),
         rx_queues: number(link, "num_rx_queues").unwrap_or(1) as u32,
+        switch: false,
     }
 }
 
@@ -271,7 +272,11 @@ fn bond_of(data: &Value, names: &Names) -> Option<Bond> {
 fn member_of(info: &Value) -> Option<Member> {
     let data = &info["info_slave_data"];
     let active = text(data, "state") == "ACTIVE" && text(data, "mii_status") == "UP";
-    (text(info, "info_slave_kind") == "bond").then_some(Member { active, plain: number(data, "queue_id") == Some(0) })
+    (text(info, "info_slave_kind") == "bond").then_some(Member {
+        active,
+        plain: number(data, "queue_id") == Some(0),
+        ..Member::default()
+    })
 }
 
 fn address_of(index: u32, address: &Value) -> Address {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Names of the program's frame counters, in the order of `enum bywash_reason`: where a frame went, and why.
-pub const REASONS: [&str; 24] = [
+pub const REASONS: [&str; 26] = [
     "to_user",
     "pass_disabled",
     "pass_no_socket",
@@ -28,10 +28,14 @@ pub const REASONS: [&str; 24] = [
     "to_program",
     "drop_program",
     "pass_station",
+    "to_member",
+    "pass_bridged",
 ];
 
 /// Index of `to_port`, which is counted in the map `port_pairs` rather than in `struct bywash_counters`.
 const TO_PORT: usize = 15;
+/// Index of `to_member`, which is counted in both.
+const TO_MEMBER: usize = 24;
 
 /// Most ports of a process.
 pub const PORTS: u32 = 64;
@@ -91,7 +95,7 @@ pub(crate) const SENDING_KEEPS: u16 = 1 << 5;
 pub(crate) const SENDING_BRIDGED: u16 = 1 << 6;
 pub(crate) const SENDING_MACVLANS: u16 = 1 << 7;
 
-/// `struct bywash_port`, without the fields `version` and `own`.
+/// `struct bywash_port`, without the fields `version`, `own` and `members`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawPort {
     pub mac: [u8; 6],
@@ -102,6 +106,9 @@ pub(crate) struct RawPort {
     pub cpus: u16,
     pub route_id: u16,
     pub sending: u16,
+    /// Members of the port's bridge to which frames are forwarded, a bit for each port, and the longest such frame.
+    pub members: u64,
+    pub longest: u32,
 }
 
 impl RawPort {
@@ -111,6 +118,10 @@ impl RawPort {
     pub const VERSION: usize = 3;
     /// Index of the word with the bit set of the host's own addresses.
     pub const OWN: usize = 4;
+    /// Index of the word with the members of the port's bridge to which frames are forwarded.
+    pub const MEMBERS: usize = 5;
+    /// Index of the word with the longest of these frames.
+    pub const LONGEST: usize = 6;
 
     /// Returns the words before `version`. An enabled port with flows, or with rules that the program follows, has the
     /// flag of these in place of the one that enables it, and a bridge's member has that of bridges: so the program tests
@@ -227,6 +238,7 @@ impl XdpCounters {
             self.tx_frames = self.tx_frames.wrapping_add(to.frames);
             self.tx_bytes = self.tx_bytes.wrapping_add(to.bytes);
         }
+        self.frames[TO_PORT] = self.frames[TO_PORT].wrapping_sub(self.frames[TO_MEMBER]);
     }
 
     /// Iterates over the name and count of every reason.
@@ -270,7 +282,7 @@ mod tests {
         assert_eq!(c, REASONS);
         assert!(HEADER.contains("__u64 frames[32];"));
         assert!(REASONS.len() <= 32);
-        assert_eq!(REASONS[TO_PORT], "to_port");
+        assert_eq!([REASONS[TO_PORT], REASONS[TO_MEMBER]], ["to_port", "to_member"]);
     }
 
     #[test]

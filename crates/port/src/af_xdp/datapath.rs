@@ -246,14 +246,17 @@ impl Inner {
         if !self.closed || port.ifindex == 0 {
             return port;
         }
-        RawPort { flags: (port.flags | FLAG_KERNEL4 | FLAG_KERNEL6) & !(FLAG_FLOWS4 | FLAG_FLOWS6), ..port }
+        let flags = (port.flags | FLAG_KERNEL4 | FLAG_KERNEL6) & !(FLAG_FLOWS4 | FLAG_FLOWS6);
+        RawPort { flags, members: 0, ..port }
     }
 
     fn set_closed(&mut self, closed: bool) {
         self.closed = closed;
         for at in 0..self.slots {
+            let port = self.gated(self.places[at]);
             // The word with the flags.
-            self.ports.store(at * RawPort::WORDS, self.gated(self.places[at]).words()[0]);
+            self.ports.store(at * RawPort::WORDS, port.words()[0]);
+            self.ports.store(at * RawPort::WORDS + RawPort::MEMBERS, port.members);
         }
     }
 
@@ -312,14 +315,18 @@ impl Inner {
         self.tc.as_ref().map(|tc| tc.as_fd()).ok_or_else(|| "the object has no such program".into())
     }
 
-    /// Writes a port's entry into a slot. The word with the interface index, which makes the entry valid, is written
-    /// last.
+    /// Writes a port's entry into a slot. The word with the interface index, which makes the entry valid, is written after
+    /// the others, and that with members, which belongs to all of them, when the entry is whole.
     fn place(&mut self, at: usize, port: RawPort) {
         self.places[at] = port;
-        let words = self.gated(port).words();
+        let (first, port) = (at * RawPort::WORDS, self.gated(port));
+        let words = port.words();
+        self.ports.store(first + RawPort::MEMBERS, 0);
+        self.ports.store(first + RawPort::LONGEST, port.longest.into());
         for n in [0, 2, 1] {
-            self.ports.store(at * RawPort::WORDS + n, words[n]);
+            self.ports.store(first + n, words[n]);
         }
+        self.ports.store(first + RawPort::MEMBERS, port.members);
     }
 }
 
@@ -327,6 +334,7 @@ impl Inner {
     fn to_device(&self, id: u16, ifindex: u32) -> io::Result<()> {
         // struct bpf_devmap_val, without a program; before Linux 5.8 only its first half.
         let value = [ifindex.to_ne_bytes(), [0; 4]].concat();
+        self.bridges.iter().for_each(|(_, stations)| stations.set_interface(id, ifindex));
         self.devices.update(&u32::from(id).to_ne_bytes(), &value[..self.devices.value_size().min(value.len())])
     }
 }
@@ -427,8 +435,8 @@ impl XdpDatapath {
         });
         let rules = of_router(["rules_xdp", "rules_tc"])?.map(|arrays| (Further::new(arrays), false));
         let bridges = of_router(["bridge_xdp", "bridge_tc"])?.map(|arrays| {
-            let stations = Stations::new(take("stations")?);
-            Ok::<_, Error>((Further::new(arrays), stations))
+            let stations = Stations::new(take("stations")?, &take("interfaces")?);
+            Ok::<_, Error>((Further::new(arrays), stations.map_err(|e| wrong("interfaces", e.to_string()))?))
         });
         let inner = Inner {
             number,
@@ -584,8 +592,8 @@ impl XdpDatapath {
         self.lock().flows.iter().for_each(|flows| flows.set_target(id, longest));
     }
 
-    /// Closes the gates of all ports regardless of each port's setting: from the next frame on every IP packet is
-    /// passed to the kernel. Takes microseconds, one store per port.
+    /// Closes the gates of all ports regardless of each port's setting: from the next frame on every IP packet, and every
+    /// frame between members of a bridge, is passed to the kernel. Takes microseconds, two stores per port.
     pub fn close(&self) {
         self.lock().set_closed(true);
     }

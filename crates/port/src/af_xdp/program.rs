@@ -92,6 +92,8 @@ pub struct XdpConfig {
     pub keeps: bool,
     /// Sending on the port of packets to which such rules apply.
     pub sending: XdpSending,
+    /// Frames between members of the port's bridge that the program forwards, where it forwards.
+    pub bridging: XdpBridging,
 }
 
 impl XdpConfig {
@@ -132,7 +134,9 @@ impl XdpConfig {
             sending |= if on { flag } else { 0 };
         }
         let (mac, max_frame, route_id) = (self.mac, self.max_frame, self.bridge.unwrap_or(id));
-        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending }
+        let XdpBridging { to, longest } = self.bridging;
+        let members = if self.forward && self.bridge.is_some() { to & !(1 << id) } else { 0 };
+        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending, members, longest }
     }
 
     /// Returns the words of such an entry, for native XDP, as they are in the program's memory.
@@ -154,6 +158,17 @@ pub struct XdpSending {
     pub kept4: bool,
     /// Set if only the kernel may send IPv6 packets on the port.
     pub kept6: bool,
+}
+
+/// Frames that the program forwards between members of a bridge as they came: unicast, without a tag, of IPv4, IPv6, PPPoE or
+/// MPLS and none of neighbour discovery, from a station behind the receiving port to one behind another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpBridging {
+    /// Ports that they leave by: bit n stands for port n. With native XDP their devices take redirected frames.
+    pub to: u64,
+    /// Longest such frame in bytes, with its Ethernet header. Longer ones are passed to the kernel, except an skb that will be
+    /// segmented.
+    pub longest: u32,
 }
 
 /// A VLAN that a port carries, or a macvlan above it.
@@ -466,7 +481,8 @@ impl Program {
                 return;
             }
             let (sending, gate) = (XdpSending::default(), XdpGate::CLOSED);
-            self.config = XdpConfig { gate, sending, rules: false, asks: false, keeps: false, ..self.config };
+            let bridging = XdpBridging::default();
+            self.config = XdpConfig { gate, sending, bridging, rules: false, asks: false, keeps: false, ..self.config };
             // Errors are those of the maps, which have been written before.
             let _ = self.datapath.set_port(self.entry(&self.config));
             let _ = self.datapath.set_vlans(self.id, &[]);
@@ -519,7 +535,7 @@ impl Program {
         let entry = |vlan: &XdpVlan| {
             let XdpVlan { mac, max_frame, gate, source_check, rules, .. } = *vlan;
             let config = XdpConfig { mac, max_frame, gate, source_check, rules, ..self.config };
-            (vlan.tag, RawPort { route_id: vlan.id, sending: 0, ..self.entry(&config) })
+            (vlan.tag, RawPort { route_id: vlan.id, sending: 0, members: 0, ..self.entry(&config) })
         };
         self.vlans.iter().map(entry).collect()
     }

@@ -14,6 +14,8 @@ pub(super) struct Stations {
     /// Mapped when there are stations: all that is mapped is resident.
     words: Option<Words>,
     known: Vec<u64>,
+    /// Kernel indices of the ports' interfaces.
+    interfaces: Words,
 }
 
 impl Stations {
@@ -22,8 +24,14 @@ impl Stations {
     /// `K1` of `xdp/flow_hash.h`.
     const K1: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    pub fn new(map: OwnedFd) -> Self {
-        Self { map, words: None, known: vec![] }
+    pub fn new(map: OwnedFd, interfaces: &OwnedFd) -> io::Result<Self> {
+        let interfaces = Words::map(interfaces.as_fd(), PORTS as usize)?;
+        Ok(Self { map, words: None, known: vec![], interfaces })
+    }
+
+    /// Sets the interface by which frames to a port leave; 0: none.
+    pub fn set_interface(&self, port: u16, ifindex: u32) {
+        self.interfaces.store(port.into(), ifindex.into());
     }
 
     /// Returns an entry: MAC address, bridge, and port.

@@ -144,6 +144,23 @@ impl Links {
         self.bridge_of(id).map(|bridge| bridge.index)
     }
 
+    /// Returns the ports to which the bridge of a port forwards frames that this receives by their addresses alone, with
+    /// their MTUs in bytes.
+    pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
+        let Some(bridge) = self.bridge_of(id) else { return vec![] };
+        if self.get(bridge.index).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip) {
+            return vec![];
+        }
+        // A switch in hardware may have forwarded a frame that it hands over, too.
+        let member = |port: PortId| {
+            let link = self.get(self.ports.get(usize::from(port.0))?.index()).filter(|link| !link.switch)?;
+            Some((link.member?.bridging, link.mtu))
+        };
+        let Some((own, _)) = member(id) else { return vec![] };
+        let to = |port| member(port).filter(|(that, _)| own.reaches(*that)).map(|(_, mtu)| (port, mtu));
+        self.ports_of(bridge).filter(|port| *port != id).filter_map(to).collect()
+    }
+
     /// Returns the shortest time after which one of the bridges forgets a station; `None` without bridges.
     pub fn ageing(&self) -> Option<Duration> {
         let of = |index: &u32| Some(Duration::from_millis(self.get(*index)?.bridge?.ageing_ms));
@@ -190,11 +207,13 @@ impl Links {
     /// Returns up to [`STATIONS`] stations of the bridges whose packets are forwarded, each with the bridge's number
     /// and the port that leads to it; and an upper bound of the number of those left out.
     pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
+        // The kernel drops frames from other addresses (is_valid_ether_addr).
+        let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
         let of = |(index, (bridge, _)): (&u32, &(BridgeSpec, SourceCheck))| {
             let (first, last) = ((*index, [0; 6]), (*index, [0xff; 6]));
             let (id, index) = (bridge.id, *index);
             let port = move |((_, mac), _): (&(u32, Mac), &u32)| match self.bridged(index, Some(*mac)) {
-                Some(Ok(port)) => Some((id, *mac, port)),
+                Some(Ok(port)) if valid(mac) => Some((id, *mac, port)),
                 _ => None,
             };
             self.stations.range(first..=last).filter_map(port)

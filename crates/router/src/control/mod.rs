@@ -438,6 +438,12 @@ impl Control {
         self.sink.iter_mut().for_each(|sink| sink.renew_stations());
     }
 
+    /// Returns the ports on members of a port's bridge to which the kernel forwards frames that the port receives, unicast
+    /// and by their addresses alone, with their MTUs in bytes.
+    pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
+        self.links.bridged_to(id)
+    }
+
     /// Returns the kernel index of the interface on which a port is open; 0 if there is none.
     pub fn port_index(&self, id: PortId) -> u32 {
         self.links.ports().get(usize::from(id.0)).map_or(0, Bound::index)

@@ -102,6 +102,7 @@ mod tests {
             bridge: None,
             member: None,
             rx_queues,
+            switch: false,
         })
     }
 

@@ -197,6 +197,7 @@ pub fn a_link(index: u32, name: &str) -> Link {
         member: None,
         master: None,
         rx_queues: 1,
+        switch: false,
     }
 }
 

@@ -12,11 +12,12 @@ use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
-use bywash_port::af_xdp::{self, XdpGate, XdpSending, XdpVlan};
+use bywash_port::af_xdp::{self, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_router::control::{Control, Policies, PortView, VlanSpec};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
+use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
@@ -240,6 +241,8 @@ impl Guard {
         let vlans: Vec<_> = control.vlans().collect();
         let views: BTreeMap<u16, PortView> = control.ports().map(|view| (view.id.0, view)).collect();
         let mut ports = shared.ports();
+        let targets: BTreeMap<PortId, XdpSending> =
+            ports.iter().filter_map(|(at, slot)| Some((PortId(*at as u16), slot.xdp.as_ref()?.sending()))).collect();
         for (at, xdp) in ports.iter_mut().filter_map(|(at, slot)| Some((*at as u16, slot.xdp.as_mut()?))) {
             let Some(view) = views.get(&at) else { continue };
             let number = view.number.0;
@@ -254,6 +257,10 @@ impl Guard {
                 kept => kept.copied().unwrap_or_default(),
             };
             let target = xdp.sending();
+            let bridging = match xdp.bridges() && self.verdict.bridging.contains(&number) {
+                true => bridging(&control.bridged_to(view.id), &targets, xdp.program.is_native()),
+                false => XdpBridging::default(),
+            };
             let obeyed = xdp.obey(|config| {
                 config.bridge = (number != at).then_some(number);
                 config.mac = view.mac.unwrap_or(config.mac);
@@ -265,6 +272,7 @@ impl Guard {
                 config.asks = rules && !bonded && !control.has_route_mtu();
                 config.keeps = rules && control.routes_by_addresses();
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
+                config.bridging = bridging;
             });
             let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
             let vlan = |(view, vlan): &(PortView, &VlanSpec)| {
@@ -376,6 +384,16 @@ fn program_gate(gate: Gate) -> XdpGate {
     }
 }
 
+/// Returns which frames a program forwards to these members of its port's bridge, each with its MTU.
+fn bridging(members: &[(PortId, u32)], targets: &BTreeMap<PortId, XdpSending>, native: bool) -> XdpBridging {
+    let takes = |target: &XdpSending| target.target && (target.takes_frames || !native);
+    let to = || members.iter().filter(|(port, _)| targets.get(port).is_some_and(takes));
+    XdpBridging {
+        to: to().map(|(port, _)| 1 << port.0).sum(),
+        longest: to().map(|(_, mtu)| mtu + HEADER_LEN as u32).min().unwrap_or(0),
+    }
+}
+
 fn program_check(check: SourceCheck) -> af_xdp::SourceCheck {
     match check {
         SourceCheck::Off => af_xdp::SourceCheck::Off,
@@ -396,6 +414,7 @@ fn packets(scope: &Scope) -> String {
         Scope::In(_, families) => format!("{}packets received", of(families)),
         Scope::Out(_, families) => format!("{}packets that leave", of(families)),
         Scope::Bridged => "packets of bridges".into(),
+        Scope::Between => "frames between members of bridges".into(),
         Scope::To(prefix) => format!("packets to {prefix}"),
         Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
         Scope::Fragments(families) => format!("{}fragments", of(families)),

@@ -126,11 +126,15 @@ fn hooks_tell_whose_packets_they_see() {
     }
     assert_eq!(of(Family::Inet, 1), []);
     assert_eq!(of(Family::Inet, 3), [Scope::Errors(Families::BOTH)]);
-    assert_eq!(of(Family::Bridge, 2), []);
+    assert_eq!(of(Family::Bridge, 2), [Scope::Between]);
     for hook in [0, 1, 3, 4, 5] {
         assert_eq!(of(Family::Bridge, hook), [Scope::Bridged]);
     }
-    assert_eq!(scopes(Family::Bridge, &[base("c", 0, &[rule(&[accept()])])]), []);
+    for hook in [0, 2] {
+        assert_eq!(scopes(Family::Bridge, &[base("c", hook, &[rule(&[accept()])])]), []);
+    }
+    let tracked = scopes(Family::Bridge, &[base("c", 2, &[rule(&[ct()])])]);
+    assert_eq!(tracked, [Scope::Between, Scope::Between, Scope::Fragments(Families::BOTH)]);
     assert_eq!(of(Family::Arp, 0), []);
     // Unknown hooks and families.
     assert_eq!(of(Family::Ip, 9), [Scope::All(Families::V4)]);
@@ -262,7 +266,7 @@ fn tracking_is_turned_on_from_anywhere() {
     let v4 = Scope::Fragments(Families::V4);
     assert_eq!(scopes(Family::Ip, &[base("c", 1, &[rule(&[ct()])])]), std::slice::from_ref(&v4));
     assert_eq!(scopes(Family::Ip, &[chain("unused", &[rule(&[ct()])])]), [v4]);
-    assert_eq!(scopes(Family::Bridge, &[base("c", 2, &[rule(&[ct()])])]), [FRAGMENTS]);
+    assert_eq!(scopes(Family::Bridge, &[chain("unused", &[rule(&[ct()])])]), [Scope::Between, FRAGMENTS]);
     assert_eq!(scopes(Family::Arp, &[base("c", 1, &[rule(&[ct()])])]), []);
     let mut table = table(Family::Inet, &[base("c", 2, &[rule(&[ct(), drop()])])]);
     table.dormant = true;
@@ -288,7 +292,7 @@ fn a_dormant_table_does_nothing() {
 fn a_chain_that_is_not_understood_does_everything() {
     let opaque = |chain: Chain| Chain { opaque: Some("unknown".into()), ..chain };
     // Even on a hook that would not matter.
-    assert_eq!(scopes(Family::Inet, &[opaque(base("c", 1, &[]))]), [ALL, FRAGMENTS]);
+    assert_eq!(scopes(Family::Inet, &[opaque(base("c", 1, &[]))]), [Scope::Between, ALL, FRAGMENTS]);
     let jumped = [base("c", 2, &[[&iif("p0")[..], &[jump("sub")]].concat()]), opaque(chain("sub", &[]))];
     assert_eq!(scopes(Family::Inet, &jumped), [ALL, FRAGMENTS]);
 }
