@@ -49,7 +49,7 @@ fn waiting_at<'a>(step: &str, lab: &'a Topology, arguments: &[&str]) -> Bywash<'
 }
 
 fn wait_for(process: &mut Process, step: &str) {
-    let told = format!("waits at step {step},");
+    let told = format!("waiting at step {step},");
     process.wait_for_output(&told, PATIENCE).unwrap_or_else(|why| panic!("{why}: {}", process.output()));
 }
 
