@@ -64,7 +64,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "ports drawn by NAT",
-        documented: "**Ports drawn by NAT.**",
+        documented: "**Ports chosen by NAT.**",
         excuse: drawn_ports,
         example: examples::one_port_for_two,
     },
