@@ -294,8 +294,9 @@ impl Connection {
             4 => draft.fragment = random.pick(&[0x2000, 1, 0x2001, 0x8000]),
             5 => return rebuilt(moved(way, 20_000), segment(ACK, 1)),
             6 => {
-                let mut way = way;
-                way.dst.set_port(way.dst.port() ^ 1);
+                let (mut way, port) = (way, way.dst.port());
+                // Not one that NAT may draw on one side, as it does below 512 where another is taken.
+                way.dst.set_port(if port < 512 { port + 512 } else { port ^ 1 });
                 return rebuilt(way, segment(ACK, 1));
             }
             7 => {
