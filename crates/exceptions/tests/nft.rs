@@ -97,7 +97,8 @@ fn rulesets_of_nft() {
         ("table ip t {\n chain c { type nat hook postrouting priority 100; }\n}\n".into(), &[]),
         ("table ip t {\n chain c { type nat hook postrouting priority 100; oifname lo return; ip saddr 10.0.0.1 \
           accept; }\n}\n".into(), &[]),
-        ("table bridge t {\n chain c { type filter hook forward priority 0; drop; }\n}\n".into(), &[]),
+        ("table bridge t {\n chain c { type filter hook forward priority 0; drop; }\n}\n".into(),
+            &["between members rules for bridged packets"]),
         ("table arp t {\n chain c { type filter hook input priority 0; drop; }\n}\n".into(), &[]),
         ("table inet t {\n set s { type ipv4_addr; elements = { 10.0.0.1 }; }\n counter n { }\n}\n".into(), &[]),
         ("table netdev t {\n chain c { type filter hook ingress device p0 priority 0; policy accept; }\n}\n".into(), &[]),

@@ -245,10 +245,21 @@ fn a_station_is_followed() {
     }
 }
 
-/// Returns how many of a station's 250 packets, one each 20 ms or less often on a busy machine, are forwarded past the
-/// kernel: every half a second one is passed to it.
-fn all_but_renewals(started: Instant) -> std::ops::RangeInclusive<u64> {
-    250_u64.saturating_sub(2 * started.elapsed().as_secs() + 10)..=245
+/// Checks `sends`, which sends 250 packets of each station, one each 20 ms, and returns how many were answered and how
+/// many of each were forwarded past the kernel: every half a second one is passed to it, and it forgets none. Tries up to
+/// five times, because a busy machine may keep all from running for longer than the kernel remembers a station.
+fn assert_renewed(mut sends: impl FnMut() -> (Vec<u32>, Vec<u64>)) {
+    let mut tries = vec![];
+    let renewed = (0..5).any(|_| {
+        let started = Instant::now();
+        let (answered, past) = sends();
+        let most = 2 * started.elapsed().as_secs() + 10;
+        let right =
+            answered.iter().all(|n| *n == 250) && past.iter().all(|n| (250_u64.saturating_sub(most)..=245).contains(n));
+        tries.push((answered, past, most));
+        right
+    });
+    assert!(renewed, "answers, packets past the kernel, and at most passed to it: {tries:?}");
 }
 
 /// The kernel forgets stations that it does not hear, and it hears none of the packets that are forwarded past it: some are
@@ -271,21 +282,15 @@ fn stations_that_send_are_not_forgotten() {
     }
     let bywash = bridged.run(LEVELS[1]);
     bridged.assert_passes(&bywash);
-    std::thread::scope(|scope| {
-        let to = bridged.lab.a().v4;
-        let (before, started) = (bridged.past(&bywash), Instant::now());
-        let pings = [bridged.b(), bridged.c()]
-            .map(|ns| scope.spawn(move || Ping::to(to).count(250).interval(Duration::from_millis(20)).run(ns)));
-        for ping in pings {
-            let report = ping.join().unwrap().unwrap();
-            assert_eq!(report.received, 250, "{}", report.text);
-        }
+    assert_renewed(|| {
+        let (before, to) = (bridged.past(&bywash), bridged.lab.a().v4);
+        let answered = std::thread::scope(|scope| {
+            let ping = |ns| Ping::to(to).count(250).interval(Duration::from_millis(20)).run(ns).unwrap().received;
+            let pings = [bridged.b(), bridged.c()].map(|ns| scope.spawn(move || ping(ns)));
+            pings.map(|ping| ping.join().unwrap()).to_vec()
+        });
         let now = bridged.past(&bywash);
-        let expected = all_but_renewals(started);
-        for member in [1, 2] {
-            let past = now[member] - before[member];
-            assert!(expected.contains(&past), "{past} of 250 past the kernel, not {expected:?}");
-        }
+        (answered, [1, 2].map(|member| now[member] - before[member]).to_vec())
     });
     // Silent ones are forgotten.
     let known = || r.run(&["bridge", "fdb", "show", "br", "br0", "dynamic"]).unwrap().stdout;
@@ -694,14 +699,12 @@ fn stations_that_send_to_members_are_known_and_followed() {
     bridged.introduce();
     let bywash = bridged.run_between(&[]);
     bridged.wait_until_bridges(&bywash);
-    let (before, started) = (bridged.between(&bywash), Instant::now());
-    let report = Ping::to(ip(C[0])).count(250).interval(Duration::from_millis(20)).run(bridged.b()).unwrap();
-    assert_eq!(report.received, 250, "{}", report.text);
-    let (now, expected) = (bridged.between(&bywash), all_but_renewals(started));
-    for at in 0..2 {
-        let past = now[at] - before[at];
-        assert!(expected.contains(&past), "{past} of 250 past the kernel, not {expected:?}");
-    }
+    assert_renewed(|| {
+        let before = bridged.between(&bywash);
+        let report = Ping::to(ip(C[0])).count(250).interval(Duration::from_millis(20)).run(bridged.b()).unwrap();
+        let now = bridged.between(&bywash);
+        (vec![report.received], (0..2).map(|at| now[at] - before[at]).collect())
+    });
     let known = || r.run(&["bridge", "fdb", "show", "br", "br0", "dynamic"]).unwrap().stdout;
     for host in [1, 2] {
         assert!(known().contains(&bridged.lab.hosts()[host].mac), "{}", known());
