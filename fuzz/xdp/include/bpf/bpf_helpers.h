@@ -76,12 +76,18 @@ static inline long bpf_skb_vlan_pop(struct __sk_buff *skb)
 	return skb->vlan_present ? 0 : -1;
 }
 
-/* Helpers that nothing here may call: there are no segments to come, no other CPUs, no rules, and no tags to leave with, and
- * all data of an skb are linear. */
+/* All data of an skb are linear. */
+static inline long bpf_skb_pull_data(struct __sk_buff *skb, __u32 len)
+{
+	if (skb->data + len > skb->data_end)
+		__builtin_trap();
+	return 0;
+}
+
+/* Helpers that nothing here may call: there are no segments to come, no other CPUs, no rules, and no tags to leave with. */
 #define NEVER(name, ...) static inline long name(__VA_ARGS__) { __builtin_trap(); }
 NEVER(bpf_check_mtu, void *ctx, __u32 ifindex, __u32 *mtu, int difference, __u64 flags)
 NEVER(bpf_fib_lookup, void *ctx, struct bpf_fib_lookup *to, int size, __u32 flags)
-NEVER(bpf_skb_pull_data, struct __sk_buff *skb, __u32 len)
 NEVER(bpf_skb_vlan_push, struct __sk_buff *skb, __be16 protocol, __u16 tci)
 NEVER(bpf_xdp_adjust_meta, struct xdp_md *ctx, int delta)
 
