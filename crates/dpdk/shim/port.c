@@ -73,7 +73,7 @@ _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "data begins 256 bytes into a cell")
 #define LINE 64
 
 static struct hooks hooks;
-// Whether the processor has the instructions of frames_of_lines.
+// Set if received mbufs are read by frames_of_lines, whose instructions the processor then has.
 static bool lines;
 static uint8_t *base;
 // One mbuf for each cell. Inside the cells, 2,048 bytes apart, all mbufs would share a few cache sets.

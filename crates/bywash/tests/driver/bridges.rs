@@ -9,6 +9,14 @@ use bywash_sync::random::splitmix64;
 const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 impl Twin {
+    /// Returns a pair with plain settings, whose port 0 is a member of a bridge.
+    fn of_bridge(bridge: u16) -> Self {
+        let mut twin = Self::new();
+        twin.set_up(Mode { redirects: false, check: SourceCheck::Off, l3: false });
+        twin.bridge(Some(bridge));
+        twin
+    }
+
     /// Makes port 0 a member of a bridge, or no longer.
     fn bridge(&mut self, bridge: Option<u16>) {
         let (program, _) = &mut self.programs[0];
@@ -69,9 +77,7 @@ fn many_stations_are_found_and_heard_again() {
     require!(require_lab());
     lab()
         .enter(|| {
-            let mut twin = Twin::new();
-            twin.set_up(Mode { redirects: false, check: SourceCheck::Off, l3: false });
-            twin.bridge(Some(FIRST));
+            let twin = Twin::of_bridge(FIRST);
             let address = |n: u64| -> [u8; 6] {
                 let [a, b, c, d, e, ..] = splitmix64(SEED, n).to_ne_bytes();
                 [2, a, b, c, d, e]
@@ -130,8 +136,7 @@ fn frames_between_members_are_forwarded_as_they_came() {
     require!(require_lab());
     lab()
         .enter(|| {
-            let mut twin = Twin::new();
-            twin.set_up(Mode { redirects: false, check: SourceCheck::Off, l3: false });
+            let mut twin = Twin::of_bridge(FIRST);
             let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
             let mut random = {
                 let mut n = 0;
@@ -187,9 +192,7 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
     require!(require_lab());
     lab()
         .enter(|| {
-            let mut twin = Twin::new();
-            twin.set_up(Mode { redirects: false, check: SourceCheck::Off, l3: false });
-            twin.bridge(Some(FIRST));
+            let mut twin = Twin::of_bridge(FIRST);
             twin.forward_frames(2, 1514);
             let other = [2, 0, 0, 0, 0, 10];
             twin.datapath.set_stations(&[(FIRST, STATION, 0), (FIRST, other, 1)]).unwrap();

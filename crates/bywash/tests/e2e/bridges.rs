@@ -618,7 +618,7 @@ fn frames_of_a_kind_for_the_kernel_are_left() {
         crate::raw::send(bridged.b(), "b0", &[(5, frame.clone())]);
         ear.wait(5, |heard| heard == frame);
         let past = bridged.between(&bywash)[0] - before;
-        // One of them may be for the kernel to hear.
+        // The kernel may hear one of them, to renew the station.
         assert!(if forwarded { past >= 4 } else { past == 0 }, "{kind:02x?}: {past}");
     }
     bywash.stop();
@@ -667,7 +667,7 @@ fn policies_between_members_hold() {
         },
         &|| run("tc qdisc del dev r2 clsact"),
     );
-    // One isolated member reaches the others.
+    // An isolated member reaches those that are not isolated.
     run("bridge link set dev r1 isolated on");
     bridged.wait_until_bridges(&bywash);
     // Hooks of IP see frames between members if they are asked to.
@@ -680,7 +680,7 @@ fn policies_between_members_hold() {
         holds("hooks of IP for the bridge", &|| of_bridge(1), &|| of_bridge(0));
     }
     r.nft("flush ruleset").unwrap();
-    // What is too long for the other member is lost, as with the kernel.
+    // A frame that is too long for the other member is lost, as in the kernel.
     r.ip(&["link", "set", "r2", "mtu", "1400"]).unwrap();
     let sized = |size| {
         Ping::to(ip(C[0])).count(3).size(size).wait(Duration::from_millis(100)).run(bridged.b()).unwrap().received
