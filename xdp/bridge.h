@@ -27,14 +27,12 @@ struct stations {
 
 MAPPED(stations, BYWASH_STATIONS, struct stations);
 
-/* Interface index of each port, by its id; 0: none. Traffic control cannot use `devices`, which belongs to programs of XDP. */
-MAPPED(interfaces, BYWASH_PORTS, __u64);
-
 PROGRAMS(bridge_xdp, 1);
 PROGRAMS(bridge_tc, 1);
 
-/* Returns whether the kernel knows a station, and need not hear it now. It may be at either of two places. */
-static __always_inline int is_known(__u64 station)
+/* Returns the entry of a station, and where its `due` is; 0 if it has none. Entries are compared without their upper bits, as many
+ * as `ignored`. It may be at either of two places. */
+static __always_inline __u64 find_station(__u64 station, const int ignored, volatile __u8 **due)
 {
 	__u64 hash = (station & ~(0xffull << 56)) * K1;
 
@@ -44,14 +42,26 @@ static __always_inline int is_known(__u64 station)
 		if (!s)
 			return 0;
 		for (int i = 0; i < STATIONS_AT_A_PLACE; i++) {
-			if (s->entries[i] != station)
+			__u64 entry = s->entries[i];
+			if ((entry ^ station) << ignored)
 				continue;
-			if (likely(!s->due[i]))
-				return 1;
-			s->due[i] = 0;
-			return 0;
+			*due = &s->due[i];
+			return entry;
 		}
 	}
+	return 0;
+}
+
+/* Returns whether the kernel knows a station behind a port, and need not hear it now. */
+static __always_inline int is_known(__u64 station)
+{
+	volatile __u8 *due;
+
+	if (!find_station(station, 0, &due))
+		return 0;
+	if (likely(!*due))
+		return 1;
+	*due = 0;
 	return 0;
 }
 
@@ -59,20 +69,10 @@ static __always_inline int is_known(__u64 station)
  * does. */
 static __always_inline int leads_to(__u64 station)
 {
-	__u64 hash = station * K1;
+	volatile __u8 *due;
+	__u64 entry = find_station(station, 8, &due);
 
-	for (int n = 0; n < 2; n++) {
-		__u32 place = (hash >> (53 - 11 * n)) % BYWASH_STATIONS;
-		volatile struct stations *s = bpf_map_lookup_elem(&stations, &place);
-		if (!s)
-			return -1;
-		for (int i = 0; i < STATIONS_AT_A_PLACE; i++) {
-			__u64 entry = s->entries[i];
-			if (!((entry ^ station) << 8) && entry >> 63)
-				return entry >> 56 & 63;
-		}
-	}
-	return -1;
+	return entry >> 63 ? entry >> 56 & 63 : -1;
 }
 
 /* Returns whether a frame between members, which has a whole Ethernet header, is of a kind that the kernel bridges by its addresses

@@ -122,7 +122,8 @@ enum bywash_kind {
 	HOP_USER,    /* left to user space */
 	HOP_FORWARD, /* rewrite the MAC addresses and send */
 	HOP_GROUP,   /* a group: select a member by flow hash */
-	HOP_VLAN,    /* like HOP_FORWARD, with a tag */
+	HOP_VLAN,    /* like HOP_FORWARD, with a tag, or by a macvlan */
+	HOP_BOND,    /* like HOP_VLAN, by the member of a bond that a hash selects (bond.h) */
 	HOP_LOCAL,   /* an address of the host */
 	HOP_KERNEL,  /* the egress interface is not a port */
 	HOP_POLICY,  /* a kernel policy applies to packets to this destination */
@@ -135,11 +136,11 @@ struct bywash_hop {
 	__u8 macs[12];
 	__u8 kind;
 	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST */
-	__u16 port;    /* of a VLAN: its number */
+	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
-	__u32 first;   /* of a group: its first bucket, and their number; of a VLAN: its port, and the tag */
-	__u32 count;
-	__u32 ifindex; /* the port's */
+	__u32 first;   /* of a group: its first bucket; of a VLAN: its port; of a bond: the bucket with the first of its ports */
+	__u32 count;   /* of a group: number of its buckets; of a VLAN or bond: the tag, 0 for none */
+	__u32 ifindex; /* the port's; of a bond: number of its ports, and from bit 16 on their hash */
 } __attribute__((aligned(8)));
 
 struct bywash_counters {

@@ -17,6 +17,7 @@
 #include "bywash.h"
 #ifndef BYWASH_PLAIN
 #include "dst_cache.h"
+#include "bond.h"
 #endif
 #include "forward.h"
 
@@ -36,7 +37,8 @@ struct frame {
 #endif
 };
 
-/* Returned where a packet leaves with a tag, which the programs of vlan.h put on; no verdict of XDP or traffic control. */
+/* Returned where a packet leaves with a tag, or by a member of a bond, for which there are the programs of vlan.h; no verdict of
+ * XDP or traffic control. */
 #define TO_VLAN (-3)
 
 /* Not by struct ethhdr, which is packed: the compiler would load single bytes. */
@@ -207,17 +209,36 @@ __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port,
 	return !(flags & BYWASH_RPF_STRICT) || leaves_by(way_port(&way), way.index, port);
 }
 
-/* Takes a next hop by a port or, in the programs that handle tags, by a VLAN. */
-static __always_inline int take_way(struct frame *f, const struct bywash_hop *hop, const int v6)
+/* Returns whether a next hop is by a VLAN or a bond. */
+static __always_inline int is_above(const struct bywash_hop *hop)
 {
-	if (hop && hop->kind == HOP_VLAN) {
-		if (!f->tags)
-			return TO_VLAN;
-		set_way_by(&f->way, hop, hop->first, v6);
-		f->tag = hop->count;
-	} else {
+	return hop && (hop->kind == HOP_VLAN || hop->kind == HOP_BOND);
+}
+
+/* Takes a next hop by a port or, in the programs that handle tags, by a VLAN or a bond, for a packet with these fields. */
+static __always_inline int take_way(struct frame *f, __u64 version, const struct bywash_hop *hop, const struct bond_fields *fields,
+				    const int v6)
+{
+	if (!is_above(hop)) {
 		set_way(&f->way, hop, 0, v6);
+		return NEXT;
 	}
+	if (!f->tags)
+		return TO_VLAN;
+	/* It would leave by the interface that it came by, which may have several ports. */
+	if (f->flags & BYWASH_REDIRECTS && hop->port == f->port->route_id)
+		return TO_USER;
+	if (hop->kind == HOP_BOND) {
+		__u32 index = 0;
+		int port = bond_port(version, hop, fields, &index, v6);
+		if (port < 0)
+			return TO_USER;
+		set_way_by(&f->way, hop, port, v6);
+		f->way.index = index;
+	} else {
+		set_way_by(&f->way, hop, hop->first, v6);
+	}
+	f->tag = hop->count;
 	return NEXT;
 }
 
@@ -239,9 +260,12 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 		return TO_USER;
 	if (hop->kind == HOP_GROUP)
 		hop = member(version, hop, group_hash(f, ip, v6));
-	else if (hop->kind != HOP_VLAN)
+	else if (!is_above(hop))
 		return TO_USER;
-	return take_way(f, hop, v6);
+	struct bond_fields fields = {};
+	if (f->tags && hop && hop->kind == HOP_BOND && !bond_fields_of(&fields, bond_policy(hop), ip, f->end, v6))
+		return TO_USER;
+	return take_way(f, version, hop, &fields, v6);
 }
 #endif
 

@@ -125,6 +125,16 @@ static __always_inline __u32 translated_hash(const struct frame *f, const struct
 	return flow_mix(ends, more) * K2 >> 32;
 }
 
+/* Returns the fields by which a bond chooses the member that a translated packet leaves by. */
+static __always_inline struct bond_fields translated_fields(const struct translation *t, const int v6)
+{
+	__u64 addresses = t->leaves[0];
+
+	if (v6)
+		addresses ^= t->leaves[1] ^ t->leaves[2] ^ t->leaves[3];
+	return (struct bond_fields){ .addresses = folded(addresses), .ends = leaving_rest(t, v6) };
+}
+
 /* Finds the way of a translated packet; returns the verdict. */
 static __always_inline int translated_way(struct frame *f, const struct translation *t, const void *ip, __u32 longest, __u8 proto,
 					  const int v6)
@@ -153,9 +163,10 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 		const struct bywash_hop *hop = hop_at(key);
 		if (hop && hop->kind == HOP_GROUP)
 			hop = member(version, hop, translated_hash(f, t, ip, proto, v6));
-		else if (!hop || hop->kind != HOP_VLAN)
+		else if (!is_above(hop))
 			return PASS_POLICY;
-		int reason = take_way(f, hop, v6);
+		struct bond_fields fields = translated_fields(t, v6);
+		int reason = take_way(f, version, hop, &fields, v6);
 		if (reason != NEXT)
 			return reason;
 		port = hop ? hop->port : port;

@@ -349,6 +349,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         buckets: vec![],
         ports: vec![info; usize::from(PORTS)],
         vlans: vec![],
+        bonds: vec![],
         bridges: vec![],
         own4: (1..4).fold(Own4::default(), |own, n| own.with([203, 0, 113, n].into())),
         hash4: HashPolicy::L4,

@@ -7,6 +7,8 @@
 //! A further test compares both with the Linux kernel: with the same routes, the kernel must forward the same frames
 //! with the same bytes, except for [`DIFFERENCES`].
 
+#[path = "driver/bonds.rs"]
+mod bonds;
 #[path = "driver/bridges.rs"]
 mod bridges;
 #[path = "driver/flows.rs"]

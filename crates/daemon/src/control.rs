@@ -13,18 +13,19 @@ use crate::shared::{Shared, Source};
 use crate::slots::programs;
 use crate::successor::Successor;
 use crate::takeover::{self, Predecessor};
-use crate::vlans::{Carried, Numbers};
+use crate::vlans::{Carried, Master, Numbers};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
+use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
-use bywash_engine::{PortId, WorkerExit};
 use bywash_fib::model::{Change, Station};
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
-use bywash_router::control::{Applied, BondSpec, PortView};
+use bywash_router::bond::XmitHash;
+use bywash_router::control::{Applied, PortView, Sends};
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::{Qsbr, clock};
 use std::collections::BTreeMap;
@@ -250,8 +251,7 @@ impl Runtime {
             relations: Relations::default(),
             numbers: Numbers::default(),
             vlans: BTreeMap::new(),
-            bonds: vec![],
-            bridges: vec![],
+            masters: vec![],
         };
         if predecessor.is_none() {
             known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
@@ -409,8 +409,8 @@ impl Runtime {
     pub fn relate(&mut self) {
         let views = self.shared.view.ports();
         self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
-        let (mut bonds, mut carried, mut told) = (BTreeMap::new(), vec![], BTreeMap::new());
-        let mut bridges: BTreeMap<u32, Vec<(PortId, u32)>> = BTreeMap::new();
+        let (mut carried, mut told) = (vec![], BTreeMap::new());
+        let mut masters: BTreeMap<u32, Master> = BTreeMap::new();
         self.relations.configure(&self.shared.config().router);
         self.relations.serve(&views.iter().map(|view| view.index).collect());
         let ports = self.shared.ports();
@@ -419,19 +419,27 @@ impl Runtime {
             // A bond that is a port itself is served by that port.
             let above = self.relations.bond_above(view.index).map(|bond| bond.index);
             let Some(index) = above.filter(|index| views.iter().all(|view| view.index != *index)) else { continue };
-            let bond = bonds.entry(index).or_insert(BondSpec { index, member: None });
+            let hash =
+                self.relations.link(index).and_then(|link| XmitHash::of(link.bond?.xmit_hash)).unwrap_or_default();
+            let new = || Master { members: vec![], sends: Sends::ByHash(hash) };
+            let bond = masters.entry(index).or_insert_with(new);
             if self.relations.left(view.index).is_none() {
-                bond.member = Some((view.id, view.index));
+                bond.members.push((view.id, view.index));
             }
         }
-        let bonds: Vec<BondSpec> = bonds.into_values().collect();
+        for (index, bond) in &mut masters {
+            bond.members = self.relations.in_order(*index, &bond.members, af_xdp::bond_members);
+        }
         for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
             if let Some(Ok(bridge)) = self.relations.bridge(view.index)
                 && self.relations.left(view.index).is_none()
             {
-                bridges.entry(bridge.index).or_default().push((view.id, view.index));
+                let new = || Master { members: vec![], sends: Sends::ToStation };
+                masters.entry(bridge.index).or_insert_with(new).members.push((view.id, view.index));
             }
         }
+        let members = |master: &Master| master.members.iter().map(|(_, member)| *member).collect::<Vec<u32>>();
+        self.relations.serve(&masters.values().flat_map(members).collect());
         for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
             let port = view.id;
             for (link, told_by) in self.relations.uppers(view.index) {
@@ -446,16 +454,16 @@ impl Runtime {
             }
         }
         drop(ports);
-        for bridge in bridges.keys() {
+        for (bridge, _) in masters.iter().filter(|(_, master)| master.sends == Sends::ToStation) {
             let above = self.relations.above_bridge(*bridge);
             told.extend(above.map(|name| (name.to_owned(), Some("it is above a bridge".into()))));
         }
-        let of_bridges = bridges.len();
-        let (bridges, vlans) = self.numbers.assign(&bridges, &carried);
-        let served = bridges.iter().flat_map(|bridge| &bridge.members).map(|(_, member)| *member).collect();
+        let of_masters = masters.len();
+        let (masters, vlans) = self.numbers.assign(&masters, &carried);
+        let served = masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();
         self.relations.serve(&served);
         // The gates close first, so that no packet is attributed to another interface.
-        self.mode.set_uppers(&bonds, &bridges, &vlans);
+        self.mode.set_uppers(&masters, &vlans);
         let (mut news, mut ports) = (false, self.shared.ports());
         for port in &views {
             let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
@@ -483,14 +491,15 @@ impl Runtime {
         if news {
             self.query_targets();
         }
-        if vlans.len() < carried.len() {
-            tracing::warn!(
-                "the kernel forwards for {} VLANs or macvlans: there are too many",
-                carried.len() - vlans.len()
-            );
+        let entries = vlans.iter().map(|vlan| vlan.entries.len()).sum::<usize>();
+        if entries < carried.len() {
+            tracing::warn!("the kernel forwards for {} VLANs or macvlans: there are too many", carried.len() - entries);
         }
-        if bridges.len() < of_bridges {
-            tracing::warn!("the kernel forwards for {} bridges: there are too many", of_bridges - bridges.len());
+        if masters.len() < of_masters {
+            tracing::warn!(
+                "the kernel forwards for {} bonds or bridges: there are too many",
+                of_masters - masters.len()
+            );
         }
         for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
             match why {
@@ -500,17 +509,22 @@ impl Runtime {
         }
         self.vlans = told;
         let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
-        for bond in bonds.iter().filter(|bond| !self.bonds.contains(bond)) {
-            if let Some((_, member)) = bond.member {
-                tracing::info!("{}: its packets are forwarded by its member {}", name(bond.index), name(member));
+        for master in masters.iter().filter(|master| !self.masters.contains(master) && !master.members.is_empty()) {
+            let members = master.members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
+            let plural = if master.members.len() > 1 { "s" } else { "" };
+            match master.sends {
+                Sends::ToStation => {
+                    tracing::info!(
+                        "{}: packets that it routes are forwarded on its members {members}",
+                        name(master.index)
+                    );
+                }
+                Sends::ByHash(_) => {
+                    tracing::info!("{}: its packets are forwarded by its member{plural} {members}", name(master.index));
+                }
             }
         }
-        self.bonds = bonds;
-        for bridge in bridges.iter().filter(|bridge| !self.bridges.contains(bridge)) {
-            let members = bridge.members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
-            tracing::info!("{}: packets that it routes are forwarded on its members {members}", name(bridge.index));
-        }
-        self.bridges = bridges;
+        self.masters = masters;
     }
 
     /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.

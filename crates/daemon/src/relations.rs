@@ -6,7 +6,9 @@
 //! above a port may do anything.
 
 use bywash_config::RouterConfig;
+use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Link, Mac, Station};
+use bywash_router::bond::XmitHash;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +59,7 @@ pub struct Relations {
     ports: BTreeSet<u32>,
     /// Set if packets of bridges, of VLAN interfaces, and of macvlans are left to the kernel.
     left_bridges: bool,
-    /// Members of bridges whose packets are not forwarded as the bridges', whatever else holds.
+    /// Members of bonds and bridges whose packets are not forwarded as the bonds' or bridges', whatever else holds.
     unserved: BTreeSet<u32>,
     /// Own addresses of bridges, by kernel index.
     own: BTreeSet<(u32, Mac)>,
@@ -224,10 +226,11 @@ impl Relations {
         Ok(())
     }
 
-    /// Sets the members of bridges, by kernel index, whose packets are forwarded as the bridges'. All others are left to the
-    /// kernel: as ordinary ports, they would forward past the policies of their bridges.
+    /// Sets the members of bonds and bridges, by kernel index, whose packets are forwarded as the bonds' or bridges'. All
+    /// others are left to the kernel: as ordinary ports, they would forward past the policies of these.
     pub fn serve(&mut self, served: &BTreeSet<u32>) {
-        let members = |link: &&Link| self.bridgeable(link.index).is_some() && !served.contains(&link.index);
+        let member = |index| self.bridgeable(index).is_some() || self.bond_above(index).is_some();
+        let members = |link: &&Link| member(link.index) && !served.contains(&link.index);
         self.unserved = self.links.values().filter(members).map(|link| link.index).collect();
     }
 
@@ -237,12 +240,54 @@ impl Relations {
         (self.left_vlans, self.left_macvlans) = (!config.vlans, !config.macvlans);
     }
 
-    /// Returns the bond that an interface is a member of, if all of the bond's packets come and leave by this member, or
-    /// else the reason for which they are the kernel's; `None` if it is a member of none.
+    /// Returns the bond that an interface is a member of, if packets come and leave by this member as the bond's, or else
+    /// the reason for which they are the kernel's; `None` if it is a member of none.
     pub fn bond(&self, index: u32) -> Option<Result<&Link, String>> {
         let (own, bond) = (self.links.get(&index)?, self.bond_above(index)?);
         let reason = |why| format!("it belongs to {}, {why}", named(bond));
-        Some(self.carries(own, bond).map(|()| bond).map_err(reason))
+        let unserved = "which has no number, or another active member that is left to the kernel";
+        let carries = match self.carries(own, bond) {
+            Ok(()) if self.unserved.contains(&index) => Err(unserved.into()),
+            carries => carries,
+        };
+        Some(carries.map(|()| bond).map_err(reason))
+    }
+
+    /// Returns the members that a bond sends by.
+    fn senders(&self, bond: &Link) -> impl Iterator<Item = &Link> {
+        let (of, index) = (bond.bond, bond.index);
+        let sends = move |link: &&Link| match of {
+            Some(of) if of.mode == ACTIVE_BACKUP => of.active == Some(link.index),
+            _ => link.member.is_some_and(|state| state.active),
+        };
+        self.links.values().filter(move |link| link.master == Some(index)).filter(sends)
+    }
+
+    /// Returns the ports on a bond's members in the order in which the bond's hash counts them, if they are all the members
+    /// that it sends by; else none. `names` returns the names of a bond's members in that order.
+    pub fn in_order(
+        &self,
+        bond: u32,
+        members: &[(PortId, u32)],
+        names: impl FnOnce(&str) -> std::io::Result<Vec<String>>,
+    ) -> Vec<(PortId, u32)> {
+        let Some(link) = self.links.get(&bond) else { return vec![] };
+        let senders: BTreeSet<u32> = self.senders(link).map(|link| link.index).collect();
+        if members.iter().map(|(_, index)| *index).collect::<BTreeSet<u32>>() != senders {
+            return vec![];
+        }
+        if members.len() < 2 {
+            return members.to_vec();
+        }
+        let names = names(&link.name).unwrap_or_else(|e| {
+            tracing::warn!("{}: cannot read its members ({e}): the kernel forwards for it", link.name);
+            vec![]
+        });
+        let named = |name: &String| {
+            members.iter().find(|(_, index)| self.links.get(index).is_some_and(|link| link.name == *name)).copied()
+        };
+        let ordered: Vec<_> = names.iter().filter_map(named).collect();
+        if ordered.len() == members.len() { ordered } else { vec![] }
     }
 
     /// Returns the bond that an interface is a member of.
@@ -251,7 +296,8 @@ impl Relations {
         self.links.get(&master).filter(|master| master.kind == "bond")
     }
 
-    /// Checks whether all packets of a bond come and leave by one of its members; errors with the reason if not.
+    /// Checks whether packets of a bond that come and leave by one of its members can be forwarded; errors with the reason
+    /// if not.
     fn carries(&self, member: &Link, bond: &Link) -> Result<(), String> {
         let Some(of) = bond.bond.filter(|of| of.plain) else {
             return Err("which has an ARP monitor, an XDP program, or properties that are not known".into());
@@ -270,21 +316,29 @@ impl Relations {
             return Err("which is down".into());
         }
         if !member.member.is_some_and(|state| state.active && member.up && member.carrier) {
-            return Err("of which it is no active member".into());
+            return Err("of which it is not an active member".into());
         }
         let members = || self.links.values().filter(|link| link.master == Some(bond.index));
         if members().any(|link| link.member.is_none_or(|state| !state.plain)) {
             return Err("of which a member has a queue_id, or properties that are not known".into());
         }
-        let active = |link: &&Link| link.member.is_some_and(|state| state.active);
-        match of.mode {
-            ACTIVE_BACKUP if of.active != Some(member.index) => return Err("which sends by another member".into()),
-            ACTIVE_BACKUP => {}
-            _ if members().filter(active).count() > 1 => return Err("which has several active members".into()),
-            _ => {}
+        if of.mode == ACTIVE_BACKUP && of.active != Some(member.index) {
+            return Err("which sends by another member".into());
         }
-        if member.mac.is_none() || (member.mac, member.mtu) != (bond.mac, bond.mtu) {
-            return Err("whose MAC address or MTU is another".into());
+        if self.senders(bond).nth(1).is_some() && XmitHash::of(of.xmit_hash).is_none() {
+            return Err("which has several active members, and an xmit_hash_policy that is not followed".into());
+        }
+        for link in self.senders(bond) {
+            let other = link.index != member.index;
+            if other && !self.ports.contains(&link.index) {
+                return Err(format!("whose active member {} is not a port", link.name));
+            }
+            if other && (!link.up || !link.carrier) {
+                return Err(format!("whose active member {} has no carrier", link.name));
+            }
+            if link.mac.is_none() || (link.mac, link.mtu) != (bond.mac, bond.mtu) {
+                return Err("whose MAC address or MTU is another".into());
+            }
         }
         Ok(())
     }
@@ -316,7 +370,7 @@ impl Relations {
         match link.vlan {
             Some(vlan) if !known(vlan.protocol, vlan.id) => Err("its tag is not known".into()),
             Some(vlan) if vlan.plain => Ok(Told { tag: tag(vlan.protocol, vlan.id), sends: true }),
-            Some(_) => Err("it has flags other than reorder_hdr, maps of priorities, or an XDP program".into()),
+            Some(_) => Err("it has flags other than reorder_hdr, QoS maps, or an XDP program".into()),
             None => Err("its tag is not known".into()),
         }
     }
@@ -470,7 +524,7 @@ mod tests {
     /// Returns a bond.
     fn bond(mode: u8, active: Option<u32>) -> Link {
         let mac = link(1, "", "").mac;
-        Link { bond: Some(Bond { mode, active, plain: true }), mac, ..link(BOND, "bond0", "bond") }
+        Link { bond: Some(Bond { mode, active, xmit_hash: 0, plain: true }), mac, ..link(BOND, "bond0", "bond") }
     }
 
     /// Returns a member of it.
@@ -509,16 +563,52 @@ mod tests {
         for mode in [2, 4] {
             let bond = bond(mode, None);
             assert_eq!(left(&[bond.clone(), member(1, true), member(2, false)]), None);
-            let both = [bond.clone(), member(1, true), member(2, true)];
-            assert_eq!(left(&both).unwrap(), "which has several active members");
             assert_eq!(left(&[bond, member(1, true), Link { master: Some(8), ..member(2, true) }]), None);
         }
     }
 
     #[test]
+    fn a_bond_is_forwarded_for_by_all_that_it_sends_by() {
+        let reason = |bond: Link, second: Link| {
+            let mut relations = of(&[bond, member(1, true), Link { name: "r2".into(), ..second }]);
+            relations.set_ports([1, 2].into());
+            relations.left(1).map(|why| why.replace("it belongs to bond interface bond0, ", ""))
+        };
+        let of_hash =
+            |xmit_hash| Link { bond: Some(Bond { xmit_hash, ..bond(4, None).bond.unwrap() }), ..bond(4, None) };
+        for xmit_hash in 0..3 {
+            assert_eq!(reason(of_hash(xmit_hash), member(2, true)), None);
+        }
+        let why = reason(of_hash(3), member(2, true)).unwrap();
+        assert!(why.contains("an xmit_hash_policy that is not followed"), "{why}");
+        assert_eq!(reason(of_hash(3), member(2, false)), None, "there is nothing to choose");
+        let why = |second: Link| reason(of_hash(1), second).unwrap();
+        assert_eq!(why(member(3, true)), "whose active member r2 is not a port");
+        assert_eq!(why(Link { carrier: false, ..member(2, true) }), "whose active member r2 has no carrier");
+        assert_eq!(why(Link { mtu: 1400, ..member(2, true) }), "whose MAC address or MTU is another");
+    }
+
+    #[test]
+    fn ports_of_a_bond_are_in_the_order_of_its_members() {
+        let relations = of(&[bond(2, None), member(1, true), Link { name: "r2".into(), ..member(2, true) }]);
+        let (one, two) = ((PortId(5), 1), (PortId(3), 2));
+        let names = |names: &[&str]| Ok(names.iter().map(|name| (*name).to_owned()).collect());
+        let order = |members: &[_], of: std::io::Result<_>| relations.in_order(BOND, members, |_| of);
+        assert_eq!(order(&[one, two], names(&["r2", "r0", "r9"])), [two, one]);
+        assert_eq!(order(&[one, two], names(&["r0", "r2"])), [one, two]);
+        // A member that is not forwarded on, that is not known, or none of whose names is known.
+        assert_eq!(order(&[one], names(&["r0", "r2"])), []);
+        assert_eq!(order(&[one, two], names(&["r0"])), []);
+        assert_eq!(order(&[one, two], Err(std::io::ErrorKind::NotFound.into())), []);
+        // With one member there is no order to read.
+        let relations = of(&[bond(1, Some(1)), member(1, true), member(2, true)]);
+        assert_eq!(relations.in_order(BOND, &[one], |_| panic!()), [one]);
+    }
+
+    #[test]
     fn what_is_not_known_of_a_bond_leaves_it() {
         let backup = bond(1, Some(1));
-        let not_plain = Bond { mode: 1, active: Some(1), plain: false };
+        let not_plain = Bond { mode: 1, active: Some(1), xmit_hash: 0, plain: false };
         let said = "which has an ARP monitor, an XDP program, or properties that are not known";
         for other in [None, Some(not_plain)] {
             assert_eq!(left(&[Link { bond: other, ..backup.clone() }, member(1, true)]).unwrap(), said);
@@ -534,7 +624,7 @@ mod tests {
         assert_eq!(why(Link { up: false, ..backup.clone() }, member(1, true)), "which is down");
         assert_eq!(why(bond(1, Some(2)), member(1, true)), "which sends by another member");
         assert_eq!(why(bond(1, None), member(1, true)), "which sends by another member");
-        let no_active = "of which it is no active member";
+        let no_active = "of which it is not an active member";
         for other in [
             member(1, false),
             Link { member: None, ..member(1, true) },
@@ -564,6 +654,11 @@ mod tests {
         let mut relations = of(&[backup, member(1, true)]);
         relations.set_ports([1, BOND].into());
         assert_eq!(relations.left(1).unwrap(), "it belongs to bond interface bond0, which is a port itself");
+        relations.set_ports([1].into());
+        relations.serve(&[2].into());
+        assert!(relations.left(1).unwrap().contains("has no number"));
+        relations.serve(&[1].into());
+        assert_eq!(relations.left(1), None);
     }
 
     #[test]

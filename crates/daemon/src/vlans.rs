@@ -1,12 +1,12 @@
-//! Numbers of VLANs, macvlans and bridges.
+//! Numbers of VLANs, macvlans, bonds and bridges.
 
 use crate::relations::Told;
 use bywash_engine::PortId;
-use bywash_router::control::{BridgeSpec, VlanSpec};
+use bywash_router::control::{MasterSpec, Sends, VlanSpec};
 use bywash_router::vlan::{FIRST, VLANS};
 use std::collections::BTreeMap;
 
-/// A VLAN interface or macvlan of a port.
+/// A VLAN interface or macvlan on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
     /// Kernel index of the interface.
@@ -18,11 +18,22 @@ pub struct Carried {
     pub parent: u32,
 }
 
-/// Interface with a number: a bridge by its kernel index, or a VLAN or macvlan.
+/// A bond or bridge that ports belong to: the ports that are its members, with their kernel indices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Master {
+    pub members: Vec<(PortId, u32)>,
+    pub sends: Sends,
+}
+
+/// Object with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    Bridge(u32),
-    Vlan { index: u32, parent: u32, port: PortId, tag: [u8; 4] },
+    /// A bond or bridge, by kernel index.
+    Master(u32),
+    /// A VLAN or macvlan of a bond.
+    OnBond { index: u32, parent: u32, tag: [u8; 4] },
+    /// One of a port, or its entry for one of the bond's ports.
+    OnPort { index: u32, parent: u32, port: PortId, tag: [u8; 4] },
 }
 
 /// Numbers of the interfaces that have one.
@@ -30,44 +41,52 @@ enum Key {
 pub struct Numbers(BTreeMap<Key, PortId>);
 
 impl Numbers {
-    /// Gives each of these bridges, by kernel index with the ports on its members and their kernel indices, and each of
-    /// these others a number, and takes back those of all others. A bridge keeps its number, and a VLAN on its port; none
-    /// gets one that was another's until now, which packets on their way may still refer to. The last ones get none if
-    /// there are more than there are numbers.
-    pub fn assign(
-        &mut self,
-        bridges: &BTreeMap<u32, Vec<(PortId, u32)>>,
-        vlans: &[Carried],
-    ) -> (Vec<BridgeSpec>, Vec<VlanSpec>) {
+    /// Gives each of these bonds and bridges, by kernel index, and of these VLANs and macvlans a number, and takes back
+    /// those of all others. A bond or bridge keeps its number, and a VLAN while it is on the same port or bond; none gets
+    /// one that was another's until now, which packets on their way may still refer to. The last ones get none if there are
+    /// more than there are numbers.
+    pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried]) -> (Vec<MasterSpec>, Vec<VlanSpec>) {
         let before = std::mem::take(&mut self.0);
         let mut taken = [false; VLANS];
         before.values().for_each(|id| taken[usize::from(id.0 - FIRST)] = true);
         let mut number = |key| {
             let free = || taken.iter().position(|taken| !taken).map(|at| PortId(FIRST + at as u16));
-            let id = before.get(&key).copied().or_else(free)?;
+            let id = self.0.get(&key).or_else(|| before.get(&key)).copied().or_else(free)?;
             taken[usize::from(id.0 - FIRST)] = true;
             self.0.insert(key, id);
             Some(id)
         };
-        let bridge = |(index, members): (&u32, &Vec<_>)| {
-            Some(BridgeSpec { id: number(Key::Bridge(*index))?, index: *index, members: members.clone() })
+        let master = |(index, of): (&u32, &Master)| {
+            let id = number(Key::Master(*index))?;
+            Some(MasterSpec { id, index: *index, members: of.members.clone(), sends: of.sends })
         };
-        let bridges = bridges.iter().filter_map(bridge).collect();
-        let vlan = |of: &Carried| {
-            let Carried { index, told: Told { tag, sends }, port, parent } = *of;
-            Some(VlanSpec { id: number(Key::Vlan { index, parent, port, tag })?, index, port, parent, tag, sends })
-        };
-        (bridges, vlans.iter().filter_map(vlan).collect())
+        let specs: Vec<MasterSpec> = masters.iter().filter_map(master).collect();
+        let mut all: BTreeMap<(u32, PortId), VlanSpec> = BTreeMap::new();
+        for Carried { index, told: Told { tag, sends }, port, parent } in vlans.iter().copied() {
+            let below = specs.iter().find(|spec| spec.index == parent).map(|spec| spec.id);
+            let Some(entry) = number(Key::OnPort { index, parent, port, tag }) else { continue };
+            let id = if below.is_some() { number(Key::OnBond { index, parent, tag }) } else { Some(entry) };
+            let Some(id) = id else { continue };
+            let below = below.unwrap_or(port);
+            let new = || VlanSpec { id, index, port: below, parent, entries: vec![], tag, sends };
+            all.entry((index, below)).or_insert_with(new).entries.push((port, entry));
+        }
+        (specs, all.into_values().collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bywash_router::bond::XmitHash;
 
     fn carried(index: u32) -> Carried {
         let told = Told { tag: [0x81, 0, 0, index as u8], sends: true };
         Carried { index, told, port: PortId(0), parent: 1 }
+    }
+
+    fn bridge(members: &[(PortId, u32)]) -> Master {
+        Master { members: members.to_vec(), sends: Sends::ToStation }
     }
 
     #[test]
@@ -78,7 +97,7 @@ mod tests {
             numbers.assign(&BTreeMap::new(), &vlans).1.iter().map(|vlan| (vlan.index, vlan.id.0 - FIRST)).collect()
         };
         assert_eq!(assign(&[5, 6]), [(5, 0), (6, 1)]);
-        assert_eq!(assign(&[7, 6]), [(7, 2), (6, 1)]);
+        assert_eq!(assign(&[7, 6]), [(6, 1), (7, 2)]);
         assert_eq!(assign(&[6, 7, 8]), [(6, 1), (7, 2), (8, 0)]);
         let many: Vec<u32> = (100..100 + VLANS as u32).collect();
         assert_eq!(assign(&many).len(), VLANS - 3);
@@ -90,12 +109,31 @@ mod tests {
     fn bridges_and_vlans_have_numbers_of_their_own() {
         let mut numbers = Numbers::default();
         let members = vec![(PortId(0), 1), (PortId(1), 2)];
-        let (bridges, vlans) = numbers.assign(&[(5, members.clone())].into(), &[carried(5)]);
+        let (bridges, vlans) = numbers.assign(&[(5, bridge(&members))].into(), &[carried(5)]);
         assert_eq!((bridges[0].index, &bridges[0].members, bridges[0].id.0), (5, &members, FIRST));
-        assert_eq!(vlans[0].id.0, FIRST + 1);
+        assert_eq!((vlans[0].id.0, &vlans[0].entries[..]), (FIRST + 1, &[(PortId(0), PortId(FIRST + 1))][..]));
         // With other members it is the same bridge.
-        let (then, _) = numbers.assign(&[(5, vec![(PortId(1), 2)]), (6, vec![])].into(), &[]);
+        let (then, _) = numbers.assign(&[(5, bridge(&[(PortId(1), 2)])), (6, bridge(&[]))].into(), &[]);
         assert_eq!([then[0].id, then[1].id], [FIRST, FIRST + 2].map(PortId));
+    }
+
+    #[test]
+    fn a_vlan_on_a_bond_keeps_its_number_and_has_an_entry_for_each_port() {
+        let mut numbers = Numbers::default();
+        let mut assign = |ports: &[u16]| {
+            let members: Vec<_> = ports.iter().map(|port| (PortId(*port), 10 + u32::from(*port))).collect();
+            let bond = Master { members, sends: Sends::ByHash(XmitHash::Layer34) };
+            let on = |port: &u16| Carried { port: PortId(*port), parent: 9, ..carried(5) };
+            let vlans: Vec<Carried> = ports.iter().map(on).collect();
+            let (bonds, vlans) = numbers.assign(&[(9, bond)].into(), &vlans);
+            let [vlan] = &vlans[..] else { panic!("{vlans:?}") };
+            assert_eq!((bonds[0].id, vlan.port, vlan.parent, vlan.index), (PortId(FIRST), PortId(FIRST), 9, 5));
+            (vlan.id.0 - FIRST, vlan.entries.iter().map(|(port, at)| (port.0, at.0 - FIRST)).collect::<Vec<_>>())
+        };
+        assert_eq!(assign(&[0, 1]), (2, vec![(0, 1), (1, 3)]));
+        assert_eq!(assign(&[1]), (2, vec![(1, 3)]));
+        assert_eq!(assign(&[1, 2]), (2, vec![(1, 3), (2, 1)]));
+        assert_eq!(assign(&[0, 1, 2]), (2, vec![(0, 4), (1, 3), (2, 1)]));
     }
 
     #[test]

@@ -112,7 +112,8 @@ pub fn policies(data: &[u8]) {
         index: u32::from(id),
         name: format!("r{id}"),
         below: vec![],
-        bridged: vec![],
+        members: vec![],
+        bridge: false,
         vrf: vrf(id),
     };
     let ports = [port(0), port(1)];

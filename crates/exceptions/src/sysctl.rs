@@ -99,7 +99,7 @@ impl Sysctls {
             let open = |at| if named { Switch::open(path(at)) } else { Switch::default() };
             (port.clone(), OF_PORT.iter().map(open).collect())
         };
-        let bridges = OF_BRIDGES.iter().filter(|_| ports.iter().any(|port| !port.bridged.is_empty()));
+        let bridges = OF_BRIDGES.iter().filter(|_| ports.iter().any(|port| port.bridge));
         Self {
             global: GLOBAL.iter().map(|path| Switch::open(path.into())).collect(),
             bridges: bridges.map(|key| Switch::open(["bridge", *key].iter().collect())).collect(),
@@ -217,7 +217,8 @@ mod tests {
     }
 
     fn analysed(global: [i64; 8], port: [i64; 6]) -> (Settings, Vec<Effect>) {
-        let link = PortLink { id: 0, index: 7, name: "r0".into(), below: vec![], bridged: vec![], vrf: None };
+        let link =
+            PortLink { id: 0, index: 7, name: "r0".into(), below: vec![], members: vec![], bridge: false, vrf: None };
         let global = switches(&global.map(Some));
         Sysctls { global, bridges: vec![], ports: vec![(link, switches(&port.map(Some)))] }.analyse()
     }

@@ -19,8 +19,10 @@ pub struct PortLink {
     /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its packets pass
     /// there, too.
     pub below: Vec<(u32, String)>,
-    /// Numbers of the ports on its members, if it is a bridge.
-    pub bridged: Vec<u16>,
+    /// Numbers of the ports on its members, if it is a bond or bridge.
+    pub members: Vec<u16>,
+    /// Set if it is a bridge.
+    pub bridge: bool,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
 }
@@ -86,7 +88,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let mut verdict = Verdict {
         gates: ports.iter().map(|port| (port.id, Gate::default())).collect(),
         settings: reading.settings.clone(),
-        bridging: ports.iter().filter(|port| !port.bridged.is_empty()).map(|port| port.id).collect(),
+        bridging: ports.iter().filter(|port| port.bridge).map(|port| port.id).collect(),
         ..Verdict::default()
     };
     if respect.ignored.contains(&Kind::Sysctls) {
@@ -155,7 +157,7 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
-        Scope::Bridged | Scope::Between => ports.iter().filter(|port| !port.bridged.is_empty()).collect(),
+        Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge).collect(),
         _ => ports.iter().collect(),
     }
 }
@@ -222,7 +224,8 @@ mod tests {
             index: 10 + u32::from(id),
             name: format!("r{id}"),
             below: vec![],
-            bridged: vec![],
+            members: vec![],
+            bridge: false,
             vrf: None,
         };
         vec![port(0), port(1)]
@@ -275,8 +278,8 @@ mod tests {
     #[test]
     fn a_vlan_has_its_own_policies_and_those_of_its_device() {
         let mut ports = ports();
-        let (below, bridged) = (vec![(10, "r0".into())], vec![]);
-        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), below, bridged, vrf: None });
+        let below = vec![(10, "r0".into())];
+        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), below, ..ports[0].clone() });
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default())
@@ -311,7 +314,8 @@ mod tests {
     fn frames_between_members_meet_what_is_on_these() {
         let mut ports = ports();
         let below = vec![(10, "r0".to_owned()), (12, "r2".to_owned())];
-        ports[0] = PortLink { id: 64, index: 20, name: "br0".into(), below, bridged: vec![0, 2], vrf: None };
+        let (members, bridge) = (vec![0, 2], true);
+        ports[0] = PortLink { id: 64, index: 20, name: "br0".into(), below, members, bridge, vrf: None };
         let frames = |kind, scope: Scope, ignored: &[Kind]| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             let respect = Respect { ignored: ignored.iter().copied().collect() };
@@ -349,23 +353,25 @@ mod tests {
     }
 
     #[test]
-    fn a_bond_has_its_own_policies_and_those_of_its_member() {
+    fn a_bond_has_its_own_policies_and_those_of_its_members() {
         let below = |all: &[(u32, &str)]| all.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
         let ports = [
             PortLink {
-                id: 0,
+                id: 64,
                 index: 30,
                 name: "bond0".into(),
-                below: below(&[(10, "r0")]),
-                bridged: vec![],
+                below: below(&[(10, "r0"), (11, "r1")]),
+                members: vec![0, 1],
+                bridge: false,
                 vrf: None,
             },
             PortLink {
-                id: 64,
+                id: 65,
                 index: 31,
                 name: "bond0.5".into(),
-                below: below(&[(30, "bond0"), (10, "r0")]),
-                bridged: vec![],
+                below: below(&[(30, "bond0"), (10, "r0"), (11, "r1")]),
+                members: vec![],
+                bridge: false,
                 vrf: None,
             },
         ];
@@ -379,13 +385,13 @@ mod tests {
             verdict.gates.iter().filter(|(_, gate)| !gate.closed.is_empty()).map(|(port, _)| *port).collect()
         };
         for kind in [Kind::Netfilter, Kind::TrafficControl, Kind::Programs] {
-            assert_eq!([closed(kind, "r0"), closed(kind, "bond0")], [[0, 64]; 2]);
-            assert_eq!(closed(kind, "bond0.5"), [64]);
+            assert_eq!(["r0", "r1", "bond0"].map(|name| closed(kind, name)), [[64, 65]; 3]);
+            assert_eq!(closed(kind, "bond0.5"), [65]);
         }
         for kind in [Kind::Sysctls, Kind::Rules] {
-            assert_eq!([closed(kind, "r0"), closed(kind, "bond0")], [vec![], vec![0]]);
+            assert_eq!([closed(kind, "r0"), closed(kind, "bond0")], [vec![], vec![64]]);
         }
-        // Packets leave by the bond's interface, whichever of the two has the qdisc.
+        // Packets leave by the bond's interface, whichever has the qdisc.
         let egress = |name: &str| judged(Kind::TrafficControl, Scope::Out(on(name), Families::BOTH)).egress;
         assert_eq!([egress("r0"), egress("bond0")].map(|of| of.into_keys().collect::<Vec<_>>()), [[30, 31]; 2]);
     }
@@ -393,8 +399,9 @@ mod tests {
     #[test]
     fn a_bridge_has_its_own_policies_and_those_of_all_members() {
         let below: Vec<_> = [(10, "r0"), (11, "r1")].map(|(index, name)| (index, name.to_owned())).into();
-        let bridge = PortLink { id: 64, index: 30, name: "br0".into(), below, bridged: vec![0, 1], vrf: None };
-        let other = PortLink { id: 2, index: 12, name: "r2".into(), below: vec![], bridged: vec![], vrf: None };
+        let (members, bridge) = (vec![0, 1], true);
+        let bridge = PortLink { id: 64, index: 30, name: "br0".into(), below, members, bridge, vrf: None };
+        let other = PortLink { id: 2, index: 12, name: "r2".into(), ..ports()[0].clone() };
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             let reading = Reading { effects: vec![effect], ..Reading::default() };

@@ -214,7 +214,10 @@ pub struct Bond {
     pub mode: u8,
     /// Index of the member that it sends by, in modes that have one (IFLA_BOND_ACTIVE_SLAVE).
     pub active: Option<u32>,
-    /// Set if only the mode and the members decide about the bond's packets: no ARP monitor counts them, and it has no
+    /// Hash by which it chooses the member that a packet leaves by, in modes that do (BOND_XMIT_POLICY_*,
+    /// linux/if_bonding.h): 0 layer2, 1 layer3+4, 2 layer2+3.
+    pub xmit_hash: u8,
+    /// Set if only the mode, the hash and the members decide about the bond's packets: no ARP monitor counts them, and it has no
     /// XDP program and no unknown property.
     pub plain: bool,
 }

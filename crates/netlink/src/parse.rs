@@ -301,17 +301,18 @@ fn vlan(data: &[u8]) -> Option<Vlan> {
 
 /// Parses the properties of a bond.
 fn bond(data: &[u8]) -> Option<Bond> {
-    let (mut mode, mut active, mut arp_interval, mut others) = (None, None, None, false);
+    let (mut mode, mut active, mut arp_interval, mut xmit_hash, mut others) = (None, None, None, 0, false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_BOND_MODE => mode = u8_at(value, 0),
             IFLA_BOND_ACTIVE_SLAVE => active = u32_at(value, 0),
             IFLA_BOND_ARP_INTERVAL => arp_interval = u32_at(value, 0),
+            IFLA_BOND_XMIT_HASH_POLICY => xmit_hash = u8_at(value, 0)?,
             // The others choose members, or concern other modes or packets than those that are forwarded.
             kind => others |= kind > IFLA_BOND_BROADCAST_NEIGH,
         }
     }
-    Some(Bond { mode: mode?, active, plain: arp_interval == Some(0) && !others })
+    Some(Bond { mode: mode?, active, xmit_hash, plain: arp_interval == Some(0) && !others })
 }
 
 /// Parses the state of a member of a bond.
@@ -682,11 +683,13 @@ mod tests {
         let active = (IFLA_BOND_ACTIVE_SLAVE, &[7, 0, 0, 0][..]);
         let no_arp = (IFLA_BOND_ARP_INTERVAL, &[0; 4][..]);
         let whole = [mode, active, no_arp];
-        assert_eq!(of(&whole, 0), Some(Bond { mode: 1, active: Some(7), plain: true }));
-        assert_eq!(of(&[mode, no_arp], 0), Some(Bond { mode: 1, active: None, plain: true }));
+        let bond = Bond { mode: 1, active: Some(7), xmit_hash: 0, plain: true };
+        assert_eq!(of(&whole, 0), Some(bond));
+        assert_eq!(of(&[mode, no_arp], 0), Some(Bond { active: None, ..bond }));
+        assert_eq!(of(&[&whole[..], &[(IFLA_BOND_XMIT_HASH_POLICY, &[1])]].concat(), 0).unwrap().xmit_hash, 1);
         // With any other known property, the bond is plain.
         let more: Vec<(u16, &[u8])> =
-            (1..34).filter(|kind| ![1, 2, 7].contains(kind)).map(|k| (k, &[1; 4][..])).collect();
+            (1..34).filter(|kind| ![1, 2, 7, 14].contains(kind)).map(|k| (k, &[1; 4][..])).collect();
         assert_eq!(of(&[&whole[..], &more].concat(), 0), of(&whole, 0));
         let plain = |data: &[(u16, &[u8])], attached| of(data, attached).unwrap().plain;
         assert!(!plain(&[mode, active, (IFLA_BOND_ARP_INTERVAL, &[100, 0, 0, 0])], 0));
@@ -695,6 +698,7 @@ mod tests {
         assert!(!plain(&whole, 2), "an XDP program");
         assert_eq!(of(&[active, no_arp], 0), None);
         assert_eq!(of(&[(IFLA_BOND_MODE, &[]), no_arp], 0), None);
+        assert_eq!(of(&[&whole[..], &[(IFLA_BOND_XMIT_HASH_POLICY, &[])]].concat(), 0), None);
         assert_eq!(link_with(&[(IFLA_INFO_KIND, b"team\0"), (IFLA_INFO_DATA, &attributes_of(&whole))], 0).bond, None);
     }
 

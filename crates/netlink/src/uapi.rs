@@ -104,6 +104,7 @@ pub const BR_STATE_FORWARDING: u8 = 3;
 pub const IFLA_BOND_MODE: u16 = 1;
 pub const IFLA_BOND_ACTIVE_SLAVE: u16 = 2;
 pub const IFLA_BOND_ARP_INTERVAL: u16 = 7;
+pub const IFLA_BOND_XMIT_HASH_POLICY: u16 = 14;
 pub const IFLA_BOND_BROADCAST_NEIGH: u16 = 33;
 pub const IFLA_BOND_SLAVE_STATE: u16 = 1;
 pub const IFLA_BOND_SLAVE_MII_STATUS: u16 = 2;

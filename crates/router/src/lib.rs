@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bond;
 pub mod control;
 mod explain;
 mod flow;

@@ -372,7 +372,7 @@ impl Router {
             // The interface has gone since its frames were selected.
             return batch.drain().for_each(|frame| path.punt(cx, from, frame));
         }
-        // Each member of a bridge has a device of its own.
+        // Each member of a bond or bridge has a device of its own.
         let device = tables.ports.get(usize::from(from.port.0));
         if let (Some(port), Some(device)) = (port, device)
             && (device.reception != Reception::Own || !port.macvlans.is_empty())
@@ -562,7 +562,7 @@ fn part(
             let pushed = exceptions.push(frame);
             debug_assert!(pushed.is_ok());
         } else {
-            vlan::send_tagged(cx, tables, from.port, to, frame);
+            vlan::send_above(cx, tables, from.port, to, frame);
         }
     }
     cx.sent(n);

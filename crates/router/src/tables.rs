@@ -5,6 +5,7 @@
 //! that did.** So the control side publishes tables that contain a new id before it inserts routes to it; it removes
 //! routes first, waits for a grace period, and only then reuses the id.
 
+use crate::bond::XmitHash;
 use crate::flow::address6;
 use crate::rules::Steps;
 use crate::stages::{self, be32};
@@ -58,7 +59,7 @@ pub struct Entry {
     pub macs: [u8; 12],
     /// Action on packets.
     pub kind: Kind,
-    /// Port or VLAN to send on, for `Forward`, `Glean`, `Pending` and `Failed`.
+    /// Port, VLAN or bond to send on, for `Forward`, `Glean`, `Pending` and `Failed`.
     pub port: PortId,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
@@ -171,8 +172,8 @@ pub struct PortInfo {
     pub source6: Option<Ipv6Addr>,
     /// Source validation of received packets.
     pub source_check: SourceCheck,
-    /// Number of the bridge that the port's packets belong to; `None` if it is not a member of one.
-    pub bridge: Option<PortId>,
+    /// Number of the bond or bridge that the port's packets belong to; `None` if it is not a member of one.
+    pub master: Option<PortId>,
     /// Rules by which its IPv4 packets are looked up.
     pub rules4: Steps<u32>,
     /// Rules by which its IPv6 packets are looked up.
@@ -188,12 +189,33 @@ pub struct PortInfo {
 /// A VLAN interface or macvlan as routing sees it.
 #[derive(Clone, Debug)]
 pub struct VlanInfo {
-    /// Port that carries it.
+    /// Port that carries it, or number of the bond that does.
     pub port: PortId,
     /// Tag of its frames, as in [`PortInfo::vlans`]; [`crate::vlan::UNTAGGED`] for a macvlan.
     pub tag: [u8; 4],
     /// Its own properties.
     pub info: PortInfo,
+}
+
+/// A bond as routing sees it.
+#[derive(Clone, Debug)]
+pub struct BondInfo {
+    /// Ports on the members that it sends by, in the kernel's order; at least one.
+    pub ports: Vec<PortId>,
+    /// Hash that chooses among these.
+    pub hash: XmitHash,
+    /// Its own properties.
+    pub info: PortInfo,
+}
+
+impl BondInfo {
+    /// Returns the port that a frame leaves by, whose tag is not in it yet.
+    pub(crate) fn port_of(&self, frame: &[u8]) -> Option<PortId> {
+        match self.ports[..] {
+            [port] => Some(port),
+            ref ports => ports.get((self.hash.hash(frame) as usize).checked_rem(ports.len())?).copied(),
+        }
+    }
 }
 
 /// One version of all tables; immutable except for the FIBs.
@@ -214,6 +236,8 @@ pub struct Tables {
     pub ports: Vec<PortInfo>,
     /// VLANs, by their number less [`crate::vlan::FIRST`].
     pub vlans: Vec<Option<VlanInfo>>,
+    /// Bonds whose packets arrive and leave by ports on their members, by their numbers.
+    pub bonds: Vec<(PortId, BondInfo)>,
     /// Bridges whose packets arrive and leave by several of the ports, by their numbers.
     pub bridges: Vec<(PortId, PortInfo)>,
     /// The host's own IPv4 addresses.
@@ -268,25 +292,32 @@ impl Tables {
         }
     }
 
-    /// Returns the port, VLAN or bridge with this number.
+    /// Returns the port, VLAN, bond or bridge with this number.
     #[inline]
     pub fn port(&self, id: PortId) -> Option<&PortInfo> {
         match self.ports.get(usize::from(id.0)) {
             Some(port) => Some(port),
-            None => self.vlan(id).map(|vlan| &vlan.info).or_else(|| self.bridge(id)),
+            None => self.vlan(id).map(|vlan| &vlan.info).or_else(|| self.master(id)),
         }
     }
 
     #[cold]
-    fn bridge(&self, id: PortId) -> Option<&PortInfo> {
-        self.bridges.iter().find(|(number, _)| *number == id).map(|(_, info)| info)
+    fn master(&self, id: PortId) -> Option<&PortInfo> {
+        let bridge = || self.bridges.iter().find(|(number, _)| *number == id).map(|(_, info)| info);
+        self.bond(id).map(|bond| &bond.info).or_else(bridge)
+    }
+
+    /// Returns the bond with this number.
+    #[cold]
+    pub fn bond(&self, id: PortId) -> Option<&BondInfo> {
+        self.bonds.iter().find(|(number, _)| *number == id).map(|(_, bond)| bond)
     }
 
     /// Returns the number by which gates, source checks and flows name the interface of a port or VLAN: its own, or
-    /// that of the bridge that the port belongs to.
+    /// that of the bond or bridge that the port belongs to.
     #[inline]
     pub fn number(&self, id: PortId) -> PortId {
-        self.ports.get(usize::from(id.0)).and_then(|port| port.bridge).unwrap_or(id)
+        self.ports.get(usize::from(id.0)).and_then(|port| port.master).unwrap_or(id)
     }
 
     /// Returns the VLAN with this number.
@@ -304,7 +335,7 @@ impl Tables {
         stages::entry(self, id)
     }
 
-    /// Returns the number of the port, VLAN or bridge that all packets to an address leave by; `None` if they are not
+    /// Returns the number of the port, VLAN, bond or bridge that all packets to an address leave by; `None` if they are not
     /// forwarded, or by several ports.
     pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
         let port = |entry: &Entry| {
@@ -331,8 +362,9 @@ impl Tables {
         if self.entry(addr).kind != Kind::Local {
             return true;
         }
-        let ports = self.ports.iter().filter(|info| info.bridge.is_none());
+        let ports = self.ports.iter().filter(|info| info.master.is_none());
         let all = ports.chain(self.vlans.iter().flatten().map(|vlan| &vlan.info));
+        let all = all.chain(self.bonds.iter().map(|(_, bond)| &bond.info));
         let all = all.chain(self.bridges.iter().map(|(_, info)| info));
         self.port(port).is_some_and(has) && all.filter(|info| has(info)).count() == 1
     }

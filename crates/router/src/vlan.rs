@@ -27,7 +27,7 @@ const MASK: [u8; TAG_LEN] = [0xff, 0xff, 0x0f, 0xff];
 pub(crate) struct Ingress {
     /// Port that received it, for which it is counted.
     pub port: PortId,
-    /// Number of the receiving interface: the frame's VLAN or macvlan, the port's bridge, or else the port.
+    /// Number of the receiving interface: the frame's VLAN or macvlan, the port's bond or bridge, or else the port.
     pub id: PortId,
     /// Set if the packet had a tag, which [`restore`] puts back.
     pub tagged: bool,
@@ -96,27 +96,33 @@ pub(crate) fn restore(arena: &Arena, frame: &mut Frame) {
     }
 }
 
-/// Sends a frame, counted for `from`, on a port, with the tag of a VLAN, or for a macvlan.
+/// Sends a frame, counted for `from`, on a port, with the tag of a VLAN, for a macvlan, or by a member of a bond.
 #[inline]
 pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, frame: Frame) {
-    if to.0 < FIRST { cx.send(from, to, frame) } else { send_tagged(cx, tables, from, to, frame) }
+    if to.0 < FIRST { cx.send(from, to, frame) } else { send_above(cx, tables, from, to, frame) }
 }
 
 #[cold]
-pub(crate) fn send_tagged(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, mut frame: Frame) {
-    let Some(vlan) = tables.vlan(to) else { return cx.drop(from, DropReason::PortDown, frame) };
-    if vlan.tag == UNTAGGED {
-        return cx.send(from, vlan.port, frame);
-    }
+pub(crate) fn send_above(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, mut frame: Frame) {
     let arena = cx.bufs.arena();
+    let (below, tag) = tables.vlan(to).map_or((to, UNTAGGED), |vlan| (vlan.port, vlan.tag));
+    // Before the tag is in the frame: the kernel has it beside the packet where it chooses the member.
+    let port = match tables.bond(below) {
+        Some(bond) => bond.port_of(arena.data(&frame)),
+        None => Some(below).filter(|port| port.0 < FIRST),
+    };
+    let Some(port) = port else { return cx.drop(from, DropReason::PortDown, frame) };
+    if tag == UNTAGGED {
+        return cx.send(from, port, frame);
+    }
     if !arena.push(&mut frame, TAG_LEN) {
         return cx.drop(from, DropReason::NoBuffer, frame);
     }
     if let Some(head) = arena.head_mut::<{ ADDRESSES + TAG_LEN }>(&mut frame) {
-        head[..TAG_LEN].copy_from_slice(&vlan.tag);
+        head[..TAG_LEN].copy_from_slice(&tag);
         head.rotate_left(TAG_LEN);
     }
-    cx.send(from, vlan.port, frame);
+    cx.send(from, port, frame);
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! The XDP program as a consumer of the router's tables: it forwards with the same tables as the workers.
 
 use crate::control;
-use crate::tables::{Entry, Kind, Tables};
+use crate::tables::{BondInfo, Entry, Kind, Tables};
+use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
 use bywash_fib::Shared;
 use bywash_fib::model::Mac;
 use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -62,8 +65,14 @@ impl control::TableSink for XdpTableSink {
     }
 
     fn publish(&mut self, tables: &Tables) {
-        let hops: Vec<Hop> = tables.entries.iter().map(|entry| self.hop(entry, tables)).collect();
-        self.program.publish(&hops, &tables.buckets, tables.own4.octets());
+        // Behind those of groups, the program finds the ports of bonds.
+        let (mut buckets, mut bonds) = (Cow::from(&tables.buckets), BTreeMap::new());
+        for (id, bond) in &tables.bonds {
+            bonds.insert(*id, (bond, buckets.len() as u32));
+            buckets.to_mut().extend(bond.ports.iter().map(|port| u32::from(port.0)));
+        }
+        let hops: Vec<Hop> = tables.entries.iter().map(|entry| self.hop(entry, tables, &bonds)).collect();
+        self.program.publish(&hops, &buckets, tables.own4.octets());
     }
 
     fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize {
@@ -92,15 +101,24 @@ impl XdpTableSink {
         })
     }
 
-    fn hop(&self, entry: &Entry, tables: &Tables) -> Hop {
+    /// Returns a next hop as the program has it. `bonds` has bonds by number, each with the bucket of its first port.
+    fn hop(&self, entry: &Entry, tables: &Tables, bonds: &BTreeMap<PortId, (&BondInfo, u32)>) -> Hop {
         let vlan = tables.vlan(entry.port);
-        let Target { ifindex, takes_frames } = self.targets.get(vlan.map_or(entry.port, |vlan| vlan.port).0);
+        let below = vlan.map_or(entry.port, |vlan| vlan.port);
+        let (ports, at) = match bonds.get(&below) {
+            Some((bond, at)) => (&bond.ports[..], *at),
+            None => (&[below][..], 0),
+        };
+        let targets = || ports.iter().map(|port| self.targets.get(port.0));
+        let reached = targets().all(|target| target.ifindex != 0);
+        let takes_frames = targets().all(|target| target.takes_frames);
         let kind = match entry.kind {
             Kind::Local => HopKind::Local,
             Kind::Kernel | Kind::NoCarrier => HopKind::Kernel,
             Kind::Policy => HopKind::Policy,
-            Kind::Forward if ifindex != 0 && vlan.is_some() => HopKind::Vlan,
-            Kind::Forward if ifindex != 0 => HopKind::Forward,
+            Kind::Forward if reached && ports.len() > 1 => HopKind::Bond,
+            Kind::Forward if reached && entry.port.0 >= FIRST => HopKind::Vlan,
+            Kind::Forward if reached => HopKind::Forward,
             // If one next hop of the group is the kernel's, the kernel chooses among all of them.
             Kind::Group if members(entry, tables).any(|m| matches!(m.kind, Kind::Kernel | Kind::Policy)) => {
                 HopKind::Kernel
@@ -111,7 +129,13 @@ impl XdpTableSink {
         let Entry { macs, port, mtu, first, count, .. } = *entry;
         let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
         let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
-        let (first, count) = vlan.map_or((first, count), |vlan| (vlan.port.0.into(), u32::from_le_bytes(vlan.tag)));
+        let tag = u32::from_le_bytes(vlan.map_or(UNTAGGED, |vlan| vlan.tag));
+        let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
+        let (first, count, ifindex) = match (kind, bonds.get(&below)) {
+            (HopKind::Bond, Some((bond, _))) => (at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
+            (HopKind::Vlan, _) => (ports.first().map_or(0, |port| port.0.into()), tag, ifindex),
+            _ => (first, count, ifindex),
+        };
         Hop { macs, kind, flags, port: port.0, mtu, first, count, ifindex }
     }
 }

@@ -73,6 +73,7 @@ fn tables(domain: &Qsbr) -> Tables {
         buckets: vec![1, 2],
         ports: vec![port; 2],
         vlans: vec![],
+        bonds: vec![],
         bridges: vec![],
         own4: Own4::default().with([10, 0, 0, 7].into()),
         hash4: HashPolicy::L4,

@@ -117,6 +117,7 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
         buckets: vec![THERE, KERNEL],
         ports: vec![port; 2],
         vlans: vec![],
+        bonds: vec![],
         bridges: vec![],
         own4: own.iter().fold(Own4::default(), |filter, own| filter.with(*own)),
         hash4: HashPolicy::L4,

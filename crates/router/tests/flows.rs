@@ -67,6 +67,7 @@ fn tables(domain: &Qsbr) -> Tables {
         buckets: vec![],
         ports: vec![port; 2],
         vlans: vec![],
+        bonds: vec![],
         bridges: vec![],
         own4: Own4::default(),
         hash4: HashPolicy::L4,

@@ -21,7 +21,7 @@ impl Twin {
     fn bridge(&mut self, bridge: Option<u16>) {
         let (program, _) = &mut self.programs[0];
         let config = program.config();
-        program.set_config(XdpConfig { bridge, ..config }).unwrap();
+        program.set_config(XdpConfig { master: bridge, bridged: bridge.is_some(), ..config }).unwrap();
     }
 
     /// Sets which frames of port 0 are forwarded to other members.
@@ -213,8 +213,8 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
             for (config, reason) in [
                 (XdpConfig { enabled: false, ..config }, "pass_disabled"),
                 (XdpConfig { forward: false, ..config }, "pass_not_mine"),
-                (XdpConfig { bridge: Some(FIRST + 1), ..config }, "pass_not_mine"),
-                (XdpConfig { bridge: None, ..config }, "pass_not_mine"),
+                (XdpConfig { master: Some(FIRST + 1), ..config }, "pass_not_mine"),
+                (XdpConfig { master: None, bridged: false, ..config }, "pass_not_mine"),
             ] {
                 twin.programs[0].0.set_config(config).unwrap();
                 assert_eq!(twin.drive(&frame, false).0, reason);

@@ -356,6 +356,11 @@ impl World {
 
     /// Returns the router's tables.
     pub fn tables(&self, mode: Mode) -> Arc<Published<Tables>> {
+        Arc::new(Published::new(&self.domain, self.plain_tables(mode)))
+    }
+
+    /// Returns the router's tables, to be changed before they are published.
+    pub fn plain_tables(&self, mode: Mode) -> Tables {
         let hash = if mode.l3 { HashPolicy::L3 } else { HashPolicy::L4 };
         let port = |id| PortInfo {
             index: 1,
@@ -366,7 +371,7 @@ impl World {
             source_check: mode.check,
             ..PortInfo::default()
         };
-        let tables = Tables {
+        Tables {
             generation: 1,
             fib4: self.fibs.0.reader(),
             fib6: self.fibs.1.reader(),
@@ -375,12 +380,12 @@ impl World {
             buckets: BUCKETS.to_vec(),
             ports: (0..PORTS).map(port).collect(),
             vlans: vec![],
+            bonds: vec![],
             bridges: vec![],
             own4: Self::own4(),
             hash4: hash,
             hash6: hash,
-        };
-        Arc::new(Published::new(&self.domain, tables))
+        }
     }
 
     /// Returns the kind and number of the entry for the frame's destination.

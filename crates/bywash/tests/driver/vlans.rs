@@ -139,7 +139,16 @@ impl Trunks {
             program.set_config(config).unwrap();
             let vlan = |n: u16| {
                 let (number, tag, mac) = (FIRST + n, vlan_tag(n), vlan_mac(n));
-                XdpVlan { id: number, tag, mac, max_frame: MAX_FRAME + 4, gate, source_check, rules: false }
+                XdpVlan {
+                    id: number,
+                    entry: number,
+                    tag,
+                    mac,
+                    max_frame: MAX_FRAME + 4,
+                    gate,
+                    source_check,
+                    rules: false,
+                }
             };
             let of_port = (0..VLANS.len() as u16).filter(|n| VLANS[usize::from(*n)].0 == id);
             program.set_vlans(of_port.map(vlan).collect()).unwrap();
@@ -185,6 +194,7 @@ impl Trunks {
             buckets: MEMBERS.to_vec(),
             ports,
             vlans,
+            bonds: vec![],
             bridges: vec![],
             own4: Own4::default().with(OWN.into()),
             hash4: hash,

@@ -18,7 +18,7 @@ use bywash_engine::{App, PortId};
 use bywash_fib::model::{Change, Mac};
 use bywash_frame::{Pool, PoolSet};
 use bywash_netlink::Mirror;
-use bywash_router::control::{Applied, BondSpec, BridgeSpec, PortSpec, VlanSpec};
+use bywash_router::control::{Applied, MasterSpec, PortSpec, VlanSpec};
 use bywash_router::xdp::XdpTableSink;
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex};
@@ -87,7 +87,7 @@ pub trait Control {
     fn remove_port(&mut self, _id: PortId) {}
 
     /// Sets the bonds, bridges and VLANs above ports whose packets may be forwarded.
-    fn set_uppers(&mut self, _bonds: &[BondSpec], _bridges: &[BridgeSpec], _vlans: &[VlanSpec]) {}
+    fn set_uppers(&mut self, _masters: &[MasterSpec], _vlans: &[VlanSpec]) {}
 
     /// Called after the devices that the XDP programs can send to have changed.
     fn targets_changed(&mut self) {}

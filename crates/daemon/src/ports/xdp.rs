@@ -199,7 +199,7 @@ impl Xdp {
             }
             (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
             _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which needs no skb"),
-            _ if self.program.has_tc() && (self.kernel_forwards || self.program.config().bridge.is_some()) => {
+            _ if self.program.has_tc() && (self.kernel_forwards || self.program.config().bridged) => {
                 (Level::Driver, "auto: traffic control, which forwards the existing skb")
             }
             _ if self.program.has_tc() => (
@@ -306,7 +306,7 @@ impl Xdp {
         }
         self.program.set_config(config)?;
         // Level `auto` depends on it.
-        if self.begun && config.bridge.is_some() != before.bridge.is_some() { self.enable() } else { Ok(()) }
+        if self.begun && config.bridged != before.bridged { self.enable() } else { Ok(()) }
     }
 
     /// Returns whether the program can forward frames between members of the port's bridge as they came: it sees their tags,

@@ -266,7 +266,9 @@ fn bond_of(data: &Value, names: &Names) -> Option<Bond> {
     let modes = ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
     let mode = modes.iter().position(|mode| *mode == text(data, "mode"))? as u8;
     let active = names.get(text(data, "active_slave")).copied();
-    Some(Bond { mode, active, plain: number(data, "arp_interval").unwrap_or(0) == 0 })
+    let hashes = ["layer2", "layer3+4", "layer2+3", "encap2+3", "encap3+4", "vlan+srcmac"];
+    let xmit_hash = hashes.iter().position(|hash| *hash == text(data, "xmit_hash_policy")).unwrap_or(0) as u8;
+    Some(Bond { mode, active, xmit_hash, plain: number(data, "arp_interval").unwrap_or(0) == 0 })
 }
 
 fn member_of(info: &Value) -> Option<Member> {

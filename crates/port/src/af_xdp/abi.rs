@@ -170,8 +170,10 @@ pub enum HopKind {
     Forward,
     /// Group of next hops, one of which is chosen by flow hash.
     Group,
-    /// Forwarded like [`HopKind::Forward`], with a VLAN tag.
+    /// Forwarded like [`HopKind::Forward`], with a VLAN tag, or by a macvlan.
     Vlan,
+    /// Forwarded like [`HopKind::Vlan`], by the member of a bond that a hash selects; with a tag or without.
+    Bond,
     /// Address of the host: passed to the kernel.
     Local,
     /// Egress interface is not a port: passed to the kernel.
@@ -195,15 +197,18 @@ pub struct Hop {
     pub kind: HopKind,
     /// Flags [`TAKES_FRAMES`] and [`UNICAST`].
     pub flags: u8,
-    /// Egress port, for [`HopKind::Forward`]; number of the VLAN, for [`HopKind::Vlan`].
+    /// Egress port, for [`HopKind::Forward`]; number of the interface, for [`HopKind::Vlan`] and [`HopKind::Bond`].
     pub port: u16,
     /// MTU: largest IP packet, in bytes.
     pub mtu: u32,
-    /// First bucket, for [`HopKind::Group`]; port that carries it, for [`HopKind::Vlan`].
+    /// First bucket, for [`HopKind::Group`]; port that carries it, for [`HopKind::Vlan`]; bucket with the first of its
+    /// ports, for [`HopKind::Bond`].
     pub first: u32,
-    /// Number of buckets, for [`HopKind::Group`]; tag as it lies in memory, for [`HopKind::Vlan`].
+    /// Number of buckets, for [`HopKind::Group`]; tag as it lies in memory, 0 for none, for [`HopKind::Vlan`] and
+    /// [`HopKind::Bond`].
     pub count: u32,
-    /// Kernel index of the egress port's interface, for [`HopKind::Forward`] and [`HopKind::Vlan`].
+    /// Kernel index of the egress port's interface, for [`HopKind::Forward`] and [`HopKind::Vlan`]; number of ports and,
+    /// from bit 16 on, their hash (BOND_XMIT_POLICY_*, linux/if_bonding.h), for [`HopKind::Bond`].
     pub ifindex: u32,
 }
 
@@ -308,9 +313,9 @@ mod tests {
         let kinds: Vec<_> = names("bywash_kind").into_iter().map(|(name, _)| name).collect();
         assert_eq!(
             kinds,
-            ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_VLAN", "HOP_LOCAL", "HOP_KERNEL", "HOP_POLICY"]
+            ["HOP_USER", "HOP_FORWARD", "HOP_GROUP", "HOP_VLAN", "HOP_BOND", "HOP_LOCAL", "HOP_KERNEL", "HOP_POLICY"]
         );
-        assert_eq!([HopKind::User as u8, HopKind::Group as u8, HopKind::Policy as u8], [0, 2, 6]);
+        assert_eq!([HopKind::User as u8, HopKind::Bond as u8, HopKind::Policy as u8], [0, 4, 7]);
         assert_eq!(size_of::<Hop>(), 32);
     }
 

@@ -118,7 +118,7 @@ const SLOTS: usize = (PORTS + VLANS) as usize;
 /// VLANs in the program.
 struct Vlans {
     numbers: Map,
-    /// Keys in `numbers`, with their ports and numbers.
+    /// Keys in `numbers`, with their ports and the numbers of their entries.
     keys: BTreeMap<u64, (u16, u16)>,
     programs: Further,
 }
@@ -260,12 +260,16 @@ impl Inner {
         }
     }
 
-    /// Loads the programs for flows, and for flows of VLANs, if these entries of ports or VLANs are the first that need
-    /// them. Those for flows serve members of bridges, too.
-    fn load_flow_programs(&mut self, entries: &[RawPort]) -> Result<(), Error> {
-        let Self { flow_programs: Some(programs), bridges, places, number, .. } = self else { return Ok(()) };
+    /// Loads the programs for VLANs and bonds, for bridges, for flows, and for flows of VLANs and bonds, if these entries of
+    /// ports or VLANs are the first that need them. Those for flows serve members of bridges, too.
+    fn load_programs(&mut self, entries: &[RawPort]) -> Result<(), Error> {
+        let Self { flow_programs: Some(programs), bridges, vlans, places, number, .. } = self else { return Ok(()) };
         let all = || entries.iter().chain(places.iter()).filter(|entry| entry.ifindex != 0);
         let bridged = |entry: &RawPort| entry.sending & SENDING_BRIDGED != 0;
+        let above = |entry: &RawPort| entry.route_id >= PORTS as u16 && !bridged(entry);
+        if let Some(vlans) = vlans.as_mut().filter(|_| all().any(above)) {
+            vlans.programs.load(*number, 0, Later::Vlans)?;
+        }
         if let Some((programs, _)) = bridges.as_mut().filter(|_| all().any(bridged)) {
             programs.load(*number, 0, Later::Bridges)?;
         }
@@ -273,7 +277,7 @@ impl Inner {
             return Ok(());
         }
         programs.load(*number, 0, Later::Flows)?;
-        if all().any(|entry| entry.route_id >= PORTS as u16 && !bridged(entry)) {
+        if all().any(above) {
             programs.load(*number, 1, Later::FlowsOfVlans)?;
         }
         Ok(())
@@ -499,7 +503,12 @@ impl XdpDatapath {
         let half = (next & 1) as usize;
         let (for_hops, for_buckets) = (in_hops.room(half, hops.len()), in_buckets.room(half, buckets.len()));
         for (i, hop) in hops.iter().take(for_hops).enumerate() {
-            let known = hop.kind != HopKind::Group || (hop.first as usize + hop.count as usize) <= for_buckets;
+            let buckets = match hop.kind {
+                HopKind::Group => hop.count,
+                HopKind::Bond => hop.ifindex & 0xffff,
+                _ => 0,
+            };
+            let known = buckets == 0 || hop.first as usize + buckets as usize <= for_buckets;
             let hop = if known { *hop } else { Hop::default() };
             for (n, word) in words_of(&hop).into_iter().enumerate() {
                 in_hops.store(half, i * size_of::<Hop>() / 8 + n, word);
@@ -621,7 +630,7 @@ impl XdpDatapath {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
         }
         // Whatever cannot be loaded, the entry that was there, with other gates, must not stay.
-        let loaded = inner.load_flow_programs(&[port]);
+        let loaded = inner.load_programs(&[port]);
         if loaded.is_err() {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
             if port.sending & SENDING_BRIDGED != 0 {
@@ -679,14 +688,14 @@ impl XdpDatapath {
         self.lock().rules.as_ref().is_none_or(|(_, refused)| *refused)
     }
 
-    /// Sets the VLANs of a port: their tags and entries. A program that does not route leaves them to the kernel. A
-    /// number may be used again a grace period after its VLAN has gone.
-    pub(super) fn set_vlans(&self, port: u16, vlans: &[([u8; 4], RawPort)]) -> Result<(), Error> {
+    /// Sets the VLANs of a port: their tags, and their entries with the numbers of these. A program that does not route
+    /// leaves them to the kernel. A number may be used again a grace period after its VLAN has gone.
+    pub(super) fn set_vlans(&self, port: u16, vlans: &[([u8; 4], u16, RawPort)]) -> Result<(), Error> {
         let mut inner = self.lock();
         let inner = &mut *inner;
         let Some(known) = &mut inner.vlans else { return Ok(()) };
         let new: BTreeMap<u64, (u16, u16)> =
-            vlans.iter().map(|(tag, entry)| (Vlans::key(port, *tag, entry.mac), (port, entry.route_id))).collect();
+            vlans.iter().map(|(tag, at, entry)| (Vlans::key(port, *tag, entry.mac), (port, *at))).collect();
         let mut free = vec![];
         known.keys.retain(|key, of| {
             let gone = of.0 == port && new.get(key) != Some(of);
@@ -702,12 +711,9 @@ impl XdpDatapath {
         if vlans.is_empty() {
             return Ok(());
         }
-        if let Some(known) = &mut inner.vlans {
-            known.programs.load(inner.number, 0, Later::Vlans)?;
-        }
-        inner.load_flow_programs(&vlans.iter().map(|(_, entry)| *entry).collect::<Vec<_>>())?;
-        for (_, entry) in vlans {
-            let at = usize::from(entry.route_id);
+        inner.load_programs(&vlans.iter().map(|(_, _, entry)| *entry).collect::<Vec<_>>())?;
+        for (_, at, entry) in vlans {
+            let at = usize::from(*at);
             if !(PORTS as usize..SLOTS).contains(&at) {
                 continue;
             }

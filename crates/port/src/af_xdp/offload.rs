@@ -1,7 +1,7 @@
 //! Interface features, by ethtool requests.
 
 use super::Error;
-use std::ffi::c_void;
+use super::ioctl::request;
 use std::io;
 
 // linux/sockios.h, linux/ethtool.h
@@ -19,19 +19,7 @@ const ETH_GSTRING_LEN: usize = 32;
 /// Makes an ethtool request. `command` is a `u32`-aligned block that starts with the command's number and has room for
 /// everything the kernel will write.
 fn ethtool(interface: &str, command: &mut [u32]) -> io::Result<()> {
-    if interface.is_empty() || interface.len() >= libc::IFNAMSIZ {
-        return Err(io::Error::from_raw_os_error(libc::ENODEV));
-    }
-    let fd = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    // SAFETY: all zeros is a valid ifreq.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_data = command.as_mut_ptr().cast::<c_void>().cast();
-    // SAFETY: the request names a block that outlives the call and that every caller below sizes for its command.
-    let rc = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&fd), SIOCETHTOOL, &raw mut request) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    request(interface, SIOCETHTOOL, command)
 }
 
 /// Returns the RX queues in use, from ETHTOOL_GCHANNELS; `None` if the driver does not report them.

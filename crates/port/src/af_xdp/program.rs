@@ -57,11 +57,13 @@ impl XdpGate {
 pub struct XdpConfig {
     /// Whether the port is in use; if not, every frame is passed to the kernel.
     pub enabled: bool,
-    /// The port's MAC address, or that of its bridge; frames to other stations are passed to the kernel.
+    /// The port's MAC address, or that of its bond or bridge; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
-    /// Number, from [`super::PORTS`] on, of the bridge that the port's packets belong to, with other ports'. What it
-    /// receives from stations that the bridge does not know ([`super::XdpDatapath::set_stations`]) is passed to the kernel.
-    pub bridge: Option<u16>,
+    /// Number, from [`super::PORTS`] on, of the bond or bridge that the port's packets belong to, with other ports'.
+    pub master: Option<u16>,
+    /// Set if that is a bridge. What it receives from stations that the bridge does not know
+    /// ([`super::XdpDatapath::set_stations`]) is passed to the kernel.
+    pub bridged: bool,
     /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,
     /// Whether every frame that is not too long goes to user space; for ports that are not a router's.
@@ -129,13 +131,13 @@ impl XdpConfig {
             (self.sending.kept6, SENDING_KEPT6),
             (self.rules && self.asks && self.forward, SENDING_BY_RULES),
             (self.keeps, SENDING_KEEPS),
-            (self.bridge.is_some(), SENDING_BRIDGED),
+            (self.bridged, SENDING_BRIDGED),
         ] {
             sending |= if on { flag } else { 0 };
         }
-        let (mac, max_frame, route_id) = (self.mac, self.max_frame, self.bridge.unwrap_or(id));
+        let (mac, max_frame, route_id) = (self.mac, self.max_frame, self.master.unwrap_or(id));
         let XdpBridging { to, longest } = self.bridging;
-        let members = if self.forward && self.bridge.is_some() { to & !(1 << id) } else { 0 };
+        let members = if self.forward && self.bridged { to & !(1 << id) } else { 0 };
         RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending, members, longest }
     }
 
@@ -176,6 +178,9 @@ pub struct XdpBridging {
 pub struct XdpVlan {
     /// Its number, from [`super::PORTS`] on.
     pub id: u16,
+    /// Number of its entry in the program, from [`super::PORTS`] on: its own, or another for each member of the bond below
+    /// it, because an entry also has what the port has.
+    pub entry: u16,
     /// Tag of its frames, in network byte order and with priority 0; zeros for a macvlan.
     pub tag: [u8; 4],
     /// Its MAC address; frames to other stations are passed to the kernel.
@@ -530,12 +535,13 @@ impl Program {
         entry
     }
 
-    /// Returns the tags and entries of the VLANs, whose level and hash are those of the port.
-    fn vlan_entries(&self) -> Vec<([u8; 4], RawPort)> {
+    /// Returns the tags of the VLANs, and their entries with the numbers of these. Level and hash are those of the port.
+    fn vlan_entries(&self) -> Vec<([u8; 4], u16, RawPort)> {
         let entry = |vlan: &XdpVlan| {
             let XdpVlan { mac, max_frame, gate, source_check, rules, .. } = *vlan;
             let config = XdpConfig { mac, max_frame, gate, source_check, rules, ..self.config };
-            (vlan.tag, RawPort { route_id: vlan.id, sending: 0, members: 0, ..self.entry(&config) })
+            let entry = RawPort { route_id: vlan.id, sending: 0, members: 0, ..self.entry(&config) };
+            (vlan.tag, vlan.entry, entry)
         };
         self.vlans.iter().map(entry).collect()
     }

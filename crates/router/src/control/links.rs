@@ -2,8 +2,8 @@
 
 use super::bits::contains;
 use super::followed::Followed;
-use super::{BondSpec, BridgeSpec, PortBack, PortSpec, PortView, VlanSpec};
-use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
+use super::{MasterSpec, PortBack, PortSpec, PortView, Sends, VlanSpec};
+use crate::tables::{BondInfo, Own4, PortInfo, SourceCheck, VlanInfo};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
 use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
@@ -60,10 +60,8 @@ pub(super) struct Links {
     addresses: BTreeMap<u32, Vec<Address>>,
     ports: Vec<Bound>,
     by_index: HashMap<u32, PortId>,
-    /// Bonds, by kernel index.
-    bonds: BTreeMap<u32, BondSpec>,
-    /// Bridges, by kernel index, and the source validation of what they receive.
-    bridges: BTreeMap<u32, (BridgeSpec, SourceCheck)>,
+    /// Bonds and bridges, by kernel index, and the source validation of what they receive.
+    masters: BTreeMap<u32, (MasterSpec, SourceCheck)>,
     /// Kernel indices of the members that lead to the stations of all bridges, by bridge and MAC address.
     stations: BTreeMap<(u32, Mac), u32>,
     /// VLANs, by kernel index, and the source validation of what they receive.
@@ -86,8 +84,7 @@ impl Links {
             addresses: BTreeMap::new(),
             ports,
             by_index,
-            bonds: BTreeMap::new(),
-            bridges: BTreeMap::new(),
+            masters: BTreeMap::new(),
             stations: BTreeMap::new(),
             vlans: BTreeMap::new(),
             excepted: BTreeMap::new(),
@@ -114,34 +111,41 @@ impl Links {
         self.by_index.get(&index).copied().filter(|id| self.ports[usize::from(id.0)].open)
     }
 
-    /// Returns the port by which packets of an interface arrive and leave: for a bond, its member's. The member itself
-    /// has no port then, and neither has a member of a bridge: packets that their ports receive are the bond's or the
-    /// bridge's.
+    /// Returns the port open on an interface if packets arrive and leave by it as the interface's own: those of a member's
+    /// port are the bond's or the bridge's.
     fn device_of(&self, index: u32) -> Option<PortId> {
-        let of_bond = |bond: &BondSpec| bond.member.filter(|(port, member)| self.open_on(*member) == Some(*port));
-        match self.bonds.get(&index) {
-            Some(bond) => of_bond(bond).map(|(port, _)| port),
-            None => self.open_on(index).filter(|_| {
-                self.bonds.values().all(|bond| bond.has_member() != Some(index))
-                    && self.bridges.values().all(|(bridge, _)| !bridge.has_member(index))
-            }),
-        }
+        self.open_on(index).filter(|_| self.masters.values().all(|(master, _)| !master.has_member(index)))
     }
 
-    /// Returns the ports that are open on members of a bridge.
-    fn ports_of<'a>(&'a self, bridge: &'a BridgeSpec) -> impl Iterator<Item = PortId> + 'a {
+    /// Returns the ports that are open on members of a bond or bridge. Without one of its ports, a bond has none: the
+    /// kernel may send any packet by that.
+    fn ports_of<'a>(&'a self, master: &'a MasterSpec) -> impl Iterator<Item = PortId> + 'a {
         let open = |(port, member): &&(PortId, u32)| self.open_on(*member) == Some(*port);
-        bridge.members.iter().filter(open).map(|(port, _)| *port)
+        let whole = master.sends == Sends::ToStation || master.members.iter().all(|member| open(&member));
+        master.members.iter().filter(move |member| whole && open(member)).map(|(port, _)| *port)
+    }
+
+    fn all_masters(&self) -> impl Iterator<Item = &MasterSpec> {
+        self.masters.values().map(|(master, _)| master)
+    }
+
+    fn master(&self, index: u32) -> Option<&MasterSpec> {
+        self.masters.get(&index).map(|(master, _)| master)
+    }
+
+    /// Returns the bridge with this kernel index.
+    fn bridge(&self, index: u32) -> Option<&MasterSpec> {
+        self.master(index).filter(|master| master.sends == Sends::ToStation)
+    }
+
+    /// Returns the bond or bridge whose packets arrive and leave by this port, perhaps among others.
+    fn master_of(&self, id: PortId) -> Option<&MasterSpec> {
+        self.all_masters().find(|master| self.ports_of(master).any(|port| port == id))
     }
 
     /// Returns the bridge whose packets arrive and leave by this port, among others.
-    fn bridge_of(&self, id: PortId) -> Option<&BridgeSpec> {
-        self.bridges.values().map(|(bridge, _)| bridge).find(|bridge| self.ports_of(bridge).any(|port| port == id))
-    }
-
-    /// Returns the kernel index of the bridge whose packets arrive and leave by this port, among others.
-    pub fn bridge_index(&self, id: PortId) -> Option<u32> {
-        self.bridge_of(id).map(|bridge| bridge.index)
+    pub fn bridge_of(&self, id: PortId) -> Option<&MasterSpec> {
+        self.master_of(id).filter(|master| master.sends == Sends::ToStation)
     }
 
     /// Returns the ports to which the bridge of a port forwards frames that this receives by their addresses alone, with
@@ -164,13 +168,13 @@ impl Links {
     /// Returns the shortest time after which one of the bridges forgets a station; `None` without bridges.
     pub fn ageing(&self) -> Option<Duration> {
         let of = |index: &u32| Some(Duration::from_millis(self.get(*index)?.bridge?.ageing_ms));
-        self.bridges.keys().filter_map(of).min()
+        self.masters.keys().filter(|index| self.bridge(**index).is_some()).filter_map(of).min()
     }
 
     /// Returns the number by which gates, source checks and flows name the interface that a port's packets are received
-    /// on: the port's own, or that of a bridge.
+    /// on: the port's own, or that of a bond or bridge.
     pub fn number_of(&self, id: PortId) -> PortId {
-        self.bridge_of(id).map_or(id, |bridge| bridge.id)
+        self.master_of(id).map_or(id, |master| master.id)
     }
 
     /// Returns whether packets routed to an interface are sent past the kernel at all: not those to a macvlan beside
@@ -182,7 +186,7 @@ impl Links {
     /// Returns the port that leads to the station with this MAC address, if the interface is a bridge. Errors if there
     /// is none, so that the kernel sends the packets; `None` for other interfaces.
     pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
-        let (bridge, _) = self.bridges.get(&index)?;
+        let bridge = self.bridge(index)?;
         let port = match to {
             Some(mac) => {
                 let member = self.stations.get(&(index, mac));
@@ -201,7 +205,7 @@ impl Links {
             Some(member) => self.stations.insert((bridge, mac), member),
             None => self.stations.remove(&(bridge, mac)),
         };
-        old != member && self.bridges.contains_key(&bridge)
+        old != member && self.bridge(bridge).is_some()
     }
 
     /// Returns up to [`STATIONS`] stations of the bridges whose packets are forwarded, each with the bridge's number
@@ -209,16 +213,16 @@ impl Links {
     pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
         // The kernel drops frames from other addresses (is_valid_ether_addr).
         let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
-        let of = |(index, (bridge, _)): (&u32, &(BridgeSpec, SourceCheck))| {
-            let (first, last) = ((*index, [0; 6]), (*index, [0xff; 6]));
-            let (id, index) = (bridge.id, *index);
+        let of = |bridge: &MasterSpec| {
+            let (id, index) = (bridge.id, bridge.index);
+            let (first, last) = ((index, [0; 6]), (index, [0xff; 6]));
             let port = move |((_, mac), _): (&(u32, Mac), &u32)| match self.bridged(index, Some(*mac)) {
                 Some(Ok(port)) if valid(mac) => Some((id, *mac, port)),
                 _ => None,
             };
             self.stations.range(first..=last).filter_map(port)
         };
-        let all: Vec<_> = self.bridges.iter().flat_map(of).take(STATIONS).collect();
+        let all: Vec<_> = self.all_masters().flat_map(of).take(STATIONS).collect();
         let without = if all.len() < STATIONS { 0 } else { self.stations.len() - all.len() };
         (all, without)
     }
@@ -228,35 +232,38 @@ impl Links {
     /// kernel's.
     pub fn leads(&self, index: u32) -> bool {
         let vlan = || self.get(index).filter(|link| link.kind == "vlan").and_then(|link| link.parent);
-        let bond = |index| self.bonds.contains_key(&index) || self.bridges.contains_key(&index);
-        self.open_on(index).is_some() || bond(index) || self.port_of(index).is_some() || vlan().is_some_and(bond)
+        let master = |index| self.masters.contains_key(&index);
+        self.open_on(index).is_some() || master(index) || self.port_of(index).is_some() || vlan().is_some_and(master)
     }
 
     /// Returns the interfaces for which [`Links::leads`] is true.
     pub fn leading(&self) -> BTreeSet<u32> {
-        let all = self.links.keys().chain(self.by_index.keys()).chain(self.bonds.keys());
-        let all = all.chain(self.bridges.keys()).chain(self.vlans.keys());
+        let all = self.links.keys().chain(self.by_index.keys()).chain(self.masters.keys()).chain(self.vlans.keys());
         all.copied().filter(|index| self.leads(*index)).collect()
     }
 
-    /// Returns the port by which packets of an interface arrive and leave, or the number of the VLAN or bridge if the
-    /// interface is one.
+    /// Returns the port by which packets of an interface arrive and leave, or the number of the VLAN, bond or bridge if
+    /// the interface is one. A bond with one member is that member's port.
     pub fn port_of(&self, index: u32) -> Option<PortId> {
-        self.device_of(index).or_else(|| match (self.vlans.get(&index), self.bridges.get(&index)) {
-            (Some((vlan, _)), _) => (self.device_of(vlan.parent) == Some(vlan.port)).then_some(vlan.id),
-            (None, Some((bridge, _))) => self.ports_of(bridge).next().map(|_| bridge.id),
-            (None, None) => None,
+        if let Some(master) = self.master(index) {
+            let mut ports = self.ports_of(master);
+            let first = ports.next()?;
+            let alone = master.sends != Sends::ToStation && ports.next().is_none();
+            return Some(if alone { first } else { master.id });
+        }
+        self.device_of(index).or_else(|| {
+            let (vlan, _) = self.vlans.get(&index)?;
+            let below = match self.master(vlan.parent) {
+                Some(master) => self.ports_of(master).next().map(|_| master.id),
+                None => self.device_of(vlan.parent),
+            };
+            (below == Some(vlan.port)).then_some(vlan.id)
         })
-    }
-
-    /// Returns the bond whose packets arrive and leave by this port.
-    pub fn bond_of(&self, id: PortId) -> Option<&BondSpec> {
-        self.bonds.values().find(|bond| self.device_of(bond.index) == Some(id))
     }
 
     /// Returns the kernel index of the bond or bridge whose packets arrive and leave by this port.
     fn upper_of(&self, id: PortId) -> Option<u32> {
-        self.bond_of(id).map(|bond| bond.index).or_else(|| self.bridge_of(id).map(|bridge| bridge.index))
+        self.master_of(id).map(|master| master.index)
     }
 
     /// Returns the kernel index of the interface whose packets arrive and leave by this port: that of its bond or
@@ -266,39 +273,36 @@ impl Links {
     }
 
     /// Returns the port whose device sends packets routed to an interface: for a VLAN, the port that carries it; for a
-    /// bridge, the port that leads to the station with this MAC address.
+    /// bond, its first member's; for a bridge, the port that leads to the station with this MAC address.
     pub fn carrier_of(&self, index: u32, to: Option<Mac>) -> Option<PortId> {
         if let Some(port) = self.bridged(index, to) {
             return port.ok();
         }
-        let id = self.port_of(index)?;
-        if id.0 < FIRST { Some(id) } else { self.vlans.get(&index).map(|(vlan, _)| vlan.port) }
+        let id = match (self.port_of(index)?, self.vlans.get(&index)) {
+            (_, Some((vlan, _))) => vlan.port,
+            (id, None) => id,
+        };
+        if id.0 < FIRST { Some(id) } else { self.first_of(id) }
     }
 
-    /// Sets the bonds, and returns the interfaces whose packets now come and leave by other ports.
-    pub fn set_bonds(&mut self, bonds: &[BondSpec]) -> Vec<u32> {
-        let new: BTreeMap<u32, BondSpec> = bonds.iter().map(|bond| (bond.index, bond.clone())).collect();
-        let old = std::mem::replace(&mut self.bonds, new);
-        let changed = |index: &u32| old.get(index) != self.bonds.get(index);
-        let either = old.values().chain(self.bonds.values()).filter(|bond| changed(&bond.index));
-        let indices: BTreeSet<u32> =
-            either.flat_map(|bond| std::iter::once(bond.index).chain(bond.has_member())).collect();
-        indices.into_iter().flat_map(|index| std::iter::once(index).chain(self.vlans_on(index))).collect()
+    /// Returns the first port of the bond or bridge with this number.
+    fn first_of(&self, id: PortId) -> Option<PortId> {
+        self.all_masters().find(|master| master.id == id).and_then(|master| self.ports_of(master).next())
     }
 
-    /// Sets the bridges, and returns the interfaces whose packets now come and leave by other ports.
-    pub fn set_bridges(&mut self, bridges: &[BridgeSpec]) -> Vec<u32> {
-        let known = |index: &u32| self.bridges.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
+    /// Sets the bonds and bridges, and returns the interfaces whose packets now come and leave by other ports.
+    pub fn set_masters(&mut self, masters: &[MasterSpec]) -> Vec<u32> {
+        let known = |index: &u32| self.masters.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
         let new: BTreeMap<u32, _> =
-            bridges.iter().map(|bridge| (bridge.index, (bridge.clone(), known(&bridge.index)))).collect();
-        let old = std::mem::replace(&mut self.bridges, new);
-        let spec = |of: &BTreeMap<u32, (BridgeSpec, SourceCheck)>, index| of.get(&index).map(|(spec, _)| spec.clone());
-        let either: BTreeSet<u32> = old.keys().chain(self.bridges.keys()).copied().collect();
-        let changed = either.into_iter().filter(|index| spec(&old, *index) != spec(&self.bridges, *index));
+            masters.iter().map(|master| (master.index, (master.clone(), known(&master.index)))).collect();
+        let old = std::mem::replace(&mut self.masters, new);
+        let spec = |of: &BTreeMap<u32, (MasterSpec, SourceCheck)>, index| of.get(&index).map(|(spec, _)| spec.clone());
+        let either: BTreeSet<u32> = old.keys().chain(self.masters.keys()).copied().collect();
+        let changed = either.into_iter().filter(|index| spec(&old, *index) != spec(&self.masters, *index));
         let with_members = |index: u32| {
-            let both = [spec(&old, index), spec(&self.bridges, index)].into_iter().flatten();
+            let both = [spec(&old, index), spec(&self.masters, index)].into_iter().flatten();
             let members = both.flat_map(|spec| spec.members).map(|(_, member)| member);
-            std::iter::once(index).chain(members).collect::<BTreeSet<u32>>()
+            std::iter::once(index).chain(self.vlans_on(index)).chain(members).collect::<BTreeSet<u32>>()
         };
         changed.flat_map(with_members).collect()
     }
@@ -316,11 +320,9 @@ impl Links {
     /// Returns the interfaces whose packets arrive and leave by this one, by kernel index: the bond or bridge that it
     /// is a member of, and the VLANs on it or the bond.
     pub fn above(&self, index: u32) -> Vec<u32> {
-        let bridges =
-            self.bridges.values().filter(|(bridge, _)| bridge.has_member(index)).map(|(bridge, _)| bridge.index);
-        let bonds = self.bonds.values().filter(|bond| bond.has_member() == Some(index)).map(|bond| bond.index);
-        let of_bonds = bonds.flat_map(|bond| std::iter::once(bond).chain(self.vlans_on(bond)));
-        self.vlans_on(index).chain(of_bonds).chain(bridges).collect()
+        let masters = self.all_masters().filter(|master| master.has_member(index)).map(|master| master.index);
+        let of_masters = masters.flat_map(|master| std::iter::once(master).chain(self.vlans_on(master)));
+        self.vlans_on(index).chain(of_masters).collect()
     }
 
     /// Returns the VLANs on an interface, by kernel index.
@@ -334,7 +336,8 @@ impl Links {
         for (vlan, _) in self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id)) {
             let at = usize::from(vlan.id.0 - FIRST);
             all.resize(all.len().max(at + 1), None);
-            let Some(carrier) = self.ports.get(usize::from(vlan.port.0)) else { continue };
+            let first = if vlan.port.0 < FIRST { Some(vlan.port) } else { self.first_of(vlan.port) };
+            let Some(carrier) = first.and_then(|port| self.ports.get(usize::from(port.0))) else { continue };
             let info = PortInfo {
                 index: vlan.index,
                 mac: self.get(vlan.index).and_then(|l| l.mac).unwrap_or_default(),
@@ -351,11 +354,26 @@ impl Links {
         all
     }
 
-    /// Returns the bridges with open ports, as the stages use them, each with its number.
+    /// Returns the properties of a bond or bridge with open ports, as the stages use them: those of its first port.
+    fn master_info(&self, master: &MasterSpec, followed: &Followed) -> Option<PortInfo> {
+        let first = self.ports.get(usize::from(self.ports_of(master).next()?.0))?;
+        Some(self.info(first, followed))
+    }
+
+    /// Returns the bridges with open ports, each with its number.
     pub fn bridges(&self, followed: &Followed) -> Vec<(PortId, PortInfo)> {
-        let first = |bridge: &BridgeSpec| self.ports.get(usize::from(self.ports_of(bridge).next()?.0));
-        let all = self.bridges.values().map(|(bridge, _)| bridge);
-        all.filter_map(|bridge| Some((bridge.id, self.info(first(bridge)?, followed)))).collect()
+        let bridges = self.all_masters().filter(|master| master.sends == Sends::ToStation);
+        bridges.filter_map(|bridge| Some((bridge.id, self.master_info(bridge, followed)?))).collect()
+    }
+
+    /// Returns the bonds with open ports, each with its number.
+    pub fn bonds(&self, followed: &Followed) -> Vec<(PortId, BondInfo)> {
+        let bond = |bond: &MasterSpec| {
+            let Sends::ByHash(hash) = bond.sends else { return None };
+            let info = self.master_info(bond, followed)?;
+            Some((bond.id, BondInfo { ports: self.ports_of(bond).collect(), hash, info }))
+        };
+        self.all_masters().filter_map(bond).collect()
     }
 
     /// Returns whether an interface is up and has carrier; false for an unknown one.
@@ -520,14 +538,15 @@ impl Links {
 
     /// Returns the routing properties of a port.
     pub fn info(&self, bound: &Bound, followed: &Followed) -> PortInfo {
-        let vlans = self.vlans.values().filter(|(vlan, _)| vlan.port == bound.spec.id);
+        let number = self.number_of(bound.spec.id);
+        let vlans = self.vlans.values().filter(|(vlan, _)| [bound.spec.id, number].contains(&vlan.port));
         let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
         let (macvlans, vlans): (Vec<_>, Vec<_>) = vlans.partition(|(vlan, _)| vlan.tag == UNTAGGED);
         let mut vlans: Vec<_> = vlans.iter().map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
         vlans.sort_unstable();
         let mac = |vlan: &VlanSpec| Some((self.get(vlan.index)?.mac?, vlan.id));
         let macvlans = macvlans.iter().filter_map(|(vlan, _)| mac(vlan)).collect();
-        let (index, number) = (self.interface_of(bound), self.number_of(bound.spec.id));
+        let index = self.interface_of(bound);
         let info = PortInfo {
             index,
             mac: self.get(index).and_then(|l| l.mac).unwrap_or_default(),
@@ -536,7 +555,7 @@ impl Links {
             source4: self.source4(index, None),
             source6: self.source6(index, None),
             source_check: self.source_check(number),
-            bridge: Some(number).filter(|number| *number != bound.spec.id),
+            master: Some(number).filter(|number| *number != bound.spec.id),
             vlans,
             macvlans,
             ..PortInfo::default()
@@ -563,13 +582,13 @@ impl Links {
         changed
     }
 
-    /// Returns the source validation that the kernel applies on a port, VLAN or bridge: never loose if it has no IPv4
+    /// Returns the source validation that the kernel applies on a port, VLAN, bond or bridge: never loose if it has no IPv4
     /// address (fib_validate_source).
     pub fn source_check(&self, id: PortId) -> SourceCheck {
         let port = self.ports.get(usize::from(id.0)).map(|bound| (self.interface_of(bound), bound.source_check));
         let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));
-        let bridge = || self.bridges.values().find(|(of, _)| of.id == id).map(|(of, check)| (of.index, *check));
-        match port.or_else(vlan).or_else(bridge) {
+        let master = || self.masters.values().find(|(of, _)| of.id == id).map(|(of, check)| (of.index, *check));
+        match port.or_else(vlan).or_else(master) {
             Some((index, SourceCheck::Loose)) if !self.addresses(index).any(|a| a.addr.is_ipv4()) => {
                 SourceCheck::Strict
             }
@@ -577,13 +596,13 @@ impl Links {
         }
     }
 
-    /// Sets the source validation of all ports, VLANs and bridges; returns whether any changed.
+    /// Sets the source validation of all ports, VLANs, bonds and bridges; returns whether any changed.
     pub fn check_sources(&mut self, checks: &BTreeMap<PortId, SourceCheck>) -> bool {
         let ports = self.ports.iter_mut().map(|bound| (bound.spec.id, &mut bound.source_check));
         let vlans = self.vlans.values_mut().map(|(vlan, check)| (vlan.id, check));
-        let bridges = self.bridges.values_mut().map(|(bridge, check)| (bridge.id, check));
+        let masters = self.masters.values_mut().map(|(master, check)| (master.id, check));
         let mut changed = false;
-        for (id, check) in ports.chain(vlans).chain(bridges) {
+        for (id, check) in ports.chain(vlans).chain(masters) {
             let new = checks.get(&id).copied().unwrap_or_default();
             changed |= std::mem::replace(check, new) != new;
         }
@@ -637,12 +656,11 @@ impl Links {
         })
     }
 
-    /// Returns all bridges with open ports, by kernel index.
-    pub fn bridge_views(&self) -> impl Iterator<Item = (PortView, &BridgeSpec)> {
-        let all = self.bridges.values().map(|(bridge, _)| bridge);
-        all.filter(|bridge| self.ports_of(bridge).next().is_some()).map(|bridge| {
-            let name = self.get(bridge.index).map(|link| link.name.clone()).unwrap_or_default();
-            (self.view(bridge.id, name, bridge.index), bridge)
+    /// Returns all bonds and bridges with open ports, by kernel index.
+    pub fn master_views(&self) -> impl Iterator<Item = (PortView, &MasterSpec)> {
+        self.all_masters().filter(|master| self.ports_of(master).next().is_some()).map(|master| {
+            let name = self.get(master.index).map(|link| link.name.clone()).unwrap_or_default();
+            (self.view(master.id, name, master.index), master)
         })
     }
 

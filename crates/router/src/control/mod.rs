@@ -30,6 +30,7 @@ pub use exceptions::Policies;
 pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
+use crate::bond::XmitHash;
 use crate::tables::{HashPolicy, Own4, Reception, SourceCheck, Tables};
 use bits::{V4, V6};
 use bywash_engine::PortId;
@@ -71,35 +72,30 @@ pub struct PortSpec {
     pub reception: Reception,
 }
 
-/// A bond that ports belong to; the router forwards its packets while all of them arrive and leave by one of these
-/// ports.
+/// A bond or bridge that ports belong to. The router forwards its packets as far as they arrive and leave by these ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BondSpec {
-    /// Kernel index of the bond.
-    pub index: u32,
-    /// Port and kernel index of the member that has the bond's packets; `None` while they are the kernel's.
-    pub member: Option<(PortId, u32)>,
-}
-
-impl BondSpec {
-    /// Returns the kernel index of the member that has the bond's packets.
-    fn has_member(&self) -> Option<u32> {
-        self.member.map(|(_, index)| index)
-    }
-}
-
-/// A bridge whose packets the router forwards, as far as they arrive and leave by ports on its members.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BridgeSpec {
+pub struct MasterSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.
     pub id: PortId,
-    /// Kernel index of the bridge.
+    /// Kernel index of the interface.
     pub index: u32,
-    /// Ports on its members, and kernel indices of these.
+    /// Ports on its members, and kernel indices of these. Of a bond, all members that it sends by, in the kernel's order,
+    /// or none while its packets are the kernel's.
     pub members: Vec<(PortId, u32)>,
+    /// How it chooses the member that a packet leaves by.
+    pub sends: Sends,
 }
 
-impl BridgeSpec {
+/// How a bond or bridge chooses the member that a packet leaves by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sends {
+    /// A bond: by a hash of the packet's headers.
+    ByHash(XmitHash),
+    /// A bridge: by its forwarding database.
+    ToStation,
+}
+
+impl MasterSpec {
     /// Returns whether a port is on the member with this kernel index.
     fn has_member(&self, index: u32) -> bool {
         self.members.iter().any(|(_, member)| *member == index)
@@ -113,11 +109,12 @@ pub struct VlanSpec {
     pub id: PortId,
     /// Kernel index of the interface.
     pub index: u32,
-    /// Port that carries it.
+    /// Port that carries it, or number of the bond below it.
     pub port: PortId,
-    /// Kernel index of the interface below it: the port's, or that of the bond of which the port's interface is a
-    /// member.
+    /// Kernel index of the interface below it: the port's or the bond's.
     pub parent: u32,
+    /// Numbers by which XDP programs know it on each port that carries it.
+    pub entries: Vec<(PortId, PortId)>,
     /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, told by its MAC address.
     pub tag: [u8; 4],
     /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
@@ -286,6 +283,7 @@ impl Control {
             buckets: Vec::new(),
             ports: links.ports().iter().map(|p| links.info(p, &followed)).collect(),
             vlans: vec![],
+            bonds: vec![],
             bridges: vec![],
             own4: Own4::default(),
             hash4: HashPolicy::default(),
@@ -321,7 +319,7 @@ impl Control {
         self.publish();
     }
 
-    /// Returns the source validation of a port, VLAN or bridge: as set, but never loose on an interface without an IPv4
+    /// Returns the source validation of a port, VLAN, bond or bridge: as set, but never loose on an interface without an IPv4
     /// address, as in Linux.
     pub fn source_check(&self, port: PortId) -> SourceCheck {
         self.links.source_check(port)
@@ -386,17 +384,11 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Sets the bonds that ports belong to, none of which is the interface of a port. Packets routed to other bonds are
-    /// left to the kernel. Waits for a grace period if anything changes.
-    pub fn set_bonds(&mut self, bonds: &[BondSpec]) {
-        self.restack(|links| links.set_bonds(bonds));
-    }
-
-    /// Sets the bridges whose packets are forwarded, none of which is the interface of a port, each with a number that
-    /// no other has had since the last grace period. Packets routed to other bridges are left to the kernel. Waits for
-    /// a grace period if anything changes.
-    pub fn set_bridges(&mut self, bridges: &[BridgeSpec]) {
-        self.restack(|links| links.set_bridges(bridges));
+    /// Sets the bonds and bridges that ports belong to, none of which is the interface of a port, each with a number that
+    /// no other has had since the last grace period. Packets routed to others are left to the kernel. Waits for a grace
+    /// period if anything changes.
+    pub fn set_masters(&mut self, masters: &[MasterSpec]) {
+        self.restack(|links| links.set_masters(masters));
     }
 
     /// Sets the VLANs whose packets are forwarded, each with a number that no other has had since the last grace
@@ -424,7 +416,7 @@ impl Control {
     /// Returns the kernel index of the interface on which the kernel is to receive a port's packet again: the port's,
     /// or that of its bridge, because a member would make the bridge learn the marked source address.
     pub fn receiver(&self, id: PortId) -> u32 {
-        self.links.bridge_index(id).unwrap_or_else(|| self.port_index(id))
+        self.links.bridge_of(id).map_or_else(|| self.port_index(id), |bridge| bridge.index)
     }
 
     /// Passes one packet of each station of a bridge to the kernel from time to time, because a bridge forgets stations
@@ -686,6 +678,7 @@ impl Control {
             buckets,
             ports: self.links.ports().iter().map(|p| self.links.info(p, &self.followed)).collect(),
             vlans: self.links.vlans(&self.followed),
+            bonds: self.links.bonds(&self.followed),
             bridges: self.links.bridges(&self.followed),
             own4: self.own4(),
             hash4: self.image.hash[0],

@@ -6,7 +6,7 @@ use super::hops::{Adjacency, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
-use super::{BridgeSpec, Control, VlanSpec};
+use super::{Control, MasterSpec, VlanSpec};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
@@ -133,7 +133,7 @@ pub struct PortView {
     /// Port number.
     pub id: PortId,
     /// Number by which gates, source checks and flows name the interface that its packets are received on: its own, or
-    /// a bridge's.
+    /// that of its bond or bridge.
     pub number: PortId,
     /// Name in the config.
     pub name: String,
@@ -326,9 +326,9 @@ impl Control {
         self.links.vlan_views()
     }
 
-    /// Returns the bridges whose packets are forwarded.
-    pub fn bridges(&self) -> impl Iterator<Item = (PortView, &BridgeSpec)> {
-        self.links.bridge_views()
+    /// Returns the bonds and bridges whose packets are forwarded.
+    pub fn masters(&self) -> impl Iterator<Item = (PortView, &MasterSpec)> {
+        self.links.master_views()
     }
 
     /// Returns whether every packet's next hop depends on its addresses alone: no route has several next hops, and none

@@ -1,28 +1,35 @@
-//! Bonds as next hops, by the member that carries them.
+//! Bonds as next hops, by the members that carry them.
 
 use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Families, SourceCheck};
-use bywash_router::control::{BondSpec, Policies, VlanSpec};
+use bywash_router::bond::XmitHash;
+use bywash_router::control::{MasterSpec, Policies, Sends, VlanSpec};
 use bywash_router::vlan::{FIRST, tag};
 
 /// A bond of the members `p0` and `p1`, and a VLAN interface on it.
 const BOND: u32 = 7;
 const VLAN: u32 = 8;
+const NUMBER: PortId = PortId(FIRST + 4);
 
-fn by(port: u16, member: u32) -> BondSpec {
-    BondSpec { index: BOND, member: Some((PortId(port), member)) }
+/// Returns the bond with these members, in this order; with none, its packets are the kernel's.
+fn bond(members: &[(u16, u32)]) -> MasterSpec {
+    let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
+    MasterSpec { id: NUMBER, index: BOND, members, sends: Sends::ByHash(XmitHash::Layer34) }
 }
 
-/// The bond while its packets are the kernel's.
-const NONE: BondSpec = BondSpec { index: BOND, member: None };
+fn by(port: u16, member: u32) -> MasterSpec {
+    bond(&[(port, member)])
+}
 
-fn vlan_by(port: u16) -> VlanSpec {
+/// Returns the VLAN, with an entry for each of these ports.
+fn vlan(ports: &[u16]) -> VlanSpec {
     VlanSpec {
-        id: PortId(FIRST + port),
+        id: PortId(FIRST),
         index: VLAN,
-        port: PortId(port),
+        port: NUMBER,
         parent: BOND,
+        entries: ports.iter().map(|port| (PortId(*port), PortId(FIRST + 1 + port))).collect(),
         tag: tag(0x8100, 5),
         sends: true,
     }
@@ -52,7 +59,7 @@ fn a_bond_leads_to_its_members_port() {
     assert_eq!([w.brief("192.0.2.1"), w.brief("10.5.0.9"), w.brief("198.51.100.1")], ["kernel"; 3]);
     // Failover and back: one publication each.
     for (port, member) in [(0, P0), (1, P1), (0, P0)] {
-        w.control.set_bonds(&[by(port, member)]);
+        w.control.set_masters(&[by(port, member)]);
         assert_eq!(way(&w, "192.0.2.1"), Some((port, BOND as u8)));
         assert_eq!(w.brief("10.5.0.9"), "forward dev 7 via 10.5.0.9 mac 9");
         assert_eq!(w.brief("10.5.0.8"), "glean dev 7 mac 0");
@@ -74,7 +81,7 @@ fn a_bond_leads_to_its_members_port() {
     new.carrier = false;
     w.apply(&[Change::Link(new)]);
     assert_eq!(w.brief("192.0.2.1"), "no-carrier");
-    w.control.set_bonds(&[]);
+    w.control.set_masters(&[]);
     assert_eq!(w.brief("192.0.2.1"), "kernel");
     assert!(w.control.astray().is_empty());
 }
@@ -85,9 +92,9 @@ fn a_members_own_routes_are_the_kernels() {
     let mut w = world();
     w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.9").into(), neighbour(P0, "10.0.0.9", 7)]);
     assert_eq!(way(&w, "203.0.113.1"), Some((0, P0 as u8)));
-    w.control.set_bonds(&[by(0, P0)]);
+    w.control.set_masters(&[by(0, P0)]);
     assert_eq!(w.brief("203.0.113.1"), "kernel");
-    w.control.set_bonds(&[by(1, P1)]);
+    w.control.set_masters(&[by(1, P1)]);
     assert_eq!(way(&w, "203.0.113.1"), Some((0, P0 as u8)));
 }
 
@@ -95,7 +102,7 @@ fn a_members_own_routes_are_the_kernels() {
 #[test]
 fn a_failover_does_not_look_at_routes() {
     let mut w = world();
-    w.control.set_bonds(&[NONE]);
+    w.control.set_masters(&[bond(&[])]);
     let ids = |w: &World| {
         let id = |addr: &str| w.with(|t| t.fib4.lookup(addr.parse::<std::net::Ipv4Addr>().unwrap().into()));
         ["192.0.2.1", "10.5.0.9", "10.5.0.8", "198.51.100.1", "10.6.0.9"].map(id)
@@ -106,18 +113,18 @@ fn a_failover_does_not_look_at_routes() {
         |w: &World| w.control.routes().find(|route| route.prefix.to_string() == "192.0.2.0/24").unwrap().status;
     assert_eq!(format!("{:?}", status(&w)), "Kernel");
     for (port, member) in [(0, P0), (1, P1), (0, P0)] {
-        w.control.set_bonds(&[by(port, member)]);
-        w.control.set_vlans(&[vlan_by(port)]);
-        let vlan = (FIRST + port, VLAN as u8);
-        assert_eq!((way(&w, "192.0.2.1"), way(&w, "198.51.100.1")), (Some((port, BOND as u8)), Some(vlan)));
+        w.control.set_masters(&[by(port, member)]);
+        w.control.set_vlans(&[vlan(&[port])]);
+        let above = (FIRST, VLAN as u8);
+        assert_eq!((way(&w, "192.0.2.1"), way(&w, "198.51.100.1")), (Some((port, BOND as u8)), Some(above)));
         assert_eq!(format!("{:?}", status(&w)), "Installed");
         w.control.set_vlans(&[]);
-        w.control.set_bonds(&[NONE]);
+        w.control.set_masters(&[bond(&[])]);
         assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
         assert_eq!(ids(&w), first);
     }
     assert!(w.control.astray().is_empty());
-    w.control.set_bonds(&[]);
+    w.control.set_masters(&[]);
     assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
     assert_ne!(ids(&w), first);
 }
@@ -125,24 +132,24 @@ fn a_failover_does_not_look_at_routes() {
 #[test]
 fn a_vlan_on_a_bond_goes_with_it() {
     let mut w = world();
-    w.control.set_vlans(&[vlan_by(0)]);
+    w.control.set_vlans(&[vlan(&[0])]);
     assert_eq!(w.brief("198.51.100.1"), "kernel", "without the bond");
-    w.control.set_bonds(&[by(0, P0)]);
-    assert_eq!(way(&w, "198.51.100.1"), Some((FIRST, VLAN as u8)));
-    w.with(|t| assert_eq!(t.ports[0].vlans, [([0x81, 0, 0, 5], PortId(FIRST))]));
-    w.control.set_bonds(&[by(1, P1)]);
-    assert_eq!(w.brief("198.51.100.1"), "kernel", "by the member that is no longer active");
-    w.control.set_vlans(&[vlan_by(1)]);
-    assert_eq!(way(&w, "198.51.100.1"), Some((FIRST + 1, VLAN as u8)));
-    w.with(|t| assert!(t.ports[0].vlans.is_empty() && t.vlan(PortId(FIRST + 1)).unwrap().port == PortId(1)));
+    for (port, member) in [(0, P0), (1, P1)] {
+        w.control.set_masters(&[by(port, member)]);
+        w.control.set_vlans(&[vlan(&[port])]);
+        assert_eq!(way(&w, "198.51.100.1"), Some((FIRST, VLAN as u8)));
+        w.with(|t| {
+            assert_eq!(t.ports[usize::from(port)].vlans, [([0x81, 0, 0, 5], PortId(FIRST))]);
+            assert!(t.ports[usize::from(1 - port)].vlans.is_empty());
+            let (vlan, bond) = (t.vlan(PortId(FIRST)).unwrap(), t.bond(NUMBER).unwrap());
+            assert_eq!((vlan.port, &bond.ports[..]), (NUMBER, &[PortId(port)][..]));
+        });
+    }
     for _ in 0..2 {
         w.control.set_open(PortId(1), false);
         assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
         w.control.set_open(PortId(1), true);
-        assert_eq!(
-            (way(&w, "192.0.2.1"), way(&w, "198.51.100.1")),
-            (Some((1, BOND as u8)), Some((FIRST + 1, VLAN as u8)))
-        );
+        assert_eq!((way(&w, "192.0.2.1"), way(&w, "198.51.100.1")), (Some((1, BOND as u8)), Some((FIRST, VLAN as u8))));
     }
     w.apply(&[Change::LinkGone { index: P1 }]);
     assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
@@ -150,17 +157,59 @@ fn a_vlan_on_a_bond_goes_with_it() {
 }
 
 #[test]
-fn policies_of_a_bond_are_its_members_ports() {
+fn a_bond_with_several_members_is_an_interface_of_its_own() {
     let mut w = world();
-    w.control.set_bonds(&[by(0, P0)]);
+    // The kernel counts them in this order.
+    let both = bond(&[(1, P1), (0, P0)]);
+    w.control.set_masters(std::slice::from_ref(&both));
+    w.control.set_vlans(&[vlan(&[0, 1])]);
+    let ways = || [Some((NUMBER.0, BOND as u8)), Some((FIRST, VLAN as u8))];
+    assert_eq!(["192.0.2.1", "198.51.100.1"].map(|addr| way(&w, addr)), ways());
+    w.with(|t| {
+        let of = t.bond(NUMBER).unwrap();
+        assert_eq!((&of.ports[..], of.hash), (&[PortId(1), PortId(0)][..], XmitHash::Layer34));
+        for port in &t.ports {
+            assert_eq!((port.index, port.master), (BOND, Some(NUMBER)));
+            assert_eq!(port.vlans, [([0x81, 0, 0, 5], PortId(FIRST))]);
+        }
+        assert_eq!([0, 1].map(|port| t.number(PortId(port))), [NUMBER; 2]);
+        let source = Some("10.5.0.1".parse().unwrap());
+        assert_eq!((t.port(NUMBER).unwrap().source4, t.ports[0].source4), (source, source));
+        assert_eq!(t.egress("10.5.0.9".parse().unwrap()), Some(NUMBER));
+    });
+    let (view, spec) = w.control.masters().next().unwrap();
+    assert_eq!((view.id, view.name, spec.clone()), (NUMBER, "bond0".to_owned(), both.clone()));
+    // Without one of its ports it is the kernel's, which may send any packet by that.
+    w.control.set_open(PortId(0), false);
+    assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
+    assert_eq!(w.control.masters().count(), 0);
+    w.control.set_open(PortId(0), true);
+    assert_eq!(["192.0.2.1", "198.51.100.1"].map(|addr| way(&w, addr)), ways());
+    w.control.set_policies(&Policies {
+        source_check: [(NUMBER, SourceCheck::Strict), (PortId(0), SourceCheck::Loose)].into(),
+        ..Policies::default()
+    });
+    w.with(|t| assert_eq!([t.ports[0].source_check, t.ports[1].source_check], [SourceCheck::Strict; 2]));
+    // A member that fails, and comes back.
+    w.control.set_masters(&[by(1, P1)]);
+    assert_eq!(way(&w, "192.0.2.1"), Some((1, BOND as u8)));
+    w.control.set_masters(&[both]);
+    assert_eq!(way(&w, "192.0.2.1"), Some((NUMBER.0, BOND as u8)));
+    assert!(w.control.astray().is_empty());
+}
+
+#[test]
+fn policies_are_the_bonds() {
+    let mut w = world();
+    w.control.set_masters(&[by(0, P0)]);
     w.control.set_policies(&Policies {
         egress: vec![(BOND, Families::V4)],
-        source_check: [(PortId(0), SourceCheck::Loose)].into(),
+        source_check: [(NUMBER, SourceCheck::Loose)].into(),
         ..Policies::default()
     });
     assert_eq!(w.brief("192.0.2.1"), "policy");
-    assert_eq!(w.control.source_check(PortId(0)), SourceCheck::Loose);
+    assert_eq!(w.control.source_check(NUMBER), SourceCheck::Loose);
     // Never loose without an address of the bond.
     w.apply(&[Change::AddressGone { index: BOND, addr: "10.5.0.1".parse().unwrap(), len: 24 }]);
-    assert_eq!(w.control.source_check(PortId(0)), SourceCheck::Strict);
+    assert_eq!(w.control.source_check(NUMBER), SourceCheck::Strict);
 }

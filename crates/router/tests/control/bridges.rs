@@ -3,19 +3,19 @@
 use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Families, SourceCheck, Station};
-use bywash_router::control::{BridgeSpec, Policies};
+use bywash_router::control::{MasterSpec, Policies, Sends};
 use bywash_router::vlan::FIRST;
 
 /// A bridge of the members `p0` and `p1`, and of one that is no port.
 const BRIDGE: u32 = 7;
 const NUMBER: PortId = PortId(FIRST);
 
-fn bridge(members: &[(u16, u32)]) -> BridgeSpec {
+fn bridge(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
-    BridgeSpec { id: NUMBER, index: BRIDGE, members }
+    MasterSpec { id: NUMBER, index: BRIDGE, members, sends: Sends::ToStation }
 }
 
-fn both() -> BridgeSpec {
+fn both() -> MasterSpec {
     bridge(&[(0, P0), (1, P1)])
 }
 
@@ -60,7 +60,7 @@ fn port(w: &World, addr: &str) -> Option<u16> {
 fn a_bridge_leads_to_stations_by_their_ports() {
     let mut w = world();
     assert_eq!(w.brief("192.0.2.1"), "kernel");
-    w.control.set_bridges(&[both()]);
+    w.control.set_masters(&[both()]);
     assert_eq!(["192.0.2.1", "10.5.0.9", "10.5.0.8"].map(|addr| port(&w, addr)), [Some(1), Some(1), Some(0)]);
     // Behind a member that is no port, or behind none: the kernel sends. Whoever is no neighbour is to be resolved.
     w.apply(&[neighbour(BRIDGE, "10.5.0.11", 11)]);
@@ -77,9 +77,9 @@ fn a_bridge_leads_to_stations_by_their_ports() {
     w.apply(&[neighbour(BRIDGE, "10.5.0.9", 8)]);
     assert_eq!(port(&w, "192.0.2.1"), Some(0));
     // A member leaves the bridge.
-    w.control.set_bridges(&[bridge(&[(1, P1)])]);
+    w.control.set_masters(&[bridge(&[(1, P1)])]);
     assert_eq!((w.brief("192.0.2.1"), port(&w, "10.5.0.8")), ("kernel".into(), None));
-    w.control.set_bridges(&[]);
+    w.control.set_masters(&[]);
     assert_eq!(w.brief("10.5.0.9"), "kernel");
     assert!(w.control.astray().is_empty());
 }
@@ -89,14 +89,14 @@ fn ports_of_a_bridge_receive_for_it() {
     let mut w = world();
     w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.9").into(), neighbour(P0, "10.0.0.9", 7)]);
     assert_eq!(w.brief("203.0.113.1"), "forward dev 1 via 10.0.0.9 mac 7");
-    w.control.set_bridges(&[bridge(&[(0, P0)])]);
+    w.control.set_masters(&[bridge(&[(0, P0)])]);
     // A member's own routes are the kernel's.
     assert_eq!(w.brief("203.0.113.1"), "kernel");
     let checks = [(PortId(0), SourceCheck::Off), (NUMBER, SourceCheck::Strict), (PortId(1), SourceCheck::Loose)];
     w.control.set_policies(&Policies { source_check: checks.into(), ..Policies::default() });
     w.with(|t| {
         let (member, other, bridge) = (&t.ports[0], &t.ports[1], t.port(NUMBER).unwrap());
-        assert_eq!((member.bridge, other.bridge), (Some(NUMBER), None));
+        assert_eq!((member.master, other.master), (Some(NUMBER), None));
         assert_eq!([0, 1].map(|port| t.number(PortId(port))), [NUMBER, PortId(1)]);
         for of in [member, bridge] {
             assert_eq!((of.index, of.mac[5], of.source4), (BRIDGE, BRIDGE as u8, Some("10.5.0.1".parse().unwrap())));
@@ -114,7 +114,7 @@ fn ports_of_a_bridge_receive_for_it() {
     // A port that is closed is no way to a station.
     assert_eq!(port(&w, "10.5.0.8"), Some(0));
     w.control.set_open(PortId(0), false);
-    assert_eq!((w.brief("10.5.0.8"), w.control.bridges().count()), ("kernel".into(), 0));
+    assert_eq!((w.brief("10.5.0.8"), w.control.masters().count()), ("kernel".into(), 0));
     w.control.set_open(PortId(0), true);
     assert_eq!(port(&w, "10.5.0.8"), Some(0));
     // Policies by the egress interface are the bridge's.
@@ -129,7 +129,7 @@ fn ports_of_a_bridge_receive_for_it() {
 #[test]
 fn what_is_known_of_stations_is_told() {
     let mut w = world();
-    w.control.set_bridges(&[both()]);
+    w.control.set_masters(&[both()]);
     let known: Vec<Change> = w.control.known().filter(|change| matches!(change, Change::Station(_))).collect();
     assert_eq!(known, [station(8, P0), station(9, P1), station(10, OTHER)]);
 }

@@ -10,7 +10,8 @@ use bywash_router::vlan::{FIRST, UNTAGGED, tag};
 const VLAN: u32 = 7;
 
 fn spec() -> VlanSpec {
-    VlanSpec { id: PortId(FIRST), index: VLAN, port: PortId(0), parent: P0, tag: tag(0x8100, 5), sends: true }
+    let (id, port) = (PortId(FIRST), PortId(0));
+    VlanSpec { id, index: VLAN, port, parent: P0, entries: vec![(port, id)], tag: tag(0x8100, 5), sends: true }
 }
 
 /// Two ports, and a VLAN interface with an address, a neighbour, a network behind that, and one behind both it and `p1`.

@@ -1,10 +1,11 @@
-//! Bonds whose members are ports are forwarded past the kernel, by the member that the kernel sends by; others are left
+//! Bonds whose members are ports are forwarded past the kernel, by the members that the kernel sends by; others are left
 //! to it.
 
 use super::{assert_datagrams, ip};
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab, wait_until};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Monitors carriers every 10 ms, and prefers the first member.
@@ -137,7 +138,7 @@ fn a_bond_is_forwarded_by_its_active_member() {
         let bywash = bonded.run(level);
         wait_for(&bywash, "r1", 1);
         let left =
-            "r2: it belongs to bond interface bond0, of which it is no active member: the kernel forwards for it";
+            "r2: it belongs to bond interface bond0, of which it is not an active member: the kernel forwards for it";
         assert!(bywash.log().contains(left), "{}", bywash.log());
         assert_eq!(bywash.port("r1")["level"], level, "{}", bywash.show(&["ports"]));
         bonded.assert_carried_by(&bywash, "r1");
@@ -313,13 +314,16 @@ fn a_vlan_on_a_bond_goes_with_it() {
     bywash.stop();
 }
 
-/// Bonds of other modes, or with more than one active member, or an ARP monitor, are the kernel's.
+/// Bonds of other modes, or with a hash that is not followed, or an ARP monitor, are the kernel's.
 #[test]
 fn other_bonds_are_left_to_the_kernel() {
     require!(require_lab(), kernel_has("bonding"));
     for (options, why) in [
         ("mode balance-rr miimon 10", "whose mode balance-rr is not followed"),
-        ("mode balance-xor miimon 10", "which has several active members"),
+        (
+            "mode balance-xor miimon 10 xmit_hash_policy encap3+4",
+            "which has several active members, and an xmit_hash_policy that is not followed",
+        ),
         ("mode active-backup arp_interval 100 arp_ip_target 10.0.2.2", "which has an ARP monitor, an XDP program"),
     ] {
         // The host has no targets that answer for it.
@@ -338,27 +342,127 @@ fn other_bonds_are_left_to_the_kernel() {
     }
 }
 
-/// LACP stays the kernel's, and with it the choice of members: while only one is active, it has the bond's packets.
+/// Connections of each test of hashes.
+const CONNECTIONS: u16 = 40;
+
+impl Bonded {
+    /// Returns the member of host b's bond that receives each of some UDP packets, by family and source port: those of
+    /// [`CONNECTIONS`] connections of each family.
+    fn arrivals(&self) -> BTreeMap<(bool, u16), String> {
+        let (a, b) = (self.lab.a(), self.lab.b());
+        let of = |member: &str| {
+            format!(
+                "set {member}v4 {{\ntype inet_service\nflags dynamic\n}}\nset {member}v6 {{\ntype inet_service\nflags dynamic\n}}\n\
+                 chain {member} {{\ntype filter hook ingress device \"{member}\" priority 0\n\
+                 meta protocol ip udp dport 9 add @{member}v4 {{ udp sport }}\n\
+                 meta protocol ip6 udp dport 9 add @{member}v6 {{ udp sport }}\n}}\n"
+            )
+        };
+        b.ns.nft(&format!("table netdev arrivals {{\n{}{}}}", of("b0"), of("b1"))).unwrap();
+        a.ns.enter(|| {
+            for (own, to) in [(IpAddr::from(a.v4), IpAddr::from(b.v4)), (a.v6.into(), b.v6.into())] {
+                for port in 30_000..30_000 + CONNECTIONS {
+                    UdpSocket::bind((own, port)).unwrap().send_to(b"bond", (to, 9)).unwrap();
+                }
+            }
+        })
+        .unwrap();
+        let mut all = BTreeMap::new();
+        let arrived = || {
+            for (member, v6) in [("b0", false), ("b1", false), ("b0", true), ("b1", true)] {
+                let set = format!("{member}v{}", if v6 { 6 } else { 4 });
+                let shown = b.ns.run(&["nft", "-j", "list", "set", "netdev", "arrivals", &set]).unwrap().stdout;
+                let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+                let elements =
+                    shown["nftables"].as_array().unwrap().iter().filter_map(|of| of["set"]["elem"].as_array());
+                let ports = elements.flatten().map(|port| port.as_u64().unwrap() as u16);
+                all.extend(ports.map(|port| ((v6, port), member.to_owned())));
+            }
+            all.len() == 2 * usize::from(CONNECTIONS)
+        };
+        wait_until("all packets to arrive", PATIENCE, arrived).unwrap();
+        b.ns.nft("delete table netdev arrivals").unwrap();
+        all
+    }
+
+    /// Returns the packets that were sent by each member so far.
+    fn sent(bywash: &Bywash<'_>) -> [u64; 2] {
+        ["r1", "r2"].map(|member| bywash.counter(member, "tx_packets"))
+    }
+
+    /// Waits until packets of both families are forwarded past the kernel to both members' cables.
+    fn wait_for_both(&self, bywash: &Bywash<'_>) {
+        bywash.wait("both members to send", |bywash| {
+            let before = Self::sent(bywash);
+            let by_kernel = self.arrivals().len() as u64;
+            let sent: u64 = Self::sent(bywash).iter().zip(before).map(|(now, before)| now - before).sum();
+            sent >= by_kernel
+        });
+    }
+}
+
+/// Each connection leaves by the member that the kernel chooses, whoever sends its packets.
 #[test]
-fn an_aggregate_with_one_active_member_is_forwarded() {
+fn connections_leave_by_the_members_that_the_kernel_chooses() {
     require!(require_lab(), kernel_has("bonding"));
-    let bonded = Bonded::new("mode 802.3ad miimon 10 lacp_rate fast");
+    for hash in ["layer2", "layer2+3", "layer3+4"] {
+        let bonded = Bonded::new(&format!("mode balance-xor miimon 10 xmit_hash_policy {hash}"));
+        let by_kernel = bonded.arrivals();
+        let used: BTreeSet<&String> = by_kernel.values().collect();
+        assert!(used.len() == 2 || hash != "layer3+4", "{used:?}");
+        for level in ["user", "driver"] {
+            let bywash = bonded.run(level);
+            bywash.wait("the bond's packets", |bywash| {
+                bywash.log().contains("bond0: its packets are forwarded by its members r1, r2")
+            });
+            bonded.wait_for_both(&bywash);
+            assert_eq!(bonded.arrivals(), by_kernel, "{hash}, {level}");
+            bonded.assert_connected();
+            bywash.stop();
+        }
+    }
+}
+
+/// LACP stays the kernel's, and with it the choice of members: all that are active have the bond's packets.
+#[test]
+fn an_aggregate_is_forwarded_by_its_active_members() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new("mode 802.3ad miimon 10 lacp_rate fast xmit_hash_policy layer3+4");
     let b = bonded.lab.b();
-    let bywash = bonded.run("user");
-    let several = "r1: it belongs to bond interface bond0, which has several active members";
-    bywash.wait("both members to be active", |bywash| bywash.log().contains(several));
-    bonded.wait_until_reached();
-    b.ns.ip(&["link", "set", "b1", "down"]).unwrap();
-    wait_for(&bywash, "r1", 1);
-    bonded.assert_carried_by(&bywash, "r1");
+    for level in ["user", "driver"] {
+        let bywash = bonded.run(level);
+        let both = "bond0: its packets are forwarded by its members r1, r2";
+        bywash.wait("both members to be active", |bywash| bywash.log().contains(both));
+        bonded.wait_until_reached();
+        bonded.wait_for_both(&bywash);
+        bonded.assert_connected();
+        let (before, alone) = (bywash.log().matches(both).count(), said(&bywash, "r1"));
+        b.ns.ip(&["link", "set", "b1", "down"]).unwrap();
+        wait_for(&bywash, "r1", alone + 1);
+        bonded.assert_carried_by(&bywash, "r1");
+        bonded.assert_connected();
+        b.ns.ip(&["link", "set", "b1", "up"]).unwrap();
+        bywash.wait("both members to be active again", |bywash| bywash.log().matches(both).count() > before);
+        bonded.wait_until_reached();
+        bonded.wait_for_both(&bywash);
+        // LACP itself passes: a partner that hears none would have ended the aggregate after 3 s.
+        let start = Instant::now();
+        wait_until("the aggregate to last", PATIENCE, || start.elapsed() > Duration::from_secs(6)).unwrap();
+        let shown = bonded.lab.r().run(&["cat", "/proc/net/bonding/bond0"]).unwrap().stdout;
+        assert!(shown.contains("Number of ports: 2"), "{shown}");
+        bywash.stop();
+    }
+}
+
+/// A bond of which an active member is not a port is the kernel's: it may send any packet by that.
+#[test]
+fn a_bond_with_a_member_that_is_not_a_port_is_left_to_the_kernel() {
+    require!(require_lab(), kernel_has("bonding"));
+    let bonded = Bonded::new("mode balance-xor miimon 10 xmit_hash_policy layer3+4");
+    let bywash = Bywash::run(bonded.lab.r(), &["--level", "user", "r0", "r1"]);
+    let left = "r1: it belongs to bond interface bond0, whose active member r2 is not a port";
+    bywash.wait("the member to be left", |bywash| bywash.log().contains(left));
     bonded.assert_connected();
-    let before = bywash.log().matches(several).count();
-    b.ns.ip(&["link", "set", "b1", "up"]).unwrap();
-    bywash.wait("both members to be active again", |bywash| bywash.log().matches(several).count() > before);
-    bonded.wait_until_reached();
-    // LACP itself passes: a partner that hears none would have ended the aggregate after 3 s.
-    let start = Instant::now();
-    wait_until("the aggregate to last", PATIENCE, || start.elapsed() > Duration::from_secs(6)).unwrap();
-    assert!(bonded.lab.r().run(&["cat", "/proc/net/bonding/bond0"]).unwrap().stdout.contains("Number of ports: 2"));
+    assert_eq!(bywash.counter("r1", "tx_packets"), 0);
     bywash.stop();
 }

@@ -292,7 +292,7 @@ fn other_vlans_are_left_to_the_kernel() {
     let log = bywash.log();
     for said in [
         "r0.5: its packets are forwarded with its port",
-        "r0.8: it has flags other than reorder_hdr, maps of priorities, or an XDP program: the kernel forwards",
+        "r0.8: it has flags other than reorder_hdr, QoS maps, or an XDP program: the kernel forwards",
         "r0.10: it has flags other than reorder_hdr",
         "r0.11: macvlan interface mv0 is above it: the kernel forwards for it",
     ] {

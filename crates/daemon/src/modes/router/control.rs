@@ -16,7 +16,7 @@ use bywash_exceptions::{PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
-use bywash_router::control::{self, Applied, BondSpec, BridgeSpec, Control, PortSpec, PortView, VlanSpec};
+use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, Sends, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
@@ -51,7 +51,7 @@ struct Routing {
     /// Packets each port had sent at the last confirmation, by port number.
     sent: Vec<u64>,
     /// Bonds, bridges, and VLANs and macvlans that were last set.
-    uppers: (Vec<BondSpec>, Vec<BridgeSpec>, Vec<VlanSpec>),
+    uppers: (Vec<MasterSpec>, Vec<VlanSpec>),
 }
 
 /// Sets up a router on the opened ports.
@@ -121,34 +121,28 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     Ok(Parts { control, view, apps, links: vec![] })
 }
 
-/// Returns the ports, their VLANs and their bridges as kernel policies refer to them: by interface index and name. The
-/// port of a bond's member has the index and name of the bond, and ports of a bridge's members have none.
+/// Returns the ports, and the VLANs, bonds and bridges above them, as kernel policies refer to them: by interface index
+/// and name. Ports on members of bonds and bridges are not among them.
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
-    let link = |port: PortView, below, bridged| {
+    let link = |port: PortView, below, members, bridge| {
         let PortView { id, index, name, dev, .. } = port;
         let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
-        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, bridged, vrf }
-    };
-    let port = |mut port: PortView| match port.upper.take() {
-        Some((index, name)) => {
-            let member = (port.index, port.dev.replace(name).unwrap_or_default());
-            link(PortView { index, ..port }, vec![member], vec![])
-        }
-        None => link(port, vec![], vec![]),
+        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, members, bridge, vrf }
     };
     let ports = || control.ports().filter(|port| !port.name.is_empty());
-    let mut links: Vec<PortLink> = ports().filter(|port| port.number == port.id).map(port).collect();
-    links.extend(control.bridges().map(|(view, bridge)| {
-        let members = || ports().filter(|port| port.number == bridge.id);
+    let own = ports().filter(|port| port.number == port.id);
+    let mut links: Vec<PortLink> = own.map(|port| link(port, vec![], vec![], false)).collect();
+    links.extend(control.masters().map(|(view, master)| {
+        let members = || ports().filter(|port| port.number == master.id);
         let below = members().map(|port| (port.index, port.dev.unwrap_or(port.name))).collect();
-        link(view, below, members().map(|port| port.id.0).collect())
+        link(view, below, members().map(|port| port.id.0).collect(), master.sends == Sends::ToStation)
     }));
     let vlans: Vec<PortLink> = control
         .vlans()
         .map(|(view, vlan)| {
             let port = links.iter().find(|port| port.id == vlan.port.0);
             let devices = port.into_iter().flat_map(PortLink::devices);
-            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect(), vec![])
+            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect(), vec![], false)
         })
         .collect();
     links.extend(vlans);
@@ -227,17 +221,16 @@ impl modes::Control for Routing {
         self.guard.set_ports(links(&control));
     }
 
-    fn set_uppers(&mut self, bonds: &[BondSpec], bridges: &[BridgeSpec], vlans: &[VlanSpec]) {
+    fn set_uppers(&mut self, masters: &[MasterSpec], vlans: &[VlanSpec]) {
         let mut control = lock(&self.control);
         // The programs may still hand over packets with a number that now belongs to another interface, and those of a
         // new bond or bridge have policies that have not been read.
-        let new = (bonds.to_vec(), bridges.to_vec(), vlans.to_vec());
+        let new = (masters.to_vec(), vlans.to_vec());
         if self.uppers != new {
             self.guard.close();
             self.uppers = new;
         }
-        control.set_bonds(bonds);
-        control.set_bridges(bridges);
+        control.set_masters(masters);
         control.set_vlans(vlans);
         // The gate of a new port is closed; those of the others close until the policies of all have been read.
         self.guard.set_ports(links(&control));

@@ -249,7 +249,9 @@ impl Guard {
             let rules = self.verdict.rules.contains_key(&number);
             // For the kernel, packets of a member are received on the bond or bridge, which is not a port of the
             // program.
-            let bonded = self.ports.iter().any(|port| port.id == number && !port.below.is_empty());
+            let link = self.ports.iter().find(|port| port.id == number);
+            let bonded = link.is_some_and(|link| !link.below.is_empty());
+            let bridge = link.is_some_and(|link| link.bridge);
             // Packets that leave by a member itself, instead of the bond or bridge, have policies that are not among
             // these.
             let kept = match self.verdict.egress.get(&xdp.index()) {
@@ -262,7 +264,8 @@ impl Guard {
                 false => XdpBridging::default(),
             };
             let obeyed = xdp.obey(|config| {
-                config.bridge = (number != at).then_some(number);
+                config.master = (number != at).then_some(number);
+                config.bridged = bridge;
                 config.mac = view.mac.unwrap_or(config.mac);
                 config.gate = program_gate(self.gate(number));
                 config.source_check = program_check(control.source_check(view.number));
@@ -274,16 +277,16 @@ impl Guard {
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
                 config.bridging = bridging;
             });
-            let of_port = vlans.iter().filter(|(_, vlan)| vlan.port.0 == at);
             let vlan = |(view, vlan): &(PortView, &VlanSpec)| {
-                let (id, tag, mac) = (vlan.id.0, vlan.tag, view.mac?);
+                let (_, entry) = vlan.entries.iter().find(|(port, _)| port.0 == at)?;
+                let (id, entry, tag, mac) = (vlan.id.0, entry.0, vlan.tag, view.mac?);
                 let max_frame = xdp.longest(view.mtu?, tag != UNTAGGED);
                 let gate = program_gate(self.gate(id));
                 let source_check = program_check(control.source_check(vlan.id));
                 let rules = self.verdict.rules.contains_key(&id);
-                Some(XdpVlan { id, tag, mac, max_frame, gate, source_check, rules })
+                Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules })
             };
-            let of_port: Vec<XdpVlan> = of_port.filter_map(vlan).collect();
+            let of_port: Vec<XdpVlan> = vlans.iter().filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
             // Logged only when it changes: programs are configured again all the time, and the kernel may refuse for a
             // while, for instance while no descriptors are free.
@@ -342,10 +345,13 @@ impl Guard {
             }
         }
         let shown = |kept: &Kept| {
-            // Reasons of a VLAN are shown with its port, and those of a bridge with the ports on its members.
+            // Reasons of a VLAN are shown with the ports that carry it, and those of a bond or bridge with the ports on its
+            // members.
             let uppers = || self.ports.iter().filter(|port| kept.ports.contains(&port.id));
-            let port = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index).map(|p| p.id);
-            let carriers = uppers().flat_map(|upper| upper.below.iter().filter_map(port).chain(upper.bridged.clone()));
+            let below = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index);
+            let of = |port: &PortLink| if port.members.is_empty() { vec![port.id] } else { port.members.clone() };
+            let carriers = uppers()
+                .flat_map(|upper| upper.below.iter().filter_map(below).flat_map(of).chain(upper.members.clone()));
             let but = passes_flows(&self.flows, verdict, kept);
             (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)
         };

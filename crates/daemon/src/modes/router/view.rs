@@ -10,7 +10,7 @@ use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdj
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
-use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView, Sends};
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
@@ -38,19 +38,17 @@ impl View for Routes {
 
     fn above(&self) -> Vec<(PortId, Above)> {
         let control = lock(&self.control);
-        let bonds = control.ports().filter_map(|port| {
-            let (index, name) = port.upper.clone().filter(|_| port.number == port.id)?;
-            Some((port.id, above(&PortView { index, name, dev: None, ..port }, "bond", None, true)))
+        let masters = control.masters().flat_map(|(view, master)| {
+            let kind = if master.sends == Sends::ToStation { "bridge" } else { "bond" };
+            let shown = above(&view, kind, None, true);
+            master.members.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
-        let bridges = control.bridges().flat_map(|(view, bridge)| {
-            let shown = above(&view, "bridge", None, true);
-            bridge.members.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
-        });
-        let vlans = control.vlans().map(|(view, vlan)| {
+        let vlans = control.vlans().flat_map(|(view, vlan)| {
             let tag = (vlan.tag != UNTAGGED).then_some(vlan.tag);
-            (vlan.port, above(&view, if tag.is_some() { "vlan" } else { "macvlan" }, tag, vlan.sends))
+            let shown = above(&view, if tag.is_some() { "vlan" } else { "macvlan" }, tag, vlan.sends);
+            vlan.entries.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
-        bonds.chain(bridges).chain(vlans).collect()
+        masters.chain(vlans).collect()
     }
 
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
@@ -121,10 +119,10 @@ fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Abov
 }
 
 impl Routes {
-    /// Returns number and name of the VLANs and bridges whose packets are forwarded.
+    /// Returns number and name of the VLANs, bonds and bridges whose packets are forwarded.
     fn uppers(&self) -> Vec<(PortId, String)> {
         let control = lock(&self.control);
-        let views = control.vlans().map(|(view, _)| view).chain(control.bridges().map(|(view, _)| view));
+        let views = control.vlans().map(|(view, _)| view).chain(control.masters().map(|(view, _)| view));
         views.map(|view| (view.id, view.dev.unwrap_or(view.name))).collect()
     }
 
