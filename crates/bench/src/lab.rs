@@ -150,7 +150,6 @@ impl Lab {
             }
         };
         topology.r().ip_batch(&lines)?;
-        let mac = |text: &str| text.parse::<MacAddr>().map_err(|_| anyhow::anyhow!("{text} is not a MAC address"));
         let (from, to, size) = match family {
             Family::V4 => (SocketAddr::from((a.v4, 1024)), SocketAddr::from((STATIONS, 9)), traffic.size),
             Family::V6 => (SocketAddr::from((a.v6, 1024)), (STATIONS6, 9).into(), traffic.size.max(SMALLEST6)),
@@ -190,6 +189,38 @@ impl Lab {
         r.ip_batch(&lines)?;
         let known = ["bridge", "fdb", "replace", STATION, "dev", &b.router_interface, "master", "static"];
         Ok(r.run(&known).map(drop)?)
+    }
+
+    /// Puts both of the router's interfaces into one bridge, and sends the frames to a station behind b instead of the
+    /// router's address.
+    ///
+    /// # Errors
+    /// Errors of the commands.
+    pub fn join(&mut self) -> anyhow::Result<()> {
+        let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());
+        let (near, far) = (&a.router_interface, &b.router_interface);
+        r.ip_batch(&format!(
+            "link add br0 type bridge\nlink set {near} master br0\nlink set {far} master br0\nlink set br0 up\n"
+        ))?;
+        // With br_netfilter, without which these switches are missing, frames between members pass the hooks of IP.
+        for call in ["arptables", "iptables", "ip6tables"] {
+            let _ = r.sysctl(&format!("net/bridge/bridge-nf-call-{call}"), "0");
+        }
+        for (mac, port) in [(a.mac.as_str(), near), (STATION, far)] {
+            r.run(&["bridge", "fdb", "replace", mac, "dev", port, "master", "static"])?;
+        }
+        self.frame[..6].copy_from_slice(&mac(STATION)?.0);
+        Ok(())
+    }
+
+    /// Ends [`Lab::join`].
+    ///
+    /// # Errors
+    /// Errors of the command.
+    pub fn part(&mut self) -> anyhow::Result<()> {
+        self.frame[..6].copy_from_slice(&mac(&self.topology.a().router_mac)?.0);
+        self.topology.r().ip(&["link", "del", "br0"])?;
+        Ok(())
     }
 
     /// Ends [`Lab::bridge`].
@@ -522,6 +553,10 @@ impl Drop for Bywash {
         // A killed instance leaves its socket behind.
         let _ = std::fs::remove_file(&self.socket);
     }
+}
+
+fn mac(text: &str) -> anyhow::Result<MacAddr> {
+    text.parse().map_err(|_| anyhow::anyhow!("{text} is not a MAC address"))
 }
 
 /// Returns a network with this many destinations: the block for benchmarks, or a larger one around it.

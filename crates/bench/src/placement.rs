@@ -60,6 +60,11 @@ pub struct PlacementArgs {
     /// Also measure the kernel and each level with both interfaces in bridges (as NAME+bridges)
     #[arg(long)]
     pub bridges: bool,
+    /// Also measure the kernel and each level with both interfaces in one bridge, between whose members the frames are sent
+    /// (as NAME+members), and each level without it but by the same programs, those of traffic control (as NAME+tc): on
+    /// veth, native XDP forwards no frames between members
+    #[arg(long)]
+    pub members: bool,
     /// Receiver of the forwarded packets
     #[arg(long, value_name = "WHO", default_value = "driver")]
     pub sink: Sink,
@@ -95,7 +100,7 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     let peers: Vec<(&str, &str)> = args.peer.iter().map(|p| peer(p)).collect::<anyhow::Result<_>>()?;
     let PlacementArgs { size, destinations, routes, family, .. } = *args;
     let lab = Lab::new(Traffic { size, destinations, routes, family })?;
-    let lab = match args.sink {
+    let mut lab = match args.sink {
         Sink::Driver => lab.with_driver_sink()?,
         Sink::Stack => lab.with_stack_sink()?,
     };
@@ -122,6 +127,15 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             lab.bridge().context("with bridges")?;
             again(args, &lab, "bridges", &mut round).context("with bridges")?;
             lab.unbridge()?;
+        }
+        if args.members {
+            between(args, &lab, "tc", &mut round).context("by traffic control")?;
+            lab.join().context("in one bridge")?;
+            if !args.ours_only {
+                round.insert("kernel+members".to_owned(), lab.kernel(time)?);
+            }
+            between(args, &lab, "members", &mut round).context("between members")?;
+            lab.part()?;
         }
         if let Some(cpus) = &args.spread {
             let cpus = cpus.0.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -157,6 +171,18 @@ fn again(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<Strin
     for level in &args.level {
         let bywash = lab.bywash(&[FOR_RATE, &["--level", level.name()]].concat())?;
         round.insert(format!("{}+{with}", level.name()), lab.measure(time)?);
+        bywash.stop()?;
+    }
+    Ok(())
+}
+
+/// Measures each level with generic XDP and traffic control.
+fn between(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
+    for level in &args.level {
+        let bywash = lab.bywash(&["--xdp", "generic", "--level", level.name()])?;
+        let near = &lab.topology().a().router_interface;
+        let rate = lab.polled(near, || lab.measure(Duration::from_secs(args.seconds)))?;
+        round.insert(format!("{}+{with}", level.name()), rate);
         bywash.stop()?;
     }
     Ok(())

@@ -1,12 +1,11 @@
 //! `bywash doctor`: faults planted on interfaces are found and named; `--fix` fixes those that a setting fixes, and
 //! `bywash restore` reverts that.
 
-use crate::harness::{Bywash, bywash};
+use crate::harness::{Bywash, PATIENCE, bywash};
 use bywash_lab::{Namespace, Snapshot, Topology, require, require_lab, wait_until};
 use bywash_port::af_xdp::Bare;
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
 
 /// Returns the report of `bywash doctor --json`.
 fn told(namespace: &Namespace, arguments: &[&str]) -> Value {
@@ -41,7 +40,7 @@ fn planted_faults_are_named_mended_and_put_back() {
     // An interface that was up once keeps a multicast route without carrier. `--fix` sets down0 up, which gives up0 a
     // carrier: up0 must have the route before, so that the snapshots are equal.
     let joined = || r.ip(&["-6", "route", "show", "table", "local", "dev", "up0"]).unwrap().stdout.contains("ff00::/8");
-    wait_until("up0 to be ready", Duration::from_secs(5), joined).unwrap();
+    wait_until("up0 to be ready", PATIENCE, joined).unwrap();
     r.ip(&["link", "set", "down0", "down"]).unwrap();
     for (feature, on) in [("rx-gro-list", true), ("rx-udp-gro-forwarding", true)] {
         r.offload("d0", feature, on).unwrap();

@@ -1,9 +1,8 @@
 //! `show drift`: empty while the router follows the kernel, and the missed changes after it was kept from doing so.
 
-use crate::harness::Bywash;
+use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Process, Topology, has_tool, require, require_lab};
 use serde_json::json;
-use std::time::Duration;
 
 /// Stops the router's netlink thread, which receives the kernel's changes, until the returned process ends.
 fn hold(namespace: &Namespace, running: &Bywash) -> Process {
@@ -19,7 +18,7 @@ fn hold(namespace: &Namespace, running: &Bywash) -> Process {
          assert ptrace(0x4207, {thread}, 0, 0) == 0\nprint('held', flush=True)\ntime.sleep(60)"
     );
     let mut holder = namespace.spawn(&["python3", "-c", &script]).unwrap();
-    holder.wait_for_output("held", Duration::from_secs(10)).unwrap();
+    holder.wait_for_output("held", PATIENCE).unwrap();
     holder
 }
 

@@ -315,7 +315,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
             && ospf(3)
             && of_kernel(&lab.routers[3]).contains_key("10.1.0.0/24")
     };
-    let done = wait_until("the routers to converge", Duration::from_secs(40), converged);
+    let done = wait_until("the routers to converge", PATIENCE, converged);
     done.unwrap_or_else(|e| panic!("{e}: {:?} {}", of_kernel(&lab.routers[0]), lab.routers[0].daemons_say()));
     println!("converged after {:.1} s", started.elapsed().as_secs_f64());
 
@@ -361,8 +361,7 @@ fn both_ways(running: &Bywash) -> bool {
 
 fn wait_for_both_ways(lab: &Lab, running: &[Bywash]) {
     let there = || both_ways(&running[0]) && of_bywash(&running[3]).get("10.1.0.0/24").is_some_and(|h| h.len() == 2);
-    wait_until("both paths", Duration::from_secs(40), there)
-        .unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
+    wait_until("both paths", PATIENCE, there).unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
     let report = Ping::to(std::net::Ipv4Addr::new(10, 4, 0, 2)).count(20).interval(Duration::from_millis(10));
     wait_until("the other host", PATIENCE, || report.clone().run(&lab.hosts[0]).unwrap().received == 20).unwrap();
 }
@@ -452,7 +451,7 @@ fn bgp_restarts_gracefully() {
             still();
             established(0)
         };
-        wait_until("the peers to come back", Duration::from_secs(30), &mut back)
+        wait_until("the peers to come back", PATIENCE, &mut back)
             .unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
         let took = started.elapsed();
         std::thread::sleep(Duration::from_millis(500));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// Time limit for events that take milliseconds on an idle machine, and may take long on a busy one.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Returns the path of the program under test: `BYWASH_UNDER_TEST`, or the program of this build.
 pub fn program() -> String {
