@@ -454,10 +454,6 @@ impl Runtime {
             }
         }
         drop(ports);
-        for (bridge, _) in masters.iter().filter(|(_, master)| master.sends == Sends::ToStation) {
-            let above = self.relations.above_bridge(*bridge);
-            told.extend(above.map(|name| (name.to_owned(), Some("it is above a bridge".into()))));
-        }
         let of_masters = masters.len();
         let (masters, vlans) = self.numbers.assign(&masters, &carried);
         let served = masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();

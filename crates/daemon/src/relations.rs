@@ -138,20 +138,17 @@ impl Relations {
     /// Returns the reason for which a router leaves this interface to the kernel where programs do not see the tags of
     /// received frames, and so would take a frame of a VLAN as untagged.
     pub fn left_without_tags(&self, index: u32) -> Option<String> {
-        let bridge = self.bridge(index).and_then(Result::ok).map(|bridge| bridge.index);
-        let tags = |link: &&Link| link.kind == "vlan" && link.parent.is_some() && link.parent == bridge;
-        let of_bridge = || self.links.values().find(tags);
-        let parent = self.bond(index).and_then(Result::ok).map_or(index, |bond| bond.index);
-        let mut links = self.links.values();
-        let link = links.find(|link| link.kind == "vlan" && link.parent == Some(parent)).or_else(of_bridge)?;
+        let upper = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
+        let tags = |link: &&Link| link.kind == "vlan" && [Some(index), Some(upper)].contains(&link.parent);
+        let link = self.links.values().find(tags)?;
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
     }
 
-    /// Returns the VLAN interfaces and macvlans above this one, or above the bond whose packets come and leave by it, each
-    /// with how its packets are told or, if more than what every interface has decides about them, the reason for which
-    /// they are the kernel's.
+    /// Returns the VLAN interfaces and macvlans above this one, or above the bond or bridge whose packets come and leave by
+    /// it, each with how its packets are told or, if more than what every interface has decides about them, the reason for
+    /// which they are the kernel's.
     pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Told, String>)> {
-        let parent = self.bond(index).and_then(Result::ok).map_or(index, |bond| bond.index);
+        let parent = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let followed = |link: &Link| match link.kind.as_str() {
             "vlan" => !self.left_vlans,
             "macvlan" => !self.left_macvlans,
@@ -159,12 +156,6 @@ impl Relations {
         };
         let above = self.links.values().filter(move |link| link.parent == Some(parent) && followed(link));
         above.map(|link| (link, self.told(link)))
-    }
-
-    /// Returns the names of the VLAN interfaces and macvlans above a bridge, whose packets are the kernel's.
-    pub fn above_bridge(&self, index: u32) -> impl Iterator<Item = &str> {
-        let above = move |link: &&Link| link.parent == Some(index) && matches!(link.kind.as_str(), "vlan" | "macvlan");
-        self.links.values().filter(above).map(|link| link.name.as_str())
     }
 
     /// Returns the bond or bridge that an interface is a member of, if what the port receives is the bond's or the bridge's
@@ -358,6 +349,9 @@ impl Relations {
         }
         if link.kind == "macvlan" {
             let below = link.parent.and_then(|parent| self.links.get(&parent));
+            if below.is_some_and(|below| below.kind == "bridge") {
+                return Err("it is above a bridge".into());
+            }
             return match link.macvlan {
                 Some(of) if !of.plain => Err("it has an XDP program, or properties that are not known".into()),
                 Some(of) if OWN_ADDRESS.contains(&of.mode) && below.is_some_and(|below| below.mac != link.mac) => {
@@ -748,6 +742,18 @@ mod tests {
         };
         assert_eq!([above("ipvlan", BRIDGE), above("vlan", 1)], [(true, false), (true, true)]);
         assert_eq!([above("vlan", BRIDGE), above("vxlan", BRIDGE)], [(false, true), (false, false)]);
+        let told = |kind: &str| {
+            let (vlan, macvlan) = (Vlan { protocol: 0x8100, id: 5, plain: true }, Macvlan { mode: 1, plain: true });
+            let upper = |kind: &str| Link {
+                vlan: (kind == "vlan").then_some(vlan),
+                macvlan: (kind == "macvlan").then_some(macvlan),
+                parent: Some(BRIDGE),
+                ..link(9, "u0", kind)
+            };
+            super::tests::of(&[bridge(), bridged(1), upper(kind)]).uppers(1).map(|(_, told)| told).collect::<Vec<_>>()
+        };
+        assert_eq!(told("vlan"), [Ok(Told { tag: [0x81, 0, 0, 5], sends: true })]);
+        assert_eq!(told("macvlan"), [Err("it is above a bridge".into())]);
         // A VRF of the bridge has its packets.
         let red = Link { vrf: Some(10), ..link(7, "red", "vrf") };
         assert_eq!(of(&[red, Link { master: Some(7), ..bridge() }, bridged(1)]).left(1), None);

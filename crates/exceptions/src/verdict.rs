@@ -21,7 +21,7 @@ pub struct PortLink {
     pub below: Vec<(u32, String)>,
     /// Numbers of the ports on its members, if it is a bond or bridge.
     pub members: Vec<u16>,
-    /// Set if it is a bridge.
+    /// Set if its packets pass a bridge: it is one, or a VLAN on one.
     pub bridge: bool,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
@@ -88,7 +88,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let mut verdict = Verdict {
         gates: ports.iter().map(|port| (port.id, Gate::default())).collect(),
         settings: reading.settings.clone(),
-        bridging: ports.iter().filter(|port| port.bridge).map(|port| port.id).collect(),
+        bridging: ports.iter().filter(|port| port.bridge && !port.members.is_empty()).map(|port| port.id).collect(),
         ..Verdict::default()
     };
     if respect.ignored.contains(&Kind::Sysctls) {

@@ -172,7 +172,8 @@ pub struct PortInfo {
     pub source6: Option<Ipv6Addr>,
     /// Source validation of received packets.
     pub source_check: SourceCheck,
-    /// Number of the bond or bridge that the port's packets belong to; `None` if it is not a member of one.
+    /// Number of the bond or bridge that the port's packets belong to, or of the VLAN whose entry on a port this is; `None`
+    /// if there is none.
     pub master: Option<PortId>,
     /// Rules by which its IPv4 packets are looked up.
     pub rules4: Steps<u32>,
@@ -189,7 +190,7 @@ pub struct PortInfo {
 /// A VLAN interface or macvlan as routing sees it.
 #[derive(Clone, Debug)]
 pub struct VlanInfo {
-    /// Port that carries it, or number of the bond that does.
+    /// Port that carries it, or number of the bond or bridge below it.
     pub port: PortId,
     /// Tag of its frames, as in [`PortInfo::vlans`]; [`crate::vlan::UNTAGGED`] for a macvlan.
     pub tag: [u8; 4],
@@ -314,10 +315,19 @@ impl Tables {
     }
 
     /// Returns the number by which gates, source checks and flows name the interface of a port or VLAN: its own, or
-    /// that of the bond or bridge that the port belongs to.
+    /// that of the bond or bridge that the port belongs to; of an entry of a VLAN on a bridge, the VLAN's.
     #[inline]
     pub fn number(&self, id: PortId) -> PortId {
-        self.ports.get(usize::from(id.0)).and_then(|port| port.master).unwrap_or(id)
+        match self.ports.get(usize::from(id.0)) {
+            Some(port) => port.master.unwrap_or(id),
+            None => self.vlan(id).and_then(|vlan| vlan.info.master).unwrap_or(id),
+        }
+    }
+
+    /// Returns whether packets of the interface with this number pass a bridge: it is a bridge, or a VLAN on one.
+    pub fn is_bridged(&self, id: PortId) -> bool {
+        let below = self.vlan(id).map_or(id, |vlan| vlan.port);
+        self.bridges.iter().any(|(number, _)| *number == below)
     }
 
     /// Returns the VLAN with this number.
@@ -363,7 +373,8 @@ impl Tables {
             return true;
         }
         let ports = self.ports.iter().filter(|info| info.master.is_none());
-        let all = ports.chain(self.vlans.iter().flatten().map(|vlan| &vlan.info));
+        let vlans = self.vlans.iter().flatten().map(|vlan| &vlan.info).filter(|info| info.master.is_none());
+        let all = ports.chain(vlans);
         let all = all.chain(self.bonds.iter().map(|(_, bond)| &bond.info));
         let all = all.chain(self.bridges.iter().map(|(_, info)| info));
         self.port(port).is_some_and(has) && all.filter(|info| has(info)).count() == 1

@@ -131,12 +131,14 @@ impl XdpTableSink {
         let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
         let tag = u32::from_le_bytes(vlan.map_or(UNTAGGED, |vlan| vlan.tag));
         let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
+        // Of a port the port itself, whose device is the target.
+        let number = if port.0 < FIRST { port } else { tables.number(port) };
         let (first, count, ifindex) = match (kind, bonds.get(&below)) {
             (HopKind::Bond, Some((bond, _))) => (at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
             (HopKind::Vlan, _) => (ports.first().map_or(0, |port| port.0.into()), tag, ifindex),
             _ => (first, count, ifindex),
         };
-        Hop { macs, kind, flags, port: port.0, mtu, first, count, ifindex }
+        Hop { macs, kind, flags, port: number.0, mtu, first, count, ifindex }
     }
 }
 

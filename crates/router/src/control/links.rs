@@ -183,19 +183,27 @@ impl Links {
         self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
     }
 
-    /// Returns the port that leads to the station with this MAC address, if the interface is a bridge. Errors if there
-    /// is none, so that the kernel sends the packets; `None` for other interfaces.
-    pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
-        let bridge = self.bridge(index)?;
+    /// Returns the port that leads to the station with this MAC address, if the interface is a bridge or a VLAN on one.
+    /// Errors if there is none, so that the kernel sends the packets; `None` for other interfaces.
+    fn leads_to(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
+        let bridge = self.bridge(self.vlans.get(&index).map_or(index, |(vlan, _)| vlan.parent))?;
         let port = match to {
             Some(mac) => {
-                let member = self.stations.get(&(index, mac));
+                let member = self.stations.get(&(bridge.index, mac));
                 let port = bridge.members.iter().find(|(_, index)| Some(index) == member).map(|(port, _)| *port);
                 port.filter(|port| self.ports_of(bridge).any(|open| open == *port))
             }
             None => self.ports_of(bridge).next(),
         };
         Some(port.ok_or(()))
+    }
+
+    /// Returns the same port; for a VLAN, the number of its entry there.
+    pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
+        let port = self.leads_to(index, to)?;
+        let Some((vlan, _)) = self.vlans.get(&index) else { return Some(port) };
+        let entry = |port| vlan.entries.iter().find(|(of, _)| *of == port).map(|(_, entry)| *entry);
+        Some(port.and_then(|port| entry(port).ok_or(())))
     }
 
     /// Records which member of a bridge leads to a station; `None` if none does. Returns whether this changes anything
@@ -275,7 +283,7 @@ impl Links {
     /// Returns the port whose device sends packets routed to an interface: for a VLAN, the port that carries it; for a
     /// bond, its first member's; for a bridge, the port that leads to the station with this MAC address.
     pub fn carrier_of(&self, index: u32, to: Option<Mac>) -> Option<PortId> {
-        if let Some(port) = self.bridged(index, to) {
+        if let Some(port) = self.leads_to(index, to) {
             return port.ok();
         }
         let id = match (self.port_of(index)?, self.vlans.get(&index)) {
@@ -326,7 +334,7 @@ impl Links {
     }
 
     /// Returns the VLANs on an interface, by kernel index.
-    fn vlans_on(&self, index: u32) -> impl Iterator<Item = u32> {
+    pub fn vlans_on(&self, index: u32) -> impl Iterator<Item = u32> {
         self.vlans.values().filter(move |(vlan, _)| vlan.parent == index).map(|(vlan, _)| vlan.index)
     }
 
@@ -344,11 +352,20 @@ impl Links {
                 source4: self.source4(vlan.index, None),
                 source6: self.source6(vlan.index, None),
                 source_check: self.source_check(vlan.id),
+                master: None,
                 vlans: vec![],
                 macvlans: vec![],
                 ..self.info(carrier, followed)
             };
             let info = self.with_rules(info, vlan.id, followed);
+            if self.bridge(vlan.parent).is_some() {
+                for (port, entry) in &vlan.entries {
+                    let at = usize::from(entry.0 - FIRST);
+                    all.resize(all.len().max(at + 1), None);
+                    let info = PortInfo { master: Some(vlan.id), ..info.clone() };
+                    all[at] = Some(VlanInfo { port: *port, tag: vlan.tag, info });
+                }
+            }
             all[at] = Some(VlanInfo { port: vlan.port, tag: vlan.tag, info });
         }
         all

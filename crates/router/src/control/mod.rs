@@ -109,11 +109,12 @@ pub struct VlanSpec {
     pub id: PortId,
     /// Kernel index of the interface.
     pub index: u32,
-    /// Port that carries it, or number of the bond below it.
+    /// Port that carries it, or number of the bond or bridge below it.
     pub port: PortId,
-    /// Kernel index of the interface below it: the port's or the bond's.
+    /// Kernel index of the interface below it: the port's, the bond's or the bridge's.
     pub parent: u32,
-    /// Numbers by which XDP programs know it on each port that carries it.
+    /// Numbers of its entries in XDP programs, by the ports that carry it. Packets to a bridge's station leave by that of the
+    /// port that leads there.
     pub entries: Vec<(PortId, PortId)>,
     /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, told by its MAC address.
     pub tag: [u8; 4],
@@ -536,6 +537,7 @@ impl Control {
     fn station(&mut self, bridge: u32, mac: Mac, member: Option<u32>, touched: &mut Touched) {
         if self.links.set_station(bridge, mac, member) {
             touched.stations.insert((bridge, mac));
+            touched.stations.extend(self.links.vlans_on(bridge).map(|vlan| (vlan, mac)));
         }
     }
 

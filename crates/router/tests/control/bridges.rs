@@ -3,8 +3,8 @@
 use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Families, SourceCheck, Station};
-use bywash_router::control::{MasterSpec, Policies, Sends};
-use bywash_router::vlan::FIRST;
+use bywash_router::control::{MasterSpec, Policies, Sends, VlanSpec};
+use bywash_router::vlan::{FIRST, tag};
 
 /// A bridge of the members `p0` and `p1`, and of one that is no port.
 const BRIDGE: u32 = 7;
@@ -132,4 +132,66 @@ fn what_is_known_of_stations_is_told() {
     w.control.set_masters(&[both()]);
     let known: Vec<Change> = w.control.known().filter(|change| matches!(change, Change::Station(_))).collect();
     assert_eq!(known, [station(8, P0), station(9, P1), station(10, OTHER)]);
+}
+
+/// A VLAN interface on the bridge, and its number; its entries on the ports have the next ones.
+const VLAN: u32 = 8;
+const TAGGED: PortId = PortId(FIRST + 3);
+
+fn vlan() -> VlanSpec {
+    VlanSpec {
+        id: TAGGED,
+        index: VLAN,
+        port: NUMBER,
+        parent: BRIDGE,
+        entries: (0..2).map(|port| (PortId(port), PortId(TAGGED.0 + 1 + port))).collect(),
+        tag: tag(0x8100, 5),
+        sends: true,
+    }
+}
+
+#[test]
+fn a_vlan_on_a_bridge_leads_to_its_stations() {
+    let mut w = world();
+    w.apply(&[link(VLAN, "br0.5"), address(VLAN, "10.6.0.1", 24), route("10.6.0.0/24").dev(VLAN).into()]);
+    for (addr, mac) in [("10.6.0.8", 8), ("10.6.0.9", 9), ("10.6.0.10", 10)] {
+        w.apply(&[neighbour(VLAN, addr, mac)]);
+    }
+    w.apply(&[route("198.51.100.0/24").via(VLAN, "10.6.0.9").into()]);
+    w.control.set_vlans(&[vlan()]);
+    assert_eq!(w.brief("10.6.0.8"), "kernel", "without the bridge");
+    w.control.set_masters(&[both()]);
+    let way = |w: &World, addr: &str| match w.got(addr) {
+        Got::Out { kind: "forward", port, from, .. } => Some((port - TAGGED.0 - 1, from[5])),
+        _ => None,
+    };
+    let by = |port| Some((port, VLAN as u8));
+    assert_eq!(["10.6.0.8", "10.6.0.9", "198.51.100.1"].map(|addr| way(&w, addr)), [by(0), by(1), by(1)]);
+    assert_eq!(w.brief("10.6.0.10"), "kernel", "behind a member that is no port");
+    w.with(|t| {
+        for port in 0..2 {
+            assert_eq!(t.ports[usize::from(port)].vlans, [([0x81, 0, 0, 5], TAGGED)]);
+            let entry = t.vlan(PortId(TAGGED.0 + 1 + port)).unwrap();
+            assert_eq!((entry.port, entry.tag), (PortId(port), tag(0x8100, 5)));
+            assert_eq!(t.number(PortId(TAGGED.0 + 1 + port)), TAGGED);
+        }
+        assert_eq!((t.number(TAGGED), t.number(PortId(0))), (TAGGED, NUMBER));
+        assert!(t.is_bridged(TAGGED) && t.is_bridged(NUMBER) && !t.is_bridged(PortId(0)));
+        assert_eq!(t.egress("198.51.100.1".parse().unwrap()), Some(TAGGED));
+        assert!(t.gives("10.6.0.1".parse().unwrap(), TAGGED));
+    });
+    // The station moves, is forgotten, and comes back.
+    w.apply(&[station(9, P0)]);
+    assert_eq!(["10.6.0.9", "198.51.100.1"].map(|addr| way(&w, addr)), [by(0), by(0)]);
+    w.apply(&[gone(9)]);
+    assert_eq!(w.brief("198.51.100.1"), "kernel");
+    w.apply(&[station(9, P1)]);
+    assert_eq!(way(&w, "198.51.100.1"), by(1));
+    w.control.set_open(PortId(1), false);
+    assert_eq!((w.brief("198.51.100.1"), way(&w, "10.6.0.8")), ("kernel".into(), by(0)));
+    w.control.set_open(PortId(1), true);
+    assert_eq!(way(&w, "198.51.100.1"), by(1));
+    w.control.set_masters(&[]);
+    assert_eq!(w.brief("10.6.0.8"), "kernel");
+    assert!(w.control.astray().is_empty());
 }

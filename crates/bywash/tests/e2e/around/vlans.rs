@@ -320,3 +320,77 @@ fn other_vlans_are_left_to_the_kernel() {
     bywash.wait("the VLAN to have no routes", |_| sent() == 0);
     bywash.stop();
 }
+
+/// A VLAN interface on a bridge: packets of its hosts are routed past the kernel on the member that each host is behind.
+#[test]
+fn a_vlan_on_a_bridge_is_forwarded() {
+    require!(require_lab(), kernel_has("bridge"), kernel_has("8021q"));
+    let lab = Topology::router().unwrap();
+    let (a, b, r) = (lab.a(), lab.b(), lab.r());
+    // Host b's cable, and another to host c.
+    let c = Namespace::new("c").unwrap();
+    r.ip_batch(&format!(
+        "link add r2 type veth peer name c0 netns {}\nlink add br0 type bridge\nlink set r1 master br0\n\
+         link set r2 master br0\nlink set r2 up\nlink set br0 up\n",
+        c.name()
+    ))
+    .unwrap();
+    c.ip_batch("link set lo up\nlink set c0 up\n").unwrap();
+    for (ns, on, host) in [(r, "br0", 1), (&b.ns, "b0", 2), (&c, "c0", 3)] {
+        add(ns, on, 9, host, "");
+    }
+    for ns in [&b.ns, &c] {
+        ns.ip_batch("route replace 10.0.1.0/24 via 10.1.9.1\nroute replace fd00:1::/64 via fd01:9::1\n").unwrap();
+    }
+    let ways = [
+        (&b.ns, ip("10.1.9.2"), "r1"),
+        (&b.ns, ip("fd01:9::2"), "r1"),
+        (&c, ip("10.1.9.3"), "r2"),
+        (&c, ip("fd01:9::3"), "r2"),
+    ];
+    let reached = |to| Ping::to(to).count(1).run(&a.ns).is_ok_and(|report| report.received == 1);
+    for (_, to, _) in ways {
+        wait_until(&format!("{to} to be reached"), PATIENCE, || reached(to)).unwrap();
+    }
+    let bywash = Bywash::run(r, &["--level", "driver", "r0", "r1", "r2"]);
+    assert!(bywash.log().contains("br0.9: its packets are forwarded with its port"), "{}", bywash.log());
+    let sent = |of: &str| bywash.counter(of, "tx_packets");
+    for (host, to, port) in ways {
+        bywash.wait(&format!("packets to and from {to} to be forwarded"), |_| {
+            let before = (sent(port), sent("r0"));
+            let report = Ping::to(to).count(10).run(&a.ns).unwrap();
+            assert_eq!(report.received, 10, "{}", report.text);
+            sent(port) >= before.0 + 10 && sent("r0") >= before.1 + 10
+        });
+        let report = Transfer::new(1_000_000).run(&a.ns, host, to).unwrap();
+        assert!(report.is_intact(), "{to}: {report:?}");
+    }
+    // Between the hosts, and to the router itself, the kernel bridges and receives as ever.
+    for to in ["10.1.9.2", "10.1.9.1", "fd01:9::1"] {
+        let report = Ping::to(ip(to)).count(3).run(&c).unwrap();
+        assert_eq!(report.received, 3, "{to}: {}", report.text);
+    }
+    // Rules for the VLAN, and for the member that its packets pass.
+    for rules in [
+        "table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"br0.9\" drop\n}\n}",
+        "table netdev f {\nchain c {\ntype filter hook ingress device \"r2\" priority 0\ndrop\n}\n}",
+        "table bridge f {\nchain c {\ntype filter hook input priority 0\ndrop\n}\n}",
+    ] {
+        r.nft(rules).unwrap();
+        let report = Ping::to(a.v4).count(5).wait(Duration::from_millis(100)).run(&c).unwrap();
+        assert_eq!(report.received, 0, "{rules}: {}", report.text);
+        r.nft("flush ruleset").unwrap();
+    }
+    let (_, to, port) = ways[2];
+    bywash.wait("packets to be forwarded again", |_| {
+        let before = sent(port);
+        reached(to) && sent(port) > before
+    });
+    // Where XDP takes the frames, it does not see their tags.
+    bywash.stop();
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1", "r2"]);
+    let left = "r1: vlan interface br0.9 is above it: programs do not see the tags";
+    bywash.wait("the members to be left", |bywash| bywash.log().contains(left));
+    assert!(reached(ip("10.1.9.2")));
+    bywash.stop();
+}

@@ -141,8 +141,9 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         .vlans()
         .map(|(view, vlan)| {
             let port = links.iter().find(|port| port.id == vlan.port.0);
+            let bridge = port.is_some_and(|port| port.bridge);
             let devices = port.into_iter().flat_map(PortLink::devices);
-            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect(), vec![], false)
+            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect(), vec![], bridge)
         })
         .collect();
     links.extend(vlans);

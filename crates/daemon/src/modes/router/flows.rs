@@ -161,7 +161,7 @@ impl Routes for Ports {
     }
 
     fn is_bridge(&self, port: u16) -> bool {
-        self.ask(|tables| tables.bridges.iter().any(|(number, _)| number.0 == port))
+        self.ask(|tables| tables.is_bridged(PortId(port)))
     }
 }
 
