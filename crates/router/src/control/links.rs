@@ -280,17 +280,21 @@ impl Links {
         self.upper_of(bound.spec.id).unwrap_or(bound.index())
     }
 
-    /// Returns the port whose device sends packets routed to an interface: for a VLAN, the port that carries it; for a
-    /// bond, its first member's; for a bridge, the port that leads to the station with this MAC address.
-    pub fn carrier_of(&self, index: u32, to: Option<Mac>) -> Option<PortId> {
+    /// Returns the ports whose devices send packets routed to an interface: for a VLAN, the port that carries it; for a
+    /// bond, those of its members; for a bridge, the port that leads to the station with this MAC address.
+    pub fn carriers_of(&self, index: u32, to: Option<Mac>) -> Vec<PortId> {
         if let Some(port) = self.leads_to(index, to) {
-            return port.ok();
+            return port.into_iter().collect();
         }
-        let id = match (self.port_of(index)?, self.vlans.get(&index)) {
-            (_, Some((vlan, _))) => vlan.port,
-            (id, None) => id,
+        let id = match (self.port_of(index), self.vlans.get(&index)) {
+            (None, _) => return vec![],
+            (Some(_), Some((vlan, _))) => vlan.port,
+            (Some(id), None) => id,
         };
-        if id.0 < FIRST { Some(id) } else { self.first_of(id) }
+        match self.all_masters().find(|master| master.id == id) {
+            Some(master) => self.ports_of(master).collect(),
+            None => vec![id],
+        }
     }
 
     /// Returns the first port of the bond or bridge with this number.

@@ -280,7 +280,7 @@ impl Control {
             Reach::Usable(mac) => Some(mac),
             _ => None,
         });
-        let port = self.links.carrier_of(hop.index, mac);
+        let port = self.links.carriers_of(hop.index, mac).first().copied();
         HopView { index: hop.index, dev: self.dev(hop.index), port, via: hop.gateway, weight: hop.weight, state }
     }
 
@@ -308,7 +308,7 @@ impl Control {
                 addr,
                 index,
                 dev: self.dev(index),
-                port: self.links.carrier_of(index, known.mac),
+                port: self.links.carriers_of(index, known.mac).first().copied(),
                 mac: known.mac,
                 state: known.state,
                 installed: self.at(addr).and_then(|id| self.hops.adjacency(id)).is_some_and(own),
@@ -356,7 +356,8 @@ impl Control {
     /// They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour has moved.
     pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
         let stale = self.neighbours().filter(|neighbour| neighbour.state == NeighbourState::Stale);
-        stale.filter(move |neighbour| neighbour.port.is_some_and(&has_sent)).map(|n| (n.index, n.addr))
+        let sent = move |n: &NeighbourView| self.links.carriers_of(n.index, n.mac).into_iter().any(&has_sent);
+        stale.filter(sent).map(|n| (n.index, n.addr))
     }
 
     /// Returns the known kernel state as the changes that lead to it from nothing.

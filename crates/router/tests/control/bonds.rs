@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Families, SourceCheck};
+use bywash_fib::model::{Change, Families, Neighbour, NeighbourState, SourceCheck};
 use bywash_router::bond::XmitHash;
 use bywash_router::control::{MasterSpec, Policies, Sends, VlanSpec};
 use bywash_router::vlan::{FIRST, tag};
@@ -179,6 +179,14 @@ fn a_bond_with_several_members_is_an_interface_of_its_own() {
     });
     let (view, spec) = w.control.masters().next().unwrap();
     assert_eq!((view.id, view.name, spec.clone()), (NUMBER, "bond0".to_owned(), both.clone()));
+    // A neighbour may have been sent to by either.
+    let Change::Neighbour(known) = neighbour(BOND, "10.5.0.9", 9) else { panic!() };
+    w.apply(&[Change::Neighbour(Neighbour { state: NeighbourState::Stale, ..known })]);
+    for port in 0..2 {
+        let stale: Vec<_> = w.control.stale(|of| of == PortId(port)).collect();
+        assert_eq!(stale, [(BOND, "10.5.0.9".parse().unwrap())]);
+    }
+    assert_eq!(w.control.stale(|_| false).count(), 0);
     // Without one of its ports it is the kernel's, which may send any packet by that.
     w.control.set_open(PortId(0), false);
     assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
