@@ -37,7 +37,11 @@ static __always_inline volatile __u64 *flow_words(void *flows, __u32 at, const _
 {
 	struct segment *s = fib_segment(flows, at);
 
-	return s ? &s->words[at & (BYWASH_SEGMENT - words)] : NULL;
+	if (!s)
+		return NULL;
+	/* The compiler would add the offset first, which the verifier of Linux 6.1 refuses. */
+	barrier_var(s);
+	return &s->words[at & (BYWASH_SEGMENT - words)];
 }
 
 static __always_inline volatile __u64 *flow_record(__u32 end, const int v6)

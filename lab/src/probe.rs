@@ -56,7 +56,8 @@ pub fn has_tool(name: &str) -> Probe {
 
 /// Requires a feature of the running kernel, tested by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
 /// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `vxlan`, `netem`, `tbf`, `tun`, `live-rename` (of an interface that
-/// is up: since 6.2). Requires root. The result is cached.
+/// is up: since 6.2); or, by its version, `tcx` (programs of traffic control that are attached by links: since 6.6).
+/// Requires root. The result is cached.
 pub fn kernel_has(feature: &str) -> Probe {
     static CACHE: LazyLock<Mutex<HashMap<String, Probe>>> = LazyLock::new(Mutex::default);
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +69,17 @@ pub fn kernel_has(feature: &str) -> Probe {
     probe
 }
 
+/// `None` if the running kernel is older than this version.
+fn since(major: u32, minor: u32) -> Option<()> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    ((numbers.next()?, numbers.next()?) >= (major, minor)).then_some(())
+}
+
 fn try_feature(feature: &str) -> Probe {
+    if feature == "tcx" {
+        return since(6, 6).ok_or_else(|| Reason::new("kernel without tcx (6.6)"));
+    }
     let pair = "link add v0 type veth peer name v1\n";
     let lines = match feature {
         "veth" => pair.to_owned(),

@@ -272,7 +272,7 @@ fn members_come_and_go() {
 /// beside frames.
 #[test]
 fn a_vlan_on_a_bond_goes_with_it() {
-    require!(require_lab(), kernel_has("bonding"), kernel_has("8021q"));
+    require!(require_lab(), kernel_has("bonding"), kernel_has("8021q"), kernel_has("tcx"));
     let bonded = Bonded::new(BACKUP);
     let (a, b, r) = (&bonded.lab.a().ns, &bonded.lab.b().ns, bonded.lab.r());
     for (ns, host) in [(r, 1), (b, 2)] {

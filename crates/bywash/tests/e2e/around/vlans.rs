@@ -135,7 +135,7 @@ impl Trunks {
 /// By traffic control, which forwards on a veth by default. A veth passes tags beside frames.
 #[test]
 fn vlans_are_forwarded_by_traffic_control() {
-    require!(require_lab(), kernel_has("8021q"));
+    require!(require_lab(), kernel_has("8021q"), kernel_has("tcx"));
     let trunks = Trunks::new();
     trunks.assert_connected();
     let bywash = Bywash::run(trunks.lab.r(), &["--level", "auto", "r0", "r1"]);
@@ -163,7 +163,7 @@ table ip nat { chain from { type nat hook postrouting priority 100; oifname { r1
 /// Established connections from VLAN to VLAN, and from a VLAN to a port, through a firewall and a translation.
 #[test]
 fn connections_over_vlans_pass_without_the_kernel() {
-    require!(require_lab(), kernel_has("8021q"), has_tool("nft"), has_tool("conntrack"));
+    require!(require_lab(), kernel_has("8021q"), kernel_has("tcx"), has_tool("nft"), has_tool("conntrack"));
     let trunks = Trunks::new();
     let (a, b, r) = (&trunks.lab.a().ns, trunks.lab.b(), trunks.lab.r());
     r.nft(FIREWALL).unwrap();
@@ -221,7 +221,7 @@ fn vlans_whose_tags_are_hidden_are_left_to_the_kernel() {
 /// VLAN interfaces are deleted and created again under traffic, and get policies of their own.
 #[test]
 fn vlans_come_and_go() {
-    require!(require_lab(), kernel_has("8021q"));
+    require!(require_lab(), kernel_has("8021q"), kernel_has("tcx"));
     let trunks = Trunks::new();
     let (a, b, r) = (trunks.lab.a(), trunks.lab.b(), trunks.lab.r());
     let bywash = Bywash::run(r, &["--level", "driver", "r0", "r1"]);
@@ -324,7 +324,7 @@ fn other_vlans_are_left_to_the_kernel() {
 /// A VLAN interface on a bridge: packets of its hosts are routed past the kernel on the member that each host is behind.
 #[test]
 fn a_vlan_on_a_bridge_is_forwarded() {
-    require!(require_lab(), kernel_has("bridge"), kernel_has("8021q"));
+    require!(require_lab(), kernel_has("bridge"), kernel_has("8021q"), kernel_has("tcx"));
     let lab = Topology::router().unwrap();
     let (a, b, r) = (lab.a(), lab.b(), lab.r());
     // Host b's cable, and another to host c.
