@@ -51,14 +51,14 @@ static __always_inline volatile __u64 *flow_record(__u32 end, const int v6)
 	return flow_words(v6 ? (void *)&flows6 : (void *)&flows4, FLOW_RECORDS * BYWASH_SEGMENT + (end >> 1) * words, words);
 }
 
-/* Returns the first slot of the bucket of a hash. */
-static __always_inline volatile __u32 *flow_bucket(void *flows, __u64 size, __u32 hash)
+/* Returns the first two slots of the bucket of a hash. */
+static __always_inline volatile __u64 *flow_bucket(void *flows, __u64 size, __u32 hash)
 {
 	__u32 mask = size >> 32, at = hash & mask;
 
 	if (at >= (__u32)size)
 		at &= mask >> 1;
-	return (volatile __u32 *)flow_words(flows, at * (FLOW_SLOTS / 2), FLOW_SLOTS / 2);
+	return flow_words(flows, at * (FLOW_SLOTS / 2), FLOW_SLOTS / 2);
 }
 
 static __always_inline __u32 flow_second(__u32 hash)
@@ -132,27 +132,34 @@ static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addre
 	__u32 tag = hash & ~FLOW_END;
 #pragma clang loop unroll(disable)
 	for (int n = 0; n < 2; n++) {
-		volatile __u32 *slots = flow_bucket(flows, size, hash);
-		if (!slots)
+		volatile __u64 *pairs = flow_bucket(flows, size, hash);
+		if (!pairs)
 			return NULL;
-#pragma clang loop unroll_count(4)
-		for (int i = 0; i < FLOW_SLOTS; i++) {
-			__u32 end = slots[i] ^ tag;
-			/* Neither another hash nor an empty slot. */
-			if (likely(end - 1 >= FLOW_END))
+#pragma clang loop unroll(full)
+		for (__u32 i = 0; i < FLOW_SLOTS / 2; i++) {
+			__u64 pair = pairs[i];
+			/* Most are empty while there are few flows. */
+			if (!pair)
 				continue;
-			__u32 at = (end >> 1) * words;
-			volatile __u64 *record = at < BYWASH_SEGMENT ? &front->words[at & (BYWASH_SEGMENT - words)] :
-				flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
-			if (!record)
-				continue;
-			volatile __u64 *key = record + (end & 1) * (v6 ? 8 : 2);
-			if (key[0] != addresses[0] || record[v6 ? 4 + (end & 1) : 1 + 2 * (end & 1)] != rest)
-				continue;
-			if (v6 && (key[1] != addresses[1] || key[2] != addresses[2] || key[3] != addresses[3]))
-				continue;
-			*direction = end & 1;
-			return (__u32)record[FLOW_STATE] == generation ? record : NULL;
+#pragma clang loop unroll(full)
+			for (__u32 half = 0; half < 2; half++) {
+				__u32 end = (__u32)(pair >> 32 * half) ^ tag;
+				/* Neither another hash nor an empty slot. */
+				if (likely(end - 1 >= FLOW_END))
+					continue;
+				__u32 at = (end >> 1) * words;
+				volatile __u64 *record = at < BYWASH_SEGMENT ? &front->words[at & (BYWASH_SEGMENT - words)] :
+					flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
+				if (!record)
+					continue;
+				volatile __u64 *key = record + (end & 1) * (v6 ? 8 : 2);
+				if (key[0] != addresses[0] || record[v6 ? 4 + (end & 1) : 1 + 2 * (end & 1)] != rest)
+					continue;
+				if (v6 && (key[1] != addresses[1] || key[2] != addresses[2] || key[3] != addresses[3]))
+					continue;
+				*direction = end & 1;
+				return (__u32)record[FLOW_STATE] == generation ? record : NULL;
+			}
 		}
 		hash = flow_second(hash);
 	}

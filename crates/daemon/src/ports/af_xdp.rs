@@ -118,6 +118,9 @@ pub fn attach(
     Ok(Opened { index: link.index, partial_checksums, xdp: Some(xdp), ..Opened::none(port) })
 }
 
+/// Longest wait, in milliseconds, for the kernel to release the queues of a process that has closed its sockets.
+const RELEASE_MS: u64 = 10_000;
+
 /// Opens the sockets of a port whose program is attached. Sockets that may be zero-copy get buffers of the queue's
 /// worker first; in copy mode the kernel needs no buffers before there is a frame.
 pub fn open_sockets(
@@ -144,6 +147,11 @@ pub fn open_sockets(
     if af_xdp.busy_poll > 0 {
         (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
         journal.busy_poll(interface)?;
+    }
+    // The other process has closed its sockets. On a busy machine the kernel may take seconds to release their queues, and
+    // nobody serves the port any more.
+    if opened.xdp.as_ref().is_some_and(|xdp| xdp.program.succeeds()) {
+        config.bind_timeout_ms = RELEASE_MS;
     }
     let (mut sockets, mut limits, mut zero_copy) = (vec![], vec![], false);
     for queue in queues(&opened.config)? {

@@ -459,6 +459,11 @@ impl Program {
         self.tc.is_some()
     }
 
+    /// Returns whether another process's program is still attached, until [`Program::take_over`].
+    pub fn succeeds(&self) -> bool {
+        self.waits
+    }
+
     /// Returns whether XDP runs in the driver, on frames without an skb.
     pub fn is_native(&self) -> bool {
         self.native

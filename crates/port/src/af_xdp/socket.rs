@@ -149,7 +149,7 @@ pub struct SocketConfig {
     /// Number of sockets that send in turn, 1 to 16.
     pub tx_sockets: usize,
     /// How long to retry binding a queue that another socket still occupies, in milliseconds: after a close the kernel
-    /// needs some tens of milliseconds to release it.
+    /// needs some tens of milliseconds to release it, and seconds on a busy machine.
     pub bind_timeout_ms: u64,
 }
 
@@ -166,7 +166,7 @@ impl Default for SocketConfig {
             need_wakeup: true,
             in_order: false,
             tx_sockets: 1,
-            bind_timeout_ms: 1000,
+            bind_timeout_ms: 3000,
         }
     }
 }
