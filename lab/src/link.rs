@@ -123,7 +123,7 @@ impl<'a> Veth<'a> {
         }
         for end in &self.ends {
             let what = format!("{} to have a usable link-local address", end.name);
-            wait_until(&what, Duration::from_secs(30), || end.is_ready())?;
+            wait_until(&what, Duration::from_secs(60), || end.is_ready())?;
         }
         Ok(())
     }

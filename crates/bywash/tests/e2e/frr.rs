@@ -351,7 +351,8 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     });
     let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(load::rate()) * 2.0);
     println!("one of two died: {} of {} lost, its flows dark for {dark:?}", loss.lost, loss.sent);
-    assert!(dark < Duration::from_secs(5), "{loss:?}");
+    // FRR's own time is in it, which is seconds on a busy machine; without the failover it would be for ever.
+    assert!(dark < PATIENCE / 2, "{loss:?}");
 }
 
 /// Returns whether the route to the numbered packets' destination has both paths.
