@@ -69,16 +69,15 @@ pub fn kernel_has(feature: &str) -> Probe {
     probe
 }
 
-/// `None` if the running kernel is older than this version.
-fn since(major: u32, minor: u32) -> Option<()> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
-    ((numbers.next()?, numbers.next()?) >= (major, minor)).then_some(())
+/// Returns whether the running kernel is of this version or a later one.
+fn is_since(version: [u32; 2]) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.split('.').map_while(|number| number.parse::<u32>().ok()).take(2).ge(version)
 }
 
 fn try_feature(feature: &str) -> Probe {
     if feature == "tcx" {
-        return since(6, 6).ok_or_else(|| Reason::new("kernel without tcx (6.6)"));
+        return if is_since([6, 6]) { Ok(()) } else { Err(Reason::new("kernel without tcx (6.6)")) };
     }
     let pair = "link add v0 type veth peer name v1\n";
     let lines = match feature {

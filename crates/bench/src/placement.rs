@@ -112,12 +112,7 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             round.insert("kernel".to_owned(), lab.kernel(time)?);
             round.insert("redirect".to_owned(), lab.redirect(time)?);
         }
-        for level in &args.level {
-            let name = level.name();
-            let bywash = lab.bywash(&[FOR_RATE, &["--level", name]].concat())?;
-            round.insert(name.to_owned(), lab.measure(time).with_context(|| format!("at level {name}"))?);
-            bywash.stop()?;
-        }
+        levels(args, &lab, (FOR_RATE, ""), &mut round, || lab.measure(time))?;
         if let Some(rules) = args.rules {
             set_rules(args.family, &lab, rules, "add").context("with rules")?;
             again(args, &lab, "rules", &mut round).context("with rules")?;
@@ -129,12 +124,14 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             lab.unbridge()?;
         }
         if args.members {
-            between(args, &lab, "tc", &mut round).context("by traffic control")?;
+            // Like the kernel: without a native program, an interface receives live frames only while it polls.
+            const BY_TC: &[&str] = &["--xdp", "generic"];
+            levels(args, &lab, (BY_TC, "+tc"), &mut round, || lab.kernel(time)).context("by traffic control")?;
             lab.join().context("in one bridge")?;
             if !args.ours_only {
                 round.insert("kernel+members".to_owned(), lab.kernel(time)?);
             }
-            between(args, &lab, "members", &mut round).context("between members")?;
+            levels(args, &lab, (BY_TC, "+members"), &mut round, || lab.kernel(time)).context("between members")?;
             lab.part()?;
         }
         if let Some(cpus) = &args.spread {
@@ -168,21 +165,20 @@ fn again(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<Strin
     if !args.ours_only {
         round.insert(format!("kernel+{with}"), lab.kernel(time)?);
     }
-    for level in &args.level {
-        let bywash = lab.bywash(&[FOR_RATE, &["--level", level.name()]].concat())?;
-        round.insert(format!("{}+{with}", level.name()), lab.measure(time)?);
-        bywash.stop()?;
-    }
-    Ok(())
+    levels(args, lab, (FOR_RATE, &format!("+{with}")), round, || lab.measure(time))
 }
 
-/// Measures each level with generic XDP and traffic control.
-fn between(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
-    for level in &args.level {
-        let bywash = lab.bywash(&["--xdp", "generic", "--level", level.name()])?;
-        let near = &lab.topology().a().router_interface;
-        let rate = lab.polled(near, || lab.measure(Duration::from_secs(args.seconds)))?;
-        round.insert(format!("{}+{with}", level.name()), rate);
+/// Measures each level with these options, as its name with this suffix.
+fn levels(
+    args: &PlacementArgs,
+    lab: &Lab,
+    (options, suffix): (&[&str], &str),
+    round: &mut BTreeMap<String, Rate>,
+    measure: impl Fn() -> anyhow::Result<Rate>,
+) -> anyhow::Result<()> {
+    for name in args.level.iter().map(|level| level.name()) {
+        let bywash = lab.bywash(&[options, &["--level", name]].concat())?;
+        round.insert(format!("{name}{suffix}"), measure().with_context(|| format!("at level {name}"))?);
         bywash.stop()?;
     }
     Ok(())

@@ -438,8 +438,7 @@ impl Runtime {
                 masters.entry(bridge.index).or_insert_with(new).members.push((view.id, view.index));
             }
         }
-        let members = |master: &Master| master.members.iter().map(|(_, member)| *member).collect::<Vec<u32>>();
-        self.relations.serve(&masters.values().flat_map(members).collect());
+        self.relations.serve(&masters.values().flat_map(|master| &master.members).map(|(_, member)| *member).collect());
         for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
             let port = view.id;
             for (link, told_by) in self.relations.uppers(view.index) {

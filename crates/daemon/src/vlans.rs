@@ -30,9 +30,9 @@ pub struct Master {
 enum Key {
     /// A bond or bridge, by kernel index.
     Master(u32),
-    /// A VLAN or macvlan of a bond.
-    OnBond { index: u32, parent: u32, tag: [u8; 4] },
-    /// One of a port, or its entry for one of the bond's ports.
+    /// A VLAN or macvlan of a bond or bridge.
+    OnMaster { index: u32, parent: u32, tag: [u8; 4] },
+    /// A VLAN or macvlan of a port, or the entry on this port of one of a bond or bridge.
     OnPort { index: u32, parent: u32, port: PortId, tag: [u8; 4] },
 }
 
@@ -65,7 +65,7 @@ impl Numbers {
         for Carried { index, told: Told { tag, sends }, port, parent } in vlans.iter().copied() {
             let below = specs.iter().find(|spec| spec.index == parent).map(|spec| spec.id);
             let Some(entry) = number(Key::OnPort { index, parent, port, tag }) else { continue };
-            let id = if below.is_some() { number(Key::OnBond { index, parent, tag }) } else { Some(entry) };
+            let id = if below.is_some() { number(Key::OnMaster { index, parent, tag }) } else { Some(entry) };
             let Some(id) = id else { continue };
             let below = below.unwrap_or(port);
             let new = || VlanSpec { id, index, port: below, parent, entries: vec![], tag, sends };

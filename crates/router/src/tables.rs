@@ -194,7 +194,7 @@ pub struct VlanInfo {
     pub port: PortId,
     /// Tag of its frames, as in [`PortInfo::vlans`]; [`crate::vlan::UNTAGGED`] for a macvlan.
     pub tag: [u8; 4],
-    /// Its own properties.
+    /// Properties of the interface itself.
     pub info: PortInfo,
 }
 
@@ -205,7 +205,7 @@ pub struct BondInfo {
     pub ports: Vec<PortId>,
     /// Hash that chooses among these.
     pub hash: XmitHash,
-    /// Its own properties.
+    /// Properties of the interface itself.
     pub info: PortInfo,
 }
 

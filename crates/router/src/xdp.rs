@@ -105,10 +105,8 @@ impl XdpTableSink {
     fn hop(&self, entry: &Entry, tables: &Tables, bonds: &BTreeMap<PortId, (&BondInfo, u32)>) -> Hop {
         let vlan = tables.vlan(entry.port);
         let below = vlan.map_or(entry.port, |vlan| vlan.port);
-        let (ports, at) = match bonds.get(&below) {
-            Some((bond, at)) => (&bond.ports[..], *at),
-            None => (&[below][..], 0),
-        };
+        let (alone, bond) = ([below], bonds.get(&below));
+        let ports = bond.map_or(&alone[..], |(bond, _)| &bond.ports);
         let targets = || ports.iter().map(|port| self.targets.get(port.0));
         let reached = targets().all(|target| target.ifindex != 0);
         let takes_frames = targets().all(|target| target.takes_frames);
@@ -133,8 +131,8 @@ impl XdpTableSink {
         let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
         // Of a port the port itself, whose device is the target.
         let number = if port.0 < FIRST { port } else { tables.number(port) };
-        let (first, count, ifindex) = match (kind, bonds.get(&below)) {
-            (HopKind::Bond, Some((bond, _))) => (at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
+        let (first, count, ifindex) = match (kind, bond) {
+            (HopKind::Bond, Some((bond, at))) => (*at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
             (HopKind::Vlan, _) => (ports.first().map_or(0, |port| port.0.into()), tag, ifindex),
             _ => (first, count, ifindex),
         };

@@ -10,7 +10,7 @@ use bywash_router::xdp::{Target, Targets, XdpTableSink};
 
 const BOND: PortId = PortId(FIRST);
 const VLAN: PortId = PortId(FIRST + 1);
-/// Its members, in another order than that of their numbers.
+/// Members of the bond, not in the order of their numbers.
 const MEMBERS: [u16; PORTS as usize] = [2, 0, 1];
 
 /// Returns tables in which next hops by port 0 are by a VLAN on the bond, and all others by the bond.
@@ -84,7 +84,7 @@ fn the_program_chooses_the_member_that_the_router_does() {
                         let left = || leaves(frame, false, 1, &fate.sent[0].1) || hashed_by_user(frame, hash);
                         assert!(mode.redirects || left(), "{}", show());
                     }
-                    // What an skb is sent with lies beside its data.
+                    // The tag of an skb lies beside its data, so that only the port is compared.
                     if plain && frame.len() >= 54 && !unfinished(frame) {
                         let (_, skb_to, _) = twin.drive(frame, true);
                         assert!(skb_to == to || frame.len() > 1514, "as an skb to {skb_to:?}: {}", show());

@@ -37,7 +37,7 @@ pub fn bond_members(bond: &str) -> io::Result<Vec<String>> {
         member[0] = names.len() as u32;
         match request(bond, SIOCBONDSLAVEINFOQUERY, &mut member) {
             Ok(()) => {}
-            // There is none of this number.
+            // The bond has no member with this number.
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) && !names.is_empty() => return Ok(names),
             Err(e) => return Err(e),
         }

@@ -121,7 +121,7 @@ impl Links {
     /// kernel may send any packet by that.
     fn ports_of<'a>(&'a self, master: &'a MasterSpec) -> impl Iterator<Item = PortId> + 'a {
         let open = |(port, member): &&(PortId, u32)| self.open_on(*member) == Some(*port);
-        let whole = master.sends == Sends::ToStation || master.members.iter().all(|member| open(&member));
+        let whole = master.is_bridge() || master.members.iter().all(|member| open(&member));
         master.members.iter().filter(move |member| whole && open(member)).map(|(port, _)| *port)
     }
 
@@ -135,7 +135,7 @@ impl Links {
 
     /// Returns the bridge with this kernel index.
     fn bridge(&self, index: u32) -> Option<&MasterSpec> {
-        self.master(index).filter(|master| master.sends == Sends::ToStation)
+        self.master(index).filter(|master| master.is_bridge())
     }
 
     /// Returns the bond or bridge whose packets arrive and leave by this port, perhaps among others.
@@ -145,7 +145,7 @@ impl Links {
 
     /// Returns the bridge whose packets arrive and leave by this port, among others.
     pub fn bridge_of(&self, id: PortId) -> Option<&MasterSpec> {
-        self.master_of(id).filter(|master| master.sends == Sends::ToStation)
+        self.master_of(id).filter(|master| master.is_bridge())
     }
 
     /// Returns the ports to which the bridge of a port forwards frames that this receives by their addresses alone, with
@@ -167,8 +167,8 @@ impl Links {
 
     /// Returns the shortest time after which one of the bridges forgets a station; `None` without bridges.
     pub fn ageing(&self) -> Option<Duration> {
-        let of = |index: &u32| Some(Duration::from_millis(self.get(*index)?.bridge?.ageing_ms));
-        self.masters.keys().filter(|index| self.bridge(**index).is_some()).filter_map(of).min()
+        let of = |bridge: &MasterSpec| Some(Duration::from_millis(self.get(bridge.index)?.bridge?.ageing_ms));
+        self.all_masters().filter(|master| master.is_bridge()).filter_map(of).min()
     }
 
     /// Returns the number by which gates, source checks and flows name the interface that a port's packets are received
@@ -256,7 +256,7 @@ impl Links {
         if let Some(master) = self.master(index) {
             let mut ports = self.ports_of(master);
             let first = ports.next()?;
-            let alone = master.sends != Sends::ToStation && ports.next().is_none();
+            let alone = !master.is_bridge() && ports.next().is_none();
             return Some(if alone { first } else { master.id });
         }
         self.device_of(index).or_else(|| {
@@ -269,15 +269,10 @@ impl Links {
         })
     }
 
-    /// Returns the kernel index of the bond or bridge whose packets arrive and leave by this port.
-    fn upper_of(&self, id: PortId) -> Option<u32> {
-        self.master_of(id).map(|master| master.index)
-    }
-
     /// Returns the kernel index of the interface whose packets arrive and leave by this port: that of its bond or
     /// bridge, or its own.
     fn interface_of(&self, bound: &Bound) -> u32 {
-        self.upper_of(bound.spec.id).unwrap_or(bound.index())
+        self.master_of(bound.spec.id).map_or(bound.index(), |master| master.index)
     }
 
     /// Returns the ports whose devices send packets routed to an interface: for a VLAN, the port that carries it; for a
@@ -291,15 +286,15 @@ impl Links {
             (Some(_), Some((vlan, _))) => vlan.port,
             (Some(id), None) => id,
         };
+        self.ports_at(id)
+    }
+
+    /// Returns the ports of the bond or bridge with this number, or the port whose number it is.
+    fn ports_at(&self, id: PortId) -> Vec<PortId> {
         match self.all_masters().find(|master| master.id == id) {
             Some(master) => self.ports_of(master).collect(),
             None => vec![id],
         }
-    }
-
-    /// Returns the first port of the bond or bridge with this number.
-    fn first_of(&self, id: PortId) -> Option<PortId> {
-        self.all_masters().find(|master| master.id == id).and_then(|master| self.ports_of(master).next())
     }
 
     /// Sets the bonds and bridges, and returns the interfaces whose packets now come and leave by other ports.
@@ -348,8 +343,8 @@ impl Links {
         for (vlan, _) in self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id)) {
             let at = usize::from(vlan.id.0 - FIRST);
             all.resize(all.len().max(at + 1), None);
-            let first = if vlan.port.0 < FIRST { Some(vlan.port) } else { self.first_of(vlan.port) };
-            let Some(carrier) = first.and_then(|port| self.ports.get(usize::from(port.0))) else { continue };
+            let ports = self.ports_at(vlan.port);
+            let Some(carrier) = ports.first().and_then(|port| self.ports.get(usize::from(port.0))) else { continue };
             let info = PortInfo {
                 index: vlan.index,
                 mac: self.get(vlan.index).and_then(|l| l.mac).unwrap_or_default(),
@@ -383,7 +378,7 @@ impl Links {
 
     /// Returns the bridges with open ports, each with its number.
     pub fn bridges(&self, followed: &Followed) -> Vec<(PortId, PortInfo)> {
-        let bridges = self.all_masters().filter(|master| master.sends == Sends::ToStation);
+        let bridges = self.all_masters().filter(|master| master.is_bridge());
         bridges.filter_map(|bridge| Some((bridge.id, self.master_info(bridge, followed)?))).collect()
     }
 
@@ -656,11 +651,9 @@ impl Links {
     pub fn views(&self) -> impl Iterator<Item = PortView> {
         self.ports.iter().map(|bound| {
             let id = bound.spec.id;
-            let name = |index| self.get(index).map(|link| link.name.clone()).unwrap_or_default();
             let interface = self.interface_of(bound);
             PortView {
                 number: self.number_of(id),
-                upper: self.upper_of(id).map(|index| (index, name(index))),
                 mac: self.get(interface).and_then(|link| link.mac),
                 addresses: self.addresses(interface).collect(),
                 ..self.view(id, bound.spec.name.clone(), bound.index())
@@ -697,7 +690,6 @@ impl Links {
             mtu: link.map(|l| l.mtu),
             running: self.running(index),
             addresses: self.addresses(index).collect(),
-            upper: None,
         }
     }
 }

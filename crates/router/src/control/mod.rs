@@ -96,6 +96,11 @@ pub enum Sends {
 }
 
 impl MasterSpec {
+    /// Returns whether it is a bridge; if not, it is a bond.
+    pub fn is_bridge(&self) -> bool {
+        self.sends == Sends::ToStation
+    }
+
     /// Returns whether a port is on the member with this kernel index.
     fn has_member(&self, index: u32) -> bool {
         self.members.iter().any(|(_, member)| *member == index)

@@ -149,8 +149,6 @@ pub struct PortView {
     pub running: bool,
     /// Addresses with the prefix lengths of their subnets.
     pub addresses: Vec<Prefix>,
-    /// Bond or bridge that its packets belong to, by kernel index and name, whose addresses these are.
-    pub upper: Option<(u32, String)>,
 }
 
 /// Sizes and counters of the control side.
@@ -355,9 +353,9 @@ impl Control {
     /// Returns the stale neighbours, with the interface's kernel index, on the ports for which `has_sent` returns true.
     /// They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour has moved.
     pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
-        let stale = self.neighbours().filter(|neighbour| neighbour.state == NeighbourState::Stale);
-        let sent = move |n: &NeighbourView| self.links.carriers_of(n.index, n.mac).into_iter().any(&has_sent);
-        stale.filter(sent).map(|n| (n.index, n.addr))
+        let stale = self.neighbours.iter().filter(|(.., known)| known.state == NeighbourState::Stale);
+        let sent = move |index, mac| self.links.carriers_of(index, mac).into_iter().any(&has_sent);
+        stale.filter(move |(_, index, known)| sent(*index, known.mac)).map(|(addr, index, _)| (index, addr))
     }
 
     /// Returns the known kernel state as the changes that lead to it from nothing.

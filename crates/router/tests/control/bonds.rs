@@ -69,7 +69,9 @@ fn a_bond_leads_to_its_members_port() {
             assert_ne!(other.index, BOND);
         });
         let view = w.control.ports().nth(usize::from(port)).unwrap();
-        assert_eq!((view.index, view.upper), (member, Some((BOND, "bond0".into()))));
+        assert_eq!((view.index, view.number), (member, NUMBER));
+        let masters: Vec<_> = w.control.masters().map(|(view, _)| (view.id, view.index, view.name)).collect();
+        assert_eq!(masters, [(NUMBER, BOND, "bond0".to_owned())]);
     }
     assert!(w.control.astray().is_empty());
     // The bond's own carrier, address and MTU count.

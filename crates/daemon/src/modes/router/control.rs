@@ -16,7 +16,7 @@ use bywash_exceptions::{PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
-use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, Sends, VlanSpec};
+use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
@@ -135,7 +135,7 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
     links.extend(control.masters().map(|(view, master)| {
         let members = || ports().filter(|port| port.number == master.id);
         let below = members().map(|port| (port.index, port.dev.unwrap_or(port.name))).collect();
-        link(view, below, members().map(|port| port.id.0).collect(), master.sends == Sends::ToStation)
+        link(view, below, members().map(|port| port.id.0).collect(), master.is_bridge())
     }));
     let vlans: Vec<PortLink> = control
         .vlans()

@@ -10,7 +10,7 @@ use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdj
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::Prefix;
-use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView, Sends};
+use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
@@ -39,7 +39,7 @@ impl View for Routes {
     fn above(&self) -> Vec<(PortId, Above)> {
         let control = lock(&self.control);
         let masters = control.masters().flat_map(|(view, master)| {
-            let kind = if master.sends == Sends::ToStation { "bridge" } else { "bond" };
+            let kind = if master.is_bridge() { "bridge" } else { "bond" };
             let shown = above(&view, kind, None, true);
             master.members.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
