@@ -175,7 +175,10 @@ impl Bench {
         let connections = FLOWS.map(Connections::new);
         let gate = XdpGate { flows4: true, flows6: true, ..XdpGate::CLOSED };
         let entry = |mode: Mode, id: u16, gate| {
-            let words = |bridge| XdpConfig { gate, bridge, ..mode.config(id) }.words(id, u32::from(id) + 1);
+            let words = |master: Option<u16>| {
+                let bridged = master.is_some();
+                XdpConfig { gate, master, bridged, ..mode.config(id) }.words(id, u32::from(id) + 1)
+            };
             [None, Some(BRIDGE)].map(words)
         };
         let entries = |mode, gate| (0..PORTS).map(|id| entry(mode, id, gate)).collect();
