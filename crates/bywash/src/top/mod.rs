@@ -53,6 +53,9 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
+    // crossterm would report a resize in place of a key that is typed at the same time, and read the key only when another
+    // one is typed. The size is read whenever the screen is drawn.
+    nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGWINCH).thread_block()?;
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
     let done = live(args, first, &stop, &mut terminal);
     // Ignore errors: a terminal that has disappeared need not be restored.
@@ -113,7 +116,7 @@ fn gone(wait: Duration) -> bool {
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     match poll(&mut fds, Some(&timeout)) {
         Ok(_) => fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL),
-        // Interrupted by a signal: a resize, or a request to stop.
+        // Interrupted by a signal: a request to stop.
         Err(why) => why != Errno::INTR,
     }
 }

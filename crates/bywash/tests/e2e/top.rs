@@ -63,12 +63,12 @@ fn a_sample_shows_current_rates() {
     router.stop();
 }
 
-/// Runs a program on a pseudo-terminal. The arguments are TERM, steps separated by commas, and the command line. Steps
-/// set the size, wait for a word, close the terminal, or are typed. Prints the program's exit status, and `restored` if
-/// the program left the alternate screen.
+/// Runs a program on a pseudo-terminal. The arguments are TERM, steps separated by commas, the instance's process id,
+/// and the command line. Steps set the size, wait for a word, close the terminal, stop or continue the instance, or are
+/// typed. Prints the program's exit status, and `restored` if the program left the alternate screen.
 const TERMINAL: &str = r#"
-import fcntl, os, pty, select, struct, sys, termios, time
-term, steps, argv = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+import fcntl, os, pty, select, signal, struct, sys, termios, time
+term, steps, instance, argv = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3]), sys.argv[4:]
 pid, master = pty.fork()
 if pid == 0:
     os.environ["TERM"] = term
@@ -99,16 +99,14 @@ for step in steps:
     elif step == "close":
         os.close(master)
         break
+    elif step in ("stop", "continue"):
+        os.kill(instance, {"stop": signal.SIGSTOP, "continue": signal.SIGCONT}[step])
+        read(lambda seen: False, 0.3)
     else:
         os.write(master, step.encode())
         read(lambda seen: False, 0.3)
-# A key may be lost while the terminal changes its size on a busy machine: it is typed again.
-for _ in range(4 if steps[-1] != "close" else 0):
-    read(lambda seen: False, 5)
-    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        break
-    if "=" not in steps[-1]:
-        os.write(master, steps[-1].encode())
+if steps[-1] != "close":
+    read(lambda seen: False, 20)
 end = time.monotonic() + 20
 while time.monotonic() < end:
     done, status = os.waitpid(pid, os.WNOHANG)
@@ -128,10 +126,11 @@ fn no_terminal_is_too_small_for_it() {
     require!(has_tool("python3"));
     let lab = Topology::router().unwrap();
     let router = Bywash::run(lab.r(), &lab.router_interfaces());
-    let (socket, program) = (router.socket(), program());
+    let (socket, program, instance) = (router.socket(), program(), router.process.pid().to_string());
     let terminal = |term: &str, steps: &str| {
         let socket = socket.to_str().unwrap();
-        let argv = ["python3", "-c", TERMINAL, term, steps, &program, "top", "-i", "0.1", "--socket", socket];
+        let argv =
+            ["python3", "-c", TERMINAL, term, steps, &instance, &program, "top", "-i", "0.1", "--socket", socket];
         let out = lab.r().try_run(&argv, 6 * PATIENCE).unwrap();
         out.stdout + &out.stderr
     };
@@ -139,6 +138,9 @@ fn no_terminal_is_too_small_for_it() {
         "xterm",
         "size=24x80,see=busy,see=worker0,see=r0,d,w,see=idle,size=1x1,size=0x0,size=2x500,size=24x80,q",
     );
+    assert!(said.contains("status 0 restored"), "{said}");
+    // A change of the size, and a key, while it waits for the instance.
+    let said = terminal("xterm", "size=24x80,see=r1,stop,size=24x100,q,continue");
     assert!(said.contains("status 0 restored"), "{said}");
     // Ctrl-C is typed; then the terminal is closed.
     assert!(terminal("xterm", "size=24x80,see=r1,\u{3}").contains("status 0 restored"));
