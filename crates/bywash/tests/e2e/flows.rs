@@ -1,7 +1,7 @@
 //! Established connections through a stateful firewall and a translation are forwarded past the kernel, as the kernel
 //! would forward them, until the kernel would not.
 
-use crate::harness::{Bywash, PATIENCE};
+use crate::harness::{Bywash, PATIENCE, bound};
 use crate::reload::{File, config};
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
@@ -114,7 +114,7 @@ impl Ends {
     /// Connects a host's address to another's, by its address `to`.
     pub fn udp_between(near: (&Namespace, IpAddr), far: (&Namespace, IpAddr), to: IpAddr) -> Self {
         let socket = |(ns, addr): (&Namespace, IpAddr), port| {
-            let socket = ns.enter(|| UdpSocket::bind((addr, port))).unwrap().unwrap();
+            let socket = bound(ns, || UdpSocket::bind((addr, port)));
             socket.set_read_timeout(Some(patience(PATIENCE))).unwrap();
             socket
         };
@@ -132,7 +132,7 @@ impl Ends {
 
     /// Connects to an address that the router translates to the server's.
     pub fn tcp_to(lab: &Topology, to: SocketAddr, server: SocketAddr) -> Self {
-        let listener = lab.b().ns.enter(|| TcpListener::bind(server)).unwrap().unwrap();
+        let listener = bound(&lab.b().ns, || TcpListener::bind(server));
         let near = lab.a().ns.enter(|| TcpStream::connect(to)).unwrap().unwrap();
         let (far, _) = listener.accept().unwrap();
         for end in [&near, &far] {

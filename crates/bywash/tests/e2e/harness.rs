@@ -4,6 +4,7 @@ use bywash_lab::{Namespace, Output, Process, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,21 @@ use tempfile::TempDir;
 
 /// Time limit for events that take milliseconds on an idle machine, and may take long on a busy one.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Binds a socket to a port in a namespace. The port's previous socket may still be open in a process that another test
+/// has forked, until that executes its program.
+pub fn bound<T: Send>(ns: &Namespace, bind: impl Fn() -> io::Result<T> + Sync) -> T {
+    let mut bound = None;
+    wait_until("the port to be free", PATIENCE, || {
+        bound = match ns.enter(&bind).unwrap() {
+            Err(why) if why.kind() == ErrorKind::AddrInUse => None,
+            socket => Some(socket.unwrap()),
+        };
+        bound.is_some()
+    })
+    .unwrap();
+    bound.unwrap()
+}
 
 /// Returns the path of the program under test: `BYWASH_UNDER_TEST`, or the program of this build.
 pub fn program() -> String {

@@ -2,7 +2,7 @@
 //! renewed, closed, expired, and across the death of the process and a takeover.
 
 use crate::flows::{LEVELS, forwarded, wait_until_followed};
-use crate::harness::{Bywash, PATIENCE};
+use crate::harness::{Bywash, PATIENCE, bound};
 use crate::reload::{File, config};
 use crate::takeover::next;
 use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
@@ -74,7 +74,7 @@ struct Datagrams {
 impl Datagrams {
     fn new(lab: &Topology) -> Self {
         let socket = |at: &bywash_lab::Host, port| {
-            let socket = at.ns.enter(|| UdpSocket::bind((at.v4, port))).unwrap().unwrap();
+            let socket = bound(&at.ns, || UdpSocket::bind((at.v4, port)));
             socket.set_nonblocking(true).unwrap();
             socket
         };
@@ -154,7 +154,7 @@ fn connections_last(level: &str) {
     let socket = bywash.socket();
 
     let to = SocketAddr::from((lab.b().v4, 80));
-    let listener = lab.b().ns.enter(|| TcpListener::bind(to)).unwrap().unwrap();
+    let listener = bound(&lab.b().ns, || TcpListener::bind(to));
     let open = || -> Vec<Connection> {
         (0..TCP).map(|_| (TcpStream::connect(to).unwrap(), listener.accept().unwrap().0)).collect()
     };

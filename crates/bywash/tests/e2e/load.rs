@@ -1,7 +1,7 @@
 //! Load of numbered packets, to count those that are lost or duplicated and to measure gaps.
 
-use crate::harness::PATIENCE;
-use bywash_lab::{Namespace, Topology, wait_until};
+use crate::harness::bound;
+use bywash_lab::{Namespace, Topology};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -30,14 +30,7 @@ pub struct Receiver {
 /// Returns the receiver of a new load, with a read timeout of 100 ms.
 pub fn receiver(namespace: &Namespace) -> Receiver {
     static LOADS: AtomicU16 = AtomicU16::new(0);
-    // The previous socket may still be open in a process that another test has forked, until that executes its program.
-    let mut bound = None;
-    wait_until("the port to be free", PATIENCE, || {
-        bound = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().ok();
-        bound.is_some()
-    })
-    .unwrap();
-    let socket = bound.unwrap();
+    let socket = bound(namespace, || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)));
     // The buffer holds the packets that arrive while a busy machine keeps the reader from running.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 64 << 20).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();

@@ -2,7 +2,7 @@
 //! policy exists before the start or is added while the router runs. One test measures the time until a new policy
 //! holds.
 
-use crate::harness::{Bywash, PATIENCE};
+use crate::harness::{Bywash, PATIENCE, bound};
 use crate::raw::{self, Ear};
 use crate::reload::{File, config, reload};
 use bywash_lab::{Ping, Topology, has_tool, require, require_lab, wait_until};
@@ -349,18 +349,15 @@ fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
     let now = || begun.elapsed().as_nanos() as u64;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let receive = || {
-                let socket = UdpSocket::bind((to, 4000)).unwrap();
-                socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-                let mut buffer = [0; 64];
-                while !end.load(Ordering::Relaxed) {
-                    if socket.recv(&mut buffer).is_ok() {
-                        last.store(now(), Ordering::Relaxed);
-                        came.fetch_add(1, Ordering::Relaxed);
-                    }
+            let socket = bound(&lab.b().ns, || UdpSocket::bind((to, 4000)));
+            socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let mut buffer = [0; 64];
+            while !end.load(Ordering::Relaxed) {
+                if socket.recv(&mut buffer).is_ok() {
+                    last.store(now(), Ordering::Relaxed);
+                    came.fetch_add(1, Ordering::Relaxed);
                 }
-            };
-            lab.b().ns.enter(receive).unwrap();
+            }
         });
         scope.spawn(|| {
             let send = || {

@@ -1,6 +1,6 @@
 //! Programs of the user's own on a port: one that Bywash runs first, and one that was there before.
 
-use crate::harness::{Bywash, PATIENCE, assert_detached, bywash, program};
+use crate::harness::{Bywash, PATIENCE, assert_detached, bound, bywash, program};
 use crate::reload::{File, config, reload};
 use bywash_lab::{Output, Ping, Probe, Reason, Snapshot, Topology, has_tool, require, require_lab, wait_until};
 use rustix::process::Signal;
@@ -63,13 +63,13 @@ const PORTS: [u16; 2] = [9, 10];
 
 impl Datagrams {
     fn new(lab: &Topology) -> Self {
-        let bind = |port| {
-            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
+        let bind = |ns, port| {
+            let socket = bound(ns, || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
             socket.set_nonblocking(true).unwrap();
             socket
         };
-        let from = lab.a().ns.enter(|| bind(0)).unwrap();
-        let to = PORTS.map(|port| (lab.b().ns.enter(|| bind(port)).unwrap(), SocketAddr::from((lab.b().v4, port))));
+        let from = bind(&lab.a().ns, 0);
+        let to = PORTS.map(|port| (bind(&lab.b().ns, port), SocketAddr::from((lab.b().v4, port))));
         Self { from, to, sent: Cell::new(0) }
     }
 
