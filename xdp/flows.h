@@ -93,11 +93,25 @@ static __always_inline volatile __u64 *flow_front(void *flows, __u32 at, const _
 	return flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
 }
 
-/* Weighs a packet of no flow, whose tuple has this hash; returns the place for a report of it, if one is due: see
- * crates/fib/src/flows/candidates.rs. */
+/* Returns the weight of the tuples with this hash: see crates/fib/src/flows/candidates.rs. */
+static __always_inline volatile __u64 *flow_weight(void *flows, __u32 hash)
+{
+	return flow_front(flows, FLOW_WEIGHTS + hash % FLOW_MANY_WEIGHTS, 1);
+}
+
+/* Ends the weight of a tuple with this hash. */
+static __always_inline void flow_forget(void *flows, __u32 hash)
+{
+	volatile __u64 *weight = flow_weight(flows, hash);
+
+	if (weight && *weight >> 32 == hash)
+		*weight = 0;
+}
+
+/* Weighs a packet of no flow, whose tuple has this hash; returns the place for a report of it, if one is due. */
 static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, volatile __u64 *reported)
 {
-	volatile __u64 *weight = flow_front(flows, FLOW_WEIGHTS + hash % FLOW_MANY_WEIGHTS, 1);
+	volatile __u64 *weight = flow_weight(flows, hash);
 
 	if (!weight)
 		return NULL;
@@ -210,6 +224,25 @@ __attribute__((noinline)) int flow_miss6(__u64 source, __u64 source_low, __u64 d
 		report[4] = rest;
 		*reported += 1;
 	}
+	return 0;
+}
+
+/* Ends the weight of the tuple of a packet of TCP that opens or closes a connection and belongs to no flow. */
+__attribute__((noinline)) int flow_forget4(__u64 addresses, __u64 rest)
+{
+	volatile __u64 *header = flow_record(0, 0);
+
+	if (header && header[0])
+		flow_forget(&flows4, flow_hash_of4(header, addresses, rest));
+	return 0;
+}
+
+__attribute__((noinline)) int flow_forget6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low, __u64 rest)
+{
+	volatile __u64 *header = flow_record(0, 1);
+
+	if (header && header[0])
+		flow_forget(&flows6, flow_hash_of6(header, source, source_low, destination, destination_low, rest));
 	return 0;
 }
 

@@ -183,15 +183,19 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 	return way_unless(&f->way) & f->flags & BYWASH_NATIVE ? TO_USER : NEXT;
 }
 
-/* Leaves a packet that could belong to a flow to the kernel, and weighs it. */
-static __always_inline int missed(const void *ip, __u64 rest, const int v6)
+/* Leaves a packet that could belong to a flow to the kernel, and weighs it; a connection that opens or closes has no weight. */
+static __always_inline int missed(const void *ip, __u64 rest, int closing, const int v6)
 {
 	const struct iphdr *ip4 = ip;
 	const struct ipv6hdr *ip6 = ip;
 	const __u64 *addresses = v6 ? (const void *)&ip6->saddr : (const void *)&ip4->saddr;
 
-	if (v6)
+	if (v6 && closing)
+		flow_forget6(addresses[0], addresses[1], addresses[2], addresses[3], rest);
+	else if (v6)
 		flow_miss6(addresses[0], addresses[1], addresses[2], addresses[3], rest);
+	else if (closing)
+		flow_forget4(addresses[0], rest);
 	else
 		flow_miss4(addresses[0], rest);
 	return PASS_POLICY;
@@ -223,7 +227,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->route_id << 48;
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
 	if (!record)
-		return class == L4_PLAIN ? missed(ip, rest, v6) : PASS_POLICY;
+		return missed(ip, rest, class == L4_CLOSING, v6);
 	if (unlikely(class == L4_CLOSING)) {
 		/* The generation: no packet belongs to the flow until control has found it valid again. */
 		*(volatile __u32 *)(record + FLOW_STATE) = 0;
@@ -237,7 +241,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
 	int reason = translated_way(f, t, ip, longest, proto, v6);
 	if (reason != NEXT)
-		return reason == PASS_POLICY ? missed(ip, rest, v6) : reason;
+		return reason == PASS_POLICY ? missed(ip, rest, 0, v6) : reason;
 	if (f->flags & BYWASH_PARTIAL &&
 	    unlikely(unfinished(proto, l4, f->end, f->gso_size ? longest - head : len, addresses, v6 ? 8 : 2)))
 		return TO_USER;

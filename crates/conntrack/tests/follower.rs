@@ -113,7 +113,7 @@ impl Lab {
     fn consider(&mut self, port: u16, replies: bool) {
         let key = self.key(port, replies);
         // More than the number after which a tuple is reported again.
-        (0..1024).for_each(|_| self.reader.v4.miss(&key));
+        (0..1024).for_each(|_| self.reader.v4.miss(&key, false));
         while self.with(|follower, terms| follower.consider(terms).unwrap()).more {}
     }
 
@@ -222,7 +222,7 @@ fn an_end_does_not_wait_for_beginnings() {
     let addresses = [a, b].concat().try_into().unwrap();
     for port in others.clone() {
         let [high, low] = port.to_be_bytes();
-        (0..8).for_each(|_| lab.reader.v4.miss(&Key::new(&[addresses], [high, low, high, low], UDP, 0)));
+        (0..8).for_each(|_| lab.reader.v4.miss(&Key::new(&[addresses], [high, low, high, low], UDP, 0), false));
     }
     lab.conntrack(&["-D", "--orig-port-src", "4000"]);
     let considered = lab.with(|follower, terms| follower.consider(terms).unwrap());

@@ -159,7 +159,7 @@ impl Translator {
         let exit = self.flows.v4.exit(hit);
         let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
         let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, room, path, from.id)) else {
-            self.flows.v4.miss(&self.v4.keys[at]);
+            self.flows.v4.miss(&self.v4.keys[at], false);
             return None;
         };
         if !sourced(tables, from, data) {
@@ -199,7 +199,7 @@ impl Translator {
         let exit = self.flows.v6.exit(hit);
         let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
         let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, room, path, from.id)) else {
-            self.flows.v6.miss(&self.v6.keys[at]);
+            self.flows.v6.miss(&self.v6.keys[at], false);
             return None;
         };
         rewrite_macs(hop, data);
@@ -222,8 +222,8 @@ impl Translator {
 fn belongs<const N: usize>(flows: &FlowTable<N>, hit: Hit, key: &Key<N>, closing: bool) -> bool {
     match (hit.is_some(), closing) {
         (true, true) => flows.revoke(hit),
-        (false, false) => flows.miss(key),
-        _ => {}
+        (true, false) => {}
+        (false, _) => flows.miss(key, closing),
     }
     hit.is_some() && !closing
 }

@@ -488,7 +488,8 @@ fn flows_are_translated_past_a_closed_gate_by_both() {
         .unwrap();
 }
 
-/// Packets of no flow are counted by the programs and by the router, but for those that close a connection.
+/// Packets of no flow are counted by the programs and by the router, from the last one on that opened or closed a
+/// connection.
 fn candidates_are_reported(twin: &Twin, flows: &mut Flows, cases: &[Case]) {
     flows.candidates(usize::MAX);
     let gates = Gates::closed();
@@ -513,6 +514,7 @@ fn candidates_are_reported(twin: &Twin, flows: &mut Flows, cases: &[Case]) {
             assert_eq!(seen(case, 7), [], "{skb:?} {case:?}");
             if case.tcp {
                 assert_eq!(seen(&closing, 20), [], "{skb:?} {case:?}");
+                assert_eq!(seen(case, 7), [], "{skb:?} {case:?}");
             }
             assert_eq!(seen(case, 1), [(case.proto(), case.flow(n + at, 0).original)], "{skb:?}");
         }

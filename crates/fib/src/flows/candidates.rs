@@ -5,7 +5,8 @@
 //! of a few tuples with packets at the same rate gets its turn, and a flood of tuples that come once hardly delays
 //! those that carry the traffic. A tuple is reported at the weight of eight packets, and each time that its weight
 //! doubles, up to that of 512 packets, when its weight is halved: the kernel is asked again about a connection that may
-//! not become a flow yet, at a cost that its packets bound.
+//! not become a flow yet, at a cost that its packets bound. A packet that opens or closes a connection ends the weight of
+//! its tuple: short connections that use the same ports one after the other are not reported.
 //!
 //! Readers write without synchronisation. When they overwrite each other's words, a report is late, or names a tuple
 //! without a connection.
@@ -22,10 +23,16 @@ const FIRST: u32 = 8 * PACKET;
 const MOST: u32 = 512 * PACKET;
 
 impl<const N: usize> FlowTable<N> {
-    /// Weighs a packet of TCP or UDP that belongs to no flow, in the middle of a connection.
+    /// Weighs a packet of TCP or UDP that belongs to no flow. `closing` is set if it opens or closes its connection.
     #[inline]
-    pub fn miss(&self, key: &Key<N>) {
-        if self.size().buckets() != 0 && self.weighs(hash(&self.keys, key)) {
+    pub fn miss(&self, key: &Key<N>, closing: bool) {
+        if self.size().buckets() == 0 {
+            return;
+        }
+        let hash = hash(&self.keys, key);
+        if closing {
+            self.forget(hash);
+        } else if self.weighs(hash) {
             self.report(key);
         }
     }
@@ -49,7 +56,7 @@ impl<const N: usize> FlowTable<N> {
         after >= FIRST && after ^ before > before
     }
 
-    /// Gives the slot of a tuple that has become a flow to another one.
+    /// Ends the weight of a tuple: it has become a flow, or has another connection from now on.
     pub(super) fn forget(&self, hash: u32) {
         let at = Self::weight_at(hash);
         if self.region.load(at) >> 32 == u64::from(hash) {
@@ -107,7 +114,7 @@ mod tests {
     fn table() -> (Flows, FlowTables) {
         let mut flows = Flows::new(&Qsbr::new(), [None, None], 100).unwrap();
         let reader = flows.reader();
-        reader.v4.miss(&key4(6, &tuple(1), 0).unwrap());
+        reader.v4.miss(&key4(6, &tuple(1), 0).unwrap(), false);
         assert_eq!(flows.memory(), 0, "nothing is counted before the first generation");
         flows.set_generation(1);
         (flows, reader)
@@ -119,7 +126,7 @@ mod tests {
         let key = key4(6, &tuple(1), 7).unwrap();
         let mut reports = vec![];
         for packet in 1..=1300 {
-            reader.v4.miss(&key);
+            reader.v4.miss(&key, false);
             let found = flows.candidates(9);
             if !found.is_empty() {
                 assert_eq!(found, [(6, tuple(1))]);
@@ -130,12 +137,26 @@ mod tests {
     }
 
     #[test]
+    fn connections_with_the_same_tuple_do_not_add_up() {
+        let (mut flows, reader) = table();
+        let key = key4(6, &tuple(1), 0).unwrap();
+        for _ in 0..100 {
+            reader.v4.miss(&key, true);
+            (0..7).for_each(|_| reader.v4.miss(&key, false));
+        }
+        assert_eq!(flows.candidates(9), []);
+        reader.v4.miss(&key4(6, &tuple(2), 0).unwrap(), true);
+        reader.v4.miss(&key, false);
+        assert_eq!(flows.candidates(9), [(6, tuple(1))], "another tuple's connection leaves the weight");
+    }
+
+    #[test]
     fn tuples_of_both_families_are_reported_whole() {
         let (mut flows, reader) = table();
         let six = Tuple { src: "2001:db8::1:2".parse().unwrap(), dst: "2001:db8:5::9".parse().unwrap(), ..tuple(3) };
         for _ in 0..8 {
-            reader.v6.miss(&key6(17, &six, 2).unwrap());
-            reader.v4.miss(&key4(17, &tuple(3), 2).unwrap());
+            reader.v6.miss(&key6(17, &six, 2).unwrap(), false);
+            reader.v4.miss(&key4(17, &tuple(3), 2).unwrap(), false);
         }
         assert_eq!(flows.candidates(1), [(17, tuple(3))], "no more than were asked for");
         assert_eq!(flows.candidates(9), [(17, six)]);
@@ -149,9 +170,9 @@ mod tests {
         for n in 0..20_000u32 {
             let [.., a, b] = n.to_be_bytes();
             let other = Tuple { src: [10, 0, a, b].into(), ..tuple(9) };
-            reader.v4.miss(&key4(17, &other, 0).unwrap());
+            reader.v4.miss(&key4(17, &other, 0).unwrap(), false);
             if n % 100 == 0 {
-                reader.v4.miss(&key4(17, &tuple(1), 0).unwrap());
+                reader.v4.miss(&key4(17, &tuple(1), 0).unwrap(), false);
             }
         }
         let found = flows.candidates(100);
@@ -174,7 +195,7 @@ mod tests {
         let mut left = by_slot.into_values().find(|tuples| tuples.len() >= 7).unwrap();
         left.truncate(7);
         for _ in 0..1000 {
-            left.iter().for_each(|tuple| reader.v4.miss(&key4(6, tuple, 0).unwrap()));
+            left.iter().for_each(|tuple| reader.v4.miss(&key4(6, tuple, 0).unwrap(), false));
             for (protocol, original) in flows.candidates(9) {
                 left.retain(|tuple| *tuple != original);
                 let Tuple { src, dst, src_port, dst_port } = original;
