@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Bonds: the member that a packet leaves by, chosen as Linux does (bond_xmit_hash, drivers/net/bonding/bond_main.c).
+/* Selects the member of a bond that a packet leaves by, as Linux does (bond_xmit_hash, drivers/net/bonding/bond_main.c).
  * crates/router/src/bond.rs does the same. */
 #ifndef BYWASH_BOND_H
 #define BYWASH_BOND_H
@@ -14,7 +14,7 @@
 #include "bywash.h"
 #include "forward.h"
 
-/* Interface index of each port, by its id; 0: none. Traffic control cannot use `devices`, which belongs to programs of XDP. */
+/* Interface index of each port, by its id; 0: none. Traffic control cannot use `devices`, a map for XDP programs. */
 MAPPED(interfaces, BYWASH_PORTS, __u64);
 
 /* BOND_XMIT_POLICY_*, linux/if_bonding.h */
@@ -23,7 +23,7 @@ MAPPED(interfaces, BYWASH_PORTS, __u64);
 
 #define ICMP_HLEN 8
 
-/* Fields of a packet that count, as they lie in memory. */
+/* Fields of a packet that a hash uses, as they lie in memory. */
 struct bond_fields {
 	__u32 addresses; /* source and destination, combined */
 	__u32 ends;      /* ports, or type, code and identifier of an ICMP query; 0 if there are none */
@@ -39,8 +39,8 @@ static __always_inline __u32 addresses6(const __u64 *a)
 	return folded(a[0] ^ a[1] ^ a[2] ^ a[3]);
 }
 
-/* Finds the fields of a packet that a hash needs; returns 0 for ICMP errors, which quote the packet whose fields count, and for rare
- * protocols with ports. */
+/* Reads the fields of a packet that a hash needs. Returns 0 for ICMP errors, which are hashed by the packet that they quote,
+ * and for rare protocols with ports. */
 static __always_inline int bond_fields_of(struct bond_fields *fields, __u32 policy, const void *ip, const void *end, const int v6)
 {
 	const struct iphdr *ip4 = ip;
@@ -75,7 +75,7 @@ static __always_inline int bond_fields_of(struct bond_fields *fields, __u32 poli
 		fields->ends = *(const __u32 *)l4;
 		return 1;
 	}
-	/* Queries with an identifier of either version, in host order; 0 counts as 1. All others go to user space. */
+	/* The identifier of an ICMP or ICMPv6 query, in host order; 0 counts as 1. All other types go to user space. */
 	if (l4[0] != 0 && l4[0] != 8 && l4[0] != 128 && l4[0] != 129)
 		return 0;
 	__u16 id = bpf_ntohs(*(const __u16 *)(l4 + 4));

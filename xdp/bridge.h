@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Ports on members of bridges: what they receive to the bridge's own MAC address is routed as the bridge's, by the programs for
- * ports with flows, whose entry of the port has the bridge's address and number. Frames to a station behind another port are sent
- * there as they are. Everything else is the kernel's, which bridges it: above all, frames of stations that the kernel has to learn.
+/* Ports on members of bridges. Frames to the bridge's own MAC address are routed as if the bridge had received them, by the
+ * programs for ports with flows: the port's entry has the bridge's address and number. Frames to a station behind another port
+ * are sent there unchanged. The kernel bridges all others, above all frames of stations that it has yet to learn.
  *
- * A program of its own looks the addresses up, before those. It is loaded for the first such port. */
+ * A separate program, which runs first, looks the addresses up. It is loaded for the first such port. */
 #ifndef BYWASH_BRIDGE_H
 #define BYWASH_BRIDGE_H
 
@@ -18,8 +18,8 @@
 
 #define STATIONS_AT_A_PLACE 7
 
-/* Stations of bridges: their MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit 56 on the port that
- * leads to them, plus 128; 0: none. The process sets `due` when the kernel has to hear a station again. */
+/* Stations of bridges. An entry is a MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit 56 on the
+ * port that leads to the station, plus 128; 0: none. The process sets `due` when the kernel has to hear the station again. */
 struct stations {
 	__u64 entries[STATIONS_AT_A_PLACE];
 	__u8 due[8];
@@ -30,8 +30,8 @@ MAPPED(stations, BYWASH_STATIONS, struct stations);
 PROGRAMS(bridge_xdp, 1);
 PROGRAMS(bridge_tc, 1);
 
-/* Returns the entry of a station, and where its `due` is; 0 if it has none. Entries are compared without their upper bits, as many
- * as `ignored`. It may be at either of two places. */
+/* Returns the entry of a station, and where its `due` is; 0 if it has none. A station may be in either of two places. The
+ * comparison ignores the upper `ignored` bits. */
 static __always_inline __u64 find_station(__u64 station, const int ignored, volatile __u8 **due)
 {
 	__u64 hash = (station & ~(0xffull << 56)) * K1;
@@ -52,7 +52,7 @@ static __always_inline __u64 find_station(__u64 station, const int ignored, vola
 	return 0;
 }
 
-/* Returns whether the kernel knows a station behind a port, and need not hear it now. */
+/* Returns whether the kernel knows this station behind its port, and need not hear it now. */
 static __always_inline int is_known(__u64 station)
 {
 	volatile __u8 *due;
@@ -65,8 +65,8 @@ static __always_inline int is_known(__u64 station)
 	return 0;
 }
 
-/* Returns the port that leads to a station of a bridge, its address and the bridge's number from bit 48 on; a negative number if none
- * does. */
+/* Returns the port that leads to a station, or a negative number if none does. `station` is its address, with the bridge's
+ * number from bit 48 on. */
 static __always_inline int leads_to(__u64 station)
 {
 	volatile __u8 *due;
@@ -75,9 +75,9 @@ static __always_inline int leads_to(__u64 station)
 	return entry >> 63 ? entry >> 56 & 63 : -1;
 }
 
-/* Returns whether a frame between members, which has a whole Ethernet header, is of a kind that the kernel bridges by its addresses
- * alone, whatever is set on the members. It may answer ARP and neighbour discovery itself; 802.1X, pause frames and what modules
- * have registered for are not among these kinds. */
+/* Returns whether the kernel bridges frames of this kind by their addresses alone, whatever is set on the members. The frame
+ * has a whole Ethernet header. Not among these kinds are ARP and neighbour discovery, which the kernel may answer itself,
+ * 802.1X, pause frames, and what modules have registered for. */
 static __always_inline int is_plainly_bridged(const void *data, const void *end)
 {
 	const __u8 *ip6 = data + ETH_HLEN;
@@ -88,15 +88,15 @@ static __always_inline int is_plainly_bridged(const void *data, const void *end)
 	case bpf_htons(ETH_P_MPLS_UC):
 		return 1;
 	case bpf_htons(ETH_P_IPV6):
-		/* The next header, and the type of an ICMPv6 message: from router solicitation, 133, to redirect. */
+		/* IPv6 other than neighbour discovery: ICMPv6 messages from router solicitation, 133, to redirect. */
 		return ip6 + sizeof(struct ipv6hdr) + 1 <= (const __u8 *)end && (ip6[6] != IPPROTO_ICMPV6 || ip6[40] - 133u > 4);
 	default:
 		return 0;
 	}
 }
 
-/* Returns the verdict on a frame to another station that a bridge's member has received without a tag. `length` is 0 if the frame may
- * leave whatever its length. The port that it leaves by is another than that which it came by: others are not among `members`. */
+/* Returns the verdict on a frame to another station that a bridge's member has received. `length` is 0 if frames of any length
+ * may leave. The egress port is never the ingress port, which is not among `members`. */
 static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data, const void *end,
 					 __u32 length, __u32 *to)
 {
@@ -142,7 +142,7 @@ int bywash_bridge(struct xdp_md *ctx)
 		return XDP_PASS;
 	__u32 to = 0, length = bpf_xdp_get_buff_len(ctx);
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	/* A frame in several buffers is the kernel's to bridge: not every device sends such. */
+	/* The kernel bridges frames in several buffers: not every device can send them. */
 	int reason = judge_bridged(port, mac_and_flags(port), data, end, length == end - data ? length : ~0u, &to);
 	if (reason == NEXT) {
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);

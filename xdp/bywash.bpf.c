@@ -188,7 +188,7 @@ static __always_inline int judge(struct frame *f, __u64 mine)
 #ifdef BYWASH_ROUTER
 #define FLOWS (BYWASH_FLOWS4 | BYWASH_FLOWS6)
 
-/* Programs that others go on with, by a tail call. */
+/* Map of programs in which others continue, by a tail call. */
 #define PROGRAMS(name, many) struct { \
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY); \
 	__uint(max_entries, many); \
@@ -301,8 +301,8 @@ int bywash(struct xdp_md *ctx)
 #define UDP_CHECKSUM4 (20 + 6)
 #define UDP_CHECKSUM6 (40 + 6)
 
-/* Returns whether the headers of a TCP packet are in linear data. The kernel's own TCP keeps just them there, and to pull
- * bytes of its payload costs a copy of what describes the payload's pages. */
+/* Returns whether the headers of a TCP packet are in linear data. The kernel's own TCP keeps only the headers there; pulling
+ * bytes of the payload costs a copy of the structure that describes its pages. */
 static __always_inline int has_tcp_headers(const struct __sk_buff *skb, const void *ip, const void *end)
 {
 	const struct ipv6hdr *ip6 = ip;
@@ -458,7 +458,7 @@ int bywash_tc_bridge(struct __sk_buff *skb)
 	if (!(mine >> 48 & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
 	__u32 to = 0, length = skb->gso_size ? 0 : skb->len;
-	/* Discovery is told from other IPv6 by the byte behind its header. */
+	/* Neighbour discovery is recognised by the byte behind the IPv6 header. */
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(long)skb->data + HEADERS6 > (void *)(long)skb->data_end)
 		bpf_skb_pull_data(skb, skb->len < HEADERS6 ? skb->len : HEADERS6);
 	int reason = judge_bridged(port, mine, (void *)(long)skb->data, (void *)(long)skb->data_end, length, &to);
@@ -522,7 +522,7 @@ static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flow
 	}
 	if (t.checksum)
 		update_checksum(skb, &t);
-	/* Neither fails: no tag is within the data, so that none has to be moved there, or from there. */
+	/* Neither call fails: no tag is within the data, so that none has to be moved into it or out of it. */
 	if (came)
 		bpf_skb_vlan_pop(skb);
 	if (f.tag)

@@ -10,7 +10,7 @@ enum bywash_reason {
 	PASS_DISABLED,    /* the port is not taken over (yet, or any more) */
 	PASS_NO_SOCKET,   /* meant for user space, but no socket on this queue */
 	PASS_NOT_MINE,    /* unicast to another station's MAC address */
-	PASS_VLAN,        /* a tag that is the kernel's: of no VLAN, or a second one */
+	PASS_VLAN,        /* a tag left to the kernel: of a VLAN without an entry (vlan.h), or a second one */
 	PASS_ETHERTYPE,   /* neither IPv4 nor IPv6 */
 	PASS_OPTIONS,     /* IPv4 options, IPv6 hop-by-hop options */
 	PASS_LOCAL,       /* to one of the host's own addresses */
@@ -29,9 +29,9 @@ enum bywash_reason {
 	PASS_SOURCE,      /* the kernel must validate this source address on this port */
 	TO_PROGRAM,       /* sent or redirected by the port's own program */
 	DROP_PROGRAM,     /* dropped by the port's own program */
-	PASS_STATION,     /* from a station that the bridge has to learn, or to hear again */
-	TO_MEMBER,        /* forwarded by this program to another member of the bridge, as it came */
-	PASS_BRIDGED,     /* to another member of the bridge, but for the kernel to bridge: ARP, neighbour discovery, too long */
+	PASS_STATION,     /* from a station that the bridge has yet to learn, or has to hear again */
+	TO_MEMBER,        /* forwarded unchanged by this program to another member of the bridge */
+	PASS_BRIDGED,     /* to another member of the bridge, but left to the kernel: ARP, neighbour discovery, too long */
 	BYWASH_REASONS,
 };
 
@@ -39,9 +39,9 @@ enum bywash_reason {
 #define NEXT (-1)
 
 enum bywash_flag {
-	BYWASH_ENABLED = 1 << 0, /* if unset, everything is passed, unless the port has flows */
+	BYWASH_ENABLED = 1 << 0, /* if unset, everything is passed, unless flows, rules or a bridge take its place */
 	BYWASH_FORWARD = 1 << 1,  /* the program forwards what it can */
-	BYWASH_PARTIAL = 1 << 2, /* frames may have an unfinished checksum, and lose that mark when redirected */
+	BYWASH_PARTIAL = 1 << 2, /* frames may have an unfinished checksum, and lose the mark that says so when redirected */
 	BYWASH_RAW = 1 << 3,     /* a switch's port: every frame that fits goes to user space */
 	BYWASH_KERNEL4 = 1 << 6, /* IPv4 packets are passed to the kernel */
 	BYWASH_KERNEL6 = 1 << 7, /* IPv6 packets are passed to the kernel */
@@ -52,21 +52,21 @@ enum bywash_flag {
 	BYWASH_RPF_STRICT = 1 << 9, /* that route must lead out of the ingress port (rp_filter 1) */
 	BYWASH_L3_HASH4 = 1 << 11, /* a group's member is selected by addresses only (fib_multipath_hash_policy 0) */
 	BYWASH_L3_HASH6 = 1 << 12, /* the same for IPv6, with flow label and next header */
-	BYWASH_FLOWS4 = 1 << 13, /* with BYWASH_KERNEL4, instead of BYWASH_ENABLED: except for packets of known flows */
+	BYWASH_FLOWS4 = 1 << 13, /* with BYWASH_KERNEL4, instead of BYWASH_ENABLED: only packets of known flows are not passed */
 	BYWASH_FLOWS6 = 1 << 14, /* the same for IPv6 */
-	BYWASH_RULES = 1 << 15,  /* policy routing rules apply: the tables of routes do not decide; without BYWASH_FORWARD */
+	BYWASH_RULES = 1 << 15,  /* policy routing rules decide, not the route tables alone; never set with BYWASH_FORWARD */
 };
 
-/* Of a port that packets are sent on by policy routing rules (rules.h), of one whose packets are, and of a bridge's member. */
+/* Flags of egress and ingress ports under policy routing rules (rules.h), of bridge members, and of ports with macvlans. */
 enum bywash_sending {
 	BYWASH_TARGET = 1 << 0,       /* packets may be sent on the port */
 	BYWASH_TAKES_FRAMES = 1 << 1, /* its device takes redirected frames */
 	BYWASH_KEPT4 = 1 << 2,        /* only the kernel may send IPv4 packets on it */
 	BYWASH_KEPT6 = 1 << 3,        /* only the kernel may send IPv6 packets on it */
-	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, in place of BYWASH_ENABLED: the driver forwards what it receives */
-	BYWASH_KEEPS = 1 << 5,        /* the kernel's answers are kept: a way depends on a packet's addresses alone */
-	BYWASH_BRIDGED = 1 << 6,      /* instead of BYWASH_ENABLED: what the port receives is a bridge's (bridge.h) */
-	BYWASH_MACVLANS = 1 << 7,     /* macvlans are above it, with addresses of their own (vlan.h) */
+	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, instead of BYWASH_ENABLED: the driver forwards what the port receives */
+	BYWASH_KEEPS = 1 << 5,        /* the kernel's answers are cached: they depend on a packet's addresses alone */
+	BYWASH_BRIDGED = 1 << 6,      /* instead of BYWASH_ENABLED: the port is a bridge's member (bridge.h) */
+	BYWASH_MACVLANS = 1 << 7,     /* the port has macvlans, with addresses of their own (vlan.h) */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */
@@ -80,14 +80,14 @@ enum bywash_sending {
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
-/* Keeps a rare way out in a block of its own. Otherwise the compiler copies what is needed there before each test that leads to
- * it, and common packets pay for that. */
+/* Keeps a rarely taken exit in a block of its own. Otherwise the compiler copies the values that the exit needs before each
+ * test that leads to it, and common packets pay for that. */
 #define rare_way() asm volatile("")
 
 #define BYWASH_PORTS 64    /* ports of a process */
-#define BYWASH_VLANS 192   /* VLANs and bridges of a process, with numbers from BYWASH_PORTS on */
-#define BYWASH_STATIONS 2048 /* places for stations of bridges, with seven each */
-#define BYWASH_PROBES 4    /* slots a port may have in `ports`, from its interface index on */
+#define BYWASH_VLANS 192   /* VLANs and bridges of a process, numbered from BYWASH_PORTS on */
+#define BYWASH_STATIONS 2048 /* places for stations of bridges, each with room for seven */
+#define BYWASH_PROBES 4    /* slots of `ports` that may hold a port, from its interface index on */
 #define BYWASH_QUEUES 256  /* queues of a port */
 #define BYWASH_HOPS 16384  /* next hops in one version of the table */
 #define BYWASH_BUCKETS 65536 /* group members in one version of the table */
@@ -96,7 +96,7 @@ enum bywash_sending {
 #define BYWASH_DST_CACHE_CPUS 64 /* CPUs with caches of their own; further CPUs share */
 #define BYWASH_FLOWS 4096 /* flows of a switch's worker, and hash buckets for them */
 #define BYWASH_FLOW_MASKS 8 /* masks in a worker's flow lookup */
-#define BYWASH_PORT_CPUS 64  /* most CPUs that send for a port */
+#define BYWASH_PORT_CPUS 64  /* maximum number of CPUs that send for a port */
 #define BYWASH_SEGMENT (1 << 18)  /* 64-bit words in a segment of a table's memory */
 #define BYWASH_SEGMENTS 256
 
@@ -112,7 +112,7 @@ struct bywash_port {
 	__u16 sending;   /* enum bywash_sending */
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
-	__u64 members;   /* bit n: frames between members of its bridge are forwarded to port n (bridge.h) */
+	__u64 members;   /* bit n: frames to port n, another member of its bridge, are forwarded (bridge.h) */
 	__u32 longest;   /* longest such frame in bytes, Ethernet header included */
 	__u32 pad[3];    /* to a cache line */
 } __attribute__((aligned(64)));
@@ -122,8 +122,8 @@ enum bywash_kind {
 	HOP_USER,    /* left to user space */
 	HOP_FORWARD, /* rewrite the MAC addresses and send */
 	HOP_GROUP,   /* a group: select a member by flow hash */
-	HOP_VLAN,    /* like HOP_FORWARD, with a tag, or by a macvlan */
-	HOP_BOND,    /* like HOP_VLAN, by the member of a bond that a hash selects (bond.h) */
+	HOP_VLAN,    /* like HOP_FORWARD, but with a tag, or by a macvlan */
+	HOP_BOND,    /* like HOP_VLAN, but by the member of a bond that a hash selects (bond.h) */
 	HOP_LOCAL,   /* an address of the host */
 	HOP_KERNEL,  /* the egress interface is not a port */
 	HOP_POLICY,  /* a kernel policy applies to packets to this destination */
@@ -138,9 +138,9 @@ struct bywash_hop {
 	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST */
 	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
-	__u32 first;   /* of a group: its first bucket; of a VLAN: its port; of a bond: the bucket with the first of its ports */
-	__u32 count;   /* of a group: number of its buckets; of a VLAN or bond: the tag, 0 for none */
-	__u32 ifindex; /* the port's; of a bond: number of its ports, and from bit 16 on their hash */
+	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports */
+	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none */
+	__u32 ifindex; /* of the port; bond: number of its ports, and from bit 16 on their hash policy */
 } __attribute__((aligned(8)));
 
 struct bywash_counters {

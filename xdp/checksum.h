@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Checksums: updating the IPv4 header's, and detecting TCP and UDP checksums that were left to a device. A frame that native
- * XDP redirects loses the mark for the latter. */
+/* Checksums: updates that of the IPv4 header, and detects TCP and UDP checksums that were left to a device to finish. A frame
+ * that native XDP redirects loses the mark that says so. */
 #ifndef BYWASH_CHECKSUM_H
 #define BYWASH_CHECKSUM_H
 

@@ -92,7 +92,7 @@ static __always_inline int cpumap_redirect(struct xdp_md *ctx, const struct bywa
 	return 0;
 }
 
-/* Runs when a CPU's frames were put into the queue to another (trace/events/xdp.h: map ID, frames queued, frames dropped). */
+/* Runs after a CPU has put frames into another CPU's queue (trace/events/xdp.h: map ID, frames queued, frames dropped). */
 SEC("raw_tp/xdp_cpumap_enqueue")
 int bywash_cpumap_enqueue(struct bpf_raw_tracepoint_args *ctx)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Cache of lookup results by destination: one load replaces the walk through the tables, and an entry contains what is
- * written into the frame, which replaces the read of the next hop. An entry is valid as long as the version under which it was
- * found, which every change of routes and next hops ends (crates/port/src/af_xdp/datapath.rs).
+/* Cache of lookup results by destination: one load replaces the walk through the tables, and an entry contains what is written
+ * into the frame, which replaces the read of the next hop. An entry is valid while the version under which it was found is
+ * current; every change of routes or next hops begins a new one (crates/port/src/af_xdp/datapath.rs).
  *
  * Each CPU has entries of its own. The hash gives a destination's slot; if another destination of the same version is there,
  * one of the neighbouring slots is used, and if all are taken, the first slot is overwritten. An entry's words are written one

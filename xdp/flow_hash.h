@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Flow hash that selects the next hop in a group, and the CPU. Must match crates/fib/src/hash.rs, and for the fields that
- * are hashed, crates/router/src/flow.rs. */
+/* Flow hash that selects the next hop in a group, and the CPU. Must match crates/fib/src/hash.rs and, in the fields that are
+ * hashed, crates/router/src/flow.rs. */
 #ifndef BYWASH_FLOW_HASH_H
 #define BYWASH_FLOW_HASH_H
 

@@ -11,9 +11,9 @@
 #include "fib.h"
 
 #define FLOW_RECORDS 32          /* the first segment with records; the index is in those before it */
-#define FLOW_SLOTS 16            /* of a bucket, which is a cache line */
+#define FLOW_SLOTS 16            /* slots of a bucket, which is a cache line */
 #define FLOW_END ((1u << 23) - 1) /* bits of a slot that name a direction of a record */
-#define FLOW_STATE 7             /* word of a record: its generation, and the changes of checksums */
+#define FLOW_STATE 7             /* word of a record with its generation and its checksum changes */
 /* Words from the header on, in front of the first record: number of reported candidates, weights of tuples, reports. */
 #define FLOW_REPORTED 16
 #define FLOW_WEIGHTS 64
@@ -66,7 +66,7 @@ static __always_inline __u32 flow_second(__u32 hash)
 	return (hash ^ hash >> 15) * 0x9e3779b1u >> 12;
 }
 
-/* Returns a word's product with two keys: its lower half with the first, its upper half with the second. */
+/* Returns the sum of two products: a word's lower half times the first key, and its upper half times the second. */
 static __always_inline __u64 flow_product(volatile __u64 *keys, __u64 word)
 {
 	return keys[0] * (__u32)word + keys[1] * (word >> 32);
@@ -99,7 +99,7 @@ static __always_inline volatile __u64 *flow_weight(void *flows, __u32 hash)
 	return flow_front(flows, FLOW_WEIGHTS + hash % FLOW_MANY_WEIGHTS, 1);
 }
 
-/* Ends the weight of a tuple with this hash. */
+/* Resets the weight of a tuple with this hash. */
 static __always_inline void flow_forget(void *flows, __u32 hash)
 {
 	volatile __u64 *weight = flow_weight(flows, hash);
@@ -108,7 +108,7 @@ static __always_inline void flow_forget(void *flows, __u32 hash)
 		*weight = 0;
 }
 
-/* Weighs a packet of no flow, whose tuple has this hash; returns the place for a report of it, if one is due. */
+/* Weighs a packet of no flow, whose tuple has this hash. Returns where to write a report of it; NULL if none is due. */
 static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, volatile __u64 *reported)
 {
 	volatile __u64 *weight = flow_weight(flows, hash);
@@ -127,8 +127,8 @@ static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, v
 	return flow_front(flows, FLOW_REPORTS + *reported % FLOW_MANY_REPORTS * FLOW_REPORT, FLOW_REPORT);
 }
 
-/* Returns the record to which a packet belongs, NULL if none, and the direction. `rest` has the ports in packet order, from bit
- * 32 on the protocol, and from bit 48 on the port that received the packet. */
+/* Returns the record of the flow that a packet belongs to, and its direction; NULL if there is none. `rest` has the ports in
+ * packet order, from bit 32 on the protocol, and from bit 48 on the port that received the packet. */
 static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addresses, __u64 rest, __u32 *direction, const int v6)
 {
 	const __u32 words = v6 ? 16 : 8;
@@ -158,7 +158,7 @@ static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addre
 #pragma clang loop unroll(full)
 			for (__u32 half = 0; half < 2; half++) {
 				__u32 end = (__u32)(pair >> 32 * half) ^ tag;
-				/* Neither another hash nor an empty slot. */
+				/* True for another hash, and for an empty slot. */
 				if (likely(end - 1 >= FLOW_END))
 					continue;
 				__u32 at = (end >> 1) * words;
@@ -191,8 +191,8 @@ static __attribute__((noinline)) volatile __u64 *flow_find6(const __u64 *address
 	return flow_find(&flows6, addresses, rest, direction, 1);
 }
 
-/* Weighs a packet of TCP or UDP that belongs to no flow, in the midst of a connection, and reports its tuple now and then.
- * `rest` is that of flow_find4(). Global, like that. */
+/* Weighs a TCP or UDP packet from the midst of a connection that belongs to no flow, and now and then reports its tuple. `rest`
+ * is that of flow_find4(). Global, like fib_lookup4(). */
 __attribute__((noinline)) int flow_miss4(__u64 addresses, __u64 rest)
 {
 	volatile __u64 *header = flow_record(0, 0), *reported = flow_front(&flows4, FLOW_REPORTED, 1);
@@ -227,7 +227,7 @@ __attribute__((noinline)) int flow_miss6(__u64 source, __u64 source_low, __u64 d
 	return 0;
 }
 
-/* Ends the weight of the tuple of a packet of TCP that opens or closes a connection and belongs to no flow. */
+/* Resets the weight of the tuple of a TCP packet that opens or closes a connection and belongs to no flow. */
 __attribute__((noinline)) int flow_forget4(__u64 addresses, __u64 rest)
 {
 	volatile __u64 *header = flow_record(0, 0);

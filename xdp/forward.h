@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Forwarding in the driver: does to valid packets, and only to those, what the stages of crates/router do. All packets that
- * are not certainly valid go to user space, which names the reason. */
+/* Forwarding in the driver: handles valid packets, and only those, as the stages of crates/router do. All packets that are not
+ * certainly valid go to user space, which names the reason. */
 #ifndef BYWASH_FORWARD_H
 #define BYWASH_FORWARD_H
 
@@ -47,8 +47,8 @@ static __always_inline int plain4(__u32 address)
 	return (__u8)address - 1u < 223 && (__u8)address != 127 && (__u16)address != bpf_htons(0xa9fe);
 }
 
-/* Whether an IPv4 address may be one of the host's own, by its last octet: bit 63 - n stands for n modulo 64. An address
- * whose bit is set has to be looked up. BPF shifts by the lowest six bits of a register alone, C does not promise that. */
+/* Returns whether an IPv4 address may be one of the host's own, and has to be looked up: whether bit 63 - n % 64 is set in
+ * `own`, for its last octet n. BPF shifts by the lowest six bits of a register alone, which C does not promise. */
 static __always_inline int own_bit(__u64 own, const __be32 *address)
 {
 	__u64 last = ((const __u8 *)address)[3];
@@ -81,8 +81,8 @@ static __always_inline int reserved6(const struct in6_addr *address)
 	return !words[0] && !(words[1] & ~bpf_cpu_to_be64(1));
 }
 
-/* Returns whether a source is in ::/64, which has those that Linux drops on arrival (::1 and the IPv4-mapped ::ffff:0:0/96,
- * ip6_rcv_core) or does not forward (::), and no host's address. */
+/* Returns whether a source is in ::/64. Linux drops some of these on arrival (::1 and the IPv4-mapped ::ffff:0:0/96,
+ * ip6_rcv_core) and does not forward ::; no host's address is among them. */
 static __always_inline int dubious6(const struct in6_addr *source)
 {
 	return !*(const __u64 *)source;

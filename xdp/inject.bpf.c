@@ -27,8 +27,8 @@ static __always_inline int one(struct __sk_buff *skb, struct inject_batch *b, co
 	__u32 at = f->at, len = f->len;
 	int error;
 
-	/* Before 6.8 the verifier learns nothing from len != 0, which is what a check for len < 1 becomes; and what is
-	 * masked and added to has bounds that survive any compiler. */
+	/* Before 6.8 the verifier learns nothing from len != 0, which is what a check for len < 1 becomes. The bounds that come
+	 * from a mask and an addition survive any compiler. */
 	len--;
 	if (at > INJECT_BYTES - INJECT_LONGEST || len >= INJECT_LONGEST)
 		return -22; /* EINVAL */
@@ -65,7 +65,7 @@ int inject(struct __sk_buff *skb)
 
 	if (!b)
 		return 0;
-	/* As if received on that queue, whose number the kernel then takes to send (skb_tx_hash). The clones have it, too. */
+	/* As if received on this queue: the kernel sends on the queue of the same number (skb_tx_hash), clones included. */
 	skb->queue_mapping = b->queue;
 	bpf_loop(b->count, turn, &run, 0);
 	return run.refused;

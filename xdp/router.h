@@ -31,13 +31,13 @@ struct frame {
 	__u32 flags;                  /* the port's, read once; BYWASH_FORWARD is cleared for packets that failed validation */
 #ifndef BYWASH_PLAIN
 	struct way way;               /* set by the lookup */
-	__u32 tag;                    /* to be sent with, as in the frame; 0: none */
+	__u32 tag;                    /* tag to send with, as in the frame; 0: none */
 	int tags;                     /* the program handles tags (vlan.h) */
 	int bridged;                  /* the program handles members of bridges (bridge.h) */
 #endif
 };
 
-/* Returned where a packet leaves with a tag, or by a member of a bond, for which there are the programs of vlan.h; no verdict of
+/* Returned for a packet that leaves with a tag, or by a member of a bond: the programs of vlan.h handle it. Not a verdict of
  * XDP or traffic control. */
 #define TO_VLAN (-3)
 
@@ -65,7 +65,7 @@ static __always_inline int may_be_fragment6(__u8 next)
 	       next == IPPROTO_DSTOPTS;
 }
 
-/* Returns whether the port's gate leaves the packet to the kernel. User space gets, and drops, truncated headers. */
+/* Returns whether the port's gate leaves the packet to the kernel. Truncated headers go to user space, which drops them. */
 static __always_inline int is_kernels(const struct frame *f)
 {
 	const struct iphdr *ip4 = f->data + ETH_HLEN;
@@ -102,8 +102,8 @@ static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *t
 	}
 }
 #else
-/* Returns the bytes behind the IP header of each packet that an skb will be segmented into, or more than any MTU if unknown:
- * UDP may be a tunnel, with headers of its own in each packet. */
+/* Returns the number of bytes behind the IP header in each packet that an skb will be segmented into; more than any MTU if
+ * unknown: UDP may be a tunnel, with headers of its own in each packet. */
 static __always_inline __u32 segment(const struct frame *f, __u8 proto, const void *l4)
 {
 	const __u8 *offset = l4 + 12; /* the byte of struct tcphdr's field doff */
@@ -114,8 +114,8 @@ static __always_inline __u32 segment(const struct frame *f, __u8 proto, const vo
 }
 #endif
 
-/* Owner of an IPv4 packet that failed validation; NEXT if its destination decides. Packets with an unusable header go to user
- * space, which drops them with a reason. */
+/* Returns the verdict on an IPv4 packet that failed validation; NEXT if its destination decides. Packets with an unusable
+ * header go to user space, which drops them with a reason. */
 static __always_inline int exception4(const struct iphdr *ip)
 {
 	const __u8 *dst = (const void *)&ip->daddr, *src = (const void *)&ip->saddr;
@@ -209,13 +209,13 @@ __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port,
 	return !(flags & BYWASH_RPF_STRICT) || leaves_by(way_port(&way), way.index, port);
 }
 
-/* Returns whether a next hop is by a VLAN or a bond. */
+/* Returns whether packets to a next hop leave by a VLAN or a bond. */
 static __always_inline int is_above(const struct bywash_hop *hop)
 {
 	return hop && (hop->kind == HOP_VLAN || hop->kind == HOP_BOND);
 }
 
-/* Takes a next hop by a port or, in the programs that handle tags, by a VLAN or a bond, for a packet with these fields. */
+/* Sets the way to a next hop by a port or, in the programs that handle tags, by a VLAN or, chosen by `fields`, a bond. */
 static __always_inline int take_way(struct frame *f, __u64 version, const struct bywash_hop *hop, const struct bond_fields *fields,
 				    const int v6)
 {
@@ -251,7 +251,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 
 	if (!hop)
 		return TO_USER;
-	/* By rules, the packet may have another route. Destinations of policies are the kernel's in every table. */
+	/* With rules, the packet may have another route. Destinations under a policy are left to the kernel in every table. */
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind >= HOP_LOCAL)
@@ -270,8 +270,8 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 #endif
 
 #ifndef BYWASH_PLAIN
-/* Returns the verdict for a packet of which more than its header would have to be handled: a fragment that the kernel
- * reassembles, and an unfinished transport checksum. */
+/* Returns the verdict on a packet that needs more than its header handled: a fragment that the kernel reassembles, or one with
+ * an unfinished transport checksum. Returns NEXT for all others. */
 static __always_inline int unlike_others(const struct frame *f, const void *ip, const int v6, __u8 proto, __u32 longest)
 {
 	const int head = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -344,7 +344,7 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 	else
 		lookup4(version, ip4->daddr, &slot4, &f->way);
 
-	/* For an skb, its segments count. Otherwise padding counts too: the device would refuse too long a frame, uncounted. */
+	/* For an skb, its segments count; otherwise, padding too: a frame too long for the device would be lost uncounted. */
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
 	if (unlikely(longest > way_mtu(&f->way))) {
 		if (!way_mtu(&f->way)) {
@@ -396,7 +396,7 @@ static __always_inline int parse(const struct frame *f, __u64 mine)
 	/* Compares six of eight bytes, without those behind the address, or before it. */
 	if (unlikely((*(const __u64 *)eth ^ mine) << 16))
 		return eth[0] & 1 ? PASS_MULTICAST : PASS_NOT_MINE;
-	/* The source is the port itself: the injector marks returned packets so. Taken again, they would loop. */
+	/* The source is the port itself, which is the injector's mark for returned packets. Taken again, they would loop. */
 	if (unlikely(!((*(const __u64 *)(eth + 4) >> 16 ^ mine) << 16)))
 		return PASS_RETURNED;
 	return NEXT;

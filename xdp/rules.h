@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Ports with policy routing rules, or in a VRF: the kernel itself is asked for each packet's way, because it knows all rules
- * and tables. Programs of their own do so, which are loaded for the first such port. Whatever is not plainly forwarded is the kernel's, or user space's where the kernel has not
- * been asked. */
+ * and tables. Separate programs ask it, which are loaded for the first such port. A packet that is not plainly forwarded is
+ * left to the kernel, or to user space where the kernel has not been asked. */
 #ifndef BYWASH_RULES_H
 #define BYWASH_RULES_H
 
@@ -12,8 +12,8 @@
 #include "bywash.h"
 #include "router.h"
 
-/* Answer of the kernel, kept for packets of one pair of addresses under the version that it was given in: every change of
- * routes, next hops and rules ends it. Entries are in the slots of `dst_cache6`, and are told from others there by their seal. */
+/* Cached answer of the kernel for packets between two addresses, valid under the version in which it was given, which ends with
+ * any change of routes, next hops or rules. Entries share the slots of `dst_cache6`; the seal tells them from others there. */
 struct rule_entry {
 	__u64 k[4]; /* source and destination; for IPv4, both in the first word */
 	__u64 in;   /* lower half: ingress and family; upper half: the egress port's interface index */
@@ -68,12 +68,12 @@ static __always_inline int ask_kernel(struct frame *f, void *ip, const int v6, v
 	const void *l4 = ip + (v6 ? sizeof(*ip6) : sizeof(*ip4));
 	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
 	const struct bywash_port *out;
-	/* AF_INET6, AF_INET. The length does not matter; with one, the answer has the MTU. */
+	/* AF_INET6, AF_INET. With a length, whatever it is, the answer has the MTU. */
 	struct bpf_fib_lookup to = { .family = v6 ? 10 : 2, .tot_len = 1, .l4_protocol = proto };
 
 	if (is_excepted(f, ip, v6))
 		return PASS_POLICY;
-	/* An ICMP error takes the way of the flow that it is about, among equal ones. */
+	/* Among equal ways, an ICMP error takes that of the flow that it is about. */
 	if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
 		const __u8 *type = l4;
 		if ((void *)(type + 1) > f->end || (v6 ? *type < 128 : *type != 0 && *type != 8))
@@ -141,7 +141,7 @@ static __always_inline int by_rules_of(struct frame *f, const int v6)
 	}
 	if (unlikely(f->flags & kernel_flag(v6)))
 		return PASS_POLICY;
-	/* The way back to a source is not that of packets to it. */
+	/* The way back to a source need not be the way of packets to it. */
 	if (!v6 && unlikely(f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)))
 		return TO_USER;
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
@@ -173,7 +173,7 @@ static __always_inline int by_rules_of(struct frame *f, const int v6)
 		if (reason != NEXT)
 			return reason;
 	}
-	/* Padding counts too: the device would refuse too long a frame, uncounted. */
+	/* Padding counts too: a frame too long for the device would be lost uncounted. */
 	if (unlikely(longest > way_mtu(&f->way) || (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)))
 		return TO_USER;
 	*(__u64 *)f->data = f->way.macs;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The tester's stream, made in the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, it writes one
- * frame's headers, sequence number and time, corrects its UDP checksum, and sends it out of the device the run was
- * started for. Behind its head a frame is zeros: the page's data, which is as long as the longest frame. To wait, the program
- * drops frames that are not due yet, and the run continues with the next. */
+/* The tester's stream, made in the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, it writes one frame's
+ * headers, sequence number and time, corrects its UDP checksum, and sends it out of the device the run was started for. The
+ * rest of a frame is zeros: the page's data, which are as long as the longest frame. To wait, the program drops frames that are
+ * not due yet, and the run continues with the next. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>

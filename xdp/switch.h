@@ -3,8 +3,8 @@
  * space. These flows come from the workers' own megaflow caches (crates/flow/src/app/driver.rs); the program makes no decision
  * of its own.
  *
- * Only the worker itself writes its table. An entry is complete before a bucket refers to it, and is not written again, except
- * for its generation, until no program can still use what it read from the bucket before. */
+ * Only the worker itself writes its table. An entry is complete before a bucket refers to it. Except for its generation, it is
+ * not written again as long as a program may still use a reference to it that it read from the bucket earlier. */
 #ifndef BYWASH_SWITCH_H
 #define BYWASH_SWITCH_H
 
@@ -31,7 +31,7 @@ enum bywash_tag {
 
 /* Key layout of crates/flow/src/key.rs, as far as TCP and UDP need it; the port is the program's port number. */
 #define KEY_WORDS 9
-#define KEY_WORDS4 5 /* of which IPv4 uses these */
+#define KEY_WORDS4 5 /* words that IPv4 uses */
 #define KEY_TAGGED bpf_htons(0x1000)
 #define KEY_VALID 0x80
 #define KEY_8100 1
@@ -47,7 +47,7 @@ struct bywash_flow {
 	__u16 to;         /* the port it leaves by */
 	__u8 tag;         /* enum bywash_tag */
 	__u8 ttl;         /* subtracted from the TTL, which the match guarantees to be larger */
-	__u16 tpid;       /* as they go into the frame */
+	__u16 tpid;       /* this and `tci`: as in the frame */
 	__u16 tci;
 	struct field match[KEY_WORDS4];
 	__u64 macs[2]; /* new bits in the key's first two words */
@@ -63,7 +63,7 @@ struct bywash_flow_masks {
 	__u64 words[BYWASH_FLOW_MASKS][KEY_WORDS];
 };
 
-/* Flows with one hash; each slot has a tag in the upper half and a flow number from 1 in the lower half. */
+/* Flows with one hash; each slot has a tag in the upper half, and in the lower half a flow number, counted from 1. */
 struct bywash_flow_bucket {
 	__u64 slots[4];
 };
@@ -113,8 +113,8 @@ static __always_inline __u64 six_and(__u64 six, __u16 two)
 	return (six & 0xffffffffffffull) | (__u64)two << 48;
 }
 
-/* Reads the transport fields at `l4`, `after` bytes into the frame, `len` bytes long. Called on each family's own path: Linux
- * 6.1's verifier does not track that a packet of one family is not later of the other. */
+/* Reads the transport fields at `l4`, which is `after` bytes into the frame and has `len` bytes. Called on each family's own
+ * path: the verifier of Linux 6.1 does not track that a packet of one family is not of the other later. */
 static __always_inline int read_transport(const struct frame *f, struct packet *p, __u8 proto, const __u8 *l4, __u32 after,
 					  __u32 len, const void *addresses, int words)
 {
@@ -180,7 +180,7 @@ static __always_inline int read_packet(const struct frame *f, struct packet *p)
 	p->key[2] = (__u64)ip4->tos << 16 | (__u64)ip4->ttl << 24;
 	p->key[3] = tpid << 32;
 	p->key[4] = *(const __u64 *)(ip + 12);
-	/* Never read; initialised for that verifier. */
+	/* Never read; initialised for the verifier of Linux 6.1. */
 	for (int i = KEY_WORDS4; i < KEY_WORDS; i++)
 		p->key[i] = 0;
 	return read_transport(f, p, ip4->protocol, (const void *)(ip4 + 1), p->l3 + sizeof(*ip4),
@@ -245,7 +245,7 @@ static __always_inline const struct bywash_flow *find(struct frame *f, const str
 	return NULL;
 }
 
-/* Rewrites the frame. Fails before it has changed anything. */
+/* Rewrites the frame. If it fails, it has changed nothing. */
 static __always_inline int rewrite(struct frame *f, const struct bywash_flow *flow, const struct packet *p)
 {
 	__u8 tag = flow->tag;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Forwarding past a closed gate: packets of established connections are translated and forwarded as the kernel would, whose
- * rules have decided. All packets of the family that are not certainly of such a flow, or that need more than forwarding, are
- * passed to the kernel as they came. crates/router/src/translate.rs does the same. */
+/* Forwarding past a closed gate: packets of established connections, on which the kernel's rules have decided, are translated
+ * and forwarded as the kernel would. All other packets of the family, those that are not certainly of such a flow or that need
+ * more than forwarding, are passed to the kernel unchanged. crates/router/src/translate.rs does the same. */
 #ifndef BYWASH_TRANSLATE_H
 #define BYWASH_TRANSLATE_H
 
@@ -15,7 +15,7 @@
 #include "flows.h"
 #include "router.h"
 
-/* Returned for frames that take the path of a port without flows; no verdict of XDP or traffic control. */
+/* Returned for frames that take the path of a port without flows; not a verdict of XDP or traffic control. */
 #define PLAIN (-2)
 
 #define TCP_FIN 1
@@ -23,8 +23,8 @@
 #define TCP_RST 4
 #define TCP_ACK 16
 
-/* Translation of a packet. It leaves with the reverse of the other direction's tuple. What the record says is read where it is
- * needed, which saves stack: several functions' add up. */
+/* Translation of a packet, which leaves with the reverse of the other direction's tuple. The record is read where its contents
+ * are needed, to save stack: the stack of several functions adds up. */
 struct translation {
 	volatile __u64 *record;
 	volatile __u64 *leaves; /* addresses of the other direction */
@@ -35,11 +35,11 @@ struct translation {
 enum l4_class {
 	L4_OTHER,
 	L4_PLAIN,   /* changes nothing in the kernel's record of its connection */
-	L4_CLOSING, /* opens or closes it: from then on all its packets are the kernel's */
+	L4_CLOSING, /* opens or closes the connection, all of whose packets the kernel handles from then on */
 };
 
 /* Classifies a transport header that the kernel's connection tracking finds valid (tcp_error, udp_error); L4_OTHER for all
- * others. `len` bytes are behind the IP header. */
+ * others. `len` is the number of bytes behind the IP header. */
 static __always_inline int l4_class(__u8 proto, const __u8 *l4, const void *end, __u32 len)
 {
 	if (proto == IPPROTO_TCP) {
@@ -64,7 +64,7 @@ static __always_inline __u16 fold(__u32 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* Returns minus zero for zero. */
+/* Returns 0xffff, the other zero of one's complement, for 0. */
 static __always_inline __u16 nonzero(__u16 sum)
 {
 	return sum ? sum : 0xffff;
@@ -84,7 +84,7 @@ static __always_inline struct translation translation_of(volatile __u64 *record,
 	return (struct translation){ .record = record, .leaves = record + other * (v6 ? 8 : 2), .other = other };
 }
 
-/* Returns the ports with which the packet leaves, and from bit 48 on the port that it leaves by. */
+/* Returns the transport ports that the packet leaves with, and from bit 48 on the number of the port that it leaves by. */
 static __always_inline __u64 leaving_rest(const struct translation *t, const int v6)
 {
 	__u64 rest = v6 ? t->record[4 + t->other] : t->leaves[1];
@@ -93,7 +93,7 @@ static __always_inline __u64 leaving_rest(const struct translation *t, const int
 	return (rest & ~0xffffffffull) | (__u32)(ports << 16 | ports >> 16);
 }
 
-/* Returns the one's complement difference of the addresses that translation makes, or of addresses and ports. Never 0. */
+/* Returns the one's complement difference that translation makes to the addresses, or to addresses and ports. Never 0. */
 static __always_inline __u16 change(const struct translation *t, const int addresses_only)
 {
 	__u16 difference = t->record[FLOW_STATE] >> (addresses_only ? 32 : 48);
@@ -183,7 +183,7 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 	return way_unless(&f->way) & f->flags & BYWASH_NATIVE ? TO_USER : NEXT;
 }
 
-/* Leaves a packet that could belong to a flow to the kernel, and weighs it; a connection that opens or closes has no weight. */
+/* Leaves a packet that may belong to a flow to the kernel; weighs it or, if `closing` is set, resets its weight. */
 static __always_inline int missed(const void *ip, __u64 rest, int closing, const int v6)
 {
 	const struct iphdr *ip4 = ip;
@@ -271,7 +271,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 			ip4->check = updated(ip4->check, change(t, 1));
 		}
 		*(__u32 *)l4 = new_ports;
-		/* UDP: 0 is none, and stays so. */
+		/* A UDP checksum of 0 means none, and stays 0. */
 		if (skb)
 			t->checksum = head + at;
 		else if ((void *)(checksum + 1) > limit)
@@ -291,7 +291,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	return NEXT;
 }
 
-/* Returns the verdict on a packet of a port, or VLAN, with flows, PLAIN if its family has none. */
+/* Returns the verdict on a packet of a port, or VLAN, with flows; PLAIN if its family has none. */
 static __always_inline int judge_flow(struct frame *f, struct translation *t, const int skb)
 {
 	void *ip = f->data + ETH_HLEN;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* VLANs: frames with a tag, and frames that leave with one; and macvlans, whose frames are to addresses of their own. Programs
- * of their own handle them, after a tail call from where the others meet such a frame, so that the others' path stays as short
- * as it is. They are loaded for the first VLAN; those for VLANs with flows, for the first gate that lets flows pass while
+/* VLANs: frames that come or leave with a tag; and macvlans, whose frames are to addresses of their own. Separate programs
+ * handle them, after a tail call from where the other programs meet such a frame, so that the path of other frames stays as
+ * short as it is. They are loaded for the first VLAN; those for VLANs with flows, for the first gate that lets flows pass while
  * there are VLANs.
  *
- * A VLAN has an entry in `ports`, like a port, behind those: its own address, gates and checks, with the rest of the port
- * that carries it. A tag that has none is the kernel's, as are priority tags (VLAN 0) and second tags. */
+ * A VLAN has an entry in `ports`, behind those of the ports: its own address, gates and checks, and otherwise the fields of the
+ * port that carries it. A tag without an entry is left to the kernel, as are priority tags (VLAN 0) and second tags. */
 #ifndef BYWASH_VLAN_H
 #define BYWASH_VLAN_H
 
@@ -18,8 +18,8 @@
 
 #define VLAN_HLEN 4
 
-/* Numbers of VLANs, by their port's id and, from bit 16 and 32 on, protocol and identifier as in the frame; of macvlans, by the
- * port's id, bit 15, and from bit 16 on their MAC address. */
+/* Numbers of VLANs and macvlans. The key of a VLAN is its port's id and, from bit 16 and 32 on, protocol and identifier as in
+ * the frame; that of a macvlan is its port's id, bit 15, and from bit 16 on its MAC address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -36,7 +36,7 @@ static __always_inline int has_tag(__be16 type)
 	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
 }
 
-/* Goes on with a program for tags. Without one, the frame is the kernel's. */
+/* Continues in a program for tags. If there is none, the frame is left to the kernel. */
 static __always_inline int tagged(void *ctx, void *programs, __u32 which, const struct bywash_port *port, int verdict)
 {
 	bpf_tail_call(ctx, programs, which);
@@ -50,7 +50,7 @@ static __always_inline const struct bywash_port *upper_of(__u64 key)
 	return number ? bpf_map_lookup_elem(&ports, number) : NULL;
 }
 
-/* Returns the VLAN of a tag; NULL if it is the kernel's. */
+/* Returns the VLAN of a tag; NULL if the tag is left to the kernel. */
 static __always_inline const struct bywash_port *vlan_of(const struct bywash_port *port, __be16 protocol, __be16 tci)
 {
 	return upper_of(port->id | (__u64)protocol << 16 | (__u64)(tci & bpf_htons(0xfff)) << 32);
@@ -68,8 +68,8 @@ static __always_inline int may_be_macvlans(const struct bywash_port *port, int r
 	return reason == PASS_NOT_MINE && port->sending & BYWASH_MACVLANS;
 }
 
-/* Handles a frame with a tag, or one that leaves with one. Up to the verdict it is as it came, behind or with four bytes of
- * room: an untagged header begins there, for a tagged frame the one that it would have without its tag. */
+/* Handles a frame that comes or leaves with a tag. It is unchanged until the verdict, but gets four bytes of room in front if
+ * it is untagged. The untagged header is then at offset 4: in a tagged frame, the header that it would have without its tag. */
 static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 {
 	const struct bywash_port *port = port_of(ctx->ingress_ifindex);

@@ -1,4 +1,4 @@
-//! A connection as conntrack has it.
+//! A connection in the kernel's conntrack table.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -81,7 +81,7 @@ impl fmt::Display for Tuple {
     }
 }
 
-/// Identity of a connection in the kernel's table while it lasts. The connection after it may have the same.
+/// Identity of a connection in the kernel's table while it lasts. A later connection may have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// IP protocol number.

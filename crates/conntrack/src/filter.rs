@@ -15,15 +15,15 @@ const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Offset that loads the offset of the first attribute of type X from offset A on; 0 if there is none
-/// (SKF_AD_NLATTR, linux/filter.h).
+/// Special offset from which a load returns the offset of the first attribute of type X at or after offset A; 0 if
+/// there is none (SKF_AD_NLATTR, linux/filter.h).
 const ATTRIBUTE: u32 = (-0x1000_i32 + 12) as u32;
 /// Length of the headers of netlink and of nfnetlink.
 const HEADERS: u32 = 20;
 /// Length of an attribute's header.
 const HEADER: u32 = 4;
 
-/// Returns the filter. An assured connection stays assured, and the announcement of its end has its status, too. An
+/// Returns the filter. An assured connection stays assured, and the announcement of its end includes its status. An
 /// announcement without a status passes.
 pub fn filter() -> Vec<SockFilter> {
     vec![

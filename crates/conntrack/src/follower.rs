@@ -1,14 +1,14 @@
 //! Keeps a flow table in step with the kernel's connections.
 //!
 //! Packets propose flows: the kernel is asked about the tuples that the table's readers report
-//! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)); connections that existed before are found when all
-//! are read. A connection that may be forwarded gets a change without effect, and the kernel answers with the
-//! connection if it announces the connection's events. With `net.netfilter.nf_conntrack_events` at 2, its default, it
-//! does not announce events of connections that began while nobody listened, not even their end: those connections stay
-//! the kernel's.
+//! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)); connections that existed before are found when the
+//! whole table is read. A connection that may be forwarded gets a change without effect, and the kernel answers with
+//! the connection if it announces the connection's events. With `net.netfilter.nf_conntrack_events` at 2, its default,
+//! it does not announce events of connections that began while nobody listened, not even their end: those connections
+//! stay the kernel's.
 //!
-//! So for connections that are too short to gain by a flow only their ends are heard, and for those that were never
-//! assured nothing at all.
+//! So of connections that are too short to gain from a flow, only the ends are heard, and of those that were never
+//! assured, nothing at all.
 
 use crate::connection::{Connection, Key, TCP, Tuple, UDP, status};
 use crate::judge::{Judge, Refusal};
@@ -23,17 +23,18 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Announcements that are read before other work is done, in datagrams.
+/// Maximum number of announcements that are read before other work is done, in datagrams.
 const DATAGRAMS: usize = 4096;
-/// Number of flows that end at a time from which the others are suspended for a moment.
+/// Number of flows ending at once at which the others are suspended for a moment.
 const MANY: usize = 64;
 /// Maximum number of connections that are judged before announcements are read again.
 const JUDGED: usize = 64;
 /// Flows that one call of [`Follower::renew`] examines. If a connection ends after the last announcements were read,
-/// and another one has its key by then, that one would be renewed instead: few flows make that time short.
+/// and another one has its key by then, the other one is renewed instead: examining few flows at once keeps that time
+/// short.
 const PART: usize = 128;
-/// Timeout for a connection that turns out to be closing when it is renewed, in seconds: the kernel's default for
-/// TCP's longest state of closing (nf_conntrack_tcp_timeout_time_wait).
+/// Timeout for a connection that turns out to be closing when it is renewed, in seconds: the kernel's default for the
+/// longest of TCP's closing states (nf_conntrack_tcp_timeout_time_wait).
 const CLOSING: u32 = 120;
 
 /// Routes of a router, by which a connection's interfaces are found.
@@ -74,8 +75,8 @@ impl Timeouts {
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..untimed(key) }
     }
 
-    /// Returns the change that precedes a connection's entry into the table. It renews one that could expire before its
-    /// use is seen; others keep the kernel's timeout.
+    /// Returns the change that precedes a connection's entry into the table. It renews a connection that could expire
+    /// before its use is seen; others keep the kernel's timeout.
     fn entry(&self, connection: &Connection) -> Change {
         let key = connection.key;
         let expires = connection.timeout.is_none_or(|left| left < 2 * self.due(key.protocol));
@@ -205,7 +206,7 @@ impl Follower {
         &mut self.known.table
     }
 
-    /// Revokes all flows until they are judged for `generation`; for none if it is 0.
+    /// Revokes all flows until they are judged for `generation`; if that is 0, no flow becomes valid.
     pub fn revoke(&mut self, generation: u32, why: Revocation) {
         self.known.table.set_generation(generation);
         (self.generation, self.suspended) = (generation, false);
@@ -243,7 +244,7 @@ impl Follower {
 
     /// Reads pending announcements. Each takes effect at once.
     ///
-    /// If many flows end at a time, as when the table is flushed, none is used until fewer do: reading the
+    /// If many flows end at a time, as when the table is flushed, no flow is used until fewer end: reading the
     /// announcements takes longer than the command that causes them.
     ///
     /// # Errors
@@ -441,8 +442,8 @@ impl Known {
     }
 }
 
-/// Hashes the properties that a connection is judged by and that may change. Not the status of being in the kernel's
-/// flow table: it lasts for a while only, is not announced, and no verdict depends on it.
+/// Hashes the properties that a connection is judged by and that may change. Leaves out the status bit of being in the
+/// kernel's flow table: it is set only for a while, is not announced, and no verdict depends on it.
 fn mixed(connection: &Connection) -> u64 {
     let Connection { id, status, mark, .. } = *connection;
     let status = status & !status::OFFLOAD;

@@ -15,9 +15,9 @@ pub enum Refusal {
     Dropped(Place),
     /// The connection is translated, and the kernel no longer translates: the rules for that are gone.
     NotTranslated,
-    /// The rule may have selected which of the connection's events are announced, or another timeout, or is not
-    /// understood: its end may not be announced, or its renewal may be wrong. The second part is nft's name of what the
-    /// rule does.
+    /// The rule is not understood, or may have selected another timeout or which of the connection's events are
+    /// announced: the connection's end may not be announced, or its renewal may be wrong. The second field is nft's
+    /// name for the rule's action.
     Unseen(Place, String),
 }
 
@@ -162,9 +162,9 @@ fn asks_marks(expression: &Expression) -> bool {
     }
 }
 
-/// Returns the first rule that may have had a lasting effect on a connection by its first packet that neither later
-/// packets nor announcements show: it selects announced events (`ct event set`; of iptables, `CT --ctevents`), or a
-/// timeout.
+/// Returns the first rule that, at a connection's first packet, may have had a lasting effect on the connection that
+/// neither later packets nor announcements show: it selects announced events (`ct event set`, or `CT --ctevents` of
+/// iptables), or a timeout.
 fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
     for table in &ruleset.tables {
         for chain in &table.chains {

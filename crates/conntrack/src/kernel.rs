@@ -18,7 +18,7 @@ const RECEIVE_BUFFER: usize = 64 << 20;
 const ASKED_BUFFER: usize = 1 << 20;
 /// Requests that are sent by one system call. The kernel handles them before the call returns.
 const REQUESTS: usize = 64;
-/// Announcements between two parts of the table, in datagrams.
+/// Maximum number of announcements that are read between two parts of the table, in datagrams.
 const DATAGRAMS: usize = 1024;
 /// Maximum number of pending announcements, in datagrams.
 const PENDING: usize = 1 << 20;
@@ -57,7 +57,7 @@ pub enum Announced {
 pub struct Kernel {
     /// Receives announcements.
     heard: Socket,
-    /// Asks and changes.
+    /// Sends queries and changes.
     asked: Socket,
     buffer: Vec<u8>,
 }
@@ -195,7 +195,7 @@ impl Kernel {
             let first = all.len();
             all.resize(first + changes.len(), Changed::Unannounced);
             let numbers: HashMap<Key, usize> = changes.iter().zip(first..).map(|(change, n)| (change.key, n)).collect();
-            // An echo has no number.
+            // An echo does not carry the request's number.
             self.ask(changes, request, |answer| match announcement(answer) {
                 Some(Announcement::Present { connection, .. }) => {
                     if let Some(n) = numbers.get(&connection.key) {
@@ -247,7 +247,7 @@ pub struct Change {
 /// Outcome of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// The connection was changed, and is this now.
+    /// The connection was changed, and this is its new state.
     To(Connection),
     /// The connection may have been changed, but the kernel did not answer with it, and will not announce its end
     /// either.

@@ -9,7 +9,7 @@ pub enum Obstacle {
     /// TCP is being opened or closed: the kernel tracks its state until it is established.
     NotEstablished,
     /// The connection is neither assured (UDP in its first two seconds or without replies, TCP during its handshake)
-    /// nor in a flow table, where it lasts as long.
+    /// nor in a flow table, where it would last as long as an assured one.
     NotAssured,
     /// An announcement did not repeat the state of TCP: the kernel has to be asked.
     StateNotTold,

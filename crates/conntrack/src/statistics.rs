@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// Reason why flows were revoked, all of them or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
-    /// Other rules or ports, or other routes where rules ask for them: all flows, until they are judged anew.
+    /// Rules or ports have changed, or routes where rules look them up: all flows, until they are judged again.
     Rules,
     /// Lost announcements: all flows, until all connections have been read.
     Lost,
@@ -112,7 +112,8 @@ impl Statistics {
         lock(&self.counts).clone()
     }
 
-    /// Returns the number of places that flows of IPv4 and of IPv6 have taken so far: all indices are below.
+    /// Returns the number of places that flows of IPv4 and of IPv6 have taken so far; all their indices are below these
+    /// numbers.
     pub fn places(&self) -> [usize; 2] {
         lock(&self.beside).each_ref().map(Vec::len)
     }
@@ -127,7 +128,7 @@ impl Statistics {
         ids.map(times).collect()
     }
 
-    /// Returns the flows among those at these places, of both families in turn.
+    /// Returns the flows at those of these places that are taken. Places are counted through IPv4 first, then IPv6.
     pub(crate) fn flows(&self, places: Range<usize>) -> Vec<FlowId> {
         let beside = lock(&self.beside);
         let [v4, v6] = &*beside;

@@ -13,9 +13,9 @@ use std::sync::{Mutex, PoisonError};
 /// pass a line through the L1 cache they share. For such pairs the reference document for cable downstreams measured a
 /// stack.
 const SIBLINGS_NS: f64 = 30.0;
-/// Cost from which frames that are warm in the other CPU's cache come later than from memory, in nanoseconds.
-/// *Assumed*: the latency of memory. Below it, at 50 ns, `tabm` was measured faster than `stack` and `ring`
-/// (docs/buffers.md).
+/// Cost of a cache line transfer at or above which frames arrive later from the other CPU's cache than from memory, in
+/// nanoseconds. *Assumed*: the latency of memory. Below it, at 50 ns, `tabm` was measured faster than `stack` and
+/// `ring` (docs/buffers.md).
 const FAR_NS: f64 = 120.0;
 
 /// Policy chosen for a worker's pool.
@@ -28,11 +28,11 @@ pub struct Choice {
     pub ways: Vec<Way>,
 }
 
-/// Worker that frees another's frames, the CPU of the taker and its own CPU.
+/// Worker that frees another's frames, the CPU of the worker that takes them, and its own CPU.
 pub type Way = (usize, Option<usize>, Option<usize>);
 
-/// Returns the best policy for a pool: `shared` if another thread frees its frames, `line_ns` being the time that a
-/// cache line takes from one to the other; `None` if it is unknown.
+/// Returns the best policy for a pool. `shared` is set if another thread frees its frames; `line_ns` is the time that a
+/// cache line takes from one thread to the other, `None` if unknown.
 pub fn choose(shared: bool, line_ns: Option<f64>) -> PoolKind {
     match line_ns.filter(|_| shared) {
         None => PoolKind::Stack,
@@ -58,8 +58,8 @@ pub fn ways(mode: Mode, worker: usize, owners: &[Vec<usize>], cpu_of: &dyn Fn(us
 }
 
 impl Choice {
-    /// Chooses a policy by the most expensive of `ways`. Measures each once, since that takes time from the threads on
-    /// both CPUs.
+    /// Chooses a policy by the most expensive of `ways`. Each is measured only once, because measuring takes time from
+    /// the threads on both CPUs.
     pub fn of(ways: Vec<Way>) -> Self {
         static MEASURED: Mutex<BTreeMap<(usize, usize), f64>> = Mutex::new(BTreeMap::new());
         Self::by(ways, |one, other| {

@@ -1,9 +1,9 @@
 //! Relations between interfaces, which may leave all packets of a port to the kernel.
 //!
-//! Packets of a port that belongs to a bond or bridge are the bond's or the bridge's, whose own rules say which of them are
-//! routed; those of a VRF's member are looked up in the VRF's table. Some interfaces above a
-//! port take packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind
-//! above a port may do anything.
+//! Packets of a port that belongs to a bond or bridge are packets of the bond or bridge, whose own rules decide which
+//! of them are routed; packets of a VRF's member are looked up in the VRF's table. Some interfaces above a port take
+//! packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind above a
+//! port may do anything.
 
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
@@ -37,8 +37,8 @@ const HARMLESS: [&str; 15] = [
 /// macvlan_mode`, linux/if_link.h).
 const OWN_ADDRESS: [u32; 3] = [1, 2, 4];
 
-/// Modes of a macvlan in which it sends everything by the interface below it: private, VEPA. In mode bridge, what is to
-/// another macvlan on that interface goes there, which may be in another network namespace.
+/// Modes of a macvlan in which it sends everything by the interface below it: private, VEPA. In mode bridge, packets to
+/// another macvlan on that interface go there directly, even into another network namespace.
 const SENDS_BELOW: [u32; 2] = [1, 2];
 
 /// Names of a bond's modes, by number (BOND_MODE_*, linux/if_bonding.h).
@@ -57,20 +57,21 @@ pub struct Relations {
     links: BTreeMap<u32, Link>,
     /// Kernel indices of the ports' interfaces.
     ports: BTreeSet<u32>,
-    /// Set if packets of bridges, of VLAN interfaces, and of macvlans are left to the kernel.
+    /// Set if packets of bridges are left to the kernel; `left_vlans` and `left_macvlans` likewise.
     left_bridges: bool,
-    /// Members of bonds and bridges whose packets are not forwarded as the bonds' or bridges', whatever else holds.
+    /// Members of bonds and bridges whose packets are not forwarded as those of the bond or bridge, even if they could
+    /// be.
     unserved: BTreeSet<u32>,
-    /// Own addresses of bridges, by kernel index.
+    /// Bridges' own MAC addresses, with the bridges' kernel indices.
     own: BTreeSet<(u32, Mac)>,
     left_vlans: bool,
     left_macvlans: bool,
 }
 
-/// How packets of an interface above a port are told from the port's own.
+/// How packets of an interface above a port are distinguished from the port's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// Their tag; [`UNTAGGED`] for a macvlan's, which are to its own MAC address.
+    /// Their tag; [`UNTAGGED`] for packets of a macvlan, which are addressed to its own MAC address.
     pub tag: [u8; 4],
     /// Set if packets routed to the interface leave by the port.
     pub sends: bool,
@@ -114,12 +115,12 @@ impl Relations {
         self.ports = ports;
     }
 
-    /// Returns an interface as the kernel has it.
+    /// Returns an interface as the kernel last reported it.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.get(&index)
     }
 
-    /// Returns the reason for which a router leaves this interface to the kernel; `None` if it need not.
+    /// Returns the reason why a router leaves this interface to the kernel; `None` if it need not.
     pub fn left(&self, index: u32) -> Option<String> {
         let own = self.links.get(&index)?;
         let upper = match self.upper(index).or_else(|| self.member(index).map(Err)).transpose() {
@@ -135,8 +136,8 @@ impl Relations {
         self.links.values().find(|link| above(link)).map(|link| format!("{} is above it", named(link)))
     }
 
-    /// Returns the reason for which a router leaves this interface to the kernel where programs do not see the tags of
-    /// received frames, and so would take a frame of a VLAN as untagged.
+    /// Returns the reason why a router leaves this interface to the kernel where programs do not see the tags of
+    /// received frames, and so would treat a frame of a VLAN as untagged.
     pub fn left_without_tags(&self, index: u32) -> Option<String> {
         let upper = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let tags = |link: &&Link| link.kind == "vlan" && [Some(index), Some(upper)].contains(&link.parent);
@@ -144,9 +145,9 @@ impl Relations {
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
     }
 
-    /// Returns the VLAN interfaces and macvlans above this one, or above the bond or bridge whose packets come and leave by
-    /// it, each with how its packets are told or, if more than what every interface has decides about them, the reason for
-    /// which they are the kernel's.
+    /// Returns the VLAN interfaces and macvlans above this one, or above the bond or bridge whose packets come and
+    /// leave by it, each with how its packets are distinguished or, if they cannot be forwarded, the reason why they
+    /// are left to the kernel.
     pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Told, String>)> {
         let parent = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let followed = |link: &Link| match link.kind.as_str() {
@@ -158,14 +159,14 @@ impl Relations {
         above.map(|link| (link, self.told(link)))
     }
 
-    /// Returns the bond or bridge that an interface is a member of, if what the port receives is the bond's or the bridge's
-    /// and can be forwarded, or else the reason for which it is the kernel's; `None` if it is a member of none.
+    /// Returns the bond or bridge that an interface is a member of, if packets can be forwarded for it on this member,
+    /// or else the reason why they are left to the kernel; `None` if the interface is not a member of one.
     fn upper(&self, index: u32) -> Option<Result<&Link, String>> {
         self.bond(index).or_else(|| self.bridge(index))
     }
 
-    /// Returns the bridge that an interface is a member of, if packets can be forwarded for the bridge on this member, or
-    /// else the reason for which they are the kernel's; `None` if it is a member of none.
+    /// Returns the bridge that an interface is a member of, if packets can be forwarded for the bridge on this member,
+    /// or else the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bridge(&self, index: u32) -> Option<Result<&Link, String>> {
         let unserved = "which has no number, or whose member has no program that forwards";
         self.bridgeable(index).map(|bridge| match bridge {
@@ -174,7 +175,8 @@ impl Relations {
         })
     }
 
-    /// Returns the same, whether or not packets are forwarded for the bridge on this member ([`Relations::serve`]).
+    /// Like [`Relations::bridge`], whether or not packets are forwarded for the bridge on this member
+    /// ([`Relations::serve`]).
     pub fn bridgeable(&self, index: u32) -> Option<Result<&Link, String>> {
         let own = self.links.get(&index)?;
         let bridge = self.links.get(&own.master?).filter(|master| master.kind == "bridge")?;
@@ -210,15 +212,17 @@ impl Relations {
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
         }
-        // Without such an entry, the bridge sends what is to its address to a member, or to all (br_handle_frame_finish).
+        // Without such an entry, the bridge sends packets to its own address to a member, or to all
+        // (br_handle_frame_finish).
         if bridge.mac.is_none_or(|mac| !self.own.contains(&(bridge.index, mac))) {
             return Err("whose forwarding database does not have its MAC address for its own");
         }
         Ok(())
     }
 
-    /// Sets the members of bonds and bridges, by kernel index, whose packets are forwarded as the bonds' or bridges'. All
-    /// others are left to the kernel: as ordinary ports, they would forward past the policies of these.
+    /// Sets the members of bonds and bridges, by kernel index, whose packets are forwarded as the bonds' or bridges'.
+    /// All other members are left to the kernel: as ordinary ports, they would bypass the policies of their bonds and
+    /// bridges.
     pub fn serve(&mut self, served: &BTreeSet<u32>) {
         let member = |index| self.bridgeable(index).is_some() || self.bond_above(index).is_some();
         let members = |link: &&Link| member(link.index) && !served.contains(&link.index);
@@ -231,8 +235,8 @@ impl Relations {
         (self.left_vlans, self.left_macvlans) = (!config.vlans, !config.macvlans);
     }
 
-    /// Returns the bond that an interface is a member of, if packets come and leave by this member as the bond's, or else
-    /// the reason for which they are the kernel's; `None` if it is a member of none.
+    /// Returns the bond that an interface is a member of, if packets of the bond come and leave by this member, or else
+    /// the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bond(&self, index: u32) -> Option<Result<&Link, String>> {
         let (own, bond) = (self.links.get(&index)?, self.bond_above(index)?);
         let reason = |why| format!("it belongs to {}, {why}", named(bond));
@@ -254,8 +258,8 @@ impl Relations {
         self.links.values().filter(move |link| link.master == Some(index)).filter(sends)
     }
 
-    /// Returns the ports on a bond's members in the order in which the bond's hash counts them, if they are all the members
-    /// that it sends by; else none. `names` returns the names of a bond's members in that order.
+    /// Returns the ports on a bond's members in the order in which the bond's hash counts them, if these are all the
+    /// members that it sends by; otherwise none. `names` returns the names of a bond's members in that order.
     pub fn in_order(
         &self,
         bond: u32,
@@ -287,8 +291,8 @@ impl Relations {
         self.links.get(&master).filter(|master| master.kind == "bond")
     }
 
-    /// Checks whether packets of a bond that come and leave by one of its members can be forwarded; errors with the reason
-    /// if not.
+    /// Checks whether packets of a bond that come and leave by one of its members can be forwarded; errors with the
+    /// reason if not.
     fn carries(&self, member: &Link, bond: &Link) -> Result<(), String> {
         let Some(of) = bond.bond.filter(|of| of.plain) else {
             return Err("which has an ARP monitor, an XDP program, or properties that are not known".into());
@@ -369,9 +373,9 @@ impl Relations {
         }
     }
 
-    /// Returns which interface this one is a member of, worded as a reason; `None` if it is no member, or a VRF's. A
-    /// bond's member may have all of the bond's packets ([`Relations::bond`]), and a bridge's member its own share
-    /// ([`Relations::bridge`]).
+    /// Returns which interface this one is a member of, worded as a reason; `None` if it is not a member, or is one of
+    /// a VRF. A bond's member may have all of the bond's packets ([`Relations::bond`]), and a bridge's member its own
+    /// share ([`Relations::bridge`]).
     pub fn member(&self, index: u32) -> Option<String> {
         let master = self.links.get(&index)?.master?;
         if model::vrf(&self.links, index).is_some() {
@@ -501,7 +505,7 @@ mod tests {
         ] {
             assert_eq!(found(other.clone()), [], "{other:?}");
         }
-        // Whatever is above a VLAN takes packets of its.
+        // Any interface above a VLAN takes packets of the VLAN.
         let mut relations = with(vlan.clone());
         for kind in ["vlan", "macvlan", "ipvlan", "macsec"] {
             assert!(relations.note(&[Change::Link(Link { parent: Some(2), ..link(3, "w0", kind) })]));
@@ -540,7 +544,7 @@ mod tests {
         Change::Station(Station { bridge: BRIDGE, mac, member })
     }
 
-    /// Returns the reason for which interface 1 is left, behind that it belongs to the bond.
+    /// Returns the reason why interface 1 is left, without the words that it belongs to the bond.
     fn left(links: &[Link]) -> Option<String> {
         let relations = of(links);
         let why = relations.left(1).map(|why| why.replace("it belongs to bond interface bond0, ", ""));
@@ -590,7 +594,7 @@ mod tests {
         let order = |members: &[_], of: std::io::Result<_>| relations.in_order(BOND, members, |_| of);
         assert_eq!(order(&[one, two], names(&["r2", "r0", "r9"])), [two, one]);
         assert_eq!(order(&[one, two], names(&["r0", "r2"])), [one, two]);
-        // A member that is not forwarded on, that is not known, or none of whose names is known.
+        // A sending member is not a port, a member's name is missing, or the names cannot be read.
         assert_eq!(order(&[one], names(&["r0", "r2"])), []);
         assert_eq!(order(&[one, two], names(&["r0"])), []);
         assert_eq!(order(&[one, two], Err(std::io::ErrorKind::NotFound.into())), []);

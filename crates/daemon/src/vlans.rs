@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 pub struct Carried {
     /// Kernel index of the interface.
     pub index: u32,
-    /// How its packets are told from the port's own.
+    /// How its packets are distinguished from the port's own.
     pub told: Told,
-    /// Port that carries it, and kernel index of the interface below it: that port's, or the bond whose member that is.
+    /// Port that carries it, and kernel index of the interface below it: the port's own, or that of the port's bond or
+    /// bridge.
     pub port: PortId,
     pub parent: u32,
 }
@@ -41,10 +42,10 @@ enum Key {
 pub struct Numbers(BTreeMap<Key, PortId>);
 
 impl Numbers {
-    /// Gives each of these bonds and bridges, by kernel index, and of these VLANs and macvlans a number, and takes back
-    /// those of all others. A bond or bridge keeps its number, and a VLAN while it is on the same port or bond; none gets
-    /// one that was another's until now, which packets on their way may still refer to. The last ones get none if there are
-    /// more than there are numbers.
+    /// Assigns a number to each of these bonds and bridges, by kernel index, and of these VLANs and macvlans, and takes
+    /// back the numbers of all others. A bond or bridge keeps its number, and so does a VLAN while it is on the same
+    /// port or bond. None gets a number that was another's until now, because packets on their way may still refer to
+    /// it. If there are not enough numbers, the last ones get none.
     pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried]) -> (Vec<MasterSpec>, Vec<VlanSpec>) {
         let before = std::mem::take(&mut self.0);
         let mut taken = [false; VLANS];

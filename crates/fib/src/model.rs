@@ -167,8 +167,8 @@ pub enum Then {
     Kernel,
 }
 
-/// Policy routing rules that apply to the packets that one interface receives, in the order of the kernel; none of a
-/// family whose packets are routed by tables local and main.
+/// Policy routing rules that apply to the packets that one interface receives, in the kernel's order. A family whose
+/// packets are routed by tables local and main has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rules {
     /// Rules for IPv4 packets.
@@ -217,8 +217,8 @@ pub struct Bond {
     /// Hash by which it chooses the member that a packet leaves by, in modes that do (BOND_XMIT_POLICY_*,
     /// linux/if_bonding.h): 0 layer2, 1 layer3+4, 2 layer2+3.
     pub xmit_hash: u8,
-    /// Set if only the mode, the hash and the members decide about the bond's packets: no ARP monitor counts them, and it has no
-    /// XDP program and no unknown property.
+    /// Set if only the mode, the hash and the members decide about the bond's packets: no ARP monitor counts them, and
+    /// it has no XDP program and no unknown property.
     pub plain: bool,
 }
 
@@ -234,10 +234,10 @@ pub struct Bridge {
     pub calls_ip: bool,
 }
 
-/// Frames of a bridge's member to and from the other members.
+/// Handling of the frames between a bridge's member and the other members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Bridging {
-    /// More decides about them than addresses, or what does is not known: the kernel bridges them.
+    /// The kernel bridges them: more decides about them than addresses, or it is not known what decides.
     #[default]
     Kernel,
     /// They are bridged except between two isolated members (IFLA_BRPORT_ISOLATED).
@@ -262,7 +262,7 @@ pub struct Member {
     /// Set if no property of the member decides about its packets: for a bond, a number (`queue_id`); for a bridge, a
     /// lock, a VLAN tunnel, or learning turned off.
     pub plain: bool,
-    /// Its frames to and from other members of its bridge.
+    /// Handling of its frames to and from other members of its bridge.
     pub bridging: Bridging,
 }
 
@@ -301,8 +301,8 @@ pub struct Link {
     pub member: Option<Member>,
     /// Number of receive queues.
     pub rx_queues: u32,
-    /// Set if it is a port of a switch in hardware (IFLA_PHYS_SWITCH_ID), which may have forwarded a frame that the
-    /// kernel gets, too.
+    /// Set if it is a port of a switch in hardware (IFLA_PHYS_SWITCH_ID), which may already have forwarded a frame that
+    /// the kernel gets.
     pub switch: bool,
 }
 
@@ -342,7 +342,7 @@ pub enum RouteKind {
     Unreachable,
     /// Discards with an ICMP administratively prohibited error.
     Prohibit,
-    /// Continues in the next table; equals no route when there is only one table.
+    /// Continues in the next table; the same as no route when there is only one table.
     Throw,
 }
 

@@ -1,7 +1,7 @@
 //! Memory of a table: one reservation of address space, made writable from the front as the table grows.
 //!
-//! It grows by segments of private memory, or of memory that other readers share ([`Shared`]), which is mapped by
-//! smaller pieces: all that is mapped of it is resident.
+//! It grows by segments of private memory, or of memory that other readers share ([`Shared`]). The latter is mapped in
+//! smaller pieces, because all that is mapped of it is resident.
 //!
 //! Readers follow indices found in this memory. Any index is masked into the reservation, all of which is readable
 //! (untouched parts read as zero) and stays mapped for the region's lifetime: a reader that outstays a grace period can
@@ -30,7 +30,7 @@ const MOST: usize = 1 << 30;
 ///
 /// After the first refusal no more segments are requested. A forwarding table requests them in order; it continues in
 /// private memory, and its other readers must treat everything beyond their last segment as zeros. A flow table
-/// requests them as its parts grow, and does not grow any more.
+/// requests them as its parts grow; after a refusal it grows no further.
 pub trait Shared: Send {
     /// Creates segment `n`, counted from 0: [`SEGMENT`] bytes, all zero. Returns a descriptor to map it by.
     fn segment(&mut self, n: usize) -> io::Result<OwnedFd>;

@@ -141,8 +141,9 @@ pub struct Buffers {
     version: u32,
     handles: Vec<Handle>,
     own: usize,
-    /// Most units that a device may keep; and whether those of another pool may be among those it keeps.
+    /// Most units that a device may keep.
     lends: usize,
+    /// Whether units of another pool may be among those that a device keeps.
     moved: bool,
 }
 
@@ -209,7 +210,8 @@ impl Buffers {
         }
     }
 
-    /// Returns what a device may keep in its own cache of free cells on this thread, between its calls, and what it does.
+    /// Returns how many free cells a device may keep in its own cache on this thread, between its calls, and how many
+    /// it keeps.
     #[inline]
     pub fn lent(&self) -> Lent {
         let own = &self.handles[self.own];
@@ -217,7 +219,8 @@ impl Buffers {
         Lent { cells: own.range, most: self.lends, now, mixed: self.handles.len() > 1 }
     }
 
-    /// Counts `cells` cells of the pool that it allocates from as cached by a device, and none of other pools.
+    /// Counts `cells` cells of the pool that this worker allocates from as cached by a device, and no cells of other
+    /// pools.
     #[inline]
     pub fn lend(&mut self, cells: usize) {
         if std::mem::take(&mut self.moved) {
@@ -385,7 +388,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // (What a device still has is given back when its thread ends.)
+        // (Cells that a device still has are given back when its thread ends.)
         self.handles.iter_mut().for_each(|handle| handle.lent = 0);
         self.handles.iter_mut().for_each(Handle::retire);
         self.handles[self.own].pool.taker_goes();

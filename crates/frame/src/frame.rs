@@ -8,14 +8,14 @@ pub struct RawFrame {
     pub addr: u64,
     /// Length of the data in bytes.
     pub len: u32,
-    /// Descriptor options of the kernel; zero in a frame that is not in a ring, or [`RawFrame::NOTED`].
+    /// Descriptor options of the kernel. In a frame that is not in a ring, zero or [`RawFrame::NOTED`].
     pub options: u32,
 }
 
 impl RawFrame {
-    /// In `options` of a frame: it is where the device that received it has noted it, with the same length, so that
-    /// this device need not note it again to send it. Cleared by whatever moves the data or changes their length, and
-    /// not part of a descriptor. Set by DPDK's ports.
+    /// In `options` of a frame: the device that received the frame has recorded its address and length, which are still
+    /// the same, and need not record them again to send it. Cleared by whatever moves the data or changes their length,
+    /// and not part of a descriptor. Set by DPDK's ports.
     pub const NOTED: u32 = 1 << 31;
 }
 
@@ -32,8 +32,8 @@ impl Frame {
     /// Creates a frame from a descriptor.
     ///
     /// # Safety
-    /// The cell that `raw` points into has no other frame, and `raw.addr..raw.addr + raw.len` lies inside that
-    /// cell, behind its metadata area. `raw.options` is zero, or [`RawFrame::NOTED`] if that is so.
+    /// The cell that `raw` points into has no other frame, and `raw.addr..raw.addr + raw.len` lies inside that cell,
+    /// behind its metadata area. `raw.options` is zero, or [`RawFrame::NOTED`] if what that says is true.
     #[inline]
     pub unsafe fn from_raw(raw: RawFrame) -> Self {
         Self(raw)

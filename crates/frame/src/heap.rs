@@ -37,7 +37,8 @@ impl Heap {
     }
 
     /// Returns free pages to the system, and sets the process's allocator to keep as little free memory as practical.
-    /// Call it when the large allocations of the start are made: until then, each is best a mapping of its own.
+    /// Call it once the large allocations of the start have been made: until then, each is best as a mapping of its
+    /// own.
     #[cfg(target_env = "gnu")]
     pub fn started(&mut self) {
         // SAFETY: sets two numbers under the allocator's lock, and affects free memory only.

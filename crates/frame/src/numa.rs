@@ -5,7 +5,7 @@ use std::path::Path;
 /// Directory of the machine's CPUs and nodes.
 const SYSTEM: &str = "/sys/devices/system";
 
-/// Memory of a pool whose configuration names a CPU.
+/// Place of the memory of a pool whose configuration names a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Bound to this NUMA node.

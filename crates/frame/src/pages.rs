@@ -64,7 +64,7 @@ pub(crate) struct Mapping {
     pub note: String,
 }
 
-/// Miri maps no files: memory of the allocator stands for the mapping.
+/// Miri maps no files: memory of the allocator stands in for the mapping.
 #[cfg(miri)]
 impl Mapping {
     pub fn new(len: usize, _want: Pages) -> Result<Self, (PageKind, std::io::Error)> {
@@ -166,7 +166,8 @@ impl Mapping {
 
     /// Requests huge pages now, and checks that the kernel provided them.
     fn collapse(&mut self) -> std::io::Result<()> {
-        // The kernel collapses what has a page; it need not be populated, which takes several times as long.
+        // The kernel collapses any range that has a page. Populating all of it is not needed, and takes several times
+        // as long.
         for at in (0..self.len).step_by(HUGE) {
             // SAFETY: inside our own mapping, which nobody else has yet, and whose contents are zeros.
             unsafe { self.base.add(at).write_volatile(0) };

@@ -1,5 +1,5 @@
 //! Bonds: the member that a packet leaves by, chosen as Linux does (`bond_xmit_hash`, drivers/net/bonding/bond_main.c):
-//! number of the hash in the list of active members, modulo its length. `xdp/bond.h` does the same in the driver.
+//! the hash, modulo the number of active members, is the index in their list. `xdp/bond.h` does the same in the driver.
 
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 
@@ -21,8 +21,8 @@ pub enum XmitHash {
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const AH: u8 = 51;
-/// Protocols whose headers begin with two ports, or with a word that counts as these: TCP, UDP, DCCP, ESP, SCTP, UDP-Lite
-/// (proto_ports_offset).
+/// Protocols whose headers begin with two ports, or with a word that is hashed in their place: TCP, UDP, DCCP, ESP,
+/// SCTP, UDP-Lite (proto_ports_offset).
 const PORTS_FIRST: [u8; 6] = [6, 17, 33, 50, 132, 136];
 /// ICMP messages with an identifier, of both versions (icmp_has_id).
 const WITH_ID: [u8; 6] = [0, 8, 13, 14, 128, 129];
@@ -31,23 +31,23 @@ const ERRORS: [u8; 5] = [3, 4, 5, 11, 12];
 const ERRORS6: [u8; 4] = [1, 2, 3, 4];
 const ICMP_HEADER: usize = 8;
 
-/// Fields of a packet that count, each as it lies in memory.
+/// Fields of a packet that enter the hash, each as it lies in memory.
 #[derive(Clone, Copy, Default)]
 struct Fields {
-    /// Source and destination, combined.
+    /// Source and destination address, XORed.
     addresses: u32,
     /// Ports, or type, code and identifier of an ICMP query; 0 if there are none.
     ends: u32,
 }
 
 impl XmitHash {
-    /// Returns the hash with this number (BOND_XMIT_POLICY_*, linux/if_bonding.h); `None` for those that look into tunnels
-    /// or at VLANs, and for unknown ones.
+    /// Returns the hash with this number (BOND_XMIT_POLICY_*, linux/if_bonding.h); `None` for hashes that look into
+    /// tunnels or at VLANs, and for unknown numbers.
     pub fn of(number: u8) -> Option<Self> {
         [Self::Layer2, Self::Layer34, Self::Layer23].into_iter().find(|hash| *hash as u8 == number)
     }
 
-    /// Returns the hash of a frame as it leaves, but for its tag. 0 if it has no whole Ethernet header.
+    /// Returns the hash of a frame as it is sent, but without its VLAN tag; 0 if the Ethernet header is truncated.
     pub fn hash(self, frame: &[u8]) -> u32 {
         let Some((header, ip)) = frame.split_first_chunk::<HEADER_LEN>() else { return 0 };
         let kind = u16::from_be_bytes([header[12], header[13]]);
@@ -57,14 +57,14 @@ impl XmitHash {
         let mut hash = first ^ fields.addresses;
         hash ^= hash >> 16;
         hash ^= hash >> 8;
-        // The lowest bit is that of a port that is often even.
+        // Drops the lowest bit, because ports are often even.
         if self == Self::Layer34 { hash >> 1 } else { hash }
     }
 }
 
 impl Fields {
-    /// Returns the fields of a packet of this EtherType; of an ICMP error those of the packet that it quotes. `None` if a
-    /// header is not whole.
+    /// Returns the fields of a packet of this EtherType; for an ICMP error, those of the packet that it quotes. `None`
+    /// if a header is truncated.
     fn of(kind: u16, ip: &[u8]) -> Option<Self> {
         let (addresses, proto, rest) = network(kind, ip)?;
         let (Some(proto @ (ICMP | ICMPV6)), Some(header)) = (proto, rest.get(..ICMP_HEADER)) else {
@@ -84,8 +84,8 @@ impl Fields {
     }
 }
 
-/// Returns the combined addresses of a packet, its protocol, and what is behind its header; no protocol for fragments of
-/// IPv4. `None` if the header is not whole.
+/// Returns the XORed addresses of a packet, its protocol, and the bytes after its header; no protocol for IPv4
+/// fragments. `None` if the header is truncated.
 fn network(kind: u16, ip: &[u8]) -> Option<(u32, Option<u8>, &[u8])> {
     let word = |at: usize| ip[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
     match kind {
@@ -144,7 +144,7 @@ mod tests {
         let link = 9 ^ 7 ^ 0x0800;
         let expected = [link, fold(ports ^ addresses) >> 1, fold(link ^ addresses)];
         assert_eq!(hashes(&frame(0x0800, &UDP4)), expected);
-        // Padding is no part of the packet: a transport header that is not whole has no ports.
+        // Padding is not part of the packet: a truncated transport header has no ports.
         let mut short = UDP4;
         short[3] = 22;
         let padded = [&frame(0x0800, &short)[..], &[0; 20]].concat();

@@ -26,8 +26,8 @@ pub enum Gated {
     },
 }
 
-/// Returns what a gate does with a frame received on `from`; `flows` is `None` if none are kept. The caller has an
-/// online reader of the flows' domain.
+/// Returns what a gate does with a frame received on `from`; `flows` is `None` if established flows are off. The caller
+/// must have an online reader of the flows' domain.
 pub fn gated(flows: Option<&FlowTables>, gate: Gate, from: PortId, frame: &[u8]) -> Gated {
     if !is_kept(gate, frame) {
         return Gated::Open;

@@ -10,7 +10,7 @@ pub use bywash_fib::model::Gate;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Returns a gate as a word: two bits each, IPv4 below IPv6.
+/// Returns a gate as a word: two bits for each field, IPv4 below IPv6.
 fn bits(gate: Gate) -> u8 {
     let two = |families: Families, at: u8| u8::from(families.v4) << at | u8::from(families.v6) << (at + 1);
     two(gate.closed, 0) | two(gate.fragments, 2) | two(gate.errors, 4) | two(gate.flows, 6)

@@ -49,7 +49,7 @@ impl Pace {
     ];
 }
 
-/// Number of destinations remembered; beyond it, those without an error for longest are forgotten.
+/// Number of destinations remembered; beyond it, those whose last error is longest ago are forgotten.
 const DESTINATIONS: usize = 1024;
 /// Slots in which a destination may be stored.
 const WAYS: usize = 4;
@@ -74,7 +74,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Creates limits of `rate` errors per second, and as many about packets that are too big.
+    /// Creates limits of `rate` errors per second, and of as many again about packets that are too big.
     pub fn new(rate: u32) -> Self {
         let paces = Pace::ALL.map(|(interval, burst)| Rate::new(1_000_000, interval * clock::tsc_hz(), burst));
         let accounts = vec![Account::default(); DESTINATIONS];

@@ -80,8 +80,8 @@ impl<A: Addr + Default + std::ops::BitAnd<Output = A>> Steps<A> {
         all.find(|id| !is_missed(entries, *id)).unwrap_or(0)
     }
 
-    /// Looks up the packets of a burst: `ids[i]` becomes the next hop of the one from `src[i]` to `dst[i]`; 0 if no
-    /// table has a route.
+    /// Looks up the packets of a burst: `ids[i]` becomes the next hop of the packet from `src[i]` to `dst[i]`, or 0 if
+    /// no table has a route.
     pub fn lookup_batch(&self, entries: &[Entry], src: &[A], dst: &[A], ids: &mut [u32]) {
         let n = src.len().min(dst.len()).min(ids.len()).min(BATCH);
         ids[..n].fill(0);

@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const PATIENCE_US: u64 = 3_500_000;
 /// Interval at which waiting packets check whether their neighbour is resolved.
 const RECHECK_US: u64 = 500;
-/// Neighbours checked each time.
+/// Number of neighbour slots checked each time.
 const RECHECKED: usize = 128;
 /// Part of the request queue reserved for neighbour resolution, as a divisor: punted packets must leave 1/`KEPT` of the
 /// queue free, so that a flood of them cannot block resolution.
@@ -326,8 +326,9 @@ impl SlowPath {
 
     /// Drops a packet that causes an ICMP error. The kernel sends the error: it gets a copy, as if the port's interface
     /// had received it, and finds the same fault. The router itself sends errors about a neighbour that does not
-    /// answer, because the kernel would solicit it again, and errors for ports without an interface. If the route back
-    /// to the sender is not on ports, or a policy concerns such errors, the packet itself is punted instead.
+    /// answer, because the kernel would solicit it again, and errors for ports without an interface. Where the router
+    /// would send the error but the route back to the sender is not on ports, or a policy concerns such errors, the
+    /// packet itself is punted instead.
     fn refuse(
         &mut self,
         cx: &mut Context<'_>,
@@ -536,7 +537,7 @@ fn addresses(data: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Returns the next hop of an address by tables local and main. It is looked up for errors, which are the kernel's
+/// Returns the next hop of an address in tables local and main. Used only for errors, which are left to the kernel
 /// where rules apply.
 fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
     match addr {

@@ -33,7 +33,8 @@ pub enum Request {
         from: PortId,
         /// The packet, including its Ethernet header.
         frame: Frame,
-        /// Whether the packet was dropped and counted, and this is a copy that the kernel answers with an ICMP error.
+        /// Whether this is a copy, to be answered by the kernel with an ICMP error, of a packet that was dropped and
+        /// counted.
         copy: bool,
     },
 }
@@ -41,7 +42,8 @@ pub enum Request {
 /// Settings of the router.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Maximum ICMP errors per second and worker, and as many about packets that are too big; 0 for none.
+    /// Maximum number of ICMP errors per second and worker, and as many again about packets that are too big; 0 for
+    /// none.
     pub icmp_rate: u32,
     /// Whether to send redirects to senders that have a better first hop (RFC 1812 5.2.7.2).
     pub redirects: bool,
@@ -180,7 +182,7 @@ impl Work {
         all != 0
     }
 
-    /// Looks up the sources of IPv4 packets and marks those that the kernel may not accept for the slow path.
+    /// Looks up the sources of IPv4 packets, and marks for the slow path those that the kernel might not accept.
     #[cold]
     fn check_sources(&mut self, tables: &Tables, n: usize, from: PortId, port: &PortInfo) {
         let check = port.source_check;
@@ -296,7 +298,7 @@ impl Work {
     }
 
     /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
-    /// MTU. `None` if other packets are left; otherwise the port if all go to one.
+    /// MTU. `None` if any packet is left over; otherwise `Some`, with the port if all packets go to the same one.
     // Not inlined: the rest of `process` takes so many registers that the loop would reload two of them for each
     // packet.
     #[inline(never)]
@@ -350,8 +352,8 @@ impl Work {
 }
 
 impl Router {
-    /// Processes the frames of each of a port's VLANs and macvlans as a batch of its own. Those that remain in `batch`
-    /// are the port's, or the kernel's.
+    /// Processes the frames of each of a port's VLANs and macvlans as a batch of its own. Frames that remain in `batch`
+    /// belong to the port itself or to the kernel.
     #[cold]
     fn process_tagged(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         loop {
@@ -484,7 +486,7 @@ fn keep_mine(
         debug_assert!(pushed.is_ok());
     }
     for frame in others.drain() {
-        // The kernel may be the host.
+        // The frame may be for this host, which the kernel decides.
         let may_be = reception == Reception::Own || cx.bufs.arena().data(&frame)[0] & 1 != 0;
         if may_be && port.index != 0 {
             path.punt(cx, from, frame);
@@ -544,7 +546,7 @@ pub(crate) fn is_kept(gate: Gate, data: &[u8]) -> bool {
     }
 }
 
-/// Sends the packets of a burst to their egress ports; the others take the slow path.
+/// Sends the packets of a burst to their egress ports; packets without one take the slow path.
 fn part(
     cx: &mut Context<'_>,
     tables: &Tables,
@@ -611,8 +613,8 @@ pub(crate) fn martian6(addr: u128) -> bool {
     (addr >> 120 == 0xff) | (addr >> 118 == 0xfe80 >> 6) | (addr <= 1)
 }
 
-/// Returns whether packets from an address are not or hardly ever forwarded: ::/64 includes the IPv4-mapped and
-/// IPv4-compatible addresses too.
+/// Returns whether packets from an address are never or hardly ever forwarded: ::/64 also includes the IPv4-mapped and
+/// IPv4-compatible addresses.
 #[inline]
 fn dubious6(addr: u128) -> bool {
     martian6(addr) | (addr >> 64 == 0)

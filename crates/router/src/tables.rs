@@ -172,8 +172,8 @@ pub struct PortInfo {
     pub source6: Option<Ipv6Addr>,
     /// Source validation of received packets.
     pub source_check: SourceCheck,
-    /// Number of the bond or bridge that the port's packets belong to, or of the VLAN whose entry on a port this is; `None`
-    /// if there is none.
+    /// Number of the bond or bridge that the port's packets belong to or, if this is the entry of a bridge's VLAN on
+    /// one port, of that VLAN; `None` if there is none.
     pub master: Option<PortId>,
     /// Rules by which its IPv4 packets are looked up.
     pub rules4: Steps<u32>,
@@ -210,7 +210,7 @@ pub struct BondInfo {
 }
 
 impl BondInfo {
-    /// Returns the port that a frame leaves by, whose tag is not in it yet.
+    /// Returns the port that a frame leaves by. The frame must not contain its VLAN tag yet.
     pub(crate) fn port_of(&self, frame: &[u8]) -> Option<PortId> {
         match self.ports[..] {
             [port] => Some(port),
@@ -250,8 +250,8 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Returns the next hop, by tables local and main, of a frame with a valid IP packet: the destination's, and of a
-    /// group the member that the packet's flow hash selects. `NoRoute` for any other frame.
+    /// Returns the next hop, by tables local and main, of a frame with a valid IP packet: that of the destination or,
+    /// if it is a group, the member that the packet's flow hash selects. `NoRoute` for any other frame.
     ///
     /// [`Fib4::lookup_batch`](bywash_fib::Fib::lookup_batch) is faster for many packets.
     #[inline]
@@ -315,7 +315,7 @@ impl Tables {
     }
 
     /// Returns the number by which gates, source checks and flows name the interface of a port or VLAN: its own, or
-    /// that of the bond or bridge that the port belongs to; of an entry of a VLAN on a bridge, the VLAN's.
+    /// that of the bond or bridge that the port belongs to; for an entry of a VLAN on a bridge, the VLAN's.
     #[inline]
     pub fn number(&self, id: PortId) -> PortId {
         match self.ports.get(usize::from(id.0)) {
@@ -345,8 +345,8 @@ impl Tables {
         stages::entry(self, id)
     }
 
-    /// Returns the number of the port, VLAN, bond or bridge that all packets to an address leave by; `None` if they are not
-    /// forwarded, or by several ports.
+    /// Returns the number of the port, VLAN, bond or bridge that all packets to an address leave by; `None` if they are
+    /// not forwarded, or by several ports.
     pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
         let port = |entry: &Entry| {
             let sends = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);

@@ -50,7 +50,7 @@ impl<const N: usize, A: Copy + Default> Packets<N, A> {
         Self { n: 0, keys: [Key::NONE; BATCH], hits: [Hit::NONE; BATCH], dst: [A::default(); BATCH], ids: [0; BATCH] }
     }
 
-    /// Returns the index of the packet.
+    /// Adds a packet and returns its index.
     fn add(&mut self, key: Key<N>) -> usize {
         self.keys[self.n] = key;
         self.n += 1;
@@ -127,7 +127,7 @@ impl Translator {
         let (n4, n6) = (v4.n.min(BATCH), v6.n.min(BATCH));
         flows.v4.lookup_batch(&v4.keys[..n4], &mut v4.hits[..n4]);
         flows.v6.lookup_batch(&v6.keys[..n6], &mut v6.hits[..n6]);
-        // The destinations of others are looked up as 0.
+        // Packets without a flow are looked up as destination 0.
         for (dst, hit) in v4.dst[..n4].iter_mut().zip(&v4.hits) {
             *dst = if hit.is_some() { be32(&flows.v4.exit(*hit).addresses[0][4..]) } else { 0 };
         }
@@ -217,8 +217,8 @@ impl Translator {
     }
 }
 
-/// Returns whether a packet is to be forwarded with its flow. One that closes the flow's connection revokes it; one
-/// without a flow is weighed.
+/// Returns whether a packet is to be forwarded with its flow. A packet that opens or closes the connection revokes the
+/// flow; a packet without a flow is weighed.
 fn belongs<const N: usize>(flows: &FlowTable<N>, hit: Hit, key: &Key<N>, closing: bool) -> bool {
     match (hit.is_some(), closing) {
         (true, true) => flows.revoke(hit),
@@ -228,7 +228,7 @@ fn belongs<const N: usize>(flows: &FlowTable<N>, hit: Hit, key: &Key<N>, closing
     hit.is_some() && !closing
 }
 
-/// Returns the key of a packet of IPv4 that may belong to a flow.
+/// Returns the key of an IPv4 packet; `None` if it cannot belong to a flow.
 pub(crate) fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
     let info = ipv4::check(ip).ok()?;
     let plain = usize::from(info.header_len) == ipv4::HEADER_LEN && info.fragment & 0x3fff == 0 && info.ttl > 1;
@@ -239,7 +239,7 @@ pub(crate) fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
     Some(Key::new(&[*ip[12..].first_chunk()?], valid_l4(info.proto, l4)?, info.proto, from.0))
 }
 
-/// Returns the key of a frame with a packet of IPv6 that may belong to a flow.
+/// Returns the key of a frame with an IPv6 packet; `None` if it cannot belong to a flow.
 pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     valid6(data.first_chunk()?, data.len() - HEADER_LEN)?;
     let ip = &data[HEADER_LEN..];
@@ -248,7 +248,7 @@ pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     Some(Key::new(addresses.first_chunk()?, valid_l4(ip[6], l4)?, ip[6], from.0))
 }
 
-/// Returns whether an address belongs to a host, and packets from and to it may be forwarded.
+/// Returns whether an address can be that of a host, and packets from and to it may be forwarded.
 fn host4(addr: u32) -> bool {
     !crate::valid::martian4(addr) && addr >> 16 != 0xa9fe
 }
@@ -256,8 +256,8 @@ fn host4(addr: u32) -> bool {
 /// Flags of TCP that open or close a connection: FIN, SYN, RST.
 const FIN_SYN_RST: u8 = 0x07;
 
-/// Returns the ports of a transport packet that the kernel's connection tracking finds valid (`tcp_error`,
-/// `udp_error`).
+/// Returns the ports of a TCP or UDP packet; `None` for other protocols, and if the kernel's connection tracking would
+/// find the packet invalid (`tcp_error`, `udp_error`).
 fn valid_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
     const ACK: u8 = 0x10;
     let valid = match protocol {
@@ -275,12 +275,14 @@ fn valid_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
     l4.first_chunk().copied().filter(|_| valid)
 }
 
-/// Returns whether a transport packet opens or closes its connection: from then on all its packets are the kernel's.
+/// Returns whether a transport packet opens or closes its connection: from then on all its packets are left to the
+/// kernel.
 pub(crate) fn is_closing(protocol: u8, l4: &[u8]) -> bool {
     protocol == proto::TCP && l4.get(13).is_some_and(|flags| flags & FIN_SYN_RST != 0)
 }
 
-/// Returns the next hop with this id, or the member of its group that a hash selects; `None` if it is neither.
+/// Returns the next hop with this id, or the member of its group that a hash selects; `None` unless its kind is
+/// [`Kind::Forward`].
 fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
     let hop = entry(tables, id);
     let hop = match hop.kind {
@@ -318,7 +320,7 @@ fn hash6(tables: &Tables, exit: &Exit<4>, ip: &[u8]) -> u32 {
     }
 }
 
-/// Returns the ports of a packet when it is routed.
+/// Returns the ports of a packet as the kernel routes it: the original source and the translated destination.
 fn routed_ports(l4: &[u8], leaves: [u8; 4]) -> u32 {
     be16(l4) << 16 | be16(&leaves[2..])
 }
@@ -335,13 +337,13 @@ fn rewrite_l4<const N: usize>(exit: &Exit<N>, protocol: u8, l4: &mut [u8]) {
     } else if l4[6..8] != [0, 0] {
         update(&mut l4[6..], exit.change);
         if l4[6..8] == [0, 0] {
-            // RFC 768: zero means that there is none.
+            // RFC 768: zero means that there is no checksum.
             l4[6..8].fill(0xff);
         }
     }
 }
 
-/// Updates the checksum that `field` begins with by a one's complement difference (RFC 1624 eqn. 3).
+/// Updates the checksum at the start of `field` by a one's complement difference (RFC 1624 eqn. 3).
 fn update(field: &mut [u8], change: u16) {
     let sum = u32::from(!u16::from_le_bytes([field[0], field[1]])) + u32::from(change);
     let sum = (sum & 0xffff) + (sum >> 16);

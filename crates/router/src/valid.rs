@@ -103,8 +103,7 @@ fn one_hop(word: u32) -> u32 {
 }
 
 /// Returns whether an address cannot belong to a host: this network, loopback, multicast, reserved or broadcast (RFC
-/// 1812
-/// 5.3.7).
+/// 1812 5.3.7).
 #[inline(always)]
 pub(crate) const fn martian4(addr: u32) -> bool {
     // One comparison for 0/8 and for 224/4 and above; one for 127/8.

@@ -14,7 +14,7 @@ pub const FIRST: u16 = PORTS as u16;
 /// Maximum number of VLANs of a process.
 pub const VLANS: usize = bywash_port::af_xdp::VLANS as usize;
 
-/// In place of the tag, for a macvlan.
+/// Value in place of the tag, for a macvlan.
 pub const UNTAGGED: [u8; TAG_LEN] = [0; TAG_LEN];
 
 /// Length of the two addresses in front of the tag or the EtherType.
@@ -96,7 +96,8 @@ pub(crate) fn restore(arena: &Arena, frame: &mut Frame) {
     }
 }
 
-/// Sends a frame, counted for `from`, on a port, with the tag of a VLAN, for a macvlan, or by a member of a bond.
+/// Sends a frame on `to`, a port, VLAN, macvlan or bond: adds the VLAN's tag, and chooses the bond's member. The frame
+/// is counted for `from`.
 #[inline]
 pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, frame: Frame) {
     if to.0 < FIRST { cx.send(from, to, frame) } else { send_above(cx, tables, from, to, frame) }
@@ -106,7 +107,8 @@ pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: Port
 pub(crate) fn send_above(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, mut frame: Frame) {
     let arena = cx.bufs.arena();
     let (below, tag) = tables.vlan(to).map_or((to, UNTAGGED), |vlan| (vlan.port, vlan.tag));
-    // Before the tag is in the frame: the kernel has it beside the packet where it chooses the member.
+    // The member is chosen before the tag is in the frame, as in the kernel, which still has the tag beside the packet
+    // then.
     let port = match tables.bond(below) {
         Some(bond) => bond.port_of(arena.data(&frame)),
         None => Some(below).filter(|port| port.0 < FIRST),

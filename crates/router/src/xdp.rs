@@ -65,7 +65,7 @@ impl control::TableSink for XdpTableSink {
     }
 
     fn publish(&mut self, tables: &Tables) {
-        // Behind those of groups, the program finds the ports of bonds.
+        // The program finds the ports of bonds after the buckets of groups.
         let (mut buckets, mut bonds) = (Cow::from(&tables.buckets), BTreeMap::new());
         for (id, bond) in &tables.bonds {
             bonds.insert(*id, (bond, buckets.len() as u32));
@@ -101,7 +101,8 @@ impl XdpTableSink {
         })
     }
 
-    /// Returns a next hop as the program has it. `bonds` has bonds by number, each with the bucket of its first port.
+    /// Returns a next hop as the program has it. `bonds` maps the number of each bond to the bond and the bucket of its
+    /// first port.
     fn hop(&self, entry: &Entry, tables: &Tables, bonds: &BTreeMap<PortId, (&BondInfo, u32)>) -> Hop {
         let vlan = tables.vlan(entry.port);
         let below = vlan.map_or(entry.port, |vlan| vlan.port);
@@ -129,7 +130,7 @@ impl XdpTableSink {
         let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
         let tag = u32::from_le_bytes(vlan.map_or(UNTAGGED, |vlan| vlan.tag));
         let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
-        // Of a port the port itself, whose device is the target.
+        // For a port, the port itself, because its device is the target.
         let number = if port.0 < FIRST { port } else { tables.number(port) };
         let (first, count, ifindex) = match (kind, bond) {
             (HopKind::Bond, Some((bond, at))) => (*at, tag, (bond.hash as u32) << 16 | ports.len() as u32),

@@ -4,8 +4,8 @@
 //! of another tuple takes one away, and takes over the slot at weight zero (after Boyer, Moore 1981, "MJRTY"). So each
 //! of a few tuples with packets at the same rate gets its turn, and a flood of tuples that come once hardly delays
 //! those that carry the traffic. A tuple is reported at the weight of eight packets, and each time that its weight
-//! doubles, up to that of 512 packets, when its weight is halved: the kernel is asked again about a connection that may
-//! not become a flow yet, at a cost that its packets bound. A packet that opens or closes a connection ends the weight of
+//! doubles. At that of 512 packets its weight is halved: so the kernel is asked again about a connection that may not
+//! become a flow yet, at a cost that its packets bound. A packet that opens or closes a connection resets the weight of
 //! its tuple: short connections that use the same ports one after the other are not reported.
 //!
 //! Readers write without synchronisation. When they overwrite each other's words, a report is late, or names a tuple
@@ -19,7 +19,7 @@ use super::writer::Writer;
 const PACKET: u32 = 8;
 /// Weight of the first report.
 const FIRST: u32 = 8 * PACKET;
-/// Weight that is halved.
+/// Weight at which it is halved.
 const MOST: u32 = 512 * PACKET;
 
 impl<const N: usize> FlowTable<N> {
@@ -56,7 +56,7 @@ impl<const N: usize> FlowTable<N> {
         after >= FIRST && after ^ before > before
     }
 
-    /// Ends the weight of a tuple: it has become a flow, or has another connection from now on.
+    /// Resets the weight of a tuple that has become a flow, or has another connection from now on.
     pub(super) fn forget(&self, hash: u32) {
         let at = Self::weight_at(hash);
         if self.region.load(at) >> 32 == u64::from(hash) {

@@ -19,19 +19,19 @@ pub(super) const SEGMENTS: usize = 256;
 pub(super) const SLOTS: usize = 16;
 /// Words of a bucket.
 pub(super) const BUCKET: usize = SLOTS / 2;
-/// Buckets of a segment, with which the index begins.
+/// Buckets of a segment: the initial size of the index.
 pub(super) const BASE: usize = SEGMENT_WORDS / BUCKET;
-/// Most buckets.
+/// Maximum number of buckets.
 pub(super) const BUCKETS: usize = RECORDS * BASE;
 /// Lowest bits of a slot, which name a direction of a record; the others are the hash's highest.
 pub(super) const END: u32 = (1 << 23) - 1;
 
-/// Word of the header that tells the size of the index: see [`Size`].
+/// Word of the header with the size of the index: see [`Size`].
 pub(super) const SIZE: usize = 0;
 /// First of the header's words with the keys of the hash.
 pub(super) const KEYS: usize = 1;
 
-/// Words in front of the first record, of the segment that begins with the header.
+/// Words in front of the first record, in the segment that begins with the header.
 pub(super) mod front {
     /// Word with the number of candidates that were reported so far, modulo 2^64.
     pub const REPORTED: usize = 16;
@@ -55,7 +55,7 @@ pub(super) const PACKETS: usize = 6;
 /// [`Sums`].
 pub(super) const STATE: usize = 7;
 
-/// Words of a record whose tuples have `N` words of addresses.
+/// Returns the number of words of a record whose tuples have `N` words of addresses.
 pub(super) const fn record_words<const N: usize>() -> usize {
     if N == 1 { 8 } else { 16 }
 }
@@ -70,7 +70,7 @@ pub(super) const fn record_at<const N: usize>(record: u32) -> usize {
     RECORDS * SEGMENT_WORDS + record as usize * record_words::<N>()
 }
 
-/// Word of the header with the current generation.
+/// Returns the word of the header with the current generation.
 pub(super) const fn generation_at<const N: usize>() -> usize {
     record_at::<N>(0) + record_words::<N>() - 1
 }
@@ -101,7 +101,7 @@ pub struct Key<const N: usize> {
 }
 
 impl<const N: usize> Key<N> {
-    /// Key of nothing.
+    /// Key of no packet.
     pub const NONE: Self = Self { addresses: [0; N], rest: 0 };
 
     /// Creates a key from both addresses, as they lie in the packet, both ports, the protocol, and the number of the
@@ -155,7 +155,7 @@ pub(super) fn second(hash: u32) -> u32 {
 pub(super) struct Size(pub u64);
 
 impl Size {
-    /// Returns the size of an index of so many buckets, a power of two.
+    /// Returns the size of an index of `buckets` buckets, a power of two.
     pub const fn of(buckets: usize) -> Self {
         Self(buckets as u64 | (2 * buckets as u64 - 1) << 32)
     }
@@ -189,9 +189,9 @@ impl Size {
     }
 }
 
-/// Changes that translation makes to checksums: the one's complement differences of the original direction's reply
-/// tuple and original tuple, of their addresses and of addresses and ports. Nonzero, like the kernel's sums; the
-/// other direction's are their negatives.
+/// Changes that translation makes to the checksums of packets of the original direction: the one's complement
+/// differences between the reply tuple and the original tuple, of their addresses and of addresses and ports. Nonzero,
+/// like the kernel's sums; the changes of the reply direction are their negatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sums {
     pub addresses: u16,
@@ -234,7 +234,7 @@ fn fold(sum: u64) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Returns minus zero for zero.
+/// Returns 0xffff, the other zero of one's complement, for 0.
 #[inline(always)]
 fn nonzero(sum: u16) -> u16 {
     if sum == 0 { 0xffff } else { sum }

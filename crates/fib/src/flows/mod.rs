@@ -6,9 +6,9 @@
 //! direction's port. It leaves with the other direction's tuple reversed, by the other direction's port.
 //!
 //! # Validity
-//! A flow has the generation for which it was found valid; packets belong to it only while that is the current one. So
-//! [`Flows::set_generation`] revokes all flows by one store, until each is confirmed anew. Nothing is evicted: a table
-//! that is full refuses further flows, whose packets stay the kernel's.
+//! A flow has the generation for which it was last found valid; packets belong to it only while that is the current
+//! one. So [`Flows::set_generation`] revokes all flows by one store, until each is confirmed anew. Nothing is evicted:
+//! a full table refuses further flows, whose packets are left to the kernel.
 //!
 //! # Candidates
 //! Readers weigh packets that belong to no flow ([`FlowTable::miss`]), and report tuples that are seen often. The
@@ -74,7 +74,7 @@ pub struct FlowId(
 const V6: u32 = 1 << 31;
 
 impl FlowId {
-    /// Returns the flow of a family at this place, which [`FlowId::index`] of a flow in the table has returned.
+    /// Returns the flow of a family with this index, which [`FlowId::index`] has returned for a flow in the table.
     pub fn new(v6: bool, index: usize) -> Self {
         let (first, family) = if v6 { (first_record::<4>(), V6) } else { (first_record::<1>(), 0) };
         Self((index as u32).saturating_add(first).min(V6 - 1) | family)
@@ -85,7 +85,8 @@ impl FlowId {
         self.0 & V6 != 0
     }
 
-    /// Returns its place among the flows of its family: small, and used again after the flow.
+    /// Returns its index among the flows of its family. Indices are small, and are used again after the flow is
+    /// removed.
     pub fn index(self) -> usize {
         let first = if self.is_v6() { first_record::<4>() } else { first_record::<1>() };
         ((self.0 & !V6) - first) as usize
@@ -101,12 +102,12 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// Reason why a flow was not added. Its packets stay the kernel's.
+/// Reason why a flow was not added. Its packets are left to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// There are as many flows as the table may have, both buckets of a tuple are full, or there is no memory.
     Full,
-    /// A tuple is that of a flow in the table.
+    /// One of its tuples is that of a flow in the table.
     Known,
     /// The protocol is neither TCP nor UDP, the addresses are of two families, or both directions have one tuple.
     Unfit,
@@ -129,11 +130,12 @@ pub struct FlowTables {
 }
 
 impl Flows {
-    /// Creates tables of at most `limit` flows together, for readers of `domain` and those that share `memory`, if it
-    /// is given: one for IPv4, one for IPv6. No flow is valid before [`Flows::set_generation`].
+    /// Creates an IPv4 and an IPv6 table, for at most `limit` flows of both together. Their readers are those of
+    /// `domain` and, where `memory` is given (first for IPv4, then for IPv6), those that share it. No flow is valid
+    /// before [`Flows::set_generation`].
     ///
     /// # Errors
-    /// If address space (a GiB) is refused. Memory is taken with the flows.
+    /// If address space (a GiB) is refused. Memory is taken when it is needed.
     pub fn new(domain: &Qsbr, memory: [Option<Box<dyn Shared>>; 2], limit: usize) -> io::Result<Self> {
         let random = RandomState::new();
         let keys = |family: u64| std::array::from_fn(|n| random.hash_one((family, n as u64)));
@@ -205,14 +207,14 @@ impl Flows {
         if id.0 & V6 == 0 { self.v4.remove(id.0) } else { self.v6.remove(id.0 & !V6) }
     }
 
-    /// Frees what was removed before a grace period that has passed, and begins the next one. Returns the flows whose
-    /// memory is not free yet. Does not block; call it from time to time, as long as it does not return 0. A table that
-    /// grows does so itself.
+    /// Frees flows that were removed and whose grace period has passed, and begins a grace period for the others.
+    /// Returns the number of flows whose memory is not free yet. Does not block; call it from time to time until it
+    /// returns 0. A table that grows does so itself.
     pub fn collect(&mut self) -> usize {
         self.v4.collect() + self.v6.collect()
     }
 
-    /// Returns the packets and bytes of a flow that were forwarded, of its original and its reply direction.
+    /// Returns the packets and bytes forwarded in a flow's original and its reply direction.
     pub fn traffic(&self, id: FlowId) -> [Traffic; 2] {
         if id.0 & V6 == 0 { self.v4.traffic(id.0) } else { self.v6.traffic(id.0 & !V6) }
     }
@@ -239,8 +241,9 @@ impl Flows {
         if id.is_v6() { self.v6.generation(id.0 & !V6) } else { self.v4.generation(id.0) }
     }
 
-    /// Returns up to `most` of the tuples that readers have reported since the last call, with their protocols, in the
-    /// order of their reports by family. They are hints: one may be missing, repeated, or of packets that never were.
+    /// Returns up to `most` of the tuples that readers have reported since the last call, with their protocols: first
+    /// those of IPv4, then those of IPv6, each in the order of their reports. They are hints: a report may be missing,
+    /// repeated, or of packets that never were.
     pub fn candidates(&mut self, most: usize) -> Vec<(u8, Tuple)> {
         let mut found = Vec::new();
         let mut report = |(protocol, tuple, _)| found.push((protocol, tuple));
@@ -250,7 +253,7 @@ impl Flows {
     }
 
     /// Sets the current generation: packets belong to flows of this generation only; with 0, to none. Before the first
-    /// one, no memory is taken, and no candidate is reported.
+    /// generation other than 0, no memory is taken, and no candidate is reported.
     pub fn set_generation(&mut self, generation: u32) {
         self.v4.set_generation(generation);
         self.v6.set_generation(generation);
@@ -266,7 +269,7 @@ impl Flows {
         self.len() == 0
     }
 
-    /// Returns the bytes of memory in use. It grows with the flows; what removed ones have used is kept for others.
+    /// Returns the bytes of memory in use, which grow with the flows. The memory of removed flows is kept for others.
     pub fn memory(&self) -> usize {
         self.v4.memory() + self.v6.memory()
     }
@@ -297,7 +300,7 @@ fn key6(protocol: u8, tuple: &Tuple, port: u16) -> Option<Key<4>> {
     Some(Key::new(&[a, b, c, d], ports(tuple), protocol, port))
 }
 
-/// Returns what [`key4`] was made of: protocol, tuple and port.
+/// Returns the protocol, tuple and port of which [`key4`] made a key.
 fn tuple4(key: Key<1>) -> (u8, Tuple, u16) {
     let address = |at: usize| {
         let octets = key.addresses[0].to_le_bytes();
@@ -306,7 +309,7 @@ fn tuple4(key: Key<1>) -> (u8, Tuple, u16) {
     key.rest(address(0), address(4))
 }
 
-/// Returns what [`key6`] was made of: protocol, tuple and port.
+/// Returns the protocol, tuple and port of which [`key6`] made a key.
 fn tuple6(key: Key<4>) -> (u8, Tuple, u16) {
     let address = |at: usize| {
         let half = |at: usize| u128::from(u64::from_be_bytes(key.addresses[at].to_le_bytes()));

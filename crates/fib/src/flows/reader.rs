@@ -48,7 +48,7 @@ impl Hit {
     }
 }
 
-/// A packet's addresses and ports when it leaves, and what that changes in its checksums.
+/// A packet's addresses and ports when it leaves, and the resulting changes of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit<const N: usize> {
     /// Source and destination address, as they lie in the packet.
@@ -86,7 +86,7 @@ impl<const N: usize> FlowTable<N> {
         Key { addresses, rest: self.word(hit, rest_at::<N>(hit.direction())) }
     }
 
-    /// Returns the flow of a packet; none if it has not the current generation.
+    /// Returns the flow of a packet; [`Hit::NONE`] if it has none of the current generation.
     #[inline]
     pub fn lookup(&self, key: &Key<N>) -> Hit {
         let mut hit = [Hit::NONE];
@@ -161,7 +161,7 @@ impl<const N: usize> FlowTable<N> {
         })
     }
 
-    /// Returns the place and the contents of a slot of a key, whatever its generation.
+    /// Returns the place and the contents of the slot of a key, whatever its generation.
     pub(super) fn find(&self, size: Size, hash: u32, key: &Key<N>) -> Option<(usize, Hit)> {
         let of = |bucket| self.matches(bucket, hash).find(|(_, hit)| self.is(*hit, key));
         of(size.bucket(hash)).or_else(|| of(size.bucket(second(hash))))

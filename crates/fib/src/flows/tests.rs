@@ -27,7 +27,7 @@ fn keys(seed: u64) -> Keys {
     std::array::from_fn(|n| splitmix64(seed, n as u64))
 }
 
-/// Returns flow number `n`: of two families and protocols, plain or with its source, destination or both translated.
+/// Returns flow number `n`: IPv4 or IPv6, TCP or UDP, plain or with its source, destination or both translated.
 fn flow(n: u32) -> Flow {
     let address = |net: u8, n: u32| match n & 1 {
         0 => IpAddr::V4(Ipv4Addr::from(u32::from(net) << 24 | n >> 1)),
@@ -138,7 +138,7 @@ proptest! {
                         prop_assert!(!twin.contains_key(&n) || twin.len() == 400);
                         // A bucket has room for eight flows, if all hashes are the same.
                         let family = twin.keys().filter(|other| (**other ^ n) & 1 == 0).count();
-                        // In an index of a few buckets, both of a tuple's may be full by chance.
+                        // In an index of a few buckets, both buckets of a tuple may be full by chance.
                             prop_assert!(twin.len() == 400 || (seed == 2 && family == 8) || seed == 1 || (seed == 0 && twin.len() < 100), "{}", twin.len());
                     }
                     Err(Refused::Unfit) => prop_assert!(false),
@@ -339,7 +339,7 @@ fn a_record_is_used_again_after_a_grace_period_only() {
     assert_eq!((flows.collect(), flows.collect(), flows.len()), (1, 1, 0));
     let second = flows.insert(&flow(2), 1).unwrap();
     assert_ne!(first, second);
-    // The reader's flow is still whole: it can be counted and left by.
+    // The reader's flow is still whole: it can be counted, and says how its packets leave.
     table.count(hit, 100);
     assert_eq!(table.exit(hit).port, flow(0).output);
     reader.quiescent();
@@ -469,11 +469,11 @@ fn shared_memory_is_made_with_the_flows_and_full_when_it_is_refused() {
         }
     };
     assert_eq!((last, &made.lock().unwrap()[..]), (Refused::Full, &[layout::RECORDS, 0, layout::RECORDS + 1][..]));
-    // Two segments of records, but for what is in front of the first.
+    // Two segments of records, less the words in front of the first record.
     let first = layout::first_record::<1>();
     assert_eq!((n as usize, flows.memory()), (2 * SEGMENT / 64 - first as usize, 3 * SEGMENT));
     assert!((0..n).all(|n| finds(&flows.reader(), &flow(2 * n)) == [true; 2]));
-    // A removed one makes room for another, once those outside have passed too.
+    // A removed flow makes room for another, once the readers outside the domain have passed too.
     let id = FlowId(first + 17);
     flows.remove(id);
     assert_eq!(flows.insert(&flow(2 * n), 1), Err(Refused::Full));

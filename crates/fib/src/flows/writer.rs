@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Slots in use for each bucket, on average, beyond which the index grows. Buckets that have not been split in a round
+/// Average number of slots in use per bucket beyond which the index grows. Buckets that have not been split in a round
 /// have up to twice as many.
 const USUAL: u32 = SLOTS as u32 / 2;
-/// Slots in use in a key's first bucket from which its second one may be used.
+/// Number of slots in use in a key's first bucket from which on its second one may be used.
 const CROWDED: usize = 12;
 
-/// Buckets that are split before garbage is collected unasked.
+/// Number of bucket splits after which garbage is collected without being asked to.
 const COLLECTED: u32 = 1024;
 
 /// Returns the places of a bucket's slots.
@@ -54,7 +54,8 @@ pub(super) struct Writer<const N: usize> {
     free: Vec<u32>,
     garbage: Garbage,
     waiting: Option<Waiting>,
-    /// Places of slots that have moved to another bucket, and are still to be cleared: those of both kinds of garbage.
+    /// Places of slots that have moved to another bucket and are still to be cleared, whether or not their grace period
+    /// has begun.
     stale: HashSet<u32>,
     len: usize,
     /// Number of candidates that were taken.
@@ -158,7 +159,7 @@ impl<const N: usize> Writer<N> {
         Ok(record)
     }
 
-    /// Sets the generation of a flow unless it was revoked, which readers do as well; returns whether it was not.
+    /// Sets the generation of a flow unless the writer or a reader has revoked it; returns whether it was set.
     pub fn confirm(&mut self, record: u32, generation: u32) -> bool {
         let half = self.table.region.half(2 * (record_at::<N>(record) + STATE));
         half.fetch_update(Ordering::Release, Ordering::Relaxed, |old| (old != 0).then_some(generation)).is_ok()
@@ -194,7 +195,7 @@ impl<const N: usize> Writer<N> {
         self.slots(self.size?, hash(&self.table.keys, key)).find(is).map(|(_, hit)| hit.record())
     }
 
-    /// Iterates over the slots with the bits of a hash in its two buckets, with their places, but for those that have
+    /// Iterates over the slots with the bits of a hash in its two buckets, with their places, except those that have
     /// moved.
     fn slots(&self, size: Size, hash: u32) -> impl Iterator<Item = (usize, Hit)> {
         let of = move |hash_of| self.table.matches(size.bucket(hash_of), hash);
@@ -220,7 +221,7 @@ impl<const N: usize> Writer<N> {
     }
 
     /// Begins a grace period for the garbage so far, if none is under way, and ends one that has passed. Returns the
-    /// records that are not free yet.
+    /// number of records that are not free yet.
     pub fn collect(&mut self) -> usize {
         let passed = |waiting: &mut Waiting| {
             self.domain.passed(waiting.epoch) && waiting.outside.as_ref().is_none_or(JoinHandle::is_finished)
@@ -304,7 +305,7 @@ impl<const N: usize> Writer<N> {
         Ok(self.top - 1)
     }
 
-    /// Returns the place of an empty slot for a hash other than `taken`.
+    /// Returns the place of an empty slot, other than `taken`, for a hash.
     fn room(&self, size: Size, hash: u32, taken: Option<usize>) -> Option<usize> {
         let empty = |place: &usize| self.is_empty(*place, taken);
         let used = |bucket| SLOTS - places(bucket).filter(empty).count();
@@ -316,8 +317,8 @@ impl<const N: usize> Writer<N> {
         places(bucket).find(empty)
     }
 
-    /// Moves a slot out of one of a hash's two full buckets into its own other bucket, and returns its place. A reader
-    /// that has just looked there finds no flow for this packet.
+    /// Moves a slot from one of a hash's two full buckets to its own other bucket, and returns the place that it
+    /// leaves. A reader that has just looked in that other bucket finds no flow for this packet.
     fn displaced(&self, size: Size, hash: u32, taken: Option<usize>) -> Option<usize> {
         let buckets = |hash| [size.bucket(hash), size.bucket(second(hash))];
         buckets(hash).into_iter().flat_map(places).find(|place| {

@@ -95,7 +95,7 @@ pub(super) struct Blocks {
     back: Option<Back>,
 }
 
-/// Record of the cells returned to blocks that are not free yet: those are not out. In a free block all are.
+/// Record of the cells returned to blocks that are not free yet: those are not out. In a free block, all count as out.
 struct Back {
     out: Out,
     /// Lock: one taker at a time searches.

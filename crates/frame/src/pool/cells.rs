@@ -15,7 +15,7 @@ use super::stack::Stack;
 /// Shared by any number of threads.
 pub struct CellPool(Backend);
 
-// There are only as many as pools: a few.
+// One per pool, and there are few pools.
 #[allow(clippy::large_enum_variant)]
 enum Backend {
     Ring(Ring),

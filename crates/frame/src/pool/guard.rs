@@ -49,7 +49,7 @@ impl Guard {
     }
 
     /// Marks `cells`, at most a batch, as free. Moves those that were in use to the front, in order, and returns how
-    /// many they are.
+    /// many there are.
     ///
     /// # Panics
     /// With debug assertions, if one was not in use.

@@ -272,7 +272,7 @@ pub enum PoolError {
     Duplicate(String),
 }
 
-// There are only as many as pools: a few.
+// One per pool, and there are few pools.
 #[allow(clippy::large_enum_variant)]
 enum Backend {
     Ring(Ring),

@@ -248,7 +248,7 @@ impl PoolSet {
     }
 
     /// Records `cells`, at most a batch, as returned. Moves the valid ones to the front, in order, and returns how many
-    /// they are.
+    /// there are.
     #[inline]
     pub(crate) fn given(&self, cells: &mut [u32]) -> usize {
         match &self.guard {

@@ -37,19 +37,19 @@ const TO_PORT: usize = 15;
 /// Index of `to_member`, which is counted in both.
 const TO_MEMBER: usize = 24;
 
-/// Most ports of a process.
+/// Maximum number of ports of a process.
 pub const PORTS: u32 = 64;
-/// Most VLANs and bridges of a process, which have numbers from [`PORTS`] on.
+/// Maximum number of VLANs and bridges of a process, which have numbers from [`PORTS`] on.
 pub const VLANS: u32 = 192;
-/// Places for stations of bridges, each of [`STATIONS_AT_A_PLACE`].
+/// Number of places (hash buckets) for stations of bridges, each with room for [`STATIONS_AT_A_PLACE`].
 pub(crate) const STATIONS: usize = 2048;
-/// Stations at a place, in front of the word that says which of them the kernel has to hear.
+/// Number of stations at a place. The word after them says which of them the kernel has to hear.
 pub(crate) const STATIONS_AT_A_PLACE: usize = 7;
-/// Slots of the program's port table that may hold a port, starting at its interface index modulo [`PORTS`].
+/// Number of slots of the program's port table that may hold a port, starting at its interface index modulo [`PORTS`].
 pub(crate) const PROBES: u32 = 4;
-/// Most queues of a port.
+/// Maximum number of queues of a port.
 pub(crate) const QUEUES: u32 = 256;
-/// Most CPUs that send frames for a port.
+/// Maximum number of CPUs that send frames for a port.
 pub const PORT_CPUS: usize = 64;
 /// Next hops the program can hold; packets to other next hops go to user space.
 pub const HOPS: usize = 16384;
@@ -62,11 +62,11 @@ pub(crate) const DST_CACHE6: u32 = 16384;
 /// CPUs with a destination cache of their own; CPUs beyond these share them.
 pub(crate) const DST_CACHE_CPUS: u32 = 64;
 
-/// Flows per switch worker that the program can hold, and hash buckets they are found in.
+/// Number of flows per switch worker that the program can hold, and of hash buckets in which they are found.
 pub const FLOWS: usize = 4096;
-/// Most switch workers with flows in the program; each CPU has counters for the flows of all of them.
+/// Maximum number of switch workers with flows in the program; each CPU has counters for the flows of all of them.
 pub(crate) const FLOW_WORKERS: usize = 16;
-/// Masks per worker under which flows are looked up.
+/// Maximum number of masks per worker under which flows are looked up.
 pub(crate) const FLOW_MASKS: usize = 8;
 
 pub(crate) const FLAG_ENABLED: u16 = 1 << 0;
@@ -123,9 +123,9 @@ impl RawPort {
     /// Index of the word with the longest of these frames.
     pub const LONGEST: usize = 6;
 
-    /// Returns the words before `version`. An enabled port with flows, or with rules that the program follows, has the
-    /// flag of these in place of the one that enables it, and a bridge's member has that of bridges: so the program tests
-    /// nothing more on other ports.
+    /// Returns the words before `version`. For an enabled port with flows, or with rules that the program follows, the
+    /// flag of these takes the place of the enabling flag; for a bridge's member, the flag of bridges does. So the
+    /// program needs no further test on other ports.
     pub fn words(&self) -> [u64; 3] {
         let m = self.mac;
         let mac = u64::from_le_bytes([m[0], m[1], m[2], m[3], m[4], m[5], 0, 0]);
@@ -144,7 +144,7 @@ impl RawPort {
     }
 }
 
-/// Counters of a port on one CPU: `struct bywash_counters`.
+/// Number of counters of a port on one CPU, in `struct bywash_counters`.
 const COUNTERS: usize = 32;
 
 /// `struct bywash_traffic`: frames forwarded from one port to another, or by one flow.
@@ -207,8 +207,8 @@ pub struct Hop {
     /// Number of buckets, for [`HopKind::Group`]; tag as it lies in memory, 0 for none, for [`HopKind::Vlan`] and
     /// [`HopKind::Bond`].
     pub count: u32,
-    /// Kernel index of the egress port's interface, for [`HopKind::Forward`] and [`HopKind::Vlan`]; number of ports and,
-    /// from bit 16 on, their hash (BOND_XMIT_POLICY_*, linux/if_bonding.h), for [`HopKind::Bond`].
+    /// Kernel index of the egress port's interface, for [`HopKind::Forward`] and [`HopKind::Vlan`]; number of ports
+    /// and, from bit 16 on, their hash (BOND_XMIT_POLICY_*, linux/if_bonding.h), for [`HopKind::Bond`].
     pub ifindex: u32,
 }
 

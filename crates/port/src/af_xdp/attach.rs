@@ -1,5 +1,5 @@
-//! Attachment of a program to an interface by a bpf_link. The link is a file descriptor: it holds while any process has
-//! it open, it can be passed to another process, and its program can be replaced while traffic flows.
+//! Attachment of a program to an interface by a bpf_link. The link is a file descriptor: it lasts as long as any
+//! process has it open, it can be passed to another process, and its program can be replaced while traffic flows.
 
 use super::map::info;
 use aya_obj::generated::bpf_insn;
@@ -18,7 +18,7 @@ const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
-/// Most programs on one side of an interface (BPF_MPROG_MAX in the kernel).
+/// Maximum number of programs on one side of an interface (BPF_MPROG_MAX in the kernel).
 const TCX_PROGRAMS: usize = 64;
 
 /// Place where a program is attached.
@@ -86,8 +86,8 @@ impl Attached {
         Ok(id)
     }
 
-    /// Replaces the attached program atomically by another loaded one of the same type: each frame meets one of the
-    /// two.
+    /// Replaces the attached program atomically by another loaded one of the same type: each frame is processed by one
+    /// of the two.
     pub(super) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         /// `link_update` of `union bpf_attr`.
         #[repr(C)]
@@ -127,7 +127,7 @@ pub(super) fn attach_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::Res
     if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(Attached(unsafe { OwnedFd::from_raw_fd(fd as i32) })) }
 }
 
-/// Most bytes of the verifier's log that are read.
+/// Maximum number of bytes of the verifier's log that are read.
 const LOG: usize = 4 << 20;
 
 /// Loads an XDP program that takes frames in several buffers.

@@ -1,4 +1,4 @@
-//! The devices that an interface stands on: members of a bond or bridge, the device below a VLAN interface or macvlan.
+//! The devices below an interface: members of a bond or bridge, the device below a VLAN interface or macvlan.
 //!
 //! Frames that an interface receives are as its lowest device left them: VLAN tags that a NIC stripped stay stripped,
 //! and checksums that a veth's peer left unfinished stay so above a bridge.
@@ -7,21 +7,22 @@ use super::{Features, LinkInfo, driver};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directory of the network interfaces. `lower_NAME` in an interface's directory links to a device it stands on
+/// Directory of the network interfaces. `lower_NAME` in an interface's directory links to a device below it
 /// (`netdev_adjacent`).
 const SYS: &str = "/sys/class/net";
-/// Kinds of interfaces that stand on others. A bridge is apart: its members change as guests come and go.
+/// Kinds of interfaces that are stacked on others. A bridge is treated separately: its members change as guests come
+/// and go.
 const STACKED: [&str; 11] =
     ["bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "vrf", "hsr", "batadv"];
 const BRIDGE: &str = "bridge";
 /// Name of the device feature that strips VLAN tags on reception.
 pub const TAKES_TAGS_OFF: &str = "rx-vlan-hw-parse";
 
-/// Interface and all devices that it stands on.
+/// An interface and all devices below it.
 pub struct Below {
     /// Names and drivers of the devices, the interface first.
     devices: Vec<(String, String)>,
-    /// There may be devices below that are not listed.
+    /// Set if there may be devices below that are not listed.
     unknown: bool,
 }
 

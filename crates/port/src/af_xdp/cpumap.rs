@@ -8,7 +8,7 @@ use super::shared::Words;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Most frames queued for a CPU: the default of `xdp-bench` of xdp-tools.
+/// Maximum number of frames queued for a CPU: the default of `xdp-bench` of xdp-tools.
 const QUEUE: u32 = 2048;
 
 /// Queues to CPUs, and the CPUs that send for each port.

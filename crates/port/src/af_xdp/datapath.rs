@@ -51,25 +51,25 @@ pub const SEGMENT: usize = 2 << 20;
 pub struct XdpDatapath(Arc<Mutex<Inner>>);
 
 pub(super) struct Inner {
-    /// Number by which its objects are known where they were made.
+    /// Number that identifies its objects where they were made.
     pub number: u32,
     pub xdp: OwnedFd,
     /// The program of traffic control; `None` before it is needed.
     tc: Option<OwnedFd>,
     ports: Words,
-    /// Ports in `ports`, by slot, and VLANs behind them, by number.
+    /// Entries in `ports`: those of ports, by slot, and after them those of VLANs, by number.
     places: [RawPort; SLOTS],
-    /// End of the slots that have ever been used; those of all ports are within.
+    /// End of the slots that have ever been used, and at least of all slots of ports.
     slots: usize,
     xsks: Map,
     devices: Map,
     counters: Map,
-    /// Our program, by the ports that have one of the user's before it.
+    /// Our program, for each port on which a program of the user's runs before it.
     pub next: Map,
     /// `None` if the program does not forward.
     port_pairs: Option<PortPairs>,
     fibs: [Option<Segments>; 2],
-    /// Memory of the connections that packets are forwarded for although their family's gate is closed.
+    /// Memory of the connections whose packets are forwarded although their family's gate is closed.
     connections: [Option<Map>; 2],
     /// Programs for ports with such connections, of XDP and of traffic control; empty until they are needed. `None` for
     /// a program that is not a router's.
@@ -77,8 +77,8 @@ pub(super) struct Inner {
     /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
     /// router's.
     vlans: Option<Vlans>,
-    /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is not
-    /// a router's.
+    /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is
+    /// not a router's.
     rules: Option<(Further, bool)>,
     /// Stations of bridges, and the program for ports on their members. `None` for a program that is not a router's.
     bridges: Option<(Further, Stations)>,
@@ -88,7 +88,7 @@ pub(super) struct Inner {
     buckets: Option<Versions>,
     /// `None` for a program that is not a switch's.
     flows: Option<Arc<Memory>>,
-    /// Error if the kernel cannot spread frames over CPUs: the reason.
+    /// Queues to CPUs, or the reason why the kernel cannot spread frames over CPUs.
     cpu_queues: Result<CpuQueues, String>,
     version: u64,
     /// Filter of the host's own addresses, as last published.
@@ -102,17 +102,17 @@ pub(super) struct Inner {
     _forget: Forget,
 }
 
-/// Has the objects of a datapath forgotten where they were made.
+/// Releases the objects of a datapath, where they were made, when dropped.
 struct Forget(u32);
 
 impl Drop for Forget {
     fn drop(&mut self) {
-        // They go with the process at the latest.
+        // If this fails, they are freed with the process.
         let _ = make(&Make::Forget { of: self.0 });
     }
 }
 
-/// Entries for ports, and for VLANs behind them.
+/// Number of entries for ports, and for VLANs after them.
 const SLOTS: usize = (PORTS + VLANS) as usize;
 
 /// VLANs in the program.
@@ -123,11 +123,11 @@ struct Vlans {
     programs: Further,
 }
 
-/// Programs that others go on with by a tail call, loaded when they are first needed.
+/// Programs that others continue with by a tail call, loaded when they are first needed.
 struct Further {
-    /// Of XDP and of traffic control.
+    /// Program arrays of XDP and of traffic control.
     arrays: [Map; 2],
-    /// Whether there are programs at this place.
+    /// Whether the programs at each place are loaded.
     loaded: [bool; 2],
 }
 
@@ -136,8 +136,8 @@ impl Further {
         Self { arrays, loaded: [false; 2] }
     }
 
-    /// Loads the programs of a place, for the datapath of this number, which takes some tens of milliseconds, unless they
-    /// are loaded.
+    /// Loads the programs of a place, for the datapath with this number, unless they are loaded already. Takes some
+    /// tens of milliseconds.
     fn load(&mut self, of: u32, place: usize, what: Later) -> Result<(), Error> {
         if self.loaded[place] {
             return Ok(());
@@ -260,8 +260,8 @@ impl Inner {
         }
     }
 
-    /// Loads the programs for VLANs and bonds, for bridges, for flows, and for flows of VLANs and bonds, if these entries of
-    /// ports or VLANs are the first that need them. Those for flows serve members of bridges, too.
+    /// Loads the programs for VLANs and bonds, for bridges, for flows, and for flows of VLANs and bonds, if these
+    /// entries of ports or VLANs are the first that need them. Those for flows serve members of bridges, too.
     fn load_programs(&mut self, entries: &[RawPort]) -> Result<(), Error> {
         let Self { flow_programs: Some(programs), bridges, vlans, places, number, .. } = self else { return Ok(()) };
         let all = || entries.iter().chain(places.iter()).filter(|entry| entry.ifindex != 0);
@@ -284,7 +284,7 @@ impl Inner {
     }
 
     /// Loads the programs for ports with policy routing rules if this entry is the first that needs them. If they are
-    /// refused, which is an error once, the entry is for user space.
+    /// refused, which is reported as an error once, user space looks up the port's packets.
     fn load_rule_programs(&mut self, port: &mut RawPort) -> Result<(), Error> {
         if port.sending & SENDING_BY_RULES == 0 {
             return Ok(());
@@ -304,12 +304,12 @@ impl Inner {
         loaded
     }
 
-    /// Returns whether there is a program of traffic control: in a router's object alone.
+    /// Returns whether there is a program of traffic control: only a router's object has one.
     pub fn has_tc(&self) -> bool {
         self.flow_programs.is_some()
     }
 
-    /// Returns the program of traffic control, and loads it if it is the first time that it is needed.
+    /// Returns the program of traffic control, which is loaded when it is first needed.
     pub fn tc(&mut self) -> Result<BorrowedFd<'_>, String> {
         if self.tc.is_none() {
             let what = Later::TrafficControl;
@@ -319,8 +319,8 @@ impl Inner {
         self.tc.as_ref().map(|tc| tc.as_fd()).ok_or_else(|| "the object has no such program".into())
     }
 
-    /// Writes a port's entry into a slot. The word with the interface index, which makes the entry valid, is written after
-    /// the others, and that with members, which belongs to all of them, when the entry is whole.
+    /// Writes a port's entry into a slot. The word with the interface index, which makes the entry valid, is written
+    /// after the others. The word with the members depends on all of them: it is cleared first and written last.
     fn place(&mut self, at: usize, port: RawPort) {
         self.places[at] = port;
         let (first, port) = (at * RawPort::WORDS, self.gated(port));
@@ -354,8 +354,8 @@ impl XdpDatapath {
         Self::or_plain(Self::load_object(Kind::Router, true, None))
     }
 
-    /// Loads like [`XdpDatapath::load`] the program of XDP alone, where that is likely to be all that is needed: the
-    /// other is loaded when it is first attached.
+    /// Like [`XdpDatapath::load`], but loads the program of XDP alone, where that is likely to be all that is needed:
+    /// the program of traffic control is loaded when it is first attached.
     ///
     /// # Errors
     /// Errors of [`XdpDatapath::load`].
@@ -601,8 +601,8 @@ impl XdpDatapath {
         self.lock().flows.iter().for_each(|flows| flows.set_target(id, longest));
     }
 
-    /// Closes the gates of all ports regardless of each port's setting: from the next frame on every IP packet, and every
-    /// frame between members of a bridge, is passed to the kernel. Takes microseconds, two stores per port.
+    /// Closes the gates of all ports regardless of each port's setting: from the next frame on every IP packet, and
+    /// every frame between members of a bridge, is passed to the kernel. Takes microseconds, two stores per port.
     pub fn close(&self) {
         self.lock().set_closed(true);
     }
@@ -629,7 +629,7 @@ impl XdpDatapath {
         if inner.flow_programs.is_none() {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
         }
-        // Whatever cannot be loaded, the entry that was there, with other gates, must not stay.
+        // Even if a program cannot be loaded, the previous entry must not stay: its gates may differ.
         let loaded = inner.load_programs(&[port]);
         if loaded.is_err() {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
@@ -662,9 +662,9 @@ impl XdpDatapath {
         refused
     }
 
-    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. What ports on
-    /// members of bridges receive from others is passed to the kernel. Returns the number of stations that are left out
-    /// because there is no room for them: there is for some ten thousand.
+    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. Frames that
+    /// ports on members of bridges receive from other stations are passed to the kernel. Returns the number of stations
+    /// that are left out: there is room for some ten thousand.
     ///
     /// # Errors
     /// [`Error::Map`] if the memory cannot be mapped; then there are none.
@@ -677,18 +677,18 @@ impl XdpDatapath {
         }
     }
 
-    /// Has the next frame of each station passed to the kernel, which hears none of the others.
+    /// Has the next frame of each station passed to the kernel, which does not see their other frames.
     pub fn renew_stations(&self) {
         self.lock().bridges.iter().for_each(|(_, known)| known.renew());
     }
 
-    /// Returns whether the kernel has refused the programs for ports with policy routing rules, so that user space looks
-    /// their packets up.
+    /// Returns whether the kernel has refused the programs for ports with policy routing rules, so that user space
+    /// looks their packets up.
     pub fn refuses_rules(&self) -> bool {
         self.lock().rules.as_ref().is_none_or(|(_, refused)| *refused)
     }
 
-    /// Sets the VLANs of a port: their tags, and their entries with the numbers of these. A program that does not route
+    /// Sets the VLANs of a port: the tag of each, the number of its entry, and the entry. A program that does not route
     /// leaves them to the kernel. A number may be used again a grace period after its VLAN has gone.
     pub(super) fn set_vlans(&self, port: u16, vlans: &[([u8; 4], u16, RawPort)]) -> Result<(), Error> {
         let mut inner = self.lock();
@@ -707,7 +707,7 @@ impl XdpDatapath {
             !gone
         });
         free.into_iter().for_each(|at| inner.place(at, RawPort::default()));
-        // Behind what cannot fail: those that have gone must go.
+        // After the removals, which cannot fail: VLANs that are gone must be removed in any case.
         if vlans.is_empty() {
             return Ok(());
         }

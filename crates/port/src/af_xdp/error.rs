@@ -151,7 +151,7 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
-    /// Others could have written the journal, or Bywash did not.
+    /// The journal could have been written by others, or was not written by Bywash.
     #[error(
         "journal {path} is refused, and nothing of it put back: {reason}; if the journal is Bywash's own, correct this; \
          otherwise delete it, and set the interfaces as they should be"

@@ -1,7 +1,7 @@
 //! Sockets whose fill ring has buffers when they are bound.
 //!
-//! Some zero-copy drivers (igb) look at the fill ring when they take a queue over, and then not before the first frame
-//! is received: with an empty ring, that is never.
+//! Some zero-copy drivers (igb) look at the fill ring when they take a queue over, and then not again before the first
+//! frame is received: with an empty ring, none ever is.
 
 use super::in_flight::InFlight;
 use super::inject::Injector;
@@ -10,7 +10,7 @@ use super::socket::{Socket, SocketConfig};
 use super::{Error, LinkInfo, Umem};
 use bywash_frame::{Arena, BATCH, Batch, Buffers, RawFrame};
 
-/// A bound socket, and what its port begins with.
+/// A bound socket, and the initial state of its port.
 pub(super) struct Filled {
     pub socket: Socket,
     /// Cells in the fill ring.
@@ -58,7 +58,7 @@ impl Filled {
     }
 }
 
-/// Takes up to `want` cells as in flight, and returns their addresses.
+/// Takes up to `want` cells from the pool, marks them as in flight, and returns their addresses.
 fn take(bufs: &mut Buffers, in_flight: &mut InFlight, arena: &Arena, want: usize) -> Vec<u64> {
     let (mut empty, mut batch) = (Vec::with_capacity(want), Batch::new());
     while empty.len() < want {

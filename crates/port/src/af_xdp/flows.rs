@@ -200,7 +200,7 @@ impl Flows {
         }
     }
 
-    /// Makes only flows valid for `generation` match, from the next frame on.
+    /// From the next frame on, lets only flows match that are valid for `generation`.
     pub fn set_generation(&self, generation: u64) {
         self.datapath.set_generation(generation);
     }

@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 use std::io;
 
-/// Makes a request about an interface of the calling thread's network namespace. `block` is what the request's `ifr_data`
-/// points to (linux/sockios.h); it must have room for everything that the kernel will write.
+/// Makes a request about an interface of the calling thread's network namespace. `block` is the memory that the
+/// request's `ifr_data` points to (linux/sockios.h); it must have room for everything that the kernel will write.
 pub(super) fn request(interface: &str, number: libc::c_ulong, block: &mut [u32]) -> io::Result<()> {
     if interface.is_empty() || interface.len() >= libc::IFNAMSIZ {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -29,7 +29,7 @@ const IFSLAVE: usize = 7;
 /// Returns the names of a bond's members, in the order in which its transmit hash counts those that are active.
 ///
 /// # Errors
-/// With the kernel's reason; an interface that is no bond has no such request.
+/// With the kernel's reason; an interface that is not a bond does not know the request.
 pub fn bond_members(bond: &str) -> io::Result<Vec<String>> {
     let mut names = vec![];
     loop {

@@ -24,8 +24,8 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// Longest frame the kernel makes: a page less headroom, `skb_shared_info` and the bookkeeping of the test run.
 const LONGEST: usize = 3072;
-/// Most frames per system call. The kernel takes about 20 ms to set up and tear down a call and sends nothing
-/// meanwhile.
+/// Maximum number of frames per system call. The kernel takes about 20 ms to set up and tear down a call and sends
+/// nothing meanwhile.
 const CHUNK: u64 = 1 << 22;
 /// Frames in the first call, when the rate is not known yet.
 const FIRST_CHUNK: u64 = 1 << 16;
@@ -123,8 +123,8 @@ impl LiveGen {
         Self::with(interface, index, frame, (ebpf, "generate")).map_err(failed)
     }
 
-    /// Creates a generator whose frames are neither written nor sent, but given back at once: what the kernel takes to
-    /// make any.
+    /// Creates a generator whose frames are neither written nor sent, but given back at once: it measures what the
+    /// kernel needs to make frames at all.
     pub fn idle(interface: &str, frame: &[u8]) -> Result<Self, Error> {
         let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
         let index = super::LinkInfo::query(interface)?.index;
@@ -174,7 +174,7 @@ impl LiveGen {
     }
 
     /// Returns the mean time in nanoseconds that the kernel took for a frame, without setting up its runs. It includes
-    /// what the frame's receivers did on this CPU, which is all that the kernel does with it there at once.
+    /// the work of the frame's receivers that the kernel does at once on this CPU.
     pub fn nanoseconds(&self) -> f64 {
         self.made.1 as f64 / self.made.0.max(1) as f64
     }

@@ -27,7 +27,8 @@ const FINE: f64 = 256.0;
 const CHUNK: std::ops::RangeInclusive<u64> = 1 << 16..=1 << 24;
 /// Target duration of a system call, and so the longest time until a stop takes effect.
 const CALL: Duration = Duration::from_secs(1);
-/// Frames the kernel makes at once: a NAPI poll's worth; fewer for a paced stream, as each frame waits for the last.
+/// Number of frames that the kernel makes at once: a NAPI poll's worth; fewer for a paced stream, as each frame waits
+/// for the last.
 const BATCH: [u32; 2] = [64, 8];
 // linux/bpf.h
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
@@ -86,7 +87,7 @@ pub struct LiveOrder {
     pub pps: Option<f64>,
     /// Late frames are made up for, up to the number due in this time.
     pub catch_up: Duration,
-    /// Most frames to send.
+    /// Maximum number of frames to send.
     pub frames: u64,
     /// Longest time to send.
     pub time: Duration,

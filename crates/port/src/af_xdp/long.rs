@@ -1,9 +1,9 @@
-//! Frames longer than a chunk, in cells larger than one: received in several buffers, sent by several descriptors
+//! Frames longer than a chunk, in cells larger than a chunk: received in several buffers, sent by several descriptors
 //! (`XDP_USE_SG`, Linux 6.6).
 //!
-//! The kernel's chunks are at most a page. Of a larger cell, the first chunk is posted. When a frame arrives in several
-//! buffers, the later ones are copied after the first, so that a frame is always contiguous. A frame to send occupies
-//! consecutive chunks of its cell and is not copied here.
+//! The kernel's chunks are at most a page. Of a larger cell, only the first chunk is posted. When a frame arrives in
+//! several buffers, the later ones are copied after the first, so that a frame is always contiguous. A frame to send
+//! occupies consecutive chunks of its cell and is not copied here.
 
 use bywash_frame::{Arena, Buffers, Frame, RawFrame};
 

@@ -1,5 +1,5 @@
-//! Maps of programs by their descriptors, as bpf(2) has them: a process that may make no BPF objects still uses those
-//! that it was given.
+//! Maps of programs, used through their descriptors by bpf(2), so that a process that may not make BPF objects can use
+//! those that it was given.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ struct Attr {
     flags: u64,
 }
 
-/// Returns the first words that the kernel tells of an object; it writes no more than it is given room for.
+/// Returns the first words of the kernel's information about an object; it writes no more than it is given room for.
 pub(super) fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
     /// `info` of `union bpf_attr`.
     #[repr(C)]
@@ -58,7 +58,7 @@ impl AsFd for Map {
 impl Map {
     /// Asks the kernel for the sizes of keys and values. Errors if the descriptor is not that of a map.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        // Type, id, sizes, entries and flags of struct bpf_map_info. Of a program or a link, the third number is not a
+        // Type, id, sizes, entries and flags of struct bpf_map_info. For a program or a link, the third number is not a
         // size of 4 or 8.
         let [_, id, key, value, ..] = info::<6>(fd.as_fd())?;
         Ok(Self { fd, id, key: key as usize, value: value as usize })
@@ -110,12 +110,13 @@ impl Map {
         Ok(words)
     }
 
-    /// Calls bpf(2) for a key of the map's size. `value` is 0 or the address of memory that the command's value fits.
+    /// Calls bpf(2) for a key of the map's size. `value` is 0 or the address of memory with room for the command's
+    /// value.
     fn call(&self, command: libc::c_long, key: &[u8], value: u64) -> io::Result<()> {
         let (map_fd, key) = (self.fd.as_raw_fd() as u32, key.as_ptr() as u64);
         let mut attr = Attr { map_fd, pad: 0, key, value, flags: 0 };
-        // SAFETY: bpf(2) with an attribute of its size. Key and value live, and are of the sizes that the kernel told
-        // of this map; a value of all CPUs is read into one such value, rounded up to words, for each of them.
+        // SAFETY: bpf(2) with an attribute of its size. Key and value outlive the call, and have the sizes that the
+        // kernel reported for this map; a per-CPU value is read into one such value, rounded up to words, for each CPU.
         let rc = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<Attr>() as libc::c_uint) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,8 +1,8 @@
 //! BPF objects: the maps and programs that a process uses, and the only ways in which they are made.
 //!
-//! A process that may load any program reads the kernel's memory. So one that gives up that privilege has another make
-//! its objects ([`crate::broker`]), which makes what [`Make`] can say: the programs of this crate, and those that are
-//! in the user's files. All other use of the objects needs only their descriptors.
+//! A process that may load any program can read the kernel's memory. So a process that gives up that privilege has
+//! another make its objects ([`crate::broker`]), which makes only what [`Make`] can express: the programs of this
+//! crate, and those in the user's files. All other use of the objects needs only their descriptors.
 
 use super::abi::{DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, PORTS};
 use super::datapath::SEGMENT;
@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// Programs of a router that few need: of XDP and of traffic control, for tail calls.
+/// Programs that few routers need, of XDP and of traffic control, for tail calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Later {
     /// For ports with connections that may be forwarded.
@@ -60,7 +60,7 @@ pub(crate) enum Later {
     Rules,
     /// For ports on members of bridges.
     Bridges,
-    /// For ports that XDP takes no frames from, where it was not loaded with the datapath.
+    /// For ports whose frames XDP does not take, if it was not loaded with the datapath.
     TrafficControl,
 }
 
@@ -138,7 +138,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// Makes objects, here or where [`crate::broker`] says.
+/// Makes objects: in the broker ([`crate::broker`]) if there is one, otherwise in this process.
 pub(super) fn make(what: &Make) -> Result<Made, Refused> {
     static HERE: LazyLock<Mutex<Maker>> = LazyLock::new(Mutex::default);
     match crate::broker::make(what) {
@@ -236,7 +236,7 @@ fn is_loaded(program: &Program) -> bool {
     program.fd().is_ok()
 }
 
-/// Loads the program that runs on CPUs which send, and the one that counts frames lost to full queues.
+/// Loads the program that runs on the sending CPUs, and the one that counts frames lost to full queues.
 fn load_spread(ebpf: &mut Ebpf) -> Result<(), String> {
     named::<Xdp>(ebpf, "bywash_cpumap")?.load().map_err(|e| chain(&e))?;
     named::<RawTracePoint>(ebpf, "bywash_cpumap_enqueue")?.load().map_err(|e| chain(&e))
@@ -248,8 +248,8 @@ fn first_segment(table: &Map) -> Result<OwnedFd, String> {
     made.map_err(|e| e.to_string())
 }
 
-/// Loads those programs that are not loaded, each in a thread of its own: the kernel's verifier takes tens of milliseconds
-/// for each.
+/// Loads those programs that are not loaded, each in a thread of its own: the kernel's verifier takes tens of
+/// milliseconds for each.
 fn load_side_by_side(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), String> {
     let load = |program: &mut Program| match program {
         Program::Xdp(xdp) => xdp.load(),

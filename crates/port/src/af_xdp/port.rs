@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Interval in milliseconds of checks whether the socket still works, and of reading its statistics.
 const CHECK_EVERY_MS: u64 = 50;
-/// Most system calls per turn to empty the TX ring: enough for a full ring of 2,048 with a budget of 32 frames per
-/// call.
+/// Maximum number of system calls per turn to empty the TX ring: enough for a full ring of 2,048 with a budget of 32
+/// frames per call.
 const MAX_KICKS: usize = 64;
 /// Frames gathered for one system call in copy mode while every turn adds some. Several bursts in a row keep the
 /// kernel's transmit path in the caches. Unless the worker is saturated, a turn without frames to send follows within
@@ -446,7 +446,8 @@ impl AfXdpPort {
 }
 
 impl Drop for AfXdpPort {
-    /// Leaves the buffers of a port that was never closed to [`Umem::reclaim`]: a port has some from its opening on.
+    /// Leaves the buffers of a port that was never closed to [`Umem::reclaim`]: a port may hold buffers as soon as it
+    /// is opened.
     fn drop(&mut self) {
         let cells = self.in_flight.take_all();
         if !cells.is_empty() {
@@ -697,7 +698,7 @@ mod tests {
     use bywash_frame::{Arena, ArenaConfig, PoolConfig, PoolSet};
     use bywash_lab::{End, Namespace, Veth, require, require_lab};
 
-    /// Returns a port that takes its socket for zero-copy, as if the device accessed the frames themselves.
+    /// Returns a port that treats its socket as zero-copy, as if the device accessed the frames directly.
     fn open(umem: &Arc<Umem>, bufs: &mut Buffers) -> AfXdpPort {
         let link = LinkInfo::query("r0").unwrap();
         let config = SocketConfig { transmit: Transmit::Socket, bind_timeout_ms: 30_000, ..SocketConfig::default() };

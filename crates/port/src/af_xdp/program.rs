@@ -41,9 +41,9 @@ pub struct XdpGate {
     pub v6: bool,
     /// Fragments of both.
     pub fragments: bool,
-    /// Not the packets of known flows of IPv4 ([`XdpDatapath::flow_segments`]), if `v4` is set.
+    /// Whether packets of known IPv4 flows ([`XdpDatapath::flow_segments`]) are exempt, if `v4` is set.
     pub flows4: bool,
-    /// Not the packets of known flows of IPv6, if `v6` is set.
+    /// Whether packets of known IPv6 flows are exempt, if `v6` is set.
     pub flows6: bool,
 }
 
@@ -59,10 +59,11 @@ pub struct XdpConfig {
     pub enabled: bool,
     /// The port's MAC address, or that of its bond or bridge; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
-    /// Number, from [`super::PORTS`] on, of the bond or bridge that the port's packets belong to, with other ports'.
+    /// Number, from [`super::PORTS`] on, of the bond or bridge that the port's packets belong to, together with those
+    /// of other ports.
     pub master: Option<u16>,
-    /// Set if that is a bridge. What it receives from stations that the bridge does not know
-    /// ([`super::XdpDatapath::set_stations`]) is passed to the kernel.
+    /// Set if `master` is a bridge. Frames that the port receives from stations that the bridge does not know
+    /// ([`super::XdpDatapath::set_stations`]) are passed to the kernel.
     pub bridged: bool,
     /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,
@@ -87,12 +88,12 @@ pub struct XdpConfig {
     pub l3_hash6: bool,
     /// Set if policy routing rules apply to the packets, which user space looks up unless `asks` is set.
     pub rules: bool,
-    /// Set if the program, where it forwards, asks the kernel for the way of packets to which rules apply
+    /// Set if the program, where it forwards, asks the kernel for the next hop of packets to which rules apply
     /// ([`super::XdpDatapath::refuses_rules`]). The kernel's answer (`bpf_fib_lookup`) ignores the MTUs of routes.
     pub asks: bool,
-    /// Set if that way depends on a packet's addresses alone, so that the answer can be kept.
+    /// Set if that next hop depends on a packet's addresses alone, so that the answer can be cached.
     pub keeps: bool,
-    /// Sending on the port of packets to which such rules apply.
+    /// Conditions for sending packets to which such rules apply on the port.
     pub sending: XdpSending,
     /// Frames between members of the port's bridge that the program forwards, where it forwards.
     pub bridging: XdpBridging,
@@ -162,14 +163,14 @@ pub struct XdpSending {
     pub kept6: bool,
 }
 
-/// Frames that the program forwards between members of a bridge as they came: unicast, without a tag, of IPv4, IPv6, PPPoE or
-/// MPLS and none of neighbour discovery, from a station behind the receiving port to one behind another.
+/// Frames that the program forwards unchanged between members of a bridge: untagged unicast frames of IPv4, IPv6, PPPoE
+/// or MPLS, except neighbour discovery, from a station behind the receiving port to a station behind another port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpBridging {
     /// Ports that they leave by: bit n stands for port n. With native XDP their devices take redirected frames.
     pub to: u64,
-    /// Longest such frame in bytes, with its Ethernet header. Longer ones are passed to the kernel, except an skb that will be
-    /// segmented.
+    /// Longest such frame in bytes, with its Ethernet header. Longer ones are passed to the kernel, except an skb that
+    /// will be segmented.
     pub longest: u32,
 }
 
@@ -178,8 +179,8 @@ pub struct XdpBridging {
 pub struct XdpVlan {
     /// Its number, from [`super::PORTS`] on.
     pub id: u16,
-    /// Number of its entry in the program, from [`super::PORTS`] on: its own, or another for each member of the bond below
-    /// it, because an entry also has what the port has.
+    /// Number of its entry in the program, from [`super::PORTS`] on: its own, or another for each member of the bond
+    /// below it, because an entry also has properties of the port.
     pub entry: u16,
     /// Tag of its frames, in network byte order and with priority 0; zeros for a macvlan.
     pub tag: [u8; 4],
@@ -392,8 +393,8 @@ impl Program {
         })
     }
 
-    /// Replaces the other process's program by this one: each frame meets one of the two. Does nothing when called
-    /// again.
+    /// Replaces the other process's program by this one: each frame is processed by one of the two. Does nothing when
+    /// called again.
     ///
     /// # Errors
     /// [`Error::Attach`] with the kernel's reason, for instance if the interface has gone meanwhile.
@@ -483,8 +484,9 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Map`]; if XDP has to be attached, [`Error::AnotherProgram`] and [`Error::Attach`]; if the gate is the
-    /// first that lets flows pass, [`Error::Load`]; with the kernel's reasons. Then a router's port has a closed gate, and
-    /// no VLANs, until a configuration can be set: the old one may be what the kernel no longer wants.
+    /// first that lets flows pass, [`Error::Load`]; with the kernel's reasons. After an error, a router's port has a
+    /// closed gate, and no VLANs, until a configuration can be set: the old one may violate the kernel's present
+    /// policies.
     pub fn set_config(&mut self, config: XdpConfig) -> Result<(), Error> {
         self.apply(config).inspect_err(|_| {
             if self.config.raw {
@@ -518,7 +520,7 @@ impl Program {
         }
         let set = self.named(self.datapath.set_port(self.entry(&config)));
         if config.sending != self.config.sending || config.keeps != self.config.keeps {
-            // What was kept may lead to this port.
+            // Cached next hops may lead to this port.
             self.datapath.changed();
         }
         set?;
@@ -540,7 +542,8 @@ impl Program {
         entry
     }
 
-    /// Returns the tags of the VLANs, and their entries with the numbers of these. Level and hash are those of the port.
+    /// Returns the VLANs: the tag of each, the number of its entry, and the entry. Level and hash are those of the
+    /// port.
     fn vlan_entries(&self) -> Vec<([u8; 4], u16, RawPort)> {
         let entry = |vlan: &XdpVlan| {
             let XdpVlan { mac, max_frame, gate, source_check, rules, .. } = *vlan;
@@ -554,8 +557,8 @@ impl Program {
     /// Sets the VLANs whose frames are handled; those of others are passed to the kernel.
     ///
     /// # Errors
-    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; from then on the kernel
-    /// has all frames of VLANs. Errors of [`Program::set_config`].
+    /// [`Error::Load`] for the first VLAN of all and [`Error::Map`], with the kernel's reasons; from then on all frames
+    /// of VLANs are passed to the kernel. Errors of [`Program::set_config`].
     pub fn set_vlans(&mut self, vlans: Vec<XdpVlan>) -> Result<(), Error> {
         if vlans == self.vlans || self.no_vlans {
             return Ok(());
@@ -566,8 +569,9 @@ impl Program {
         })
     }
 
-    /// Sets the CPUs that send the frames it receives and the program forwards; each flow stays on one CPU. If empty,
-    /// the receiving CPU sends them. Frames that exceed a CPU's queue are dropped and counted as `drop_cpu_busy`.
+    /// Sets the CPUs that send the frames received on the port and forwarded by the program; each flow stays on one
+    /// CPU. If empty, the receiving CPU sends them. Frames that exceed a CPU's queue are dropped and counted as
+    /// `drop_cpu_busy`.
     ///
     /// # Errors
     /// [`Error::Spread`] for more than [`super::PORT_CPUS`] CPUs, an unknown CPU, without native XDP, or if the kernel
@@ -673,7 +677,7 @@ fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
     }
 }
 
-/// Returns the loader of all objects. It is shared because each new one reads the kernel's BTF types (6 MB, some 50 ms),
+/// Returns the loader of all objects. It is shared because a new one reads the kernel's BTF types (6 MB, some 50 ms),
 /// for relocations that these objects do not have; the broker cannot open that file. Its settings persist: call
 /// [`EbpfLoader::map_max_entries`] before every load that needs it.
 pub(super) fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
@@ -701,7 +705,7 @@ pub(super) fn program_fd(ebpf: &mut Ebpf, name: &str) -> Result<ProgramFd, Strin
     fd.try_clone().map_err(|e| e.to_string())
 }
 
-/// Returns the descriptor of what is attached by XDP: our program, or the one that runs before it.
+/// Returns the descriptor of the program to attach to XDP: ours, or the one that runs before it.
 fn xdp_fd<'a>(inner: &'a Inner, first: Option<&'a First>) -> BorrowedFd<'a> {
     first.map_or(&inner.xdp, |first| &first.program).as_fd()
 }

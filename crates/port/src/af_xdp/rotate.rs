@@ -13,7 +13,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/rotate.bpf.o");
 
 /// Bytes at the start of a frame that differ from packet to packet.
 pub const HEAD: usize = 64;
-/// Most frames in a rotation.
+/// Maximum number of frames in a rotation.
 pub const HEADS: usize = 4096;
 
 /// Result of a measurement.

@@ -58,14 +58,15 @@ impl Drop for Words {
     }
 }
 
-/// Two versions of a table, one behind the other in an array map with `BPF_F_MMAPABLE`. Only what has been used of each
-/// is mapped: all that is mapped is resident, and tables have room for much more than most configurations need.
+/// Two versions of a table, one after the other in an array map with `BPF_F_MMAPABLE`. Only the part of each that has
+/// been used is mapped: all that is mapped is resident, and tables have room for much more than most configurations
+/// need.
 pub(super) struct Versions {
     map: OwnedFd,
-    /// Most entries of a version, and the 64-bit words of each.
+    /// Maximum number of entries of a version, and number of 64-bit words of an entry.
     entries: usize,
     of_an_entry: usize,
-    /// Entries that are mapped, of each version.
+    /// Mapped part of each version, and the number of entries in it.
     mapped: [(Words, usize); 2],
 }
 
@@ -84,8 +85,8 @@ impl Versions {
         Ok(Self { map, entries, of_an_entry, mapped })
     }
 
-    /// Makes room for `wanted` entries in a version, and returns for how many there is room: fewer if the table is full or
-    /// cannot be mapped. Behind them all are zeros.
+    /// Makes room for `wanted` entries in a version, and returns the number for which there is room: fewer if the table
+    /// is full or cannot be mapped. All entries after these are zero.
     pub fn room(&mut self, version: usize, wanted: usize) -> usize {
         let (words, room) = &mut self.mapped[version];
         if wanted > *room {
@@ -136,8 +137,8 @@ const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
 
 /// Waits until every XDP program that was running at the time of the call has ended. A program runs within one RCU read
 /// section, and the global barrier of membarrier(2) is an RCU grace period. On a machine with one CPU it returns at
-/// once, rightly: a program ends before a process runs. If the kernel has no such barrier (nohz_full), sleeps longer
-/// than any program runs.
+/// once, which is correct: a program ends before a process runs. If the kernel has no such barrier (nohz_full), sleeps
+/// longer than any program runs.
 pub(super) fn grace() {
     // SAFETY: membarrier(2) has no memory arguments.
     let rc = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };

@@ -2,8 +2,8 @@
 
 use bywash_frame::DATA_OFFSET;
 
-/// Drivers that tell the device the size of the buffers in KiB, rounded down, and take each part of a longer frame for
-/// one: igb, as seen on Linux 6.18, and igc, whose source does the same.
+/// Drivers that tell the device the size of the buffers in KiB, rounded down, and treat each part of a longer frame as
+/// a frame: igb, as seen on Linux 6.18, and igc, whose source does the same.
 const ROUND_DOWN: [&str; 2] = ["igb", "igc"];
 const KIB: usize = 1024;
 /// Number of bytes of a frame that the MTU does not count: Ethernet header, VLAN tag, FCS.

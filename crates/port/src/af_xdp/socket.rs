@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// `XDP_MAX_TX_SKB_BUDGET` (linux/if_xdp.h, since 6.17): frames sent per system call in copy mode; 32 on older kernels.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
-/// Most transmit sockets on one queue.
+/// Maximum number of transmit sockets on one queue.
 const MAX_TX_SOCKETS: usize = 16;
 // asm-generic/socket.h; SO_PREFER_BUSY_POLL and SO_BUSY_POLL_BUDGET since 5.11.
 const SO_BUSY_POLL: i32 = 46;
@@ -134,12 +134,12 @@ pub struct SocketConfig {
     pub rings: RingSizes,
     /// Way of detecting received frames.
     pub polling: Polling,
-    /// Most frames the driver receives per system call when busy polling.
+    /// Maximum number of frames that the driver receives per system call when busy polling.
     pub budget: u16,
-    /// Most frames received in one burst.
+    /// Maximum number of frames received in one burst.
     pub burst: usize,
     /// Whether to prefetch the first cache line of received frames, for workers that read them. A line that is not read
-    /// here better stays in the cache of the CPU that wrote it and will write it again.
+    /// here is better left in the cache of the CPU that wrote it and will write it again.
     pub prefetch: bool,
     /// Whether the kernel signals when it must be woken. Otherwise every turn with frames to send makes a system call.
     pub need_wakeup: bool,
@@ -211,8 +211,8 @@ impl Drop for Mapped {
 }
 
 impl Socket {
-    /// Opens and binds a socket for one queue: in zero-copy mode first if allowed, then in copy mode. When it is bound,
-    /// the fill ring has these addresses, as far as there is room for them.
+    /// Opens and binds a socket for one queue: in zero-copy mode first if allowed, then in copy mode. The fill ring
+    /// contains the addresses in `empty`, as far as there is room for them, when the socket is bound.
     pub(crate) fn open(
         umem: &Umem,
         (link, queue): (&LinkInfo, u32),
@@ -339,7 +339,7 @@ impl Socket {
             )
         };
         let tx_budget = raise_tx_budget(&fd, sizes.tx);
-        // Some drivers (igb) look at the fill ring when they take the queue over, and never again before the first frame.
+        // Some drivers (igb) look at the fill ring when they take the queue over, and not again before the first frame.
         let posted = fill.free(empty.len() as u32);
         empty.iter().zip(0..posted).for_each(|(&addr, at)| fill.put(at, addr));
         fill.submit(posted);

@@ -1,11 +1,12 @@
-//! Stations of bridges, from which the program forwards what members of the bridges receive.
+//! Stations of bridges. Of the frames that members of the bridges receive, the program forwards those from these
+//! stations.
 
 use super::abi::{PORTS, STATIONS, STATIONS_AT_A_PLACE};
 use super::shared::Words;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Value of the word that says which stations of a place are due, for all of them.
+/// Value of the word that says which stations of a place are due, if all of them are.
 const ALL_DUE: u64 = u64::from_le_bytes([1; 8]);
 
 /// Stations in the program's memory: `struct stations` of `xdp/bridge.h`.
@@ -46,7 +47,7 @@ impl Stations {
         [53, 42].map(|shift| (hash >> shift) as usize % STATIONS)
     }
 
-    /// Returns all words that hold these stations, and no others, and the number of those without room.
+    /// Returns the words for these stations and no others, and the number of stations for which there is no room.
     pub fn lay_out(stations: &[(u16, [u8; 6], u16)]) -> (Vec<u64>, usize) {
         let (mut all, mut without) = (vec![0; STATIONS * Self::WORDS], 0);
         for station in stations {
@@ -62,8 +63,8 @@ impl Stations {
         (all, without)
     }
 
-    /// Sets the words ([`Stations::lay_out`]). Stations at a place to which another moves are due to be heard by the
-    /// kernel: whether that one was is not known any more.
+    /// Sets the words ([`Stations::lay_out`]). If a known station moves to another place, all stations there become due
+    /// to be heard by the kernel: whether the moved one was due is no longer known.
     pub fn set(&mut self, new: Vec<u64>) -> io::Result<()> {
         if self.words.is_none() && new.iter().all(|word| *word == 0) {
             return Ok(());

@@ -17,9 +17,9 @@ pub enum Layout {
     Aligned,
     /// A chunk has the size of a cell and may begin anywhere.
     Unaligned,
-    /// Like `Unaligned`, with chunks larger than cells: frames lie one after the other in memory that would be the
-    /// chunk of one. Only frames that fit a cell may be received ([`super::XdpConfig::max_frame`]): longer ones would
-    /// overwrite the next cell. The last [`Layout::spare`] cells cannot be received into.
+    /// Like `Unaligned`, with chunks larger than cells: frames lie one after the other in memory that would otherwise
+    /// be the chunk of one frame. Only frames that fit a cell may be received ([`super::XdpConfig::max_frame`]): longer
+    /// ones would overwrite the next cell. The last [`Layout::spare`] cells cannot be received into.
     Typewriter,
 }
 

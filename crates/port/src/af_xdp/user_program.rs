@@ -1,9 +1,8 @@
 //! Program of the user's own on a port, which runs before ours.
 //!
 //! `bywash_first` (xdp/user_program.h) is attached in place of our program to ports that have one. It calls a function
-//! in whose place the user's program is linked here, and goes on to our program by a tail call if that passes the
-//! frame.
-//! Ports without such a program run none of this.
+//! that is replaced by the user's program when they are linked here. If the user's program passes the frame,
+//! `bywash_first` continues with our program by a tail call. Ports without such a program run none of this.
 
 use super::attach::load_xdp;
 use super::objects::{Made, Make, Refused, make};
@@ -19,7 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
-/// Name of the program in whose place the user's is attached.
+/// Name of the program that the user's program is linked into.
 const FIRST: &str = "bywash_first";
 
 /// Program of the user's own: a BPF object file with an XDP program, as clang compiles it.
@@ -40,7 +39,7 @@ impl UserProgram {
         self.read().map(drop)
     }
 
-    /// Returns the contents of the file, what is in it, and the name of the program's function.
+    /// Returns the contents of the file, the parsed object, and the name of the program's function.
     fn read(&self) -> Result<(Vec<u8>, Object, String), Error> {
         let contents = std::fs::read(&self.file).map_err(|e| self.refused(e.to_string()))?;
         let object = Object::parse(&contents).map_err(|e| {
@@ -112,7 +111,7 @@ impl XdpDatapath {
     }
 }
 
-/// Most maps of a user's program, which one message carries.
+/// Maximum number of objects of a user's program, itself and its maps, which one message carries.
 const MAPS: usize = 64;
 
 /// Makes `bywash_first` of a datapath with this program in it, and the program's maps.
@@ -134,13 +133,13 @@ pub(super) fn link_first(datapath: &Ebpf, object: &[u8], user: &UserProgram) -> 
     let mut ours = Object::parse(object).map_err(|e| error(chain(&e)))?;
     let first = ours.programs.get(FIRST).map(|program| program.function_key());
     let stub = first.and_then(|at| ours.functions.get(&at)).map(|function| function.instructions.len());
-    // Those that `bywash_first` uses; the others are of other programs in the object.
+    // The maps that `bywash_first` uses; the others belong to other programs in the object.
     let fd_of = |name: &str| match name {
         "ports" | "counters" | "next" => datapath.map(name).and_then(data).map(|map| map.fd().as_fd().as_raw_fd()),
         _ => Some(0),
     };
     let mut all = linked(&mut ours, FIRST, fd_of).map_err(error)?;
-    // The stub was put behind the function that calls it.
+    // Relocation put the stub after the function that calls it.
     all.truncate(stub.unwrap_or_default());
     all.extend(instructions);
     let program = load_xdp(&all, &license, c"bywash_first").map_err(|(e, log)| {
@@ -161,8 +160,8 @@ pub(super) fn link_first(datapath: &Ebpf, object: &[u8], user: &UserProgram) -> 
     Ok(Made { objects, ..Made::default() })
 }
 
-/// Returns the instructions of a program, with the functions that it calls behind it. `fd_of` returns the descriptor of
-/// a map.
+/// Returns the instructions of a program, followed by those of the functions that it calls. `fd_of` returns the
+/// descriptor of a map.
 fn linked(object: &mut Object, program: &str, fd_of: impl Fn(&str) -> Option<RawFd>) -> Result<Vec<bpf_insn>, String> {
     let maps = object.maps.clone();
     let all = maps.iter().map(|(name, map)| Some((name.as_str(), fd_of(name)?, map))).collect::<Option<Vec<_>>>();
@@ -175,7 +174,7 @@ fn linked(object: &mut Object, program: &str, fd_of: impl Fn(&str) -> Option<Raw
     Ok(function.instructions.clone())
 }
 
-/// Returns what is behind a map of a type that an XDP program can use.
+/// Returns the data of a map; `None` if it is of a type that XDP programs cannot use.
 pub(super) fn data(map: &Map) -> Option<&MapData> {
     match map {
         Map::Array(data)

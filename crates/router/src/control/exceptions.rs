@@ -58,14 +58,14 @@ impl<A: Bits> Excepted<A> {
         prefixes.filter(|(addr, len)| self.over(*addr, *len) == Some(*len))
     }
 
-    /// Excepts a prefix once more; returns true if it was not excepted before.
+    /// Adds an exception for a prefix; returns true if it was not excepted before.
     fn add(&mut self, addr: A, len: u8) -> bool {
         let times = self.prefixes.entry(len).or_default().entry(addr).or_default();
         *times += 1;
         *times == 1
     }
 
-    /// Excepts a prefix once less; returns true if it is no longer excepted.
+    /// Removes one exception for a prefix; returns true if it is no longer excepted.
     fn remove(&mut self, addr: A, len: u8) -> bool {
         let Some(of) = self.prefixes.get_mut(&len) else { return false };
         let Some(times) = of.get_mut(&addr) else { return false };
@@ -81,7 +81,7 @@ impl<A: Bits> Excepted<A> {
     }
 }
 
-/// Returns the families of the packets that an adjacency may carry. Both for a gateway or link of which only an IPv6
+/// Returns the families of the packets that an adjacency may carry: both for a gateway or link of which only an IPv6
 /// address is known, because IPv4 routes may use it too (RFC 8950).
 pub(super) fn carries(a: &Adjacency) -> Families {
     match (a.source, a.way) {
@@ -180,7 +180,7 @@ impl Control {
         touched.ports |= self.is_used(table);
     }
 
-    /// Excepts a prefix once more or once less in all tables, and records the prefixes affected.
+    /// Adds or removes an exception for a prefix in all tables, and records the prefixes affected.
     fn except_prefix(&mut self, prefix: Prefix, add: bool, touched: &mut Touched) {
         self.main.except(touched, prefix, add);
         self.followed.except(|_| true, prefix, add, touched);

@@ -21,12 +21,12 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub table: u32,
-    /// Length of the shortest prefix that counts.
+    /// Length of the shortest prefix that is considered.
     pub shortest: u8,
 }
 
 /// All tables that rules look up; all of their routes have rank [`Rank::Main`]. The records here hold no references to
-/// sets: those of the routes themselves do.
+/// sets; the records of the routes themselves do.
 pub(super) struct Followed {
     tables: BTreeMap<Key, Lookup>,
     /// FIBs of tables local and main.
@@ -35,7 +35,7 @@ pub(super) struct Followed {
     throw: Option<u32>,
 }
 
-/// Returns the tables that these rules look up, except local and main together.
+/// Returns the tables that these rules look up, without those of [`Then::LocalAndMain`].
 pub(super) fn looked_up(rules: &BTreeMap<PortId, Rules>) -> BTreeSet<Key> {
     let all = rules.values().flat_map(|rules| rules.v4.iter().chain(&rules.v6).chain(&rules.back4));
     let key = |rule: &Rule| match rule.then {
@@ -55,7 +55,7 @@ impl Followed {
         self.of(table).next().is_some()
     }
 
-    /// Returns the lookups of a table, by the length of the shortest prefix that counts.
+    /// Returns the lookups of a table, by the length of the shortest prefix that is considered.
     pub fn of(&self, table: u32) -> impl Iterator<Item = &Lookup> {
         let all = Key { table, shortest: 0 }..=Key { table, shortest: u8::MAX };
         self.tables.range(all).map(|(_, lookup)| lookup)
@@ -108,7 +108,7 @@ impl Followed {
         }
     }
 
-    /// Excepts a prefix once more or once less in some lookups, and records the prefixes affected.
+    /// Adds or removes an exception for a prefix in some lookups, and records the prefixes affected.
     pub fn except(&mut self, of: impl Fn(&Key) -> bool, prefix: Prefix, add: bool, touched: &mut Touched) {
         for (_, lookup) in self.tables.iter_mut().filter(|(key, _)| of(key)) {
             lookup.except(touched, prefix, add);
@@ -145,7 +145,7 @@ impl Followed {
     fn way<A: Addr>(&self, rule: &Rule, fib: impl Fn(&Lookup) -> Arc<Fib<A>>, main: &Arc<Fib<A>>) -> Way<A> {
         match rule.then {
             Then::LocalAndMain => Way::Lookup(main.clone()),
-            // A table for which there was no memory.
+            // `POLICY` if there was no memory for the table.
             Then::Table { table, shortest } => {
                 self.tables.get(&Key { table, shortest }).map_or(Way::Hop(POLICY), |lookup| Way::Lookup(fib(lookup)))
             }
@@ -157,8 +157,8 @@ impl Followed {
     }
 }
 
-/// Returns the record of a route in a lookup in which only prefixes of at least a certain length count: the rule skips
-/// a shorter route unless that route discards (fib4_rule_suppress).
+/// Returns the record of a route for a rule that considers only prefixes of at least `shortest` bits: the rule skips
+/// shorter routes, except those that discard (fib4_rule_suppress).
 fn counted(sets: &mut Sets, throw: &mut Option<u32>, shortest: u8, len: u8, rec: Rec) -> Rec {
     match sets.get(rec.set).kind {
         RouteKind::Throw => Rec { usable: true, ..rec },
@@ -176,7 +176,7 @@ fn step<A: Bits>(rule: &Rule, way: Way<A::Word>) -> Step<A::Word> {
     let one = |prefix: Option<Prefix>| {
         let net = prefix.and_then(|prefix| Some((A::of(prefix.addr)?, prefix.len)));
         let mask = |len| A::ones(len).word();
-        // A prefix of the other family would select nothing; there is none.
+        // No rule has a prefix of the other family, which would select nothing.
         net.map_or((A::ones(0).word(), A::ones(0).word()), |(addr, len)| (addr.first(len).word(), mask(len)))
     };
     Step { not: rule.not, from: one(rule.from), to: one(rule.to), way }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Kinds of the fixed ids, which always exist, in this order.
 pub(super) const FIXED: [Kind; 8] = [
     Kind::NoRoute,
-    // Separate from id 0, which the FIB takes for an absent route: this one hides less specific routes (`throw`).
+    // Separate from id 0, which means no route in the FIB: this one hides less specific routes (`throw`).
     Kind::NoRoute,
     Kind::Blackhole,
     Kind::Unreachable,

@@ -78,7 +78,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
     let (kind, to) = match reach {
         _ if is_excepted(a, links.excepted(a.index)) => (Kind::Policy, None),
         _ if !links.running(a.index) => (Kind::NoCarrier, None),
-        // The kernel sends by the route's MTU, whatever its device takes (ip_dst_mtu_maybe_forward).
+        // The kernel applies the route's MTU even if the device's is smaller (ip_dst_mtu_maybe_forward).
         _ if mtu > link_mtu => (Kind::Kernel, None),
         None => (Kind::Glean, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
@@ -87,7 +87,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
     };
     let port = match links.bridged(a.index, to) {
         Some(Ok(port)) => port,
-        // No port leads to the station: the kernel sends, to whichever members it has to.
+        // No port leads to the station: the kernel sends by whichever members it must.
         Some(Err(())) => return Entry::verdict(Kind::Kernel),
         None => port,
     };

@@ -60,11 +60,11 @@ pub(super) struct Links {
     addresses: BTreeMap<u32, Vec<Address>>,
     ports: Vec<Bound>,
     by_index: HashMap<u32, PortId>,
-    /// Bonds and bridges, by kernel index, and the source validation of what they receive.
+    /// Bonds and bridges, by kernel index, and the source validation of packets that they receive.
     masters: BTreeMap<u32, (MasterSpec, SourceCheck)>,
-    /// Kernel indices of the members that lead to the stations of all bridges, by bridge and MAC address.
+    /// Kernel index of the member that leads to each station of a bridge, by bridge and MAC address.
     stations: BTreeMap<(u32, Mac), u32>,
-    /// VLANs, by kernel index, and the source validation of what they receive.
+    /// VLANs, by kernel index, and the source validation of packets that they receive.
     vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
     excepted: BTreeMap<u32, Families>,
@@ -111,14 +111,14 @@ impl Links {
         self.by_index.get(&index).copied().filter(|id| self.ports[usize::from(id.0)].open)
     }
 
-    /// Returns the port open on an interface if packets arrive and leave by it as the interface's own: those of a member's
-    /// port are the bond's or the bridge's.
+    /// Returns the port open on an interface; `None` if the interface is a member of a bond or bridge, to which the
+    /// packets of its port belong.
     fn device_of(&self, index: u32) -> Option<PortId> {
         self.open_on(index).filter(|_| self.masters.values().all(|(master, _)| !master.has_member(index)))
     }
 
-    /// Returns the ports that are open on members of a bond or bridge. Without one of its ports, a bond has none: the
-    /// kernel may send any packet by that.
+    /// Returns the ports that are open on members of a bond or bridge. If the port of any member is not open, a bond
+    /// has none: the kernel may send any packet by that member.
     fn ports_of<'a>(&'a self, master: &'a MasterSpec) -> impl Iterator<Item = PortId> + 'a {
         let open = |(port, member): &&(PortId, u32)| self.open_on(*member) == Some(*port);
         let whole = master.is_bridge() || master.members.iter().all(|member| open(&member));
@@ -138,24 +138,24 @@ impl Links {
         self.master(index).filter(|master| master.is_bridge())
     }
 
-    /// Returns the bond or bridge whose packets arrive and leave by this port, perhaps among others.
+    /// Returns the bond or bridge whose packets arrive and leave by this port, perhaps among other ports.
     fn master_of(&self, id: PortId) -> Option<&MasterSpec> {
         self.all_masters().find(|master| self.ports_of(master).any(|port| port == id))
     }
 
-    /// Returns the bridge whose packets arrive and leave by this port, among others.
+    /// Returns the bridge whose packets arrive and leave by this port, among other ports.
     pub fn bridge_of(&self, id: PortId) -> Option<&MasterSpec> {
         self.master_of(id).filter(|master| master.is_bridge())
     }
 
-    /// Returns the ports to which the bridge of a port forwards frames that this receives by their addresses alone, with
-    /// their MTUs in bytes.
+    /// Returns the ports to which a port's bridge forwards, by addresses alone, the frames received on that port; each
+    /// with its MTU in bytes.
     pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
         let Some(bridge) = self.bridge_of(id) else { return vec![] };
         if self.get(bridge.index).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip) {
             return vec![];
         }
-        // A switch in hardware may have forwarded a frame that it hands over, too.
+        // A hardware switch may already have forwarded a frame that it also hands over.
         let member = |port: PortId| {
             let link = self.get(self.ports.get(usize::from(port.0))?.index()).filter(|link| !link.switch)?;
             Some((link.member?.bridging, link.mtu))
@@ -177,14 +177,14 @@ impl Links {
         self.master_of(id).map_or(id, |master| master.id)
     }
 
-    /// Returns whether packets routed to an interface are sent past the kernel at all: not those to a macvlan beside
-    /// which there may be others.
+    /// Returns whether packets routed to an interface are sent past the kernel at all: false for a macvlan that may
+    /// have others beside it.
     pub fn sends(&self, index: u32) -> bool {
         self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
     }
 
     /// Returns the port that leads to the station with this MAC address, if the interface is a bridge or a VLAN on one.
-    /// Errors if there is none, so that the kernel sends the packets; `None` for other interfaces.
+    /// `Err` if no port does, so that the kernel sends the packets; `None` for other interfaces.
     fn leads_to(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
         let bridge = self.bridge(self.vlans.get(&index).map_or(index, |(vlan, _)| vlan.parent))?;
         let port = match to {
@@ -198,7 +198,7 @@ impl Links {
         Some(port.ok_or(()))
     }
 
-    /// Returns the same port; for a VLAN, the number of its entry there.
+    /// Like [`Links::leads_to`], but for a VLAN returns the number of its entry on that port.
     pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
         let port = self.leads_to(index, to)?;
         let Some((vlan, _)) = self.vlans.get(&index) else { return Some(port) };
@@ -235,9 +235,9 @@ impl Links {
         (all, without)
     }
 
-    /// Returns whether routes by an interface lead to next hops of its own: it has a port, or may get one at any time,
-    /// as a bond does at a failover, without the routes being processed again. Without a port, these next hops are the
-    /// kernel's.
+    /// Returns whether routes by an interface lead to next hops of its own: true if it has a port, or may get one at
+    /// any time without the routes being processed again, as a bond does at a failover. While it has no port, these
+    /// next hops are left to the kernel.
     pub fn leads(&self, index: u32) -> bool {
         let vlan = || self.get(index).filter(|link| link.kind == "vlan").and_then(|link| link.parent);
         let master = |index| self.masters.contains_key(&index);
@@ -251,7 +251,7 @@ impl Links {
     }
 
     /// Returns the port by which packets of an interface arrive and leave, or the number of the VLAN, bond or bridge if
-    /// the interface is one. A bond with one member is that member's port.
+    /// the interface is one. For a bond with one member, it is that member's port.
     pub fn port_of(&self, index: u32) -> Option<PortId> {
         if let Some(master) = self.master(index) {
             let mut ports = self.ports_of(master);
@@ -325,7 +325,7 @@ impl Links {
     }
 
     /// Returns the interfaces whose packets arrive and leave by this one, by kernel index: the bond or bridge that it
-    /// is a member of, and the VLANs on it or the bond.
+    /// is a member of, and the VLANs on it or on these.
     pub fn above(&self, index: u32) -> Vec<u32> {
         let masters = self.all_masters().filter(|master| master.has_member(index)).map(|master| master.index);
         let of_masters = masters.flat_map(|master| std::iter::once(master).chain(self.vlans_on(master)));
@@ -337,7 +337,7 @@ impl Links {
         self.vlans.values().filter(move |(vlan, _)| vlan.parent == index).map(|(vlan, _)| vlan.index)
     }
 
-    /// Returns the VLANs whose ports are open, as the stages use them: by number less [`FIRST`].
+    /// Returns the VLANs whose ports are open, as the stages use them: indexed by number minus [`FIRST`].
     pub fn vlans(&self, followed: &Followed) -> Vec<Option<VlanInfo>> {
         let mut all = vec![];
         for (vlan, _) in self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id)) {
@@ -598,8 +598,8 @@ impl Links {
         changed
     }
 
-    /// Returns the source validation that the kernel applies on a port, VLAN, bond or bridge: never loose if it has no IPv4
-    /// address (fib_validate_source).
+    /// Returns the source validation that the kernel applies on a port, VLAN, bond or bridge: never loose if it has no
+    /// IPv4 address (fib_validate_source).
     pub fn source_check(&self, id: PortId) -> SourceCheck {
         let port = self.ports.get(usize::from(id.0)).map(|bound| (self.interface_of(bound), bound.source_check));
         let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));
@@ -639,7 +639,7 @@ impl Links {
         self.addresses.get(&index).into_iter().flatten().map(|a| Prefix { addr: a.addr, len: a.len })
     }
 
-    /// Returns all links and addresses as changes.
+    /// Returns all links, addresses and stations as changes.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.values().cloned().map(Change::Link);
         let station = |(&(bridge, mac), &member): (&(u32, Mac), &u32)| Change::Station(Station { bridge, mac, member });

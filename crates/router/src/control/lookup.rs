@@ -52,7 +52,7 @@ impl Lookup {
         }
     }
 
-    /// Excepts a prefix once more or once less, and records the prefixes affected.
+    /// Adds or removes an exception for a prefix, and records the prefixes affected.
     pub fn except(&mut self, touched: &mut Touched, prefix: Prefix, add: bool) {
         match prefix.addr {
             IpAddr::V4(a) => except(&mut self.rib4, &mut touched.v4, a.to_bits(), prefix.len, add),

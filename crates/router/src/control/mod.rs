@@ -72,15 +72,16 @@ pub struct PortSpec {
     pub reception: Reception,
 }
 
-/// A bond or bridge that ports belong to. The router forwards its packets as far as they arrive and leave by these ports.
+/// A bond or bridge that ports belong to. The router forwards its packets as far as they arrive and leave by these
+/// ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.
     pub id: PortId,
     /// Kernel index of the interface.
     pub index: u32,
-    /// Ports on its members, and kernel indices of these. Of a bond, all members that it sends by, in the kernel's order,
-    /// or none while its packets are the kernel's.
+    /// Ports on its members, and the kernel indices of these members. For a bond, all members that it sends by, in the
+    /// kernel's order, or none while its packets are left to the kernel.
     pub members: Vec<(PortId, u32)>,
     /// How it chooses the member that a packet leaves by.
     pub sends: Sends,
@@ -118,10 +119,11 @@ pub struct VlanSpec {
     pub port: PortId,
     /// Kernel index of the interface below it: the port's, the bond's or the bridge's.
     pub parent: u32,
-    /// Numbers of its entries in XDP programs, by the ports that carry it. Packets to a bridge's station leave by that of the
-    /// port that leads there.
+    /// Numbers of its entries in XDP programs, by the ports that carry it. On a bridge, packets to a station use the
+    /// entry of the port that leads there.
     pub entries: Vec<(PortId, PortId)>,
-    /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, told by its MAC address.
+    /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, which is identified by its
+    /// MAC address.
     pub tag: [u8; 4],
     /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
     pub sends: bool,
@@ -175,8 +177,9 @@ pub trait TableSink: Send {
     /// Applies the next hops and groups of `tables`. On return, the program uses no older ones.
     fn publish(&mut self, tables: &Tables);
 
-    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. The program
-    /// forwards what a bridge receives only from these. Returns the number of those that it has no room for.
+    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. Of the frames
+    /// that a bridge receives, the program forwards only those from these stations. Returns the number of stations that
+    /// it has no room for.
     fn set_stations(&mut self, stations: &[(PortId, Mac, PortId)]) -> usize;
 
     /// Makes the program pass the next packet of each station to the kernel.
@@ -325,8 +328,8 @@ impl Control {
         self.publish();
     }
 
-    /// Returns the source validation of a port, VLAN, bond or bridge: as set, but never loose on an interface without an IPv4
-    /// address, as in Linux.
+    /// Returns the source validation of a port, VLAN, bond or bridge: as set, but never loose on an interface without
+    /// an IPv4 address, as in Linux.
     pub fn source_check(&self, port: PortId) -> SourceCheck {
         self.links.source_check(port)
     }
@@ -336,7 +339,7 @@ impl Control {
     /// local routes or realms have ever been added to the namespace. It does not report whether they have, so it has to
     /// decide about each such packet. A prefix shorter than 32 bits makes the filter match every address.
     fn own4(&self) -> Own4 {
-        // Prefixes with routes for one TOS may have some of these types among them.
+        // A prefix with routes for one TOS may have routes of these types.
         if self.selective.iter().any(|(table, prefix)| self.is_used(*table) && prefix.addr.is_ipv4()) {
             return Own4::ANY;
         }
@@ -390,21 +393,21 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Sets the bonds and bridges that ports belong to, none of which is the interface of a port, each with a number that
-    /// no other has had since the last grace period. Packets routed to others are left to the kernel. Waits for a grace
-    /// period if anything changes.
+    /// Sets the bonds and bridges that ports belong to. None may be the interface of a port, and each must have a
+    /// number that no other interface has had since the last grace period. Packets routed to other bonds and bridges
+    /// are left to the kernel. Waits for a grace period if anything changes.
     pub fn set_masters(&mut self, masters: &[MasterSpec]) {
         self.restack(|links| links.set_masters(masters));
     }
 
-    /// Sets the VLANs whose packets are forwarded, each with a number that no other has had since the last grace
-    /// period. Packets routed to other VLAN interfaces are left to the kernel. Waits for a grace period if anything
-    /// changes.
+    /// Sets the VLANs whose packets are forwarded. Each must have a number that no other interface has had since the
+    /// last grace period. Packets routed to other VLAN interfaces are left to the kernel. Waits for a grace period if
+    /// anything changes.
     pub fn set_vlans(&mut self, vlans: &[VlanSpec]) {
         self.restack(|links| links.set_vlans(vlans));
     }
 
-    /// Changes by which ports the packets of interfaces arrive and leave; `change` returns the interfaces concerned.
+    /// Changes the ports by which packets of interfaces arrive and leave; `change` returns the interfaces concerned.
     /// Routes are processed again only if their interfaces begin or cease to have next hops, and not if these move to
     /// other ports: a failover takes no longer with a million routes than with one.
     fn restack(&mut self, change: impl FnOnce(&mut Links) -> Vec<u32>) {
@@ -436,8 +439,8 @@ impl Control {
         self.sink.iter_mut().for_each(|sink| sink.renew_stations());
     }
 
-    /// Returns the ports on members of a port's bridge to which the kernel forwards frames that the port receives, unicast
-    /// and by their addresses alone, with their MTUs in bytes.
+    /// Returns the ports on members of a port's bridge to which the kernel forwards, by addresses alone, the unicast
+    /// frames received on that port; each with its MTU in bytes.
     pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
         self.links.bridged_to(id)
     }
@@ -632,7 +635,7 @@ impl Control {
         self.hops.retire(&self.domain);
     }
 
-    /// Marks for new resolution the routes over interfaces that became or ceased to be ports.
+    /// Marks the routes over interfaces that became or ceased to be ports, so that they are resolved again.
     fn remap(&mut self, touched: &mut Touched) {
         let mut stale = std::collections::HashSet::new();
         for id in self.sets.ids() {
@@ -665,7 +668,7 @@ impl Control {
         self.published.replace(tables);
     }
 
-    /// Publishes the tables for workers alone: nothing has changed for a sink.
+    /// Publishes the tables to workers alone: nothing has changed for a sink.
     fn publish_to_workers(&mut self) {
         let tables = self.render();
         self.published.replace(tables);

@@ -47,7 +47,7 @@ impl Neighbours {
         self.after(None)
     }
 
-    /// Returns the neighbours behind this one, which need not exist; all if there is none.
+    /// Returns the neighbours after `last`, which need not exist; all if it is `None`.
     pub fn after(&self, last: Option<(IpAddr, u32)>) -> impl Iterator<Item = (IpAddr, u32, Known)> {
         let range = self.known.range((last.map_or(Unbounded, Excluded), Unbounded));
         range.map(|(&(addr, index), &k)| (addr, index, k))

@@ -89,7 +89,7 @@ impl<A: Bits> Rib<A> {
         self.routes.iter()
     }
 
-    /// Returns the routes behind this one, which need not exist; all routes if there is none.
+    /// Returns the routes after `last`, which need not exist; all routes if it is `None`.
     pub fn after(&self, last: Option<Key<A>>) -> impl Iterator<Item = (&Key<A>, &Rec)> {
         self.routes.range((last.map_or(Unbounded, Excluded), Unbounded))
     }

@@ -2,8 +2,8 @@
 //!
 //! A packet's flow hash selects a bucket, and the bucket a member. When a member is removed, only its buckets are
 //! reassigned; when one is added, it takes its share from all others and nothing else moves. This requires memory: a
-//! group's buckets are derived from its former ones, and those of a new group from the group that shares most members
-//! with it, which is the one that routes switch from when a router is lost or returns.
+//! group's buckets are derived from its former ones, and those of a new group from the group that shares the most
+//! members with it, which is the one that routes switch from when a router is lost or returns.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl Shares {
         self.layouts.retain(|id, _| lives(*id));
     }
 
-    /// Returns the layout that shares most members with a new group. Of several it is the latest, which is the one in
-    /// use: earlier ones are about to be removed.
+    /// Returns the layout that shares the most members with a new group. Of several, the latest, because that is the
+    /// one in use: earlier ones are about to be removed.
     fn nearest(&self, shares: &[Weighted]) -> Option<&Layout> {
         let common = |layout: &Layout| {
             let theirs = |id: u32| used(&layout.group).binary_search_by_key(&id, |share| share.0).is_ok();
@@ -81,7 +81,7 @@ fn size(shares: &[Weighted], groups: usize) -> usize {
 }
 
 /// Returns the number of buckets of each member, out of `count`. Buckets left by rounding down go to the largest
-/// remainders. Every member gets at least one, taken from the one with most.
+/// remainders. Every member gets at least one, taken from the member with the most.
 fn quotas(shares: &[Weighted], count: usize) -> Vec<usize> {
     let total: u64 = shares.iter().map(|share| u64::from(share.1)).sum::<u64>().max(1);
     let exact = |at: usize| u64::from(shares[at].1) * count as u64;

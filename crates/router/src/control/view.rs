@@ -22,8 +22,8 @@ pub enum RouteStatus {
     /// It wins, but packets are left to the kernel: an egress interface is not a port or has no carrier, or one of
     /// several next hops has no gateway.
     Kernel,
-    /// Packets are left to the kernel because of the egress interface or the prefix: by [`Control::except`], or because
-    /// the prefix has routes for some packets only ([`Change::Selective`]).
+    /// Packets are left to the kernel because of the egress interface or the prefix: by [`Control::set_policies`], or
+    /// because the prefix has routes for some packets only ([`Change::Selective`]).
     Policy,
     /// Another route to the prefix has a lower metric.
     Metric,
@@ -53,7 +53,7 @@ pub enum HopState {
     LinkDown,
     /// The interface is not a port.
     Kernel,
-    /// Packets out of the interface are left to the kernel ([`Control::except`]).
+    /// Packets out of the interface are left to the kernel ([`Control::set_policies`]).
     Policy,
 }
 
@@ -64,7 +64,7 @@ pub struct HopView {
     pub index: u32,
     /// Name of the interface, if known.
     pub dev: Option<String>,
-    /// The port open on the interface, or which carries it as a VLAN.
+    /// The port that is open on the interface, or that carries it as a VLAN.
     pub port: Option<PortId>,
     /// Gateway.
     pub via: Option<IpAddr>,
@@ -117,7 +117,7 @@ pub struct NeighbourView {
     pub index: u32,
     /// Name of the interface, if known.
     pub dev: Option<String>,
-    /// The port open on the interface, or which carries it as a VLAN.
+    /// The port that is open on the interface, or that carries it as a VLAN.
     pub port: Option<PortId>,
     /// Link-layer address.
     pub mac: Option<Mac>,
@@ -158,7 +158,7 @@ pub struct ControlStats {
     pub routes4: usize,
     /// IPv6 routes of tables local and main.
     pub routes6: usize,
-    /// Routes of other tables, which are not used.
+    /// Routes of other tables.
     pub routes_other: usize,
     /// Neighbours.
     pub neighbours: usize,
@@ -184,10 +184,10 @@ impl Control {
         self.routes_after(None).map(|(_, route)| route)
     }
 
-    /// Returns the routes behind this place, which need not have a route any more, with their places; all routes if
-    /// there is none.
+    /// Returns the routes after `last`, each with its place; all routes if it is `None`. There need not be a route at
+    /// `last` any more.
     pub fn routes_after(&self, last: Option<Place>) -> impl Iterator<Item = (Place, RouteView)> {
-        // The parts before the place's own are left out, and those behind it are complete.
+        // Parts before that of the place are left out; parts after it are complete.
         let (v4, v6, others) = match last.map(|place| place.0) {
             None => (Some(None), Some(None), None),
             Some(Part::V4(key)) => (Some(Some(key)), Some(None), None),
@@ -248,7 +248,7 @@ impl Control {
         }
     }
 
-    /// Returns whether the next hops of an interface are the kernel's, although routes lead to them.
+    /// Returns whether the next hops of an interface are left to the kernel, although routes lead to them.
     fn is_without_port(&self, index: u32) -> bool {
         !self.links.running(index) || (self.links.leads(index) && self.links.port_of(index).is_none())
     }
@@ -296,8 +296,8 @@ impl Control {
         self.neighbours_after(None)
     }
 
-    /// Returns the neighbours behind this address and interface, which need not be a neighbour any more; all if there
-    /// is none.
+    /// Returns the neighbours after `last`, an address and an interface; all if it is `None`. There need not be a
+    /// neighbour at `last` any more.
     pub fn neighbours_after(&self, last: Option<(IpAddr, u32)>) -> impl Iterator<Item = NeighbourView> {
         self.neighbours.after(last).map(|(addr, index, known)| {
             let way = Way::Via(addr);
