@@ -1,5 +1,6 @@
 #!/bin/bash
-# Runs the unit tests and clippy of the crates that changed: committed since the base, uncommitted and untracked.
+# Runs the unit tests and clippy of the crates that changed: committed since the base, uncommitted and untracked. Compiles
+# the fuzz targets.
 #
 # usage: tools/check.sh [REVISION]
 #
@@ -24,3 +25,5 @@ done
 echo "check: ${packages[*]}"
 $cargo test --locked "${packages[@]}" $lib $bins
 $cargo clippy --locked "${packages[@]}" --all-targets -- -D warnings
+# Code that only these compile has names of all crates.
+RUSTC_WORKSPACE_WRAPPER=$PWD/fuzz/rustc $cargo check --locked -p bywash-fuzz --features targets --bins

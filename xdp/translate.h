@@ -225,6 +225,11 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	}
 	__u32 ports = *(const __u32 *)l4;
 	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->route_id << 48;
+	/* Hides the memory latency of the destination's slot, unless translation changes the destination. */
+	if (v6)
+		read_slot6(addresses[2], addresses[3]);
+	else
+		read_slot4(ip4->daddr);
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
 	if (!record)
 		return missed(ip, rest, class == L4_CLOSING, v6);
@@ -255,6 +260,11 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	__u64 differ = (addresses[0] ^ first) | (ports ^ new_ports);
 	if (v6)
 		differ |= (addresses[1] ^ t->leaves[3]) | (addresses[2] ^ t->leaves[0]) | (addresses[3] ^ t->leaves[1]);
+	/* Before the checksum is written: a load of it with the TTL would wait for the smaller store. */
+	if (v6)
+		ip6->hop_limit--;
+	else
+		lower_ttl(ip4, 1);
 	if (differ) {
 		const __u32 at = proto == IPPROTO_TCP ? 16 : 6;
 		__u16 *checksum = (void *)(l4 + at);
@@ -281,10 +291,6 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 		else if (*checksum)
 			*checksum = nonzero(updated(*checksum, change(t, 0)));
 	}
-	if (v6)
-		ip6->hop_limit--;
-	else
-		lower_ttl(ip4, 1);
 	__u32 direction = !t->other;
 	__sync_fetch_and_add((__u32 *)(record + 6) + direction, 1);
 	__sync_fetch_and_add((__u64 *)(record + (v6 ? 12 : 4)) + direction, len + head);
