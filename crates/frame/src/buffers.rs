@@ -143,7 +143,7 @@ pub struct Buffers {
     own: usize,
     /// Most units that a device may keep.
     lends: usize,
-    /// Whether units of another pool may be among those that a device keeps.
+    /// Set if a device may keep units of another pool, too.
     moved: bool,
 }
 

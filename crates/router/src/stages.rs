@@ -33,8 +33,8 @@ pub enum Request {
         from: PortId,
         /// The packet, including its Ethernet header.
         frame: Frame,
-        /// Whether this is a copy, to be answered by the kernel with an ICMP error, of a packet that was dropped and
-        /// counted.
+        /// Set if the packet is a copy of one that was dropped and counted, which the kernel is to answer with an ICMP
+        /// error.
         copy: bool,
     },
 }

@@ -53,8 +53,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    // crossterm would report a resize in place of a key that is typed at the same time, and read the key only when another
-    // one is typed. The size is read whenever the screen is drawn.
+    // crossterm would report a resize in place of a key that is typed at the same time, and read the key only when
+    // another one is typed. The size is read whenever the screen is drawn.
     nix::sys::signal::SigSet::from(nix::sys::signal::Signal::SIGWINCH).thread_block()?;
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal")?;
     let done = live(args, first, &stop, &mut terminal);

@@ -107,7 +107,7 @@ pub struct Traffic {
 pub enum Refused {
     /// There are as many flows as the table may have, both buckets of a tuple are full, or there is no memory.
     Full,
-    /// One of its tuples is that of a flow in the table.
+    /// The table has a flow with one of the tuples.
     Known,
     /// The protocol is neither TCP nor UDP, the addresses are of two families, or both directions have one tuple.
     Unfit,

@@ -15,7 +15,7 @@ use super::stack::Stack;
 /// Shared by any number of threads.
 pub struct CellPool(Backend);
 
-// One per pool, and there are few pools.
+// The size does not matter: there are few pools, each with one of these.
 #[allow(clippy::large_enum_variant)]
 enum Backend {
     Ring(Ring),

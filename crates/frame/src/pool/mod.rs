@@ -272,7 +272,7 @@ pub enum PoolError {
     Duplicate(String),
 }
 
-// One per pool, and there are few pools.
+// The size does not matter: there are few pools, each with one of these.
 #[allow(clippy::large_enum_variant)]
 enum Backend {
     Ring(Ring),

@@ -127,7 +127,7 @@ struct Vlans {
 struct Further {
     /// Program arrays of XDP and of traffic control.
     arrays: [Map; 2],
-    /// Whether the programs at each place are loaded.
+    /// Places whose programs are loaded.
     loaded: [bool; 2],
 }
 

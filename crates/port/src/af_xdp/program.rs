@@ -41,9 +41,9 @@ pub struct XdpGate {
     pub v6: bool,
     /// Fragments of both.
     pub fragments: bool,
-    /// Whether packets of known IPv4 flows ([`XdpDatapath::flow_segments`]) are exempt, if `v4` is set.
+    /// Set if `v4` does not apply to packets of known flows ([`XdpDatapath::flow_segments`]).
     pub flows4: bool,
-    /// Whether packets of known IPv6 flows are exempt, if `v6` is set.
+    /// The same for `v6`.
     pub flows6: bool,
 }
 

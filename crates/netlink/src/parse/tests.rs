@@ -1,0 +1,298 @@
+use super::*;
+use crate::wire;
+use proptest::prelude::*;
+
+const KINDS: [u16; 11] = [
+    RTM_NEWLINK,
+    RTM_DELLINK,
+    RTM_NEWADDR,
+    RTM_DELADDR,
+    RTM_NEWROUTE,
+    RTM_DELROUTE,
+    RTM_NEWNEIGH,
+    RTM_DELNEIGH,
+    RTM_NEWNEXTHOP,
+    RTM_DELNEXTHOP,
+    RTM_NEWNETCONF,
+];
+
+fn attributes() -> impl Strategy<Value = Vec<u8>> {
+    let one = (0u16..44, prop::collection::vec(any::<u8>(), 0..24), -3i16..4);
+    prop::collection::vec(one, 0..8).prop_map(|all| {
+        let mut bytes = Vec::new();
+        for (kind, value, lie) in all {
+            // Most lengths are right, because random octets alone never get past the first attribute.
+            let lie = if lie > 2 { 5 } else { 0 };
+            bytes.extend_from_slice(&((4 + value.len()) as u16 + lie).to_ne_bytes());
+            bytes.extend_from_slice(&kind.to_ne_bytes());
+            bytes.extend_from_slice(&value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    })
+}
+
+/// Returns the VLAN of a link with this `IFLA_INFO_DATA`, and `IFLA_XDP_ATTACHED`.
+fn vlan_of(data: &[(u16, &[u8])], attached: u8) -> Option<Vlan> {
+    link_with(&[(IFLA_INFO_KIND, b"vlan\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).vlan
+}
+
+#[test]
+fn a_vlan_is_plain_without_what_is_not_known() {
+    let id = (IFLA_VLAN_ID, &[5, 0][..]);
+    let protocol = (IFLA_VLAN_PROTOCOL, &[0x81, 0][..]);
+    let flags = |flags: &'static [u8; 8]| (IFLA_VLAN_FLAGS, &flags[..]);
+    let reorder = flags(&[1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+    let whole = [protocol, id, reorder];
+    assert_eq!(vlan_of(&whole, 0), Some(Vlan { protocol: 0x8100, id: 5, plain: true }));
+    assert_eq!(vlan_of(&[(IFLA_VLAN_PROTOCOL, &[0x88, 0xa8][..]), id, reorder], 0).unwrap().protocol, 0x88a8);
+    let mapping = wire::attribute(1, &[0, 0, 0, 0, 3, 0, 0, 0]);
+    // VLAN_FLAG_GVRP, LOOSE_BINDING, MVRP and BRIDGE_BINDING beside it; without it; QoS maps; one more.
+    for more in [
+        flags(&[3, 0, 0, 0, 0xff, 0, 0, 0]),
+        flags(&[5, 0, 0, 0, 0xff, 0, 0, 0]),
+        flags(&[9, 0, 0, 0, 0xff, 0, 0, 0]),
+        flags(&[17, 0, 0, 0, 0xff, 0, 0, 0]),
+        flags(&[0, 0, 0, 0, 0xff, 0, 0, 0]),
+        (3, &mapping[..]),
+        (4, &mapping[..]),
+        (6, &[0; 4][..]),
+    ] {
+        assert!(!vlan_of(&[protocol, id, reorder, more], 0).unwrap().plain, "{more:?}");
+    }
+    assert!(!vlan_of(&[protocol, id], 0).unwrap().plain);
+    assert!(!vlan_of(&whole, 2).unwrap().plain, "an XDP program");
+    assert_eq!(vlan_of(&[protocol, reorder], 0), None);
+    assert_eq!(vlan_of(&[protocol, id, (IFLA_VLAN_FLAGS, &[1, 0][..])], 0), None);
+}
+
+/// Returns a link with these attributes in `IFLA_LINKINFO`, and `IFLA_XDP_ATTACHED`.
+fn link_with(info: &[(u16, &[u8])], attached: u8) -> Link {
+    let info = attributes_of(info);
+    let xdp = wire::attribute(IFLA_XDP_ATTACHED, &[attached]);
+    let mut body = vec![0; 16];
+    for (kind, value) in
+        [(IFLA_IFNAME, &b"e0.5\0"[..]), (IFLA_MTU, &[0xdc, 5, 0, 0]), (IFLA_XDP, &xdp), (IFLA_LINKINFO, &info)]
+    {
+        body.extend(wire::attribute(kind, value));
+    }
+    match parse(&Message { kind: RTM_NEWLINK, flags: 0, sequence: 0, port: 0, body: &body }) {
+        Ok(Some(Event::Link { link, .. })) => link,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn attributes_of(all: &[(u16, &[u8])]) -> Vec<u8> {
+    all.iter().flat_map(|(kind, value)| wire::attribute(*kind, value)).collect()
+}
+
+#[test]
+fn a_bond_is_plain_without_what_counts_its_packets_or_is_not_known() {
+    let of = |data: &[(u16, &[u8])], attached| {
+        link_with(&[(IFLA_INFO_KIND, b"bond\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).bond
+    };
+    let mode = (IFLA_BOND_MODE, &[1][..]);
+    let active = (IFLA_BOND_ACTIVE_SLAVE, &[7, 0, 0, 0][..]);
+    let no_arp = (IFLA_BOND_ARP_INTERVAL, &[0; 4][..]);
+    let whole = [mode, active, no_arp];
+    let bond = Bond { mode: 1, active: Some(7), xmit_hash: 0, plain: true };
+    assert_eq!(of(&whole, 0), Some(bond));
+    assert_eq!(of(&[mode, no_arp], 0), Some(Bond { active: None, ..bond }));
+    assert_eq!(of(&[&whole[..], &[(IFLA_BOND_XMIT_HASH_POLICY, &[1])]].concat(), 0).unwrap().xmit_hash, 1);
+    // With any other known property, the bond is plain.
+    let more: Vec<(u16, &[u8])> =
+        (1..34).filter(|kind| ![1, 2, 7, 14].contains(kind)).map(|k| (k, &[1; 4][..])).collect();
+    assert_eq!(of(&[&whole[..], &more].concat(), 0), of(&whole, 0));
+    let plain = |data: &[(u16, &[u8])], attached| of(data, attached).unwrap().plain;
+    assert!(!plain(&[mode, active, (IFLA_BOND_ARP_INTERVAL, &[100, 0, 0, 0])], 0));
+    assert!(!plain(&[mode, active], 0) && !plain(&[mode, active, (IFLA_BOND_ARP_INTERVAL, &[0])], 0));
+    assert!(!plain(&[mode, active, no_arp, (34, &[0; 4])], 0), "a property that is not known");
+    assert!(!plain(&whole, 2), "an XDP program");
+    assert_eq!(of(&[active, no_arp], 0), None);
+    assert_eq!(of(&[(IFLA_BOND_MODE, &[]), no_arp], 0), None);
+    assert_eq!(of(&[&whole[..], &[(IFLA_BOND_XMIT_HASH_POLICY, &[])]].concat(), 0), None);
+    assert_eq!(link_with(&[(IFLA_INFO_KIND, b"team\0"), (IFLA_INFO_DATA, &attributes_of(&whole))], 0).bond, None);
+}
+
+#[test]
+fn a_member_is_active_while_the_bond_says_so() {
+    let of_kind = |kind: &[u8], data: &[(u16, &[u8])]| {
+        let data = attributes_of(data);
+        let info = [(IFLA_INFO_KIND, &b"veth\0"[..]), (IFLA_INFO_SLAVE_KIND, kind), (IFLA_INFO_SLAVE_DATA, &data)];
+        let link = link_with(&info, 0);
+        (link.kind == "veth").then_some(link.member).unwrap()
+    };
+    let of = |data: &[(u16, &[u8])]| of_kind(b"bond\0", data);
+    let byte = |kind, value: &'static [u8; 1]| (kind, &value[..]);
+    let (state, link) = (byte(IFLA_BOND_SLAVE_STATE, &[0]), byte(IFLA_BOND_SLAVE_MII_STATUS, &[0]));
+    let queue = (IFLA_BOND_SLAVE_QUEUE_ID, &[0, 0][..]);
+    assert_eq!(of(&[state, link, queue]), Some(Member { active: true, plain: true, ..Member::default() }));
+    for other in [
+        [byte(IFLA_BOND_SLAVE_STATE, &[1]), link, queue],
+        [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[1]), queue],
+        [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[2]), queue],
+        [state, byte(IFLA_BOND_SLAVE_MII_STATUS, &[3]), queue],
+    ] {
+        assert_eq!(of(&other), Some(Member { active: false, plain: true, ..Member::default() }), "{other:?}");
+    }
+    let plain = |data: &[(u16, &[u8])]| of(data).unwrap().plain;
+    assert!(!plain(&[state, link, (IFLA_BOND_SLAVE_QUEUE_ID, &[2, 0])]) && !plain(&[state, link]));
+    assert!(plain(&[state, link, queue, (6, &[1, 0]), (9, &[0; 4]), (12, &[0])]));
+    assert!(!plain(&[state, link, queue, (13, &[0])]), "a property that is not known");
+    assert_eq!((of(&[link, queue]), of(&[state, queue])), (None, None));
+    assert_eq!(of_kind(b"team\0", &[state, link, queue]), None);
+}
+
+#[test]
+fn a_bridge_is_plain_without_vlans_or_what_is_not_known() {
+    let of = |data: &[(u16, &[u8])], attached| {
+        link_with(&[(IFLA_INFO_KIND, b"bridge\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).bridge
+    };
+    let ageing = (IFLA_BR_AGEING_TIME, &[0x30, 0x75, 0, 0][..]);
+    let filtering = |on: &'static [u8; 1]| (IFLA_BR_VLAN_FILTERING, &on[..]);
+    let plain = Bridge { ageing_ms: 300_000, plain: true, calls_ip: false };
+    assert_eq!([of(&[ageing], 0), of(&[ageing, filtering(&[0])], 0)], [Some(plain); 2]);
+    let more: Vec<(u16, &[u8])> = (6..50)
+        .filter(|kind| *kind != 7 && !(36..=38).contains(kind))
+        .map(|kind| (kind, &[1, 0, 0, 0, 1, 0, 0, 0][..]))
+        .collect();
+    assert_eq!(of(&[&[ageing][..], &more].concat(), 0), Some(plain));
+    // With a spanning tree, it may be the delay of 15 s.
+    let delay = (IFLA_BR_FORWARD_DELAY, &[0xdc, 5, 0, 0][..]);
+    let tree = |on: &'static [u8; 4]| (IFLA_BR_STP_STATE, &on[..]);
+    assert_eq!(of(&[ageing, delay, tree(&[0; 4])], 0), Some(plain));
+    assert_eq!(of(&[ageing, delay, tree(&[1, 0, 0, 0])], 0), Some(Bridge { ageing_ms: 15_000, ..plain }));
+    for kind in 36..=38 {
+        assert_eq!(of(&[ageing, (kind, &[1])], 0), Some(Bridge { calls_ip: true, ..plain }), "{kind}");
+        assert_eq!(of(&[ageing, (kind, &[0])], 0), Some(plain), "{kind}");
+    }
+    let not = Some(Bridge { plain: false, ..plain });
+    assert_eq!(of(&[ageing, filtering(&[1])], 0), not);
+    assert_eq!(of(&[ageing, (50, &[0])], 0), not, "a property that is not known");
+    assert_eq!(of(&[ageing, (IFLA_BR_MULTI_BOOLOPT, &[0x20, 0, 0, 0, 0x20, 0, 0, 0])], 0), not, "an option");
+    assert_eq!(of(&[ageing], 2), not, "an XDP program");
+    assert_eq!(of(&[(IFLA_BR_AGEING_TIME, &[0; 4])], 0), Some(Bridge { ageing_ms: 0, plain: false, ..plain }));
+    assert_eq!(of(&[filtering(&[0])], 0), None);
+}
+
+/// Returns the event of a message of AF_BRIDGE.
+fn bridged(kind: u16, head: &[u8], attributes: &[(u16, &[u8])]) -> Option<Event> {
+    let body = [head, &attributes_of(attributes)].concat();
+    parse(&Message { kind, flags: 0, sequence: 0, port: 0, body: &body }).unwrap()
+}
+
+#[test]
+fn a_bridges_member_announces_its_state() {
+    let head = [AF_BRIDGE, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let of = |data: &[(u16, &[u8])]| match bridged(RTM_NEWLINK, &head, &[(IFLA_PROTINFO, &attributes_of(data))]) {
+        Some(Event::BridgePort(9, member)) => Some(member),
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    let (forwards, learns) = ((IFLA_BRPORT_STATE, &[3][..]), (IFLA_BRPORT_LEARNING, &[1][..]));
+    assert_eq!(of(&[forwards, learns]), Some(Member { active: true, plain: true, ..Member::default() }));
+    for state in [0, 1, 2, 4] {
+        let state = (IFLA_BRPORT_STATE, &[state][..]);
+        assert_eq!(of(&[state, learns]), Some(Member { active: false, plain: true, ..Member::default() }));
+    }
+    let special = [IFLA_BRPORT_VLAN_TUNNEL, IFLA_BRPORT_LOCKED, IFLA_BRPORT_MAB];
+    let more: Vec<(u16, &[u8])> =
+        (2..45).filter(|kind| *kind != 8 && !special.contains(kind)).map(|kind| (kind, &[1; 4][..])).collect();
+    // Of what frames between members need, the kernel has always told whether they are isolated.
+    let bridging = |data: &[(u16, &[u8])]| of(&[&[forwards, learns][..], data].concat()).unwrap().bridging;
+    for (data, expected) in [
+        (&[][..], Bridging::Kernel),
+        (&[(IFLA_BRPORT_ISOLATED, &[0][..])], Bridging::Any),
+        (&[(IFLA_BRPORT_ISOLATED, &[1])], Bridging::Isolated),
+        (&[(IFLA_BRPORT_ISOLATED, &[0]), (IFLA_BRPORT_BACKUP_PORT, &[0, 1, 0, 0])], Bridging::Kernel),
+        (&[(IFLA_BRPORT_ISOLATED, &[0]), (IFLA_BRPORT_BACKUP_NHID, &[1, 0, 0, 0])], Bridging::Kernel),
+        (&[(IFLA_BRPORT_ISOLATED, &[0]), (IFLA_BRPORT_BACKUP_NHID, &[0; 4])], Bridging::Any),
+    ] {
+        assert_eq!(bridging(data), expected, "{data:?}");
+    }
+    let all = [Bridging::Any, Bridging::Isolated, Bridging::Kernel];
+    let reached = |from: Bridging| all.map(|to| from.reaches(to));
+    assert_eq!(all.map(reached), [[true, true, false], [true, false, false], [false; 3]]);
+    assert_eq!(
+        of(&[&[forwards, learns][..], &more].concat()),
+        Some(Member { active: true, plain: true, ..Member::default() })
+    );
+    let not = Some(Member { active: true, plain: false, ..Member::default() });
+    for kind in special {
+        assert_eq!(of(&[forwards, learns, (kind, &[1])]), not, "{kind}");
+        assert_eq!(
+            of(&[forwards, learns, (kind, &[0])]),
+            Some(Member { active: true, plain: true, ..Member::default() }),
+            "{kind}"
+        );
+    }
+    assert_eq!(of(&[forwards, learns, (45, &[0])]), not, "a property that is not known");
+    assert_eq!([of(&[forwards, (IFLA_BRPORT_LEARNING, &[0])]), of(&[forwards])], [not; 2]);
+    assert_eq!(of(&[learns]), None);
+    assert_eq!(bridged(RTM_DELLINK, &head, &[(IFLA_PROTINFO, &attributes_of(&[forwards, learns]))]), None);
+    assert_eq!(bridged(RTM_NEWLINK, &head, &[]), None, "the bridge itself");
+}
+
+#[test]
+fn stations_of_bridges_are_followed_without_vlans() {
+    let mac = [2, 0, 0, 0, 0, 5];
+    let of = |kind, state: u16, attributes: &[(u16, &[u8])]| {
+        let [low, high] = state.to_ne_bytes();
+        bridged(kind, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0, low, high, 0, 0], attributes)
+    };
+    let (lladdr, bridge) = ((NDA_LLADDR, &mac[..]), (NDA_MASTER, &[7, 0, 0, 0][..]));
+    let (known, gone) = (Event::Station(Station { bridge: 7, mac, member: 9 }), Event::StationGone(7, mac));
+    for state in [NUD_STALE, NUD_NOARP, 2] {
+        assert_eq!(of(RTM_NEWNEIGH, state, &[lladdr, bridge]), Some(known.clone()));
+    }
+    assert_eq!(of(RTM_DELNEIGH, NUD_STALE, &[lladdr, bridge]), Some(gone.clone()));
+    let own = Event::Station(Station { bridge: 7, mac, member: 7 });
+    assert_eq!(of(RTM_NEWNEIGH, NUD_PERMANENT, &[lladdr, bridge]), Some(own), "the bridge's own address");
+    let locked = (NDA_FLAGS_EXT, &[2, 0, 0, 0][..]);
+    assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, locked]), Some(gone));
+    assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, (NDA_VLAN, &[1, 0])]), None);
+    assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr]), None, "a device's own list");
+}
+
+proptest! {
+    #[test]
+    fn no_message_makes_it_panic(
+        kind in prop::sample::select(&KINDS[..]),
+        family in prop::sample::select(&[AF_UNSPEC, AF_INET, AF_INET6, 7][..]),
+        fixed in prop::collection::vec(any::<u8>(), 0..16),
+        attributes in attributes(),
+        flags in any::<u16>(),
+    ) {
+        let mut body = vec![family];
+        body.extend(fixed);
+        body.extend(attributes);
+        let message = Message { kind, flags, sequence: 0, port: 0, body: &body };
+        if let Ok(Some(Event::Route { key, .. })) = parse(&message) {
+            let longest = if key.prefix.addr.is_ipv4() { 32 } else { 128 };
+            prop_assert!(key.prefix.len <= longest);
+        }
+    }
+}
+
+#[test]
+fn a_subnet_is_no_longer_than_an_address() {
+    let read = |family, len, addr: &[u8]| {
+        let mut body = vec![family, len, 0, 0, 7, 0, 0, 0];
+        body.extend((addr.len() as u16 + 4).to_ne_bytes());
+        body.extend(IFA_LOCAL.to_ne_bytes());
+        body.extend(addr);
+        parse(&Message { kind: RTM_NEWADDR, flags: 0, sequence: 0, port: 0, body: &body }).map(|event| event.is_some())
+    };
+    assert_eq!(read(AF_INET, 32, &[10, 0, 0, 1]), Ok(true));
+    assert_eq!(read(AF_INET, 33, &[10, 0, 0, 1]), Err(Malformed));
+    assert_eq!(read(AF_INET6, 128, &[0xfd; 16]), Ok(true));
+    assert_eq!(read(AF_INET6, 129, &[0xfd; 16]), Err(Malformed));
+}
+
+#[test]
+fn cached_routes_are_of_no_concern() {
+    let mut body = [0; 12];
+    body[0] = AF_INET;
+    body[8..].copy_from_slice(&RTM_F_CLONED.to_ne_bytes());
+    assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
+}
