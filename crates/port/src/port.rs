@@ -88,8 +88,8 @@ pub struct PortCounters {
     /// Bytes sent, without FCS.
     #[serde(serialize_with = "get")]
     pub tx_bytes: Counter,
-    /// Frames lost before they reached the port because no buffer was posted (kernel: `rx_fill_ring_empty_descs`,
-    /// `rx_dropped`).
+    /// Frames lost before they reached the port because no buffer was posted (kernel: `rx_dropped`; with zero-copy also
+    /// `rx_fill_ring_empty_descs`, the driver's vain attempts to get a buffer).
     #[serde(serialize_with = "get")]
     pub rx_no_buffer: Counter,
     /// Frames lost before they reached the port because the RX ring was full (kernel: `rx_ring_full`).

@@ -432,7 +432,9 @@ impl AfXdpPort {
         let Some(socket) = &mut self.socket else { return };
         if let Ok(s) = sockopt::xdp_statistics(&*socket.fd) {
             let c = &self.counters;
-            c.rx_no_buffer.set(s.rx_dropped + s.rx_fill_ring_empty_descs.unwrap_or(0));
+            // In copy mode, the kernel counts a frame that finds no buffer in both.
+            let dry = s.rx_fill_ring_empty_descs.filter(|_| socket.zero_copy).unwrap_or(0);
+            c.rx_no_buffer.set(s.rx_dropped + dry);
             c.rx_ring_full.set(s.rx_ring_full.unwrap_or(0));
             c.invalid.set(s.rx_invalid_descs + s.tx_invalid_descs + self.stray);
         }

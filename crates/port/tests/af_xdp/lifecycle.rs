@@ -44,8 +44,11 @@ fn an_empty_pool_recovers_by_itself() {
             }
             std::thread::sleep(Duration::from_millis(60));
             (0..32).for_each(|_| a.port.housekeep(&mut bufs));
-            assert!(a.port.counters().rx_no_buffer.get() > 0, "{:?}", a.port.counters());
-            assert_eq!(a.port.held(), 0, "all 128 frames posted have arrived");
+            let (got, lost) = (a.port.counters().rx_packets.get(), a.port.counters().rx_no_buffer.get());
+            assert_eq!(got, 128, "all buffers posted were used: {:?}", a.port.counters());
+            // Each frame once; the interface's own first messages may come in addition.
+            assert!((300 - 128..200).contains(&lost), "{:?}", a.port.counters());
+            assert_eq!(a.port.held(), 0);
 
             // Once frames are freed, the port receives again by itself.
             hoard.push(keep);
