@@ -112,14 +112,16 @@ impl Bridged {
         ["r0", "r1", "r2"].map(|port| if is_port(port) { handled(bywash, port)[..2].iter().sum() } else { 0 })
     }
 
-    /// Returns whether ten pings from a to an address, and their answers, are forwarded past the kernel by this member.
+    /// Returns whether pings from a to an address are all answered, and of thirty, and their answers, at least ten are
+    /// forwarded past the kernel by this member: the kernel has some, to hear the station again, and more if it has
+    /// forgotten the station, which a busy machine gives it time for.
     fn passes(&self, bywash: &Bywash<'_>, to: &str, member: usize) -> bool {
         // The kernel has the first ones, which wait for a neighbour.
         let _ = Ping::to(ip(to)).count(2).run(self.a());
         let before = self.past(bywash);
-        let report = Ping::to(ip(to)).count(10).run(self.a()).unwrap();
+        let report = Ping::to(ip(to)).count(30).run(self.a()).unwrap();
         let now = self.past(bywash);
-        report.received == 10 && now[0] >= before[0] + 10 && now[member] >= before[member] + 10
+        report.received == 30 && now[0] >= before[0] + 10 && now[member] >= before[member] + 10
     }
 
     fn wait_until_passes(&self, bywash: &Bywash<'_>, to: &str, member: usize) {
@@ -245,9 +247,10 @@ fn a_station_is_followed() {
     }
 }
 
-/// Checks `sends`, which sends 250 packets of each station, one each 20 ms, and returns how many were answered and how
-/// many of each were forwarded past the kernel: every half a second one is passed to it, and it forgets none. Tries up to
-/// five times, because a busy machine may keep all from running for longer than the kernel remembers a station.
+/// Checks `sends`, which sends 250 packets of each station, one each 20 ms, and returns how many were answered, 0 if the
+/// kernel does not know a station afterwards, and how many of each were forwarded past the kernel: every half a second one
+/// is passed to it, and it forgets none. Tries up to five times, because a busy machine may keep all from running for longer
+/// than the kernel remembers a station.
 fn assert_renewed(mut sends: impl FnMut() -> (Vec<u32>, Vec<u64>)) {
     let mut tries = vec![];
     let renewed = (0..5).any(|_| {
@@ -699,16 +702,15 @@ fn stations_that_send_to_members_are_known_and_followed() {
     bridged.introduce();
     let bywash = bridged.run_between(&[]);
     bridged.wait_until_bridges(&bywash);
+    let known = || r.run(&["bridge", "fdb", "show", "br", "br0", "dynamic"]).unwrap().stdout;
     assert_renewed(|| {
         let before = bridged.between(&bywash);
         let report = Ping::to(ip(C[0])).count(250).interval(Duration::from_millis(20)).run(bridged.b()).unwrap();
+        let known = known();
+        let all = [1, 2].iter().all(|host| known.contains(&bridged.lab.hosts()[*host].mac));
         let now = bridged.between(&bywash);
-        (vec![report.received], (0..2).map(|at| now[at] - before[at]).collect())
+        (vec![if all { report.received } else { 0 }], (0..2).map(|at| now[at] - before[at]).collect())
     });
-    let known = || r.run(&["bridge", "fdb", "show", "br", "br0", "dynamic"]).unwrap().stdout;
-    for host in [1, 2] {
-        assert!(known().contains(&bridged.lab.hosts()[host].mac), "{}", known());
-    }
     bywash.wait("the kernel to forget silent stations", |_| known().trim().is_empty());
     // The members change places: the kernel learns b behind r2, and c behind r1.
     bridged.wait_until_bridges(&bywash);

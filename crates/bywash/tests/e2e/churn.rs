@@ -1,7 +1,7 @@
 //! Tens of thousands of route changes while packets flow: no packet is lost, and the routes end up as in the kernel.
 
-use crate::harness::{Bywash, alone};
-use bywash_lab::{Ping, Topology, require, require_lab};
+use crate::harness::{Bywash, PATIENCE, alone};
+use bywash_lab::{Ping, Topology, require, require_lab, wait_until};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,9 @@ pub fn routes_change_under_traffic() {
         let routes = bywash.show(&["routes", "44.0.0.0/8"]);
         routes.as_array().unwrap().iter().filter(|route| route["next_hops"][0]["via"] == via).count() as u32
     };
+    // Packets to a neighbour that is not known yet wait, and few may.
+    let known = || Ping::to(lab.b().v4).count(1).run(&lab.a().ns).is_ok_and(|report| report.received == 1);
+    wait_until("the neighbours to be known", PATIENCE, known).unwrap();
     std::thread::scope(|scope| {
         let steady = scope.spawn(|| {
             let ping = Ping::to(lab.b().v4).count(600).interval(Duration::from_millis(5)).wait(Duration::from_secs(3));
@@ -42,7 +45,8 @@ pub fn routes_change_under_traffic() {
         lab.r().ip(&["route", "flush", "root", "44.0.0.0/8"]).unwrap();
         bywash.wait("the routes to go", |_| bywash.show(&["routes", "44.0.0.0/8"]) == serde_json::json!([]));
         let report = steady.join().unwrap();
-        assert_eq!(report.received, report.sent, "packets lost while unrelated routes changed");
+        let lost = "packets lost while unrelated routes changed";
+        assert_eq!(report.received, report.sent, "{lost}: {}; {}", report.text, bywash.show(&["drops"]));
     });
     bywash.stop();
 }

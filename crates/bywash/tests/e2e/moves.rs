@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Packets a second. With BYWASH_LOAD, the test of moves uses the highest rate up to that at which no level loses
 /// packets by itself.
-pub const RATE: u32 = 10_000;
+const RATE: u32 = 10_000;
 
 /// Creates a lab in which the driver can forward all frames: the hosts' devices accept redirected ones, and the hosts
 /// complete their checksums (other frames are left to user space). Host b has the addresses of the numbered flows.

@@ -2,7 +2,8 @@
 //! no time for are counted.
 
 use crate::harness::{Bywash, PATIENCE, alone};
-use crate::moves::{RATE, Ran, handled, lab, moved};
+use crate::load;
+use crate::moves::{Ran, handled, lab, moved};
 use crate::{raw, switch_driver};
 use bywash_lab::{Ping, Topology, Transfer, require, require_lab, wait_until};
 use bywash_port::af_xdp::LiveGen;
@@ -44,13 +45,13 @@ fn takers() -> usize {
 /// Sends like [`moved`], up to five times until nothing is lost: a CPU that other processes have for a while drops what
 /// its queues have no room for.
 fn moved_without_loss(lab: &Topology, running: &Bywash, path: &[&str], stay: Duration) -> Ran {
-    let mut ran = moved(lab, running, RATE, path, stay);
+    let mut ran = moved(lab, running, load::rate(), path, stay);
     for _ in 1..5 {
         if ran.lost == 0 || ran.twice > 0 {
             break;
         }
         println!("{} of {} packets lost; again", ran.lost, ran.sent);
-        ran = moved(lab, running, RATE, path, stay);
+        ran = moved(lab, running, load::rate(), path, stay);
     }
     ran
 }
@@ -75,7 +76,8 @@ fn each_flow_stays_in_order_on_its_cpu() {
 
     let (a, b) = (lab.a(), lab.b());
     for to in [IpAddr::from(b.v4), b.v6.into()] {
-        assert!(Ping::to(to).count(3).run(&a.ns).unwrap().received == 3);
+        let report = Ping::to(to).count(3).wait(Duration::from_secs(5)).run(&a.ns).unwrap();
+        assert_eq!(report.received, 3, "{}; {}", report.text, running.show(&["drops"]));
         let report = Transfer::new(20_000_000).run(&a.ns, &b.ns, to).unwrap();
         assert!(report.is_intact(), "{to}: {report:?}");
     }

@@ -472,8 +472,8 @@ fn ports_come_and_go_under_load() {
     lab.host(1).ip(&["route", "add", "44.0.0.0/8", "via", &Lab::address(2).to_string()]).unwrap();
     lab.host(2).ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
     let write = |ports: &[usize]| {
-        let ports = ports.iter().map(|n| format!("[[port]]\ninterface = \"p{n}\"\nring = 512\n"));
-        lab.file("bywash.toml", &format!("mode = \"switch\"\n[pool]\nframes = 8192\n{}", ports.collect::<String>()))
+        let ports = ports.iter().map(|n| format!("[[port]]\ninterface = \"p{n}\"\nring = 2048\n"));
+        lab.file("bywash.toml", &format!("mode = \"switch\"\n[pool]\nframes = 32768\n{}", ports.collect::<String>()))
     };
     let file = write(&[1, 2, 3]);
     let mut running = Bywash::run_as_is(&lab.switch, &["--config", file.to_str().unwrap()]);

@@ -39,7 +39,8 @@ fn either_mode_carries_tcp() {
         assert_eq!(bywash.port("r0")["mode"], mode);
         let (a, b) = (lab.a(), lab.b());
         for (from, to, address) in [(a, b, IpAddr::from(b.v4)), (b, a, a.v6.into())] {
-            let report = Transfer::new(20_000_000).run(&from.ns, &to.ns, address).unwrap();
+            let report = Transfer::new(20_000_000).run(&from.ns, &to.ns, address);
+            let report = report.unwrap_or_else(|e| panic!("{mode}, {address}: {e}; {}", bywash.show(&["drops"])));
             assert!(report.is_intact(), "{mode}, {address}: {report:?}");
         }
         assert!(bywash.counter("r0", "rx_packets") > 0);
