@@ -13,10 +13,9 @@ use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Kinds of upper interfaces that take only packets a router would not forward: those with their own EtherType, those
-/// to another MAC address, or those from the kernel's UDP and IP input.
-const HARMLESS: [&str; 15] = [
-    "macsec",
+/// Kinds of upper interfaces that take only packets from the kernel's UDP and IP input. A MACsec interface is none of them:
+/// without strict validation it also takes untagged frames, and with offload the NIC has removed the tags.
+const HARMLESS: [&str; 14] = [
     "vxlan",
     "geneve",
     "bareudp",

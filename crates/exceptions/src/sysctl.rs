@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 /// Switches for all interfaces, as paths below `/proc/sys/net`.
-const GLOBAL: [&str; 8] = [
+const GLOBAL: [&str; 10] = [
     "ipv4/conf/all/rp_filter",
     "ipv4/conf/all/route_localnet",
     "ipv4/ip_forward_use_pmtu",
@@ -35,6 +35,8 @@ const GLOBAL: [&str; 8] = [
     "ipv6/conf/all/forwarding",
     "ipv6/fib_multipath_hash_policy",
     "ipv6/conf/all/proxy_ndp",
+    "ipv4/fib_multipath_use_neigh",
+    "ipv4/conf/all/accept_redirects",
 ];
 
 /// Switches of frames between the members of bridges, there with br_netfilter: whether they pass hooks of ARP, IPv6 and IPv4,
@@ -42,13 +44,16 @@ const GLOBAL: [&str; 8] = [
 const OF_BRIDGES: [&str; 3] = ["bridge-nf-call-arptables", "bridge-nf-call-ip6tables", "bridge-nf-call-iptables"];
 
 /// Switches of an interface: family, and name below `conf/IF`.
-const OF_PORT: [(&str, &str); 6] = [
+const OF_PORT: [(&str, &str); 9] = [
     ("ipv4", "forwarding"),
     ("ipv4", "rp_filter"),
     ("ipv4", "route_localnet"),
     ("ipv6", "disable_ipv6"),
     ("ipv6", "mtu"),
     ("ipv6", "proxy_ndp"),
+    ("ipv4", "accept_redirects"),
+    ("ipv6", "accept_redirects"),
+    ("ipv6", "forwarding"),
 ];
 
 /// A switch and its value when last read; `None` if the switch does not exist.
@@ -129,7 +134,9 @@ impl Sysctls {
     pub fn analyse(&self) -> (Settings, Vec<Effect>) {
         let mut found = Found::default();
         let all: Vec<Option<i64>> = self.global.iter().map(|switch| switch.value).collect();
-        let [rp_filter, route_localnet, use_pmtu, inbound, hash4, forwarding6, hash6, _] = all[..] else {
+        let [rp_filter, route_localnet, use_pmtu, inbound, hash4, forwarding6, hash6, _, use_neigh, redirects4] =
+            all[..]
+        else {
             return (found.settings, found.effects);
         };
         let hash = |value| match value {
@@ -144,6 +151,10 @@ impl Sysctls {
         }
         if use_pmtu.unwrap_or(0) != 0 {
             found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "limits packets to path MTUs");
+        }
+        if use_neigh.unwrap_or(0) != 0 {
+            let object = "net.ipv4.fib_multipath_use_neigh=1";
+            found.add(Scope::All(Families::V4), object, "chooses among next hops by the state of their neighbours");
         }
         if inbound.unwrap_or(0) != 0 {
             let object = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
@@ -160,7 +171,20 @@ impl Sysctls {
         }
         for (port, switches) in &self.ports {
             let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
-            let [forwarding4, own_rp_filter, own_localnet, disabled6, mtu6, _] = values[..] else { continue };
+            let [
+                forwarding4,
+                own_rp_filter,
+                own_localnet,
+                disabled6,
+                mtu6,
+                _,
+                own_redirects4,
+                redirects6,
+                forwarding6_on,
+            ] = values[..]
+            else {
+                continue;
+            };
             let (index, name) = (port.index, &port.name);
             if index == 0 {
                 continue;
@@ -179,6 +203,17 @@ impl Sysctls {
             if own_localnet.unwrap_or(0) | route_localnet.unwrap_or(0) != 0 {
                 let object = format!("net.ipv4.conf.{name}.route_localnet=1");
                 found.add(Scope::In(on(), Families::V4), &object, "routes loopback addresses");
+            }
+            // A redirect that is accepted gives packets to its destination another next hop on the interface that it came by,
+            // without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect).
+            let on_at = |value: Option<i64>| value.unwrap_or(0) != 0;
+            if on_at(redirects4) && on_at(own_redirects4) {
+                let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
+                found.add(Scope::Out(on(), Families::V4), &object, "sends packets as redirects say");
+            }
+            if on_at(redirects6) && forwarding6_on == Some(0) {
+                let object = format!("net.ipv6.conf.{name}.accept_redirects=1");
+                found.add(Scope::Out(on(), Families::V6), &object, "sends packets as redirects say");
             }
             // An interface with an MTU below 1280 has no IPv6 and no IPv6 switches. A kernel without IPv6 has none at
             // all.
@@ -216,7 +251,7 @@ mod tests {
         values.iter().map(|value| Switch { value: *value, ..Switch::default() }).collect()
     }
 
-    fn analysed(global: [i64; 8], port: [i64; 6]) -> (Settings, Vec<Effect>) {
+    fn analysed(global: [i64; 10], port: [i64; 9]) -> (Settings, Vec<Effect>) {
         let link =
             PortLink { id: 0, index: 7, name: "r0".into(), below: vec![], members: vec![], bridge: false, vrf: None };
         let global = switches(&global.map(Some));
@@ -235,8 +270,8 @@ mod tests {
         assert_eq!(of([Some(0), Some(1), None]), [(Scope::Between, ip6.to_owned())]);
     }
 
-    const GLOBAL_NOW: [i64; 8] = [0, 0, 0, 0, 0, 1, 0, 0];
-    const PORT_NOW: [i64; 6] = [1, 0, 0, 0, 1500, 0];
+    const GLOBAL_NOW: [i64; 10] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    const PORT_NOW: [i64; 9] = [1, 0, 0, 0, 1500, 0, 1, 1, 1];
 
     #[test]
     fn a_router_at_its_defaults_has_no_effects() {
@@ -267,6 +302,10 @@ mod tests {
         assert_eq!(scope(of_all(2, 1)), Scope::All(Families::V4));
         assert_eq!(scope(of_all(3, 1)), Scope::Errors(Families::V4));
         assert_eq!(scope(of_all(5, 0)), Scope::All(Families::V6));
+        assert_eq!(scope(of_all(8, 1)), Scope::All(Families::V4));
+        // Accepted redirects: for IPv4 on all interfaces and on this one, for IPv6 on one that does not forward.
+        assert_eq!(scope(of_all(9, 1)), Scope::Out(on(), Families::V4));
+        assert_eq!(scope(of_port(8, 0)), Scope::Out(on(), Families::V6));
         // The greater value of conf/all and the interface applies: 2 (loose) overrides 1 (strict).
         assert_eq!(of_port(1, 1).0.source_check[&7], SourceCheck::Strict);
         assert_eq!(of_all(0, 2).0.source_check[&7], SourceCheck::Loose);

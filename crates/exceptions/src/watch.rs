@@ -277,7 +277,8 @@ impl Runner {
         if let Some(ports) = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.ports = ports;
             self.sysctls = Sysctls::open(&self.ports);
-            changed.extend([Kind::Rules, Kind::Sysctls, Kind::TrafficControl, Kind::Programs]);
+            // Chains on devices are listed by the devices' names, whose changes nf_tables does not announce.
+            changed.extend([Kind::Netfilter, Kind::Rules, Kind::Sysctls, Kind::TrafficControl, Kind::Programs]);
         } else if self.sysctls.changed() {
             changed.insert(Kind::Sysctls);
         }

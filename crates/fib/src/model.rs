@@ -385,9 +385,9 @@ pub struct Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NeighbourState {
-    /// Usable, and confirmed or being confirmed (REACHABLE, PERMANENT, NOARP, DELAY, PROBE).
+    /// Usable, and confirmed or being confirmed (REACHABLE, PERMANENT, NOARP, PROBE).
     Reachable,
-    /// Usable, not confirmed recently (STALE).
+    /// Usable, not confirmed recently (STALE, DELAY).
     Stale,
     /// Being resolved (INCOMPLETE); has no link-layer address yet.
     Incomplete,

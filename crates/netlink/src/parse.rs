@@ -388,7 +388,9 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
                 read.mtu = Attributes::after(value, 0)
                     .find(|(kind, _)| *kind == RTAX_MTU)
                     .and_then(|(_, mtu)| u32_at(mtu, 0))
-                    .filter(|mtu| *mtu != 0);
+                    .filter(|mtu| *mtu != 0)
+                    // ip6_forward() raises a smaller one.
+                    .map(|mtu| if family == AF_INET6 { mtu.max(IPV6_MIN_MTU) } else { mtu });
             }
             RTA_NH_ID => read.object = u32_at(value, 0)?,
             RTA_MULTIPATH => {
@@ -510,7 +512,8 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
         NUD_NONE => return Some(Some(Event::NeighbourGone(index, addr))),
         NUD_INCOMPLETE => NeighbourState::Incomplete,
         state if state & NUD_FAILED != 0 => NeighbourState::Failed,
-        state if state & NUD_STALE != 0 => NeighbourState::Stale,
+        // The kernel does not announce that an entry goes from STALE to DELAY.
+        state if state & (NUD_STALE | NUD_DELAY) != 0 => NeighbourState::Stale,
         _ => NeighbourState::Reachable,
     };
     let usable = matches!(state, NeighbourState::Reachable | NeighbourState::Stale);

@@ -135,6 +135,8 @@ pub const RTA_ENCAP_TYPE: u16 = 21;
 pub const RTA_NH_ID: u16 = 30;
 pub const RTAX_MTU: u16 = 2;
 pub const RTM_F_CLONED: u32 = 0x200;
+/// Minimum MTU of IPv6 (linux/ipv6.h).
+pub const IPV6_MIN_MTU: u32 = 1280;
 pub const RTNH_F_DEAD: u32 = 1;
 pub const RTNH_F_LINKDOWN: u32 = 16;
 pub const RTPROT_STATIC: u8 = 4;
@@ -164,6 +166,7 @@ pub const NTF_USE: u8 = 0x01;
 pub const NTF_PROXY: u8 = 0x08;
 pub const NUD_INCOMPLETE: u16 = 0x01;
 pub const NUD_STALE: u16 = 0x04;
+pub const NUD_DELAY: u16 = 0x08;
 pub const NUD_FAILED: u16 = 0x20;
 pub const NUD_NOARP: u16 = 0x40;
 pub const NUD_PERMANENT: u16 = 0x80;

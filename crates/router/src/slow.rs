@@ -131,10 +131,13 @@ impl SlowPath {
     /// Looks up a valid packet and sends it, queues it, or answers it with an error.
     fn route(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
-        let id = lookup(tables, from, data);
+        let route = route_of(tables, from, data);
+        let id = resolve(tables, route, data);
         let hop = entry(tables, id);
         let (len, v6) = ip_len(data);
         match hop.kind {
+            // Of a group of next-hop objects, the kernel chooses members with neighbours alone (nexthop_is_good_nh).
+            Kind::Pending | Kind::Failed if entry(tables, route).kind == Kind::Group => self.punt(cx, from, frame),
             Kind::Forward if len <= hop.mtu => {
                 if self.config.redirects && tables.number(hop.port) == from.id && !v6 {
                     if tables.port(from.id).is_some_and(|port| !port.rules4.is_empty() || !port.back4.is_empty()) {
@@ -581,13 +584,17 @@ fn is_local(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
 
 /// Returns the next hop of a packet received on `from`, with groups resolved.
 fn lookup(tables: &Tables, from: Ingress, data: &[u8]) -> u32 {
+    resolve(tables, route_of(tables, from, data), data)
+}
+
+/// Returns the next hop or group of a packet received on `from`.
+fn route_of(tables: &Tables, from: Ingress, data: &[u8]) -> u32 {
     let port = tables.port(from.id);
-    let id = match addresses(data) {
+    match addresses(data) {
         Some((IpAddr::V4(src), IpAddr::V4(dst))) => tables.route4(port, src.to_bits(), dst.to_bits()),
         Some((IpAddr::V6(src), IpAddr::V6(dst))) => tables.route6(port, src.to_bits(), dst.to_bits()),
-        _ => return 0,
-    };
-    resolve(tables, id, data)
+        _ => 0,
+    }
 }
 
 /// Returns the source address of an ICMP message about a packet: that of the route back to its sender (as in Linux), or

@@ -271,7 +271,7 @@ fn what_is_above_a_bond_is_above_its_member() {
     let left = |link: Link| left(&[bond.clone(), member(1, true), link]);
     assert_eq!(left(above(BOND, "ipvlan")).unwrap(), "ipvlan interface u0 is above it");
     assert_eq!(left(above(1, "vlan")).unwrap(), "vlan interface u0 is above it");
-    assert_eq!(left(above(BOND, "macsec")), None);
+    assert_eq!(left(above(BOND, "vxlan")), None);
 }
 
 const BRIDGE: u32 = 8;
