@@ -362,7 +362,7 @@ pub enum ConfigCommand {
 /// `bywash restore`
 #[derive(Debug, Args)]
 pub struct RestoreArgs {
-    /// Print the restored settings as one JSON array
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -136,11 +136,12 @@ fn document(root: &DeTable<'_>, notes: &mut Notes) {
                 (format!("`{name}` is not a value but a table"), format!("write `{}`", section.header))
             }
             (None, _) => {
-                let expected = match nearest(name, tables().map(|section| section.name())) {
+                let keys = keys::TOP.keys.iter().map(|key| key.name);
+                let expected = match nearest(name, keys.chain(tables().map(|section| section.name()))) {
                     Some(name) => format!("did you mean `{name}`?"),
-                    None => "not a table of the configuration".into(),
+                    None => "not part of the configuration".into(),
                 };
-                (format!("unknown table `{name}`"), expected)
+                (format!("unknown key or table `{name}`"), expected)
             }
         };
         let list = tables().map(|section| section.header).collect::<Vec<_>>().join(", ");

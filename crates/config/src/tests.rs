@@ -281,7 +281,7 @@ fn all_errors_at_once() {
             "`interface` in [[port]] cannot be 3",
             "`ring` in [[port]] cannot be 7",
             "unknown key `foo` in [[port]]",
-            "unknown table `poool`",
+            "unknown key or table `poool`",
         ]
     );
     assert!(errors.to_string().contains("did you mean `frames`?"));

@@ -14,15 +14,15 @@ pub struct TraceArgs {
     pub port: String,
 
     /// Frame in hex, starting with the Ethernet header; `-` reads it from standard input
-    #[arg(value_name = "HEX", required_unless_present = "live")]
+    #[arg(value_name = "HEX", required_unless_present_any = ["live", "filter"])]
     pub frame: Option<String>,
 
     /// Trace the next packet that the port receives; that packet is forwarded as usual
     #[arg(long, conflicts_with = "frame")]
     pub live: bool,
 
-    /// Trace the next live packet that matches this tcpdump expression (requires tcpdump)
-    #[arg(long, short, value_name = "EXPR", requires = "live")]
+    /// Trace the next packet that matches this tcpdump expression (requires tcpdump); implies --live
+    #[arg(long, short, value_name = "EXPR", conflicts_with = "frame")]
     pub filter: Option<String>,
 
     /// Print one JSON object

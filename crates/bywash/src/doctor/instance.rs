@@ -88,7 +88,7 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
                 Finding::new(Error, "kernel-policy-ignored", what, costs)
                     .mend("remove the key from [kernel] and reload")
             } else {
-                let costs = "these packets are forwarded by the kernel, at its rate";
+                let costs = "the kernel handles these packets, at its rate";
                 Finding::new(Warning, "kernel-policy", what, costs).mend(&kept.allow)
             };
             found.push(finding.of(port));

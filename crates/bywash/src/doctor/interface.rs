@@ -243,7 +243,11 @@ impl Nic<'_> {
         if self.link.queues == 1 && cpus > 1 {
             let what = format!("it has 1 receive queue; the machine has {cpus} CPUs");
             let costs = "only one worker can receive from it";
-            let mend = format!("ethtool -L {name} combined {cpus}; for a veth, use rx and tx");
+            let mend = if self.veth {
+                format!("ethtool -L {name} rx {cpus} tx {cpus}")
+            } else {
+                format!("ethtool -L {name} combined {cpus}")
+            };
             found.push(Finding::new(Note, "one-queue", what, costs).mend(mend));
         }
         found

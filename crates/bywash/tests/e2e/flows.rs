@@ -481,7 +481,10 @@ fn a_packet_of_a_flow_is_traced() {
         "{traced}"
     );
     let traced = trace(Packet::udp((near, 4001).into(), (far, 80).into()));
-    assert_eq!((&traced["gate"]["kernel"], &traced["gate"]["flow"]), (&"of no valid flow".into(), &Value::Null));
+    assert_eq!(
+        (&traced["gate"]["kernel"], &traced["gate"]["flow"]),
+        (&"it belongs to no established flow".into(), &Value::Null)
+    );
     assert_eq!(packets(&bywash, "proto=udp"), before, "the trace counts nothing");
     assert_eq!(shown(&bywash, "proto=tcp")["flows"][0]["state"], "valid");
     bywash.stop();

@@ -2,7 +2,7 @@
 
 use super::opened::{End, Opened};
 use super::xdp::Xdp;
-use super::{OfQueue, forwarding, interface, queues};
+use super::{OfQueue, forwards, interface, queues};
 use anyhow::Context as _;
 use bywash_config::{Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port;
@@ -97,7 +97,7 @@ pub fn attach(
         halted: None,
         begun: false,
         refused: shared.program.refused(),
-        kernel_forwards: forwarding().iter().all(|(_, _, on)| *on),
+        kernel_forwards: forwards(interface),
         level: af_xdp.level,
         targets: shared.targets.clone(),
         id,

@@ -5,7 +5,7 @@
 //! then the gates open as far as the verdict allows.
 
 use super::flows::Flows;
-use crate::ports::forwarding;
+use crate::ports::forwards;
 use crate::shared::Shared;
 use bywash_api as api;
 use bywash_config::KernelConfig;
@@ -175,9 +175,8 @@ impl Guard {
     }
 
     fn obey(&mut self, reading: Reading, control: &Mutex<Control>, shared: &Shared) {
-        let forwards = forwarding().iter().all(|(_, _, on)| *on);
         for xdp in shared.ports().values_mut().filter_map(|slot| slot.xdp.as_mut()) {
-            if let Err(why) = xdp.set_kernel_forwards(forwards) {
+            if let Err(why) = xdp.set_kernel_forwards(forwards(&xdp.interface)) {
                 tracing::error!("{why:#}");
             }
         }
@@ -433,18 +432,18 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
     let mine = told.iter().filter(|(kept, _)| kept.ports.contains(&port.0));
     let row = |(Kept { effect, ignored, .. }, but_flows): &(Kept, bool)| api::Kept {
         kind: effect.kind.name().into(),
-        packets: packets(&effect.scope) + if *but_flows { BUT_FLOWS } else { "" },
+        packets: packets(&effect.scope) + if *but_flows { BUT_FLOWS.trim_end_matches(',') } else { "" },
         object: effect.object.to_string(),
         reason: effect.reason.to_string(),
         ignored: *ignored,
-        allow: allow(effect.kind, *but_flows),
+        allow: allow(effect, *but_flows),
     };
     mine.map(row).collect()
 }
 
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
-fn allow(kind: Kind, but_flows: bool) -> String {
-    let remove = match kind {
+fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
+    let remove = match effect.kind {
         // The rules have to judge new connections; there is nothing to change.
         _ if but_flows => {
             return "nothing to do: `bywash show firewall` says which established flows are forwarded".into();
@@ -453,9 +452,19 @@ fn allow(kind: Kind, but_flows: bool) -> String {
         Kind::IptablesLegacy => "remove the rules, and set the policies to ACCEPT",
         Kind::Ipsec => "remove the policy, or select fewer destinations",
         Kind::Rules => "remove the rule, or select by `to` or `iif`",
-        Kind::Sysctls => "set it back to its default",
+        Kind::Sysctls => &switched(&effect.object),
         Kind::TrafficControl => "`tc qdisc del`, or `tc filter del`",
         Kind::Programs => "detach the program",
     };
-    format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", kind.name())
+    format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", effect.kind.name())
+}
+
+/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value. Forwarding of IPv4 is set for
+/// all interfaces, as `ip_forward` does.
+fn switched(object: &str) -> String {
+    let switch = object.trim_start_matches("sysctl ");
+    let (key, value) = switch.split_once('=').unwrap_or((switch, "1"));
+    let ipv4 = key.starts_with("net.ipv4.conf.") && key.ends_with(".forwarding");
+    let key = if ipv4 { "net.ipv4.ip_forward" } else { key };
+    format!("`sysctl -w {key}={}`", u8::from(value == "0"))
 }

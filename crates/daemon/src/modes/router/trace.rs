@@ -288,16 +288,20 @@ pub fn placed(traced: &mut Traced, placement: &[Placement]) {
     let Some(routed) = &mut traced.routed else { return };
     let Some(port) = of(&routed.port) else { return };
     let (level, why) = (port.level.clone().unwrap_or_else(|| "?".into()), port.why.clone());
+    let by_tc = port.mode.as_deref() == Some("tc");
     let line = match (level.as_str(), traced.outputs.first().and_then(|to| of(to))) {
         ("kernel", _) => format!("level: kernel ({why}): the kernel decides; below is what user space would do"),
-        ("driver", Some(to)) if to.target == Some(true) => {
+        ("driver", Some(to)) if by_tc || to.target == Some(true) => {
             format!("level: driver ({why}): its program does the same as below for plain packets")
         }
         ("driver", Some(to)) => {
             let (name, why) = (&to.port, to.target_why.as_deref().unwrap_or("?"));
             format!("level: driver, but its program cannot send to {name} ({why}): user space forwards")
         }
-        ("driver", None) => format!("level: driver ({why}): user space handles packets that its program does not send"),
+        ("driver", None) => {
+            let other = if by_tc { "the kernel" } else { "user space" };
+            format!("level: driver ({why}): {other} handles packets that its program does not send")
+        }
         _ => format!("level: {level} ({why})"),
     };
     traced.story.insert(1.min(traced.story.len()), line);

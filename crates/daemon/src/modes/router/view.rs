@@ -60,7 +60,7 @@ impl View for Routes {
                 let ports = super::control::links(&lock(&self.control));
                 self.established.connections(&ports).map(Answer::from)
             }
-            _ => Err(format!("a router has no {}", topic.name())),
+            _ => Err(format!("`{}` is not for a router", topic.name())),
         }
     }
 
