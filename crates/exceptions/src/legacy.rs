@@ -91,20 +91,20 @@ impl Tables {
     }
 
     fn read(&mut self) -> Result<Vec<Effect>, Unknown> {
-        let mut outlines = Vec::new();
+        let mut effects = Vec::new();
         let mut buffer = [0; NAMES];
         for name in self.names(&mut buffer)? {
-            match self.outline(name) {
-                Ok(Some(outline)) => outlines.push((name, outline)),
-                Ok(None) => {}
+            let outline = match self.outline(name) {
+                Ok(Some(outline)) => outline,
+                Ok(None) => continue,
                 Err(why) => {
                     let why = format!("{} table {name} cannot be read: {why}", self.family.tool());
                     return Err(Unknown { why });
                 }
-            }
+            };
+            effects.extend(effects_of(self.family, name, &outline));
         }
-        let tracked = outlines.iter().any(|(_, outline)| outline.has_rules());
-        Ok(outlines.iter().flat_map(|(name, outline)| effects_of(self.family, name, outline, tracked)).collect())
+        Ok(effects)
     }
 
     fn names<'a>(&mut self, buffer: &'a mut [u8; NAMES]) -> Result<impl Iterator<Item = &'a str> + use<'a>, Unknown> {
@@ -165,8 +165,7 @@ impl Tables {
     }
 }
 
-/// Returns the effects of a table; `tracked` is set if rules of the family may turn connection tracking on.
-fn effects_of(family: sockopt::Family, name: &str, outline: &Outline, tracked: bool) -> Vec<Effect> {
+fn effects_of(family: sockopt::Family, name: &str, outline: &Outline) -> Vec<Effect> {
     let families = family.families();
     let object = |what: &str| format!("{} table {name}{what}", family.tool());
     let effect =
@@ -175,9 +174,6 @@ fn effects_of(family: sockopt::Family, name: &str, outline: &Outline, tracked: b
     if let Some((chain, reason)) = outline.forwarded() {
         let object = object(&format!(" chain {chain}"));
         effects.push(effect(Scope::All(families), object, reason));
-    } else if name == "nat" && tracked {
-        // Without rules, it still has the kernel translate the connections that it has translated before.
-        effects.push(effect(Scope::All(families), object(""), "translates addresses of connections"));
     } else if let Some(reason) = outline.local() {
         let object = object(" chain OUTPUT");
         effects.push(effect(Scope::Errors(families), object, reason));

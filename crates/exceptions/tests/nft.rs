@@ -94,12 +94,9 @@ fn rulesets_of_nft() {
           goto sub; }\n}\n".into(), &[]),
         ("table inet t {\n flags dormant;\n chain c { type filter hook forward priority 0; policy drop; counter drop; \
           }\n}\n".into(), &[]),
-        ("table ip t {\n chain c { type nat hook postrouting priority 100; }\n}\n".into(),
-            &["all4 translates addresses of connections"]),
-        ("table inet t {\n chain c { type nat hook input priority 100; }\n}\n".into(),
-            &["all46 translates addresses of connections"]),
+        ("table ip t {\n chain c { type nat hook postrouting priority 100; }\n}\n".into(), &[]),
         ("table ip t {\n chain c { type nat hook postrouting priority 100; oifname lo return; ip saddr 10.0.0.1 \
-          accept; }\n}\n".into(), &["all4 translates addresses of connections"]),
+          accept; }\n}\n".into(), &[]),
         ("table bridge t {\n chain c { type filter hook forward priority 0; drop; }\n}\n".into(),
             &["between members rules for bridged packets"]),
         ("table arp t {\n chain c { type filter hook input priority 0; drop; }\n}\n".into(), &[]),
@@ -176,7 +173,7 @@ fn rulesets_of_nft() {
         ("table inet t {\n chain c { type nat hook prerouting priority -100; tcp dport 80 redirect to :81; }\n}\n".into(),
          &["all46 redirect", "fragments46"]),
         ("table ip t {\n chain c { type nat hook output priority -100; ip daddr 10.0.0.1 dnat to 10.0.0.2; }\n}\n".into(),
-         &["all4 translates addresses of connections", "fragments4"]),
+         &["errors4 nat", "fragments4"]),
         ("table ip t {\n chain sub { ct state new accept; }\n}\n".into(), &["fragments4"]),
         ("table ip6 t {\n flags dormant;\n chain c { type filter hook forward priority 0; ct mark 1 drop; }\n}\n".into(),
          &["fragments6"]),

@@ -84,7 +84,7 @@ impl Bridged {
             (self.c(), a.router_v4.into()),
         ];
         for (from, to) in ways {
-            let report = Ping::to(to).count(10).run(from).unwrap();
+            let report = Ping::to(to).count(10).wait(Duration::from_secs(5)).run(from).unwrap();
             assert_eq!((report.received, report.errors), (10, 0), "{to}: {}", report.text);
         }
         for (from, to, addr) in [

@@ -11,7 +11,7 @@ const EVERY: Duration = Duration::from_millis(4);
 
 /// Ends the program by `signal` under a ping flood. Returns its exit code and the time without forwarding.
 fn end_under_load(signal: Signal) -> (Option<i32>, Duration) {
-    let lab = Topology::router().unwrap();
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let before = Snapshot::of(lab.r()).unwrap();
     let mut running = Bywash::run(lab.r(), &lab.router_interfaces());
     let (status, report) = scope(|scope| {

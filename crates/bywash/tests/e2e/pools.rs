@@ -16,7 +16,7 @@ fn keys(running: &Bywash, keys: &[&str]) -> Value {
 #[test]
 fn each_worker_has_the_pool_that_names_it() {
     require!(require_lab());
-    let lab = Topology::router().unwrap();
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let pools = "[workers]\ncount = 2\n[[pool]]\nworkers = [1]\nname = \"second\"\nkind = \"ring\"\ncpu = 0\n\
                  [[pool]]\nframes = 4096\nreserve = 8192\n";
     let ports = "[[port]]\ninterface = \"r0\"\nring = 64\nlevel = \"user\"\n\
@@ -103,7 +103,7 @@ fn groups_of_a_cable_downstream_have_pools_of_their_own() {
 #[test]
 fn every_kind_of_pool_forwards_and_reuses_buffers() {
     require!(require_lab());
-    let lab = Topology::router().unwrap();
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("bywash.toml");
     for kind in ["stack", "ring", "sdb", "tabm"] {

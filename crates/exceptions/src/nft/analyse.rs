@@ -78,17 +78,8 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
         (family, Some(_)) if family != Family::Arp => Place::Forwarded,
         (family, _) => place(family, base),
     };
-    let all = Scope::All(families(table.family));
-    // Whatever its hook and its rules, such a chain has the kernel translate the connections that it has translated before
-    // (nf_nat_register_fn).
-    let translates = (base.kind == "nat").then(|| Effect {
-        kind: Kind::Netfilter,
-        scope: all.clone(),
-        object: object.clone(),
-        reason: "translates addresses of connections".into(),
-    });
     match place {
-        Place::Nothing => return effects.extend(translates),
+        Place::Nothing => return,
         // Packets that are routed meet the other hooks where they come from a bridge's members or leave by one.
         Place::Bridged | Place::Between => {
             if !base.accepts || chain.opaque.is_some() || !walk.chain(&chain.name, 0).is_empty() {
@@ -134,12 +125,9 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
             own.push(Effect { kind: Kind::Netfilter, scope, object, reason: found.reason.clone() });
         }
     }
+    let all = Scope::All(families(table.family));
     if let Some(widest) = own.iter().position(|effect| effect.scope == all) {
         effects.push(own.swap_remove(widest));
-        return;
-    }
-    if let Some(translates) = translates {
-        effects.push(translates);
         return;
     }
     // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS also see packets that the router itself sends.
