@@ -43,7 +43,7 @@ impl Ping {
             size: None,
             ttl: None,
             dont_fragment: false,
-            wait: Duration::from_secs(1),
+            wait: Duration::from_secs(3),
         }
     }
 
