@@ -6,7 +6,7 @@ use crate::patience;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Parameters of a ping run. Default: 3 requests, 20 ms apart, 56 bytes of data.
+/// Parameters of a ping run. Default: 3 requests, 20 ms apart, 56 bytes of data, 3 s for the last replies.
 #[derive(Debug, Clone)]
 pub struct Ping {
     destination: IpAddr,

@@ -145,23 +145,24 @@ impl Sysctls {
             Some(_) => HashPolicy::Kernel,
         };
         (found.settings.hash4, found.settings.hash6) = (hash(hash4), hash(hash6));
+        let is_on = |value: Option<i64>| value.unwrap_or(0) != 0;
         // A kernel without IPv6 has no such switch, and no packets to forward.
         if forwarding6 == Some(0) {
             found.add(Scope::All(Families::V6), "net.ipv6.conf.all.forwarding=0", "does not forward");
         }
-        if use_pmtu.unwrap_or(0) != 0 {
+        if is_on(use_pmtu) {
             found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "limits packets to path MTUs");
         }
-        if use_neigh.unwrap_or(0) != 0 {
+        if is_on(use_neigh) {
             let object = "net.ipv4.fib_multipath_use_neigh=1";
             found.add(Scope::All(Families::V4), object, "chooses among next hops by the state of their neighbours");
         }
-        if inbound.unwrap_or(0) != 0 {
+        if is_on(inbound) {
             let object = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
             found.add(Scope::Errors(Families::V4), object, "sends ICMP errors from the receiving interface's address");
         }
         for (key, switch) in OF_BRIDGES.iter().zip(&self.bridges) {
-            if switch.value.unwrap_or(0) != 0 {
+            if is_on(switch.value) {
                 found.add(
                     Scope::Between,
                     &format!("net.bridge.{key}=1"),
@@ -180,7 +181,7 @@ impl Sysctls {
                 _,
                 own_redirects4,
                 redirects6,
-                forwarding6_on,
+                own_forwarding6,
             ] = values[..]
             else {
                 continue;
@@ -206,12 +207,11 @@ impl Sysctls {
             }
             // A redirect that is accepted gives packets to its destination another next hop on the interface that it came by,
             // without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect).
-            let on_at = |value: Option<i64>| value.unwrap_or(0) != 0;
-            if on_at(redirects4) && on_at(own_redirects4) {
+            if is_on(redirects4) && is_on(own_redirects4) {
                 let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
                 found.add(Scope::Out(on(), Families::V4), &object, "sends packets as redirects say");
             }
-            if on_at(redirects6) && forwarding6_on == Some(0) {
+            if is_on(redirects6) && own_forwarding6 == Some(0) {
                 let object = format!("net.ipv6.conf.{name}.accept_redirects=1");
                 found.add(Scope::Out(on(), Families::V6), &object, "sends packets as redirects say");
             }

@@ -3,7 +3,6 @@
 use crate::harness::{Bywash, PATIENCE, bywash, program};
 use bywash_lab::{Ping, Process, Topology, has_tool, require, require_lab};
 use rustix::process::Signal;
-use std::time::Duration;
 
 /// Starts `bywash capture` and waits until it captures.
 fn capture(bywash: &Bywash<'_>, arguments: &[&str]) -> Process {
@@ -49,9 +48,8 @@ fn drops_are_captured_with_their_reason_and_traffic_by_a_filter() {
         let report = Ping::to(b.v4).count(1).ttl(ttl).run(&a.ns).unwrap();
         assert_eq!(report.received, u32::from(ttl == 64), "{}", report.text);
     }
-    let answered = |ping: Ping| ping.size(400).wait(Duration::from_secs(5)).run(&a.ns).unwrap().received;
-    assert_eq!(answered(Ping::to(b.v4).count(4)), 4);
-    assert_eq!(answered(Ping::to(b.v6).count(2)), 2);
+    assert_eq!(Ping::to(b.v4).count(4).size(400).run(&a.ns).unwrap().received, 4);
+    assert_eq!(Ping::to(b.v6).count(2).size(400).run(&a.ns).unwrap().received, 2);
     ended(by_reason, 3);
     for (process, packets) in [(&mut by_filter, 4), (&mut by_ttl, 10)] {
         process.signal(Signal::INT).unwrap();

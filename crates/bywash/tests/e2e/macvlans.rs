@@ -89,7 +89,7 @@ impl Virtual {
         let a = self.lab.a();
         let (a4, a6) = (IpAddr::from(a.v4), IpAddr::from(a.v6));
         for (from, to) in [(self.b(), a4), (self.b(), a6), (self.b(), ip(OWN[0])), (self.b(), ip(OWN[1]))] {
-            let report = Ping::to(to).count(10).wait(Duration::from_secs(5)).run(from).unwrap();
+            let report = Ping::to(to).count(10).run(from).unwrap();
             assert_eq!((report.received, report.errors), (10, 0), "{to}: {}", report.text);
         }
         for (from, to, addr) in

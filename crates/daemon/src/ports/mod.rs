@@ -275,9 +275,9 @@ pub fn forwarding() -> Vec<(&'static str, &'static str, bool)> {
 
 /// Returns whether the kernel forwards what an interface receives, in both families.
 pub fn forwards(interface: &str) -> bool {
-    let own = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{interface}/forwarding"));
-    let own = own.is_ok_and(|value| value.trim() != "0");
-    forwarding().iter().all(|(family, _, on)| *on || (*family == "IPv4" && own))
+    let path = format!("/proc/sys/net/ipv4/conf/{interface}/forwarding");
+    let own = || std::fs::read_to_string(&path).is_ok_and(|value| value.trim() != "0");
+    forwarding().iter().all(|(family, _, on)| *on || (*family == "IPv4" && own()))
 }
 
 /// Assigns each queue of the port with number `at` to a worker. Errors if the configuration names a worker that does

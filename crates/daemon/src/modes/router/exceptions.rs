@@ -31,7 +31,7 @@ const FIRST: Duration = Duration::from_secs(5);
 pub type Told = Arc<Mutex<Vec<(Kept, bool)>>>;
 
 /// Exception to the packets that are left to the kernel.
-const BUT_FLOWS: &str = ", but for established flows,";
+const BUT_FLOWS: &str = " except those of established flows";
 
 /// Follows the kernel's policies and applies them.
 pub struct Guard {
@@ -432,7 +432,7 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
     let mine = told.iter().filter(|(kept, _)| kept.ports.contains(&port.0));
     let row = |(Kept { effect, ignored, .. }, but_flows): &(Kept, bool)| api::Kept {
         kind: effect.kind.name().into(),
-        packets: packets(&effect.scope) + if *but_flows { BUT_FLOWS.trim_end_matches(',') } else { "" },
+        packets: packets(&effect.scope) + if *but_flows { BUT_FLOWS } else { "" },
         object: effect.object.to_string(),
         reason: effect.reason.to_string(),
         ignored: *ignored,
