@@ -1,7 +1,7 @@
 //! Serves the API within bounds: a client can hold no more than one of a limited number of connections, for a few
 //! seconds.
 
-use crate::guard::guard;
+use crate::guard::{Guard, guard};
 use crate::patient::Patient;
 use crate::socket::Named;
 use crate::{Instance, Listener, metrics, pieces};
@@ -72,25 +72,24 @@ pub struct Server {
 /// # Errors
 /// If the sockets or the thread cannot be prepared.
 pub fn serve(listener: Listener, instance: Arc<dyn Instance>, more: Router) -> anyhow::Result<Server> {
-    for named in std::iter::once(&listener.all).chain(&listener.reading) {
-        named.socket.set_nonblocking(true).context("cannot prepare the API's socket")?;
-    }
-    if let Some((metrics, _)) = &listener.metrics {
-        metrics.set_nonblocking(true).context("cannot prepare the socket for metrics")?;
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(ASKING)
         .thread_name("bywash-api-ask")
         .build()
         .context("cannot start the API")?;
+    // Before the thread starts: once this has returned, a request is answered.
+    let doors = {
+        let _context = runtime.enter();
+        Doors::of(&listener).context("cannot listen for API requests")?
+    };
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new()
         .name("bywash-api".into())
         .spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = listen(&listener, instance, more) => {}
+                    () = listen(doors, instance, more) => {}
                     // Stops on a dropped sender, too.
                     _ = stopped => {}
                 }
@@ -113,30 +112,50 @@ impl Drop for Server {
     }
 }
 
-async fn listen(listener: &Listener, instance: Shared, more: Router) {
+async fn listen(doors: Doors, instance: Shared, more: Router) {
     let scraped = scrapes(instance.clone());
-    let at = async |named: &Named, routes: Router| match named.socket.try_clone().and_then(UnixListener::from_std) {
-        Ok(socket) => serve_at(Door::Unix(socket), routes, CONNECTIONS).await,
-        Err(why) => tracing::error!("cannot listen for API requests: {why}"),
-    };
     let all = routes(instance, more);
     let reading = async {
-        if let Some(named) = &listener.reading {
-            at(named, only_reading(all.clone())).await;
+        if let Some(door) = doors.reading {
+            serve_at(door, only_reading(all.clone()), CONNECTIONS).await;
         }
     };
-    let api = at(&listener.all, all.clone());
+    let api = serve_at(doors.all, all.clone(), CONNECTIONS);
     let metrics = async {
-        let Some((socket, by)) = &listener.metrics else { return };
-        match socket.try_clone().and_then(TcpListener::from_std) {
-            Ok(socket) => {
-                let scraped = taking_turns(scraped).layer(from_fn_with_state(by.clone(), guard));
-                serve_at(Door::Tcp(socket), scraped, CONNECTIONS).await;
-            }
-            Err(why) => tracing::error!("cannot listen for metrics requests: {why}"),
+        if let Some((door, by)) = doors.metrics {
+            serve_at(door, taking_turns(scraped).layer(from_fn_with_state(by, guard)), CONNECTIONS).await;
         }
     };
     tokio::join!(api, reading, metrics);
+}
+
+/// The sockets of a [`Listener`], for tasks to accept from.
+struct Doors {
+    all: Door,
+    reading: Option<Door>,
+    metrics: Option<(Door, Guard)>,
+}
+
+impl Doors {
+    /// Makes them within the runtime that the caller has entered. The listener keeps descriptors of its own, and with
+    /// them the sockets' names.
+    fn of(listener: &Listener) -> std::io::Result<Self> {
+        let unix = |named: &Named| {
+            let socket = named.socket.try_clone()?;
+            socket.set_nonblocking(true)?;
+            UnixListener::from_std(socket).map(Door::Unix)
+        };
+        let tcp = |(socket, guard): &(std::net::TcpListener, Guard)| {
+            let socket = socket.try_clone()?;
+            socket.set_nonblocking(true)?;
+            TcpListener::from_std(socket).map(|socket| (Door::Tcp(socket), guard.clone()))
+        };
+        Ok(Self {
+            all: unix(&listener.all)?,
+            reading: listener.reading.as_ref().map(unix).transpose()?,
+            metrics: listener.metrics.as_ref().map(tcp).transpose()?,
+        })
+    }
 }
 
 /// Socket that accepts connections.
