@@ -8,6 +8,7 @@ mod outline;
 mod sockopt;
 
 use crate::effect::{Effect, Kind, Scope, Unknown};
+use bywash_fib::model::Families;
 use outline::Outline;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -42,17 +43,24 @@ impl Legacy {
         legacy
     }
 
-    /// Reads the tables again and returns whether their effects have changed. Must be called from a thread in the
-    /// network namespace in which it was opened.
+    /// Reads the tables again and returns whether their effects or the families with a table nat have changed. Must be
+    /// called from a thread in the network namespace in which it was opened.
     ///
     /// Takes two to four system calls if no table is registered, and two for each registered one. A table without rules
     /// on the path of forwarded packets is copied whole, to read its policies.
     pub fn changed(&mut self) -> bool {
+        let translating = self.translating();
         let tables = self.tables.iter_mut().map(Tables::read).collect::<Result<Vec<_>, _>>();
         let effects = tables.map(|all| [all.concat(), bridged()].concat());
-        let changed = effects != self.effects;
+        let changed = effects != self.effects || translating != self.translating();
         self.effects = effects;
         changed
+    }
+
+    /// Returns the families in which a table nat is hooked, as last read.
+    pub fn translating(&self) -> Families {
+        let nat = self.tables.iter().filter(|tables| tables.nat);
+        nat.fold(Families::NONE, |all, tables| all | tables.family.families())
     }
 
     /// Returns the effects as last read.
@@ -83,17 +91,21 @@ struct Tables {
     /// File of the table names. The kernel creates it with the first table of the family.
     names: Option<OwnedFd>,
     socket: Option<QuerySocket>,
+    /// Whether there is a table nat, as last read.
+    nat: bool,
 }
 
 impl Tables {
     fn new(family: sockopt::Family) -> Self {
-        Self { family, names: None, socket: None }
+        Self { family, names: None, socket: None, nat: false }
     }
 
     fn read(&mut self) -> Result<Vec<Effect>, Unknown> {
         let mut effects = Vec::new();
         let mut buffer = [0; NAMES];
+        self.nat = false;
         for name in self.names(&mut buffer)? {
+            self.nat |= name == "nat";
             let outline = match self.outline(name) {
                 Ok(Some(outline)) => outline,
                 Ok(None) => continue,

@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | nf_tables | nfnetlink dumps | `NFNLGRP_NFTABLES` |
 //! | iptables-legacy | getsockopt | nothing: read every [`POLL`] |
+//! | connections translated by chains without rules | ctnetlink dump | nothing: read every second while there are some |
 //! | IPsec policies | XFRM dump | `XFRMNLGRP_POLICY` |
 //! | `ip rule` | rtnetlink dump | `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_RULE` |
 //! | qdiscs, filters | rtnetlink dump | `RTNLGRP_TC` |
@@ -21,6 +22,7 @@
 
 #![deny(unsafe_code)]
 
+mod dump;
 mod effect;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -31,6 +33,7 @@ pub mod nft;
 mod rules;
 mod sysctl;
 mod tc;
+mod translated;
 mod verdict;
 mod watch;
 mod xfrm;

@@ -25,6 +25,7 @@ pub use read::{Reader, read, read_whole};
 pub use set::{Data, Element, Set};
 
 use crate::effect::IfMatch;
+use bywash_fib::model::Families;
 
 /// All tables of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,14 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
+    /// Returns the families in which a chain of type nat is hooked. The kernel hooks all chains of a family as soon as
+    /// there is one (nf_nat_register_fn).
+    pub fn translating(&self) -> Families {
+        let nat = |chain: &Chain| chain.base.as_ref().is_some_and(|base| base.kind == "nat");
+        let tables = self.tables.iter().filter(|table| !table.dormant && table.chains.iter().any(nat));
+        tables.fold(Families::NONE, |all, table| all | table.family.families())
+    }
+
     /// Returns the rule at a place; `None` if the place is a chain as a whole, or not in this ruleset.
     pub fn rule(&self, place: &Place) -> Option<&Rule> {
         let tables = self.tables.iter().filter(|t| t.name == place.table && t.family.to_string() == place.family);
@@ -64,6 +73,16 @@ pub enum Family {
 }
 
 impl Family {
+    /// Returns the families of the IP packets that its chains see.
+    fn families(self) -> Families {
+        match self {
+            Self::Ip => Families::V4,
+            Self::Ip6 => Families::V6,
+            Self::Arp => Families::NONE,
+            Self::Inet | Self::Netdev | Self::Bridge | Self::Other(_) => Families::BOTH,
+        }
+    }
+
     /// Returns its number (NFPROTO_*).
     pub fn number(self) -> u8 {
         match self {

@@ -1,16 +1,18 @@
 //! The watcher: one thread that receives the kernel's announcements, closes the gate, reads the state again and reports
 //! it.
 
+use crate::dump::{dump, text};
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
 use crate::legacy::Legacy;
 use crate::rules::Rule;
 use crate::sysctl::{Settings, Sysctls};
+use crate::translated::translated;
 use crate::verdict::PortLink;
 use crate::{nft, rules, tc, xfrm};
 use bywash_fib::model::{Families, Prefix};
 use bywash_netlink::Error;
-use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
+use bywash_netlink::socket::{DATAGRAM, Received, Socket};
 use bywash_netlink::wake::Wake;
 use bywash_netlink::wire::{Attributes, Message, Messages, u32_at};
 use rustix::fd::AsFd;
@@ -23,13 +25,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval between reads of state whose changes the kernel does not announce.
 pub const POLL: Duration = Duration::from_millis(5);
 
-/// Attempts at a dump before giving up because changes interrupt it.
-const TRIES: u32 = 8;
+/// Interval between reads of translated connections, while there are some that no rule translates.
+const TRANSLATING: Duration = Duration::from_secs(1);
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -121,6 +123,9 @@ impl Watcher {
             foreign: BTreeMap::new(),
             proxied: Ok(vec![]),
             rules: vec![],
+            hooked: Families::BOTH,
+            translating: BTreeMap::new(),
+            translating_at: Instant::now(),
             known: BTreeMap::new(),
             dirty: Kind::ALL.into(),
             buffer: vec![0; DATAGRAM],
@@ -161,12 +166,11 @@ impl Drop for Watcher {
     }
 }
 
-/// Sockets that receive announcements, and those for routing and IPsec requests ([`nft::Reader`] has its own). `None`
-/// if the kernel lacks the protocol, and with it the state that is read through it.
+/// Sockets that receive announcements, and those for requests ([`nft::Reader`] has its own for its ones). `None` if the kernel lacks the protocol, and with it the state that is read through it.
 #[derive(Debug)]
 struct Sockets {
     route: (Socket, Socket),
-    netfilter: Option<Socket>,
+    netfilter: Option<(Socket, Socket)>,
     ipsec: Option<(Socket, Socket)>,
 }
 
@@ -185,7 +189,10 @@ impl Sockets {
         let route = [RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE, tc::RTNLGRP_TC, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF];
         Ok(Self {
             route: (open(None, &route)?, open(None, &[])?),
-            netfilter: maybe(Some(netlink::NETFILTER), &[NFNLGRP_NFTABLES])?,
+            netfilter: match maybe(Some(netlink::NETFILTER), &[NFNLGRP_NFTABLES])? {
+                Some(heard) => Some((heard, open(Some(netlink::NETFILTER), &[])?)),
+                None => None,
+            },
             ipsec: match maybe(Some(netlink::XFRM), &[xfrm::XFRMNLGRP_POLICY])? {
                 Some(heard) => Some((heard, open(Some(netlink::XFRM), &[])?)),
                 None => None,
@@ -194,8 +201,8 @@ impl Sockets {
     }
 
     fn heard(&self) -> impl Iterator<Item = &Socket> {
-        let ipsec = self.ipsec.iter().map(|(heard, _)| heard);
-        std::iter::once(&self.route.0).chain(&self.netfilter).chain(ipsec)
+        let others = self.netfilter.iter().chain(&self.ipsec);
+        std::iter::once(&self.route.0).chain(others.map(|(heard, _)| heard))
     }
 }
 
@@ -214,6 +221,12 @@ struct Runner {
     proxied: Result<Vec<(u32, Ipv6Addr)>, String>,
     /// Policy routing rules as last read.
     rules: Vec<Rule>,
+    /// Families in which nf_tables has a chain of type nat.
+    hooked: Families,
+    /// Families whose connections are translated although no rule does it any more, by the kind of the chain, and
+    /// when the connections were last read.
+    translating: BTreeMap<Kind, Families>,
+    translating_at: Instant,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     /// Kinds that must be read again.
@@ -262,7 +275,7 @@ impl Runner {
         let ports: BTreeSet<u32> = self.devices().map(|(index, _)| index).collect();
         let buffer = &mut self.buffer;
         drain(&self.sockets.route.0, buffer, &mut changed, |message| concerns(message, &ports));
-        if let Some(heard) = &self.sockets.netfilter {
+        if let Some((heard, _)) = &self.sockets.netfilter {
             drain(heard, buffer, &mut changed, |_| Some(Kind::Netfilter));
         }
         if let Some((heard, _)) = &self.sockets.ipsec {
@@ -291,6 +304,7 @@ impl Runner {
         if self.ask_programs() {
             changed.insert(Kind::Programs);
         }
+        changed.extend(self.ask_translated());
         changed
     }
 
@@ -301,6 +315,62 @@ impl Runner {
         std::mem::replace(&mut self.foreign, foreign) != self.foreign
     }
 
+    /// Returns the kinds whose chains translate fewer connections than before; asks once a second.
+    fn ask_translated(&mut self) -> BTreeSet<Kind> {
+        let families = self.translating.values().fold(Families::NONE, |all, of| all | *of);
+        if families.is_empty() || self.translating_at.elapsed() < TRANSLATING {
+            return BTreeSet::new();
+        }
+        self.translating_at = Instant::now();
+        let Ok(now) = self.translated(families) else { return BTreeSet::new() };
+        self.translating.iter().filter(|(_, of)| **of & now != **of).map(|(kind, _)| *kind).collect()
+    }
+
+    fn translated(&mut self, families: Families) -> Result<Families, String> {
+        match &mut self.sockets.netfilter {
+            Some((_, asked)) if !families.is_empty() => translated(asked, families, &mut self.buffer),
+            _ => Ok(Families::NONE),
+        }
+    }
+
+    /// Returns the effects of chains of type nat, hooked but without a rule, on connections that they translate all the
+    /// same. They do so while connection tracking is on, which they do not turn on themselves.
+    fn leftovers(&mut self) -> Vec<Effect> {
+        let families_of = |effects: &[Effect], part: fn(&Scope) -> Option<Families>| {
+            effects.iter().filter_map(|effect| part(&effect.scope)).fold(Families::NONE, |all, of| all | of)
+        };
+        let known = |kind| self.known.get(&kind).map_or(&[][..], Vec::as_slice);
+        let kinds = [(Kind::Netfilter, self.hooked), (Kind::IptablesLegacy, self.legacy.translating())];
+        let tracked = kinds.map(|(kind, _)| {
+            families_of(known(kind), |scope| match scope {
+                Scope::Fragments(families) => Some(*families),
+                _ => None,
+            })
+        });
+        let tracked = tracked[0] | tracked[1];
+        let open = kinds.map(|(kind, hooked)| {
+            let closed = families_of(known(kind), |scope| match scope {
+                Scope::All(families) => Some(*families),
+                _ => None,
+            });
+            (kind, hooked & tracked & !closed)
+        });
+        self.translating_at = Instant::now();
+        self.translating.clear();
+        let mut effects = vec![];
+        for (kind, families) in open {
+            let (families, reason) = match self.translated(families) {
+                Ok(of) => (of & families, "connections translated before the rules were removed".into()),
+                Err(why) => (families, format!("cannot be read: {why}")),
+            };
+            if !families.is_empty() {
+                self.translating.insert(kind, families);
+                effects.push(Effect { kind, scope: Scope::All(families), object: "chains of type nat".into(), reason });
+            }
+        }
+        effects
+    }
+
     /// Reads the proxied addresses, which the kernel does not announce, and returns whether they have changed.
     fn ask_proxied(&mut self) -> bool {
         let mut proxied = Ok(vec![]);
@@ -308,7 +378,7 @@ impl Runner {
             let mut body = [0; 12];
             (body[0], body[10]) = (AF_INET6, NTF_PROXY);
             let asked = &mut self.sockets.route.1;
-            proxied = dump(asked, RTM_GETNEIGH, &body, &mut self.buffer, |message| match message.kind {
+            proxied = dump(asked, RTM_GETNEIGH, &body, &[], &mut self.buffer, |message| match message.kind {
                 RTM_NEWNEIGH => proxied_address(message.body).map(Some).ok_or(()),
                 _ => Ok(None),
             });
@@ -340,13 +410,23 @@ impl Runner {
             self.known.insert(kind, effects);
         }
         let (settings, _) = self.sysctls.analyse();
-        let effects = Kind::ALL.iter().filter_map(|kind| self.known.get(kind)).flatten().cloned().collect();
+        let leftovers = self.leftovers();
+        let of = |kind| {
+            let left = leftovers.iter().filter(move |effect| effect.kind == kind);
+            self.known.get(&kind).into_iter().flatten().chain(left)
+        };
+        let effects = Kind::ALL.into_iter().flat_map(of).cloned().collect();
         Reading { number, effects, settings, rules: self.rules.clone() }
     }
 
     fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
         match kind {
-            Kind::Netfilter => self.nft.read().map(|ruleset| nft::analyse(&ruleset)).map_err(|unknown| unknown.why),
+            Kind::Netfilter => {
+                self.hooked = Families::BOTH;
+                let ruleset = self.nft.read().map_err(|unknown| unknown.why)?;
+                self.hooked = ruleset.translating();
+                Ok(nft::analyse(&ruleset))
+            }
             Kind::IptablesLegacy => {
                 self.legacy.effects().map(<[Effect]>::to_vec).map_err(|unknown| unknown.why.clone())
             }
@@ -361,7 +441,7 @@ impl Runner {
     fn ipsec(&mut self) -> Result<Vec<Effect>, String> {
         let Some((_, asked)) = &mut self.sockets.ipsec else { return Ok(vec![]) };
         let mut effects =
-            dump(asked, xfrm::XFRM_MSG_GETPOLICY, &[0; 64], &mut self.buffer, |message| match message.kind {
+            dump(asked, xfrm::XFRM_MSG_GETPOLICY, &[0; 64], &[], &mut self.buffer, |message| match message.kind {
                 xfrm::XFRM_MSG_NEWPOLICY => xfrm::parse(message.body),
                 _ => Ok(None),
             })?;
@@ -376,7 +456,7 @@ impl Runner {
         for family in [AF_INET, AF_INET6] {
             let mut body = [0; 12];
             body[0] = family;
-            all.extend(dump(asked, RTM_GETRULE, &body, &mut self.buffer, |message| match message.kind {
+            all.extend(dump(asked, RTM_GETRULE, &body, &[], &mut self.buffer, |message| match message.kind {
                 RTM_NEWRULE => rules::parse(message.body),
                 _ => Ok(None),
             })?);
@@ -393,7 +473,7 @@ impl Runner {
             true => tc::parse(message.body).map(Some).ok_or(()),
             false => Ok(None),
         };
-        let qdiscs = dump(asked, tc::RTM_GETQDISC, &[0; tc::TCMSG], buffer, |m| object(m, tc::RTM_NEWQDISC))?;
+        let qdiscs = dump(asked, tc::RTM_GETQDISC, &[0; tc::TCMSG], &[], buffer, |m| object(m, tc::RTM_NEWQDISC))?;
         let mut effects = vec![];
         for qdisc in qdiscs {
             let Some(name) = devices.get(&qdisc.index) else { continue };
@@ -409,7 +489,7 @@ impl Runner {
                 let mut body = [0; tc::TCMSG];
                 body[4..8].copy_from_slice(&qdisc.index.to_ne_bytes());
                 body[12..16].copy_from_slice(&parent.to_ne_bytes());
-                let filters = dump(asked, tc::RTM_GETTFILTER, &body, buffer, |m| object(m, tc::RTM_NEWTFILTER))?;
+                let filters = dump(asked, tc::RTM_GETTFILTER, &body, &[], buffer, |m| object(m, tc::RTM_NEWTFILTER))?;
                 let mut filters: Vec<Effect> = filters.iter().map(|filter| filter.filter_effect(name)).collect();
                 // The kernel reports a filter as one head message and one message for each of its parts.
                 filters.dedup();
@@ -510,31 +590,6 @@ fn concerns(message: &Message<'_>, ports: &BTreeSet<u32>) -> Option<Kind> {
     }
 }
 
-/// Dumps all objects of a kind. Errors if a message is malformed or changes interrupt every attempt.
-fn dump<T>(
-    socket: &mut Socket,
-    kind: u16,
-    body: &[u8],
-    buffer: &mut [u8],
-    read: impl Fn(&Message<'_>) -> Result<Option<T>, ()>,
-) -> Result<Vec<T>, String> {
-    for _ in 0..TRIES {
-        let (mut found, mut malformed) = (vec![], false);
-        let each = |message: &Message<'_>| match read(message) {
-            Ok(one) => found.extend(one),
-            Err(()) => malformed = true,
-        };
-        let dumped = socket.dump(kind, body, &[], buffer, each, || Ok(())).map_err(|error| text(&error))?;
-        match dumped {
-            _ if malformed => return Err("malformed netlink message from the kernel".into()),
-            Dumped::Whole => return Ok(found),
-            Dumped::Unsupported => return Ok(vec![]),
-            Dumped::Interrupted => {}
-        }
-    }
-    Err("changes interrupted every attempt".into())
-}
-
 /// Requests the default IPsec policy, which applies to packets that no policy selects. Kernels before 5.14 have none.
 fn ask_default(socket: &mut Socket, buffer: &mut [u8]) -> Result<Option<Effect>, String> {
     let mut effect = None;
@@ -552,9 +607,4 @@ fn ask_default(socket: &mut Socket, buffer: &mut [u8]) -> Result<Option<Effect>,
         }
         Err(error) => Err(format!("the default IPsec policy: {}", text(&error))),
     }
-}
-
-fn text(error: &Error) -> String {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    format!("{error}{cause}")
 }

@@ -51,6 +51,14 @@ impl std::ops::BitAnd for Families {
     }
 }
 
+impl std::ops::Not for Families {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        Self { v4: !self.v4, v6: !self.v6 }
+    }
+}
+
 impl std::ops::BitOrAssign for Families {
     fn bitor_assign(&mut self, other: Self) {
         *self = *self | other;
@@ -273,7 +281,7 @@ pub struct Link {
     pub index: u32,
     /// Name.
     pub name: String,
-    /// Link-layer address; `None` for loopback and tunnels.
+    /// Link-layer address; `None` for loopback, tunnels, and interfaces that resolve no neighbours (IFF_NOARP).
     pub mac: Option<Mac>,
     /// MTU in bytes, without the Ethernet header.
     pub mtu: u32,

@@ -2,6 +2,7 @@
 //! policy exists before the start or is added while the router runs. One test measures the time until a new policy
 //! holds.
 
+use crate::flows::{BRIEF, Ends};
 use crate::harness::{Bywash, PATIENCE, bound};
 use crate::raw::{self, Ear};
 use crate::reload::{File, config, reload};
@@ -296,6 +297,50 @@ pub fn an_ignored_policy_does_not_hold_and_is_logged() {
     reload(&bywash, &[]);
     assert_stopped(&lab, policy, "after the reload");
     bywash.stop();
+}
+
+/// The kernel translates a connection's packets for as long as it tracks the connection, also without the rule.
+#[test]
+pub fn a_translation_outlives_its_rule() {
+    require!(require_lab(), has_tool("nft"), has_tool("iptables-legacy"), has_tool("conntrack"));
+    // A rule for packets to the router itself keeps tracking on.
+    let tools = [
+        (
+            "nft 'table ip t { chain c { type nat hook postrouting priority 100; oifname r1 masquerade; }; \
+             chain i { type filter hook input priority 0; ct state established accept; }; }'",
+            "nft flush chain ip t c",
+        ),
+        (
+            "iptables-legacy -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; \
+             iptables-legacy -t nat -A POSTROUTING -o r1 -j MASQUERADE",
+            "iptables-legacy -t nat -F",
+        ),
+    ];
+    for (arguments, (set, unset)) in LEVELS.into_iter().flat_map(|level| tools.map(|tool| (level, tool))) {
+        let lab = lab();
+        let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
+        shell(&lab, set);
+        let all = |bywash: &Bywash<'_>, reason: &str| {
+            let names = |row: &Value| {
+                row["reason"].as_str().unwrap().contains(reason)
+                    && row["packets"].as_str().unwrap().starts_with("all IPv4 packets")
+            };
+            ["r0", "r1"].iter().all(|port| kept(bywash, port).iter().any(names))
+        };
+        bywash.wait("the rule to be known", |bywash| all(bywash, ""));
+        let ends = Ends::udp(&lab, lab.b().v4.into());
+        assert!(ends.answered(PATIENCE));
+        shell(&lab, unset);
+        bywash.wait("the connection to be known", |bywash| all(bywash, "translated before"));
+        for _ in 0..100 {
+            // Packets from another address than the translated one do not arrive.
+            assert!(ends.arrives(BRIEF) && ends.answered(BRIEF), "{arguments:?}, {set}: not translated");
+        }
+        lab.r().run(&["conntrack", "-D", "-p", "udp"]).unwrap();
+        bywash.wait("the gate to open", |bywash| !all(bywash, ""));
+        wait_for_fast_path(&lab, &bywash);
+        bywash.stop();
+    }
 }
 
 /// Chains and rules that match no forwarded packet keep no packet in the kernel.

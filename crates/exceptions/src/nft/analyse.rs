@@ -61,15 +61,6 @@ fn place(family: Family, base: &Base) -> Place<'_> {
     }
 }
 
-fn families(family: Family) -> Families {
-    match family {
-        Family::Ip => Families::V4,
-        Family::Ip6 => Families::V6,
-        Family::Arp => Families::NONE,
-        Family::Inet | Family::Netdev | Family::Bridge | Family::Other(_) => Families::BOTH,
-    }
-}
-
 fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, effects: &mut Vec<Effect>) {
     let object = format!("table {} {} chain {}", table.family, table.name, chain.name);
     let place = match (table.family, &chain.opaque) {
@@ -105,7 +96,7 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
     };
     let mut own: Vec<Effect> = Vec::new();
     for found in found.iter() {
-        let families = families(table.family) & found.seen.families;
+        let families = table.family.families() & found.seen.families;
         // Replies are translated back on any interface, so a nat chain is not limited to the interface of its rule.
         let side = found.seen.side.clone().filter(|_| base.kind != "nat");
         let scope = match (&place, side) {
@@ -125,7 +116,7 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
             own.push(Effect { kind: Kind::Netfilter, scope, object, reason: found.reason.clone() });
         }
     }
-    let all = Scope::All(families(table.family));
+    let all = Scope::All(table.family.families());
     if let Some(widest) = own.iter().position(|effect| effect.scope == all) {
         effects.push(own.swap_remove(widest));
         return;
@@ -146,7 +137,7 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
 /// Returns the effect on fragments if the table enables connection tracking. A rule or object enables it whether or not
 /// it is hooked (nf_ct_netns_get).
 fn fragments(table: &Table) -> Option<Effect> {
-    let families = families(table.family);
+    let families = table.family.families();
     let rule = |chain: &Chain, rule: &Rule| {
         let effects = rule.expressions.iter().filter_map(Expression::effect);
         let tracks = effects.filter(|(_, tracking)| *tracking == Tracking::TurnsOn).map(|(how, _)| how).next()?;

@@ -1,0 +1,40 @@
+//! Netlink dumps that are repeated until no change interrupts them.
+
+use bywash_netlink::Error;
+use bywash_netlink::socket::{Dumped, Socket};
+use bywash_netlink::wire::Message;
+
+/// Attempts at a dump before giving up because changes interrupt it.
+const TRIES: u32 = 8;
+
+/// Dumps all objects of a kind. Errors if a message is malformed or changes interrupt every attempt.
+pub fn dump<T>(
+    socket: &mut Socket,
+    kind: u16,
+    body: &[u8],
+    attributes: &[(u16, &[u8])],
+    buffer: &mut [u8],
+    read: impl Fn(&Message<'_>) -> Result<Option<T>, ()>,
+) -> Result<Vec<T>, String> {
+    for _ in 0..TRIES {
+        let (mut found, mut malformed) = (vec![], false);
+        let each = |message: &Message<'_>| match read(message) {
+            Ok(one) => found.extend(one),
+            Err(()) => malformed = true,
+        };
+        let dumped = socket.dump(kind, body, attributes, buffer, each, || Ok(())).map_err(|error| text(&error))?;
+        match dumped {
+            _ if malformed => return Err("malformed netlink message from the kernel".into()),
+            Dumped::Whole => return Ok(found),
+            Dumped::Unsupported => return Ok(vec![]),
+            Dumped::Interrupted => {}
+        }
+    }
+    Err("changes interrupted every attempt".into())
+}
+
+/// Returns the error's text with its cause.
+pub fn text(error: &Error) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
