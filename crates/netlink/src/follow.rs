@@ -27,6 +27,8 @@ const TRIES: u32 = 5;
 const SHORTAGES: u32 = 100;
 /// Minimum delay between a disturbed dump of IPv6 routes and the next one.
 const DISTURBED: Duration = Duration::from_secs(1);
+/// Resolution of lifetimes in messages, 1/USER_HZ, doubled.
+const TICK: Duration = Duration::from_millis(20);
 /// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;
 
@@ -50,6 +52,8 @@ pub struct Follower {
     /// Dumps in a row that have failed.
     shortages: u32,
     due: Option<Instant>,
+    /// First time at which an IPv6 route expires. The kernel announces neither that nor a longer lifetime.
+    expiry: Option<Instant>,
     settle: Duration,
     ended: Instant,
     took: Duration,
@@ -79,6 +83,7 @@ impl Follower {
             disturbed: false,
             shortages: 0,
             due: None,
+            expiry: None,
             settle,
             ended: Instant::now(),
             took: Duration::ZERO,
@@ -93,7 +98,12 @@ impl Follower {
 
     /// Returns the time at which tables must be read again, if any.
     pub fn due(&self) -> Option<Instant> {
-        self.due
+        self.due.into_iter().chain(self.expiry).min()
+    }
+
+    /// Returns whether what has been read is all that there was to read.
+    pub fn is_settled(&self) -> bool {
+        self.due.is_none()
     }
 
     /// Schedules a full read, which ends with [`Change::Synced`].
@@ -148,9 +158,12 @@ impl Follower {
     /// Reads the scheduled tables again. `emit` receives the differences, those of a large table while it is being
     /// read.
     pub fn read(&mut self, emit: &mut dyn FnMut(Change)) -> Result<(), Error> {
-        let (scope, announce) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.announce));
+        let (mut scope, announce) = (std::mem::take(&mut self.wanted), std::mem::take(&mut self.announce));
         self.due = None;
         let began = Instant::now();
+        if self.expiry.is_some_and(|expiry| expiry <= began) {
+            scope.add(Scope::ROUTES6.and(self.follows));
+        }
         self.kernel.begin(scope);
         // Links always come first: their dump waits for a lock under which the kernel may still be clearing routes for
         // a link that it has already reported down. Not all other dumps wait for that lock.
@@ -192,6 +205,9 @@ impl Follower {
     }
 
     fn dump(&mut self, kind: Scope, emit: &mut dyn FnMut(Change)) -> Result<(), Error> {
+        if kind == Scope::ROUTES6 {
+            self.expiry = None;
+        }
         for _ in 0..TRIES {
             let mut whole = true;
             let before = self.log.len();
@@ -229,7 +245,8 @@ impl Follower {
             RTM_GETADDR | RTM_GETNEXTHOP => (&body[..8], &[]),
             _ => (&body[..12], &[]),
         };
-        let Self { heard, asked, kernel, log, buffer, dump_buffer, stats, .. } = self;
+        let Self { heard, asked, kernel, log, buffer, dump_buffer, stats, expiry, ended, took, .. } = self;
+        let rest = *ended + 2 * *took;
         let mut lost = false;
         let kernel = std::cell::RefCell::new((kernel, stats));
         let dumped = asked.dump(
@@ -242,6 +259,7 @@ impl Follower {
                 stats.dumped += 1;
                 match parse(message) {
                     Ok(Some(event)) => {
+                        note(expiry, rest, &event);
                         kernel.apply(event, Origin::Dump);
                     }
                     Ok(None) => {}
@@ -282,12 +300,21 @@ impl Follower {
                 if matches!(event, Event::Link { .. }) && self.kernel.must_report(&event) {
                     self.kernel.report(emit);
                 }
+                note(&mut self.expiry, self.ended + 2 * self.took, &event);
                 let wanted = self.kernel.apply(event, origin);
                 self.want(wanted);
             }
             Ok(None) => {}
             Err(_) => self.stats.malformed += 1,
         }
+    }
+}
+
+/// Takes the time at which a route expires into account, but not before `rest`.
+fn note(expiry: &mut Option<Instant>, rest: Instant, event: &Event) {
+    if let Event::Route { expires: Some(after), gone: false, .. } = event {
+        let at = (Instant::now() + *after + TICK).max(rest);
+        *expiry = Some(expiry.map_or(at, |first| first.min(at)));
     }
 }
 

@@ -54,7 +54,7 @@ pub fn rtnetlink(data: &[u8]) {
             Event::Route { key, .. } => {
                 assert!(key.prefix.len <= if key.prefix.addr.is_ipv4() { 32 } else { 128 });
             }
-            Event::Address(address) => assert!(address.len <= if address.addr.is_ipv4() { 32 } else { 128 }),
+            Event::Address { address, .. } => assert!(address.len <= if address.addr.is_ipv4() { 32 } else { 128 }),
             Event::Neighbour(neighbour) => assert!(!neighbour.addr.is_multicast()),
             _ => {}
         }

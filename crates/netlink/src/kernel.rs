@@ -106,9 +106,9 @@ impl Kernel {
         match event {
             Event::Link { link, switched } => self.link(link, switched, origin),
             Event::LinkGone(index) => self.link_gone(index),
-            Event::Address(address) => self.address(address, origin),
+            Event::Address { address, expires } => self.address(address, expires, origin),
             Event::AddressGone(index, addr, len) => self.address_gone(index, addr, len),
-            Event::Route { key, body, flags, gone } => self.route(key, body, flags, gone, origin),
+            Event::Route { key, body, flags, gone, .. } => self.route(key, body, flags, gone, origin),
             // The prefix may have other selective routes.
             Event::Selective { prefix, gone: true, .. } => routes_of(prefix),
             Event::Selective { table, prefix, links, .. } => {
@@ -367,7 +367,8 @@ impl Kernel {
             || self.objects.values().any(|object| matches!(&object.value, Object::Leg(leg) if dead(leg)))
     }
 
-    fn address(&mut self, address: Address, origin: Origin) -> Scope {
+    fn address(&mut self, address: Address, expires: bool, origin: Origin) -> Scope {
+        let v6 = address.addr.is_ipv6();
         let (key, index) = ((address.index, address.addr, address.len), address.index);
         let old = self.addresses.get(&key).map(|old| &old.value);
         let is_new = old.is_none();
@@ -378,7 +379,9 @@ impl Kernel {
         self.addresses.insert(key, Stamped { value: address, generation: self.generation });
         // The first IPv4 address of a link revives its legs silently (fib_sync_up).
         let revived = origin != Origin::Dump && is_new && self.is_dead_over(index);
-        Scope::when(revived, Scope::ROUTES4)
+        // An address with a new lifetime gives it to its prefix route silently (modify_prefix_route).
+        let lifetime = origin != Origin::Dump && !is_new && v6 && expires;
+        Scope::when(revived, Scope::ROUTES4) | Scope::when(lifetime, Scope::ROUTES6)
     }
 
     fn address_gone(&mut self, index: u32, addr: IpAddr, len: u8) -> Scope {
@@ -623,7 +626,7 @@ mod tests {
         const RTN_UNICAST: u8 = 1;
         let body = Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs };
         let key = RouteKey { table: 254, prefix: Prefix { addr, len: 24 }, metric: 0 };
-        Event::Route { key, body, flags: 0, gone: false }
+        Event::Route { key, body, flags: 0, gone: false, expires: None }
     }
 
     fn alive(kernel: &mut Kernel) -> Option<bool> {

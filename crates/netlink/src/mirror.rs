@@ -145,7 +145,7 @@ impl State {
         for _ in 0..8 {
             follower.want_all();
             follower.read(&mut |change| state.apply(&change))?;
-            if follower.due().is_none() {
+            if follower.is_settled() {
                 return Ok(state);
             }
         }

@@ -6,6 +6,7 @@ use bywash_fib::model::{
     Address, Bond, Bridge, Bridging, Link, Mac, Macvlan, Member, Neighbour, NeighbourState, Prefix, Station, Vlan,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 /// Key of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,7 +66,11 @@ pub enum Event {
         switched: bool,
     },
     LinkGone(u32),
-    Address(Address),
+    Address {
+        address: Address,
+        /// Whether its lifetime ends. Each message may have another lifetime.
+        expires: bool,
+    },
     AddressGone(u32, IpAddr, u8),
     /// A new, changed or removed route. `flags` are the message's NLM_F_*.
     Route {
@@ -73,6 +78,8 @@ pub enum Event {
         body: Body,
         flags: u16,
         gone: bool,
+        /// Time until the route expires; `None` if it does not.
+        expires: Option<Duration>,
     },
     /// A route for one TOS or some sources only. Only its links matter, because it is removed with them.
     Selective {
@@ -158,7 +165,7 @@ fn link(body: &[u8], gone: bool) -> Parsed {
             // Wireless events carry a name and nothing else of the link.
             IFLA_WIRELESS => return Some(None),
             IFLA_IFNAME => link.name = text(value),
-            IFLA_ADDRESS if hardware == ARPHRD_ETHER => link.mac = mac(value),
+            IFLA_ADDRESS if hardware == ARPHRD_ETHER && flags & IFF_NOARP == 0 => link.mac = mac(value),
             IFLA_MTU => mtu = u32_at(value, 0),
             IFLA_LINK => link.parent = u32_at(value, 0).filter(|parent| *parent != 0 && *parent != index),
             IFLA_LINK_NETNSID => elsewhere = true,
@@ -354,7 +361,8 @@ fn address(body: &[u8], gone: bool) -> Parsed {
     }
     let unpreferred = IFA_F_SECONDARY | IFA_F_DEPRECATED | IFA_F_TENTATIVE | IFA_F_DADFAILED;
     let link_scope = if addr.is_ipv4() { scope != RT_SCOPE_UNIVERSE } else { scope >= RT_SCOPE_LINK };
-    Some(Some(Event::Address(Address { index, addr, len, secondary: flags & unpreferred != 0, link_scope })))
+    let address = Address { index, addr, len, secondary: flags & unpreferred != 0, link_scope };
+    Some(Some(Event::Address { address, expires: flags & IFA_F_PERMANENT == 0 }))
 }
 
 fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
@@ -378,6 +386,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
     };
     let mut leg = Leg::of(flags);
     let mut nested = false;
+    let mut lifetime = 0;
     for (kind, value) in Attributes::after(body, 12) {
         match kind {
             RTA_DST => key.prefix.addr = ip(family, value)?,
@@ -393,6 +402,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
                     .map(|mtu| if family == AF_INET6 { mtu.max(IPV6_MIN_MTU) } else { mtu });
             }
             RTA_NH_ID => read.object = u32_at(value, 0)?,
+            RTA_CACHEINFO if family == AF_INET6 => lifetime = u32_at(value, RTA_CACHEINFO_EXPIRES)? as i32,
             RTA_MULTIPATH => {
                 nested = true;
                 read.legs = multipath(family, value)?;
@@ -412,7 +422,16 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         let links = read.legs.iter().map(|leg| leg.index).collect();
         return Some(Some(Event::Selective { table: key.table, prefix: key.prefix, links, gone }));
     }
-    Some(Some(Event::Route { key, body: read, flags: message_flags, gone }))
+    // Each of several legs has a lifetime of its own, of which the message shows the first.
+    if nested {
+        lifetime = 0;
+    }
+    // The kernel shows an expired route until it collects it, and does not use it (fib6_check_expired).
+    if lifetime < 0 && !gone {
+        return Some(None);
+    }
+    let expires = (lifetime > 0).then(|| Duration::from_secs(1) * lifetime.unsigned_abs() / USER_HZ);
+    Some(Some(Event::Route { key, body: read, flags: message_flags, gone, expires }))
 }
 
 /// Parses the legs of RTA_MULTIPATH: struct rtnexthop, each followed by its attributes.

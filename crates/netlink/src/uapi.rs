@@ -53,6 +53,7 @@ pub const NLA_TYPE_MASK: u16 = 0x3fff;
 
 pub const IFF_UP: u32 = 0x1;
 pub const IFF_RUNNING: u32 = 0x40;
+pub const IFF_NOARP: u32 = 0x80;
 pub const IFF_LOWER_UP: u32 = 0x1_0000;
 pub const ARPHRD_ETHER: u16 = 1;
 
@@ -119,6 +120,7 @@ pub const IFA_F_SECONDARY: u32 = 0x01;
 pub const IFA_F_DADFAILED: u32 = 0x08;
 pub const IFA_F_DEPRECATED: u32 = 0x20;
 pub const IFA_F_TENTATIVE: u32 = 0x40;
+pub const IFA_F_PERMANENT: u32 = 0x80;
 pub const RT_SCOPE_UNIVERSE: u8 = 0;
 pub const RT_SCOPE_LINK: u8 = 253;
 
@@ -129,6 +131,7 @@ pub const RTA_PRIORITY: u16 = 6;
 pub const RTA_PREFSRC: u16 = 7;
 pub const RTA_METRICS: u16 = 8;
 pub const RTA_MULTIPATH: u16 = 9;
+pub const RTA_CACHEINFO: u16 = 12;
 pub const RTA_TABLE: u16 = 15;
 pub const RTA_VIA: u16 = 18;
 pub const RTA_ENCAP_TYPE: u16 = 21;
@@ -179,3 +182,6 @@ pub const NHA_OIF: u16 = 5;
 pub const NHA_GATEWAY: u16 = 6;
 pub const NHA_ENCAP_TYPE: u16 = 7;
 pub const NHA_FDB: u16 = 11;
+// struct rta_cacheinfo: rta_expires, in units of 1/USER_HZ s; negative once the route has expired, 0 for no lifetime.
+pub const RTA_CACHEINFO_EXPIRES: usize = 8;
+pub const USER_HZ: u32 = 100;

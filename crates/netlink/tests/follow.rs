@@ -2,8 +2,8 @@
 
 mod common;
 
-use bywash_fib::model::Change;
-use bywash_lab::Namespace;
+use bywash_fib::model::{Change, Prefix};
+use bywash_lab::{Namespace, wait_until};
 use bywash_netlink::{Config, State};
 use common::{Followed, Oracle, differences, skipped};
 use std::net::Ipv4Addr;
@@ -129,6 +129,39 @@ fn kinds_of_ipv6_routes() {
             "-6 route flush table main",
         ],
     );
+}
+
+/// The kernel neither announces that a lifetime has passed nor that it was extended.
+#[test]
+fn ipv6_routes_expire() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("expire");
+    // Expired routes stay in the tables meanwhile.
+    ns.sysctl("net/ipv6/route/gc_interval", "600").unwrap();
+    let mut followed = Followed::start(&ns, Config::default());
+    let prefix = |text: &str| Prefix { addr: text.parse().unwrap(), len: 48 };
+    let known = |followed: &mut Followed, of: &str| {
+        while followed.take(Duration::from_millis(10)) {}
+        followed.state.routes().any(|route| route.prefix == prefix(of))
+    };
+    ip(&ns, "-6 route add 2001:db8:1::/48 via fd01::2 expires 1");
+    ip(&ns, "-6 route add 2001:db8:2::/48 via fd01::2 expires 3600");
+    ip(&ns, "-6 route add 2001:db8:3::/48 via fd01::2");
+    let all = ["2001:db8:1::", "2001:db8:2::", "2001:db8:3::"];
+    wait_until("the route to expire", Duration::from_secs(60), || {
+        all.map(|of| known(&mut followed, of)) == [false, true, true]
+    })
+    .unwrap();
+    let shown = || ns.ip(&["-6", "route", "show"]).unwrap().stdout;
+    // Less than a second is shown as 0.
+    wait_until("the kernel to say so", Duration::from_secs(60), || shown().contains("expires -")).unwrap();
+    let shown = shown();
+    assert!(shown.contains("2001:db8:1::/48"), "the kernel has collected it: {shown}");
+    // One that is already there when the tables are read.
+    let read = ns.enter(State::read).unwrap().unwrap();
+    assert_eq!(differences(&read, &Oracle::of(&ns)), Vec::<String>::new());
 }
 
 #[test]

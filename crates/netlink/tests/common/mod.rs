@@ -230,7 +230,7 @@ fn link_of(link: &Value, names: &Names) -> Link {
     Link {
         index: number(link, "ifindex").unwrap() as u32,
         name: text(link, "ifname").into(),
-        mac: if text(link, "link_type") == "ether" { mac(text(link, "address")) } else { None },
+        mac: if text(link, "link_type") == "ether" && !flag(link, "NOARP") { mac(text(link, "address")) } else { None },
         mtu: number(link, "mtu").unwrap() as u32,
         up: flag(link, "UP"),
         carrier: flag(link, "LOWER_UP"),
@@ -311,6 +311,10 @@ fn neighbour_of(neighbour: &Value, names: &Names) -> Option<Neighbour> {
 }
 
 fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
+    // Expired, and not collected yet.
+    if route["expires"].as_i64().is_some_and(|seconds| seconds < 0) {
+        return None;
+    }
     let (any, longest): (IpAddr, u8) =
         if v6 { (Ipv6Addr::UNSPECIFIED.into(), 128) } else { (Ipv4Addr::UNSPECIFIED.into(), 32) };
     let prefix = match text(route, "dst") {
