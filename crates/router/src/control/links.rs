@@ -397,8 +397,12 @@ impl Links {
         self.links.get(&index).is_some_and(|l| l.up && l.carrier)
     }
 
-    /// Returns the families whose packets out of `index` are left to the kernel.
+    /// Returns the families whose packets out of `index` are left to the kernel: both if it has no link-layer address,
+    /// because only the kernel knows the Ethernet header then.
     pub fn excepted(&self, index: u32) -> Families {
+        if self.links.get(&index).is_some_and(|link| link.mac.is_none()) {
+            return Families::BOTH;
+        }
         self.excepted.get(&index).copied().unwrap_or_default()
     }
 
@@ -410,7 +414,7 @@ impl Links {
         }
         let old = std::mem::replace(&mut self.excepted, new);
         let either: BTreeSet<u32> = old.keys().chain(self.excepted.keys()).copied().collect();
-        let changed = |i: &u32| old.get(i).copied().unwrap_or_default() != self.excepted(*i);
+        let changed = |i: &u32| old.get(i) != self.excepted.get(i);
         either.into_iter().filter(changed).collect()
     }
 
