@@ -137,6 +137,17 @@ fn the_book_has_every_page_once() {
     assert_eq!(listed, expected);
 }
 
+#[test]
+fn counters_are_explained() {
+    let text = std::fs::read_to_string(root().join("docs/counters.md")).unwrap();
+    let reasons = bywash_engine::DROP_REASONS.iter().map(|reason| reason.name());
+    let events = bywash_engine::EVENTS.iter().map(|event| event.name());
+    let verdicts = bywash_port::af_xdp::REASONS.into_iter();
+    for name in reasons.chain(events).chain(verdicts) {
+        assert!(text.contains(&format!("\n| `{name}` | ")), "docs/counters.md lacks {name}");
+    }
+}
+
 /// Splits a command line into the words of its commands, as a shell does: quotes, comments, pipes, lists, `$(..)`.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![vec![]];
