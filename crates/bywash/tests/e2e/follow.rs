@@ -1,9 +1,11 @@
 //! The kernel's tables change while packets flow: the router follows, and forwards by the new state.
 
+use crate::flows::{LEVELS, forwarded};
 use crate::garbage::{mac, udp};
-use crate::harness::Bywash;
+use crate::harness::{Bywash, PATIENCE};
 use crate::raw::{Ear, send};
-use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab};
+use crate::reload::{File, config};
+use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -30,6 +32,39 @@ fn wait_for_route(bywash: &Bywash<'_>, prefix: &str, wanted: impl Fn(Option<&Val
 
 fn has_hop(port: &'static str) -> impl Fn(Option<&Value>) -> bool {
     move |route| route.is_some_and(|route| route["next_hops"][0]["port"] == port)
+}
+
+/// Of the members of a next-hop object, the kernel chooses those whose neighbours answer (nexthop_is_good_nh).
+#[test]
+pub fn flows_of_a_member_without_neighbour_take_the_other() {
+    require!(require_lab());
+    const FLOWS: usize = 16;
+    for level in LEVELS {
+        let lab = Topology::router_n(3).unwrap();
+        let targets: Vec<String> = (1..=FLOWS).map(|n| format!("10.99.0.{n}")).collect();
+        for target in &targets {
+            lab.b().ns.ip(&["address", "add", target, "dev", "lo"]).unwrap();
+        }
+        // Nobody has the second member's address.
+        lab.r()
+            .ip_batch(&format!(
+                "nexthop add id 1 via {} dev r1\nnexthop add id 2 via 10.0.3.77 dev r2\nnexthop add id 3 group 1/2\n\
+                 route add 10.99.0.0/24 nhid 3\n",
+                lab.b().v4
+            ))
+            .unwrap();
+        let unanswered = || targets.iter().filter(|target| !reaches(&lab, ip(target))).count();
+        wait_until("the kernel to know both neighbours", PATIENCE, || unanswered() == 0).unwrap();
+        let file = File::new(&config(&[("r0", level), ("r1", level), ("r2", level)]));
+        let bywash = file.run(&lab);
+        bywash.wait("packets to be forwarded past the kernel", |bywash| {
+            reaches(&lab, lab.b().v4.into()) && forwarded(bywash)[0] > 0
+        });
+        // The kernel forgets now and then that the neighbour did not answer, and tries it with one packet.
+        let lost: usize = (0..3).map(|_| unanswered()).sum();
+        assert!(lost <= 3, "{level:?}: {lost} of {} lost: {}", 3 * FLOWS, bywash.log());
+        bywash.stop();
+    }
 }
 
 #[test]
