@@ -49,9 +49,6 @@ mod constants {
 use constants::*;
 pub(crate) use constants::{INTERVAL, MEAN_PKTSIZE};
 
-/// Default target of the delay in milliseconds (RFC 8034, section 4.1).
-pub const LATENCY_MS: u32 = 10;
-
 /// Parameters of a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PieConfig {

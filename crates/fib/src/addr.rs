@@ -194,23 +194,3 @@ impl<A: Addr> From<Net<A>> for model::Prefix {
         Self { addr: n.addr.to_ip(), len: n.len }
     }
 }
-
-impl Net4 {
-    /// Converts a prefix of the model; `None` if it is of the other family or too long.
-    pub fn from_prefix(p: model::Prefix) -> Option<Self> {
-        match p.addr {
-            IpAddr::V4(a) => Self::new(a.to_bits(), p.len),
-            IpAddr::V6(_) => None,
-        }
-    }
-}
-
-impl Net6 {
-    /// Converts a prefix of the model; `None` if it is of the other family or too long.
-    pub fn from_prefix(p: model::Prefix) -> Option<Self> {
-        match p.addr {
-            IpAddr::V6(a) => Self::new(a.to_bits(), p.len),
-            IpAddr::V4(_) => None,
-        }
-    }
-}

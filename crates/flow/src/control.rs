@@ -530,15 +530,9 @@ impl FlowControl {
         self.commit();
     }
 
-    /// Limits the packets per second that each ingress port may flood, by engine port number; 0 means no limit.
-    pub fn set_storm_limits(&mut self, limits: &[u32]) {
-        self.changes.push(Change::Storm(storm(limits)));
-        self.commit();
-    }
-
-    /// Replaces the ports, given in the order of the engine's port numbers, with limits and mirrors as in
-    /// [`FlowControl::set_storm_limits`] and [`FlowControl::set_mirrors`]. On return, no worker sends out of a removed
-    /// port, and the addresses learned on removed ports are forgotten.
+    /// Replaces the ports, given in the order of the engine's port numbers, with the packets per second that each may
+    /// flood (0 for no limit), and the mirrors. On return, no worker sends out of a removed port, and the addresses
+    /// learned on removed ports are forgotten.
     pub fn set_ports(&mut self, ports: Vec<SwitchPort>, limits: &[u32], mirrors: Vec<Mirror>) {
         let gone: Vec<OfPort> = self.live.ports.iter().map(|p| p.of).filter(|of| !has(&ports, *of)).collect();
         self.changes.push(Change::Ports(ports));

@@ -29,7 +29,6 @@ mod routes;
 pub mod socket;
 mod state;
 mod stats;
-pub mod sysctl;
 mod uapi;
 pub mod wake;
 pub mod wire;

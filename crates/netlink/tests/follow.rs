@@ -484,21 +484,13 @@ fn routes_for_some_packets_only() {
 }
 
 #[test]
-fn sysctls_and_the_namespace_are_those_of_the_thread() {
+fn the_namespace_is_that_of_the_thread() {
     if skipped() {
         return;
     }
-    let ns = namespace("sysctl");
-    ns.sysctl("net/ipv4/ip_forward", "1").unwrap();
-    ns.sysctl("net/ipv6/conf/a0/forwarding", "1").unwrap();
+    let ns = namespace("thread");
     let here = bywash_netlink::netns::identity().unwrap();
     ns.enter(|| {
-        use bywash_netlink::sysctl;
-        assert!(sysctl::ipv4_forwarding().unwrap());
-        assert!(sysctl::ipv4_forwarding_of("a0").unwrap());
-        assert!(sysctl::ipv6_forwarding_of("a0").unwrap());
-        assert!(!sysctl::ipv6_forwarding_of("b0").unwrap());
-        assert!(sysctl::ipv4_forwarding_of("../all").is_err());
         assert_ne!(bywash_netlink::netns::identity().unwrap(), here);
         let link = bywash_netlink::interface_by_name("a0").unwrap().unwrap();
         assert_eq!((link.name.as_str(), link.kind.as_str(), link.up), ("a0", "veth", true));

@@ -69,50 +69,6 @@ impl TapPort {
     /// Creates the interface in this thread's network namespace, or attaches to a persistent one of that name. Needs
     /// CAP_NET_ADMIN.
     pub fn create(config: &TapConfig) -> Result<Self, TapError> {
-        Self::open(config, libc::IFF_TAP)
-    }
-
-    /// Creates the interface with `queues` queues, over which the kernel distributes flows.
-    pub fn create_queues(config: &TapConfig, queues: usize) -> Result<Vec<Self>, TapError> {
-        let first = Self::open(config, libc::IFF_TAP | libc::IFF_MULTI_QUEUE)?;
-        let same = TapConfig { name: first.name.clone(), ..TapConfig::default() };
-        let mut all = vec![first];
-        for _ in 1..queues {
-            all.push(Self::open(&same, libc::IFF_TAP | libc::IFF_MULTI_QUEUE)?);
-        }
-        Ok(all)
-    }
-
-    /// Returns the name of the interface.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns another end of the same queue: each frame is received by one of the two.
-    ///
-    /// # Errors
-    /// If the process has no file descriptors left, or the port is closed.
-    pub fn second(&self) -> Result<Self, Error> {
-        let fd = self.fd.as_ref().ok_or(ErrorKind::NotConnected)?.try_clone()?;
-        Ok(Self {
-            fd: Some(fd),
-            name: self.name.clone(),
-            spare: Batch::new(),
-            state: PortState::Up,
-            checksums: 0,
-            counters: Arc::default(),
-        })
-    }
-
-    /// Sets whether the interface has carrier.
-    ///
-    /// # Errors
-    /// Before Linux 5.0, where a TAP interface always has carrier.
-    pub fn set_carrier(&self, on: bool) -> Result<(), Error> {
-        self.fd.as_ref().map_or(Ok(()), |fd| set_int(fd, TUNSETCARRIER, on.into()))
-    }
-
-    fn open(config: &TapConfig, flags: i32) -> Result<Self, TapError> {
         let mut request = Request::new(&config.name)?;
         let refused = |what| {
             let name = config.name.clone();
@@ -120,7 +76,7 @@ impl TapPort {
         };
         let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| refused("open /dev/net/tun")(e.into()))?;
-        request.0.ifr_ifru.ifru_flags = (flags | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+        request.0.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
         request.ioctl(&fd, libc::TUNSETIFF).map_err(refused("create it"))?;
         let name = request.name();
         set_int(&fd, libc::TUNSETVNETHDRSZ, VNET_HEAD as i32).map_err(refused("set its header size"))?;
@@ -159,6 +115,35 @@ impl TapPort {
             checksums: 0,
             counters: Arc::default(),
         })
+    }
+
+    /// Returns the name of the interface.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns another end of the same queue: each frame is received by one of the two.
+    ///
+    /// # Errors
+    /// If the process has no file descriptors left, or the port is closed.
+    pub fn second(&self) -> Result<Self, Error> {
+        let fd = self.fd.as_ref().ok_or(ErrorKind::NotConnected)?.try_clone()?;
+        Ok(Self {
+            fd: Some(fd),
+            name: self.name.clone(),
+            spare: Batch::new(),
+            state: PortState::Up,
+            checksums: 0,
+            counters: Arc::default(),
+        })
+    }
+
+    /// Sets whether the interface has carrier.
+    ///
+    /// # Errors
+    /// Before Linux 5.0, where a TAP interface always has carrier.
+    pub fn set_carrier(&self, on: bool) -> Result<(), Error> {
+        self.fd.as_ref().map_or(Ok(()), |fd| set_int(fd, TUNSETCARRIER, on.into()))
     }
 
     /// Sets the state from an error of a read or a write.

@@ -209,36 +209,6 @@ fn down_and_up_again_and_deleted() {
 }
 
 #[test]
-fn queues_of_one_interface_share_its_flows() {
-    let Some(ns) = namespace() else { return };
-    let pools = pools(512);
-    let mut bufs = Buffers::attach(&pools, 0);
-    let mut queues = ns.enter(|| TapPort::create_queues(&config("bwq0"), 2)).unwrap().unwrap();
-    assert_eq!((queues[0].name(), queues[1].name()), ("bwq0", "bwq0"));
-    ns.ip(&["addr", "add", "10.7.0.1/24", "dev", "bwq0"]).unwrap();
-    ns.ip(&["neigh", "add", "10.7.0.2", "lladdr", "02:00:00:00:00:02", "dev", "bwq0", "nud", "permanent"]).unwrap();
-    let sockets: Vec<_> =
-        ns.enter(|| (0..32).map(|i| UdpSocket::bind(("10.7.0.1", 5000 + i)).unwrap()).collect()).unwrap();
-    for socket in &sockets {
-        socket.send_to(b"x", "10.7.0.2:6000").unwrap();
-    }
-    let mut per_queue = [0, 0];
-    let start = Instant::now();
-    while per_queue[0] + per_queue[1] < 32 && start.elapsed() < Duration::from_secs(5) {
-        for (queue, n) in queues.iter_mut().zip(&mut per_queue) {
-            let mut batch = Batch::new();
-            queue.rx_burst(&mut bufs, &mut batch);
-            *n += contents(&mut bufs, &mut batch).iter().filter(|p| p[12..14] == [8, 0] && p[23] == 17).count();
-        }
-    }
-    assert_eq!(per_queue[0] + per_queue[1], 32);
-    assert!(per_queue.iter().all(|n| *n > 0), "{per_queue:?}");
-    queues.iter_mut().for_each(|q| q.close(&mut bufs));
-    drop(bufs);
-    assert_conserved(&pools);
-}
-
-#[test]
 fn what_the_kernel_refuses_is_said() {
     let Some(ns) = namespace() else { return };
     let try_in = |config: TapConfig| ns.enter(move || TapPort::create(&config)).unwrap();
