@@ -164,6 +164,11 @@ impl<'a> Bywash<'a> {
         shown["drops"].as_array().unwrap().iter().map(row).collect()
     }
 
+    /// Returns the number of frames that `port` lost because no worker read it for a while, as on a busy machine.
+    pub fn unread(&self, port: &str) -> u64 {
+        ["rx-no-buffer", "rx-ring-full"].map(|reason| self.drops(port, reason)).iter().sum()
+    }
+
     /// Returns how often `event` happened to packets received on `port`.
     pub fn events(&self, port: &str, event: &str) -> u64 {
         count(&self.show(&["drops"])["events"], &[("port", port), ("event", event)], "count")
