@@ -130,7 +130,7 @@ impl Relations {
         let above = |link: &Link| match (link.parent, upper) {
             (Some(parent), _) if parent == index => takes(link, own) || (upper.is_some() && link.kind == "vlan"),
             (Some(parent), Some(upper)) if parent == upper.index => takes(link, upper),
-            // It tells its two members only in attributes of its own (IFLA_HSR_SLAVE1), which are not read.
+            // An HSR interface names its members only in attributes of its own (IFLA_HSR_SLAVE1), which are not read.
             _ => link.kind == "hsr" && link.index != index,
         };
         self.links.values().find(|link| above(link)).map(|link| format!("{} is above it", named(link)))

@@ -91,7 +91,7 @@ struct Tables {
     /// File of the table names. The kernel creates it with the first table of the family.
     names: Option<OwnedFd>,
     socket: Option<QuerySocket>,
-    /// Whether there is a table nat, as last read.
+    /// Set if the family has a table nat, as last read.
     nat: bool,
 }
 

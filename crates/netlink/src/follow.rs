@@ -112,14 +112,19 @@ impl Follower {
         self.want(Scope::ALL);
     }
 
+    /// Returns the earliest time of the next reading: a pause of twice the last one's duration leaves two thirds of the
+    /// time for notifications.
+    fn rest(&self) -> Instant {
+        self.ended + 2 * self.took
+    }
+
     fn want(&mut self, scope: Scope) {
         let scope = scope.and(self.follows);
         if scope.is_empty() {
             return;
         }
         self.wanted.add(scope);
-        // A pause of twice the last read's duration leaves two thirds of the time for notifications.
-        let rest = self.ended + 2 * self.took;
+        let rest = self.rest();
         self.due.get_or_insert_with(|| (Instant::now() + self.settle).max(rest));
     }
 
@@ -189,9 +194,7 @@ impl Follower {
         self.stats.readings += 1;
         self.stats.last_reading_ms = self.took.as_secs_f64() * 1e3;
         // Reads scheduled during this one wait for at least the same pause.
-        if let Some(due) = &mut self.due {
-            *due = (*due).max(self.ended + 2 * self.took);
-        }
+        self.due = self.due.map(|due| due.max(self.rest()));
         if std::mem::take(&mut self.disturbed) {
             self.wanted.add(Scope::ROUTES6);
             self.due.get_or_insert(self.ended + DISTURBED.max(9 * self.took));
@@ -245,8 +248,8 @@ impl Follower {
             RTM_GETADDR | RTM_GETNEXTHOP => (&body[..8], &[]),
             _ => (&body[..12], &[]),
         };
-        let Self { heard, asked, kernel, log, buffer, dump_buffer, stats, expiry, ended, took, .. } = self;
-        let rest = *ended + 2 * *took;
+        let rest = self.rest();
+        let Self { heard, asked, kernel, log, buffer, dump_buffer, stats, expiry, .. } = self;
         let mut lost = false;
         let kernel = std::cell::RefCell::new((kernel, stats));
         let dumped = asked.dump(
@@ -300,7 +303,8 @@ impl Follower {
                 if matches!(event, Event::Link { .. }) && self.kernel.must_report(&event) {
                     self.kernel.report(emit);
                 }
-                note(&mut self.expiry, self.ended + 2 * self.took, &event);
+                let rest = self.rest();
+                note(&mut self.expiry, rest, &event);
                 let wanted = self.kernel.apply(event, origin);
                 self.want(wanted);
             }

@@ -68,7 +68,7 @@ pub enum Event {
     LinkGone(u32),
     Address {
         address: Address,
-        /// Whether its lifetime ends. Each message may have another lifetime.
+        /// Set if the address has a lifetime, which may differ in each message.
         expires: bool,
     },
     AddressGone(u32, IpAddr, u8),

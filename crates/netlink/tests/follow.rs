@@ -159,7 +159,7 @@ fn ipv6_routes_expire() {
     wait_until("the kernel to say so", Duration::from_secs(60), || shown().contains("expires -")).unwrap();
     let shown = shown();
     assert!(shown.contains("2001:db8:1::/48"), "the kernel has collected it: {shown}");
-    // One that is already there when the tables are read.
+    // A fresh reading leaves out the expired route, too.
     let read = ns.enter(State::read).unwrap().unwrap();
     assert_eq!(differences(&read, &Oracle::of(&ns)), Vec::<String>::new());
 }

@@ -61,7 +61,7 @@ fn what_takes_the_ports_packets_or_is_not_known_leaves_it() {
     for kind in HARMLESS {
         assert_eq!(with(above(kind)).left(1), None, "{kind}");
     }
-    // Its members are not known.
+    // An HSR interface may have any port for a member.
     assert!(with(Link { parent: None, ..above("hsr") }).left(1).is_some());
     // An ipvlan above another interface does not matter.
     assert_eq!(with(Link { parent: Some(3), ..above("ipvlan") }).left(1), None);
