@@ -124,8 +124,8 @@ impl Watcher {
             proxied: Ok(vec![]),
             rules: vec![],
             hooked: Families::BOTH,
-            translating: BTreeMap::new(),
-            translating_at: Instant::now(),
+            leftovers: vec![],
+            leftovers_at: Instant::now(),
             known: BTreeMap::new(),
             dirty: Kind::ALL.into(),
             buffer: vec![0; DATAGRAM],
@@ -223,10 +223,9 @@ struct Runner {
     rules: Vec<Rule>,
     /// Families in which nf_tables has a chain of type nat.
     hooked: Families,
-    /// Families whose connections are translated although no rule does it any more, by the kind of the chain, and
-    /// when the connections were last read.
-    translating: BTreeMap<Kind, Families>,
-    translating_at: Instant,
+    /// Effects of connections that are translated although no rule does it any more, and when they were last read.
+    leftovers: Vec<Effect>,
+    leftovers_at: Instant,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     /// Kinds that must be read again.
@@ -317,13 +316,19 @@ impl Runner {
 
     /// Returns the kinds whose chains translate fewer connections than before; asks once a second.
     fn ask_translated(&mut self) -> BTreeSet<Kind> {
-        let families = self.translating.values().fold(Families::NONE, |all, of| all | *of);
-        if families.is_empty() || self.translating_at.elapsed() < TRANSLATING {
+        let left = self.leftovers.iter().filter_map(|effect| match effect.scope {
+            Scope::All(families) => Some((effect.kind, families)),
+            _ => None,
+        });
+        let left: Vec<(Kind, Families)> = left.collect();
+        if left.is_empty() || self.leftovers_at.elapsed() < TRANSLATING {
             return BTreeSet::new();
         }
-        self.translating_at = Instant::now();
-        let Ok(now) = self.translated(families) else { return BTreeSet::new() };
-        self.translating.iter().filter(|(_, of)| **of & now != **of).map(|(kind, _)| *kind).collect()
+        self.leftovers_at = Instant::now();
+        let Ok(now) = self.translated(left.iter().fold(Families::NONE, |all, (_, of)| all | *of)) else {
+            return BTreeSet::new();
+        };
+        left.into_iter().filter(|(_, of)| *of & now != *of).map(|(kind, _)| kind).collect()
     }
 
     fn translated(&mut self, families: Families) -> Result<Families, String> {
@@ -335,36 +340,28 @@ impl Runner {
 
     /// Returns the effects of chains of type nat, hooked but without a rule, on connections that they translate all the
     /// same. They do so while connection tracking is on, which they do not turn on themselves.
-    fn leftovers(&mut self) -> Vec<Effect> {
-        let families_of = |effects: &[Effect], part: fn(&Scope) -> Option<Families>| {
-            effects.iter().filter_map(|effect| part(&effect.scope)).fold(Families::NONE, |all, of| all | of)
-        };
-        let known = |kind| self.known.get(&kind).map_or(&[][..], Vec::as_slice);
+    fn read_leftovers(&mut self) -> Vec<Effect> {
         let kinds = [(Kind::Netfilter, self.hooked), (Kind::IptablesLegacy, self.legacy.translating())];
-        let tracked = kinds.map(|(kind, _)| {
-            families_of(known(kind), |scope| match scope {
-                Scope::Fragments(families) => Some(*families),
-                _ => None,
-            })
-        });
-        let tracked = tracked[0] | tracked[1];
-        let open = kinds.map(|(kind, hooked)| {
-            let closed = families_of(known(kind), |scope| match scope {
-                Scope::All(families) => Some(*families),
-                _ => None,
-            });
-            (kind, hooked & tracked & !closed)
-        });
-        self.translating_at = Instant::now();
-        self.translating.clear();
+        let scopes = |kind| self.known.get(&kind).into_iter().flatten().map(|effect| &effect.scope);
+        let (mut tracked, mut open) = (Families::NONE, kinds);
+        for (kind, hooked) in &mut open {
+            for scope in scopes(*kind) {
+                match scope {
+                    Scope::Fragments(families) => tracked |= *families,
+                    Scope::All(families) => *hooked = *hooked & !*families,
+                    _ => {}
+                }
+            }
+        }
+        self.leftovers_at = Instant::now();
         let mut effects = vec![];
-        for (kind, families) in open {
+        for (kind, hooked) in open {
+            let families = hooked & tracked;
             let (families, reason) = match self.translated(families) {
                 Ok(of) => (of & families, "connections translated before the rules were removed".into()),
                 Err(why) => (families, format!("cannot be read: {why}")),
             };
             if !families.is_empty() {
-                self.translating.insert(kind, families);
                 effects.push(Effect { kind, scope: Scope::All(families), object: "chains of type nat".into(), reason });
             }
         }
@@ -402,6 +399,7 @@ impl Runner {
     }
 
     fn read(&mut self, number: u64) -> Reading {
+        let rules = [Kind::Netfilter, Kind::IptablesLegacy].iter().any(|kind| self.dirty.contains(kind));
         for kind in std::mem::take(&mut self.dirty) {
             let effects = match self.read_kind(kind) {
                 Ok(effects) => effects,
@@ -410,9 +408,11 @@ impl Runner {
             self.known.insert(kind, effects);
         }
         let (settings, _) = self.sysctls.analyse();
-        let leftovers = self.leftovers();
+        if rules {
+            self.leftovers = self.read_leftovers();
+        }
         let of = |kind| {
-            let left = leftovers.iter().filter(move |effect| effect.kind == kind);
+            let left = self.leftovers.iter().filter(move |effect| effect.kind == kind);
             self.known.get(&kind).into_iter().flatten().chain(left)
         };
         let effects = Kind::ALL.into_iter().flat_map(of).cloned().collect();
