@@ -75,21 +75,25 @@ impl Translator {
     ) {
         let classes = self.classify(cx, gate, from, batch);
         self.look_up(tables);
+        // Frames are moved after all of them are translated, when their handles have long been written: a load that spans
+        // two recent stores waits for them.
+        let mut ways = [None; BATCH];
+        for ((frame, class), way) in batch.as_mut_slice().iter_mut().zip(&classes).zip(&mut ways) {
+            *way = match *class {
+                Class::Open | Class::Kept => None,
+                Class::V4(at) => self.translate4(cx, tables, path, from, frame, at),
+                Class::V6(at) => self.translate6(cx, tables, path, from, frame, at),
+            };
+        }
         let mut others = Batch::new();
-        for (mut frame, class) in batch.drain().zip(classes) {
-            let to = match class {
-                Class::Open => {
+        for ((frame, class), way) in batch.drain().zip(classes).zip(ways) {
+            match (way, class) {
+                (Some(to), _) => vlan::send(cx, tables, from.port, to, frame),
+                (None, Class::Open) => {
                     let pushed = others.push(frame);
                     debug_assert!(pushed.is_ok());
-                    continue;
                 }
-                Class::Kept => None,
-                Class::V4(at) => self.translate4(cx, tables, path, from, &mut frame, at),
-                Class::V6(at) => self.translate6(cx, tables, path, from, &mut frame, at),
-            };
-            match to {
-                Some(to) => vlan::send(cx, tables, from.port, to, frame),
-                None => {
+                (None, _) => {
                     cx.event(from.port, Event::KeptByPolicy, 1);
                     path.punt(cx, from, frame);
                 }
@@ -229,6 +233,8 @@ fn belongs<const N: usize>(flows: &FlowTable<N>, hit: Hit, key: &Key<N>, closing
 }
 
 /// Returns the key of an IPv4 packet; `None` if it cannot belong to a flow.
+// Inline, so that the key is written where it stays: its copy would wait for the stores of its parts.
+#[inline(always)]
 pub(crate) fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
     let info = ipv4::check(ip).ok()?;
     let plain = usize::from(info.header_len) == ipv4::HEADER_LEN && info.fragment & 0x3fff == 0 && info.ttl > 1;
@@ -240,6 +246,7 @@ pub(crate) fn key4(ip: &[u8], from: PortId) -> Option<Key<1>> {
 }
 
 /// Returns the key of a frame with an IPv6 packet; `None` if it cannot belong to a flow.
+#[inline(always)]
 pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     valid6(data.first_chunk()?, data.len() - HEADER_LEN)?;
     let ip = &data[HEADER_LEN..];

@@ -98,7 +98,7 @@ pub(crate) fn restore(arena: &Arena, frame: &mut Frame) {
 
 /// Sends a frame on `to`, a port, VLAN, macvlan or bond: adds the VLAN's tag, and chooses the bond's member. The frame
 /// is counted for `from`.
-#[inline]
+#[inline(always)]
 pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, frame: Frame) {
     if to.0 < FIRST { cx.send(from, to, frame) } else { send_above(cx, tables, from, to, frame) }
 }
