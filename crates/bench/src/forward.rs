@@ -1,16 +1,17 @@
-//! Benchmark of the whole IPv4 router path on one worker, with a capture replayed from memory and sent frames
-//! discarded: the cost of the program itself.
+//! Benchmark of the whole IPv4 router path, with a capture replayed from memory and sent frames discarded: the cost of
+//! the program itself. Workers have ports and a pool of their own, and share the tables.
 
 use super::captured::{self, Captured, Cost};
 use super::established;
 use crate::args::{SECONDS, flows, frames, number, routes, size};
+use crate::scaling::{self, Scaling};
 use crate::stages::{self, Stage};
 use anyhow::{Context as _, bail};
-use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerHandle};
 use bywash_fib::flows::Flows;
 use bywash_fib::model::{Families, Gate};
 use bywash_fib::{Net4, Table4, Table6, synth};
-use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
+use bywash_frame::{Batch, Buffers, Pages, PoolKind, PoolSet};
 use bywash_measure::step::Look;
 use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
@@ -46,7 +47,7 @@ pub struct ForwardArgs {
     /// Number of IPv4 routes in the table
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = routes)]
     pub routes: usize,
-    /// Number of flows in the traffic, each with its own destination address
+    /// Number of flows in a worker's traffic, each with its own destination address
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     pub flows: usize,
     /// Frame size on the wire in bytes, FCS included
@@ -67,6 +68,8 @@ pub struct ForwardArgs {
     /// CPU to run on  [default: chosen by the scheduler]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
+    #[command(flatten)]
+    pub scaling: Scaling,
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
@@ -137,17 +140,26 @@ struct Figures {
     touch: bool,
     pages: String,
     seconds: f64,
+    /// Stages of the first worker.
     stages: Vec<Stage>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capture: Option<Cost>,
+    /// The other figures are those of the first number of workers in the first round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling: Option<scaling::Curve>,
 }
 
 pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
     let traffic = Traffic::new(args)?;
     if let Some(dir) = &args.write_pcap {
-        return traffic.write(dir);
+        return traffic.write(args, dir);
     }
-    let figures = measure(args, traffic)?;
+    if !args.scaling.one() && (args.net_pcap.is_some() || !args.devices.is_empty() || args.capture.is_some()) {
+        bail!("--workers and --rounds measure traffic from memory only: remove --net-pcap, --device and --capture");
+    }
+    let (mut figures, curve) =
+        args.scaling.measure(args.cpu, |cpus| measure(args, &traffic, cpus), |f| (f.mpps, f.cycles_per_packet))?;
+    figures.scaling = curve;
     super::report(args.json, &figures, print)
 }
 
@@ -170,12 +182,18 @@ fn print(f: &Figures) {
     if let Some(cost) = &f.capture {
         println!("{cost}");
     }
+    if let Some(curve) = &f.scaling {
+        print!("{curve}");
+    }
 }
 
-/// Frames to replay on each port, and the routes: packets received on one port leave on the other.
+/// Frames to replay on each port.
+type Frames = [Vec<Vec<u8>>; PORTS as usize];
+
+/// Routes, and a capture to replay: packets received on one port leave on the other.
 struct Traffic {
-    frames: [Vec<Vec<u8>>; PORTS as usize],
     routes: Vec<(Net4, PortId)>,
+    captured: Option<Frames>,
 }
 
 impl Traffic {
@@ -184,21 +202,27 @@ impl Traffic {
         let prefixes = synth::routes4(args.routes, SEED);
         let routable = prefixes.iter().filter(|(net, _)| net.addr() >> 24 != 127);
         let routes: Vec<_> = routable.enumerate().map(|(i, (net, _))| (*net, PortId(i as u16 % PORTS))).collect();
-        if let Some(path) = &args.pcap {
-            let load = || PcapSource::load(path).with_context(|| format!("{}", path.display()));
-            let frames: Vec<Vec<u8>> = load()?.frames().collect();
-            return Ok(Self { frames: [frames.clone(), frames], routes });
+        let load = |path: &PathBuf| PcapSource::load(path).with_context(|| format!("{}", path.display()));
+        let captured = args.pcap.as_ref().map(load).transpose()?;
+        let captured = captured.map(|source| std::array::from_fn(|_| source.frames().collect()));
+        Ok(Self { routes, captured })
+    }
+
+    /// Returns the frames of a worker: flows of its own, as if a device had spread them, or the capture.
+    fn frames(&self, args: &ForwardArgs, worker: usize) -> anyhow::Result<Frames> {
+        if let Some(frames) = &self.captured {
+            return Ok(frames.clone());
         }
         let mut frames = [vec![], vec![]];
         for flow in 0..args.flows {
-            let (net, to) = routes[flow * routes.len() / args.flows];
+            let (net, to) = self.routes[flow * self.routes.len() / args.flows];
             let (addr, len) = (net.addr(), net.len());
             // A different host within the prefix for each flow, not the prefix's first address.
             let host =
                 if len >= 31 { 0 } else { 1 + (flow as u32 % ((1u32 << (32 - u32::from(len)).min(31)) - 2).max(1)) };
             let src =
                 SocketAddr::from((Ipv4Addr::from(0xc612_0000 + flow as u32 % 0xffff), 1024 + (flow % 50_000) as u16));
-            let dst = SocketAddr::from((Ipv4Addr::from(addr | host), 9));
+            let dst = SocketAddr::from((Ipv4Addr::from(addr | host), 9 + worker as u16));
             let from = 1 - to.0;
             let frame = Packet::udp(src, dst)
                 .macs(MacAddr([2, 0, 0, 0, 1, from as u8]), MacAddr([2, 0, 0, 0, 0, from as u8]))
@@ -206,13 +230,13 @@ impl Traffic {
                 .build()?;
             frames[usize::from(from)].push(frame);
         }
-        Ok(Self { frames, routes })
+        Ok(frames)
     }
 
-    /// Writes the packets, and the routes in l3fwd's format, for other programs.
-    fn write(&self, dir: &Path) -> anyhow::Result<()> {
+    /// Writes the packets of a worker, and the routes in l3fwd's format, for other programs.
+    fn write(&self, args: &ForwardArgs, dir: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        for (i, frames) in self.frames.iter().enumerate() {
+        for (i, frames) in self.frames(args, 0)?.iter().enumerate() {
             let path = dir.join(format!("port{i}.pcap"));
             CaptureFile::of_frames(&path, frames).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -223,110 +247,128 @@ impl Traffic {
     }
 }
 
-fn measure(args: &ForwardArgs, traffic: Traffic) -> anyhow::Result<Figures> {
+/// Worker of the benchmark, with the counters of its ports.
+struct Running {
+    worker: WorkerHandle,
+    ports: Vec<Arc<PortCounters>>,
+}
+
+/// Measures a worker on each of `cpus`; `None` leaves it to the scheduler.
+fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> anyhow::Result<Figures> {
     // A cache in front of a pool hides the pool's policy from a worker that frees its own buffers. The policy is
     // measured here, so there is no cache unless one is requested.
     let cache = args.cache.unwrap_or(0);
     let kind = args.pool;
-    let arena = super::arena(kind, args.frames, args.pages)?;
-    let pools = PoolSet::new(arena, &[PoolConfig { cache, ..PoolConfig::new("bench", kind, args.frames) }])?;
+    let arena = super::arena(kind, args.frames * cpus.len(), args.pages)?;
+    let pools = PoolSet::new(arena, &scaling::pools(kind, args.frames, cache, cpus.len()))?;
 
     let domain = Qsbr::new();
-    let tables = tables(&domain, &traffic)?;
-    let mut out = PortTable::new();
-    let mut ports: Vec<Arc<PortCounters>> = vec![];
-    if traffic.frames.iter().any(Vec::is_empty) {
+    let tables = tables(&domain, traffic)?;
+    let frames = (0..cpus.len()).map(|worker| traffic.frames(args, worker)).collect::<anyhow::Result<Vec<_>>>()?;
+    if frames.iter().flatten().any(Vec::is_empty) {
         bail!("no traffic for one of the ports: give more flows or routes");
     }
-    let replay = |frames: &Vec<Vec<u8>>| -> anyhow::Result<Box<dyn Port>> {
-        Ok(Box::new(PcapPort::replay(PcapSource::from_frames(frames)?.repeated())))
-    };
     let devices = match &args.net_pcap {
         Some(dir) => super::dpdk::net_pcap(dir, PORTS)?,
         None => args.devices.clone(),
     };
-    let opened = match devices.len() {
-        0 => traffic.frames.iter().map(replay).collect::<anyhow::Result<_>>()?,
-        n if n == usize::from(PORTS) => super::dpdk::open(&devices, &pools)?,
-        n => bail!("{n} devices: give {PORTS}"),
-    };
-    for port in opened {
-        ports.push(port.counters());
-        out.add(port, TxQueue::new(TxQueueConfig::default()));
-    }
-    let (requests, _inbox) = rtrb::RingBuffer::new(256);
-    let router = Router::new(tables, requests, RouterConfig::default());
-    let mut connections = Flows::new(&domain, [None, None], args.flows)?;
-    let app: Box<dyn App> = match args.app {
-        Application::Route => Box::new(router),
-        Application::Nat => {
-            connections.set_generation(established::GENERATION);
-            for (from, frames) in (0..PORTS).zip(&traffic.frames) {
-                let mut add = |frame: &Vec<u8>| established::add(&mut connections, frame, (from, 1 - from), 0);
-                frames.iter().try_for_each(&mut add)?;
-            }
-            let gates = Gates::open();
-            let gate = Gate { closed: Families::V4, flows: Families::V4, ..Gate::default() };
-            (0..PORTS).for_each(|port| gates.set(PortId(port), gate));
-            Box::new(router.with_gates(gates).with_flows(connections.reader()))
+    let gates = Gates::open();
+    let mut connections = Flows::new(&domain, [None, None], args.flows * cpus.len())?;
+    if args.app == Application::Nat {
+        connections.set_generation(established::GENERATION);
+        for (from, frames) in frames.iter().flat_map(|of_worker| (0..PORTS).zip(of_worker)) {
+            let mut add = |frame: &Vec<u8>| established::add(&mut connections, frame, (from, 1 - from), 0);
+            frames.iter().try_for_each(&mut add)?;
         }
-        Application::Swap => Box::new(swap),
-        Application::Io => Box::new(io),
-    };
-    let app = if args.first > 0 { Box::new(First(app, [args.first; PORTS as usize])) } else { app };
-    let app = if args.touch { Box::new(Touch(app, 0)) } else { app };
-    let config = WorkerConfig { id: 0, cpu: args.cpu, idle: Idle::Spin };
-    let worker = Worker::new(config, out, app, Buffers::attach(&pools, 0), domain.register()).spawn()?;
+        let gate = Gate { closed: Families::V4, flows: Families::V4, ..Gate::default() };
+        (0..PORTS).for_each(|port| gates.set(PortId(port), gate));
+    }
+    let (mut running, mut inboxes) = (vec![], vec![]);
+    for ((id, cpu), frames) in cpus.iter().enumerate().zip(&frames) {
+        let mut out = PortTable::new();
+        let replay = |frames: &Vec<Vec<u8>>| -> anyhow::Result<Box<dyn Port>> {
+            Ok(Box::new(PcapPort::replay(PcapSource::from_frames(frames)?.repeated())))
+        };
+        let opened = match devices.len() {
+            0 => frames.iter().map(replay).collect::<anyhow::Result<_>>()?,
+            n if n == usize::from(PORTS) => super::dpdk::open(&devices, &pools)?,
+            n => bail!("{n} devices: give {PORTS}"),
+        };
+        let ports = opened.iter().map(|port| port.counters()).collect();
+        for port in opened {
+            out.add(port, TxQueue::new(TxQueueConfig::default()));
+        }
+        let (requests, inbox) = rtrb::RingBuffer::new(256);
+        inboxes.push(inbox);
+        let router = Router::new(tables.clone(), requests, RouterConfig::default());
+        let app: Box<dyn App> = match args.app {
+            Application::Route => Box::new(router),
+            Application::Nat => Box::new(router.with_gates(gates.clone()).with_flows(connections.reader())),
+            Application::Swap => Box::new(swap),
+            Application::Io => Box::new(io),
+        };
+        let app = if args.first > 0 { Box::new(First(app, [args.first; PORTS as usize])) } else { app };
+        let app = if args.touch { Box::new(Touch(app, 0)) } else { app };
+        let config = WorkerConfig { id, cpu: *cpu, idle: Idle::Spin };
+        let bufs = Buffers::attach(&pools, scaling::pool_of(kind, id));
+        running.push(Running { worker: Worker::new(config, out, app, bufs, domain.register()).spawn()?, ports });
+    }
 
     std::thread::sleep(WARM_UP);
-    let before = Sample::take(worker.counters(), &ports);
+    let take = || running.iter().map(Sample::take).collect::<Vec<_>>();
+    let (tsc, before) = (clock::tsc(), take());
     std::thread::sleep(Duration::from_secs(args.seconds));
-    let after = Sample::take(worker.counters(), &ports);
-    let capture =
-        args.capture.map(|what| captured::cost(what, &args.filter, &worker, &ports, args.seconds)).transpose()?;
-    let packets = after.sent - before.sent;
-    let stages = stages::between(worker.counters(), &before.stages, &after.stages, packets, args.instructions)?;
-    worker.stop();
-    let packets_in_all = ports.iter().map(|p| p.tx_packets.get()).sum();
+    let (ticks, after) = (clock::tsc() - tsc, take());
+    let capture = args
+        .capture
+        .map(|what| captured::cost(what, &args.filter, &running[0].worker, &running[0].ports, args.seconds))
+        .transpose()?;
+    let of_worker: Vec<_> = before.iter().zip(&after).map(|(b, a)| (a.sent - b.sent, a.drops - b.drops)).collect();
+    let packets = of_worker.iter().map(|of| of.0).sum::<u64>();
+    let first = running[0].worker.counters();
+    let stages = stages::between(first, &before[0].stages, &after[0].stages, of_worker[0].0, args.instructions)?;
+    let counters: Vec<_> = running.iter().flat_map(|one| one.ports.clone()).collect();
+    running.into_iter().for_each(|one| drop(one.worker.stop()));
+    let packets_in_all = counters.iter().map(|p| p.tx_packets.get()).sum();
     super::all_back(&pools)?;
 
-    let ticks = (after.tsc - before.tsc) as f64;
-    let seconds = ticks / clock::tsc_hz() as f64;
+    let seconds = ticks as f64 / clock::tsc_hz() as f64;
     Ok(Figures {
         app: args.app,
         mpps: packets as f64 / seconds / 1e6,
-        cycles_per_packet: ticks / packets.max(1) as f64,
+        cycles_per_packet: ticks as f64 * cpus.len() as f64 / packets.max(1) as f64,
         packets,
         packets_in_all,
-        drops: after.drops - before.drops,
+        drops: of_worker.iter().map(|of| of.1).sum(),
         pool: kind.to_string(),
         cache,
         frames: args.frames,
         routes: traffic.routes.len(),
-        flows: traffic.frames.iter().map(Vec::len).sum(),
+        flows: frames[0].iter().map(Vec::len).sum(),
         size: args.size,
         touch: args.touch,
         pages: pools.arena().pages().to_string(),
         seconds,
         stages,
         capture,
+        scaling: None,
     })
 }
 
+/// Counters of a worker.
 struct Sample {
-    tsc: u64,
     sent: u64,
     drops: u64,
     stages: Look,
 }
 
 impl Sample {
-    fn take(worker: &WorkerCounters, ports: &[Arc<PortCounters>]) -> Self {
+    fn take(of: &Running) -> Self {
+        let counters = of.worker.counters();
         Self {
-            tsc: clock::tsc(),
-            sent: ports.iter().map(|p| p.tx_packets.get()).sum(),
-            drops: (0..PORTS).map(|p| worker.port(PortId(p)).total()).sum(),
-            stages: stages::look(worker),
+            sent: of.ports.iter().map(|p| p.tx_packets.get()).sum(),
+            drops: (0..PORTS).map(|p| counters.port(PortId(p)).total()).sum(),
+            stages: stages::look(counters),
         }
     }
 }

@@ -25,6 +25,7 @@ mod placement;
 mod pool;
 mod ports;
 mod revoke;
+mod scaling;
 mod stages;
 mod switch;
 mod tabm;
@@ -54,7 +55,7 @@ pub enum BenchArgs {
     Crr(crr::CrrArgs),
     /// XDP program alone: nanoseconds per packet, measured with the kernel's BPF test run (root)
     Driver(driver::DriverArgs),
-    /// Router on one worker: replays a capture from memory, forwards between two ports, discards
+    /// Router on one or more workers: replays a capture from memory, forwards between two ports, discards
     Forward(forward::ForwardArgs),
     /// Traffic generator: streams with sequence numbers and timestamps compared with bare frames, both made in the
     /// kernel, on veth (root)
@@ -76,7 +77,7 @@ pub enum BenchArgs {
     /// Steps a worker of a benchmark, for its instructions
     #[command(hide = true)]
     Step(stages::StepArgs),
-    /// Flow switch on one worker: replays a capture from memory, matches flows, discards
+    /// Flow switch on one or more workers: replays a capture from memory, matches flows, discards
     Switch(switch::SwitchArgs),
     /// Buffer pools between two threads: one allocates and writes, the other reads and frees
     Pool(pool::PoolArgs),

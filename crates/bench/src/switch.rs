@@ -1,15 +1,17 @@
-//! Benchmark of the flow switch on one worker, with a capture replayed from memory; sent frames are discarded.
+//! Benchmark of the flow switch, with a capture replayed from memory; sent frames are discarded. Workers have ports, a
+//! pool and caches of their own, and share the tables.
 
 use crate::args::{OnOff, SECONDS, flows, frames, size};
+use crate::scaling::{self, Scaling};
 use crate::stages::{self, Stage};
 use anyhow::Context as _;
-use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
+use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters, WorkerHandle};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
 use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::stats::CacheCounters;
 use bywash_flow::syntax;
-use bywash_frame::{Arena, ArenaConfig, Buffers, Pages, PoolConfig, PoolSet};
+use bywash_frame::{Buffers, Pages, PoolKind, PoolSet};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -44,6 +46,8 @@ pub struct SwitchArgs {
     /// CPU to run on  [default: chosen by the scheduler]
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
+    #[command(flatten)]
+    pub scaling: Scaling,
     /// Length of the measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
@@ -61,12 +65,13 @@ pub struct SwitchArgs {
 
 use bywash_measure::step::Look;
 use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
-use bywash_port::{NullPort, Port, TxQueue, TxQueueConfig};
+use bywash_port::{NullPort, Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_sync::{Qsbr, clock};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Number of the switch's flows if none are given.
@@ -94,7 +99,11 @@ struct Figures {
     masks_tried: f64,
     pages: String,
     seconds: f64,
+    /// Stages of the first worker.
     stages: Vec<Stage>,
+    /// The other figures are those of the first number of workers in the first round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling: Option<scaling::Curve>,
 }
 
 pub fn run(args: &SwitchArgs) -> anyhow::Result<()> {
@@ -115,7 +124,12 @@ pub fn run(args: &SwitchArgs) -> anyhow::Result<()> {
             PcapSource::from_frames(frames)?
         }
     };
-    let figures = measure(args, &rules, source)?;
+    let (mut figures, curve) = args.scaling.measure(
+        args.cpu,
+        |cpus| measure(args, &rules, &source, cpus),
+        |f| (f.mpps, f.cycles_per_packet),
+    )?;
+    figures.scaling = curve;
     super::report(args.json, &figures, print)
 }
 
@@ -155,11 +169,23 @@ fn print(f: &Figures) {
         f.masks
     );
     stages::print(&f.stages);
+    if let Some(curve) = &f.scaling {
+        print!("{curve}");
+    }
 }
 
-fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result<Figures> {
-    let arena = Arena::new(ArenaConfig { cells: args.frames, pages: args.pages, ..Default::default() })?;
-    let pools = PoolSet::new(arena, &[PoolConfig::stack("bench", args.frames)])?;
+/// Worker of the benchmark, with its caches' counters and those of the port that discards.
+struct Running {
+    worker: WorkerHandle,
+    cache: Arc<CacheCounters>,
+    out: Arc<PortCounters>,
+}
+
+/// Measures a worker on each of `cpus`; `None` leaves it to the scheduler.
+fn measure(args: &SwitchArgs, rules: &str, source: &PcapSource, cpus: &[Option<usize>]) -> anyhow::Result<Figures> {
+    let kind = PoolKind::Stack;
+    let arena = super::arena(kind, args.frames * cpus.len(), args.pages)?;
+    let pools = PoolSet::new(arena, &scaling::pools(kind, args.frames, 0, cpus.len()))?;
     let domain = Qsbr::new();
     let mut control =
         FlowControl::new(&domain, vec![SwitchPort::numbered(1), SwitchPort::numbered(2)], BridgeConfig::default());
@@ -173,46 +199,51 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
     if args.emc == OnOff::Off {
         caches.exact = 0;
     }
-    let switch = control.worker(caches, random_seed());
-    let (flows, mut out) = (source.len(), PortTable::new());
-    out.add(Box::new(PcapPort::replay(source.repeated())), TxQueue::new(TxQueueConfig::default()));
-    let null = NullPort::new();
-    let sent = null.counters();
-    out.add(Box::new(null), TxQueue::new(TxQueueConfig::default()));
-    let config = WorkerConfig { id: 0, cpu: args.cpu, idle: Idle::Spin };
-    let worker = Worker::new(config, out, Box::new(switch), Buffers::attach(&pools, 0), domain.register()).spawn()?;
-    let cache = control.counters().next().context("a worker has counters")?.clone();
+    let mut running = vec![];
+    for (id, cpu) in cpus.iter().enumerate() {
+        let switch = control.worker(caches, random_seed());
+        let cache = control.counters().last().context("a worker has counters")?.clone();
+        let mut ports = PortTable::new();
+        ports.add(Box::new(PcapPort::replay(source.clone().repeated())), TxQueue::new(TxQueueConfig::default()));
+        let null = NullPort::new();
+        let out = null.counters();
+        ports.add(Box::new(null), TxQueue::new(TxQueueConfig::default()));
+        let config = WorkerConfig { id, cpu: *cpu, idle: Idle::Spin };
+        let bufs = Buffers::attach(&pools, scaling::pool_of(kind, id));
+        let worker = Worker::new(config, ports, Box::new(switch), bufs, domain.register()).spawn()?;
+        running.push(Running { worker, cache, out });
+    }
 
     std::thread::sleep(WARM_UP);
-    let take = |worker: &WorkerCounters, cache: &CacheCounters| Sample {
-        tsc: clock::tsc(),
-        sent: sent.tx_packets.get(),
-        drops: worker.port(PortId(0)).total(),
-        hits: [&cache.exact_hits, &cache.megaflow_hits, &cache.misses, &cache.masks_tried].map(|c| c.get()),
-        stages: stages::look(worker),
-    };
-    let before = take(worker.counters(), &cache);
+    let take = || running.iter().map(Sample::take).collect::<Vec<_>>();
+    let (tsc, before) = (clock::tsc(), take());
     std::thread::sleep(Duration::from_secs(args.seconds));
-    let after = take(worker.counters(), &cache);
-    let drops = after.drops - before.drops;
-    let packets = after.sent - before.sent + drops;
-    let stages = stages::between(worker.counters(), &before.stages, &after.stages, packets, args.instructions)?;
-    let dropped = worker.counters().clone();
-    worker.stop();
-    let packets_in_all = sent.tx_packets.get() + dropped.port(PortId(0)).total();
+    let (ticks, after) = (clock::tsc() - tsc, take());
+    let of_worker: Vec<Sample> = before.iter().zip(&after).map(|(before, after)| after.since(before)).collect();
+    let sum = |of: fn(&Sample) -> u64| of_worker.iter().map(of).sum::<u64>();
+    let packets = sum(Sample::packets);
+    let first = running[0].worker.counters();
+    let of_first = of_worker[0].packets();
+    let stages = stages::between(first, &before[0].stages, &after[0].stages, of_first, args.instructions)?;
+    let counters: Vec<_> = running.iter().map(|one| (one.worker.counters().clone(), one.out.clone())).collect();
+    let cache = running[0].cache.clone();
+    running.into_iter().for_each(|one| drop(one.worker.stop()));
+    let of = |(worker, out): &(Arc<WorkerCounters>, Arc<PortCounters>)| {
+        out.tx_packets.get() + worker.port(PortId(0)).total()
+    };
+    let packets_in_all = counters.iter().map(of).sum();
     super::all_back(&pools)?;
 
-    let ticks = (after.tsc - before.tsc) as f64;
-    let seconds = ticks / clock::tsc_hz() as f64;
-    let hits: Vec<f64> = after.hits.iter().zip(&before.hits).map(|(a, b)| (a - b) as f64).collect();
+    let seconds = ticks as f64 / clock::tsc_hz() as f64;
+    let hits: [f64; 4] = std::array::from_fn(|i| of_worker.iter().map(|one| one.hits[i]).sum::<u64>() as f64);
     let share = |n: f64| 100.0 * n / packets.max(1) as f64;
     Ok(Figures {
         mpps: packets as f64 / seconds / 1e6,
-        cycles_per_packet: ticks / packets.max(1) as f64,
+        cycles_per_packet: ticks as f64 * cpus.len() as f64 / packets.max(1) as f64,
         packets,
         packets_in_all,
-        drops,
-        flows,
+        drops: sum(|one| one.drops),
+        flows: source.len(),
         rules: control.len(),
         emc: args.emc == OnOff::On,
         exact_percent: share(hits[0]),
@@ -224,13 +255,36 @@ fn measure(args: &SwitchArgs, rules: &str, source: PcapSource) -> anyhow::Result
         pages: pools.arena().pages().to_string(),
         seconds,
         stages,
+        scaling: None,
     })
 }
 
+/// Counters of a worker.
 struct Sample {
-    tsc: u64,
     sent: u64,
     drops: u64,
     hits: [u64; 4],
     stages: Look,
+}
+
+impl Sample {
+    fn take(of: &Running) -> Self {
+        let cache = &of.cache;
+        Self {
+            sent: of.out.tx_packets.get(),
+            drops: of.worker.counters().port(PortId(0)).total(),
+            hits: [&cache.exact_hits, &cache.megaflow_hits, &cache.misses, &cache.masks_tried].map(|c| c.get()),
+            stages: stages::look(of.worker.counters()),
+        }
+    }
+
+    /// Returns the difference to an earlier sample; the stages are those of this one.
+    fn since(&self, before: &Self) -> Self {
+        let hits = std::array::from_fn(|i| self.hits[i] - before.hits[i]);
+        Self { sent: self.sent - before.sent, drops: self.drops - before.drops, hits, stages: self.stages.clone() }
+    }
+
+    fn packets(&self) -> u64 {
+        self.sent + self.drops
+    }
 }

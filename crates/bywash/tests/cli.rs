@@ -300,6 +300,26 @@ fn a_minimal_loop_runs_on_the_router_s_source() {
     assert_eq!(swap["flows"], route["flows"]);
 }
 
+/// Several workers, each with traffic and a pool of its own, are measured in turn; they share a CPU where there are too
+/// few.
+#[test]
+fn workers_are_counted() {
+    let of = |what: &[&str]| -> serde_json::Value {
+        let scaling = ["--workers", "1,3", "--rounds", "2", "--frames", "1024", "--seconds", "1", "--json"];
+        serde_json::from_str(&output(&[&["bench"], what, &scaling].concat())).unwrap()
+    };
+    for what in [&["forward", "--app", "nat", "--flows", "64"][..], &["switch", "--flows", "64"]] {
+        let figures = of(what);
+        let rows = figures["scaling"]["rows"].as_array().unwrap();
+        assert_eq!(rows.iter().map(|row| row["workers"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3], "{figures:#}");
+        for row in rows {
+            assert_eq!(row["rounds_mpps"].as_array().unwrap().len(), 2, "{figures:#}");
+            assert!(row["mpps"].as_f64().unwrap() > 0.0, "{figures:#}");
+        }
+        assert_eq!(figures["drops"], 0, "{figures:#}");
+    }
+}
+
 /// Without transmit queues, each flow of a burst costs a call to the port; with them, all flows share one.
 #[test]
 fn transmit_queues_save_calls() {

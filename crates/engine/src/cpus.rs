@@ -17,13 +17,9 @@ impl Placement {
     pub fn of(threads: usize) -> rustix::io::Result<Self> {
         let set = rustix::thread::sched_getaffinity(None)?;
         let allowed: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
-        let siblings = |cpu: usize| {
-            let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-            std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
-        };
         let mut cpus = allowed;
         // Sort by the first hyper-thread of the core; the sort is stable, so CPUs of a core stay together.
-        cpus.sort_by_key(|cpu| siblings(*cpu).split([',', '-']).next().and_then(|n| n.parse().ok()).unwrap_or(*cpu));
+        cpus.sort_by_key(|cpu| core(*cpu));
         let one_core = cpus.len() > 1 && !siblings(cpus[0]).is_empty() && siblings(cpus[0]) == siblings(cpus[1]);
         Ok(Self { siblings: one_core, crowded: threads.saturating_sub(cpus.len()), cpus })
     }
@@ -31,6 +27,16 @@ impl Placement {
     /// Returns the CPUs, with those of a core next to each other.
     pub fn cpus(&self) -> &[usize] {
         &self.cpus
+    }
+
+    /// Returns the CPUs in the order for threads that exchange nothing: a hyper-thread of each core before the second of
+    /// any.
+    pub fn apart(&self) -> Vec<usize> {
+        let cores: Vec<usize> = self.cpus.iter().map(|cpu| core(*cpu)).collect();
+        let mut order: Vec<usize> = (0..cores.len()).collect();
+        // The sort is stable.
+        order.sort_by_key(|i| cores[..*i].iter().filter(|core| **core == cores[*i]).count());
+        order.into_iter().map(|i| self.cpus[i]).collect()
     }
 
     /// Returns the CPU of a thread.
@@ -42,6 +48,17 @@ impl Placement {
     pub fn enough_for(&self, threads: usize) -> bool {
         threads <= self.cpus.len()
     }
+}
+
+/// Returns the list of the hyper-threads of a CPU's core, in the kernel's form; empty if it is not known.
+fn siblings(cpu: usize) -> String {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_string()
+}
+
+/// Returns the first hyper-thread of a CPU's core, which stands for the core.
+fn core(cpu: usize) -> usize {
+    siblings(cpu).split([',', '-']).next().and_then(|n| n.parse().ok()).unwrap_or(cpu)
 }
 
 /// Returns the CPU of a worker by default, out of `allowed`; `None` if that is empty. The first CPU usually handles most

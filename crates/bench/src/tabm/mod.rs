@@ -46,6 +46,9 @@ pub struct TabmArgs {
     /// Orders in which blocks are reused, for all kinds: `fifo`, as in the paper, or `lifo`, the last freed first
     #[arg(long, value_name = "ORDERS", value_delimiter = ',', default_value = "fifo,lifo")]
     pub order: Vec<Order>,
+    /// CPU that the device runs on
+    #[arg(long, value_name = "WHERE", default_value = "threads")]
+    pub device: Runs,
     /// Engine of the device; with `rtl`, the simulation, nothing is timed
     #[arg(long, value_name = "ENGINE", default_value = "software")]
     pub engine: Engine,
@@ -70,6 +73,23 @@ pub enum Order {
     Lifo,
 }
 
+/// CPU that the dispatching device runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Runs {
+    /// The threads' CPUs: a thread without packets does the device's work
+    Threads,
+    /// A CPU of its own
+    Own,
+}
+
+impl TabmArgs {
+    /// Returns the number of CPUs that `threads` threads and the device run on.
+    fn on_cpus(&self, threads: usize) -> usize {
+        threads + usize::from(self.device == Runs::Own)
+    }
+}
+
 fn channels(text: &str) -> Result<usize, String> {
     number(text, 1..=16, "threads")
 }
@@ -91,6 +111,7 @@ struct Case {
 #[derive(Serialize)]
 struct Figures {
     rows: Vec<Row>,
+    device: Runs,
     cpus: cpus::Placement,
     /// Processor whose TLB is modelled.
     tlb: &'static Processor,
@@ -146,7 +167,7 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
     if args.engine == Engine::Rtl && args.order != [Order::Fifo] {
         anyhow::bail!("the engine rtl reuses blocks in the order in which they come free: add --order fifo");
     }
-    let cpus = cpus::Placement::of(args.threads.iter().copied().max().unwrap_or(1))?;
+    let cpus = cpus::Placement::of(args.on_cpus(args.threads.iter().copied().max().unwrap_or(1)))?;
     let tlb = processor::this().unwrap_or(&bywash_measure::XEON_GOLD_6148);
     let mut rows = vec![];
     for &dispatch in &args.dispatch {
@@ -161,7 +182,7 @@ pub fn run(args: &TabmArgs) -> anyhow::Result<()> {
             }
         }
     }
-    let figures = Figures { rows, cpus, tlb, hardware: hardware::sources() };
+    let figures = Figures { rows, device: args.device, cpus, tlb, hardware: hardware::sources() };
     super::report(args.json, &figures, |figures| print(args, figures))
 }
 
@@ -224,7 +245,7 @@ fn row(
         dtlb_misses_per_packet: misses,
         dtlb_source: source,
         llc_misses_per_packet: median(&|round| round.llc_misses),
-        crowded: !cpus.enough_for(case.threads),
+        crowded: !cpus.enough_for(args.on_cpus(case.threads)),
         rates,
     })
 }

@@ -59,6 +59,7 @@ pub fn pages(args: &TabmArgs, case: Case, of: &Processor) -> anyhow::Result<Mode
 #[cfg(test)]
 mod tests {
     use super::super::Order::{self, Fifo, Lifo};
+    use super::super::Runs;
     use super::*;
     use bywash_frame::PoolKind::{self, Sdb, Tabm, Typewriter};
     use bywash_measure::XEON_GOLD_6148;
@@ -76,6 +77,7 @@ mod tests {
             block: bywash_frame::BLOCK,
             pages: Pages::Small,
             order: vec![],
+            device: Runs::Threads,
             engine: Engine::Software,
             rounds: 1,
             milliseconds: 10,

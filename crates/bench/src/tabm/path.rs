@@ -1,6 +1,6 @@
 //! Path of the packets: replay ports, the dispatching device, its channels, and threads that forward.
 
-use super::{Case, Order, TabmArgs};
+use super::{Case, Order, Runs, TabmArgs};
 use bywash_engine::cpus;
 use bywash_frame::{BATCH, Batch, Frame, PoolSet};
 use bywash_measure::pmu::{CacheMisses, Misses};
@@ -78,17 +78,29 @@ pub struct Measured {
 
 /// Forwards at the rate offered, on `case.threads` threads.
 ///
-/// The device has no CPU of its own, so that two CPUs can have two threads: a thread that finds its channel empty lets
-/// the device make a turn.
+/// Without a CPU of its own ([`Runs::Threads`]), so that two CPUs can have two threads, the device makes a turn whenever
+/// a thread finds its channel empty.
 pub fn measure(args: &TabmArgs, case: Case, cpus: &cpus::Placement) -> anyhow::Result<Measured> {
     let Setup { pools, device, channels, lines } = open(args, case, Some(args.rate * 1e9))?;
     let counters = device.counters();
     let device = Arc::new(Mutex::new(device));
     let stop = Arc::new(AtomicBool::new(false));
+    let alone = (args.device == Runs::Own).then(|| {
+        let (device, stop, cpu) = (device.clone(), stop.clone(), cpus.cpu(case.threads));
+        std::thread::spawn(move || -> anyhow::Result<()> {
+            crate::pin(Some(cpu))?;
+            let mut device = bywash_sync::lock(&device);
+            while !stop.load(Ordering::Relaxed) {
+                device.turn();
+            }
+            Ok(())
+        })
+    });
     let mut running = vec![];
     for (at, channel) in channels.into_iter().enumerate() {
-        let (cpu, crowded) = (cpus.cpu(at), !cpus.enough_for(case.threads));
-        let mut thread = Thread { channel, device: device.clone(), chain: Chain::default(), crowded };
+        let (cpu, crowded) = (cpus.cpu(at), !cpus.enough_for(args.on_cpus(case.threads)));
+        let device = alone.is_none().then(|| device.clone());
+        let mut thread = Thread { channel, device, chain: Chain::default(), crowded };
         let stop = stop.clone();
         running.push(std::thread::spawn(move || -> anyhow::Result<(Option<Misses>, u64)> {
             crate::pin(Some(cpu))?;
@@ -110,6 +122,9 @@ pub fn measure(args: &TabmArgs, case: Case, cpus: &cpus::Placement) -> anyhow::R
         let (of_thread, seen) = thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
         misses.extend(of_thread);
         packets += seen;
+    }
+    if let Some(alone) = alone {
+        alone.join().map_err(|_| anyhow::anyhow!("the device's thread panicked"))??;
     }
     let device = Arc::into_inner(device).and_then(|device| device.into_inner().ok());
     device.ok_or_else(|| anyhow::anyhow!("a thread still has the device: a bug"))?.close();
@@ -144,7 +159,8 @@ impl Count {
 /// Thread that forwards the packets of a channel.
 struct Thread {
     channel: Channel,
-    device: Arc<Mutex<Device>>,
+    /// `None` if the device has a CPU of its own.
+    device: Option<Arc<Mutex<Device>>>,
     chain: Chain,
     /// True if other threads need this CPU.
     crowded: bool,
@@ -172,10 +188,10 @@ impl Thread {
 
     /// Lets the device make a turn, unless another thread does so.
     fn idle(&self) {
-        match self.device.try_lock() {
-            Ok(mut device) => device.turn(),
-            Err(_) if self.crowded => std::thread::yield_now(),
-            Err(_) => {}
+        match self.device.as_ref().map(|device| device.try_lock()) {
+            Some(Ok(mut device)) => device.turn(),
+            _ if self.crowded => std::thread::yield_now(),
+            _ => std::hint::spin_loop(),
         }
     }
 }
