@@ -133,7 +133,8 @@ impl Relations {
             // An HSR interface names its members only in attributes of its own (IFLA_HSR_SLAVE1), which are not read.
             _ => link.kind == "hsr" && link.index != index,
         };
-        self.links.values().find(|link| above(link)).map(|link| format!("{} is above it", named(link)))
+        let is = |link: &Link| if link.parent.is_some() { "is" } else { "may be" };
+        self.links.values().find(|link| above(link)).map(|link| format!("{} {} above it", named(link), is(link)))
     }
 
     /// Returns the reason why a router leaves this interface to the kernel where programs do not see the tags of

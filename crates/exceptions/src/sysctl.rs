@@ -148,7 +148,12 @@ impl Sysctls {
         let is_on = |value: Option<i64>| value.unwrap_or(0) != 0;
         // A kernel without IPv6 has no such switch, and no packets to forward.
         if forwarding6 == Some(0) {
-            found.add(Scope::All(Families::V6), "net.ipv6.conf.all.forwarding=0", "does not forward");
+            let object = "net.ipv6.conf.all.forwarding=0";
+            found.add(
+                Scope::All(Families::V6),
+                object,
+                "does not forward (`sysctl -w net.ipv6.conf.all.forwarding=1`)",
+            );
         }
         if is_on(use_pmtu) {
             found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "limits packets to path MTUs");
@@ -193,7 +198,9 @@ impl Sysctls {
             let on = || vec![IfMatch::Index(index)];
             if forwarding4 != Some(1) {
                 let object = format!("net.ipv4.conf.{name}.forwarding=0");
-                found.add(Scope::In(on(), Families::V4), &object, "does not forward packets received on the port");
+                let reason =
+                    format!("does not forward packets of the port (`sysctl -w net.ipv4.conf.{name}.forwarding=1`)");
+                found.add(Scope::In(on(), Families::V4), &object, &reason);
             }
             // IN_DEV_RPFILTER (linux/inetdevice.h) is the greater of the two.
             match own_rp_filter.max(rp_filter).unwrap_or(0) {
@@ -211,7 +218,8 @@ impl Sysctls {
                 let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
                 found.add(Scope::Out(on(), Families::V4), &object, "sends packets as redirects say");
             }
-            if is_on(redirects6) && own_forwarding6 == Some(0) {
+            // Without forwarding at all, no packet is sent by them.
+            if is_on(redirects6) && own_forwarding6 == Some(0) && is_on(forwarding6) {
                 let object = format!("net.ipv6.conf.{name}.accept_redirects=1");
                 found.add(Scope::Out(on(), Families::V6), &object, "sends packets as redirects say");
             }

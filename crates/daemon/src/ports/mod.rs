@@ -265,19 +265,11 @@ fn add_twin(config: TapConfig, opened: &mut Opened) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the kernel's forwarding switches: address family, path of the setting, and whether it is on. Omits a family
-/// that the kernel lacks.
-pub fn forwarding() -> Vec<(&'static str, &'static str, bool)> {
-    let files = [("IPv4", "/proc/sys/net/ipv4/ip_forward"), ("IPv6", "/proc/sys/net/ipv6/conf/all/forwarding")];
-    let on = |path: &str| std::fs::read_to_string(path).ok().map(|value| value.trim() != "0");
-    files.into_iter().filter_map(|(family, path)| Some((family, path, on(path)?))).collect()
-}
-
-/// Returns whether the kernel forwards what an interface receives, in both families.
+/// Returns whether the kernel forwards what an interface receives, in both families. A family that the kernel lacks does
+/// not count.
 pub fn forwards(interface: &str) -> bool {
-    let path = format!("/proc/sys/net/ipv4/conf/{interface}/forwarding");
-    let own = || std::fs::read_to_string(&path).is_ok_and(|value| value.trim() != "0");
-    forwarding().iter().all(|(family, _, on)| *on || (*family == "IPv4" && own()))
+    let off = |path: &str| std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "0");
+    !off(&format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")) && !off("/proc/sys/net/ipv6/conf/all/forwarding")
 }
 
 /// Assigns each queue of the port with number `at` to a worker. Errors if the configuration names a worker that does

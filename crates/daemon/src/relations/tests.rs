@@ -62,7 +62,8 @@ fn what_takes_the_ports_packets_or_is_not_known_leaves_it() {
         assert_eq!(with(above(kind)).left(1), None, "{kind}");
     }
     // An HSR interface may have any port for a member.
-    assert!(with(Link { parent: None, ..above("hsr") }).left(1).is_some());
+    let hsr = with(Link { parent: None, ..above("hsr") });
+    assert_eq!(hsr.left(1).unwrap(), "hsr interface u0 may be above it");
     // An ipvlan above another interface does not matter.
     assert_eq!(with(Link { parent: Some(3), ..above("ipvlan") }).left(1), None);
     let mut relations = with(above("ipvlan"));

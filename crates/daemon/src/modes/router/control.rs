@@ -7,7 +7,6 @@ use super::punt::Punt;
 use super::trace::Tracer;
 use super::view::Routes;
 use crate::modes::{self, Names, Parts, Setup};
-use crate::ports::forwarding;
 use crate::shared::Shared;
 use crate::view::Refused;
 use bywash_config::{KernelConfig, PortConfig};
@@ -56,7 +55,6 @@ struct Routing {
 
 /// Sets up a router on the opened ports.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
-    warn_if_kernel_does_not_forward();
     // A program that the kernel does not allow to forward needs no tables.
     let forwards = setup.driver.filter(|driver| driver.program.refused().is_none());
     let boxed = forwards.cloned().map(|driver| Box::new(driver) as Box<dyn control::TableSink>);
@@ -307,13 +305,5 @@ impl Routing {
         }
         drop(control);
         self.sent = sent;
-    }
-}
-
-/// Warns if the kernel does not forward: it takes over when this process ends, but only with forwarding on.
-fn warn_if_kernel_does_not_forward() {
-    for (family, path, _) in forwarding().into_iter().filter(|(_, _, on)| !on) {
-        let key = path.trim_start_matches("/proc/sys/").replace('/', ".");
-        tracing::warn!("the kernel does not forward {family}, so Bywash does not either: `sysctl -w {key}=1`");
     }
 }
