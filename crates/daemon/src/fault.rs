@@ -6,8 +6,7 @@
 
 use bywash_engine::{App, Context, PortId};
 use bywash_frame::{Batch, Buffers, Frame};
-use bywash_port::{Port, PortCounters, PortState};
-use std::os::fd::BorrowedFd;
+use bywash_port::{Port, PortCounters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,6 +41,8 @@ struct Broken {
 }
 
 impl Port for Broken {
+    bywash_port::by_port!(port: housekeep, wait_fd, state, max_frame, details);
+
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         if self.deaf {
             let mut lost = Batch::new();
@@ -70,32 +71,12 @@ impl Port for Broken {
         n
     }
 
-    fn housekeep(&mut self, bufs: &mut Buffers) {
-        self.port.housekeep(bufs);
-    }
-
     fn held(&self) -> usize {
         self.port.held() + self.kept.len()
     }
 
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.wait_fd()
-    }
-
-    fn state(&self) -> PortState {
-        self.port.state()
-    }
-
-    fn max_frame(&self) -> usize {
-        self.port.max_frame()
-    }
-
     fn counters(&self) -> Arc<PortCounters> {
         self.counters.clone()
-    }
-
-    fn details(&self) -> Vec<(&'static str, String)> {
-        self.port.details()
     }
 
     fn close(&mut self, bufs: &mut Buffers) {

@@ -1,7 +1,7 @@
 //! Closed loop: a source limited by the number of frames in flight.
 
 use bywash_frame::{BATCH, Batch, Buffers};
-use bywash_port::{Port, PortCounters, PortState};
+use bywash_port::{Port, PortCounters};
 use std::sync::Arc;
 
 /// Port that receives only while fewer than a given number of frames are in flight to another port. Measures the
@@ -22,37 +22,15 @@ impl<P: Port> Window<P> {
 }
 
 impl<P: Port> Port for Window<P> {
+    bywash_port::by_port!(port: tx_burst, housekeep, held, state, max_frame, details, close);
+
     #[inline]
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let on_their_way = self.own.rx_packets.get() - self.out.tx_packets.get();
         if on_their_way + BATCH as u64 > self.frames { 0 } else { self.port.rx_burst(bufs, out) }
     }
 
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        self.port.tx_burst(bufs, frames)
-    }
-
-    fn housekeep(&mut self, bufs: &mut Buffers) {
-        self.port.housekeep(bufs);
-    }
-
-    fn held(&self) -> usize {
-        self.port.held()
-    }
-
-    fn state(&self) -> PortState {
-        self.port.state()
-    }
-
-    fn max_frame(&self) -> usize {
-        self.port.max_frame()
-    }
-
     fn counters(&self) -> Arc<PortCounters> {
         self.own.clone()
-    }
-
-    fn close(&mut self, bufs: &mut Buffers) {
-        self.port.close(bufs);
     }
 }

@@ -1,11 +1,9 @@
 //! Completion of the transport checksums that a virtual interface's peer has left to hardware.
 
 use bywash_frame::{Batch, Buffers};
-use bywash_port::{Port, PortCounters, PortState};
+use bywash_port::Port;
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::partial;
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 /// Port whose received frames have complete TCP and UDP checksums.
 pub struct Completing<P> {
@@ -27,6 +25,8 @@ fn complete(frame: &mut [u8]) -> bool {
 }
 
 impl<P: Port> Port for Completing<P> {
+    bywash_port::by_port!(port: tx_burst, housekeep, held, wait_fd, receives, state, max_frame, counters, close);
+
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let before = out.len();
         let n = self.port.rx_burst(bufs, out);
@@ -36,45 +36,9 @@ impl<P: Port> Port for Completing<P> {
         n
     }
 
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        self.port.tx_burst(bufs, frames)
-    }
-
-    fn housekeep(&mut self, bufs: &mut Buffers) {
-        self.port.housekeep(bufs);
-    }
-
-    fn held(&self) -> usize {
-        self.port.held()
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.wait_fd()
-    }
-
-    fn receives(&self) -> bool {
-        self.port.receives()
-    }
-
-    fn state(&self) -> PortState {
-        self.port.state()
-    }
-
-    fn max_frame(&self) -> usize {
-        self.port.max_frame()
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        self.port.counters()
-    }
-
     fn details(&self) -> Vec<(&'static str, String)> {
         let mut details = self.port.details();
         details.push(("checksums_completed", self.completed.to_string()));
         details
-    }
-
-    fn close(&mut self, bufs: &mut Buffers) {
-        self.port.close(bufs);
     }
 }

@@ -3,11 +3,10 @@
 //! The worker's half is a [`Recorder`], the reader's a [`Records`]; a ring of bytes connects them. Packets that do not
 //! fit into the ring are lost to the capture and counted; the worker never waits for the reader.
 
+use crate::Port;
 use crate::pcap::{Filter, Matcher, wall_ns};
-use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame};
 use rtrb::{Consumer, Producer, RingBuffer};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -233,9 +232,7 @@ pub struct Watched<'a> {
 }
 
 impl Port for Watched<'_> {
-    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
-        self.port.rx_burst(bufs, out)
-    }
+    crate::by_port!(port: rx_burst, housekeep, held, wait_fd, receives, state, max_frame, counters, details, close);
 
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
         let number = self.number;
@@ -248,41 +245,5 @@ impl Port for Watched<'_> {
             recorder.commit(n);
         }
         n
-    }
-
-    fn housekeep(&mut self, bufs: &mut Buffers) {
-        self.port.housekeep(bufs);
-    }
-
-    fn held(&self) -> usize {
-        self.port.held()
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.port.wait_fd()
-    }
-
-    fn receives(&self) -> bool {
-        self.port.receives()
-    }
-
-    fn state(&self) -> PortState {
-        self.port.state()
-    }
-
-    fn max_frame(&self) -> usize {
-        self.port.max_frame()
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        self.port.counters()
-    }
-
-    fn details(&self) -> Vec<(&'static str, String)> {
-        self.port.details()
-    }
-
-    fn close(&mut self, bufs: &mut Buffers) {
-        self.port.close(bufs);
     }
 }

@@ -1,6 +1,6 @@
 //! Decorator that injects the faults of a bad link.
 
-use crate::{Port, PortCounters, PortState};
+use crate::{Port, PortState};
 use bywash_frame::{Batch, Buffers, Frame};
 use bywash_sync::{Counter, clock};
 use std::collections::VecDeque;
@@ -227,6 +227,8 @@ impl<P: Port> Fault<P> {
 }
 
 impl<P: Port> Port for Fault<P> {
+    crate::by_port!(inner: max_frame, counters);
+
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         let before = out.len();
         let now = self.time();
@@ -276,14 +278,6 @@ impl<P: Port> Port for Fault<P> {
             PortState::Ended if !self.rx.held.is_empty() => PortState::Up,
             state => state,
         }
-    }
-
-    fn max_frame(&self) -> usize {
-        self.inner.max_frame()
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        self.inner.counters()
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {

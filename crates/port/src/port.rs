@@ -60,6 +60,68 @@ pub trait Port: Send {
     fn close(&mut self, bufs: &mut Buffers);
 }
 
+/// Defines methods of [`Port`] that call the same method of another port, in a decorator's implementation:
+/// `by_port!(inner: housekeep, held)` for its field `inner`.
+#[macro_export]
+macro_rules! by_port {
+    ($port:tt: $($method:ident),+) => { $($crate::by_port!(@$method $port);)+ };
+    (@rx_burst $port:tt) => {
+        fn rx_burst(&mut self, bufs: &mut bywash_frame::Buffers, out: &mut bywash_frame::Batch) -> usize {
+            self.$port.rx_burst(bufs, out)
+        }
+    };
+    (@tx_burst $port:tt) => {
+        fn tx_burst(&mut self, bufs: &mut bywash_frame::Buffers, frames: &mut bywash_frame::Batch) -> usize {
+            self.$port.tx_burst(bufs, frames)
+        }
+    };
+    (@housekeep $port:tt) => {
+        fn housekeep(&mut self, bufs: &mut bywash_frame::Buffers) {
+            self.$port.housekeep(bufs);
+        }
+    };
+    (@held $port:tt) => {
+        fn held(&self) -> usize {
+            self.$port.held()
+        }
+    };
+    (@wait_fd $port:tt) => {
+        fn wait_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+            self.$port.wait_fd()
+        }
+    };
+    (@receives $port:tt) => {
+        fn receives(&self) -> bool {
+            self.$port.receives()
+        }
+    };
+    (@state $port:tt) => {
+        fn state(&self) -> $crate::PortState {
+            self.$port.state()
+        }
+    };
+    (@max_frame $port:tt) => {
+        fn max_frame(&self) -> usize {
+            self.$port.max_frame()
+        }
+    };
+    (@counters $port:tt) => {
+        fn counters(&self) -> std::sync::Arc<$crate::PortCounters> {
+            self.$port.counters()
+        }
+    };
+    (@details $port:tt) => {
+        fn details(&self) -> Vec<(&'static str, String)> {
+            self.$port.details()
+        }
+    };
+    (@close $port:tt) => {
+        fn close(&mut self, bufs: &mut bywash_frame::Buffers) {
+            self.$port.close(bufs);
+        }
+    };
+}
+
 /// State of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", content = "reason", rename_all = "lowercase")]

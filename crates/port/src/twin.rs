@@ -2,7 +2,6 @@
 
 use crate::{Port, PortCounters, PortState, TapPort};
 use bywash_frame::{Batch, Buffers};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Turns of the worker between two checks of the port's state.
@@ -95,6 +94,8 @@ fn is_kernels(frame: &[u8]) -> bool {
 }
 
 impl Port for TwinPort {
+    crate::by_port!(wire: tx_burst, wait_fd, receives, state, max_frame, counters);
+
     fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
         if !out.is_empty() || self.wire.rx_burst(bufs, &mut self.got) == 0 {
             return 0;
@@ -114,10 +115,6 @@ impl Port for TwinPort {
         out.len()
     }
 
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        self.wire.tx_burst(bufs, frames)
-    }
-
     fn housekeep(&mut self, bufs: &mut Buffers) {
         if self.turns.is_multiple_of(ASK) {
             self.follow_carrier();
@@ -128,26 +125,6 @@ impl Port for TwinPort {
 
     fn held(&self) -> usize {
         self.wire.held() + self.kernel.held()
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.wire.wait_fd()
-    }
-
-    fn receives(&self) -> bool {
-        self.wire.receives()
-    }
-
-    fn state(&self) -> PortState {
-        self.wire.state()
-    }
-
-    fn max_frame(&self) -> usize {
-        self.wire.max_frame()
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        self.wire.counters()
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {
@@ -170,28 +147,14 @@ impl Port for TwinPort {
 pub struct ToKernel(TapPort);
 
 impl Port for ToKernel {
+    crate::by_port!(0: tx_burst, state, counters, close);
+
     fn rx_burst(&mut self, _bufs: &mut Buffers, _out: &mut Batch) -> usize {
         0
     }
 
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        self.0.tx_burst(bufs, frames)
-    }
-
     fn receives(&self) -> bool {
         false
-    }
-
-    fn state(&self) -> PortState {
-        self.0.state()
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        self.0.counters()
-    }
-
-    fn close(&mut self, bufs: &mut Buffers) {
-        self.0.close(bufs);
     }
 }
 
