@@ -6,8 +6,9 @@
 use bywash_config::Mode;
 use bywash_engine::line;
 use bywash_frame::PoolKind;
+use bywash_sync::lock;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Cost of a cache line transfer up to which two CPUs count as sharing a core, in nanoseconds. *Assumed*: hyper-threads
 /// pass a line through the L1 cache they share. For such pairs the reference document for cable downstreams measured a
@@ -64,7 +65,7 @@ impl Choice {
         static MEASURED: Mutex<BTreeMap<(usize, usize), f64>> = Mutex::new(BTreeMap::new());
         Self::by(ways, |one, other| {
             let cpus = (one.min(other), one.max(other));
-            let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut measured = lock(&MEASURED);
             if let Some(ns) = measured.get(&cpus) {
                 return Some(*ns);
             }

@@ -6,10 +6,11 @@
 
 use crate::ffi::{self, Call};
 use bywash_frame::{Buffers, PoolSet};
+use bywash_sync::lock;
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Buffers for calls not made by a worker.
 static SPARE: Mutex<Option<Buffers>> = Mutex::new(None);
@@ -22,7 +23,7 @@ thread_local! {
 
 /// Sets the pools for calls not made by a worker, or removes them.
 pub fn spare(pools: Option<&Arc<PoolSet>>) {
-    *SPARE.lock().unwrap_or_else(PoisonError::into_inner) = pools.map(|pools| Buffers::attach(pools, 0));
+    *lock(&SPARE) = pools.map(|pools| Buffers::attach(pools, 0));
 }
 
 /// Calls `driver`, which may take and free cells of `bufs`, and keep free ones in the cache of this thread's lcore.
@@ -56,7 +57,7 @@ fn bufs<R>(f: impl FnOnce(&mut Buffers) -> R) -> Option<R> {
         // SAFETY: `with` holds the only reference, and does nothing with it while the driver runs on this thread.
         return Some(f(unsafe { inside.as_mut() }));
     }
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(f)
+    lock(&SPARE).as_mut().map(f)
 }
 
 /// Takes `n` cells, at most a batch. Returns 1, or 0 if not all of them are available, and then takes none.

@@ -3,8 +3,9 @@
 use crate::cells;
 use crate::ffi::{self, Hooks};
 use bywash_frame::{PageKind, PoolSet};
+use bywash_sync::lock;
 use std::ffi::{CStr, CString, c_char};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Configuration of the EAL.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +93,7 @@ impl Eal {
         if let Some(option) = config.options.iter().find(ends) {
             return Err(EalError::Option(option.clone()));
         }
-        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = lock(&STARTED);
         if std::mem::replace(&mut *started, true) {
             return Err(EalError::Twice);
         }

@@ -7,7 +7,8 @@
 
 use crate::{App, Context, DropReason, PortId};
 use bywash_frame::{BATCH, Batch};
-use std::sync::{Mutex, PoisonError};
+use bywash_sync::lock;
+use std::sync::Mutex;
 use std::thread::Thread;
 
 /// Panic of a worker's application.
@@ -28,18 +29,18 @@ pub(crate) struct Failed {
 
 impl Failed {
     pub fn get(&self) -> Option<Failure> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.now).clone()
     }
 
     /// Sets the failure, or none, and wakes up the watcher.
     pub fn set(&self, failure: Option<Failure>) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = failure;
-        self.watcher.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Thread::unpark);
+        *lock(&self.now) = failure;
+        lock(&self.watcher).iter().for_each(Thread::unpark);
     }
 
     /// Sets the thread to unpark at every change.
     pub fn watch_by(&self, thread: Thread) {
-        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *lock(&self.watcher) = Some(thread);
     }
 }
 

@@ -7,13 +7,14 @@
 //! (untouched parts read as zero) and stays mapped for the region's lifetime: a reader that outstays a grace period can
 //! get a wrong answer, but can never read outside.
 
+use bywash_sync::lock;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Bytes made writable at a time, the size of a huge page.
 pub const SEGMENT: usize = 2 << 20;
@@ -140,7 +141,7 @@ impl Region {
             return Ok(false);
         }
         let (n, at) = (from / STEP, from % STEP);
-        let provider = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let provider = &mut *lock(shared);
         let begun = provider.begun.take_if(|(begun, _)| *begun == n);
         let segment = begun.map_or_else(|| provider.memory.segment(n), |(_, fd)| Ok(fd));
         let mapped = segment.and_then(|fd| {
@@ -161,7 +162,7 @@ impl Region {
     /// Returns when no reader outside the domain can still see nodes that were unlinked before the call.
     pub fn grace(&self) {
         if let Some(shared) = &self.shared {
-            shared.lock().unwrap_or_else(PoisonError::into_inner).memory.grace();
+            lock(shared).memory.grace();
         }
     }
 

@@ -5,10 +5,10 @@ use crate::shown::{Shown, ShownPort};
 use bywash_netlink::{Config, Mirror};
 use bywash_router::control::{Control, PortSpec, TableSink};
 use bywash_router::tables::Tables;
-use bywash_sync::{Published, Qsbr, Reader};
+use bywash_sync::{Published, Qsbr, Reader, lock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,7 @@ impl Follower {
     }
 
     fn lock(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.control)
     }
 
     /// Follows the kernel on a thread of its own. If that fails, the programs of all ports are detached, so that the

@@ -8,8 +8,9 @@ use bywash_frame::PoolSet;
 use bywash_port::af_xdp::{LinkInfo, Umem, XdpCounters};
 use bywash_port::{PortCounters, PortState, TxQueueConfig, TxQueueStats};
 use bywash_router::control::{Control, PortView};
+use bywash_sync::lock;
 use bywash_wire::ethernet::MacAddr;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Behaviour of the workers without packets.
 pub const IDLE: Idle = Idle::Sleep;
@@ -47,7 +48,7 @@ pub struct Shown {
 impl Shown {
     /// Locks the programs.
     pub fn attached(&self) -> MutexGuard<'_, Vec<Attached>> {
-        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.attached)
     }
 
     /// Leaves the ports to the kernel, because its routes are no longer followed.
@@ -68,7 +69,7 @@ impl Shown {
 
     /// Returns the ports' state in the kernel, by number; empty if it is not followed.
     fn views(&self) -> Vec<PortView> {
-        let control = self.control.as_ref().map(|control| control.lock().unwrap_or_else(PoisonError::into_inner));
+        let control = self.control.as_ref().map(|control| lock(control));
         control.map(|control| control.ports().collect()).unwrap_or_default()
     }
 

@@ -7,6 +7,7 @@
 //! services as its user.
 
 use crate::af_xdp::{Made, Make, Maker, Refused};
+use bywash_sync::lock;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -21,7 +22,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// Longest message in bytes.
@@ -89,7 +90,7 @@ const ENDED: &str = "the process that makes BPF objects and sockets has ended: r
 
 /// Sends a request to the broker; `None` if there is no broker.
 fn ask(what: &Ask) -> Option<io::Result<(Answer, Vec<OwnedFd>)>> {
-    let mut broker = BROKER.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut broker = lock(BROKER.get()?);
     let Some(socket) = &*broker else { return Some(Err(io::Error::other(ENDED))) };
     let asked = send(socket, what, &[]).and_then(|()| receive(socket));
     Some(match asked {

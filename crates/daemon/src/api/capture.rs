@@ -8,11 +8,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use bywash_api::{CAPTURE_NUMBER, CaptureEnded, CaptureRequest, Way};
 use bywash_api_server::{Endless, Pieces, error};
+use bywash_sync::lock;
 use hyper::body::Bytes;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -73,7 +74,7 @@ async fn begin(
         Err(_) => return error(StatusCode::INTERNAL_SERVER_ERROR, "internal error", "see the log"),
     };
     let (number, stop) = {
-        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&running);
         if running.stops.len() >= AT_ONCE {
             let what = format!("{AT_ONCE} captures run already");
             return error(StatusCode::TOO_MANY_REQUESTS, &what, "end one of them");
@@ -107,7 +108,7 @@ fn end(running: &Mutex<Running>, query: &HashMap<String, String>) -> Response {
     let Some(number): Option<u64> = number.filter(|_| query.len() == 1) else {
         return error(StatusCode::BAD_REQUEST, "no capture number given", "one `number`");
     };
-    match running.lock().unwrap_or_else(PoisonError::into_inner).stops.get(&number) {
+    match lock(running).stops.get(&number) {
         Some(stop) => {
             stop.store(true, Ordering::Release);
             axum::Json(CaptureEnded { ended: number }).into_response()
@@ -124,7 +125,7 @@ struct Ended {
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).stops.remove(&self.number);
+        lock(&self.running).stops.remove(&self.number);
     }
 }
 

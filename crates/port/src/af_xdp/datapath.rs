@@ -27,12 +27,13 @@ use super::objects::{FIRST_SEGMENTS, Kind, Later, Make, make};
 use super::stations::Stations;
 use super::test_run::TestRun;
 use super::{Error, shared};
+use bywash_sync::lock;
 use shared::{Versions, Words};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 // linux/bpf.h, linux/pkt_cls.h
 const XDP_PASS: u32 = 2;
@@ -476,7 +477,7 @@ impl XdpDatapath {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Returns the memory of a family's table, to be made segment by segment. `None` if it has been handed out already

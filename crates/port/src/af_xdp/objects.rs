@@ -13,11 +13,12 @@ use super::user_program::{data, link_first};
 use super::{Error, UserProgram, inject, shared};
 use aya::Ebpf;
 use aya::programs::{Program, ProgramError, RawTracePoint, Xdp};
+use bywash_sync::lock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::resume_unwind;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/bywash.bpf.o");
 /// The same program without forwarding tables.
@@ -143,7 +144,7 @@ pub(super) fn make(what: &Make) -> Result<Made, Refused> {
     static HERE: LazyLock<Mutex<Maker>> = LazyLock::new(Mutex::default);
     match crate::broker::make(what) {
         Some(made) => made,
-        None => HERE.lock().unwrap_or_else(PoisonError::into_inner).make(what),
+        None => lock(&HERE).make(what),
     }
 }
 

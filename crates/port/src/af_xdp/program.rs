@@ -12,11 +12,12 @@ use super::user_program::{First, UserProgram};
 use super::{Error, LinkInfo, XdpDatapath};
 use aya::programs::{ProgramError, ProgramFd, ProgramInfo, Xdp, loaded_programs};
 use aya::{Ebpf, EbpfLoader};
+use bywash_sync::lock;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 
 /// Permitted ways to attach the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -686,7 +687,7 @@ pub(super) fn loader() -> MutexGuard<'static, EbpfLoader<'static>> {
         loader.btf(None);
         Mutex::new(loader)
     });
-    LOADER.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LOADER)
 }
 
 /// Returns a program of the object, as its type.

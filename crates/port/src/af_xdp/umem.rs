@@ -2,11 +2,12 @@
 
 use super::unreturned::{self, Unreturned};
 use bywash_frame::{Arena, Buffers, RawFrame};
+use bywash_sync::lock;
 use rustix::net::sockopt;
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Relation between the kernel's chunks and the arena's cells.
@@ -114,7 +115,7 @@ impl Umem {
     /// Returns the sockets that a new one at `place` can join in this mode. A socket at the same place is excluded: two
     /// sockets with rings of their own there conflict, which the kernel reports clearly only without joining.
     pub(super) fn members(&self, zero_copy: bool, place: (u32, u32)) -> Vec<Arc<OwnedFd>> {
-        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = lock(&self.members);
         members.retain(|m| m.socket.strong_count() > 0);
         let fit = members.iter().filter(|m| m.zero_copy == zero_copy && m.place != place);
         fit.filter_map(|m| m.socket.upgrade()).collect()
@@ -159,7 +160,7 @@ impl Umem {
     /// Registers a bound socket as one that later sockets can join.
     pub(super) fn joined(&self, socket: &Arc<OwnedFd>, zero_copy: bool, place: (u32, u32)) {
         self.unreturned.bound(place);
-        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = lock(&self.members);
         members.push(Member { socket: Arc::downgrade(socket), zero_copy, place });
     }
 }

@@ -5,11 +5,12 @@
 //! into posted buffers and sends submitted ones. The queue becomes free only when the driver is done (`xp_clear_dev`),
 //! so a successful bind of another socket proves that it is.
 
+use bywash_sync::lock;
 use rustix::io::Errno;
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Interface index and queue number.
 pub(super) type Place = (u32, u32);
@@ -31,7 +32,7 @@ impl Unreturned {
     /// Adds the cells of the socket at `place`. Must be called before that socket is closed.
     pub fn put(&self, place: Place, cells: Vec<u32>) {
         self.cells.fetch_add(cells.len(), Ordering::AcqRel);
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).push((place, cells));
+        lock(&self.held).push((place, cells));
     }
 
     /// Returns the number of cells held.
@@ -47,15 +48,15 @@ impl Unreturned {
     /// Removes and returns the cells of those queues for which `is_free` returns true.
     pub fn take(&self, is_free: impl FnMut(Place) -> bool) -> Vec<u32> {
         self.sift(is_free);
-        let free = std::mem::take(&mut *self.free.lock().unwrap_or_else(PoisonError::into_inner));
+        let free = std::mem::take(&mut *lock(&self.free));
         self.cells.fetch_sub(free.len(), Ordering::AcqRel);
         free
     }
 
     fn sift(&self, mut is_free: impl FnMut(Place) -> bool) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         let cells = held.extract_if(.., |(place, _)| is_free(*place)).flat_map(|(_, cells)| cells);
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).extend(cells);
+        lock(&self.free).extend(cells);
     }
 }
 

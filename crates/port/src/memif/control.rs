@@ -9,11 +9,12 @@ use super::refusal::Refusal;
 use super::socket::{Came, Channel, Listener};
 use super::{Config, Link, Role};
 use bywash_frame::Arena;
+use bywash_sync::lock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,7 @@ impl Desk {
 
     /// Locks the state. Hold the lock briefly: the worker takes it, too.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Requests that the control thread wake the peer.

@@ -2,8 +2,9 @@
 
 use super::Left;
 use bywash_frame::{Arena, Batch, Buffers, Frame, META, PoolSet};
+use bywash_sync::lock;
 use rtrb::{Consumer, Producer};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Descriptor that the device writes into the metadata of each packet's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = lock(&self.left);
         let Some(mut outbox) = left.outbox.take() else {
             // The device is still there and frees the frames.
             left.inbox = self.inbox.take();

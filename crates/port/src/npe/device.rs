@@ -4,11 +4,11 @@ use super::channel::Descriptor;
 use super::{Config, Dispatch, Left};
 use crate::Port;
 use bywash_frame::{BATCH, Batch, Buffers, Frame, PoolSet};
-use bywash_sync::Counter;
+use bywash_sync::{Counter, lock};
 use rtrb::{Consumer, Producer};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -255,7 +255,7 @@ impl Device {
     /// Frees packets dispatched to channels that were dropped since.
     pub(super) fn free_dropped(&mut self) {
         for lane in &mut self.lanes {
-            let inbox = lane.left.lock().unwrap_or_else(PoisonError::into_inner).inbox.take();
+            let inbox = lock(&lane.left).inbox.take();
             if let Some(mut inbox) = inbox {
                 lane.gone = true;
                 while let Ok(frame) = inbox.pop() {
@@ -289,7 +289,7 @@ impl Device {
             port.close(&mut self.staging);
         }
         for lane in &mut self.lanes {
-            let mut left = lane.left.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut left = lock(&lane.left);
             if left.inbox.is_none() && !lane.gone {
                 left.outbox = lane.outbox.take();
             }
