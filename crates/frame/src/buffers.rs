@@ -113,6 +113,12 @@ impl Handle {
     }
 }
 
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.pool.unregister(&self.stats);
+    }
+}
+
 /// Free cells that a device may keep in its own cache: two bursts, so that one is there to receive into when one has
 /// been sent.
 const LENT: usize = 2 * BATCH;

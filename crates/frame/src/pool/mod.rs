@@ -292,6 +292,14 @@ pub(crate) struct HandleStats {
     pub open: Counter,
 }
 
+/// Counters of all handles of a pool.
+#[derive(Default)]
+struct Handles {
+    live: Vec<Arc<HandleStats>>,
+    /// Sums of the handles that have been dropped.
+    ended: HandleStats,
+}
+
 /// A pool: a range of the arena's cells, and the free ones among them.
 ///
 /// # Thread-safety
@@ -309,7 +317,7 @@ pub struct Pool {
     low_water: AtomicU32,
     /// Frames refused because they were freed twice or belong to another arena.
     surplus: AtomicU64,
-    handles: Mutex<Vec<Arc<HandleStats>>>,
+    handles: Mutex<Handles>,
     occupancy: Mutex<OccupancySamples>,
     /// Number of workers that allocate from the pool.
     takers: AtomicU32,
@@ -382,7 +390,7 @@ impl Pool {
             backend,
             low_water: AtomicU32::new(frames as u32),
             surplus: AtomicU64::new(0),
-            handles: Mutex::new(Vec::new()),
+            handles: Mutex::default(),
             occupancy: Mutex::default(),
             takers: AtomicU32::new(0),
             drains: AtomicBool::new(false),
@@ -464,8 +472,17 @@ impl Pool {
         if let Backend::Blocks(b) = &self.backend {
             stats.open.set(b.closed());
         }
-        lock(&self.handles).push(stats.clone());
+        lock(&self.handles).live.push(stats.clone());
         stats
+    }
+
+    /// Forgets a handle that is dropped. What it has counted remains in the pool's statistics.
+    pub(crate) fn unregister(&self, stats: &Arc<HandleStats>) {
+        let Handles { live, ended } = &mut *lock(&self.handles);
+        live.retain(|one| !Arc::ptr_eq(one, stats));
+        ended.allocated.add(stats.allocated.get());
+        ended.freed.add(stats.freed.get());
+        ended.exhausted.add(stats.exhausted.get());
     }
 
     #[inline]
@@ -561,11 +578,13 @@ impl Pool {
     /// apart.
     pub fn stats(&self) -> PoolStats {
         let handles = lock(&self.handles);
-        let sum = |f: fn(&HandleStats) -> &Counter| handles.iter().map(|h| f(h).get()).sum::<u64>();
+        let sum = |f: fn(&HandleStats) -> &Counter| {
+            f(&handles.ended).get() + handles.live.iter().map(|h| f(h).get()).sum::<u64>()
+        };
         let cached = sum(|h| &h.cached) as usize;
         let (mut free, mut parked, mut blocks) = (self.free(), 0, None);
         if let Backend::Blocks(b) = &self.backend {
-            let open = b.opened(handles.iter().map(|h| h.open.get()));
+            let open = b.opened(handles.live.iter().map(|h| h.open.get()));
             free += open.iter().map(ExactSizeIterator::len).sum::<usize>() >> self.lines();
             parked = b.parked() >> self.lines();
             blocks = Some(BlockStats { size: self.config.block, ..b.stats(open.len()) });
@@ -609,7 +628,7 @@ impl Pool {
         };
         let mut cells = b.sweep();
         let handles = lock(&self.handles);
-        cells.extend(b.opened(handles.iter().map(|h| h.open.get())).into_iter().flatten());
+        cells.extend(b.opened(handles.live.iter().map(|h| h.open.get())).into_iter().flatten());
         cells
     }
 }

@@ -26,6 +26,23 @@ pub(super) mod threads {
     }
 
     #[test]
+    fn a_dropped_handle_leaves_nothing_but_its_counts() {
+        for kind in PoolKind::ALL {
+            let pools = set(&[PoolConfig::new("p", kind, 4096)]);
+            for _ in 0..100 {
+                let mut bufs = Buffers::attach(&pools, 0);
+                let mut batch = Batch::new();
+                assert_eq!(bufs.alloc(&mut batch, 10), 10);
+                bufs.free(&mut batch);
+            }
+            let pool = &pools.pools()[0];
+            let stats = pool.stats();
+            assert_eq!((stats.allocated, stats.freed, stats.in_use, stats.cached), (1000, 1000, 0, 0), "{kind}");
+            assert!(lock(&pool.handles).live.is_empty(), "{kind}");
+        }
+    }
+
+    #[test]
     fn cells_of_threads_interleave_in_sdb_and_do_not_in_tabm() {
         for (kind, second) in [(PoolKind::Sdb, 3), (PoolKind::Tabm, 64), (PoolKind::Typewriter, 64)] {
             let pools = set(&[blocks("p", kind, 256, 64)]);
