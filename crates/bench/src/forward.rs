@@ -310,7 +310,7 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
         let app = if args.first > 0 { Box::new(First(app, [args.first; PORTS as usize])) } else { app };
         let app = if args.touch { Box::new(Touch(app, 0)) } else { app };
         let config = WorkerConfig { id, cpu: *cpu, idle: Idle::Spin };
-        let bufs = Buffers::attach(&pools, scaling::pool_of(kind, id));
+        let bufs = Buffers::attach(&pools, id % pools.pools().len());
         running.push(Running { worker: Worker::new(config, out, app, bufs, domain.register()).spawn()?, ports });
     }
 

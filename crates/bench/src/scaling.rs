@@ -62,7 +62,8 @@ impl Scaling {
         let (mut rounds, mut first) = (vec![vec![]; self.workers.len()], None);
         for _ in 0..self.rounds {
             for (&workers, rates) in self.workers.iter().zip(&mut rounds) {
-                let pinned: Vec<_> = match self.one() {
+                // A CPU is given for one worker only.
+                let pinned: Vec<_> = match cpu.is_some() || self.one() {
                     true => vec![cpu],
                     false => (0..workers).map(|worker| Some(apart[worker % apart.len()])).collect(),
                 };
@@ -102,16 +103,11 @@ impl std::fmt::Display for Curve {
 }
 
 /// Returns the pools of `workers` workers, as the router has them: one each of `frames` frames, except for `sdb`, which
-/// all share.
+/// all share. Worker N takes from pool N modulo their number.
 pub fn pools(kind: PoolKind, frames: usize, cache: usize, workers: usize) -> Vec<PoolConfig> {
     let pool = |worker, frames| PoolConfig { cache, ..PoolConfig::new(&format!("worker{worker}"), kind, frames) };
     match kind {
         PoolKind::Sdb => vec![pool(0, frames * workers)],
         _ => (0..workers).map(|worker| pool(worker, frames)).collect(),
     }
-}
-
-/// Returns the index of the pool of [`pools`] that `worker` allocates from.
-pub fn pool_of(kind: PoolKind, worker: usize) -> usize {
-    if kind == PoolKind::Sdb { 0 } else { worker }
 }

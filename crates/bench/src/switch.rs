@@ -209,7 +209,7 @@ fn measure(args: &SwitchArgs, rules: &str, source: &PcapSource, cpus: &[Option<u
         let out = null.counters();
         ports.add(Box::new(null), TxQueue::new(TxQueueConfig::default()));
         let config = WorkerConfig { id, cpu: *cpu, idle: Idle::Spin };
-        let bufs = Buffers::attach(&pools, scaling::pool_of(kind, id));
+        let bufs = Buffers::attach(&pools, id % pools.pools().len());
         let worker = Worker::new(config, ports, Box::new(switch), bufs, domain.register()).spawn()?;
         running.push(Running { worker, cache, out });
     }
