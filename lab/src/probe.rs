@@ -88,6 +88,7 @@ fn try_feature(feature: &str) -> Probe {
         "dummy" => "link add x0 type dummy\n".to_owned(),
         "bonding" => "link add x0 type bond\n".to_owned(),
         "bridge" => "link add x0 type bridge\n".to_owned(),
+        "bridge-vlans" => "link add x0 type bridge vlan_filtering 1\n".to_owned(),
         "macvlan" => format!("{pair}link add link v0 name x0 type macvlan\n"),
         "ifb" => "link add x0 type ifb\n".to_owned(),
         "vxlan" => "link add x0 type vxlan id 5 dstport 4789\n".to_owned(),

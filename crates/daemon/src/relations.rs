@@ -140,7 +140,11 @@ impl Relations {
     /// Returns the reason why a router leaves this interface to the kernel where programs do not see the tags of
     /// received frames, and so would treat a frame of a VLAN as untagged.
     pub fn left_without_tags(&self, index: u32) -> Option<String> {
-        let upper = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
+        let upper = self.upper(index).and_then(Result::ok);
+        if let Some(bridge) = upper.filter(|upper| upper.bridge.is_some_and(|of| of.filters)) {
+            return Some(format!("{} filters VLANs: programs do not see the tags of its packets", named(bridge)));
+        }
+        let upper = upper.map_or(index, |upper| upper.index);
         let tags = |link: &&Link| link.kind == "vlan" && [Some(index), Some(upper)].contains(&link.parent);
         let link = self.links.values().find(tags)?;
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
@@ -191,10 +195,9 @@ impl Relations {
         if self.left_bridges {
             return Err("which is left to the kernel, as configured");
         }
-        if !bridge.bridge.is_some_and(|of| of.plain) {
-            return Err("which filters VLANs, learns no addresses, or has an XDP program or properties \
-                        that are not known");
-        }
+        let Some(of) = bridge.bridge.filter(|of| of.plain) else {
+            return Err("which learns no addresses, or has an XDP program or properties that are not known");
+        };
         if self.ports.contains(&bridge.index) {
             return Err("which is a port itself");
         }
@@ -209,6 +212,9 @@ impl Relations {
         }
         if !member.member.is_some_and(|state| state.plain) {
             return Err("which is locked on it, learns no addresses there, or has set there what is not known");
+        }
+        if of.filters && (of.untagged == 0 || member.member.is_none_or(|state| state.untagged != of.untagged)) {
+            return Err("which filters VLANs, and has another one for untagged frames than its member, or none");
         }
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
@@ -352,8 +358,11 @@ impl Relations {
         if link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
             return Err("its address is not known".into());
         }
+        let below = link.parent.and_then(|parent| self.links.get(&parent));
+        if below.and_then(|below| below.bridge).is_some_and(|of| of.filters) {
+            return Err("it is above a bridge that filters VLANs".into());
+        }
         if link.kind == "macvlan" {
-            let below = link.parent.and_then(|parent| self.links.get(&parent));
             if below.is_some_and(|below| below.kind == "bridge") {
                 return Err("it is above a bridge".into());
             }

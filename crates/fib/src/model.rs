@@ -235,9 +235,14 @@ pub struct Bond {
 pub struct Bridge {
     /// Shortest time in milliseconds after which a station that has not been heard is forgotten; 0 if none is learned.
     pub ageing_ms: u64,
-    /// Set if stations' MAC addresses alone decide about unicast frames: it does not filter VLANs, and has no XDP
-    /// program and no unknown property.
+    /// Set if stations' MAC addresses, and VLANs if it filters them, alone decide about unicast frames: it has no
+    /// spanning tree for each VLAN (MST), no XDP program, and no unknown property.
     pub plain: bool,
+    /// Set if it filters VLANs.
+    pub filters: bool,
+    /// VLAN of the packets that its own interface sends and receives without a tag; 0 if there is none. It matters only
+    /// if the bridge filters VLANs.
+    pub untagged: u16,
     /// Set if frames between its members pass hooks of IPv4, IPv6 or ARP (`nf_call_iptables` and the like).
     pub calls_ip: bool,
 }
@@ -272,6 +277,9 @@ pub struct Member {
     pub plain: bool,
     /// Handling of its frames to and from other members of its bridge.
     pub bridging: Bridging,
+    /// VLAN of the frames that a bridge's member sends and receives without a tag; 0 if there is none. It matters only
+    /// if the bridge filters VLANs.
+    pub untagged: u16,
 }
 
 /// A network interface (RTM_NEWLINK).

@@ -179,8 +179,10 @@ impl Follower {
             Scope::ROUTES4,
             Scope::ROUTES6,
             Scope::NEIGHBOURS,
+            Scope::VLANS,
             Scope::STATIONS,
         ] {
+            scope.add(self.kernel.unread().and(self.follows));
             if kind == Scope::LINKS || scope.has(kind) {
                 self.dump(kind, emit)?;
             }
@@ -245,7 +247,7 @@ impl Follower {
         body[0] = family;
         let (body, attributes): (&[u8], &[(u16, &[u8])]) = match request {
             RTM_GETLINK => (&body[..], &[(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes())]),
-            RTM_GETADDR | RTM_GETNEXTHOP => (&body[..8], &[]),
+            RTM_GETADDR | RTM_GETNEXTHOP | RTM_GETVLAN => (&body[..8], &[]),
             _ => (&body[..12], &[]),
         };
         let rest = self.rest();
@@ -366,6 +368,7 @@ fn requests(kind: Scope) -> &'static [(u16, u8)] {
         Scope::ROUTES4 => &[(RTM_GETROUTE, AF_INET)],
         Scope::ROUTES6 => &[(RTM_GETROUTE, AF_INET6)],
         Scope::NEIGHBOURS => &[(RTM_GETNEIGH, AF_INET), (RTM_GETNEIGH, AF_INET6)],
+        Scope::VLANS => &[(RTM_GETVLAN, AF_BRIDGE)],
         Scope::STATIONS => &[(RTM_GETNEIGH, AF_BRIDGE)],
         _ => &[],
     }

@@ -32,7 +32,9 @@ impl Scope {
     pub const ROUTES6: Self = Self(16);
     pub const NEIGHBOURS: Self = Self(32);
     pub const STATIONS: Self = Self(64);
-    pub const ALL: Self = Self(127);
+    /// VLANs of bridges and their members.
+    pub const VLANS: Self = Self(128);
+    pub const ALL: Self = Self(255);
     /// Kinds whose objects the kernel removes or changes silently with a link.
     const UNDER_LINKS: Self = Self(2 | 4 | 8 | 16);
 
@@ -83,8 +85,13 @@ pub struct Kernel {
     links: BTreeMap<u32, Stamped<Link>>,
     addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
     neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
-    /// Members that lead to the stations of bridges, by bridge and MAC address.
+    /// Members that lead to the stations of bridges, by bridge and MAC address: of a bridge that filters VLANs, those in
+    /// the VLAN of its own packets without a tag.
     stations: HashMap<(u32, Mac), Stamped<u32>>,
+    /// VLANs of the frames that bridges and their members, by index, send and receive without a tag.
+    untagged: BTreeMap<u32, Stamped<u16>>,
+    /// Kinds that must be read again before a reading ends.
+    unread: Scope,
     objects: HashMap<u32, Stamped<Object>>,
     routes4: Routes<Key4>,
     routes6: Routes<Key6>,
@@ -129,13 +136,19 @@ impl Kernel {
                 self.bridge_port(index, member);
                 Scope::NONE
             }
-            Event::Station(Station { bridge, mac, member }) => {
+            Event::Untagged(index, vlan) => self.untagged(index, vlan, origin),
+            Event::Station(Station { bridge, .. }, vlan) | Event::StationGone(bridge, _, vlan)
+                if vlan != self.vlan_of_stations(bridge) =>
+            {
+                Scope::NONE
+            }
+            Event::Station(Station { bridge, mac, member }, _) => {
                 let key = (bridge, mac);
                 let old = self.stations.insert(key, Stamped { value: member, generation: self.generation });
                 self.pending.stations.entry(key).or_insert(old.map(|old| old.value));
                 Scope::NONE
             }
-            Event::StationGone(bridge, mac) => {
+            Event::StationGone(bridge, mac, _) => {
                 self.drop_station((bridge, mac));
                 Scope::NONE
             }
@@ -177,6 +190,12 @@ impl Kernel {
                 self.drop_neighbour(key);
             }
         }
+        if kind.has(Scope::VLANS) {
+            for index in unseen(&self.untagged, generation) {
+                self.untagged.remove(&index);
+                self.untag(index);
+            }
+        }
         if kind.has(Scope::STATIONS) {
             let stale: Vec<_> =
                 self.stations.iter().filter(|(_, s)| s.generation != generation).map(|(key, _)| *key).collect();
@@ -198,6 +217,11 @@ impl Kernel {
             let before = self.generations6[0];
             self.clear_selective(Scope::ROUTES6, |seen| seen != generation && (quiet || seen < before));
         }
+    }
+
+    /// Returns the kinds that must be read again because an object that has been read decides about them.
+    pub fn unread(&mut self) -> Scope {
+        std::mem::take(&mut self.unread)
     }
 
     /// Returns the number of objects that have changed since the last report.
@@ -274,8 +298,15 @@ impl Kernel {
         [self.links.len(), self.addresses.len(), four, six, self.neighbours.len(), self.bodies.len()]
     }
 
-    fn link(&mut self, link: Link, switched: bool, origin: Origin) -> Scope {
+    fn link(&mut self, mut link: Link, switched: bool, origin: Origin) -> Scope {
         let index = link.index;
+        let joins = self.links.get(&index).is_some_and(|old| old.value.master != link.master);
+        if joins && origin != Origin::Dump {
+            // Its VLANs are those of the bridge that it has left.
+            self.untagged.remove(&index);
+        }
+        self.tag(&mut link);
+        let before = self.vlan_of_stations(index);
         let old = self.links.get(&index).map(|old| &old.value);
         let sending = |link: &Link| link.up && link.carrier;
         // Next hops without carrier are used until the link is down.
@@ -308,10 +339,64 @@ impl Kernel {
             self.pending.links.entry(index).or_insert(old);
         }
         self.links.insert(index, Stamped { value: link, generation: self.generation });
+        scope.add(self.follow_stations(index, before) | Scope::when(joins, Scope::VLANS));
         scope
     }
 
+    /// Sets the VLAN of a link's frames without a tag.
+    fn tag(&self, link: &mut Link) {
+        let untagged = self.untagged.get(&link.index).map_or(0, |vlan| vlan.value);
+        link.bridge.iter_mut().for_each(|bridge| bridge.untagged = untagged);
+        link.member.iter_mut().for_each(|member| member.untagged = untagged);
+    }
+
+    /// Sets the VLAN of the frames that a bridge or its member sends and receives without a tag. A notification says only
+    /// that VLANs have changed: until they have been read again, it is not known which.
+    fn untagged(&mut self, index: u32, vlan: u16, origin: Origin) -> Scope {
+        let generation = self.generation;
+        // A dump may have several messages for one bridge or member.
+        let known = self.untagged.get(&index).filter(|known| origin == Origin::Dump && known.generation == generation);
+        let value = match known {
+            Some(known) if vlan == 0 => known.value,
+            _ if origin == Origin::Dump => vlan,
+            _ => 0,
+        };
+        self.untagged.insert(index, Stamped { value, generation });
+        self.untag(index) | Scope::when(origin != Origin::Dump, Scope::VLANS)
+    }
+
+    /// Updates a link after the VLAN of its frames without a tag has changed.
+    fn untag(&mut self, index: u32) -> Scope {
+        let before = self.vlan_of_stations(index);
+        let Some(old) = self.links.get(&index).map(|link| &link.value) else { return Scope::NONE };
+        let mut link = old.clone();
+        self.tag(&mut link);
+        if *old != link {
+            self.pending.links.entry(index).or_insert_with(|| Some(old.clone()));
+        }
+        self.links.entry(index).and_modify(|known| known.value = link);
+        self.follow_stations(index, before)
+    }
+
+    /// Returns the VLAN of a bridge whose stations are followed; 0 if the bridge does not filter VLANs.
+    fn vlan_of_stations(&self, bridge: u32) -> u16 {
+        let of = self.links.get(&bridge).and_then(|link| link.value.bridge);
+        of.filter(|of| of.filters).map_or(0, |of| of.untagged)
+    }
+
+    /// Forgets a bridge's stations, and has them read again, if they are those of another VLAN than `before`.
+    fn follow_stations(&mut self, bridge: u32, before: u16) -> Scope {
+        if self.vlan_of_stations(bridge) == before {
+            return Scope::NONE;
+        }
+        let all: Vec<_> = self.stations.keys().filter(|(of, _)| *of == bridge).copied().collect();
+        all.into_iter().for_each(|key| self.drop_station(key));
+        self.unread.add(Scope::STATIONS);
+        Scope::STATIONS
+    }
+
     fn link_gone(&mut self, index: u32) -> Scope {
+        self.untagged.remove(&index);
         let Some(old) = self.links.remove(&index) else { return Scope::NONE };
         self.pending.links.entry(index).or_insert(Some(old.value));
         self.stirred_links.insert(index);
@@ -431,7 +516,8 @@ impl Kernel {
     }
 
     /// Updates the state of a bridge's member.
-    fn bridge_port(&mut self, index: u32, member: Member) {
+    fn bridge_port(&mut self, index: u32, mut member: Member) {
+        member.untagged = self.untagged.get(&index).map_or(0, |vlan| vlan.value);
         let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return };
         if link.member != Some(member) && link.master.is_some() {
             self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));
@@ -596,7 +682,7 @@ fn unseen<K: Copy, V>(map: &BTreeMap<K, Stamped<V>>, generation: u32) -> Vec<K> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bywash_fib::model::Prefix;
+    use bywash_fib::model::{Bridge, Prefix};
 
     fn link(carrier: bool) -> Event {
         let link = Link {
@@ -659,20 +745,20 @@ mod tests {
         let gone = |last| Change::StationGone { bridge: 7, mac: station(last, 0).mac };
         let mut kernel = Kernel::default();
         kernel.begin(Scope::ALL);
-        kernel.apply(Event::Station(station(1, 3)), Origin::Dump);
-        kernel.apply(Event::Station(station(2, 3)), Origin::Dump);
+        kernel.apply(Event::Station(station(1, 3), 0), Origin::Dump);
+        kernel.apply(Event::Station(station(2, 3), 0), Origin::Dump);
         kernel.finish(Scope::ALL, true);
         let mut first = reported(&mut kernel);
         first.sort_by_key(|change| format!("{change:?}"));
         assert_eq!(first, [Change::Station(station(1, 3)), Change::Station(station(2, 3))]);
         // A station that moves away and back has not changed.
         for member in [4, 3] {
-            kernel.apply(Event::Station(station(1, member)), Origin::Live);
+            kernel.apply(Event::Station(station(1, member), 0), Origin::Live);
         }
-        kernel.apply(Event::StationGone(7, station(9, 0).mac), Origin::Live);
+        kernel.apply(Event::StationGone(7, station(9, 0).mac, 0), Origin::Live);
         assert_eq!(reported(&mut kernel), []);
-        kernel.apply(Event::Station(station(1, 4)), Origin::Live);
-        kernel.apply(Event::StationGone(7, station(2, 3).mac), Origin::Live);
+        kernel.apply(Event::Station(station(1, 4), 0), Origin::Live);
+        kernel.apply(Event::StationGone(7, station(2, 3).mac, 0), Origin::Live);
         let mut then = reported(&mut kernel);
         then.sort_by_key(|change| format!("{change:?}"));
         assert_eq!(then, [Change::Station(station(1, 4)), gone(2)]);
@@ -680,6 +766,49 @@ mod tests {
         kernel.begin(Scope::STATIONS);
         kernel.finish(Scope::STATIONS, true);
         assert_eq!(reported(&mut kernel), [gone(1)]);
+    }
+
+    #[test]
+    fn a_bridge_that_filters_vlans_has_the_stations_of_one() {
+        let Event::Link { link: free, switched } = link(true) else { unreachable!() };
+        let of = |filters, untagged| {
+            let bridge = Some(Bridge { ageing_ms: 1, plain: true, filters, untagged, calls_ip: false });
+            Link { index: 7, bridge, ..free.clone() }
+        };
+        let bridge = |filters| Event::Link { link: of(filters, 0), switched };
+        let station = |last| Station { bridge: 7, mac: [2, 0, 0, 0, 0, last], member: 3 };
+        let gone = |last| Change::StationGone { bridge: 7, mac: station(last).mac };
+        let read = |kernel: &mut Kernel, event: Option<Event>, vlan: u16| {
+            kernel.begin(Scope::ALL);
+            event.map(|event| kernel.apply(event, Origin::Dump));
+            for vlan in [vlan, 0] {
+                kernel.apply(Event::Untagged(7, vlan), Origin::Dump);
+            }
+            kernel.finish(Scope::VLANS, true);
+            for last in [0, 1, 2] {
+                kernel.apply(Event::Station(station(last), u16::from(last)), Origin::Dump);
+            }
+            kernel.finish(Scope::STATIONS, true);
+        };
+        let mut kernel = Kernel::default();
+        read(&mut kernel, Some(bridge(false)), 1);
+        assert_eq!(reported(&mut kernel), [Change::Link(of(false, 1)), Change::Station(station(0))]);
+        assert_eq!(kernel.apply(bridge(true), Origin::Live), Scope::STATIONS);
+        assert_eq!(reported(&mut kernel), [Change::Link(of(true, 1)), gone(0)]);
+        read(&mut kernel, None, 1);
+        assert_eq!(reported(&mut kernel), [Change::Station(station(1))]);
+        kernel.apply(Event::StationGone(7, station(1).mac, 2), Origin::Live);
+        assert_eq!(reported(&mut kernel), [], "it is known in another VLAN");
+        // It is not known which VLANs are left until they have been read.
+        assert!(kernel.apply(Event::Untagged(7, 1), Origin::Live).has(Scope::VLANS));
+        assert_eq!(reported(&mut kernel), [Change::Link(of(true, 0)), gone(1)]);
+        read(&mut kernel, None, 2);
+        assert!(kernel.unread().has(Scope::STATIONS) && kernel.unread().is_empty());
+        assert_eq!(reported(&mut kernel), [Change::Link(of(true, 2)), Change::Station(station(2))]);
+        // A dump without its VLANs.
+        kernel.begin(Scope::VLANS);
+        kernel.finish(Scope::VLANS, true);
+        assert_eq!(reported(&mut kernel), [Change::Link(of(true, 0)), gone(2)]);
     }
 
     #[test]

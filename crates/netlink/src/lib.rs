@@ -7,7 +7,7 @@
 //! This crate holds all netlink code, over plain sockets and one blocking thread: a million routes and an overflowing
 //! buffer are easier to get right that way than through an asynchronous connection.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bodies;
 pub mod change;
@@ -20,6 +20,7 @@ mod follow;
 pub mod fuzz;
 mod kernel;
 mod lookup;
+mod membership;
 mod mirror;
 pub mod netns;
 mod parse;

@@ -94,9 +94,13 @@ pub enum Event {
     NeighbourGone(u32, IpAddr),
     /// The state of a bridge's member, by index.
     BridgePort(u32, Member),
-    Station(Station),
-    /// Bridge and MAC address.
-    StationGone(u32, Mac),
+    /// The VLAN of the frames that a bridge or its member, by index, sends and receives without a tag; 0 if there is
+    /// none. A notification has those VLANs only that have changed, and a dump has all of them.
+    Untagged(u32, u16),
+    /// A station, and the VLAN in which the bridge knows it: 0 if the bridge does not filter VLANs.
+    Station(Station, u16),
+    /// Bridge, MAC address and VLAN.
+    StationGone(u32, Mac, u16),
     /// `ignore_routes_with_linkdown` of an interface, or of all ([`NETCONFA_IFINDEX_ALL`]), has been set.
     Linkdown {
         index: u32,
@@ -117,6 +121,7 @@ pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
         RTM_NEWROUTE | RTM_DELROUTE => route(body, message.flags, message.kind == RTM_DELROUTE),
         RTM_NEWNEIGH | RTM_DELNEIGH => neighbour(body, message.kind == RTM_DELNEIGH),
         RTM_NEWNEXTHOP | RTM_DELNEXTHOP => object(body, message.kind == RTM_DELNEXTHOP),
+        RTM_NEWVLAN | RTM_DELVLAN => vlans(body),
         RTM_NEWNETCONF => netconf(body),
         _ => return Ok(None),
     };
@@ -237,7 +242,7 @@ fn bridge_port(body: &[u8], gone: bool) -> Parsed {
 /// Parses the properties of a bridge.
 fn bridge(data: &[u8]) -> Option<Bridge> {
     let (mut ageing, mut delay, mut stp, mut filtering) = (None, None, None, None);
-    let (mut calls_ip, mut others) = (false, false);
+    let (mut calls_ip, mut options, mut others) = (false, 0, false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_BR_AGEING_TIME => ageing = u32_at(value, 0),
@@ -247,7 +252,7 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
             IFLA_BR_NF_CALL_IPTABLES | IFLA_BR_NF_CALL_IP6TABLES | IFLA_BR_NF_CALL_ARPTABLES => {
                 calls_ip |= u8_at(value, 0)? != 0;
             }
-            IFLA_BR_MULTI_BOOLOPT => others |= u32_at(value, 0)? & !BR_BOOLOPTS != 0,
+            IFLA_BR_MULTI_BOOLOPT => options = u32_at(value, 0)?,
             // The others concern multicast, spanning tree and VLANs, or how many stations are learned.
             kind => others |= kind > IFLA_BR_FDB_MAX_LEARNED,
         }
@@ -260,7 +265,9 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
     // In units of 1/100 s (USER_HZ).
     let ageing_ms = u64::from(ageing) * 10;
     // A kernel that cannot filter VLANs has no such property.
-    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && filtering.unwrap_or(0) == 0 && !others, calls_ip })
+    let filters = filtering.unwrap_or(0) != 0;
+    let unknown = others || options & !BR_BOOLOPTS != 0 || (filters && options & 1 << BR_BOOLOPT_MST_ENABLE != 0);
+    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && !unknown, filters, untagged: 0, calls_ip })
 }
 
 /// Parses the state of a member of a bridge.
@@ -284,7 +291,7 @@ fn bridge_member(data: &[u8]) -> Option<Member> {
         Some(_) if !backup => Bridging::Any,
         _ => Bridging::Kernel,
     };
-    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others, bridging })
+    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others, bridging, untagged: 0 })
 }
 
 /// Returns the first attribute of this type.
@@ -543,22 +550,42 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
 /// the bridge's own addresses are permanent: the bridge itself takes the place of their member. The kernel drops
 /// packets of stations that are locked out; the meaning of other flags is unknown.
 fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
-    let (mut bridge, mut address, mut tagged, mut locked) = (None, None, false, false);
+    let (mut bridge, mut address, mut vlan, mut locked) = (None, None, 0, false);
     for (kind, value) in Attributes::after(body, 12) {
         match kind {
             NDA_MASTER => bridge = u32_at(value, 0),
             NDA_LLADDR => address = mac(value),
-            NDA_VLAN => tagged = true,
+            NDA_VLAN => vlan = u16_at(value, 0)?,
             NDA_FLAGS_EXT => locked = u32_at(value, 0)? != 0,
             _ => {}
         }
     }
-    let (Some(bridge), Some(mac), false) = (bridge, address, tagged) else { return Some(None) };
+    let (Some(bridge), Some(mac)) = (bridge, address) else { return Some(None) };
     let member = if state & NUD_PERMANENT != 0 { bridge } else { member };
     Some(Some(match gone || locked {
-        true => Event::StationGone(bridge, mac),
-        false => Event::Station(Station { bridge, mac, member }),
+        true => Event::StationGone(bridge, mac, vlan),
+        false => Event::Station(Station { bridge, mac, member }, vlan),
     }))
+}
+
+/// Parses struct br_vlan_msg: VLANs of a bridge or of its member. The frames without a tag that a member receives belong
+/// to its PVID; it sends those of a VLAN without a tag if the VLAN is so flagged. Both must be the same VLAN, in state
+/// forwarding.
+fn vlans(body: &[u8]) -> Parsed {
+    let index = u32_at(body, 4)?;
+    let mut untagged = 0;
+    for (_, entry) in Attributes::after(body, 8).filter(|(kind, _)| *kind == BRIDGE_VLANDB_ENTRY) {
+        let info = attribute(entry, BRIDGE_VLANDB_ENTRY_INFO)?;
+        let state = attribute(entry, BRIDGE_VLANDB_ENTRY_STATE).and_then(|value| u8_at(value, 0));
+        let tunnel = attribute(entry, BRIDGE_VLANDB_ENTRY_TUNNEL_INFO).is_some();
+        let range = attribute(entry, BRIDGE_VLANDB_ENTRY_RANGE).is_some();
+        let flags = u16_at(info, 0)? & (BRIDGE_VLAN_INFO_PVID | BRIDGE_VLAN_INFO_UNTAGGED);
+        let both = flags == BRIDGE_VLAN_INFO_PVID | BRIDGE_VLAN_INFO_UNTAGGED;
+        if both && state == Some(BR_STATE_FORWARDING) && !tunnel && !range {
+            untagged = u16_at(info, 2)?;
+        }
+    }
+    Some(Some(Event::Untagged(index, untagged)))
 }
 
 /// Parses struct netconfmsg, which holds a family.

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const DATAGRAM: usize = 64 << 10;
 
 /// All multicast groups that the mirror follows.
-pub(crate) const GROUPS: [u32; 9] = [
+pub(crate) const GROUPS: [u32; 10] = [
     RTNLGRP_LINK,
     RTNLGRP_NEIGH,
     RTNLGRP_IPV4_IFADDR,
@@ -27,6 +27,7 @@ pub(crate) const GROUPS: [u32; 9] = [
     RTNLGRP_IPV4_NETCONF,
     RTNLGRP_IPV6_NETCONF,
     RTNLGRP_NEXTHOP,
+    RTNLGRP_BRVLAN,
 ];
 /// Multicast groups of links and their addresses.
 pub(crate) const LINK_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
@@ -69,8 +70,8 @@ impl Socket {
         Self::open_protocol(None, groups, receive_buffer)
     }
 
-    /// Opens a socket of a netlink protocol that receives multicast `groups` 1 to 32, with a receive buffer of
-    /// `receive_buffer` octets (as far as the system allows).
+    /// Opens a socket of a netlink protocol that receives multicast `groups`, with a receive buffer of `receive_buffer`
+    /// octets (as far as the system allows).
     ///
     /// # Errors
     /// If the kernel lacks the protocol or refuses the socket.
@@ -82,8 +83,10 @@ impl Socket {
         if sockopt::set_socket_recv_buffer_size_force(&fd, receive_buffer).is_err() {
             sockopt::set_socket_recv_buffer_size(&fd, receive_buffer).map_err(opening)?;
         }
-        let mask = groups.iter().fold(0, |mask, group| mask | 1 << (group - 1));
-        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, mask)).map_err(opening)?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0)).map_err(opening)?;
+        for group in groups {
+            crate::membership::join(&fd, *group).map_err(|source| Error::Socket { doing: "subscribe to", source })?;
+        }
         Ok(Self { fd, sequence: 0 })
     }
 

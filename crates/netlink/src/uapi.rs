@@ -1,5 +1,5 @@
 //! Constants of the kernel's routing netlink, under the kernel's names (linux/netlink.h, rtnetlink.h, if_link.h,
-//! if_addr.h, netconf.h, neighbour.h, nexthop.h).
+//! if_addr.h, if_bridge.h, netconf.h, neighbour.h, nexthop.h).
 
 /// Kind of a message with the error, if any, of a request.
 pub const NLMSG_ERROR: u16 = 2;
@@ -33,6 +33,9 @@ pub const RTM_NEWNETCONF: u16 = 80;
 pub const RTM_NEWNEXTHOP: u16 = 104;
 pub const RTM_DELNEXTHOP: u16 = 105;
 pub const RTM_GETNEXTHOP: u16 = 106;
+pub const RTM_NEWVLAN: u16 = 112;
+pub const RTM_DELVLAN: u16 = 113;
+pub const RTM_GETVLAN: u16 = 114;
 
 pub const RTNLGRP_LINK: u32 = 1;
 pub const RTNLGRP_NEIGH: u32 = 3;
@@ -43,6 +46,7 @@ pub const RTNLGRP_IPV6_ROUTE: u32 = 11;
 pub const RTNLGRP_IPV4_NETCONF: u32 = 24;
 pub const RTNLGRP_IPV6_NETCONF: u32 = 25;
 pub const RTNLGRP_NEXTHOP: u32 = 32;
+pub const RTNLGRP_BRVLAN: u32 = 33;
 
 pub const AF_UNSPEC: u8 = 0;
 pub const AF_INET: u8 = 2;
@@ -91,6 +95,7 @@ pub const IFLA_BR_NF_CALL_IP6TABLES: u16 = 37;
 pub const IFLA_BR_NF_CALL_ARPTABLES: u16 = 38;
 pub const IFLA_BR_MULTI_BOOLOPT: u16 = 46;
 pub const IFLA_BR_FDB_MAX_LEARNED: u16 = 49;
+pub const BR_BOOLOPT_MST_ENABLE: u32 = 2;
 /// Options of IFLA_BR_MULTI_BOOLOPT, up to BR_BOOLOPT_FDB_LOCAL_VLAN_0: of link-local frames, multicast and VLANs.
 pub const BR_BOOLOPTS: u32 = 0x1f;
 pub const IFLA_BRPORT_STATE: u16 = 1;
@@ -102,6 +107,15 @@ pub const IFLA_BRPORT_LOCKED: u16 = 39;
 pub const IFLA_BRPORT_MAB: u16 = 40;
 pub const IFLA_BRPORT_BACKUP_NHID: u16 = 44;
 pub const BR_STATE_FORWARDING: u8 = 3;
+pub const BRIDGE_VLANDB_ENTRY: u16 = 1;
+pub const BRIDGE_VLANDB_ENTRY_INFO: u16 = 1;
+pub const BRIDGE_VLANDB_ENTRY_RANGE: u16 = 2;
+pub const BRIDGE_VLANDB_ENTRY_STATE: u16 = 3;
+pub const BRIDGE_VLANDB_ENTRY_TUNNEL_INFO: u16 = 4;
+/// Flags of a VLAN of a bridge or its member: received frames without a tag belong to it; its frames are sent without a
+/// tag.
+pub const BRIDGE_VLAN_INFO_PVID: u16 = 2;
+pub const BRIDGE_VLAN_INFO_UNTAGGED: u16 = 4;
 pub const IFLA_BOND_MODE: u16 = 1;
 pub const IFLA_BOND_ACTIVE_SLAVE: u16 = 2;
 pub const IFLA_BOND_ARP_INTERVAL: u16 = 7;

@@ -2,6 +2,7 @@
 //! keep forwarding.
 
 mod bonds;
+mod filters;
 mod vlans;
 
 use crate::harness::{Bywash, PATIENCE};

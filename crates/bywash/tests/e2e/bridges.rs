@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 const LEVELS: [&[&str]; 3] = [&["--level", "user"], &["--xdp", "native", "--level", "driver"], &[]];
 
 /// Host a on r0; hosts b and c on r1 and r2, members of br0, in one network.
-struct Bridged {
-    lab: Topology,
+pub struct Bridged {
+    pub lab: Topology,
 }
 
 const BRIDGE4: &str = "10.9.0.1";
-const B: [&str; 2] = ["10.9.0.2", "fd00:9::2"];
-const C: [&str; 2] = ["10.9.0.3", "fd00:9::3"];
+pub const B: [&str; 2] = ["10.9.0.2", "fd00:9::2"];
+pub const C: [&str; 2] = ["10.9.0.3", "fd00:9::3"];
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
 impl Bridged {
-    fn new(options: &str) -> Self {
+    pub fn new(options: &str) -> Self {
         let lab = Topology::builder().ports(3).host_offload("gro", true).host_offload("tx", false).build().unwrap();
         lab.r()
             .ip_batch(&format!(
@@ -51,24 +51,24 @@ impl Bridged {
         bridged
     }
 
-    fn run(&self, arguments: &[&str]) -> Bywash<'_> {
+    pub fn run(&self, arguments: &[&str]) -> Bywash<'_> {
         Bywash::run_as_is(self.lab.r(), &[arguments, &["r0", "r1", "r2"]].concat())
     }
 
-    fn a(&self) -> &Namespace {
+    pub fn a(&self) -> &Namespace {
         &self.lab.a().ns
     }
 
-    fn b(&self) -> &Namespace {
+    pub fn b(&self) -> &Namespace {
         &self.lab.b().ns
     }
 
-    fn c(&self) -> &Namespace {
+    pub fn c(&self) -> &Namespace {
         &self.lab.hosts()[2].ns
     }
 
     /// Fails if something is lost, changed or not answered as the kernel answers it.
-    fn assert_connected(&self) {
+    pub fn assert_connected(&self) {
         let a = self.lab.a();
         let (a4, a6) = (IpAddr::from(a.v4), IpAddr::from(a.v6));
         let ways: [(&Namespace, IpAddr); 8] = [
@@ -107,14 +107,14 @@ impl Bridged {
     }
 
     /// Returns the packets that have been forwarded past the kernel from each of the ports.
-    fn past(&self, bywash: &Bywash<'_>) -> [u64; 3] {
+    pub fn past(&self, bywash: &Bywash<'_>) -> [u64; 3] {
         let is_port = |name: &str| bywash.show(&["ports"]).as_array().unwrap().iter().any(|port| port["name"] == name);
         ["r0", "r1", "r2"].map(|port| if is_port(port) { handled(bywash, port)[..2].iter().sum() } else { 0 })
     }
 
     /// Returns whether `pings` from a to an address are all answered, and at least ten of them, and of their answers,
     /// are forwarded past the kernel by this member.
-    fn passes(&self, bywash: &Bywash<'_>, to: &str, member: usize, pings: u32) -> bool {
+    pub fn passes(&self, bywash: &Bywash<'_>, to: &str, member: usize, pings: u32) -> bool {
         // The kernel has the first ones, which wait for a neighbour.
         let _ = Ping::to(ip(to)).count(2).run(self.a());
         let before = self.past(bywash);
@@ -123,7 +123,7 @@ impl Bridged {
         report.received == pings && now[0] >= before[0] + 10 && now[member] >= before[member] + 10
     }
 
-    fn wait_until_passes(&self, bywash: &Bywash<'_>, to: &str, member: usize) {
+    pub fn wait_until_passes(&self, bywash: &Bywash<'_>, to: &str, member: usize) {
         bywash.wait(&format!("packets to {to} to be forwarded"), |_| self.passes(bywash, to, member, 10));
     }
 
@@ -153,7 +153,7 @@ impl Bridged {
     }
 
     /// Returns whether ten pings from b to c, and their answers, are bridged past the kernel.
-    fn bridges(&self, bywash: &Bywash<'_>, to: &str) -> bool {
+    pub fn bridges(&self, bywash: &Bywash<'_>, to: &str) -> bool {
         let _ = Ping::to(ip(to)).count(2).wait(Duration::from_millis(100)).run(self.b());
         let before = self.between(bywash);
         let report = Ping::to(ip(to)).count(10).wait(Duration::from_millis(100)).run(self.b()).unwrap();
@@ -179,7 +179,7 @@ impl Bridged {
         }
     }
 
-    fn assert_passes(&self, bywash: &Bywash<'_>) {
+    pub fn assert_passes(&self, bywash: &Bywash<'_>) {
         for (host, member) in [(B, 1), (C, 2)] {
             host.iter().for_each(|to| self.wait_until_passes(bywash, to, member));
         }

@@ -7,8 +7,8 @@ use bywash_lab::{Ping, Topology, require, require_lab};
 use std::time::Duration;
 
 /// Reason for which a member of a bridge that learns no addresses is left.
-const LEARNS_NOT: &str = "it belongs to bridge interface br0, which filters VLANs, learns no addresses, or \
-                       has an XDP program or properties that are not known";
+const LEARNS_NOT: &str = "it belongs to bridge interface br0, which learns no addresses, or has an XDP program or \
+                          properties that are not known";
 
 /// Returns whether a port is left to the kernel for this reason.
 fn is_left(running: &Bywash, port: &str, why: &str) -> bool {

@@ -41,8 +41,8 @@ fn members_are_left() {
     assert!(relations.note(&[Change::Link(Link { master: Some(2), ..link(1, "r0", "") })]));
     assert_eq!(
         relations.left(1).unwrap(),
-        "it belongs to bridge interface br0, which filters VLANs, learns no addresses, or has an XDP \
-             program or properties that are not known"
+        "it belongs to bridge interface br0, which learns no addresses, or has an XDP program or properties that are \
+         not known"
     );
     assert!(relations.note(&[Change::Link(Link { vrf: Some(10), ..link(2, "red", "vrf") })]));
     assert_eq!((relations.left(1), model::vrf(&relations.links, 1)), (None, Some((2, "red", 10))));
@@ -313,7 +313,7 @@ fn members_of_a_bridge_have_its_packets() {
     };
     let not_plain = Bridge { plain: false, ..bridge().bridge.unwrap() };
     for other in [None, Some(not_plain)] {
-        assert!(why(Link { bridge: other, ..bridge() }, bridged(1)).starts_with("which filters VLANs"));
+        assert!(why(Link { bridge: other, ..bridge() }, bridged(1)).starts_with("which learns no addresses"));
     }
     assert_eq!(why(Link { master: Some(7), ..bridge() }, bridged(1)), "which is a member itself");
     assert_eq!(why(Link { up: false, ..bridge() }, bridged(1)), "which is down");
@@ -354,6 +354,27 @@ fn members_of_a_bridge_have_its_packets() {
     };
     assert_eq!(told("vlan"), [Ok(Told { tag: [0x81, 0, 0, 5], sends: true })]);
     assert_eq!(told("macvlan"), [Err("it is above a bridge".into())]);
+    // VLANs: its own packets without a tag, and the member's, are of the same one.
+    let filters = |untagged| Bridge { filters: true, untagged, ..bridge().bridge.unwrap() };
+    let in_vlans = |of, untagged| {
+        let member = Member { active: true, plain: true, untagged, ..Member::default() };
+        super::tests::of(&[Link { bridge: Some(of), ..bridge() }, Link { member: Some(member), ..bridged(1) }])
+    };
+    for (of, untagged, left) in [
+        (filters(1), 1, false),
+        (filters(1), 2, true),
+        (filters(1), 0, true),
+        (filters(0), 0, true),
+        (Bridge { untagged: 1, ..bridge().bridge.unwrap() }, 2, false),
+    ] {
+        let relations = in_vlans(of, untagged);
+        assert_eq!(relations.left(1).is_some_and(|why| why.contains("which filters VLANs")), left, "{of:?}");
+        assert_eq!(relations.left_without_tags(1).is_some(), of.filters && !left, "{of:?}");
+    }
+    let vlan = Some(Vlan { protocol: 0x8100, id: 5, plain: true });
+    let mut relations = in_vlans(filters(1), 1);
+    relations.note(&[Change::Link(Link { vlan, parent: Some(BRIDGE), ..link(9, "u0", "vlan") })]);
+    assert_eq!(relations.uppers(1).next().unwrap().1, Err("it is above a bridge that filters VLANs".into()));
     // A VRF of the bridge has its packets.
     let red = Link { vrf: Some(10), ..link(7, "red", "vrf") };
     assert_eq!(of(&[red, Link { master: Some(7), ..bridge() }, bridged(1)]).left(1), None);

@@ -144,13 +144,13 @@ fn a_member_is_active_while_the_bond_says_so() {
 }
 
 #[test]
-fn a_bridge_is_plain_without_vlans_or_what_is_not_known() {
+fn a_bridge_is_plain_without_what_is_not_known() {
     let of = |data: &[(u16, &[u8])], attached| {
         link_with(&[(IFLA_INFO_KIND, b"bridge\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).bridge
     };
     let ageing = (IFLA_BR_AGEING_TIME, &[0x30, 0x75, 0, 0][..]);
     let filtering = |on: &'static [u8; 1]| (IFLA_BR_VLAN_FILTERING, &on[..]);
-    let plain = Bridge { ageing_ms: 300_000, plain: true, calls_ip: false };
+    let plain = Bridge { ageing_ms: 300_000, plain: true, ..Bridge::default() };
     assert_eq!([of(&[ageing], 0), of(&[ageing, filtering(&[0])], 0)], [Some(plain); 2]);
     let more: Vec<(u16, &[u8])> = (6..50)
         .filter(|kind| *kind != 7 && !(36..=38).contains(kind))
@@ -167,7 +167,11 @@ fn a_bridge_is_plain_without_vlans_or_what_is_not_known() {
         assert_eq!(of(&[ageing, (kind, &[0])], 0), Some(plain), "{kind}");
     }
     let not = Some(Bridge { plain: false, ..plain });
-    assert_eq!(of(&[ageing, filtering(&[1])], 0), not);
+    let filters = Bridge { filters: true, ..plain };
+    assert_eq!(of(&[ageing, filtering(&[1])], 0), Some(filters));
+    let trees = (IFLA_BR_MULTI_BOOLOPT, &[4, 0, 0, 0, 4, 0, 0, 0][..]);
+    assert_eq!(of(&[ageing, trees, filtering(&[1])], 0), Some(Bridge { plain: false, ..filters }));
+    assert_eq!(of(&[ageing, trees], 0), Some(plain));
     assert_eq!(of(&[ageing, (50, &[0])], 0), not, "a property that is not known");
     assert_eq!(of(&[ageing, (IFLA_BR_MULTI_BOOLOPT, &[0x20, 0, 0, 0, 0x20, 0, 0, 0])], 0), not, "an option");
     assert_eq!(of(&[ageing], 2), not, "an XDP program");
@@ -234,24 +238,59 @@ fn a_bridges_member_announces_its_state() {
 }
 
 #[test]
-fn stations_of_bridges_are_followed_without_vlans() {
+fn stations_of_bridges_are_followed() {
     let mac = [2, 0, 0, 0, 0, 5];
     let of = |kind, state: u16, attributes: &[(u16, &[u8])]| {
         let [low, high] = state.to_ne_bytes();
         bridged(kind, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0, low, high, 0, 0], attributes)
     };
     let (lladdr, bridge) = ((NDA_LLADDR, &mac[..]), (NDA_MASTER, &[7, 0, 0, 0][..]));
-    let (known, gone) = (Event::Station(Station { bridge: 7, mac, member: 9 }), Event::StationGone(7, mac));
+    let known = Event::Station(Station { bridge: 7, mac, member: 9 }, 0);
+    let gone = Event::StationGone(7, mac, 0);
     for state in [NUD_STALE, NUD_NOARP, 2] {
         assert_eq!(of(RTM_NEWNEIGH, state, &[lladdr, bridge]), Some(known.clone()));
     }
     assert_eq!(of(RTM_DELNEIGH, NUD_STALE, &[lladdr, bridge]), Some(gone.clone()));
-    let own = Event::Station(Station { bridge: 7, mac, member: 7 });
+    let own = Event::Station(Station { bridge: 7, mac, member: 7 }, 0);
     assert_eq!(of(RTM_NEWNEIGH, NUD_PERMANENT, &[lladdr, bridge]), Some(own), "the bridge's own address");
     let locked = (NDA_FLAGS_EXT, &[2, 0, 0, 0][..]);
     assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, locked]), Some(gone));
-    assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, (NDA_VLAN, &[1, 0])]), None);
+    let in_vlan = Event::Station(Station { bridge: 7, mac, member: 9 }, 258);
+    assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, (NDA_VLAN, &[2, 1])]), Some(in_vlan));
+    assert_eq!(of(RTM_DELNEIGH, 2, &[lladdr, bridge, (NDA_VLAN, &[2, 1])]), Some(Event::StationGone(7, mac, 258)));
     assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr]), None, "a device's own list");
+}
+
+#[test]
+fn the_vlan_without_a_tag_is_that_of_both_directions() {
+    let of = |entries: &[&[(u16, &[u8])]]| {
+        let entries: Vec<Vec<u8>> = entries.iter().map(|entry| attributes_of(entry)).collect();
+        let all: Vec<(u16, &[u8])> = entries.iter().map(|entry| (BRIDGE_VLANDB_ENTRY, &entry[..])).collect();
+        match bridged(RTM_NEWVLAN, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0], &all) {
+            Some(Event::Untagged(9, vlan)) => vlan,
+            other => panic!("{other:?}"),
+        }
+    };
+    let info = |flags: &'static [u8; 4]| (BRIDGE_VLANDB_ENTRY_INFO, &flags[..]);
+    let (both, ingress, egress, neither) =
+        (info(&[6, 0, 2, 1]), info(&[2, 0, 2, 1]), info(&[4, 0, 2, 1]), info(&[0; 4]));
+    let state = |state: &'static [u8; 1]| (BRIDGE_VLANDB_ENTRY_STATE, &state[..]);
+    let forwards = state(&[3]);
+    assert_eq!(of(&[&[both, forwards]]), 258);
+    assert_eq!(of(&[&[neither, forwards], &[both, forwards], &[egress, forwards]]), 258);
+    for other in [
+        &[ingress, forwards][..],
+        &[egress, forwards],
+        &[both],
+        &[both, state(&[2])],
+        &[both, forwards, (BRIDGE_VLANDB_ENTRY_RANGE, &[9, 1])],
+        &[both, forwards, (BRIDGE_VLANDB_ENTRY_TUNNEL_INFO, &[])],
+    ] {
+        assert_eq!(of(&[other]), 0, "{other:?}");
+    }
+    assert_eq!(of(&[]), 0);
+    let body = [&[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0][..], &attributes_of(&[(BRIDGE_VLANDB_ENTRY, &[])])].concat();
+    assert!(parse(&Message { kind: RTM_NEWVLAN, flags: 0, sequence: 0, port: 0, body: &body }).is_err());
 }
 
 proptest! {

@@ -1,0 +1,107 @@
+//! Bridges that filter VLANs: packets without a tag are forwarded past the kernel if the bridge's own interface and the
+//! member have them in the same VLAN, and only to stations that the bridge knows in that VLAN.
+
+use super::ip;
+use crate::bridges::{B, Bridged, C};
+use bywash_lab::{Namespace, Ping, kernel_has, require, require_lab};
+use std::time::Duration;
+
+/// Runs a command whose words are separated by blanks.
+fn run(ns: &Namespace, command: &str) {
+    ns.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
+}
+
+/// Returns how many of five pings are answered.
+fn answers(from: &Namespace, to: &str) -> u32 {
+    Ping::to(ip(to)).count(5).wait(Duration::from_millis(100)).run(from).unwrap().received
+}
+
+#[test]
+fn the_vlan_without_a_tag_is_followed() {
+    require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
+    let bridged = Bridged::new("vlan_filtering 1");
+    let r = bridged.lab.r();
+    let bywash = bridged.run(&["--level", "driver"]);
+    bridged.assert_passes(&bywash);
+    bridged.assert_connected();
+    bridged.assert_passes(&bywash);
+    let why = |port: &str| {
+        let placement = bywash.show(&["placement"]);
+        let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
+        (row["level"] == "kernel").then(|| row["why"].as_str().unwrap().to_owned())
+    };
+    let both: &[&str] = &["r1", "r2"];
+    for (set, unset, left) in [
+        ("vlan add dev r1 vid 20 pvid untagged", "vlan add dev r1 vid 1 pvid untagged", &["r1"][..]),
+        ("vlan del dev r1 vid 1", "vlan add dev r1 vid 1 pvid untagged", &["r1"]),
+        // Sent with a tag.
+        ("vlan add dev r1 vid 1 pvid", "vlan add dev r1 vid 1 pvid untagged", &["r1"]),
+        ("vlan set dev r1 vid 1 state blocking", "vlan set dev r1 vid 1 state forwarding", &["r1"]),
+        ("vlan del dev br0 vid 1 self", "vlan add dev br0 vid 1 pvid untagged self", both),
+        ("vlan add dev br0 vid 1 pvid self", "vlan add dev br0 vid 1 pvid untagged self", both),
+    ] {
+        run(r, &format!("bridge {set}"));
+        for port in left {
+            let reason = "which filters VLANs";
+            bywash
+                .wait(&format!("{port} to be left by `{set}`"), |_| why(port).is_some_and(|why| why.contains(reason)));
+        }
+        // As the kernel has it: nothing passes by the member.
+        assert_eq!(answers(bridged.a(), B[0]), 0, "{set}");
+        assert_eq!(answers(bridged.a(), C[0]), if left == both { 0 } else { 5 }, "{set}");
+        run(r, &format!("bridge {unset}"));
+        for port in left {
+            bywash.wait(&format!("{port} to be taken over after `{unset}`"), |_| why(port).is_none());
+        }
+        bridged.assert_passes(&bywash);
+    }
+    for on in ["0", "1"] {
+        run(r, &format!("ip link set br0 type bridge vlan_filtering {on}"));
+        bridged.assert_passes(&bywash);
+    }
+    bywash.stop();
+}
+
+/// Another host has host c's MAC address in another VLAN, behind another member.
+#[test]
+fn stations_of_other_vlans_are_others() {
+    require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
+    let bridged = Bridged::new("vlan_filtering 1");
+    let (r, b) = (bridged.lab.r(), bridged.b());
+    let mac = bridged.c().run(&["cat", "/sys/class/net/c0/address"]).unwrap().stdout;
+    run(r, "bridge vlan add dev r1 vid 30");
+    run(r, "bridge vlan add dev br0 vid 30 self");
+    r.ip_batch(
+        "link add link br0 name br0.30 type vlan id 30\naddress add 10.30.0.1/24 dev br0.30\nlink set br0.30 up\n",
+    )
+    .unwrap();
+    b.ip_batch(&format!(
+        "link add link b0 name b0.30 address {} type vlan id 30\naddress add 10.30.0.2/24 dev b0.30\nlink set b0.30 up\n",
+        mac.trim()
+    ))
+    .unwrap();
+    let bywash = bridged.run(&["--level", "driver"]);
+    bridged.assert_passes(&bywash);
+    for _ in 0..3 {
+        // The kernel routes for br0.30.
+        assert_eq!(answers(b, "10.30.0.1"), 5);
+        assert_eq!(answers(b, &bridged.lab.a().v4.to_string()), 5);
+        assert!(bridged.passes(&bywash, C[0], 2, 10));
+    }
+    let known = r.run(&["bridge", "fdb", "show", "br", "br0"]).unwrap().stdout;
+    let entry = |dev: &str, vlan: &str| format!("{} dev {dev} vlan {vlan} ", mac.trim());
+    assert!(known.contains(&entry("r1", "30")) && known.contains(&entry("r2", "1")), "{known}");
+    bywash.stop();
+}
+
+/// XDP on veth does not see the tags of frames, so the kernel has all of them.
+#[test]
+fn members_whose_tags_are_not_seen_are_left() {
+    require!(require_lab(), kernel_has("bridge-vlans"));
+    let bridged = Bridged::new("vlan_filtering 1");
+    let bywash = bridged.run(&["--level", "user"]);
+    let left = "bridge interface br0 filters VLANs: programs do not see the tags of its packets";
+    bywash.wait("the members to be left", |bywash| bywash.log().contains(left));
+    bridged.assert_connected();
+    bywash.stop();
+}
