@@ -95,17 +95,13 @@ static __always_inline int is_plainly_bridged(const void *data, const void *end)
 	}
 }
 
-/* Returns the verdict on a frame to another station that a bridge's member has received. `length` is 0 if frames of any length
- * may leave. The egress port is never the ingress port, which is not among `members`. */
+/* Returns the verdict on a frame without a tag to another station that a bridge's member has received. `length` is 0 if frames
+ * of any length may leave. The egress port is never the ingress port, which is not among `members`. */
 static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data, const void *end,
 					 __u32 length, __u32 *to)
 {
 	__u64 members = *(const volatile __u64 *)&port->members;
 
-	if (!members)
-		return PASS_NOT_MINE;
-	if (has_tag(*(const __be16 *)(data + 12)))
-		return PASS_VLAN;
 	int member = leads_to(*(const __u64 *)data << 16 >> 16 | bridge << 48);
 	if (member < 0 || !(members >> member & 1))
 		return PASS_NOT_MINE;
@@ -117,10 +113,10 @@ static __always_inline int judge_between(const struct bywash_port *port, __u64 b
 	return TO_MEMBER;
 }
 
-/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `length` and `to` are those of
- * judge_between(). */
-static __always_inline int judge_bridged(const struct bywash_port *port, __u64 mine, const void *data, const void *end, __u32 length,
-					 __u32 *to)
+/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `tagged` is set if it has a tag
+ * beside its data; `length` and `to` are those of judge_between(). */
+static __always_inline int judge_bridged(const struct bywash_port *port, __u64 mine, const void *data, const void *end, int tagged,
+					 __u32 length, __u32 *to)
 {
 	const __u8 *eth = data;
 	__u64 bridge = port->route_id - BYWASH_PORTS, id = port->id | 128;
@@ -128,8 +124,17 @@ static __always_inline int judge_bridged(const struct bywash_port *port, __u64 m
 	if (data + ETH_HLEN > end)
 		return PASS_SHORT;
 	__u64 from = *(const __u64 *)(eth + 4) >> 16 | bridge << 48 | id << 56;
-	if ((*(const __u64 *)eth ^ mine) << 16)
-		return eth[0] & 1 ? PASS_MULTICAST : judge_between(port, bridge, from, data, end, length, to);
+	tagged |= has_tag(*(const __be16 *)(eth + 12));
+	/* The stations are those of another VLAN, in which the kernel would not hear this one by the frame. */
+	if (tagged && port->sending & BYWASH_FILTERS)
+		return PASS_VLAN;
+	if ((*(const __u64 *)eth ^ mine) << 16) {
+		if (eth[0] & 1)
+			return PASS_MULTICAST;
+		if (!*(const volatile __u64 *)&port->members)
+			return PASS_NOT_MINE;
+		return tagged ? PASS_VLAN : judge_between(port, bridge, from, data, end, length, to);
+	}
 	return is_known(from) ? NEXT : PASS_STATION;
 }
 
@@ -143,7 +148,7 @@ int bywash_bridge(struct xdp_md *ctx)
 	__u32 to = 0, length = bpf_xdp_get_buff_len(ctx);
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	/* The kernel bridges frames in several buffers: not every device can send them. */
-	int reason = judge_bridged(port, mac_and_flags(port), data, end, length == end - data ? length : ~0u, &to);
+	int reason = judge_bridged(port, mac_and_flags(port), data, end, 0, length == end - data ? length : ~0u, &to);
 	if (reason == NEXT) {
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;

@@ -461,16 +461,16 @@ int bywash_tc_bridge(struct __sk_buff *skb)
 	/* Neighbour discovery is recognised by the byte behind the IPv6 header. */
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(long)skb->data + HEADERS6 > (void *)(long)skb->data_end)
 		bpf_skb_pull_data(skb, skb->len < HEADERS6 ? skb->len : HEADERS6);
-	int reason = judge_bridged(port, mine, (void *)(long)skb->data, (void *)(long)skb->data_end, length, &to);
+	int tagged = !!skb->vlan_present;
+	int reason = judge_bridged(port, mine, (void *)(long)skb->data, (void *)(long)skb->data_end, tagged, length, &to);
 	if (reason == NEXT) {
 		bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
 	}
 	if (reason == TO_MEMBER) {
 		const __u64 *index = bpf_map_lookup_elem(&interfaces, &to);
-		/* The tag of a frame that has one is beside its data. */
-		if (skb->vlan_present || !index || !*index)
-			return count(port->id, skb->vlan_present ? PASS_VLAN : PASS_BRIDGED, TC_ACT_UNSPEC);
+		if (!index || !*index)
+			return count(port->id, PASS_BRIDGED, TC_ACT_UNSPEC);
 		count_forwarded(port->id, to, skb->len);
 		count(port->id, TO_MEMBER, 0);
 		return bpf_redirect(*index, 0);

@@ -67,6 +67,7 @@ enum bywash_sending {
 	BYWASH_KEEPS = 1 << 5,        /* the kernel's answers are cached: they depend on a packet's addresses alone */
 	BYWASH_BRIDGED = 1 << 6,      /* instead of BYWASH_ENABLED: the port is a bridge's member (bridge.h) */
 	BYWASH_MACVLANS = 1 << 7,     /* the port has macvlans, with addresses of their own (vlan.h) */
+	BYWASH_FILTERS = 1 << 8,      /* with BYWASH_BRIDGED: the bridge filters VLANs */
 };
 
 /* Defines an array map of `entries` values that the process maps into its memory. */

@@ -359,7 +359,8 @@ impl Relations {
             return Err("its address is not known".into());
         }
         let below = link.parent.and_then(|parent| self.links.get(&parent));
-        if below.and_then(|below| below.bridge).is_some_and(|of| of.filters) {
+        let kernels = |below: &&Link| !self.ports.contains(&below.index);
+        if below.filter(kernels).and_then(|below| below.bridge).is_some_and(|of| of.filters) {
             return Err("it is above a bridge that filters VLANs".into());
         }
         if link.kind == "macvlan" {

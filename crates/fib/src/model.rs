@@ -283,7 +283,7 @@ pub struct Member {
 }
 
 /// A network interface (RTM_NEWLINK).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Link {
     /// Kernel index.
     pub index: u32,

@@ -29,6 +29,9 @@ const SHORTAGES: u32 = 100;
 const DISTURBED: Duration = Duration::from_secs(1);
 /// Resolution of lifetimes in messages, 1/USER_HZ, doubled.
 const TICK: Duration = Duration::from_millis(20);
+/// Time after which VLANs are read again while a bridge filters them: a request that fails half-way changes the state of a
+/// VLAN without a message (br_vlan_process_options).
+const VLANS_AGAIN: Duration = Duration::from_secs(5);
 /// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;
 
@@ -54,6 +57,8 @@ pub struct Follower {
     due: Option<Instant>,
     /// First time at which an IPv6 route expires. The kernel announces neither that nor a longer lifetime.
     expiry: Option<Instant>,
+    /// Time at which VLANs are read again.
+    vlans: Option<Instant>,
     settle: Duration,
     ended: Instant,
     took: Duration,
@@ -84,6 +89,7 @@ impl Follower {
             shortages: 0,
             due: None,
             expiry: None,
+            vlans: None,
             settle,
             ended: Instant::now(),
             took: Duration::ZERO,
@@ -98,7 +104,7 @@ impl Follower {
 
     /// Returns the time at which tables must be read again, if any.
     pub fn due(&self) -> Option<Instant> {
-        self.due.into_iter().chain(self.expiry).min()
+        self.due.into_iter().chain(self.expiry).chain(self.vlans).min()
     }
 
     /// Returns whether what has been read is all that there was to read.
@@ -169,6 +175,9 @@ impl Follower {
         if self.expiry.is_some_and(|expiry| expiry <= began) {
             scope.add(Scope::ROUTES6.and(self.follows));
         }
+        if self.vlans.take().is_some_and(|vlans| vlans <= began) {
+            scope.add(Scope::VLANS);
+        }
         self.kernel.begin(scope);
         // Links always come first: their dump waits for a lock under which the kernel may still be clearing routes for
         // a link that it has already reported down. Not all other dumps wait for that lock.
@@ -193,6 +202,9 @@ impl Follower {
         }
         self.ended = Instant::now();
         self.took = self.ended - began;
+        if self.follows.has(Scope::VLANS) && self.kernel.filters_vlans() {
+            self.vlans = Some(self.ended + VLANS_AGAIN);
+        }
         self.stats.readings += 1;
         self.stats.last_reading_ms = self.took.as_secs_f64() * 1e3;
         // Reads scheduled during this one wait for at least the same pause.

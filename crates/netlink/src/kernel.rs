@@ -301,9 +301,10 @@ impl Kernel {
     fn link(&mut self, mut link: Link, switched: bool, origin: Origin) -> Scope {
         let index = link.index;
         let joins = self.links.get(&index).is_some_and(|old| old.value.master != link.master);
-        if joins && origin != Origin::Dump {
-            // Its VLANs are those of the bridge that it has left.
+        if joins {
+            // Those known are of the bridge that it has left.
             self.untagged.remove(&index);
+            self.unread.add(Scope::VLANS);
         }
         self.tag(&mut link);
         let before = self.vlan_of_stations(index);
@@ -382,6 +383,11 @@ impl Kernel {
     fn vlan_of_stations(&self, bridge: u32) -> u16 {
         let of = self.links.get(&bridge).and_then(|link| link.value.bridge);
         of.filter(|of| of.filters).map_or(0, |of| of.untagged)
+    }
+
+    /// Returns whether there is a bridge that filters VLANs.
+    pub fn filters_vlans(&self) -> bool {
+        self.links.values().any(|link| link.value.bridge.is_some_and(|of| of.filters))
     }
 
     /// Forgets a bridge's stations, and has them read again, if they are those of another VLAN than `before`.
@@ -688,21 +694,12 @@ mod tests {
         let link = Link {
             index: 3,
             name: "a0".into(),
-            mac: None,
             mtu: 1500,
             up: true,
             carrier,
             kind: "veth".into(),
-            parent: None,
-            vlan: None,
-            macvlan: None,
-            vrf: None,
-            bond: None,
-            bridge: None,
-            member: None,
-            master: None,
             rx_queues: 1,
-            switch: false,
+            ..Link::default()
         };
         Event::Link { link, switched: false }
     }
@@ -824,6 +821,15 @@ mod tests {
         kernel.apply(Event::Link { link: of(Some(forwarding), Some(7)), switched }, Origin::Live);
         kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
         assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(7)))]);
+        // Its VLANs are forgotten as it moves to another bridge, whoever says so.
+        let in_vlan = Member { untagged: 5, ..forwarding };
+        for (origin, masters) in [(Origin::Live, [7, 8]), (Origin::Dump, [8, 7])] {
+            kernel.apply(Event::Untagged(3, 5), Origin::Dump);
+            assert_eq!(reported(&mut kernel), [Change::Link(of(Some(in_vlan), Some(masters[0])))]);
+            kernel.apply(Event::Link { link: of(Some(forwarding), Some(masters[1])), switched }, origin);
+            assert!(kernel.unread().has(Scope::VLANS));
+            assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(masters[1])))]);
+        }
         let blocked = Member { active: false, plain: true, ..Member::default() };
         kernel.apply(Event::BridgePort(3, blocked), Origin::Live);
         assert_eq!(reported(&mut kernel), [Change::Link(of(Some(blocked), Some(7)))]);

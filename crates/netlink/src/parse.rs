@@ -144,25 +144,8 @@ fn link(body: &[u8], gone: bool) -> Parsed {
     if gone {
         return Some(Some(Event::LinkGone(index)));
     }
-    let mut link = Link {
-        index,
-        name: String::new(),
-        mac: None,
-        mtu: 0,
-        up: flags & IFF_UP != 0,
-        carrier: flags & IFF_LOWER_UP != 0,
-        kind: String::new(),
-        parent: None,
-        vlan: None,
-        macvlan: None,
-        vrf: None,
-        bond: None,
-        bridge: None,
-        member: None,
-        master: None,
-        rx_queues: 1,
-        switch: false,
-    };
+    let mut link =
+        Link { index, up: flags & IFF_UP != 0, carrier: flags & IFF_LOWER_UP != 0, rx_queues: 1, ..Link::default() };
     let (mut elsewhere, mut has_program) = (false, false);
     let mut mtu = None;
     for (kind, value) in Attributes::after(body, 16) {

@@ -270,21 +270,11 @@ mod tests {
         let link = (1u32..4, 1280u32..1283).prop_map(|(index, mtu)| Link {
             index,
             name: format!("e{index}"),
-            mac: None,
             mtu,
             up: true,
             carrier: true,
-            kind: String::new(),
-            parent: None,
-            vlan: None,
-            macvlan: None,
-            vrf: None,
-            bond: None,
-            bridge: None,
-            member: None,
-            master: None,
             rx_queues: 1,
-            switch: false,
+            ..Link::default()
         });
         prop_oneof![
             link.prop_map(Change::Link),

@@ -24,6 +24,13 @@ impl Twin {
         program.set_config(XdpConfig { master: bridge, bridged: bridge.is_some(), ..config }).unwrap();
     }
 
+    /// Sets whether the bridge filters VLANs.
+    fn filter(&mut self, filters: bool) {
+        let (program, _) = &mut self.programs[0];
+        let config = program.config();
+        program.set_config(XdpConfig { filters, ..config }).unwrap();
+    }
+
     /// Sets which frames of port 0 are forwarded to other members.
     fn forward_frames(&mut self, to: u64, longest: u32) {
         let (program, _) = &mut self.programs[0];
@@ -172,8 +179,11 @@ fn frames_between_members_are_forwarded_as_they_came() {
                     frame[12..14].copy_from_slice(&kind.to_be_bytes());
                     (frame[20], frame[54]) = ([6, 58, 58][random(3) as usize], 130 + random(10) as u8);
                     let expected = bridged(&frame, bridge, &stations, to, longest);
-                    for skb in [false, true] {
+                    let tagged = [0x8100, 0x88a8].contains(&kind);
+                    for (skb, filters) in [(false, false), (true, false), (false, true), (true, true)] {
+                        twin.filter(filters);
                         let (reason, port, bytes) = twin.drive(&frame, skb);
+                        let expected = if tagged && filters { ("pass_vlan", None) } else { expected };
                         assert_eq!((reason, port), expected, "{skb} {to:b} {longest} {stations:02x?} {frame:02x?}");
                         assert_eq!(bytes, frame, "changed");
                     }

@@ -8,7 +8,7 @@ use bywash_config::{Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
     AfXdpPort, Attachment, Below, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig,
-    TAKES_TAGS_OFF, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
+    TAKE_TAGS_OFF, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
 };
 use bywash_router::xdp::XdpTableSink;
 use std::sync::Arc;
@@ -192,7 +192,9 @@ fn prepare(below: &Below, (native, raw): (bool, bool), journal: &mut Journal) {
     }
     // The program sees VLAN tags only in the frame, and NICs strip them, those below a bond, too.
     for device in below.strippers() {
-        set(device, (TAKES_TAGS_OFF, false, "to keep VLAN tags in the frame"), journal);
+        for feature in TAKE_TAGS_OFF {
+            set(device, (feature, false, "to keep VLAN tags in the frame"), journal);
+        }
     }
     if raw && !native {
         set(interface, ("rx-gro", false, "frames stay as they came"), journal);

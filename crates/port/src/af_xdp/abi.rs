@@ -94,6 +94,7 @@ pub(crate) const SENDING_BY_RULES: u16 = 1 << 4;
 pub(crate) const SENDING_KEEPS: u16 = 1 << 5;
 pub(crate) const SENDING_BRIDGED: u16 = 1 << 6;
 pub(crate) const SENDING_MACVLANS: u16 = 1 << 7;
+pub(crate) const SENDING_FILTERS: u16 = 1 << 8;
 
 /// `struct bywash_port`, without the fields `version`, `own` and `members`.
 #[derive(Clone, Copy, Default)]
@@ -348,6 +349,7 @@ mod tests {
             ("BYWASH_KEEPS", SENDING_KEEPS),
             ("BYWASH_BRIDGED", SENDING_BRIDGED),
             ("BYWASH_MACVLANS", SENDING_MACVLANS),
+            ("BYWASH_FILTERS", SENDING_FILTERS),
         ];
         for (of, ours) in [("bywash_flag", &ours[..]), ("bywash_sending", &sending)] {
             let c: Vec<_> = names(of);

@@ -15,8 +15,10 @@ const SYS: &str = "/sys/class/net";
 const STACKED: [&str; 11] =
     ["bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "vrf", "hsr", "batadv"];
 const BRIDGE: &str = "bridge";
-/// Name of the device feature that strips VLAN tags on reception.
-pub const TAKES_TAGS_OFF: &str = "rx-vlan-hw-parse";
+/// Names of the device features that strip VLAN tags on reception: of 802.1Q, and of 802.1ad.
+pub const TAKE_TAGS_OFF: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
+/// Drivers of pairs of interfaces, to which the other end passes tags outside the frame.
+const PAIRS: [&str; 2] = ["veth", "netkit"];
 
 /// An interface and all devices below it.
 pub struct Below {
@@ -57,14 +59,14 @@ impl Below {
     /// Returns the devices that can be set to leave VLAN tags in frames. A veth is not among them: the tag is outside
     /// the frame before it is received.
     pub fn strippers(&self) -> impl Iterator<Item = &str> {
-        self.devices.iter().filter(|(_, driver)| driver != "veth").map(|(name, _)| name.as_str())
+        self.devices.iter().filter(|(_, driver)| !PAIRS.contains(&driver.as_str())).map(|(name, _)| name.as_str())
     }
 
     /// Returns whether programs do not see the VLAN tags of received frames, with the devices' current settings.
     pub fn hides_tags(&self) -> bool {
-        let stripped =
-            |name: &str| Features::of(name).and_then(|f| f.get(TAKES_TAGS_OFF)).is_ok_and(|on| on == Some(true));
-        let hidden = |(name, driver): &(String, String)| driver == "veth" || stripped(name);
+        let on = |name: &str, feature| Features::of(name).and_then(|f| f.get(feature)).is_ok_and(|on| on == Some(true));
+        let stripped = |name: &str| TAKE_TAGS_OFF.iter().any(|feature| on(name, feature));
+        let hidden = |(name, driver): &(String, String)| PAIRS.contains(&driver.as_str()) || stripped(name);
         // A stacked device leaves tags as the devices below it do, whatever it reports itself.
         let lowest = if self.devices.len() > 1 { &self.devices[1..] } else { &self.devices[..] };
         self.unknown || lowest.iter().any(hidden)

@@ -50,7 +50,7 @@ pub use abi::{
 };
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
-pub use below::{Below, TAKES_TAGS_OFF};
+pub use below::{Below, TAKE_TAGS_OFF};
 pub use datapath::{Family, SEGMENT, Segments, Tried, XdpDatapath};
 pub use error::Error;
 pub use features::{DeviceFeatures, takes_frames};

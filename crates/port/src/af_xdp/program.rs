@@ -3,8 +3,8 @@
 use super::abi::{
     FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
     FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
-    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6, SENDING_MACVLANS,
-    SENDING_TAKES_FRAMES, SENDING_TARGET, XdpCounters,
+    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_FILTERS, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6,
+    SENDING_MACVLANS, SENDING_TAKES_FRAMES, SENDING_TARGET, XdpCounters,
 };
 use super::attach::{Attached, Hook};
 use super::datapath::Inner;
@@ -66,6 +66,8 @@ pub struct XdpConfig {
     /// Set if `master` is a bridge. Frames that the port receives from stations that the bridge does not know
     /// ([`super::XdpDatapath::set_stations`]) are passed to the kernel.
     pub bridged: bool,
+    /// Set if that bridge filters VLANs: frames with a tag are passed to the kernel.
+    pub filters: bool,
     /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,
     /// Whether every frame that is not too long goes to user space; for ports that are not a router's.
@@ -134,6 +136,7 @@ impl XdpConfig {
             (self.rules && self.asks && self.forward, SENDING_BY_RULES),
             (self.keeps, SENDING_KEEPS),
             (self.bridged, SENDING_BRIDGED),
+            (self.filters, SENDING_FILTERS),
         ] {
             sending |= if on { flag } else { 0 };
         }
@@ -288,7 +291,7 @@ impl Program {
                 let reason = "sockets of a bond would receive nothing in native mode: use generic mode".into();
                 return Err(Error::Attach { interface, reason });
             }
-            XdpAttach::Generic => (None, "native mode is disabled by configuration".into()),
+            XdpAttach::Generic => (None, "native mode was not tried: `xdp = \"generic\"`, the default on veth".into()),
             XdpAttach::Auto | XdpAttach::Native => {
                 match attach_xdp(&inner, first.as_ref(), link, Hook::XdpDriver) {
                     Ok(fd) => (Some(fd), String::new()),

@@ -148,6 +148,12 @@ impl Links {
         self.master_of(id).filter(|master| master.is_bridge())
     }
 
+    /// Returns whether a port's bridge filters VLANs.
+    pub fn filters_vlans(&self, id: PortId) -> bool {
+        let bridge = self.bridge_of(id).and_then(|bridge| self.get(bridge.index)?.bridge);
+        bridge.is_some_and(|of| of.filters)
+    }
+
     /// Returns the ports to which a port's bridge forwards, by addresses alone, the frames received on that port; each
     /// with its MTU in bytes.
     pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {

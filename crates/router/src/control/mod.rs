@@ -439,6 +439,11 @@ impl Control {
         self.sink.iter_mut().for_each(|sink| sink.renew_stations());
     }
 
+    /// Returns whether a port is on a member of a bridge that filters VLANs.
+    pub fn filters_vlans(&self, id: PortId) -> bool {
+        self.links.filters_vlans(id)
+    }
+
     /// Returns the ports on members of a port's bridge to which the kernel forwards, by addresses alone, the unicast
     /// frames received on that port; each with its MTU in bytes.
     pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {

@@ -188,16 +188,8 @@ pub fn a_link(index: u32, name: &str) -> Link {
         up: true,
         carrier: true,
         kind: "veth".into(),
-        parent: None,
-        vlan: None,
-        macvlan: None,
-        vrf: None,
-        bond: None,
-        bridge: None,
-        member: None,
-        master: None,
         rx_queues: 1,
-        switch: false,
+        ..Link::default()
     }
 }
 

@@ -4,7 +4,7 @@
 use super::ip;
 use crate::bridges::{B, Bridged, C};
 use bywash_lab::{Namespace, Ping, kernel_has, require, require_lab};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Runs a command whose words are separated by blanks.
 fn run(ns: &Namespace, command: &str) {
@@ -55,10 +55,48 @@ fn the_vlan_without_a_tag_is_followed() {
         }
         bridged.assert_passes(&bywash);
     }
-    for on in ["0", "1"] {
-        run(r, &format!("ip link set br0 type bridge vlan_filtering {on}"));
-        bridged.assert_passes(&bywash);
+    run(r, "bridge vlan add dev r1 vid 20 pvid untagged");
+    bywash.wait("r1 to be left", |_| why("r1").is_some());
+    run(r, "ip link set br0 type bridge vlan_filtering 0");
+    bywash.wait("r1 to be taken over", |_| why("r1").is_none());
+    bridged.assert_passes(&bywash);
+    run(r, "ip link set br0 type bridge vlan_filtering 1");
+    bywash.wait("r1 to be left again", |_| why("r1").is_some());
+    run(r, "bridge vlan add dev r1 vid 1 pvid untagged");
+    bridged.assert_passes(&bywash);
+    bywash.stop();
+}
+
+/// A host that sends much in another VLAN, with the same MAC address: the kernel hears it in both.
+#[test]
+fn stations_are_heard_in_their_vlan() {
+    require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
+    let bridged = Bridged::new("vlan_filtering 1");
+    let (r, b) = (bridged.lab.r(), bridged.b());
+    run(r, "bridge vlan add dev r1 vid 30");
+    run(r, "bridge vlan add dev br0 vid 30 self");
+    r.ip_batch(
+        "link add link br0 name br0.30 type vlan id 30\naddress add 10.30.0.1/24 dev br0.30\nlink set br0.30 up\n",
+    )
+    .unwrap();
+    b.ip_batch("link add link b0 name b0.30 type vlan id 30\naddress add 10.30.0.2/24 dev b0.30\nlink set b0.30 up\n")
+        .unwrap();
+    // Four seconds.
+    run(r, "ip link set br0 type bridge ageing_time 400");
+    let bywash = bridged.run(&["--level", "driver"]);
+    bridged.assert_passes(&bywash);
+    let mac = b.run(&["cat", "/sys/class/net/b0/address"]).unwrap().stdout;
+    let busy = |to: &str| ["ping", "-q", "-i", "0.002", "-w", "12", to].map(str::to_owned);
+    let other = b.spawn(&busy("10.30.0.1")).unwrap();
+    let to = bridged.lab.a().v4.to_string();
+    let end = Instant::now() + Duration::from_secs(12);
+    while Instant::now() < end {
+        assert_eq!(answers(b, &to), 5);
+        let known = r.run(&["bridge", "fdb", "show", "br", "br0"]).unwrap().stdout;
+        assert!(known.contains(&format!("{} dev r1 vlan 1 ", mac.trim())), "{known}");
+        std::thread::sleep(Duration::from_millis(100));
     }
+    drop(other);
     bywash.stop();
 }
 

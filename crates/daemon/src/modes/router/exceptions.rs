@@ -265,6 +265,7 @@ impl Guard {
             let obeyed = xdp.obey(|config| {
                 config.master = (number != at).then_some(number);
                 config.bridged = bridge;
+                config.filters = bridge && control.filters_vlans(view.id);
                 config.mac = view.mac.unwrap_or(config.mac);
                 config.gate = program_gate(self.gate(number));
                 config.source_check = program_check(control.source_check(view.number));

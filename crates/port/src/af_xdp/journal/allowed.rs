@@ -3,13 +3,21 @@
 //! An instance in its sandbox writes its journal, and `bywash restore` obeys it with all of root's privileges. So a
 //! journal can name nothing but the settings that Bywash itself changes.
 
-use super::super::below::TAKES_TAGS_OFF;
+use super::super::below::TAKE_TAGS_OFF;
 use super::super::napi;
 use super::{Change, Value};
 
 /// Features that ports need otherwise, or that `bywash doctor --fix` fixes.
-const FEATURES: [&str; 7] =
-    ["rx-gro", "rx-gro-hw", "rx-gro-list", "rx-lro", "rx-udp-gro-forwarding", TAKES_TAGS_OFF, "tx-vlan-hw-insert"];
+const FEATURES: [&str; 8] = [
+    "rx-gro",
+    "rx-gro-hw",
+    "rx-gro-list",
+    "rx-lro",
+    "rx-udp-gro-forwarding",
+    TAKE_TAGS_OFF[0],
+    TAKE_TAGS_OFF[1],
+    "tx-vlan-hw-insert",
+];
 /// Settings of [`napi`] that ports need otherwise.
 const NUMBERS: [&str; 2] = [napi::DEFER, napi::FLUSH];
 /// Largest of [`NUMBERS`]: the kernel's own limit of polls, and two seconds as a time.
