@@ -123,6 +123,19 @@ fn hosts_find_each_other_and_tcp_goes_both_ways() {
     switch.stop();
 }
 
+#[test]
+fn a_port_with_an_address_is_warned_of() {
+    require!(require_lab());
+    let lab = Lab::new(2);
+    lab.switch.ip(&["address", "add", "10.8.0.1/24", "dev", "p1"]).unwrap();
+    let switch = Bywash::run(&lab.switch, &["--mode", "switch", "p1", "p2"]);
+    switch.wait("the warning", |switch| switch.log().contains("p1: it has the address 10.8.0.1, at which the kernel"));
+    lab.switch.ip(&["address", "add", "2001:db8::1/64", "dev", "p2", "nodad"]).unwrap();
+    switch.wait("the warning", |switch| switch.log().contains("p2: it has the address 2001:db8::1, at which"));
+    assert!(!switch.log().contains("fe80:"), "{}", switch.log());
+    switch.stop();
+}
+
 /// Returns a broadcast frame with a tag. `mark` is in its source address and its payload.
 pub fn tagged(vlan: u16, mark: u8) -> Vec<u8> {
     let mut frame = vec![0xff; 6];

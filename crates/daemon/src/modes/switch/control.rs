@@ -15,6 +15,7 @@ use bywash_flow::script::{self as flows, Verb};
 use bywash_netlink::Mirror;
 use bywash_router::control::{Applied, PortSpec, PortView, Ports};
 use bywash_sync::lock;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -40,9 +41,26 @@ struct Slot {
     config: PortConfig,
     partial_checksums: bool,
     up: bool,
+    /// Set once the log says that the interface has an address.
+    addressed: bool,
 }
 
 impl Switching {
+    /// Warns of ports whose interface has an address: the machine may be reached only by it.
+    fn warn_of_addresses(&mut self) {
+        for port in lock(&self.ports).ports() {
+            let slot = self.slots.get_mut(usize::from(port.id.0)).and_then(Option::as_mut);
+            let Some(slot) = slot.filter(|slot| slot.config.af_xdp.is_some() && !slot.addressed) else { continue };
+            let Some(prefix) = port.addresses.iter().find(|prefix| !is_link_local(prefix.addr)) else { continue };
+            slot.addressed = true;
+            tracing::warn!(
+                "{}: it has the address {}, at which the kernel is not reached any more: the switch takes all frames",
+                port.name,
+                prefix.addr
+            );
+        }
+    }
+
     fn set_slot(&mut self, id: PortId, slot: Option<Slot>) {
         let at = usize::from(id.0);
         let mut names = lock(&self.names);
@@ -71,13 +89,21 @@ impl Switching {
     }
 }
 
+/// Returns whether an address is one that each interface has, or that only its own network reaches.
+fn is_link_local(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => addr.is_link_local(),
+        IpAddr::V6(addr) => addr.is_unicast_link_local(),
+    }
+}
+
 /// Sets up a switch on the opened ports.
 pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let config = &setup.config.switch;
     let names: Vec<String> = setup.config.ports.iter().map(|port| port.name.clone()).collect();
     let specs = setup.specs();
     let slot = |(spec, port): (&PortSpec, &PortConfig)| {
-        Some(Slot { config: port.clone(), partial_checksums: spec.partial_checksums, up: true })
+        Some(Slot { config: port.clone(), partial_checksums: spec.partial_checksums, up: true, addressed: false })
     };
     let slots: Vec<Option<Slot>> = specs.iter().zip(&setup.config.ports).map(slot).collect();
     let ageing = Duration::from_secs(config.mac_ageing_s.into());
@@ -107,7 +133,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
 /// Makes the workers use these ports and no others.
 fn set_ports(control: &mut FlowControl, slots: &[Option<Slot>], names: &[String], local: Option<&str>) {
     let there = || slots.iter().enumerate().filter_map(|(at, slot)| Some((at, slot.as_ref()?)));
-    let ports = there().map(|(at, Slot { config, partial_checksums, up })| SwitchPort {
+    let ports = there().map(|(at, Slot { config, partial_checksums, up, .. })| SwitchPort {
         of: if local == Some(&config.name) { OfPort::LOCAL } else { OfPort(at as u16 + 1) },
         id: PortId(at as u16),
         name: config.name.clone(),
@@ -157,6 +183,9 @@ fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String
 impl modes::Control for Switching {
     fn apply(&mut self, changes: &[Change]) -> Applied {
         let applied = lock(&self.ports).apply(changes);
+        if changes.iter().any(|change| matches!(change, Change::Address(_))) {
+            self.warn_of_addresses();
+        }
         self.tell_state(&applied.ports_changed);
         applied
     }
@@ -177,7 +206,7 @@ impl modes::Control for Switching {
         let running = ports.ports().any(|port| port.id == id && port.running);
         drop(ports);
         let up = config.interface.is_none() || running;
-        self.set_slot(id, Some(Slot { config: config.clone(), partial_checksums, up }));
+        self.set_slot(id, Some(Slot { config: config.clone(), partial_checksums, up, addressed: false }));
     }
 
     fn remove_port(&mut self, id: PortId) {
