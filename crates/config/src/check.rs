@@ -483,6 +483,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
             let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.cell());
             let help = match cell_for(mtu) {
+                _ if name == "lo" => "it is the loopback interface: name one that leads to other machines".into(),
                 Some(cell) => format!("set `cell = {cell}` in [pool]"),
                 None => format!("lower its MTU: ip link set {name} mtu {}", room - LINK_HEADER),
             };

@@ -46,6 +46,13 @@ pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Findin
             return (None, vec![gone.mend("ip link show").of(name)]);
         }
     };
+    if name == "lo" {
+        let what = "it is the loopback interface, which receives nothing from other machines";
+        return (
+            None,
+            vec![Finding::new(Error, "loopback", what, "it cannot be used as a port").mend("ip link show").of(name)],
+        );
+    }
     let driver = driver(name).unwrap_or_else(|| link.kind.clone());
     let sys = Path::new("/sys/class/net").join(name);
     // /sys may show another namespace with an interface of the same name: compare the index.

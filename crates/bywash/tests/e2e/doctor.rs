@@ -69,8 +69,9 @@ fn planted_faults_are_named_mended_and_put_back() {
         ("d0", "ipv4-forwarding", true),
         ("d0", "ipv6-forwarding", true),
         ("gone0", "no-interface", false),
+        ("lo", "loopback", false),
     ];
-    let names = ["--socket", "/nowhere", "d0", "down0", "alone0", "member0", "taken0", "gone0"];
+    let names = ["--socket", "/nowhere", "d0", "down0", "alone0", "member0", "taken0", "gone0", "lo"];
     let found = findings(&r, &names);
     assert!(!has(&found, "member0", "enslaved"), "a router forwards for its bridge");
     assert!(!has(&found, "alone0", "interfaces-on-top"), "a router forwards for its macvlan");
