@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The link between r2 and r4 is a memif in some tests: e4 and e2 are then the twins of its ports. In others r2's links
-//! go through switches, so that its neighbours keep their carrier when r2 falls silent.
+//! go through switches, so that its neighbours keep their carrier when r2 falls silent; or e1 to e4 are VLANs, bonds or
+//! bridges above the ports v1 to v4.
 
 use crate::daemons::{Router, join, open_to_all};
 use crate::harness::{Bywash, PATIENCE, daemons};
@@ -37,6 +38,26 @@ enum Wiring {
     Twins,
     /// The links of r2 go through switches.
     Switches,
+    /// Each end of a link is an interface of this kind above a port.
+    Above(&'static str),
+}
+
+/// Returns the name of the port below an interface of [`LINKS`].
+fn below(name: &str) -> String {
+    name.replace('e', "v")
+}
+
+/// Creates an interface of a kind above a port.
+fn create_above(ns: &Namespace, kind: &str, name: &str, address: &str) {
+    let port = below(name);
+    let lines = match kind {
+        "vlan" => format!("link add link {port} name {name} type vlan id 7\n"),
+        "bond" => format!(
+            "link add {name} type bond mode active-backup miimon 10\nlink set {port} down\nlink set {port} master {name}\n"
+        ),
+        _ => format!("link add {name} type {kind}\nlink set {port} master {name}\n"),
+    };
+    ns.ip_batch(&format!("{lines}address add {address} dev {name}\nlink set {name} up\n")).unwrap();
 }
 
 /// Routing suite that the routers run.
@@ -78,6 +99,11 @@ impl Lab {
                     }
                     switches.push(switch);
                 }
+                Wiring::Above(kind) => {
+                    join(ends[0], (&below(name), ""), ends[1], (&below(peer), ""));
+                    create_above(ends[0], kind, name, &address);
+                    create_above(ends[1], kind, peer, &its);
+                }
                 _ => join(ends[0], (name, &address), ends[1], (peer, &its)),
             }
         }
@@ -115,6 +141,12 @@ impl Lab {
             let (twin, role, address) = match n {
                 2 if twins => (e4, "server", at_2),
                 4 if twins => (e2, "client", at_4),
+                _ if matches!(wiring, Wiring::Above(_)) => {
+                    let ports: Vec<String> = Self::ports(n).into_iter().map(below).collect();
+                    let ports = ports.iter().map(String::as_str);
+                    // Traffic control sees tags.
+                    return Bywash::run(ns, &["--level", "driver"].into_iter().chain(ports).collect::<Vec<_>>());
+                }
                 _ => return Bywash::run(ns, &Self::ports(n)),
             };
             let socket = self.daemons_directory.path().join("memif.sock");
@@ -295,6 +327,23 @@ fn ospf_and_bgp_of_bird_over_twins() {
     converge_share_and_survive(Suite::Bird, Wiring::Twins);
 }
 
+#[test]
+fn ospf_and_bgp_over_vlans() {
+    require!(kernel_has("8021q"), kernel_has("tcx"));
+    converge_share_and_survive(Suite::Frr, Wiring::Above("vlan"));
+}
+
+#[test]
+fn ospf_and_bgp_over_bonds() {
+    require!(kernel_has("bonding"));
+    converge_share_and_survive(Suite::Frr, Wiring::Above("bond"));
+}
+
+#[test]
+fn ospf_and_bgp_over_bridges() {
+    converge_share_and_survive(Suite::Frr, Wiring::Above("bridge"));
+}
+
 fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     require!(require_lab());
     if suite == Suite::Frr {
@@ -332,7 +381,8 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     // Traffic uses both paths evenly once all neighbours are known.
     let report = Ping::to(std::net::Ipv4Addr::new(10, 4, 0, 2)).count(20).interval(Duration::from_millis(10));
     wait_until("the other host", PATIENCE, || report.clone().run(&lab.hosts[0]).unwrap().received == 20).unwrap();
-    let sent = || ["e2", "e3"].map(|port| running[0].counter(port, "tx_packets"));
+    let port = |name: &str| if matches!(wiring, Wiring::Above(_)) { below(name) } else { name.to_owned() };
+    let sent = || ["e2", "e3"].map(|name| running[0].counter(&port(name), "tx_packets"));
     let [h1, h4] = &lab.hosts;
     let second = || {
         let before = sent();
@@ -350,7 +400,9 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     let (withdrawn, loss) = load::between(h1, h4, load::rate(), || {
         std::thread::sleep(Duration::from_millis(300));
         let down = Instant::now();
-        lab.routers[1].ns.ip_batch("link set e1 down\nlink set e4 down\n").unwrap();
+        for name in ["e1", "e4"] {
+            lab.routers[1].ns.ip(&["link", "set", &port(name), "down"]).unwrap();
+        }
         let one = || of_kernel(&lab.routers[0]).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1);
         wait_until("the kernel to have one path", PATIENCE, one).unwrap();
         let withdrawn = down.elapsed();
