@@ -796,7 +796,7 @@ mod tests {
         assert_eq!(reported(&mut kernel), [Change::Station(station(1))]);
         kernel.apply(Event::StationGone(7, station(1).mac, 2), Origin::Live);
         assert_eq!(reported(&mut kernel), [], "it is known in another VLAN");
-        // It is not known which VLANs are left until they have been read.
+        // A notification does not say which VLANs are left: they are read again.
         assert!(kernel.apply(Event::Untagged(7, 1), Origin::Live).has(Scope::VLANS));
         assert_eq!(reported(&mut kernel), [Change::Link(of(true, 0)), gone(1)]);
         read(&mut kernel, None, 2);
@@ -821,7 +821,7 @@ mod tests {
         kernel.apply(Event::Link { link: of(Some(forwarding), Some(7)), switched }, Origin::Live);
         kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
         assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(7)))]);
-        // Its VLANs are forgotten as it moves to another bridge, whoever says so.
+        // A member that moves to another bridge loses its VLANs, by a notification or a dump.
         let in_vlan = Member { untagged: 5, ..forwarding };
         for (origin, masters) in [(Origin::Live, [7, 8]), (Origin::Dump, [8, 7])] {
             kernel.apply(Event::Untagged(3, 5), Origin::Dump);

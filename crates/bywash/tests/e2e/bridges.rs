@@ -385,6 +385,13 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
     bywash.stop();
 }
 
+/// Returns the reason why a port is left to the kernel; `None` if it is not.
+pub fn left_because(bywash: &Bywash<'_>, port: &str) -> Option<String> {
+    let placement = bywash.show(&["placement"]);
+    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
+    (row["level"] == "kernel").then(|| row["why"].as_str().unwrap().to_owned())
+}
+
 /// A bridge of which more decides than addresses, and members that do not forward, are left to the kernel.
 #[test]
 fn bridges_that_do_more_are_left() {
@@ -393,11 +400,7 @@ fn bridges_that_do_more_are_left() {
     let r = bridged.lab.r();
     let bywash = bridged.run(&[]);
     bridged.assert_passes(&bywash);
-    let why = |port: &str| {
-        let placement = bywash.show(&["placement"]);
-        let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
-        (row["level"] == "kernel").then(|| row["why"].as_str().unwrap().to_owned())
-    };
+    let why = |port: &str| left_because(&bywash, port);
     let whole: &[&str] = &["r1", "r2"];
     for (set, unset, left, reason) in [
         (

@@ -2,7 +2,7 @@
 //! member have them in the same VLAN, and only to stations that the bridge knows in that VLAN.
 
 use super::ip;
-use crate::bridges::{B, Bridged, C};
+use crate::bridges::{B, Bridged, C, left_because};
 use bywash_lab::{Namespace, Ping, kernel_has, require, require_lab};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,25 @@ fn answers(from: &Namespace, to: &str) -> u32 {
     Ping::to(ip(to)).count(5).wait(Duration::from_millis(100)).run(from).unwrap().received
 }
 
+/// Returns the MAC address of an interface.
+fn mac(ns: &Namespace, name: &str) -> String {
+    ns.run(&["cat", &format!("/sys/class/net/{name}/address")]).unwrap().stdout.trim().to_owned()
+}
+
+/// Connects host b, with this MAC address, and the router by VLAN 30 as well, tagged.
+fn add_vlan(bridged: &Bridged, mac: &str) {
+    let r = bridged.lab.r();
+    run(r, "bridge vlan add dev r1 vid 30");
+    run(r, "bridge vlan add dev br0 vid 30 self");
+    for (ns, on, address, n) in [(r, "br0", String::new(), 1), (bridged.b(), "b0", format!("address {mac}"), 2)] {
+        ns.ip_batch(&format!(
+            "link add link {on} name {on}.30 {address} type vlan id 30\naddress add 10.30.0.{n}/24 dev {on}.30\n\
+             link set {on}.30 up\n"
+        ))
+        .unwrap();
+    }
+}
+
 #[test]
 fn the_vlan_without_a_tag_is_followed() {
     require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
@@ -25,11 +44,7 @@ fn the_vlan_without_a_tag_is_followed() {
     bridged.assert_passes(&bywash);
     bridged.assert_connected();
     bridged.assert_passes(&bywash);
-    let why = |port: &str| {
-        let placement = bywash.show(&["placement"]);
-        let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
-        (row["level"] == "kernel").then(|| row["why"].as_str().unwrap().to_owned())
-    };
+    let why = |port: &str| left_because(&bywash, port);
     let both: &[&str] = &["r1", "r2"];
     for (set, unset, left) in [
         ("vlan add dev r1 vid 20 pvid untagged", "vlan add dev r1 vid 1 pvid untagged", &["r1"][..]),
@@ -46,7 +61,7 @@ fn the_vlan_without_a_tag_is_followed() {
             bywash
                 .wait(&format!("{port} to be left by `{set}`"), |_| why(port).is_some_and(|why| why.contains(reason)));
         }
-        // As the kernel has it: nothing passes by the member.
+        // Nothing passes by the member, as the kernel has it.
         assert_eq!(answers(bridged.a(), B[0]), 0, "{set}");
         assert_eq!(answers(bridged.a(), C[0]), if left == both { 0 } else { 5 }, "{set}");
         run(r, &format!("bridge {unset}"));
@@ -73,27 +88,19 @@ fn stations_are_heard_in_their_vlan() {
     require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
     let bridged = Bridged::new("vlan_filtering 1");
     let (r, b) = (bridged.lab.r(), bridged.b());
-    run(r, "bridge vlan add dev r1 vid 30");
-    run(r, "bridge vlan add dev br0 vid 30 self");
-    r.ip_batch(
-        "link add link br0 name br0.30 type vlan id 30\naddress add 10.30.0.1/24 dev br0.30\nlink set br0.30 up\n",
-    )
-    .unwrap();
-    b.ip_batch("link add link b0 name b0.30 type vlan id 30\naddress add 10.30.0.2/24 dev b0.30\nlink set b0.30 up\n")
-        .unwrap();
+    let mac = mac(b, "b0");
+    add_vlan(&bridged, &mac);
     // Four seconds.
     run(r, "ip link set br0 type bridge ageing_time 400");
     let bywash = bridged.run(&["--level", "driver"]);
     bridged.assert_passes(&bywash);
-    let mac = b.run(&["cat", "/sys/class/net/b0/address"]).unwrap().stdout;
-    let busy = |to: &str| ["ping", "-q", "-i", "0.002", "-w", "12", to].map(str::to_owned);
-    let other = b.spawn(&busy("10.30.0.1")).unwrap();
+    let other = b.spawn(&["ping", "-q", "-i", "0.002", "-w", "12", "10.30.0.1"]).unwrap();
     let to = bridged.lab.a().v4.to_string();
     let end = Instant::now() + Duration::from_secs(12);
     while Instant::now() < end {
         assert_eq!(answers(b, &to), 5);
         let known = r.run(&["bridge", "fdb", "show", "br", "br0"]).unwrap().stdout;
-        assert!(known.contains(&format!("{} dev r1 vlan 1 ", mac.trim())), "{known}");
+        assert!(known.contains(&format!("{} dev r1 vlan 1 ", mac)), "{known}");
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(other);
@@ -106,18 +113,8 @@ fn stations_of_other_vlans_are_others() {
     require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
     let bridged = Bridged::new("vlan_filtering 1");
     let (r, b) = (bridged.lab.r(), bridged.b());
-    let mac = bridged.c().run(&["cat", "/sys/class/net/c0/address"]).unwrap().stdout;
-    run(r, "bridge vlan add dev r1 vid 30");
-    run(r, "bridge vlan add dev br0 vid 30 self");
-    r.ip_batch(
-        "link add link br0 name br0.30 type vlan id 30\naddress add 10.30.0.1/24 dev br0.30\nlink set br0.30 up\n",
-    )
-    .unwrap();
-    b.ip_batch(&format!(
-        "link add link b0 name b0.30 address {} type vlan id 30\naddress add 10.30.0.2/24 dev b0.30\nlink set b0.30 up\n",
-        mac.trim()
-    ))
-    .unwrap();
+    let mac = mac(bridged.c(), "c0");
+    add_vlan(&bridged, &mac);
     let bywash = bridged.run(&["--level", "driver"]);
     bridged.assert_passes(&bywash);
     for _ in 0..3 {
@@ -127,7 +124,7 @@ fn stations_of_other_vlans_are_others() {
         assert!(bridged.passes(&bywash, C[0], 2, 10));
     }
     let known = r.run(&["bridge", "fdb", "show", "br", "br0"]).unwrap().stdout;
-    let entry = |dev: &str, vlan: &str| format!("{} dev {dev} vlan {vlan} ", mac.trim());
+    let entry = |dev: &str, vlan: &str| format!("{} dev {dev} vlan {vlan} ", mac);
     assert!(known.contains(&entry("r1", "30")) && known.contains(&entry("r2", "1")), "{known}");
     bywash.stop();
 }

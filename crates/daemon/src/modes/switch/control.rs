@@ -89,7 +89,7 @@ impl Switching {
     }
 }
 
-/// Returns whether an address is one that each interface has, or that only its own network reaches.
+/// Returns whether an address is link-local: each interface has one for IPv6.
 fn is_link_local(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(addr) => addr.is_link_local(),
