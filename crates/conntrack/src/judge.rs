@@ -178,7 +178,7 @@ fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
                 return Some(Refusal::Unseen(place(None), why.clone()));
             }
             for rule in &chain.rules {
-                if let Some(how) = rule.expressions.iter().find_map(hidden) {
+                if let Some(how) = rule.expressions.iter().find_map(|expression| hidden(expression, table)) {
                     return Some(Refusal::Unseen(place(Some(rule.handle)), how.to_owned()));
                 }
             }
@@ -187,10 +187,14 @@ fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
     None
 }
 
-/// Returns the lasting effect of an expression on a connection that the kernel does not report.
-fn hidden(expression: &Expression) -> Option<&str> {
+/// Returns the lasting effect of a table's expression on a connection that the kernel does not report.
+fn hidden<'a>(expression: &'a Expression, table: &'a Table) -> Option<&'a str> {
     let Expression::Acts { how, .. } = expression else { return None };
-    let known = !how.starts_with("unknown") && how != "object of a map";
-    let hides = matches!(how.as_str(), "ct event set" | "ct timeout" | "xt target CT");
-    (hides || !known).then_some(how)
+    let hides = |how: &str| how.starts_with("unknown") || how.starts_with("ct timeout");
+    match how.as_str() {
+        "ct event set" | "xt target CT" => Some(how),
+        // Maps hold objects of their own table (nft_add_set_elem).
+        "object of a map" => table.tracking.iter().map(String::as_str).find(|object| hides(object)),
+        how => hides(how).then_some(how),
+    }
 }

@@ -323,6 +323,24 @@ fn a_changed_mark_removes_a_flow() {
     assert!(lab.flow(4000).is_some());
 }
 
+/// A map of objects hides nothing but timeouts, which its table must hold.
+#[test]
+fn maps_of_timeouts_leave_connections_to_the_kernel() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    let _ends = lab.open(4000..4002);
+    let table = |kind: &str, object: &str| {
+        let chain = "chain input { type filter hook input priority 0; ct";
+        format!("table ip of{kind} {{ ct {kind} one {object}; {chain} {kind} set udp dport map {{ 9 : \"one\" }}; }}; }}")
+    };
+    lab.load(&table("helper", "{ type \"tftp\" protocol udp; l3proto ip; }"));
+    lab.consider(4000, false);
+    assert!(lab.flow(4000).is_some());
+    lab.load(&table("timeout", "{ protocol udp; policy = { unreplied: 5 }; }"));
+    lab.consider(4001, false);
+    assert_eq!(lab.flow(4001), None);
+}
+
 /// A connection for which there is no room keeps its timeout.
 #[test]
 fn a_full_table_leaves_a_connection_alone() {
