@@ -1,0 +1,179 @@
+use super::*;
+use bywash_fib::model::{Bridge, Prefix};
+
+fn link(carrier: bool) -> Event {
+    let link = Link {
+        index: 3,
+        name: "a0".into(),
+        mtu: 1500,
+        up: true,
+        carrier,
+        kind: "veth".into(),
+        rx_queues: 1,
+        ..Link::default()
+    };
+    Event::Link { link, switched: false }
+}
+
+fn route(addr: IpAddr, ignored: bool) -> Event {
+    let legs = vec![Leg { index: 3, gateway: None, weight: 1, dead: ignored, ignored, encapsulated: false }];
+    const RTN_UNICAST: u8 = 1;
+    let body = Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs };
+    let key = RouteKey { table: 254, prefix: Prefix { addr, len: 24 }, metric: 0 };
+    Event::Route { key, body, flags: 0, gone: false, expires: None }
+}
+
+fn alive(kernel: &mut Kernel) -> Option<bool> {
+    let mut alive = None;
+    kernel.report(|change| {
+        if let Change::Route(route) = change {
+            alive = Some(route.next_hops[0].alive);
+        }
+    });
+    alive
+}
+
+fn read(kernel: &mut Kernel, events: [Event; 2]) {
+    kernel.begin(Scope::ALL);
+    for event in events {
+        kernel.apply(event, Origin::Dump);
+    }
+    kernel.finish(Scope::ALL, true);
+}
+
+fn reported(kernel: &mut Kernel) -> Vec<Change> {
+    let mut all = vec![];
+    kernel.report(|change| all.push(change));
+    all
+}
+
+#[test]
+fn stations_are_reported_as_they_move_and_go() {
+    let station = |last, member| Station { bridge: 7, mac: [2, 0, 0, 0, 0, last], member };
+    let gone = |last| Change::StationGone { bridge: 7, mac: station(last, 0).mac };
+    let mut kernel = Kernel::default();
+    kernel.begin(Scope::ALL);
+    kernel.apply(Event::Station(station(1, 3), 0), Origin::Dump);
+    kernel.apply(Event::Station(station(2, 3), 0), Origin::Dump);
+    kernel.finish(Scope::ALL, true);
+    let mut first = reported(&mut kernel);
+    first.sort_by_key(|change| format!("{change:?}"));
+    assert_eq!(first, [Change::Station(station(1, 3)), Change::Station(station(2, 3))]);
+    // A station that moves away and back has not changed.
+    for member in [4, 3] {
+        kernel.apply(Event::Station(station(1, member), 0), Origin::Live);
+    }
+    kernel.apply(Event::StationGone(7, station(9, 0).mac, 0), Origin::Live);
+    assert_eq!(reported(&mut kernel), []);
+    kernel.apply(Event::Station(station(1, 4), 0), Origin::Live);
+    kernel.apply(Event::StationGone(7, station(2, 3).mac, 0), Origin::Live);
+    let mut then = reported(&mut kernel);
+    then.sort_by_key(|change| format!("{change:?}"));
+    assert_eq!(then, [Change::Station(station(1, 4)), gone(2)]);
+    // A dump that no longer shows it.
+    kernel.begin(Scope::STATIONS);
+    kernel.finish(Scope::STATIONS, true);
+    assert_eq!(reported(&mut kernel), [gone(1)]);
+}
+
+#[test]
+fn a_bridge_that_filters_vlans_has_the_stations_of_one() {
+    let Event::Link { link: free, switched } = link(true) else { unreachable!() };
+    let of = |filters, untagged| {
+        let bridge = Some(Bridge { ageing_ms: 1, plain: true, filters, untagged, calls_ip: false });
+        Link { index: 7, bridge, ..free.clone() }
+    };
+    let bridge = |filters| Event::Link { link: of(filters, 0), switched };
+    let station = |last| Station { bridge: 7, mac: [2, 0, 0, 0, 0, last], member: 3 };
+    let gone = |last| Change::StationGone { bridge: 7, mac: station(last).mac };
+    let read = |kernel: &mut Kernel, event: Option<Event>, vlan: u16| {
+        kernel.begin(Scope::ALL);
+        event.map(|event| kernel.apply(event, Origin::Dump));
+        for vlan in [vlan, 0] {
+            kernel.apply(Event::Untagged(7, vlan), Origin::Dump);
+        }
+        kernel.finish(Scope::VLANS, true);
+        for last in [0, 1, 2] {
+            kernel.apply(Event::Station(station(last), u16::from(last)), Origin::Dump);
+        }
+        kernel.finish(Scope::STATIONS, true);
+    };
+    let mut kernel = Kernel::default();
+    read(&mut kernel, Some(bridge(false)), 1);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(false, 1)), Change::Station(station(0))]);
+    assert_eq!(kernel.apply(bridge(true), Origin::Live), Scope::STATIONS);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 1)), gone(0)]);
+    read(&mut kernel, None, 1);
+    assert_eq!(reported(&mut kernel), [Change::Station(station(1))]);
+    kernel.apply(Event::StationGone(7, station(1).mac, 2), Origin::Live);
+    assert_eq!(reported(&mut kernel), [], "it is known in another VLAN");
+    // A notification does not say which VLANs are left: they are read again.
+    assert!(kernel.apply(Event::Untagged(7, 1), Origin::Live).has(Scope::VLANS));
+    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 0)), gone(1)]);
+    read(&mut kernel, None, 2);
+    assert!(kernel.unread().has(Scope::STATIONS) && kernel.unread().is_empty());
+    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 2)), Change::Station(station(2))]);
+    // A dump without its VLANs.
+    kernel.begin(Scope::VLANS);
+    kernel.finish(Scope::VLANS, true);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 0)), gone(2)]);
+}
+
+#[test]
+fn a_members_state_changes_its_link() {
+    let mut kernel = Kernel::default();
+    let Event::Link { link: free, switched } = link(true) else { unreachable!() };
+    let forwarding = Member { active: true, plain: true, ..Member::default() };
+    let of = |member: Option<Member>, master: Option<u32>| Link { member, master, ..free.clone() };
+    kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
+    kernel.apply(Event::Link { link: of(None, None), switched }, Origin::Live);
+    kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(None, None))], "it belongs to no bridge");
+    kernel.apply(Event::Link { link: of(Some(forwarding), Some(7)), switched }, Origin::Live);
+    kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(7)))]);
+    // A member that moves to another bridge loses its VLANs, by a notification or a dump.
+    let in_vlan = Member { untagged: 5, ..forwarding };
+    for (origin, masters) in [(Origin::Live, [7, 8]), (Origin::Dump, [8, 7])] {
+        kernel.apply(Event::Untagged(3, 5), Origin::Dump);
+        assert_eq!(reported(&mut kernel), [Change::Link(of(Some(in_vlan), Some(masters[0])))]);
+        kernel.apply(Event::Link { link: of(Some(forwarding), Some(masters[1])), switched }, origin);
+        assert!(kernel.unread().has(Scope::VLANS));
+        assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(masters[1])))]);
+    }
+    let blocked = Member { active: false, plain: true, ..Member::default() };
+    kernel.apply(Event::BridgePort(3, blocked), Origin::Live);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(Some(blocked), Some(7)))]);
+}
+
+/// Its message reports no switched flag here, like one that was coalesced with others.
+#[test]
+fn a_link_without_carrier_that_is_set_down_takes_its_next_hops_along() {
+    let mut kernel = Kernel::default();
+    kernel.apply(link(false), Origin::Live);
+    kernel.apply(route(IpAddr::from([192, 0, 2, 0]), false), Origin::Live);
+    assert_eq!(alive(&mut kernel), Some(true));
+    let Event::Link { link: down, switched } = link(false) else { unreachable!() };
+    kernel.apply(Event::Link { link: Link { up: false, ..down }, switched }, Origin::Live);
+    assert_eq!(alive(&mut kernel), Some(false));
+}
+
+/// The message about the carrier arrives before the kernel acts on it.
+#[test]
+fn a_late_link_watch_revives_what_a_dump_showed_dead() {
+    for addr in [IpAddr::from([192, 0, 2, 0]), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0])] {
+        let mut kernel = Kernel::default();
+        read(&mut kernel, [link(false), route(addr, true)]);
+        assert_eq!(alive(&mut kernel), Some(false));
+        assert!(kernel.apply(link(true), Origin::Live).has(Scope::UNDER_LINKS));
+        read(&mut kernel, [link(true), route(addr, true)]);
+        assert_ne!(alive(&mut kernel), Some(true));
+
+        // The link watch's own message, after it has cleared the mark.
+        let wanted = kernel.apply(link(true), Origin::Live);
+        assert!(wanted.has(Scope::ROUTES4) && wanted.has(Scope::ROUTES6) && wanted.has(Scope::OBJECTS));
+        read(&mut kernel, [link(true), route(addr, false)]);
+        assert_eq!(alive(&mut kernel), Some(true));
+        assert!(kernel.apply(link(true), Origin::Live).is_empty(), "nothing is dead any more");
+    }
+}
