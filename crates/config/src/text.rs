@@ -1,9 +1,9 @@
 //! Formats of strings, and what they are parsed into.
 
-use bywash_fib::model::Prefix;
+use bywash_fib::model::{NotAPrefix, Prefix};
 use bywash_port::memif;
 use bywash_wire::ethernet::MacAddr;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// Text that stands for a secret wherever one would be printed.
 pub const HIDDEN: &str = "(secret)";
@@ -128,12 +128,7 @@ pub fn block(text: &str) -> Result<[u8; 16], String> {
 
 /// Parses a prefix, or an address as a prefix of full length.
 pub fn prefix(text: &str) -> Result<Prefix, String> {
-    let wrong = || "expected an address or a prefix such as 10.0.0.0/8".to_string();
-    let (addr, len) = text.split_once('/').map_or((text, None), |(addr, len)| (addr, Some(len)));
-    let addr: IpAddr = addr.parse().map_err(|_| wrong())?;
-    let most = if addr.is_ipv4() { 32 } else { 128 };
-    let len = len.map_or(Ok(most), |len| len.parse().map_err(|_| wrong()))?;
-    if len <= most { Ok(Prefix { addr, len }) } else { Err(wrong()) }
+    text.parse().map_err(|why: NotAPrefix| why.to_string())
 }
 
 /// Parses a port, or a range of ports: the first and the last.

@@ -359,8 +359,7 @@ mod tests {
     }
 
     fn prefix(text: &str) -> Prefix {
-        let (addr, len) = text.split_once('/').unwrap();
-        Prefix { addr: addr.parse().unwrap(), len: len.parse().unwrap() }
+        text.parse().unwrap()
     }
 
     /// Returns the rules for IPv4 packets, each as a line.

@@ -4,7 +4,9 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// An Ethernet address.
@@ -135,11 +137,46 @@ impl Prefix {
         };
         Some(Self { addr, len })
     }
+
+    /// Returns whether `inner` lies within the prefix, or is the same.
+    pub fn covers(self, inner: Self) -> bool {
+        self.len <= inner.len && Self::containing(inner.addr, self.len) == Some(self)
+    }
 }
 
-impl std::fmt::Display for Prefix {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl From<IpAddr> for Prefix {
+    fn from(addr: IpAddr) -> Self {
+        Self { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.addr, self.len)
+    }
+}
+
+/// Error for text that is neither a prefix nor an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAPrefix;
+
+impl fmt::Display for NotAPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected an address or a prefix such as 10.0.0.0/8")
+    }
+}
+
+impl std::error::Error for NotAPrefix {}
+
+impl FromStr for Prefix {
+    type Err = NotAPrefix;
+
+    /// Parses a prefix, or an address as a prefix of full length. Sets host bits to zero.
+    fn from_str(text: &str) -> Result<Self, NotAPrefix> {
+        let (addr, len) = text.split_once('/').map_or((text, None), |(addr, len)| (addr, Some(len)));
+        let whole = Self::from(addr.parse::<IpAddr>().map_err(|_| NotAPrefix)?);
+        let len = len.map_or(Ok(whole.len), str::parse).map_err(|_| NotAPrefix)?;
+        Self::containing(whole.addr, len).ok_or(NotAPrefix)
     }
 }
 
@@ -504,4 +541,28 @@ pub enum Change {
     /// The whole state at the start of the dump has been reported (initially, and after every full read, which reports
     /// only differences).
     Synced,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes() {
+        let p = |text: &str| text.parse::<Prefix>().unwrap();
+        assert_eq!((p("10.1.2.3/8"), p("fd00::1")), (p("10.0.0.0/8"), p("fd00::1/128")));
+        for bad in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "x", "10.0.0.0/"] {
+            assert_eq!(bad.parse::<Prefix>(), Err(NotAPrefix), "{bad}");
+        }
+        for (outer, inner, covers) in [
+            ("0.0.0.0/0", "10.1.2.3", true),
+            ("::/0", "10.1.2.3", false),
+            ("10.0.0.0/8", "10.1.0.0/16", true),
+            ("10.1.0.0/16", "10.0.0.0/8", false),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("fd00::/8", "fd12::1", true),
+        ] {
+            assert_eq!(p(outer).covers(p(inner)), covers, "{outer} {inner}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! is shared.
 
 use crate::world::*;
-use bywash_fib::model::{Change, Route};
+use bywash_fib::model::{Change, Prefix, Route};
 use std::time::Instant;
 
 fn resident() -> usize {
@@ -23,7 +23,8 @@ fn routes(count: usize) -> Vec<Change> {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(n as u64 | 1);
             let addr = std::net::IpAddr::V4(((state >> 32) as u32).into());
             let len = if state.is_multiple_of(5) { 22 } else { 24 };
-            Change::Route(Route { prefix: mask(addr, len), ..vias[(state >> 20) as usize % vias.len()].clone() })
+            let prefix = Prefix::containing(addr, len).unwrap();
+            Change::Route(Route { prefix, ..vias[(state >> 20) as usize % vias.len()].clone() })
         })
         .collect()
 }

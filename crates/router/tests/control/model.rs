@@ -1,6 +1,6 @@
 //! Reference implementation: stores what was reported and derives every answer from all of it.
 
-use crate::world::{Got, mask, share};
+use crate::world::{Got, share};
 use bywash_fib::model::Families;
 use bywash_fib::model::{Address, Change, Link, Mac, NeighbourState, NextHop, Prefix, Route, RouteKind, Rule, Then};
 use bywash_router::control::Policies;
@@ -95,7 +95,7 @@ impl Model {
         if self.is_excepted(addr, &[254, 255]) {
             return Got::Verdict("policy");
         }
-        match self.decides(|r| mask_as(addr, r.prefix) == Some(r.prefix)) {
+        match self.decides(|r| r.prefix.covers(addr.into())) {
             Some(r) => self.by(r, addr),
             None => Got::Verdict("no-route"),
         }
@@ -103,12 +103,12 @@ impl Model {
 
     fn is_excepted(&self, addr: IpAddr, tables: &[u32]) -> bool {
         let selective = self.selective.iter().filter(|(table, _)| tables.contains(table)).map(|(_, p)| p);
-        self.policies.prefixes.iter().chain(selective).any(|p| mask_as(addr, *p) == Some(*p))
+        self.policies.prefixes.iter().chain(selective).any(|p| p.covers(addr.into()))
     }
 
     /// Returns where a packet goes by these rules.
     pub fn get_by(&self, rules: &[Rule], src: IpAddr, dst: IpAddr) -> Got {
-        let within = |addr: IpAddr, prefix: Option<Prefix>| prefix.is_none_or(|p| mask_as(addr, p) == Some(p));
+        let within = |addr: IpAddr, prefix: Option<Prefix>| prefix.is_none_or(|p| p.covers(addr.into()));
         for rule in rules.iter().filter(|r| (within(src, r.from) && within(dst, r.to)) != r.not) {
             let got = match rule.then {
                 Then::LocalAndMain => self.get(dst),
@@ -210,16 +210,12 @@ impl Model {
     pub fn source(&self, index: u32, near: Option<IpAddr>, v4: bool) -> Option<IpAddr> {
         let all = |i: u32| self.addresses.get(&i).into_iter().flatten().filter(move |a| a.addr.is_ipv4() == v4);
         let good = |a: &&Address| !a.secondary && !a.link_scope;
-        let subnet = |a: &&Address| near.is_some_and(|n| mask_as(n, mask(a.addr, a.len)) == Some(mask(a.addr, a.len)));
+        let prefix = |a: &Address| Prefix::containing(a.addr, a.len).unwrap();
+        let subnet = |a: &&Address| near.is_some_and(|n| prefix(a).covers(n.into()));
         let elsewhere = || self.addresses.keys().flat_map(|i| all(*i)).find(good);
         let found = all(index).filter(good).find(subnet).or_else(|| all(index).find(good)).or_else(elsewhere);
         found.or_else(|| all(index).next()).map(|a| a.addr)
     }
-}
-
-/// Returns `addr` cut to the length of `p`; `None` if it is of the other family.
-fn mask_as(addr: IpAddr, p: Prefix) -> Option<Prefix> {
-    (addr.is_ipv4() == p.addr.is_ipv4()).then(|| mask(addr, p.len))
 }
 
 fn is_special(addr: IpAddr) -> bool {

@@ -2,7 +2,7 @@
 //! implementation.
 
 use crate::model::Model;
-use crate::world::{Got, World, a_link, got, mask};
+use crate::world::{Got, World, a_link, got};
 use bywash_engine::PortId;
 use bywash_fib::Addr;
 use bywash_fib::model::Families;
@@ -39,7 +39,8 @@ fn any_addr() -> impl Strategy<Value = IpAddr> {
 
 fn any_prefix() -> impl Strategy<Value = Prefix> {
     (any_addr(), prop_oneof![1 => 0..=0u8, 1 => 4..=24u8, 5 => 27..=31u8, 3 => 32..=32u8])
-        .prop_map(|(addr, len)| mask(addr, if addr.is_ipv4() || len < 24 { len } else { len + 96 }))
+        .prop_map(|(addr, len)| (addr, if addr.is_ipv4() || len < 24 { len } else { len + 96 }))
+        .prop_map(|(addr, len)| Prefix::containing(addr, len).unwrap())
 }
 
 fn any_index() -> impl Strategy<Value = u32> {

@@ -212,16 +212,7 @@ pub fn neighbour(index: u32, addr: &str, mac: u8) -> Change {
 }
 
 pub fn prefix(text: &str) -> Prefix {
-    let (addr, len) = text.split_once('/').unwrap();
-    mask(addr.parse().unwrap(), len.parse().unwrap())
-}
-
-pub fn mask(addr: IpAddr, len: u8) -> Prefix {
-    let addr = match addr {
-        IpAddr::V4(a) => IpAddr::V4((a.to_bits() & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)).into()),
-        IpAddr::V6(a) => IpAddr::V6((a.to_bits() & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)).into()),
-    };
-    Prefix { addr, len }
+    text.parse().unwrap()
 }
 
 /// Builder for a route.

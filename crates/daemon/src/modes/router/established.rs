@@ -4,7 +4,7 @@
 //! kernel.
 
 use super::flows::Ports;
-use super::view::{covers, host, parse_prefix};
+use super::view::parse_prefix;
 use crate::modes::Names;
 use bywash_api::{
     EstablishedFlow, EstablishedFlows, FlowDirection, FlowFamily, FlowTable, FlowsRevoked, KernelConnections,
@@ -23,6 +23,7 @@ use bywash_router::tables::Tables;
 use bywash_router::vlan::VLANS;
 use bywash_sync::{Published, Qsbr, lock};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -317,7 +318,8 @@ impl Selection {
 
     fn takes(&self, flow: &Flow) -> bool {
         let Flow { protocol, original, reply, .. } = flow;
-        let within = |of: Option<Prefix>, addrs: [_; 2]| of.is_none_or(|of| addrs.iter().any(|a| covers(of, host(*a))));
+        let within =
+            |of: Option<Prefix>, addrs: [IpAddr; 2]| of.is_none_or(|of| addrs.iter().any(|a| of.covers((*a).into())));
         let ports = [original.src_port, original.dst_port, reply.src_port, reply.dst_port];
         self.protocol.is_none_or(|of| of == *protocol)
             && self.port.is_none_or(|of| ports.contains(&of))

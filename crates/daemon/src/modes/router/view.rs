@@ -132,7 +132,7 @@ impl Routes {
         let control = lock(&self.control);
         let best = |addr: IpAddr| {
             let decides = |status| matches!(status, RouteStatus::Installed | RouteStatus::Kernel | RouteStatus::Policy);
-            let covering = control.routes().filter(|route| decides(route.status) && covers(route.prefix, host(addr)));
+            let covering = control.routes().filter(|route| decides(route.status) && route.prefix.covers(addr.into()));
             covering.max_by_key(|route| route.prefix.len)
         };
         let translated = followed.gate.as_ref().and_then(|gate| gate.destination());
@@ -182,7 +182,7 @@ impl Rows for NeighbourRows {
         let seen: Vec<NeighbourView> = control.neighbours_after(self.last).take(PIECE).collect();
         drop(control);
         self.last = seen.last().map(|n| Some((n.addr, n.index)))?;
-        let shown = seen.into_iter().filter(|n| self.filter.is_none_or(|f| covers(f, host(n.addr))));
+        let shown = seen.into_iter().filter(|n| self.filter.is_none_or(|f| f.covers(n.addr.into())));
         let row = |n: NeighbourView| Neighbour {
             addr: n.addr,
             interface: n.dev,
@@ -254,35 +254,14 @@ fn destination(frame: &[u8]) -> Option<IpAddr> {
     }
 }
 
-pub(super) fn host(addr: IpAddr) -> Prefix {
-    Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
-}
-
+/// Parses a filter, of which an error names the text.
 pub(super) fn parse_prefix(text: &str) -> Result<Prefix, String> {
-    let wrong = || format!("`{text}` is neither an address nor a prefix such as 10.0.0.0/8");
-    let (addr, len) = match text.split_once('/') {
-        Some((addr, len)) => (addr, Some(len.parse::<u8>().map_err(|_| wrong())?)),
-        None => (text, None),
-    };
-    let whole = host(addr.parse().map_err(|_| wrong())?);
-    let len = len.unwrap_or(whole.len);
-    if len > whole.len { Err(wrong()) } else { Ok(Prefix { len, ..whole }) }
-}
-
-/// Returns whether `outer` contains `inner`.
-pub(super) fn covers(outer: Prefix, inner: Prefix) -> bool {
-    let bits = |a: IpAddr| match a {
-        IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
-        IpAddr::V6(a) => a.to_bits(),
-    };
-    let shift = 128 - u32::from(outer.len);
-    let head = |a| bits(a).checked_shr(shift).unwrap_or(0);
-    outer.addr.is_ipv4() == inner.addr.is_ipv4() && outer.len <= inner.len && head(outer.addr) == head(inner.addr)
+    text.parse().map_err(|why| format!("`{text}`: {why}"))
 }
 
 /// Returns whether a route lies within the filter's prefix or covers it.
 fn related(route: Prefix, filter: Prefix) -> bool {
-    covers(route, filter) || covers(filter, route)
+    route.covers(filter) || filter.covers(route)
 }
 
 #[cfg(test)]
@@ -292,12 +271,7 @@ mod tests {
     #[test]
     fn filters() {
         let p = |t| parse_prefix(t).unwrap();
-        assert!(covers(p("0.0.0.0/0"), p("10.1.2.3")) && !covers(p("::/0"), p("10.1.2.3")));
-        assert!(covers(p("10.0.0.0/8"), p("10.1.0.0/16")) && !covers(p("10.1.0.0/16"), p("10.0.0.0/8")));
-        assert!(!covers(p("10.0.0.0/8"), p("11.0.0.1")) && covers(p("fd00::/8"), p("fd12::1")));
         assert!(related(p("0.0.0.0/0"), p("10.0.0.0/8")) && related(p("10.1.2.0/24"), p("10.0.0.0/8")));
-        for bad in ["", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "x", "10.0.0.0/"] {
-            assert!(parse_prefix(bad).is_err(), "{bad}");
-        }
+        assert!(!related(p("10.1.2.0/24"), p("10.1.3.0/24")));
     }
 }
