@@ -1,48 +1,19 @@
 //! Sends bursts through the router and compares with a reference that processes one packet at a time by the plain
 //! functions of `wire`.
 
+mod common;
+
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_fib::{Net, Table4, Table6};
-use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ipv4;
+use common::Line;
 use proptest::prelude::*;
-use std::sync::{Arc, Mutex};
-
-/// Bursts to deliver, and what was sent.
-#[derive(Default)]
-struct Line {
-    bursts: Vec<Vec<Vec<u8>>>,
-    sent: Arc<Mutex<Vec<Vec<u8>>>>,
-    counters: Arc<PortCounters>,
-}
-
-impl Port for Line {
-    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
-        let Some(burst) = self.bursts.pop() else { return 0 };
-        assert_eq!(bufs.alloc(out, burst.len()), burst.len());
-        for (frame, bytes) in out.as_mut_slice().iter_mut().zip(&burst) {
-            assert!(bufs.arena().write(frame, bytes));
-        }
-        burst.len()
-    }
-
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        let n = frames.len();
-        self.sent.lock().unwrap().extend(frames.as_slice().iter().map(|f| bufs.arena().data(f).to_vec()));
-        bufs.free(frames);
-        n
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        self.counters.clone()
-    }
-
-    fn close(&mut self, _bufs: &mut Buffers) {}
-}
+use std::sync::Arc;
 
 const MTU: u32 = 200;
 /// Ids: 1 and 2 forward to ports 0 and 1, 3 is a group of both, 4 a blackhole.

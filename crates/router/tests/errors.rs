@@ -1,49 +1,19 @@
 //! Packets that the router answers, punts to the kernel, or queues: one at a time, each in a burst of its own.
 
+mod common;
+
 use bywash_engine::{Event, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters};
 use bywash_fib::{Net, Table4, Table6};
-use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use common::Line;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex};
-
-/// Frames with their egress port.
-type Sent = Vec<(u16, Vec<u8>)>;
-
-/// Delivers one frame per turn and records what is sent.
-struct Line {
-    frames: Vec<Vec<u8>>,
-    sent: Arc<Mutex<Sent>>,
-    port: u16,
-}
-
-impl Port for Line {
-    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
-        let Some(bytes) = self.frames.pop() else { return 0 };
-        assert_eq!(bufs.alloc(out, 1), 1);
-        assert!(bufs.arena().write(&mut out.as_mut_slice()[0], &bytes));
-        1
-    }
-
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        let sent = frames.as_slice().iter().map(|f| (self.port, bufs.arena().data(f).to_vec()));
-        self.sent.lock().unwrap().extend(sent);
-        let n = frames.len();
-        bufs.free(frames);
-        n
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        Arc::default()
-    }
-
-    fn close(&mut self, _bufs: &mut Buffers) {}
-}
+use std::sync::Arc;
 
 /// Ids of [`entries`].
 const THERE: u32 = 1;
@@ -68,7 +38,7 @@ fn entries() -> Vec<Entry> {
 
 /// Result for frames received on port 0.
 struct Outcome {
-    sent: Sent,
+    sent: Vec<Vec<u8>>,
     punted: Vec<Vec<u8>>,
     asked: Vec<IpAddr>,
     counters: Arc<WorkerCounters>,
@@ -77,7 +47,7 @@ struct Outcome {
 impl Outcome {
     /// Returns the number of ICMP errors sent with this type and code.
     fn errors(&self, kind: u8, code: u8) -> usize {
-        self.sent.iter().filter(|(_, f)| f.len() > 36 && f[23] == 1 && f[34..36] == [kind, code]).count()
+        self.sent.iter().filter(|f| f.len() > 36 && f[23] == 1 && f[34..36] == [kind, code]).count()
     }
 
     fn event(&self, event: Event) -> u64 {
@@ -92,7 +62,7 @@ fn run(check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>) -> Outcome {
 }
 
 /// Same as [`run`], on ports whose interfaces have this index; 0 for ports without an interface.
-fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<u8>>) -> Outcome {
+fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>) -> Outcome {
     let domain = Qsbr::new();
     let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
     for (first, id) in [(10, THERE), (20, KERNEL), (30, LOCAL), (40, MIXED), (60, SMALL), (70, GLEAN)] {
@@ -128,11 +98,11 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], mut frames: Vec<Vec<
     let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 4096)]).unwrap();
     let (requests, mut inbox) = rtrb::RingBuffer::new(8192);
     let router = Router::new(tables, requests, RouterConfig { icmp_rate: 1000, redirects: false });
-    let (mut table, sent) = (PortTable::new(), Arc::new(Mutex::new(vec![])));
+    let mut table = PortTable::new();
     let turns = frames.len() as u64 + 2;
-    frames.reverse();
-    for port in 0..2 {
-        let line = Line { frames: std::mem::take(&mut frames), sent: sent.clone(), port };
+    let first = Line { bursts: frames.into_iter().rev().map(|frame| vec![frame]).collect(), ..Line::default() };
+    let sent = first.sent.clone();
+    for line in [first, Line { sent: sent.clone(), ..Line::default() }] {
         table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
     }
     let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
@@ -196,7 +166,7 @@ fn a_host_that_provokes_errors_uses_up_its_own() {
     let mut frames: Vec<_> = (0..2000).map(|_| set(udp(host(10, 1), FAR, 8), 1, false)).collect();
     frames.extend((0..20).map(|n| set(udp(host(10, 5 + n), FAR, 8), 1, false)));
     let outcome = run_at(0, SourceCheck::Off, &[], frames.clone());
-    let to = |n: u32| outcome.sent.iter().filter(|(_, f)| f[30..34] == host(10, n).octets()).count();
+    let to = |n: u32| outcome.sent.iter().filter(|f| f[30..34] == host(10, n).octets()).count();
     assert!((6..20).contains(&to(1)), "{}", to(1));
     assert!((0..20).all(|n| to(5 + n) == 1));
     // The same holds for packets that the kernel is given to answer.
@@ -280,6 +250,6 @@ fn padding_makes_no_packet_too_big() {
     let mut padded = udp(host(10, 1), FAR, 400);
     padded.resize(1000, 0);
     let outcome = run(SourceCheck::Off, &[], vec![padded, udp(host(10, 1), FAR, 400)]);
-    let lengths: Vec<usize> = outcome.sent.iter().map(|(_, frame)| frame.len()).collect();
+    let lengths: Vec<usize> = outcome.sent.iter().map(|frame| frame.len()).collect();
     assert_eq!((lengths, outcome.punted.len()), (vec![442, 442], 0));
 }

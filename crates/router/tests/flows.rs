@@ -1,12 +1,14 @@
 //! Sends bursts of mixed packets through a router whose gate is closed except for established connections, and compares
 //! with packets built anew from the tuples that they should leave with.
 
+mod common;
+
 use bywash_engine::{Event, Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_fib::flows::{Flow, Flows, Traffic, Tuple};
 use bywash_fib::model::{Families, Gate};
 use bywash_fib::{Net, Table4, Table6};
-use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
-use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::gates::Gates;
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
 use bywash_router::{Request, Router, RouterConfig};
@@ -15,39 +17,9 @@ use bywash_sync::{Published, Qsbr};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use bywash_wire::partial;
+use common::Line;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-
-/// Bursts to deliver, and what was sent.
-#[derive(Default)]
-struct Line {
-    bursts: Vec<Vec<Vec<u8>>>,
-    sent: Arc<Mutex<Vec<Vec<u8>>>>,
-}
-
-impl Port for Line {
-    fn rx_burst(&mut self, bufs: &mut Buffers, out: &mut Batch) -> usize {
-        let Some(burst) = self.bursts.pop() else { return 0 };
-        assert_eq!(bufs.alloc(out, burst.len()), burst.len());
-        for (frame, bytes) in out.as_mut_slice().iter_mut().zip(&burst) {
-            assert!(bufs.arena().write(frame, bytes));
-        }
-        burst.len()
-    }
-
-    fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        let n = frames.len();
-        self.sent.lock().unwrap().extend(frames.as_slice().iter().map(|f| bufs.arena().data(f).to_vec()));
-        bufs.free(frames);
-        n
-    }
-
-    fn counters(&self) -> Arc<PortCounters> {
-        Arc::default()
-    }
-
-    fn close(&mut self, _bufs: &mut Buffers) {}
-}
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 2, 1, 2, 0, 0, 0, 0, 1];
 
