@@ -13,7 +13,8 @@ use crate::uapi::*;
 use crate::wire::{Attributes, Messages};
 use attributes::{Choice, datagram};
 
-const CHOICE: Choice = Choice {
+/// Messages that the parser knows.
+pub(crate) const CHOICE: Choice = Choice {
     kinds: &[
         RTM_NEWLINK,
         RTM_DELLINK,

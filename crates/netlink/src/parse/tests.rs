@@ -1,20 +1,7 @@
 use super::*;
+use crate::fuzz::CHOICE;
 use crate::wire;
 use proptest::prelude::*;
-
-const KINDS: [u16; 11] = [
-    RTM_NEWLINK,
-    RTM_DELLINK,
-    RTM_NEWADDR,
-    RTM_DELADDR,
-    RTM_NEWROUTE,
-    RTM_DELROUTE,
-    RTM_NEWNEIGH,
-    RTM_DELNEIGH,
-    RTM_NEWNEXTHOP,
-    RTM_DELNEXTHOP,
-    RTM_NEWNETCONF,
-];
 
 fn attributes() -> impl Strategy<Value = Vec<u8>> {
     let one = (0u16..44, prop::collection::vec(any::<u8>(), 0..24), -3i16..4);
@@ -296,8 +283,8 @@ fn the_vlan_without_a_tag_is_that_of_both_directions() {
 proptest! {
     #[test]
     fn no_message_makes_it_panic(
-        kind in prop::sample::select(&KINDS[..]),
-        family in prop::sample::select(&[AF_UNSPEC, AF_INET, AF_INET6, 7][..]),
+        kind in prop::sample::select(CHOICE.kinds),
+        family in prop::sample::select(CHOICE.families),
         fixed in prop::collection::vec(any::<u8>(), 0..16),
         attributes in attributes(),
         flags in any::<u16>(),
