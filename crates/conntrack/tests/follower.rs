@@ -331,7 +331,9 @@ fn maps_of_timeouts_leave_connections_to_the_kernel() {
     let _ends = lab.open(4000..4002);
     let table = |kind: &str, object: &str| {
         let chain = "chain input { type filter hook input priority 0; ct";
-        format!("table ip of{kind} {{ ct {kind} one {object}; {chain} {kind} set udp dport map {{ 9 : \"one\" }}; }}; }}")
+        format!(
+            "table ip of{kind} {{ ct {kind} one {object}; {chain} {kind} set udp dport map {{ 9 : \"one\" }}; }}; }}"
+        )
     };
     lab.load(&table("helper", "{ type \"tftp\" protocol udp; l3proto ip; }"));
     lab.consider(4000, false);
