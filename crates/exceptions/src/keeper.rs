@@ -1,6 +1,7 @@
 //! The gate that the watcher closes on a kernel announcement and the control side opens again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use bywash_sync::lock;
+use std::sync::{Arc, Mutex};
 
 /// Closes the gate when the kernel announces a change, and lets it open only for the newest reading. Clones share one
 /// gate.
@@ -25,19 +26,19 @@ impl Keeper {
 
     /// Closes the gate because the known state may be out of date.
     pub(crate) fn close(&self) {
-        let mut announced = self.0.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut announced = lock(&self.0.announced);
         *announced += 1;
         (self.0.close)();
     }
 
     /// Returns the number of announcements so far. Taken before the state is read, it identifies the reading.
     pub(crate) fn announced(&self) -> u64 {
-        *self.0.announced.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0.announced)
     }
 
     /// Runs `open` unless a change was announced after reading `number` began; returns whether it ran.
     pub fn open(&self, number: u64, open: impl FnOnce()) -> bool {
-        let announced = self.0.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let announced = lock(&self.0.announced);
         let newest = *announced == number;
         if newest {
             open();

@@ -15,6 +15,7 @@ use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Received, Socket};
 use bywash_netlink::wake::Wake;
 use bywash_netlink::wire::{Attributes, Message, Messages, u32_at};
+use bywash_sync::lock;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::netlink;
@@ -23,7 +24,7 @@ use std::io;
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -150,7 +151,7 @@ impl Watcher {
 
     /// Watches these ports from now on. Closes the gate until their state has been read.
     pub fn set_ports(&self, ports: Vec<PortLink>) {
-        *self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner) = Some(ports);
+        *lock(&self.shared.ports) = Some(ports);
         self.keeper.close();
         self.shared.wake.wake();
     }
@@ -286,7 +287,7 @@ impl Runner {
     /// Polls the state that is not announced and returns the kinds that have changed.
     fn poll_unannounced(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
-        if let Some(ports) = self.shared.ports.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(ports) = lock(&self.shared.ports).take() {
             self.ports = ports;
             self.sysctls = Sysctls::open(&self.ports);
             // Chains on devices are listed by the devices' names, whose changes nf_tables does not announce.

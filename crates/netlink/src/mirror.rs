@@ -7,12 +7,13 @@ use crate::state::State;
 use crate::stats::Stats;
 use crate::wake::Wake;
 use bywash_fib::model::Change;
+use bywash_sync::lock;
 use rustix::fd::AsFd;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -120,7 +121,7 @@ impl Mirror {
 
     /// Returns a copy of the counters.
     pub fn stats(&self) -> Stats {
-        self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.shared.stats).clone()
     }
 }
 
@@ -204,7 +205,7 @@ impl Runner {
     fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let outcome = self.follow();
-        let mut stats = shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = lock(&shared.stats);
         stats.clone_from(&self.follower.stats);
         if let Err(error) = outcome {
             let reason = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
@@ -257,7 +258,7 @@ impl Runner {
 
     fn publish(&mut self) {
         self.follower.stats.changes = self.outbox.changes;
-        self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.follower.stats);
+        lock(&self.shared.stats).clone_from(&self.follower.stats);
     }
 
     /// Waits for notifications, a due read or a wake-up; returns false if the mirror must stop.

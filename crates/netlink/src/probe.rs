@@ -5,10 +5,11 @@ use crate::parse::{Event, parse};
 use crate::socket::{DATAGRAM, Received, Socket};
 use crate::uapi::*;
 use crate::wire::{Message, Messages, Request, u16_at, u32_at};
+use bywash_sync::lock;
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Minimum interval between requests for one neighbour. The kernel itself solicits once a second (retrans_time), so
@@ -53,7 +54,7 @@ impl Prober {
     ///
     /// Runs on the calling thread and may wait for the kernel's configuration lock: never call it from a worker.
     pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = lock(&self.0);
         let Inner { socket, heard, asked, order, buffer } = &mut *inner;
         let now = Instant::now();
         if asked.get(&(index, addr)).is_some_and(|last| now - *last < INTERVAL) {
@@ -83,7 +84,7 @@ impl Prober {
     /// is no such entry, it is permanent by now, or the kernel refuses. Like
     /// [`Prober::probe`], it must not be called from a worker.
     pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = lock(&self.0);
         let Inner { socket, heard, asked, buffer, .. } = &mut *inner;
         asked.remove(&(index, addr));
         let delete = |sequence| {
