@@ -1,7 +1,7 @@
 //! Explanation of what a gate does with one packet, for traces.
 
-use crate::gates::Gate;
-use crate::stages::{frame_type, is_kept};
+use crate::bytes::frame_type;
+use crate::gates::{Gate, is_kept};
 use crate::translate::{is_closing, key4, key6};
 use bywash_engine::PortId;
 use bywash_fib::flows::{FlowId, FlowTables};

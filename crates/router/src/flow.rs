@@ -1,15 +1,15 @@
 //! Flow hashes for the choice among equal next hops. `xdp/flow_hash.h` computes the same ones.
 
-use crate::stages::{be16, be32};
-use crate::tables::{HashPolicy, Tables};
+use crate::bytes::{address6, be16, be32};
+use bywash_fib::model::HashPolicy;
 use bywash_fib::{flow_hash4, flow_hash6};
 use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::proto;
 
-/// Returns the flow hash of a valid packet, by the hash policy of its family.
-pub(crate) fn flow_hash(tables: &Tables, data: &[u8]) -> u32 {
+/// Returns the flow hash of a valid packet, by the hash policy of its family: `hash4` or `hash6`.
+pub(crate) fn flow_hash(hash4: HashPolicy, hash6: HashPolicy, data: &[u8]) -> u32 {
     let ip = &data[HEADER_LEN..];
-    match (ip[0] >> 4, tables.hash4, tables.hash6) {
+    match (ip[0] >> 4, hash4, hash6) {
         (4, HashPolicy::L3, _) => l3_hash4(ip),
         (4, ..) => l4_hash4(ip),
         (_, _, HashPolicy::L3) => l3_hash6(ip),
@@ -50,10 +50,6 @@ fn l3_hash6(ip: &[u8]) -> u32 {
         }
         None => flow_hash6(address6(&ip[8..]), address6(&ip[24..]), ip[6], label(ip)),
     }
-}
-
-pub(crate) fn address6(bytes: &[u8]) -> u128 {
-    bytes.first_chunk().map_or(0, |address| u128::from_be_bytes(*address))
 }
 
 fn ports(proto: u8, l4: Option<&[u8]>) -> u32 {

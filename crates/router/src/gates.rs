@@ -3,10 +3,12 @@
 //! There is one word for each port, written by the control side and by the watcher of kernel policies, and read by
 //! workers once per burst. It is not part of the published tables: closing a gate must not wait for a grace period.
 
+use crate::bytes::{be16, frame_type};
 use crate::vlan::VLANS;
 use bywash_engine::{PORTS, PortId};
 use bywash_fib::model::Families;
 pub use bywash_fib::model::Gate;
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -67,6 +69,19 @@ impl Gates {
     #[inline]
     pub fn keeps_any(&self, port: PortId) -> bool {
         self.0.get(usize::from(port.0)).is_none_or(|word| word.load(Ordering::Acquire) & 0xf != 0)
+    }
+}
+
+/// Returns whether a gate keeps a packet. A packet with truncated headers is not kept: it is dropped later with its
+/// reason.
+pub(crate) fn is_kept(gate: Gate, data: &[u8]) -> bool {
+    let Some(ip) = data.get(HEADER_LEN..HEADER_LEN + 20) else { return false };
+    match frame_type(data) {
+        // The MF bit is set or the offset is not zero.
+        Some(ethertype::IPV4) => gate.closed.v4 || (gate.fragments.v4 && be16(&ip[6..]) & 0x3fff != 0),
+        // A fragment header, or a header that one may follow (RFC 8200 4.1).
+        Some(ethertype::IPV6) => gate.closed.v6 || (gate.fragments.v6 && matches!(ip[6], 0 | 43 | 44 | 51 | 60)),
+        _ => false,
     }
 }
 

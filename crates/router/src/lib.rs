@@ -8,11 +8,13 @@
 #![forbid(unsafe_code)]
 
 pub mod bond;
+mod bytes;
 pub mod control;
 mod explain;
 mod flow;
 pub mod gates;
 mod icmp;
+mod request;
 pub mod rules;
 mod slow;
 mod stages;
@@ -24,4 +26,5 @@ mod waiting;
 pub mod xdp;
 
 pub use explain::{Gated, gated};
-pub use stages::{Request, Router, RouterConfig};
+pub use request::{Request, RouterConfig};
+pub use stages::Router;

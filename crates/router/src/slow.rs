@@ -3,11 +3,12 @@
 //! It determines the exact drop reason of each packet. Errors quote the packet as it arrived; the TTL is decremented
 //! only when the packet is certain to be sent.
 
+use crate::bytes::{be16, frame_type};
 use crate::gates::Gates;
 use crate::icmp::{About, Limits};
-use crate::stages::{Request, RouterConfig, be16, entry, frame_type, martian6, resolve, rewrite_macs};
+use crate::request::{Request, RouterConfig};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
-use crate::valid::martian4;
+use crate::valid::{martian4, martian6};
 use crate::vlan::{self, Ingress};
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};
@@ -132,12 +133,12 @@ impl SlowPath {
     fn route(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let route = route_of(tables, from, data);
-        let id = resolve(tables, route, data);
-        let hop = entry(tables, id);
+        let id = tables.resolve(route, data);
+        let hop = tables.entry(id);
         let (len, v6) = ip_len(data);
         match hop.kind {
             // Of a group of next-hop objects, the kernel chooses members with neighbours alone (nexthop_is_good_nh).
-            Kind::Pending | Kind::Failed if entry(tables, route).kind == Kind::Group => self.punt(cx, from, frame),
+            Kind::Pending | Kind::Failed if tables.entry(route).kind == Kind::Group => self.punt(cx, from, frame),
             Kind::Forward if len <= hop.mtu => {
                 if self.config.redirects && tables.number(hop.port) == from.id && !v6 {
                     if tables.port(from.id).is_some_and(|port| !port.rules4.is_empty() || !port.back4.is_empty()) {
@@ -151,7 +152,7 @@ impl SlowPath {
                 }
                 let data = cx.bufs.arena().data_mut(&mut frame);
                 charge(data);
-                rewrite_macs(hop, data);
+                hop.rewrite_macs(data);
                 vlan::send(cx, tables, from.port, hop.port, frame);
             }
             // The kernel checks the length before it resolves the neighbour (ip6_forward, ip_forward).
@@ -164,7 +165,7 @@ impl SlowPath {
                 Ok(plan) => {
                     let data = cx.bufs.arena().data_mut(&mut frame);
                     charge(data);
-                    rewrite_macs(hop, data);
+                    hop.rewrite_macs(data);
                     Self::fragment(cx, tables, from, frame, hop.port, &plan);
                 }
                 // Linux fragments even where the offset of a fragment wraps.
@@ -189,14 +190,14 @@ impl SlowPath {
     fn send_own(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let id = lookup(tables, from, data);
-        let hop = entry(tables, id);
+        let hop = tables.entry(id);
         let (len, v6) = ip_len(data);
         match hop.kind {
             Kind::Forward if len > hop.mtu && (v6 || dont_fragment(data)) => {
                 cx.drop(from.port, DropReason::TooBig, frame)
             }
             Kind::Forward => {
-                rewrite_macs(hop, data);
+                hop.rewrite_macs(data);
                 if len <= hop.mtu {
                     return vlan::send(cx, tables, from.port, hop.port, frame);
                 }
@@ -234,7 +235,7 @@ impl SlowPath {
     /// older packet is evicted; a packet beyond the limit of its neighbour is dropped.
     fn wait(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame, id: u32, own: bool) {
         let cold = tables.cold.get(id as usize).copied().unwrap_or_default();
-        let failed = entry(tables, id).kind == Kind::Failed;
+        let failed = tables.entry(id).kind == Kind::Failed;
         let Some((_, dst)) = addresses(cx.bufs.arena().data(&frame)) else {
             return cx.drop(from.port, DropReason::Runt, frame);
         };
@@ -278,7 +279,7 @@ impl SlowPath {
     fn release_one(&mut self, cx: &mut Context<'_>, tables: &Tables, place: usize) -> bool {
         let Some(oldest) = self.waiting.oldest(place) else { return false };
         let data = cx.bufs.arena().data(&oldest.frame);
-        let (kind, until) = (entry(tables, lookup(tables, oldest.from, data)).kind, oldest.until);
+        let (kind, until) = (tables.entry(lookup(tables, oldest.from, data)).kind, oldest.until);
         let Some(asked) = self.waiting.asked(place) else { return false };
         let wait_on = match kind {
             // The neighbour had already failed when the packet arrived: wait for the result of the new request.
@@ -401,7 +402,7 @@ impl SlowPath {
         let Some(IpAddr::V4(src)) = addresses(data).map(|(src, _)| src) else { return };
         let back = tables.fib4.lookup(src.to_bits());
         let back_cold = tables.cold.get(back as usize);
-        let leads_back = tables.number(entry(tables, back).port) == from.id;
+        let leads_back = tables.number(tables.entry(back).port) == from.id;
         let on_link = leads_back && back_cold.is_some_and(|c| c.gateway == Some(src.into()));
         let gateway = tables.cold.get(id as usize).and_then(|c| c.gateway);
         if let (true, Some(IpAddr::V4(gateway))) = (on_link, gateway) {
@@ -559,16 +560,16 @@ pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
     if check == SourceCheck::Off && !own {
         return true;
     }
-    let back = entry(tables, tables.back4(port, src.to_bits(), dst.to_bits()));
+    let back = tables.entry(tables.back4(port, src.to_bits(), dst.to_bits()));
     !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(tables, check, back, from.id)
 }
 
 /// Returns whether all next hops of a route are on ports.
 fn by_ports(tables: &Tables, id: u32) -> bool {
     let port = |way: &Entry| matches!(way.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
-    let way = entry(tables, id);
+    let way = tables.entry(id);
     let members = || tables.buckets.iter().skip(way.first as usize).take(way.count as usize);
-    port(way) || (way.kind == Kind::Group && members().all(|id| port(entry(tables, *id))))
+    port(way) || (way.kind == Kind::Group && members().all(|id| port(tables.entry(*id))))
 }
 
 /// Returns how to fragment a packet. Fragments may be smaller than the link's MTU, but not larger than a fresh frame.
@@ -579,12 +580,12 @@ fn plan(cx: &Context<'_>, frame: &Frame, mtu: u32) -> Result<Plan, FragError> {
 
 /// Returns whether a packet with a valid header is addressed to this host.
 fn is_local(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
-    entry(tables, lookup(tables, from, data)).kind == Kind::Local
+    tables.entry(lookup(tables, from, data)).kind == Kind::Local
 }
 
 /// Returns the next hop of a packet received on `from`, with groups resolved.
 fn lookup(tables: &Tables, from: Ingress, data: &[u8]) -> u32 {
-    resolve(tables, route_of(tables, from, data), data)
+    tables.resolve(route_of(tables, from, data), data)
 }
 
 /// Returns the next hop or group of a packet received on `from`.
@@ -603,7 +604,7 @@ fn source(tables: &Tables, from: Ingress, data: &[u8]) -> Option<IpAddr> {
     let (src, _) = addresses(data)?;
     let port = tables.port(from.id);
     let id = id_of(tables, src);
-    let way = match entry(tables, id) {
+    let way = match tables.entry(id) {
         group if group.kind == Kind::Group => tables.buckets.get(group.first as usize).copied().unwrap_or(0),
         _ => id,
     };

@@ -1,59 +1,21 @@
 //! The fast path: stages input, lookup and forward.
 
-use crate::flow::{address6, flow_hash};
-use crate::gates::{Gate, Gates};
+use crate::bytes::address6;
+use crate::gates::{Gates, is_kept};
+use crate::request::{Request, RouterConfig};
 use crate::slow::SlowPath;
 use crate::tables::{Entry, Kind, PortInfo, Reception, SourceCheck, Tables, takes_source};
 use crate::translate::Translator;
-use crate::valid::{OWN, Validation4};
+use crate::valid::{OWN, Validation4, valid6};
 use crate::vlan::{self, Ingress};
 use crate::waiting::Waiting;
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_fib::flows::FlowTables;
 use bywash_frame::{Arena, BATCH, Batch, Burst, Frame, Heads};
 use bywash_sync::{Published, hint::prefetch};
-use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::partial;
-use std::net::IpAddr;
 use std::sync::Arc;
-
-/// Request of the stages to the control side.
-#[derive(Debug)]
-pub enum Request {
-    /// Resolve or confirm this neighbour.
-    Resolve {
-        /// Kernel index of the interface.
-        index: u32,
-        /// Address of the neighbour.
-        addr: IpAddr,
-    },
-    /// Punt this packet to the kernel as if it had arrived on `from`. The receiver must free the frame.
-    Punt {
-        /// Port that received it.
-        from: PortId,
-        /// The packet, including its Ethernet header.
-        frame: Frame,
-        /// Set if the packet is a copy of one that was dropped and counted, which the kernel is to answer with an ICMP
-        /// error.
-        copy: bool,
-    },
-}
-
-/// Settings of the router.
-#[derive(Clone, Debug)]
-pub struct RouterConfig {
-    /// Maximum number of ICMP errors per second and worker, and as many again about packets that are too big; 0 for
-    /// none.
-    pub icmp_rate: u32,
-    /// Whether to send redirects to senders that have a better first hop (RFC 1812 5.2.7.2).
-    pub redirects: bool,
-}
-
-impl Default for RouterConfig {
-    fn default() -> Self {
-        Self { icmp_rate: 1000, redirects: false }
-    }
-}
 
 /// Names of the stages, in order.
 pub(crate) const STAGES: &[&str] = &["input", "lookup", "forward", "slow"];
@@ -173,7 +135,7 @@ impl Work {
         let addresses = self.heads.words[SOURCES].iter().zip(&self.validation.dst);
         let mut all = 0;
         for (fault, (src, dst)) in self.validation.faults[..n].iter_mut().zip(addresses) {
-            let back = || entry(tables, tables.back4(port, src.swap_bytes(), *dst)).kind;
+            let back = || tables.entry(tables.back4(port, src.swap_bytes(), *dst)).kind;
             if *fault == OWN && !matches!(back(), Kind::Local | Kind::Policy) {
                 *fault = 0;
             }
@@ -195,7 +157,7 @@ impl Work {
             port.back4.lookup_batch(&tables.entries, &validation.dst[..n], &sources[..n], &mut back[..n]);
         }
         for (next, back) in next[..n].iter_mut().zip(&*back).filter(|(next, _)| **next & V6 == 0) {
-            if !takes_source(tables, check, entry(tables, *back), from) {
+            if !takes_source(tables, check, tables.entry(*back), from) {
                 *next = EXCEPTION;
             }
         }
@@ -308,7 +270,7 @@ impl Work {
             to.fill(NOWHERE);
             return None;
         };
-        let first = entry(tables, next[0]).port;
+        let first = tables.entry(next[0]).port;
         // The ports are compared as they are found: loading from `to` in longer words right after the stores would wait
         // for them to leave the store buffer.
         let (mut all, mut differ) = (true, 0);
@@ -334,7 +296,7 @@ impl Work {
             if next[i] == EXCEPTION || to[i] != NOWHERE {
                 continue;
             }
-            let hop = entry(tables, resolve(tables, id, arena.data(frame)));
+            let hop = tables.entry(tables.resolve(id, arena.data(frame)));
             // Padding counts, too: the device would refuse too long a frame. The slow path removes it.
             let room = (frame.len() as u32).wrapping_sub(HEADER_LEN as u32);
             let Some(head) = arena.head_mut::<HEAD4>(frame) else { continue };
@@ -533,19 +495,6 @@ fn keep_back(
     others.move_to(batch);
 }
 
-/// Returns whether a gate keeps a packet. A packet with truncated headers is not kept: it is dropped later with its
-/// reason.
-pub(crate) fn is_kept(gate: Gate, data: &[u8]) -> bool {
-    let Some(ip) = data.get(HEADER_LEN..HEADER_LEN + 20) else { return false };
-    match frame_type(data) {
-        // The MF bit is set or the offset is not zero.
-        Some(ethertype::IPV4) => gate.closed.v4 || (gate.fragments.v4 && be16(&ip[6..]) & 0x3fff != 0),
-        // A fragment header, or a header that one may follow (RFC 8200 4.1).
-        Some(ethertype::IPV6) => gate.closed.v6 || (gate.fragments.v6 && matches!(ip[6], 0 | 43 | 44 | 51 | 60)),
-        _ => false,
-    }
-}
-
 /// Sends the packets of a burst to their egress ports; packets without one take the slow path.
 fn part(
     cx: &mut Context<'_>,
@@ -582,67 +531,6 @@ fn complete(data: &mut [u8]) -> u64 {
 
 /// Bytes of the Ethernet and IPv4 headers.
 const HEAD4: usize = HEADER_LEN + 20;
-/// Bytes of the Ethernet and IPv6 headers.
-const HEAD6: usize = HEADER_LEN + 40;
-
-/// Returns the frame's Ethernet type; `None` if the frame is too short.
-#[inline(always)]
-pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
-    let header: &[u8; HEADER_LEN] = data.first_chunk()?;
-    Some(u16::from_be_bytes([header[12], header[13]]))
-}
-
-/// Returns the destination of an IPv6 packet of at most `room` bytes if it may take the fast path.
-#[inline]
-pub(crate) fn valid6(head: &[u8; HEAD6], room: usize) -> Option<u128> {
-    let h = head[HEADER_LEN..].first_chunk::<40>()?;
-    let ipv6 = u16::from_be_bytes([head[12], head[13]]) == ethertype::IPV6;
-    let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));
-    let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
-    let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
-    // RFC 8200 3, RFC 4291 2.5 and 2.7. The slow path handles hop-by-hop headers (next header 0).
-    let valid =
-        ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !dubious6(src) & !martian6(dst);
-    valid.then_some(dst)
-}
-
-/// Returns whether packets from or to an address are never forwarded: multicast, link-local, loopback, unspecified (RFC
-/// 4291 2.5, 2.7).
-#[inline]
-pub(crate) fn martian6(addr: u128) -> bool {
-    (addr >> 120 == 0xff) | (addr >> 118 == 0xfe80 >> 6) | (addr <= 1)
-}
-
-/// Returns whether packets from an address are never or hardly ever forwarded: ::/64 also includes the IPv4-mapped and
-/// IPv4-compatible addresses.
-#[inline]
-fn dubious6(addr: u128) -> bool {
-    martian6(addr) | (addr >> 64 == 0)
-}
-
-/// Returns the id of a next hop that is not a group: `id` itself, or the group member that the packet's flow hash
-/// selects.
-#[inline]
-pub(crate) fn resolve(tables: &Tables, id: u32, data: &[u8]) -> u32 {
-    let group = entry(tables, id);
-    if group.kind == Kind::Group { member(tables, group, data) } else { id }
-}
-
-/// Returns the next hop with this id; entry 0 if the id is out of range.
-#[inline]
-pub(crate) fn entry(tables: &Tables, id: u32) -> &Entry {
-    tables.entries.get(id as usize).unwrap_or(&tables.entries[0])
-}
-
-#[inline]
-fn member(tables: &Tables, group: &Entry, data: &[u8]) -> u32 {
-    let pick = (u64::from(flow_hash(tables, data)) * u64::from(group.count)) >> 32;
-    tables.buckets.get((group.first + pick as u32) as usize).copied().unwrap_or(0)
-}
-
-pub(crate) fn be32(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
-}
 
 /// Rewrites a valid IPv4 packet for sending; `new` is its [`Validation4::hop`].
 #[inline(always)]
@@ -656,15 +544,4 @@ fn rewrite4(hop: &Entry, new: u32, head: &mut [u8; HEAD4]) {
 fn rewrite6(hop: &Entry, head: &mut [u8; HEAD4]) {
     head[..12].copy_from_slice(&hop.macs);
     head[HEADER_LEN + 7] -= 1;
-}
-
-#[inline]
-pub(crate) fn rewrite_macs(hop: &Entry, data: &mut [u8]) {
-    if let Some(macs) = data.first_chunk_mut() {
-        *macs = hop.macs;
-    }
-}
-
-pub(crate) fn be16(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |b| u32::from(u16::from_be_bytes(*b)))
 }

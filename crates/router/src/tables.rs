@@ -6,9 +6,9 @@
 //! routes first, waits for a grace period, and only then reuses the id.
 
 use crate::bond::XmitHash;
-use crate::flow::address6;
+use crate::bytes::{address6, be32};
+use crate::flow::flow_hash;
 use crate::rules::Steps;
-use crate::stages::{self, be32};
 use bywash_engine::{PORTS, PortId};
 pub use bywash_fib::model::{HashPolicy, SourceCheck};
 use bywash_fib::{Fib4, Fib6};
@@ -73,6 +73,14 @@ impl Entry {
     /// Creates an entry that only has a `kind`.
     pub const fn verdict(kind: Kind) -> Self {
         Self { macs: [0; 12], kind, port: PortId(0), mtu: 0, first: 0, count: 1 }
+    }
+
+    /// Writes the MAC addresses of a frame that leaves by this next hop.
+    #[inline]
+    pub(crate) fn rewrite_macs(&self, data: &mut [u8]) {
+        if let Some(macs) = data.first_chunk_mut() {
+            *macs = self.macs;
+        }
     }
 }
 
@@ -263,7 +271,28 @@ impl Tables {
             (ethertype::IPV6, Some(6)) if ip.len() >= ipv6::HEADER_LEN => self.fib6.lookup(address6(&ip[24..])),
             _ => return &self.entries[0],
         };
-        stages::entry(self, stages::resolve(self, id, frame))
+        self.entry(self.resolve(id, frame))
+    }
+
+    /// Returns the next hop with this id; entry 0 if the id is out of range.
+    #[inline]
+    pub(crate) fn entry(&self, id: u32) -> &Entry {
+        self.entries.get(id as usize).unwrap_or(&self.entries[0])
+    }
+
+    /// Returns the id of a next hop that is not a group: `id` itself, or the group member that the flow hash of a valid
+    /// packet selects.
+    #[inline]
+    pub(crate) fn resolve(&self, id: u32, data: &[u8]) -> u32 {
+        let group = self.entry(id);
+        if group.kind == Kind::Group { self.member(group, data) } else { id }
+    }
+
+    #[inline]
+    fn member(&self, group: &Entry, data: &[u8]) -> u32 {
+        let hash = flow_hash(self.hash4, self.hash6, data);
+        let pick = (u64::from(hash) * u64::from(group.count)) >> 32;
+        self.buckets.get((group.first + pick as u32) as usize).copied().unwrap_or(0)
     }
 
     /// Returns the id of the next hop of an IPv4 packet received on a port: by the port's rules, or by tables local and
@@ -337,12 +366,12 @@ impl Tables {
     }
 
     /// Returns the entry of the route to an address.
-    fn entry(&self, addr: IpAddr) -> &Entry {
+    fn entry_to(&self, addr: IpAddr) -> &Entry {
         let id = match addr {
             IpAddr::V4(addr) => self.fib4.lookup(addr.to_bits()),
             IpAddr::V6(addr) => self.fib6.lookup(addr.to_bits()),
         };
-        stages::entry(self, id)
+        self.entry(id)
     }
 
     /// Returns the number of the port, VLAN, bond or bridge that all packets to an address leave by; `None` if they are
@@ -352,12 +381,12 @@ impl Tables {
             let sends = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
             sends.then_some(self.number(entry.port))
         };
-        let entry = self.entry(addr);
+        let entry = self.entry_to(addr);
         if entry.kind != Kind::Group {
             return port(entry);
         }
         let members = self.buckets.get(entry.first as usize..)?.get(..entry.count as usize)?;
-        let mut ports = members.iter().map(|id| port(stages::entry(self, *id)));
+        let mut ports = members.iter().map(|id| port(self.entry(*id)));
         let first = ports.next()??;
         ports.all(|port| port == Some(first)).then_some(first)
     }
@@ -369,7 +398,7 @@ impl Tables {
             IpAddr::V4(addr) => info.source4 == Some(addr),
             IpAddr::V6(addr) => info.source6 == Some(addr),
         };
-        if self.entry(addr).kind != Kind::Local {
+        if self.entry_to(addr).kind != Kind::Local {
             return true;
         }
         let ports = self.ports.iter().filter(|info| info.master.is_none());

@@ -4,10 +4,11 @@
 //! All packets of the family that do not certainly belong to such a flow, or that need more than forwarding, are punted
 //! unchanged; none is answered with an error. `xdp/translate.h` does the same.
 
-use crate::gates::Gate;
+use crate::bytes::{be16, be32, frame_type};
+use crate::gates::{Gate, is_kept};
 use crate::slow::{SlowPath, sourced};
-use crate::stages::{be16, be32, entry, frame_type, is_kept, rewrite_macs, valid6};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
+use crate::valid::valid6;
 use crate::vlan::{self, Ingress};
 use bywash_engine::{Context, Event, PortId};
 use bywash_fib::flows::{Exit, FlowTable, FlowTables, Hit, Key};
@@ -169,7 +170,7 @@ impl Translator {
         if !sourced(tables, from, data) {
             return None;
         }
-        rewrite_macs(hop, data);
+        hop.rewrite_macs(data);
         let ip = &mut data[HEADER_LEN..];
         let (protocol, len) = (ip[9], be16(&ip[2..]));
         let (header, l4) = ip.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
@@ -206,7 +207,7 @@ impl Translator {
             self.flows.v6.miss(&self.v6.keys[at], false);
             return None;
         };
-        rewrite_macs(hop, data);
+        hop.rewrite_macs(data);
         let ip = &mut data[HEADER_LEN..];
         let (protocol, payload) = (ip[6], be16(&ip[4..]));
         let (header, l4) = ip.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
@@ -291,11 +292,11 @@ pub(crate) fn is_closing(protocol: u8, l4: &[u8]) -> bool {
 /// Returns the next hop with this id, or the member of its group that a hash selects; `None` unless its kind is
 /// [`Kind::Forward`].
 fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
-    let hop = entry(tables, id);
+    let hop = tables.entry(id);
     let hop = match hop.kind {
         Kind::Group => {
             let pick = (u64::from(hash()) * u64::from(hop.count)) >> 32;
-            entry(tables, *tables.buckets.get((hop.first + pick as u32) as usize)?)
+            tables.entry(*tables.buckets.get((hop.first + pick as u32) as usize)?)
         }
         _ => hop,
     };

@@ -109,3 +109,31 @@ pub(crate) const fn martian4(addr: u32) -> bool {
     // One comparison for 0/8 and for 224/4 and above; one for 127/8.
     (addr.wrapping_sub(1 << 24) >= 223 << 24) | (addr >> 24 == 127)
 }
+
+/// Returns the destination of an IPv6 packet of at most `room` bytes if it may take the fast path.
+#[inline]
+pub(crate) fn valid6(head: &[u8; HEADER_LEN + 40], room: usize) -> Option<u128> {
+    let h = head[HEADER_LEN..].first_chunk::<40>()?;
+    let ipv6 = u16::from_be_bytes([head[12], head[13]]) == ethertype::IPV6;
+    let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));
+    let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
+    let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
+    // RFC 8200 3, RFC 4291 2.5 and 2.7. The slow path handles hop-by-hop headers (next header 0).
+    let valid =
+        ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !dubious6(src) & !martian6(dst);
+    valid.then_some(dst)
+}
+
+/// Returns whether packets from or to an address are never forwarded: multicast, link-local, loopback, unspecified (RFC
+/// 4291 2.5, 2.7).
+#[inline]
+pub(crate) fn martian6(addr: u128) -> bool {
+    (addr >> 120 == 0xff) | (addr >> 118 == 0xfe80 >> 6) | (addr <= 1)
+}
+
+/// Returns whether packets from an address are never or hardly ever forwarded: ::/64 also includes the IPv4-mapped and
+/// IPv4-compatible addresses.
+#[inline]
+fn dubious6(addr: u128) -> bool {
+    martian6(addr) | (addr >> 64 == 0)
+}

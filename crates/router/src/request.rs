@@ -1,0 +1,43 @@
+//! What the workers ask of the control side, and what they are told at the start.
+
+use bywash_engine::PortId;
+use bywash_frame::Frame;
+use std::net::IpAddr;
+
+/// Request of the stages to the control side.
+#[derive(Debug)]
+pub enum Request {
+    /// Resolve or confirm this neighbour.
+    Resolve {
+        /// Kernel index of the interface.
+        index: u32,
+        /// Address of the neighbour.
+        addr: IpAddr,
+    },
+    /// Punt this packet to the kernel as if it had arrived on `from`. The receiver must free the frame.
+    Punt {
+        /// Port that received it.
+        from: PortId,
+        /// The packet, including its Ethernet header.
+        frame: Frame,
+        /// Set if the packet is a copy of one that was dropped and counted, which the kernel is to answer with an ICMP
+        /// error.
+        copy: bool,
+    },
+}
+
+/// Settings of the router.
+#[derive(Clone, Debug)]
+pub struct RouterConfig {
+    /// Maximum number of ICMP errors per second and worker, and as many again about packets that are too big; 0 for
+    /// none.
+    pub icmp_rate: u32,
+    /// Whether to send redirects to senders that have a better first hop (RFC 1812 5.2.7.2).
+    pub redirects: bool,
+}
+
+impl Default for RouterConfig {
+    fn default() -> Self {
+        Self { icmp_rate: 1000, redirects: false }
+    }
+}
