@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::netlink;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -393,7 +393,7 @@ impl Runner {
                 return None;
             }
             let object = format!("neighbour proxy {addr} on {}", port.map_or("all interfaces", |port| &port.name));
-            let scope = Scope::To(Prefix { addr: (*addr).into(), len: 128 });
+            let scope = Scope::To(Prefix::from(IpAddr::from(*addr)));
             Some(Effect { kind: Kind::Sysctls, scope, object, reason: "answers neighbour discovery".into() })
         };
         Ok(self.proxied.as_ref().map_err(Clone::clone)?.iter().filter_map(of).collect())

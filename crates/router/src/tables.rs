@@ -285,12 +285,12 @@ impl Tables {
     #[inline]
     pub(crate) fn resolve(&self, id: u32, data: &[u8]) -> u32 {
         let group = self.entry(id);
-        if group.kind == Kind::Group { self.member(group, data) } else { id }
+        if group.kind == Kind::Group { self.member(group, flow_hash(self.hash4, self.hash6, data)) } else { id }
     }
 
+    /// Returns the id of the group member that a flow hash selects.
     #[inline]
-    fn member(&self, group: &Entry, data: &[u8]) -> u32 {
-        let hash = flow_hash(self.hash4, self.hash6, data);
+    pub(crate) fn member(&self, group: &Entry, hash: u32) -> u32 {
         let pick = (u64::from(hash) * u64::from(group.count)) >> 32;
         self.buckets.get((group.first + pick as u32) as usize).copied().unwrap_or(0)
     }

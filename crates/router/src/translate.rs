@@ -294,10 +294,7 @@ pub(crate) fn is_closing(protocol: u8, l4: &[u8]) -> bool {
 fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
     let hop = tables.entry(id);
     let hop = match hop.kind {
-        Kind::Group => {
-            let pick = (u64::from(hash()) * u64::from(hop.count)) >> 32;
-            tables.entry(*tables.buckets.get((hop.first + pick as u32) as usize)?)
-        }
+        Kind::Group => tables.entry(tables.member(hop, hash())),
         _ => hop,
     };
     (hop.kind == Kind::Forward).then_some(hop)

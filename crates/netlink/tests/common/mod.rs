@@ -7,7 +7,7 @@ use bywash_lab::Namespace;
 use bywash_netlink::{Config, Mirror, State};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Returns whether a test must be skipped, and prints the reason.
@@ -315,15 +315,13 @@ fn route_of(route: &Value, names: &Names, v6: bool) -> Option<Route> {
     if route["expires"].as_i64().is_some_and(|seconds| seconds < 0) {
         return None;
     }
-    let (any, longest): (IpAddr, u8) =
-        if v6 { (Ipv6Addr::UNSPECIFIED.into(), 128) } else { (Ipv4Addr::UNSPECIFIED.into(), 32) };
-    let prefix = match text(route, "dst") {
-        "default" => Prefix { addr: any, len: 0 },
-        dst => match dst.split_once('/') {
-            Some((addr, len)) => Prefix { addr: addr.parse().unwrap(), len: len.parse().unwrap() },
-            None => Prefix { addr: dst.parse().unwrap(), len: longest },
-        },
-    };
+    let prefix: Prefix = match text(route, "dst") {
+        "default" if v6 => "::/0",
+        "default" => "0.0.0.0/0",
+        dst => dst,
+    }
+    .parse()
+    .unwrap();
     let kind = match text(route, "type") {
         "unicast" | "1" | "" => RouteKind::Unicast,
         "blackhole" | "6" => RouteKind::Blackhole,

@@ -107,11 +107,3 @@ impl Bits for V6 {
         u128::from(self.0) << 64 | u128::from(self.1)
     }
 }
-
-/// Returns whether `addr` is in the subnet of `len` bits around `of`; false across families.
-pub(super) fn contains(of: IpAddr, len: u8, addr: IpAddr) -> bool {
-    fn same<A: Bits>(of: IpAddr, len: u8, addr: IpAddr) -> bool {
-        A::of(of).zip(A::of(addr)).is_some_and(|(n, a)| n.first(len) == a.first(len))
-    }
-    same::<V4>(of, len, addr) || same::<V6>(of, len, addr)
-}

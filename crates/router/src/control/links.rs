@@ -1,6 +1,5 @@
 //! Links, their addresses, and the ports bound to them.
 
-use super::bits::contains;
 use super::followed::Followed;
 use super::{MasterSpec, PortBack, PortSpec, PortView, Sends, VlanSpec};
 use crate::tables::{BondInfo, Own4, PortInfo, SourceCheck, VlanInfo};
@@ -541,11 +540,13 @@ impl Links {
     pub fn source(&self, index: u32, near: Option<IpAddr>, of: fn(IpAddr) -> bool) -> Option<IpAddr> {
         let own = || self.addresses.get(&index).into_iter().flatten().filter(|a| of(a.addr));
         let global = || own().filter(|a| !a.secondary && !a.link_scope);
-        near.and_then(|n| global().find(|a| contains(a.addr, a.len, n)))
-            .or_else(|| global().next())
-            .or_else(|| self.addresses.values().flatten().find(|a| of(a.addr) && !a.secondary && !a.link_scope))
-            .or_else(|| own().next())
-            .map(|a| a.addr)
+        near.and_then(|n| {
+            global().find(|a| Prefix::containing(a.addr, a.len).is_some_and(|subnet| subnet.covers(n.into())))
+        })
+        .or_else(|| global().next())
+        .or_else(|| self.addresses.values().flatten().find(|a| of(a.addr) && !a.secondary && !a.link_scope))
+        .or_else(|| own().next())
+        .map(|a| a.addr)
     }
 
     pub fn source4(&self, index: u32, near: Option<IpAddr>) -> Option<Ipv4Addr> {
