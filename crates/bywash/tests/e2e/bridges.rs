@@ -146,12 +146,7 @@ impl Bridged {
 
     /// Returns the frames that have been bridged past the kernel from r1 and r2.
     fn between(&self, bywash: &Bywash<'_>) -> [u64; 2] {
-        let ports = bywash.show(&["placement"]);
-        let of = |name: &str| {
-            let row = ports.as_array().unwrap().iter().find(|row| row["port"] == name).unwrap().clone();
-            row["frames"]["driver"].as_u64().unwrap()
-        };
-        ["r1", "r2"].map(of)
+        ["r1", "r2"].map(|port| handled(bywash, port)[0])
     }
 
     /// Returns whether ten pings from b to c, and their answers, are bridged past the kernel.
@@ -169,14 +164,16 @@ impl Bridged {
         }
     }
 
+    /// Returns the MAC address of a host, counted from 0.
+    pub fn mac(&self, host: usize) -> &str {
+        &self.lab.hosts()[host].mac
+    }
+
     /// Has b and c know each other, without neighbour discovery that the kernel would hear.
     fn introduce(&self) {
-        let mac =
-            |ns: &Namespace, name: &str| ns.run(&["cat", &format!("/sys/class/net/{name}/address")]).unwrap().stdout;
-        let (of_b, of_c) = (mac(self.b(), "b0"), mac(self.c(), "c0"));
-        for (ns, name, [v4, v6], mac) in [(self.b(), "b0", C, of_c), (self.c(), "c0", B, of_b)] {
+        for (ns, name, [v4, v6], host) in [(self.b(), "b0", C, 2), (self.c(), "c0", B, 1)] {
             for to in [v4, v6] {
-                ns.ip(&["neigh", "replace", to, "lladdr", mac.trim(), "dev", name, "nud", "permanent"]).unwrap();
+                ns.ip(&["neigh", "replace", to, "lladdr", self.mac(host), "dev", name, "nud", "permanent"]).unwrap();
             }
         }
     }
@@ -274,10 +271,9 @@ fn stations_that_send_are_not_forgotten() {
     let bridged = Bridged::new("ageing_time 200");
     let r = bridged.lab.r();
     // No neighbour discovery that the kernel would hear.
-    for (name, ns, host) in [("b0", bridged.b(), B), ("c0", bridged.c(), C)] {
-        let mac = ns.run(&["cat", &format!("/sys/class/net/{name}/address")]).unwrap().stdout;
+    for (name, ns, host, mac) in [("b0", bridged.b(), B, bridged.mac(1)), ("c0", bridged.c(), C, bridged.mac(2))] {
         for addr in host {
-            r.ip(&["neigh", "replace", addr, "lladdr", mac.trim(), "dev", "br0", "nud", "permanent"]).unwrap();
+            r.ip(&["neigh", "replace", addr, "lladdr", mac, "dev", "br0", "nud", "permanent"]).unwrap();
         }
         for addr in [BRIDGE4, "fd00:9::1"] {
             let set = ["neigh", "replace", addr, "lladdr", "02:00:00:00:00:99", "dev", name, "nud", "permanent"];
@@ -387,13 +383,6 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
     bywash.stop();
 }
 
-/// Returns the reason why a port is left to the kernel; `None` if it is not.
-pub fn left_because(bywash: &Bywash<'_>, port: &str) -> Option<String> {
-    let placement = bywash.show(&["placement"]);
-    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
-    (row["level"] == "kernel").then(|| row["why"].as_str().unwrap().to_owned())
-}
-
 /// A bridge of which more decides than addresses, and members that do not forward, are left to the kernel.
 #[test]
 fn bridges_that_do_more_are_left() {
@@ -402,7 +391,7 @@ fn bridges_that_do_more_are_left() {
     let r = bridged.lab.r();
     let bywash = bridged.run(&[]);
     bridged.assert_passes(&bywash);
-    let why = |port: &str| left_because(&bywash, port);
+    let why = |port: &str| bywash.left_because(port);
     let whole: &[&str] = &["r1", "r2"];
     for (set, unset, left, reason) in [
         (
@@ -445,9 +434,8 @@ fn bridges_that_do_more_are_left() {
     bywash.stop();
     let bywash = bridged.run(&["br0"]);
     bridged.assert_connected();
-    let placement = bywash.show(&["placement"]);
-    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == "r1").unwrap();
-    assert!(row["why"].as_str().unwrap().contains("is a port itself"), "{placement}");
+    let row = bywash.placement("r1");
+    assert!(row["why"].as_str().unwrap().contains("is a port itself"), "{row}");
     bywash.stop();
 }
 

@@ -2,6 +2,7 @@
 //! would forward them, until the kernel would not.
 
 use crate::harness::{Bywash, PATIENCE, bound};
+use crate::moves::handled;
 use crate::reload::{File, config};
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
@@ -59,18 +60,9 @@ pub fn wait_until_followed(bywash: &Bywash) {
     bywash.wait("connections to be followed", |bywash| bywash.show(&["flow-table"])["state"] == "passing");
 }
 
-/// Returns the row of `show placement` for a port.
-fn placement(bywash: &Bywash, port: &str) -> Value {
-    let placement = bywash.show(&["placement"]);
-    placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone()
-}
-
 /// Returns the packets that ports r0 and r1 received and that were forwarded past the kernel.
 pub fn forwarded(bywash: &Bywash) -> [u64; 2] {
-    ["r0", "r1"].map(|port| {
-        let row = placement(bywash, port);
-        ["driver", "user"].iter().map(|level| row["frames"][level].as_u64().unwrap()).sum()
-    })
+    ["r0", "r1"].map(|port| handled(bywash, port)[..2].iter().sum())
 }
 
 /// Readers of flows do not stop the control loop, which sets the programs of all ports for each change of the rules.
@@ -328,7 +320,7 @@ fn the_doctor_says_what_keeps_flows_in_the_kernel() {
 
 /// Returns the level of port r0 by its placement: `tc` for the driver's by traffic control.
 fn level_of_r0(bywash: &Bywash) -> String {
-    let row = placement(bywash, "r0");
+    let row = bywash.placement("r0");
     let level = if row["level"] == "driver" && row["mode"] == "tc" { &row["mode"] } else { &row["level"] };
     level.as_str().unwrap().into()
 }

@@ -191,6 +191,19 @@ impl<'a> Bywash<'a> {
         found.unwrap_or_else(|| panic!("no port {name} in {ports}")).clone()
     }
 
+    /// Returns the row of `show placement` for a port.
+    pub fn placement(&self, port: &str) -> Value {
+        let placement = self.show(&["placement"]);
+        let found = placement.as_array().unwrap().iter().find(|row| row["port"] == port);
+        found.unwrap_or_else(|| panic!("no port {port} in {placement}")).clone()
+    }
+
+    /// Returns the reason why a port is left to the kernel; `None` if it is not.
+    pub fn left_because(&self, port: &str) -> Option<String> {
+        let row = self.placement(port);
+        (row["level"] == "kernel").then(|| row["why"].as_str().unwrap().to_owned())
+    }
+
     /// Returns a counter of a port (`rx_packets`, `tx_packets`, ...), without the packets that cross between the port
     /// and its twin. Workers see those as little as the packets that an XDP program passes.
     pub fn counter(&self, port: &str, name: &str) -> u64 {

@@ -28,8 +28,7 @@ fn level(lab: &Topology, running: &Bywash, level: &str) {
 
 /// Returns the number of the port's frames that each level has handled: driver, user space, kernel.
 pub fn handled(running: &Bywash, port: &str) -> [u64; 3] {
-    let shown = running.show(&["placement"]);
-    let row = shown.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
+    let row = running.placement(port);
     ["driver", "user", "kernel"].map(|level| row["frames"][level].as_u64().unwrap())
 }
 

@@ -4,6 +4,7 @@
 
 use crate::flows::{BRIEF, Ends};
 use crate::harness::{Bywash, PATIENCE, bound};
+use crate::moves::handled;
 use crate::raw::{self, Ear};
 use crate::reload::{File, config, reload};
 use bywash_lab::{Ping, Topology, has_tool, require, require_lab, wait_until};
@@ -175,12 +176,8 @@ fn assert_stopped(lab: &Topology, policy: &Policy, when: &str) {
 
 /// Waits until the hosts reach each other and the router, not the kernel, forwards the packets that r0 receives.
 fn wait_for_fast_path(lab: &Topology, bywash: &Bywash) {
-    let forwarded = || {
-        let placement = bywash.show(&["placement"]);
-        let row = placement.as_array().unwrap().iter().find(|row| row["port"] == "r0").unwrap().clone();
-        // A veth refuses redirected frames unless its peer has GRO on or an XDP program; user space then forwards them.
-        ["driver", "user"].iter().map(|level| row["frames"][level].as_u64().unwrap()).sum::<u64>()
-    };
+    // A veth refuses redirected frames unless its peer has GRO on or an XDP program; user space then forwards them.
+    let forwarded = || handled(bywash, "r0")[..2].iter().sum::<u64>();
     bywash.wait("packets to be forwarded past the kernel", |_| {
         let before = forwarded();
         answered(lab) == (2, 2) && forwarded() >= before + 4
@@ -189,9 +186,7 @@ fn wait_for_fast_path(lab: &Topology, bywash: &Bywash) {
 
 /// Returns the kernel objects that keep packets of a port in the kernel.
 fn kept(bywash: &Bywash, port: &str) -> Vec<Value> {
-    let placement = bywash.show(&["placement"]);
-    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap().clone();
-    row["kept"].as_array().unwrap().clone()
+    bywash.placement(port)["kept"].as_array().unwrap().clone()
 }
 
 /// Returns whether the policy is shown as keeping packets of a port in the kernel or, for a rule that is followed, in

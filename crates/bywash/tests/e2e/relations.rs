@@ -12,9 +12,7 @@ const LEARNS_NOT: &str = "it belongs to bridge interface br0, which learns no ad
 
 /// Returns whether a port is left to the kernel for this reason.
 fn is_left(running: &Bywash, port: &str, why: &str) -> bool {
-    let placement = running.show(&["placement"]);
-    let row = placement.as_array().unwrap().iter().find(|row| row["port"] == port).unwrap();
-    row["level"] == "kernel" && row["why"] == why
+    running.left_because(port).as_deref() == Some(why)
 }
 
 /// Pings from host b the router and host a, and fails if a packet reaches an AF_XDP socket of the port.

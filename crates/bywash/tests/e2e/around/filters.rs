@@ -2,7 +2,7 @@
 //! member have them in the same VLAN, and only to stations that the bridge knows in that VLAN.
 
 use super::ip;
-use crate::bridges::{B, Bridged, C, left_because};
+use crate::bridges::{B, Bridged, C};
 use bywash_lab::{Namespace, Ping, kernel_has, require, require_lab};
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,9 @@ fn answers(from: &Namespace, to: &str) -> u32 {
     Ping::to(ip(to)).count(5).wait(Duration::from_millis(100)).run(from).unwrap().received
 }
 
-/// Returns the MAC address of an interface.
-fn mac(ns: &Namespace, name: &str) -> String {
-    ns.run(&["cat", &format!("/sys/class/net/{name}/address")]).unwrap().stdout.trim().to_owned()
+/// Returns the stations that the router's bridge knows.
+fn stations(bridged: &Bridged) -> String {
+    bridged.lab.r().run(&["bridge", "fdb", "show", "br", "br0"]).unwrap().stdout
 }
 
 /// Connects host b, with this MAC address, and the router by VLAN 30 as well, tagged.
@@ -44,7 +44,7 @@ fn the_vlan_without_a_tag_is_followed() {
     bridged.assert_passes(&bywash);
     bridged.assert_connected();
     bridged.assert_passes(&bywash);
-    let why = |port: &str| left_because(&bywash, port);
+    let why = |port: &str| bywash.left_because(port);
     let both: &[&str] = &["r1", "r2"];
     for (set, unset, left) in [
         ("vlan add dev r1 vid 20 pvid untagged", "vlan add dev r1 vid 1 pvid untagged", &["r1"][..]),
@@ -88,24 +88,22 @@ fn stations_are_heard_in_their_vlan() {
     require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
     let bridged = Bridged::new("vlan_filtering 1");
     let (r, b) = (bridged.lab.r(), bridged.b());
-    let mac = mac(b, "b0");
-    add_vlan(&bridged, &mac);
+    let mac = bridged.mac(1);
+    add_vlan(&bridged, mac);
     let to = bridged.lab.a().v4.to_string();
-    let is_known = || {
-        let known = r.run(&["bridge", "fdb", "show", "br", "br0"]).unwrap().stdout;
-        known.contains(&format!("{mac} dev r1 vlan 1 "))
-    };
+    let entry = format!("{mac} dev r1 vlan 1 ");
     let bywash = bridged.run(&["--level", "driver"]);
     bridged.assert_passes(&bywash);
     // Four seconds. The kernel forgets at once what it heard earlier, and the tests above would always see some packets
     // passed to it.
     run(r, "ip link set br0 type bridge ageing_time 400");
-    bywash.wait("b to be heard again", |_| answers(b, &to) == 5 && is_known());
+    bywash.wait("b to be heard again", |_| answers(b, &to) == 5 && stations(&bridged).contains(&entry));
     let other = b.spawn(&["ping", "-q", "-i", "0.002", "-w", "12", "10.30.0.1"]).unwrap();
     let end = Instant::now() + Duration::from_secs(12);
     while Instant::now() < end {
         assert_eq!(answers(b, &to), 5);
-        assert!(is_known());
+        let known = stations(&bridged);
+        assert!(known.contains(&entry), "{known}");
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(other);
@@ -117,9 +115,8 @@ fn stations_are_heard_in_their_vlan() {
 fn stations_of_other_vlans_are_others() {
     require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
     let bridged = Bridged::new("vlan_filtering 1");
-    let (r, b) = (bridged.lab.r(), bridged.b());
-    let mac = mac(bridged.c(), "c0");
-    add_vlan(&bridged, &mac);
+    let (b, mac) = (bridged.b(), bridged.mac(2));
+    add_vlan(&bridged, mac);
     let bywash = bridged.run(&["--level", "driver"]);
     bridged.assert_passes(&bywash);
     for _ in 0..3 {
@@ -128,7 +125,7 @@ fn stations_of_other_vlans_are_others() {
         assert_eq!(answers(b, &bridged.lab.a().v4.to_string()), 5);
         assert!(bridged.passes(&bywash, C[0], 2, 10));
     }
-    let known = r.run(&["bridge", "fdb", "show", "br", "br0"]).unwrap().stdout;
+    let known = stations(&bridged);
     let entry = |dev: &str, vlan: &str| format!("{mac} dev {dev} vlan {vlan} ");
     assert!(known.contains(&entry("r1", "30")) && known.contains(&entry("r2", "1")), "{known}");
     bywash.stop();

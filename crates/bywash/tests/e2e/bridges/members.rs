@@ -48,8 +48,7 @@ fn frames_of_a_kind_for_the_kernel_are_left() {
     let bywash = bridged.run_between(&[]);
     bridged.wait_until_bridges(&bywash);
     let mac = |host: usize| {
-        let mac = &bridged.lab.hosts()[host].mac;
-        mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<u8>>()
+        bridged.mac(host).split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<u8>>()
     };
     let (of_b, of_c) = (mac(1), mac(2));
     let ear = crate::raw::Ear::at(bridged.c(), "c0");
