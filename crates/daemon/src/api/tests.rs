@@ -121,6 +121,12 @@ fn levels_and_reloads() {
         ("POST", "/v1/level?level=user&prefix=a", 400),
         ("POST", "/v1/level?level=user&port=bad", 400),
         ("GET", "/v1/level?level=user", 405),
+        // By the server, which has tests of its own: the routes above must not take its answers away.
+        ("GET", "/v1/routes?prefiks=x", 400),
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/", 404),
+        ("GET", "/v1/audit", 405),
+        ("POST", "/v1/ports", 405),
     ] {
         let (got, body) = request(place.socket(), method, path);
         assert_eq!(got, status, "{method} {path}: {body}");
