@@ -1,4 +1,4 @@
-//! Fields of packets, as numbers. A field that lies beyond the end is 0.
+//! Big-endian fields of packets, as numbers.
 
 use bywash_wire::ethernet::HEADER_LEN;
 
@@ -9,14 +9,17 @@ pub(crate) fn frame_type(data: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes([header[12], header[13]]))
 }
 
+/// Returns the first two bytes; 0 if there are fewer.
 pub(crate) fn be16(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from(u16::from_be_bytes(*b)))
 }
 
+/// Returns the first four bytes; 0 if there are fewer.
 pub(crate) fn be32(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |b| u32::from_be_bytes(*b))
 }
 
+/// Returns the IPv6 address that the first 16 bytes are; 0 if there are fewer.
 pub(crate) fn address6(bytes: &[u8]) -> u128 {
     bytes.first_chunk().map_or(0, |address| u128::from_be_bytes(*address))
 }

@@ -1,4 +1,4 @@
-//! What the workers ask of the control side, and what they are told at the start.
+//! Requests of the workers to the control side, and the settings of the router.
 
 use bywash_engine::PortId;
 use bywash_frame::Frame;
@@ -32,7 +32,7 @@ pub struct RouterConfig {
     /// Maximum number of ICMP errors per second and worker, and as many again about packets that are too big; 0 for
     /// none.
     pub icmp_rate: u32,
-    /// Whether to send redirects to senders that have a better first hop (RFC 1812 5.2.7.2).
+    /// Set to send redirects to senders that have a better first hop (RFC 1812 5.2.7.2).
     pub redirects: bool,
 }
 

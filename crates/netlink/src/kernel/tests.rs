@@ -146,7 +146,7 @@ fn a_members_state_changes_its_link() {
     assert_eq!(reported(&mut kernel), [Change::Link(of(Some(blocked), Some(7)))]);
 }
 
-/// Its message reports no switched flag here, like one that was coalesced with others.
+/// The message about the link reports no switched flag here, like one that was coalesced with others.
 #[test]
 fn a_link_without_carrier_that_is_set_down_takes_its_next_hops_along() {
     let mut kernel = Kernel::default();
