@@ -3,6 +3,10 @@
  * programs for ports with flows: the port's entry has the bridge's address and number. Frames to a station behind another port
  * are sent there unchanged. The kernel bridges all others, above all frames of stations that it has yet to learn.
  *
+ * If the bridge filters VLANs, the entry of a port has the interface to which its frames without a tag belong, which may be a
+ * VLAN interface on the bridge, and the other interfaces have entries like VLANs of a port (vlan.h). Each interface has the
+ * stations of its VLAN.
+ *
  * A separate program, which runs first, looks the addresses up. It is loaded for the first such port. */
 #ifndef BYWASH_BRIDGE_H
 #define BYWASH_BRIDGE_H
@@ -113,21 +117,32 @@ static __always_inline int judge_between(const struct bywash_port *port, __u64 b
 	return TO_MEMBER;
 }
 
-/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `tagged` is set if it has a tag
- * beside its data; `length` and `to` are those of judge_between(). */
-static __always_inline int judge_bridged(const struct bywash_port *port, __u64 mine, const void *data, const void *end, int tagged,
-					 __u32 length, __u32 *to)
+/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `protocol` and `tci` are those of a
+ * tag beside its data; 0 if there is none. `length` and `to` are those of judge_between(). */
+static __always_inline int judge_bridged(const struct bywash_port *port, const void *data, const void *end, __be16 protocol,
+					 __be16 tci, __u32 length, __u32 *to)
 {
+	const struct bywash_port *of = port;
 	const __u8 *eth = data;
-	__u64 bridge = port->route_id - BYWASH_PORTS, id = port->id | 128;
 
 	if (data + ETH_HLEN > end)
 		return PASS_SHORT;
+	if (!protocol && has_tag(*(const __be16 *)(eth + 12))) {
+		if (data + ETH_HLEN + VLAN_HLEN > end)
+			return PASS_VLAN;
+		protocol = *(const __be16 *)(eth + 12);
+		tci = *(const __be16 *)(eth + 14);
+	}
+	int tagged = !!protocol;
+	/* The kernel hears the station in the frame's VLAN. Frames may belong to no interface, with a tag or without. */
+	if (port->sending & BYWASH_FILTERS) {
+		if (tagged)
+			of = vlan_of(port, protocol, tci);
+		if (!of || of->route_id < BYWASH_PORTS)
+			return PASS_VLAN;
+	}
+	__u64 mine = mac_and_flags(of), bridge = of->route_id - BYWASH_PORTS, id = port->id | 128;
 	__u64 from = *(const __u64 *)(eth + 4) >> 16 | bridge << 48 | id << 56;
-	tagged |= has_tag(*(const __be16 *)(eth + 12));
-	/* The stations are those of another VLAN, in which the kernel would not hear this one by the frame. */
-	if (tagged && port->sending & BYWASH_FILTERS)
-		return PASS_VLAN;
 	if ((*(const __u64 *)eth ^ mine) << 16) {
 		if (eth[0] & 1)
 			return PASS_MULTICAST;
@@ -148,7 +163,7 @@ int bywash_bridge(struct xdp_md *ctx)
 	__u32 to = 0, length = bpf_xdp_get_buff_len(ctx);
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	/* The kernel bridges frames in several buffers: not every device can send them. */
-	int reason = judge_bridged(port, mac_and_flags(port), data, end, 0, length == end - data ? length : ~0u, &to);
+	int reason = judge_bridged(port, data, end, 0, 0, length == end - data ? length : ~0u, &to);
 	if (reason == NEXT) {
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;

@@ -461,8 +461,8 @@ int bywash_tc_bridge(struct __sk_buff *skb)
 	/* Neighbour discovery is recognised by the byte behind the IPv6 header. */
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(long)skb->data + HEADERS6 > (void *)(long)skb->data_end)
 		bpf_skb_pull_data(skb, skb->len < HEADERS6 ? skb->len : HEADERS6);
-	int tagged = !!skb->vlan_present;
-	int reason = judge_bridged(port, mine, (void *)(long)skb->data, (void *)(long)skb->data_end, tagged, length, &to);
+	__be16 protocol = skb->vlan_present ? skb->vlan_proto : 0, tci = bpf_htons(skb->vlan_tci);
+	int reason = judge_bridged(port, (void *)(long)skb->data, (void *)(long)skb->data_end, protocol, tci, length, &to);
 	if (reason == NEXT) {
 		bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
@@ -506,7 +506,7 @@ static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flow
 
 	struct translation t = {};
 	struct frame f = frame_of(skb, port, flags);
-	f.tags = 1;
+	f.tags = f.bridged = 1;
 	int reason = parse(&f, mine);
 	if (reason == NEXT)
 		reason = flows ? judge_flow(&f, &t, 1) : PLAIN;

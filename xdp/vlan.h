@@ -119,6 +119,7 @@ static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 		.bytes = end - data - VLAN_HLEN,
 		.flags = mine >> 48,
 		.tags = 1,
+		.bridged = 1,
 	};
 	if (!came)
 		f.data = data + VLAN_HLEN;

@@ -7,7 +7,7 @@ use crate::modes::{self, Parts, Setup};
 use crate::notify::Notifier;
 use crate::pools::tell_place;
 use crate::ports::{Dpdk, Opened, Opener, Xdp, queues};
-use crate::relations::Relations;
+use crate::relations::{Joined, Relations};
 use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Shared, Source};
 use crate::slots::programs;
@@ -26,6 +26,7 @@ use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_router::bond::XmitHash;
 use bywash_router::control::{Applied, PortView, Sends};
+use bywash_router::vlan::UNTAGGED;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::{Qsbr, clock};
 use std::collections::BTreeMap;
@@ -421,7 +422,7 @@ impl Runtime {
             let Some(index) = above.filter(|index| views.iter().all(|view| view.index != *index)) else { continue };
             let hash =
                 self.relations.link(index).and_then(|link| XmitHash::of(link.bond?.xmit_hash)).unwrap_or_default();
-            let new = || Master { members: vec![], sends: Sends::ByHash(hash) };
+            let new = || Master::new(UNTAGGED, Sends::ByHash(hash));
             let bond = masters.entry(index).or_insert_with(new);
             if self.relations.left(view.index).is_none() {
                 bond.members.push((view.id, view.index));
@@ -431,11 +432,14 @@ impl Runtime {
             bond.members = self.relations.in_order(*index, &bond.members, af_xdp::bond_members);
         }
         for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
-            if let Some(Ok(bridge)) = self.relations.bridge(view.index)
-                && self.relations.left(view.index).is_none()
-            {
-                let new = || Master { members: vec![], sends: Sends::ToStation };
-                masters.entry(bridge.index).or_insert_with(new).members.push((view.id, view.index));
+            if self.relations.left(view.index).is_some() {
+                continue;
+            }
+            for Joined { index, bridge, vlan, tag, tagged } in self.relations.joined(view.index) {
+                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
+                let master = masters.entry(index).or_insert_with(new);
+                master.members.push((view.id, view.index));
+                master.tagged.extend(tagged.then_some(view.id));
             }
         }
         self.relations.serve(&masters.values().flat_map(|master| &master.members).map(|(_, member)| *member).collect());
@@ -454,6 +458,7 @@ impl Runtime {
         }
         drop(ports);
         let of_masters = masters.len();
+        let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
         let (masters, vlans) = self.numbers.assign(&masters, &carried);
         let served = masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();
         self.relations.serve(&served);
@@ -487,8 +492,9 @@ impl Runtime {
             self.query_targets();
         }
         let entries = vlans.iter().map(|vlan| vlan.entries.len()).sum::<usize>();
-        if entries < carried.len() {
-            tracing::warn!("the kernel forwards for {} VLANs or macvlans: there are too many", carried.len() - entries);
+        let entries = entries + masters.iter().map(|master| master.tagged.len()).sum::<usize>();
+        if entries < wanted {
+            tracing::warn!("the kernel forwards for {} VLANs or macvlans: there are too many", wanted - entries);
         }
         if masters.len() < of_masters {
             tracing::warn!(
@@ -508,7 +514,7 @@ impl Runtime {
             let members = master.members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
             let plural = if master.members.len() > 1 { "s" } else { "" };
             match master.sends {
-                Sends::ToStation => {
+                Sends::ToStation { .. } => {
                     tracing::info!(
                         "{}: packets that it routes are forwarded on its members {members}",
                         name(master.index)

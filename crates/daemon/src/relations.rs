@@ -7,7 +7,7 @@
 
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Change, Link, Mac, Station};
+use bywash_fib::model::{self, Bridge, Change, Link, Mac, Station};
 use bywash_router::bond::XmitHash;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
@@ -61,8 +61,8 @@ pub struct Relations {
     /// Members of bonds and bridges whose packets are not forwarded as those of the bond or bridge, even if they could
     /// be.
     unserved: BTreeSet<u32>,
-    /// Bridges' own MAC addresses, with the bridges' kernel indices.
-    own: BTreeSet<(u32, Mac)>,
+    /// Bridges' own MAC addresses, with the bridges' kernel indices and the VLANs.
+    own: BTreeSet<(u32, u16, Mac)>,
     left_vlans: bool,
     left_macvlans: bool,
 }
@@ -76,6 +76,22 @@ pub struct Told {
     pub sends: bool,
 }
 
+/// An interface whose packets come and leave by a member of a bridge: the bridge's own or, if the bridge filters VLANs, a
+/// VLAN interface on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// Kernel index of the interface.
+    pub index: u32,
+    /// Kernel index of the bridge.
+    pub bridge: u32,
+    /// VLAN of its frames; 0 if the bridge does not filter VLANs.
+    pub vlan: u16,
+    /// Tag of that VLAN.
+    pub tag: [u8; 4],
+    /// Set if its frames have the tag on this member.
+    pub tagged: bool,
+}
+
 impl Relations {
     /// Applies changes. Returns whether they may have changed the result of [`Relations::left`].
     pub fn note(&mut self, changes: &[Change]) -> bool {
@@ -83,7 +99,7 @@ impl Relations {
         // A bond or a member of one that takes no packets is left to the kernel.
         let bonded = |link: &Link| {
             let either = link.bond.is_some() || link.bridge.is_some() || link.member.is_some();
-            (link.bond, link.bridge, link.member, either.then_some((link.carrier, link.mtu)))
+            (link.bond, link.bridge, link.member, either.then(|| (link.carrier, link.mtu, link.vlans.clone())))
         };
         let of = |link: &Link| (link.name.clone(), link.kind.clone(), link.mac, link.up, above(link), bonded(link));
         let mut news = false;
@@ -94,14 +110,14 @@ impl Relations {
                     news |= before.is_none_or(|before| of(&before) != of(link));
                 }
                 Change::LinkGone { index } => {
-                    self.own.retain(|(bridge, _)| bridge != index);
+                    self.own.retain(|(bridge, ..)| bridge != index);
                     news |= self.links.remove(index).is_some();
                 }
-                Change::Station(Station { bridge, mac, member }) if bridge == member => {
-                    news |= self.own.insert((*bridge, *mac));
+                Change::Station(Station { bridge, vlan, mac, member }) if bridge == member => {
+                    news |= self.own.insert((*bridge, *vlan, *mac));
                 }
-                Change::Station(Station { bridge, mac, .. }) | Change::StationGone { bridge, mac } => {
-                    news |= self.own.remove(&(*bridge, *mac));
+                Change::Station(Station { bridge, vlan, mac, .. }) | Change::StationGone { bridge, vlan, mac } => {
+                    news |= self.own.remove(&(*bridge, *vlan, *mac));
                 }
                 _ => {}
             }
@@ -152,7 +168,8 @@ impl Relations {
 
     /// Returns the VLAN interfaces and macvlans above this one, or above the bond or bridge whose packets come and
     /// leave by it, each with how its packets are distinguished or, if they cannot be forwarded, the reason why they
-    /// are left to the kernel.
+    /// are left to the kernel. VLAN interfaces on a bridge that filters VLANs are among these only if they are left to the
+    /// kernel ([`Relations::joined`]).
     pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Told, String>)> {
         let parent = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let followed = |link: &Link| match link.kind.as_str() {
@@ -161,7 +178,42 @@ impl Relations {
             _ => false,
         };
         let above = self.links.values().filter(move |link| link.parent == Some(parent) && followed(link));
-        above.map(|link| (link, self.told(link)))
+        above.map(|link| (link, self.told(link))).filter(|(link, told)| told.is_err() || self.filter(link).is_none())
+    }
+
+    /// Returns the bridge below an interface, if it filters VLANs and is not a port itself.
+    fn filter(&self, link: &Link) -> Option<(&Link, Bridge)> {
+        let below = self.links.get(&link.parent?).filter(|below| !self.ports.contains(&below.index))?;
+        Some((below, below.bridge.filter(|of| of.filters)?))
+    }
+
+    /// Returns the interfaces whose packets come and leave by this member of a bridge; none if it is not one, or is left
+    /// to the kernel.
+    pub fn joined(&self, index: u32) -> Vec<Joined> {
+        match (self.links.get(&index), self.bridge(index)) {
+            (Some(own), Some(Ok(bridge))) => self.joins(own, bridge),
+            _ => vec![],
+        }
+    }
+
+    /// Returns the interfaces whose packets come and leave by a member of a bridge, as far as the VLANs decide.
+    fn joins(&self, member: &Link, bridge: &Link) -> Vec<Joined> {
+        let (Some(of), index) = (bridge.bridge, bridge.index) else { return vec![] };
+        // Without such an entry, the bridge sends packets to its own address to a member, or to all
+        // (br_handle_frame_finish).
+        let is_own = |vlan| bridge.mac.is_some_and(|mac| self.own.contains(&(index, vlan, mac)));
+        let joined =
+            |index, vlan, tagged| Joined { index, bridge: bridge.index, vlan, tag: tag(of.protocol, vlan), tagged };
+        if !of.filters {
+            return if is_own(0) { vec![Joined { tag: UNTAGGED, ..joined(index, 0, false) }] } else { vec![] };
+        }
+        let on = |link: &&Link| !self.left_vlans && link.parent == Some(index) && link.kind == "vlan";
+        let routed = |link: &Link| self.told(link).is_ok() && !self.ports.contains(&link.index);
+        let above = self.links.values().filter(on).filter(|link| routed(link));
+        let vlans = above.filter_map(|link| Some((link.index, link.vlan?.id)));
+        let own = Some((index, bridge.vlans.untagged)).filter(|(_, vlan)| *vlan != 0);
+        let all = own.into_iter().chain(vlans).filter(|(_, vlan)| is_own(*vlan));
+        all.filter_map(|(index, vlan)| Some(joined(index, vlan, member.vlans.form(vlan)?))).collect()
     }
 
     /// Returns the bond or bridge that an interface is a member of, if packets can be forwarded for it on this member,
@@ -213,18 +265,14 @@ impl Relations {
         if !member.member.is_some_and(|state| state.plain) {
             return Err("which is locked on it, learns no addresses there, or has set there what is not known");
         }
-        if of.filters && (of.untagged == 0 || member.member.is_none_or(|state| state.untagged != of.untagged)) {
-            return Err("which filters VLANs, and has another one for untagged frames than its member, or none");
-        }
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
         }
-        // Without such an entry, the bridge sends packets to its own address to a member, or to all
-        // (br_handle_frame_finish).
-        if bridge.mac.is_none_or(|mac| !self.own.contains(&(bridge.index, mac))) {
-            return Err("whose forwarding database does not have its MAC address for its own");
+        match self.joins(member, bridge).is_empty() {
+            true if of.filters => Err("which filters VLANs, and routes none of those that its member is in"),
+            true => Err("whose forwarding database does not have its MAC address for its own"),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Sets the members of bonds and bridges, by kernel index, whose packets are forwarded as the bonds' or bridges'.
@@ -359,9 +407,13 @@ impl Relations {
             return Err("its address is not known".into());
         }
         let below = link.parent.and_then(|parent| self.links.get(&parent));
-        let kernels = |below: &&Link| !self.ports.contains(&below.index);
-        if below.filter(kernels).and_then(|below| below.bridge).is_some_and(|of| of.filters) {
-            return Err("it is above a bridge that filters VLANs".into());
+        if let Some((bridge, of)) = self.filter(link).filter(|_| link.kind == "vlan") {
+            if link.vlan.is_none_or(|vlan| vlan.protocol != of.protocol || !bridge.vlans.tags(vlan.id)) {
+                return Err("the bridge below it, which filters VLANs, has not its VLAN with a tag".into());
+            }
+            if link.mac != bridge.mac {
+                return Err("its address is another than that of the bridge below it, which filters VLANs".into());
+            }
         }
         if link.kind == "macvlan" {
             if below.is_some_and(|below| below.kind == "bridge") {

@@ -19,11 +19,21 @@ pub struct Carried {
     pub parent: u32,
 }
 
-/// A bond or bridge that ports belong to: the ports that are its members, with their kernel indices.
+/// A bond or bridge that ports belong to, or a VLAN interface on a bridge that filters VLANs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
+    /// Ports that are its members, with their kernel indices.
     pub members: Vec<(PortId, u32)>,
+    /// Those on which its frames have this tag.
+    pub tagged: Vec<PortId>,
+    pub tag: [u8; 4],
     pub sends: Sends,
+}
+
+impl Master {
+    pub fn new(tag: [u8; 4], sends: Sends) -> Self {
+        Self { members: vec![], tagged: vec![], tag, sends }
+    }
 }
 
 /// Object with a number.
@@ -33,7 +43,7 @@ enum Key {
     Master(u32),
     /// A VLAN or macvlan of a bond or bridge.
     OnMaster { index: u32, parent: u32, tag: [u8; 4] },
-    /// A VLAN or macvlan of a port, or the entry on this port of one of a bond or bridge.
+    /// A VLAN or macvlan of a port, or the entry on this port of a VLAN of a bond or bridge.
     OnPort { index: u32, parent: u32, port: PortId, tag: [u8; 4] },
 }
 
@@ -57,11 +67,21 @@ impl Numbers {
             self.0.insert(key, id);
             Some(id)
         };
-        let master = |(index, of): (&u32, &Master)| {
-            let id = number(Key::Master(*index))?;
-            Some(MasterSpec { id, index: *index, members: of.members.clone(), sends: of.sends })
+        let mut master = |(index, of): (&u32, &Master)| {
+            let (index, tag) = (*index, of.tag);
+            let id = number(Key::Master(index))?;
+            let mut members = of.members.clone();
+            let mut tagged = vec![];
+            for port in of.tagged.iter().copied() {
+                match number(Key::OnPort { index, parent: index, port, tag }) {
+                    Some(entry) => tagged.push((port, entry)),
+                    // Without a number, its frames there are the kernel's.
+                    None => members.retain(|(member, _)| *member != port),
+                }
+            }
+            Some(MasterSpec { id, index, members, tagged, tag, sends: of.sends })
         };
-        let specs: Vec<MasterSpec> = masters.iter().filter_map(master).collect();
+        let specs: Vec<MasterSpec> = masters.iter().filter_map(&mut master).collect();
         let mut all: BTreeMap<(u32, PortId), VlanSpec> = BTreeMap::new();
         for Carried { index, told: Told { tag, sends }, port, parent } in vlans.iter().copied() {
             let below = specs.iter().find(|spec| spec.index == parent).map(|spec| spec.id);
@@ -80,6 +100,7 @@ impl Numbers {
 mod tests {
     use super::*;
     use bywash_router::bond::XmitHash;
+    use bywash_router::vlan::UNTAGGED;
 
     fn carried(index: u32) -> Carried {
         let told = Told { tag: [0x81, 0, 0, index as u8], sends: true };
@@ -87,7 +108,7 @@ mod tests {
     }
 
     fn bridge(members: &[(PortId, u32)]) -> Master {
-        Master { members: members.to_vec(), sends: Sends::ToStation }
+        Master { members: members.to_vec(), ..Master::new(UNTAGGED, Sends::ToStation { bridge: 5, vlan: 0 }) }
     }
 
     #[test]
@@ -123,7 +144,7 @@ mod tests {
         let mut numbers = Numbers::default();
         let mut assign = |ports: &[u16]| {
             let members: Vec<_> = ports.iter().map(|port| (PortId(*port), 10 + u32::from(*port))).collect();
-            let bond = Master { members, sends: Sends::ByHash(XmitHash::Layer34) };
+            let bond = Master { members, ..Master::new(UNTAGGED, Sends::ByHash(XmitHash::Layer34)) };
             let on = |port: &u16| Carried { port: PortId(*port), parent: 9, ..carried(5) };
             let vlans: Vec<Carried> = ports.iter().map(on).collect();
             let (bonds, vlans) = numbers.assign(&[(9, bond)].into(), &vlans);
@@ -135,6 +156,28 @@ mod tests {
         assert_eq!(assign(&[1]), (2, vec![(1, 3)]));
         assert_eq!(assign(&[1, 2]), (2, vec![(1, 3), (2, 1)]));
         assert_eq!(assign(&[0, 1, 2]), (2, vec![(0, 4), (1, 3), (2, 1)]));
+    }
+
+    #[test]
+    fn an_interface_of_a_bridge_has_an_entry_where_its_frames_have_a_tag() {
+        let mut numbers = Numbers::default();
+        let mut assign = |untagged: &[u16], tagged: &[u16]| {
+            let port = |port: &u16| PortId(*port);
+            let members = untagged.iter().chain(tagged).map(|of| (port(of), 10 + u32::from(*of))).collect();
+            let tagged = tagged.iter().map(port).collect();
+            let of =
+                Master { members, tagged, ..Master::new([0x81, 0, 0, 9], Sends::ToStation { bridge: 5, vlan: 9 }) };
+            let (masters, vlans) = numbers.assign(&[(6, of)].into(), &[]);
+            let spec = &masters[0];
+            assert_eq!((masters.len(), vlans.len(), spec.id, spec.tag), (1, 0, PortId(FIRST), [0x81, 0, 0, 9]));
+            let members: Vec<u16> = spec.members.iter().map(|(port, _)| port.0).collect();
+            (members, spec.tagged.iter().map(|(port, entry)| (port.0, entry.0 - FIRST)).collect::<Vec<_>>())
+        };
+        assert_eq!(assign(&[0], &[1, 2]), (vec![0, 1, 2], vec![(1, 1), (2, 2)]));
+        assert_eq!(assign(&[1], &[2]), (vec![1, 2], vec![(2, 2)]));
+        assert_eq!(assign(&[], &[0, 1, 2]), (vec![0, 1, 2], vec![(0, 1), (1, 3), (2, 2)]));
+        let all: Vec<u16> = (0..VLANS as u16 + 9).collect();
+        assert_eq!(assign(&[], &all).0.len(), VLANS - 3 + 2, "those without a number are no members");
     }
 
     #[test]

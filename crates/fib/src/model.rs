@@ -277,9 +277,9 @@ pub struct Bridge {
     pub plain: bool,
     /// Set if it filters VLANs.
     pub filters: bool,
-    /// VLAN of the packets that its own interface sends and receives without a tag; 0 if there is none. It matters only
-    /// if the bridge filters VLANs.
-    pub untagged: u16,
+    /// EtherType of the tags by which it tells VLANs (IFLA_BR_VLAN_PROTOCOL): 0x8100 802.1Q, 0x88a8 802.1ad; 0 if it is
+    /// not known.
+    pub protocol: u16,
     /// Set if frames between its members pass hooks of IPv4, IPv6 or ARP (`nf_call_iptables` and the like).
     pub calls_ip: bool,
 }
@@ -314,9 +314,29 @@ pub struct Member {
     pub plain: bool,
     /// Handling of its frames to and from other members of its bridge.
     pub bridging: Bridging,
-    /// VLAN of the frames that a bridge's member sends and receives without a tag; 0 if there is none. It matters only
-    /// if the bridge filters VLANs.
+}
+
+/// VLANs, in state forwarding, of a bridge's own interface or of a bridge's member (RTM_NEWVLAN). They matter only if the
+/// bridge filters VLANs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BridgeVlans {
+    /// VLAN whose frames it sends and receives without a tag; 0 if there is none.
     pub untagged: u16,
+    /// VLANs whose frames it sends with a tag: the first and last one of each range.
+    pub tagged: Vec<(u16, u16)>,
+}
+
+impl BridgeVlans {
+    /// Returns whether it sends frames of this VLAN with a tag.
+    pub fn tags(&self, vlan: u16) -> bool {
+        self.tagged.iter().any(|(first, last)| (*first..=*last).contains(&vlan))
+    }
+
+    /// Returns whether it sends frames of this VLAN with a tag (`Some(true)`), or sends and receives them without one
+    /// (`Some(false)`); `None` if it is not in this VLAN.
+    pub fn form(&self, vlan: u16) -> Option<bool> {
+        if self.tags(vlan) { Some(true) } else { (vlan != 0 && self.untagged == vlan).then_some(false) }
+    }
 }
 
 /// A network interface (RTM_NEWLINK).
@@ -352,6 +372,8 @@ pub struct Link {
     pub bridge: Option<Bridge>,
     /// State of a member of a bond or bridge; `None` if it is not a member, or its state cannot be parsed.
     pub member: Option<Member>,
+    /// VLANs of a bridge, or of a bridge's member.
+    pub vlans: BridgeVlans,
     /// Number of receive queues.
     pub rx_queues: u32,
     /// Set if it is a port of a switch in hardware (IFLA_PHYS_SWITCH_ID), which may already have forwarded a frame that
@@ -461,11 +483,13 @@ pub struct Neighbour {
     pub state: NeighbourState,
 }
 
-/// A station that a bridge knows, without a VLAN (RTM_NEWNEIGH with AF_BRIDGE): an entry of its forwarding database.
+/// A station that a bridge knows (RTM_NEWNEIGH with AF_BRIDGE): an entry of its forwarding database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Station {
     /// Kernel index of the bridge.
     pub bridge: u32,
+    /// VLAN in which the bridge knows it; 0 if the bridge does not filter VLANs.
+    pub vlan: u16,
     /// MAC address.
     pub mac: Mac,
     /// Kernel index of the member that leads to it, or of the bridge for one of its own addresses.
@@ -535,6 +559,8 @@ pub enum Change {
     StationGone {
         /// Kernel index of the bridge.
         bridge: u32,
+        /// VLAN, as in [`Station::vlan`].
+        vlan: u16,
         /// MAC address.
         mac: Mac,
     },

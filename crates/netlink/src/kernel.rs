@@ -7,7 +7,7 @@ use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
 use crate::uapi::NETCONFA_IFINDEX_ALL;
-use bywash_fib::model::{Address, Change, Link, Mac, Member, Neighbour, Prefix, Station};
+use bywash_fib::model::{Address, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -85,11 +85,10 @@ pub struct Kernel {
     links: BTreeMap<u32, Stamped<Link>>,
     addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
     neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
-    /// Members that lead to the stations of bridges, by bridge and MAC address: of a bridge that filters VLANs, those in
-    /// the VLAN of its own packets without a tag.
-    stations: HashMap<(u32, Mac), Stamped<u32>>,
-    /// VLANs of the frames that bridges and their members, by index, send and receive without a tag.
-    untagged: BTreeMap<u32, Stamped<u16>>,
+    /// Members that lead to the stations of bridges, by bridge, VLAN and MAC address.
+    stations: HashMap<(u32, u16, Mac), Stamped<u32>>,
+    /// VLANs of bridges and their members, by index.
+    vlans: BTreeMap<u32, Stamped<BridgeVlans>>,
     /// Kinds that must be read again before a reading ends.
     unread: Scope,
     objects: HashMap<u32, Stamped<Object>>,
@@ -136,20 +135,15 @@ impl Kernel {
                 self.bridge_port(index, member);
                 Scope::NONE
             }
-            Event::Untagged(index, vlan) => self.untagged(index, vlan, origin),
-            Event::Station(Station { bridge, .. }, vlan) | Event::StationGone(bridge, _, vlan)
-                if vlan != self.vlan_of_stations(bridge) =>
-            {
-                Scope::NONE
-            }
-            Event::Station(Station { bridge, mac, member }, _) => {
-                let key = (bridge, mac);
+            Event::BridgeVlans(index, vlans) => self.vlans_of(index, vlans, origin),
+            Event::Station(Station { bridge, vlan, mac, member }) => {
+                let key = (bridge, vlan, mac);
                 let old = self.stations.insert(key, Stamped { value: member, generation: self.generation });
                 self.pending.stations.entry(key).or_insert(old.map(|old| old.value));
                 Scope::NONE
             }
-            Event::StationGone(bridge, mac, _) => {
-                self.drop_station((bridge, mac));
+            Event::StationGone { bridge, vlan, mac } => {
+                self.drop_station((bridge, vlan, mac));
                 Scope::NONE
             }
             Event::Linkdown { index, v6 } => self.linkdown(index, v6),
@@ -191,9 +185,9 @@ impl Kernel {
             }
         }
         if kind.has(Scope::VLANS) {
-            for index in unseen(&self.untagged, generation) {
-                self.untagged.remove(&index);
-                self.untag(index);
+            for index in unseen(&self.vlans, generation) {
+                self.vlans.remove(&index);
+                self.set_vlans(index);
             }
         }
         if kind.has(Scope::STATIONS) {
@@ -280,10 +274,10 @@ impl Kernel {
                 _ => {}
             }
         }
-        for ((bridge, mac), old) in std::mem::take(&mut self.pending.stations) {
-            match self.stations.get(&(bridge, mac)).map(|station| station.value) {
-                Some(member) if old != Some(member) => emit(Change::Station(Station { bridge, mac, member })),
-                None if old.is_some() => emit(Change::StationGone { bridge, mac }),
+        for (key @ (bridge, vlan, mac), old) in std::mem::take(&mut self.pending.stations) {
+            match self.stations.get(&key).map(|station| station.value) {
+                Some(member) if old != Some(member) => emit(Change::Station(Station { bridge, vlan, mac, member })),
+                None if old.is_some() => emit(Change::StationGone { bridge, vlan, mac }),
                 _ => {}
             }
         }
@@ -303,11 +297,10 @@ impl Kernel {
         let joins = self.links.get(&index).is_some_and(|old| old.value.master != link.master);
         if joins {
             // Those known are of the bridge that it has left.
-            self.untagged.remove(&index);
+            self.vlans.remove(&index);
             self.unread.add(Scope::VLANS);
         }
-        self.tag(&mut link);
-        let before = self.vlan_of_stations(index);
+        link.vlans = self.known_vlans(index);
         let old = self.links.get(&index).map(|old| &old.value);
         let sending = |link: &Link| link.up && link.carrier;
         // Next hops without carrier are used until the link is down.
@@ -340,49 +333,40 @@ impl Kernel {
             self.pending.links.entry(index).or_insert(old);
         }
         self.links.insert(index, Stamped { value: link, generation: self.generation });
-        scope.add(self.follow_stations(index, before) | Scope::when(joins, Scope::VLANS));
+        scope.add(Scope::when(joins, Scope::VLANS));
         scope
     }
 
-    /// Sets the VLAN of a link's frames without a tag.
-    fn tag(&self, link: &mut Link) {
-        let untagged = self.untagged.get(&link.index).map_or(0, |vlan| vlan.value);
-        link.bridge.iter_mut().for_each(|bridge| bridge.untagged = untagged);
-        link.member.iter_mut().for_each(|member| member.untagged = untagged);
+    /// Returns the VLANs of a bridge or of its member; none while they are not known.
+    fn known_vlans(&self, index: u32) -> BridgeVlans {
+        self.vlans.get(&index).map(|vlans| vlans.value.clone()).unwrap_or_default()
     }
 
-    /// Sets the VLAN of the frames that a bridge or its member sends and receives without a tag. A notification says only
-    /// that VLANs have changed: until they have been read again, it is not known which.
-    fn untagged(&mut self, index: u32, vlan: u16, origin: Origin) -> Scope {
+    /// Sets the VLANs of a bridge or of its member. A notification says only that VLANs have changed: until they have been
+    /// read again, it is not known which.
+    fn vlans_of(&mut self, index: u32, mut vlans: BridgeVlans, origin: Origin) -> Scope {
         let generation = self.generation;
-        // A dump may have several messages for one bridge or member.
-        let known = self.untagged.get(&index).filter(|known| origin == Origin::Dump && known.generation == generation);
-        let value = match known {
-            Some(known) if vlan == 0 => known.value,
-            _ if origin == Origin::Dump => vlan,
-            _ => 0,
-        };
-        self.untagged.insert(index, Stamped { value, generation });
-        self.untag(index) | Scope::when(origin != Origin::Dump, Scope::VLANS)
-    }
-
-    /// Updates a link after the VLAN of its frames without a tag has changed.
-    fn untag(&mut self, index: u32) -> Scope {
-        let before = self.vlan_of_stations(index);
-        let Some(old) = self.links.get(&index).map(|link| &link.value) else { return Scope::NONE };
-        let mut link = old.clone();
-        self.tag(&mut link);
-        if *old != link {
-            self.pending.links.entry(index).or_insert_with(|| Some(old.clone()));
+        match self.vlans.get(&index) {
+            _ if origin != Origin::Dump => vlans = BridgeVlans::default(),
+            Some(known) if known.generation == generation => {
+                vlans.untagged = vlans.untagged.max(known.value.untagged);
+                vlans.tagged.splice(0..0, known.value.tagged.iter().copied());
+            }
+            _ => {}
         }
-        self.links.entry(index).and_modify(|known| known.value = link);
-        self.follow_stations(index, before)
+        self.vlans.insert(index, Stamped { value: vlans, generation });
+        self.set_vlans(index);
+        Scope::when(origin != Origin::Dump, Scope::VLANS)
     }
 
-    /// Returns the VLAN of a bridge whose stations are followed; 0 if the bridge does not filter VLANs.
-    fn vlan_of_stations(&self, bridge: u32) -> u16 {
-        let of = self.links.get(&bridge).and_then(|link| link.value.bridge);
-        of.filter(|of| of.filters).map_or(0, |of| of.untagged)
+    /// Updates a link after its VLANs have changed.
+    fn set_vlans(&mut self, index: u32) {
+        let vlans = self.known_vlans(index);
+        let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return };
+        if link.vlans != vlans {
+            self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));
+            link.vlans = vlans;
+        }
     }
 
     /// Returns whether there is a bridge that filters VLANs.
@@ -390,19 +374,8 @@ impl Kernel {
         self.links.values().any(|link| link.value.bridge.is_some_and(|of| of.filters))
     }
 
-    /// Forgets a bridge's stations, and has them read again, if they are those of another VLAN than `before`.
-    fn follow_stations(&mut self, bridge: u32, before: u16) -> Scope {
-        if self.vlan_of_stations(bridge) == before {
-            return Scope::NONE;
-        }
-        let all: Vec<_> = self.stations.keys().filter(|(of, _)| *of == bridge).copied().collect();
-        all.into_iter().for_each(|key| self.drop_station(key));
-        self.unread.add(Scope::STATIONS);
-        Scope::STATIONS
-    }
-
     fn link_gone(&mut self, index: u32) -> Scope {
-        self.untagged.remove(&index);
+        self.vlans.remove(&index);
         let Some(old) = self.links.remove(&index) else { return Scope::NONE };
         self.pending.links.entry(index).or_insert(Some(old.value));
         self.stirred_links.insert(index);
@@ -515,15 +488,14 @@ impl Kernel {
         }
     }
 
-    fn drop_station(&mut self, key: (u32, Mac)) {
+    fn drop_station(&mut self, key: (u32, u16, Mac)) {
         if let Some(old) = self.stations.remove(&key) {
             self.pending.stations.entry(key).or_insert(Some(old.value));
         }
     }
 
     /// Updates the state of a bridge's member.
-    fn bridge_port(&mut self, index: u32, mut member: Member) {
-        member.untagged = self.untagged.get(&index).map_or(0, |vlan| vlan.value);
+    fn bridge_port(&mut self, index: u32, member: Member) {
         let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return };
         if link.member != Some(member) && link.master.is_some() {
             self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));

@@ -3,7 +3,8 @@
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
-    Address, Bond, Bridge, Bridging, Link, Mac, Macvlan, Member, Neighbour, NeighbourState, Prefix, Station, Vlan,
+    Address, Bond, Bridge, BridgeVlans, Bridging, Link, Mac, Macvlan, Member, Neighbour, NeighbourState, Prefix,
+    Station, Vlan,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -94,13 +95,15 @@ pub enum Event {
     NeighbourGone(u32, IpAddr),
     /// The state of a bridge's member, by index.
     BridgePort(u32, Member),
-    /// The VLAN of the frames that a bridge or its member, by index, sends and receives without a tag; 0 if there is
-    /// none. A notification has those VLANs only that have changed, and a dump has all of them.
-    Untagged(u32, u16),
-    /// A station, and the VLAN in which the bridge knows it: 0 if the bridge does not filter VLANs.
-    Station(Station, u16),
-    /// Bridge, MAC address and VLAN.
-    StationGone(u32, Mac, u16),
+    /// VLANs of a bridge or of its member, by index. A notification has those only that have changed, and a dump has all
+    /// of them, perhaps in several messages.
+    BridgeVlans(u32, BridgeVlans),
+    Station(Station),
+    StationGone {
+        bridge: u32,
+        vlan: u16,
+        mac: Mac,
+    },
     /// `ignore_routes_with_linkdown` of an interface, or of all ([`NETCONFA_IFINDEX_ALL`]), has been set.
     Linkdown {
         index: u32,
@@ -224,7 +227,7 @@ fn bridge_port(body: &[u8], gone: bool) -> Parsed {
 
 /// Parses the properties of a bridge.
 fn bridge(data: &[u8]) -> Option<Bridge> {
-    let (mut ageing, mut delay, mut stp, mut filtering) = (None, None, None, None);
+    let (mut ageing, mut delay, mut stp, mut filtering, mut protocol) = (None, None, None, None, 0);
     let (mut calls_ip, mut options, mut others) = (false, 0, false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
@@ -232,6 +235,8 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
             IFLA_BR_FORWARD_DELAY => delay = u32_at(value, 0),
             IFLA_BR_STP_STATE => stp = u32_at(value, 0),
             IFLA_BR_VLAN_FILTERING => filtering = u8_at(value, 0),
+            // In network byte order.
+            IFLA_BR_VLAN_PROTOCOL => protocol = u16::from_be_bytes([u8_at(value, 0)?, u8_at(value, 1)?]),
             IFLA_BR_NF_CALL_IPTABLES | IFLA_BR_NF_CALL_IP6TABLES | IFLA_BR_NF_CALL_ARPTABLES => {
                 calls_ip |= u8_at(value, 0)? != 0;
             }
@@ -250,7 +255,7 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
     // A kernel that cannot filter VLANs has no such property.
     let filters = filtering.unwrap_or(0) != 0;
     let unknown = others || options & !BR_BOOLOPTS != 0 || (filters && options & 1 << BR_BOOLOPT_MST_ENABLE != 0);
-    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && !unknown, filters, untagged: 0, calls_ip })
+    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && !unknown, filters, protocol, calls_ip })
 }
 
 /// Parses the state of a member of a bridge.
@@ -274,7 +279,7 @@ fn bridge_member(data: &[u8]) -> Option<Member> {
         Some(_) if !backup => Bridging::Any,
         _ => Bridging::Kernel,
     };
-    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others, bridging, untagged: 0 })
+    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others, bridging })
 }
 
 /// Returns the first attribute of this type.
@@ -546,29 +551,33 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let (Some(bridge), Some(mac)) = (bridge, address) else { return Some(None) };
     let member = if state & NUD_PERMANENT != 0 { bridge } else { member };
     Some(Some(match gone || locked {
-        true => Event::StationGone(bridge, mac, vlan),
-        false => Event::Station(Station { bridge, mac, member }, vlan),
+        true => Event::StationGone { bridge, vlan, mac },
+        false => Event::Station(Station { bridge, vlan, mac, member }),
     }))
 }
 
-/// Parses struct br_vlan_msg: VLANs of a bridge or of its member. The frames without a tag that a member receives belong
-/// to its PVID; it sends those of a VLAN without a tag if the VLAN is so flagged. Both must be the same VLAN, in state
-/// forwarding.
+/// Parses struct br_vlan_msg: VLANs of a bridge or of its member, as far as they are in state forwarding. Frames that it
+/// receives without a tag belong to its PVID; it sends those of a VLAN without a tag if the VLAN is so flagged. Of these
+/// VLANs, only one that is both is recorded.
 fn vlans(body: &[u8]) -> Parsed {
     let index = u32_at(body, 4)?;
-    let mut untagged = 0;
+    let mut vlans = BridgeVlans::default();
     for (_, entry) in Attributes::after(body, 8).filter(|(kind, _)| *kind == BRIDGE_VLANDB_ENTRY) {
         let info = attribute(entry, BRIDGE_VLANDB_ENTRY_INFO)?;
+        let (flags, first) = (u16_at(info, 0)?, u16_at(info, 2)?);
+        let last = attribute(entry, BRIDGE_VLANDB_ENTRY_RANGE).map_or(Some(first), |value| u16_at(value, 0))?;
         let state = attribute(entry, BRIDGE_VLANDB_ENTRY_STATE).and_then(|value| u8_at(value, 0));
         let tunnel = attribute(entry, BRIDGE_VLANDB_ENTRY_TUNNEL_INFO).is_some();
-        let range = attribute(entry, BRIDGE_VLANDB_ENTRY_RANGE).is_some();
-        let flags = u16_at(info, 0)? & (BRIDGE_VLAN_INFO_PVID | BRIDGE_VLAN_INFO_UNTAGGED);
-        let both = flags == BRIDGE_VLAN_INFO_PVID | BRIDGE_VLAN_INFO_UNTAGGED;
-        if both && state == Some(BR_STATE_FORWARDING) && !tunnel && !range {
-            untagged = u16_at(info, 2)?;
+        if state != Some(BR_STATE_FORWARDING) || tunnel {
+            continue;
+        }
+        match (flags & BRIDGE_VLAN_INFO_UNTAGGED != 0, flags & BRIDGE_VLAN_INFO_PVID != 0) {
+            (false, _) => vlans.tagged.push((first, last)),
+            (true, true) if first == last => vlans.untagged = first,
+            (true, _) => {}
         }
     }
-    Some(Some(Event::Untagged(index, untagged)))
+    Some(Some(Event::BridgeVlans(index, vlans)))
 }
 
 /// Parses struct netconfmsg, which holds a family.

@@ -17,8 +17,8 @@ pub struct Pending {
     /// Whether the prefix had selective routes.
     pub selective: BTreeMap<(u32, Prefix), bool>,
     pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
-    /// Members that led to the station of a bridge with this MAC address.
-    pub stations: HashMap<(u32, Mac), Option<u32>>,
+    /// Members that led to the station of a bridge with this VLAN and MAC address.
+    pub stations: HashMap<(u32, u16, Mac), Option<u32>>,
 }
 
 impl Pending {

@@ -63,8 +63,8 @@ pub struct State {
     links: BTreeMap<u32, Link>,
     addresses: BTreeMap<(u32, IpAddr, u8), Address>,
     neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
-    /// Members by bridge and MAC address.
-    stations: BTreeMap<(u32, Mac), u32>,
+    /// Members by bridge, VLAN and MAC address.
+    stations: BTreeMap<(u32, u16, Mac), u32>,
     routes: HashMap<RouteKey, Arc<RouteBody>>,
     selective: BTreeSet<(u32, Prefix)>,
     bodies: HashSet<Arc<RouteBody>>,
@@ -103,8 +103,10 @@ impl State {
             Change::NeighbourGone { index, addr } => {
                 self.neighbours.remove(&(*index, *addr));
             }
-            Change::Station(Station { bridge, mac, member }) => drop(self.stations.insert((*bridge, *mac), *member)),
-            Change::StationGone { bridge, mac } => drop(self.stations.remove(&(*bridge, *mac))),
+            Change::Station(Station { bridge, vlan, mac, member }) => {
+                self.stations.insert((*bridge, *vlan, *mac), *member);
+            }
+            Change::StationGone { bridge, vlan, mac } => drop(self.stations.remove(&(*bridge, *vlan, *mac))),
             Change::Synced => {}
         }
     }
@@ -133,10 +135,10 @@ impl State {
         );
         changes.extend(
             fresh(&from.stations, &to.stations)
-                .map(|(&(bridge, mac), &member)| Change::Station(Station { bridge, mac, member })),
+                .map(|(&(bridge, vlan, mac), &member)| Change::Station(Station { bridge, vlan, mac, member })),
         );
         let lost = missing(&from.stations, &to.stations);
-        changes.extend(lost.map(|&(bridge, mac)| Change::StationGone { bridge, mac }));
+        changes.extend(lost.map(|&(bridge, vlan, mac)| Change::StationGone { bridge, vlan, mac }));
         changes.extend(missing(&from.addresses, &to.addresses).map(|(index, addr, len)| Change::AddressGone {
             index: *index,
             addr: *addr,

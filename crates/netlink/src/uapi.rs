@@ -90,6 +90,7 @@ pub const IFLA_BR_FORWARD_DELAY: u16 = 1;
 pub const IFLA_BR_AGEING_TIME: u16 = 4;
 pub const IFLA_BR_STP_STATE: u16 = 5;
 pub const IFLA_BR_VLAN_FILTERING: u16 = 7;
+pub const IFLA_BR_VLAN_PROTOCOL: u16 = 8;
 pub const IFLA_BR_NF_CALL_IPTABLES: u16 = 36;
 pub const IFLA_BR_NF_CALL_IP6TABLES: u16 = 37;
 pub const IFLA_BR_NF_CALL_ARPTABLES: u16 = 38;

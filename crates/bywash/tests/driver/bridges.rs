@@ -2,7 +2,7 @@
 //! other port, or forwarded to another member, and the kernel has everything from others.
 
 use super::*;
-use bywash_port::af_xdp::XdpBridging;
+use bywash_port::af_xdp::{XdpBridging, XdpGate, XdpVlan};
 use bywash_router::vlan::FIRST;
 use bywash_sync::random::splitmix64;
 
@@ -229,6 +229,57 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
                 twin.programs[0].0.set_config(config).unwrap();
                 assert_eq!(twin.drive(&frame, false).0, reason);
             }
+        })
+        .unwrap();
+}
+
+/// On a bridge that filters VLANs, each interface has the stations of its own VLAN, and frames of other VLANs are the kernel's.
+#[test]
+fn frames_with_a_tag_come_from_stations_of_their_vlan() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::of_bridge(FIRST);
+            twin.filter(true);
+            let (id, other) = (FIRST + 8, [2, 0, 0, 0, 0, 10]);
+            let vlan = XdpVlan {
+                id,
+                entry: FIRST + 9,
+                tag: [0x81, 0, 0, 5],
+                mac: mac(0),
+                max_frame: MAX_FRAME + 4,
+                gate: XdpGate::default(),
+                source_check: twin.programs[0].0.config().source_check,
+                rules: false,
+            };
+            twin.programs[0].0.set_vlans(vec![vlan]).unwrap();
+            twin.datapath.set_stations(&[(FIRST, STATION, 0), (id, other, 0)]).unwrap();
+            // Of no EtherType that is forwarded.
+            let frame = |to: [u8; 6], from: [u8; 6], tag: &[u8]| [&to[..], &from, tag, &[0; 48]].concat();
+            let verdict = |twin: &Twin, from, tag: &[u8]| twin.drive(&frame(mac(0), from, tag), false).0;
+            for (from, tag, reason) in [
+                (other, &[0x81, 0, 0, 5][..], "pass_ethertype"),
+                (other, &[0x81, 0, 0xe0, 5], "pass_ethertype"),
+                (STATION, &[0x81, 0, 0, 5], "pass_station"),
+                (STATION, &[], "pass_ethertype"),
+                (other, &[], "pass_station"),
+                (other, &[0x81, 0, 0, 6], "pass_vlan"),
+                (other, &[0x88, 0xa8, 0, 5], "pass_vlan"),
+                (STATION, &[0x81, 0, 0, 0], "pass_vlan"),
+            ] {
+                assert_eq!(verdict(&twin, from, tag), reason, "{from:02x?} {tag:02x?}");
+            }
+            twin.datapath.renew_stations();
+            let both = |twin: &Twin| [verdict(twin, STATION, &[]), verdict(twin, other, &[0x81, 0, 0, 5])];
+            assert_eq!([both(&twin), both(&twin)], [["pass_station"; 2], ["pass_ethertype"; 2]]);
+            // To another station, a frame with a tag is the kernel's.
+            twin.forward_frames(2, 1514);
+            twin.datapath.set_stations(&[(FIRST, STATION, 1), (id, STATION, 1), (id, other, 0)]).unwrap();
+            assert_eq!(twin.drive(&frame(STATION, other, &[0x81, 0, 0, 5]), false).0, "pass_vlan");
+            // Frames without a tag that belong to no interface.
+            let config = twin.programs[0].0.config();
+            twin.programs[0].0.set_config(XdpConfig { master: None, gate: XdpGate::CLOSED, ..config }).unwrap();
+            assert_eq!(both(&twin), ["pass_vlan", "pass_ethertype"]);
         })
         .unwrap();
 }

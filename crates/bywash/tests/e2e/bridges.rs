@@ -178,6 +178,29 @@ impl Bridged {
         }
     }
 
+    /// Fails unless translated connections from a host, with its address and the member that it is behind, to a are forwarded
+    /// past the kernel, as those of this interface, until they end.
+    pub fn assert_translated(&self, bywash: &Bywash<'_>, host: (&Namespace, &str, usize), interface: &str) {
+        let (a, (ns, own, member)) = (self.lab.a(), host);
+        let mut ends = Ends::udp_between((ns, ip(own)), (&a.ns, a.v4.into()), a.v4.into());
+        assert_ne!(ends.seen().ip(), ip(own), "the source is translated");
+        let passes = || {
+            let before = self.past(bywash);
+            (0..4u8).for_each(|n| ends.talk(&[n; 700]));
+            let now = self.past(bywash);
+            now[member] >= before[member] + 4 && now[0] >= before[0] + 4
+        };
+        wait_until(&format!("UDP from {own} to be forwarded"), PATIENCE, passes).unwrap();
+        let shown = bywash.show(&["flows", &format!("src={own}")]);
+        let flow = &shown["flows"][0];
+        assert_eq!([&flow["original"]["port"], &flow["reply"]["port"]], [interface, "r0"], "{shown}");
+        self.lab.r().run(&["conntrack", "-D", "-p", "udp"]).unwrap();
+        wait_until("the end of the connection to hold", PATIENCE, || !ends.answered(BRIEF)).unwrap();
+        assert!(!ends.answered(BRIEF), "forwarded past conntrack");
+        let report = Transfer::new(3_000_000).run(ns, &a.ns, IpAddr::from(a.v4)).unwrap();
+        assert!(report.is_intact(), "{report:?}");
+    }
+
     pub fn assert_passes(&self, bywash: &Bywash<'_>) {
         for (host, member) in [(B, 1), (C, 2)] {
             host.iter().for_each(|to| self.wait_until_passes(bywash, to, member));
@@ -477,28 +500,8 @@ fn translated_connections_of_a_bridge_are_forwarded() {
     for arguments in LEVELS {
         let bywash = bridged.run(arguments);
         wait_until_followed(&bywash);
-        let a = bridged.lab.a();
-        for (ns, own, member) in [(bridged.b(), ip(B[0]), 1), (bridged.c(), ip(C[0]), 2)] {
-            let mut ends = Ends::udp_between((ns, own), (&a.ns, a.v4.into()), a.v4.into());
-            assert_ne!(ends.seen().ip(), own, "the source is translated");
-            let passes = || {
-                let before = bridged.past(&bywash);
-                (0..4u8).for_each(|n| ends.talk(&[n; 700]));
-                let now = bridged.past(&bywash);
-                now[member] >= before[member] + 4 && now[0] >= before[0] + 4
-            };
-            wait_until(&format!("{arguments:?}: UDP from {own} to be forwarded"), PATIENCE, passes).unwrap();
-            let shown = bywash.show(&["flows", &format!("src={own}")]);
-            let flow = &shown["flows"][0];
-            assert_eq!([&flow["original"]["port"], &flow["reply"]["port"]], ["br0", "r0"], "{shown}");
-            r.run(&["conntrack", "-D", "-p", "udp"]).unwrap();
-            wait_until("the end of the connection to hold", PATIENCE, || !ends.answered(BRIEF)).unwrap();
-            assert!(!ends.answered(BRIEF), "forwarded past conntrack");
-        }
-        for ns in [bridged.b(), bridged.c()] {
-            let report = Transfer::new(3_000_000).run(ns, &a.ns, IpAddr::from(a.v4)).unwrap();
-            assert!(report.is_intact(), "{report:?}");
-        }
+        bridged.assert_translated(&bywash, (bridged.b(), B[0], 1), "br0");
+        bridged.assert_translated(&bywash, (bridged.c(), C[0], 2), "br0");
         bywash.assert_conserved();
         bywash.stop();
     }

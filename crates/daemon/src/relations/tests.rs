@@ -1,5 +1,5 @@
 use super::*;
-use bywash_fib::model::{Bond, Bridge, Macvlan, Member, Vlan};
+use bywash_fib::model::{Bond, Bridge, BridgeVlans, Macvlan, Member, Vlan};
 
 fn link(index: u32, name: &str, kind: &str) -> Link {
     Link {
@@ -125,14 +125,14 @@ fn member(index: u32, active: bool) -> Link {
 fn of(links: &[Link]) -> Relations {
     let mut relations = Relations::default();
     let bridges = links.iter().filter(|link| link.kind == "bridge");
-    let own = bridges.filter_map(|link| Some(own(link.mac?, link.index)));
+    let own = bridges.filter_map(|link| Some(own(0, link.mac?, link.index)));
     relations.note(&links.iter().cloned().map(Change::Link).chain(own).collect::<Vec<_>>());
     relations
 }
 
-/// Returns an entry of the tests' bridge's forwarding database for an address.
-fn own(mac: Mac, member: u32) -> Change {
-    Change::Station(Station { bridge: BRIDGE, mac, member })
+/// Returns an entry of the tests' bridge's forwarding database for an address in a VLAN.
+fn own(vlan: u16, mac: Mac, member: u32) -> Change {
+    Change::Station(Station { bridge: BRIDGE, vlan, mac, member })
 }
 
 /// Returns the reason why interface 1 is left, without the words that it belongs to the bond.
@@ -291,10 +291,10 @@ fn members_of_a_bridge_have_its_packets() {
     }
     let mut relations = relations;
     let mac = bridge().mac.unwrap();
-    for (change, others) in [(own(mac, 2), true), (own(mac, BRIDGE), false)] {
+    for (change, others) in [(own(0, mac, 2), true), (own(0, mac, BRIDGE), false)] {
         assert!(relations.note(&[change]) && relations.left(1).is_some() == others);
     }
-    assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, mac }]));
+    assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, vlan: 0, mac }]));
     assert!(relations.left(1).unwrap().ends_with("does not have its MAC address for its own"));
     assert!(relations.bridge(BRIDGE).is_none() && of(&[bond(1, None), member(1, true)]).bridge(1).is_none());
     let why = |bridge: Link, member: Link| {
@@ -346,33 +346,83 @@ fn members_of_a_bridge_have_its_packets() {
     };
     assert_eq!(told("vlan"), [Ok(Told { tag: [0x81, 0, 0, 5], sends: true })]);
     assert_eq!(told("macvlan"), [Err("it is above a bridge".into())]);
-    // VLANs: its own packets without a tag, and the member's, are of the same one.
-    let filters = |untagged| Bridge { filters: true, untagged, ..bridge().bridge.unwrap() };
-    let in_vlans = |of, untagged| {
-        let member = Member { active: true, plain: true, untagged, ..Member::default() };
-        super::tests::of(&[Link { bridge: Some(of), ..bridge() }, Link { member: Some(member), ..bridged(1) }])
-    };
-    for (of, untagged, left) in [
-        (filters(1), 1, false),
-        (filters(1), 2, true),
-        (filters(1), 0, true),
-        (filters(0), 0, true),
-        (Bridge { untagged: 1, ..bridge().bridge.unwrap() }, 2, false),
-    ] {
-        let relations = in_vlans(of, untagged);
-        assert_eq!(relations.left(1).is_some_and(|why| why.contains("which filters VLANs")), left, "{of:?}");
-        assert_eq!(relations.left_without_tags(1).is_some(), of.filters && !left, "{of:?}");
-    }
-    let vlan = Some(Vlan { protocol: 0x8100, id: 5, plain: true });
-    let mut relations = in_vlans(filters(1), 1);
-    relations.note(&[Change::Link(Link { vlan, parent: Some(BRIDGE), ..link(9, "u0", "vlan") })]);
-    assert_eq!(relations.uppers(1).next().unwrap().1, Err("it is above a bridge that filters VLANs".into()));
-    // The kernel's bridge chooses the member, and whether frames have a tag there.
-    relations.set_ports([BRIDGE].into());
-    assert!(relations.uppers(BRIDGE).next().unwrap().1.is_ok());
     // A VRF of the bridge has its packets.
     let red = Link { vrf: Some(10), ..link(7, "red", "vrf") };
     assert_eq!(of(&[red, Link { master: Some(7), ..bridge() }, bridged(1)]).left(1), None);
+}
+
+/// A bridge that filters VLANs, with a VLAN interface, and a member; each with its VLAN without a tag, and one with.
+fn filtering(of_bridge: (u16, u16), of_member: (u16, u16), upper: Link) -> Relations {
+    let vlans = |(untagged, tagged)| BridgeVlans { untagged, tagged: vec![(tagged, tagged)] };
+    let of = Bridge { filters: true, protocol: 0x8100, ..bridge().bridge.unwrap() };
+    let bridge = Link { bridge: Some(of), vlans: vlans(of_bridge), ..bridge() };
+    let mut relations = super::tests::of(&[bridge, Link { vlans: vlans(of_member), ..bridged(1) }, upper]);
+    let mac = self::bridge().mac.unwrap();
+    relations.note(&[own(of_bridge.0, mac, BRIDGE), own(of_bridge.1, mac, BRIDGE)]);
+    relations
+}
+
+/// The VLAN interface.
+fn on_bridge(id: u16) -> Link {
+    let vlan = Some(Vlan { protocol: 0x8100, id, plain: true });
+    Link { vlan, parent: Some(BRIDGE), mac: bridge().mac, ..link(9, "u0", "vlan") }
+}
+
+#[test]
+fn a_member_has_the_packets_of_its_vlans() {
+    let joined = |index, vlan, tagged| Joined { index, bridge: BRIDGE, vlan, tag: [0x81, 0, 0, vlan as u8], tagged };
+    for (of_bridge, of_member, expected) in [
+        // The bridge's own VLAN, without a tag there, and the VLAN interface's, with one or without.
+        ((1, 5), (1, 5), vec![joined(BRIDGE, 1, false), joined(9, 5, true)]),
+        ((1, 5), (5, 1), vec![joined(BRIDGE, 1, true), joined(9, 5, false)]),
+        ((1, 5), (5, 9), vec![joined(9, 5, false)]),
+        ((1, 5), (1, 9), vec![joined(BRIDGE, 1, false)]),
+        ((0, 5), (0, 5), vec![joined(9, 5, true)]),
+        ((5, 1), (5, 1), vec![joined(BRIDGE, 5, false)]),
+        ((1, 5), (2, 9), vec![]),
+        ((0, 0), (0, 0), vec![]),
+    ] {
+        let relations = filtering(of_bridge, of_member, on_bridge(5));
+        assert_eq!(relations.joined(1), expected, "{of_bridge:?} {of_member:?}");
+        let left = relations.left(1);
+        assert_eq!(left.is_some(), expected.is_empty());
+        assert!(left.is_none_or(|why| why.contains("which filters VLANs")));
+        assert_eq!(relations.left_without_tags(1).is_some(), !expected.is_empty());
+        // It is no VLAN of the port. Left to the kernel, it is named.
+        let uppers: Vec<_> = relations.uppers(1).map(|(_, told)| told.is_ok()).collect();
+        assert_eq!(uppers, if expected.is_empty() || of_bridge.1 == 5 { vec![] } else { vec![false] });
+    }
+    let others = |upper: Link| filtering((1, 5), (1, 5), upper).joined(1).len();
+    assert_eq!(others(on_bridge(5)), 2);
+    for upper in [
+        on_bridge(6),
+        Link { mac: Some([2; 6]), ..on_bridge(5) },
+        Link { up: false, ..on_bridge(5) },
+        Link { master: Some(4), ..on_bridge(5) },
+        Link { vlan: Some(Vlan { protocol: 0x88a8, id: 5, plain: true }), ..on_bridge(5) },
+        Link { vlan: Some(Vlan { protocol: 0x8100, id: 5, plain: false }), ..on_bridge(5) },
+    ] {
+        assert_eq!(others(upper.clone()), 1, "{upper:?}");
+    }
+    let mut relations = filtering((1, 5), (1, 5), on_bridge(5));
+    relations.left_vlans = true;
+    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
+    relations.left_vlans = false;
+    // Its address, in this VLAN, is not the bridge's own.
+    assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, vlan: 5, mac: bridge().mac.unwrap() }]));
+    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
+    // A port itself.
+    let mut relations = filtering((1, 5), (1, 5), on_bridge(5));
+    relations.set_ports([1, 9].into());
+    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
+    // The kernel's bridge chooses the member, and whether frames have a tag there.
+    relations.set_ports([BRIDGE].into());
+    assert!(relations.uppers(BRIDGE).next().unwrap().1.is_ok());
+    assert_eq!(relations.joined(1), []);
+    // One that does not filter VLANs has its VLAN interfaces' packets by all members.
+    let relations = of(&[bridge(), bridged(1), on_bridge(5)]);
+    assert_eq!(relations.joined(1), [Joined { tag: UNTAGGED, ..joined(BRIDGE, 0, false) }]);
+    assert!(relations.uppers(1).next().unwrap().1.is_ok());
 }
 
 #[test]
@@ -382,6 +432,7 @@ fn a_bridges_news_are_news() {
         Link { bridge: Some(Bridge { ageing_ms: 1000, plain: true, ..Bridge::default() }), ..bridge() },
         Link { member: Some(Member { active: false, plain: true, ..Member::default() }), ..bridged(1) },
         Link { mtu: 1400, ..bridge() },
+        Link { vlans: BridgeVlans { untagged: 1, tagged: vec![] }, ..bridge() },
     ] {
         assert!(relations.note(&[Change::Link(change.clone())]), "{change:?}");
         assert!(!relations.note(&[Change::Link(change)]));

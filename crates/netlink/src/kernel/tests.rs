@@ -49,24 +49,24 @@ fn reported(kernel: &mut Kernel) -> Vec<Change> {
 
 #[test]
 fn stations_are_reported_as_they_move_and_go() {
-    let station = |last, member| Station { bridge: 7, mac: [2, 0, 0, 0, 0, last], member };
-    let gone = |last| Change::StationGone { bridge: 7, mac: station(last, 0).mac };
+    let station = |last, member| Station { bridge: 7, vlan: 0, mac: [2, 0, 0, 0, 0, last], member };
+    let gone = |last| Change::StationGone { bridge: 7, vlan: 0, mac: station(last, 0).mac };
     let mut kernel = Kernel::default();
     kernel.begin(Scope::ALL);
-    kernel.apply(Event::Station(station(1, 3), 0), Origin::Dump);
-    kernel.apply(Event::Station(station(2, 3), 0), Origin::Dump);
+    kernel.apply(Event::Station(station(1, 3)), Origin::Dump);
+    kernel.apply(Event::Station(station(2, 3)), Origin::Dump);
     kernel.finish(Scope::ALL, true);
     let mut first = reported(&mut kernel);
     first.sort_by_key(|change| format!("{change:?}"));
     assert_eq!(first, [Change::Station(station(1, 3)), Change::Station(station(2, 3))]);
     // A station that moves away and back has not changed.
     for member in [4, 3] {
-        kernel.apply(Event::Station(station(1, member), 0), Origin::Live);
+        kernel.apply(Event::Station(station(1, member)), Origin::Live);
     }
-    kernel.apply(Event::StationGone(7, station(9, 0).mac, 0), Origin::Live);
+    kernel.apply(Event::StationGone { bridge: 7, vlan: 0, mac: station(9, 3).mac }, Origin::Live);
     assert_eq!(reported(&mut kernel), []);
-    kernel.apply(Event::Station(station(1, 4), 0), Origin::Live);
-    kernel.apply(Event::StationGone(7, station(2, 3).mac, 0), Origin::Live);
+    kernel.apply(Event::Station(station(1, 4)), Origin::Live);
+    kernel.apply(Event::StationGone { bridge: 7, vlan: 0, mac: station(2, 3).mac }, Origin::Live);
     let mut then = reported(&mut kernel);
     then.sort_by_key(|change| format!("{change:?}"));
     assert_eq!(then, [Change::Station(station(1, 4)), gone(2)]);
@@ -77,46 +77,52 @@ fn stations_are_reported_as_they_move_and_go() {
 }
 
 #[test]
-fn a_bridge_that_filters_vlans_has_the_stations_of_one() {
+fn stations_of_each_vlan_are_others() {
+    let station = |vlan, member| Station { bridge: 7, vlan, mac: [2, 0, 0, 0, 0, 1], member };
+    let mut kernel = Kernel::default();
+    kernel.begin(Scope::ALL);
+    for (vlan, member) in [(0, 3), (1, 3), (2, 4)] {
+        kernel.apply(Event::Station(station(vlan, member)), Origin::Dump);
+    }
+    kernel.finish(Scope::STATIONS, true);
+    let mut all = reported(&mut kernel);
+    all.sort_by_key(|change| format!("{change:?}"));
+    assert_eq!(all, [station(0, 3), station(1, 3), station(2, 4)].map(Change::Station));
+    let mac = station(1, 0).mac;
+    kernel.apply(Event::StationGone { bridge: 7, vlan: 1, mac }, Origin::Live);
+    assert_eq!(reported(&mut kernel), [Change::StationGone { bridge: 7, vlan: 1, mac }]);
+}
+
+#[test]
+fn vlans_of_bridges_are_read_again_after_a_notification() {
     let Event::Link { link: free, switched } = link(true) else { unreachable!() };
-    let of = |filters, untagged| {
-        let bridge = Some(Bridge { ageing_ms: 1, plain: true, filters, untagged, calls_ip: false });
-        Link { index: 7, bridge, ..free.clone() }
+    let bridge = Some(Bridge { ageing_ms: 1, plain: true, filters: true, ..Bridge::default() });
+    let of = |untagged, tagged: &[(u16, u16)]| {
+        let vlans = BridgeVlans { untagged, tagged: tagged.to_vec() };
+        Link { index: 7, bridge, vlans, ..free.clone() }
     };
-    let bridge = |filters| Event::Link { link: of(filters, 0), switched };
-    let station = |last| Station { bridge: 7, mac: [2, 0, 0, 0, 0, last], member: 3 };
-    let gone = |last| Change::StationGone { bridge: 7, mac: station(last).mac };
-    let read = |kernel: &mut Kernel, event: Option<Event>, vlan: u16| {
+    let vlans = |untagged, tagged: &[(u16, u16)]| Event::BridgeVlans(7, of(untagged, tagged).vlans);
+    let read = |kernel: &mut Kernel, events: Vec<Event>| {
         kernel.begin(Scope::ALL);
-        event.map(|event| kernel.apply(event, Origin::Dump));
-        for vlan in [vlan, 0] {
-            kernel.apply(Event::Untagged(7, vlan), Origin::Dump);
+        for event in events {
+            kernel.apply(event, Origin::Dump);
         }
         kernel.finish(Scope::VLANS, true);
-        for last in [0, 1, 2] {
-            kernel.apply(Event::Station(station(last), u16::from(last)), Origin::Dump);
-        }
-        kernel.finish(Scope::STATIONS, true);
     };
     let mut kernel = Kernel::default();
-    read(&mut kernel, Some(bridge(false)), 1);
-    assert_eq!(reported(&mut kernel), [Change::Link(of(false, 1)), Change::Station(station(0))]);
-    assert_eq!(kernel.apply(bridge(true), Origin::Live), Scope::STATIONS);
-    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 1)), gone(0)]);
-    read(&mut kernel, None, 1);
-    assert_eq!(reported(&mut kernel), [Change::Station(station(1))]);
-    kernel.apply(Event::StationGone(7, station(1).mac, 2), Origin::Live);
-    assert_eq!(reported(&mut kernel), [], "it is known in another VLAN");
-    // A notification does not say which VLANs are left: they are read again.
-    assert!(kernel.apply(Event::Untagged(7, 1), Origin::Live).has(Scope::VLANS));
-    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 0)), gone(1)]);
-    read(&mut kernel, None, 2);
-    assert!(kernel.unread().has(Scope::STATIONS) && kernel.unread().is_empty());
-    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 2)), Change::Station(station(2))]);
+    let link = Event::Link { link: of(0, &[]), switched };
+    // In several messages.
+    read(&mut kernel, vec![link, vlans(0, &[(5, 9)]), vlans(1, &[(20, 20)]), vlans(0, &[])]);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(1, &[(5, 9), (20, 20)]))]);
+    // A notification does not say which VLANs are left.
+    assert!(kernel.apply(vlans(1, &[]), Origin::Live).has(Scope::VLANS));
+    assert_eq!(reported(&mut kernel), [Change::Link(of(0, &[]))]);
+    read(&mut kernel, vec![vlans(2, &[(5, 9)])]);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(2, &[(5, 9)]))]);
     // A dump without its VLANs.
     kernel.begin(Scope::VLANS);
     kernel.finish(Scope::VLANS, true);
-    assert_eq!(reported(&mut kernel), [Change::Link(of(true, 0)), gone(2)]);
+    assert_eq!(reported(&mut kernel), [Change::Link(of(0, &[]))]);
 }
 
 #[test]
@@ -133,10 +139,11 @@ fn a_members_state_changes_its_link() {
     kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
     assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(7)))]);
     // A member that moves to another bridge loses its VLANs, by a notification or a dump.
-    let in_vlan = Member { untagged: 5, ..forwarding };
+    let vlans = BridgeVlans { untagged: 5, tagged: vec![] };
+    let in_vlan = |master| Link { vlans: vlans.clone(), ..of(Some(forwarding), Some(master)) };
     for (origin, masters) in [(Origin::Live, [7, 8]), (Origin::Dump, [8, 7])] {
-        kernel.apply(Event::Untagged(3, 5), Origin::Dump);
-        assert_eq!(reported(&mut kernel), [Change::Link(of(Some(in_vlan), Some(masters[0])))]);
+        kernel.apply(Event::BridgeVlans(3, vlans.clone()), Origin::Dump);
+        assert_eq!(reported(&mut kernel), [Change::Link(in_vlan(masters[0]))]);
         kernel.apply(Event::Link { link: of(Some(forwarding), Some(masters[1])), switched }, origin);
         assert!(kernel.unread().has(Scope::VLANS));
         assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(masters[1])))]);

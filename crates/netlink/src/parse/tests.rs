@@ -140,7 +140,7 @@ fn a_bridge_is_plain_without_what_is_not_known() {
     let plain = Bridge { ageing_ms: 300_000, plain: true, ..Bridge::default() };
     assert_eq!([of(&[ageing], 0), of(&[ageing, filtering(&[0])], 0)], [Some(plain); 2]);
     let more: Vec<(u16, &[u8])> = (6..50)
-        .filter(|kind| *kind != 7 && !(36..=38).contains(kind))
+        .filter(|kind| ![7, 8].contains(kind) && !(36..=38).contains(kind))
         .map(|kind| (kind, &[1, 0, 0, 0, 1, 0, 0, 0][..]))
         .collect();
     assert_eq!(of(&[&[ageing][..], &more].concat(), 0), Some(plain));
@@ -156,6 +156,8 @@ fn a_bridge_is_plain_without_what_is_not_known() {
     let not = Some(Bridge { plain: false, ..plain });
     let filters = Bridge { filters: true, ..plain };
     assert_eq!(of(&[ageing, filtering(&[1])], 0), Some(filters));
+    let protocol = (IFLA_BR_VLAN_PROTOCOL, &[0x88, 0xa8][..]);
+    assert_eq!(of(&[ageing, filtering(&[1]), protocol], 0), Some(Bridge { protocol: 0x88a8, ..filters }));
     let trees = (IFLA_BR_MULTI_BOOLOPT, &[4, 0, 0, 0, 4, 0, 0, 0][..]);
     assert_eq!(of(&[ageing, trees, filtering(&[1])], 0), Some(Bridge { plain: false, ..filters }));
     assert_eq!(of(&[ageing, trees], 0), Some(plain));
@@ -232,50 +234,55 @@ fn stations_of_bridges_are_followed() {
         bridged(kind, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0, low, high, 0, 0], attributes)
     };
     let (lladdr, bridge) = ((NDA_LLADDR, &mac[..]), (NDA_MASTER, &[7, 0, 0, 0][..]));
-    let known = Event::Station(Station { bridge: 7, mac, member: 9 }, 0);
-    let gone = Event::StationGone(7, mac, 0);
+    let known = Event::Station(Station { bridge: 7, vlan: 0, mac, member: 9 });
+    let gone = Event::StationGone { bridge: 7, vlan: 0, mac };
     for state in [NUD_STALE, NUD_NOARP, 2] {
         assert_eq!(of(RTM_NEWNEIGH, state, &[lladdr, bridge]), Some(known.clone()));
     }
     assert_eq!(of(RTM_DELNEIGH, NUD_STALE, &[lladdr, bridge]), Some(gone.clone()));
-    let own = Event::Station(Station { bridge: 7, mac, member: 7 }, 0);
+    let own = Event::Station(Station { bridge: 7, vlan: 0, mac, member: 7 });
     assert_eq!(of(RTM_NEWNEIGH, NUD_PERMANENT, &[lladdr, bridge]), Some(own), "the bridge's own address");
     let locked = (NDA_FLAGS_EXT, &[2, 0, 0, 0][..]);
     assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, locked]), Some(gone));
-    let in_vlan = Event::Station(Station { bridge: 7, mac, member: 9 }, 258);
+    let in_vlan = Event::Station(Station { bridge: 7, vlan: 258, mac, member: 9 });
     assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, (NDA_VLAN, &[2, 1])]), Some(in_vlan));
-    assert_eq!(of(RTM_DELNEIGH, 2, &[lladdr, bridge, (NDA_VLAN, &[2, 1])]), Some(Event::StationGone(7, mac, 258)));
+    let gone = Event::StationGone { bridge: 7, vlan: 258, mac };
+    assert_eq!(of(RTM_DELNEIGH, 2, &[lladdr, bridge, (NDA_VLAN, &[2, 1])]), Some(gone));
     assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr]), None, "a device's own list");
 }
 
 #[test]
-fn the_vlan_without_a_tag_is_that_of_both_directions() {
+fn vlans_of_a_bridge_are_told_by_how_they_are_sent() {
     let of = |entries: &[&[(u16, &[u8])]]| {
         let entries: Vec<Vec<u8>> = entries.iter().map(|entry| attributes_of(entry)).collect();
         let all: Vec<(u16, &[u8])> = entries.iter().map(|entry| (BRIDGE_VLANDB_ENTRY, &entry[..])).collect();
         match bridged(RTM_NEWVLAN, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0], &all) {
-            Some(Event::Untagged(9, vlan)) => vlan,
+            Some(Event::BridgeVlans(9, BridgeVlans { untagged, tagged })) => (untagged, tagged),
             other => panic!("{other:?}"),
         }
     };
     let info = |flags: &'static [u8; 4]| (BRIDGE_VLANDB_ENTRY_INFO, &flags[..]);
     let (both, ingress, egress, neither) =
-        (info(&[6, 0, 2, 1]), info(&[2, 0, 2, 1]), info(&[4, 0, 2, 1]), info(&[0; 4]));
+        (info(&[6, 0, 2, 1]), info(&[2, 0, 2, 1]), info(&[4, 0, 2, 1]), info(&[0, 0, 5, 0]));
     let state = |state: &'static [u8; 1]| (BRIDGE_VLANDB_ENTRY_STATE, &state[..]);
     let forwards = state(&[3]);
-    assert_eq!(of(&[&[both, forwards]]), 258);
-    assert_eq!(of(&[&[neither, forwards], &[both, forwards], &[egress, forwards]]), 258);
+    let range = (BRIDGE_VLANDB_ENTRY_RANGE, &[9, 0][..]);
+    assert_eq!(of(&[&[both, forwards]]), (258, vec![]));
+    assert_eq!(of(&[&[neither, forwards], &[both, forwards], &[egress, forwards]]), (258, vec![(5, 5)]));
+    assert_eq!(of(&[&[neither, forwards, range], &[ingress, forwards]]), (0, vec![(5, 9), (258, 258)]));
     for other in [
-        &[ingress, forwards][..],
-        &[egress, forwards],
+        &[egress, forwards][..],
+        &[neither],
+        &[ingress, state(&[1])],
+        &[neither, forwards, (BRIDGE_VLANDB_ENTRY_TUNNEL_INFO, &[])],
         &[both],
         &[both, state(&[2])],
         &[both, forwards, (BRIDGE_VLANDB_ENTRY_RANGE, &[9, 1])],
         &[both, forwards, (BRIDGE_VLANDB_ENTRY_TUNNEL_INFO, &[])],
     ] {
-        assert_eq!(of(&[other]), 0, "{other:?}");
+        assert_eq!(of(&[other]), (0, vec![]), "{other:?}");
     }
-    assert_eq!(of(&[]), 0);
+    assert_eq!(of(&[]), (0, vec![]));
     let body = [&[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0][..], &attributes_of(&[(BRIDGE_VLANDB_ENTRY, &[])])].concat();
     assert!(parse(&Message { kind: RTM_NEWVLAN, flags: 0, sequence: 0, port: 0, body: &body }).is_err());
 }

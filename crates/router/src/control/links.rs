@@ -61,8 +61,8 @@ pub(super) struct Links {
     by_index: HashMap<u32, PortId>,
     /// Bonds and bridges, by kernel index, and the source validation of packets that they receive.
     masters: BTreeMap<u32, (MasterSpec, SourceCheck)>,
-    /// Kernel index of the member that leads to each station of a bridge, by bridge and MAC address.
-    stations: BTreeMap<(u32, Mac), u32>,
+    /// Kernel index of the member that leads to each station of a bridge, by bridge, VLAN and MAC address.
+    stations: BTreeMap<(u32, u16, Mac), u32>,
     /// VLANs, by kernel index, and the source validation of packets that they receive.
     vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
@@ -137,27 +137,33 @@ impl Links {
         self.master(index).filter(|master| master.is_bridge())
     }
 
-    /// Returns the bond or bridge whose packets arrive and leave by this port, perhaps among other ports.
-    fn master_of(&self, id: PortId) -> Option<&MasterSpec> {
-        self.all_masters().find(|master| self.ports_of(master).any(|port| port == id))
+    /// Returns the bonds and bridges whose packets arrive and leave by this port, perhaps among other ports: several if a
+    /// bridge filters VLANs.
+    fn masters_of(&self, id: PortId) -> impl Iterator<Item = &MasterSpec> {
+        self.all_masters().filter(move |master| self.ports_of(master).any(|port| port == id))
     }
 
-    /// Returns the bridge whose packets arrive and leave by this port, among other ports.
+    /// Returns the one to which the port's frames without a tag belong.
+    fn master_of(&self, id: PortId) -> Option<&MasterSpec> {
+        self.masters_of(id).find(|master| master.entry(id).is_none())
+    }
+
+    /// Returns the bridge, or the VLAN interface on one, to which the port's frames without a tag belong.
     pub fn bridge_of(&self, id: PortId) -> Option<&MasterSpec> {
         self.master_of(id).filter(|master| master.is_bridge())
     }
 
-    /// Returns whether a port's bridge filters VLANs.
-    pub fn filters_vlans(&self, id: PortId) -> bool {
-        let bridge = self.bridge_of(id).and_then(|bridge| self.get(bridge.index)?.bridge);
-        bridge.is_some_and(|of| of.filters)
+    /// Returns the kernel index of the bridge of which a port is a member, and whether it filters VLANs.
+    pub fn bridge_below(&self, id: PortId) -> Option<(u32, bool)> {
+        let (bridge, vlan) = self.masters_of(id).find_map(MasterSpec::stations)?;
+        Some((bridge, vlan != 0))
     }
 
     /// Returns the ports to which a port's bridge forwards, by addresses alone, the frames received on that port; each
     /// with its MTU in bytes.
     pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
         let Some(bridge) = self.bridge_of(id) else { return vec![] };
-        if self.get(bridge.index).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip) {
+        if self.bridge_link(bridge).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip) {
             return vec![];
         }
         // A hardware switch may already have forwarded a frame that it also hands over.
@@ -167,13 +173,19 @@ impl Links {
         };
         let Some((own, _)) = member(id) else { return vec![] };
         let to = |port| member(port).filter(|(that, _)| own.reaches(*that)).map(|(_, mtu)| (port, mtu));
-        self.ports_of(bridge).filter(|port| *port != id).filter_map(to).collect()
+        let others = self.ports_of(bridge).filter(|port| *port != id && bridge.entry(*port).is_none());
+        others.filter_map(to).collect()
+    }
+
+    /// Returns the bridge itself, also for a VLAN interface on it; `None` for a bond.
+    fn bridge_link(&self, master: &MasterSpec) -> Option<&Link> {
+        self.get(master.stations()?.0)
     }
 
     /// Returns the shortest time after which one of the bridges forgets a station; `None` without bridges.
     pub fn ageing(&self) -> Option<Duration> {
-        let of = |bridge: &MasterSpec| Some(Duration::from_millis(self.get(bridge.index)?.bridge?.ageing_ms));
-        self.all_masters().filter(|master| master.is_bridge()).filter_map(of).min()
+        let of = |master| Some(Duration::from_millis(self.bridge_link(master)?.bridge?.ageing_ms));
+        self.all_masters().filter_map(of).min()
     }
 
     /// Returns the number by which gates, source checks and flows name the interface that a port's packets are received
@@ -194,7 +206,7 @@ impl Links {
         let bridge = self.bridge(self.vlans.get(&index).map_or(index, |(vlan, _)| vlan.parent))?;
         let port = match to {
             Some(mac) => {
-                let member = self.stations.get(&(bridge.index, mac));
+                let member = bridge.stations().and_then(|(bridge, vlan)| self.stations.get(&(bridge, vlan, mac)));
                 let port = bridge.members.iter().find(|(_, index)| Some(index) == member).map(|(port, _)| *port);
                 port.filter(|port| self.ports_of(bridge).any(|open| open == *port))
             }
@@ -203,22 +215,31 @@ impl Links {
         Some(port.ok_or(()))
     }
 
-    /// Like [`Links::leads_to`], but for a VLAN returns the number of its entry on that port.
+    /// Like [`Links::leads_to`], but returns the number of the interface's entry on that port if its frames have a tag
+    /// there.
     pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
         let port = self.leads_to(index, to)?;
+        if let Some(master) = self.master(index) {
+            return Some(port.map(|port| master.entry(port).unwrap_or(port)));
+        }
         let Some((vlan, _)) = self.vlans.get(&index) else { return Some(port) };
         let entry = |port| vlan.entries.iter().find(|(of, _)| *of == port).map(|(_, entry)| *entry);
         Some(port.and_then(|port| entry(port).ok_or(())))
     }
 
-    /// Records which member of a bridge leads to a station; `None` if none does. Returns whether this changes anything
-    /// for a bridge whose packets are forwarded.
-    pub fn set_station(&mut self, bridge: u32, mac: Mac, member: Option<u32>) -> bool {
+    /// Records which member of a bridge leads to a station, given by bridge, VLAN and MAC address; `None` if none does.
+    /// Returns the bridge and the VLAN interfaces on it, by kernel index, whose next hops this changes.
+    pub fn set_station(&mut self, station: (u32, u16, Mac), member: Option<u32>) -> Vec<u32> {
         let old = match member {
-            Some(member) => self.stations.insert((bridge, mac), member),
-            None => self.stations.remove(&(bridge, mac)),
+            Some(member) => self.stations.insert(station, member),
+            None => self.stations.remove(&station),
         };
-        old != member && self.bridge(bridge).is_some()
+        if old == member {
+            return vec![];
+        }
+        let (bridge, vlan, _) = station;
+        let masters = self.all_masters().filter(|master| master.stations() == Some((bridge, vlan)));
+        masters.flat_map(|master| std::iter::once(master.index).chain(self.vlans_on(master.index))).collect()
     }
 
     /// Returns up to [`STATIONS`] stations of the bridges whose packets are forwarded, each with the bridge's number
@@ -228,12 +249,12 @@ impl Links {
         let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
         let of = |bridge: &MasterSpec| {
             let (id, index) = (bridge.id, bridge.index);
-            let (first, last) = ((index, [0; 6]), (index, [0xff; 6]));
-            let port = move |((_, mac), _): (&(u32, Mac), &u32)| match self.bridged(index, Some(*mac)) {
+            let range = bridge.stations().map(|(bridge, vlan)| (bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
+            let port = move |((_, _, mac), _): (&(u32, u16, Mac), &u32)| match self.leads_to(index, Some(*mac)) {
                 Some(Ok(port)) if valid(mac) => Some((id, *mac, port)),
                 _ => None,
             };
-            self.stations.range(first..=last).filter_map(port)
+            range.into_iter().flat_map(|range| self.stations.range(range)).filter_map(port)
         };
         let all: Vec<_> = self.all_masters().flat_map(of).take(STATIONS).collect();
         let without = if all.len() < STATIONS { 0 } else { self.stations.len() - all.len() };
@@ -372,13 +393,25 @@ impl Links {
             }
             all[at] = Some(VlanInfo { port: vlan.port, tag: vlan.tag, info });
         }
+        for master in self.all_masters().filter(|master| !master.tagged.is_empty()) {
+            for port in self.ports_of(master) {
+                let (Some(entry), Some(bound)) = (master.entry(port), self.ports.get(usize::from(port.0))) else {
+                    continue;
+                };
+                let at = usize::from(entry.0 - FIRST);
+                all.resize(all.len().max(at + 1), None);
+                let info = self.info_of(bound, (master.id, master.index), followed);
+                let info = PortInfo { vlans: vec![], macvlans: vec![], ..info };
+                all[at] = Some(VlanInfo { port, tag: master.tag, info });
+            }
+        }
         all
     }
 
-    /// Returns the properties of a bond or bridge with open ports, as the stages use them: those of its first port.
+    /// Returns the properties of a bond or bridge with open ports, as the stages use them: as on its first port.
     fn master_info(&self, master: &MasterSpec, followed: &Followed) -> Option<PortInfo> {
         let first = self.ports.get(usize::from(self.ports_of(master).next()?.0))?;
-        Some(self.info(first, followed))
+        Some(self.info_of(first, (master.id, master.index), followed))
     }
 
     /// Returns the bridges with open ports, each with its number.
@@ -565,15 +598,21 @@ impl Links {
 
     /// Returns the routing properties of a port.
     pub fn info(&self, bound: &Bound, followed: &Followed) -> PortInfo {
-        let number = self.number_of(bound.spec.id);
+        self.info_of(bound, (self.number_of(bound.spec.id), self.interface_of(bound)), followed)
+    }
+
+    /// Returns the routing properties of the interface with this number and kernel index on a port: the port's own, or a
+    /// bond's or bridge's.
+    fn info_of(&self, bound: &Bound, (number, index): (PortId, u32), followed: &Followed) -> PortInfo {
         let vlans = self.vlans.values().filter(|(vlan, _)| [bound.spec.id, number].contains(&vlan.port));
         let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));
         let (macvlans, vlans): (Vec<_>, Vec<_>) = vlans.partition(|(vlan, _)| vlan.tag == UNTAGGED);
-        let mut vlans: Vec<_> = vlans.iter().map(|(vlan, _)| (vlan.tag, vlan.id)).collect();
+        let vlans = vlans.iter().map(|(vlan, _)| (vlan.tag, vlan.id));
+        let tagged = self.masters_of(bound.spec.id).filter(|master| master.entry(bound.spec.id).is_some());
+        let mut vlans: Vec<_> = vlans.chain(tagged.map(|master| (master.tag, master.id))).collect();
         vlans.sort_unstable();
         let mac = |vlan: &VlanSpec| Some((self.get(vlan.index)?.mac?, vlan.id));
         let macvlans = macvlans.iter().filter_map(|(vlan, _)| mac(vlan)).collect();
-        let index = self.interface_of(bound);
         let info = PortInfo {
             index,
             mac: self.get(index).and_then(|l| l.mac).unwrap_or_default(),
@@ -653,7 +692,9 @@ impl Links {
     /// Returns all links, addresses and stations as changes.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.values().cloned().map(Change::Link);
-        let station = |(&(bridge, mac), &member): (&(u32, Mac), &u32)| Change::Station(Station { bridge, mac, member });
+        let station = |(&(bridge, vlan, mac), &member): (&(u32, u16, Mac), &u32)| {
+            Change::Station(Station { bridge, vlan, mac, member })
+        };
         let addresses = self.addresses.values().flatten().cloned().map(Change::Address);
         links.chain(addresses).chain(self.stations.iter().map(station))
     }

@@ -32,6 +32,7 @@ pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, 
 
 use crate::bond::XmitHash;
 use crate::tables::{HashPolicy, Own4, Reception, SourceCheck, Tables};
+use crate::vlan::is_tagged;
 use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station};
@@ -72,8 +73,8 @@ pub struct PortSpec {
     pub reception: Reception,
 }
 
-/// A bond or bridge that ports belong to. The router forwards its packets as far as they arrive and leave by these
-/// ports.
+/// A bond or bridge that ports belong to, or a VLAN interface on a bridge that filters VLANs. The router forwards its
+/// packets as far as they arrive and leave by these ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.
@@ -83,6 +84,11 @@ pub struct MasterSpec {
     /// Ports on its members, and the kernel indices of these members. For a bond, all members that it sends by, in the
     /// kernel's order, or none while its packets are left to the kernel.
     pub members: Vec<(PortId, u32)>,
+    /// Ports on which its frames have the tag, if the bridge filters VLANs, each with the number of its entry in XDP
+    /// programs. Packets to a station behind such a port use that entry.
+    pub tagged: Vec<(PortId, PortId)>,
+    /// Tag of its frames on these ports ([`crate::vlan::tag`]).
+    pub tag: [u8; 4],
     /// How it chooses the member that a packet leaves by.
     pub sends: Sends,
 }
@@ -92,14 +98,37 @@ pub struct MasterSpec {
 pub enum Sends {
     /// A bond: by a hash of the packet's headers.
     ByHash(XmitHash),
-    /// A bridge: by its forwarding database.
-    ToStation,
+    /// A bridge, with this kernel index: by its forwarding database, of this VLAN if it filters VLANs; 0 if not.
+    ToStation {
+        /// Kernel index of the bridge.
+        bridge: u32,
+        /// VLAN of the interface's frames.
+        vlan: u16,
+    },
 }
 
 impl MasterSpec {
-    /// Returns whether it is a bridge; if not, it is a bond.
+    /// Returns whether it is a bridge, or a VLAN interface on one; if not, it is a bond.
     pub fn is_bridge(&self) -> bool {
-        self.sends == Sends::ToStation
+        self.stations().is_some()
+    }
+
+    /// Returns kernel index and VLAN of the bridge whose stations its packets come from and go to; `None` for a bond.
+    pub fn stations(&self) -> Option<(u32, u16)> {
+        match self.sends {
+            Sends::ToStation { bridge, vlan } => Some((bridge, vlan)),
+            Sends::ByHash(_) => None,
+        }
+    }
+
+    /// Returns whether it is a VLAN interface on a bridge.
+    pub fn is_vlan(&self) -> bool {
+        self.stations().is_some_and(|(bridge, _)| bridge != self.index)
+    }
+
+    /// Returns the number of its entry on a port where its frames have a tag; `None` where they have none.
+    fn entry(&self, port: PortId) -> Option<PortId> {
+        self.tagged.iter().find(|(of, _)| *of == port).map(|(_, entry)| *entry)
     }
 
     /// Returns whether a port is on the member with this kernel index.
@@ -127,6 +156,19 @@ pub struct VlanSpec {
     pub tag: [u8; 4],
     /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
     pub sends: bool,
+}
+
+/// Entry of a VLAN or macvlan in the XDP program of a port.
+#[derive(Clone, Debug)]
+pub struct PortEntry {
+    /// The interface.
+    pub view: PortView,
+    /// Port that carries it.
+    pub port: PortId,
+    /// Number of the entry.
+    pub entry: PortId,
+    /// Tag of its frames; [`crate::vlan::UNTAGGED`] for a macvlan.
+    pub tag: [u8; 4],
 }
 
 /// An interface with a port's name exists while the port is not open on any. Until [`Control::set_open`] reports that
@@ -229,7 +271,8 @@ struct Touched {
     indices: Vec<u32>,
     /// Whether the workers' view of the ports must be published.
     ports: bool,
-    /// Stations of bridges that have moved to another member, or have gone: bridge and MAC address.
+    /// Stations of bridges that have moved to another member, or have gone: the interfaces, bridges and VLANs on these,
+    /// whose packets they receive, and their MAC addresses.
     stations: BTreeSet<(u32, Mac)>,
     /// Set if the sink's stations have changed.
     bridged: bool,
@@ -422,10 +465,30 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Returns the kernel index of the interface on which the kernel is to receive a port's packet again: the port's,
-    /// or that of its bridge, because a member would make the bridge learn the marked source address.
-    pub fn receiver(&self, id: PortId) -> u32 {
-        self.links.bridge_of(id).map_or_else(|| self.port_index(id), |bridge| bridge.index)
+    /// Returns the kernel index of the interface on which the kernel is to receive a port's frame again: the port's, or
+    /// that of its bridge, because a member would make the bridge learn the marked source address. A frame without a tag
+    /// may belong to a VLAN interface of the bridge.
+    pub fn receiver(&self, id: PortId, frame: &[u8]) -> u32 {
+        let untagged = self.links.bridge_of(id).map(|master| master.index).filter(|_| !is_tagged(frame));
+        untagged.or_else(|| Some(self.links.bridge_below(id)?.0)).unwrap_or_else(|| self.port_index(id))
+    }
+
+    /// Returns whether a port is on a member of a bridge, and if so, whether the bridge filters VLANs.
+    pub fn bridge_filters(&self, id: PortId) -> Option<bool> {
+        self.links.bridge_below(id).map(|(_, filters)| filters)
+    }
+
+    /// Returns all entries of VLANs and macvlans in XDP programs.
+    pub fn entries(&self) -> Vec<PortEntry> {
+        let vlans = self.vlans().flat_map(|(view, vlan)| {
+            let entry = move |(port, entry)| (port, entry, vlan.tag);
+            vlan.entries.iter().copied().map(entry).map(move |of| (view.clone(), of)).collect::<Vec<_>>()
+        });
+        let masters = self.masters().flat_map(|(view, master)| {
+            let entry = move |(port, entry)| (port, entry, master.tag);
+            master.tagged.iter().copied().map(entry).map(move |of| (view.clone(), of)).collect::<Vec<_>>()
+        });
+        vlans.chain(masters).map(|(view, (port, entry, tag))| PortEntry { view, port, entry, tag }).collect()
     }
 
     /// Passes one packet of each station of a bridge to the kernel from time to time, because a bridge forgets stations
@@ -437,11 +500,6 @@ impl Control {
         }
         self.renewed = Instant::now();
         self.sink.iter_mut().for_each(|sink| sink.renew_stations());
-    }
-
-    /// Returns whether a port is on a member of a bridge that filters VLANs.
-    pub fn filters_vlans(&self, id: PortId) -> bool {
-        self.links.filters_vlans(id)
     }
 
     /// Returns the ports on members of a port's bridge to which the kernel forwards, by addresses alone, the unicast
@@ -509,8 +567,10 @@ impl Control {
                 let old = self.neighbours.remove(*index, *addr);
                 self.neighbour_changed(*index, *addr, old, Reach::Unknown, touched);
             }
-            Change::Station(Station { bridge, mac, member }) => self.station(*bridge, *mac, Some(*member), touched),
-            Change::StationGone { bridge, mac } => self.station(*bridge, *mac, None, touched),
+            Change::Station(Station { bridge, vlan, mac, member }) => {
+                self.station((*bridge, *vlan, *mac), Some(*member), touched);
+            }
+            Change::StationGone { bridge, vlan, mac } => self.station((*bridge, *vlan, *mac), None, touched),
             Change::Synced => applied.synced = true,
         }
     }
@@ -547,11 +607,9 @@ impl Control {
         }
     }
 
-    fn station(&mut self, bridge: u32, mac: Mac, member: Option<u32>, touched: &mut Touched) {
-        if self.links.set_station(bridge, mac, member) {
-            touched.stations.insert((bridge, mac));
-            touched.stations.extend(self.links.vlans_on(bridge).map(|vlan| (vlan, mac)));
-        }
+    fn station(&mut self, station: (u32, u16, Mac), member: Option<u32>, touched: &mut Touched) {
+        let concerned = self.links.set_station(station, member);
+        touched.stations.extend(concerned.into_iter().map(|index| (index, station.2)));
     }
 
     fn add_route(&mut self, route: &Route, touched: &mut Touched) {

@@ -82,28 +82,7 @@ mod tests {
     use bywash_fib::model::Link;
 
     fn link(index: u32, name: &str, up: bool) -> Change {
-        let name = name.into();
-        let (mac, kind, parent, vlan, macvlan, master) = (None, String::new(), None, None, None, None);
-        let (mtu, carrier, rx_queues) = (1500, up, 1);
-        Change::Link(Link {
-            index,
-            name,
-            mac,
-            mtu,
-            up,
-            carrier,
-            kind,
-            parent,
-            vlan,
-            macvlan,
-            master,
-            vrf: None,
-            bond: None,
-            bridge: None,
-            member: None,
-            rx_queues,
-            switch: false,
-        })
+        Change::Link(Link { index, name: name.into(), mtu: 1500, up, carrier: up, rx_queues: 1, ..Link::default() })
     }
 
     #[test]

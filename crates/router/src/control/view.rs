@@ -324,7 +324,7 @@ impl Control {
         self.links.vlan_views()
     }
 
-    /// Returns the bonds and bridges whose packets are forwarded.
+    /// Returns the bonds and bridges whose packets are forwarded, and VLAN interfaces on bridges that filter VLANs.
     pub fn masters(&self) -> impl Iterator<Item = (PortView, &MasterSpec)> {
         self.links.master_views()
     }
@@ -338,6 +338,11 @@ impl Control {
     /// Returns whether any route of any table has an MTU of its own.
     pub fn has_route_mtu(&self) -> bool {
         self.sets.has_mtu()
+    }
+
+    /// Returns the name of an interface.
+    pub fn name_of(&self, index: u32) -> Option<&str> {
+        self.links.get(index).map(|link| link.name.as_str())
     }
 
     /// Returns the VRF that an interface belongs to ([`model::vrf`]).

@@ -5,7 +5,7 @@ use bywash_engine::PortId;
 use bywash_fib::model::{Change, Families, Neighbour, NeighbourState, SourceCheck};
 use bywash_router::bond::XmitHash;
 use bywash_router::control::{MasterSpec, Policies, Sends, VlanSpec};
-use bywash_router::vlan::{FIRST, tag};
+use bywash_router::vlan::{FIRST, UNTAGGED, tag};
 
 /// A bond of the members `p0` and `p1`, and a VLAN interface on it.
 const BOND: u32 = 7;
@@ -15,7 +15,8 @@ const NUMBER: PortId = PortId(FIRST + 4);
 /// Returns the bond with these members, in this order; with none, its packets are the kernel's.
 fn bond(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
-    MasterSpec { id: NUMBER, index: BOND, members, sends: Sends::ByHash(XmitHash::Layer34) }
+    let sends = Sends::ByHash(XmitHash::Layer34);
+    MasterSpec { id: NUMBER, index: BOND, members, tagged: vec![], tag: UNTAGGED, sends }
 }
 
 fn by(port: u16, member: u32) -> MasterSpec {

@@ -4,7 +4,7 @@ use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Families, SourceCheck, Station};
 use bywash_router::control::{MasterSpec, Policies, Sends, VlanSpec};
-use bywash_router::vlan::{FIRST, tag};
+use bywash_router::vlan::{FIRST, UNTAGGED, tag};
 
 /// A bridge of the members `p0` and `p1`, and of one that is no port.
 const BRIDGE: u32 = 7;
@@ -12,7 +12,8 @@ const NUMBER: PortId = PortId(FIRST);
 
 fn bridge(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
-    MasterSpec { id: NUMBER, index: BRIDGE, members, sends: Sends::ToStation }
+    let sends = Sends::ToStation { bridge: BRIDGE, vlan: 0 };
+    MasterSpec { id: NUMBER, index: BRIDGE, members, tagged: vec![], tag: UNTAGGED, sends }
 }
 
 fn both() -> MasterSpec {
@@ -22,12 +23,12 @@ fn both() -> MasterSpec {
 /// Returns the station of the neighbour with this last octet of its MAC address.
 fn station(last: u8, member: u32) -> Change {
     let Change::Neighbour(of) = neighbour(BRIDGE, "10.5.0.9", last) else { panic!() };
-    Change::Station(Station { bridge: BRIDGE, mac: of.mac.unwrap(), member })
+    Change::Station(Station { bridge: BRIDGE, vlan: 0, mac: of.mac.unwrap(), member })
 }
 
 fn gone(last: u8) -> Change {
-    let Change::Station(Station { bridge, mac, .. }) = station(last, 0) else { panic!() };
-    Change::StationGone { bridge, mac }
+    let Change::Station(Station { bridge, vlan, mac, .. }) = station(last, 0) else { panic!() };
+    Change::StationGone { bridge, vlan, mac }
 }
 
 /// Two ports, and a bridge with an address, a neighbour behind each member, and a network behind one of these.
@@ -112,7 +113,7 @@ fn ports_of_a_bridge_receive_for_it() {
     assert_eq!(numbers, [NUMBER, PortId(1)]);
     let masters: Vec<_> = w.control.masters().map(|(view, _)| (view.id, view.index, view.name)).collect();
     assert_eq!(masters, [(NUMBER, BRIDGE, "br0".to_owned())]);
-    assert_eq!([w.control.receiver(PortId(0)), w.control.receiver(PortId(1))], [BRIDGE, P1]);
+    assert_eq!([0, 1].map(|port| w.control.receiver(PortId(port), &[])), [BRIDGE, P1]);
     // A port that is closed is no way to a station.
     assert_eq!(port(&w, "10.5.0.8"), Some(0));
     w.control.set_open(PortId(0), false);
@@ -193,6 +194,75 @@ fn a_vlan_on_a_bridge_leads_to_its_stations() {
     assert_eq!((w.brief("198.51.100.1"), way(&w, "10.6.0.8")), ("kernel".into(), by(0)));
     w.control.set_open(PortId(1), true);
     assert_eq!(way(&w, "198.51.100.1"), by(1));
+    w.control.set_masters(&[]);
+    assert_eq!(w.brief("10.6.0.8"), "kernel");
+    assert!(w.control.astray().is_empty());
+}
+
+/// A bridge that filters VLANs: its own interface is in VLAN 1, without a tag behind both members, and a VLAN interface is in
+/// VLAN 5, with a tag behind the second.
+fn filtering() -> [MasterSpec; 2] {
+    let sends = |vlan| Sends::ToStation { bridge: BRIDGE, vlan };
+    let own = MasterSpec { sends: sends(1), tag: tag(0x8100, 1), ..both() };
+    let tagged = vec![(PortId(1), PortId(TAGGED.0 + 1))];
+    [own.clone(), MasterSpec { id: TAGGED, index: VLAN, tag: tag(0x8100, 5), sends: sends(5), tagged, ..own }]
+}
+
+#[test]
+fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
+    let mut w = world();
+    let in_vlan = |vlan, last, member| match station(last, member) {
+        Change::Station(of) => Change::Station(Station { vlan, ..of }),
+        _ => unreachable!(),
+    };
+    w.apply(&[link(VLAN, "br0.5"), address(VLAN, "10.6.0.1", 24), route("10.6.0.0/24").dev(VLAN).into()]);
+    for (addr, mac) in [("10.6.0.8", 8), ("10.6.0.9", 9)] {
+        w.apply(&[neighbour(VLAN, addr, mac)]);
+    }
+    let mut masters = filtering();
+    masters[1].members = vec![(PortId(1), P1)];
+    w.control.set_masters(&masters);
+    let way = |w: &World, addr: &str| match w.got(addr) {
+        Got::Out { kind: "forward", port, from, .. } => Some((port, from[5])),
+        _ => None,
+    };
+    // The stations of `world` are in no VLAN.
+    assert_eq!(["10.5.0.8", "10.6.0.8"].map(|addr| way(&w, addr)), [None, None]);
+    w.apply(&[in_vlan(1, 8, P0), in_vlan(5, 8, P1), in_vlan(5, 9, P0)]);
+    let (entry, own) = (TAGGED.0 + 1, BRIDGE as u8);
+    assert_eq!(["10.5.0.8", "10.6.0.8"].map(|addr| way(&w, addr)), [Some((0, own)), Some((entry, VLAN as u8))]);
+    assert_eq!(w.brief("10.6.0.9"), "kernel", "a member that is not in the VLAN");
+    w.with(|t| {
+        assert_eq!([0, 1].map(|port| t.ports[port].vlans.clone()), [vec![], vec![(tag(0x8100, 5), TAGGED)]]);
+        assert_eq!([0, 1].map(|port| t.number(PortId(port))), [NUMBER; 2]);
+        let of = t.vlan(PortId(entry)).unwrap();
+        assert_eq!((of.port, of.tag, of.info.index, of.info.mac[5]), (PortId(1), tag(0x8100, 5), VLAN, VLAN as u8));
+        assert_eq!((t.number(PortId(entry)), t.number(TAGGED), t.port(TAGGED).unwrap().index), (TAGGED, TAGGED, VLAN));
+        assert!(t.is_bridged(TAGGED) && t.is_bridged(NUMBER));
+        assert_eq!(t.egress("10.6.0.8".parse().unwrap()), Some(TAGGED));
+        assert!(t.gives("10.6.0.1".parse().unwrap(), TAGGED));
+    });
+    let frame = |tagged: bool| [&[0; 12][..], if tagged { &[0x81, 0] } else { &[8, 0] }].concat();
+    let receivers = |w: &World, port| [false, true].map(|tagged| w.control.receiver(PortId(port), &frame(tagged)));
+    assert_eq!([0, 1].map(|port| receivers(&w, port)), [[BRIDGE; 2]; 2]);
+    let views = w.control.entries().into_iter().map(|of| (of.view.id, of.view.name, of.port, of.entry, of.tag));
+    assert_eq!(views.collect::<Vec<_>>(), [(TAGGED, "br0.5".into(), PortId(1), PortId(TAGGED.0 + 1), tag(0x8100, 5))]);
+    // The same VLAN without a tag on the first member, whose frames without one were the bridge's own.
+    masters[0].members = vec![(PortId(1), P1)];
+    masters[1].members = vec![(PortId(0), P0), (PortId(1), P1)];
+    w.control.set_masters(&masters);
+    assert_eq!(["10.6.0.9", "10.6.0.8"].map(|addr| way(&w, addr).map(|way| way.0)), [Some(0), Some(entry)]);
+    assert_eq!(w.brief("10.5.0.8"), "kernel");
+    w.with(|t| assert_eq!([0, 1].map(|port| t.number(PortId(port))), [TAGGED, NUMBER]));
+    assert_eq!([receivers(&w, 0), receivers(&w, 1)], [[VLAN, BRIDGE], [BRIDGE; 2]]);
+    // Between members, only frames of one VLAN that have a tag on neither.
+    assert_eq!([0, 1].map(|port| w.control.bridge_filters(PortId(port))), [Some(true); 2]);
+    // All of the second member's frames without a tag are the kernel's.
+    w.control.set_masters(&masters[1..]);
+    w.with(|t| assert_eq!([0, 1].map(|port| t.number(PortId(port))), [TAGGED, PortId(1)]));
+    assert_eq!((receivers(&w, 1), w.control.bridge_filters(PortId(1))), ([BRIDGE; 2], Some(true)));
+    w.apply(&[in_vlan(5, 8, P0)]);
+    assert_eq!(way(&w, "10.6.0.8"), Some((0, VLAN as u8)));
     w.control.set_masters(&[]);
     assert_eq!(w.brief("10.6.0.8"), "kernel");
     assert!(w.control.astray().is_empty());

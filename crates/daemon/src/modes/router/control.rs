@@ -120,7 +120,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
 }
 
 /// Returns the ports, and the VLANs, bonds and bridges above them, as kernel policies refer to them: by interface index
-/// and name. Ports on members of bonds and bridges are not among them.
+/// and name. Ports on members of bonds and bridges are not among them: frames that belong to none of these find the
+/// port's gate closed.
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView, below, members, bridge| {
         let PortView { id, index, name, dev, .. } = port;
@@ -128,11 +129,14 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         PortLink { id: id.0, index, name: dev.unwrap_or(name), below, members, bridge, vrf }
     };
     let ports = || control.ports().filter(|port| !port.name.is_empty());
-    let own = ports().filter(|port| port.number == port.id);
+    let own = ports().filter(|port| port.number == port.id && control.bridge_filters(port.id).is_none());
     let mut links: Vec<PortLink> = own.map(|port| link(port, vec![], vec![], false)).collect();
     links.extend(control.masters().map(|(view, master)| {
-        let members = || ports().filter(|port| port.number == master.id);
-        let below = members().map(|port| (port.index, port.dev.unwrap_or(port.name))).collect();
+        let members = || ports().filter(|port| master.members.contains(&(port.id, port.index)));
+        let bridge = master.stations().filter(|_| master.is_vlan());
+        let bridge = bridge.and_then(|(bridge, _)| Some((bridge, control.name_of(bridge)?.to_owned())));
+        let members_below = members().map(|port| (port.index, port.dev.unwrap_or(port.name)));
+        let below = bridge.into_iter().chain(members_below).collect();
         link(view, below, members().map(|port| port.id.0).collect(), master.is_bridge())
     }));
     let vlans: Vec<PortLink> = control
@@ -154,7 +158,10 @@ impl modes::Control for Routing {
         // The programs identify a macvlan by its address, and are set after the tables.
         let other = |view: PortView, vlan: &VlanSpec, mac| vlan.tag == UNTAGGED && view.mac != mac;
         let told_otherwise = |change: &Change| match change {
-            Change::LinkGone { index } => control.vlans().any(|(view, _)| view.index == *index),
+            Change::LinkGone { index } => {
+                let masters = control.masters().map(|(view, _)| view);
+                control.vlans().map(|(view, _)| view).chain(masters).any(|view| view.index == *index)
+            }
             Change::Link(link) => {
                 control.vlans().any(|(view, vlan)| view.index == link.index && other(view, vlan, link.mac))
             }
@@ -271,8 +278,8 @@ impl Routing {
                         }
                     }
                     Request::Punt { from, frame, copy } => {
-                        let index = lock(control).receiver(from);
-                        punt.hand(from, index, bufs.arena().data(&frame), copy);
+                        let data = bufs.arena().data(&frame);
+                        punt.hand(from, lock(control).receiver(from, data), data, copy);
                         bufs.free_one(frame);
                     }
                 }

@@ -62,7 +62,10 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
     };
     let route = |table: u32, prefix: Prefix, metric: u32| format!("{prefix} table {table} metric {metric}");
     let selective = |table: u32, prefix: Prefix| format!("{prefix} table {table} by TOS or source");
-    let station = |bridge: u32, of| format!("{} of {}", mac(of), dev(bridge));
+    let station = |bridge: u32, vlan: u16, of| match vlan {
+        0 => format!("{} of {}", mac(of), dev(bridge)),
+        vlan => format!("{} in VLAN {vlan} of {}", mac(of), dev(bridge)),
+    };
     // The kernel resolves no addresses on interfaces without a MAC address (loopback, tunnels), and creates neighbour
     // entries there without a notification.
     let asks = |index: u32| kernel.link(index).is_none_or(|link| link.mac.is_some());
@@ -92,10 +95,11 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
                 row("neighbour", format!("{} dev {}", n.addr, dev(n.index)), had(is))
             }
             Change::NeighbourGone { index, addr } => row("neighbour", format!("{addr} dev {}", dev(index)), GONE),
-            Change::Station(Station { bridge, mac: of, member }) => {
-                row("station", format!("{} by {}", station(bridge, of), dev(member)), "the kernel's entry is another")
+            Change::Station(Station { bridge, vlan, mac: of, member }) => {
+                let name = format!("{} by {}", station(bridge, vlan, of), dev(member));
+                row("station", name, "the kernel's entry is another")
             }
-            Change::StationGone { bridge, mac: of } => row("station", station(bridge, of), GONE),
+            Change::StationGone { bridge, vlan, mac: of } => row("station", station(bridge, vlan, of), GONE),
             Change::Synced => return None,
         })
     });

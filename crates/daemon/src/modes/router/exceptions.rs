@@ -13,7 +13,7 @@ use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, XdpBridging, XdpGate, XdpSending, XdpVlan};
-use bywash_router::control::{Control, Policies, PortView, VlanSpec};
+use bywash_router::control::{Control, Policies, PortEntry, PortView};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
@@ -237,7 +237,7 @@ impl Guard {
     fn set_programs(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let control = lock(control);
         let settings = &self.verdict.settings;
-        let vlans: Vec<_> = control.vlans().collect();
+        let entries = control.entries();
         let views: BTreeMap<u16, PortView> = control.ports().map(|view| (view.id.0, view)).collect();
         let mut ports = shared.ports();
         let targets: BTreeMap<PortId, XdpSending> =
@@ -250,11 +250,11 @@ impl Guard {
             // program.
             let link = self.ports.iter().find(|port| port.id == number);
             let bonded = link.is_some_and(|link| !link.below.is_empty());
-            let bridge = link.is_some_and(|link| link.bridge);
+            let filters = control.bridge_filters(view.id);
             // Packets that leave by a member itself, instead of the bond or bridge, have policies that are not among
             // these.
             let kept = match self.verdict.egress.get(&xdp.index()) {
-                _ if bonded || number != at => Families::BOTH,
+                _ if bonded || number != at || filters.is_some() => Families::BOTH,
                 kept => kept.copied().unwrap_or_default(),
             };
             let target = xdp.sending();
@@ -264,8 +264,8 @@ impl Guard {
             };
             let obeyed = xdp.obey(|config| {
                 config.master = (number != at).then_some(number);
-                config.bridged = bridge;
-                config.filters = bridge && control.filters_vlans(view.id);
+                config.bridged = filters.is_some();
+                config.filters = filters == Some(true);
                 config.mac = view.mac.unwrap_or(config.mac);
                 config.gate = program_gate(self.gate(number));
                 config.source_check = program_check(control.source_check(view.number));
@@ -277,16 +277,15 @@ impl Guard {
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
                 config.bridging = bridging;
             });
-            let vlan = |(view, vlan): &(PortView, &VlanSpec)| {
-                let (_, entry) = vlan.entries.iter().find(|(port, _)| port.0 == at)?;
-                let (id, entry, tag, mac) = (vlan.id.0, entry.0, vlan.tag, view.mac?);
+            let vlan = |PortEntry { view, entry, tag, .. }: &PortEntry| {
+                let (id, entry, tag, mac) = (view.id.0, entry.0, *tag, view.mac?);
                 let max_frame = xdp.longest(view.mtu?, tag != UNTAGGED);
                 let gate = program_gate(self.gate(id));
-                let source_check = program_check(control.source_check(vlan.id));
+                let source_check = program_check(control.source_check(view.id));
                 let rules = self.verdict.rules.contains_key(&id);
                 Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules })
             };
-            let of_port: Vec<XdpVlan> = vlans.iter().filter_map(vlan).collect();
+            let of_port: Vec<XdpVlan> = entries.iter().filter(|of| of.port.0 == at).filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
             // Logged only when it changes: programs are configured again all the time, and the kernel may refuse for a
             // while, for instance while no descriptors are free.

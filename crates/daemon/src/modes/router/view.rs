@@ -39,8 +39,12 @@ impl View for Routes {
     fn above(&self) -> Vec<(PortId, Above)> {
         let control = lock(&self.control);
         let masters = control.masters().flat_map(|(view, master)| {
-            let kind = if master.is_bridge() { "bridge" } else { "bond" };
-            let shown = above(&view, kind, None, true);
+            let (kind, tag) = match master.is_bridge() {
+                true if master.is_vlan() => ("vlan", Some(master.tag)),
+                true => ("bridge", None),
+                false => ("bond", None),
+            };
+            let shown = above(&view, kind, tag, true);
             master.members.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
         let vlans = control.vlans().flat_map(|(view, vlan)| {
