@@ -252,7 +252,7 @@ impl Runtime {
             relations: Relations::default(),
             numbers: Numbers::default(),
             vlans: BTreeMap::new(),
-            masters: vec![],
+            members: BTreeMap::new(),
         };
         if predecessor.is_none() {
             known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
@@ -446,8 +446,8 @@ impl Runtime {
         for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
             let port = view.id;
             for (link, told_by) in self.relations.uppers(view.index) {
-                // An interface that is a port itself is served by that port.
-                if views.iter().any(|view| view.index == link.index) {
+                // An interface that is a port itself is served by that port, and one that is like a bridge has members.
+                if views.iter().any(|view| view.index == link.index) || masters.contains_key(&link.index) {
                     continue;
                 }
                 let parent = link.parent.unwrap_or_default();
@@ -510,7 +510,22 @@ impl Runtime {
         }
         self.vlans = told;
         let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
-        for master in masters.iter().filter(|master| !self.masters.contains(master) && !master.members.is_empty()) {
+        // With each change of a member's VLANs, it has none until they have been read again: that it is back is no news.
+        let told = |index: &u32| self.relations.link(*index).is_some_and(|link| link.kind == "vlan");
+        self.members.retain(|index, _| told(index) || masters.iter().any(|master| master.index == *index));
+        for master in &masters {
+            let known = self.members.entry(master.index).or_default();
+            let same = match master.is_vlan() {
+                true => master.members.iter().all(|member| known.contains(member)),
+                false => *known == master.members,
+            };
+            if same {
+                continue;
+            }
+            known.clone_from(&master.members);
+            if known.is_empty() {
+                continue;
+            }
             let members = master.members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
             let plural = if master.members.len() > 1 { "s" } else { "" };
             match master.sends {
@@ -525,7 +540,6 @@ impl Runtime {
                 }
             }
         }
-        self.masters = masters;
     }
 
     /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.

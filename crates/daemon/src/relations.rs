@@ -54,6 +54,8 @@ const FOLLOWED: [u8; 3] = [ACTIVE_BACKUP, 2, 4];
 pub struct Relations {
     /// Interfaces by kernel index.
     links: BTreeMap<u32, Link>,
+    /// Interfaces above others: both kernel indices, the lower one first.
+    above: BTreeSet<(u32, u32)>,
     /// Kernel indices of the ports' interfaces.
     ports: BTreeSet<u32>,
     /// Set if packets of bridges are left to the kernel; `left_vlans` and `left_macvlans` likewise.
@@ -107,11 +109,14 @@ impl Relations {
             match change {
                 Change::Link(link) => {
                     let before = self.links.insert(link.index, link.clone());
+                    self.stack(before.as_ref(), Some(link));
                     news |= before.is_none_or(|before| of(&before) != of(link));
                 }
                 Change::LinkGone { index } => {
                     self.own.retain(|(bridge, ..)| bridge != index);
-                    news |= self.links.remove(index).is_some();
+                    let before = self.links.remove(index);
+                    self.stack(before.as_ref(), None);
+                    news |= before.is_some();
                 }
                 Change::Station(Station { bridge, vlan, mac, member }) if bridge == member => {
                     news |= self.own.insert((*bridge, *vlan, *mac));
@@ -123,6 +128,18 @@ impl Relations {
             }
         }
         news
+    }
+
+    /// Records what an interface is above, and no longer is.
+    fn stack(&mut self, before: Option<&Link>, now: Option<&Link>) {
+        let pair = |link: &Link| Some((link.parent?, link.index));
+        before.and_then(pair).map(|pair| self.above.remove(&pair));
+        self.above.extend(now.and_then(pair));
+    }
+
+    /// Returns the interfaces directly above this one.
+    fn above(&self, index: u32) -> impl Iterator<Item = &Link> {
+        self.above.range((index, 0)..=(index, u32::MAX)).filter_map(|(_, above)| self.links.get(above))
     }
 
     /// Sets the interfaces of the ports, by kernel index.
@@ -168,8 +185,8 @@ impl Relations {
 
     /// Returns the VLAN interfaces and macvlans above this one, or above the bond or bridge whose packets come and
     /// leave by it, each with how its packets are distinguished or, if they cannot be forwarded, the reason why they
-    /// are left to the kernel. VLAN interfaces on a bridge that filters VLANs are among these only if they are left to the
-    /// kernel ([`Relations::joined`]).
+    /// are left to the kernel. No packets of VLAN interfaces on a bridge that filters VLANs are forwarded like these: they
+    /// may be forwarded otherwise ([`Relations::joined`]).
     pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Told, String>)> {
         let parent = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let followed = |link: &Link| match link.kind.as_str() {
@@ -177,8 +194,13 @@ impl Relations {
             "macvlan" => !self.left_macvlans,
             _ => false,
         };
-        let above = self.links.values().filter(move |link| link.parent == Some(parent) && followed(link));
-        above.map(|link| (link, self.told(link))).filter(|(link, told)| told.is_err() || self.filter(link).is_none())
+        let told = |link| {
+            self.told(link).and_then(|told| match self.filter(link) {
+                Some(_) => Err("no port is in its VLAN".into()),
+                None => Ok(told),
+            })
+        };
+        self.above(parent).filter(move |link| followed(link)).map(move |link| (link, told(link)))
     }
 
     /// Returns the bridge below an interface, if it filters VLANs and is not a port itself.
@@ -191,29 +213,27 @@ impl Relations {
     /// to the kernel.
     pub fn joined(&self, index: u32) -> Vec<Joined> {
         match (self.links.get(&index), self.bridge(index)) {
-            (Some(own), Some(Ok(bridge))) => self.joins(own, bridge),
+            (Some(own), Some(Ok(bridge))) => self.joins(own, bridge).collect(),
             _ => vec![],
         }
     }
 
     /// Returns the interfaces whose packets come and leave by a member of a bridge, as far as the VLANs decide.
-    fn joins(&self, member: &Link, bridge: &Link) -> Vec<Joined> {
-        let (Some(of), index) = (bridge.bridge, bridge.index) else { return vec![] };
+    fn joins<'a>(&'a self, member: &'a Link, bridge: &'a Link) -> impl Iterator<Item = Joined> {
+        let (of, own) = (bridge.bridge.unwrap_or_default(), (bridge.index, bridge.vlans.untagged));
         // Without such an entry, the bridge sends packets to its own address to a member, or to all
         // (br_handle_frame_finish).
-        let is_own = |vlan| bridge.mac.is_some_and(|mac| self.own.contains(&(index, vlan, mac)));
-        let joined =
-            |index, vlan, tagged| Joined { index, bridge: bridge.index, vlan, tag: tag(of.protocol, vlan), tagged };
-        if !of.filters {
-            return if is_own(0) { vec![Joined { tag: UNTAGGED, ..joined(index, 0, false) }] } else { vec![] };
-        }
-        let on = |link: &&Link| !self.left_vlans && link.parent == Some(index) && link.kind == "vlan";
-        let routed = |link: &Link| self.told(link).is_ok() && !self.ports.contains(&link.index);
-        let above = self.links.values().filter(on).filter(|link| routed(link));
-        let vlans = above.filter_map(|link| Some((link.index, link.vlan?.id)));
-        let own = Some((index, bridge.vlans.untagged)).filter(|(_, vlan)| *vlan != 0);
-        let all = own.into_iter().chain(vlans).filter(|(_, vlan)| is_own(*vlan));
-        all.filter_map(|(index, vlan)| Some(joined(index, vlan, member.vlans.form(vlan)?))).collect()
+        let is_own = move |vlan| bridge.mac.is_some_and(|mac| self.own.contains(&(bridge.index, vlan, mac)));
+        let joined = move |(index, vlan): (u32, u16)| {
+            let tagged = if of.filters { member.vlans.form(vlan)? } else { false };
+            let tag = if of.filters { tag(of.protocol, vlan) } else { UNTAGGED };
+            is_own(vlan).then_some(Joined { index, bridge: bridge.index, vlan, tag, tagged })
+        };
+        let own = if of.filters { Some(own).filter(|(_, vlan)| *vlan != 0) } else { Some((bridge.index, 0)) };
+        let on = |link: &&Link| link.kind == "vlan" && !self.ports.contains(&link.index);
+        let above = (of.filters && !self.left_vlans).then(|| self.above(bridge.index).filter(on));
+        let vlan = move |link: &Link| joined((link.index, link.vlan?.id)).filter(|_| self.told(link).is_ok());
+        own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan))
     }
 
     /// Returns the bond or bridge that an interface is a member of, if packets can be forwarded for it on this member,
@@ -268,7 +288,7 @@ impl Relations {
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
         }
-        match self.joins(member, bridge).is_empty() {
+        match self.joins(member, bridge).next().is_none() {
             true if of.filters => Err("which filters VLANs, and routes none of those that its member is in"),
             true => Err("whose forwarding database does not have its MAC address for its own"),
             false => Ok(()),
@@ -400,7 +420,7 @@ impl Relations {
         if let Some(member) = self.member(link.index) {
             return Err(member);
         }
-        if let Some(upper) = self.links.values().find(|upper| upper.parent == Some(link.index)) {
+        if let Some(upper) = self.above(link.index).next() {
             return Err(format!("{} is above it", named(upper)));
         }
         if link.mac.is_none_or(|mac| mac[0] & 1 != 0) {

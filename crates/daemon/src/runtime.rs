@@ -13,7 +13,6 @@ use bywash_engine::{Change, PortId, deal};
 use bywash_frame::Heap;
 use bywash_netlink::Mirror;
 use bywash_port::{Port, TxQueueStats};
-use bywash_router::control::MasterSpec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -41,8 +40,8 @@ pub struct Runtime {
     pub numbers: Numbers,
     /// VLAN interfaces of the ports by name, with the reasons for which the kernel has their packets, as logged.
     pub vlans: BTreeMap<String, Option<String>>,
-    /// Bonds and bridges that ports belong to, as logged.
-    pub masters: Vec<MasterSpec>,
+    /// Members of each bond and bridge, by kernel index, that are ports, as logged.
+    pub members: BTreeMap<u32, Vec<(PortId, u32)>>,
 }
 
 impl Runtime {

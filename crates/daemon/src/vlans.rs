@@ -69,7 +69,10 @@ impl Numbers {
         };
         let mut master = |(index, of): (&u32, &Master)| {
             let (index, tag) = (*index, of.tag);
-            let id = number(Key::Master(index))?;
+            let id = number(match of.sends {
+                Sends::ToStation { bridge, .. } if bridge != index => Key::OnMaster { index, parent: bridge, tag },
+                _ => Key::Master(index),
+            })?;
             let mut members = of.members.clone();
             let mut tagged = vec![];
             for port in of.tagged.iter().copied() {

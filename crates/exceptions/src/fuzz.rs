@@ -107,14 +107,9 @@ pub fn policies(data: &[u8]) {
         }
     }
     let vrf = |id: u16| (id == 1).then(|| Vrf { index: 9, name: "red".into(), table: 10 });
-    let port = |id: u16| PortLink {
-        id,
-        index: u32::from(id),
-        name: format!("r{id}"),
-        below: vec![],
-        members: vec![],
-        bridge: false,
-        vrf: vrf(id),
+    let port = |id: u16| {
+        let (index, name) = (u32::from(id), format!("r{id}"));
+        PortLink { id, index, name, vrf: vrf(id), ..PortLink::default() }
     };
     let ports = [port(0), port(1)];
     effects.extend(rules::analyse(&all, &ports));

@@ -43,5 +43,5 @@ pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
 pub use rules::Rule;
 pub use sysctl::Settings;
-pub use verdict::{Kept, PortLink, Respect, Verdict, Vrf, judge};
+pub use verdict::{Bridge, Kept, PortLink, Respect, Verdict, Vrf, judge};
 pub use watch::{Foreign, POLL, Programs, Reading, Watcher};

@@ -355,7 +355,7 @@ mod tests {
 
     fn port(vrf: Option<u32>) -> PortLink {
         let vrf = vrf.map(|table| Vrf { index: 20, name: "red".into(), table });
-        PortLink { id: 0, index: 10, name: "r0".into(), below: vec![], members: vec![], bridge: false, vrf }
+        PortLink { index: 10, name: "r0".into(), vrf, ..PortLink::default() }
     }
 
     fn prefix(text: &str) -> Prefix {

@@ -104,7 +104,7 @@ impl Sysctls {
             let open = |at| if named { Switch::open(path(at)) } else { Switch::default() };
             (port.clone(), OF_PORT.iter().map(open).collect())
         };
-        let bridges = OF_BRIDGES.iter().filter(|_| ports.iter().any(|port| port.bridge));
+        let bridges = OF_BRIDGES.iter().filter(|_| ports.iter().any(|port| port.bridge.is_some()));
         Self {
             global: GLOBAL.iter().map(|path| Switch::open(path.into())).collect(),
             bridges: bridges.map(|key| Switch::open(["bridge", *key].iter().collect())).collect(),
@@ -260,8 +260,7 @@ mod tests {
     }
 
     fn analysed(global: [i64; 10], port: [i64; 9]) -> (Settings, Vec<Effect>) {
-        let link =
-            PortLink { id: 0, index: 7, name: "r0".into(), below: vec![], members: vec![], bridge: false, vrf: None };
+        let link = PortLink { index: 7, name: "r0".into(), ..PortLink::default() };
         let global = switches(&global.map(Some));
         Sysctls { global, bridges: vec![], ports: vec![(link, switches(&port.map(Some)))] }.analyse()
     }

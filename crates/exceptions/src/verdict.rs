@@ -8,7 +8,7 @@ use bywash_fib::model::{Families, Gate, Prefix, Rules};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port, or a VLAN or bridge of ports, on which the dataplane forwards packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortLink {
     /// Its number.
     pub id: u16,
@@ -21,8 +21,8 @@ pub struct PortLink {
     pub below: Vec<(u32, String)>,
     /// Numbers of the ports on its members, if it is a bond or bridge.
     pub members: Vec<u16>,
-    /// Set if its packets pass a bridge: it is one, or a VLAN on one.
-    pub bridge: bool,
+    /// The bridge that its packets pass, if it is one, or a VLAN on one.
+    pub bridge: Option<Bridge>,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
 }
@@ -33,6 +33,15 @@ impl PortLink {
         let below = self.below.iter().map(|(index, name)| (*index, name.as_str()));
         std::iter::once((self.index, self.name.as_str())).chain(below)
     }
+}
+
+/// Properties of a bridge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bridge {
+    /// Set if it filters VLANs, and the interface is a VLAN interface on it.
+    pub vlan: bool,
+    /// Set if it has IP's hooks called itself (`nf_call_iptables` and the like), whatever the sysctls are.
+    pub calls_ip: bool,
 }
 
 /// A VRF.
@@ -88,7 +97,11 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let mut verdict = Verdict {
         gates: ports.iter().map(|port| (port.id, Gate::default())).collect(),
         settings: reading.settings.clone(),
-        bridging: ports.iter().filter(|port| port.bridge && !port.members.is_empty()).map(|port| port.id).collect(),
+        bridging: ports
+            .iter()
+            .filter(|port| port.bridge.is_some() && !port.members.is_empty())
+            .map(|port| port.id)
+            .collect(),
         ..Verdict::default()
     };
     if respect.ignored.contains(&Kind::Sysctls) {
@@ -128,6 +141,14 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         let others = others.get(port).copied().unwrap_or_default();
         gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
     }
+    // br_netfilter has IP's first hooks see packets of all of a bridge's VLANs on the bridge, and bridges what they
+    // translate to it.
+    let called = |effect: &Effect| effect.kind == Kind::Sysctls && effect.scope == Scope::Between;
+    let called = reading.effects.iter().any(|effect| called(effect) && !respect.ignored.contains(&effect.kind));
+    let hooked = |port: &&PortLink| port.bridge.is_some_and(|of| of.vlan && (of.calls_ip || called));
+    for port in ports.iter().filter(hooked) {
+        verdict.gates.entry(port.id).or_default().flows = Families::NONE;
+    }
     verdict.follow(reading, ports, respect);
     // Where all gates are closed, only flows pass, which were judged by these rules, too.
     let open = |of: fn(&Families) -> bool| !verdict.gates.values().all(|gate| of(&gate.closed));
@@ -157,7 +178,7 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
-        Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge).collect(),
+        Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
         _ => ports.iter().collect(),
     }
 }
@@ -219,15 +240,7 @@ mod tests {
     use super::*;
 
     fn ports() -> Vec<PortLink> {
-        let port = |id: u16| PortLink {
-            id,
-            index: 10 + u32::from(id),
-            name: format!("r{id}"),
-            below: vec![],
-            members: vec![],
-            bridge: false,
-            vrf: None,
-        };
+        let port = |id| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), ..PortLink::default() };
         vec![port(0), port(1)]
     }
 
@@ -314,7 +327,7 @@ mod tests {
     fn frames_between_members_meet_what_is_on_these() {
         let mut ports = ports();
         let below = vec![(10, "r0".to_owned()), (12, "r2".to_owned())];
-        let (members, bridge) = (vec![0, 2], true);
+        let (members, bridge) = (vec![0, 2], Some(Bridge::default()));
         ports[0] = PortLink { id: 64, index: 20, name: "br0".into(), below, members, bridge, vrf: None };
         let frames = |kind, scope: Scope, ignored: &[Kind]| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
@@ -352,6 +365,28 @@ mod tests {
         assert!(none.bridging.is_empty());
     }
 
+    /// With br_netfilter, the first hooks see packets of a bridge's VLANs on the bridge itself.
+    #[test]
+    fn no_flows_pass_where_a_bridge_of_vlans_calls_the_hooks_of_ip() {
+        let flows = |of: Bridge, called: bool| {
+            let port = PortLink { bridge: Some(of), members: vec![0], ..ports()[0].clone() };
+            let effect = |kind, scope| Effect { kind, scope, object: String::new(), reason: String::new() };
+            let mut effects = vec![effect(Kind::Netfilter, Scope::All(Families::BOTH))];
+            effects.extend(called.then(|| effect(Kind::Sysctls, Scope::Between)));
+            let verdict = judge(&Reading { effects, ..Reading::default() }, &[port], &Respect::default());
+            verdict.gates[&0].flows
+        };
+        for (vlan, calls_ip, called, passes) in [
+            (true, false, false, true),
+            (true, true, false, false),
+            (true, false, true, false),
+            (false, true, true, true),
+        ] {
+            let expected = if passes { Families::BOTH } else { Families::NONE };
+            assert_eq!(flows(Bridge { vlan, calls_ip }, called), expected, "{vlan} {calls_ip} {called}");
+        }
+    }
+
     #[test]
     fn a_bond_has_its_own_policies_and_those_of_its_members() {
         let below = |all: &[(u32, &str)]| all.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
@@ -362,17 +397,14 @@ mod tests {
                 name: "bond0".into(),
                 below: below(&[(10, "r0"), (11, "r1")]),
                 members: vec![0, 1],
-                bridge: false,
-                vrf: None,
+                ..PortLink::default()
             },
             PortLink {
                 id: 65,
                 index: 31,
                 name: "bond0.5".into(),
                 below: below(&[(30, "bond0"), (10, "r0"), (11, "r1")]),
-                members: vec![],
-                bridge: false,
-                vrf: None,
+                ..PortLink::default()
             },
         ];
         let judged = |kind, scope: Scope| {
@@ -399,7 +431,7 @@ mod tests {
     #[test]
     fn a_bridge_has_its_own_policies_and_those_of_all_members() {
         let below: Vec<_> = [(10, "r0"), (11, "r1")].map(|(index, name)| (index, name.to_owned())).into();
-        let (members, bridge) = (vec![0, 1], true);
+        let (members, bridge) = (vec![0, 1], Some(Bridge::default()));
         let bridge = PortLink { id: 64, index: 30, name: "br0".into(), below, members, bridge, vrf: None };
         let other = PortLink { id: 2, index: 12, name: "r2".into(), ..ports()[0].clone() };
         let judged = |kind, scope: Scope| {

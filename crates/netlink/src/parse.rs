@@ -557,8 +557,8 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
 }
 
 /// Parses struct br_vlan_msg: VLANs of a bridge or of its member, as far as they are in state forwarding. Frames that it
-/// receives without a tag belong to its PVID; it sends those of a VLAN without a tag if the VLAN is so flagged. Of these
-/// VLANs, only one that is both is recorded.
+/// receives without a tag belong to its PVID; it sends those of a VLAN without a tag if the VLAN is so flagged. Of the
+/// VLANs that it sends without a tag, only the PVID is recorded.
 fn vlans(body: &[u8]) -> Parsed {
     let index = u32_at(body, 4)?;
     let mut vlans = BridgeVlans::default();

@@ -18,6 +18,9 @@ pub enum Request {
     Punt {
         /// Port that received it.
         from: PortId,
+        /// Number of the interface that received it, as gates refer to it ([`Tables::number`](crate::tables::Tables)):
+        /// the port's own, or that of a VLAN, bond or bridge.
+        id: PortId,
         /// The packet, including its Ethernet header.
         frame: Frame,
         /// Set if the packet is a copy of one that was dropped and counted, which the kernel is to answer with an ICMP

@@ -319,7 +319,7 @@ impl SlowPath {
         if from.tagged {
             vlan::restore(cx.bufs.arena(), &mut frame);
         }
-        match self.requests.push(Request::Punt { from: from.port, frame, copy: false }) {
+        match self.requests.push(Request::Punt { from: from.port, id: from.id, frame, copy: false }) {
             Ok(()) => cx.event(from.port, Event::Punted, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => {
                 cx.drop(from.port, DropReason::PuntFailed, frame)
@@ -379,7 +379,7 @@ impl SlowPath {
             cx.discard(copy);
             return cx.event(from.port, Event::IcmpWithheld, 1);
         }
-        match self.requests.push(Request::Punt { from: from.port, frame: copy, copy: true }) {
+        match self.requests.push(Request::Punt { from: from.port, id: from.id, frame: copy, copy: true }) {
             Ok(()) => cx.event(from.port, Event::IcmpByKernel, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}

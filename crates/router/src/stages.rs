@@ -319,9 +319,12 @@ impl Router {
     #[cold]
     fn process_tagged(&mut self, cx: &mut Context<'_>, from: PortId, batch: &mut Batch) {
         loop {
-            let Some(port) = self.tables.load(cx.reader).port(from) else { return };
+            let tables = self.tables.load(cx.reader);
+            let Some(port) = tables.port(from) else { return };
             let mut tagged = Batch::new();
             let Some((id, has_tag)) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
+            // The kernel receives packets of a bridge's VLAN on the interface of that VLAN.
+            let has_tag = has_tag && tables.vlan(id).is_some();
             self.process_of(cx, Ingress { port: from, id, tagged: has_tag }, &mut tagged);
         }
     }

@@ -29,7 +29,8 @@ pub(crate) struct Ingress {
     pub port: PortId,
     /// Number of the receiving interface: the frame's VLAN or macvlan, the port's bond or bridge, or else the port.
     pub id: PortId,
-    /// Set if the packet had a tag, which [`restore`] puts back.
+    /// Set if the packet had a tag, which [`restore`] puts back before the kernel receives it on an interface below the
+    /// VLAN's.
     pub tagged: bool,
 }
 

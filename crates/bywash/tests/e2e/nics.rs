@@ -416,3 +416,56 @@ fn nics_carry_bonds() {
         lab.assert_connected();
     });
 }
+
+/// A NIC carries two VLANs of a bridge that filters VLANs: that of the bridge's own packets without a tag, and that of a VLAN
+/// interface on it; both with tags.
+#[test]
+fn nics_carry_vlans_of_a_bridge() {
+    require!(require_lab(), groups().map(drop), kernel_has("bridge-vlans"), kernel_has("8021q"));
+    on_each(|lab| {
+        let (member, far) = (&lab.nics[2], &lab.nics[3]);
+        lab.r
+            .ip_batch(&format!(
+                "address flush dev {member}\nlink add br0 type bridge vlan_filtering 1\nlink set {member} master br0\n\
+                 link add link br0 name br0.7 type vlan id 7\nlink set br0 up\nlink set br0.7 up\n\
+                 address add 10.0.2.1/24 dev br0\naddress add fd00:2::1/64 dev br0 nodad\n\
+                 address add 10.1.2.1/24 dev br0.7\n"
+            ))
+            .unwrap();
+        for vlan in [&["br0", "vid", "7", "self"][..], &[member, "vid", "7"], &[member, "vid", "1"]] {
+            lab.r.run(&[&["bridge", "vlan", "add", "dev"], vlan].concat()).unwrap();
+        }
+        lab.b
+            .ip_batch(&format!(
+                "address flush dev {far}\nlink add link {far} name {far}.1 type vlan id 1\n\
+                 link add link {far} name {far}.7 type vlan id 7\nlink set {far}.1 up\nlink set {far}.7 up\n\
+                 address add 10.0.2.2/24 dev {far}.1\naddress add fd00:2::2/64 dev {far}.1 nodad\n\
+                 address add 10.1.2.2/24 dev {far}.7\nroute replace default via 10.0.2.1\n\
+                 route replace ::/0 via fd00:2::1\nroute add default via 10.1.2.1 table 9\n\
+                 rule add from 10.1.2.2 table 9\n"
+            ))
+            .unwrap();
+        for level in ["user", "driver"] {
+            let bywash = lab.run_at(level);
+            lab.wait_for_carrier();
+            let sent = |nic: usize| bywash.counter(&lab.nics[nic], "tx_packets");
+            for (to, gateway) in [("10.0.2.2", "10.0.2.1"), ("10.1.2.2", "10.1.2.1")] {
+                let ping = Ping::to(to.parse::<IpAddr>().unwrap()).count(5);
+                bywash.wait(&format!("packets to {to} to be forwarded"), |_| {
+                    let before = (sent(1), sent(2));
+                    let report = ping.run(&lab.a).unwrap();
+                    report.received == 5 && sent(1) >= before.0 + 5 && sent(2) >= before.1 + 5
+                });
+                let report = Transfer::new(1_000_000).run(&lab.a, &lab.b, to.parse::<IpAddr>().unwrap()).unwrap();
+                assert!(report.is_intact(), "{} {to}: {report:?}", lab.model);
+                // Answered by the kernel, which gets the packet on the interface of its VLAN.
+                let argv = ["ping", "-n", "-c", "1", "-t", "1", "-W", "10", "-I", to, "10.0.1.2"];
+                let out = lab.b.try_run(&argv, PATIENCE).unwrap().stdout;
+                assert!(out.contains(&format!("From {gateway}")), "{} {level}: {out}", lab.model);
+            }
+            lab.assert_connected();
+            println!("{} {level}: {}", lab.model, bywash.port(member)["level"]);
+            bywash.stop();
+        }
+    });
+}

@@ -388,9 +388,9 @@ fn a_member_has_the_packets_of_its_vlans() {
         assert_eq!(left.is_some(), expected.is_empty());
         assert!(left.is_none_or(|why| why.contains("which filters VLANs")));
         assert_eq!(relations.left_without_tags(1).is_some(), !expected.is_empty());
-        // It is no VLAN of the port. Left to the kernel, it is named.
+        // It is no VLAN of the port.
         let uppers: Vec<_> = relations.uppers(1).map(|(_, told)| told.is_ok()).collect();
-        assert_eq!(uppers, if expected.is_empty() || of_bridge.1 == 5 { vec![] } else { vec![false] });
+        assert_eq!(uppers, if expected.is_empty() { vec![] } else { vec![false] });
     }
     let others = |upper: Link| filtering((1, 5), (1, 5), upper).joined(1).len();
     assert_eq!(others(on_bridge(5)), 2);

@@ -58,15 +58,16 @@ impl XdpGate {
 pub struct XdpConfig {
     /// Whether the port is in use; if not, every frame is passed to the kernel.
     pub enabled: bool,
-    /// The port's MAC address, or that of its bond or bridge; frames to other stations are passed to the kernel.
+    /// MAC address of the port, or of `master`; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
-    /// Number, from [`super::PORTS`] on, of the bond or bridge that the port's packets belong to, together with those
-    /// of other ports.
+    /// Number, from [`super::PORTS`] on, of the bond, the bridge, or the VLAN interface on a bridge to which the port's
+    /// frames without a tag belong, together with those of other ports.
     pub master: Option<u16>,
-    /// Set if `master` is a bridge. Frames that the port receives from stations that the bridge does not know
-    /// ([`super::XdpDatapath::set_stations`]) are passed to the kernel.
+    /// Set if the port is a bridge's member. Frames that it receives from stations that are not known
+    /// ([`super::XdpDatapath::set_stations`]) behind it, of the interface to which they belong, are passed to the kernel.
     pub bridged: bool,
-    /// Set if that bridge filters VLANs: frames with a tag are passed to the kernel.
+    /// Set if that bridge filters VLANs. Frames with a tag belong to the VLAN with that tag ([`XdpVlan`]), and those that
+    /// belong to none are passed to the kernel, as are those without a tag if there is no `master`.
     pub filters: bool,
     /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,
@@ -183,8 +184,8 @@ pub struct XdpBridging {
 pub struct XdpVlan {
     /// Its number, from [`super::PORTS`] on.
     pub id: u16,
-    /// Number of its entry in the program, from [`super::PORTS`] on: its own, or another for each member of the bond
-    /// below it, because an entry also has properties of the port.
+    /// Number of its entry in the program, from [`super::PORTS`] on: its own, or another for each member of the bond or
+    /// bridge below it, because an entry also has properties of the port.
     pub entry: u16,
     /// Tag of its frames, in network byte order and with priority 0; zeros for a macvlan.
     pub tag: [u8; 4],

@@ -153,6 +153,11 @@ impl Links {
         self.master_of(id).filter(|master| master.is_bridge())
     }
 
+    /// Returns the bridge, or the VLAN interface on one, with this number, if its packets arrive by this port.
+    pub fn bridge_with(&self, number: PortId, port: PortId) -> Option<&MasterSpec> {
+        self.masters_of(port).find(|master| master.id == number && master.is_bridge())
+    }
+
     /// Returns the kernel index of the bridge of which a port is a member, and whether it filters VLANs.
     pub fn bridge_below(&self, id: PortId) -> Option<(u32, bool)> {
         let (bridge, vlan) = self.masters_of(id).find_map(MasterSpec::stations)?;
@@ -243,7 +248,7 @@ impl Links {
     }
 
     /// Returns up to [`STATIONS`] stations of the bridges whose packets are forwarded, each with the bridge's number
-    /// and the port that leads to it; and an upper bound of the number of those left out.
+    /// and the port that leads to it; and the number of those left out.
     pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
         // The kernel drops frames from other addresses (is_valid_ether_addr).
         let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
@@ -256,9 +261,9 @@ impl Links {
             };
             range.into_iter().flat_map(|range| self.stations.range(range)).filter_map(port)
         };
-        let all: Vec<_> = self.all_masters().flat_map(of).take(STATIONS).collect();
-        let without = if all.len() < STATIONS { 0 } else { self.stations.len() - all.len() };
-        (all, without)
+        let mut stations = self.all_masters().flat_map(of);
+        let all = stations.by_ref().take(STATIONS).collect();
+        (all, stations.count())
     }
 
     /// Returns whether routes by an interface lead to next hops of its own: true if it has a port, or may get one at

@@ -32,7 +32,6 @@ pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, 
 
 use crate::bond::XmitHash;
 use crate::tables::{HashPolicy, Own4, Reception, SourceCheck, Tables};
-use crate::vlan::is_tagged;
 use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station};
@@ -465,12 +464,20 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Returns the kernel index of the interface on which the kernel is to receive a port's frame again: the port's, or
-    /// that of its bridge, because a member would make the bridge learn the marked source address. A frame without a tag
-    /// may belong to a VLAN interface of the bridge.
-    pub fn receiver(&self, id: PortId, frame: &[u8]) -> u32 {
-        let untagged = self.links.bridge_of(id).map(|master| master.index).filter(|_| !is_tagged(frame));
-        untagged.or_else(|| Some(self.links.bridge_below(id)?.0)).unwrap_or_else(|| self.port_index(id))
+    /// Returns the kernel index of the interface on which the kernel is to receive again a packet that the interface with
+    /// number `id` received by a port; `None` if it no longer does. For a bridge and the VLANs on it, it is the bridge,
+    /// because a member would make the bridge learn the marked source address; for a VLAN interface on a bridge that
+    /// filters VLANs, that interface; for others, the port's.
+    pub fn receiver(&self, port: PortId, id: PortId) -> Option<u32> {
+        let index = self.port_index(port);
+        match self.links.bridge_with(id, port) {
+            Some(master) => Some(master.index),
+            None => match self.links.bridge_below(port) {
+                Some((_, true)) => None,
+                Some((bridge, false)) => Some(bridge),
+                None => Some(index).filter(|index| *index != 0),
+            },
+        }
     }
 
     /// Returns whether a port is on a member of a bridge, and if so, whether the bridge filters VLANs.

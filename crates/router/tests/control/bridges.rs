@@ -113,7 +113,8 @@ fn ports_of_a_bridge_receive_for_it() {
     assert_eq!(numbers, [NUMBER, PortId(1)]);
     let masters: Vec<_> = w.control.masters().map(|(view, _)| (view.id, view.index, view.name)).collect();
     assert_eq!(masters, [(NUMBER, BRIDGE, "br0".to_owned())]);
-    assert_eq!([0, 1].map(|port| w.control.receiver(PortId(port), &[])), [BRIDGE, P1]);
+    assert_eq!([0, 1].map(|port| w.control.receiver(PortId(port), NUMBER)), [Some(BRIDGE), Some(P1)]);
+    assert_eq!(w.control.receiver(PortId(0), TAGGED), Some(BRIDGE), "a VLAN on the bridge");
     // A port that is closed is no way to a station.
     assert_eq!(port(&w, "10.5.0.8"), Some(0));
     w.control.set_open(PortId(0), false);
@@ -242,9 +243,8 @@ fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
         assert_eq!(t.egress("10.6.0.8".parse().unwrap()), Some(TAGGED));
         assert!(t.gives("10.6.0.1".parse().unwrap(), TAGGED));
     });
-    let frame = |tagged: bool| [&[0; 12][..], if tagged { &[0x81, 0] } else { &[8, 0] }].concat();
-    let receivers = |w: &World, port| [false, true].map(|tagged| w.control.receiver(PortId(port), &frame(tagged)));
-    assert_eq!([0, 1].map(|port| receivers(&w, port)), [[BRIDGE; 2]; 2]);
+    let receivers = |w: &World, port| [NUMBER, TAGGED].map(|id| w.control.receiver(PortId(port), id));
+    assert_eq!([receivers(&w, 0), receivers(&w, 1)], [[Some(BRIDGE), None], [Some(BRIDGE), Some(VLAN)]]);
     let views = w.control.entries().into_iter().map(|of| (of.view.id, of.view.name, of.port, of.entry, of.tag));
     assert_eq!(views.collect::<Vec<_>>(), [(TAGGED, "br0.5".into(), PortId(1), PortId(TAGGED.0 + 1), tag(0x8100, 5))]);
     // The same VLAN without a tag on the first member, whose frames without one were the bridge's own.
@@ -254,13 +254,14 @@ fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
     assert_eq!(["10.6.0.9", "10.6.0.8"].map(|addr| way(&w, addr).map(|way| way.0)), [Some(0), Some(entry)]);
     assert_eq!(w.brief("10.5.0.8"), "kernel");
     w.with(|t| assert_eq!([0, 1].map(|port| t.number(PortId(port))), [TAGGED, NUMBER]));
-    assert_eq!([receivers(&w, 0), receivers(&w, 1)], [[VLAN, BRIDGE], [BRIDGE; 2]]);
+    assert_eq!([receivers(&w, 0), receivers(&w, 1)], [[None, Some(VLAN)], [Some(BRIDGE), Some(VLAN)]]);
     // Between members, only frames of one VLAN that have a tag on neither.
     assert_eq!([0, 1].map(|port| w.control.bridge_filters(PortId(port))), [Some(true); 2]);
     // All of the second member's frames without a tag are the kernel's.
     w.control.set_masters(&masters[1..]);
     w.with(|t| assert_eq!([0, 1].map(|port| t.number(PortId(port))), [TAGGED, PortId(1)]));
-    assert_eq!((receivers(&w, 1), w.control.bridge_filters(PortId(1))), ([BRIDGE; 2], Some(true)));
+    assert_eq!((receivers(&w, 1), w.control.bridge_filters(PortId(1))), ([None, Some(VLAN)], Some(true)));
+    assert_eq!(w.control.receiver(PortId(1), PortId(1)), None, "its own frames, which are no interface's");
     w.apply(&[in_vlan(5, 8, P0)]);
     assert_eq!(way(&w, "10.6.0.8"), Some((0, VLAN as u8)));
     w.control.set_masters(&[]);

@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::view::Refused;
 use bywash_config::{KernelConfig, PortConfig};
 use bywash_engine::{App, PORTS, PortId};
-use bywash_exceptions::{PortLink, Vrf};
+use bywash_exceptions::{Bridge, PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::Mirror;
@@ -130,20 +130,22 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
     };
     let ports = || control.ports().filter(|port| !port.name.is_empty());
     let own = ports().filter(|port| port.number == port.id && control.bridge_filters(port.id).is_none());
-    let mut links: Vec<PortLink> = own.map(|port| link(port, vec![], vec![], false)).collect();
+    let mut links: Vec<PortLink> = own.map(|port| link(port, vec![], vec![], None)).collect();
     links.extend(control.masters().map(|(view, master)| {
         let members = || ports().filter(|port| master.members.contains(&(port.id, port.index)));
         let bridge = master.stations().filter(|_| master.is_vlan());
         let bridge = bridge.and_then(|(bridge, _)| Some((bridge, control.name_of(bridge)?.to_owned())));
         let members_below = members().map(|port| (port.index, port.dev.unwrap_or(port.name)));
         let below = bridge.into_iter().chain(members_below).collect();
-        link(view, below, members().map(|port| port.id.0).collect(), master.is_bridge())
+        let of_bridge =
+            master.stations().map(|(bridge, _)| Bridge { vlan: master.is_vlan(), calls_ip: control.calls_ip(bridge) });
+        link(view, below, members().map(|port| port.id.0).collect(), of_bridge)
     }));
     let vlans: Vec<PortLink> = control
         .vlans()
         .map(|(view, vlan)| {
             let port = links.iter().find(|port| port.id == vlan.port.0);
-            let bridge = port.is_some_and(|port| port.bridge);
+            let bridge = port.and_then(|port| port.bridge);
             let devices = port.into_iter().flat_map(PortLink::devices);
             link(view, devices.map(|(index, name)| (index, name.to_owned())).collect(), vec![], bridge)
         })
@@ -277,9 +279,9 @@ impl Routing {
                             resolving.push_back((index, addr));
                         }
                     }
-                    Request::Punt { from, frame, copy } => {
+                    Request::Punt { from, id, frame, copy } => {
                         let data = bufs.arena().data(&frame);
-                        punt.hand(from, lock(control).receiver(from, data), data, copy);
+                        punt.hand(from, lock(control).receiver(from, id), data, copy);
                         bufs.free_one(frame);
                     }
                 }
