@@ -29,7 +29,7 @@ use web::WebArgs;
 
 const AFTER_HELP: &str = "\
 Exit status:
-  0  success
+  0  success; `doctor` succeeds whatever it finds
   1  failure: the last line on stderr says what failed, where, and what to do
   2  invalid command line or configuration
 

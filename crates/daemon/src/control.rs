@@ -278,6 +278,22 @@ impl Runtime {
         Ok(runtime)
     }
 
+    /// Logs which ports cannot receive, because their interfaces are down or have no carrier.
+    pub fn name_idle_ports(&self) {
+        for view in self.shared.view.ports() {
+            match self.relations.link(view.index) {
+                Some(link) if !link.up => tracing::warn!(
+                    "{name}: the interface is down: nothing is forwarded on it until `ip link set {name} up`",
+                    name = link.name
+                ),
+                Some(link) if !link.carrier => {
+                    tracing::info!("{}: no carrier: nothing is forwarded on it until there is one", link.name);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Returns the instance that the API serves.
     pub fn instance(&self) -> Arc<instance::Running> {
         Arc::new(instance::Running(self.shared.clone()))

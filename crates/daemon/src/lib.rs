@@ -159,6 +159,7 @@ fn forward(
     }
     let api = crate::api::serve(listener, runtime.instance())?;
     step::reached("start-served");
+    runtime.name_idle_ports();
     tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
     notifier.ready("forwarding");
     let result = runtime.follow((stop, reload, upgrade), &mut notifier);

@@ -24,6 +24,24 @@ fn reaches_b(lab: &Topology) -> bool {
     ping(std::net::IpAddr::from(lab.b().v4)) + ping(lab.b().v6.into()) == 2
 }
 
+/// An interface that nobody has set up is the first mistake of who tries the program.
+#[test]
+fn ports_that_cannot_receive_are_named() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    lab.r().ip(&["link", "set", "r1", "down"]).unwrap();
+    let c = &lab.hosts()[2];
+    c.ns.ip(&["link", "set", &c.interface, "down"]).unwrap();
+    let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
+    let log = bywash.log();
+    assert!(log.contains("r1: the interface is down: nothing is forwarded on it until `ip link set r1 up`"), "{log}");
+    assert!(log.contains("r2: no carrier: "), "{log}");
+    assert!(!log.contains("r0: the interface is down") && !log.contains("r0: no carrier"), "{log}");
+    lab.r().ip(&["link", "set", "r1", "up"]).unwrap();
+    bywash.wait("b to be reached", |_| Ping::to(lab.b().v4).count(1).run(&lab.a().ns).unwrap().received == 1);
+    bywash.stop();
+}
+
 #[test]
 fn deleted_and_made_again() {
     require!(require_lab());
