@@ -134,6 +134,20 @@ impl Cabled {
             assert!(complete, "{}: {last}", self.model);
         }
     }
+
+    /// Waits until pings from a to an address of b, and their answers, are forwarded past the kernel, and fails if bytes of a
+    /// transfer there are lost or changed.
+    fn assert_carried(&self, bywash: &Bywash<'_>, to: &str) {
+        let to: IpAddr = to.parse().unwrap();
+        let sent = |nic: usize| bywash.counter(&self.nics[nic], "tx_packets");
+        bywash.wait(&format!("packets to {to} to be forwarded"), |_| {
+            let before = (sent(1), sent(2));
+            let report = Ping::to(to).count(5).run(&self.a).unwrap();
+            report.received == 5 && sent(1) >= before.0 + 5 && sent(2) >= before.1 + 5
+        });
+        let report = Transfer::new(1_000_000).run(&self.a, &self.b, to).unwrap();
+        assert!(report.is_intact(), "{} {to}: {report:?}", self.model);
+    }
 }
 
 /// Returns the groups of `BYWASH_TEST_NICS`; an error if there are none.
@@ -396,17 +410,9 @@ fn nics_carry_bonds() {
         for level in ["user", "driver"] {
             let bywash = lab.run_at(level);
             lab.wait_for_carrier();
-            let sent = |nic: usize| bywash.counter(&lab.nics[nic], "tx_packets");
             // Answers come without a tag.
             for to in ["10.0.2.2", "10.1.2.2"] {
-                let ping = Ping::to(to.parse::<IpAddr>().unwrap()).count(5);
-                bywash.wait(&format!("packets to {to} to be forwarded for the bond"), |_| {
-                    let before = (sent(1), sent(2));
-                    let report = ping.run(&lab.a).unwrap();
-                    report.received == 5 && sent(1) >= before.0 + 5 && sent(2) >= before.1 + 5
-                });
-                let report = Transfer::new(1_000_000).run(&lab.a, &lab.b, to.parse::<IpAddr>().unwrap()).unwrap();
-                assert!(report.is_intact(), "{} {to}: {report:?}", lab.model);
+                lab.assert_carried(&bywash, to);
             }
             lab.assert_connected();
             assert!(bywash.log().contains(&format!("bond0: its packets are forwarded by its member {member}")));
@@ -448,16 +454,8 @@ fn nics_carry_vlans_of_a_bridge() {
         for level in ["user", "driver"] {
             let bywash = lab.run_at(level);
             lab.wait_for_carrier();
-            let sent = |nic: usize| bywash.counter(&lab.nics[nic], "tx_packets");
             for (to, gateway) in [("10.0.2.2", "10.0.2.1"), ("10.1.2.2", "10.1.2.1")] {
-                let ping = Ping::to(to.parse::<IpAddr>().unwrap()).count(5);
-                bywash.wait(&format!("packets to {to} to be forwarded"), |_| {
-                    let before = (sent(1), sent(2));
-                    let report = ping.run(&lab.a).unwrap();
-                    report.received == 5 && sent(1) >= before.0 + 5 && sent(2) >= before.1 + 5
-                });
-                let report = Transfer::new(1_000_000).run(&lab.a, &lab.b, to.parse::<IpAddr>().unwrap()).unwrap();
-                assert!(report.is_intact(), "{} {to}: {report:?}", lab.model);
+                lab.assert_carried(&bywash, to);
                 // Answered by the kernel, which gets the packet on the interface of its VLAN.
                 let argv = ["ping", "-n", "-c", "1", "-t", "1", "-W", "10", "-I", to, "10.0.1.2"];
                 let out = lab.b.try_run(&argv, PATIENCE).unwrap().stdout;

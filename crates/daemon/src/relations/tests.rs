@@ -388,7 +388,7 @@ fn a_member_has_the_packets_of_its_vlans() {
         assert_eq!(left.is_some(), expected.is_empty());
         assert!(left.is_none_or(|why| why.contains("which filters VLANs")));
         assert_eq!(relations.left_without_tags(1).is_some(), !expected.is_empty());
-        // It is no VLAN of the port.
+        // The VLAN interface is none of the port itself.
         let uppers: Vec<_> = relations.uppers(1).map(|(_, told)| told.is_ok()).collect();
         assert_eq!(uppers, if expected.is_empty() { vec![] } else { vec![false] });
     }
@@ -408,7 +408,7 @@ fn a_member_has_the_packets_of_its_vlans() {
     relations.left_vlans = true;
     assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
     relations.left_vlans = false;
-    // Its address, in this VLAN, is not the bridge's own.
+    // The bridge no longer has the address for its own in VLAN 5.
     assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, vlan: 5, mac: bridge().mac.unwrap() }]));
     assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
     // A port itself.
@@ -419,7 +419,7 @@ fn a_member_has_the_packets_of_its_vlans() {
     relations.set_ports([BRIDGE].into());
     assert!(relations.uppers(BRIDGE).next().unwrap().1.is_ok());
     assert_eq!(relations.joined(1), []);
-    // One that does not filter VLANs has its VLAN interfaces' packets by all members.
+    // A bridge that does not filter VLANs has the packets of its VLAN interfaces by all members.
     let relations = of(&[bridge(), bridged(1), on_bridge(5)]);
     assert_eq!(relations.joined(1), [Joined { tag: UNTAGGED, ..joined(BRIDGE, 0, false) }]);
     assert!(relations.uppers(1).next().unwrap().1.is_ok());

@@ -371,9 +371,12 @@ impl Links {
     /// Returns the VLANs whose ports are open, as the stages use them: indexed by number minus [`FIRST`].
     pub fn vlans(&self, followed: &Followed) -> Vec<Option<VlanInfo>> {
         let mut all = vec![];
-        for (vlan, _) in self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id)) {
-            let at = usize::from(vlan.id.0 - FIRST);
+        let mut put = |id: PortId, info: VlanInfo| {
+            let at = usize::from(id.0 - FIRST);
             all.resize(all.len().max(at + 1), None);
+            all[at] = Some(info);
+        };
+        for (vlan, _) in self.vlans.values().filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id)) {
             let ports = self.ports_at(vlan.port);
             let Some(carrier) = ports.first().and_then(|port| self.ports.get(usize::from(port.0))) else { continue };
             let info = PortInfo {
@@ -390,24 +393,20 @@ impl Links {
             let info = self.with_rules(info, vlan.id, followed);
             if self.bridge(vlan.parent).is_some() {
                 for (port, entry) in &vlan.entries {
-                    let at = usize::from(entry.0 - FIRST);
-                    all.resize(all.len().max(at + 1), None);
                     let info = PortInfo { master: Some(vlan.id), ..info.clone() };
-                    all[at] = Some(VlanInfo { port: *port, tag: vlan.tag, info });
+                    put(*entry, VlanInfo { port: *port, tag: vlan.tag, info });
                 }
             }
-            all[at] = Some(VlanInfo { port: vlan.port, tag: vlan.tag, info });
+            put(vlan.id, VlanInfo { port: vlan.port, tag: vlan.tag, info });
         }
         for master in self.all_masters().filter(|master| !master.tagged.is_empty()) {
             for port in self.ports_of(master) {
                 let (Some(entry), Some(bound)) = (master.entry(port), self.ports.get(usize::from(port.0))) else {
                     continue;
                 };
-                let at = usize::from(entry.0 - FIRST);
-                all.resize(all.len().max(at + 1), None);
                 let info = self.info_of(bound, (master.id, master.index), followed);
                 let info = PortInfo { vlans: vec![], macvlans: vec![], ..info };
-                all[at] = Some(VlanInfo { port, tag: master.tag, info });
+                put(entry, VlanInfo { port, tag: master.tag, info });
             }
         }
         all

@@ -487,15 +487,12 @@ impl Control {
 
     /// Returns all entries of VLANs and macvlans in XDP programs.
     pub fn entries(&self) -> Vec<PortEntry> {
-        let vlans = self.vlans().flat_map(|(view, vlan)| {
-            let entry = move |(port, entry)| (port, entry, vlan.tag);
-            vlan.entries.iter().copied().map(entry).map(move |of| (view.clone(), of)).collect::<Vec<_>>()
+        let vlans = self.vlans().map(|(view, vlan)| (view, vlan.tag, &vlan.entries));
+        let masters = self.masters().map(|(view, master)| (view, master.tag, &master.tagged));
+        let all = vlans.chain(masters).flat_map(|(view, tag, entries)| {
+            entries.iter().map(move |&(port, entry)| PortEntry { view: view.clone(), port, entry, tag })
         });
-        let masters = self.masters().flat_map(|(view, master)| {
-            let entry = move |(port, entry)| (port, entry, master.tag);
-            master.tagged.iter().copied().map(entry).map(move |of| (view.clone(), of)).collect::<Vec<_>>()
-        });
-        vlans.chain(masters).map(|(view, (port, entry, tag))| PortEntry { view, port, entry, tag }).collect()
+        all.collect()
     }
 
     /// Passes one packet of each station of a bridge to the kernel from time to time, because a bridge forgets stations
