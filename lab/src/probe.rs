@@ -55,7 +55,7 @@ pub fn has_tool(name: &str) -> Probe {
 }
 
 /// Requires a feature of the running kernel, tested by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
-/// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `vxlan`, `netem`, `tbf`, `tun`, `live-rename` (of an interface that
+/// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `gre`, `ipip`, `sit`, `vxlan`, `netem`, `tbf`, `tun`, `live-rename` (of an interface that
 /// is up: since 6.2); or, by its version, `tcx` (programs of traffic control that are attached by links: since 6.6).
 /// Requires root. The result is cached.
 pub fn kernel_has(feature: &str) -> Probe {
@@ -91,6 +91,7 @@ fn try_feature(feature: &str) -> Probe {
         "bridge-vlans" => "link add x0 type bridge vlan_filtering 1\n".to_owned(),
         "macvlan" => format!("{pair}link add link v0 name x0 type macvlan\n"),
         "ifb" => "link add x0 type ifb\n".to_owned(),
+        "gre" | "ipip" | "sit" => format!("link add x0 type {feature} local 10.0.0.1 remote 10.0.0.2\n"),
         "vxlan" => "link add x0 type vxlan id 5 dstport 4789\n".to_owned(),
         "tun" => "tuntap add dev x0 mode tap\n".to_owned(),
         "netem" | "tbf" => pair.to_owned(),

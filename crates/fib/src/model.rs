@@ -374,11 +374,60 @@ pub struct Link {
     pub member: Option<Member>,
     /// VLANs of a bridge, or of a bridge's member.
     pub vlans: BridgeVlans,
+    /// Properties of a tunnel, for kinds `ipip`, `sit` and `gre`; `None` if they cannot be parsed, or if its packets
+    /// come and leave in another network namespace.
+    pub tunnel: Option<Tunnel>,
     /// Number of receive queues.
     pub rx_queues: u32,
     /// Set if it is a port of a switch in hardware (IFLA_PHYS_SWITCH_ID), which may already have forwarded a frame that
     /// the kernel gets.
     pub switch: bool,
+}
+
+/// Encapsulation of a tunnel over IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encapsulation {
+    /// IPv4 in IPv4 (RFC 2003), kind `ipip`.
+    Ipip,
+    /// IPv6 in IPv4 (RFC 4213), kind `sit`.
+    Sit,
+    /// IPv4 or IPv6 in GRE (RFC 2784), perhaps with a key (RFC 2890), kind `gre`.
+    Gre,
+}
+
+impl Encapsulation {
+    /// Returns the IP protocol number of its packets.
+    pub const fn protocol(self) -> u8 {
+        match self {
+            Self::Ipip => 4,
+            Self::Sit => 41,
+            Self::Gre => 47,
+        }
+    }
+}
+
+/// Properties of a tunnel over IPv4 (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Tunnel {
+    /// Encapsulation.
+    pub encapsulation: Encapsulation,
+    /// Its own address; unspecified if it takes packets to any.
+    pub local: Ipv4Addr,
+    /// Address of its other end; unspecified if it has several.
+    pub remote: Ipv4Addr,
+    /// Kernel index of the only interface by which its packets come and leave; 0 if it is bound to none.
+    pub link: u32,
+    /// Keys of received and of sent packets, for GRE.
+    pub keys: [Option<u32>; 2],
+    /// TTL of its packets; 0 for that of the packets within.
+    pub ttl: u8,
+    /// TOS of its packets; with bit 0 set, that of the packets within.
+    pub tos: u8,
+    /// Set if all its packets have the DF bit (`pmtudisc`); if not, those have it whose packets within do.
+    pub dont_fragment: bool,
+    /// Set if no other property decides about its packets, and it has no XDP program.
+    pub plain: bool,
 }
 
 /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one

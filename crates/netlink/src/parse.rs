@@ -3,8 +3,8 @@
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
-    Address, Bond, Bridge, BridgeVlans, Bridging, Link, Mac, Macvlan, Member, Neighbour, NeighbourState, Prefix,
-    Station, Vlan,
+    Address, Bond, Bridge, BridgeVlans, Bridging, Encapsulation, Link, Mac, Macvlan, Member, Neighbour, NeighbourState,
+    Prefix, Station, Tunnel, Vlan,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -173,6 +173,10 @@ fn link(body: &[u8], gone: bool) -> Parsed {
         link.bond.iter_mut().for_each(|bond| bond.plain = false);
         link.bridge.iter_mut().for_each(|bridge| bridge.plain = false);
         link.macvlan.iter_mut().for_each(|macvlan| macvlan.plain = false);
+        link.tunnel.iter_mut().for_each(|tunnel| tunnel.plain = false);
+    }
+    if elsewhere {
+        link.tunnel = None;
     }
     // The peer of a veth or netkit pair is not a lower device.
     if elsewhere || link.kind == "veth" || link.kind == "netkit" {
@@ -207,6 +211,9 @@ fn link_info(info: &[u8], link: &mut Link) {
         "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
         "bond" => link.bond = bond(data),
         "bridge" => link.bridge = bridge(data),
+        "ipip" => link.tunnel = ip_tunnel(data, Encapsulation::Ipip),
+        "sit" => link.tunnel = ip_tunnel(data, Encapsulation::Sit),
+        "gre" => link.tunnel = gre(data),
         _ => {}
     }
     match member_of.as_str() {
@@ -330,6 +337,74 @@ fn member(data: &[u8]) -> Option<Member> {
     }
     // BOND_STATE_ACTIVE and BOND_LINK_UP (linux/if_bonding.h).
     Some(Member { active: state? == 0 && link? == 0, plain: queue == Some(0) && !others, ..Member::default() })
+}
+
+/// Parses the properties of a tunnel of kind `ipip` or `sit`.
+fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
+    let mut tunnel = Tunnel { plain: true, ..without_ends(encapsulation) };
+    let mut protocol = None;
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_IPTUN_LINK => tunnel.link = u32_at(value, 0)?,
+            IFLA_IPTUN_LOCAL => tunnel.local = ip4(value)?,
+            IFLA_IPTUN_REMOTE => tunnel.remote = ip4(value)?,
+            IFLA_IPTUN_TTL => tunnel.ttl = u8_at(value, 0)?,
+            IFLA_IPTUN_TOS => tunnel.tos = u8_at(value, 0)?,
+            IFLA_IPTUN_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
+            IFLA_IPTUN_PROTO => protocol = u8_at(value, 0),
+            // ISATAP, encapsulation in UDP, and a mark.
+            IFLA_IPTUN_FLAGS | IFLA_IPTUN_ENCAP_TYPE | IFLA_IPTUN_FWMARK => {
+                tunnel.plain &= value.iter().all(|byte| *byte == 0);
+            }
+            // These matter only with a type of encapsulation, or without an address of the other end (6rd).
+            kind => tunnel.plain &= kind <= IFLA_IPTUN_ENCAP_DPORT && kind > IFLA_IPTUN_PMTUDISC,
+        }
+    }
+    // 0 also takes packets of other protocols, with which the kernel keeps them apart.
+    tunnel.plain &= protocol.is_some_and(|protocol| protocol == 0 || protocol == encapsulation.protocol());
+    Some(tunnel)
+}
+
+/// Parses the properties of a tunnel of kind `gre`.
+fn gre(data: &[u8]) -> Option<Tunnel> {
+    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Gre) };
+    let (mut flags, mut keys) = ([0; 2], [0; 2]);
+    for (kind, value) in Attributes::after(data, 0) {
+        let key = || Some(u32::from_be(u32_at(value, 0)?));
+        match kind {
+            IFLA_GRE_LINK => tunnel.link = u32_at(value, 0)?,
+            IFLA_GRE_IFLAGS => flags[0] = u16::from_be(u16_at(value, 0)?),
+            IFLA_GRE_OFLAGS => flags[1] = u16::from_be(u16_at(value, 0)?),
+            IFLA_GRE_IKEY => keys[0] = key()?,
+            IFLA_GRE_OKEY => keys[1] = key()?,
+            IFLA_GRE_LOCAL => tunnel.local = ip4(value)?,
+            IFLA_GRE_REMOTE => tunnel.remote = ip4(value)?,
+            IFLA_GRE_TTL => tunnel.ttl = u8_at(value, 0)?,
+            IFLA_GRE_TOS => tunnel.tos = u8_at(value, 0)?,
+            IFLA_GRE_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
+            IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => {
+                tunnel.plain &= value.iter().all(|byte| *byte == 0);
+            }
+            // These matter only with a type of encapsulation.
+            kind => tunnel.plain &= kind <= IFLA_GRE_ENCAP_DPORT && kind > IFLA_GRE_ENCAP_TYPE,
+        }
+    }
+    // Checksums and sequence numbers are the kernel's.
+    tunnel.plain &= flags.iter().all(|flags| flags & !GRE_KEY == 0);
+    for ((to, flags), key) in tunnel.keys.iter_mut().zip(flags).zip(keys) {
+        *to = (flags & GRE_KEY != 0).then_some(key);
+    }
+    Some(tunnel)
+}
+
+fn without_ends(encapsulation: Encapsulation) -> Tunnel {
+    let any = Ipv4Addr::UNSPECIFIED;
+    let (link, keys, ttl, tos, dont_fragment, plain) = (0, [None; 2], 0, 0, false, false);
+    Tunnel { encapsulation, local: any, remote: any, link, keys, ttl, tos, dont_fragment, plain }
+}
+
+fn ip4(value: &[u8]) -> Option<Ipv4Addr> {
+    value.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets))
 }
 
 fn address(body: &[u8], gone: bool) -> Parsed {

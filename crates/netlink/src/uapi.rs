@@ -85,6 +85,35 @@ pub const VLAN_FLAG_REORDER_HDR: u32 = 1;
 pub const IFLA_MACVLAN_MODE: u16 = 1;
 pub const IFLA_MACVLAN_BC_CUTOFF: u16 = 9;
 pub const IFLA_VRF_TABLE: u16 = 1;
+
+// linux/if_tunnel.h
+pub const IFLA_IPTUN_LINK: u16 = 1;
+pub const IFLA_IPTUN_LOCAL: u16 = 2;
+pub const IFLA_IPTUN_REMOTE: u16 = 3;
+pub const IFLA_IPTUN_TTL: u16 = 4;
+pub const IFLA_IPTUN_TOS: u16 = 5;
+pub const IFLA_IPTUN_FLAGS: u16 = 8;
+pub const IFLA_IPTUN_PROTO: u16 = 9;
+pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
+pub const IFLA_IPTUN_ENCAP_TYPE: u16 = 15;
+pub const IFLA_IPTUN_ENCAP_DPORT: u16 = 18;
+pub const IFLA_IPTUN_FWMARK: u16 = 20;
+pub const IFLA_GRE_LINK: u16 = 1;
+pub const IFLA_GRE_IFLAGS: u16 = 2;
+pub const IFLA_GRE_OFLAGS: u16 = 3;
+pub const IFLA_GRE_IKEY: u16 = 4;
+pub const IFLA_GRE_OKEY: u16 = 5;
+pub const IFLA_GRE_LOCAL: u16 = 6;
+pub const IFLA_GRE_REMOTE: u16 = 7;
+pub const IFLA_GRE_TTL: u16 = 8;
+pub const IFLA_GRE_TOS: u16 = 9;
+pub const IFLA_GRE_PMTUDISC: u16 = 10;
+pub const IFLA_GRE_ENCAP_TYPE: u16 = 14;
+pub const IFLA_GRE_ENCAP_DPORT: u16 = 17;
+pub const IFLA_GRE_IGNORE_DF: u16 = 19;
+pub const IFLA_GRE_FWMARK: u16 = 20;
+/// Flag of IFLA_GRE_IFLAGS and OFLAGS, in network byte order.
+pub const GRE_KEY: u16 = 0x2000;
 pub const IFLA_PROTINFO: u16 = 12;
 pub const IFLA_BR_FORWARD_DELAY: u16 = 1;
 pub const IFLA_BR_AGEING_TIME: u16 = 4;
@@ -140,6 +169,7 @@ pub const RT_SCOPE_UNIVERSE: u8 = 0;
 pub const RT_SCOPE_LINK: u8 = 253;
 
 pub const RTA_DST: u16 = 1;
+pub const RTA_SRC: u16 = 2;
 pub const RTA_OIF: u16 = 4;
 pub const RTA_GATEWAY: u16 = 5;
 pub const RTA_PRIORITY: u16 = 6;

@@ -131,6 +131,108 @@ fn a_member_is_active_while_the_bond_says_so() {
 }
 
 #[test]
+fn a_tunnel_is_plain_without_what_is_not_known() {
+    let of = |kind: &[u8], data: &[(u16, &[u8])], attached| {
+        link_with(&[(IFLA_INFO_KIND, kind), (IFLA_INFO_DATA, &attributes_of(data))], attached).tunnel
+    };
+    let (local, remote) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 1));
+    let plain = Tunnel {
+        encapsulation: Encapsulation::Ipip,
+        local,
+        remote,
+        link: 7,
+        keys: [None; 2],
+        ttl: 64,
+        tos: 1,
+        dont_fragment: true,
+        plain: true,
+    };
+    let all: Vec<(u16, &[u8])> = vec![
+        (IFLA_IPTUN_LINK, &[7, 0, 0, 0]),
+        (IFLA_IPTUN_LOCAL, &[192, 0, 2, 1]),
+        (IFLA_IPTUN_REMOTE, &[198, 51, 100, 1]),
+        (IFLA_IPTUN_TTL, &[64]),
+        (IFLA_IPTUN_TOS, &[1]),
+        (IFLA_IPTUN_PMTUDISC, &[1]),
+        (IFLA_IPTUN_FLAGS, &[0, 0]),
+        // 6rd, and ports of an encapsulation that there is none of.
+        (11, &[0x20, 2, 0, 0]),
+        (13, &[16, 0]),
+        (IFLA_IPTUN_ENCAP_TYPE, &[0, 0]),
+        (16, &[1, 0]),
+        (17, &[1, 0]),
+        (IFLA_IPTUN_FWMARK, &[0; 4]),
+    ];
+    let with = |more: &[(u16, &'static [u8])]| {
+        let kept = all.iter().filter(|(kind, _)| more.iter().all(|(other, _)| other != kind));
+        kept.copied().chain(more.iter().copied()).collect::<Vec<(u16, &[u8])>>()
+    };
+    for protocol in [&[0][..], &[4]] {
+        assert_eq!(of(b"ipip\0", &with(&[(IFLA_IPTUN_PROTO, protocol)]), 0), Some(plain));
+    }
+    let sit = Tunnel { encapsulation: Encapsulation::Sit, ..plain };
+    assert_eq!(of(b"sit\0", &with(&[(IFLA_IPTUN_PROTO, &[41])]), 0), Some(sit));
+    let any: (u16, &'static [u8]) = (IFLA_IPTUN_PROTO, &[0]);
+    assert_eq!(of(b"sit\0", &with(&[any]), 2), Some(Tunnel { plain: false, ..sit }), "an XDP program");
+    for other in [
+        &[(IFLA_IPTUN_PROTO, &[137][..])][..],
+        &[],
+        &[any, (IFLA_IPTUN_FLAGS, &[1, 0])],
+        &[any, (IFLA_IPTUN_ENCAP_TYPE, &[1, 0])],
+        &[any, (IFLA_IPTUN_FWMARK, &[0, 0, 0, 1])],
+        &[any, (19, &[])],
+        &[any, (21, &[0])],
+    ] {
+        assert_eq!(of(b"sit\0", &with(other), 0), Some(Tunnel { plain: false, ..sit }), "{other:?}");
+    }
+    assert_eq!(of(b"sit\0", &with(&[any, (IFLA_IPTUN_LOCAL, &[1, 2])]), 0), None, "a short address");
+    assert_eq!(of(b"ip6tnl\0", &with(&[any]), 0), None);
+
+    let gre: Vec<(u16, &[u8])> = vec![
+        (IFLA_GRE_LINK, &[7, 0, 0, 0]),
+        (IFLA_GRE_IFLAGS, &[0x20, 0]),
+        (IFLA_GRE_OFLAGS, &[0, 0]),
+        (IFLA_GRE_IKEY, &[0, 0, 1, 2]),
+        (IFLA_GRE_OKEY, &[0, 0, 0, 9]),
+        (IFLA_GRE_LOCAL, &[192, 0, 2, 1]),
+        (IFLA_GRE_REMOTE, &[198, 51, 100, 1]),
+        (IFLA_GRE_TTL, &[64]),
+        (IFLA_GRE_TOS, &[1]),
+        (IFLA_GRE_PMTUDISC, &[1]),
+        (IFLA_GRE_ENCAP_TYPE, &[0, 0]),
+        (15, &[1, 0]),
+        (IFLA_GRE_IGNORE_DF, &[0]),
+        (IFLA_GRE_FWMARK, &[0; 4]),
+    ];
+    let keyed = Tunnel { encapsulation: Encapsulation::Gre, keys: [Some(0x102), None], ..plain };
+    assert_eq!(of(b"gre\0", &gre, 0), Some(keyed));
+    for (kind, value) in [
+        (IFLA_GRE_IFLAGS, &[0x30, 0][..]),
+        (IFLA_GRE_OFLAGS, &[0x80, 0]),
+        (IFLA_GRE_ENCAP_TYPE, &[2, 0]),
+        (IFLA_GRE_IGNORE_DF, &[1]),
+        (IFLA_GRE_FWMARK, &[1, 0, 0, 0]),
+        (18, &[]),
+        (12, &[0; 4]),
+        (30, &[0]),
+    ] {
+        let mut data: Vec<_> = gre.iter().filter(|(other, _)| *other != kind).copied().collect();
+        data.push((kind, value));
+        assert!(of(b"gre\0", &data, 0).is_some_and(|tunnel| !tunnel.plain), "{kind} {value:?}");
+    }
+    // Its packets come and leave in another namespace.
+    let info = attributes_of(&[(IFLA_INFO_KIND, b"gre\0"), (IFLA_INFO_DATA, &attributes_of(&gre))]);
+    let name = (IFLA_IFNAME, &b"g0\0"[..]);
+    let body = [
+        &[0, 0, 10, 3, 5, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0][..],
+        &attributes_of(&[name, (IFLA_MTU, &[0, 5, 0, 0]), (IFLA_LINK_NETNSID, &[0; 4]), (IFLA_LINKINFO, &info)]),
+    ]
+    .concat();
+    let message = Message { kind: RTM_NEWLINK, flags: 0, sequence: 0, port: 0, body: &body };
+    assert!(matches!(parse(&message), Ok(Some(Event::Link { link: Link { tunnel: None, .. }, .. }))));
+}
+
+#[test]
 fn a_bridge_is_plain_without_what_is_not_known() {
     let of = |data: &[(u16, &[u8])], attached| {
         link_with(&[(IFLA_INFO_KIND, b"bridge\0"), (IFLA_INFO_DATA, &attributes_of(data))], attached).bridge

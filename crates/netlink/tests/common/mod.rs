@@ -252,6 +252,7 @@ fn link_of(link: &Value, names: &Names) -> Link {
         master: names.get(text(link, "master")).copied(),
         rx_queues: number(link, "num_rx_queues").unwrap_or(1) as u32,
         switch: false,
+        tunnel: None,
         vlans: BridgeVlans::default(),
     }
 }
