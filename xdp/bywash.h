@@ -132,6 +132,10 @@ enum bywash_kind {
 
 #define HOP_TAKES_FRAMES 1 /* its device takes redirected frames */
 #define HOP_UNICAST 2      /* belongs to a unicast route by `port`, whatever the neighbour's state */
+/* Encapsulations of the packets that user space takes packets out of. */
+#define HOP_TAKES_IPIP 1
+#define HOP_TAKES_SIT 2
+#define HOP_TAKES_GRE 4
 
 struct bywash_hop {
 	__u8 macs[12];
@@ -139,7 +143,7 @@ struct bywash_hop {
 	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST */
 	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
-	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports */
+	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: HOP_TAKES_* */
 	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none */
 	__u32 ifindex; /* of the port; bond: number of its ports, and from bit 16 on their hash policy */
 } __attribute__((aligned(8)));

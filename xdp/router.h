@@ -242,6 +242,21 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 	return NEXT;
 }
 
+/* Returns the verdict on a packet to this host. Those that may have come through a tunnel are user space's. */
+static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip)
+{
+	switch (ip->protocol) {
+	case IPPROTO_IPIP:
+		return hop->first & HOP_TAKES_IPIP ? TO_USER : PASS_LOCAL;
+	case IPPROTO_IPV6:
+		return hop->first & HOP_TAKES_SIT ? TO_USER : PASS_LOCAL;
+	case IPPROTO_GRE:
+		return hop->first & HOP_TAKES_GRE ? TO_USER : PASS_LOCAL;
+	default:
+		return PASS_LOCAL;
+	}
+}
+
 /* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of which a
  * member is selected; and those left to user space. */
 static __always_inline int other_way(struct frame *f, __u64 version, const void *ip, const int v6)
@@ -254,8 +269,10 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 	/* With rules, the packet may have another route. Destinations under a policy are left to the kernel in every table. */
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
-	if (hop->kind >= HOP_LOCAL)
-		return hop->kind == HOP_LOCAL ? PASS_LOCAL : hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
+	if (hop->kind == HOP_LOCAL)
+		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop, ip);
+	if (hop->kind > HOP_LOCAL)
+		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	if (!(f->flags & BYWASH_FORWARD))
 		return TO_USER;
 	if (hop->kind == HOP_GROUP)

@@ -49,10 +49,13 @@ pub struct Port {
 pub struct Above {
     /// Name.
     pub name: String,
-    /// Kind: `bond`, `bridge`, `vlan` or `macvlan`.
+    /// Kind: `bond`, `bridge`, `vlan`, `macvlan`, `gre`, `ipip` or `sit`. A tunnel is shown with the port that leads to
+    /// its other end.
     pub kind: String,
     /// Protocol and number of a VLAN, such as `802.1Q 10`; null for other kinds.
     pub tag: Option<String>,
+    /// Addresses of a tunnel, such as `192.0.2.1 to 192.0.2.2`; null for other kinds.
+    pub ends: Option<String>,
     /// State: `up` or `down`.
     pub state: String,
     /// True if packets routed to it are sent by the port, without the kernel.

@@ -17,6 +17,7 @@ use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::gates::Gates;
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
+use bywash_router::tunnel::Tunnels;
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::build::Packet;
@@ -393,6 +394,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         vlans: vec![],
         bonds: vec![],
         bridges: vec![],
+        tunnels: Tunnels::default(),
         own4: (1..4).fold(Own4::default(), |own, n| own.with([203, 0, 113, n].into())),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

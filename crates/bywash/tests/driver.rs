@@ -494,6 +494,39 @@ fn unpadded(frame: &[u8]) -> &[u8] {
     &frame[..len.min(frame.len())]
 }
 
+/// Packets to this host that may have come through a tunnel are user space's, and no others.
+#[test]
+fn packets_in_tunnels_are_taken_out_by_user_space() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::new();
+            twin.set_up(Mode::default());
+            let (local, _) = twin.world.entries.iter().enumerate().find(|(_, e)| e.kind == Kind::Local).unwrap();
+            let (net4, _) = subnets(local as u32);
+            let frame = |protocol: u8| {
+                let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 200, 0, 9];
+                ip.extend((net4.addr() + 9).to_be_bytes());
+                ip.extend([0; 20]);
+                bywash_wire::ipv4::fill_checksum(&mut ip);
+                [&mac(0)[..], &[2; 6], &[8, 0], &ip].concat()
+            };
+            for takes in 0..8 {
+                let mut hops = hops(&twin.world.entries);
+                hops[local].first = takes;
+                twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
+                for (protocol, bit) in [(4, 1), (41, 2), (47, 4), (17, 0), (6, 0), (0, 0)] {
+                    for skb in [false, true] {
+                        let left = if skb { "pass_exception" } else { "pass_no_socket" };
+                        let expected = if takes & bit != 0 { left } else { "pass_local" };
+                        assert_eq!(twin.drive(&frame(protocol), skb).0, expected, "{protocol} with {takes}");
+                    }
+                }
+            }
+        })
+        .unwrap();
+}
+
 #[test]
 fn the_kernel_does_what_both_do() {
     require!(require_lab());

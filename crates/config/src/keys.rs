@@ -162,6 +162,12 @@ pub static ROUTER: Section = Section {
                  are left to the kernel.",
             )
             .example("false"),
+        key("tunnels", Bool, "true", "")
+            .doc(
+                "Forwards packets through tunnels of kinds `gre`, `ipip` and `sit` past the kernel. With `false` they \
+                 are left to the kernel.",
+            )
+            .example("false"),
         key("bridges", Bool, "true", "")
             .doc(
                 "Forwards routed packets of the ports' bridges, and unicast frames between ports on members of a bridge, \

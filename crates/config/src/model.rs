@@ -76,6 +76,8 @@ pub struct RouterConfig {
     pub vlans: bool,
     /// True if packets to macvlans are forwarded past the kernel.
     pub macvlans: bool,
+    /// True if packets of tunnels are forwarded past the kernel.
+    pub tunnels: bool,
     /// True if packets that bridges route are forwarded past the kernel.
     pub bridges: bool,
 }

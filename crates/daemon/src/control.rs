@@ -13,7 +13,7 @@ use crate::shared::{Shared, Source};
 use crate::slots::programs;
 use crate::successor::Successor;
 use crate::takeover::{self, Predecessor};
-use crate::vlans::{Carried, Master, Numbers};
+use crate::vlans::{Carried, Master, Numbers, Uppers};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
@@ -473,13 +473,22 @@ impl Runtime {
             }
         }
         drop(ports);
+        let mut tunnels = vec![];
+        for (link, through) in self.relations.tunnels() {
+            if views.iter().all(|view| view.index != link.index) {
+                let why = through.map(|tunnel| tunnels.push((link.index, tunnel))).err();
+                told.insert(link.name.clone(), why);
+            }
+        }
         let of_masters = masters.len();
         let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
-        let (masters, vlans) = self.numbers.assign(&masters, &carried);
+        let of_tunnels = tunnels.len();
+        let uppers = self.numbers.assign(&masters, &carried, &tunnels);
+        let Uppers { masters, vlans, tunnels } = &uppers;
         let served = masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();
         self.relations.serve(&served);
         // The gates close first, so that no packet is attributed to another interface.
-        self.mode.set_uppers(&masters, &vlans);
+        self.mode.set_uppers(&uppers);
         let (mut news, mut ports) = (false, self.shared.ports());
         for port in &views {
             let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
@@ -518,10 +527,13 @@ impl Runtime {
                 of_masters - masters.len()
             );
         }
+        if tunnels.len() < of_tunnels {
+            tracing::warn!("the kernel forwards for {} tunnels: there are too many", of_tunnels - tunnels.len());
+        }
         for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
             match why {
                 Some(why) => tracing::info!("{name}: {why}: the kernel forwards for it"),
-                None => tracing::info!("{name}: its packets are forwarded with its port"),
+                None => tracing::info!("{name}: its packets are forwarded past the kernel"),
             }
         }
         self.vlans = told;
@@ -529,7 +541,7 @@ impl Runtime {
         // With each change of a member's VLANs, it has none until they have been read again: that it is back is no news.
         let told = |index: &u32| self.relations.link(*index).is_some_and(|link| link.kind == "vlan");
         self.members.retain(|index, _| told(index) || masters.iter().any(|master| master.index == *index));
-        for master in &masters {
+        for master in masters {
             let known = self.members.entry(master.index).or_default();
             let same = match master.is_vlan() {
                 true => master.members.iter().all(|member| known.contains(member)),

@@ -7,11 +7,12 @@
 
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Bridge, Change, Link, Mac, Station};
+use bywash_fib::model::{self, Bridge, Change, Link, Mac, Station, Tunnel};
 use bywash_router::bond::XmitHash;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 
 /// Kinds of upper interfaces that take only packets from the kernel's UDP and IP input. A MACsec interface is none of them:
 /// without strict validation it also takes untagged frames, and with offload the NIC has removed the tags.
@@ -58,7 +59,7 @@ pub struct Relations {
     above: BTreeSet<(u32, u32)>,
     /// Kernel indices of the ports' interfaces.
     ports: BTreeSet<u32>,
-    /// Set if packets of bridges are left to the kernel; `left_vlans` and `left_macvlans` likewise.
+    /// Set if packets of bridges are left to the kernel; the others likewise.
     left_bridges: bool,
     /// Members of bonds and bridges whose packets are not forwarded as those of the bond or bridge, even if they could
     /// be.
@@ -67,6 +68,7 @@ pub struct Relations {
     own: BTreeSet<(u32, u16, Mac)>,
     left_vlans: bool,
     left_macvlans: bool,
+    left_tunnels: bool,
 }
 
 /// How packets of an interface above a port are distinguished from the port's own.
@@ -97,7 +99,7 @@ pub struct Joined {
 impl Relations {
     /// Applies changes. Returns whether they may have changed the result of [`Relations::left`].
     pub fn note(&mut self, changes: &[Change]) -> bool {
-        let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master, link.vrf);
+        let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master, link.vrf, link.tunnel);
         // A bond or a member of one that takes no packets is left to the kernel.
         let bonded = |link: &Link| {
             let either = link.bond.is_some() || link.bridge.is_some() || link.member.is_some();
@@ -307,7 +309,7 @@ impl Relations {
     /// Sets which kinds of interfaces are left to the kernel, as configured.
     pub fn configure(&mut self, config: &RouterConfig) {
         self.left_bridges = !config.bridges;
-        (self.left_vlans, self.left_macvlans) = (!config.vlans, !config.macvlans);
+        (self.left_vlans, self.left_macvlans, self.left_tunnels) = (!config.vlans, !config.macvlans, !config.tunnels);
     }
 
     /// Returns the bond that an interface is a member of, if packets of the bond come and leave by this member, or else
@@ -456,6 +458,43 @@ impl Relations {
         }
     }
 
+    /// Returns the tunnels, each with its properties or, if its packets cannot be forwarded, the reason why they are left
+    /// to the kernel. Tunnels without an address of their own, or with several other ends, are not among them.
+    pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Tunnel, String>)> {
+        let all = self.links.values().filter(|_| !self.left_tunnels);
+        all.filter_map(|link| {
+            let tunnel = link.tunnel.filter(|tunnel| is_host(tunnel.local) && is_host(tunnel.remote))?;
+            Some((link, self.through(link, tunnel)))
+        })
+    }
+
+    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Tunnel, String> {
+        if !link.up {
+            return Err("it is down".into());
+        }
+        if let Some(member) = self.member(link.index) {
+            return Err(member);
+        }
+        if let Some(upper) = self.above(link.index).next() {
+            return Err(format!("{} is above it", named(upper)));
+        }
+        if !tunnel.plain {
+            return Err("it has an XDP program, or properties that are not followed".into());
+        }
+        // The kernel prefers a tunnel that is bound to the interface of a received packet (ip_tunnel_lookup).
+        let takes_too = |other: &Tunnel| {
+            let any = |ours: Ipv4Addr, theirs: Ipv4Addr| theirs.is_unspecified() || ours == theirs;
+            let same = (tunnel.local, tunnel.remote, tunnel.keys[0]) == (other.local, other.remote, other.keys[0]);
+            let bound = other.link != 0 && any(tunnel.local, other.local) && any(tunnel.remote, other.remote);
+            other.encapsulation == tunnel.encapsulation && (same || bound)
+        };
+        let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(takes_too);
+        match self.links.values().find(other) {
+            Some(other) => Err(format!("{} may take its packets", named(other))),
+            None => Ok(tunnel),
+        }
+    }
+
     /// Returns which interface this one is a member of, worded as a reason; `None` if it is not a member, or is one of
     /// a VRF. A bond's member may have all of the bond's packets ([`Relations::bond`]), and a bridge's member its own
     /// share ([`Relations::bridge`]).
@@ -467,6 +506,11 @@ impl Relations {
         let master = self.links.get(&master).map_or_else(|| "another interface".into(), named);
         Some(format!("it belongs to {master}"))
     }
+}
+
+/// Returns whether an address can be that of one host.
+fn is_host(addr: Ipv4Addr) -> bool {
+    !(addr.is_unspecified() || addr.is_multicast() || addr.is_broadcast() || addr.is_loopback())
 }
 
 /// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.

@@ -1,8 +1,9 @@
-//! Numbers of VLANs, macvlans, bonds and bridges.
+//! Numbers of VLANs, macvlans, bonds, bridges and tunnels.
 
 use crate::relations::Told;
 use bywash_engine::PortId;
-use bywash_router::control::{MasterSpec, Sends, VlanSpec};
+use bywash_fib::model::Tunnel;
+use bywash_router::control::{MasterSpec, Sends, TunnelSpec, VlanSpec};
 use bywash_router::vlan::{FIRST, VLANS};
 use std::collections::BTreeMap;
 
@@ -36,11 +37,24 @@ impl Master {
     }
 }
 
+/// Interfaces with numbers, whose packets are forwarded with those of ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uppers {
+    /// Bonds and bridges.
+    pub masters: Vec<MasterSpec>,
+    /// VLANs and macvlans.
+    pub vlans: Vec<VlanSpec>,
+    /// Tunnels.
+    pub tunnels: Vec<TunnelSpec>,
+}
+
 /// Object with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     /// A bond or bridge, by kernel index.
     Master(u32),
+    /// A tunnel, by kernel index.
+    Tunnel(u32),
     /// A VLAN or macvlan of a bond or bridge.
     OnMaster { index: u32, parent: u32, tag: [u8; 4] },
     /// A VLAN or macvlan of a port, or the entry on this port of a VLAN of a bond or bridge.
@@ -52,11 +66,11 @@ enum Key {
 pub struct Numbers(BTreeMap<Key, PortId>);
 
 impl Numbers {
-    /// Assigns a number to each of these bonds and bridges, by kernel index, and of these VLANs and macvlans, and takes
-    /// back the numbers of all others. A bond or bridge keeps its number, and so does a VLAN while it is on the same
+    /// Assigns a number to each of these bonds and bridges, by kernel index, of these VLANs and macvlans, and of these
+    /// tunnels, by kernel index, and takes back the numbers of all others. A bond, bridge or tunnel keeps its number, and so does a VLAN while it is on the same
     /// port or bond. None gets a number that was another's until now, because packets on their way may still refer to
     /// it. If there are not enough numbers, the last ones get none.
-    pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried]) -> (Vec<MasterSpec>, Vec<VlanSpec>) {
+    pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried], tunnels: &[(u32, Tunnel)]) -> Uppers {
         let before = std::mem::take(&mut self.0);
         let mut taken = [false; VLANS];
         before.values().for_each(|id| taken[usize::from(id.0 - FIRST)] = true);
@@ -95,7 +109,12 @@ impl Numbers {
             let new = || VlanSpec { id, index, port: below, parent, entries: vec![], tag, sends };
             all.entry((index, below)).or_insert_with(new).entries.push((port, entry));
         }
-        (specs, all.into_values().collect())
+        let tunnels = tunnels.iter().filter_map(|&(index, tunnel)| {
+            let id = number(Key::Tunnel(index))?;
+            Some(TunnelSpec { id, index, tunnel })
+        });
+        let tunnels = tunnels.collect();
+        Uppers { masters: specs, vlans: all.into_values().collect(), tunnels }
     }
 }
 
@@ -119,7 +138,12 @@ mod tests {
         let mut numbers = Numbers::default();
         let mut assign = |indices: &[u32]| -> Vec<(u32, u16)> {
             let vlans: Vec<Carried> = indices.iter().map(|index| carried(*index)).collect();
-            numbers.assign(&BTreeMap::new(), &vlans).1.iter().map(|vlan| (vlan.index, vlan.id.0 - FIRST)).collect()
+            numbers
+                .assign(&BTreeMap::new(), &vlans, &[])
+                .vlans
+                .iter()
+                .map(|vlan| (vlan.index, vlan.id.0 - FIRST))
+                .collect()
         };
         assert_eq!(assign(&[5, 6]), [(5, 0), (6, 1)]);
         assert_eq!(assign(&[7, 6]), [(6, 1), (7, 2)]);
@@ -134,11 +158,13 @@ mod tests {
     fn bridges_and_vlans_have_numbers_of_their_own() {
         let mut numbers = Numbers::default();
         let members = vec![(PortId(0), 1), (PortId(1), 2)];
-        let (bridges, vlans) = numbers.assign(&[(5, bridge(&members))].into(), &[carried(5)]);
+        let Uppers { masters: bridges, vlans, .. } =
+            numbers.assign(&[(5, bridge(&members))].into(), &[carried(5)], &[]);
         assert_eq!((bridges[0].index, &bridges[0].members, bridges[0].id.0), (5, &members, FIRST));
         assert_eq!((vlans[0].id.0, &vlans[0].entries[..]), (FIRST + 1, &[(PortId(0), PortId(FIRST + 1))][..]));
         // With other members it is the same bridge.
-        let (then, _) = numbers.assign(&[(5, bridge(&[(PortId(1), 2)])), (6, bridge(&[]))].into(), &[]);
+        let both = [(5, bridge(&[(PortId(1), 2)])), (6, bridge(&[]))].into();
+        let then = numbers.assign(&both, &[], &[]).masters;
         assert_eq!([then[0].id, then[1].id], [FIRST, FIRST + 2].map(PortId));
     }
 
@@ -150,7 +176,7 @@ mod tests {
             let bond = Master { members, ..Master::new(UNTAGGED, Sends::ByHash(XmitHash::Layer34)) };
             let on = |port: &u16| Carried { port: PortId(*port), parent: 9, ..carried(5) };
             let vlans: Vec<Carried> = ports.iter().map(on).collect();
-            let (bonds, vlans) = numbers.assign(&[(9, bond)].into(), &vlans);
+            let Uppers { masters: bonds, vlans, .. } = numbers.assign(&[(9, bond)].into(), &vlans, &[]);
             let [vlan] = &vlans[..] else { panic!("{vlans:?}") };
             assert_eq!((bonds[0].id, vlan.port, vlan.parent, vlan.index), (PortId(FIRST), PortId(FIRST), 9, 5));
             (vlan.id.0 - FIRST, vlan.entries.iter().map(|(port, at)| (port.0, at.0 - FIRST)).collect::<Vec<_>>())
@@ -170,7 +196,7 @@ mod tests {
             let tagged = tagged.iter().map(port).collect();
             let of =
                 Master { members, tagged, ..Master::new([0x81, 0, 0, 9], Sends::ToStation { bridge: 5, vlan: 9 }) };
-            let (masters, vlans) = numbers.assign(&[(6, of)].into(), &[]);
+            let Uppers { masters, vlans, .. } = numbers.assign(&[(6, of)].into(), &[], &[]);
             let spec = &masters[0];
             assert_eq!((masters.len(), vlans.len(), spec.id, spec.tag), (1, 0, PortId(FIRST), [0x81, 0, 0, 9]));
             let members: Vec<u16> = spec.members.iter().map(|(port, _)| port.0).collect();
@@ -186,7 +212,7 @@ mod tests {
     #[test]
     fn another_tag_is_another_vlan() {
         let mut numbers = Numbers::default();
-        let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans).1;
+        let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans, &[]).vlans;
         let first = assign(&[carried(5)]);
         assert_eq!(first[0].tag, [0x81, 0, 0, 5]);
         let other = Carried { told: Told { tag: [0x81, 0, 0, 9], sends: true }, ..carried(5) };
@@ -196,7 +222,7 @@ mod tests {
     #[test]
     fn a_number_belongs_to_one_port() {
         let mut numbers = Numbers::default();
-        let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans).1;
+        let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans, &[]).vlans;
         let first = assign(&[carried(5)]);
         let moved = Carried { port: PortId(1), ..carried(5) };
         assert_ne!(assign(&[moved])[0].id, first[0].id);

@@ -90,6 +90,8 @@ pub enum Scope {
     Errors(Families),
     /// Fragments, which connection tracking reassembles.
     Fragments(Families),
+    /// Packets that the host itself receives or sends, such as those of tunnels.
+    Own(Families),
 }
 
 /// A piece of kernel state that affects forwarded packets.

@@ -109,7 +109,7 @@ pub fn policies(data: &[u8]) {
     let vrf = |id: u16| (id == 1).then(|| Vrf { index: 9, name: "red".into(), table: 10 });
     let port = |id: u16| {
         let (index, name) = (u32::from(id), format!("r{id}"));
-        PortLink { id, index, name, vrf: vrf(id), ..PortLink::default() }
+        PortLink { id, index, name, vrf: vrf(id), tunnel: id == 0, ..PortLink::default() }
     };
     let ports = [port(0), port(1)];
     effects.extend(rules::analyse(&all, &ports));
@@ -121,6 +121,7 @@ pub fn policies(data: &[u8]) {
             Scope::All(families) => assert!(verdict.gates.values().all(|gate| gate.closed & *families == *families)),
             Scope::Errors(families) => assert!(verdict.gates.values().all(|gate| gate.errors & *families == *families)),
             Scope::To(prefix) => assert!(verdict.prefixes.contains(prefix)),
+            Scope::Own(families) => assert!(verdict.own & *families == *families),
             _ => {}
         }
     }

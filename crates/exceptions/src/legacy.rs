@@ -183,12 +183,16 @@ fn effects_of(family: sockopt::Family, name: &str, outline: &Outline) -> Vec<Eff
     let effect =
         |scope, object, reason: &str| Effect { kind: Kind::IptablesLegacy, scope, object, reason: reason.into() };
     let mut effects = Vec::new();
+    // Policies are read only without rules for forwarded packets; such rules leave all packets to the kernel.
     if let Some((chain, reason)) = outline.forwarded() {
         let object = object(&format!(" chain {chain}"));
         effects.push(effect(Scope::All(families), object, reason));
-    } else if let Some(reason) = outline.local() {
-        let object = object(" chain OUTPUT");
-        effects.push(effect(Scope::Errors(families), object, reason));
+    } else {
+        let output = || object(" chain OUTPUT");
+        effects.extend(outline.local().map(|reason| effect(Scope::Errors(families), output(), reason)));
+        effects.extend(outline.local().map(|reason| effect(Scope::Own(families), output(), reason)));
+        let input = outline.input();
+        effects.extend(input.map(|reason| effect(Scope::Own(families), object(" chain INPUT"), reason)));
     }
     if outline.has_rules() {
         let reason = "rules, which may turn connection tracking on";

@@ -315,6 +315,15 @@ pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
     effects
 }
 
+/// Returns the families in which rules may route packets that the host itself sends, or receives, otherwise than tables
+/// local and main do.
+pub(crate) fn of_host(rules: &[Rule]) -> Families {
+    // What table main has a route for is not looked up in table default.
+    let other = |rule: &Rule| !rule.is_basic() && !rule.looks_up_always(DEFAULT);
+    let any = |v6| rules.iter().any(|rule| rule.v6 == v6 && other(rule));
+    Families { v4: any(false), v6: any(true) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

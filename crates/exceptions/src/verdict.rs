@@ -25,6 +25,8 @@ pub struct PortLink {
     pub bridge: Option<Bridge>,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
+    /// Set for a tunnel, whose packets are within packets that the host itself sends and receives.
+    pub tunnel: bool,
 }
 
 impl PortLink {
@@ -88,6 +90,9 @@ pub struct Verdict {
     pub rules: BTreeMap<u16, Rules>,
     /// Numbers of the bridges that may forward frames between their members past the kernel.
     pub bridging: BTreeSet<u16>,
+    /// Families in which the host's own packets have policies, so that the kernel has packets in tunnels over these
+    /// families.
+    pub own: Families,
     /// Effects behind these decisions, ignored ones included.
     pub kept: Vec<Kept>,
 }
@@ -117,7 +122,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         if !ignored {
             verdict.bridging.retain(|id| ports.iter().all(|port| port.id != *id || !concerns_frames(effect, port)));
         }
-        let of_some = matches!(effect.scope, Scope::In(..) | Scope::Out(..) | Scope::Bridged | Scope::Between);
+        let of_some =
+            matches!(effect.scope, Scope::In(..) | Scope::Out(..) | Scope::Bridged | Scope::Between | Scope::Own(_));
         if concerned.is_empty() && of_some {
             continue;
         }
@@ -179,6 +185,7 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
         Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
+        Scope::Own(_) => ports.iter().filter(|port| port.tunnel).collect(),
         _ => ports.iter().collect(),
     }
 }
@@ -205,6 +212,8 @@ impl Verdict {
         let rules: Vec<_> = reading.rules.iter().filter(|rule| !ignored || rule.is_basic()).cloned().collect();
         let followed = ports.iter().map(|port| (port.id, rules::followed(&rules, port)));
         self.rules = followed.filter(|(_, rules)| !rules.is_empty()).collect();
+        // The packets around those in tunnels are looked up in tables local and main.
+        self.own |= rules::of_host(&rules);
         let any = |of: fn(&Rules) -> bool| self.rules.values().any(of);
         let v4 = any(|rules| !rules.v4.is_empty() || !rules.back4.is_empty());
         let ruled = Families { v4, v6: any(|rules| !rules.v6.is_empty()) };
@@ -226,6 +235,7 @@ impl Verdict {
                     gate.closed = Families::BOTH;
                     self.egress.insert(port.index, Families::BOTH);
                 }
+                Scope::Own(families) => self.own |= *families,
                 Scope::To(_) | Scope::Between => {}
             }
         }
@@ -328,7 +338,7 @@ mod tests {
         let mut ports = ports();
         let below = vec![(10, "r0".to_owned()), (12, "r2".to_owned())];
         let (members, bridge) = (vec![0, 2], Some(Bridge::default()));
-        ports[0] = PortLink { id: 64, index: 20, name: "br0".into(), below, members, bridge, vrf: None };
+        ports[0] = PortLink { id: 64, index: 20, name: "br0".into(), below, members, bridge, ..PortLink::default() };
         let frames = |kind, scope: Scope, ignored: &[Kind]| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             let respect = Respect { ignored: ignored.iter().copied().collect() };
@@ -432,7 +442,7 @@ mod tests {
     fn a_bridge_has_its_own_policies_and_those_of_all_members() {
         let below: Vec<_> = [(10, "r0"), (11, "r1")].map(|(index, name)| (index, name.to_owned())).into();
         let (members, bridge) = (vec![0, 1], Some(Bridge::default()));
-        let bridge = PortLink { id: 64, index: 30, name: "br0".into(), below, members, bridge, vrf: None };
+        let bridge = PortLink { id: 64, index: 30, name: "br0".into(), below, members, bridge, ..PortLink::default() };
         let other = PortLink { id: 2, index: 12, name: "r2".into(), ..ports()[0].clone() };
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };

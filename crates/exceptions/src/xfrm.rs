@@ -10,45 +10,50 @@ pub const XFRM_MSG_NEWPOLICY: u16 = 0x13;
 pub const XFRM_MSG_GETPOLICY: u16 = 0x15;
 pub const XFRM_MSG_GETDEFAULT: u16 = 0x28;
 pub const XFRMNLGRP_POLICY: u32 = 4;
+const XFRM_POLICY_IN: u8 = 0;
 const XFRM_POLICY_OUT: u8 = 1;
 const XFRM_POLICY_FWD: u8 = 2;
 const XFRM_USERPOLICY_BLOCK: u8 = 1;
 
-/// Parses the body of an `XFRM_MSG_NEWPOLICY` message (struct xfrm_userpolicy_info). `None` if the policy does not
-/// apply to forwarded packets; `Err` if the message is truncated, or its prefix longer than an address.
+/// Parses the body of an `XFRM_MSG_NEWPOLICY` message (struct xfrm_userpolicy_info). `None` if the policy is that of a
+/// socket; `Err` if the message is truncated, or its prefix longer than an address.
 pub fn parse(body: &[u8]) -> Result<Option<Effect>, ()> {
     let (family, len) = (u16_at(body, 40).ok_or(())?, u8_at(body, 42).ok_or(())?);
     let (index, direction) = (u32_at(body, 156).ok_or(())?, u8_at(body, 160).ok_or(())?);
     let action = u8_at(body, 161).ok_or(())?;
-    if direction != XFRM_POLICY_OUT && direction != XFRM_POLICY_FWD {
-        return Ok(None);
-    }
+    let named = match direction {
+        XFRM_POLICY_IN => "in",
+        XFRM_POLICY_OUT => "out",
+        XFRM_POLICY_FWD => "fwd",
+        _ => return Ok(None),
+    };
     let (families, addr): (_, Option<IpAddr>) = match i32::from(family) {
         libc::AF_INET => (Families::V4, body.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets).into())),
         libc::AF_INET6 => (Families::V6, body.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets).into())),
         _ => (Families::BOTH, None),
     };
     let scope = match addr {
+        _ if direction == XFRM_POLICY_IN => Scope::Own(families),
         Some(addr) if len > 0 => Scope::To(Prefix::containing(addr, len).ok_or(())?),
         _ => Scope::All(families),
     };
-    let direction = if direction == XFRM_POLICY_OUT { "out" } else { "fwd" };
     let reason = if action == XFRM_USERPOLICY_BLOCK { "blocks" } else { "encrypts or lets through" };
     Ok(Some(Effect {
         kind: Kind::Ipsec,
         scope,
-        object: format!("ip xfrm policy dir {direction} index {index}"),
+        object: format!("ip xfrm policy dir {named} index {index}"),
         reason: format!("{reason} the packets it selects"),
     }))
 }
 
 /// Returns the effect of an answer to `XFRM_MSG_GETDEFAULT` (struct xfrm_userpolicy_default: in, fwd, out). `None` if
-/// neither forwarded nor sent packets are blocked.
+/// no packets are blocked.
 pub fn parse_default(body: &[u8]) -> Option<Effect> {
     let blocked = |at| u8_at(body, at) == Some(XFRM_USERPOLICY_BLOCK);
-    (blocked(1) || blocked(2)).then(|| Effect {
+    let all = blocked(1) || blocked(2);
+    (all || blocked(0)).then(|| Effect {
         kind: Kind::Ipsec,
-        scope: Scope::All(Families::BOTH),
+        scope: if all { Scope::All(Families::BOTH) } else { Scope::Own(Families::BOTH) },
         object: "ip xfrm policy default".into(),
         reason: "blocks packets that no policy selects".into(),
     })
@@ -74,7 +79,8 @@ mod tests {
         assert_eq!(scope(&policy(libc::AF_INET, 0, XFRM_POLICY_FWD)), Some(Scope::All(Families::V4)));
         assert_eq!(scope(&policy(libc::AF_INET6, 0, XFRM_POLICY_FWD)), Some(Scope::All(Families::V6)));
         assert_eq!(scope(&policy(0, 16, XFRM_POLICY_FWD)), Some(Scope::All(Families::BOTH)));
-        assert_eq!(scope(&policy(libc::AF_INET, 16, 0)), None, "input");
+        assert_eq!(scope(&policy(libc::AF_INET, 16, XFRM_POLICY_IN)), Some(Scope::Own(Families::V4)));
+        assert_eq!(scope(&policy(libc::AF_INET, 16, 3)), None, "a socket's");
         assert!(parse(&[0; 160]).is_err());
         // The kernel keeps the bits behind the prefix, which select nothing.
         let prefix = Prefix { addr: "10.0.0.0".parse().unwrap(), len: 8 };
@@ -86,7 +92,12 @@ mod tests {
 
     #[test]
     fn a_blocking_default_concerns_everything() {
-        assert!(parse_default(&[0, 0, 0]).is_none() && parse_default(&[1, 2, 2]).is_none());
-        assert!(parse_default(&[0, 1, 0]).is_some() && parse_default(&[0, 0, 1]).is_some());
+        let scope = |body: &[u8]| parse_default(body).map(|effect| effect.scope);
+        assert_eq!([scope(&[0, 0, 0]), scope(&[2, 2, 2])], [None, None]);
+        assert_eq!(scope(&[1, 2, 2]), Some(Scope::Own(Families::BOTH)));
+        assert_eq!(
+            [scope(&[0, 1, 0]), scope(&[1, 0, 1])],
+            [Some(Scope::All(Families::BOTH)), Some(Scope::All(Families::BOTH))]
+        );
     }
 }

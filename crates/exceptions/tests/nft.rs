@@ -50,6 +50,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
         Scope::All(f) => format!("all{} {}", families(f), effect.reason),
         Scope::Errors(f) => format!("errors{} {}", families(f), effect.reason),
         Scope::Fragments(f) => format!("fragments{}", families(f)),
+        Scope::Own(f) => format!("own{} {}", families(f), effect.reason),
         Scope::Between => format!("between members {}", effect.reason),
         Scope::Bridged => format!("bridged {}", effect.reason),
         Scope::To(prefix) => panic!("no rule is read for its destination: {prefix}"),
@@ -85,7 +86,7 @@ fn rulesets_of_nft() {
         (forward("meta mark 7 accept\nip protocol udp th dport 1-1000 return\nether type ip continue"), &[]),
         (forward("fib saddr . iif oif missing accept\nrt mtu 1000 accept\nip ttl & 3 == 1 accept"), &[]),
         (forward("accept comment \"all of it\""), &[]),
-        (inet("input", "tcp dport 22 drop\ncounter log reject"), &[]),
+        (inet("input", "tcp dport 22 drop\ncounter log reject"), &["own46 drop"]),
         (inet("prerouting", "iifname lo drop\niif lo counter"), &[]),
         (inet("postrouting", "oifname lo drop\noif \"lo\" counter"), &[]),
         (forward("iifname lo jump { counter drop; }"), &[]),
@@ -129,9 +130,9 @@ fn rulesets_of_nft() {
           .into(), &["all6 drop"]),
         ("table ip t {\n chain c { type filter hook postrouting priority 0; counter; }\n}\n".into(), &["all4 counter"]),
         ("table inet t {\n chain c { type filter hook output priority 0; policy drop; }\n}\n".into(),
-         &["errors46 policy drop"]),
+         &["errors46 policy drop", "own46 policy drop"]),
         ("table ip t {\n chain c { type route hook output priority 0; meta mark set 1; }\n}\n".into(),
-         &["errors4 meta set"]),
+         &["errors4 meta set", "own4 meta set"]),
         ("table ip t {\n chain c { type filter hook forward priority 0; dup to 10.0.0.1 device p1; }\n}\n".into(),
          &["all4 dup"]),
         // Interfaces and families.
@@ -162,7 +163,7 @@ fn rulesets_of_nft() {
         ("table netdev t {\n chain c { type filter hook ingress device p0 priority 0; fwd to p1; }\n}\n".into(),
          &["in46(p0) fwd"]),
         // Connection tracking.
-        (inet("input", "ct state established accept"), &["fragments46"]),
+        (inet("input", "ct state established accept"), &["own46 ct", "fragments46"]),
         (forward("ct state established accept"), &["all46 ct", "fragments46"]),
         (forward("iifname p0 ct state invalid drop"), &["all46 ct, drop", "fragments46"]),
         (inet("prerouting", "udp dport 53 notrack"), &["all46 notrack"]),
@@ -173,15 +174,15 @@ fn rulesets_of_nft() {
         ("table inet t {\n chain c { type nat hook prerouting priority -100; tcp dport 80 redirect to :81; }\n}\n".into(),
          &["all46 redirect", "fragments46"]),
         ("table ip t {\n chain c { type nat hook output priority -100; ip daddr 10.0.0.1 dnat to 10.0.0.2; }\n}\n".into(),
-         &["errors4 nat", "fragments4"]),
+         &["errors4 nat", "own4 nat", "fragments4"]),
         ("table ip t {\n chain sub { ct state new accept; }\n}\n".into(), &["fragments4"]),
         ("table ip6 t {\n flags dormant;\n chain c { type filter hook forward priority 0; ct mark 1 drop; }\n}\n".into(),
          &["fragments6"]),
         ("table ip t {\n ct timeout q { protocol udp; policy = { unreplied: 5 }; }\n}\n".into(), &["fragments4"]),
         ("table inet t {\n chain c { type filter hook input priority 0; tcp dport 80 ct count over 3 reject; }\n}\n".into(),
-         &["fragments46"]),
+         &["own46 ct count, reject", "fragments46"]),
         ("table ip t {\n set s { type ipv4_addr; flags dynamic; }\n chain c { type filter hook input priority 0; \
-          add @s { ip saddr ct count over 3 } drop; }\n}\n".into(), &["fragments4"]),
+          add @s { ip saddr ct count over 3 } drop; }\n}\n".into(), &["own4 set update, drop", "fragments4"]),
         ("table inet t {\n chain c { type filter hook prerouting priority -150; tcp dport 80 tproxy ip to :81 accept; \
           }\n}\n".into(), &["all46 tproxy", "fragments46"]),
         // The default of distributions.
@@ -190,7 +191,7 @@ fn rulesets_of_nft() {
              iif lo accept\n ct state established,related accept\n tcp dport 22 accept\n }\n\
              chain forward { type filter hook forward priority 0; policy drop; }\n}\n"
                 .into(),
-            &["all46 policy drop", "fragments46"],
+            &["own46 policy drop", "all46 policy drop", "fragments46"],
         ),
     ];
     let mut wrong = Vec::new();
@@ -240,12 +241,15 @@ fn rulesets_of_iptables() {
         ("iptables-nft -P FORWARD ACCEPT", &[]),
         ("ip6tables-nft -t nat -N X", &[]),
         ("iptables-nft -P FORWARD DROP", &["all4 policy drop"]),
-        ("iptables-nft -A INPUT -p tcp --dport 22 -j DROP", &[]),
+        ("iptables-nft -A INPUT -p tcp --dport 22 -j DROP", &["own4 counter, drop"]),
         ("iptables-nft -A FORWARD -i p0 -j ACCEPT", &["in4(p0) counter"]),
         ("iptables-nft -A FORWARD -o p+ -m comment --comment x -j DROP", &["out4(p*) counter, drop"]),
         ("ip6tables-nft -t raw -A PREROUTING -i lo -j DROP", &[]),
-        ("iptables-nft -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT", &["fragments4"]),
-        ("ip6tables-nft -A OUTPUT -p tcp -j REJECT", &["errors6 counter, xt target REJECT"]),
+        ("iptables-nft -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT", &["own4", "fragments4"]),
+        (
+            "ip6tables-nft -A OUTPUT -p tcp -j REJECT",
+            &["errors6 counter, xt target REJECT", "own6 counter, xt target REJECT"],
+        ),
         (
             "iptables-nft -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
             &["all4 counter, xt target TCPMSS"],
@@ -359,9 +363,9 @@ fn rulesets_of_legacy_iptables() {
         ("iptables-legacy -F", &[]),
         ("iptables-legacy -P FORWARD DROP", &["all4 policy drop"]),
         ("iptables-legacy -P FORWARD ACCEPT", &[]),
-        ("iptables-legacy -A INPUT -j DROP", &["fragments4"]),
-        ("iptables-legacy -P OUTPUT DROP", &["errors4 policy drop", "fragments4"]),
-        ("iptables-legacy -A OUTPUT -j ACCEPT", &["errors4 rules", "fragments4"]),
+        ("iptables-legacy -A INPUT -j DROP", &["own4 rules", "fragments4"]),
+        ("iptables-legacy -P OUTPUT DROP", &["errors4 policy drop", "own4 policy drop", "own4 rules", "fragments4"]),
+        ("iptables-legacy -A OUTPUT -j ACCEPT", &["errors4 rules", "own4 rules", "own4 rules", "fragments4"]),
         ("iptables-legacy -P OUTPUT ACCEPT\niptables-legacy -F", &[]),
         ("iptables-legacy -N X", &["fragments4"]),
         ("iptables-legacy -X X", &[]),

@@ -20,6 +20,7 @@ mod slow;
 mod stages;
 pub mod tables;
 mod translate;
+pub mod tunnel;
 mod valid;
 pub mod vlan;
 mod waiting;

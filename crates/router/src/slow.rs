@@ -4,10 +4,12 @@
 //! only when the packet is certain to be sent.
 
 use crate::bytes::{be16, frame_type};
-use crate::gates::Gates;
+use crate::gates::{Gates, is_kept};
 use crate::icmp::{About, Limits};
 use crate::request::{Request, RouterConfig};
+use crate::stages::complete;
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
+use crate::tunnel::{self, Through};
 use crate::valid::{martian4, martian6};
 use crate::vlan::{self, Ingress};
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
@@ -172,7 +174,9 @@ impl SlowPath {
                 Err(_) => self.punt(cx, from, frame),
             },
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, false),
-            Kind::Local | Kind::Kernel | Kind::Policy | Kind::NoCarrier => self.punt(cx, from, frame),
+            Kind::Tunnel => self.enclose(cx, tables, from, frame, hop),
+            Kind::Local => self.take_out(cx, tables, from, frame),
+            Kind::Kernel | Kind::Policy | Kind::NoCarrier => self.punt(cx, from, frame),
             Kind::Blackhole => cx.drop(from.port, DropReason::Blackhole, frame),
             Kind::Unreachable => {
                 // Linux answers an IPv6 unreachable route with "no route", an IPv4 one with "host unreachable".
@@ -183,6 +187,57 @@ impl SlowPath {
             Kind::NoRoute | Kind::Group => {
                 self.refuse(cx, tables, from, frame, DropReason::NoRoute, Answer::NoRoute);
             }
+        }
+    }
+
+    /// Forwards the packet within a packet to this host, if that came through a tunnel; all others are the kernel's.
+    fn take_out(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
+        let arena = cx.bufs.arena().clone();
+        let Some(within) = tunnel::take_out(&arena, tables, from, &mut frame) else {
+            return self.punt(cx, from, frame);
+        };
+        if tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums) {
+            cx.event(from.port, Event::ChecksumCompleted, complete(arena.data_mut(&mut frame)));
+        }
+        let data = arena.data(&frame);
+        if is_kept(self.gates.get(within.id), data) {
+            cx.event(from.port, Event::KeptByPolicy, 1);
+        } else if sourced(tables, within, data) {
+            cx.event(from.port, Event::TakenOut, 1);
+            return self.route(cx, tables, within, frame);
+        }
+        self.punt(cx, within, frame);
+    }
+
+    /// Sends a packet through the tunnel of its next hop. Packets that would leave by the tunnel that they came by are
+    /// the kernel's, which may send a redirect.
+    fn enclose(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame, hop: &Entry) {
+        let arena = cx.bufs.arena().clone();
+        let data = arena.data_mut(&mut frame);
+        let (len, _) = ip_len(data);
+        let way = tunnel::way(tables, hop, data, len).filter(|_| len <= hop.mtu && hop.port != from.id);
+        let Some(way) = way else { return self.punt(cx, from, frame) };
+        charge(data);
+        self.send_through(cx, tables, from, frame, &way);
+    }
+
+    fn send_through(
+        &mut self,
+        cx: &mut Context<'_>,
+        tables: &Tables,
+        from: Ingress,
+        mut frame: Frame,
+        way: &Through<'_>,
+    ) {
+        let arena = cx.bufs.arena().clone();
+        let (len, _) = ip_len(arena.data(&frame));
+        self.ip_id = self.ip_id.wrapping_add(1);
+        match tunnel::enclose(&arena, way, &mut frame, len, self.ip_id) {
+            Some(port) => {
+                cx.event(from.port, Event::Enclosed, 1);
+                vlan::send(cx, tables, from.port, port, frame);
+            }
+            None => cx.drop(from.port, DropReason::NoBuffer, frame),
         }
     }
 
@@ -207,6 +262,10 @@ impl SlowPath {
                 }
             }
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, true),
+            Kind::Tunnel => match tunnel::way(tables, hop, data, len).filter(|_| len <= hop.mtu) {
+                Some(way) => self.send_through(cx, tables, from, frame, &way),
+                None => cx.drop(from.port, DropReason::NoRoute, frame),
+            },
             _ => cx.drop(from.port, DropReason::NoRoute, frame),
         }
     }
@@ -316,10 +375,8 @@ impl SlowPath {
         if self.requests.slots() <= self.kept {
             return cx.drop(from.port, DropReason::PuntFailed, frame);
         }
-        if from.tagged {
-            vlan::restore(cx.bufs.arena(), &mut frame);
-        }
-        match self.requests.push(Request::Punt { from: from.port, id: from.id, frame, copy: false }) {
+        let id = from.restore(cx.bufs.arena(), &mut frame);
+        match self.requests.push(Request::Punt { from: from.port, id, frame, copy: false }) {
             Ok(()) => cx.event(from.port, Event::Punted, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => {
                 cx.drop(from.port, DropReason::PuntFailed, frame)
@@ -359,10 +416,8 @@ impl SlowPath {
         }
         let errors = self.gates.get(from.id).errors;
         if by_kernel {
-            if from.tagged {
-                vlan::restore(cx.bufs.arena(), &mut frame);
-            }
-            self.have_answered(cx, from, &frame);
+            let id = from.restore(cx.bufs.arena(), &mut frame);
+            self.have_answered(cx, from.port, id, &frame);
         } else if if src.is_ipv6() { errors.v6 } else { errors.v4 } || !by_ports(tables, id_of(tables, src)) {
             return self.punt(cx, from, frame);
         } else {
@@ -372,15 +427,15 @@ impl SlowPath {
     }
 
     /// Punts a copy of a packet to the kernel, which answers it.
-    fn have_answered(&mut self, cx: &mut Context<'_>, from: Ingress, frame: &Frame) {
-        let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from.port, Event::IcmpWithheld, 1) };
+    fn have_answered(&mut self, cx: &mut Context<'_>, from: PortId, id: PortId, frame: &Frame) {
+        let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
         let arena = cx.bufs.arena().clone();
         if !arena.write(&mut copy, arena.data(frame)) || self.requests.slots() <= self.kept {
             cx.discard(copy);
-            return cx.event(from.port, Event::IcmpWithheld, 1);
+            return cx.event(from, Event::IcmpWithheld, 1);
         }
-        match self.requests.push(Request::Punt { from: from.port, id: from.id, frame: copy, copy: true }) {
-            Ok(()) => cx.event(from.port, Event::IcmpByKernel, 1),
+        match self.requests.push(Request::Punt { from, id, frame: copy, copy: true }) {
+            Ok(()) => cx.event(from, Event::IcmpByKernel, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
         }
@@ -566,7 +621,8 @@ pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
 
 /// Returns whether all next hops of a route are on ports.
 fn by_ports(tables: &Tables, id: u32) -> bool {
-    let port = |way: &Entry| matches!(way.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+    let port =
+        |way: &Entry| matches!(way.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed | Kind::Tunnel);
     let way = tables.entry(id);
     let members = || tables.buckets.iter().skip(way.first as usize).take(way.count as usize);
     port(way) || (way.kind == Kind::Group && members().all(|id| port(tables.entry(*id))))

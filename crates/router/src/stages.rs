@@ -325,7 +325,7 @@ impl Router {
             let Some((id, has_tag)) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
             // The kernel receives packets of a bridge's VLAN on the interface of that VLAN.
             let has_tag = has_tag && tables.vlan(id).is_some();
-            self.process_of(cx, Ingress { port: from, id, tagged: has_tag }, &mut tagged);
+            self.process_of(cx, Ingress { port: from, id, tagged: has_tag, around: None }, &mut tagged);
         }
     }
 
@@ -393,7 +393,7 @@ impl App for Router {
             }
         }
         let id = self.tables.load(cx.reader).number(from);
-        self.process_of(cx, Ingress { port: from, id, tagged: false }, batch);
+        self.process_of(cx, Ingress { port: from, id, tagged: false, around: None }, batch);
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
@@ -528,7 +528,7 @@ fn part(
 }
 
 /// Completes a packet's transport checksum if the sender left it to its device; returns 1 if it did.
-fn complete(data: &mut [u8]) -> u64 {
+pub(crate) fn complete(data: &mut [u8]) -> u64 {
     u64::from(data.get_mut(HEADER_LEN..).is_some_and(partial::complete))
 }
 

@@ -9,6 +9,7 @@ use crate::bond::XmitHash;
 use crate::bytes::{address6, be32};
 use crate::flow::flow_hash;
 use crate::rules::Steps;
+use crate::tunnel::Tunnels;
 use bywash_engine::{PORTS, PortId};
 pub use bywash_fib::model::{HashPolicy, SourceCheck};
 use bywash_fib::{Fib4, Fib6};
@@ -46,6 +47,8 @@ pub enum Kind {
     Kernel,
     /// A kernel policy concerns the destination or the egress interface: left to the kernel.
     Policy,
+    /// Enclose in a packet to the other end of a tunnel.
+    Tunnel,
     /// The link has no carrier: left to the kernel, which drops the packet, or answers it when the neighbour does not
     /// respond. In a group it keeps its share of the flows.
     NoCarrier,
@@ -59,7 +62,7 @@ pub struct Entry {
     pub macs: [u8; 12],
     /// Action on packets.
     pub kind: Kind,
-    /// Port, VLAN or bond to send on, for `Forward`, `Glean`, `Pending` and `Failed`.
+    /// Port, VLAN or bond to send on, for `Forward`, `Glean`, `Pending` and `Failed`; the tunnel's number, for `Tunnel`.
     pub port: PortId,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
@@ -101,7 +104,7 @@ pub struct Cold {
 /// (fib_validate_source). Anything but a single next hop is left to the kernel to decide.
 #[inline]
 pub(crate) fn takes_source(tables: &Tables, check: SourceCheck, back: &Entry, from: PortId) -> bool {
-    let unicast = matches!(back.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+    let unicast = matches!(back.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed | Kind::Tunnel);
     check == SourceCheck::Off || (unicast && (check == SourceCheck::Loose || tables.number(back.port) == from))
 }
 
@@ -249,6 +252,8 @@ pub struct Tables {
     pub bonds: Vec<(PortId, BondInfo)>,
     /// Bridges whose packets arrive and leave by several of the ports, by their numbers.
     pub bridges: Vec<(PortId, PortInfo)>,
+    /// Tunnels whose packets are forwarded.
+    pub tunnels: Tunnels,
     /// The host's own IPv4 addresses.
     pub own4: Own4,
     /// Hash policy by which IPv4 packets choose a group member.
@@ -322,7 +327,7 @@ impl Tables {
         }
     }
 
-    /// Returns the port, VLAN, bond or bridge with this number.
+    /// Returns the port, VLAN, bond, bridge or tunnel with this number.
     #[inline]
     pub fn port(&self, id: PortId) -> Option<&PortInfo> {
         match self.ports.get(usize::from(id.0)) {
@@ -334,7 +339,8 @@ impl Tables {
     #[cold]
     fn master(&self, id: PortId) -> Option<&PortInfo> {
         let bridge = || self.bridges.iter().find(|(number, _)| *number == id).map(|(_, info)| info);
-        self.bond(id).map(|bond| &bond.info).or_else(bridge)
+        let tunnel = || self.tunnels.get(id).map(|tunnel| &tunnel.info);
+        self.bond(id).map(|bond| &bond.info).or_else(bridge).or_else(tunnel)
     }
 
     /// Returns the bond with this number.
@@ -406,6 +412,7 @@ impl Tables {
         let all = ports.chain(vlans);
         let all = all.chain(self.bonds.iter().map(|(_, bond)| &bond.info));
         let all = all.chain(self.bridges.iter().map(|(_, info)| info));
+        let all = all.chain(self.tunnels.iter().map(|tunnel| &tunnel.info));
         self.port(port).is_some_and(has) && all.filter(|info| has(info)).count() == 1
     }
 }

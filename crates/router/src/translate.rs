@@ -8,7 +8,7 @@ use crate::bytes::{be16, be32, frame_type};
 use crate::gates::{Gate, is_kept};
 use crate::slow::{SlowPath, sourced};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
-use crate::valid::valid6;
+use crate::valid::{host4, valid6};
 use crate::vlan::{self, Ingress};
 use bywash_engine::{Context, Event, PortId};
 use bywash_fib::flows::{Exit, FlowTable, FlowTables, Hit, Key};
@@ -254,11 +254,6 @@ pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     let l4 = ip.get(ipv6::HEADER_LEN..ipv6::HEADER_LEN + be16(&ip[4..]) as usize)?;
     let (addresses, _) = ip[8..ipv6::HEADER_LEN].as_chunks::<8>();
     Some(Key::new(addresses.first_chunk()?, valid_l4(ip[6], l4)?, ip[6], from.0))
-}
-
-/// Returns whether an address can be that of a host, and packets from and to it may be forwarded.
-fn host4(addr: u32) -> bool {
-    !crate::valid::martian4(addr) && addr >> 16 != 0xa9fe
 }
 
 /// Flags of TCP that open or close a connection: FIN, SYN, RST.

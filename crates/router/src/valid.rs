@@ -110,6 +110,11 @@ pub(crate) const fn martian4(addr: u32) -> bool {
     (addr.wrapping_sub(1 << 24) >= 223 << 24) | (addr >> 24 == 127)
 }
 
+/// Returns whether an address can be that of a host, and packets from and to it may be forwarded.
+pub(crate) const fn host4(addr: u32) -> bool {
+    !martian4(addr) && addr >> 16 != 0xa9fe
+}
+
 /// Returns the destination of an IPv6 packet of at most `room` bytes if it may take the fast path.
 #[inline]
 pub(crate) fn valid6(head: &[u8; HEADER_LEN + 40], room: usize) -> Option<u128> {

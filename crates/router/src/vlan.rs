@@ -5,6 +5,7 @@
 //! queues and counters are those of the port that carries it.
 
 use crate::tables::{PortInfo, Tables};
+use crate::tunnel::{self, Around};
 use bywash_engine::{Context, DropReason, PORTS, PortId};
 use bywash_frame::{Arena, Batch, Frame};
 use bywash_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
@@ -29,9 +30,22 @@ pub(crate) struct Ingress {
     pub port: PortId,
     /// Number of the receiving interface: the frame's VLAN or macvlan, the port's bond or bridge, or else the port.
     pub id: PortId,
-    /// Set if the packet had a tag, which [`restore`] puts back before the kernel receives it on an interface below the
+    /// Set if the frame had a tag, which [`restore`] puts back before the kernel receives it on an interface below the
     /// VLAN's.
     pub tagged: bool,
+    /// The packet around it, if it came through a tunnel.
+    pub around: Option<Around>,
+}
+
+impl Ingress {
+    /// Restores a frame to what the port received. Returns the number of the interface that received it.
+    pub fn restore(self, arena: &Arena, frame: &mut Frame) -> PortId {
+        let id = self.around.map_or(self.id, |around| tunnel::put_back(arena, around, frame));
+        if self.tagged {
+            restore(arena, frame);
+        }
+        id
+    }
 }
 
 /// Returns the tag of a VLAN as it is in frames, with priority 0.

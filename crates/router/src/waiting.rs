@@ -310,7 +310,12 @@ mod tests {
             let first = !self.waiting.has(index, addr);
             match self.waiting.add(
                 asked(n),
-                Wait { frame, from: Ingress { port: PortId(0), id: PortId(0), tagged: false }, until, own: false },
+                Wait {
+                    frame,
+                    from: Ingress { port: PortId(0), id: PortId(0), tagged: false, around: None },
+                    until,
+                    own: false,
+                },
             ) {
                 Added::Waits(evicted) => {
                     let gone = evicted.map(|w| (w.until, self.bufs.free_one(w.frame)).0);

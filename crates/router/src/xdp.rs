@@ -126,7 +126,7 @@ impl XdpTableSink {
             _ => HopKind::User,
         };
         let Entry { macs, port, mtu, first, count, .. } = *entry;
-        let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
+        let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed | Kind::Tunnel);
         let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
         let tag = u32::from_le_bytes(vlan.map_or(UNTAGGED, |vlan| vlan.tag));
         let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
@@ -135,6 +135,7 @@ impl XdpTableSink {
         let (first, count, ifindex) = match (kind, bond) {
             (HopKind::Bond, Some((bond, at))) => (*at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
             (HopKind::Vlan, _) => (ports.first().map_or(0, |port| port.0.into()), tag, ifindex),
+            (HopKind::Local, _) => (tables.tunnels.encapsulations(), count, ifindex),
             _ => (first, count, ifindex),
         };
         Hop { macs, kind, flags, port: number.0, mtu, first, count, ifindex }

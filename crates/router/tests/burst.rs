@@ -8,6 +8,7 @@ use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
+use bywash_router::tunnel::Tunnels;
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::ipv4;
@@ -46,6 +47,7 @@ fn tables(domain: &Qsbr) -> Tables {
         vlans: vec![],
         bonds: vec![],
         bridges: vec![],
+        tunnels: Tunnels::default(),
         own4: Own4::default().with([10, 0, 0, 7].into()),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

@@ -7,6 +7,7 @@ use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
+use bywash_router::tunnel::Tunnels;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
 use bywash_wire::build::Packet;
@@ -89,6 +90,7 @@ fn run_at(index: u32, check: SourceCheck, own: &[Ipv4Addr], frames: Vec<Vec<u8>>
         vlans: vec![],
         bonds: vec![],
         bridges: vec![],
+        tunnels: Tunnels::default(),
         own4: own.iter().fold(Own4::default(), |filter, own| filter.with(*own)),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

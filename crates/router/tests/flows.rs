@@ -11,6 +11,7 @@ use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::gates::Gates;
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
+use bywash_router::tunnel::Tunnels;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::random::splitmix64;
 use bywash_sync::{Published, Qsbr};
@@ -41,6 +42,7 @@ fn tables(domain: &Qsbr) -> Tables {
         vlans: vec![],
         bonds: vec![],
         bridges: vec![],
+        tunnels: Tunnels::default(),
         own4: Own4::default(),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

@@ -8,6 +8,7 @@ use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::{self, Hop, HopKind, TAKES_FRAMES, UNICAST, XdpConfig};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Reception, SourceCheck, Tables};
+use bywash_router::tunnel::Tunnels;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::ipv4;
@@ -382,6 +383,7 @@ impl World {
             vlans: vec![],
             bonds: vec![],
             bridges: vec![],
+            tunnels: Tunnels::default(),
             own4: Self::own4(),
             hash4: hash,
             hash6: hash,

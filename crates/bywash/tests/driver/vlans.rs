@@ -13,6 +13,7 @@ use bywash_port::af_xdp::{XdpGate, XdpVlan};
 use bywash_port::{TapConfig, TapPort};
 use bywash_router::gates::Gates;
 use bywash_router::tables::VlanInfo;
+use bywash_router::tunnel::Tunnels;
 use bywash_router::vlan::{FIRST, tag};
 use std::cell::RefCell;
 
@@ -196,6 +197,7 @@ impl Trunks {
             vlans,
             bonds: vec![],
             bridges: vec![],
+            tunnels: Tunnels::default(),
             own4: Own4::default().with(OWN.into()),
             hash4: hash,
             hash6: hash,

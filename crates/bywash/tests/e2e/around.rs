@@ -3,6 +3,7 @@
 
 mod bonds;
 mod filters;
+mod tunnels;
 mod vlans;
 
 use crate::harness::{Bywash, PATIENCE};

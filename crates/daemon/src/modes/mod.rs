@@ -13,12 +13,13 @@ pub use router::placed;
 use crate::ports::Opened;
 use crate::shared::Shared;
 use crate::view::View;
+use crate::vlans::Uppers;
 use bywash_config::{Config, KernelConfig, Mode, PortConfig};
 use bywash_engine::{App, PortId};
 use bywash_fib::model::{Change, Mac};
 use bywash_frame::{Pool, PoolSet};
 use bywash_netlink::Mirror;
-use bywash_router::control::{Applied, MasterSpec, PortSpec, VlanSpec};
+use bywash_router::control::{Applied, PortSpec};
 use bywash_router::xdp::XdpTableSink;
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex};
@@ -86,8 +87,8 @@ pub trait Control {
     /// Removes a port. When this returns, nothing more is sent on it.
     fn remove_port(&mut self, _id: PortId) {}
 
-    /// Sets the bonds, bridges and VLANs above ports whose packets may be forwarded.
-    fn set_uppers(&mut self, _masters: &[MasterSpec], _vlans: &[VlanSpec]) {}
+    /// Sets the interfaces above ports, and the tunnels, whose packets may be forwarded.
+    fn set_uppers(&mut self, _uppers: &Uppers) {}
 
     /// Called after the devices that the XDP programs can send to have changed.
     fn targets_changed(&mut self) {}

@@ -1,5 +1,5 @@
 use super::*;
-use bywash_fib::model::{Bond, Bridge, BridgeVlans, Macvlan, Member, Vlan};
+use bywash_fib::model::{Bond, Bridge, BridgeVlans, Encapsulation, Macvlan, Member, Vlan};
 
 fn link(index: u32, name: &str, kind: &str) -> Link {
     Link {
@@ -492,4 +492,71 @@ fn macvlans_leave_it_that_take_what_is_to_its_address() {
     let macvlan = Some(Macvlan { mode: 4, plain: true });
     let same = Link { mac: link(1, "r0", "").mac, macvlan, ..above("macvlan") };
     assert!(with(same).left(1).is_some());
+}
+
+fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
+    let of = |net, last| if last == 0 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::new(192, 0, net, last) };
+    let tunnel = Tunnel {
+        encapsulation: Encapsulation::Gre,
+        local: of(2, local),
+        remote: of(3, remote),
+        link: 0,
+        keys: [key; 2],
+        ttl: 0,
+        tos: 0,
+        dont_fragment: true,
+        plain: true,
+    };
+    Link { mac: None, tunnel: Some(tunnel), ..link(index, &format!("g{index}"), "gre") }
+}
+
+/// Returns the reasons why tunnels are left, by index.
+fn left_tunnels(links: &[Link]) -> BTreeMap<u32, Option<String>> {
+    let mut relations = Relations::default();
+    relations.note(&links.iter().cloned().map(Change::Link).collect::<Vec<_>>());
+    let why = |(link, through): (&Link, Result<Tunnel, String>)| (link.index, through.err());
+    relations.tunnels().map(why).collect()
+}
+
+#[test]
+fn tunnels_that_may_be_others_are_left() {
+    let (first, second) = (tunnel(5, 1, 1, None), tunnel(6, 1, 2, None));
+    let (keyed, any) = (tunnel(7, 1, 1, Some(3)), tunnel(8, 1, 0, None));
+    let plain = left_tunnels(&[first.clone(), second.clone(), keyed.clone(), any.clone()]);
+    assert_eq!(plain, [(5, None), (6, None), (7, None)].into(), "one with several ends is not followed");
+    let with = |change: &dyn Fn(&mut Tunnel)| {
+        let mut any = any.clone();
+        any.tunnel.iter_mut().for_each(change);
+        left_tunnels(&[first.clone(), second.clone(), any])
+    };
+    let taken = Some("gre interface g8 may take its packets".to_owned());
+    let both = BTreeMap::from([(5, taken.clone()), (6, taken.clone())]);
+    assert_eq!(with(&|any| any.link = 1), both, "bound to an interface");
+    let one = BTreeMap::from([(5, taken.clone()), (6, None), (8, None)]);
+    assert_eq!(with(&|any| (any.link, any.remote) = (1, Ipv4Addr::new(192, 0, 3, 1)))[&5], one[&5]);
+    assert_eq!(with(&|any| (any.link, any.encapsulation) = (1, Encapsulation::Ipip))[&5], None);
+}
+
+#[test]
+fn tunnels_that_do_more_are_left() {
+    let plain = tunnel(5, 1, 1, None);
+    let why = |link: Link| left_tunnels(&[link])[&5].clone().unwrap_or_default();
+    assert_eq!(why(plain.clone()), "");
+    assert_eq!(why(Link { up: false, ..plain.clone() }), "it is down");
+    assert!(why(Link { master: Some(9), ..plain.clone() }).contains("belongs to"));
+    let special = plain.tunnel.map(|tunnel| Tunnel { plain: false, ..tunnel });
+    assert!(why(Link { tunnel: special, ..plain.clone() }).contains("not followed"));
+    let vlan = Link { parent: Some(5), ..link(6, "v6", "vlan") };
+    assert_eq!(left_tunnels(&[plain.clone(), vlan])[&5].as_deref(), Some("vlan interface v6 is above it"));
+    for (local, remote) in
+        [([224, 0, 0, 1], [192, 0, 3, 1]), ([192, 0, 2, 1], [239, 1, 1, 1]), ([127, 0, 0, 1], [192, 0, 3, 1])]
+    {
+        let tunnel = plain.tunnel.map(|tunnel| Tunnel { local: local.into(), remote: remote.into(), ..tunnel });
+        assert!(left_tunnels(&[Link { tunnel, ..plain.clone() }]).is_empty(), "{local:?} {remote:?}");
+    }
+    let mut relations = Relations::default();
+    relations.note(&[Change::Link(plain)]);
+    relations
+        .configure(&RouterConfig { tunnels: false, ..RouterConfig::clone(&bywash_config::Config::default().router) });
+    assert_eq!(relations.tunnels().count(), 0);
 }

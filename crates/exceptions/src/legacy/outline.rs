@@ -6,6 +6,7 @@ use bywash_netlink::wire::{u16_at, u32_at};
 const HOOKS: usize = 5;
 const CHAINS: [&str; HOOKS] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 const FORWARDED: [usize; 3] = [0, 2, 4];
+const INPUT: usize = 1;
 const OUTPUT: usize = 3;
 /// Verdict of a standard target that accepts: -NF_ACCEPT - 1.
 const ACCEPT: u32 = -2i32 as u32;
@@ -86,6 +87,11 @@ impl Outline {
     /// Returns the effect of chain OUTPUT on the router's own packets, if any.
     pub fn local(&self) -> Option<&'static str> {
         self.does(OUTPUT)
+    }
+
+    /// Returns the effect of chain INPUT on packets to this host, if any.
+    pub fn input(&self) -> Option<&'static str> {
+        self.does(INPUT)
     }
 
     fn does(&self, hook: usize) -> Option<&'static str> {

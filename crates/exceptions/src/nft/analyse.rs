@@ -39,7 +39,8 @@ enum Place<'a> {
     Forwarded,
     Bridged,
     Between,
-    Local,
+    LocalIn,
+    LocalOut,
     Ingress(&'a [IfMatch]),
     Egress(&'a [IfMatch]),
 }
@@ -51,8 +52,8 @@ fn place(family: Family, base: &Base) -> Place<'_> {
         (Family::Bridge, 2) => Place::Between,
         (Family::Bridge, _) => Place::Bridged,
         // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_INGRESS.
-        (Family::Ip | Family::Ip6 | Family::Inet, 1) => Place::Nothing,
-        (Family::Ip | Family::Ip6 | Family::Inet, 3) => Place::Local,
+        (Family::Ip | Family::Ip6 | Family::Inet, 1) => Place::LocalIn,
+        (Family::Ip | Family::Ip6 | Family::Inet, 3) => Place::LocalOut,
         (Family::Inet, 5) => Place::Ingress(&base.devices),
         // NF_NETDEV_INGRESS, NF_NETDEV_EGRESS.
         (Family::Netdev, 0) => Place::Ingress(&base.devices),
@@ -100,7 +101,8 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
         // Replies are translated back on any interface, so a nat chain is not limited to the interface of its rule.
         let side = found.seen.side.clone().filter(|_| base.kind != "nat");
         let scope = match (&place, side) {
-            (Place::Local, _) => Scope::Errors(families),
+            (Place::LocalIn, _) => Scope::Own(families),
+            (Place::LocalOut, _) => Scope::Errors(families),
             (Place::Ingress(devices), _) => Scope::In(devices.to_vec(), families),
             (Place::Egress(devices), _) => Scope::Out(devices.to_vec(), families),
             (_, Some(Side::In(interface))) => Scope::In(vec![interface], families),
@@ -120,6 +122,12 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
     if let Some(widest) = own.iter().position(|effect| effect.scope == all) {
         effects.push(own.swap_remove(widest));
         return;
+    }
+    if matches!(place, Place::LocalOut) {
+        for at in 0..own.len() {
+            let Scope::Errors(families) = own[at].scope else { continue };
+            own.push(Effect { scope: Scope::Own(families), ..own[at].clone() });
+        }
     }
     // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS also see packets that the router itself sends.
     if matches!(place, Place::Egress(_)) || base.hook == 4 {

@@ -80,6 +80,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         _ if !links.running(a.index) => (Kind::NoCarrier, None),
         // The kernel applies the route's MTU even if the device's is smaller (ip_dst_mtu_maybe_forward).
         _ if mtu > link_mtu => (Kind::Kernel, None),
+        _ if links.is_tunnel(a.index) => (Kind::Tunnel, None),
         None => (Kind::Glean, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
         Some(Reach::Failed) => (Kind::Failed, None),

@@ -1,8 +1,9 @@
 //! Links, their addresses, and the ports bound to them.
 
 use super::followed::Followed;
-use super::{MasterSpec, PortBack, PortSpec, PortView, Sends, VlanSpec};
+use super::{MasterSpec, PortBack, PortSpec, PortView, Sends, TunnelSpec, VlanSpec};
 use crate::tables::{BondInfo, Own4, PortInfo, SourceCheck, VlanInfo};
+use crate::tunnel::{TunnelInfo, Tunnels};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
 use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
@@ -42,6 +43,15 @@ impl Bound {
     }
 }
 
+/// A tunnel and what is known of it.
+struct BoundTunnel {
+    spec: TunnelSpec,
+    /// Path MTU to its other end, in bytes; 0 while it is not known.
+    path_mtu: u32,
+    /// Configured source validation of packets that it receives.
+    source_check: SourceCheck,
+}
+
 /// Effect of a link message.
 #[derive(Debug, Default)]
 pub(super) struct LinkEffect {
@@ -65,6 +75,10 @@ pub(super) struct Links {
     stations: BTreeMap<(u32, u16, Mac), u32>,
     /// VLANs, by kernel index, and the source validation of packets that they receive.
     vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
+    /// Tunnels, by kernel index.
+    tunnels: BTreeMap<u32, BoundTunnel>,
+    /// Set if packets in tunnels are forwarded at all.
+    tunnelling: bool,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
     excepted: BTreeMap<u32, Families>,
     /// IPv6 MTUs that differ from the links', in bytes, by interface index.
@@ -86,6 +100,8 @@ impl Links {
             masters: BTreeMap::new(),
             stations: BTreeMap::new(),
             vlans: BTreeMap::new(),
+            tunnels: BTreeMap::new(),
+            tunnelling: false,
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
             rules: BTreeMap::new(),
@@ -200,9 +216,74 @@ impl Links {
     }
 
     /// Returns whether packets routed to an interface are sent past the kernel at all: false for a macvlan that may
-    /// have others beside it.
+    /// have others beside it, and for a tunnel while a policy concerns the packets around its packets.
     pub fn sends(&self, index: u32) -> bool {
-        self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
+        self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends) && (self.tunnelling || !self.is_tunnel(index))
+    }
+
+    /// Returns whether an interface is a tunnel whose packets are forwarded.
+    pub fn is_tunnel(&self, index: u32) -> bool {
+        self.tunnels.contains_key(&index)
+    }
+
+    /// Sets the tunnels, and returns the interfaces that became or ceased to be one, or changed.
+    pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) -> Vec<u32> {
+        let old = std::mem::take(&mut self.tunnels);
+        for spec in tunnels {
+            let known = old.get(&spec.index);
+            // A path belongs to a pair of ends.
+            let ends = |spec: &TunnelSpec| (spec.tunnel.local, spec.tunnel.remote);
+            let path_mtu = known.filter(|known| ends(&known.spec) == ends(spec)).map_or(0, |known| known.path_mtu);
+            let source_check = known.map_or(SourceCheck::Off, |known| known.source_check);
+            self.tunnels.insert(spec.index, BoundTunnel { spec: *spec, path_mtu, source_check });
+        }
+        let either: BTreeSet<u32> = old.keys().chain(self.tunnels.keys()).copied().collect();
+        let spec = |of: &BTreeMap<u32, BoundTunnel>, index| of.get(&index).map(|tunnel| tunnel.spec);
+        either.into_iter().filter(|index| spec(&old, *index) != spec(&self.tunnels, *index)).collect()
+    }
+
+    /// Sets whether packets in tunnels are forwarded; returns the tunnels if that changes.
+    pub fn allow_tunnels(&mut self, allow: bool) -> Vec<u32> {
+        let changed = std::mem::replace(&mut self.tunnelling, allow) != allow;
+        self.tunnels.keys().filter(|_| changed).copied().collect()
+    }
+
+    /// Returns whether packets in tunnels are forwarded.
+    pub fn allows_tunnels(&self) -> bool {
+        self.tunnelling
+    }
+
+    /// Sets the path MTU of a tunnel; returns whether it has changed.
+    pub fn set_path_mtu(&mut self, id: PortId, mtu: u32) -> bool {
+        let mut all = self.tunnels.values_mut();
+        let tunnel = all.find(|tunnel| tunnel.spec.id == id);
+        tunnel.is_some_and(|tunnel| std::mem::replace(&mut tunnel.path_mtu, mtu) != mtu)
+    }
+
+    /// Returns the tunnels as the stages use them; none while they are left to the kernel.
+    pub fn tunnels(&self, followed: &Followed) -> Tunnels {
+        let of = |BoundTunnel { spec: TunnelSpec { id, index, tunnel }, path_mtu, .. }: &BoundTunnel| {
+            let info = PortInfo {
+                index: *index,
+                source4: self.source4(*index, None),
+                source6: self.source6(*index, None),
+                source_check: self.source_check(*id),
+                ..PortInfo::default()
+            };
+            let info = self.with_rules(info, *id, followed);
+            TunnelInfo { id: *id, tunnel: *tunnel, path_mtu: *path_mtu, info }
+        };
+        let open = self.tunnels.values().filter(|tunnel| self.tunnelling && self.running(tunnel.spec.index));
+        Tunnels::new(open.map(of).collect())
+    }
+
+    /// Returns all tunnels for display, by kernel index.
+    pub fn tunnel_views(&self) -> impl Iterator<Item = (PortView, &TunnelSpec)> {
+        self.tunnels.values().map(|tunnel| {
+            let TunnelSpec { id, index, .. } = tunnel.spec;
+            let name = self.get(index).map(|link| link.name.clone()).unwrap_or_default();
+            (self.view(id, name, index), &tunnel.spec)
+        })
     }
 
     /// Returns the port that leads to the station with this MAC address, if the interface is a bridge or a VLAN on one.
@@ -290,14 +371,16 @@ impl Links {
             let alone = !master.is_bridge() && ports.next().is_none();
             return Some(if alone { first } else { master.id });
         }
-        self.device_of(index).or_else(|| {
-            let (vlan, _) = self.vlans.get(&index)?;
-            let below = match self.master(vlan.parent) {
-                Some(master) => self.ports_of(master).next().map(|_| master.id),
-                None => self.device_of(vlan.parent),
-            };
-            (below == Some(vlan.port)).then_some(vlan.id)
-        })
+        self.device_of(index)
+            .or_else(|| {
+                let (vlan, _) = self.vlans.get(&index)?;
+                let below = match self.master(vlan.parent) {
+                    Some(master) => self.ports_of(master).next().map(|_| master.id),
+                    None => self.device_of(vlan.parent),
+                };
+                (below == Some(vlan.port)).then_some(vlan.id)
+            })
+            .or_else(|| self.tunnels.get(&index).map(|tunnel| tunnel.spec.id))
     }
 
     /// Returns the kernel index of the interface whose packets arrive and leave by this port: that of its bond or
@@ -314,6 +397,8 @@ impl Links {
         }
         let id = match (self.port_of(index), self.vlans.get(&index)) {
             (None, _) => return vec![],
+            // Whatever ports the routes of the packets around its packets lead to.
+            _ if self.is_tunnel(index) => return vec![],
             (Some(_), Some((vlan, _))) => vlan.port,
             (Some(id), None) => id,
         };
@@ -439,10 +524,10 @@ impl Links {
         self.links.get(&index).is_some_and(|l| l.up && l.carrier)
     }
 
-    /// Returns the families whose packets out of `index` are left to the kernel: both if it has no link-layer address,
-    /// because only the kernel knows the Ethernet header then.
+    /// Returns the families whose packets out of `index` are left to the kernel: both if it has no link-layer address
+    /// and is no tunnel, because only the kernel knows the Ethernet header then.
     pub fn excepted(&self, index: u32) -> Families {
-        if self.links.get(&index).is_some_and(|link| link.mac.is_none()) {
+        if self.links.get(&index).is_some_and(|link| link.mac.is_none()) && !self.is_tunnel(index) {
             return Families::BOTH;
         }
         self.excepted.get(&index).copied().unwrap_or_default()
@@ -658,7 +743,9 @@ impl Links {
         let port = self.ports.get(usize::from(id.0)).map(|bound| (self.interface_of(bound), bound.source_check));
         let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));
         let master = || self.masters.values().find(|(of, _)| of.id == id).map(|(of, check)| (of.index, *check));
-        match port.or_else(vlan).or_else(master) {
+        let tunnel = || self.tunnels.values().find(|tunnel| tunnel.spec.id == id);
+        let tunnel = || tunnel().map(|tunnel| (tunnel.spec.index, tunnel.source_check));
+        match port.or_else(vlan).or_else(master).or_else(tunnel) {
             Some((index, SourceCheck::Loose)) if !self.addresses(index).any(|a| a.addr.is_ipv4()) => {
                 SourceCheck::Strict
             }
@@ -671,8 +758,9 @@ impl Links {
         let ports = self.ports.iter_mut().map(|bound| (bound.spec.id, &mut bound.source_check));
         let vlans = self.vlans.values_mut().map(|(vlan, check)| (vlan.id, check));
         let masters = self.masters.values_mut().map(|(master, check)| (master.id, check));
+        let tunnels = self.tunnels.values_mut().map(|tunnel| (tunnel.spec.id, &mut tunnel.source_check));
         let mut changed = false;
-        for (id, check) in ports.chain(vlans).chain(masters) {
+        for (id, check) in ports.chain(vlans).chain(masters).chain(tunnels) {
             let new = checks.get(&id).copied().unwrap_or_default();
             changed |= std::mem::replace(check, new) != new;
         }

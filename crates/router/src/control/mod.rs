@@ -32,9 +32,10 @@ pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, 
 
 use crate::bond::XmitHash;
 use crate::tables::{HashPolicy, Own4, Reception, SourceCheck, Tables};
+use crate::tunnel::Tunnels;
 use bits::{V4, V6};
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station};
+use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station, Tunnel};
 use bywash_fib::{Shared, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use followed::Followed;
@@ -155,6 +156,17 @@ pub struct VlanSpec {
     pub tag: [u8; 4],
     /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
     pub sends: bool,
+}
+
+/// A tunnel whose packets the router forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TunnelSpec {
+    /// Number of the interface, from [`crate::vlan::FIRST`] on.
+    pub id: PortId,
+    /// Kernel index of the interface.
+    pub index: u32,
+    /// Its properties. Both addresses are those of hosts, and no other tunnel takes the same packets.
+    pub tunnel: Tunnel,
 }
 
 /// Entry of a VLAN or macvlan in the XDP program of a port.
@@ -336,6 +348,7 @@ impl Control {
             vlans: vec![],
             bonds: vec![],
             bridges: vec![],
+            tunnels: Tunnels::default(),
             own4: Own4::default(),
             hash4: HashPolicy::default(),
             hash6: HashPolicy::default(),
@@ -447,6 +460,27 @@ impl Control {
     /// anything changes.
     pub fn set_vlans(&mut self, vlans: &[VlanSpec]) {
         self.restack(|links| links.set_vlans(vlans));
+    }
+
+    /// Sets the tunnels whose packets are forwarded. Each must have a number that no other interface has had since the
+    /// last grace period. Packets routed to other tunnels are left to the kernel, and so are those of all tunnels
+    /// while [`Policies::tunnels`] is not set, and of one until [`Control::set_path_mtu`]. Waits for a grace period if
+    /// anything changes.
+    pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) {
+        self.restack(|links| links.set_tunnels(tunnels));
+    }
+
+    /// Returns whether packets in tunnels are forwarded, as far as policies allow it.
+    pub fn allows_tunnels(&self) -> bool {
+        self.links.allows_tunnels()
+    }
+
+    /// Sets the path MTU to the other end of a tunnel, in bytes; 0 if it is not known. Waits for a grace period if it
+    /// changes.
+    pub fn set_path_mtu(&mut self, id: PortId, mtu: u32) {
+        if self.links.set_path_mtu(id, mtu) {
+            self.publish_to_workers();
+        }
     }
 
     /// Changes the ports by which packets of interfaces arrive and leave; `change` returns the interfaces concerned.
@@ -757,6 +791,7 @@ impl Control {
             vlans: self.links.vlans(&self.followed),
             bonds: self.links.bonds(&self.followed),
             bridges: self.links.bridges(&self.followed),
+            tunnels: self.links.tunnels(&self.followed),
             own4: self.own4(),
             hash4: self.image.hash[0],
             hash6: self.image.hash[1],

@@ -6,11 +6,12 @@ use super::hops::{Adjacency, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
-use super::{Control, MasterSpec, VlanSpec};
+use super::{Control, MasterSpec, TunnelSpec, VlanSpec};
+use crate::tables::Kind;
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// Whether a route is used, and if not, why.
@@ -322,6 +323,18 @@ impl Control {
     /// Returns the VLANs whose packets are forwarded.
     pub fn vlans(&self) -> impl Iterator<Item = (PortView, &VlanSpec)> {
         self.links.vlan_views()
+    }
+
+    /// Returns the tunnels whose packets are forwarded.
+    pub fn tunnels(&self) -> impl Iterator<Item = (PortView, &TunnelSpec)> {
+        self.links.tunnel_views()
+    }
+
+    /// Returns the port or VLAN that packets to an IPv4 address leave by, by tables local and main; `None` if there is
+    /// none, or several.
+    pub fn leaves_by(&self, addr: Ipv4Addr) -> Option<PortId> {
+        let entry = self.image.entries.get(self.main.fib4.reader().lookup(addr.to_bits()) as usize)?;
+        (entry.kind == Kind::Forward).then_some(entry.port)
     }
 
     /// Returns the bonds and bridges whose packets are forwarded, and VLAN interfaces on bridges that filter VLANs.

@@ -175,6 +175,7 @@ pub fn kind_name(kind: Kind) -> &'static str {
         Kind::Local => "local",
         Kind::Kernel => "kernel",
         Kind::Policy => "policy",
+        Kind::Tunnel => "tunnel",
         Kind::NoCarrier => "no-carrier",
     }
 }

@@ -9,13 +9,14 @@ use super::view::Routes;
 use crate::modes::{self, Names, Parts, Setup};
 use crate::shared::Shared;
 use crate::view::Refused;
+use crate::vlans::Uppers;
 use bywash_config::{KernelConfig, PortConfig};
 use bywash_engine::{App, PORTS, PortId};
 use bywash_exceptions::{Bridge, PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
-use bywash_netlink::Mirror;
-use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, VlanSpec};
+use bywash_netlink::{Mirror, Paths};
+use bywash_router::control::{self, Applied, Control, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
@@ -28,6 +29,8 @@ use std::time::{Duration, Instant};
 /// Interval between confirmations of the neighbours in use: the kernel sees none of their traffic, and so does not
 /// confirm them itself.
 const CONFIRM: Duration = Duration::from_secs(15);
+/// Interval between questions for the MTU of the paths of tunnels: a sender learns of a smaller one after it.
+const PATHS: Duration = Duration::from_secs(1);
 /// Capacity of each worker's request ring to the control loop.
 const REQUESTS: usize = 512;
 /// Maximum number of neighbours that the kernel resolves for this process at a time. The kernel keeps an unanswered
@@ -49,8 +52,10 @@ struct Routing {
     confirmed: Instant,
     /// Packets each port had sent at the last confirmation, by port number.
     sent: Vec<u64>,
-    /// Bonds, bridges, and VLANs and macvlans that were last set.
-    uppers: (Vec<MasterSpec>, Vec<VlanSpec>),
+    /// Asks for the MTU of the paths of tunnels, and when it last did.
+    paths: (Option<Paths>, Instant),
+    /// Interfaces above the ports, and tunnels, that were last set.
+    uppers: Uppers,
 }
 
 /// Sets up a router on the opened ports.
@@ -114,6 +119,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         resolving,
         confirmed,
         sent,
+        paths: (None, Instant::now()),
         uppers: Default::default(),
     });
     Ok(Parts { control, view, apps, links: vec![] })
@@ -126,7 +132,7 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView, below, members, bridge| {
         let PortView { id, index, name, dev, .. } = port;
         let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
-        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, members, bridge, vrf }
+        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, members, bridge, vrf, tunnel: false }
     };
     let ports = || control.ports().filter(|port| !port.name.is_empty());
     let own = ports().filter(|port| port.number == port.id && control.bridge_filters(port.id).is_none());
@@ -151,6 +157,8 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         })
         .collect();
     links.extend(vlans);
+    let tunnels = control.tunnels().map(|(view, _)| link(view, vec![], vec![], None));
+    links.extend(tunnels.map(|tunnel| PortLink { tunnel: true, ..tunnel }));
     links
 }
 
@@ -162,7 +170,9 @@ impl modes::Control for Routing {
         let told_otherwise = |change: &Change| match change {
             Change::LinkGone { index } => {
                 let masters = control.masters().map(|(view, _)| view);
-                control.vlans().map(|(view, _)| view).chain(masters).any(|view| view.index == *index)
+                let tunnels = control.tunnels().map(|(view, _)| view);
+                let mut all = control.vlans().map(|(view, _)| view).chain(masters).chain(tunnels);
+                all.any(|view| view.index == *index)
             }
             Change::Link(link) => {
                 control.vlans().any(|(view, vlan)| view.index == link.index && other(view, vlan, link.mac))
@@ -198,6 +208,9 @@ impl modes::Control for Routing {
         self.guard.tick(&self.control, shared);
         lock(&self.control).renew_stations();
         self.confirm(shared, mirror);
+        if self.paths.1.elapsed() >= PATHS {
+            self.find_paths();
+        }
         self.answer(mirror)
     }
 
@@ -229,17 +242,20 @@ impl modes::Control for Routing {
         self.guard.set_ports(links(&control));
     }
 
-    fn set_uppers(&mut self, masters: &[MasterSpec], vlans: &[VlanSpec]) {
+    fn set_uppers(&mut self, uppers: &Uppers) {
         let mut control = lock(&self.control);
         // The programs may still hand over packets with a number that now belongs to another interface, and those of a
         // new bond or bridge have policies that have not been read.
-        let new = (masters.to_vec(), vlans.to_vec());
-        if self.uppers != new {
+        if self.uppers != *uppers {
             self.guard.close();
-            self.uppers = new;
+            self.uppers = uppers.clone();
         }
-        control.set_masters(masters);
-        control.set_vlans(vlans);
+        control.set_masters(&uppers.masters);
+        control.set_vlans(&uppers.vlans);
+        control.set_tunnels(&uppers.tunnels);
+        drop(control);
+        self.find_paths();
+        let control = lock(&self.control);
         // The gate of a new port is closed; those of the others close until the policies of all have been read.
         self.guard.set_ports(links(&control));
     }
@@ -295,6 +311,25 @@ impl Routing {
             }
         }
         asked
+    }
+
+    /// Asks for the MTU of the paths to the other ends of tunnels.
+    fn find_paths(&mut self) {
+        self.paths.1 = Instant::now();
+        if self.uppers.tunnels.is_empty() {
+            return;
+        }
+        if self.paths.0.is_none() {
+            match Paths::open() {
+                Ok(paths) => self.paths.0 = Some(paths),
+                Err(e) => return tracing::error!("the kernel forwards for tunnels: {e}"),
+            }
+        }
+        let Some(paths) = &mut self.paths.0 else { return };
+        for TunnelSpec { id, tunnel, .. } in &self.uppers.tunnels {
+            let mtu = paths.mtu(tunnel.local, tunnel.remote, tunnel.link).unwrap_or(0);
+            lock(&self.control).set_path_mtu(*id, mtu);
+        }
     }
 
     /// Makes the kernel probe stale neighbours on ports that have sent since the last call.

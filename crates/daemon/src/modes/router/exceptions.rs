@@ -190,6 +190,7 @@ impl Guard {
             egress: verdict.egress.iter().map(|(index, families)| (*index, *families)).collect(),
             mtu6: settings.mtu6.clone(),
             source_check: self.ports.iter().filter_map(check).collect(),
+            tunnels: !verdict.own.v4,
             hash4: settings.hash4,
             hash6: settings.hash6,
             rules: verdict.rules.iter().map(|(port, rules)| (PortId(*port), rules.clone())).collect(),
@@ -352,6 +353,9 @@ impl Guard {
             let carriers = uppers()
                 .flat_map(|upper| upper.below.iter().filter_map(below).flat_map(of).chain(upper.members.clone()));
             let but = passes_flows(&self.flows, verdict, kept);
+            // Packets of a tunnel come and leave by any port.
+            let tunnelled = self.ports.iter().filter(|_| uppers().any(|upper| upper.tunnel)).map(|port| port.id);
+            let carriers = carriers.chain(tunnelled);
             (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)
         };
         *lock(&self.told) = verdict.kept.iter().map(shown).collect();
@@ -423,6 +427,7 @@ fn packets(scope: &Scope) -> String {
         Scope::To(prefix) => format!("packets to {prefix}"),
         Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
         Scope::Fragments(families) => format!("{}fragments", of(families)),
+        Scope::Own(families) => format!("packets in tunnels over {}", of(families).trim_end()),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::view::{PIECE, Refused, View};
 use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
-use bywash_fib::model::Prefix;
+use bywash_fib::model::{Encapsulation, Prefix, Tunnel};
 use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
@@ -52,7 +52,24 @@ impl View for Routes {
             let shown = above(&view, if tag.is_some() { "vlan" } else { "macvlan" }, tag, vlan.sends);
             vlan.entries.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
-        masters.chain(vlans).collect()
+        let tunnels = control.tunnels().filter_map(|(view, spec)| {
+            let Tunnel { encapsulation, local, remote, .. } = spec.tunnel;
+            let kind = match encapsulation {
+                Encapsulation::Ipip => "ipip",
+                Encapsulation::Sit => "sit",
+                Encapsulation::Gre => "gre",
+            };
+            let ends = Some(format!("{local} to {remote}"));
+            // Shown with the port that leads to its other end now.
+            let to = control.leaves_by(remote)?;
+            let port = control.vlans().find(|(_, vlan)| vlan.id == to).map_or(to, |(_, vlan)| vlan.port);
+            let port = control
+                .masters()
+                .find(|(_, of)| of.id == port)
+                .map_or(Some(port), |(_, of)| of.members.first().map(|(port, _)| *port))?;
+            Some((port, Above { ends, ..above(&view, kind, None, control.allows_tunnels()) }))
+        });
+        masters.chain(vlans).chain(tunnels).collect()
     }
 
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
@@ -118,6 +135,7 @@ fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Abov
         sends,
         mac: view.mac.map(mac),
         mtu: view.mtu.map(u64::from),
+        ends: None,
         addresses: view.addresses.iter().map(Prefix::to_string).collect(),
     }
 }
@@ -127,6 +145,7 @@ impl Routes {
     fn uppers(&self) -> Vec<(PortId, String)> {
         let control = lock(&self.control);
         let views = control.vlans().map(|(view, _)| view).chain(control.masters().map(|(view, _)| view));
+        let views = views.chain(control.tunnels().map(|(view, _)| view));
         views.map(|view| (view.id, view.dev.unwrap_or(view.name))).collect()
     }
 

@@ -124,8 +124,8 @@ fn hooks_tell_whose_packets_they_see() {
     for forwarded in [0, 2, 4] {
         assert_eq!(of(Family::Inet, forwarded), [ALL]);
     }
-    assert_eq!(of(Family::Inet, 1), []);
-    assert_eq!(of(Family::Inet, 3), [Scope::Errors(Families::BOTH)]);
+    assert_eq!(of(Family::Inet, 1), [Scope::Own(Families::BOTH)]);
+    assert_eq!(of(Family::Inet, 3), [Scope::Errors(Families::BOTH), Scope::Own(Families::BOTH)]);
     assert_eq!(of(Family::Bridge, 2), [Scope::Between]);
     for hook in [0, 1, 3, 4, 5] {
         assert_eq!(of(Family::Bridge, hook), [Scope::Bridged]);
@@ -264,7 +264,8 @@ fn translation_concerns_both_directions() {
 #[test]
 fn tracking_is_turned_on_from_anywhere() {
     let v4 = Scope::Fragments(Families::V4);
-    assert_eq!(scopes(Family::Ip, &[base("c", 1, &[rule(&[ct()])])]), std::slice::from_ref(&v4));
+    let own = Scope::Own(Families::V4);
+    assert_eq!(scopes(Family::Ip, &[base("c", 1, &[rule(&[ct()])])]), [own, v4.clone()]);
     assert_eq!(scopes(Family::Ip, &[chain("unused", &[rule(&[ct()])])]), [v4]);
     assert_eq!(scopes(Family::Bridge, &[chain("unused", &[rule(&[ct()])])]), [Scope::Between, FRAGMENTS]);
     assert_eq!(scopes(Family::Arp, &[base("c", 1, &[rule(&[ct()])])]), []);

@@ -1,0 +1,440 @@
+//! Tunnels: packets are enclosed and taken out past the kernel as the kernel does it, and left to it where it would do
+//! more.
+
+use super::ip;
+use crate::harness::Bywash;
+use crate::raw::{Ear, send};
+use bywash_lab::{Ping, Probe, Topology, Transfer, kernel_has, require, require_lab};
+use bywash_wire::ipv4::fill_checksum;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// Tunnels between the router and host b: name, kind and options, MTU, and the numbers of the networks in it (0 for
+/// none).
+const TUNNELS: [(&str, &str, u32, u8, u16); 6] = [
+    ("tg", "gre", 1476, 81, 81),
+    ("tk", "gre key 7 ttl 33 tos 0x10", 1472, 82, 82),
+    ("tn", "gre ikey 8 okey 9 tos inherit ttl 64 nopmtudisc", 1472, 83, 83),
+    ("ti", "ipip ttl 64", 1480, 84, 0),
+    ("ts", "sit ttl 64", 1480, 0, 85),
+    ("t6", "sit ttl inherit tos 0x20 nopmtudisc", 1480, 0, 0),
+];
+
+fn has_tunnels() -> Probe {
+    ["gre", "ipip", "sit"].into_iter().try_for_each(kernel_has)
+}
+
+/// A router with tunnels to host b.
+struct Tunnels(Topology);
+
+impl Tunnels {
+    fn new() -> Self {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        let (r, b) = (lab.r(), lab.b());
+        for (name, options, _, v4, v6) in &TUNNELS[..5] {
+            for (ns, local, remote, host) in [(r, b.router_v4, b.v4, 1), (&b.ns, b.v4, b.router_v4, 2)] {
+                let (kind, options) = options.split_once(' ').unwrap_or((options, ""));
+                let options = match host {
+                    2 => options.replace("ikey 8 okey 9", "ikey 9 okey 8"),
+                    _ => options.to_owned(),
+                };
+                let mut lines = format!(
+                    "link add name {name} type {kind} local {local} remote {remote} {options}\nlink set {name} up\n"
+                );
+                if *v4 != 0 {
+                    lines += &format!("address add 10.{v4}.0.{host}/24 dev {name}\n");
+                }
+                if *v6 != 0 {
+                    lines += &format!("address add fd{v6}::{host}/64 dev {name} nodad\n");
+                }
+                ns.ip_batch(&lines).unwrap();
+            }
+        }
+        Self(lab)
+    }
+
+    /// Addresses of host b in a tunnel.
+    fn of_b(v4: u8, v6: u16) -> impl Iterator<Item = IpAddr> {
+        let v4 = (v4 != 0).then(|| ip(&format!("10.{v4}.0.2")));
+        v4.into_iter().chain((v6 != 0).then(|| ip(&format!("fd{v6}::2"))))
+    }
+
+    /// Has host b's answers to host a go by a tunnel.
+    fn answer_by(&self, name: &str, v4: u8, v6: u16) {
+        let (a, b) = (self.0.a(), self.0.b());
+        let by = |carries: bool, via: String| if carries { format!("dev {name}") } else { format!("via {via}") };
+        b.ns.ip_batch(&format!(
+            "route replace {}/32 {}\nroute replace {}/128 {}\n",
+            a.v4,
+            by(v4 != 0, b.router_v4.to_string()),
+            a.v6,
+            by(v6 != 0, b.router_v6.to_string()),
+        ))
+        .unwrap();
+    }
+
+    /// Fails if something is lost, changed or not answered as the kernel answers it.
+    fn assert_connected(&self) {
+        let (a, b) = (self.0.a(), self.0.b());
+        for (name, _, mtu, v4, v6) in &TUNNELS[..5] {
+            self.answer_by(name, *v4, *v6);
+            for to in Self::of_b(*v4, *v6) {
+                let report = Ping::to(to).count(10).run(&a.ns).unwrap();
+                assert_eq!((report.received, report.errors), (10, 0), "{name}, {to}: {}", report.text);
+                let report = Transfer::new(500_000).run(&a.ns, &b.ns, to).unwrap();
+                assert!(report.is_intact(), "{name}, {to}: {report:?}");
+                let report = Ping::to(to).count(1).ttl(1).run(&a.ns).unwrap();
+                assert_eq!((report.received, report.errors), (0, 1), "{name}, {to}: {}", report.text);
+                // Longer than the tunnel's MTU, and as long.
+                let head = if to.is_ipv4() { 28 } else { 48 };
+                let report = Ping::to(to).count(1).size(mtu - head + 1).dont_fragment().run(&a.ns).unwrap();
+                assert!(report.received == 0 && report.text.contains(&mtu.to_string()), "{name}: {}", report.text);
+                let report = Ping::to(to).count(2).size(mtu - head).dont_fragment().run(&a.ns).unwrap();
+                assert_eq!(report.received, 2, "{name}, {to}: {}", report.text);
+            }
+        }
+    }
+
+    fn moved(bywash: &Bywash<'_>) -> (u64, u64) {
+        (bywash.events("r0", "enclosed"), bywash.events("r1", "taken-out"))
+    }
+
+    /// Fails unless packets of all tunnels pass without the kernel, in both directions.
+    fn assert_carried(&self, bywash: &Bywash<'_>) {
+        for (name, _, _, v4, v6) in &TUNNELS[..5] {
+            self.answer_by(name, *v4, *v6);
+            for to in Self::of_b(*v4, *v6) {
+                let before = Self::moved(bywash);
+                let report = Ping::to(to).count(10).run(&self.0.a().ns).unwrap();
+                assert_eq!(report.received, 10, "{name}, {to}: {}", report.text);
+                let now = Self::moved(bywash);
+                let moved = (now.0 - before.0, now.1 - before.1);
+                assert!(moved.0 >= 10 && moved.1 >= 10, "{name}, {to}: {moved:?}; {}", bywash.show(&["all"]));
+            }
+        }
+    }
+
+    fn wait_for_tunnels(&self, bywash: &Bywash<'_>) {
+        bywash.wait("tunnels to be carried", |bywash| {
+            let before = Self::moved(bywash);
+            let _ = Ping::to(ip("10.81.0.2")).count(3).run(&self.0.a().ns);
+            Self::moved(bywash).0 >= before.0 + 3
+        });
+    }
+}
+
+#[test]
+fn tunnels_are_forwarded_past_the_kernel() {
+    require!(require_lab(), has_tunnels());
+    let tunnels = Tunnels::new();
+    tunnels.assert_connected();
+    let bywash = Bywash::run(tunnels.0.r(), &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    tunnels.assert_carried(&bywash);
+    tunnels.assert_connected();
+    let shown = bywash.port("r1");
+    let above = shown["above"].as_array().unwrap();
+    assert_eq!(above.len(), 5, "{shown}");
+    assert_eq!((&above[0]["kind"], &above[0]["ends"]), (&"gre".into(), &"10.0.2.1 to 10.0.2.2".into()), "{shown}");
+    bywash.stop();
+    tunnels.assert_connected();
+}
+
+/// Each change leaves the packets to the kernel, or has them dropped, as the kernel would.
+#[test]
+fn tunnels_change() {
+    require!(require_lab(), has_tunnels(), bywash_lab::has_tool("nft"));
+    let tunnels = Tunnels::new();
+    let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    tunnels.answer_by("tg", 81, 81);
+    // Returns the answers of host b, and the packets that were enclosed for them.
+    let ping = |to: &str| {
+        let before = Tunnels::moved(&bywash).0;
+        let report = Ping::to(ip(to)).count(5).run(&a.ns).unwrap();
+        (report.received, Tunnels::moved(&bywash).0 - before)
+    };
+    // The host's own packets have rules.
+    for hook in ["input", "output"] {
+        let rules =
+            format!("table inet own {{ chain c {{ type filter hook {hook} priority 0; ip protocol gre drop; }}; }}");
+        r.nft(&rules).unwrap();
+        let (received, _) = ping("10.81.0.2");
+        assert_eq!(received, 0, "past the rule of hook {hook}");
+        let kept = bywash.placement("r1")["kept"].to_string();
+        assert!(kept.contains("table inet own") && kept.contains("packets in tunnels over IPv4"), "{kept}");
+        r.nft("delete table inet own").unwrap();
+        tunnels.wait_for_tunnels(&bywash);
+    }
+    // Rules may route the packets around those in the tunnels.
+    r.ip(&["rule", "add", "to", "10.0.2.2", "lookup", "77"]).unwrap();
+    bywash.wait("tunnels to be the kernel's", |_| ping("10.81.0.2") == (5, 0));
+    r.ip(&["rule", "del", "to", "10.0.2.2", "lookup", "77"]).unwrap();
+    tunnels.wait_for_tunnels(&bywash);
+    // Down, and up again.
+    r.ip(&["link", "set", "tg", "down"]).unwrap();
+    assert_eq!(ping("10.81.0.2").0, 0);
+    r.ip(&["link", "set", "tg", "up"]).unwrap();
+    tunnels.wait_for_tunnels(&bywash);
+    // Another key.
+    r.ip(&["link", "change", "tk", "type", "gre", "key", "70"]).unwrap();
+    assert_eq!(ping("10.82.0.2").0, 0, "by the old key");
+    b.ns.ip(&["link", "change", "tk", "type", "gre", "key", "70"]).unwrap();
+    bywash.wait("the new key", |_| ping("10.82.0.2") == (5, 5));
+    // A smaller MTU of the path: for senders, that of the tunnel is smaller.
+    r.ip(&["route", "replace", "10.0.2.2/32", "dev", "r1", "mtu", "1300"]).unwrap();
+    bywash.wait("the MTU of the path", |_| {
+        let report = Ping::to(ip("10.81.0.2")).count(1).size(1260).dont_fragment().run(&a.ns).unwrap();
+        report.received == 0 && report.text.contains("1276")
+    });
+    let report = Ping::to(ip("10.81.0.2")).count(2).size(1276 - 28).dont_fragment().run(&a.ns).unwrap();
+    assert_eq!(report.received, 2, "{}", report.text);
+    r.ip(&["route", "del", "10.0.2.2/32", "dev", "r1"]).unwrap();
+    a.ns.ip(&["route", "flush", "cache"]).unwrap();
+    tunnels.wait_for_tunnels(&bywash);
+    // Another tunnel that takes its packets.
+    r.ip(&["link", "add", "tw", "type", "gre", "local", "10.0.2.1", "dev", "r1"]).unwrap();
+    bywash.wait("tunnels to be the kernel's", |_| ping("10.81.0.2") == (5, 0));
+    assert!(bywash.log().contains("tg: gre interface tw may take its packets"), "{}", bywash.log());
+    r.ip(&["link", "del", "tw"]).unwrap();
+    tunnels.wait_for_tunnels(&bywash);
+    // A member of a VRF has the VRF's routes.
+    r.ip(&["link", "del", "tg"]).unwrap();
+    let report = Ping::to(ip("10.81.0.2")).count(3).run(&a.ns).unwrap();
+    assert_eq!(report.received, 0, "{}", report.text);
+    bywash.assert_conserved();
+    bywash.stop();
+}
+
+fn ipv4(tos: u8, ttl: u8, fragment: u16, protocol: u8, ends: (Ipv4Addr, Ipv4Addr), payload: &[u8]) -> Vec<u8> {
+    let total = (20 + payload.len() as u16).to_be_bytes();
+    let fragment = fragment.to_be_bytes();
+    let head = [0x45, tos, total[0], total[1], 0x12, 0x34, fragment[0], fragment[1], ttl, protocol, 0, 0];
+    let mut packet = [&head[..], &ends.0.octets(), &ends.1.octets(), payload].concat();
+    fill_checksum(&mut packet);
+    packet
+}
+
+fn ipv6(class: u8, hops: u8, ends: (Ipv6Addr, Ipv6Addr), payload: &[u8]) -> Vec<u8> {
+    let (len, class) = ((payload.len() as u16).to_be_bytes(), u32::from(class) << 20 | 0x6000_1234);
+    let head = [len[0], len[1], 253, hops];
+    [&class.to_be_bytes()[..], &head, &ends.0.octets(), &ends.1.octets(), payload].concat()
+}
+
+fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
+    let mac = |text: &str| text.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<u8>>();
+    [&mac(to)[..], &mac(from), &kind.to_be_bytes(), packet].concat()
+}
+
+/// Clears the fields that the kernel chooses as it likes: identification, and with it the checksum.
+fn masked(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[18..20].fill(0);
+    frame[24..26].fill(0);
+    frame
+}
+
+/// Payload of the nth packet, by which it is recognised. The protocol is that for experiments (RFC 3692).
+fn payload(n: usize) -> Vec<u8> {
+    format!("bywash{n:04}").into_bytes()
+}
+
+fn number(frame: &[u8]) -> Option<usize> {
+    let at = frame.windows(6).position(|window| window == b"bywash")?;
+    std::str::from_utf8(frame.get(at + 6..at + 10)?).ok()?.parse().ok()
+}
+
+/// Sends frames, and returns those that arrive with their numbers, in the order of these.
+fn passed(tunnels: &Tunnels, from_a: bool, frames: &[Vec<u8>], last: &[u8]) -> Vec<(usize, Vec<u8>)> {
+    let (a, b) = (tunnels.0.a(), tunnels.0.b());
+    let (from, to) = if from_a { (a, b) } else { (b, a) };
+    let ear = Ear::at(&to.ns, &to.interface);
+    for chunk in frames.chunks(16) {
+        let some: Vec<_> = chunk.iter().map(|frame| (1, frame.clone())).collect();
+        send(&from.ns, &from.interface, &some);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The last one comes through in any case, after all others.
+    std::thread::sleep(Duration::from_millis(300));
+    send(&from.ns, &from.interface, &[(1, last.to_owned())]);
+    ear.wait(1, |frame| number(frame) == Some(9999));
+    let heard = ear.heard().into_iter().filter_map(|frame| Some((number(&frame)?, frame)));
+    let mut all: Vec<_> = heard.filter(|(n, _)| *n != 9999).collect();
+    all.sort();
+    all
+}
+
+/// Packets of all kinds leave enclosed by the same bytes as without the program.
+#[test]
+fn packets_are_enclosed_as_the_kernel_does() {
+    require!(require_lab(), has_tunnels());
+    let tunnels = Tunnels::new();
+    let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+    // Another tunnel of kind `sit`, which needs another address of the router or the host.
+    let (name, options, ..) = TUNNELS[5];
+    r.ip_batch(&format!(
+        "address add 10.0.2.101/24 dev r1\nlink add name {name} type {options} local 10.0.2.101 remote {}\nlink set {name} up\n\
+         route add fd86::/64 dev {name}\n",
+        b.v4
+    ))
+    .unwrap();
+    let mut frames = vec![];
+    let mut add = |packet: &dyn Fn(&[u8]) -> Vec<u8>| {
+        let packet = packet(&payload(frames.len()));
+        let kind = if packet[0] >> 4 == 6 { 0x86dd } else { 0x0800 };
+        frames.push(frame(&a.router_mac, &a.mac, kind, &packet));
+    };
+    for net in [81, 82, 83, 84] {
+        for (tos, ttl, fragment) in [
+            (0, 64, 0),
+            (0xb8, 2, 0x4000),
+            (0x11, 255, 0),
+            (0x2, 9, 0x4000),
+            (0x3, 64, 0),
+            (0xff, 64, 0x4000),
+            (0, 64, 0x2000),
+        ] {
+            let to = Ipv4Addr::new(10, net, 0, 2);
+            add(&|payload| ipv4(tos, ttl, fragment, 253, (a.v4, to), &[payload, &[7; 30]].concat()));
+        }
+    }
+    for net in [0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86] {
+        for (class, hops) in [(0, 64), (0xb8, 2), (0x2, 9), (0x3, 64), (0xff, 255)] {
+            let to = Ipv6Addr::new(net, 0, 0, 0, 0, 0, 0, 2);
+            add(&|payload| ipv6(class, hops, (a.v6, to), payload));
+        }
+    }
+    // Padding is not enclosed.
+    add(&|payload| ipv4(0, 64, 0, 253, (a.v4, Ipv4Addr::new(10, 81, 0, 2)), payload));
+    frames.last_mut().unwrap().extend([0xaa; 40]);
+    let last = ipv4(0, 64, 0, 253, (a.v4, b.v4), b"bywash9999");
+    let last = frame(&a.router_mac, &a.mac, 0x0800, &last);
+    let kernels = passed(&tunnels, true, &frames, &last);
+    assert_eq!(kernels.len(), frames.len(), "the kernel sends them");
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    let before = Tunnels::moved(&bywash).0;
+    let ours = passed(&tunnels, true, &frames, &last);
+    let enclosed = Tunnels::moved(&bywash).0 - before;
+    assert_eq!(enclosed, frames.len() as u64, "{}", bywash.show(&["all"]));
+    for ((n, theirs), (m, ours)) in kernels.into_iter().zip(ours) {
+        assert_eq!((n, masked(theirs)), (m, masked(ours)));
+    }
+    bywash.stop();
+}
+
+/// Packets around others, right and wrong in all ways: the same packets come out as without the program.
+#[test]
+fn packets_are_taken_out_as_the_kernel_does() {
+    require!(require_lab(), has_tunnels());
+    let tunnels = Tunnels::new();
+    let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+    let ends = (b.v4, b.router_v4);
+    let (mut frames, mut plain) = (vec![], 0);
+    // Adds the packet around another, which is given by the flags and key of GRE or else by the protocol; `taken` if it
+    // is taken out past the kernel.
+    let mut add = |taken: bool, around: &dyn Fn(&[u8]) -> Vec<u8>, within: &dyn Fn(&[u8]) -> Vec<u8>| {
+        let packet = around(&within(&payload(frames.len())));
+        plain += u64::from(taken);
+        frames.push(frame(&b.router_mac, &b.mac, 0x0800, &packet));
+    };
+    let gre = |flags: u16, kind: u16, more: &[u8], payload: &[u8]| {
+        [&flags.to_be_bytes()[..], &kind.to_be_bytes(), more, payload].concat()
+    };
+    let around = |tos: u8, ttl: u8, fragment: u16, protocol: u8| {
+        move |payload: &[u8]| ipv4(tos, ttl, fragment, protocol, ends, payload)
+    };
+    let (from4, from6) = (Ipv4Addr::new(10, 81, 0, 2), Ipv6Addr::new(0xfd81, 0, 0, 0, 0, 0, 0, 2));
+    let in4 = |payload: &[u8]| ipv4(0, 64, 0, 253, (from4, a.v4), payload);
+    let in6 = |payload: &[u8]| ipv6(0, 64, (from6, a.v6), payload);
+    let plain4 = |payload: &[u8]| gre(0, 0x0800, &[], payload);
+    // Every tunnel and family.
+    add(true, &|p| around(0, 64, 0, 47)(&plain4(p)), &in4);
+    add(true, &|p| around(0, 64, 0x4000, 47)(&gre(0, 0x86dd, &[], p)), &in6);
+    add(true, &|p| around(0, 64, 0, 47)(&gre(0x2000, 0x0800, &[0, 0, 0, 7], p)), &in4);
+    add(true, &|p| around(0, 64, 0, 47)(&gre(0x2000, 0x86dd, &[0, 0, 0, 8], p)), &in6);
+    add(true, &|p| around(0, 64, 0, 4)(p), &in4);
+    add(true, &|p| around(0, 64, 0, 41)(p), &in6);
+    // Congestion marks, around and within.
+    for tos in 0..4 {
+        for within in 0..4 {
+            add(tos & 1 == 0, &|p| around(tos, 64, 0, 47)(&plain4(p)), &|p| ipv4(within, 64, 0, 253, (from4, a.v4), p));
+            add(tos & 1 == 0, &|p| around(tos, 64, 0, 41)(p), &|p| ipv6(within, 64, (from6, a.v6), p));
+        }
+    }
+    // What is around it: TTL, a fragment, another key, flags, versions, protocols, ends.
+    add(false, &|p| around(0, 1, 0, 47)(&plain4(p)), &in4);
+    add(false, &|p| around(0, 64, 0x2000, 47)(&plain4(p)), &in4);
+    for (flags, kind, more) in [
+        (0x2000u16, 0x0800u16, &[0, 0, 0, 70][..]),
+        (0x2000, 0x0800, &[0, 0, 0, 9]),
+        (0x2000, 0x0800, &[]),
+        (0x8000, 0x0800, &[0, 0, 0, 0]),
+        (0x1000, 0x0800, &[0, 0, 0, 1]),
+        (0x4000, 0x0800, &[0, 0, 0, 0]),
+        (0x0001, 0x0800, &[]),
+        (0x0008, 0x0800, &[]),
+        (0, 0x6558, &[]),
+        (0, 0x0806, &[]),
+    ] {
+        add(false, &|p| around(0, 64, 0, 47)(&gre(flags, kind, more, p)), &in4);
+    }
+    add(false, &|p| ipv4(0, 64, 0, 47, (Ipv4Addr::new(10, 0, 2, 9), b.router_v4), &plain4(p)), &in4);
+    add(false, &|p| ipv4(0, 64, 0, 47, (b.v4, a.router_v4), &plain4(p)), &in4);
+    add(false, &|p| around(0, 64, 0, 47)(&gre(0, 0x86dd, &[], p)), &in4);
+    add(false, &|p| around(0, 64, 0, 4)(p), &in6);
+    add(false, &|p| around(0, 64, 0, 41)(p), &in4);
+    // The kernel gets the packet as it came, after a look at the second one.
+    add(true, &|p| around(0, 64, 0, 4)(&around(0, 64, 0, 4)(p)), &in4);
+    let broken = |packet: Vec<u8>, at: usize, with: u8| {
+        let mut packet = packet;
+        packet[at] ^= with;
+        packet
+    };
+    add(false, &|p| broken(around(0, 64, 0, 4)(p), 10, 1), &in4);
+    // What is within: TTL, checksum, options, lengths, addresses that are not forwarded.
+    for (ttl, taken) in [(2, true), (1, false), (0, false)] {
+        add(taken, &|p| around(0, 64, 0, 4)(p), &|p| ipv4(0, ttl, 0, 253, (from4, a.v4), p));
+        add(taken, &|p| around(0, 64, 0, 41)(p), &|p| ipv6(0, ttl, (from6, a.v6), p));
+    }
+    for (at, with) in [(10, 1), (0, 1), (0, 0x20), (3, 0x40)] {
+        add(false, &|p| around(0, 64, 0, 4)(p), &|p| broken(in4(p), at, with));
+    }
+    // Of the last three, the kernel gets the packets, or a copy, after a look at their routes.
+    for (from, to, taken) in [
+        (from4, Ipv4Addr::new(224, 0, 0, 5), false),
+        (from4, Ipv4Addr::new(127, 0, 0, 1), false),
+        (Ipv4Addr::new(127, 0, 0, 1), a.v4, false),
+        (Ipv4Addr::new(0, 0, 0, 0), a.v4, false),
+        (a.router_v4, a.v4, false),
+        (from4, a.router_v4, true),
+        (from4, Ipv4Addr::new(10, 0, 1, 255), true),
+        (from4, Ipv4Addr::new(10, 99, 0, 1), true),
+    ] {
+        add(taken, &|p| around(0, 64, 0, 4)(p), &|p| ipv4(0, 64, 0, 253, (from, to), p));
+    }
+    for (from, to, taken) in [
+        ("fe80::9", "fd00:1::2", false),
+        ("fd85::2", "ff02::5", false),
+        ("::1", "fd00:1::2", false),
+        ("fd85::2", "fd00:1::1", true),
+    ] {
+        let ends: (Ipv6Addr, Ipv6Addr) = (from.parse().unwrap(), to.parse().unwrap());
+        add(taken, &|p| around(0, 64, 0, 41)(p), &|p| ipv6(0, 64, ends, p));
+    }
+    // Padding behind.
+    add(true, &|p| around(0, 64, 0, 4)(p), &in4);
+    frames.last_mut().unwrap().extend([0xaa; 40]);
+    let last = ipv4(0, 64, 0, 253, (b.v4, a.v4), b"bywash9999");
+    let last = frame(&b.router_mac, &b.mac, 0x0800, &last);
+    let kernels = passed(&tunnels, false, &frames, &last);
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    let before = Tunnels::moved(&bywash).1;
+    let ours = passed(&tunnels, false, &frames, &last);
+    let taken = Tunnels::moved(&bywash).1 - before;
+    assert_eq!(kernels, ours);
+    assert_eq!(taken, plain, "{}", bywash.show(&["all"]));
+    bywash.assert_conserved();
+    bywash.stop();
+}

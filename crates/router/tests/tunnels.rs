@@ -1,0 +1,214 @@
+//! Packets in tunnels: enclosed in others, taken out of them, and put back as they were for the kernel.
+
+mod common;
+
+use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
+use bywash_fib::model::{Encapsulation, Tunnel};
+use bywash_fib::{Net, Table4, Table6};
+use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
+use bywash_port::{TxQueue, TxQueueConfig};
+use bywash_router::gates::{Gate, Gates};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
+use bywash_router::tunnel::{TunnelInfo, Tunnels};
+use bywash_router::vlan::FIRST;
+use bywash_router::{Request, Router, RouterConfig};
+use bywash_sync::{Published, Qsbr};
+use bywash_wire::ethernet::HEADER_LEN;
+use bywash_wire::ipv4::fill_checksum;
+use common::Line;
+use proptest::prelude::*;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const THERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const TUNNEL: PortId = PortId(FIRST + 3);
+
+/// Next hops: out of port 1, this host, and the tunnel.
+const OUT: u32 = 1;
+const LOCAL: u32 = 2;
+const THROUGH: u32 = 3;
+
+fn gre(keys: [Option<u32>; 2]) -> Tunnel {
+    Tunnel {
+        encapsulation: Encapsulation::Gre,
+        local: HERE,
+        remote: THERE,
+        link: 0,
+        keys,
+        ttl: 0,
+        tos: 1,
+        dont_fragment: true,
+        plain: true,
+    }
+}
+
+struct Outcome {
+    sent: Vec<Vec<u8>>,
+    punted: Vec<Vec<u8>>,
+}
+
+/// Receives frames on port 0 of a router with this tunnel, through which 10/8 is reached; 20/8 is out of port 1.
+fn run(tunnel: Tunnel, path_mtu: u32, gate: Gate, frames: &[Vec<u8>]) -> Outcome {
+    let domain = Qsbr::new();
+    let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
+    table4.insert(Net::new(10 << 24, 8).unwrap(), THROUGH);
+    table4.insert(Net::new(20 << 24, 8).unwrap(), OUT);
+    table4.insert(Net::new(HERE.to_bits(), 32).unwrap(), LOCAL);
+    table4.insert(Net::new(THERE.to_bits(), 32).unwrap(), OUT);
+    let entries = vec![
+        Entry::verdict(Kind::NoRoute),
+        Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
+        Entry::verdict(Kind::Local),
+        Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Tunnel) },
+    ];
+    let info = PortInfo { index: 9, ..PortInfo::default() };
+    let tables = Tables {
+        generation: 1,
+        fib4: table4.reader(),
+        fib6: table6.reader(),
+        cold: vec![Cold { index: 2, ..Cold::default() }; entries.len()],
+        entries,
+        buckets: vec![],
+        ports: vec![PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() }; 2],
+        vlans: vec![],
+        bonds: vec![],
+        bridges: vec![],
+        tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, path_mtu, info }]),
+        own4: Own4::default().with(HERE),
+        hash4: HashPolicy::L4,
+        hash6: HashPolicy::L4,
+    };
+    let tables = Arc::new(Published::new(&domain, tables));
+    let arena = Arena::new(ArenaConfig { cells: 512, ..Default::default() }).unwrap();
+    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 512)]).unwrap();
+    let (requests, mut inbox) = rtrb::RingBuffer::new(512);
+    let gates = Gates::open();
+    gates.set(TUNNEL, gate);
+    let router = Router::new(tables, requests, RouterConfig::default()).with_gates(gates);
+    let mut table = PortTable::new();
+    let bursts: Vec<_> = frames.iter().rev().map(|frame| vec![frame.clone()]).collect();
+    let turns = bursts.len() as u64 + 2;
+    let first = Line { bursts, ..Line::default() };
+    let sent = first.sent.clone();
+    for line in [first, Line { sent: sent.clone(), ..Line::default() }] {
+        table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
+    }
+    let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
+    let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+    worker.run_turns(turns);
+    let mut bufs = Buffers::attach(&pools, 0);
+    let mut outcome = Outcome { sent: vec![], punted: vec![] };
+    while let Ok(request) = inbox.pop() {
+        if let Request::Punt { frame, id, .. } = request {
+            assert_eq!(id, PortId(0), "the kernel receives what the port received");
+            outcome.punted.push(bufs.arena().data(&frame).to_vec());
+            bufs.free_one(frame);
+        }
+    }
+    drop(bufs);
+    let (missing, wrong) = pools.verify();
+    assert!(missing.is_empty() && wrong.is_empty());
+    outcome.sent = std::mem::take(&mut *sent.lock().unwrap());
+    outcome
+}
+
+fn packet(tos: u8, ttl: u8, protocol: u8, ends: (Ipv4Addr, Ipv4Addr), payload: &[u8]) -> Vec<u8> {
+    let total = (20 + payload.len() as u16).to_be_bytes();
+    let head = [0x45, tos, total[0], total[1], 0, 1, 0, 0, ttl, protocol, 0, 0];
+    let mut packet = [&head[..], &ends.0.octets(), &ends.1.octets(), payload].concat();
+    fill_checksum(&mut packet);
+    packet
+}
+
+fn frame(packet: &[u8]) -> Vec<u8> {
+    [&[2; 6][..], &[4; 6], &[8, 0], packet].concat()
+}
+
+fn far(net: u8) -> Ipv4Addr {
+    Ipv4Addr::new(net, 0, 0, 9)
+}
+
+#[test]
+fn a_packet_through_and_back_is_the_same() {
+    for keys in [[None; 2], [Some(5), Some(5)]] {
+        let inner = packet(0xb8, 64, 253, (far(20), far(10)), b"through");
+        let enclosed = run(gre(keys), 1500, Gate::default(), &[frame(&inner)]);
+        assert_eq!((enclosed.sent.len(), enclosed.punted.len()), (1, 0));
+        let out = &enclosed.sent[0];
+        let added = if keys[0].is_some() { 28 } else { 24 };
+        assert_eq!((out.len(), &out[..12]), (HEADER_LEN + inner.len() + added, &[2; 12][..]));
+        assert_eq!((out[15], out[22], &out[20..22]), (0xb8, 63, &[0x40, 0][..]), "TOS, TTL, DF");
+        // As it comes to the other end.
+        let mut back = out[HEADER_LEN..].to_vec();
+        back[12..16].copy_from_slice(&THERE.octets());
+        back[16..20].copy_from_slice(&HERE.octets());
+        fill_checksum(&mut back[..20]);
+        let expected = packet(0xb8, 62, 253, (far(20), far(20)), b"through");
+        back[added + 16] = 20;
+        fill_checksum(&mut back[added..added + 20]);
+        let taken = run(gre(keys), 1500, Gate::default(), &[frame(&back)]);
+        assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
+        assert_eq!(taken.sent[0][HEADER_LEN..], expected);
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_path_is_the_kernels() {
+    let of = |len: usize| frame(&packet(0, 64, 253, (far(20), far(10)), &vec![7; len - 20]));
+    for (path_mtu, longest) in [(1500, 1476), (u32::MAX, 1476), (1300, 1276)] {
+        let frames = [of(longest), of(longest + 1)];
+        let outcome = run(gre([None; 2]), path_mtu, Gate::default(), &frames);
+        assert_eq!((outcome.sent.len(), &outcome.punted[..]), (1, &frames[1..]), "{path_mtu}");
+    }
+    let frames = [of(100)];
+    let outcome = run(gre([None; 2]), 0, Gate::default(), &frames);
+    assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &frames[..]), "the path is not known");
+}
+
+#[test]
+fn a_closed_gate_leaves_packets_to_the_kernel_as_they_were() {
+    let inner = packet(0, 64, 253, (far(10), far(20)), b"kept");
+    let around = packet(0, 64, 47, (THERE, HERE), &[&[0, 0, 8, 0][..], &inner].concat());
+    let frames = [frame(&around)];
+    let outcome = run(gre([None; 2]), 1500, Gate::CLOSED, &frames);
+    assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &frames[..]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever is around and within, a frame is forwarded, dropped, or given to the kernel unchanged.
+    #[test]
+    fn no_packet_is_changed_for_the_kernel(
+        protocol in prop::sample::select(vec![4u8, 41, 47, 47, 47]),
+        head in prop::sample::select(vec![
+            vec![], vec![0, 0, 8, 0], vec![0, 0, 0x86, 0xdd], vec![0x20, 0, 8, 0, 0, 0, 0, 5], vec![0x20, 0, 8, 0],
+        ]),
+        net in 9u8..22,
+        ttl in 0u8..4,
+        cut in 0usize..60,
+        noise in prop::collection::vec((0usize..60, any::<u8>()), 0..3),
+        key in prop::option::of(Just(5u32)),
+        padding in 0usize..8,
+    ) {
+        let mut inner = packet(0, ttl, 253, (far(10), far(net)), b"some payload");
+        for (at, with) in noise {
+            if let Some(byte) = inner.get_mut(at) {
+                *byte ^= with;
+            }
+        }
+        inner.truncate(60 - cut);
+        let around = packet(0, 64, protocol, (THERE, HERE), &[&head[..], &inner].concat());
+        let frame = [frame(&around), vec![0; padding]].concat();
+        let outcome = run(gre([key, key]), 1500, Gate::default(), std::slice::from_ref(&frame));
+        for punted in outcome.punted {
+            // The padding may be cut off.
+            prop_assert_eq!(&punted[..], &frame[..punted.len()]);
+            prop_assert!(punted.len() >= frame.len() - padding);
+        }
+        for sent in outcome.sent {
+            prop_assert!(inner.len() >= 20 && sent.len() >= HEADER_LEN + 20);
+        }
+    }
+}
