@@ -136,6 +136,7 @@ enum bywash_kind {
 #define HOP_TAKES_IPIP 1
 #define HOP_TAKES_SIT 2
 #define HOP_TAKES_GRE 4
+#define HOP_TAKES_VXLAN 8
 
 struct bywash_hop {
 	__u8 macs[12];
@@ -144,7 +145,7 @@ struct bywash_hop {
 	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
 	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: HOP_TAKES_* */
-	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none */
+	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none; local: port of VXLANs, as in the packet */
 	__u32 ifindex; /* of the port; bond: number of its ports, and from bit 16 on their hash policy */
 } __attribute__((aligned(8)));
 

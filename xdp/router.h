@@ -242,16 +242,30 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 	return NEXT;
 }
 
-/* Returns the verdict on a packet to this host. Those that may have come through a tunnel are user space's. */
-static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip)
+/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel are user space's; others than
+ * it takes packets out of are left to the kernel, which knows of unfinished checksums within. */
+static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip, const void *end)
 {
+	const __be16 *words = (const void *)(ip + 1);
+
+	if (ip->ihl != 5 || ip->ttl < 2 || ip->tos & 1 || is_fragment4(ip))
+		return PASS_LOCAL;
 	switch (ip->protocol) {
 	case IPPROTO_IPIP:
 		return hop->first & HOP_TAKES_IPIP ? TO_USER : PASS_LOCAL;
 	case IPPROTO_IPV6:
 		return hop->first & HOP_TAKES_SIT ? TO_USER : PASS_LOCAL;
 	case IPPROTO_GRE:
-		return hop->first & HOP_TAKES_GRE ? TO_USER : PASS_LOCAL;
+		if (!(hop->first & HOP_TAKES_GRE) || (void *)(words + 2) > end)
+			return PASS_LOCAL;
+		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
+		if (words[0] && words[0] != bpf_htons(0x2000))
+			return PASS_LOCAL;
+		return words[1] == bpf_htons(ETH_P_IP) || words[1] == bpf_htons(ETH_P_IPV6) ? TO_USER : PASS_LOCAL;
+	case IPPROTO_UDP:
+		if (!(hop->first & HOP_TAKES_VXLAN) || (void *)(words + 2) > end)
+			return PASS_LOCAL;
+		return words[1] == hop->count ? TO_USER : PASS_LOCAL;
 	default:
 		return PASS_LOCAL;
 	}
@@ -270,7 +284,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
-		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop, ip);
+		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop, ip, f->end);
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	if (!(f->flags & BYWASH_FORWARD))

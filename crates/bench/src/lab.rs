@@ -246,6 +246,43 @@ impl Lab {
         Ok(self.topology.r().ip_batch(&lines).map(drop)?)
     }
 
+    /// Has the router send to the destinations through a VXLAN, with UDP checksums, to a station behind b.
+    ///
+    /// # Errors
+    /// Also if the traffic has more than one route.
+    pub fn enclose(&self) -> anyhow::Result<()> {
+        ensure!(self.routes == 1, "tunnels are measured with one route");
+        let (b, r) = (self.topology.b(), self.topology.r());
+        let (local, remote, port) = (b.router_v4, b.v4, &b.router_interface);
+        // The outer packets, too, are not to b's own MAC address.
+        let mut lines = format!(
+            "link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789\nlink set vx0 mtu 1450 up\n\
+             address add 10.77.0.1/24 dev vx0\naddress add fd77::1/64 dev vx0 nodad\n\
+             neigh replace {remote} lladdr {STATION} nud permanent dev {port}\n"
+        );
+        for ((_, network), station) in self.ways().into_iter().zip(["10.77.0.9", "fd77::9"]) {
+            writeln!(
+                lines,
+                "neigh replace {station} lladdr {STATION} nud permanent dev vx0\nroute replace {network} via {station} dev vx0"
+            )?;
+        }
+        r.ip_batch(&lines)?;
+        Ok(r.run(&["bridge", "fdb", "add", STATION, "dev", "vx0", "dst", &remote.to_string()]).map(drop)?)
+    }
+
+    /// Ends [`Lab::enclose`].
+    ///
+    /// # Errors
+    /// Errors of the commands.
+    pub fn disclose(&self) -> anyhow::Result<()> {
+        let port = &self.topology.b().router_interface;
+        let mut lines = "link del vx0\n".to_owned();
+        for (station, network) in self.ways() {
+            writeln!(lines, "route replace {network} via {station} dev {port}")?;
+        }
+        Ok(self.topology.r().ip_batch(&lines).map(drop)?)
+    }
+
     /// Returns the next hops and networks of both families, where there is one route.
     fn ways(&self) -> [(IpAddr, &'static str); 2] {
         [(station(0).into(), network(self.destinations.len())), (station6(0).into(), NETWORK6)]

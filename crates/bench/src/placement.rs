@@ -65,6 +65,9 @@ pub struct PlacementArgs {
     /// veth, native XDP forwards no frames between members
     #[arg(long)]
     pub members: bool,
+    /// Also measure the kernel and each level with the packets sent through a VXLAN (as NAME+vxlan)
+    #[arg(long)]
+    pub vxlan: bool,
     /// Receiver of the forwarded packets
     #[arg(long, value_name = "WHO", default_value = "driver")]
     pub sink: Sink,
@@ -122,6 +125,11 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             lab.bridge().context("with bridges")?;
             again(args, &lab, "bridges", &mut round).context("with bridges")?;
             lab.unbridge()?;
+        }
+        if args.vxlan {
+            lab.enclose().context("through a VXLAN")?;
+            again(args, &lab, "vxlan", &mut round).context("through a VXLAN")?;
+            lab.disclose()?;
         }
         if args.members {
             // Like the kernel: without a native program, an interface receives live frames only while it polls.

@@ -504,22 +504,52 @@ fn packets_in_tunnels_are_taken_out_by_user_space() {
             twin.set_up(Mode::default());
             let (local, _) = twin.world.entries.iter().enumerate().find(|(_, e)| e.kind == Kind::Local).unwrap();
             let (net4, _) = subnets(local as u32);
-            let frame = |protocol: u8| {
-                let mut ip = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 200, 0, 9];
-                ip.extend((net4.addr() + 9).to_be_bytes());
-                ip.extend([0; 20]);
+            let frame = |head: [u8; 10], payload: [u8; 4]| {
+                let mut ip = [&head[..], &[0, 0, 10, 200, 0, 9], &(net4.addr() + 9).to_be_bytes(), &payload].concat();
+                ip.extend([0; 16]);
                 bywash_wire::ipv4::fill_checksum(&mut ip);
                 [&mac(0)[..], &[2; 6], &[8, 0], &ip].concat()
             };
-            for takes in 0..8 {
+            let plain = |protocol| [0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol];
+            let of = |protocol, at: usize, with: u8| {
+                let mut head = plain(protocol);
+                head[at] = with;
+                head
+            };
+            let (gre, vxlan) = ([0, 0, 8, 0], [1, 2, 18, 181]);
+            for takes in 0..16 {
                 let mut hops = hops(&twin.world.entries);
                 hops[local].first = takes;
+                hops[local].count = u32::from(4789u16.to_be());
                 twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
-                for (protocol, bit) in [(4, 1), (41, 2), (47, 4), (17, 0), (6, 0), (0, 0)] {
+                for (head, payload, bit) in [
+                    (plain(4), [0; 4], 1),
+                    (plain(41), [0; 4], 2),
+                    (plain(47), gre, 4),
+                    (plain(47), [0x20, 0, 0x86, 0xdd], 4),
+                    (plain(17), vxlan, 8),
+                    (plain(6), gre, 0),
+                    (plain(0), gre, 0),
+                    // With a checksum, a sequence number, version 1; of Ethernet; to another port.
+                    (plain(47), [0x80, 0, 8, 0], 0),
+                    (plain(47), [0x10, 0, 8, 0], 0),
+                    (plain(47), [0, 1, 8, 0], 0),
+                    (plain(47), [0, 0, 0x65, 0x58], 0),
+                    (plain(17), [18, 181, 18, 182], 0),
+                    // ECN, a fragment, TTL 1.
+                    (of(4, 1, 1), [0; 4], 0),
+                    (of(4, 1, 3), [0; 4], 0),
+                    (of(4, 1, 2), [0; 4], 1),
+                    (of(41, 6, 0x20), [0; 4], 0),
+                    (of(47, 7, 1), gre, 0),
+                    (of(47, 6, 0x40), gre, 4),
+                    (of(17, 8, 1), vxlan, 0),
+                ] {
                     for skb in [false, true] {
                         let left = if skb { "pass_exception" } else { "pass_no_socket" };
                         let expected = if takes & bit != 0 { left } else { "pass_local" };
-                        assert_eq!(twin.drive(&frame(protocol), skb).0, expected, "{protocol} with {takes}");
+                        let frame = frame(head, payload);
+                        assert_eq!(twin.drive(&frame, skb).0, expected, "{head:?} {payload:?} with {takes}");
                     }
                 }
             }

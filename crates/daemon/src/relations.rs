@@ -7,7 +7,7 @@
 
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Bridge, Change, Link, Mac, Station, Tunnel};
+use bywash_fib::model::{self, Bridge, Change, Encapsulation, Link, Mac, Station, Tunnel};
 use bywash_router::bond::XmitHash;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
@@ -463,12 +463,13 @@ impl Relations {
     pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Tunnel, String>)> {
         let all = self.links.values().filter(|_| !self.left_tunnels);
         all.filter_map(|link| {
-            let tunnel = link.tunnel.filter(|tunnel| is_host(tunnel.local) && is_host(tunnel.remote))?;
+            let tunnel = link.tunnel.filter(is_host_tunnel)?;
             Some((link, self.through(link, tunnel)))
         })
     }
 
-    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Tunnel, String> {
+    /// Checks what a tunnel itself, and what is below and above it, does with its packets.
+    fn is_followed(&self, link: &Link, tunnel: Tunnel) -> Result<(), String> {
         if !link.up {
             return Err("it is down".into());
         }
@@ -480,6 +481,38 @@ impl Relations {
         }
         if !tunnel.plain {
             return Err("it has an XDP program, or properties that are not followed".into());
+        }
+        if tunnel.vxlan.is_some() && link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
+            return Err("it resolves no neighbours, or its address is none".into());
+        }
+        let on_vrf = |link: &Link| link.vrf.is_some() || model::vrf(&self.links, link.index).is_some();
+        let below = tunnel.vxlan.map_or(tunnel.link, |vxlan| vxlan.link);
+        match self.links.get(&below).is_some_and(on_vrf) {
+            true => Err("it is bound to a VRF or a member of one".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Tunnel, String> {
+        self.is_followed(link, tunnel)?;
+        if let Some(vxlan) = tunnel.vxlan {
+            // Programs tell the packets of VXLANs by their port alone: workers would hand those of the other to the kernel,
+            // one by one.
+            let other = |other: &&Link| {
+                let same = other.tunnel.and_then(|tunnel| tunnel.vxlan).is_none_or(|of| of.port == vxlan.port);
+                let followed = |tunnel| is_host_tunnel(tunnel) && self.is_followed(other, *tunnel).is_ok();
+                let left = self.ports.contains(&other.index) || !other.tunnel.as_ref().is_some_and(followed);
+                other.kind == "vxlan" && other.index != link.index && other.up && same && left
+            };
+            return match self.links.values().find(other) {
+                Some(other) => Err(format!("{}, whose packets are the kernel's, may have its port", named(other))),
+                None => Ok(tunnel),
+            };
+        }
+        // vti_ipip_handler comes before ipip's.
+        let vti = self.links.values().find(|link| link.kind == "vti" && link.up);
+        if let Some(vti) = vti.filter(|_| tunnel.encapsulation == Encapsulation::Ipip) {
+            return Err(format!("{} may take its packets", named(vti)));
         }
         // The kernel prefers a tunnel that is bound to the interface of a received packet (ip_tunnel_lookup).
         let takes_too = |other: &Tunnel| {
@@ -506,6 +539,11 @@ impl Relations {
         let master = self.links.get(&master).map_or_else(|| "another interface".into(), named);
         Some(format!("it belongs to {master}"))
     }
+}
+
+/// Returns whether a tunnel has an address of its own and, unless it is a VXLAN, one other end.
+fn is_host_tunnel(tunnel: &Tunnel) -> bool {
+    is_host(tunnel.local) && (tunnel.vxlan.is_some() || is_host(tunnel.remote))
 }
 
 /// Returns whether an address can be that of one host.

@@ -156,8 +156,10 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         verdict.gates.entry(port.id).or_default().flows = Families::NONE;
     }
     verdict.follow(reading, ports, respect);
-    // Where all gates are closed, only flows pass, which were judged by these rules, too.
-    let open = |of: fn(&Families) -> bool| !verdict.gates.values().all(|gate| of(&gate.closed));
+    // Where all gates are closed, only flows pass, which were judged by these rules, too; and the packets around those of
+    // tunnels, which may be of the other family.
+    let tunnels = ports.iter().any(|port| port.tunnel);
+    let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));
     let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };
     for (index, families) in ruled {
         let families = families & open;
@@ -224,6 +226,10 @@ impl Verdict {
     }
 
     fn obey(&mut self, scope: &Scope, ports: &[&PortLink]) {
+        // Some hooks of forwarded packets see those that the host sends or receives, too.
+        if let Scope::All(families) = scope {
+            self.own |= *families;
+        }
         for port in ports {
             let gate = self.gates.entry(port.id).or_default();
             match scope {
@@ -296,6 +302,31 @@ mod tests {
         assert_eq!(verdict.egress, [(11, Families::V6)].into());
         let one = Scope::In(vec![IfMatch::Name("r0".into())], Families::BOTH);
         assert_eq!(judged(&[out(Families::BOTH), one], &[]).egress, [(11, Families::BOTH)].into());
+    }
+
+    /// IPv6 within IPv4 meets the rules of IPv4, whose hooks see the packets around it.
+    #[test]
+    fn tunnels_are_left_where_the_packets_around_theirs_have_policies() {
+        let effect = |kind, scope| Effect { kind, scope, object: String::new(), reason: String::new() };
+        let judged = |scopes: &[Scope], tunnel: bool, ignored: &[Kind]| {
+            let mut ports = ports();
+            ports.push(PortLink { id: 64, index: 20, name: "gre1".into(), tunnel, ..PortLink::default() });
+            let effects = scopes.iter().map(|scope| effect(Kind::Netfilter, scope.clone())).collect();
+            let respect = Respect { ignored: ignored.iter().copied().collect() };
+            judge(&Reading { effects, ..Reading::default() }, &ports, &respect)
+        };
+        for scope in [Scope::All(Families::V4), Scope::Own(Families::V4)] {
+            let own = |ignored: &[Kind]| judged(std::slice::from_ref(&scope), true, ignored).own;
+            assert_eq!((own(&[]), own(&[Kind::Netfilter])), (Families::V4, Families::NONE), "{scope:?}");
+        }
+        assert_eq!(judged(&[Scope::Own(Families::V4)], true, &[]).kept[0].ports, [64]);
+        assert_eq!(judged(&[Scope::Own(Families::V4)], false, &[]).kept, []);
+        assert_eq!(judged(&[Scope::In(vec![IfMatch::Name("r0".into())], Families::V4)], true, &[]).own, Families::NONE);
+        // Rules of an egress interface also hold for the packets around those of the other family.
+        let out = Scope::Out(vec![IfMatch::Name("r1".into())], Families::V4);
+        let scopes = [out, Scope::All(Families::V4)];
+        assert_eq!(judged(&scopes, true, &[]).egress, [(11, Families::V4)].into());
+        assert_eq!(judged(&scopes, false, &[]).egress, BTreeMap::new());
     }
 
     #[test]

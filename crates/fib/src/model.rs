@@ -374,7 +374,7 @@ pub struct Link {
     pub member: Option<Member>,
     /// VLANs of a bridge, or of a bridge's member.
     pub vlans: BridgeVlans,
-    /// Properties of a tunnel, for kinds `ipip`, `sit` and `gre`; `None` if they cannot be parsed, or if its packets
+    /// Properties of a tunnel, for kinds `ipip`, `sit`, `gre` and `vxlan`; `None` if they cannot be parsed, or if its packets
     /// come and leave in another network namespace.
     pub tunnel: Option<Tunnel>,
     /// Number of receive queues.
@@ -394,6 +394,8 @@ pub enum Encapsulation {
     Sit,
     /// IPv4 or IPv6 in GRE (RFC 2784), perhaps with a key (RFC 2890), kind `gre`.
     Gre,
+    /// Ethernet in UDP (RFC 7348), kind `vxlan`.
+    Vxlan,
 }
 
 impl Encapsulation {
@@ -403,11 +405,32 @@ impl Encapsulation {
             Self::Ipip => 4,
             Self::Sit => 41,
             Self::Gre => 47,
+            Self::Vxlan => 17,
         }
     }
 }
 
-/// Properties of a tunnel over IPv4 (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h).
+/// Properties of a VXLAN interface (IFLA_VXLAN_*, linux/if_link.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Vxlan {
+    /// Network identifier.
+    pub vni: u32,
+    /// Destination port of its packets.
+    pub port: u16,
+    /// Source ports of its packets: the first, and the one behind the last; both 0 for the host's range
+    /// (`net.ipv4.ip_local_port_range`).
+    pub sources: [u16; 2],
+    /// Set if its packets have a UDP checksum.
+    pub checksum: bool,
+    /// Set if it learns stations from received packets.
+    pub learns: bool,
+    /// Time in seconds after which it forgets a station that it has not heard; 0 if it does not.
+    pub ageing: u32,
+    /// Kernel index of the interface by which it sends to groups, and whose VRF it belongs to; 0 if there is none.
+    pub link: u32,
+}
+
+/// Properties of a tunnel over IPv4 (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h; IFLA_VXLAN_*, linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tunnel {
     /// Encapsulation.
@@ -420,14 +443,25 @@ pub struct Tunnel {
     pub link: u32,
     /// Keys of received and of sent packets, for GRE.
     pub keys: [Option<u32>; 2],
-    /// TTL of its packets; 0 for that of the packets within.
+    /// TTL of its packets; 0 for that of the packets within or, for VXLAN, that of the host's own packets.
     pub ttl: u8,
     /// TOS of its packets; with bit 0 set, that of the packets within.
     pub tos: u8,
-    /// Set if all its packets have the DF bit (`pmtudisc`); if not, those have it whose packets within do.
+    /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, those have it whose IPv4 packets within do,
+    /// for kinds `ipip` and `gre`.
     pub dont_fragment: bool,
+    /// Properties of its own, for VXLAN.
+    pub vxlan: Option<Vxlan>,
     /// Set if no other property decides about its packets, and it has no XDP program.
     pub plain: bool,
+}
+
+impl Tunnel {
+    /// Returns whether its TOS is that of the packets within only if it is 1, as kinds `sit` and `vxlan` have it: other
+    /// odd values are values of their own for these.
+    pub const fn inherits_tos_by_1(&self) -> bool {
+        self.tos == 1 || self.tos & 1 == 0
+    }
 }
 
 /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one
@@ -532,7 +566,8 @@ pub struct Neighbour {
     pub state: NeighbourState,
 }
 
-/// A station that a bridge knows (RTM_NEWNEIGH with AF_BRIDGE): an entry of its forwarding database.
+/// A station that a bridge, or a VXLAN interface in its place, knows (RTM_NEWNEIGH with AF_BRIDGE): an entry of its
+/// forwarding database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Station {
     /// Kernel index of the bridge.
@@ -541,7 +576,8 @@ pub struct Station {
     pub vlan: u16,
     /// MAC address.
     pub mac: Mac,
-    /// Kernel index of the member that leads to it, or of the bridge for one of its own addresses.
+    /// Kernel index of the member that leads to it, or of the bridge for one of its own addresses. For a VXLAN interface,
+    /// the IPv4 address of the other end that leads to it.
     pub member: u32,
 }
 

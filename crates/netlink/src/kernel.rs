@@ -377,6 +377,9 @@ impl Kernel {
     fn link_gone(&mut self, index: u32) -> Scope {
         self.vlans.remove(&index);
         let Some(old) = self.links.remove(&index) else { return Scope::NONE };
+        // A VXLAN interface that moves to another network namespace takes some along without a word.
+        let stations: Vec<_> = self.stations.keys().filter(|(of, ..)| *of == index).copied().collect();
+        stations.into_iter().for_each(|key| self.drop_station(key));
         self.pending.links.entry(index).or_insert(Some(old.value));
         self.stirred_links.insert(index);
         Scope::when(self.is_used(index), Scope::UNDER_LINKS)

@@ -38,7 +38,7 @@ pub mod wire;
 pub use error::Error;
 pub use lookup::interface_by_name;
 pub use mirror::{Config, Mirror};
-pub use path::Paths;
+pub use path::{Path, Paths};
 pub use probe::Prober;
 pub use state::{RouteBody, RouteKey, State};
 pub use stats::Stats;

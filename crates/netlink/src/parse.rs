@@ -4,7 +4,7 @@ use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
     Address, Bond, Bridge, BridgeVlans, Bridging, Encapsulation, Link, Mac, Macvlan, Member, Neighbour, NeighbourState,
-    Prefix, Station, Tunnel, Vlan,
+    Prefix, Station, Tunnel, Vlan, Vxlan,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -214,6 +214,7 @@ fn link_info(info: &[u8], link: &mut Link) {
         "ipip" => link.tunnel = ip_tunnel(data, Encapsulation::Ipip),
         "sit" => link.tunnel = ip_tunnel(data, Encapsulation::Sit),
         "gre" => link.tunnel = gre(data),
+        "vxlan" => link.tunnel = vxlan(data),
         _ => {}
     }
     match member_of.as_str() {
@@ -362,6 +363,7 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
     }
     // 0 also takes packets of other protocols, with which the kernel keeps them apart.
     tunnel.plain &= protocol.is_some_and(|protocol| protocol == 0 || protocol == encapsulation.protocol());
+    tunnel.plain &= encapsulation != Encapsulation::Sit || tunnel.inherits_tos_by_1();
     Some(tunnel)
 }
 
@@ -397,10 +399,53 @@ fn gre(data: &[u8]) -> Option<Tunnel> {
     Some(tunnel)
 }
 
+/// Parses the properties of a tunnel of kind `vxlan`. One over IPv6 has no address of its own here.
+fn vxlan(data: &[u8]) -> Option<Tunnel> {
+    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Vxlan) };
+    let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], false, true);
+    let (mut ageing, mut link) = (0, 0);
+    for (kind, value) in Attributes::after(data, 0) {
+        let of_port = |at| Some(u16::from_be(u16_at(value, at)?));
+        let zero = || value.iter().all(|byte| *byte == 0);
+        match kind {
+            IFLA_VXLAN_ID => vni = u32_at(value, 0),
+            IFLA_VXLAN_GROUP => tunnel.remote = ip4(value)?,
+            IFLA_VXLAN_LOCAL => tunnel.local = ip4(value)?,
+            IFLA_VXLAN_TTL => tunnel.ttl = u8_at(value, 0)?,
+            IFLA_VXLAN_TOS => tunnel.tos = u8_at(value, 0)?,
+            IFLA_VXLAN_LEARNING => learns = !zero(),
+            IFLA_VXLAN_AGEING => ageing = u32_at(value, 0)?,
+            IFLA_VXLAN_LINK => link = u32_at(value, 0)?,
+            IFLA_VXLAN_PORT_RANGE => sources = [of_port(0)?, of_port(2)?],
+            IFLA_VXLAN_PORT => port = of_port(0),
+            IFLA_VXLAN_UDP_CSUM => checksum = !zero(),
+            IFLA_VXLAN_DF => match u8_at(value, 0)? {
+                0 => {}
+                1 => tunnel.dont_fragment = true,
+                _ => tunnel.plain = false,
+            },
+            IFLA_VXLAN_PROXY
+            | IFLA_VXLAN_RSC
+            | IFLA_VXLAN_REMCSUM_TX
+            | IFLA_VXLAN_REMCSUM_RX
+            | IFLA_VXLAN_COLLECT_METADATA
+            | IFLA_VXLAN_TTL_INHERIT
+            | IFLA_VXLAN_VNIFILTER => tunnel.plain &= zero(),
+            // Flags by their mere presence, and IPv6.
+            IFLA_VXLAN_GBP | IFLA_VXLAN_GPE | IFLA_VXLAN_GROUP6 | IFLA_VXLAN_LOCAL6 => tunnel.plain = false,
+            // The others concern stations, groups, reserved bits of received headers, which must be 0 here, or IPv6.
+            kind => tunnel.plain &= kind <= IFLA_VXLAN_MC_ROUTE,
+        }
+    }
+    tunnel.plain &= tunnel.inherits_tos_by_1();
+    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, learns, ageing, link });
+    Some(tunnel)
+}
+
 fn without_ends(encapsulation: Encapsulation) -> Tunnel {
     let any = Ipv4Addr::UNSPECIFIED;
-    let (link, keys, ttl, tos, dont_fragment, plain) = (0, [None; 2], 0, 0, false, false);
-    Tunnel { encapsulation, local: any, remote: any, link, keys, ttl, tos, dont_fragment, plain }
+    let (link, keys, ttl, tos, dont_fragment, vxlan, plain) = (0, [None; 2], 0, 0, false, None, false);
+    Tunnel { encapsulation, local: any, remote: any, link, keys, ttl, tos, dont_fragment, vxlan, plain }
 }
 
 fn ip4(value: &[u8]) -> Option<Ipv4Addr> {
@@ -609,19 +654,36 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
     Some(Some(Event::Neighbour(Neighbour { index, addr, mac: lladdr.filter(|_| usable), state })))
 }
 
-/// Parses an entry of a bridge's forwarding database. Entries of a device's own list have no NDA_MASTER, and those of
+/// Parses an entry of a bridge's forwarding database, or of a VXLAN interface's own. Entries of a device's own list have no NDA_MASTER, and those of
 /// the bridge's own addresses are permanent: the bridge itself takes the place of their member. The kernel drops
 /// packets of stations that are locked out; the meaning of other flags is unknown.
 fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let (mut bridge, mut address, mut vlan, mut locked) = (None, None, 0, false);
+    let (mut end, mut special) = (None, false);
     for (kind, value) in Attributes::after(body, 12) {
         match kind {
             NDA_MASTER => bridge = u32_at(value, 0),
             NDA_LLADDR => address = mac(value),
             NDA_VLAN => vlan = u16_at(value, 0)?,
             NDA_FLAGS_EXT => locked = u32_at(value, 0)? != 0,
+            NDA_DST => end = Some(ip4(value).filter(|_| value.len() == 4)),
+            // Another port, network or interface than the VXLAN interface's, or several ends.
+            NDA_PORT | NDA_VNI | NDA_IFINDEX | NDA_SRC_VNI | NDA_NH_ID => special = true,
             _ => {}
         }
+    }
+    if let (None, Some(mac), true) = (bridge, address, end.is_some() || special) {
+        // That of all stations that are not known, and of groups.
+        if mac == [0; 6] || mac[0] & 1 != 0 {
+            return Some(None);
+        }
+        let (bridge, vlan) = (member, 0);
+        // A packet to a group, or to nobody, is the kernel's.
+        let host = |end: &Ipv4Addr| !(end.is_unspecified() || end.is_multicast() || end.is_broadcast());
+        return Some(Some(match end.flatten().filter(|end| host(end) && !gone && !special) {
+            Some(end) => Event::Station(Station { bridge, vlan, mac, member: end.to_bits() }),
+            None => Event::StationGone { bridge, vlan, mac },
+        }));
     }
     let (Some(bridge), Some(mac)) = (bridge, address) else { return Some(None) };
     let member = if state & NUD_PERMANENT != 0 { bridge } else { member };

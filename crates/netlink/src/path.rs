@@ -1,4 +1,4 @@
-//! Asks the kernel for the MTU of paths.
+//! Asks the kernel for what it knows of paths.
 
 use crate::error::Error;
 use crate::socket::{DATAGRAM, Socket};
@@ -6,7 +6,16 @@ use crate::uapi::*;
 use crate::wire::{Attributes, u32_at};
 use std::net::Ipv4Addr;
 
-/// Socket that asks for the MTU of paths.
+/// A path to another host, as far as it differs from its interface and from the host's defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    /// MTU in bytes, of the route or as learned from ICMP errors.
+    pub mtu: Option<u32>,
+    /// TTL of packets that the host sends.
+    pub ttl: Option<u8>,
+}
+
+/// Socket that asks for paths.
 #[derive(Debug)]
 pub struct Paths {
     socket: Socket,
@@ -22,10 +31,9 @@ impl Paths {
         Ok(Self { socket: Socket::open(&[], 64 << 10)?, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Returns the MTU in bytes of the path from an address of this host to another host, by the route or as learned
-    /// from ICMP errors; `u32::MAX` if it is the MTU of the interface; `None` if there is no route. The kernel does not
-    /// announce what it learns.
-    pub fn mtu(&mut self, from: Ipv4Addr, to: Ipv4Addr, link: u32) -> Option<u32> {
+    /// Returns the path from an address of this host to another host, by the interface `link` unless it is 0; `None` if
+    /// there is no route, or if its MTU is locked: the kernel then clears the DF bit of what it sends (ip_mtu_locked). The kernel does not announce what it learns of paths.
+    pub fn to(&mut self, from: Ipv4Addr, to: Ipv4Addr, link: u32) -> Option<Path> {
         // struct rtmsg: family, lengths of destination and source, and nothing else; then the attributes.
         let mut body = vec![AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let mut put = |kind: u16, value: [u8; 4]| {
@@ -38,15 +46,19 @@ impl Paths {
         if link != 0 {
             put(RTA_OIF, link.to_ne_bytes());
         }
-        let mut mtu = None;
+        let mut path = None;
         let asked = self.socket.ask(RTM_GETROUTE, &body, &mut self.buffer, |message| {
             let metrics = Attributes::after(message.body, 12).find(|(kind, _)| *kind == RTA_METRICS);
-            let of = |(_, metrics): (u16, &[u8])| {
-                let mtu = Attributes::after(metrics, 0).find(|(kind, _)| *kind == RTAX_MTU);
-                mtu.and_then(|(_, mtu)| u32_at(mtu, 0))
+            let metrics = metrics.map_or(&[][..], |(_, metrics)| metrics);
+            let metric = |wanted| {
+                let found = Attributes::after(metrics, 0).find(|(kind, _)| *kind == wanted);
+                found.and_then(|(_, value)| u32_at(value, 0)).filter(|value| *value != 0)
             };
-            mtu = Some(metrics.and_then(of).unwrap_or(u32::MAX));
+            if metric(RTAX_LOCK).is_some_and(|locked| locked & 1 << RTAX_MTU != 0) {
+                return;
+            }
+            path = Some(Path { mtu: metric(RTAX_MTU), ttl: metric(RTAX_HOPLIMIT).map(|ttl| ttl as u8) });
         });
-        asked.ok().and(mtu)
+        asked.ok().and(path)
     }
 }

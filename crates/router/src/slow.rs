@@ -7,7 +7,6 @@ use crate::bytes::{be16, frame_type};
 use crate::gates::{Gates, is_kept};
 use crate::icmp::{About, Limits};
 use crate::request::{Request, RouterConfig};
-use crate::stages::complete;
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
 use crate::tunnel::{self, Through};
 use crate::valid::{martian4, martian6};
@@ -21,6 +20,8 @@ use bywash_wire::frag::{self, FragError, Plan};
 use bywash_wire::icmp4::Icmp4Error;
 use bywash_wire::icmp6::Icmp6Error;
 use bywash_wire::{icmp4, icmp6, ipv4, ipv6, proto};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Maximum time a packet waits for its neighbour: the kernel solicits three times, a second apart.
@@ -89,14 +90,23 @@ pub(crate) struct SlowPath {
     pub gates: Gates,
     /// Slot of the neighbour to check next.
     next: usize,
-    ip_id: u16,
+    /// Identification of the packet that it sent last, and the odd number between two: workers must not send packets
+    /// with one identification to one host at a time.
+    ip_id: (u16, u16),
 }
 
 impl SlowPath {
     pub fn new(requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
         let limits = Limits::new(config.icmp_rate);
         let kept = requests.buffer().capacity() / KEPT;
-        Self { requests, kept, config, waiting: Waiting::new(), limits, gates: Gates::open(), next: 0, ip_id: 1 }
+        let random = RandomState::new().hash_one(0u8);
+        let ip_id = (random as u16, (random >> 16) as u16 | 1);
+        Self { requests, kept, config, waiting: Waiting::new(), limits, gates: Gates::open(), next: 0, ip_id }
+    }
+
+    fn next_id(&mut self) -> u16 {
+        self.ip_id.0 = self.ip_id.0.wrapping_add(self.ip_id.1);
+        self.ip_id.0
     }
 
     /// Processes a packet that the fast path does not handle.
@@ -193,12 +203,15 @@ impl SlowPath {
     /// Forwards the packet within a packet to this host, if that came through a tunnel; all others are the kernel's.
     fn take_out(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let arena = cx.bufs.arena().clone();
-        let Some(within) = tunnel::take_out(&arena, tables, from, &mut frame) else {
+        let partial = tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums);
+        // The mark of an unfinished checksum does not travel with a punted packet.
+        if partial && tunnel::complete_within(arena.data_mut(&mut frame)) {
+            cx.event(from.port, Event::ChecksumCompleted, 1);
+        }
+        let now = (cx.now / clock::tsc_hz().max(1)) as u32;
+        let Some(within) = tunnel::take_out(&arena, tables, from, &mut frame, now) else {
             return self.punt(cx, from, frame);
         };
-        if tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums) {
-            cx.event(from.port, Event::ChecksumCompleted, complete(arena.data_mut(&mut frame)));
-        }
         let data = arena.data(&frame);
         if is_kept(self.gates.get(within.id), data) {
             cx.event(from.port, Event::KeptByPolicy, 1);
@@ -231,8 +244,7 @@ impl SlowPath {
     ) {
         let arena = cx.bufs.arena().clone();
         let (len, _) = ip_len(arena.data(&frame));
-        self.ip_id = self.ip_id.wrapping_add(1);
-        match tunnel::enclose(&arena, way, &mut frame, len, self.ip_id) {
+        match tunnel::enclose(&arena, way, &mut frame, len, self.next_id()) {
             Some(port) => {
                 cx.event(from.port, Event::Enclosed, 1);
                 vlan::send(cx, tables, from.port, port, frame);
@@ -363,6 +375,9 @@ impl SlowPath {
             cx.event(w.from.port, Event::NeighbourReleased, 1);
             if w.own {
                 self.send_own(cx, tables, w.from, w.frame);
+            } else if w.from.id != w.from.port && tables.port(w.from.id).is_none() {
+                // The interface that received it has gone, and with it the rules for its packets.
+                self.punt(cx, w.from, w.frame);
             } else {
                 self.route(cx, tables, w.from, w.frame);
             }
@@ -402,7 +417,7 @@ impl SlowPath {
         let data = cx.bufs.arena().data(&frame);
         let interface = tables.port(from.id).is_some_and(|port| port.index != 0);
         let by_kernel = interface && reason != DropReason::NeighbourFailed;
-        let Some((src, _)) = addresses(data).filter(|_| by_kernel || self.answerable(data, answer)) else {
+        let Some((src, _)) = addresses(data).filter(|_| by_kernel || self.answerable(from, data, answer)) else {
             cx.event(from.port, Event::IcmpWithheld, 1);
             return cx.drop(from.port, reason, frame);
         };
@@ -442,8 +457,9 @@ impl SlowPath {
     }
 
     /// Returns whether an error may be sent about a packet (RFC 1812 4.3.2.7, RFC 4443 2.4 e).
-    fn answerable(&self, data: &[u8], answer: Answer) -> bool {
-        let (original, broadcast) = (&data[HEADER_LEN..], data[0] & 1 == 1);
+    fn answerable(&self, from: Ingress, data: &[u8], answer: Answer) -> bool {
+        let broadcast = from.around.is_none() && data[0] & 1 == 1;
+        let original = &data[HEADER_LEN..];
         match original.first().map(|first| first >> 4) {
             Some(4) => icmp4::may_answer4(original, broadcast),
             _ => answer.v6().is_some_and(|kind| icmp6::may_answer6(original, broadcast, kind)),
@@ -462,7 +478,7 @@ impl SlowPath {
         let gateway = tables.cold.get(id as usize).and_then(|c| c.gateway);
         if let (true, Some(IpAddr::V4(gateway))) = (on_link, gateway) {
             let answer = Answer::Redirect { gateway };
-            if !self.answerable(data, answer) {
+            if !self.answerable(from, data, answer) {
                 return cx.event(from.port, Event::IcmpWithheld, 1);
             }
             if !self.limits.allow(src.into(), answer.about(), cx.now) {
@@ -487,9 +503,9 @@ impl SlowPath {
         let out = arena.data_mut(&mut reply);
         let (header, out) = out.split_at_mut(HEADER_LEN);
         header.copy_from_slice(&data[..HEADER_LEN]);
-        self.ip_id = self.ip_id.wrapping_add(1);
+        let id = self.next_id();
         let len = match message {
-            Message::V4(kind, source) => icmp4::build_icmp4_error(out, kind, original, source, self.ip_id),
+            Message::V4(kind, source) => icmp4::build_icmp4_error(out, kind, original, source, id),
             Message::V6(kind, source) => icmp6::build_icmp6_error(out, kind, original, source),
         };
         let Some(len) = len else {

@@ -528,7 +528,7 @@ fn part(
 }
 
 /// Completes a packet's transport checksum if the sender left it to its device; returns 1 if it did.
-pub(crate) fn complete(data: &mut [u8]) -> u64 {
+fn complete(data: &mut [u8]) -> u64 {
     u64::from(data.get_mut(HEADER_LEN..).is_some_and(partial::complete))
 }
 

@@ -7,14 +7,19 @@
 //! to it: fragments, a congestion mark to be carried over, an error to be answered, a route of several next hops.
 
 use crate::bytes::{be16, be32, frame_type};
-use crate::tables::{Entry, Kind, PortInfo, Tables};
+use crate::flow::flow_hash;
+use crate::tables::{Entry, HashPolicy, Kind, PortInfo, Tables};
 use crate::valid::{host4, valid6};
 use crate::vlan::Ingress;
 use bywash_engine::PortId;
-use bywash_fib::model::{Encapsulation, Tunnel};
+use bywash_fib::model::{Encapsulation, Mac, Tunnel, Vxlan};
 use bywash_frame::{Arena, Frame};
+use bywash_wire::checksum::{Sum, pseudo4};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
-use bywash_wire::{ipv4, ipv6};
+use bywash_wire::{ipv4, ipv6, partial};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Flag of a GRE header that has a key (RFC 2890).
 const KEY: u32 = 0x2000;
@@ -26,12 +31,21 @@ const ECT_1: u8 = 1;
 /// Smallest MTU of IPv6 (RFC 8200 5).
 const MIN_MTU6: u32 = 1280;
 
+/// Length of the UDP and VXLAN headers (RFC 7348 5).
+const VXLAN_LEN: usize = 8 + 8;
+/// First word of a VXLAN header with a network identifier and nothing else.
+const VNI: u32 = 0x0800_0000;
+
 /// Values of a received packet that name its tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct End {
+    /// Address of the other end; 0 for VXLAN, which may have several.
     remote: u32,
     local: u32,
     protocol: u8,
+    /// Destination port, for VXLAN.
+    port: u16,
+    /// Key, or network identifier.
     key: Option<u32>,
 }
 
@@ -40,19 +54,85 @@ struct End {
 pub struct TunnelInfo {
     /// Its number.
     pub id: PortId,
-    /// Ends and header fields. Both addresses are those of hosts.
+    /// Ends and header fields. The addresses are those of hosts; a VXLAN may have no other end.
     pub tunnel: Tunnel,
-    /// Length in bytes of the longest packet around others that the path to the other end takes; 0 while it is not
-    /// known.
-    pub path_mtu: u32,
     /// Properties of the interface itself.
     pub info: PortInfo,
+    /// Stations of a VXLAN.
+    pub stations: Arc<Stations>,
+}
+
+/// Stations of a VXLAN, with the addresses of the other ends that lead to them.
+#[derive(Debug, Default)]
+pub struct Stations {
+    /// In ascending order.
+    all: Vec<(Mac, u32)>,
+    /// Time in seconds at which the kernel last got a frame of each.
+    heard: Vec<AtomicU32>,
+}
+
+impl Stations {
+    /// Creates a list of stations, which must be in ascending order; `before` is the list until now.
+    pub fn new(all: Vec<(Mac, u32)>, before: &Self) -> Self {
+        let heard = |(mac, _): &(Mac, u32)| before.at(mac).map_or(0, |at| before.heard[at].load(Ordering::Relaxed));
+        let heard = all.iter().map(|station| AtomicU32::new(heard(station))).collect();
+        Self { all, heard }
+    }
+
+    fn at(&self, mac: &Mac) -> Option<usize> {
+        self.all.binary_search_by_key(mac, |(mac, _)| *mac).ok()
+    }
+
+    /// Returns whether frames of a station come from this end, and its next frame need not be heard by the kernel, which
+    /// forgets stations that it does not hear: it gets one in each quarter of the ageing time.
+    fn may_skip(&self, mac: &Mac, remote: u32, ageing: u32, now: u32) -> bool {
+        let Some(at) = self.at(mac).filter(|at| self.all[*at].1 == remote) else { return false };
+        let due = ageing != 0 && now.wrapping_sub(self.heard[at].load(Ordering::Relaxed)) >= (ageing / 4).max(1);
+        if due {
+            self.heard[at].store(now, Ordering::Relaxed);
+        }
+        !due
+    }
+}
+
+/// Path from a tunnel's own address to its other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path {
+    /// Both ends.
+    pub ends: (Ipv4Addr, Ipv4Addr),
+    /// Length in bytes of the longest packet that it takes, if that is less than the interface's MTU.
+    pub mtu: u32,
+    /// TTL of the host's own packets.
+    pub ttl: u8,
+}
+
+/// Paths of the tunnels, and what the host's own packets have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Paths {
+    /// In ascending order. A tunnel without is left to the kernel.
+    pub all: Vec<Path>,
+    /// Source ports of VXLANs without a range of their own: the first, and the one behind the last.
+    pub sources: [u16; 2],
 }
 
 impl TunnelInfo {
     fn end(&self) -> End {
-        let Tunnel { encapsulation, local, remote, keys: [key, _], .. } = self.tunnel;
-        End { remote: remote.to_bits(), local: local.to_bits(), protocol: encapsulation.protocol(), key }
+        let Tunnel { encapsulation, local, remote, keys: [key, _], vxlan, .. } = self.tunnel;
+        let (local, protocol) = (local.to_bits(), encapsulation.protocol());
+        match vxlan {
+            Some(vxlan) => End { remote: 0, local, protocol, port: vxlan.port, key: Some(vxlan.vni) },
+            None => End { remote: remote.to_bits(), local, protocol, port: 0, key },
+        }
+    }
+
+    /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not learn
+    /// from it (vxlan_set_mac, vxlan_snoop); `now` is the time in seconds.
+    fn takes(&self, remote: u32, frame: &[u8], now: u32) -> bool {
+        let Some((to, rest)) = frame.split_first_chunk::<6>() else { return false };
+        let Some(from) = rest.first_chunk::<6>() else { return false };
+        let plain = *to == self.info.mac && from[0] & 1 == 0 && *from != [0; 6] && *from != self.info.mac;
+        let learned = |vxlan: Vxlan| !vxlan.learns || self.stations.may_skip(from, remote, vxlan.ageing, now);
+        plain && self.tunnel.vxlan.is_some_and(learned)
     }
 }
 
@@ -63,15 +143,16 @@ pub struct Tunnels {
     all: Vec<TunnelInfo>,
     /// Places in `all`, in ascending order of their ends.
     ends: Vec<(End, usize)>,
+    paths: Paths,
 }
 
 impl Tunnels {
     /// Creates a set of tunnels. No two may have the same number, or the same ends.
-    pub fn new(mut all: Vec<TunnelInfo>) -> Self {
+    pub fn new(mut all: Vec<TunnelInfo>, paths: Paths) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
         let mut ends: Vec<_> = all.iter().enumerate().map(|(at, tunnel)| (tunnel.end(), at)).collect();
         ends.sort_unstable();
-        Self { all, ends }
+        Self { all, ends, paths }
     }
 
     /// Returns the tunnel with this number.
@@ -84,9 +165,18 @@ impl Tunnels {
         self.all.iter()
     }
 
-    /// Returns the encapsulations of the tunnels, as bits: 1 IPv4, 2 IPv6, 4 GRE.
+    /// Returns the encapsulations of the tunnels, as bits: 1 IPv4, 2 IPv6, 4 GRE, 8 VXLAN.
     pub fn encapsulations(&self) -> u32 {
         self.all.iter().fold(0, |all, tunnel| all | 1 << tunnel.tunnel.encapsulation as u32)
+    }
+
+    /// Returns the destination port of VXLANs whose packets workers get: that of the first one.
+    pub fn port(&self) -> Option<u16> {
+        self.all.iter().find_map(|tunnel| tunnel.tunnel.vxlan).map(|vxlan| vxlan.port)
+    }
+
+    fn path(&self, ends: (Ipv4Addr, Ipv4Addr)) -> Option<&Path> {
+        self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|at| &self.paths.all[at])
     }
 
     fn with(&self, end: &End) -> Option<&TunnelInfo> {
@@ -107,9 +197,9 @@ pub(crate) struct Around {
 }
 
 /// Removes the headers around a packet that came through a tunnel: a valid IPv4 packet to this host, without options.
-/// The frame then has an Ethernet header whose addresses mean nothing. Returns where the packet within was received, if
+/// The frame then has an Ethernet header whose addresses mean nothing. `now` is the time in seconds. Returns where the packet within was received, if
 /// it may be forwarded; if not, or if there is no such tunnel, `None`, with the frame unchanged.
-pub(crate) fn take_out(arena: &Arena, tables: &Tables, from: Ingress, frame: &mut Frame) -> Option<Ingress> {
+pub(crate) fn take_out(arena: &Arena, tables: &Tables, from: Ingress, frame: &mut Frame, now: u32) -> Option<Ingress> {
     let data = arena.data(frame);
     // A packet within one that was itself within another.
     if from.around.is_some() || frame_type(data) != Some(ethertype::IPV4) {
@@ -123,15 +213,23 @@ pub(crate) fn take_out(arena: &Arena, tables: &Tables, from: Ingress, frame: &mu
         return None;
     }
     let ip = ip.get(..usize::from(info.total_len))?;
-    let (len, kind, key) = headers(info.proto, &ip[ipv4::HEADER_LEN..])?;
-    let tunnel = tables.tunnels.with(&End { remote: info.src, local: info.dst, protocol: info.proto, key })?;
+    let Headers { len, kind, port, key } = headers(info.proto, ip)?;
+    let remote = if port == 0 { info.src } else { 0 };
+    let tunnel = tables.tunnels.with(&End { remote, local: info.dst, protocol: info.proto, port, key })?;
     let link = tunnel.tunnel.link;
     if link != 0 && tables.port(from.id).is_none_or(|port| port.index != link) {
         return None;
     }
     let (within, long) = (ip.get(len..)?, HEADER_LEN + ip.len());
-    if !may_be_forwarded(kind, within) {
+    if !may_be_forwarded(kind, within) || (port != 0 && !sums_up(ip)) {
         return None;
+    }
+    if tunnel.tunnel.vxlan.is_some() {
+        // A UDP socket takes no packets of a VRF; ports of one have rules (udp_sk_bound_dev_eq).
+        let in_vrf = tables.port(from.id).is_none_or(|port| !port.rules4.is_empty());
+        if in_vrf || !tunnel.takes(info.src, ip.get(len - HEADER_LEN..)?, now) {
+            return None;
+        }
     }
     frame.truncate(long);
     frame.pull(len);
@@ -152,31 +250,78 @@ pub(crate) fn put_back(arena: &Arena, around: Around, frame: &mut Frame) -> Port
     around.id
 }
 
-/// Returns the length of the headers around a packet, its EtherType, and the key that it came with.
-fn headers(protocol: u8, payload: &[u8]) -> Option<(usize, u16, Option<u32>)> {
+/// Headers around a packet.
+struct Headers {
+    /// Their length, and that of the packet's own Ethernet header if it has one.
+    len: usize,
+    /// EtherType of the packet.
+    kind: u16,
+    /// Destination port, for VXLAN; else 0.
+    port: u16,
+    /// Key, or network identifier.
+    key: Option<u32>,
+}
+
+/// Returns the headers at the start of a valid IPv4 packet without options; `None` if they are not known.
+fn headers(protocol: u8, ip: &[u8]) -> Option<Headers> {
     const IPIP: u8 = Encapsulation::Ipip.protocol();
     const SIT: u8 = Encapsulation::Sit.protocol();
     const GRE: u8 = Encapsulation::Gre.protocol();
+    const UDP: u8 = Encapsulation::Vxlan.protocol();
+    let of = |more, kind, key| Some(Headers { len: ipv4::HEADER_LEN + more, kind, port: 0, key });
+    let payload = ip.get(ipv4::HEADER_LEN..)?;
     match protocol {
-        IPIP => Some((ipv4::HEADER_LEN, ethertype::IPV4, None)),
-        SIT => Some((ipv4::HEADER_LEN, ethertype::IPV6, None)),
+        IPIP => of(0, ethertype::IPV4, None),
+        SIT => of(0, ethertype::IPV6, None),
         GRE => {
             // RFC 2784 2.1, RFC 2890 2: flags and version, protocol, and with the flag, the key.
             let head: &[u8; 4] = payload.first_chunk()?;
             let kind = be16(&head[2..]) as u16;
             let known = kind == ethertype::IPV4 || kind == ethertype::IPV6;
             match be16(head) {
-                0 if known => Some((ipv4::HEADER_LEN + 4, kind, None)),
-                KEY if known => Some((ipv4::HEADER_LEN + 8, kind, Some(be32(payload.get(4..8)?)))),
+                0 if known => of(4, kind, None),
+                KEY if known => of(8, kind, Some(be32(payload.get(4..8)?))),
                 _ => None,
             }
+        }
+        UDP => {
+            let head: &[u8; VXLAN_LEN + HEADER_LEN] = payload.first_chunk()?;
+            let (vni, whole) = (be32(&head[12..]), be16(&head[4..]) as usize == payload.len());
+            let kind = be16(&head[VXLAN_LEN + 12..]) as u16;
+            if !whole || be32(&head[8..]) != VNI || vni & 0xff != 0 {
+                return None;
+            }
+            let len = ipv4::HEADER_LEN + VXLAN_LEN + HEADER_LEN;
+            Some(Headers { len, kind, port: be16(&head[2..]) as u16, key: Some(vni >> 8) })
         }
         _ => None,
     }
 }
 
+/// Completes the transport checksum of a packet within another, if its sender left it to its device. A checksum around it
+/// is already that of the completed packet (local checksum offload).
+pub(crate) fn complete_within(data: &mut [u8]) -> bool {
+    let Some(ip) = data.get_mut(HEADER_LEN..) else { return false };
+    let Ok(info) = ipv4::check(ip) else { return false };
+    let Some(ip) = ip.get_mut(..usize::from(info.total_len)) else { return false };
+    if info.has_options() || info.fragment & 0x3fff != 0 {
+        return false;
+    }
+    headers(info.proto, ip).is_some_and(|headers| partial::complete(&mut ip[headers.len..]))
+}
+
+/// Returns whether the UDP checksum of a valid IPv4 packet without options is right, or there is none.
+fn sums_up(ip: &[u8]) -> bool {
+    let Some((header, udp)) = ip.split_first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
+    let none = udp.get(6..8).is_some_and(|sum| sum == [0, 0]);
+    none || (pseudo4(header, header[9], udp.len() as u16) + Sum::of(udp)).is_valid()
+}
+
 /// Returns whether an IP packet may be forwarded, as far as it decides itself.
 fn may_be_forwarded(kind: u16, ip: &[u8]) -> bool {
+    if kind != ethertype::IPV4 && kind != ethertype::IPV6 {
+        return false;
+    }
     if kind == ethertype::IPV6 {
         // The addresses and the type of an Ethernet header in front.
         let mut head = [0; HEADER_LEN + ipv6::HEADER_LEN];
@@ -191,6 +336,13 @@ fn may_be_forwarded(kind: u16, ip: &[u8]) -> bool {
 /// Way of a packet through a tunnel.
 pub(crate) struct Through<'a> {
     tunnel: &'a Tunnel,
+    remote: Ipv4Addr,
+    /// TTL of the host's own packets.
+    ttl: u8,
+    /// Addresses of the Ethernet header within, for VXLAN.
+    macs: [u8; 12],
+    /// Source port, for VXLAN.
+    source: u16,
     /// Next hop of the packet around it.
     hop: &'a Entry,
 }
@@ -198,48 +350,56 @@ pub(crate) struct Through<'a> {
 /// Returns the way of a valid IP packet of `len` bytes through the tunnel of its next hop; `None` if it is left to the
 /// kernel.
 pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) -> Option<Through<'a>> {
-    let TunnelInfo { tunnel, path_mtu, .. } = tables.tunnels.get(hop.port)?;
+    let TunnelInfo { tunnel, .. } = tables.tunnels.get(hop.port)?;
     let v6 = frame_type(data)? == ethertype::IPV6;
     let carries = match tunnel.encapsulation {
         Encapsulation::Ipip => !v6,
         Encapsulation::Sit => v6,
-        Encapsulation::Gre => true,
+        Encapsulation::Gre | Encapsulation::Vxlan => true,
     };
     // The kernel takes no address that is not its own for a source (ip_route_output_key).
     if !carries || tables.entry(tables.fib4.lookup(tunnel.local.to_bits())).kind != Kind::Local {
         return None;
     }
-    let id = tables.fib4.lookup(tunnel.remote.to_bits());
+    let remote = if tunnel.vxlan.is_some() { Ipv4Addr::from_bits(hop.first) } else { tunnel.remote };
+    let id = tables.fib4.lookup(remote.to_bits());
     let outer = Some(tables.entry(id)).filter(|outer| outer.kind == Kind::Forward)?;
     let link = tables.cold.get(id as usize)?.index;
     if tunnel.link != 0 && tunnel.link != link {
         return None;
     }
-    let longest = outer.mtu.min(*path_mtu);
+    let path = tables.tunnels.path((tunnel.local, remote))?;
+    let longest = outer.mtu.min(path.mtu);
     let narrow = tunnel.encapsulation == Encapsulation::Sit && longest < MIN_MTU6 + ipv4::HEADER_LEN as u32;
-    (!narrow && len + added(tunnel) as u32 <= longest).then_some(Through { tunnel, hop: outer })
+    if narrow || len + added(tunnel) as u32 > longest {
+        return None;
+    }
+    // The kernel's hash for it is its own secret; a connection has one port here, too (udp_flow_src_port).
+    let source = tunnel.vxlan.map_or(0, |vxlan| {
+        let [first, end] =
+            if vxlan.sources[0] < vxlan.sources[1] { vxlan.sources } else { tables.tunnels.paths.sources };
+        let hash = u64::from(flow_hash(HashPolicy::L4, HashPolicy::L4, data));
+        first + ((hash * u64::from(end.saturating_sub(first))) >> 32) as u16
+    });
+    Some(Through { tunnel, remote, ttl: path.ttl, macs: hop.macs, source, hop: outer })
 }
 
 /// Returns the length in bytes of the headers that a tunnel adds.
 fn added(tunnel: &Tunnel) -> usize {
-    let gre = match (tunnel.encapsulation, tunnel.keys[1]) {
+    let more = match (tunnel.encapsulation, tunnel.keys[1]) {
         (Encapsulation::Gre, None) => 4,
         (Encapsulation::Gre, Some(_)) => 8,
+        (Encapsulation::Vxlan, _) => VXLAN_LEN + HEADER_LEN,
         _ => 0,
     };
-    ipv4::HEADER_LEN + gre
+    ipv4::HEADER_LEN + more
 }
 
-/// Encloses a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit` and
-/// `ipip6_tunnel_xmit` do; `id` is the identification of the packet around it. Returns the port that it leaves by;
+/// Encloses a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit`, `ipip6_tunnel_xmit`
+/// and `vxlan_xmit_one` do; `id` is the identification of the packet around it. Returns the port that it leaves by;
 /// `None` if the frame has no room in front.
-pub(crate) fn enclose(
-    arena: &Arena,
-    Through { tunnel, hop }: &Through<'_>,
-    frame: &mut Frame,
-    len: u32,
-    id: u16,
-) -> Option<PortId> {
+pub(crate) fn enclose(arena: &Arena, through: &Through<'_>, frame: &mut Frame, len: u32, id: u16) -> Option<PortId> {
+    let Through { tunnel, hop, .. } = through;
     let ip = arena.data(frame).get(HEADER_LEN..)?;
     let v6 = ip[0] >> 4 == 6;
     let (tos, ttl, whole) = match v6 {
@@ -249,8 +409,9 @@ pub(crate) fn enclose(
     // INET_ECN_encapsulate: the packet around one that has seen congestion has not seen it itself.
     let base = if tunnel.tos & 1 != 0 { tos } else { tunnel.tos };
     let around = base & !CE | if tos & CE == CE { ECT_0 } else { tos & CE };
-    let fixed =
-        if tunnel.dont_fragment || (whole && tunnel.encapsulation != Encapsulation::Sit) { ipv4::DF } else { 0 };
+    let inherits = matches!(tunnel.encapsulation, Encapsulation::Ipip | Encapsulation::Gre);
+    let fixed = if tunnel.dont_fragment || (whole && inherits) { ipv4::DF } else { 0 };
+    let own = if tunnel.vxlan.is_some() { through.ttl } else { ttl };
     let added = added(tunnel);
     let total = (len as usize + added) as u16;
     // Padding is no part of the packet.
@@ -259,27 +420,44 @@ pub(crate) fn enclose(
         return None;
     }
     let data = arena.data_mut(frame);
-    let (ethernet, rest) = data.split_at_mut(HEADER_LEN);
+    let (ethernet, ip) = data.split_at_mut(HEADER_LEN);
     ethernet[..12].copy_from_slice(&hop.macs);
     ethernet[12..].copy_from_slice(&ethertype::IPV4.to_be_bytes());
-    let (header, rest) = rest.split_at_mut(ipv4::HEADER_LEN);
+    let (header, rest) = ip.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
     header[..2].copy_from_slice(&[0x45, around]);
     header[2..4].copy_from_slice(&total.to_be_bytes());
     header[4..6].copy_from_slice(&id.to_be_bytes());
     header[6..8].copy_from_slice(&fixed.to_be_bytes());
-    header[8] = if tunnel.ttl == 0 { ttl } else { tunnel.ttl };
+    header[8] = if tunnel.ttl == 0 { own } else { tunnel.ttl };
     header[9] = tunnel.encapsulation.protocol();
     header[12..16].copy_from_slice(&tunnel.local.octets());
-    header[16..].copy_from_slice(&tunnel.remote.octets());
+    header[16..].copy_from_slice(&through.remote.octets());
     ipv4::fill_checksum(header);
-    if tunnel.encapsulation == Encapsulation::Gre {
-        let kind = if v6 { ethertype::IPV6 } else { ethertype::IPV4 };
-        let flags = if tunnel.keys[1].is_some() { KEY as u16 } else { 0 };
-        rest[..2].copy_from_slice(&flags.to_be_bytes());
-        rest[2..4].copy_from_slice(&kind.to_be_bytes());
-        if let Some(key) = tunnel.keys[1] {
-            rest[4..8].copy_from_slice(&key.to_be_bytes());
+    match (tunnel.encapsulation, tunnel.vxlan) {
+        (Encapsulation::Gre, _) => {
+            let kind = if v6 { ethertype::IPV6 } else { ethertype::IPV4 };
+            let flags = if tunnel.keys[1].is_some() { KEY as u16 } else { 0 };
+            rest[..2].copy_from_slice(&flags.to_be_bytes());
+            rest[2..4].copy_from_slice(&kind.to_be_bytes());
+            if let Some(key) = tunnel.keys[1] {
+                rest[4..8].copy_from_slice(&key.to_be_bytes());
+            }
         }
+        (_, Some(vxlan)) => {
+            rest[VXLAN_LEN..VXLAN_LEN + 12].copy_from_slice(&through.macs);
+            rest[..2].copy_from_slice(&through.source.to_be_bytes());
+            rest[2..4].copy_from_slice(&vxlan.port.to_be_bytes());
+            rest[4..6].copy_from_slice(&(total - ipv4::HEADER_LEN as u16).to_be_bytes());
+            rest[6..8].fill(0);
+            rest[8..12].copy_from_slice(&VNI.to_be_bytes());
+            rest[12..16].copy_from_slice(&(vxlan.vni << 8).to_be_bytes());
+            if vxlan.checksum {
+                let sum = (pseudo4(header, header[9], rest.len() as u16) + Sum::of(rest)).checksum();
+                // RFC 768: zero means that there is no checksum.
+                rest[6..8].copy_from_slice(&if sum == 0 { u16::MAX } else { sum }.to_be_bytes());
+            }
+        }
+        _ => {}
     }
     Some(hop.port)
 }

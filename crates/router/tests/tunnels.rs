@@ -3,13 +3,13 @@
 mod common;
 
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
-use bywash_fib::model::{Encapsulation, Tunnel};
+use bywash_fib::model::{Encapsulation, Tunnel, Vxlan};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
-use bywash_router::tunnel::{TunnelInfo, Tunnels};
+use bywash_router::tunnel::{Path, Paths, Stations, TunnelInfo, Tunnels};
 use bywash_router::vlan::FIRST;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr};
@@ -23,6 +23,9 @@ use std::sync::Arc;
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const TUNNEL: PortId = PortId(FIRST + 3);
+/// MAC addresses of the tunnel, and of the station that its next hop is.
+const OWN: [u8; 6] = [2, 0, 0, 0, 9, 1];
+const STATION: [u8; 6] = [2, 0, 0, 0, 9, 2];
 
 /// Next hops: out of port 1, this host, and the tunnel.
 const OUT: u32 = 1;
@@ -39,6 +42,7 @@ fn gre(keys: [Option<u32>; 2]) -> Tunnel {
         ttl: 0,
         tos: 1,
         dont_fragment: true,
+        vxlan: None,
         plain: true,
     }
 }
@@ -56,13 +60,19 @@ fn run(tunnel: Tunnel, path_mtu: u32, gate: Gate, frames: &[Vec<u8>]) -> Outcome
     table4.insert(Net::new(20 << 24, 8).unwrap(), OUT);
     table4.insert(Net::new(HERE.to_bits(), 32).unwrap(), LOCAL);
     table4.insert(Net::new(THERE.to_bits(), 32).unwrap(), OUT);
+    let mut macs = [0; 12];
+    macs[..6].copy_from_slice(&STATION);
+    macs[6..].copy_from_slice(&OWN);
     let entries = vec![
         Entry::verdict(Kind::NoRoute),
         Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
         Entry::verdict(Kind::Local),
-        Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Tunnel) },
+        Entry { macs, port: TUNNEL, mtu: 1476, first: THERE.to_bits(), ..Entry::verdict(Kind::Tunnel) },
     ];
-    let info = PortInfo { index: 9, ..PortInfo::default() };
+    let stations = Arc::new(Stations::new(vec![(STATION, THERE.to_bits())], &Stations::default()));
+    let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
+    let path = (path_mtu != 0).then_some(Path { ends: (HERE, THERE), mtu: path_mtu, ttl: 61 });
+    let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999] };
     let tables = Tables {
         generation: 1,
         fib4: table4.reader(),
@@ -74,7 +84,7 @@ fn run(tunnel: Tunnel, path_mtu: u32, gate: Gate, frames: &[Vec<u8>]) -> Outcome
         vlans: vec![],
         bonds: vec![],
         bridges: vec![],
-        tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, path_mtu, info }]),
+        tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, info, stations: stations.clone() }], paths),
         own4: Own4::default().with(HERE),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,
@@ -150,6 +160,59 @@ fn a_packet_through_and_back_is_the_same() {
         let taken = run(gre(keys), 1500, Gate::default(), &[frame(&back)]);
         assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
         assert_eq!(taken.sent[0][HEADER_LEN..], expected);
+    }
+}
+
+/// Through a VXLAN and back; with a wrong checksum, or from a station that is not known by that end, a frame is the
+/// kernel's.
+#[test]
+fn a_frame_through_a_vxlan_and_back_is_the_same() {
+    let of = |checksum, learns| {
+        let sources = [100, 101];
+        let vxlan = Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, learns, ageing: 0, link: 0 };
+        let encapsulation = Encapsulation::Vxlan;
+        Tunnel { encapsulation, vxlan: Some(vxlan), dont_fragment: false, ..gre([None; 2]) }
+    };
+    for payload in [&b"even"[..], b"odd"] {
+        let inner = packet(0, 64, 253, (far(20), far(10)), payload);
+        let enclosed = run(of(true, true), 1500, Gate::default(), &[frame(&inner)]);
+        assert_eq!((enclosed.sent.len(), enclosed.punted.len()), (1, 0));
+        let out = &enclosed.sent[0];
+        assert_eq!(out.len(), HEADER_LEN + inner.len() + 50);
+        assert_eq!((&out[20..22], out[22], &out[34..38]), (&[0, 0][..], 61, &[0, 100, 18, 181][..]), "DF, TTL, ports");
+        assert_eq!(out[42..50], [8, 0, 0, 0, 1, 2, 3, 0]);
+        assert_eq!(out[50..64], [&STATION[..], &OWN, &[8, 0]].concat());
+        // The sum of the addresses stays the same.
+        let mut back = out[HEADER_LEN..].to_vec();
+        back[12..16].copy_from_slice(&THERE.octets());
+        back[16..20].copy_from_slice(&HERE.octets());
+        fill_checksum(&mut back[..20]);
+        back[36..48].rotate_left(6);
+        // The other way: so does that of 10.0.0.9 and 20.0.0.9 in another order.
+        let ends = back[62..70].to_vec();
+        back[62..66].copy_from_slice(&ends[4..]);
+        back[66..70].copy_from_slice(&ends[..4]);
+        let taken = run(of(true, true), 1500, Gate::default(), &[frame(&back)]);
+        assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
+        assert_eq!(taken.sent[0][HEADER_LEN..], packet(0, 62, 253, (far(10), far(20)), payload));
+        for (at, with, learns) in [(26, 1, false), (47, 1, true), (15, 1, true), (25, 1, true)] {
+            let mut wrong = back.clone();
+            wrong[at] ^= with;
+            if at != 26 {
+                // Without a checksum.
+                wrong[26..28].fill(0);
+            }
+            fill_checksum(&mut wrong[..20]);
+            let frames = [frame(&wrong)];
+            let outcome = run(of(true, learns), 1500, Gate::default(), &frames);
+            assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &frames[..]), "{at}");
+        }
+        // One that does not learn takes frames of any station, by any end.
+        let mut strange = back.clone();
+        (strange[47], strange[15]) = (9, 9);
+        strange[26..28].fill(0);
+        fill_checksum(&mut strange[..20]);
+        assert_eq!(run(of(true, false), 1500, Gate::default(), &[frame(&strange)]).sent.len(), 1);
     }
 }
 

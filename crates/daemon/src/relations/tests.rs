@@ -1,5 +1,5 @@
 use super::*;
-use bywash_fib::model::{Bond, Bridge, BridgeVlans, Encapsulation, Macvlan, Member, Vlan};
+use bywash_fib::model::{Bond, Bridge, BridgeVlans, Macvlan, Member, Vlan, Vxlan};
 
 fn link(index: u32, name: &str, kind: &str) -> Link {
     Link {
@@ -505,6 +505,7 @@ fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
         ttl: 0,
         tos: 0,
         dont_fragment: true,
+        vxlan: None,
         plain: true,
     };
     Link { mac: None, tunnel: Some(tunnel), ..link(index, &format!("g{index}"), "gre") }
@@ -546,6 +547,16 @@ fn tunnels_that_do_more_are_left() {
     assert!(why(Link { master: Some(9), ..plain.clone() }).contains("belongs to"));
     let special = plain.tunnel.map(|tunnel| Tunnel { plain: false, ..tunnel });
     assert!(why(Link { tunnel: special, ..plain.clone() }).contains("not followed"));
+    let bound = plain.tunnel.map(|tunnel| Tunnel { link: 8, ..tunnel });
+    let member = Link { master: Some(9), ..link(8, "r8", "") };
+    let vrf = Link { vrf: Some(10), ..link(9, "red", "vrf") };
+    let all = [Link { tunnel: bound, ..plain.clone() }, member, vrf];
+    assert!(left_tunnels(&all)[&5].as_deref().is_some_and(|why| why.contains("VRF")));
+    let ipip = plain.tunnel.map(|tunnel| Tunnel { encapsulation: Encapsulation::Ipip, ..tunnel });
+    let ipip = Link { tunnel: ipip, ..plain.clone() };
+    let left = |vti| left_tunnels(&[ipip.clone(), vti])[&5].clone();
+    assert_eq!(left(link(6, "ip_vti0", "vti")).as_deref(), Some("vti interface ip_vti0 may take its packets"));
+    assert_eq!(left(Link { up: false, ..link(6, "ip_vti0", "vti") }), None);
     let vlan = Link { parent: Some(5), ..link(6, "v6", "vlan") };
     assert_eq!(left_tunnels(&[plain.clone(), vlan])[&5].as_deref(), Some("vlan interface v6 is above it"));
     for (local, remote) in
@@ -559,4 +570,42 @@ fn tunnels_that_do_more_are_left() {
     relations
         .configure(&RouterConfig { tunnels: false, ..RouterConfig::clone(&bywash_config::Config::default().router) });
     assert_eq!(relations.tunnels().count(), 0);
+}
+
+#[test]
+fn a_vxlan_shares_its_port_only_with_others_that_are_forwarded_for() {
+    let vxlan = |index, vni| {
+        let vxlan = Vxlan { vni, port: 4789, sources: [0; 2], checksum: true, learns: true, ageing: 300, link: 0 };
+        let tunnel = tunnel(index, 1, 0, None).tunnel.map(|tunnel| Tunnel {
+            encapsulation: Encapsulation::Vxlan,
+            vxlan: Some(vxlan),
+            ..tunnel
+        });
+        Link { tunnel, ..link(index, &format!("v{index}"), "vxlan") }
+    };
+    let with = |change: &dyn Fn(&mut Link)| {
+        let mut other = vxlan(6, 2);
+        change(&mut other);
+        left_tunnels(&[vxlan(5, 1), other, link(1, "br0", "bridge")])[&5].clone()
+    };
+    let of = |link: &mut Link, change: &dyn Fn(&mut Tunnel)| link.tunnel.iter_mut().for_each(change);
+    assert_eq!(with(&|_| {}), None);
+    let taken = Some("vxlan interface v6, whose packets are the kernel's, may have its port".to_owned());
+    assert_eq!(with(&|other| other.master = Some(1)), taken, "in a bridge");
+    assert_eq!(with(&|other| of(other, &|tunnel| tunnel.plain = false)), taken);
+    assert_eq!(with(&|other| of(other, &|tunnel| tunnel.local = Ipv4Addr::UNSPECIFIED)), taken);
+    assert_eq!(with(&|other| other.tunnel = None), taken, "properties that are not known");
+    assert_eq!(with(&|other| (other.tunnel, other.up) = (None, false)), None);
+    let port = |tunnel: &mut Tunnel| tunnel.vxlan.iter_mut().for_each(|vxlan| vxlan.port = 8472);
+    assert_eq!(with(&|other| (other.master = Some(1), of(other, &port)).1), None);
+    let alone = |change: &dyn Fn(&mut Link)| {
+        let mut own = vxlan(5, 1);
+        change(&mut own);
+        let member = Link { master: Some(9), ..link(8, "r8", "") };
+        let vrf = Link { vrf: Some(10), ..link(9, "red", "vrf") };
+        left_tunnels(&[own, member, vrf])[&5].clone().unwrap_or_default()
+    };
+    assert!(alone(&|own| own.mac = None).contains("resolves no neighbours"));
+    let below = |tunnel: &mut Tunnel| tunnel.vxlan.iter_mut().for_each(|vxlan| vxlan.link = 8);
+    assert!(alone(&|own| of(own, &below)).contains("VRF"));
 }

@@ -145,6 +145,7 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         ttl: 64,
         tos: 1,
         dont_fragment: true,
+        vxlan: None,
         plain: true,
     };
     let all: Vec<(u16, &[u8])> = vec![
@@ -230,6 +231,108 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
     .concat();
     let message = Message { kind: RTM_NEWLINK, flags: 0, sequence: 0, port: 0, body: &body };
     assert!(matches!(parse(&message), Ok(Some(Event::Link { link: Link { tunnel: None, .. }, .. }))));
+}
+
+#[test]
+fn a_vxlan_is_plain_without_what_is_not_known() {
+    let of = |data: &[(u16, &[u8])]| {
+        link_with(&[(IFLA_INFO_KIND, b"vxlan\0"), (IFLA_INFO_DATA, &attributes_of(data))], 0).tunnel
+    };
+    // As Linux 6.18 shows one: id 87 local 10.0.0.1 remote 10.0.0.2 dstport 4789 srcport 49152 65535.
+    let all: Vec<(u16, &[u8])> = vec![
+        (IFLA_VXLAN_ID, &[87, 0, 0, 0]),
+        (IFLA_VXLAN_GROUP, &[10, 0, 0, 2]),
+        (IFLA_VXLAN_LOCAL, &[10, 0, 0, 1]),
+        (IFLA_VXLAN_TTL, &[0]),
+        (IFLA_VXLAN_TTL_INHERIT, &[0]),
+        (IFLA_VXLAN_TOS, &[1]),
+        (IFLA_VXLAN_DF, &[0]),
+        (26, &[0; 4]),
+        (32, &[0; 4]),
+        (IFLA_VXLAN_LEARNING, &[1]),
+        (IFLA_VXLAN_PROXY, &[0]),
+        (IFLA_VXLAN_LINK, &[4, 0, 0, 0]),
+        (IFLA_VXLAN_RSC, &[0]),
+        (13, &[0]),
+        (14, &[0]),
+        (IFLA_VXLAN_COLLECT_METADATA, &[0]),
+        (IFLA_VXLAN_AGEING, &[0x2c, 1, 0, 0]),
+        (9, &[0; 4]),
+        (IFLA_VXLAN_PORT, &[0x12, 0xb5]),
+        (IFLA_VXLAN_UDP_CSUM, &[1]),
+        (19, &[0]),
+        (20, &[0]),
+        (IFLA_VXLAN_REMCSUM_TX, &[0]),
+        (IFLA_VXLAN_REMCSUM_RX, &[0]),
+        (31, &[1]),
+        (IFLA_VXLAN_PORT_RANGE, &[0xc0, 0, 0xff, 0xff]),
+        (33, &[0xf7, 0xff, 0xff, 0xff, 0, 0, 0, 0xff]),
+    ];
+    let sources = [49152, 65535];
+    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum: true, learns: true, ageing: 300, link: 4 };
+    let plain = Tunnel {
+        encapsulation: Encapsulation::Vxlan,
+        local: Ipv4Addr::new(10, 0, 0, 1),
+        remote: Ipv4Addr::new(10, 0, 0, 2),
+        link: 0,
+        keys: [None; 2],
+        ttl: 0,
+        tos: 1,
+        dont_fragment: false,
+        vxlan: Some(vxlan),
+        plain: true,
+    };
+    assert_eq!(of(&all), Some(plain));
+    let with = |kind, value: &'static [u8]| {
+        let kept = all.iter().filter(|(other, _)| *other != kind).copied();
+        of(&kept.chain([(kind, value)]).collect::<Vec<(u16, &[u8])>>()).unwrap()
+    };
+    assert_eq!(with(IFLA_VXLAN_DF, &[1]), Tunnel { dont_fragment: true, ..plain });
+    assert_eq!(with(IFLA_VXLAN_TTL, &[9]), Tunnel { ttl: 9, ..plain });
+    let other = |vxlan| Tunnel { vxlan: Some(vxlan), ..plain };
+    assert_eq!(with(IFLA_VXLAN_UDP_CSUM, &[0]), other(Vxlan { checksum: false, ..vxlan }));
+    assert_eq!(with(IFLA_VXLAN_LEARNING, &[0]), other(Vxlan { learns: false, ..vxlan }));
+    for (kind, value) in [
+        (IFLA_VXLAN_DF, &[2][..]),
+        (IFLA_VXLAN_TOS, &[3]),
+        (IFLA_VXLAN_TTL_INHERIT, &[1]),
+        (IFLA_VXLAN_PROXY, &[1]),
+        (IFLA_VXLAN_RSC, &[1]),
+        (IFLA_VXLAN_COLLECT_METADATA, &[1]),
+        (IFLA_VXLAN_REMCSUM_RX, &[1]),
+        (IFLA_VXLAN_VNIFILTER, &[1]),
+        (IFLA_VXLAN_GBP, &[]),
+        (IFLA_VXLAN_GPE, &[]),
+        (IFLA_VXLAN_LOCAL6, &[0; 16]),
+        (35, &[0]),
+    ] {
+        assert!(!with(kind, value).plain, "{kind}");
+    }
+    assert_eq!(of(&all[1..]), None, "without an identifier");
+}
+
+#[test]
+fn a_vxlans_entry_leads_to_an_end() {
+    let mac = [2, 0, 0, 0, 0, 5];
+    let head = [AF_BRIDGE, 0, 0, 0, 7, 0, 0, 0, 2, 0, 2, 0];
+    let of = |kind, more: &[(u16, &[u8])]| bridged(kind, &head, &[&[(NDA_LLADDR, &mac[..])][..], more].concat());
+    let known = Event::Station(Station { bridge: 7, vlan: 0, mac, member: 0x0a00_0002 });
+    let gone = Event::StationGone { bridge: 7, vlan: 0, mac };
+    let end: (u16, &[u8]) = (NDA_DST, &[10, 0, 0, 2]);
+    assert_eq!(of(RTM_NEWNEIGH, &[end]), Some(known));
+    assert_eq!(of(RTM_DELNEIGH, &[end]), Some(gone.clone()));
+    for special in [NDA_PORT, NDA_VNI, NDA_IFINDEX, NDA_SRC_VNI, NDA_NH_ID] {
+        assert_eq!(of(RTM_NEWNEIGH, &[end, (special, &[1, 0, 0, 0])]), Some(gone.clone()), "{special}");
+    }
+    assert_eq!(of(RTM_NEWNEIGH, &[(NDA_NH_ID, &[1, 0, 0, 0])]), Some(gone.clone()), "several ends");
+    for nobody in [&[0; 4][..], &[239, 1, 1, 1], &[0xff; 4]] {
+        assert_eq!(of(RTM_NEWNEIGH, &[(NDA_DST, nobody)]), Some(gone.clone()), "{nobody:?}");
+    }
+    assert_eq!(of(RTM_NEWNEIGH, &[(NDA_DST, &[1; 16])]), Some(gone), "over IPv6");
+    assert_eq!(of(RTM_NEWNEIGH, &[]), None, "an address of a device's own list");
+    for mac in [[0; 6], [1, 0, 0x5e, 0, 0, 1], [0xff; 6]] {
+        assert_eq!(bridged(RTM_NEWNEIGH, &head, &[(NDA_LLADDR, &mac), end]), None, "{mac:x?}");
+    }
 }
 
 #[test]

@@ -80,7 +80,10 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         _ if !links.running(a.index) => (Kind::NoCarrier, None),
         // The kernel applies the route's MTU even if the device's is smaller (ip_dst_mtu_maybe_forward).
         _ if mtu > link_mtu => (Kind::Kernel, None),
-        _ if links.is_tunnel(a.index) => (Kind::Tunnel, None),
+        _ if links.is_tunnel(a.index) && link.mac.is_none() => match links.tunnel_path(a.index, None) {
+            Some(_) => (Kind::Tunnel, None),
+            None => (Kind::Kernel, None),
+        },
         None => (Kind::Glean, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
         Some(Reach::Failed) => (Kind::Failed, None),
@@ -93,6 +96,11 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         None => port,
     };
     let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
+    if let Some(mac) = to.filter(|_| links.is_tunnel(a.index)) {
+        // The kernel asks the other ends for a station that a VXLAN does not know.
+        let Some(end) = links.tunnel_path(a.index, Some(mac)) else { return Entry::verdict(Kind::Kernel) };
+        (entry.kind, entry.first) = (Kind::Tunnel, end.to_bits());
+    }
     entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
     entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());
     entry

@@ -3,12 +3,13 @@
 use super::followed::Followed;
 use super::{MasterSpec, PortBack, PortSpec, PortView, Sends, TunnelSpec, VlanSpec};
 use crate::tables::{BondInfo, Own4, PortInfo, SourceCheck, VlanInfo};
-use crate::tunnel::{TunnelInfo, Tunnels};
+use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
-use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
+use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station, Tunnel};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of bridge stations that a sink is given: more than the XDP program has room for, and few enough to be
@@ -43,15 +44,6 @@ impl Bound {
     }
 }
 
-/// A tunnel and what is known of it.
-struct BoundTunnel {
-    spec: TunnelSpec,
-    /// Path MTU to its other end, in bytes; 0 while it is not known.
-    path_mtu: u32,
-    /// Configured source validation of packets that it receives.
-    source_check: SourceCheck,
-}
-
 /// Effect of a link message.
 #[derive(Debug, Default)]
 pub(super) struct LinkEffect {
@@ -75,8 +67,13 @@ pub(super) struct Links {
     stations: BTreeMap<(u32, u16, Mac), u32>,
     /// VLANs, by kernel index, and the source validation of packets that they receive.
     vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
-    /// Tunnels, by kernel index.
-    tunnels: BTreeMap<u32, BoundTunnel>,
+    /// Tunnels, by kernel index, and the source validation of packets that they receive.
+    tunnels: BTreeMap<u32, (TunnelSpec, SourceCheck)>,
+    /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
+    ends: BTreeMap<u32, Arc<Stations>>,
+    stale_ends: BTreeSet<u32>,
+    /// Paths to the other ends of tunnels.
+    paths: Paths,
     /// Set if packets in tunnels are forwarded at all.
     tunnelling: bool,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
@@ -101,6 +98,9 @@ impl Links {
             stations: BTreeMap::new(),
             vlans: BTreeMap::new(),
             tunnels: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            stale_ends: BTreeSet::new(),
+            paths: Paths::default(),
             tunnelling: false,
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
@@ -228,17 +228,11 @@ impl Links {
 
     /// Sets the tunnels, and returns the interfaces that became or ceased to be one, or changed.
     pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) -> Vec<u32> {
-        let old = std::mem::take(&mut self.tunnels);
-        for spec in tunnels {
-            let known = old.get(&spec.index);
-            // A path belongs to a pair of ends.
-            let ends = |spec: &TunnelSpec| (spec.tunnel.local, spec.tunnel.remote);
-            let path_mtu = known.filter(|known| ends(&known.spec) == ends(spec)).map_or(0, |known| known.path_mtu);
-            let source_check = known.map_or(SourceCheck::Off, |known| known.source_check);
-            self.tunnels.insert(spec.index, BoundTunnel { spec: *spec, path_mtu, source_check });
-        }
+        let known = |index: &u32| self.tunnels.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
+        let new: BTreeMap<u32, _> = tunnels.iter().map(|spec| (spec.index, (*spec, known(&spec.index)))).collect();
+        let old = std::mem::replace(&mut self.tunnels, new);
         let either: BTreeSet<u32> = old.keys().chain(self.tunnels.keys()).copied().collect();
-        let spec = |of: &BTreeMap<u32, BoundTunnel>, index| of.get(&index).map(|tunnel| tunnel.spec);
+        let spec = |of: &BTreeMap<u32, (TunnelSpec, SourceCheck)>, index| of.get(&index).map(|(spec, _)| *spec);
         either.into_iter().filter(|index| spec(&old, *index) != spec(&self.tunnels, *index)).collect()
     }
 
@@ -253,36 +247,83 @@ impl Links {
         self.tunnelling
     }
 
-    /// Sets the path MTU of a tunnel; returns whether it has changed.
-    pub fn set_path_mtu(&mut self, id: PortId, mtu: u32) -> bool {
-        let mut all = self.tunnels.values_mut();
-        let tunnel = all.find(|tunnel| tunnel.spec.id == id);
-        tunnel.is_some_and(|tunnel| std::mem::replace(&mut tunnel.path_mtu, mtu) != mtu)
+    /// Returns the pairs of ends between which tunnels need a path, each with the interface that it leads by, if the tunnel
+    /// is bound to one, or 0.
+    pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
+        let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
+            let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
+            let stations = vxlan.map(|_| self.ends_of(spec.index));
+            let remotes = stations.into_iter().flatten().map(|(_, end)| Ipv4Addr::from_bits(end));
+            let own = vxlan.is_none().then_some(remote);
+            own.into_iter().chain(remotes).map(|remote| (local, remote, link)).collect::<Vec<_>>()
+        };
+        self.tunnels.values().flat_map(of).collect()
+    }
+
+    /// Returns the stations of a VXLAN, in ascending order, with the ends that lead to them.
+    pub fn ends_of(&self, index: u32) -> impl Iterator<Item = (Mac, u32)> {
+        let range = self.stations.range((index, 0, [0; 6])..=(index, 0, [0xff; 6]));
+        range.map(|((_, _, mac), end)| (*mac, *end))
+    }
+
+    /// Returns the other end of a tunnel that leads to a station, or its only other end, if there is a path to it.
+    pub fn tunnel_path(&self, index: u32, station: Option<Mac>) -> Option<Ipv4Addr> {
+        let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;
+        let end = match station {
+            Some(mac) => Ipv4Addr::from_bits(*self.stations.get(&(index, 0, mac))?),
+            None => tunnel.remote,
+        };
+        let ends = (tunnel.local, end);
+        self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|_| end)
+    }
+
+    /// Sets the paths of tunnels. Returns whether they have changed, and the tunnels whose next hops this changes.
+    pub fn set_paths(&mut self, paths: Paths) -> (bool, Vec<u32>) {
+        let ends = |paths: &Paths| paths.all.iter().map(|path| path.ends).collect::<Vec<_>>();
+        let (changed, others) = (self.paths != paths, ends(&self.paths) != ends(&paths));
+        self.paths = paths;
+        (changed, self.tunnels.keys().filter(|_| others).copied().collect())
+    }
+
+    /// Brings the stations of VXLANs up to date, for [`Links::tunnels`].
+    pub fn refresh_ends(&mut self) {
+        self.ends.retain(|index, _| self.tunnels.contains_key(index));
+        let vxlans = self.tunnels.iter().filter(|(_, (spec, _))| spec.tunnel.vxlan.is_some());
+        for index in vxlans.map(|(index, _)| *index).collect::<Vec<_>>() {
+            let before = self.ends.get(&index);
+            if before.is_none() || self.stale_ends.contains(&index) {
+                let new = Stations::new(self.ends_of(index).collect(), before.unwrap_or(&Arc::default()));
+                self.ends.insert(index, Arc::new(new));
+            }
+        }
+        self.stale_ends.clear();
     }
 
     /// Returns the tunnels as the stages use them; none while they are left to the kernel.
     pub fn tunnels(&self, followed: &Followed) -> Tunnels {
-        let of = |BoundTunnel { spec: TunnelSpec { id, index, tunnel }, path_mtu, .. }: &BoundTunnel| {
+        let of = |(TunnelSpec { id, index, tunnel }, _): &(TunnelSpec, SourceCheck)| {
             let info = PortInfo {
                 index: *index,
+                mac: self.get(*index).and_then(|link| link.mac).unwrap_or_default(),
                 source4: self.source4(*index, None),
                 source6: self.source6(*index, None),
                 source_check: self.source_check(*id),
                 ..PortInfo::default()
             };
             let info = self.with_rules(info, *id, followed);
-            TunnelInfo { id: *id, tunnel: *tunnel, path_mtu: *path_mtu, info }
+            let stations = self.ends.get(index).cloned().unwrap_or_default();
+            TunnelInfo { id: *id, tunnel: *tunnel, info, stations }
         };
-        let open = self.tunnels.values().filter(|tunnel| self.tunnelling && self.running(tunnel.spec.index));
-        Tunnels::new(open.map(of).collect())
+        let open = self.tunnels.values().filter(|(spec, _)| self.tunnelling && self.running(spec.index));
+        Tunnels::new(open.map(of).collect(), self.paths.clone())
     }
 
     /// Returns all tunnels for display, by kernel index.
     pub fn tunnel_views(&self) -> impl Iterator<Item = (PortView, &TunnelSpec)> {
-        self.tunnels.values().map(|tunnel| {
-            let TunnelSpec { id, index, .. } = tunnel.spec;
+        self.tunnels.values().map(|(spec, _)| {
+            let TunnelSpec { id, index, .. } = *spec;
             let name = self.get(index).map(|link| link.name.clone()).unwrap_or_default();
-            (self.view(id, name, index), &tunnel.spec)
+            (self.view(id, name, index), spec)
         })
     }
 
@@ -324,6 +365,10 @@ impl Links {
             return vec![];
         }
         let (bridge, vlan, _) = station;
+        if self.is_tunnel(bridge) {
+            self.stale_ends.insert(bridge);
+            return vec![bridge];
+        }
         let masters = self.all_masters().filter(|master| master.stations() == Some((bridge, vlan)));
         masters.flat_map(|master| std::iter::once(master.index).chain(self.vlans_on(master.index))).collect()
     }
@@ -380,7 +425,7 @@ impl Links {
                 };
                 (below == Some(vlan.port)).then_some(vlan.id)
             })
-            .or_else(|| self.tunnels.get(&index).map(|tunnel| tunnel.spec.id))
+            .or_else(|| self.tunnels.get(&index).map(|(spec, _)| spec.id))
     }
 
     /// Returns the kernel index of the interface whose packets arrive and leave by this port: that of its bond or
@@ -743,8 +788,7 @@ impl Links {
         let port = self.ports.get(usize::from(id.0)).map(|bound| (self.interface_of(bound), bound.source_check));
         let vlan = || self.vlans.values().find(|(vlan, _)| vlan.id == id).map(|(vlan, check)| (vlan.index, *check));
         let master = || self.masters.values().find(|(of, _)| of.id == id).map(|(of, check)| (of.index, *check));
-        let tunnel = || self.tunnels.values().find(|tunnel| tunnel.spec.id == id);
-        let tunnel = || tunnel().map(|tunnel| (tunnel.spec.index, tunnel.source_check));
+        let tunnel = || self.tunnels.values().find(|(of, _)| of.id == id).map(|(of, check)| (of.index, *check));
         match port.or_else(vlan).or_else(master).or_else(tunnel) {
             Some((index, SourceCheck::Loose)) if !self.addresses(index).any(|a| a.addr.is_ipv4()) => {
                 SourceCheck::Strict
@@ -758,7 +802,7 @@ impl Links {
         let ports = self.ports.iter_mut().map(|bound| (bound.spec.id, &mut bound.source_check));
         let vlans = self.vlans.values_mut().map(|(vlan, check)| (vlan.id, check));
         let masters = self.masters.values_mut().map(|(master, check)| (master.id, check));
-        let tunnels = self.tunnels.values_mut().map(|tunnel| (tunnel.spec.id, &mut tunnel.source_check));
+        let tunnels = self.tunnels.values_mut().map(|(spec, check)| (spec.id, check));
         let mut changed = false;
         for (id, check) in ports.chain(vlans).chain(masters).chain(tunnels) {
             let new = checks.get(&id).copied().unwrap_or_default();

@@ -31,8 +31,8 @@ pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::bond::XmitHash;
-use crate::tables::{HashPolicy, Own4, Reception, SourceCheck, Tables};
-use crate::tunnel::Tunnels;
+use crate::tables::{HashPolicy, Kind, Own4, Reception, SourceCheck, Tables};
+use crate::tunnel::{Paths, Tunnels};
 use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station, Tunnel};
@@ -49,7 +49,7 @@ use rib::{Rank, Rec, Rib};
 use sets::{Outcome, Sets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -165,7 +165,8 @@ pub struct TunnelSpec {
     pub id: PortId,
     /// Kernel index of the interface.
     pub index: u32,
-    /// Its properties. Both addresses are those of hosts, and no other tunnel takes the same packets.
+    /// Its properties. Both addresses are those of hosts, but a VXLAN may have no other end of its own; and no other
+    /// tunnel takes the same packets.
     pub tunnel: Tunnel,
 }
 
@@ -464,7 +465,7 @@ impl Control {
 
     /// Sets the tunnels whose packets are forwarded. Each must have a number that no other interface has had since the
     /// last grace period. Packets routed to other tunnels are left to the kernel, and so are those of all tunnels
-    /// while [`Policies::tunnels`] is not set, and of one until [`Control::set_path_mtu`]. Waits for a grace period if
+    /// while [`Policies::tunnels`] is not set, and of one until its path is known ([`Control::set_paths`]). Waits for a grace period if
     /// anything changes.
     pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) {
         self.restack(|links| links.set_tunnels(tunnels));
@@ -475,10 +476,25 @@ impl Control {
         self.links.allows_tunnels()
     }
 
-    /// Sets the path MTU to the other end of a tunnel, in bytes; 0 if it is not known. Waits for a grace period if it
-    /// changes.
-    pub fn set_path_mtu(&mut self, id: PortId, mtu: u32) {
-        if self.links.set_path_mtu(id, mtu) {
+    /// Returns the pairs of ends between which tunnels need a path, each with the interface that it leads by, if the tunnel
+    /// is bound to one, or 0. Ends to which no single port leads are left out: they are the kernel's.
+    pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
+        let by_port = |(_, remote, link): &(Ipv4Addr, Ipv4Addr, u32)| {
+            let id = self.main.fib4.reader().lookup(remote.to_bits()) as usize;
+            let kind = self.image.entries.get(id).map(|entry| entry.kind);
+            let bound = *link == 0 || self.image.cold.get(id).is_some_and(|cold| cold.index == *link);
+            bound && matches!(kind, Some(Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed))
+        };
+        self.links.tunnel_ends().into_iter().filter(by_port).collect()
+    }
+
+    /// Sets the paths of tunnels. Waits for a grace period if they have changed.
+    pub fn set_paths(&mut self, paths: Paths) {
+        let (changed, tunnels) = self.links.set_paths(paths);
+        tunnels.iter().for_each(|index| self.hops.touch_link(Some(*index)));
+        if !tunnels.is_empty() {
+            self.settle(Touched { ports: true, ..Touched::default() }, &mut Applied::default());
+        } else if changed {
             self.publish_to_workers();
         }
     }
@@ -647,6 +663,10 @@ impl Control {
 
     fn station(&mut self, station: (u32, u16, Mac), member: Option<u32>, touched: &mut Touched) {
         let concerned = self.links.set_station(station, member);
+        // Workers compare the stations of VXLANs; the sink has those of bridges.
+        let vxlan = self.links.is_tunnel(station.0);
+        touched.ports |= !concerned.is_empty() && vxlan;
+        touched.bridged |= !concerned.is_empty() && !vxlan;
         touched.stations.extend(concerned.into_iter().map(|index| (index, station.2)));
     }
 
@@ -703,7 +723,6 @@ impl Control {
             for (addr, index) in self.neighbours.with_macs(&touched.stations) {
                 self.hops.touch_gateway(index, addr);
             }
-            touched.bridged = true;
         }
         if let Some(sink) = self.sink.as_mut().filter(|_| touched.bridged) {
             let (stations, without) = self.links.stations();
@@ -779,6 +798,7 @@ impl Control {
     fn render(&mut self) -> Tables {
         self.image.refresh(&self.hops.take_dirty(), &self.hops, &self.links, &self.neighbours);
         let buckets = self.image.buckets(&self.hops);
+        self.links.refresh_ends();
         self.generation += 1;
         Tables {
             generation: self.generation,

@@ -330,11 +330,26 @@ impl Control {
         self.links.tunnel_views()
     }
 
-    /// Returns the port or VLAN that packets to an IPv4 address leave by, by tables local and main; `None` if there is
-    /// none, or several.
-    pub fn leaves_by(&self, addr: Ipv4Addr) -> Option<PortId> {
-        let entry = self.image.entries.get(self.main.fib4.reader().lookup(addr.to_bits()) as usize)?;
-        (entry.kind == Kind::Forward).then_some(entry.port)
+    /// Returns the other end of a tunnel: for a VXLAN, that of any of its stations.
+    pub fn end_of(&self, tunnel: &TunnelSpec) -> Option<Ipv4Addr> {
+        match tunnel.tunnel.vxlan {
+            Some(_) => self.links.ends_of(tunnel.index).next().map(|(_, end)| Ipv4Addr::from_bits(end)),
+            None => Some(tunnel.tunnel.remote),
+        }
+    }
+
+    /// Returns the ports that packets to an IPv4 address may leave by, by tables local and main; none if they have no
+    /// single next hop.
+    pub fn carriers_to(&self, addr: Ipv4Addr) -> Vec<PortId> {
+        self.leaves_towards(addr).map(|(index, mac)| self.links.carriers_of(index, mac)).unwrap_or_default()
+    }
+
+    /// Returns the interface that packets to an IPv4 address leave by, by tables local and main, and the MAC address that
+    /// they are sent to.
+    fn leaves_towards(&self, addr: Ipv4Addr) -> Option<(u32, Option<Mac>)> {
+        let id = self.main.fib4.reader().lookup(addr.to_bits()) as usize;
+        let entry = self.image.entries.get(id).filter(|entry| entry.kind == Kind::Forward)?;
+        Some((self.image.cold.get(id)?.index, entry.macs.first_chunk().copied()))
     }
 
     /// Returns the bonds and bridges whose packets are forwarded, and VLAN interfaces on bridges that filter VLANs.
@@ -378,7 +393,14 @@ impl Control {
     /// They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour has moved.
     pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
         let stale = self.neighbours.iter().filter(|(.., known)| known.state == NeighbourState::Stale);
-        let sent = move |index, mac| self.links.carriers_of(index, mac).into_iter().any(&has_sent);
+        let sent = move |index, mac: Option<Mac>| {
+            // Packets to a neighbour in a VXLAN leave by the port that leads to its end.
+            let (index, mac) = match mac.and_then(|mac| self.links.tunnel_path(index, Some(mac))) {
+                Some(end) => self.leaves_towards(end).unwrap_or((index, mac)),
+                None => (index, mac),
+            };
+            self.links.carriers_of(index, mac).into_iter().any(&has_sent)
+        };
         stale.filter(move |(_, index, known)| sent(*index, known.mac)).map(|(addr, index, _)| (index, addr))
     }
 

@@ -16,8 +16,9 @@ use bywash_exceptions::{Bridge, PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::{Mirror, Paths};
-use bywash_router::control::{self, Applied, Control, PortSpec, PortView, TunnelSpec, VlanSpec};
+use bywash_router::control::{self, Applied, Control, PortSpec, PortView, VlanSpec};
 use bywash_router::gates::Gates;
+use bywash_router::tunnel;
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
@@ -29,8 +30,10 @@ use std::time::{Duration, Instant};
 /// Interval between confirmations of the neighbours in use: the kernel sees none of their traffic, and so does not
 /// confirm them itself.
 const CONFIRM: Duration = Duration::from_secs(15);
-/// Interval between questions for the MTU of the paths of tunnels: a sender learns of a smaller one after it.
+/// Interval between questions for the paths of tunnels: a sender learns of a smaller MTU after it.
 const PATHS: Duration = Duration::from_secs(1);
+/// Maximum number of other ends of tunnels to which packets are sent past the kernel: each is asked for in every interval.
+const MOST_PATHS: usize = 1024;
 /// Capacity of each worker's request ring to the control loop.
 const REQUESTS: usize = 512;
 /// Maximum number of neighbours that the kernel resolves for this process at a time. The kernel keeps an unanswered
@@ -52,7 +55,7 @@ struct Routing {
     confirmed: Instant,
     /// Packets each port had sent at the last confirmation, by port number.
     sent: Vec<u64>,
-    /// Asks for the MTU of the paths of tunnels, and when it last did.
+    /// Asks for the paths of tunnels, and when it last did.
     paths: (Option<Paths>, Instant),
     /// Interfaces above the ports, and tunnels, that were last set.
     uppers: Uppers,
@@ -313,10 +316,10 @@ impl Routing {
         asked
     }
 
-    /// Asks for the MTU of the paths to the other ends of tunnels.
+    /// Asks for the paths to the other ends of tunnels.
     fn find_paths(&mut self) {
         self.paths.1 = Instant::now();
-        if self.uppers.tunnels.is_empty() {
+        if self.uppers.tunnels.is_empty() || !lock(&self.control).allows_tunnels() {
             return;
         }
         if self.paths.0.is_none() {
@@ -326,10 +329,26 @@ impl Routing {
             }
         }
         let Some(paths) = &mut self.paths.0 else { return };
-        for TunnelSpec { id, tunnel, .. } in &self.uppers.tunnels {
-            let mtu = paths.mtu(tunnel.local, tunnel.remote, tunnel.link).unwrap_or(0);
-            lock(&self.control).set_path_mtu(*id, mtu);
-        }
+        let number = |key: &str| -> Vec<u16> {
+            let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{key}")).unwrap_or_default();
+            text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        let (default_ttl, range) = (number("ip_default_ttl"), number("ip_local_port_range"));
+        let (&[default_ttl], &[first, last]) = (&default_ttl[..], &range[..]) else {
+            // What is not known is left to the kernel.
+            return lock(&self.control).set_paths(tunnel::Paths::default());
+        };
+        let ends = lock(&self.control).tunnel_ends();
+        let path = |(from, to, link)| {
+            let path = paths.to(from, to, link)?;
+            let ttl = path.ttl.unwrap_or(default_ttl as u8);
+            Some(tunnel::Path { ends: (from, to), mtu: path.mtu.unwrap_or(u32::MAX), ttl })
+        };
+        let mut all: Vec<_> = ends.into_iter().take(MOST_PATHS).filter_map(path).collect();
+        // Between the same ends by several interfaces, the narrowest counts.
+        all.sort_unstable();
+        all.dedup_by_key(|path| path.ends);
+        lock(&self.control).set_paths(tunnel::Paths { all, sources: [first, last] });
     }
 
     /// Makes the kernel probe stale neighbours on ports that have sent since the last call.

@@ -6,6 +6,7 @@ use bywash_fib::model::{Change, Neighbour, Prefix, Station};
 use bywash_netlink::State;
 use bywash_router::control::Control;
 use bywash_sync::lock;
+use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -96,7 +97,9 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
             }
             Change::NeighbourGone { index, addr } => row("neighbour", format!("{addr} dev {}", dev(index)), GONE),
             Change::Station(Station { bridge, vlan, mac: of, member }) => {
-                let name = format!("{} by {}", station(bridge, vlan, of), dev(member));
+                let vxlan = kernel.link(bridge).is_some_and(|link| link.kind == "vxlan");
+                let by = if vxlan { Ipv4Addr::from_bits(member).to_string() } else { dev(member) };
+                let name = format!("{} by {by}", station(bridge, vlan, of));
                 row("station", name, "the kernel's entry is another")
             }
             Change::StationGone { bridge, vlan, mac: of } => row("station", station(bridge, vlan, of), GONE),

@@ -58,15 +58,14 @@ impl View for Routes {
                 Encapsulation::Ipip => "ipip",
                 Encapsulation::Sit => "sit",
                 Encapsulation::Gre => "gre",
+                Encapsulation::Vxlan => "vxlan",
             };
-            let ends = Some(format!("{local} to {remote}"));
+            let ends = Some(match remote.is_unspecified() || remote.is_multicast() {
+                true => local.to_string(),
+                false => format!("{local} to {remote}"),
+            });
             // Shown with the port that leads to its other end now.
-            let to = control.leaves_by(remote)?;
-            let port = control.vlans().find(|(_, vlan)| vlan.id == to).map_or(to, |(_, vlan)| vlan.port);
-            let port = control
-                .masters()
-                .find(|(_, of)| of.id == port)
-                .map_or(Some(port), |(_, of)| of.members.first().map(|(port, _)| *port))?;
+            let port = control.carriers_to(control.end_of(spec)?).first().copied()?;
             Some((port, Above { ends, ..above(&view, kind, None, control.allows_tunnels()) }))
         });
         masters.chain(vlans).chain(tunnels).collect()
