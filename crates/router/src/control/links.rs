@@ -1,12 +1,14 @@
 //! Links, their addresses, and the ports bound to them.
 
+mod tunnels;
+
 use super::followed::Followed;
 use super::{MasterSpec, PortBack, PortSpec, PortView, Sends, TunnelSpec, VlanSpec};
 use crate::tables::{BondInfo, Own4, PortInfo, SourceCheck, VlanInfo};
-use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels};
+use crate::tunnel::{Paths, Stations};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
-use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station, Tunnel};
+use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -221,112 +223,6 @@ impl Links {
         self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends) && (self.tunnelling || !self.is_tunnel(index))
     }
 
-    /// Returns whether an interface is a tunnel whose packets are forwarded.
-    pub fn is_tunnel(&self, index: u32) -> bool {
-        self.tunnels.contains_key(&index)
-    }
-
-    /// Sets the tunnels, and returns the interfaces that became or ceased to be one, or changed.
-    pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) -> Vec<u32> {
-        let known = |index: &u32| self.tunnels.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
-        let new: BTreeMap<u32, _> = tunnels.iter().map(|spec| (spec.index, (*spec, known(&spec.index)))).collect();
-        let old = std::mem::replace(&mut self.tunnels, new);
-        let either: BTreeSet<u32> = old.keys().chain(self.tunnels.keys()).copied().collect();
-        let spec = |of: &BTreeMap<u32, (TunnelSpec, SourceCheck)>, index| of.get(&index).map(|(spec, _)| *spec);
-        either.into_iter().filter(|index| spec(&old, *index) != spec(&self.tunnels, *index)).collect()
-    }
-
-    /// Sets whether packets in tunnels are forwarded; returns the tunnels if that changes.
-    pub fn allow_tunnels(&mut self, allow: bool) -> Vec<u32> {
-        let changed = std::mem::replace(&mut self.tunnelling, allow) != allow;
-        self.tunnels.keys().filter(|_| changed).copied().collect()
-    }
-
-    /// Returns whether packets in tunnels are forwarded.
-    pub fn allows_tunnels(&self) -> bool {
-        self.tunnelling
-    }
-
-    /// Returns the pairs of ends between which tunnels need a path, each with the interface that it leads by, if the tunnel
-    /// is bound to one, or 0.
-    pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
-        let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
-            let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
-            let stations = vxlan.map(|_| self.ends_of(spec.index));
-            let remotes = stations.into_iter().flatten().map(|(_, end)| Ipv4Addr::from_bits(end));
-            let own = vxlan.is_none().then_some(remote);
-            own.into_iter().chain(remotes).map(|remote| (local, remote, link)).collect::<Vec<_>>()
-        };
-        self.tunnels.values().flat_map(of).collect()
-    }
-
-    /// Returns the stations of a VXLAN, in ascending order, with the ends that lead to them.
-    pub fn ends_of(&self, index: u32) -> impl Iterator<Item = (Mac, u32)> {
-        let range = self.stations.range((index, 0, [0; 6])..=(index, 0, [0xff; 6]));
-        range.map(|((_, _, mac), end)| (*mac, *end))
-    }
-
-    /// Returns the other end of a tunnel that leads to a station, or its only other end, if there is a path to it.
-    pub fn tunnel_path(&self, index: u32, station: Option<Mac>) -> Option<Ipv4Addr> {
-        let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;
-        let end = match station {
-            Some(mac) => Ipv4Addr::from_bits(*self.stations.get(&(index, 0, mac))?),
-            None => tunnel.remote,
-        };
-        let ends = (tunnel.local, end);
-        self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|_| end)
-    }
-
-    /// Sets the paths of tunnels. Returns whether they have changed, and the tunnels whose next hops this changes.
-    pub fn set_paths(&mut self, paths: Paths) -> (bool, Vec<u32>) {
-        let ends = |paths: &Paths| paths.all.iter().map(|path| path.ends).collect::<Vec<_>>();
-        let (changed, others) = (self.paths != paths, ends(&self.paths) != ends(&paths));
-        self.paths = paths;
-        (changed, self.tunnels.keys().filter(|_| others).copied().collect())
-    }
-
-    /// Brings the stations of VXLANs up to date, for [`Links::tunnels`].
-    pub fn refresh_ends(&mut self) {
-        self.ends.retain(|index, _| self.tunnels.contains_key(index));
-        let vxlans = self.tunnels.iter().filter(|(_, (spec, _))| spec.tunnel.vxlan.is_some());
-        for index in vxlans.map(|(index, _)| *index).collect::<Vec<_>>() {
-            let before = self.ends.get(&index);
-            if before.is_none() || self.stale_ends.contains(&index) {
-                let new = Stations::new(self.ends_of(index).collect(), before.unwrap_or(&Arc::default()));
-                self.ends.insert(index, Arc::new(new));
-            }
-        }
-        self.stale_ends.clear();
-    }
-
-    /// Returns the tunnels as the stages use them; none while they are left to the kernel.
-    pub fn tunnels(&self, followed: &Followed) -> Tunnels {
-        let of = |(TunnelSpec { id, index, tunnel }, _): &(TunnelSpec, SourceCheck)| {
-            let info = PortInfo {
-                index: *index,
-                mac: self.get(*index).and_then(|link| link.mac).unwrap_or_default(),
-                source4: self.source4(*index, None),
-                source6: self.source6(*index, None),
-                source_check: self.source_check(*id),
-                ..PortInfo::default()
-            };
-            let info = self.with_rules(info, *id, followed);
-            let stations = self.ends.get(index).cloned().unwrap_or_default();
-            TunnelInfo { id: *id, tunnel: *tunnel, info, stations }
-        };
-        let open = self.tunnels.values().filter(|(spec, _)| self.tunnelling && self.running(spec.index));
-        Tunnels::new(open.map(of).collect(), self.paths.clone())
-    }
-
-    /// Returns all tunnels for display, by kernel index.
-    pub fn tunnel_views(&self) -> impl Iterator<Item = (PortView, &TunnelSpec)> {
-        self.tunnels.values().map(|(spec, _)| {
-            let TunnelSpec { id, index, .. } = *spec;
-            let name = self.get(index).map(|link| link.name.clone()).unwrap_or_default();
-            (self.view(id, name, index), spec)
-        })
-    }
-
     /// Returns the port that leads to the station with this MAC address, if the interface is a bridge or a VLAN on one.
     /// `Err` if no port does, so that the kernel sends the packets; `None` for other interfaces.
     fn leads_to(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
@@ -425,7 +321,7 @@ impl Links {
                 };
                 (below == Some(vlan.port)).then_some(vlan.id)
             })
-            .or_else(|| self.tunnels.get(&index).map(|(spec, _)| spec.id))
+            .or_else(|| self.tunnel_number(index))
     }
 
     /// Returns the kernel index of the interface whose packets arrive and leave by this port: that of its bond or
