@@ -307,7 +307,10 @@ pub(crate) fn complete_within(data: &mut [u8]) -> bool {
     if info.has_options() || info.fragment & 0x3fff != 0 {
         return false;
     }
-    headers(info.proto, ip).is_some_and(|headers| partial::complete(&mut ip[headers.len..]))
+    let Some(Headers { len, port, .. }) = headers(info.proto, ip) else { return false };
+    // If the checksum around it is right, so is the packet as it is.
+    let has_sum = port != 0 && ip[ipv4::HEADER_LEN + 6..][..2] != [0, 0];
+    !(has_sum && sums_up(ip)) && partial::complete(&mut ip[len..])
 }
 
 /// Returns whether the UDP checksum of a valid IPv4 packet without options is right, or there is none.

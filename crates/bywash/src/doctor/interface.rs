@@ -167,8 +167,9 @@ impl Nic<'_> {
         let macvlan = |upper: &str| {
             driver(upper).as_deref() == Some("macvlan") && !sys.with_file_name(upper).join("macvtap").exists()
         };
-        // A router forwards for VLANs and macvlans, or leaves them alone to the kernel.
-        let others = |upper: &&String| Some(*upper) != master.as_ref() && !is(upper, &["vlan"]) && !macvlan(upper);
+        // A router forwards for VLANs, macvlans and VXLANs, or leaves them alone to the kernel.
+        let others =
+            |upper: &&String| Some(*upper) != master.as_ref() && !is(upper, &["vlan", "vxlan"]) && !macvlan(upper);
         let on_top: Vec<&String> = uppers.iter().filter(others).collect();
         if let Some(first) = on_top.first() {
             let what = format!("there are interfaces on top of it, such as {first}");

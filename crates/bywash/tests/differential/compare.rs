@@ -13,10 +13,13 @@ pub const KERNEL: usize = 0;
 /// Index of Bywash's side.
 pub const BYWASH: usize = 1;
 
-/// Returns the offset and version of the IP packet in a frame, behind VLAN tags and behind the headers that a segment
-/// routing route (RFC 8754) has added.
+/// Returns the offset and version of the IP packet in a frame, behind VLAN tags, behind the headers that a segment
+/// routing route (RFC 8754) has added, and within a VXLAN's packet.
 pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
     let (at, version) = outer(frame)?;
+    if let Some(inner) = in_vxlan(frame) {
+        return outer(&frame[inner..]).map(|(at, version)| (inner + at, version));
+    }
     let Some((next, behind)) = behind_segments(frame, at, version) else { return Some((at, version)) };
     match next {
         4 => Some((behind, 4)),
@@ -25,6 +28,15 @@ pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
         44 if frame.get(behind)? == &4 && frame.get(behind + 2..behind + 4)? == [0, 1] => Some((behind + 8, 4)),
         _ => Some((at, version)),
     }
+}
+
+/// Returns the offset of the frame in a VXLAN's packet (RFC 7348): in UDP, to one of the ports that are used here.
+fn in_vxlan(frame: &[u8]) -> Option<usize> {
+    let (at, version) = outer(frame)?;
+    let udp = frame.get(at..at + 50)?;
+    let port = u16::from_be_bytes([udp[22], udp[23]]);
+    let plain = version == 4 && udp[0] == 0x45 && udp[9] == 17 && udp[28..32] == [8, 0, 0, 0];
+    (plain && [4789, 4790].contains(&port)).then_some(at + 36)
 }
 
 /// Returns the protocol behind the segment routing header of a packet, and the offset of its first byte.
@@ -167,6 +179,17 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
             || matches!((icmp(frame), icmp(&sent.frame)), (Some(0), Some(8)) | (Some(129), Some(128)))
     };
     let made_here = canonical.len() >= at + 20 && sent.is_some_and(is_own);
+    if let (Some(_), Some((outer, _))) = (in_vxlan(frame), outer(frame)) {
+        // The kernel's hash for the source port is a secret, and it leaves the checksum to the device.
+        forget_ident(&mut canonical, outer);
+        // Both stand for zero.
+        if canonical[outer + 10..outer + 12] == [0xff; 2] {
+            canonical[outer + 10..outer + 12].fill(0);
+        }
+        canonical[outer + 20..outer + 22].fill(0);
+        let has_sum = canonical[outer + 26..outer + 28] != [0, 0];
+        canonical[outer + 26..outer + 28].copy_from_slice(&[0, u8::from(has_sum)]);
+    }
     if let Some((outer, 6)) = outer(frame).filter(|(outer, _)| *outer != at) {
         canonical[outer + 1] &= 0xf0;
         canonical[outer + 2..outer + 4].fill(0);

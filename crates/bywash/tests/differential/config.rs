@@ -25,6 +25,7 @@ pub enum Feature {
     Links,
     Bridges,
     Macvlans,
+    Vxlans,
     Mtu,
     Linkdown,
     Forwarding,
@@ -46,7 +47,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Routes,
         Self::Tos,
         Self::LocalRoutes,
@@ -56,6 +57,7 @@ impl Feature {
         Self::Links,
         Self::Bridges,
         Self::Macvlans,
+        Self::Vxlans,
         Self::Mtu,
         Self::Linkdown,
         Self::Forwarding,
@@ -101,6 +103,7 @@ impl Feature {
             Self::Macvlans => {
                 tried(&["sh", "-c", "ip link add probe type veth && ip link add link probe type macvlan"])
             }
+            Self::Vxlans => tried(&["ip", "link", "add", "probe", "type", "vxlan", "id", "1", "dstport", "4789"]),
             Self::Xfrm => tried(&["ip", "xfrm", "policy", "list"]),
             Self::Qdisc => tried(&["tc", "qdisc", "add", "dev", "lo", "clsact"]),
             Self::Encap => tried(&[
@@ -213,6 +216,7 @@ impl Walk {
             Feature::Links => link(random, n),
             Feature::Bridges => upper::bridge(random, named),
             Feature::Macvlans => upper::macvlan(random, named),
+            Feature::Vxlans => upper::vxlan(random, named),
             Feature::Mtu => {
                 let mtu = random.pick(&[1280, 1281, 1400, 1492, 1499, 1500, 1501, 1504, 1700, 1279, 600, 68]);
                 // With an MTU below 1280, the kernel removes the IPv6 addresses.

@@ -18,12 +18,32 @@ pub struct Sent {
 /// Precedes the number in a payload.
 pub const MAGIC: [u8; 4] = *b"bWdT";
 
+/// A VXLAN of a configuration.
+#[derive(Clone, Copy)]
+struct Vxlan {
+    id: u32,
+    local: Ipv4Addr,
+    port: u16,
+    learns: bool,
+}
+
+impl Vxlan {
+    /// Parses the line that creates one (`upper::vxlan`).
+    fn parse(line: &str) -> Option<Self> {
+        let after = |word: &str| line.split_once(word).and_then(|(_, rest)| rest.split(' ').next());
+        let id = after(" type vxlan id ")?.parse().ok()?;
+        let (local, port) = (after(" local ")?.parse().ok()?, after(" dstport ")?.parse().ok()?);
+        Some(Self { id, local, port, learns: !line.contains("nolearning") })
+    }
+}
+
 /// The prefixes of a configuration, from which addresses are chosen.
 pub struct Pool {
     v4: Vec<(u32, u8)>,
     v6: Vec<(u128, u8)>,
     /// The router's addresses that the configuration adds.
     owns: Vec<IpAddr>,
+    vxlans: Vec<Vxlan>,
     unusual: bool,
     own: bool,
 }
@@ -32,7 +52,8 @@ impl Pool {
     /// Collects the prefixes in the text of a configuration and those of the links. `unusual` adds packets that no host
     /// would send, `own` packets from the router's own addresses.
     pub fn new(text: &str, unusual: bool, own: bool) -> Self {
-        let mut pool = Self { v4: vec![], v6: vec![], owns: vec![], unusual, own };
+        let mut pool = Self { v4: vec![], v6: vec![], owns: vec![], vxlans: vec![], unusual, own };
+        pool.vxlans = text.lines().filter_map(Vxlan::parse).collect();
         for line in text.lines().filter_map(|line| line.split_once("address add ")) {
             pool.owns.extend(line.1.split([' ', '/']).next().and_then(|address| address.parse::<IpAddr>().ok()));
         }
@@ -182,7 +203,43 @@ impl Pool {
             }
         }
         frame.truncate(1950);
+        if !self.vxlans.is_empty() && random.chance(20) {
+            frame = self.in_vxlan(random, port, number, &frame);
+        }
         Sent { port, number, frame }
+    }
+
+    /// Returns a frame within a VXLAN's packet to the router, right or wrong.
+    fn in_vxlan(&self, random: &Random, port: usize, number: u32, frame: &[u8]) -> Vec<u8> {
+        let Vxlan { id, local, port: to, learns } = random.pick(&self.vxlans);
+        let [high, low] = (id as u16).to_be_bytes();
+        let host = (2 + random.below(HOSTS)) as u8;
+        let mut inner = frame.to_vec();
+        if random.chance(95) && inner.len() >= 14 {
+            inner[..6].copy_from_slice(&[2, 0, 0, 3, high, low]);
+            inner[6..12].copy_from_slice(&[2, 0, host, 4, high, low]);
+        }
+        let vni = if random.chance(97) { id } else { id + 1 };
+        let word: u32 = if random.chance(97) { 0x0800_0000 } else { random.pick(&[0, 0x0800_0001, 0x8800_0000]) };
+        let vxlan = [&word.to_be_bytes()[..], &(vni << 8).to_be_bytes(), &inner].concat();
+        // A station that is learned sends by its own end: moves take effect at different times.
+        let src = if learns { Ipv4Addr::new(10, 0, local.octets()[2], host) } else { Self::host4(random, port) };
+        let len = (8 + vxlan.len()) as u16;
+        let mut udp = [&[0xc0, host][..], &to.to_be_bytes(), &len.to_be_bytes(), &[0, 0], &vxlan].concat();
+        let mut ip = Ipv4 { src, dst: local, ident: number as u16, ttl: 64, ..Ipv4::default() };
+        ip.tos = random.pick(&[0, 0, 0, 1, 2, 3, 0xb8]);
+        ip.fragment = random.pick(&[0, 0x4000]);
+        ip.protocol = 17;
+        if random.chance(60) {
+            let packet = ip.packet(&udp);
+            let header: &[u8; 20] = packet.first_chunk().expect("a header");
+            let sum = bywash_wire::checksum::pseudo4(header, 17, len) + bywash_wire::checksum::Sum::of(&udp);
+            let wrong = u16::from(random.chance(4));
+            udp[6..8].copy_from_slice(&(sum.checksum() ^ wrong).to_be_bytes());
+        }
+        let mut packet = ethernet(router_mac(port), host_mac(port, 2 + random.below(HOSTS)), 0x800, ip.packet(&udp));
+        packet.truncate(1950);
+        packet
     }
 
     fn packet4(&self, random: &Random, port: usize, number: u32, unusual: bool) -> Vec<u8> {

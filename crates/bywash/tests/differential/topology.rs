@@ -338,7 +338,11 @@ impl Pair {
             side.tables(&["-o link show up", "-o address", "route show table all", "-6 route show table all"])
         };
         // The carrier flag changes at once, the operational state once the work is done.
-        let behind = |line: &str| line.contains("NO-CARRIER") == line.contains("state UP") && !line.contains(" lo:");
+        // That of a VXLAN is unknown.
+        let behind = |line: &str| {
+            let differ = line.contains("NO-CARRIER") == line.contains("state UP");
+            differ && !line.contains("state UNKNOWN") && !line.contains(" lo:")
+        };
         let same = wait_until("both kernels to agree", Duration::from_secs(3), || {
             let [mut kernel, mut bywash] = self.sides.each_ref().map(table);
             let links = [kernel.remove(0), bywash.remove(0)];

@@ -1,4 +1,4 @@
-//! Interfaces above ports: bridges with their stations, and macvlans.
+//! Interfaces above ports: bridges with their stations, macvlans, and VXLANs.
 
 use super::Object;
 use crate::change::Change;
@@ -102,4 +102,46 @@ pub fn bridge(random: &Random, named: u32) -> Object {
         add.push(ip(format!("link set p{first} type bridge_slave {option}")));
     }
     Object::new(add, remove)
+}
+
+/// Returns a VXLAN of one of the router's addresses, with a subnet and stations behind the ports' hosts.
+pub fn vxlan(random: &Random, named: u32) -> Object {
+    let (n, name) = (1 + random.below(PORTS), format!("vx{named}"));
+    let (net, tail) = (100 + named % 100, format!("{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff));
+    let end = |random: &Random| format!("10.0.{}.{}", 1 + random.below(PORTS), 2 + random.below(HOSTS));
+    let learns = random.chance(30);
+    let mut line = format!(
+        "link add {name} address 02:00:00:03:{tail} type vxlan id {named} local 10.0.{n}.1 dstport {}",
+        random.pick(&[4789, 4789, 4789, 4789, 4790])
+    );
+    if random.chance(70) {
+        line += &format!(" remote {}", end(random));
+    }
+    // One that is the kernel's leaves all others to it.
+    let inherits = |random: &Random| random.chance(3);
+    line += if inherits(random) { " ttl inherit" } else { random.pick(&[" ttl 9", " ttl auto"]) };
+    line += random.pick(&["", "", " tos 0x10", " tos inherit"]);
+    line += if inherits(random) { " df inherit" } else { random.pick(&["", " df set"]) };
+    line += random.pick(&[" udpcsum", " noudpcsum"]);
+    line += if learns { "" } else { " nolearning" };
+    let mut add = new(&name, line);
+    add.push(ip(format!("link set {name} mtu {} up", random.pick(&[1450, 1450, 1450, 1280, 1500]))));
+    add.push(ip(format!("address add 10.{net}.0.1/24 dev {name}")));
+    add.push(ip(format!("address add fd{net}::1/64 dev {name} nodad")));
+    for host in 2..2 + HOSTS {
+        // The third byte of a station's address is that of its host (`packets`).
+        let mac = format!("02:00:{host:02x}:04:{tail}");
+        for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
+            add.push(ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev {name}")));
+        }
+        if random.chance(85) {
+            // A station that is learned is behind the end that its frames come from.
+            let end = if learns { format!("10.0.{n}.{host}") } else { end(random) };
+            let more = if random.chance(5) { " vni 7" } else { "" };
+            add.push(Change::Run(format!("bridge fdb add {mac} dev {name} dst {end}{more}")));
+        }
+    }
+    // The last change tells whether there is such an interface.
+    add.push(ip(format!("link set {name} up")));
+    Object::new(add, vec![ip(format!("link del {name}"))])
 }
