@@ -132,7 +132,7 @@ enum bywash_kind {
 
 #define HOP_TAKES_FRAMES 1 /* its device takes redirected frames */
 #define HOP_UNICAST 2      /* belongs to a unicast route by `port`, whatever the neighbour's state */
-/* Encapsulations of the packets that user space takes packets out of. */
+/* Encapsulations of the packets that user space decapsulates. */
 #define HOP_TAKES_IPIP 1
 #define HOP_TAKES_SIT 2
 #define HOP_TAKES_GRE 4

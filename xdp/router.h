@@ -242,33 +242,65 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 	return NEXT;
 }
 
+/* Returns whether a packet in a tunnel may be forwarded, as far as its destination tells: it is no group, as that of routing
+ * protocols is, and not link-local. */
+static __always_inline int may_leave(const void *ip, const void *end, const int v6)
+{
+	const struct ipv6hdr *ip6 = ip;
+	const struct iphdr *ip4 = ip;
+
+	if (v6)
+		return (void *)(ip6 + 1) <= end && plain6(&ip6->daddr);
+	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
+}
+
 /* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel are user space's; others than
- * it takes packets out of are left to the kernel, which knows of unfinished checksums within. */
+ * it decapsulates are left to the kernel, which knows of unfinished checksums within. */
 static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip, const void *end)
 {
 	const __be16 *words = (const void *)(ip + 1);
+	const void *inner = words;
+	int v6 = 0;
 
 	if (ip->ihl != 5 || ip->ttl < 2 || ip->tos & 1 || is_fragment4(ip))
 		return PASS_LOCAL;
 	switch (ip->protocol) {
 	case IPPROTO_IPIP:
-		return hop->first & HOP_TAKES_IPIP ? TO_USER : PASS_LOCAL;
+		if (!(hop->first & HOP_TAKES_IPIP))
+			return PASS_LOCAL;
+		break;
 	case IPPROTO_IPV6:
-		return hop->first & HOP_TAKES_SIT ? TO_USER : PASS_LOCAL;
+		if (!(hop->first & HOP_TAKES_SIT))
+			return PASS_LOCAL;
+		v6 = 1;
+		break;
 	case IPPROTO_GRE:
 		if (!(hop->first & HOP_TAKES_GRE) || (void *)(words + 2) > end)
 			return PASS_LOCAL;
 		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
 		if (words[0] && words[0] != bpf_htons(0x2000))
 			return PASS_LOCAL;
-		return words[1] == bpf_htons(ETH_P_IP) || words[1] == bpf_htons(ETH_P_IPV6) ? TO_USER : PASS_LOCAL;
-	case IPPROTO_UDP:
-		if (!(hop->first & HOP_TAKES_VXLAN) || (void *)(words + 2) > end)
+		if (words[1] != bpf_htons(ETH_P_IP) && words[1] != bpf_htons(ETH_P_IPV6))
 			return PASS_LOCAL;
-		return words[1] == hop->count ? TO_USER : PASS_LOCAL;
+		v6 = words[1] == bpf_htons(ETH_P_IPV6);
+		inner += words[0] ? 8 : 4;
+		break;
+	case IPPROTO_UDP:
+		/* UDP and VXLAN, then Ethernet. */
+		inner += 8 + 8 + ETH_HLEN;
+		if (!(hop->first & HOP_TAKES_VXLAN) || inner > end || words[1] != hop->count)
+			return PASS_LOCAL;
+		words = inner - 2;
+		if (words[0] != bpf_htons(ETH_P_IP) && words[0] != bpf_htons(ETH_P_IPV6))
+			return PASS_LOCAL;
+		v6 = words[0] == bpf_htons(ETH_P_IPV6);
+		break;
 	default:
 		return PASS_LOCAL;
 	}
+	if (v6)
+		return may_leave(inner, end, 1) ? TO_USER : PASS_LOCAL;
+	return may_leave(inner, end, 0) ? TO_USER : PASS_LOCAL;
 }
 
 /* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of which a

@@ -250,7 +250,7 @@ impl Lab {
     ///
     /// # Errors
     /// Also if the traffic has more than one route.
-    pub fn enclose(&self) -> anyhow::Result<()> {
+    pub fn start_vxlan(&self) -> anyhow::Result<()> {
         ensure!(self.routes == 1, "tunnels are measured with one route");
         let (b, r) = (self.topology.b(), self.topology.r());
         let (local, remote, port) = (b.router_v4, b.v4, &b.router_interface);
@@ -270,11 +270,11 @@ impl Lab {
         Ok(r.run(&["bridge", "fdb", "add", STATION, "dev", "vx0", "dst", &remote.to_string()]).map(drop)?)
     }
 
-    /// Ends [`Lab::enclose`].
+    /// Ends [`Lab::start_vxlan`].
     ///
     /// # Errors
     /// Errors of the commands.
-    pub fn disclose(&self) -> anyhow::Result<()> {
+    pub fn end_vxlan(&self) -> anyhow::Result<()> {
         let port = &self.topology.b().router_interface;
         let mut lines = "link del vx0\n".to_owned();
         for (station, network) in self.ways() {

@@ -127,9 +127,9 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             lab.unbridge()?;
         }
         if args.vxlan {
-            lab.enclose().context("through a VXLAN")?;
+            lab.start_vxlan().context("through a VXLAN")?;
             again(args, &lab, "vxlan", &mut round).context("through a VXLAN")?;
-            lab.disclose()?;
+            lab.end_vxlan()?;
         }
         if args.members {
             // Like the kernel: without a native program, an interface receives live frames only while it polls.

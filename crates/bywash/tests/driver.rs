@@ -496,7 +496,7 @@ fn unpadded(frame: &[u8]) -> &[u8] {
 
 /// Packets to this host that may have come through a tunnel are user space's, and no others.
 #[test]
-fn packets_in_tunnels_are_taken_out_by_user_space() {
+fn packets_in_tunnels_are_decapsulated_by_user_space() {
     require!(require_lab());
     lab()
         .enter(|| {
@@ -504,9 +504,20 @@ fn packets_in_tunnels_are_taken_out_by_user_space() {
             twin.set_up(Mode::default());
             let (local, _) = twin.world.entries.iter().enumerate().find(|(_, e)| e.kind == Kind::Local).unwrap();
             let (net4, _) = subnets(local as u32);
-            let frame = |head: [u8; 10], payload: [u8; 4]| {
-                let mut ip = [&head[..], &[0, 0, 10, 200, 0, 9], &(net4.addr() + 9).to_be_bytes(), &payload].concat();
-                ip.extend([0; 16]);
+            // Behind the payload are Ethernet's addresses for UDP, and the packet within.
+            let frame = |head: [u8; 10], payload: &[u8], to: [u8; 4], kind: u16| {
+                let mut ip = [&head[..], &[0, 0, 10, 200, 0, 9], &(net4.addr() + 9).to_be_bytes(), payload].concat();
+                let within = match kind {
+                    0x86dd => [&[0x60; 8][..], &[0xfd; 16], &to, &[1; 12]].concat(),
+                    _ => [&[0x45; 12][..], &[10, 200, 0, 8], &to].concat(),
+                };
+                if head[9] == 17 {
+                    ip.extend([0; 4 + 8 + 12]);
+                    ip.extend(kind.to_be_bytes());
+                }
+                ip.extend(within);
+                let total = (ip.len() as u16).to_be_bytes();
+                ip[2..4].copy_from_slice(&total);
                 bywash_wire::ipv4::fill_checksum(&mut ip);
                 [&mac(0)[..], &[2; 6], &[8, 0], &ip].concat()
             };
@@ -516,40 +527,52 @@ fn packets_in_tunnels_are_taken_out_by_user_space() {
                 head[at] = with;
                 head
             };
-            let (gre, vxlan) = ([0, 0, 8, 0], [1, 2, 18, 181]);
+            let (gre, key) = (&[0, 0, 8, 0][..], &[0x20, 0, 0x86, 0xdd, 0, 0, 0, 1][..]);
+            let (vxlan, none) = (&[1, 2, 18, 181][..], &[][..]);
+            let (host, group, near) = ([10, 1, 2, 3], [224, 0, 0, 5], [0xfe, 0x80, 0, 0]);
             for takes in 0..16 {
                 let mut hops = hops(&twin.world.entries);
                 hops[local].first = takes;
                 hops[local].count = u32::from(4789u16.to_be());
                 twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
-                for (head, payload, bit) in [
-                    (plain(4), [0; 4], 1),
-                    (plain(41), [0; 4], 2),
-                    (plain(47), gre, 4),
-                    (plain(47), [0x20, 0, 0x86, 0xdd], 4),
-                    (plain(17), vxlan, 8),
-                    (plain(6), gre, 0),
-                    (plain(0), gre, 0),
+                for (head, payload, to, kind, bit) in [
+                    (plain(4), none, host, 0x800, 1),
+                    (plain(41), none, host, 0x86dd, 2),
+                    (plain(47), gre, host, 0x800, 4),
+                    (plain(47), key, host, 0x86dd, 4),
+                    (plain(17), vxlan, host, 0x800, 8),
+                    (plain(17), vxlan, host, 0x86dd, 8),
+                    (plain(6), gre, host, 0x800, 0),
+                    (plain(0), gre, host, 0x800, 0),
+                    // To groups and on the link; ARP in a VXLAN; too short.
+                    (plain(4), none, group, 0x800, 0),
+                    (plain(41), none, near, 0x86dd, 0),
+                    (plain(41), none, [0xff, 2, 0, 0], 0x86dd, 0),
+                    (plain(47), gre, group, 0x800, 0),
+                    (plain(47), key, [0xff, 2, 0, 0], 0x86dd, 0),
+                    (plain(17), vxlan, group, 0x800, 0),
+                    (plain(17), vxlan, host, 0x806, 0),
+                    (plain(41), none, host, 0x800, 0),
                     // With a checksum, a sequence number, version 1; of Ethernet; to another port.
-                    (plain(47), [0x80, 0, 8, 0], 0),
-                    (plain(47), [0x10, 0, 8, 0], 0),
-                    (plain(47), [0, 1, 8, 0], 0),
-                    (plain(47), [0, 0, 0x65, 0x58], 0),
-                    (plain(17), [18, 181, 18, 182], 0),
+                    (plain(47), &[0x80, 0, 8, 0], host, 0x800, 0),
+                    (plain(47), &[0x10, 0, 8, 0], host, 0x800, 0),
+                    (plain(47), &[0, 1, 8, 0], host, 0x800, 0),
+                    (plain(47), &[0, 0, 0x65, 0x58], host, 0x800, 0),
+                    (plain(17), &[18, 181, 18, 182], host, 0x800, 0),
                     // ECN, a fragment, TTL 1.
-                    (of(4, 1, 1), [0; 4], 0),
-                    (of(4, 1, 3), [0; 4], 0),
-                    (of(4, 1, 2), [0; 4], 1),
-                    (of(41, 6, 0x20), [0; 4], 0),
-                    (of(47, 7, 1), gre, 0),
-                    (of(47, 6, 0x40), gre, 4),
-                    (of(17, 8, 1), vxlan, 0),
+                    (of(4, 1, 1), none, host, 0x800, 0),
+                    (of(4, 1, 3), none, host, 0x800, 0),
+                    (of(4, 1, 2), none, host, 0x800, 1),
+                    (of(41, 6, 0x20), none, host, 0x86dd, 0),
+                    (of(47, 7, 1), gre, host, 0x800, 0),
+                    (of(47, 6, 0x40), gre, host, 0x800, 4),
+                    (of(17, 8, 1), vxlan, host, 0x800, 0),
                 ] {
                     for skb in [false, true] {
                         let left = if skb { "pass_exception" } else { "pass_no_socket" };
                         let expected = if takes & bit != 0 { left } else { "pass_local" };
-                        let frame = frame(head, payload);
-                        assert_eq!(twin.drive(&frame, skb).0, expected, "{head:?} {payload:?} with {takes}");
+                        let frame = frame(head, payload, to, kind);
+                        assert_eq!(twin.drive(&frame, skb).0, expected, "{head:?} {payload:?} {to:?} with {takes}");
                     }
                 }
             }

@@ -474,7 +474,8 @@ impl Runtime {
         }
         drop(ports);
         let mut tunnels = vec![];
-        for (link, through) in self.relations.tunnels() {
+        let routes = self.shared.config().mode == Mode::Router;
+        for (link, through) in self.relations.tunnels().filter(|_| routes) {
             if views.iter().all(|view| view.index != link.index) {
                 let why = through.map(|tunnel| tunnels.push((link.index, tunnel))).err();
                 told.insert(link.name.clone(), why);

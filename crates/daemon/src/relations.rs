@@ -422,7 +422,7 @@ impl Relations {
         if let Some(member) = self.member(link.index) {
             return Err(member);
         }
-        if let Some(upper) = self.above(link.index).next() {
+        if let Some(upper) = self.above(link.index).find(|upper| !HARMLESS.contains(&upper.kind.as_str())) {
             return Err(format!("{} is above it", named(upper)));
         }
         if link.mac.is_none_or(|mac| mac[0] & 1 != 0) {

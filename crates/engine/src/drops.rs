@@ -145,10 +145,10 @@ named! {
         /// A packet was punted to the kernel because one of the kernel's policies (firewall, IPsec, rule, filter)
         /// applies to it.
         KeptByPolicy = "kept-by-policy",
-        /// A packet was enclosed in one to the other end of a tunnel.
-        Enclosed = "enclosed",
-        /// A packet was taken out of one from the other end of a tunnel.
-        TakenOut = "taken-out",
+        /// A packet was encapsulated in one to the other end of a tunnel.
+        Encapsulated = "encapsulated",
+        /// A packet was decapsulated: it came in one from the other end of a tunnel.
+        Decapsulated = "decapsulated",
         /// A MAC frame was packed into DEPI packets.
         DepiPacked = "depi-packed",
         /// A DEPI packet was made.

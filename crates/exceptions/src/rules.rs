@@ -315,13 +315,21 @@ pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
     effects
 }
 
-/// Returns the families in which rules may route packets that the host itself sends, or receives, otherwise than tables
-/// local and main do.
-pub(crate) fn of_host(rules: &[Rule]) -> Families {
+/// Returns the effects of rules on packets that the host itself sends and receives, which the dataplane looks up in tables
+/// local and main: one for each family.
+pub(crate) fn of_host(rules: &[Rule]) -> Vec<Effect> {
     // What table main has a route for is not looked up in table default.
-    let other = |rule: &Rule| !rule.is_basic() && !rule.looks_up_always(DEFAULT);
-    let any = |v6| rules.iter().any(|rule| rule.v6 == v6 && other(rule));
-    Families { v4: any(false), v6: any(true) }
+    let other = |rule: &&Rule| !rule.is_basic() && !rule.is_idle() && !rule.looks_up_always(DEFAULT);
+    let of = |(v6, families, family)| {
+        let rule = rules.iter().filter(|rule| rule.v6 == v6).find(other)?;
+        Some(Effect {
+            kind: Kind::Rules,
+            scope: Scope::Own(families),
+            object: format!("ip {family}rule {}", rule.priority),
+            reason: "may route what this host sends".into(),
+        })
+    };
+    [(false, Families::V4, ""), (true, Families::V6, "-6 ")].into_iter().filter_map(of).collect()
 }
 
 #[cfg(test)]
@@ -523,6 +531,22 @@ mod tests {
         assert_eq!(to(AF_INET6, &[0xfd; 16], 0), some("::/0"));
         assert_eq!(to(AF_INET, &[10, 1, 2, 3], 33), Err(()));
         assert_eq!(to(AF_INET6, &[0xfd; 16], 129), Err(()));
+    }
+
+    #[test]
+    fn rules_of_the_hosts_own_packets_are_told() {
+        let own = |more: &dyn Fn(&mut Rule)| {
+            let mut other = rule(false, 100, 77);
+            more(&mut other);
+            let rules = [rule(false, 0, LOCAL), other, rule(false, 32766, MAIN), rule(false, 32767, DEFAULT)];
+            of_host(&rules).into_iter().map(|effect| (effect.scope, effect.object)).collect::<Vec<_>>()
+        };
+        let told = |object: &str| vec![(Scope::Own(Families::V4), object.to_owned())];
+        assert_eq!(own(&|_| {}), told("ip rule 100"));
+        assert_eq!(own(&|rule| rule.input = Some("r0".into())), told("ip rule 100"));
+        assert_eq!(own(&|rule| rule.mark = (7, u32::MAX)), [], "no packet has the mark");
+        assert_eq!(own(&|rule| rule.table = MAIN), []);
+        assert_eq!(own(&|rule| rule.v6 = true), [(Scope::Own(Families::V6), "ip -6 rule 100".into())]);
     }
 
     #[test]

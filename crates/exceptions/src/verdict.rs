@@ -116,7 +116,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let mut others: BTreeMap<u16, Families> = BTreeMap::new();
     // Families whose packets netfilter leaves to the kernel by the interface that they leave by.
     let mut ruled: BTreeMap<u32, Families> = BTreeMap::new();
-    for effect in &reading.effects {
+    let of_host = rules::of_host(&reading.rules);
+    for effect in reading.effects.iter().chain(&of_host) {
         let ignored = respect.ignored.contains(&effect.kind);
         let concerned = concerned(effect, ports);
         if !ignored {
@@ -187,7 +188,8 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
         Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
-        Scope::Own(_) => ports.iter().filter(|port| port.tunnel).collect(),
+        // Tunnels over IPv6 are the kernel's anyway.
+        Scope::Own(families) => ports.iter().filter(|port| port.tunnel && families.v4).collect(),
         _ => ports.iter().collect(),
     }
 }
@@ -214,8 +216,6 @@ impl Verdict {
         let rules: Vec<_> = reading.rules.iter().filter(|rule| !ignored || rule.is_basic()).cloned().collect();
         let followed = ports.iter().map(|port| (port.id, rules::followed(&rules, port)));
         self.rules = followed.filter(|(_, rules)| !rules.is_empty()).collect();
-        // The packets around those in tunnels are looked up in tables local and main.
-        self.own |= rules::of_host(&rules);
         let any = |of: fn(&Rules) -> bool| self.rules.values().any(of);
         let v4 = any(|rules| !rules.v4.is_empty() || !rules.back4.is_empty());
         let ruled = Families { v4, v6: any(|rules| !rules.v6.is_empty()) };

@@ -417,7 +417,7 @@ pub struct Vxlan {
     pub vni: u32,
     /// Destination port of its packets.
     pub port: u16,
-    /// Source ports of its packets: the first, and the one behind the last; both 0 for the host's range
+    /// Source ports of its packets: the first, and one past the last; both 0 for the host's range
     /// (`net.ipv4.ip_local_port_range`).
     pub sources: [u16; 2],
     /// Set if its packets have a UDP checksum.

@@ -184,8 +184,8 @@ impl SlowPath {
                 Err(_) => self.punt(cx, from, frame),
             },
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, false),
-            Kind::Tunnel => self.enclose(cx, tables, from, frame, hop),
-            Kind::Local => self.take_out(cx, tables, from, frame),
+            Kind::Tunnel => self.encapsulate(cx, tables, from, frame, hop),
+            Kind::Local => self.decapsulate(cx, tables, from, frame),
             Kind::Kernel | Kind::Policy | Kind::NoCarrier => self.punt(cx, from, frame),
             Kind::Blackhole => cx.drop(from.port, DropReason::Blackhole, frame),
             Kind::Unreachable => {
@@ -201,7 +201,7 @@ impl SlowPath {
     }
 
     /// Forwards the packet within a packet to this host, if that came through a tunnel; all others are the kernel's.
-    fn take_out(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
+    fn decapsulate(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let arena = cx.bufs.arena().clone();
         let partial = tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums);
         // The mark of an unfinished checksum does not travel with a punted packet.
@@ -209,14 +209,14 @@ impl SlowPath {
             cx.event(from.port, Event::ChecksumCompleted, 1);
         }
         let now = (cx.now / clock::tsc_hz().max(1)) as u32;
-        let Some(within) = tunnel::take_out(&arena, tables, from, &mut frame, now) else {
+        let Some(within) = tunnel::decapsulate(&arena, tables, from, &mut frame, now) else {
             return self.punt(cx, from, frame);
         };
         let data = arena.data(&frame);
         if is_kept(self.gates.get(within.id), data) {
             cx.event(from.port, Event::KeptByPolicy, 1);
         } else if sourced(tables, within, data) {
-            cx.event(from.port, Event::TakenOut, 1);
+            cx.event(from.port, Event::Decapsulated, 1);
             return self.route(cx, tables, within, frame);
         }
         self.punt(cx, within, frame);
@@ -224,7 +224,7 @@ impl SlowPath {
 
     /// Sends a packet through the tunnel of its next hop. Packets that would leave by the tunnel that they came by are
     /// the kernel's, which may send a redirect.
-    fn enclose(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame, hop: &Entry) {
+    fn encapsulate(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame, hop: &Entry) {
         let arena = cx.bufs.arena().clone();
         let data = arena.data_mut(&mut frame);
         let (len, _) = ip_len(data);
@@ -244,9 +244,9 @@ impl SlowPath {
     ) {
         let arena = cx.bufs.arena().clone();
         let (len, _) = ip_len(arena.data(&frame));
-        match tunnel::enclose(&arena, way, &mut frame, len, self.next_id()) {
+        match tunnel::encapsulate(&arena, way, &mut frame, len, self.next_id()) {
             Some(port) => {
-                cx.event(from.port, Event::Enclosed, 1);
+                cx.event(from.port, Event::Encapsulated, 1);
                 vlan::send(cx, tables, from.port, port, frame);
             }
             None => cx.drop(from.port, DropReason::NoBuffer, frame),

@@ -47,7 +47,7 @@ pub enum Kind {
     Kernel,
     /// A kernel policy concerns the destination or the egress interface: left to the kernel.
     Policy,
-    /// Enclose in a packet to the other end of a tunnel.
+    /// Encapsulate in a packet to the other end of a tunnel.
     Tunnel,
     /// The link has no carrier: left to the kernel, which drops the packet, or answers it when the neighbour does not
     /// respond. In a group it keeps its share of the flows.

@@ -1,9 +1,9 @@
-//! Tunnels over IPv4: packets are taken out of those that a tunnel's other end sends to this host, and enclosed in
+//! Tunnels over IPv4: packets are decapsulated of those that a tunnel's other end sends to this host, and encapsulated in
 //! packets to that end.
 //!
 //! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks name it by
 //! that. Its packets arrive and leave by whatever port the routes of the packets around them lead to. All of this
-//! happens on the slow path. Packets about which the kernel would do more than enclose them, or take them out, are left
+//! happens on the slow path. Packets about which the kernel would do more than encapsulate them, or take them out, are left
 //! to it: fragments, a congestion mark to be carried over, an error to be answered, a route of several next hops.
 
 use crate::bytes::{be16, be32, frame_type};
@@ -111,7 +111,7 @@ pub struct Path {
 pub struct Paths {
     /// In ascending order. A tunnel without is left to the kernel.
     pub all: Vec<Path>,
-    /// Source ports of VXLANs without a range of their own: the first, and the one behind the last.
+    /// Source ports of VXLANs without a range of their own: the first, and one past the last.
     pub sources: [u16; 2],
 }
 
@@ -197,9 +197,15 @@ pub(crate) struct Around {
 }
 
 /// Removes the headers around a packet that came through a tunnel: a valid IPv4 packet to this host, without options.
-/// The frame then has an Ethernet header whose addresses mean nothing. `now` is the time in seconds. Returns where the packet within was received, if
+/// The frame then has an Ethernet header with meaningless addresses. `now` is the time in seconds. Returns where the packet within was received, if
 /// it may be forwarded; if not, or if there is no such tunnel, `None`, with the frame unchanged.
-pub(crate) fn take_out(arena: &Arena, tables: &Tables, from: Ingress, frame: &mut Frame, now: u32) -> Option<Ingress> {
+pub(crate) fn decapsulate(
+    arena: &Arena,
+    tables: &Tables,
+    from: Ingress,
+    frame: &mut Frame,
+    now: u32,
+) -> Option<Ingress> {
     let data = arena.data(frame);
     // A packet within one that was itself within another.
     if from.around.is_some() || frame_type(data) != Some(ethertype::IPV4) {
@@ -239,7 +245,7 @@ pub(crate) fn take_out(arena: &Arena, tables: &Tables, from: Ingress, frame: &mu
     Some(Ingress { id: tunnel.id, around: Some(Around { id: from.id, len: len as u8, last }), ..from })
 }
 
-/// Puts back what [`take_out`] removed; returns the number of the interface that received the frame.
+/// Puts back what [`decapsulate`] removed; returns the number of the interface that received the frame.
 pub(crate) fn put_back(arena: &Arena, around: Around, frame: &mut Frame) -> PortId {
     if let Some(place) = arena.data_mut(frame).get_mut(HEADER_LEN - 2..HEADER_LEN) {
         place.copy_from_slice(&around.last);
@@ -398,10 +404,16 @@ fn added(tunnel: &Tunnel) -> usize {
     ipv4::HEADER_LEN + more
 }
 
-/// Encloses a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit`, `ipip6_tunnel_xmit`
+/// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit`, `ipip6_tunnel_xmit`
 /// and `vxlan_xmit_one` do; `id` is the identification of the packet around it. Returns the port that it leaves by;
 /// `None` if the frame has no room in front.
-pub(crate) fn enclose(arena: &Arena, through: &Through<'_>, frame: &mut Frame, len: u32, id: u16) -> Option<PortId> {
+pub(crate) fn encapsulate(
+    arena: &Arena,
+    through: &Through<'_>,
+    frame: &mut Frame,
+    len: u32,
+    id: u16,
+) -> Option<PortId> {
     let Through { tunnel, hop, .. } = through;
     let ip = arena.data(frame).get(HEADER_LEN..)?;
     let v6 = ip[0] >> 4 == 6;

@@ -1,4 +1,4 @@
-//! Packets in tunnels: enclosed in others, taken out of them, and put back as they were for the kernel.
+//! Packets in tunnels: encapsulated in others, decapsulated of them, and put back as they were for the kernel.
 
 mod common;
 
@@ -143,9 +143,9 @@ fn far(net: u8) -> Ipv4Addr {
 fn a_packet_through_and_back_is_the_same() {
     for keys in [[None; 2], [Some(5), Some(5)]] {
         let inner = packet(0xb8, 64, 253, (far(20), far(10)), b"through");
-        let enclosed = run(gre(keys), 1500, Gate::default(), &[frame(&inner)]);
-        assert_eq!((enclosed.sent.len(), enclosed.punted.len()), (1, 0));
-        let out = &enclosed.sent[0];
+        let encapsulated = run(gre(keys), 1500, Gate::default(), &[frame(&inner)]);
+        assert_eq!((encapsulated.sent.len(), encapsulated.punted.len()), (1, 0));
+        let out = &encapsulated.sent[0];
         let added = if keys[0].is_some() { 28 } else { 24 };
         assert_eq!((out.len(), &out[..12]), (HEADER_LEN + inner.len() + added, &[2; 12][..]));
         assert_eq!((out[15], out[22], &out[20..22]), (0xb8, 63, &[0x40, 0][..]), "TOS, TTL, DF");
@@ -175,9 +175,9 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     };
     for payload in [&b"even"[..], b"odd"] {
         let inner = packet(0, 64, 253, (far(20), far(10)), payload);
-        let enclosed = run(of(true, true), 1500, Gate::default(), &[frame(&inner)]);
-        assert_eq!((enclosed.sent.len(), enclosed.punted.len()), (1, 0));
-        let out = &enclosed.sent[0];
+        let encapsulated = run(of(true, true), 1500, Gate::default(), &[frame(&inner)]);
+        assert_eq!((encapsulated.sent.len(), encapsulated.punted.len()), (1, 0));
+        let out = &encapsulated.sent[0];
         assert_eq!(out.len(), HEADER_LEN + inner.len() + 50);
         assert_eq!((&out[20..22], out[22], &out[34..38]), (&[0, 0][..], 61, &[0, 100, 18, 181][..]), "DF, TTL, ports");
         assert_eq!(out[42..50], [8, 0, 0, 0, 1, 2, 3, 0]);

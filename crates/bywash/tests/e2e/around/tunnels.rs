@@ -1,4 +1,4 @@
-//! Tunnels: packets are enclosed and taken out past the kernel as the kernel does it, and left to it where it would do
+//! Tunnels: packets are encapsulated and decapsulated past the kernel as the kernel does it, and left to it where it would do
 //! more.
 
 use super::ip;
@@ -127,7 +127,7 @@ impl Tunnels {
     }
 
     fn moved(bywash: &Bywash<'_>) -> (u64, u64) {
-        (bywash.events("r0", "enclosed"), bywash.events("r1", "taken-out"))
+        (bywash.events("r0", "encapsulated"), bywash.events("r1", "decapsulated"))
     }
 
     /// Fails unless packets of all tunnels pass without the kernel, in both directions.
@@ -195,7 +195,7 @@ fn tunnels_change() {
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
     tunnels.wait_for_tunnels(&bywash);
     tunnels.answer_by("tg", 81, 81);
-    // Returns the answers of host b, and the packets that were enclosed for them.
+    // Returns the answers of host b, and the packets that were encapsulated for them.
     let ping = |to: &str| {
         let before = Tunnels::moved(&bywash).0;
         let report = Ping::to(ip(to)).count(5).run(&a.ns).unwrap();
@@ -209,11 +209,11 @@ fn tunnels_change() {
         let (received, _) = ping("10.81.0.2");
         assert_eq!(received, 0, "past the rule of hook {hook}");
         let kept = bywash.placement("r1")["kept"].to_string();
-        assert!(kept.contains("table inet own") && kept.contains("packets in tunnels over IPv4"), "{kept}");
+        assert!(kept.contains("table inet own") && kept.contains("packets in tunnels"), "{kept}");
         r.nft("delete table inet own").unwrap();
         tunnels.wait_for_tunnels(&bywash);
     }
-    // IPv6 is enclosed in IPv4, which has rules where IPv6 has none.
+    // IPv6 is encapsulated in IPv4, which has rules where IPv6 has none.
     let sit = || {
         let before = Tunnels::moved(&bywash).0;
         let report = Ping::to(ip("fd81::2")).count(5).run(&a.ns).unwrap();
@@ -226,8 +226,8 @@ fn tunnels_change() {
     ] {
         bywash.wait("IPv6 in the tunnel", |_| sit() == (5, 5));
         r.nft(&format!("table ip own {{ {rules}; }}")).unwrap();
-        let (received, enclosed) = sit();
-        assert!(enclosed == 0 && received == if rules.contains("drop") { 0 } else { 5 }, "{rules}");
+        let (received, encapsulated) = sit();
+        assert!(encapsulated == 0 && received == if rules.contains("drop") { 0 } else { 5 }, "{rules}");
         r.nft("delete table ip own").unwrap();
     }
     tunnels.wait_for_tunnels(&bywash);
@@ -328,9 +328,9 @@ fn passed(tunnels: &Tunnels, from_a: bool, frames: &[Vec<u8>], last: &[u8]) -> V
     all
 }
 
-/// Packets of all kinds leave enclosed by the same bytes as without the program.
+/// Packets of all kinds leave encapsulated by the same bytes as without the program.
 #[test]
-fn packets_are_enclosed_as_the_kernel_does() {
+fn packets_are_encapsulated_as_the_kernel_does() {
     require!(require_lab(), has_tunnels());
     let tunnels = Tunnels::new(&TUNNELS[..5]);
     let (b, r) = (tunnels.0.b(), tunnels.0.r());
@@ -342,11 +342,11 @@ fn packets_are_enclosed_as_the_kernel_does() {
         b.v4
     ))
     .unwrap();
-    encloses(&tunnels, &[81, 82, 83, 84], &[0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86], masked);
+    encapsulates(&tunnels, &[81, 82, 83, 84], &[0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86], masked);
 }
 
 #[test]
-fn frames_are_enclosed_as_the_kernel_does() {
+fn frames_are_encapsulated_as_the_kernel_does() {
     require!(require_lab(), kernel_has("vxlan"));
     let tunnels = Tunnels::new(&VXLANS);
     // The kernel would leave the checksum to the device.
@@ -364,10 +364,10 @@ fn frames_are_enclosed_as_the_kernel_does() {
         frame[40..42].copy_from_slice(&[u8::from(none), u8::from(right)]);
         masked(frame)
     };
-    encloses(&tunnels, &[87, 88], &[0xfd87, 0xfd88], masked);
+    encapsulates(&tunnels, &[87, 88], &[0xfd87, 0xfd88], masked);
 }
 
-fn encloses(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<u8>) -> Vec<u8>) {
+fn encapsulates(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<u8>) -> Vec<u8>) {
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
     let mut frames = vec![];
     let mut add = |packet: &dyn Fn(&[u8]) -> Vec<u8>| {
@@ -395,7 +395,7 @@ fn encloses(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<
             add(&|payload| ipv6(class, hops, (a.v6, to), payload));
         }
     }
-    // Padding is not enclosed.
+    // Padding is not encapsulated.
     add(&|payload| ipv4(0, 64, 0, 253, (a.v4, Ipv4Addr::new(10, nets4[0], 0, 2)), payload));
     frames.last_mut().unwrap().extend([0xaa; 40]);
     let last = ipv4(0, 64, 0, 253, (a.v4, b.v4), b"bywash9999");
@@ -409,8 +409,8 @@ fn encloses(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<
     tunnels.assert_carried(&bywash);
     let before = Tunnels::moved(&bywash).0;
     let ours = passed(tunnels, true, &frames, &last);
-    let enclosed = Tunnels::moved(&bywash).0 - before;
-    assert_eq!(enclosed, frames.len() as u64, "{}", bywash.show(&["all"]));
+    let encapsulated = Tunnels::moved(&bywash).0 - before;
+    assert_eq!(encapsulated, frames.len() as u64, "{}", bywash.show(&["all"]));
     for ((n, theirs), (m, ours)) in kernels.into_iter().zip(ours) {
         assert_eq!((n, masked(theirs)), (m, masked(ours)));
     }
@@ -419,14 +419,14 @@ fn encloses(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<
 
 /// Packets around others, right and wrong in all ways: the same packets come out as without the program.
 #[test]
-fn packets_are_taken_out_as_the_kernel_does() {
+fn packets_are_decapsulated_as_the_kernel_does() {
     require!(require_lab(), has_tunnels());
     let tunnels = Tunnels::new(&TUNNELS[..5]);
     let (a, b) = (tunnels.0.a(), tunnels.0.b());
     let ends = (b.v4, b.router_v4);
     let (mut frames, mut plain) = (vec![], 0);
     // Adds the packet around another, which is given by the flags and key of GRE or else by the protocol; `taken` if it
-    // is taken out past the kernel.
+    // is decapsulated past the kernel.
     let mut add = |taken: bool, around: &dyn Fn(&[u8]) -> Vec<u8>, within: &dyn Fn(&[u8]) -> Vec<u8>| {
         let packet = around(&within(&payload(frames.len())));
         plain += u64::from(taken);
@@ -519,11 +519,11 @@ fn packets_are_taken_out_as_the_kernel_does() {
     // Padding behind.
     add(true, &|p| around(0, 64, 0, 4)(p), &in4);
     frames.last_mut().unwrap().extend([0xaa; 40]);
-    takes_out(&tunnels, &frames, plain..=plain);
+    decapsulates(&tunnels, &frames, plain..=plain);
 }
 
-/// Fails unless as many of the frames as `plain` says are taken out past the kernel, and all that come out do so anyway.
-fn takes_out(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive<u64>) {
+/// Fails unless as many of the frames as `plain` says are decapsulated past the kernel, and all that come out do so anyway.
+fn decapsulates(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive<u64>) {
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
     let last = ipv4(0, 64, 0, 253, (b.v4, a.v4), b"bywash9999");
     let last = frame(&b.router_mac, &b.mac, 0x0800, &last);
@@ -541,7 +541,7 @@ fn takes_out(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive<u64>) 
 
 /// The same for frames in VXLANs.
 #[test]
-fn frames_are_taken_out_as_the_kernel_does() {
+fn frames_are_decapsulated_as_the_kernel_does() {
     require!(require_lab(), kernel_has("vxlan"));
     let tunnels = Tunnels::new(&VXLANS);
     let (a, b) = (tunnels.0.a(), tunnels.0.b());
@@ -620,7 +620,7 @@ fn frames_are_taken_out_as_the_kernel_does() {
     let other = (Ipv4Addr::new(10, 0, 2, 9), b.router_v4);
     add(true, &|p| around(other, 0, 4789, None, 0, &vxlan(VNI, 88 << 8, &in4(own(88), p))));
     // The kernel may hear one, to renew the station of the VXLAN that learns.
-    takes_out(&tunnels, &frames, plain - 1..=plain);
+    decapsulates(&tunnels, &frames, plain - 1..=plain);
 }
 
 /// The stations of a VXLAN are those of the kernel: learned, moved to another end, forgotten.

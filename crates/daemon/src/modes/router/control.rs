@@ -319,8 +319,11 @@ impl Routing {
     /// Asks for the paths to the other ends of tunnels.
     fn find_paths(&mut self) {
         self.paths.1 = Instant::now();
-        if self.uppers.tunnels.is_empty() || !lock(&self.control).allows_tunnels() {
+        if self.uppers.tunnels.is_empty() {
             return;
+        }
+        if !lock(&self.control).allows_tunnels() {
+            return lock(&self.control).set_paths(tunnel::Paths::default());
         }
         if self.paths.0.is_none() {
             match Paths::open() {

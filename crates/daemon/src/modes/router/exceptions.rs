@@ -427,7 +427,7 @@ fn packets(scope: &Scope) -> String {
         Scope::To(prefix) => format!("packets to {prefix}"),
         Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
         Scope::Fragments(families) => format!("{}fragments", of(families)),
-        Scope::Own(families) => format!("packets in tunnels over {}", of(families).trim_end()),
+        Scope::Own(_) => "packets in tunnels".into(),
     }
 }
 
@@ -449,6 +449,7 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
 fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
     let remove = match effect.kind {
+        Kind::Netfilter if matches!(effect.scope, Scope::Own(_)) => "remove the rule, and accept by policy",
         // The rules have to judge new connections; there is nothing to change.
         _ if but_flows => {
             return "nothing to do: `bywash show firewall` says which established flows are forwarded".into();
