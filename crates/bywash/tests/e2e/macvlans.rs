@@ -128,7 +128,7 @@ fn what_a_macvlan_receives_and_sends_is_forwarded() {
             for to in at.addresses() {
                 at.wait_until_passes(&bywash, to, sends || !B.map(ip).contains(&to));
             }
-            assert!(bywash.log().contains("mv0: its packets are forwarded with its port"), "{}", bywash.log());
+            assert!(bywash.log().contains("mv0: its packets are forwarded past the kernel"), "{}", bywash.log());
             let above = &bywash.port("r1")["above"][0];
             assert_eq!((&above["kind"], &above["sends"]), (&"macvlan".into(), &sends.into()), "{above}");
             at.assert_connected();

@@ -291,7 +291,7 @@ fn other_vlans_are_left_to_the_kernel() {
     trunks.wait_for_vlans(&bywash);
     let log = bywash.log();
     for said in [
-        "r0.5: its packets are forwarded with its port",
+        "r0.5: its packets are forwarded past the kernel",
         "r0.8: it has flags other than reorder_hdr, QoS maps, or an XDP program: the kernel forwards",
         "r0.10: it has flags other than reorder_hdr",
         "r0.11: macvlan interface mv0 is above it: the kernel forwards for it",
@@ -353,7 +353,7 @@ fn a_vlan_on_a_bridge_is_forwarded() {
         wait_until(&format!("{to} to be reached"), PATIENCE, || reached(to)).unwrap();
     }
     let bywash = Bywash::run(r, &["--level", "driver", "r0", "r1", "r2"]);
-    assert!(bywash.log().contains("br0.9: its packets are forwarded with its port"), "{}", bywash.log());
+    assert!(bywash.log().contains("br0.9: its packets are forwarded past the kernel"), "{}", bywash.log());
     let sent = |of: &str| bywash.counter(of, "tx_packets");
     for (host, to, port) in ways {
         bywash.wait(&format!("packets to and from {to} to be forwarded"), |_| {
