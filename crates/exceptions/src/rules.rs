@@ -318,7 +318,7 @@ pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
 /// Returns the effects of rules on packets that the host itself sends and receives, which the dataplane looks up in tables
 /// local and main: one for each family.
 pub(crate) fn of_host(rules: &[Rule]) -> Vec<Effect> {
-    // What table main has a route for is not looked up in table default.
+    // Table default is looked up only for destinations without a route in table main.
     let other = |rule: &&Rule| !rule.is_basic() && !rule.is_idle() && !rule.looks_up_always(DEFAULT);
     let of = |(v6, families, family)| {
         let rule = rules.iter().filter(|rule| rule.v6 == v6).find(other)?;

@@ -435,7 +435,7 @@ pub struct Vxlan {
 pub struct Tunnel {
     /// Encapsulation.
     pub encapsulation: Encapsulation,
-    /// Its own address; unspecified if it takes packets to any.
+    /// The tunnel's own address; unspecified if it takes packets to any address of the host.
     pub local: Ipv4Addr,
     /// Address of its other end; unspecified if it has several.
     pub remote: Ipv4Addr,

@@ -673,7 +673,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
         }
     }
     if let (None, Some(mac), true) = (bridge, address, end.is_some() || special) {
-        // That of all stations that are not known, and of groups.
+        // An all-zero or group address stands for all unknown stations, or for a group.
         if mac == [0; 6] || mac[0] & 1 != 0 {
             return Some(None);
         }

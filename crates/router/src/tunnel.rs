@@ -1,10 +1,10 @@
-//! Tunnels over IPv4: packets are decapsulated of those that a tunnel's other end sends to this host, and encapsulated in
+//! Tunnels over IPv4: decapsulation of the packets that a tunnel's other end sends to this host, and encapsulation of
 //! packets to that end.
 //!
 //! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks name it by
 //! that. Its packets arrive and leave by whatever port the routes of the packets around them lead to. All of this
-//! happens on the slow path. Packets about which the kernel would do more than encapsulate them, or take them out, are left
-//! to it: fragments, a congestion mark to be carried over, an error to be answered, a route of several next hops.
+//! happens on the slow path. Packets for which the kernel would do more than encapsulate or decapsulate are left to it:
+//! fragments, a congestion mark to be carried over, an error to be answered, a route of several next hops.
 
 use crate::bytes::{be16, be32, frame_type};
 use crate::flow::flow_hash;
@@ -197,8 +197,8 @@ pub(crate) struct Around {
 }
 
 /// Removes the headers around a packet that came through a tunnel: a valid IPv4 packet to this host, without options.
-/// The frame then has an Ethernet header with meaningless addresses. `now` is the time in seconds. Returns where the packet within was received, if
-/// it may be forwarded; if not, or if there is no such tunnel, `None`, with the frame unchanged.
+/// The frame then has an Ethernet header with meaningless addresses. `now` is the time in seconds. Returns where the
+/// inner packet was received if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
 pub(crate) fn decapsulate(
     arena: &Arena,
     tables: &Tables,

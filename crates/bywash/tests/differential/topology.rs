@@ -338,7 +338,7 @@ impl Pair {
             side.tables(&["-o link show up", "-o address", "route show table all", "-6 route show table all"])
         };
         // The carrier flag changes at once, the operational state once the work is done.
-        // That of a VXLAN is unknown.
+        // The operational state of a VXLAN that is up is "unknown".
         let behind = |line: &str| {
             let differ = line.contains("NO-CARRIER") == line.contains("state UP");
             differ && !line.contains("state UNKNOWN") && !line.contains(" lo:")

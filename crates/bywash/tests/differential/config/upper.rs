@@ -117,7 +117,7 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
     if random.chance(70) {
         line += &format!(" remote {}", end(random));
     }
-    // One that is the kernel's leaves all others to it.
+    // A tunnel that inherits its TTL or DF flag is left to the kernel, with all packets: keep such tunnels rare.
     let inherits = |random: &Random| random.chance(3);
     line += if inherits(random) { " ttl inherit" } else { random.pick(&[" ttl 9", " ttl auto"]) };
     line += random.pick(&["", "", " tos 0x10", " tos inherit"]);

@@ -23,7 +23,7 @@ const TUNNELS: [Row; 6] = [
     ("t6", "sit ttl inherit tos 0x20 nopmtudisc", 1480, 0, 0),
 ];
 
-/// One that learns stations, and one that is told them.
+/// Two VXLANs: the first learns its stations, the second is told them.
 const VXLANS: [Row; 2] = [
     ("tv", "vxlan id 87 dstport 4789", 1450, 87, 87),
     ("tw", "vxlan id 88 dstport 4789 nolearning noudpcsum ttl 9 tos inherit df set srcport 50000 50100", 1450, 88, 88),
@@ -456,7 +456,7 @@ fn packets_are_decapsulated_as_the_kernel_does() {
             add(tos & 1 == 0, &|p| around(tos, 64, 0, 41)(p), &|p| ipv6(within, 64, (from6, a.v6), p));
         }
     }
-    // What is around it: TTL, a fragment, another key, flags, versions, protocols, ends.
+    // Faults of the outer packet: TTL, a fragment, another key, flags, versions, protocols, ends.
     add(false, &|p| around(0, 1, 0, 47)(&plain4(p)), &in4);
     add(false, &|p| around(0, 64, 0x2000, 47)(&plain4(p)), &in4);
     for (flags, kind, more) in [
@@ -486,7 +486,7 @@ fn packets_are_decapsulated_as_the_kernel_does() {
         packet
     };
     add(false, &|p| broken(around(0, 64, 0, 4)(p), 10, 1), &in4);
-    // What is within: TTL, checksum, options, lengths, addresses that are not forwarded.
+    // Faults of the inner packet: TTL, checksum, options, lengths, addresses that are not forwarded.
     for (ttl, taken) in [(2, true), (1, false), (0, false)] {
         add(taken, &|p| around(0, 64, 0, 4)(p), &|p| ipv4(0, ttl, 0, 253, (from4, a.v4), p));
         add(taken, &|p| around(0, 64, 0, 41)(p), &|p| ipv6(0, ttl, (from6, a.v6), p));
@@ -593,7 +593,7 @@ fn frames_are_decapsulated_as_the_kernel_does() {
     for (word, vni) in [(0, 87 << 8), (VNI, 89 << 8), (VNI, 87 << 8 | 1), (VNI | 1, 87 << 8), (0x0c00_0000, 87 << 8)] {
         add(false, &|p| around(ends, 0, 4789, None, 0, &vxlan(word, vni, &in4(own(87), p))));
     }
-    // What is within: other addresses, other types, packets that are not forwarded.
+    // Faults of the inner frame: other addresses, other types, packets that are not forwarded.
     let (mine, theirs) = own(87);
     for (to, from) in [
         ("02:00:00:00:87:09", theirs.as_str()),

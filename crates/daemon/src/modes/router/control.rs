@@ -338,7 +338,7 @@ impl Routing {
         };
         let (default_ttl, range) = (number("ip_default_ttl"), number("ip_local_port_range"));
         let (&[default_ttl], &[first, last]) = (&default_ttl[..], &range[..]) else {
-            // What is not known is left to the kernel.
+            // Without these settings all tunnels are left to the kernel.
             return lock(&self.control).set_paths(tunnel::Paths::default());
         };
         let ends = lock(&self.control).tunnel_ends();
