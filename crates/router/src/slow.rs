@@ -637,8 +637,7 @@ pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
 
 /// Returns whether all next hops of a route are on ports.
 fn by_ports(tables: &Tables, id: u32) -> bool {
-    let port =
-        |way: &Entry| matches!(way.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed | Kind::Tunnel);
+    let port = |way: &Entry| way.kind.is_unicast();
     let way = tables.entry(id);
     let members = || tables.buckets.iter().skip(way.first as usize).take(way.count as usize);
     port(way) || (way.kind == Kind::Group && members().all(|id| port(tables.entry(*id))))

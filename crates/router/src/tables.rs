@@ -54,6 +54,18 @@ pub enum Kind {
     NoCarrier,
 }
 
+impl Kind {
+    /// Whether the entry is a single next hop of a unicast route (`RTN_UNICAST` in linux/rtnetlink.h).
+    pub(crate) fn is_unicast(self) -> bool {
+        self == Self::Tunnel || self.is_of_port()
+    }
+
+    /// Whether packets leave through the entry's port, now or once the neighbour answers; those of a tunnel do not.
+    pub(crate) fn is_of_port(self) -> bool {
+        matches!(self, Self::Forward | Self::Glean | Self::Pending | Self::Failed)
+    }
+}
+
 /// A next hop: everything that the fast path needs of it. Two fit a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
@@ -104,7 +116,7 @@ pub struct Cold {
 /// (fib_validate_source). Anything but a single next hop is left to the kernel to decide.
 #[inline]
 pub(crate) fn takes_source(tables: &Tables, check: SourceCheck, back: &Entry, from: PortId) -> bool {
-    let unicast = matches!(back.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed | Kind::Tunnel);
+    let unicast = back.kind.is_unicast();
     check == SourceCheck::Off || (unicast && (check == SourceCheck::Loose || tables.number(back.port) == from))
 }
 
@@ -383,10 +395,7 @@ impl Tables {
     /// Returns the number of the port, VLAN, bond or bridge that all packets to an address leave by; `None` if they are
     /// not forwarded, or by several ports.
     pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
-        let port = |entry: &Entry| {
-            let sends = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed);
-            sends.then_some(self.number(entry.port))
-        };
+        let port = |entry: &Entry| entry.kind.is_of_port().then_some(self.number(entry.port));
         let entry = self.entry_to(addr);
         if entry.kind != Kind::Group {
             return port(entry);

@@ -126,8 +126,7 @@ impl XdpTableSink {
             _ => HopKind::User,
         };
         let Entry { macs, port, mtu, first, count, .. } = *entry;
-        let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed | Kind::Tunnel);
-        let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if unicast { UNICAST } else { 0 };
+        let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if entry.kind.is_unicast() { UNICAST } else { 0 };
         let tag = u32::from_le_bytes(vlan.map_or(UNTAGGED, |vlan| vlan.tag));
         let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
         // For a port, the port itself, because its device is the target.

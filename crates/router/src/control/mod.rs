@@ -483,7 +483,7 @@ impl Control {
             let id = self.main.fib4.reader().lookup(remote.to_bits()) as usize;
             let kind = self.image.entries.get(id).map(|entry| entry.kind);
             let bound = *link == 0 || self.image.cold.get(id).is_some_and(|cold| cold.index == *link);
-            bound && matches!(kind, Some(Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed))
+            bound && kind.is_some_and(Kind::is_of_port)
         };
         self.links.tunnel_ends().into_iter().filter(by_port).collect()
     }
