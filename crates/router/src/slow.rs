@@ -351,6 +351,7 @@ impl SlowPath {
         let Some(oldest) = self.waiting.oldest(place) else { return false };
         let data = cx.bufs.arena().data(&oldest.frame);
         let (kind, until) = (tables.entry(lookup(tables, oldest.from, data)).kind, oldest.until);
+        let kept = is_kept(self.gates.get(oldest.from.id), data);
         let Some(asked) = self.waiting.asked(place) else { return false };
         let wait_on = match kind {
             // The neighbour had already failed when the packet arrived: wait for the result of the new request.
@@ -377,6 +378,9 @@ impl SlowPath {
                 self.send_own(cx, tables, w.from, w.frame);
             } else if w.from.id != w.from.port && tables.port(w.from.id).is_none() {
                 // The interface that received it has gone, and with it the rules for its packets.
+                self.punt(cx, w.from, w.frame);
+            } else if kept && kind == Kind::Tunnel {
+                // Rules that came meanwhile hold for the outer packet, which the kernel sends only now, too.
                 self.punt(cx, w.from, w.frame);
             } else {
                 self.route(cx, tables, w.from, w.frame);
