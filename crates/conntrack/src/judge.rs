@@ -19,6 +19,8 @@ pub enum Refusal {
     /// announced: the connection's end may not be announced, or its renewal may be wrong. The second field is nft's
     /// name for the rule's action.
     Unseen(Place, String),
+    /// The rules' verdict is not known, for a reason that was not found.
+    Unknown,
 }
 
 impl Refusal {
@@ -29,6 +31,7 @@ impl Refusal {
             Self::Dropped(place) => (Some(place), "drop"),
             Self::NotTranslated => (None, "no chain of type nat is left to translate it"),
             Self::Unseen(place, how) => (Some(place), how),
+            Self::Unknown => (None, "the rules' verdict is not known"),
         }
     }
 }
@@ -100,7 +103,7 @@ impl<'a> Judge<'a> {
             Answer::Accept { .. } => None,
             Answer::Drop { at, .. } => Some(Refusal::Dropped(at)),
             Answer::Kernel { findings } | Answer::Depends { findings } => {
-                findings.into_iter().next().map(Refusal::Rule)
+                Some(findings.into_iter().next().map_or(Refusal::Unknown, Refusal::Rule))
             }
         })
     }
@@ -116,6 +119,7 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
     Flow {
         v6: connection.key.original.src.is_ipv6(),
         protocol: connection.key.protocol,
+        course: nft::Course::Forwarded,
         input: Some(input.clone()),
         output: Some(output.clone()),
         original: tuple(connection.key.original),

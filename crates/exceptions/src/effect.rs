@@ -1,6 +1,6 @@
 //! Effects: the forwarded packets that a piece of kernel state concerns, and the reason.
 
-use bywash_fib::model::{Families, Prefix};
+use bywash_fib::model::{Encapsulation, Families, Prefix};
 use serde::{Deserialize, Serialize};
 
 /// Kind of kernel state, one for each key of `[kernel]` in the configuration.
@@ -90,8 +90,10 @@ pub enum Scope {
     Errors(Families),
     /// Fragments, which connection tracking reassembles.
     Fragments(Families),
-    /// Packets that the host itself receives or sends, such as those of tunnels.
+    /// Packets that the host itself receives or sends, such as the outer packets of tunnels.
     Own(Families),
+    /// Outer packets of the tunnels with this encapsulation.
+    Tunnels(Encapsulation),
 }
 
 /// A piece of kernel state that affects forwarded packets.

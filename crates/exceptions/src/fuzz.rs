@@ -6,11 +6,12 @@ mod attributes;
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 
-use crate::nft::{Answer, Evaluator, Family, Flow, Interface, Ruleset, Table, Tuple, analyse, gather};
+use crate::nft::{Answer, Evaluator, Family, Flow, Interface, Ruleset, Table, Tuple, analyse, gather, on_tunnels};
 use crate::{Effect, Families, PortLink, Reading, Respect, Scope, Vrf, judge, rules, tc, xfrm};
 use attributes::{Choice, datagram};
-use bywash_fib::model::Prefix;
+use bywash_fib::model::{Encapsulation, Prefix, Tunnel};
 use bywash_netlink::wire::Messages;
+use std::net::Ipv4Addr;
 
 /// NFT_MSG_NEWTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM and NEWOBJ, with the size of struct nfgenmsg.
 const NFTABLES: Choice =
@@ -42,10 +43,28 @@ pub fn nftables(data: &[u8]) {
     }
     let effects = analyse(&ruleset);
     assert_sound(&effects);
+    let tunnel = Interface { index: 9, name: "gre1".into() };
+    let own = on_tunnels(&ruleset, std::iter::once((tunnel, &TUNNEL)));
+    assert_sound(&own);
+    assert!(own.is_empty() || !effects.is_empty(), "{own:?} by {ruleset:?}");
     for v6 in [false, true] {
         judged(&ruleset, &effects, v6);
     }
 }
+
+/// A tunnel.
+pub const TUNNEL: Tunnel = Tunnel {
+    encapsulation: Encapsulation::Gre,
+    local: Ipv4Addr::new(192, 0, 2, 1),
+    remote: Ipv4Addr::new(192, 0, 2, 2),
+    link: 0,
+    keys: [None; 2],
+    ttl: 64,
+    tos: 0,
+    dont_fragment: true,
+    vxlan: None,
+    plain: true,
+};
 
 fn judged(ruleset: &Ruleset, effects: &[Effect], v6: bool) {
     let evaluator = Evaluator::new(ruleset);
@@ -109,19 +128,20 @@ pub fn policies(data: &[u8]) {
     let vrf = |id: u16| (id == 1).then(|| Vrf { index: 9, name: "red".into(), table: 10 });
     let port = |id: u16| {
         let (index, name) = (u32::from(id), format!("r{id}"));
-        PortLink { id, index, name, vrf: vrf(id), tunnel: id == 0, ..PortLink::default() }
+        PortLink { id, index, name, vrf: vrf(id), tunnel: (id == 0).then_some(TUNNEL), ..PortLink::default() }
     };
     let ports = [port(0), port(1)];
     effects.extend(rules::analyse(&all, &ports));
     assert_sound(&effects);
-    let reading = Reading { effects: effects.clone(), rules: all, ..Reading::default() };
+    let tunnels = vec![(0, TUNNEL)];
+    let reading = Reading { effects: effects.clone(), rules: all, tunnels, ..Reading::default() };
     let verdict = judge(&reading, &ports, &Respect::default());
     for effect in &effects {
         match &effect.scope {
             Scope::All(families) => assert!(verdict.gates.values().all(|gate| gate.closed & *families == *families)),
             Scope::Errors(families) => assert!(verdict.gates.values().all(|gate| gate.errors & *families == *families)),
             Scope::To(prefix) => assert!(verdict.prefixes.contains(prefix)),
-            Scope::Own(families) => assert!(!families.v4 || verdict.own.v4),
+            Scope::Own(families) => assert!(!families.v4 || verdict.tunnels.is_empty()),
             _ => {}
         }
     }

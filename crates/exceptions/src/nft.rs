@@ -2,13 +2,14 @@
 //!
 //! [`Reader`] reads tables, chains, rules, sets and objects by nfnetlink (linux/netfilter/nf_tables.h), the elements of
 //! sets on request; [`analyse`] is a pure function of the result, and so is [`Evaluator`], which tells the verdict on
-//! the packets of an established flow. Rules written by iptables-nft are included.
+//! the packets of an established flow and, by [`on_tunnels`], on the outer packets of tunnels. Rules written by iptables-nft are included.
 
 mod analyse;
 mod evaluate;
 mod expression;
 mod flow;
 mod octets;
+mod outer;
 mod parse;
 mod read;
 mod set;
@@ -18,7 +19,8 @@ mod xt;
 pub use analyse::analyse;
 pub use evaluate::{Answer, Cause, Counter, Evaluator, Finding, Hooked, Place};
 pub use expression::{Comparison, Expression, To, Tracking, Verdict, ct, meta};
-pub use flow::{Flow, Hook, Interface, Tuple};
+pub use flow::{Course, Flow, Hook, Interface, Tuple};
+pub use outer::on_tunnels;
 #[cfg(any(test, fuzzing))]
 pub(crate) use read::gather;
 pub use read::{Reader, read, read_whole};

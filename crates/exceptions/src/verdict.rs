@@ -4,7 +4,7 @@ use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::rules;
 use crate::sysctl::Settings;
 use crate::watch::Reading;
-use bywash_fib::model::{Families, Gate, Prefix, Rules};
+use bywash_fib::model::{Families, Gate, Prefix, Rules, Tunnel};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A port, or a VLAN or bridge of ports, on which the dataplane forwards packets.
@@ -26,7 +26,7 @@ pub struct PortLink {
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
     /// Set for a tunnel, whose packets are within packets that the host itself sends and receives.
-    pub tunnel: bool,
+    pub tunnel: Option<Tunnel>,
 }
 
 impl PortLink {
@@ -90,9 +90,8 @@ pub struct Verdict {
     pub rules: BTreeMap<u16, Rules>,
     /// Numbers of the bridges that may forward frames between their members past the kernel.
     pub bridging: BTreeSet<u16>,
-    /// Families in which the host's own packets have policies, so that the kernel has packets in tunnels over these
-    /// families.
-    pub own: Families,
+    /// Numbers of the tunnels whose outer packets no policy concerns; the kernel has the packets of all others.
+    pub tunnels: BTreeSet<u16>,
     /// Effects behind these decisions, ignored ones included.
     pub kept: Vec<Kept>,
 }
@@ -105,6 +104,12 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         bridging: ports
             .iter()
             .filter(|port| port.bridge.is_some() && !port.members.is_empty())
+            .map(|port| port.id)
+            .collect(),
+        // A reading of before a tunnel came, or changed, says nothing about it.
+        tunnels: ports
+            .iter()
+            .filter(|port| port.tunnel.is_some_and(|tunnel| reading.tunnels.contains(&(port.id, tunnel))))
             .map(|port| port.id)
             .collect(),
         ..Verdict::default()
@@ -123,8 +128,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         if !ignored {
             verdict.bridging.retain(|id| ports.iter().all(|port| port.id != *id || !concerns_frames(effect, port)));
         }
-        let of_some =
-            matches!(effect.scope, Scope::In(..) | Scope::Out(..) | Scope::Bridged | Scope::Between | Scope::Own(_));
+        let of_some = !matches!(effect.scope, Scope::All(_) | Scope::To(_) | Scope::Errors(_) | Scope::Fragments(_));
         if concerned.is_empty() && of_some {
             continue;
         }
@@ -159,7 +163,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     verdict.follow(reading, ports, respect);
     // Where all gates are closed, only flows pass, which were judged by these rules, too; and the packets around those of
     // tunnels, which may be of the other family.
-    let tunnels = ports.iter().any(|port| port.tunnel);
+    let tunnels = ports.iter().any(|port| port.tunnel.is_some());
     let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));
     let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };
     for (index, families) in ruled {
@@ -189,7 +193,11 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
         Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
         // Tunnels over IPv6 are the kernel's anyway.
-        Scope::Own(families) => ports.iter().filter(|port| port.tunnel && families.v4).collect(),
+        Scope::Own(families) => ports.iter().filter(|port| port.tunnel.is_some() && families.v4).collect(),
+        Scope::Tunnels(of) => {
+            let encapsulated = |port: &&PortLink| port.tunnel.is_some_and(|tunnel| tunnel.encapsulation == *of);
+            ports.iter().filter(encapsulated).collect()
+        }
         _ => ports.iter().collect(),
     }
 }
@@ -226,11 +234,16 @@ impl Verdict {
     }
 
     fn obey(&mut self, scope: &Scope, ports: &[&PortLink]) {
-        // Some hooks of forwarded packets see those that the host sends or receives, too.
-        if let Scope::All(families) = scope {
-            self.own |= *families;
-        }
         for port in ports {
+            // Some hooks of forwarded packets see those that the host sends or receives, too.
+            let own = match scope {
+                Scope::All(families) | Scope::Own(families) => families.v4,
+                Scope::Tunnels(_) => true,
+                _ => false,
+            };
+            if own {
+                self.tunnels.remove(&port.id);
+            }
             let gate = self.gates.entry(port.id).or_default();
             match scope {
                 Scope::All(families) | Scope::In(_, families) => gate.closed |= *families,
@@ -241,8 +254,7 @@ impl Verdict {
                     gate.closed = Families::BOTH;
                     self.egress.insert(port.index, Families::BOTH);
                 }
-                Scope::Own(families) => self.own |= *families,
-                Scope::To(_) | Scope::Between => {}
+                Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnels(_) => {}
             }
         }
         if let Scope::To(prefix) = scope {
@@ -254,6 +266,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bywash_fib::model::Encapsulation;
 
     fn ports() -> Vec<PortLink> {
         let port = |id| PortLink { id, index: 10 + u32::from(id), name: format!("r{id}"), ..PortLink::default() };
@@ -304,25 +317,48 @@ mod tests {
         assert_eq!(judged(&[out(Families::BOTH), one], &[]).egress, [(11, Families::BOTH)].into());
     }
 
-    /// IPv6 within IPv4 meets the rules of IPv4, whose hooks see the packets around it.
+    /// IPv6 within IPv4 meets the rules of IPv4, whose hooks see the outer packets.
     #[test]
-    fn tunnels_are_left_where_the_packets_around_theirs_have_policies() {
+    fn tunnels_are_left_where_their_outer_packets_have_policies() {
         let effect = |kind, scope| Effect { kind, scope, object: String::new(), reason: String::new() };
         let judged = |scopes: &[Scope], tunnel: bool, ignored: &[Kind]| {
             let mut ports = ports();
-            ports.push(PortLink { id: 64, index: 20, name: "gre1".into(), tunnel, ..PortLink::default() });
+            let tunnels = [(64, "gre1", Encapsulation::Gre), (65, "sit1", Encapsulation::Sit)];
+            let tunnels = tunnels.into_iter().filter(|_| tunnel);
+            let tunnels = tunnels.map(|(id, name, encapsulation)| PortLink {
+                id,
+                index: 20 + u32::from(id),
+                name: name.into(),
+                tunnel: Some(Tunnel { encapsulation, ..crate::fuzz::TUNNEL }),
+                ..PortLink::default()
+            });
+            ports.extend(tunnels);
             let effects = scopes.iter().map(|scope| effect(Kind::Netfilter, scope.clone())).collect();
             let respect = Respect { ignored: ignored.iter().copied().collect() };
-            judge(&Reading { effects, ..Reading::default() }, &ports, &respect)
+            let tunnels = ports.iter().filter_map(|port| Some((port.id, port.tunnel?))).collect();
+            judge(&Reading { effects, tunnels, ..Reading::default() }, &ports, &respect)
         };
-        for scope in [Scope::All(Families::V4), Scope::Own(Families::V4)] {
-            let own = |ignored: &[Kind]| judged(std::slice::from_ref(&scope), true, ignored).own;
-            assert_eq!((own(&[]), own(&[Kind::Netfilter])), (Families::V4, Families::NONE), "{scope:?}");
+        let one = [Scope::Tunnels(Encapsulation::Sit)];
+        let both = [Scope::All(Families::V4), Scope::Own(Families::V4)];
+        for (scope, tunnels) in both.iter().map(|scope| (scope, vec![])).chain([(&one[0], vec![64])]) {
+            let allowed = |ignored: &[Kind]| judged(std::slice::from_ref(scope), true, ignored).tunnels;
+            assert_eq!(allowed(&[]).into_iter().collect::<Vec<_>>(), tunnels, "{scope:?}");
+            assert_eq!(allowed(&[Kind::Netfilter]), [64, 65].into(), "{scope:?}");
         }
-        assert_eq!(judged(&[Scope::Own(Families::V4)], true, &[]).kept[0].ports, [64]);
-        assert_eq!(judged(&[Scope::Own(Families::V4)], false, &[]).kept, []);
-        assert_eq!(judged(&[Scope::In(vec![IfMatch::Name("r0".into())], Families::V4)], true, &[]).own, Families::NONE);
-        // Rules of an egress interface also hold for the packets around those of the other family.
+        assert_eq!(judged(&both[1..], true, &[]).kept[0].ports, [64, 65]);
+        assert_eq!(judged(&one, true, &[]).kept[0].ports, [65]);
+        assert_eq!(judged(&[both[1].clone(), one[0].clone()], false, &[]).kept, []);
+        let of_r0 = Scope::In(vec![IfMatch::Name("r0".into())], Families::V4);
+        assert_eq!(judged(&[of_r0], true, &[]).tunnels, [64, 65].into());
+        // A tunnel that the reading does not know, or not as it is now.
+        let tunnel = PortLink { id: 64, tunnel: Some(crate::fuzz::TUNNEL), ..PortLink::default() };
+        let changed = Tunnel { ttl: 1, ..crate::fuzz::TUNNEL };
+        for (known, allowed) in [(vec![], 0), (vec![(64, changed)], 0), (vec![(64, crate::fuzz::TUNNEL)], 1)] {
+            let reading = Reading { tunnels: known, ..Reading::default() };
+            let verdict = judge(&reading, std::slice::from_ref(&tunnel), &Respect::default());
+            assert_eq!(verdict.tunnels.len(), allowed);
+        }
+        // Rules of an egress interface also hold for the outer packets of the other family's.
         let out = Scope::Out(vec![IfMatch::Name("r1".into())], Families::V4);
         let scopes = [out, Scope::All(Families::V4)];
         assert_eq!(judged(&scopes, true, &[]).egress, [(11, Families::V4)].into());

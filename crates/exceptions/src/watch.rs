@@ -10,7 +10,7 @@ use crate::sysctl::{Settings, Sysctls};
 use crate::translated::translated;
 use crate::verdict::PortLink;
 use crate::{nft, rules, tc, xfrm};
-use bywash_fib::model::{Families, Prefix};
+use bywash_fib::model::{Families, Prefix, Tunnel};
 use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Received, Socket};
 use bywash_netlink::wake::Wake;
@@ -79,6 +79,8 @@ pub struct Reading {
     pub settings: Settings,
     /// Policy routing rules, in the kernel's order.
     pub rules: Vec<Rule>,
+    /// Tunnels among the ports, by number, whose outer packets the effects were determined for.
+    pub tunnels: Vec<(u16, Tunnel)>,
 }
 
 /// Watches the kernel's state until dropped.
@@ -417,7 +419,8 @@ impl Runner {
             self.known.get(&kind).into_iter().flatten().chain(left)
         };
         let effects = Kind::ALL.into_iter().flat_map(of).cloned().collect();
-        Reading { number, effects, settings, rules: self.rules.clone() }
+        let tunnels = self.ports.iter().filter_map(|port| Some((port.id, port.tunnel?))).collect();
+        Reading { number, effects, settings, rules: self.rules.clone(), tunnels }
     }
 
     fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
@@ -426,7 +429,7 @@ impl Runner {
                 self.hooked = Families::BOTH;
                 let ruleset = self.nft.read().map_err(|unknown| unknown.why)?;
                 self.hooked = ruleset.translating();
-                Ok(nft::analyse(&ruleset))
+                self.judge_tunnels(nft::analyse(&ruleset))
             }
             Kind::IptablesLegacy => {
                 self.legacy.effects().map(<[Effect]>::to_vec).map_err(|unknown| unknown.why.clone())
@@ -437,6 +440,22 @@ impl Runner {
             Kind::TrafficControl => self.traffic_control(),
             Kind::Programs => Ok(self.programs()),
         }
+    }
+
+    /// Replaces the effects on the host's own packets by those on the outer packets of tunnels, for which the elements of
+    /// sets are read, too.
+    fn judge_tunnels(&mut self, mut effects: Vec<Effect>) -> Result<Vec<Effect>, String> {
+        let tunnels = self.ports.iter().filter_map(|port| {
+            let interface = nft::Interface { index: port.index, name: port.name.clone() };
+            Some((interface, port.tunnel.as_ref()?))
+        });
+        let own = |effect: &Effect| matches!(effect.scope, Scope::Own(_));
+        if tunnels.clone().next().is_some() && effects.iter().any(own) {
+            let ruleset = self.nft.read_whole().map_err(|unknown| unknown.why)?;
+            effects.retain(|effect| !own(effect));
+            effects.extend(nft::on_tunnels(&ruleset, tunnels));
+        }
+        Ok(effects)
     }
 
     fn ipsec(&mut self) -> Result<Vec<Effect>, String> {

@@ -1,7 +1,7 @@
 //! The evaluation of rulesets for established flows against the kernel: connections are established through a router,
 //! then rulesets are loaded, and the kernel is asked by the next packet of each direction.
 
-use bywash_exceptions::nft::{self, Answer, Evaluator, Flow, Interface, Tuple};
+use bywash_exceptions::nft::{self, Answer, Course, Evaluator, Flow, Interface, Tuple};
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -83,6 +83,7 @@ impl Lab {
         let flow = |protocol, original: Tuple, reply: Tuple, status| Flow {
             v6: original.src.unwrap().is_ipv6(),
             protocol,
+            course: Course::Forwarded,
             input: input.clone(),
             output: output.clone(),
             original,

@@ -399,6 +399,16 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
+    /// Returns the name of the kind of interface.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipip => "ipip",
+            Self::Sit => "sit",
+            Self::Gre => "gre",
+            Self::Vxlan => "vxlan",
+        }
+    }
+
     /// Returns the IP protocol number of its packets.
     pub const fn protocol(self) -> u8 {
         match self {

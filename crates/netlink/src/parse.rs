@@ -568,7 +568,8 @@ fn multipath(family: u8, mut rest: &[u8]) -> Option<Vec<Leg>> {
     Some(legs)
 }
 
-fn leg_attribute(family: u8, kind: u16, value: &[u8], leg: &mut Leg) {
+/// Sets the field of a leg that an attribute of a route gives; others are ignored.
+pub(crate) fn leg_attribute(family: u8, kind: u16, value: &[u8], leg: &mut Leg) {
     match kind {
         RTA_OIF => leg.index = u32_at(value, 0).unwrap_or(0),
         RTA_GATEWAY => leg.gateway = ip(family, value).filter(|gateway| !gateway.is_unspecified()),
@@ -730,7 +731,7 @@ fn netconf(body: &[u8]) -> Parsed {
 
 impl Leg {
     /// Returns a leg with these RTNH_F_* and nothing else.
-    fn of(flags: u32) -> Self {
+    pub(crate) fn of(flags: u32) -> Self {
         let dead = flags & RTNH_F_DEAD != 0;
         let ignored = dead && flags & RTNH_F_LINKDOWN != 0;
         Self { index: 0, gateway: None, weight: 1, dead, ignored, encapsulated: false }

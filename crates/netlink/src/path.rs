@@ -1,10 +1,11 @@
 //! Asks the kernel for what it knows of paths.
 
 use crate::error::Error;
+use crate::parse::{Leg, leg_attribute};
 use crate::socket::{DATAGRAM, Socket};
 use crate::uapi::*;
 use crate::wire::{Attributes, u32_at};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// A path to another host, as far as it differs from its interface and from the host's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +14,10 @@ pub struct Path {
     pub mtu: Option<u32>,
     /// TTL of packets that the host sends.
     pub ttl: Option<u8>,
+    /// Kernel index of the interface by which it leads.
+    pub index: u32,
+    /// Gateway; `None` for a host on the link.
+    pub gateway: Option<IpAddr>,
 }
 
 /// Socket that asks for paths.
@@ -32,7 +37,8 @@ impl Paths {
     }
 
     /// Returns the path from an address of this host to another host, by the interface `link` unless it is 0; `None` if
-    /// there is no route, or if its MTU is locked: the kernel then clears the DF bit of what it sends (ip_mtu_locked). The kernel does not announce what it learns of paths.
+    /// there is no route, or if its MTU is locked: the kernel then clears the DF bit of what it sends (ip_mtu_locked).
+    /// The kernel sends no notification of what it learns of paths.
     pub fn to(&mut self, from: Ipv4Addr, to: Ipv4Addr, link: u32) -> Option<Path> {
         // struct rtmsg: family, lengths of destination and source, and nothing else; then the attributes.
         let mut body = vec![AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -57,7 +63,16 @@ impl Paths {
             if metric(RTAX_LOCK).is_some_and(|locked| locked & 1 << RTAX_MTU != 0) {
                 return;
             }
-            path = Some(Path { mtu: metric(RTAX_MTU), ttl: metric(RTAX_HOPLIMIT).map(|ttl| ttl as u8) });
+            let mut leg = Leg::of(0);
+            for (kind, value) in Attributes::after(message.body, 12) {
+                leg_attribute(AF_INET, kind, value, &mut leg);
+            }
+            path = Some(Path {
+                mtu: metric(RTAX_MTU),
+                ttl: metric(RTAX_HOPLIMIT).map(|ttl| ttl as u8),
+                index: leg.index,
+                gateway: leg.gateway,
+            });
         });
         asked.ok().and(path)
     }

@@ -98,8 +98,8 @@ impl Stations {
 /// Path from a tunnel's own address to its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
-    /// Both ends.
-    pub ends: (Ipv4Addr, Ipv4Addr),
+    /// The tunnel's own address and its remote, and the kernel index of the interface that it is bound to, or 0.
+    pub ends: (Ipv4Addr, Ipv4Addr, u32),
     /// Length in bytes of the longest packet that it takes, if that is less than the interface's MTU.
     pub mtu: u32,
     /// TTL of the host's own packets.
@@ -175,7 +175,7 @@ impl Tunnels {
         self.all.iter().find_map(|tunnel| tunnel.tunnel.vxlan).map(|vxlan| vxlan.port)
     }
 
-    fn path(&self, ends: (Ipv4Addr, Ipv4Addr)) -> Option<&Path> {
+    fn path(&self, ends: (Ipv4Addr, Ipv4Addr, u32)) -> Option<&Path> {
         self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|at| &self.paths.all[at])
     }
 
@@ -377,7 +377,7 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
     if tunnel.link != 0 && tunnel.link != link {
         return None;
     }
-    let path = tables.tunnels.path((tunnel.local, remote))?;
+    let path = tables.tunnels.path((tunnel.local, remote, tunnel.link))?;
     let longest = outer.mtu.min(path.mtu);
     let narrow = tunnel.encapsulation == Encapsulation::Sit && longest < MIN_MTU6 + ipv4::HEADER_LEN as u32;
     if narrow || len + added(tunnel) as u32 > longest {

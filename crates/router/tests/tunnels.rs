@@ -71,7 +71,7 @@ fn run(tunnel: Tunnel, path_mtu: u32, gate: Gate, frames: &[Vec<u8>]) -> Outcome
     ];
     let stations = Arc::new(Stations::new(vec![(STATION, THERE.to_bits())], &Stations::default()));
     let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
-    let path = (path_mtu != 0).then_some(Path { ends: (HERE, THERE), mtu: path_mtu, ttl: 61 });
+    let path = (path_mtu != 0).then_some(Path { ends: (HERE, THERE, tunnel.link), mtu: path_mtu, ttl: 61 });
     let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999] };
     let tables = Tables {
         generation: 1,

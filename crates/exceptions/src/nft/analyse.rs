@@ -129,11 +129,15 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
             own.push(Effect { scope: Scope::Own(families), ..own[at].clone() });
         }
     }
-    // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS also see packets that the router itself sends.
+    // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS also see packets that the router itself sends; the former sees those of
+    // tunnels as received by the tunnel.
     if matches!(place, Place::Egress(_)) || base.hook == 4 {
         for at in 0..own.len() {
-            let Scope::Out(_, families) = own[at].scope else { continue };
-            let scope = Scope::Errors(families);
+            let scope = match own[at].scope {
+                Scope::Out(_, families) => Scope::Errors(families),
+                Scope::In(_, families) => Scope::Own(families),
+                _ => continue,
+            };
             if !own.iter().any(|effect| effect.scope == scope) {
                 own.push(Effect { scope, ..own[at].clone() });
             }

@@ -1,4 +1,4 @@
-//! The verdict that a ruleset gives to every packet of an established flow.
+//! The verdict that a ruleset gives to every packet of an established flow, or of those in which a tunnel's packets are.
 //!
 //! The chains that the packets meet are run as the kernel runs them (nft_do_chain in net/netfilter/nf_tables_core.c),
 //! with values of which some bits are not known ([`super::octets`]). Where a rule depends on an unknown value, both
@@ -10,7 +10,7 @@ mod answer;
 pub use answer::{Answer, Cause, Counter, Finding, Place};
 
 use super::expression::To;
-use super::flow::{Flow, Hook, Load, View};
+use super::flow::{Course, Flow, Hook, Load, View};
 use super::octets::{self, Octet, Of, Truth, Why, known, unknown};
 use super::{Base, Chain, Data, Element, Expression, Family, Rule, Ruleset, Set, Table, Verdict, meta, xt};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const FINDINGS: usize = 32;
 /// Octets of all data registers.
 const REGISTERS: usize = 64;
 
-/// A base chain that forwarded packets meet.
+/// A base chain that the packets in question meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooked<'a> {
     /// Hook at which they meet it; `None` if unknown.
@@ -85,7 +85,7 @@ impl<'a> Names<'a> {
 }
 
 /// Returns the hook of a base chain; `Err` if forwarded packets do not meet it, `Ok(None)` if that is not known.
-fn hook(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
+fn forwarded(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     match (family, base.hook) {
         (Family::Arp, _) => Err(()),
         // Packets routed from or to a bridge meet them, and it is not known here which interfaces are bridges. Chains
@@ -105,9 +105,34 @@ fn hook(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     }
 }
 
+/// Returns the hook of a base chain; `Err` if packets that the host itself receives or sends do not meet it, or only on a
+/// device; `Ok(None)` if that is not known. The first packet of a connection meets chains of type nat, too.
+fn own(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
+    match (family, base.hook) {
+        (Family::Arp | Family::Bridge | Family::Netdev, _) => Err(()),
+        // NF_INET_FORWARD, NF_INET_INGRESS.
+        (Family::Ip | Family::Ip6 | Family::Inet, 2 | 5) => Err(()),
+        (Family::Ip | Family::Ip6 | Family::Inet, 0) => Ok(Some(Hook::Prerouting)),
+        (Family::Ip | Family::Ip6 | Family::Inet, 1) => Ok(Some(Hook::Input)),
+        (Family::Ip | Family::Ip6 | Family::Inet, 3) => Ok(Some(Hook::Output)),
+        (Family::Ip | Family::Ip6 | Family::Inet, 4) => Ok(Some(Hook::Postrouting)),
+        _ => Ok(None),
+    }
+}
+
 impl<'a> Evaluator<'a> {
-    /// Prepares a ruleset that was read with the elements of its sets.
+    /// Prepares a ruleset that was read with the elements of its sets, for forwarded packets.
     pub fn new(ruleset: &'a Ruleset) -> Self {
+        Self::of_chains(ruleset, forwarded)
+    }
+
+    /// Prepares a ruleset that was read with the elements of its sets, for packets that the host itself receives or
+    /// sends. Chains on devices are left out.
+    pub fn of_host(ruleset: &'a Ruleset) -> Self {
+        Self::of_chains(ruleset, own)
+    }
+
+    fn of_chains(ruleset: &'a Ruleset, hook: fn(Family, &Base) -> Result<Option<Hook>, ()>) -> Self {
         let mut hooked = Vec::new();
         for table in ruleset.tables.iter().filter(|table| !table.dormant) {
             for chain in &table.chains {
@@ -133,13 +158,13 @@ impl<'a> Evaluator<'a> {
         Self { hooked, names: names.collect() }
     }
 
-    /// Returns the base chains that established forwarded packets may meet, in their order. Chains whose hook is not
+    /// Returns the base chains that the packets may meet, in their order. Chains whose hook is not
     /// known come first.
     pub fn chains(&self) -> &[Hooked<'a>] {
         &self.hooked
     }
 
-    /// Evaluates the ruleset for the packets of a flow.
+    /// Evaluates the ruleset for the packets of a flow, whose course must be one that it was prepared for.
     pub fn evaluate(&self, flow: &Flow) -> Answer {
         let mut told = Told { findings: Vec::new(), counters: Vec::new(), dropped: None, rules: 0, scanned: 0 };
         let mut all = Outcomes::default();
@@ -223,6 +248,11 @@ fn meets(hooked: &Hooked<'_>, flow: &Flow) -> Truth<'static> {
     match hooked.table.family {
         Family::Ip if flow.v6 => return Truth::No,
         Family::Ip6 if !flow.v6 => return Truth::No,
+        _ => {}
+    }
+    match (hooked.hook, flow.course) {
+        (Some(Hook::Prerouting | Hook::Input), Course::Sent)
+        | (Some(Hook::Output | Hook::Postrouting), Course::Received) => return Truth::No,
         _ => {}
     }
     let (interface, what) = match hooked.hook {
@@ -416,6 +446,8 @@ impl<'a> Walk<'a, '_> {
                     }
                     Err(truth) => truth,
                 },
+                // Packets that pass by are not counted: whether all or only some of them would be makes no difference here.
+                Expression::Counter { .. } if self.view.flow().course != Course::Forwarded => Truth::Yes,
                 Expression::Counter { name } => {
                     match weaker(certain, self.reach) {
                         None => {

@@ -1,13 +1,13 @@
 //! A flow, and its packets at each place where the kernel's rules see them.
 //!
-//! The packets meant are those that a dataplane beside the kernel could take: of an established connection, whole, with
-//! headers in their usual form (no IP options, no extension headers), of TCP those with ACK and without SYN, FIN and
-//! RST. Their checksums are right: connection tracking takes others for packets of no connection
+//! The packets meant are those that a dataplane beside the kernel could take: of an established connection, or the outer
+//! packets of a tunnel; whole, with headers in their usual form (no IP options, no extension headers), of TCP those with
+//! ACK and without SYN, FIN and RST. Their checksums are right: connection tracking takes others for packets of no connection
 //! (nf_conntrack_checksum), so a dataplane leaves to the kernel those whose checksum neither it nor the device has
 //! found right.
 
 use super::expression::fib;
-use super::octets::{Octet, Of, Why, known, unknown};
+use super::octets::{self, Octet, Of, Why, known, unknown};
 use super::{ct, meta};
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -34,14 +34,36 @@ pub struct Tuple {
     pub dst_port: Option<u16>,
 }
 
-/// One direction of an established connection, or of several with what they have in common. Fields that are `None` are
-/// not known.
+impl Tuple {
+    fn reversed(self) -> Self {
+        let Self { src, dst, src_port, dst_port } = self;
+        Self { src: dst, dst: src, src_port: dst_port, dst_port: src_port }
+    }
+}
+
+/// Course of packets through the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Course {
+    /// Received and sent again.
+    #[default]
+    Forwarded,
+    /// Received for the host itself.
+    Received,
+    /// Sent by the host itself.
+    Sent,
+}
+
+/// One direction of an established connection, or of several with what they have in common; or packets that the host
+/// itself receives or sends, whose connection may be new or established, and has no translation. Fields that are `None`
+/// are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Whether it is of IPv6, otherwise of IPv4.
     pub v6: bool,
     /// IP protocol number.
     pub protocol: u8,
+    /// Course of the packets.
+    pub course: Course,
     /// Interface that receives the packets.
     pub input: Option<Interface>,
     /// Interface that sends them.
@@ -66,15 +88,19 @@ pub struct Flow {
     pub returns: bool,
 }
 
-/// A hook that forwarded packets pass, in their order.
+/// A hook that packets pass, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     /// Received by a device: NF_NETDEV_INGRESS, and NF_INET_INGRESS.
     Ingress,
     /// Before routing.
     Prerouting,
-    /// Between routing and sending.
+    /// Received for the host itself.
+    Input,
+    /// Between routing and sending, of forwarded packets.
     Forward,
+    /// Sent by the host itself.
+    Output,
     /// After routing.
     Postrouting,
     /// About to be sent by a device.
@@ -87,7 +113,9 @@ impl Hook {
         match self {
             Self::Ingress => "ingress",
             Self::Prerouting => "prerouting",
+            Self::Input => "input",
             Self::Forward => "forward",
+            Self::Output => "output",
             Self::Postrouting => "postrouting",
             Self::Egress => "egress",
         }
@@ -103,6 +131,8 @@ const NF_IP_PRI_NAT_SRC: i32 = 100;
 const STATE_INVALID: u32 = 1;
 /// Bit of `ct state` of packets of an established connection: NF_CT_STATE_BIT(IP_CT_ESTABLISHED).
 const STATE_ESTABLISHED: u32 = 2;
+/// Bit of `ct state` of packets of a new connection: NF_CT_STATE_BIT(IP_CT_NEW).
+const STATE_NEW: u32 = 8;
 /// Bit of `ct status` that a connection gets if it lasts, and keeps.
 const IPS_ASSURED: u32 = 1 << 2;
 /// Bits of `ct status` that come and go with the kernel's flow tables (IPS_OFFLOAD, IPS_HW_OFFLOAD).
@@ -111,8 +141,10 @@ const IPS_OFFLOADED: u32 = 1 << 14 | 1 << 15;
 const NO_FLAGS: u8 = 0x07;
 /// Flag of TCP that the packets have: ACK.
 const ACK: u8 = 0x10;
-/// Type of an address that a packet is forwarded to (RTN_UNICAST).
+/// Type of an address that a packet is forwarded or sent to (RTN_UNICAST).
 pub const UNICAST: u8 = 1;
+/// Type of an address of the host itself (RTN_LOCAL).
+const LOCAL: u8 = 2;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -199,10 +231,12 @@ impl<'f> View<'f> {
             Ordering::Greater => Some(true),
         };
         let (own, other) = match flow.replies {
+            _ if flow.course != Course::Forwarded => (flow.original, flow.original.reversed()),
             Some(true) => (flow.reply, flow.original),
             Some(false) => (flow.original, flow.reply),
             None => Default::default(),
         };
+        let first = if flow.course == Course::Sent { Hook::Output } else { Hook::Prerouting };
         let (src, dst) = ((own.src, own.src_port), (own.dst, own.dst_port));
         // nf_nat_packet: destinations are translated before routing, sources after it.
         let pick = |after: Option<bool>, before, behind| match after {
@@ -219,7 +253,7 @@ impl<'f> View<'f> {
             hook,
             priority,
             netdev,
-            tracked: after(Hook::Prerouting, NF_IP_PRI_CONNTRACK).filter(|_| elsewhere.is_none()),
+            tracked: after(first, NF_IP_PRI_CONNTRACK).filter(|_| elsewhere.is_none()),
             elsewhere,
             network: network(flow, [src.0, dst.0], why),
             transport: transport(flow.protocol, [src.1, dst.1], why),
@@ -255,11 +289,16 @@ impl<'f> View<'f> {
             return Load::Either(why);
         }
         let flow = self.flow;
-        let input = flow.input.as_ref().filter(|_| self.hook != Hook::Egress);
         let none = Interface { index: 0, name: String::new() };
+        // Of packets that a tunnel sends, it is the tunnel itself after routing (ip_output takes skb->dev).
+        let input = match self.hook {
+            Hook::Output => Some(&none),
+            Hook::Egress => None,
+            _ => flow.input.as_ref(),
+        };
         // There is no egress interface before routing.
         let output = match self.hook {
-            Hook::Ingress | Hook::Prerouting => Some(&none),
+            Hook::Ingress | Hook::Prerouting | Hook::Input => Some(&none),
             _ => flow.output.as_ref(),
         };
         let name = |interface: Option<&Interface>, what| match interface {
@@ -288,9 +327,9 @@ impl<'f> View<'f> {
             meta::NFPROTO => single(Some(if flow.v6 { 10 } else { 2 }), ""),
             meta::L4PROTO => single(Some(flow.protocol), ""),
             // PACKET_HOST: others are not forwarded.
-            meta::PKTTYPE => single(Some(0), ""),
+            meta::PKTTYPE if flow.course != Course::Sent => single(Some(0), ""),
             // Forwarded packets have no socket.
-            meta::SKUID | meta::SKGID | meta::CGROUP => Load::Break,
+            meta::SKUID | meta::SKGID | meta::CGROUP if flow.course == Course::Forwarded => Load::Break,
             _ => Load::Either(packets(meta::name(key))),
         }
     }
@@ -338,6 +377,11 @@ impl<'f> View<'f> {
             Some(false) => return Load::Break,
             Some(true) => {}
         }
+        match key {
+            ct::STATE | ct::L3PROTOCOL | ct::PROTOCOL => {}
+            _ if flow.course != Course::Forwarded => return Load::Either(packets(ct::name(key))),
+            _ => {}
+        }
         let tuple = match direction {
             None => flow.replies.map(|replies| if replies { flow.reply } else { flow.original }).unwrap_or_default(),
             Some(0) => flow.original,
@@ -345,7 +389,11 @@ impl<'f> View<'f> {
         };
         let padded = |addr, what| Load::Value(address(addr, flow.v6, flows(what)));
         match key {
-            ct::STATE => host(Some(STATE_ESTABLISHED), ""),
+            ct::STATE => {
+                let states: Vec<_> = self.states().iter().map(|state| state.to_ne_bytes()).collect();
+                let states: Vec<&[u8]> = states.iter().map(<[u8; 4]>::as_slice).collect();
+                Load::Value(octets::merged(&states, packets("ct state")))
+            }
             ct::DIRECTION => single(flow.replies.map(u8::from), "direction"),
             ct::STATUS => match host(flow.status, "status of the connection") {
                 Load::Value(mut octets) => {
@@ -382,7 +430,8 @@ impl<'f> View<'f> {
     /// otherwise `None`: an address of the router's may be translated to another.
     pub fn destination_type(&self) -> Option<u8> {
         let translated = (self.hook, self.priority) > (Hook::Prerouting, NF_IP_PRI_NAT_DST);
-        (translated && self.is_whole()).then_some(UNICAST)
+        let kind = if self.flow.course == Course::Received { LOCAL } else { UNICAST };
+        (translated && self.is_whole()).then_some(kind)
     }
 
     /// Returns whether the packets are seen in the form that the flow describes.
@@ -395,9 +444,14 @@ impl<'f> View<'f> {
         self.tracked
     }
 
-    /// Returns the `ct state` bits; `None` if they are not known.
-    pub fn state(&self) -> Option<u32> {
-        self.tracked.map(|tracked| if tracked { STATE_ESTABLISHED } else { STATE_INVALID })
+    /// Returns the values that `ct state` may have; none if they are not known.
+    pub fn states(&self) -> &'static [u32] {
+        match (self.tracked, self.flow.course) {
+            (None, _) => &[],
+            (Some(false), _) => &[STATE_INVALID],
+            (Some(true), Course::Forwarded) => &[STATE_ESTABLISHED],
+            (Some(true), Course::Received | Course::Sent) => &[STATE_ESTABLISHED, STATE_NEW],
+        }
     }
 }
 

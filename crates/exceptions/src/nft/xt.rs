@@ -121,13 +121,15 @@ fn conntrack(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     if flags & !XT_CONNTRACK_STATE_ALIAS != XT_CONNTRACK_STATE {
         return None;
     }
-    let mut state = view.state()?;
+    let mut more = 0;
     if view.tracked()? && mask & (XT_CONNTRACK_STATE_SNAT | XT_CONNTRACK_STATE_DNAT) != 0 {
         let status = view.flow().status?;
-        state |= if status & IPS_SRC_NAT != 0 { XT_CONNTRACK_STATE_SNAT } else { 0 };
-        state |= if status & IPS_DST_NAT != 0 { XT_CONNTRACK_STATE_DNAT } else { 0 };
+        more |= if status & IPS_SRC_NAT != 0 { XT_CONNTRACK_STATE_SNAT } else { 0 };
+        more |= if status & IPS_DST_NAT != 0 { XT_CONNTRACK_STATE_DNAT } else { 0 };
     }
-    Some(((mask & state != 0) != inverted).into())
+    let (first, others) = view.states().split_first()?;
+    let holds = |state: &u32| (mask & (state | more) != 0) != inverted;
+    others.iter().all(|state| holds(state) == holds(first)).then(|| holds(first).into())
 }
 
 /// Returns the source or destination port.

@@ -26,9 +26,9 @@ pub struct Policies {
     pub hash4: HashPolicy,
     /// Hash policy by which IPv6 packets choose a group member.
     pub hash6: HashPolicy,
-    /// Set if packets in tunnels may be forwarded: no policy concerns the packets around them, which the host itself
-    /// sends and receives.
-    pub tunnels: bool,
+    /// Tunnels whose packets may be forwarded: no policy concerns their outer packets, which the host itself sends and
+    /// receives.
+    pub tunnels: BTreeSet<PortId>,
     /// Policy routing rules of ports and VLANs; absent for those without.
     pub rules: BTreeMap<PortId, Rules>,
 }
@@ -120,7 +120,7 @@ impl Control {
         for index in self.links.set_mtu6(&policies.mtu6) {
             self.hops.touch_link(Some(index));
         }
-        for index in self.links.allow_tunnels(policies.tunnels) {
+        for index in self.links.allow_tunnels(&policies.tunnels) {
             self.hops.touch_link(Some(index));
             touched.ports = true;
         }

@@ -76,8 +76,8 @@ pub(super) struct Links {
     stale_ends: BTreeSet<u32>,
     /// Paths to the other ends of tunnels.
     paths: Paths,
-    /// Set if packets in tunnels are forwarded at all.
-    tunnelling: bool,
+    /// Numbers of the tunnels that policies allow to be forwarded.
+    allowed: BTreeSet<PortId>,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
     excepted: BTreeMap<u32, Families>,
     /// IPv6 MTUs that differ from the links', in bytes, by interface index.
@@ -103,7 +103,7 @@ impl Links {
             ends: BTreeMap::new(),
             stale_ends: BTreeSet::new(),
             paths: Paths::default(),
-            tunnelling: false,
+            allowed: BTreeSet::new(),
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
             rules: BTreeMap::new(),
@@ -218,9 +218,10 @@ impl Links {
     }
 
     /// Returns whether packets routed to an interface are sent past the kernel at all: false for a macvlan that may
-    /// have others beside it, and for a tunnel while a policy concerns the packets around its packets.
+    /// have others beside it, and for a tunnel while a policy concerns its outer packets.
     pub fn sends(&self, index: u32) -> bool {
-        self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends) && (self.tunnelling || !self.is_tunnel(index))
+        self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
+            && (self.allows_tunnel(index) || !self.is_tunnel(index))
     }
 
     /// Returns the port that leads to the station with this MAC address, if the interface is a bridge or a VLAN on one.

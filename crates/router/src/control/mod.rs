@@ -31,7 +31,7 @@ pub use ports::Ports;
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::bond::XmitHash;
-use crate::tables::{HashPolicy, Kind, Own4, Reception, SourceCheck, Tables};
+use crate::tables::{Cold, HashPolicy, Own4, Reception, SourceCheck, Tables};
 use crate::tunnel::{Paths, Tunnels};
 use bits::{V4, V6};
 use bywash_engine::PortId;
@@ -464,28 +464,32 @@ impl Control {
     }
 
     /// Sets the tunnels whose packets are forwarded. Each must have a number that no other interface has had since the
-    /// last grace period. Packets routed to other tunnels are left to the kernel, and so are those of all tunnels
-    /// while [`Policies::tunnels`] is not set, and of one until its path is known ([`Control::set_paths`]). Waits for a grace period if
-    /// anything changes.
+    /// last grace period. Packets routed to other tunnels are left to the kernel, and so are those of tunnels that
+    /// [`Policies::tunnels`] does not name, and of one until its path is known ([`Control::set_paths`]). Waits for a
+    /// grace period if anything changes.
     pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) {
         self.restack(|links| links.set_tunnels(tunnels));
     }
 
-    /// Returns whether packets in tunnels are forwarded, as far as policies allow it.
-    pub fn allows_tunnels(&self) -> bool {
-        self.links.allows_tunnels()
+    /// Returns whether policies allow the packets of a tunnel to be forwarded.
+    pub fn allows_tunnel(&self, index: u32) -> bool {
+        self.links.allows_tunnel(index)
     }
 
-    /// Returns the pairs of ends between which tunnels need a path, each with the interface that it leads by, if the tunnel
-    /// is bound to one, or 0. Ends to which no single port leads are left out: they are the kernel's.
+    /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it
+    /// leads by, if the tunnel is bound to one, or 0. Ends to which no single port leads are left out: they are the kernel's.
     pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
         let by_port = |(_, remote, link): &(Ipv4Addr, Ipv4Addr, u32)| {
-            let id = self.main.fib4.reader().lookup(remote.to_bits()) as usize;
-            let kind = self.image.entries.get(id).map(|entry| entry.kind);
-            let bound = *link == 0 || self.image.cold.get(id).is_some_and(|cold| cold.index == *link);
-            bound && kind.is_some_and(Kind::is_of_port)
+            self.underlay(*remote).is_some_and(|cold| *link == 0 || cold.index == *link)
         };
         self.links.tunnel_ends().into_iter().filter(by_port).collect()
+    }
+
+    /// Returns the interface and gateway by which packets are forwarded to a host; `None` if that is not a single port's.
+    pub fn underlay(&self, to: Ipv4Addr) -> Option<Cold> {
+        let id = self.main.fib4.reader().lookup(to.to_bits()) as usize;
+        self.image.entries.get(id).filter(|entry| entry.kind.is_of_port())?;
+        self.image.cold.get(id).copied()
     }
 
     /// Sets the paths of tunnels. Waits for a grace period if they have changed.

@@ -209,8 +209,13 @@ fn tunnels_change() {
         let (received, _) = ping("10.81.0.2");
         assert_eq!(received, 0, "past the rule of hook {hook}");
         let kept = bywash.placement("r1")["kept"].to_string();
-        assert!(kept.contains("table inet own") && kept.contains("packets in tunnels"), "{kept}");
+        assert!(kept.contains("table inet own") && kept.contains("packets in gre tunnels"), "{kept}");
         r.nft("delete table inet own").unwrap();
+        let rules = "ct state established accept; ip saddr 10.0.2.0/24 ip protocol { gre, ipip, ipv6 } accept";
+        r.nft(&format!("table ip own {{ chain c {{ type filter hook {hook} priority 0; policy drop; {rules}; }}; }}"))
+            .unwrap();
+        bywash.wait("packets in tunnels past rules that accept them", |_| ping("10.81.0.2") == (5, 5));
+        r.nft("delete table ip own").unwrap();
         tunnels.wait_for_tunnels(&bywash);
     }
     // IPv6 is encapsulated in IPv4, which has rules where IPv6 has none.
@@ -687,4 +692,62 @@ fn stations_of_vxlans_are_followed() {
     });
     bywash.assert_conserved();
     bywash.stop();
+}
+
+/// A VXLAN stays past the kernel while the rules for the host's own packets accept all of its outer packets.
+#[test]
+fn vxlans_pass_a_firewall_that_accepts_them() {
+    require!(require_lab(), kernel_has("vxlan"), bywash_lab::has_tool("nft"));
+    let tunnels = Tunnels::new(&VXLANS);
+    let (a, r) = (tunnels.0.a(), tunnels.0.r());
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.answer_by("tw", 88, 88);
+    // Returns the answers, and the packets that were encapsulated and decapsulated for them.
+    let ping = || {
+        let before = Tunnels::moved(&bywash);
+        let report = Ping::to(ip("10.88.0.2")).count(5).run(&a.ns).unwrap();
+        let now = Tunnels::moved(&bywash);
+        (report.received, now.0 - before.0, now.1 - before.1)
+    };
+    let load = |input: &str, output: &str| {
+        let sets = "set ports { type inet_service; elements = { 4789 }; }";
+        let input = format!("chain in {{ type filter hook input priority 0; policy drop; {input}; }}");
+        let output = format!("chain out {{ type filter hook output priority 0; policy drop; {output}; }}");
+        r.nft(&format!("table ip own\ndelete table ip own\ntable ip own {{ {sets}; {input}; {output}; }}")).unwrap();
+    };
+    let established = "ct state invalid drop; ct state established,related accept";
+    let both = format!("{established}; udp dport @ports counter accept");
+    bywash.wait("the VXLAN", |_| ping() == (5, 5, 5));
+    load(&both, &both);
+    bywash.wait("the VXLAN behind the firewall", |_| ping() == (5, 5, 5));
+    let kept = || bywash.placement("r1")["kept"].to_string();
+    assert!(!kept().contains("tunnels"), "{}", kept());
+    // A port that the rules accept no more: the kernel drops the packets.
+    r.nft("delete element ip own ports { 4789 }").unwrap();
+    assert_eq!(ping(), (0, 0, 0), "past the rules");
+    assert!(kept().contains("packets in vxlan tunnels"), "{}", kept());
+    r.nft("add element ip own ports { 4789 }").unwrap();
+    bywash.wait("the port to be accepted again", |_| ping() == (5, 5, 5));
+    // What only the kernel can decide, for either hook.
+    let limit = format!("limit rate 1000/second burst 1000 packets accept; {both}");
+    for (input, output) in [(&limit, &both), (&both, &limit)] {
+        load(input, output);
+        assert_eq!(ping(), (5, 0, 0), "past a limit");
+        assert!(kept().contains("depends on limit"), "{}", kept());
+    }
+    load(&both, established);
+    assert_eq!(ping(), (0, 0, 0), "past a policy");
+    load(&both, "accept");
+    bywash.wait("the VXLAN behind another firewall", |_| ping() == (5, 5, 5));
+    // After routing, the interface that has received the outer packets is the VXLAN itself.
+    let rule = |rule: &str| {
+        let chain = format!("chain c {{ type filter hook postrouting priority 0; {rule}; }}");
+        r.nft(&format!("table ip own\ndelete table ip own\ntable ip own {{ {chain}; }}")).unwrap();
+    };
+    rule("iifname \"tw\" drop");
+    let (received, encapsulated, _) = ping();
+    assert_eq!((received, encapsulated), (0, 0), "past a rule for what the VXLAN sends");
+    rule("iifname \"other\" drop");
+    bywash.wait("the VXLAN past a rule for another interface", |_| ping().1 == 5);
+    bywash.assert_conserved();
 }

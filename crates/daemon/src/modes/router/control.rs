@@ -16,7 +16,7 @@ use bywash_exceptions::{Bridge, PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::{Mirror, Paths};
-use bywash_router::control::{self, Applied, Control, PortSpec, PortView, VlanSpec};
+use bywash_router::control::{self, Applied, Control, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::tunnel;
 use bywash_router::vlan::UNTAGGED;
@@ -135,7 +135,7 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView, below, members, bridge| {
         let PortView { id, index, name, dev, .. } = port;
         let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
-        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, members, bridge, vrf, tunnel: false }
+        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, members, bridge, vrf, tunnel: None }
     };
     let ports = || control.ports().filter(|port| !port.name.is_empty());
     let own = ports().filter(|port| port.number == port.id && control.bridge_filters(port.id).is_none());
@@ -160,8 +160,11 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         })
         .collect();
     links.extend(vlans);
-    let tunnels = control.tunnels().map(|(view, _)| link(view, vec![], vec![], None));
-    links.extend(tunnels.map(|tunnel| PortLink { tunnel: true, ..tunnel }));
+    let of_tunnel = |(view, spec): (PortView, &TunnelSpec)| PortLink {
+        tunnel: Some(spec.tunnel),
+        ..link(view, vec![], vec![], None)
+    };
+    links.extend(control.tunnels().map(of_tunnel));
     links
 }
 
@@ -322,7 +325,8 @@ impl Routing {
         if self.uppers.tunnels.is_empty() {
             return;
         }
-        if !lock(&self.control).allows_tunnels() {
+        let ends = lock(&self.control).tunnel_ends();
+        if ends.is_empty() {
             return lock(&self.control).set_paths(tunnel::Paths::default());
         }
         if self.paths.0.is_none() {
@@ -341,16 +345,19 @@ impl Routing {
             // Without these settings all tunnels are left to the kernel.
             return lock(&self.control).set_paths(tunnel::Paths::default());
         };
-        let ends = lock(&self.control).tunnel_ends();
         let path = |(from, to, link)| {
             let path = paths.to(from, to, link)?;
+            // Among several default routes of one metric, the kernel takes another for its own packets than for those that
+            // it forwards if a gateway does not answer (fib_select_default).
+            let underlay = lock(&self.control).underlay(to)?;
+            let by = |index: u32, gateway: Option<IpAddr>| (index, gateway.filter(|gateway| *gateway != to));
+            if by(path.index, path.gateway) != by(underlay.index, underlay.gateway) {
+                return None;
+            }
             let ttl = path.ttl.unwrap_or(default_ttl as u8);
-            Some(tunnel::Path { ends: (from, to), mtu: path.mtu.unwrap_or(u32::MAX), ttl })
+            Some(tunnel::Path { ends: (from, to, link), mtu: path.mtu.unwrap_or(u32::MAX), ttl })
         };
-        let mut all: Vec<_> = ends.into_iter().take(MOST_PATHS).filter_map(path).collect();
-        // Between the same ends by several interfaces, the narrowest counts.
-        all.sort_unstable();
-        all.dedup_by_key(|path| path.ends);
+        let all = ends.into_iter().take(MOST_PATHS).filter_map(path).collect();
         lock(&self.control).set_paths(tunnel::Paths { all, sources: [first, last] });
     }
 

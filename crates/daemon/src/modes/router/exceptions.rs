@@ -190,7 +190,7 @@ impl Guard {
             egress: verdict.egress.iter().map(|(index, families)| (*index, *families)).collect(),
             mtu6: settings.mtu6.clone(),
             source_check: self.ports.iter().filter_map(check).collect(),
-            tunnels: !verdict.own.v4,
+            tunnels: verdict.tunnels.iter().copied().map(PortId).collect(),
             hash4: settings.hash4,
             hash6: settings.hash6,
             rules: verdict.rules.iter().map(|(port, rules)| (PortId(*port), rules.clone())).collect(),
@@ -354,7 +354,8 @@ impl Guard {
                 .flat_map(|upper| upper.below.iter().filter_map(below).flat_map(of).chain(upper.members.clone()));
             let but = passes_flows(&self.flows, verdict, kept);
             // Packets of a tunnel come and leave by any port.
-            let tunnelled = self.ports.iter().filter(|_| uppers().any(|upper| upper.tunnel)).map(|port| port.id);
+            let tunnelled =
+                self.ports.iter().filter(|_| uppers().any(|upper| upper.tunnel.is_some())).map(|port| port.id);
             let carriers = carriers.chain(tunnelled);
             (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)
         };
@@ -428,6 +429,7 @@ fn packets(scope: &Scope) -> String {
         Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
         Scope::Fragments(families) => format!("{}fragments", of(families)),
         Scope::Own(_) => "packets in tunnels".into(),
+        Scope::Tunnels(of) => format!("packets in {} tunnels", of.name()),
     }
 }
 
@@ -449,7 +451,9 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
 fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
     let remove = match effect.kind {
-        Kind::Netfilter if matches!(effect.scope, Scope::Own(_)) => "remove the rule, and accept by policy",
+        Kind::Netfilter if matches!(effect.scope, Scope::Tunnels(_)) => {
+            "accept the tunnels' outer packets, new and established, before this rule"
+        }
         // The rules have to judge new connections; there is nothing to change.
         _ if but_flows => {
             return "nothing to do: `bywash show firewall` says which established flows are forwarded".into();

@@ -9,7 +9,7 @@ use crate::view::{PIECE, Refused, View};
 use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
-use bywash_fib::model::{Encapsulation, Prefix, Tunnel};
+use bywash_fib::model::{Prefix, Tunnel};
 use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
@@ -54,19 +54,13 @@ impl View for Routes {
         });
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
             let Tunnel { encapsulation, local, remote, .. } = spec.tunnel;
-            let kind = match encapsulation {
-                Encapsulation::Ipip => "ipip",
-                Encapsulation::Sit => "sit",
-                Encapsulation::Gre => "gre",
-                Encapsulation::Vxlan => "vxlan",
-            };
             let ends = Some(match remote.is_unspecified() || remote.is_multicast() {
                 true => local.to_string(),
                 false => format!("{local} to {remote}"),
             });
             // Shown with the port that leads to its other end now.
             let port = control.carriers_to(control.end_of(spec)?).first().copied()?;
-            Some((port, Above { ends, ..above(&view, kind, None, control.allows_tunnels()) }))
+            Some((port, Above { ends, ..above(&view, encapsulation.name(), None, control.allows_tunnel(spec.index)) }))
         });
         masters.chain(vlans).chain(tunnels).collect()
     }

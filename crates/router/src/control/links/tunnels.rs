@@ -27,18 +27,19 @@ impl Links {
         either.into_iter().filter(|index| spec(&old, *index) != spec(&self.tunnels, *index)).collect()
     }
 
-    /// Sets whether packets in tunnels are forwarded; returns the tunnels if that changes.
-    pub fn allow_tunnels(&mut self, allow: bool) -> Vec<u32> {
-        let changed = std::mem::replace(&mut self.tunnelling, allow) != allow;
-        self.tunnels.keys().filter(|_| changed).copied().collect()
+    /// Sets the tunnels whose packets are forwarded, by number; returns those for which that changes.
+    pub fn allow_tunnels(&mut self, allowed: &BTreeSet<PortId>) -> Vec<u32> {
+        let old = std::mem::replace(&mut self.allowed, allowed.clone());
+        let changed = |(spec, _): &&(TunnelSpec, _)| old.contains(&spec.id) != allowed.contains(&spec.id);
+        self.tunnels.values().filter(changed).map(|(spec, _)| spec.index).collect()
     }
 
-    /// Returns whether packets in tunnels are forwarded.
-    pub fn allows_tunnels(&self) -> bool {
-        self.tunnelling
+    /// Returns whether policies allow the packets of a tunnel to be forwarded; false for other interfaces.
+    pub fn allows_tunnel(&self, index: u32) -> bool {
+        self.tunnels.get(&index).is_some_and(|(spec, _)| self.allowed.contains(&spec.id))
     }
 
-    /// Returns the pairs of ends between which tunnels need a path, each with the interface that it leads by, if the tunnel
+    /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it leads by, if the tunnel
     /// is bound to one, or 0.
     pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
         let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
@@ -48,7 +49,7 @@ impl Links {
             let own = vxlan.is_none().then_some(remote);
             own.into_iter().chain(remotes).map(|remote| (local, remote, link)).collect::<Vec<_>>()
         };
-        self.tunnels.values().flat_map(of).collect()
+        self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index)).flat_map(of).collect()
     }
 
     /// Returns the stations of a VXLAN, in ascending order, with the ends that lead to them.
@@ -64,7 +65,7 @@ impl Links {
             Some(mac) => Ipv4Addr::from_bits(*self.stations.get(&(index, 0, mac))?),
             None => tunnel.remote,
         };
-        let ends = (tunnel.local, end);
+        let ends = (tunnel.local, end, tunnel.link);
         self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|_| end)
     }
 
@@ -90,7 +91,7 @@ impl Links {
         self.stale_ends.clear();
     }
 
-    /// Returns the tunnels as the stages use them; none while they are left to the kernel.
+    /// Returns the tunnels as the stages use them, without those that policies leave to the kernel.
     pub fn tunnels(&self, followed: &Followed) -> Tunnels {
         let of = |(TunnelSpec { id, index, tunnel }, _): &(TunnelSpec, SourceCheck)| {
             let info = PortInfo {
@@ -105,7 +106,7 @@ impl Links {
             let stations = self.ends.get(index).cloned().unwrap_or_default();
             TunnelInfo { id: *id, tunnel: *tunnel, info, stations }
         };
-        let open = self.tunnels.values().filter(|(spec, _)| self.tunnelling && self.running(spec.index));
+        let open = self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index) && self.running(spec.index));
         Tunnels::new(open.map(of).collect(), self.paths.clone())
     }
 

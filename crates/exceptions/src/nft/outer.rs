@@ -1,0 +1,57 @@
+//! The verdict of a ruleset on the outer packets of tunnels, which the host itself receives and sends.
+
+use super::Ruleset;
+use super::evaluate::{Answer, Evaluator, Finding};
+use super::flow::{Course, Flow, Interface, Tuple};
+use crate::effect::{Effect, Kind, Scope};
+use bywash_fib::model::Tunnel;
+use std::net::Ipv4Addr;
+
+/// Returns the outer packets of a tunnel: those that the host receives, and those that it sends.
+fn outer(interface: &Interface, tunnel: &Tunnel) -> [Flow; 2] {
+    let known = |addr: Ipv4Addr| (!addr.is_unspecified()).then(|| addr.into());
+    let (local, remote) = (known(tunnel.local), known(tunnel.remote).filter(|_| tunnel.vxlan.is_none()));
+    let dst_port = tunnel.vxlan.map(|vxlan| vxlan.port);
+    let of = |course, input, src, dst| Flow {
+        protocol: tunnel.encapsulation.protocol(),
+        course,
+        input,
+        original: Tuple { src, dst, src_port: None, dst_port },
+        ..Flow::default()
+    };
+    [of(Course::Received, None, remote, local), of(Course::Sent, Some(interface.clone()), local, remote)]
+}
+
+/// Returns the effects of a ruleset, read with the elements of its sets, on the outer packets of tunnels: none for an
+/// encapsulation if it accepts all outer packets of its tunnels, whatever their connections and other headers are.
+/// Otherwise all tunnels of the encapsulation are concerned, because the packets of one could not be left to the kernel
+/// before those of the others are.
+pub fn on_tunnels<'a>(ruleset: &Ruleset, tunnels: impl Iterator<Item = (Interface, &'a Tunnel)>) -> Vec<Effect> {
+    let evaluator = Evaluator::of_host(ruleset);
+    let mut effects: Vec<Effect> = Vec::new();
+    for (interface, tunnel) in tunnels {
+        let scope = Scope::Tunnels(tunnel.encapsulation);
+        if effects.iter().any(|effect| effect.scope == scope) {
+            continue;
+        }
+        let refused = outer(&interface, tunnel).iter().find_map(|flow| against(&evaluator.evaluate(flow)));
+        effects.extend(refused.map(|(object, reason)| Effect { kind: Kind::Netfilter, scope, object, reason }));
+    }
+    effects
+}
+
+/// Returns what leaves packets to the kernel, and why; `None` if they are accepted.
+fn against(answer: &Answer) -> Option<(String, String)> {
+    match answer {
+        Answer::Accept { .. } => None,
+        Answer::Drop { at, .. } => Some((at.to_string(), "drops the tunnel's outer packets".into())),
+        Answer::Kernel { findings } | Answer::Depends { findings } => {
+            let unknown = || ("nf_tables".into(), "gives a verdict that is not known".into());
+            let found = |Finding { place, why, .. }: &Finding| (place.to_string(), format!("depends on {why}"));
+            Some(findings.first().map_or_else(unknown, found))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+use super::*;
+use crate::fuzz::TUNNEL;
+use crate::nft::{Base, Chain, Comparison, Expression, Family, Rule, Table, Tracking, Verdict, ct, meta};
+use bywash_fib::model::{Encapsulation, Vxlan};
+
+/// The tunnel's interface.
+fn tg() -> Interface {
+    Interface { index: 20, name: "tg".into() }
+}
+
+const REMOTE: [u8; 4] = [192, 0, 2, 2];
+/// NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT.
+const INPUT: u32 = 1;
+const OUTPUT: u32 = 3;
+/// NF_INET_POST_ROUTING.
+const POSTROUTING: u32 = 4;
+
+fn vxlan() -> Tunnel {
+    let vxlan = Vxlan { vni: 1, port: 4789, sources: [0; 2], checksum: true, learns: false, ageing: 0, link: 0 };
+    Tunnel { encapsulation: Encapsulation::Vxlan, remote: Ipv4Addr::UNSPECIFIED, vxlan: Some(vxlan), ..TUNNEL }
+}
+
+fn is(value: &[u8]) -> Expression {
+    Expression::Compare { register: 0, by: Comparison::Equal, value: value.to_vec() }
+}
+
+fn payload(base: u32, offset: u32, value: &[u8]) -> Vec<Expression> {
+    vec![Expression::Payload { base, offset, len: value.len() as u32, register: 0 }, is(value)]
+}
+
+fn protocol(number: u8) -> Vec<Expression> {
+    vec![Expression::Meta { key: meta::L4PROTO, register: 0 }, is(&[number])]
+}
+
+fn state(bits: u32) -> Vec<Expression> {
+    let mask = Expression::Bitwise { from: 0, to: 0, mask: bits.to_ne_bytes().to_vec(), xor: vec![0; 4] };
+    let any = Expression::Compare { register: 0, by: Comparison::NotEqual, value: vec![0; 4] };
+    vec![Expression::Ct { key: ct::STATE, direction: None, register: 0 }, mask, any]
+}
+
+fn accept() -> Vec<Expression> {
+    vec![Expression::Verdict(Verdict::Accept)]
+}
+
+fn drop() -> Vec<Expression> {
+    vec![Expression::Verdict(Verdict::Drop)]
+}
+
+/// Returns the reason why packets of a tunnel are left to the kernel, with a chain on a hook; "" if there is none.
+fn reason(tunnel: &Tunnel, hook: u32, accepts: bool, rules: &[Vec<Vec<Expression>>]) -> String {
+    let rule = |parts: &Vec<Vec<Expression>>| Rule { handle: 1, expressions: parts.concat(), comment: None };
+    let base = Base { hook, priority: 0, kind: "filter".into(), accepts, devices: Vec::new() };
+    let rules = rules.iter().map(rule).collect();
+    let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
+    let (sets, tracking) = (Vec::new(), Vec::new());
+    let table = Table { family: Family::Inet, name: "t".into(), dormant: false, chains: vec![chain], sets, tracking };
+    let effects = on_tunnels(&Ruleset { generation: 1, tables: vec![table] }, std::iter::once((tg(), tunnel)));
+    effects.first().map(|effect| effect.reason.clone()).unwrap_or_default()
+}
+
+#[test]
+fn a_firewall_that_accepts_the_outer_packets_leaves_the_tunnel_alone() {
+    let gre = || vec![protocol(47), accept()];
+    // Accepts those of established connections, then the tunnel's: both new and established packets pass.
+    let usual = vec![vec![state(1), drop()], vec![state(2 | 4), accept()], gre()];
+    assert_eq!(reason(&TUNNEL, INPUT, false, &usual), "");
+    // Only replies: a connection that the kernel has forgotten would be dropped.
+    assert_eq!(reason(&TUNNEL, INPUT, false, &usual[..2]), "depends on ct state");
+    assert_eq!(reason(&TUNNEL, INPUT, false, &[]), "drops the tunnel's outer packets");
+    assert_eq!(reason(&TUNNEL, OUTPUT, false, &[gre()]), "");
+    assert_eq!(reason(&TUNNEL, OUTPUT, false, &[]), "drops the tunnel's outer packets");
+    // Of input, the source is the remote; of output, the destination.
+    let from = vec![payload(1, 12, &REMOTE), accept()];
+    let to = vec![payload(1, 16, &REMOTE), accept()];
+    assert_eq!(reason(&TUNNEL, INPUT, false, std::slice::from_ref(&from)), "");
+    assert_eq!(reason(&TUNNEL, OUTPUT, false, std::slice::from_ref(&to)), "");
+    assert_eq!(reason(&TUNNEL, INPUT, false, &[to]), "drops the tunnel's outer packets");
+    // A rule that cannot match does nothing, whatever it would do.
+    let log = |number| vec![protocol(number), vec![Expression::Acts { how: "log".into(), tracking: Tracking::No }]];
+    assert_eq!(reason(&TUNNEL, INPUT, true, &[log(6)]), "");
+    assert_eq!(reason(&TUNNEL, INPUT, true, &[log(47)]), "depends on log");
+    // The ingress interface is not known, nor is a socket.
+    let name = [b"lo".as_slice(), &[0; 14]].concat();
+    let lo = vec![vec![Expression::Meta { key: meta::IIFNAME, register: 0 }, is(&name)]];
+    assert_eq!(reason(&TUNNEL, INPUT, true, &[[lo.clone(), vec![accept()]].concat()]), "");
+    assert_eq!(reason(&TUNNEL, INPUT, true, &[[lo.clone(), vec![drop()]].concat()]), "depends on ingress interface");
+    // Packets that are sent have none.
+    assert_eq!(reason(&TUNNEL, OUTPUT, true, &[[lo, vec![drop()]].concat()]), "");
+    // Behind routing, that is the tunnel itself.
+    for (name, expected) in [("tg", "drops the tunnel's outer packets"), ("r0", "")] {
+        let name = [name.as_bytes(), &[0; 14]].concat();
+        let from = vec![vec![Expression::Meta { key: meta::IIFNAME, register: 0 }, is(&name)], drop()];
+        assert_eq!(reason(&TUNNEL, POSTROUTING, true, &[from]), expected);
+    }
+    let owner = vec![Expression::Meta { key: meta::SKUID, register: 0 }, is(&[0; 4])];
+    assert_eq!(reason(&TUNNEL, OUTPUT, true, &[vec![owner, drop()]]), "depends on skuid");
+}
+
+#[test]
+fn packets_of_vxlans_are_known_by_their_port() {
+    let port = |number: u16| vec![protocol(17), payload(2, 2, &number.to_be_bytes()), accept()];
+    for hook in [INPUT, OUTPUT] {
+        assert_eq!(reason(&vxlan(), hook, false, &[port(4789)]), "");
+        assert_eq!(reason(&vxlan(), hook, false, &[port(8472)]), "drops the tunnel's outer packets");
+        let source = vec![protocol(17), payload(2, 0, &[0x12, 0xb5]), drop()];
+        assert_eq!(reason(&vxlan(), hook, true, &[source]), "depends on source port");
+    }
+    // It may have any remote.
+    let from = vec![payload(1, 12, &REMOTE), accept()];
+    assert_eq!(reason(&vxlan(), INPUT, false, &[from]), "depends on source address");
+}
+
+#[test]
+fn tunnels_of_one_encapsulation_are_judged_together() {
+    let other = Tunnel { remote: Ipv4Addr::new(192, 0, 2, 3), ..TUNNEL };
+    let base = Base { hook: INPUT, priority: 0, kind: "filter".into(), accepts: false, devices: Vec::new() };
+    let rules = [protocol(17), accept()].concat();
+    let from = [payload(1, 12, &REMOTE), accept()].concat();
+    let rules = [rules, from].map(|expressions| Rule { handle: 1, expressions, comment: None }).to_vec();
+    let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
+    let (sets, tracking) = (Vec::new(), Vec::new());
+    let table = Table { family: Family::Ip, name: "t".into(), dormant: false, chains: vec![chain], sets, tracking };
+    let ruleset = Ruleset { generation: 1, tables: vec![table] };
+    let scopes = |tunnels: &[Tunnel]| -> Vec<Scope> {
+        on_tunnels(&ruleset, tunnels.iter().map(|tunnel| (tg(), tunnel)))
+            .into_iter()
+            .map(|effect| effect.scope)
+            .collect()
+    };
+    assert_eq!(scopes(&[TUNNEL, vxlan()]), []);
+    assert_eq!(scopes(&[TUNNEL, other, vxlan(), other]), [Scope::Tunnels(Encapsulation::Gre)]);
+}
