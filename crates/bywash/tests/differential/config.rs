@@ -244,7 +244,7 @@ impl Walk {
                 Object::sysctl(format!("net/ipv4/conf/{device}/rp_filter"), random.pick(&["1", "2"]), "0")
             }
             Feature::Sysctls => sysctl(random, n),
-            Feature::Nft => filter::nft(random, named),
+            Feature::Nft => filter::nft(random, named, self.features.contains(&Feature::Vxlans)),
             Feature::Iptables => filter::iptables(random, "nft"),
             Feature::Legacy => filter::iptables(random, "legacy"),
             Feature::Xfrm => filter::xfrm(random),

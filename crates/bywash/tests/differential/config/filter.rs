@@ -25,9 +25,11 @@ fn matching(random: &Random, family: &str) -> String {
         (5, true) => format!("ip6 hoplimit {}", random.pick(&["64", "< 3", "255"])),
         (6, false) => format!("ip dscp {}", random.pick(&["ef", "cs0", "0x04"])),
         (6, true) => format!("ip6 dscp {}", random.pick(&["ef", "cs0", "0x04"])),
-        (7, _) => format!("iifname p{n}"),
+        (7, _) => format!("iifname {}", random.pick(&[format!("p{n}"), format!("p{n}"), "\"vx*\"".into()])),
         (8, _) => {
-            random.pick(&["udp dport 53", "tcp dport { 22, 80 }", "tcp flags syn", "udp sport 1024-65535"]).into()
+            let ports =
+                ["udp dport 53", "tcp dport { 22, 80 }", "tcp flags syn", "udp sport 1024-65535", "udp dport 4789"];
+            random.pick(&ports).into()
         }
         (9, _) => format!("meta length {}", random.pick(&["> 1000", "< 80"])),
         (10, false) => "ip frag-off & 0x3fff != 0".into(),
@@ -64,10 +66,12 @@ fn verdict(random: &Random, family: &str, hook: &str) -> String {
     }
 }
 
-/// Returns an nftables table with one chain and a few rules.
-pub fn nft(random: &Random, named: u32) -> Object {
+/// Returns an nftables table with one chain and a few rules; with `vxlans`, most are for the host's own packets, which those
+/// of VXLANs are in.
+pub fn nft(random: &Random, named: u32, vxlans: bool) -> Object {
     let n = 1 + random.below(PORTS);
-    let (family, kind, hook, priority) = random.pick(&[
+    let own = [("inet", "filter", "input", "0"), ("ip", "filter", "input", "0"), ("ip", "filter", "output", "0")];
+    let any = random.pick(&[
         ("inet", "filter", "forward", "0"),
         ("inet", "filter", "forward", "0"),
         ("inet", "filter", "prerouting", "-300"),
@@ -88,6 +92,7 @@ pub fn nft(random: &Random, named: u32) -> Object {
         ("netdev", "filter", "egress", "0"),
         ("inet", "filter", "ingress", "0"),
     ]);
+    let (family, kind, hook, priority) = if vxlans && random.chance(70) { random.pick(&own) } else { any };
     let device = if hook.ends_with("gress") { format!(" device p{n}") } else { String::new() };
     let nat = kind == "nat";
     let policy = if !nat && random.chance(20) { "drop" } else { "accept" };

@@ -697,7 +697,7 @@ fn stations_of_vxlans_are_followed() {
 /// A VXLAN stays past the kernel while the rules for the host's own packets accept all of its outer packets.
 #[test]
 fn vxlans_pass_a_firewall_that_accepts_them() {
-    require!(require_lab(), kernel_has("vxlan"), bywash_lab::has_tool("nft"));
+    require!(require_lab(), kernel_has("vxlan"), bywash_lab::has_tool("nft"), bywash_lab::has_tool("iptables-nft"));
     let tunnels = Tunnels::new(&VXLANS);
     let (a, r) = (tunnels.0.a(), tunnels.0.r());
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
@@ -749,5 +749,17 @@ fn vxlans_pass_a_firewall_that_accepts_them() {
     assert_eq!((received, encapsulated), (0, 0), "past a rule for what the VXLAN sends");
     rule("iifname \"other\" drop");
     bywash.wait("the VXLAN past a rule for another interface", |_| ping().1 == 5);
+    r.nft("delete table ip own").unwrap();
+    // Each rule of iptables has a counter.
+    let iptables = |rule: &str| r.run(&[&["iptables-nft"], &rule.split(' ').collect::<Vec<_>>()[..]].concat()).unwrap();
+    iptables("-A INPUT -m conntrack --ctstate INVALID -j DROP");
+    iptables("-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT");
+    iptables("-A INPUT -p udp -m udp --dport 4789 -j ACCEPT");
+    iptables("-P INPUT DROP");
+    bywash.wait("the VXLAN behind rules of iptables", |_| ping() == (5, 5, 5));
+    iptables("-D INPUT -p udp -m udp --dport 4789 -j ACCEPT");
+    assert_eq!(ping().0, 0, "past the rules of iptables");
+    iptables("-P INPUT ACCEPT");
+    iptables("-F INPUT");
     bywash.assert_conserved();
 }
