@@ -32,8 +32,8 @@ named! {
         Runt = "runt",
         /// The EtherType is neither IPv4 nor IPv6.
         NotIp = "not-ip",
-        /// Addressed to another host, or a packet to one host in a frame to a group; the port receives every frame on
-        /// its link.
+        /// The destination MAC address is not the port's (the port is promiscuous), or a unicast IP packet came in a
+        /// multicast or broadcast frame, on a port without a kernel interface.
         NotMine = "not-mine",
         /// The IP version does not match the EtherType (RFC 1812 5.2.2).
         BadVersion = "bad-version",
@@ -73,7 +73,7 @@ named! {
         TxFull = "tx-full",
         /// The egress port is down.
         PortDown = "port-down",
-        /// Too large for a cell of the arena, or for the device.
+        /// Too large for a buffer, or for the device.
         Oversize = "oversize",
         /// The destination address belongs to no modem.
         UnknownModem = "unknown-modem",
@@ -145,9 +145,9 @@ named! {
         /// A packet was punted to the kernel because one of the kernel's policies (firewall, IPsec, rule, filter)
         /// applies to it.
         KeptByPolicy = "kept-by-policy",
-        /// A packet was encapsulated in one to the other end of a tunnel.
+        /// A packet was encapsulated and sent to the remote of a tunnel.
         Encapsulated = "encapsulated",
-        /// A packet was decapsulated: it came in one from the other end of a tunnel.
+        /// A packet from the remote of a tunnel was decapsulated.
         Decapsulated = "decapsulated",
         /// A MAC frame was packed into DEPI packets.
         DepiPacked = "depi-packed",
