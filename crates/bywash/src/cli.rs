@@ -154,8 +154,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
 
-    /// File with a switch's initial flows, one per line in ovs-ofctl syntax; without it, the switch is a learning
-    /// bridge
+    /// File with a switch's initial flows (not `flows` of `[router]`), one per line in ovs-ofctl syntax; without it,
+    /// the switch is a learning bridge
     #[arg(long, value_name = "FILE")]
     pub flows: Option<PathBuf>,
 
@@ -167,9 +167,9 @@ pub struct RunArgs {
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub cpus: Option<Auto<CpuList>>,
 
-    /// Buffer pool policy: `stack` (last in, first out), `ring` (first in, first out), or blocks of consecutive
-    /// buffers, one block shared by all workers (`sdb`), one per worker (`tabm`), or several packets per buffer
-    /// (`typewriter`)
+    /// Buffer pool policy, `stack` by default (`auto` only in the configuration file): `stack` (last in, first out),
+    /// `ring` (first in, first out), or blocks of consecutive buffers, one block shared by all workers (`sdb`), one per
+    /// worker (`tabm`), or several packets per buffer (`typewriter`)
     #[arg(long, value_name = "KIND")]
     pub pool: Option<PoolKind>,
 
@@ -231,7 +231,7 @@ pub struct ShowArgs {
     #[arg(long, value_name = "N", conflicts_with = "schema")]
     pub limit: Option<u64>,
 
-    /// Print the instance's answer as one JSON value
+    /// Print the instance's response as one JSON value
     #[arg(long)]
     pub json: bool,
 
@@ -317,7 +317,7 @@ pub enum Show {
     Health,
     /// Flows of the switch; of a router, its established flows
     Flows,
-    /// Established flows that a router forwards past the kernel's rules: translation, packets, age and idle time
+    /// Established flows, which bypass the kernel's firewall rules: translation, packets, age and idle time
     EstablishedFlows,
     /// Table of a router's established flows: size, packets, and why flows were revoked
     FlowTable,

@@ -466,15 +466,13 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         let (Some(name), Some(af_xdp)) = (&port.interface, &port.af_xdp) else { continue };
         let Some(interface) = host.interface(name) else {
             let names = || host.interfaces.iter().map(|interface| interface.name.as_str());
-            let expected = match nearest(name, names()) {
-                Some(name) => format!("did you mean {name}?"),
-                None => "not in this network namespace".into(),
+            let all = format!("it has {}", names().collect::<Vec<_>>().join(", "));
+            let (expected, help) = match nearest(name, names()) {
+                Some(name) => (format!("did you mean {name}?"), all),
+                None => (all, String::new()),
             };
-            let all = names().collect::<Vec<_>>().join(", ");
-            problems.push(
-                Problem::at(format!("port.{at}.interface"), format!("there is no interface {name}"), expected)
-                    .help(format!("the interfaces here: {all}")),
-            );
+            let what = format!("no interface {name} in this network namespace");
+            problems.push(Problem::at(format!("port.{at}.interface"), what, expected).help(help));
             continue;
         };
         // An invalid cell size has been reported already.

@@ -91,7 +91,8 @@ pub enum XdpMode {
     Auto,
     /// In the driver; an error if the driver does not support it
     Native,
-    /// In front of the network stack: works on any interface, but is slower
+    /// In front of the network stack, by traffic control (Linux 6.6) or generic XDP; works on any interface, but is
+    /// slower
     Generic,
 }
 
@@ -99,10 +100,11 @@ pub enum XdpMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Cheapest of the other levels that the port supports
+    /// `driver` with traffic control, or with native XDP unless a socket uses zero-copy; else `user`
     #[default]
     Auto,
-    /// In the driver, by XDP; packets it cannot handle, in user space
+    /// In the driver, by XDP or traffic control; packets it cannot handle, in user space or, with traffic control, in
+    /// the kernel
     Driver,
     /// In user space, by the workers
     User,

@@ -129,7 +129,7 @@ pub static SWITCH: Section = Section {
 
 pub static ROUTER: Section = Section {
     header: "[router]",
-    doc: "Connections past the kernel's firewall, and ICMP messages that the router sends.",
+    doc: "Established flows, which bypass the kernel's firewall rules, ICMP messages, and interfaces on ports.",
     keys: &[
         key("flows", Int(0..=4_000_000), "1000000", "connections")
             .doc(
@@ -532,7 +532,8 @@ pub static PORT: Section = Section {
         key("worker", Or("auto", &OneOrMore("a worker's number", WORKER)), "\"auto\"", "")
             .doc(
                 "Worker that polls the port's queues. `auto`: queue k is polled by worker k modulo the number of \
-                 workers. A number: one worker for all queues. A list: the worker of each queue, in order, repeated if \
+                 workers; if the port has fewer queues than there are workers, by worker (port index + k) modulo that \
+                 number. A number: one worker for all queues. A list: the worker of each queue, in order, repeated if \
                  it is shorter than the number of queues.",
             )
             .example("0"),

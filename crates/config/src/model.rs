@@ -255,8 +255,9 @@ pub struct PortConfig {
     /// Network interface of an `af_xdp` or `tap` port, or name of the TAP twin of another kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Workers of the port's queues. Auto: queue k is polled by worker k modulo the number of workers. One number: the
-    /// worker of all queues. A list: the worker of each queue, in the order of `queues`, repeated if it is shorter.
+    /// Workers of the port's queues. Auto: queue k is polled by worker k modulo the number of workers; if the port has
+    /// fewer queues than there are workers, by worker (port index + k) modulo that number. One number: the worker of
+    /// all queues. A list: the worker of each queue, in the order of `queues`, repeated if it is shorter.
     pub worker: Auto<Vec<usize>>,
     /// Maximum number of frames sent at once.
     pub tx_burst: usize,

@@ -90,7 +90,10 @@ pub static GROUP: Section = Section {
             .example("\"eth0\"")
             .only(Mode::Cmts),
         key("output", Text(&text::PORT), "(required)", "")
-            .doc("Port on which MAC frames are sent. Frames received on it are dropped.")
+            .doc(
+                "Port on which MAC frames are sent. Frames received on it are used to learn addresses behind modems \
+                 (`cpes`), and then dropped as `filtered`.",
+            )
             .example("\"cable\"")
             .only(Mode::Cmts),
         key("modems", Or("auto", &Int(0..=MODEMS_MAX)), "\"auto\"", "modems")
