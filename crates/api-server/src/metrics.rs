@@ -205,9 +205,9 @@ fn placement(out: &mut Text, placement: &[Placement]) {
 fn workers(out: &mut Text, workers: &[Worker]) {
     let counters: Counters<Worker, 6> = [
         ("bywash_worker_cycles_total", "TSC ticks since the worker started.", |w| w.cycles),
-        ("bywash_worker_busy_cycles_total", "TSC ticks in turns that found something to do.", |w| w.busy_cycles),
-        ("bywash_worker_turns_total", "Turns of the worker's loop.", |w| w.turns),
-        ("bywash_worker_idle_turns_total", "Turns that found nothing to do.", |w| w.idle_turns),
+        ("bywash_worker_busy_cycles_total", "TSC ticks in iterations that found something to do.", |w| w.busy_cycles),
+        ("bywash_worker_turns_total", "Iterations of the worker's loop.", |w| w.turns),
+        ("bywash_worker_idle_turns_total", "Iterations that found nothing to do.", |w| w.idle_turns),
         ("bywash_worker_sleeps_total", "Times the worker slept.", |w| w.sleeps),
         ("bywash_worker_panics_total", "Panics of its stages that the worker has outlived.", |w| w.panics),
     ];
@@ -288,8 +288,8 @@ fn flow_table(out: &mut Text, table: &FlowTable) {
         ("bywash_established_flows_refused_total", "Connections that the table had no room for.", |table| table.full),
         ("bywash_established_packets_total", "Packets forwarded by established flows.", |table| table.packets),
         ("bywash_established_bytes_total", "Bytes forwarded by established flows.", |table| table.bytes),
-        ("bywash_connections_lost_total", "Times that announcements of connections were lost.", |table| table.lost),
-        ("bywash_connections_judged_total", "Connections judged by the kernel's rules.", |table| table.judged),
+        ("bywash_connections_lost_total", "Times that events of connections were lost.", |table| table.lost),
+        ("bywash_connections_judged_total", "Evaluations of the rules for connections.", |table| table.judged),
     ];
     for (name, help, count) in counters {
         out.family(name, "counter", help);

@@ -25,14 +25,14 @@ pub struct EstablishedFlow {
     pub original: FlowDirection,
     /// Replies. Without translation, their addresses and ports are the original ones exchanged.
     pub reply: FlowDirection,
-    /// Time since it was taken from the kernel, in seconds.
+    /// Time since it was installed, in seconds.
     pub age_s: u64,
     /// Time since a packet of it was last noticed, in seconds. Packets are looked for in a pass over all flows, which
     /// takes up to an eighth of the kernel's shortest timeout of established connections: 15 s by its defaults.
     #[serde(default)]
     pub idle_s: u64,
-    /// State: `valid`; `unconfirmed` if it is to be judged by the newest rules first; `revoked` if its packets are the
-    /// kernel's until it is removed.
+    /// State: `valid`; `unconfirmed` until the newest rules have been evaluated for it; `revoked` if its packets are
+    /// the kernel's until it is removed.
     pub state: String,
 }
 
@@ -79,11 +79,11 @@ pub struct FlowTable {
     pub last_revoked: Option<LastRevoked>,
     /// Connections that were left to the kernel because the table was full.
     pub full: u64,
-    /// Number of times that the kernel's announcements of connections were lost.
+    /// Number of times that the kernel's events of connections were lost.
     pub lost: u64,
-    /// Connections judged; one is judged again when it or the rules change.
+    /// Evaluations of the rules for a connection; there is another one when it or the rules change.
     pub judged: u64,
-    /// Time that judging them took, in microseconds.
+    /// Time that these evaluations took, in microseconds.
     pub judging_us: u64,
 }
 
@@ -105,8 +105,9 @@ pub struct FlowFamily {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FlowsRevoked {
-    /// Reason. All flows are revoked until they are judged anew: `new-rules` (or other ports), `announcements-lost`,
-    /// `failure`. One flow is removed: `connection-gone`, `closed-by-packet` (SYN, FIN or RST), `judged-otherwise`.
+    /// Reason. All flows are revoked until the rules have been evaluated again: `new-rules` (or other ports),
+    /// `announcements-lost`, `failure`. One flow is removed: `connection-gone`, `closed-by-packet` (SYN, FIN or RST),
+    /// `judged-otherwise`.
     pub reason: String,
     /// Flows.
     pub flows: u64,

@@ -49,8 +49,8 @@ pub struct Port {
 pub struct Above {
     /// Name.
     pub name: String,
-    /// Kind: `bond`, `bridge`, `vlan`, `macvlan`, `gre`, `ipip`, `sit` or `vxlan`. A tunnel is shown with the port that
-    /// leads to its other end.
+    /// Kind: `bond`, `bridge`, `vlan`, `macvlan`, `gre`, `ipip`, `sit` or `vxlan`. A tunnel is listed with the port
+    /// that its remote is reached through.
     pub kind: String,
     /// Protocol and number of a VLAN, such as `802.1Q 10`; null for other kinds.
     pub tag: Option<String>,

@@ -89,7 +89,7 @@ topics! {
     EstablishedFlows = "established-flows": EstablishedFlows,
     /// Table of a router's established flows: size, traffic, revocations.
     FlowTable = "flow-table": FlowTable,
-    /// Connections that the kernel tracks, and why it forwards them itself: read and judged by the rules on request.
+    /// Connections that the kernel tracks, and why it forwards them itself: read, and the rules evaluated, on request.
     KernelConnections = "kernel-connections": KernelConnections,
     /// Drops, other events, and verdicts of the XDP programs. Counters that are zero are left out.
     Drops = "drops": Drops,

@@ -16,9 +16,9 @@ pub struct Worker {
     pub idle: String,
     /// Queues that it polls.
     pub polls: Vec<Poll>,
-    /// Turns of its loop.
+    /// Iterations of its loop.
     pub turns: u64,
-    /// Turns that found nothing to do.
+    /// Iterations that found nothing to do.
     pub idle_turns: u64,
     /// Number of times that it slept.
     pub sleeps: u64,
@@ -28,7 +28,7 @@ pub struct Worker {
     pub thread: u64,
     /// Cycles since its start.
     pub cycles: u64,
-    /// Cycles of the turns that found something to do.
+    /// Cycles of the iterations that found something to do.
     pub busy_cycles: u64,
     /// Percentage of busy cycles.
     pub busy_percent: f64,

@@ -315,7 +315,7 @@ fn print(f: &Figures) {
         println!("            memory {:.1} MiB, at most {:.1}", mib(of.memory), mib(of.memory_peak));
         let Attacked { removed, revoked, lost, judged, .. } = of;
         println!(
-            "            flows removed {removed}, revoked {revoked}; announcements lost {lost} times; {judged} judged"
+            "            flows removed {removed}, revoked {revoked}; events lost {lost} times; {judged} evaluated"
         );
         let cpu = of.cpu.iter().map(|(name, time)| format!("{name} {:.0} %", time * 100.0)).collect::<Vec<_>>();
         println!("            CPU time: {}", if cpu.is_empty() { "none".into() } else { cpu.join(", ") });

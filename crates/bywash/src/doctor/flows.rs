@@ -53,7 +53,7 @@ fn compare(table: &FlowTable, firewall: &Firewall, settings: &Settings) -> Vec<F
         found.push(Finding::new(Warning, "flows-full", what, costs).mend("increase `flows` in [router]"));
     }
     if settings.events == Some(0) {
-        let what = "the kernel announces no connections: net.netfilter.nf_conntrack_events is 0";
+        let what = "the kernel sends no events of connections: net.netfilter.nf_conntrack_events is 0";
         let costs = "no connection passes the kernel's rules: the kernel forwards all of them";
         let mend = "sysctl -w net.netfilter.nf_conntrack_events=1";
         found.push(Finding::new(Warning, "flows-events", what, costs).mend(mend));

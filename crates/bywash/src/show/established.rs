@@ -104,7 +104,7 @@ pub fn table(table: &FlowTable) -> String {
     });
     let _ = writeln!(out, "revoked: {counted}{last}");
     let took = *judging_us as f64 / 1e3;
-    out + &format!("judged: {judged} connections in {took:.1} ms; announcements lost: {lost} times\n")
+    out + &format!("evaluated: {judged} connections in {took:.1} ms; events lost: {lost} times\n")
 }
 
 /// Formats the reasons why connections are the kernel's.
@@ -160,7 +160,7 @@ established flows: passing; 2 ipv4, 1 ipv6, at most 1000
 forwarded: 12 packets, 900 B
 inserted: 5; removed: 2; not inserted for lack of room: 1
 revoked: 2 connection-gone
-judged: 9 connections in 2.3 ms; announcements lost: 0 times
+evaluated: 9 connections in 2.3 ms; events lost: 0 times
 ";
         assert_eq!(table(&serde_json::from_value(of).unwrap()), expected);
         let off = FlowTable { state: "off".into(), ..FlowTable::default() };

@@ -193,11 +193,11 @@ impl Established {
             _ if all(&|gate| !has(gate.closed)) => "none: it needs no flow, its packets are forwarded by routes",
             _ if self.table.is_none() => "flows are off: `flows` is 0 in [router]",
             Some(Standing::Revoked) => "revoked: it is being closed",
-            Some(_) => "it is to be judged by the newest rules first",
+            Some(_) => "the newest rules are still to be evaluated for it",
             None if self.table.as_ref().is_some_and(full) => "the table is full: `flows` in [router] is its size",
             None if !all(&|gate| has(gate.flows)) => "no flows pass on its ports: see `bywash show placement`",
             None => {
-                "it has had few packets so far, or the kernel announces nothing of it: it began while Bywash did not listen"
+                "it has had few packets so far, or the kernel sends no events of it: it began while Bywash did not listen"
             }
         };
         KernelReason { reason: reason.into(), ..KernelReason::default() }
