@@ -292,7 +292,7 @@ impl Relations {
         }
         match self.joins(member, bridge).next().is_none() {
             true if of.filters => Err("which filters VLANs, and routes none of those that its member is in"),
-            true => Err("whose forwarding database does not have its MAC address for its own"),
+            true => Err("whose FDB does not have its MAC address as its own"),
             false => Ok(()),
         }
     }
@@ -458,8 +458,8 @@ impl Relations {
         }
     }
 
-    /// Returns the tunnels, each with its properties or, if its packets cannot be forwarded, the reason why they are left
-    /// to the kernel. Tunnels without an address of their own, or with several other ends, are not among them.
+    /// Returns the tunnels, each with its properties or, if its packets cannot be forwarded, the reason why they are
+    /// left to the kernel. Tunnels without a local address, or with several remotes, are not among them.
     pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Tunnel, String>)> {
         let all = self.links.values().filter(|_| !self.left_tunnels);
         all.filter_map(|link| {
@@ -496,8 +496,8 @@ impl Relations {
     fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Tunnel, String> {
         self.is_followed(link, tunnel)?;
         if let Some(vxlan) = tunnel.vxlan {
-            // Programs tell the packets of VXLANs by their port alone: workers would hand those of the other to the kernel,
-            // one by one.
+            // Programs recognize the packets of VXLANs by their UDP port alone: workers would punt those of the other
+            // VXLAN, one by one.
             let other = |other: &&Link| {
                 let same = other.tunnel.and_then(|tunnel| tunnel.vxlan).is_none_or(|of| of.port == vxlan.port);
                 let followed = |tunnel| is_host_tunnel(tunnel) && self.is_followed(other, *tunnel).is_ok();
@@ -505,7 +505,7 @@ impl Relations {
                 other.kind == "vxlan" && other.index != link.index && other.up && same && left
             };
             return match self.links.values().find(other) {
-                Some(other) => Err(format!("{}, whose packets are the kernel's, may have its port", named(other))),
+                Some(other) => Err(format!("{}, which is left to the kernel, may have its UDP port", named(other))),
                 None => Ok(tunnel),
             };
         }
@@ -541,7 +541,7 @@ impl Relations {
     }
 }
 
-/// Returns whether a tunnel has an address of its own and, unless it is a VXLAN, one other end.
+/// Returns whether a tunnel has a local address and, unless it is a VXLAN, one remote.
 fn is_host_tunnel(tunnel: &Tunnel) -> bool {
     is_host(tunnel.local) && (tunnel.vxlan.is_some() || is_host(tunnel.remote))
 }

@@ -295,7 +295,7 @@ fn members_of_a_bridge_have_its_packets() {
         assert!(relations.note(&[change]) && relations.left(1).is_some() == others);
     }
     assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, vlan: 0, mac }]));
-    assert!(relations.left(1).unwrap().ends_with("does not have its MAC address for its own"));
+    assert!(relations.left(1).unwrap().ends_with("does not have its MAC address as its own"));
     assert!(relations.bridge(BRIDGE).is_none() && of(&[bond(1, None), member(1, true)]).bridge(1).is_none());
     let why = |bridge: Link, member: Link| {
         let relations = of(&[bridge, member, link(7, "up0", "bridge")]);
@@ -590,7 +590,7 @@ fn a_vxlan_shares_its_port_only_with_others_that_are_forwarded_for() {
     };
     let of = |link: &mut Link, change: &dyn Fn(&mut Tunnel)| link.tunnel.iter_mut().for_each(change);
     assert_eq!(with(&|_| {}), None);
-    let taken = Some("vxlan interface v6, whose packets are the kernel's, may have its port".to_owned());
+    let taken = Some("vxlan interface v6, which is left to the kernel, may have its UDP port".to_owned());
     assert_eq!(with(&|other| other.master = Some(1)), taken, "in a bridge");
     assert_eq!(with(&|other| of(other, &|tunnel| tunnel.plain = false)), taken);
     assert_eq!(with(&|other| of(other, &|tunnel| tunnel.local = Ipv4Addr::UNSPECIFIED)), taken);

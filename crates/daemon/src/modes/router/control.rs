@@ -32,7 +32,8 @@ use std::time::{Duration, Instant};
 const CONFIRM: Duration = Duration::from_secs(15);
 /// Interval between questions for the paths of tunnels: a sender learns of a smaller MTU after it.
 const PATHS: Duration = Duration::from_secs(1);
-/// Maximum number of other ends of tunnels to which packets are sent past the kernel: each is asked for in every interval.
+/// Maximum number of remotes of tunnels to which packets are sent past the kernel: the PMTU of each is asked for in
+/// every interval.
 const MOST_PATHS: usize = 1024;
 /// Capacity of each worker's request ring to the control loop.
 const REQUESTS: usize = 512;
@@ -319,7 +320,7 @@ impl Routing {
         asked
     }
 
-    /// Asks for the paths to the other ends of tunnels.
+    /// Asks for the paths to the remotes of tunnels.
     fn find_paths(&mut self) {
         self.paths.1 = Instant::now();
         if self.uppers.tunnels.is_empty() {

@@ -454,9 +454,9 @@ fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
         Kind::Netfilter if matches!(effect.scope, Scope::Tunnels(_)) => {
             "accept the tunnels' outer packets, new and established, before this rule"
         }
-        // The rules have to judge new connections; there is nothing to change.
+        // The rules have to be evaluated for new connections; there is nothing to change.
         _ if but_flows => {
-            return "nothing to do: `bywash show firewall` says which established flows are forwarded".into();
+            return "no change needed: `bywash show firewall` says which established flows are forwarded".into();
         }
         Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",
         Kind::IptablesLegacy => "remove the rules, and set the policies to ACCEPT",

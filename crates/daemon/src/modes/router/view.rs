@@ -58,7 +58,7 @@ impl View for Routes {
                 true => local.to_string(),
                 false => format!("{local} to {remote}"),
             });
-            // Shown with the port that leads to its other end now.
+            // Listed with the port that its remote is reached through now.
             let port = control.carriers_to(control.end_of(spec)?).first().copied()?;
             Some((port, Above { ends, ..above(&view, encapsulation.name(), None, control.allows_tunnel(spec.index)) }))
         });
