@@ -47,6 +47,8 @@ impl Namespace {
                 ("net/ipv6/conf/default/accept_dad", "0"),
                 ("net/ipv6/conf/all/accept_ra", "0"),
                 ("net/ipv6/conf/default/accept_ra", "0"),
+                // The range of groups that may open ICMP sockets, as `Ping` does.
+                ("net/ipv4/ping_group_range", "0 0"),
             ] {
                 write_sysctl(key, value)?;
             }

@@ -1,10 +1,10 @@
 //! Self-test of the lab: it builds what it claims, measures correctly, and leaves nothing behind.
 
 use bywash_lab::{
-    Direction, End, Iperf, Namespace, Ping, Snapshot, Topology, Transfer, Veth, counters, has_tool, require,
+    Direction, End, Iperf, Namespace, Ping, Snapshot, Topology, Transfer, Veth, counters, has_tool, patience, require,
     require_lab, run_host, sweep, wait_until,
 };
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 fn exists(name: &str) -> bool {
@@ -90,7 +90,7 @@ fn a_veth_is_made_as_asked() {
 
 #[test]
 fn the_router_forwards_and_is_counted() {
-    require!(require_lab(), has_tool("ping"));
+    require!(require_lab());
     let lab = Topology::router().unwrap();
     let before = counters(lab.r(), "r1").unwrap();
     let report = Ping::to(lab.b().v4).count(5).run(&lab.a().ns).unwrap();
@@ -104,9 +104,90 @@ fn the_router_forwards_and_is_counted() {
     assert!(short.text.contains("From 10.0.1.1"), "{}", short.text);
 }
 
+/// Returns two hosts on one cable: 192.0.2.1 on `v0` of the first, 192.0.2.2 on `v0` of the second.
+fn two_hosts() -> (Namespace, Namespace) {
+    let (one, other) = (Namespace::new("one").unwrap(), Namespace::new("other").unwrap());
+    Veth::new(End::new(&one, "v0").address("192.0.2.1/24"), End::new(&other, "v0").address("192.0.2.2/24"))
+        .create()
+        .unwrap();
+    (one, other)
+}
+
+#[test]
+fn a_late_reply_to_the_last_request_counts_after_a_quick_one() {
+    require!(require_lab());
+    let (one, other) = two_hosts();
+    for (key, value) in [("mcast_solicit", "100"), ("retrans_time_ms", "100")] {
+        one.sysctl(&format!("net/ipv4/neigh/v0/{key}"), value).unwrap();
+    }
+    let interval = patience(Duration::from_secs(1));
+    let ping = Ping::to([192, 0, 2, 2]).count(2).interval(interval);
+    let report = std::thread::scope(|scope| {
+        let pings = scope.spawn(|| ping.run(&one).unwrap());
+        std::thread::sleep(interval / 2);
+        // The second request waits until the other host answers ARP requests again.
+        other.sysctl("net/ipv4/conf/all/arp_ignore", "8").unwrap();
+        one.ip(&["neigh", "flush", "dev", "v0"]).unwrap();
+        std::thread::sleep(interval * 2);
+        other.sysctl("net/ipv4/conf/all/arp_ignore", "0").unwrap();
+        pings.join().unwrap()
+    });
+    assert_eq!((report.sent, report.received, report.errors), (2, 2, 0), "{}", report.text);
+    let time = |line: &str| line.split("time=").nth(1)?.strip_suffix(" ms")?.parse::<f64>().ok();
+    let times: Vec<f64> = report.text.lines().filter_map(time).collect();
+    // iputils' ping waits for twice the longest round trip or for the interval, whichever is longer.
+    let late = f64::max(interval.as_secs_f64() * 1e3, 2.0 * times[0]);
+    assert!(times.len() == 2 && times[1] > late, "{}", report.text);
+}
+
+#[test]
+fn icmp_errors_are_reported_with_their_senders() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let (a, b, r) = (lab.a(), lab.b(), lab.r());
+    // The kernel gives up a neighbour after 3 s.
+    let ping = |to: &str| Ping::to(to.parse::<IpAddr>().unwrap()).count(1).wait(Duration::from_secs(6));
+    let line = |ping: Ping, line: &str| {
+        let report = ping.run(&a.ns).unwrap();
+        assert_eq!((report.sent, report.received, report.errors), (1, 0, 1), "{line}: {}", report.text);
+        assert!(report.text.lines().any(|found| found == line), "{line} not in {}", report.text);
+    };
+    let (b4, b6) = (b.v4.to_string(), b.v6.to_string());
+    line(ping(&b4).ttl(1), "From 10.0.1.1 icmp_seq=1 Time to live exceeded");
+    line(ping(&b6).ttl(1), "From fd00:1::1 icmp_seq=1 Time exceeded: Hop limit");
+    assert_eq!(ping(&b4).ttl(2).run(&a.ns).unwrap().received, 1);
+    assert_eq!(ping(&b6).ttl(2).run(&a.ns).unwrap().received, 1);
+
+    r.ip(&["link", "set", "r1", "mtu", "1300"]).unwrap();
+    b.ns.ip(&["link", "set", &b.interface, "mtu", "1300"]).unwrap();
+    for (to, head, first) in [
+        (&b4, 28, "From 10.0.1.1 icmp_seq=1 Frag needed and DF set (mtu = 1300)"),
+        (&b6, 48, "From fd00:1::1 icmp_seq=1 Packet too big: mtu=1300"),
+    ] {
+        let short = || ping(to).size(1300 - head).dont_fragment();
+        assert_eq!(short().run(&a.ns).unwrap().received, 1);
+        line(short().size(1301 - head), first);
+        // By now the kernel of the sender knows.
+        line(short().size(1301 - head), "icmp_seq=1 local error: message too long, mtu=1300");
+        // Longer than the links' MTU, in fragments.
+        let report = ping(to).size(4000).run(&a.ns).unwrap();
+        assert_eq!(report.received, 1, "{}", report.text);
+    }
+
+    r.ip_batch("route add prohibit 10.9.0.0/24\nroute add unreachable fd09::/64\n").unwrap();
+    line(ping("10.9.0.1"), "From 10.0.1.1 icmp_seq=1 Packet filtered");
+    line(ping("fd09::1"), "From fd00:1::1 icmp_seq=1 Destination unreachable: No route");
+    // Of the sender itself: nobody has this address.
+    line(ping("10.0.1.77"), "From 10.0.1.2 icmp_seq=1 Destination Host Unreachable");
+    line(ping("fd00:1::77"), "From fd00:1::2 icmp_seq=1 Destination unreachable: Address unreachable");
+    a.ns.ip(&["route", "del", "default"]).unwrap();
+    let error = ping(&b4).run(&a.ns).unwrap_err().to_string();
+    assert!(error.contains("pinging 10.0.2.2") && error.contains("unreachable"), "{error}");
+}
+
 #[test]
 fn without_forwarding_nothing_arrives() {
-    require!(require_lab(), has_tool("ping"));
+    require!(require_lab());
     let lab = Topology::builder().forwarding(false).build().unwrap();
     let report = Ping::to(lab.b().v4).count(2).wait(Duration::from_millis(200)).run(&lab.a().ns).unwrap();
     assert_eq!(report.received, 0);
@@ -115,7 +196,7 @@ fn without_forwarding_nothing_arrives() {
 
 #[test]
 fn more_ports_and_static_neighbours() {
-    require!(require_lab(), has_tool("ping"));
+    require!(require_lab());
     let lab = Topology::builder().ports(4).queues(2).static_neighbours(true).build().unwrap();
     assert_eq!(lab.router_interfaces(), ["r0", "r1", "r2", "r3"]);
     let neighbours = lab.r().ip(&["neigh", "show", "nud", "permanent"]).unwrap().stdout;

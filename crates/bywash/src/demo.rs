@@ -31,7 +31,7 @@ const TCP_SECONDS: u32 = 1;
 
 /// Builds host - router - host, measures it, and removes it.
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
-    for probe in [require_lab(), has_tool("ping"), has_tool("iperf3"), has_tool("ethtool")] {
+    for probe in [require_lab(), has_tool("iperf3"), has_tool("ethtool")] {
         probe.map_err(|why| {
             anyhow::anyhow!("cannot build the lab: {why}; run `sudo make demo`, which installs what it needs")
         })?;

@@ -1,7 +1,7 @@
 //! Packets of 9,000 bytes, which AF_XDP receives in several buffers.
 
 use crate::harness::{Bywash, PATIENCE};
-use bywash_lab::{Ping, Topology, Transfer, has_tool, require, require_lab};
+use bywash_lab::{Ping, Topology, Transfer, require, require_lab};
 use std::net::IpAddr;
 
 const MTU: u32 = 9000;
@@ -10,7 +10,7 @@ const MTU: u32 = 9000;
 /// enough.
 #[test]
 fn packets_of_9000_bytes_are_forwarded_in_user_space() {
-    require!(require_lab(), has_tool("ping"));
+    require!(require_lab());
     for (mode, transmit) in [("native", "inject"), ("native", "socket"), ("generic", "socket")] {
         let lab = Topology::builder().mtu(MTU).build().unwrap();
         let directory = tempfile::tempdir().unwrap();
