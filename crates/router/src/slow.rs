@@ -168,9 +168,7 @@ impl SlowPath {
                 vlan::send(cx, tables, from.port, hop.port, frame);
             }
             // The kernel checks the length before it resolves the neighbour (ip6_forward, ip_forward).
-            Kind::Forward | Kind::Glean | Kind::Pending | Kind::Failed
-                if len > hop.mtu && (v6 || dont_fragment(data)) =>
-            {
+            kind if kind.is_of_port() && len > hop.mtu && (v6 || dont_fragment(data)) => {
                 self.refuse(cx, tables, from, frame, DropReason::TooBig, Answer::TooBig { mtu: hop.mtu });
             }
             Kind::Forward => match plan(cx, &frame, hop.mtu) {
