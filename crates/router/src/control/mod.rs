@@ -487,9 +487,7 @@ impl Control {
 
     /// Returns the interface and gateway by which packets are forwarded to a host; `None` if that is not a single port's.
     pub fn underlay(&self, to: Ipv4Addr) -> Option<Cold> {
-        let id = self.main.fib4.reader().lookup(to.to_bits()) as usize;
-        self.image.entries.get(id).filter(|entry| entry.kind.is_of_port())?;
-        self.image.cold.get(id).copied()
+        self.hop_towards(to).filter(|(entry, _)| entry.kind.is_of_port()).map(|(_, cold)| *cold)
     }
 
     /// Sets the paths of tunnels. Waits for a grace period if they have changed.

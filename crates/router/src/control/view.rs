@@ -7,7 +7,7 @@ use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
 use super::{Control, MasterSpec, TunnelSpec, VlanSpec};
-use crate::tables::Kind;
+use crate::tables::{Cold, Entry, Kind};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
@@ -344,12 +344,17 @@ impl Control {
         self.leaves_towards(addr).map(|(index, mac)| self.links.carriers_of(index, mac)).unwrap_or_default()
     }
 
-    /// Returns the interface that packets to an IPv4 address leave by, by tables local and main, and the MAC address that
-    /// they are sent to.
+    /// Returns the interface that packets to an IPv4 address leave by, by tables local and main, and the MAC address
+    /// that they are sent to.
     fn leaves_towards(&self, addr: Ipv4Addr) -> Option<(u32, Option<Mac>)> {
+        let (entry, cold) = self.hop_towards(addr).filter(|(entry, _)| entry.kind == Kind::Forward)?;
+        Some((cold.index, entry.macs.first_chunk().copied()))
+    }
+
+    /// Returns the next hop or group of packets to an IPv4 address, by tables local and main.
+    pub(super) fn hop_towards(&self, addr: Ipv4Addr) -> Option<(&Entry, &Cold)> {
         let id = self.main.fib4.reader().lookup(addr.to_bits()) as usize;
-        let entry = self.image.entries.get(id).filter(|entry| entry.kind == Kind::Forward)?;
-        Some((self.image.cold.get(id)?.index, entry.macs.first_chunk().copied()))
+        Some((self.image.entries.get(id)?, self.image.cold.get(id)?))
     }
 
     /// Returns the bonds and bridges whose packets are forwarded, and VLAN interfaces on bridges that filter VLANs.
