@@ -418,6 +418,11 @@ impl Encapsulation {
             Self::Vxlan => 17,
         }
     }
+
+    /// Returns the encapsulation whose packets have this IP protocol number.
+    pub fn of(protocol: u8) -> Option<Self> {
+        [Self::Ipip, Self::Sit, Self::Gre, Self::Vxlan].into_iter().find(|of| of.protocol() == protocol)
+    }
 }
 
 /// Properties of a VXLAN interface (IFLA_VXLAN_*, linux/if_link.h).

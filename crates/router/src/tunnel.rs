@@ -16,11 +16,15 @@ use bywash_fib::model::{Encapsulation, Mac, Tunnel, Vxlan};
 use bywash_frame::{Arena, Frame};
 use bywash_wire::checksum::{Sum, pseudo4};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::ipv4::Ipv4Info;
 use bywash_wire::{ipv4, ipv6, partial};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Length of a GRE header, and of one with a key (RFC 2784 2, RFC 2890 2).
+const GRE_LEN: usize = 4;
+const KEYED_LEN: usize = GRE_LEN + 4;
 /// Flag of a GRE header that has a key (RFC 2890).
 const KEY: u32 = 0x2000;
 /// Congestion experienced (RFC 3168 5), and the bits of the TOS octet that it is in.
@@ -212,14 +216,12 @@ pub(crate) fn decapsulate(
         return None;
     }
     let ip = &data[HEADER_LEN..];
-    let info = ipv4::check(ip).ok()?;
-    let whole = info.fragment & 0x3fff == 0 && !info.has_options();
+    let (info, Headers { len, kind, port, key }) = headers(ip)?;
     // The kernel carries ECT(1) and CE over to the packet within, or drops it (INET_ECN_decapsulate, RFC 6040 4.2).
-    if !whole || ip[1] & ECT_1 != 0 {
+    if info.tos & ECT_1 != 0 {
         return None;
     }
-    let ip = ip.get(..usize::from(info.total_len))?;
-    let Headers { len, kind, port, key } = headers(info.proto, ip)?;
+    let ip = &ip[..usize::from(info.total_len)];
     let remote = if port == 0 { info.src } else { 0 };
     let tunnel = tables.tunnels.with(&End { remote, local: info.dst, protocol: info.proto, port, key })?;
     let link = tunnel.tunnel.link;
@@ -268,29 +270,32 @@ struct Headers {
     key: Option<u32>,
 }
 
-/// Returns the headers at the start of a valid IPv4 packet without options; `None` if they are not known.
-fn headers(protocol: u8, ip: &[u8]) -> Option<Headers> {
-    const IPIP: u8 = Encapsulation::Ipip.protocol();
-    const SIT: u8 = Encapsulation::Sit.protocol();
-    const GRE: u8 = Encapsulation::Gre.protocol();
-    const UDP: u8 = Encapsulation::Vxlan.protocol();
+/// Returns the IPv4 header at the start of `ip`, and all headers around the packet within. Padding may follow the outer
+/// packet. `None` if that is not valid, is a fragment, has options, or has headers that are not known.
+fn headers(ip: &[u8]) -> Option<(Ipv4Info, Headers)> {
+    let info = ipv4::check(ip).ok().filter(|info| !info.is_fragment() && !info.has_options())?;
+    let payload = ip.get(ipv4::HEADER_LEN..usize::from(info.total_len))?;
+    Some((info, tunnel_headers(info.proto, payload)?))
+}
+
+/// Returns the headers around the packet in the payload of an IPv4 packet without options, the IPv4 header included.
+fn tunnel_headers(protocol: u8, payload: &[u8]) -> Option<Headers> {
     let of = |more, kind, key| Some(Headers { len: ipv4::HEADER_LEN + more, kind, port: 0, key });
-    let payload = ip.get(ipv4::HEADER_LEN..)?;
-    match protocol {
-        IPIP => of(0, ethertype::IPV4, None),
-        SIT => of(0, ethertype::IPV6, None),
-        GRE => {
+    match Encapsulation::of(protocol)? {
+        Encapsulation::Ipip => of(0, ethertype::IPV4, None),
+        Encapsulation::Sit => of(0, ethertype::IPV6, None),
+        Encapsulation::Gre => {
             // RFC 2784 2.1, RFC 2890 2: flags and version, protocol, and with the flag, the key.
-            let head: &[u8; 4] = payload.first_chunk()?;
+            let head: &[u8; GRE_LEN] = payload.first_chunk()?;
             let kind = be16(&head[2..]) as u16;
             let known = kind == ethertype::IPV4 || kind == ethertype::IPV6;
             match be16(head) {
-                0 if known => of(4, kind, None),
-                KEY if known => of(8, kind, Some(be32(payload.get(4..8)?))),
+                0 if known => of(GRE_LEN, kind, None),
+                KEY if known => of(KEYED_LEN, kind, Some(be32(payload.get(GRE_LEN..KEYED_LEN)?))),
                 _ => None,
             }
         }
-        UDP => {
+        Encapsulation::Vxlan => {
             let head: &[u8; VXLAN_LEN + HEADER_LEN] = payload.first_chunk()?;
             let (vni, whole) = (be32(&head[12..]), be16(&head[4..]) as usize == payload.len());
             let kind = be16(&head[VXLAN_LEN + 12..]) as u16;
@@ -300,7 +305,6 @@ fn headers(protocol: u8, ip: &[u8]) -> Option<Headers> {
             let len = ipv4::HEADER_LEN + VXLAN_LEN + HEADER_LEN;
             Some(Headers { len, kind, port: be16(&head[2..]) as u16, key: Some(vni >> 8) })
         }
-        _ => None,
     }
 }
 
@@ -308,12 +312,8 @@ fn headers(protocol: u8, ip: &[u8]) -> Option<Headers> {
 /// is already that of the completed packet (local checksum offload).
 pub(crate) fn complete_within(data: &mut [u8]) -> bool {
     let Some(ip) = data.get_mut(HEADER_LEN..) else { return false };
-    let Ok(info) = ipv4::check(ip) else { return false };
-    let Some(ip) = ip.get_mut(..usize::from(info.total_len)) else { return false };
-    if info.has_options() || info.fragment & 0x3fff != 0 {
-        return false;
-    }
-    let Some(Headers { len, port, .. }) = headers(info.proto, ip) else { return false };
+    let Some((info, Headers { len, port, .. })) = headers(ip) else { return false };
+    let ip = &mut ip[..usize::from(info.total_len)];
     // If the checksum around it is right, so is the packet as it is.
     let has_sum = port != 0 && ip[ipv4::HEADER_LEN + 6..][..2] != [0, 0];
     !(has_sum && sums_up(ip)) && partial::complete(&mut ip[len..])
@@ -396,8 +396,8 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
 /// Returns the length in bytes of the headers that a tunnel adds.
 fn added(tunnel: &Tunnel) -> usize {
     let more = match (tunnel.encapsulation, tunnel.keys[1]) {
-        (Encapsulation::Gre, None) => 4,
-        (Encapsulation::Gre, Some(_)) => 8,
+        (Encapsulation::Gre, None) => GRE_LEN,
+        (Encapsulation::Gre, Some(_)) => KEYED_LEN,
         (Encapsulation::Vxlan, _) => VXLAN_LEN + HEADER_LEN,
         _ => 0,
     };
@@ -455,7 +455,7 @@ pub(crate) fn encapsulate(
             rest[..2].copy_from_slice(&flags.to_be_bytes());
             rest[2..4].copy_from_slice(&kind.to_be_bytes());
             if let Some(key) = tunnel.keys[1] {
-                rest[4..8].copy_from_slice(&key.to_be_bytes());
+                rest[GRE_LEN..KEYED_LEN].copy_from_slice(&key.to_be_bytes());
             }
         }
         (_, Some(vxlan)) => {
