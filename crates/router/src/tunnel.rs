@@ -9,7 +9,7 @@
 use crate::bytes::{be16, be32, frame_type};
 use crate::flow::flow_hash;
 use crate::tables::{Entry, HashPolicy, Kind, PortInfo, Tables};
-use crate::valid::{host4, valid6};
+use crate::valid::{host4, valid_header6};
 use crate::vlan::Ingress;
 use bywash_engine::PortId;
 use bywash_fib::model::{Encapsulation, Mac, Tunnel, Vxlan};
@@ -17,7 +17,7 @@ use bywash_frame::{Arena, Frame};
 use bywash_wire::checksum::{Sum, pseudo4};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::ipv4::Ipv4Info;
-use bywash_wire::{ipv4, ipv6, partial};
+use bywash_wire::{ipv4, partial};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -328,18 +328,14 @@ fn sums_up(ip: &[u8]) -> bool {
 
 /// Returns whether an IP packet may be forwarded, as far as it decides itself.
 fn may_be_forwarded(kind: u16, ip: &[u8]) -> bool {
-    if kind != ethertype::IPV4 && kind != ethertype::IPV6 {
-        return false;
+    match kind {
+        ethertype::IPV4 => {
+            let plain = ipv4::check(ip).ok().filter(|info| !info.has_options() && info.ttl > 1);
+            plain.is_some_and(|info| host4(info.src) && host4(info.dst))
+        }
+        ethertype::IPV6 => ip.first_chunk().and_then(|header| valid_header6(header, ip.len())).is_some(),
+        _ => false,
     }
-    if kind == ethertype::IPV6 {
-        // The addresses and the type of an Ethernet header in front.
-        let mut head = [0; HEADER_LEN + ipv6::HEADER_LEN];
-        let Some(own) = ip.first_chunk::<{ ipv6::HEADER_LEN }>() else { return false };
-        head[HEADER_LEN..].copy_from_slice(own);
-        head[HEADER_LEN - 2..HEADER_LEN].copy_from_slice(&kind.to_be_bytes());
-        return valid6(&head, ip.len()).is_some();
-    }
-    ipv4::check(ip).is_ok_and(|info| !info.has_options() && info.ttl > 1 && host4(info.src) && host4(info.dst))
 }
 
 /// Way of a packet through a tunnel.

@@ -115,17 +115,22 @@ pub(crate) const fn host4(addr: u32) -> bool {
     !martian4(addr) && addr >> 16 != 0xa9fe
 }
 
-/// Returns the destination of an IPv6 packet of at most `room` bytes if it may take the fast path.
+/// Returns the destination of an IPv6 packet of at most `room` bytes, given by its Ethernet and IPv6 headers, if it may
+/// take the fast path.
 #[inline]
 pub(crate) fn valid6(head: &[u8; HEADER_LEN + 40], room: usize) -> Option<u128> {
-    let h = head[HEADER_LEN..].first_chunk::<40>()?;
     let ipv6 = u16::from_be_bytes([head[12], head[13]]) == ethertype::IPV6;
+    valid_header6(head[HEADER_LEN..].first_chunk()?, room).filter(|_| ipv6)
+}
+
+/// Same as [`valid6`], without the Ethernet header.
+#[inline]
+pub(crate) fn valid_header6(h: &[u8; 40], room: usize) -> Option<u128> {
     let payload = usize::from(u16::from_be_bytes([h[4], h[5]]));
     let src = u128::from_be_bytes(*h[8..24].first_chunk()?);
     let dst = u128::from_be_bytes(*h[24..40].first_chunk()?);
     // RFC 8200 3, RFC 4291 2.5 and 2.7. The slow path handles hop-by-hop headers (next header 0).
-    let valid =
-        ipv6 & (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !dubious6(src) & !martian6(dst);
+    let valid = (h[0] >> 4 == 6) & (payload + 40 <= room) & (h[6] != 0) & (h[7] > 1) & !dubious6(src) & !martian6(dst);
     valid.then_some(dst)
 }
 
