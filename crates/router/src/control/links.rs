@@ -18,6 +18,22 @@ use std::time::Duration;
 /// laid out in milliseconds when one of them changes.
 const STATIONS: usize = 16384;
 
+/// Interfaces by kernel index, and the source validation of packets that they receive.
+type Checked<S> = BTreeMap<u32, (S, SourceCheck)>;
+
+/// Replaces interfaces; those that remain keep their source validation. Returns the former ones.
+fn replace<S: Clone>(all: &mut Checked<S>, specs: &[S], index: fn(&S) -> u32) -> Checked<S> {
+    let check = |index: u32| all.get(&index).map_or(SourceCheck::Off, |(_, check)| *check);
+    let new = specs.iter().map(|spec| (index(spec), (spec.clone(), check(index(spec))))).collect();
+    std::mem::replace(all, new)
+}
+
+/// Returns the interfaces that only one of two maps has, or for which they differ.
+fn differing<V: PartialEq>(old: &BTreeMap<u32, V>, new: &BTreeMap<u32, V>) -> Vec<u32> {
+    let either: BTreeSet<u32> = old.keys().chain(new.keys()).copied().collect();
+    either.into_iter().filter(|index| old.get(index) != new.get(index)).collect()
+}
+
 /// A port and the interface to which it is bound.
 pub(super) struct Bound {
     pub spec: PortSpec,
@@ -63,14 +79,12 @@ pub(super) struct Links {
     addresses: BTreeMap<u32, Vec<Address>>,
     ports: Vec<Bound>,
     by_index: HashMap<u32, PortId>,
-    /// Bonds and bridges, by kernel index, and the source validation of packets that they receive.
-    masters: BTreeMap<u32, (MasterSpec, SourceCheck)>,
+    /// Bonds and bridges.
+    masters: Checked<MasterSpec>,
     /// Kernel index of the member that leads to each station of a bridge, by bridge, VLAN and MAC address.
     stations: BTreeMap<(u32, u16, Mac), u32>,
-    /// VLANs, by kernel index, and the source validation of packets that they receive.
-    vlans: BTreeMap<u32, (VlanSpec, SourceCheck)>,
-    /// Tunnels, by kernel index, and the source validation of packets that they receive.
-    tunnels: BTreeMap<u32, (TunnelSpec, SourceCheck)>,
+    vlans: Checked<VlanSpec>,
+    tunnels: Checked<TunnelSpec>,
     /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
     ends: BTreeMap<u32, Arc<Stations>>,
     stale_ends: BTreeSet<u32>,
@@ -357,29 +371,19 @@ impl Links {
 
     /// Sets the bonds and bridges, and returns the interfaces whose packets now come and leave by other ports.
     pub fn set_masters(&mut self, masters: &[MasterSpec]) -> Vec<u32> {
-        let known = |index: &u32| self.masters.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
-        let new: BTreeMap<u32, _> =
-            masters.iter().map(|master| (master.index, (master.clone(), known(&master.index)))).collect();
-        let old = std::mem::replace(&mut self.masters, new);
-        let spec = |of: &BTreeMap<u32, (MasterSpec, SourceCheck)>, index| of.get(&index).map(|(spec, _)| spec.clone());
-        let either: BTreeSet<u32> = old.keys().chain(self.masters.keys()).copied().collect();
-        let changed = either.into_iter().filter(|index| spec(&old, *index) != spec(&self.masters, *index));
+        let old = replace(&mut self.masters, masters, |master| master.index);
         let with_members = |index: u32| {
-            let both = [spec(&old, index), spec(&self.masters, index)].into_iter().flatten();
-            let members = both.flat_map(|spec| spec.members).map(|(_, member)| member);
+            let both = [old.get(&index), self.masters.get(&index)].into_iter().flatten();
+            let members = both.flat_map(|(master, _)| &master.members).map(|(_, member)| *member);
             std::iter::once(index).chain(self.vlans_on(index)).chain(members).collect::<BTreeSet<u32>>()
         };
-        changed.flat_map(with_members).collect()
+        differing(&old, &self.masters).into_iter().flat_map(with_members).collect()
     }
 
     /// Sets the VLANs, and returns the interfaces that became or ceased to be one.
     pub fn set_vlans(&mut self, vlans: &[VlanSpec]) -> Vec<u32> {
-        let known = |index: &u32| self.vlans.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
-        let new: BTreeMap<u32, _> = vlans.iter().map(|vlan| (vlan.index, (vlan.clone(), known(&vlan.index)))).collect();
-        let old = std::mem::replace(&mut self.vlans, new);
-        let either: BTreeSet<u32> = old.keys().chain(self.vlans.keys()).copied().collect();
-        let spec = |of: &BTreeMap<u32, (VlanSpec, SourceCheck)>, index| of.get(&index).map(|(vlan, _)| vlan.clone());
-        either.into_iter().filter(|index| spec(&old, *index) != spec(&self.vlans, *index)).collect()
+        let old = replace(&mut self.vlans, vlans, |vlan| vlan.index);
+        differing(&old, &self.vlans)
     }
 
     /// Returns the interfaces whose packets arrive and leave by this one, by kernel index: the bond or bridge that it
@@ -482,9 +486,7 @@ impl Links {
             *new.entry(*index).or_default() |= *families;
         }
         let old = std::mem::replace(&mut self.excepted, new);
-        let either: BTreeSet<u32> = old.keys().chain(self.excepted.keys()).copied().collect();
-        let changed = |i: &u32| old.get(i) != self.excepted.get(i);
-        either.into_iter().filter(changed).collect()
+        differing(&old, &self.excepted)
     }
 
     /// Returns the IPv6 MTU of `index`, if one is set.
@@ -495,8 +497,7 @@ impl Links {
     /// Sets the IPv6 MTUs of all interfaces and returns the interfaces for which they have changed.
     pub fn set_mtu6(&mut self, mtu6: &BTreeMap<u32, u32>) -> Vec<u32> {
         let old = std::mem::replace(&mut self.mtu6, mtu6.clone());
-        let either: BTreeSet<u32> = old.keys().chain(mtu6.keys()).copied().collect();
-        either.into_iter().filter(|index| old.get(index) != mtu6.get(index)).collect()
+        differing(&old, mtu6)
     }
 
     pub fn set(&mut self, link: &Link) -> LinkEffect {

@@ -2,12 +2,12 @@
 
 use super::super::followed::Followed;
 use super::super::{PortView, TunnelSpec};
-use super::Links;
+use super::{Links, differing, replace};
 use crate::tables::{PortInfo, SourceCheck};
 use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels};
 use bywash_engine::PortId;
 use bywash_fib::model::{Mac, Tunnel};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -19,12 +19,8 @@ impl Links {
 
     /// Sets the tunnels, and returns the interfaces that became or ceased to be one, or changed.
     pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) -> Vec<u32> {
-        let known = |index: &u32| self.tunnels.get(index).map_or(SourceCheck::Off, |(_, check)| *check);
-        let new: BTreeMap<u32, _> = tunnels.iter().map(|spec| (spec.index, (*spec, known(&spec.index)))).collect();
-        let old = std::mem::replace(&mut self.tunnels, new);
-        let either: BTreeSet<u32> = old.keys().chain(self.tunnels.keys()).copied().collect();
-        let spec = |of: &BTreeMap<u32, (TunnelSpec, SourceCheck)>, index| of.get(&index).map(|(spec, _)| *spec);
-        either.into_iter().filter(|index| spec(&old, *index) != spec(&self.tunnels, *index)).collect()
+        let old = replace(&mut self.tunnels, tunnels, |tunnel| tunnel.index);
+        differing(&old, &self.tunnels)
     }
 
     /// Sets the tunnels whose packets are forwarded, by number; returns those for which that changes.
