@@ -543,12 +543,7 @@ impl Relations {
 
 /// Returns whether a tunnel has a local address and, unless it is a VXLAN, one remote.
 fn is_host_tunnel(tunnel: &Tunnel) -> bool {
-    is_host(tunnel.local) && (tunnel.vxlan.is_some() || is_host(tunnel.remote))
-}
-
-/// Returns whether an address can be that of one host.
-fn is_host(addr: Ipv4Addr) -> bool {
-    !(addr.is_unspecified() || addr.is_multicast() || addr.is_broadcast() || addr.is_loopback())
+    model::is_host(tunnel.local) && (tunnel.vxlan.is_some() || model::is_host(tunnel.remote))
 }
 
 /// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.

@@ -479,6 +479,11 @@ impl Tunnel {
     }
 }
 
+/// Returns whether an address can be that of one host.
+pub fn is_host(addr: Ipv4Addr) -> bool {
+    !(addr.is_unspecified() || addr.is_multicast() || addr.is_broadcast() || addr.is_loopback())
+}
+
 /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one
 /// whose table is not known.
 pub fn vrf(links: &BTreeMap<u32, Link>, index: u32) -> Option<(u32, &str, u32)> {

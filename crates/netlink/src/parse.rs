@@ -4,7 +4,7 @@ use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
     Address, Bond, Bridge, BridgeVlans, Bridging, Encapsulation, Link, Mac, Macvlan, Member, Neighbour, NeighbourState,
-    Prefix, Station, Tunnel, Vlan, Vxlan,
+    Prefix, Station, Tunnel, Vlan, Vxlan, is_host,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -679,9 +679,8 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
             return Some(None);
         }
         let (bridge, vlan) = (member, 0);
-        // A packet to a group, or to nobody, is the kernel's.
-        let host = |end: &Ipv4Addr| !(end.is_unspecified() || end.is_multicast() || end.is_broadcast());
-        return Some(Some(match end.flatten().filter(|end| host(end) && !gone && !special) {
+        // A packet to a group, to nobody, or to a loopback address is the kernel's.
+        return Some(Some(match end.flatten().filter(|end| is_host(*end) && !gone && !special) {
             Some(end) => Event::Station(Station { bridge, vlan, mac, member: end.to_bits() }),
             None => Event::StationGone { bridge, vlan, mac },
         }));
