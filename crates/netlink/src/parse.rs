@@ -277,7 +277,7 @@ fn bridge_member(data: &[u8]) -> Option<Member> {
             IFLA_BRPORT_VLAN_TUNNEL | IFLA_BRPORT_LOCKED | IFLA_BRPORT_MAB => others |= u8_at(value, 0)? != 0,
             IFLA_BRPORT_ISOLATED => isolated = u8_at(value, 0),
             // The member that replaces it while it has no carrier.
-            IFLA_BRPORT_BACKUP_PORT | IFLA_BRPORT_BACKUP_NHID => backup |= value.iter().any(|byte| *byte != 0),
+            IFLA_BRPORT_BACKUP_PORT | IFLA_BRPORT_BACKUP_NHID => backup |= !is_zero(value),
             // The others concern multicast, flooding, and ARP and neighbour discovery.
             kind => others |= kind > IFLA_BRPORT_BACKUP_NHID,
         }
@@ -354,9 +354,7 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
             IFLA_IPTUN_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
             IFLA_IPTUN_PROTO => protocol = u8_at(value, 0),
             // ISATAP, encapsulation in UDP, and a mark.
-            IFLA_IPTUN_FLAGS | IFLA_IPTUN_ENCAP_TYPE | IFLA_IPTUN_FWMARK => {
-                tunnel.plain &= value.iter().all(|byte| *byte == 0);
-            }
+            IFLA_IPTUN_FLAGS | IFLA_IPTUN_ENCAP_TYPE | IFLA_IPTUN_FWMARK => tunnel.plain &= is_zero(value),
             // These matter only with a type of encapsulation, or without an address of the other end (6rd).
             kind => tunnel.plain &= kind <= IFLA_IPTUN_ENCAP_DPORT && kind > IFLA_IPTUN_PMTUDISC,
         }
@@ -384,9 +382,7 @@ fn gre(data: &[u8]) -> Option<Tunnel> {
             IFLA_GRE_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_GRE_TOS => tunnel.tos = u8_at(value, 0)?,
             IFLA_GRE_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
-            IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => {
-                tunnel.plain &= value.iter().all(|byte| *byte == 0);
-            }
+            IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => tunnel.plain &= is_zero(value),
             // These matter only with a type of encapsulation.
             kind => tunnel.plain &= kind <= IFLA_GRE_ENCAP_DPORT && kind > IFLA_GRE_ENCAP_TYPE,
         }
@@ -406,19 +402,18 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     let (mut ageing, mut link) = (0, 0);
     for (kind, value) in Attributes::after(data, 0) {
         let of_port = |at| Some(u16::from_be(u16_at(value, at)?));
-        let zero = || value.iter().all(|byte| *byte == 0);
         match kind {
             IFLA_VXLAN_ID => vni = u32_at(value, 0),
             IFLA_VXLAN_GROUP => tunnel.remote = ip4(value)?,
             IFLA_VXLAN_LOCAL => tunnel.local = ip4(value)?,
             IFLA_VXLAN_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_VXLAN_TOS => tunnel.tos = u8_at(value, 0)?,
-            IFLA_VXLAN_LEARNING => learns = !zero(),
+            IFLA_VXLAN_LEARNING => learns = !is_zero(value),
             IFLA_VXLAN_AGEING => ageing = u32_at(value, 0)?,
             IFLA_VXLAN_LINK => link = u32_at(value, 0)?,
             IFLA_VXLAN_PORT_RANGE => sources = [of_port(0)?, of_port(2)?],
             IFLA_VXLAN_PORT => port = of_port(0),
-            IFLA_VXLAN_UDP_CSUM => checksum = !zero(),
+            IFLA_VXLAN_UDP_CSUM => checksum = !is_zero(value),
             IFLA_VXLAN_DF => match u8_at(value, 0)? {
                 0 => {}
                 1 => tunnel.dont_fragment = true,
@@ -430,7 +425,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             | IFLA_VXLAN_REMCSUM_RX
             | IFLA_VXLAN_COLLECT_METADATA
             | IFLA_VXLAN_TTL_INHERIT
-            | IFLA_VXLAN_VNIFILTER => tunnel.plain &= zero(),
+            | IFLA_VXLAN_VNIFILTER => tunnel.plain &= is_zero(value),
             // Flags by their mere presence, and IPv6.
             IFLA_VXLAN_GBP | IFLA_VXLAN_GPE | IFLA_VXLAN_GROUP6 | IFLA_VXLAN_LOCAL6 => tunnel.plain = false,
             // The others concern stations, groups, reserved bits of received headers, which must be 0 here, or IPv6.
@@ -446,10 +441,6 @@ fn without_ends(encapsulation: Encapsulation) -> Tunnel {
     let any = Ipv4Addr::UNSPECIFIED;
     let (link, keys, ttl, tos, dont_fragment, vxlan, plain) = (0, [None; 2], 0, 0, false, None, false);
     Tunnel { encapsulation, local: any, remote: any, link, keys, ttl, tos, dont_fragment, vxlan, plain }
-}
-
-fn ip4(value: &[u8]) -> Option<Ipv4Addr> {
-    value.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets))
 }
 
 fn address(body: &[u8], gone: bool) -> Parsed {
@@ -667,7 +658,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
             NDA_LLADDR => address = mac(value),
             NDA_VLAN => vlan = u16_at(value, 0)?,
             NDA_FLAGS_EXT => locked = u32_at(value, 0)? != 0,
-            NDA_DST => end = Some(ip4(value).filter(|_| value.len() == 4)),
+            NDA_DST => end = Some(ip4(value)),
             // Another port, network or interface than the VXLAN interface's, or several ends.
             NDA_PORT | NDA_VNI | NDA_IFINDEX | NDA_SRC_VNI | NDA_NH_ID => special = true,
             _ => {}
@@ -748,10 +739,18 @@ fn longest(family: u8) -> u8 {
 
 fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     match family {
-        AF_INET => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
+        AF_INET => ip4(value).map(IpAddr::from),
         AF_INET6 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
         _ => None,
     }
+}
+
+fn ip4(value: &[u8]) -> Option<Ipv4Addr> {
+    <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+}
+
+fn is_zero(value: &[u8]) -> bool {
+    value.iter().all(|octet| *octet == 0)
 }
 
 fn mac(value: &[u8]) -> Option<Mac> {
