@@ -1,6 +1,7 @@
 use super::*;
 use crate::fuzz::CHOICE;
 use crate::wire;
+use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Tunnel, Vlan, Vxlan};
 use proptest::prelude::*;
 
 fn attributes() -> impl Strategy<Value = Vec<u8>> {

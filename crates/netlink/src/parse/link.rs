@@ -1,0 +1,309 @@
+//! Parses links: the properties of each kind, and the states of members of bonds and bridges.
+
+use super::{Event, Parsed, attribute, ip4, is_zero, mac, text};
+use crate::uapi::*;
+use crate::wire::{Attributes, u8_at, u16_at, u32_at};
+use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Link, Macvlan, Member, Tunnel, Vlan, Vxlan};
+use std::net::Ipv4Addr;
+
+/// Parses a message about a link, or about a bridge's member.
+pub(super) fn link(body: &[u8], gone: bool) -> Parsed {
+    match u8_at(body, 0)? {
+        AF_UNSPEC => {}
+        AF_BRIDGE => return bridge_port(body, gone),
+        _ => return Some(None),
+    }
+    let (hardware, index, flags, change) = (u16_at(body, 2)?, u32_at(body, 4)?, u32_at(body, 8)?, u32_at(body, 12)?);
+    if gone {
+        return Some(Some(Event::LinkGone(index)));
+    }
+    let mut link =
+        Link { index, up: flags & IFF_UP != 0, carrier: flags & IFF_LOWER_UP != 0, rx_queues: 1, ..Link::default() };
+    let (mut elsewhere, mut has_program) = (false, false);
+    let mut mtu = None;
+    for (kind, value) in Attributes::after(body, 16) {
+        match kind {
+            // Wireless events carry a name and nothing else of the link.
+            IFLA_WIRELESS => return Some(None),
+            IFLA_IFNAME => link.name = text(value),
+            IFLA_ADDRESS if hardware == ARPHRD_ETHER && flags & IFF_NOARP == 0 => link.mac = mac(value),
+            IFLA_MTU => mtu = u32_at(value, 0),
+            IFLA_LINK => link.parent = u32_at(value, 0).filter(|parent| *parent != 0 && *parent != index),
+            IFLA_LINK_NETNSID => elsewhere = true,
+            IFLA_MASTER => link.master = u32_at(value, 0).filter(|master| *master != 0),
+            IFLA_PHYS_SWITCH_ID => link.switch = true,
+            IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0)?,
+            IFLA_LINKINFO => link_info(value, &mut link),
+            IFLA_XDP => has_program = attribute(value, IFLA_XDP_ATTACHED).is_some_and(|mode| mode.first() != Some(&0)),
+            _ => {}
+        }
+    }
+    if has_program {
+        link.vlan.iter_mut().for_each(|vlan| vlan.plain = false);
+        link.bond.iter_mut().for_each(|bond| bond.plain = false);
+        link.bridge.iter_mut().for_each(|bridge| bridge.plain = false);
+        link.macvlan.iter_mut().for_each(|macvlan| macvlan.plain = false);
+        link.tunnel.iter_mut().for_each(|tunnel| tunnel.plain = false);
+    }
+    if elsewhere {
+        link.tunnel = None;
+    }
+    // The peer of a veth or netkit pair is not a lower device.
+    if elsewhere || link.kind == "veth" || link.kind == "netkit" {
+        link.parent = None;
+    }
+    if link.name.is_empty() {
+        return None;
+    }
+    link.mtu = mtu?;
+    let switched = change & (IFF_UP | IFF_RUNNING | IFF_LOWER_UP) != 0;
+    Some(Some(Event::Link { link, switched }))
+}
+
+fn link_info(info: &[u8], link: &mut Link) {
+    let (mut data, mut member_of, mut member_data): (&[u8], _, &[u8]) = (&[], String::new(), &[]);
+    for (kind, value) in Attributes::after(info, 0) {
+        match kind {
+            IFLA_INFO_KIND => link.kind = text(value),
+            IFLA_INFO_DATA => data = value,
+            IFLA_INFO_SLAVE_KIND => member_of = text(value),
+            IFLA_INFO_SLAVE_DATA => member_data = value,
+            _ => {}
+        }
+    }
+    match link.kind.as_str() {
+        "vlan" => link.vlan = vlan(data),
+        "macvlan" | "macvtap" => {
+            let mode = attribute(data, IFLA_MACVLAN_MODE).and_then(|value| u32_at(value, 0));
+            let plain = Attributes::after(data, 0).all(|(kind, _)| kind <= IFLA_MACVLAN_BC_CUTOFF);
+            link.macvlan = mode.map(|mode| Macvlan { mode, plain });
+        }
+        "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
+        "bond" => link.bond = bond(data),
+        "bridge" => link.bridge = bridge(data),
+        "ipip" => link.tunnel = ip_tunnel(data, Encapsulation::Ipip),
+        "sit" => link.tunnel = ip_tunnel(data, Encapsulation::Sit),
+        "gre" => link.tunnel = gre(data),
+        "vxlan" => link.tunnel = vxlan(data),
+        _ => {}
+    }
+    match member_of.as_str() {
+        "bond" => link.member = member(member_data),
+        "bridge" => link.member = bridge_member(member_data),
+        _ => {}
+    }
+}
+
+/// Parses the AF_BRIDGE message about a bridge's member whose state has changed: the kernel does not repeat it with
+/// AF_UNSPEC. RTM_DELLINK means that the member has left the bridge.
+fn bridge_port(body: &[u8], gone: bool) -> Parsed {
+    let index = u32_at(body, 4)?;
+    let state = Attributes::after(body, 16).find(|(kind, _)| *kind == IFLA_PROTINFO);
+    let member = state.and_then(|(_, state)| bridge_member(state)).filter(|_| !gone);
+    Some(member.map(|member| Event::BridgePort(index, member)))
+}
+
+/// Parses the properties of a bridge.
+fn bridge(data: &[u8]) -> Option<Bridge> {
+    let (mut ageing, mut delay, mut stp, mut filtering, mut protocol) = (None, None, None, None, 0);
+    let (mut calls_ip, mut options, mut others) = (false, 0, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BR_AGEING_TIME => ageing = u32_at(value, 0),
+            IFLA_BR_FORWARD_DELAY => delay = u32_at(value, 0),
+            IFLA_BR_STP_STATE => stp = u32_at(value, 0),
+            IFLA_BR_VLAN_FILTERING => filtering = u8_at(value, 0),
+            // In network byte order.
+            IFLA_BR_VLAN_PROTOCOL => protocol = u16::from_be_bytes([u8_at(value, 0)?, u8_at(value, 1)?]),
+            IFLA_BR_NF_CALL_IPTABLES | IFLA_BR_NF_CALL_IP6TABLES | IFLA_BR_NF_CALL_ARPTABLES => {
+                calls_ip |= u8_at(value, 0)? != 0;
+            }
+            IFLA_BR_MULTI_BOOLOPT => options = u32_at(value, 0)?,
+            // The others concern multicast, spanning tree and VLANs, or how many stations are learned.
+            kind => others |= kind > IFLA_BR_FDB_MAX_LEARNED,
+        }
+    }
+    // After a change of the spanning tree, stations are forgotten sooner (hold_time).
+    let ageing = match (ageing?, delay) {
+        (ageing, Some(delay)) if stp != Some(0) => ageing.min(delay),
+        (ageing, _) => ageing,
+    };
+    // In units of 1/100 s (USER_HZ).
+    let ageing_ms = u64::from(ageing) * 10;
+    // A kernel that cannot filter VLANs has no such property.
+    let filters = filtering.unwrap_or(0) != 0;
+    let unknown = others || options & !BR_BOOLOPTS != 0 || (filters && options & 1 << BR_BOOLOPT_MST_ENABLE != 0);
+    Some(Bridge { ageing_ms, plain: ageing_ms > 0 && !unknown, filters, protocol, calls_ip })
+}
+
+/// Parses the state of a member of a bridge.
+fn bridge_member(data: &[u8]) -> Option<Member> {
+    let (mut state, mut learns, mut others) = (None, None, false);
+    let (mut isolated, mut backup) = (None, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BRPORT_STATE => state = u8_at(value, 0),
+            IFLA_BRPORT_LEARNING => learns = u8_at(value, 0),
+            IFLA_BRPORT_VLAN_TUNNEL | IFLA_BRPORT_LOCKED | IFLA_BRPORT_MAB => others |= u8_at(value, 0)? != 0,
+            IFLA_BRPORT_ISOLATED => isolated = u8_at(value, 0),
+            // The member that replaces it while it has no carrier.
+            IFLA_BRPORT_BACKUP_PORT | IFLA_BRPORT_BACKUP_NHID => backup |= !is_zero(value),
+            // The others concern multicast, flooding, and ARP and neighbour discovery.
+            kind => others |= kind > IFLA_BRPORT_BACKUP_NHID,
+        }
+    }
+    let bridging = match isolated {
+        Some(isolated) if !backup && isolated != 0 => Bridging::Isolated,
+        Some(_) if !backup => Bridging::Any,
+        _ => Bridging::Kernel,
+    };
+    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others, bridging })
+}
+
+/// Parses the properties of a VLAN interface. It is plain only if each of them is known not to change its packets.
+fn vlan(data: &[u8]) -> Option<Vlan> {
+    let (mut id, mut protocol, mut flags, mut others) = (None, 0, 0, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_VLAN_ID => id = u16_at(value, 0),
+            IFLA_VLAN_PROTOCOL => protocol = u16::from_be(u16_at(value, 0)?),
+            IFLA_VLAN_FLAGS => flags = u32_at(value, 0)?,
+            _ => others = true,
+        }
+    }
+    Some(Vlan { protocol, id: id?, plain: flags == VLAN_FLAG_REORDER_HDR && !others })
+}
+
+/// Parses the properties of a bond.
+fn bond(data: &[u8]) -> Option<Bond> {
+    let (mut mode, mut active, mut arp_interval, mut xmit_hash, mut others) = (None, None, None, 0, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BOND_MODE => mode = u8_at(value, 0),
+            IFLA_BOND_ACTIVE_SLAVE => active = u32_at(value, 0),
+            IFLA_BOND_ARP_INTERVAL => arp_interval = u32_at(value, 0),
+            IFLA_BOND_XMIT_HASH_POLICY => xmit_hash = u8_at(value, 0)?,
+            // The others choose members, or concern other modes or packets than those that are forwarded.
+            kind => others |= kind > IFLA_BOND_BROADCAST_NEIGH,
+        }
+    }
+    Some(Bond { mode: mode?, active, xmit_hash, plain: arp_interval == Some(0) && !others })
+}
+
+/// Parses the state of a member of a bond.
+fn member(data: &[u8]) -> Option<Member> {
+    let (mut state, mut link, mut queue, mut others) = (None, None, None, false);
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_BOND_SLAVE_STATE => state = u8_at(value, 0),
+            IFLA_BOND_SLAVE_MII_STATUS => link = u8_at(value, 0),
+            IFLA_BOND_SLAVE_QUEUE_ID => queue = u16_at(value, 0),
+            kind => others |= kind > IFLA_BOND_SLAVE_AD_CHURN_PARTNER_STATE,
+        }
+    }
+    // BOND_STATE_ACTIVE and BOND_LINK_UP (linux/if_bonding.h).
+    Some(Member { active: state? == 0 && link? == 0, plain: queue == Some(0) && !others, ..Member::default() })
+}
+
+/// Parses the properties of a tunnel of kind `ipip` or `sit`.
+fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
+    let mut tunnel = Tunnel { plain: true, ..without_ends(encapsulation) };
+    let mut protocol = None;
+    for (kind, value) in Attributes::after(data, 0) {
+        match kind {
+            IFLA_IPTUN_LINK => tunnel.link = u32_at(value, 0)?,
+            IFLA_IPTUN_LOCAL => tunnel.local = ip4(value)?,
+            IFLA_IPTUN_REMOTE => tunnel.remote = ip4(value)?,
+            IFLA_IPTUN_TTL => tunnel.ttl = u8_at(value, 0)?,
+            IFLA_IPTUN_TOS => tunnel.tos = u8_at(value, 0)?,
+            IFLA_IPTUN_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
+            IFLA_IPTUN_PROTO => protocol = u8_at(value, 0),
+            // ISATAP, encapsulation in UDP, and a mark.
+            IFLA_IPTUN_FLAGS | IFLA_IPTUN_ENCAP_TYPE | IFLA_IPTUN_FWMARK => tunnel.plain &= is_zero(value),
+            // These matter only with a type of encapsulation, or without an address of the other end (6rd).
+            kind => tunnel.plain &= kind <= IFLA_IPTUN_ENCAP_DPORT && kind > IFLA_IPTUN_PMTUDISC,
+        }
+    }
+    // 0 also takes packets of other protocols, with which the kernel keeps them apart.
+    tunnel.plain &= protocol.is_some_and(|protocol| protocol == 0 || protocol == encapsulation.protocol());
+    tunnel.plain &= encapsulation != Encapsulation::Sit || tunnel.inherits_tos_by_1();
+    Some(tunnel)
+}
+
+/// Parses the properties of a tunnel of kind `gre`.
+fn gre(data: &[u8]) -> Option<Tunnel> {
+    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Gre) };
+    let (mut flags, mut keys) = ([0; 2], [0; 2]);
+    for (kind, value) in Attributes::after(data, 0) {
+        let key = || Some(u32::from_be(u32_at(value, 0)?));
+        match kind {
+            IFLA_GRE_LINK => tunnel.link = u32_at(value, 0)?,
+            IFLA_GRE_IFLAGS => flags[0] = u16::from_be(u16_at(value, 0)?),
+            IFLA_GRE_OFLAGS => flags[1] = u16::from_be(u16_at(value, 0)?),
+            IFLA_GRE_IKEY => keys[0] = key()?,
+            IFLA_GRE_OKEY => keys[1] = key()?,
+            IFLA_GRE_LOCAL => tunnel.local = ip4(value)?,
+            IFLA_GRE_REMOTE => tunnel.remote = ip4(value)?,
+            IFLA_GRE_TTL => tunnel.ttl = u8_at(value, 0)?,
+            IFLA_GRE_TOS => tunnel.tos = u8_at(value, 0)?,
+            IFLA_GRE_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
+            IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => tunnel.plain &= is_zero(value),
+            // These matter only with a type of encapsulation.
+            kind => tunnel.plain &= kind <= IFLA_GRE_ENCAP_DPORT && kind > IFLA_GRE_ENCAP_TYPE,
+        }
+    }
+    // Checksums and sequence numbers are the kernel's.
+    tunnel.plain &= flags.iter().all(|flags| flags & !GRE_KEY == 0);
+    for ((to, flags), key) in tunnel.keys.iter_mut().zip(flags).zip(keys) {
+        *to = (flags & GRE_KEY != 0).then_some(key);
+    }
+    Some(tunnel)
+}
+
+/// Parses the properties of a tunnel of kind `vxlan`. One over IPv6 has no address of its own here.
+fn vxlan(data: &[u8]) -> Option<Tunnel> {
+    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Vxlan) };
+    let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], false, true);
+    let (mut ageing, mut link) = (0, 0);
+    for (kind, value) in Attributes::after(data, 0) {
+        let of_port = |at| Some(u16::from_be(u16_at(value, at)?));
+        match kind {
+            IFLA_VXLAN_ID => vni = u32_at(value, 0),
+            IFLA_VXLAN_GROUP => tunnel.remote = ip4(value)?,
+            IFLA_VXLAN_LOCAL => tunnel.local = ip4(value)?,
+            IFLA_VXLAN_TTL => tunnel.ttl = u8_at(value, 0)?,
+            IFLA_VXLAN_TOS => tunnel.tos = u8_at(value, 0)?,
+            IFLA_VXLAN_LEARNING => learns = !is_zero(value),
+            IFLA_VXLAN_AGEING => ageing = u32_at(value, 0)?,
+            IFLA_VXLAN_LINK => link = u32_at(value, 0)?,
+            IFLA_VXLAN_PORT_RANGE => sources = [of_port(0)?, of_port(2)?],
+            IFLA_VXLAN_PORT => port = of_port(0),
+            IFLA_VXLAN_UDP_CSUM => checksum = !is_zero(value),
+            IFLA_VXLAN_DF => match u8_at(value, 0)? {
+                0 => {}
+                1 => tunnel.dont_fragment = true,
+                _ => tunnel.plain = false,
+            },
+            IFLA_VXLAN_PROXY
+            | IFLA_VXLAN_RSC
+            | IFLA_VXLAN_REMCSUM_TX
+            | IFLA_VXLAN_REMCSUM_RX
+            | IFLA_VXLAN_COLLECT_METADATA
+            | IFLA_VXLAN_TTL_INHERIT
+            | IFLA_VXLAN_VNIFILTER => tunnel.plain &= is_zero(value),
+            // Flags by their mere presence, and IPv6.
+            IFLA_VXLAN_GBP | IFLA_VXLAN_GPE | IFLA_VXLAN_GROUP6 | IFLA_VXLAN_LOCAL6 => tunnel.plain = false,
+            // The others concern stations, groups, reserved bits of received headers, which must be 0 here, or IPv6.
+            kind => tunnel.plain &= kind <= IFLA_VXLAN_MC_ROUTE,
+        }
+    }
+    tunnel.plain &= tunnel.inherits_tos_by_1();
+    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, learns, ageing, link });
+    Some(tunnel)
+}
+
+fn without_ends(encapsulation: Encapsulation) -> Tunnel {
+    let any = Ipv4Addr::UNSPECIFIED;
+    let (link, keys, ttl, tos, dont_fragment, vxlan, plain) = (0, [None; 2], 0, 0, false, None, false);
+    Tunnel { encapsulation, local: any, remote: any, link, keys, ttl, tos, dont_fragment, vxlan, plain }
+}
