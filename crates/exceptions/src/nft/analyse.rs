@@ -123,24 +123,18 @@ fn base_chain(table: &Table, chain: &Chain, base: &Base, walk: &mut Walk<'_>, ef
         effects.push(own.swap_remove(widest));
         return;
     }
-    if matches!(place, Place::LocalOut) {
-        for at in 0..own.len() {
-            let Scope::Errors(families) = own[at].scope else { continue };
-            own.push(Effect { scope: Scope::Own(families), ..own[at].clone() });
-        }
-    }
     // NF_INET_POST_ROUTING and NF_NETDEV_EGRESS also see packets that the router itself sends; the former sees those of
     // tunnels as received by the tunnel.
-    if matches!(place, Place::Egress(_)) || base.hook == 4 {
-        for at in 0..own.len() {
-            let scope = match own[at].scope {
-                Scope::Out(_, families) => Scope::Errors(families),
-                Scope::In(_, families) => Scope::Own(families),
-                _ => continue,
-            };
-            if !own.iter().any(|effect| effect.scope == scope) {
-                own.push(Effect { scope, ..own[at].clone() });
-            }
+    let sees_own = matches!(place, Place::Egress(_)) || base.hook == 4;
+    for at in 0..own.len() {
+        let scope = match own[at].scope {
+            Scope::Errors(families) if matches!(place, Place::LocalOut) => Scope::Own(families),
+            Scope::Out(_, families) if sees_own => Scope::Errors(families),
+            Scope::In(_, families) if base.hook == 4 => Scope::Own(families),
+            _ => continue,
+        };
+        if !own.iter().any(|effect| effect.scope == scope) {
+            own.push(Effect { scope, ..own[at].clone() });
         }
     }
     effects.append(&mut own);
