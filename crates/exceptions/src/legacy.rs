@@ -182,17 +182,16 @@ fn effects_of(family: sockopt::Family, name: &str, outline: &Outline) -> Vec<Eff
     let object = |what: &str| format!("{} table {name}{what}", family.tool());
     let effect =
         |scope, object, reason: &str| Effect { kind: Kind::IptablesLegacy, scope, object, reason: reason.into() };
+    let of_chain = |(scope, chain, reason)| effect(scope, object(&format!(" chain {chain}")), reason);
     let mut effects = Vec::new();
     // Policies are read only without rules for forwarded packets; such rules leave all packets to the kernel.
     if let Some((chain, reason)) = outline.forwarded() {
-        let object = object(&format!(" chain {chain}"));
-        effects.push(effect(Scope::All(families), object, reason));
+        effects.push(of_chain((Scope::All(families), chain, reason)));
     } else {
-        let output = || object(" chain OUTPUT");
-        effects.extend(outline.local().map(|reason| effect(Scope::Errors(families), output(), reason)));
-        effects.extend(outline.local().map(|reason| effect(Scope::Own(families), output(), reason)));
-        let input = outline.input();
-        effects.extend(input.map(|reason| effect(Scope::Own(families), object(" chain INPUT"), reason)));
+        let output = |scope| outline.local().map(|reason| (scope, "OUTPUT", reason));
+        let input = outline.input().map(|reason| (Scope::Own(families), "INPUT", reason));
+        let own = [output(Scope::Errors(families)), output(Scope::Own(families)), input];
+        effects.extend(own.into_iter().flatten().map(of_chain));
     }
     if outline.has_rules() {
         let reason = "rules, which may turn connection tracking on";
