@@ -9,6 +9,7 @@ use crate::tunnel::{Paths, Stations};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
 use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -83,6 +84,8 @@ pub(super) struct Links {
     masters: Checked<MasterSpec>,
     /// Kernel index of the member that leads to each station of a bridge, by bridge, VLAN and MAC address.
     stations: BTreeMap<(u32, u16, Mac), u32>,
+    /// Number of stations behind each member of a bridge or end of a VXLAN, by kernel index of the bridge or VXLAN.
+    behind: BTreeMap<(u32, u32), usize>,
     vlans: Checked<VlanSpec>,
     tunnels: Checked<TunnelSpec>,
     /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
@@ -112,6 +115,7 @@ impl Links {
             by_index,
             masters: BTreeMap::new(),
             stations: BTreeMap::new(),
+            behind: BTreeMap::new(),
             vlans: BTreeMap::new(),
             tunnels: BTreeMap::new(),
             ends: BTreeMap::new(),
@@ -276,6 +280,15 @@ impl Links {
             return vec![];
         }
         let (bridge, vlan, _) = station;
+        if let Some(new) = member {
+            *self.behind.entry((bridge, new)).or_default() += 1;
+        }
+        if let Some(Entry::Occupied(mut count)) = old.map(|old| self.behind.entry((bridge, old))) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         if self.is_tunnel(bridge) {
             self.stale_ends.insert(bridge);
             return vec![bridge];

@@ -333,7 +333,7 @@ impl Control {
     /// Returns the other end of a tunnel: for a VXLAN, that of any of its stations.
     pub fn end_of(&self, tunnel: &TunnelSpec) -> Option<Ipv4Addr> {
         match tunnel.tunnel.vxlan {
-            Some(_) => self.links.ends_of(tunnel.index).next().map(|(_, end)| Ipv4Addr::from_bits(end)),
+            Some(_) => self.links.ends_of(tunnel.index).next(),
             None => Some(tunnel.tunnel.remote),
         }
     }

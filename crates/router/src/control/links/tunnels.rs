@@ -40,16 +40,22 @@ impl Links {
     pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
         let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
             let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
-            let stations = vxlan.map(|_| self.ends_of(spec.index));
-            let remotes = stations.into_iter().flatten().map(|(_, end)| Ipv4Addr::from_bits(end));
-            let own = vxlan.is_none().then_some(remote);
-            own.into_iter().chain(remotes).map(|remote| (local, remote, link)).collect::<Vec<_>>()
+            let remotes = match vxlan {
+                Some(_) => self.ends_of(spec.index).collect(),
+                None => vec![remote],
+            };
+            remotes.into_iter().map(move |remote| (local, remote, link))
         };
         self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index)).flat_map(of).collect()
     }
 
+    /// Returns the other ends of a VXLAN that lead to stations, each once.
+    pub fn ends_of(&self, index: u32) -> impl Iterator<Item = Ipv4Addr> {
+        self.behind.range((index, 0)..=(index, u32::MAX)).map(|((_, end), _)| Ipv4Addr::from_bits(*end))
+    }
+
     /// Returns the stations of a VXLAN, in ascending order, with the ends that lead to them.
-    pub fn ends_of(&self, index: u32) -> impl Iterator<Item = (Mac, u32)> {
+    fn stations_of(&self, index: u32) -> impl Iterator<Item = (Mac, u32)> {
         let range = self.stations.range((index, 0, [0; 6])..=(index, 0, [0xff; 6]));
         range.map(|((_, _, mac), end)| (*mac, *end))
     }
@@ -80,7 +86,7 @@ impl Links {
         for index in vxlans.map(|(index, _)| *index).collect::<Vec<_>>() {
             let before = self.ends.get(&index);
             if before.is_none() || self.stale_ends.contains(&index) {
-                let new = Stations::new(self.ends_of(index).collect(), before.unwrap_or(&Arc::default()));
+                let new = Stations::new(self.stations_of(index).collect(), before.unwrap_or(&Arc::default()));
                 self.ends.insert(index, Arc::new(new));
             }
         }
