@@ -1,23 +1,18 @@
 //! Links, their addresses, and the ports bound to them.
 
+mod masters;
 mod tunnels;
 
 use super::followed::Followed;
-use super::{MasterSpec, PortBack, PortSpec, PortView, Sends, TunnelSpec, VlanSpec};
-use crate::tables::{BondInfo, Own4, PortInfo, SourceCheck, VlanInfo};
+use super::{MasterSpec, PortBack, PortSpec, PortView, TunnelSpec, VlanSpec};
+use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
 use crate::tunnel::{Paths, Stations};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
 use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Maximum number of bridge stations that a sink is given: more than the XDP program has room for, and few enough to be
-/// laid out in milliseconds when one of them changes.
-const STATIONS: usize = 16384;
 
 /// Interfaces by kernel index, and the source validation of packets that they receive.
 type Checked<S> = BTreeMap<u32, (S, SourceCheck)>;
@@ -152,168 +147,11 @@ impl Links {
         self.open_on(index).filter(|_| self.masters.values().all(|(master, _)| !master.has_member(index)))
     }
 
-    /// Returns the ports that are open on members of a bond or bridge. If the port of any member is not open, a bond
-    /// has none: the kernel may send any packet by that member.
-    fn ports_of<'a>(&'a self, master: &'a MasterSpec) -> impl Iterator<Item = PortId> + 'a {
-        let open = |(port, member): &&(PortId, u32)| self.open_on(*member) == Some(*port);
-        let whole = master.is_bridge() || master.members.iter().all(|member| open(&member));
-        master.members.iter().filter(move |member| whole && open(member)).map(|(port, _)| *port)
-    }
-
-    fn all_masters(&self) -> impl Iterator<Item = &MasterSpec> {
-        self.masters.values().map(|(master, _)| master)
-    }
-
-    fn master(&self, index: u32) -> Option<&MasterSpec> {
-        self.masters.get(&index).map(|(master, _)| master)
-    }
-
-    /// Returns the bridge with this kernel index.
-    fn bridge(&self, index: u32) -> Option<&MasterSpec> {
-        self.master(index).filter(|master| master.is_bridge())
-    }
-
-    /// Returns the bonds and bridges whose packets arrive and leave by this port, perhaps among other ports: several if a
-    /// bridge filters VLANs.
-    fn masters_of(&self, id: PortId) -> impl Iterator<Item = &MasterSpec> {
-        self.all_masters().filter(move |master| self.ports_of(master).any(|port| port == id))
-    }
-
-    /// Returns the one to which the port's frames without a tag belong.
-    fn master_of(&self, id: PortId) -> Option<&MasterSpec> {
-        self.masters_of(id).find(|master| master.entry(id).is_none())
-    }
-
-    /// Returns the bridge, or the VLAN interface on one, to which the port's frames without a tag belong.
-    pub fn bridge_of(&self, id: PortId) -> Option<&MasterSpec> {
-        self.master_of(id).filter(|master| master.is_bridge())
-    }
-
-    /// Returns the bridge, or the VLAN interface on one, with this number, if its packets arrive by this port.
-    pub fn bridge_with(&self, number: PortId, port: PortId) -> Option<&MasterSpec> {
-        self.masters_of(port).find(|master| master.id == number && master.is_bridge())
-    }
-
-    /// Returns the kernel index of the bridge of which a port is a member, and whether it filters VLANs.
-    pub fn bridge_below(&self, id: PortId) -> Option<(u32, bool)> {
-        let (bridge, vlan) = self.masters_of(id).find_map(MasterSpec::stations)?;
-        Some((bridge, vlan != 0))
-    }
-
-    /// Returns the ports to which a port's bridge forwards, by addresses alone, the frames received on that port; each
-    /// with its MTU in bytes.
-    pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
-        let Some(bridge) = self.bridge_of(id) else { return vec![] };
-        if self.bridge_link(bridge).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip) {
-            return vec![];
-        }
-        // A hardware switch may already have forwarded a frame that it also hands over.
-        let member = |port: PortId| {
-            let link = self.get(self.ports.get(usize::from(port.0))?.index()).filter(|link| !link.switch)?;
-            Some((link.member?.bridging, link.mtu))
-        };
-        let Some((own, _)) = member(id) else { return vec![] };
-        let to = |port| member(port).filter(|(that, _)| own.reaches(*that)).map(|(_, mtu)| (port, mtu));
-        let others = self.ports_of(bridge).filter(|port| *port != id && bridge.entry(*port).is_none());
-        others.filter_map(to).collect()
-    }
-
-    /// Returns the bridge itself, also for a VLAN interface on it; `None` for a bond.
-    fn bridge_link(&self, master: &MasterSpec) -> Option<&Link> {
-        self.get(master.stations()?.0)
-    }
-
-    /// Returns the shortest time after which one of the bridges forgets a station; `None` without bridges.
-    pub fn ageing(&self) -> Option<Duration> {
-        let of = |master| Some(Duration::from_millis(self.bridge_link(master)?.bridge?.ageing_ms));
-        self.all_masters().filter_map(of).min()
-    }
-
-    /// Returns the number by which gates, source checks and flows name the interface that a port's packets are received
-    /// on: the port's own, or that of a bond or bridge.
-    pub fn number_of(&self, id: PortId) -> PortId {
-        self.master_of(id).map_or(id, |master| master.id)
-    }
-
     /// Returns whether packets routed to an interface are sent past the kernel at all: false for a macvlan that may
     /// have others beside it, and for a tunnel while a policy concerns its outer packets.
     pub fn sends(&self, index: u32) -> bool {
         self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
             && (self.allows_tunnel(index) || !self.is_tunnel(index))
-    }
-
-    /// Returns the port that leads to the station with this MAC address, if the interface is a bridge or a VLAN on one.
-    /// `Err` if no port does, so that the kernel sends the packets; `None` for other interfaces.
-    fn leads_to(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
-        let bridge = self.bridge(self.vlans.get(&index).map_or(index, |(vlan, _)| vlan.parent))?;
-        let port = match to {
-            Some(mac) => {
-                let member = bridge.stations().and_then(|(bridge, vlan)| self.stations.get(&(bridge, vlan, mac)));
-                let port = bridge.members.iter().find(|(_, index)| Some(index) == member).map(|(port, _)| *port);
-                port.filter(|port| self.ports_of(bridge).any(|open| open == *port))
-            }
-            None => self.ports_of(bridge).next(),
-        };
-        Some(port.ok_or(()))
-    }
-
-    /// Like [`Links::leads_to`], but returns the number of the interface's entry on that port if its frames have a tag
-    /// there.
-    pub fn bridged(&self, index: u32, to: Option<Mac>) -> Option<Result<PortId, ()>> {
-        let port = self.leads_to(index, to)?;
-        if let Some(master) = self.master(index) {
-            return Some(port.map(|port| master.entry(port).unwrap_or(port)));
-        }
-        let Some((vlan, _)) = self.vlans.get(&index) else { return Some(port) };
-        let entry = |port| vlan.entries.iter().find(|(of, _)| *of == port).map(|(_, entry)| *entry);
-        Some(port.and_then(|port| entry(port).ok_or(())))
-    }
-
-    /// Records which member of a bridge leads to a station, given by bridge, VLAN and MAC address; `None` if none does.
-    /// Returns the bridge and the VLAN interfaces on it, by kernel index, whose next hops this changes.
-    pub fn set_station(&mut self, station: (u32, u16, Mac), member: Option<u32>) -> Vec<u32> {
-        let old = match member {
-            Some(member) => self.stations.insert(station, member),
-            None => self.stations.remove(&station),
-        };
-        if old == member {
-            return vec![];
-        }
-        let (bridge, vlan, _) = station;
-        if let Some(new) = member {
-            *self.behind.entry((bridge, new)).or_default() += 1;
-        }
-        if let Some(Entry::Occupied(mut count)) = old.map(|old| self.behind.entry((bridge, old))) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
-        if self.is_tunnel(bridge) {
-            self.stale_ends.insert(bridge);
-            return vec![bridge];
-        }
-        let masters = self.all_masters().filter(|master| master.stations() == Some((bridge, vlan)));
-        masters.flat_map(|master| std::iter::once(master.index).chain(self.vlans_on(master.index))).collect()
-    }
-
-    /// Returns up to [`STATIONS`] stations of the bridges whose packets are forwarded, each with the bridge's number
-    /// and the port that leads to it; and the number of those left out.
-    pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
-        // The kernel drops frames from other addresses (is_valid_ether_addr).
-        let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
-        let of = |bridge: &MasterSpec| {
-            let (id, index) = (bridge.id, bridge.index);
-            let range = bridge.stations().map(|(bridge, vlan)| (bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
-            let port = move |((_, _, mac), _): (&(u32, u16, Mac), &u32)| match self.leads_to(index, Some(*mac)) {
-                Some(Ok(port)) if valid(mac) => Some((id, *mac, port)),
-                _ => None,
-            };
-            range.into_iter().flat_map(|range| self.stations.range(range)).filter_map(port)
-        };
-        let mut stations = self.all_masters().flat_map(of);
-        let all = stations.by_ref().take(STATIONS).collect();
-        (all, stations.count())
     }
 
     /// Returns whether routes by an interface lead to next hops of its own: true if it has a port, or may get one at
@@ -352,12 +190,6 @@ impl Links {
             .or_else(|| self.tunnel_number(index))
     }
 
-    /// Returns the kernel index of the interface whose packets arrive and leave by this port: that of its bond or
-    /// bridge, or its own.
-    fn interface_of(&self, bound: &Bound) -> u32 {
-        self.master_of(bound.spec.id).map_or(bound.index(), |master| master.index)
-    }
-
     /// Returns the ports whose devices send packets routed to an interface: for a VLAN, the port that carries it; for a
     /// bond, those of its members; for a bridge, the port that leads to the station with this MAC address.
     pub fn carriers_of(&self, index: u32, to: Option<Mac>) -> Vec<PortId> {
@@ -372,25 +204,6 @@ impl Links {
             (Some(id), None) => id,
         };
         self.ports_at(id)
-    }
-
-    /// Returns the ports of the bond or bridge with this number, or the port whose number it is.
-    fn ports_at(&self, id: PortId) -> Vec<PortId> {
-        match self.all_masters().find(|master| master.id == id) {
-            Some(master) => self.ports_of(master).collect(),
-            None => vec![id],
-        }
-    }
-
-    /// Sets the bonds and bridges, and returns the interfaces whose packets now come and leave by other ports.
-    pub fn set_masters(&mut self, masters: &[MasterSpec]) -> Vec<u32> {
-        let old = replace(&mut self.masters, masters, |master| master.index);
-        let with_members = |index: u32| {
-            let both = [old.get(&index), self.masters.get(&index)].into_iter().flatten();
-            let members = both.flat_map(|(master, _)| &master.members).map(|(_, member)| *member);
-            std::iter::once(index).chain(self.vlans_on(index)).chain(members).collect::<BTreeSet<u32>>()
-        };
-        differing(&old, &self.masters).into_iter().flat_map(with_members).collect()
     }
 
     /// Sets the VLANs, and returns the interfaces that became or ceased to be one.
@@ -454,28 +267,6 @@ impl Links {
             }
         }
         all
-    }
-
-    /// Returns the properties of a bond or bridge with open ports, as the stages use them: as on its first port.
-    fn master_info(&self, master: &MasterSpec, followed: &Followed) -> Option<PortInfo> {
-        let first = self.ports.get(usize::from(self.ports_of(master).next()?.0))?;
-        Some(self.info_of(first, (master.id, master.index), followed))
-    }
-
-    /// Returns the bridges with open ports, each with its number.
-    pub fn bridges(&self, followed: &Followed) -> Vec<(PortId, PortInfo)> {
-        let bridges = self.all_masters().filter(|master| master.is_bridge());
-        bridges.filter_map(|bridge| Some((bridge.id, self.master_info(bridge, followed)?))).collect()
-    }
-
-    /// Returns the bonds with open ports, each with its number.
-    pub fn bonds(&self, followed: &Followed) -> Vec<(PortId, BondInfo)> {
-        let bond = |bond: &MasterSpec| {
-            let Sends::ByHash(hash) = bond.sends else { return None };
-            let info = self.master_info(bond, followed)?;
-            Some((bond.id, BondInfo { ports: self.ports_of(bond).collect(), hash, info }))
-        };
-        self.all_masters().filter_map(bond).collect()
     }
 
     /// Returns whether an interface is up and has carrier; false for an unknown one.
@@ -766,14 +557,6 @@ impl Links {
         open.map(|(vlan, _)| {
             let name = self.get(vlan.index).map(|link| link.name.clone()).unwrap_or_default();
             (self.view(vlan.id, name, vlan.index), vlan)
-        })
-    }
-
-    /// Returns all bonds and bridges with open ports, by kernel index.
-    pub fn master_views(&self) -> impl Iterator<Item = (PortView, &MasterSpec)> {
-        self.all_masters().filter(|master| self.ports_of(master).next().is_some()).map(|master| {
-            let name = self.get(master.index).map(|link| link.name.clone()).unwrap_or_default();
-            (self.view(master.id, name, master.index), master)
         })
     }
 
