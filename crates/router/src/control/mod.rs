@@ -11,6 +11,7 @@
 //!   flows;
 //! - a route with several next hops, one of them without a gateway, is left to the kernel.
 
+mod applied;
 mod bits;
 mod exceptions;
 mod followed;
@@ -24,18 +25,20 @@ mod ports;
 mod rib;
 mod sets;
 mod shares;
+mod specs;
 mod view;
 
+pub use applied::{Applied, PortBack};
 pub use exceptions::Policies;
 pub use ports::Ports;
+pub use specs::{MasterSpec, PortSpec, Sends, TunnelSpec, VlanSpec};
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
-use crate::bond::XmitHash;
-use crate::tables::{Cold, HashPolicy, Own4, Reception, SourceCheck, Tables};
+use crate::tables::{Cold, HashPolicy, Own4, SourceCheck, Tables};
 use crate::tunnel::{Paths, Tunnels};
 use bits::{V4, V6};
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station, Tunnel};
+use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station};
 use bywash_fib::{Shared, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use followed::Followed;
@@ -58,118 +61,6 @@ const MAIN: u32 = 254;
 /// The kernel's number of table local (RT_TABLE_LOCAL).
 const LOCAL_TABLE: u32 = 255;
 
-/// A port on which the router forwards packets.
-#[derive(Clone, Debug)]
-pub struct PortSpec {
-    /// Port number; numbers count from 0 without gaps.
-    pub id: PortId,
-    /// Kernel index of its interface; 0 when there is none yet.
-    pub index: u32,
-    /// Name of its interface. An interface that appears with this name while the port has none is bound to the port.
-    pub name: String,
-    /// Whether frames received on it may carry partial checksums (veth, TAP).
-    pub partial_checksums: bool,
-    /// Frames that it gives the router.
-    pub reception: Reception,
-}
-
-/// A bond or bridge that ports belong to, or a VLAN interface on a bridge that filters VLANs. The router forwards its
-/// packets as far as they arrive and leave by these ports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MasterSpec {
-    /// Number of the interface, from [`crate::vlan::FIRST`] on.
-    pub id: PortId,
-    /// Kernel index of the interface.
-    pub index: u32,
-    /// Ports on its members, and the kernel indices of these members. For a bond, all members that it sends by, in the
-    /// kernel's order, or none while its packets are left to the kernel.
-    pub members: Vec<(PortId, u32)>,
-    /// Ports on which its frames have the tag, if the bridge filters VLANs, each with the number of its entry in XDP
-    /// programs. Packets to a station behind such a port use that entry.
-    pub tagged: Vec<(PortId, PortId)>,
-    /// Tag of its frames on these ports ([`crate::vlan::tag`]).
-    pub tag: [u8; 4],
-    /// How it chooses the member that a packet leaves by.
-    pub sends: Sends,
-}
-
-/// How a bond or bridge chooses the member that a packet leaves by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sends {
-    /// A bond: by a hash of the packet's headers.
-    ByHash(XmitHash),
-    /// A bridge, with this kernel index: by its forwarding database, of this VLAN if it filters VLANs; 0 if not.
-    ToStation {
-        /// Kernel index of the bridge.
-        bridge: u32,
-        /// VLAN of the interface's frames.
-        vlan: u16,
-    },
-}
-
-impl MasterSpec {
-    /// Returns whether it is a bridge, or a VLAN interface on one; if not, it is a bond.
-    pub fn is_bridge(&self) -> bool {
-        self.stations().is_some()
-    }
-
-    /// Returns kernel index and VLAN of the bridge whose stations its packets come from and go to; `None` for a bond.
-    pub fn stations(&self) -> Option<(u32, u16)> {
-        match self.sends {
-            Sends::ToStation { bridge, vlan } => Some((bridge, vlan)),
-            Sends::ByHash(_) => None,
-        }
-    }
-
-    /// Returns whether it is a VLAN interface on a bridge.
-    pub fn is_vlan(&self) -> bool {
-        self.stations().is_some_and(|(bridge, _)| bridge != self.index)
-    }
-
-    /// Returns the number of its entry on a port where its frames have a tag; `None` where they have none.
-    fn entry(&self, port: PortId) -> Option<PortId> {
-        self.tagged.iter().find(|(of, _)| *of == port).map(|(_, entry)| *entry)
-    }
-
-    /// Returns whether a port is on the member with this kernel index.
-    fn has_member(&self, index: u32) -> bool {
-        self.members.iter().any(|(_, member)| *member == index)
-    }
-}
-
-/// A VLAN interface, or a macvlan, whose packets the router forwards.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VlanSpec {
-    /// Number of the interface, from [`crate::vlan::FIRST`] on.
-    pub id: PortId,
-    /// Kernel index of the interface.
-    pub index: u32,
-    /// Port that carries it, or number of the bond or bridge below it.
-    pub port: PortId,
-    /// Kernel index of the interface below it: the port's, the bond's or the bridge's.
-    pub parent: u32,
-    /// Numbers of its entries in XDP programs, by the ports that carry it. On a bridge, packets to a station use the
-    /// entry of the port that leads there.
-    pub entries: Vec<(PortId, PortId)>,
-    /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, which is identified by its
-    /// MAC address.
-    pub tag: [u8; 4],
-    /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
-    pub sends: bool,
-}
-
-/// A tunnel whose packets the router forwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TunnelSpec {
-    /// Number of the interface, from [`crate::vlan::FIRST`] on.
-    pub id: PortId,
-    /// Kernel index of the interface.
-    pub index: u32,
-    /// Its properties. Both addresses are those of hosts, but a VXLAN may have no other end of its own; and no other
-    /// tunnel takes the same packets.
-    pub tunnel: Tunnel,
-}
-
 /// Entry of a VLAN or macvlan in the XDP program of a port.
 #[derive(Clone, Debug)]
 pub struct PortEntry {
@@ -181,46 +72,6 @@ pub struct PortEntry {
     pub entry: PortId,
     /// Tag of its frames; [`crate::vlan::UNTAGGED`] for a macvlan.
     pub tag: [u8; 4],
-}
-
-/// An interface with a port's name exists while the port is not open on any. Until [`Control::set_open`] reports that
-/// the port is open on it, packets routed to that interface are left to the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortBack {
-    /// The port.
-    pub id: PortId,
-    /// Kernel index of the interface.
-    pub index: u32,
-}
-
-/// Effects of a batch of changes outside of the workers.
-#[derive(Debug, Default)]
-pub struct Applied {
-    /// Ports whose MAC, MTU, state or index changed, each once.
-    pub ports_changed: Vec<PortId>,
-    /// Ports whose interface is gone. Close them before anything is attached.
-    pub ports_gone: Vec<PortId>,
-    /// Ports to open on an interface: reported when the interface appears, and again with each change of it while the
-    /// port is not open. A port whose interface was replaced in one batch is in both lists.
-    pub ports_back: Vec<PortBack>,
-    /// The batch contained [`Change::Synced`].
-    pub synced: bool,
-    /// New tables were published.
-    pub published: bool,
-}
-
-impl Applied {
-    /// Records that a port has lost its interface, and perhaps found another one with its name.
-    fn port_gone(&mut self, id: PortId, back: Option<PortBack>) {
-        self.ports_changed.push(id);
-        self.ports_gone.push(id);
-        self.ports_back.retain(|back| back.id != id);
-        self.ports_back.extend(back);
-    }
-
-    fn port_back(&mut self, back: Option<PortBack>) {
-        self.ports_back.extend(back.filter(|back| !self.ports_back.contains(back)));
-    }
 }
 
 /// Another consumer of the workers' tables: an XDP program that forwards by them.
