@@ -253,7 +253,8 @@ impl modes::Control for Routing {
         let mut control = lock(&self.control);
         // The programs may still hand over packets with a number that now belongs to another interface, and those of a
         // new bond or bridge have policies that have not been read.
-        if self.uppers != *uppers {
+        let changed = self.uppers != *uppers;
+        if changed {
             self.guard.close();
             self.uppers = uppers.clone();
         }
@@ -261,7 +262,11 @@ impl modes::Control for Routing {
         control.set_vlans(&uppers.vlans);
         control.set_tunnels(&uppers.tunnels);
         drop(control);
-        self.find_paths();
+        // A new tunnel has no path, and ends may now be reached by another interface. What else changes is found by the
+        // next interval.
+        if changed {
+            self.find_paths();
+        }
         let control = lock(&self.control);
         // The gate of a new port is closed; those of the others close until the policies of all have been read.
         self.guard.set_ports(links(&control));
