@@ -284,11 +284,12 @@ impl Port for DpdkPort {
         let (port, queue, n) = (self.shared.device.port, self.queue, frames.len());
         let raw = frames.as_slice().as_ptr().cast();
         let mut call = Call::default();
-        // SAFETY: an open queue that only this worker uses; the caller owns the frames, which have the layout of their
-        // descriptors, and those that are sent leave the batch below. Nobody but a call like this, or a driver, writes
-        // the mbuf of a cell, so it says what it did when a `NOTED` frame was received.
-        let (sent, more) =
-            cells::with(bufs, &mut call, |call| unsafe { ffi::bywash_dpdk_tx(port, queue, raw, n as u16, call) });
+        let (sent, more) = cells::with(bufs, &mut call, |call| {
+            // SAFETY: an open queue that only this worker uses; the caller owns the frames, which have the layout of
+            // their descriptors, and those that are sent leave the batch below. Nobody but a call like this, or a
+            // driver, writes the mbuf of a cell, so it says what it did when a `NOTED` frame was received.
+            unsafe { ffi::bywash_dpdk_tx(port, queue, raw, n as u16, call) }
+        });
         let sent = usize::from(sent);
         self.held += more + sent as i64;
         if sent < n {
