@@ -60,9 +60,9 @@ pub struct PlacementArgs {
     /// Also measure the kernel and each level with both interfaces in bridges (as NAME+bridges)
     #[arg(long)]
     pub bridges: bool,
-    /// Also measure the kernel and each level with both interfaces in one bridge, between whose members the frames are sent
-    /// (as NAME+members), and each level without it but by the same programs, those of traffic control (as NAME+tc): on
-    /// veth, native XDP forwards no frames between members
+    /// Also measure the kernel and each level with both interfaces in one bridge, between whose members the frames are
+    /// sent (as NAME+members), and each level without it but by the same programs, those of traffic control (as
+    /// NAME+tc): on veth, native XDP forwards no frames between members
     #[arg(long)]
     pub members: bool,
     /// Also measure the kernel and each level with the packets sent through a VXLAN (as NAME+vxlan)

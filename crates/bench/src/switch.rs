@@ -54,8 +54,8 @@ pub struct SwitchArgs {
     /// Only write the traffic and the flows to this directory (traffic.pcap, flows.txt), and exit
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
-    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds (needs
-    /// permission to trace)
+    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds
+    /// (needs permission to trace)
     #[arg(long)]
     pub instructions: bool,
     /// Print one JSON object

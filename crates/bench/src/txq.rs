@@ -66,8 +66,8 @@ pub struct TxqArgs {
     /// Length of each measurement, in milliseconds
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
     pub milliseconds: u64,
-    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds (needs
-    /// permission to trace)
+    /// Also count the instructions of each stage, by running the worker one instruction at a time for some seconds
+    /// (needs permission to trace)
     #[arg(long)]
     pub instructions: bool,
     /// Print one JSON object

@@ -31,7 +31,8 @@ pub const fn largest_mtu(cell: usize) -> usize {
 /// Maximum UMEM chunk size of the kernel in bytes; longer frames arrive in several chunks.
 const CHUNK: usize = 4096;
 
-/// Appends to `problems`, the errors of single values, every other error of `config`, including what is missing on `host` if there is one.
+/// Appends to `problems`, the errors of single values, every other error of `config`, including what is missing on
+/// `host` if there is one.
 pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) {
     if config.ports.is_empty() {
         let example = "for each interface: [[port]] and interface = \"eth0\"";

@@ -251,7 +251,8 @@ impl Section {
         self.keys.iter().find(|key| key.name == name)
     }
 
-    /// Adds the default of each absent key, also in nested tables, and turns an integer that stands for a list into one.
+    /// Adds the default of each absent key, also in nested tables, and turns an integer that stands for a list into
+    /// one.
     pub fn complete(&self, table: &mut toml::Table) {
         let kind = kind(table.get("kind").and_then(toml::Value::as_str).filter(|_| self.is_port()));
         for key in self.keys.iter().filter(|key| key.applies(kind)) {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 //! [`Draft`] reads a file and [`Draft::finish`] checks it: the result is a [`Config`]. The table of keys (`keys`) says
-//! what each key takes and its default; the reader, the defaults of the model, [`reference()`] and [`schema()`] follow it.
+//! what each key takes and its default; the reader, the defaults of the model, [`reference()`] and [`schema()`] follow
+//! it.
 
 #![forbid(unsafe_code)]
 

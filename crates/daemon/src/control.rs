@@ -539,7 +539,8 @@ impl Runtime {
         }
         self.vlans = told;
         let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
-        // With each change of a member's VLANs, it has none until they have been read again: that it is back is no news.
+        // With each change of a member's VLANs, it has none until they have been read again: that it is back is no
+        // news.
         let told = |index: &u32| self.relations.link(*index).is_some_and(|link| link.kind == "vlan");
         self.members.retain(|index, _| told(index) || masters.iter().any(|master| master.index == *index));
         for master in masters {

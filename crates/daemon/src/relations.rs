@@ -14,8 +14,8 @@ use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-/// Kinds of upper interfaces that take only packets from the kernel's UDP and IP input. A MACsec interface is none of them:
-/// without strict validation it also takes untagged frames, and with offload the NIC has removed the tags.
+/// Kinds of upper interfaces that take only packets from the kernel's UDP and IP input. A MACsec interface is none of
+/// them: without strict validation it also takes untagged frames, and with offload the NIC has removed the tags.
 const HARMLESS: [&str; 14] = [
     "vxlan",
     "geneve",
@@ -80,8 +80,8 @@ pub struct Told {
     pub sends: bool,
 }
 
-/// An interface whose packets come and leave by a member of a bridge: the bridge's own or, if the bridge filters VLANs, a
-/// VLAN interface on it.
+/// An interface whose packets come and leave by a member of a bridge: the bridge's own or, if the bridge filters VLANs,
+/// a VLAN interface on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// Kernel index of the interface.
@@ -187,8 +187,8 @@ impl Relations {
 
     /// Returns the VLAN interfaces and macvlans above this one, or above the bond or bridge whose packets come and
     /// leave by it, each with how its packets are distinguished or, if they cannot be forwarded, the reason why they
-    /// are left to the kernel. No packets of VLAN interfaces on a bridge that filters VLANs are forwarded like these: they
-    /// may be forwarded otherwise ([`Relations::joined`]).
+    /// are left to the kernel. No packets of VLAN interfaces on a bridge that filters VLANs are forwarded like these:
+    /// they may be forwarded otherwise ([`Relations::joined`]).
     pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Told, String>)> {
         let parent = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let followed = |link: &Link| match link.kind.as_str() {
@@ -211,8 +211,8 @@ impl Relations {
         Some((below, below.bridge.filter(|of| of.filters)?))
     }
 
-    /// Returns the interfaces whose packets come and leave by this member of a bridge; none if it is not one, or is left
-    /// to the kernel.
+    /// Returns the interfaces whose packets come and leave by this member of a bridge; none if it is not one, or is
+    /// left to the kernel.
     pub fn joined(&self, index: u32) -> Vec<Joined> {
         match (self.links.get(&index), self.bridge(index)) {
             (Some(own), Some(Ok(bridge))) => self.joins(own, bridge).collect(),

@@ -67,9 +67,9 @@ pub struct Numbers(BTreeMap<Key, PortId>);
 
 impl Numbers {
     /// Assigns a number to each of these bonds and bridges, by kernel index, of these VLANs and macvlans, and of these
-    /// tunnels, by kernel index, and takes back the numbers of all others. A bond, bridge or tunnel keeps its number, and so does a VLAN while it is on the same
-    /// port or bond. None gets a number that was another's until now, because packets on their way may still refer to
-    /// it. If there are not enough numbers, the last ones get none.
+    /// tunnels, by kernel index, and takes back the numbers of all others. A bond, bridge or tunnel keeps its number,
+    /// and so does a VLAN while it is on the same port or bond. None gets a number that was another's until now,
+    /// because packets on their way may still refer to it. If there are not enough numbers, the last ones get none.
     pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried], tunnels: &[(u32, Tunnel)]) -> Uppers {
         let before = std::mem::take(&mut self.0);
         let mut taken = [false; VLANS];

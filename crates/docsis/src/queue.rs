@@ -97,7 +97,8 @@ struct Set {
 }
 
 impl Set {
-    /// Appends a flow to a list. `served` are the virtual times of all sets: one that sent nothing meanwhile gains nothing.
+    /// Appends a flow to a list. `served` are the virtual times of all sets: one that sent nothing meanwhile gains
+    /// nothing.
     #[inline]
     fn add(&mut self, list: usize, flow: usize, served: &[u64; PRIORITIES + 1]) {
         if self.lists[list].is_empty() {
@@ -201,9 +202,9 @@ impl Queues {
         self.flows[flow].len as usize
     }
 
-    /// Appends a frame that counts as `bytes` to the queue of `flow`; returns the frame that is dropped, if any: the new
-    /// one, or by the [`Overflow`] policy the oldest one. A shaped flow whose oldest frame is dropped still waits until
-    /// it has the tokens for that frame.
+    /// Appends a frame that counts as `bytes` to the queue of `flow`; returns the frame that is dropped, if any: the
+    /// new one, or by the [`Overflow`] policy the oldest one. A shaped flow whose oldest frame is dropped still waits
+    /// until it has the tokens for that frame.
     #[inline]
     pub fn push(&mut self, flow: usize, frame: Frame, bytes: u32, now: u64) -> Option<(Frame, Cause)> {
         let mut dropped = None;
@@ -292,8 +293,8 @@ impl Queues {
         None
     }
 
-    /// Returns the set and the list that come first among those that may use a channel of mask `channels`. `None` if all
-    /// are empty.
+    /// Returns the set and the list that come first among those that may use a channel of mask `channels`. `None` if
+    /// all are empty.
     #[inline]
     fn first(&self, channels: u64) -> Option<(usize, usize)> {
         let ready = self.sets.iter().enumerate().filter(|(_, set)| set.channels & channels != 0 && set.ready != 0);
@@ -361,8 +362,8 @@ impl Queues {
         }
     }
 
-    /// Returns whether the first flow of `list`, which has rates, has the tokens to be served from there. If not, sets a
-    /// timer.
+    /// Returns whether the first flow of `list`, which has rates, has the tokens to be served from there. If not, sets
+    /// a timer.
     fn may_send(&mut self, flow: usize, list: usize, now: u64) -> bool {
         let f = &mut self.flows[flow];
         let rates = &self.rates[f.rates as usize];

@@ -67,8 +67,8 @@ struct hooks {
 // Bytes of a cell before the mbuf's data area: META of crates/frame.
 #define META 128
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "data begins 256 bytes into a cell");
-// Data begin on one of so many lines of a cell. If all began on the same, data of all cells would share 2 of the 64 sets
-// of an L1 cache, and 64 of the 2,048 of an L2 cache.
+// Data begin on one of so many lines of a cell. If all began on the same, data of all cells would share 2 of the 64
+// sets of an L1 cache, and 64 of the 2,048 of an L2 cache.
 #define COLOURS 4
 #define LINE 64
 
@@ -81,7 +81,8 @@ static struct rte_mbuf *mbufs;
 static size_t mbufs_len;
 static uint32_t shift;
 static uint32_t cells;
-// Mempool of the arena's cells, to which each mbuf is freed, and mempools of devices whose drivers require memory of their own.
+// Mempool of the arena's cells, to which each mbuf is freed, and mempools of devices whose drivers require memory of
+// their own.
 static struct rte_mempool *pool;
 // The same cells, each as a buffer that begins right behind the metadata.
 static struct rte_mempool *whole;
@@ -782,8 +783,8 @@ static bool in_one_cell(struct rte_mbuf *m)
 	return m->pool == pool && (*rearm_of(m) & SINGLE_MASK) == SINGLE && RTE_MBUF_DIRECT(m);
 }
 
-// Receives frames some of which are not in one cell, or not to be sent as they are. Returns the number of those that are
-// in one cell now.
+// Receives frames some of which are not in one cell, or not to be sent as they are. Returns the number of those that
+// are in one cell now.
 static uint16_t exceptions(struct rte_mbuf **received, uint16_t n, struct raw *out, struct call *call)
 {
 	uint16_t good = 0;

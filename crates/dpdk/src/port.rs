@@ -188,8 +188,8 @@ impl DpdkPort {
         driver(&self.shared.device)
     }
 
-    /// Sets whether received mbufs are read a whole line at once, which needs AVX-512. Returns false if the processor does
-    /// not have it. For tests: it is set if the processor has it.
+    /// Sets whether received mbufs are read a whole line at once, which needs AVX-512. Returns false if the processor
+    /// does not have it. For tests: it is set if the processor has it.
     #[doc(hidden)]
     pub fn read_lines(on: bool) -> bool {
         ffi::bywash_dpdk_lines(on)

@@ -301,7 +301,8 @@ fn more_threads_than_lcores(eal: &Arc<Eal>, bench: &mut Bench) {
                     all_there.wait();
                 })
             };
-            // An lcore's free cells are given back when its thread has ended, which is later than the end of its closure.
+            // An lcore's free cells are given back when its thread has ended, which is later than the end of its
+            // closure.
             let all: Vec<_> = (0..THREADS).map(spawn).collect();
             all.into_iter().for_each(|thread| thread.join().unwrap());
         });

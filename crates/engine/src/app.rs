@@ -122,8 +122,8 @@ impl Context<'_> {
         self.discard(frame);
     }
 
-    /// Counts a copy of `frame`, received by `from`, that is dropped under `reason`. Captures get the frame itself, so no
-    /// copy is made.
+    /// Counts a copy of `frame`, received by `from`, that is dropped under `reason`. Captures get the frame itself, so
+    /// no copy is made.
     #[inline]
     pub fn drop_copy(&mut self, from: PortId, reason: DropReason, frame: &Frame) {
         self.event(from, Event::CopyMade, 1);

@@ -29,8 +29,8 @@ impl Placement {
         &self.cpus
     }
 
-    /// Returns the CPUs in the order for threads that exchange nothing: a hyper-thread of each core before the second of
-    /// any.
+    /// Returns the CPUs in the order for threads that exchange nothing: a hyper-thread of each core before the second
+    /// of any.
     pub fn apart(&self) -> Vec<usize> {
         let cores: Vec<usize> = self.cpus.iter().map(|cpu| core(*cpu)).collect();
         let mut order: Vec<usize> = (0..cores.len()).collect();
@@ -61,8 +61,8 @@ fn core(cpu: usize) -> usize {
     siblings(cpu).split([',', '-']).next().and_then(|n| n.parse().ok()).unwrap_or(cpu)
 }
 
-/// Returns the CPU of a worker by default, out of `allowed`; `None` if that is empty. The first CPU usually handles most
-/// of the machine's other work and comes last.
+/// Returns the CPU of a worker by default, out of `allowed`; `None` if that is empty. The first CPU usually handles
+/// most of the machine's other work and comes last.
 pub fn of_worker(worker: usize, allowed: &[usize]) -> Option<usize> {
     allowed.get((worker + 1) % allowed.len().max(1)).copied()
 }

@@ -315,8 +315,8 @@ pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
     effects
 }
 
-/// Returns the effects of rules on packets that the host itself sends and receives, which the dataplane looks up in tables
-/// local and main: one for each family.
+/// Returns the effects of rules on packets that the host itself sends and receives, which the dataplane looks up in
+/// tables local and main: one for each family.
 pub(crate) fn of_host(rules: &[Rule]) -> Vec<Effect> {
     // Table default is looked up only for destinations without a route in table main.
     let other = |rule: &&Rule| !rule.is_basic() && !rule.is_idle() && !rule.looks_up_always(DEFAULT);

@@ -39,8 +39,8 @@ const GLOBAL: [&str; 10] = [
     "ipv4/conf/all/accept_redirects",
 ];
 
-/// Switches of frames between the members of bridges, there with br_netfilter: whether they pass hooks of ARP, IPv6 and IPv4,
-/// which also drop malformed packets and cut off padding.
+/// Switches of frames between the members of bridges, there with br_netfilter: whether they pass hooks of ARP, IPv6 and
+/// IPv4, which also drop malformed packets and cut off padding.
 const OF_BRIDGES: [&str; 3] = ["bridge-nf-call-arptables", "bridge-nf-call-ip6tables", "bridge-nf-call-iptables"];
 
 /// Switches of an interface: family, and name below `conf/IF`.
@@ -212,8 +212,8 @@ impl Sysctls {
                 let object = format!("net.ipv4.conf.{name}.route_localnet=1");
                 found.add(Scope::In(on(), Families::V4), &object, "routes loopback addresses");
             }
-            // A redirect that is accepted gives packets to its destination another next hop on the interface that it came by,
-            // without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect).
+            // A redirect that is accepted gives packets to its destination another next hop on the interface that it
+            // came by, without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect).
             if is_on(redirects4) && is_on(own_redirects4) {
                 let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
                 found.add(Scope::Out(on(), Families::V4), &object, "sends packets as redirects say");

@@ -1,7 +1,7 @@
 //! Connections that NAT still translates although no rule does.
 //!
-//! A mapping stays with its connection: the kernel applies it for as long as connections are tracked and a chain of type
-//! nat is hooked in the connection's family, with or without the rule that made it (nf_nat_inet_fn).
+//! A mapping stays with its connection: the kernel applies it for as long as connections are tracked and a chain of
+//! type nat is hooked in the connection's family, with or without the rule that made it (nf_nat_inet_fn).
 
 use crate::dump::dump;
 use bywash_fib::model::Families;

@@ -316,8 +316,8 @@ pub struct Member {
     pub bridging: Bridging,
 }
 
-/// VLANs, in state forwarding, of a bridge's own interface or of a bridge's member (RTM_NEWVLAN). They matter only if the
-/// bridge filters VLANs.
+/// VLANs, in state forwarding, of a bridge's own interface or of a bridge's member (RTM_NEWVLAN). They matter only if
+/// the bridge filters VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BridgeVlans {
     /// VLAN whose frames it sends and receives without a tag; 0 if there is none.
@@ -374,8 +374,8 @@ pub struct Link {
     pub member: Option<Member>,
     /// VLANs of a bridge, or of a bridge's member.
     pub vlans: BridgeVlans,
-    /// Properties of a tunnel, for kinds `ipip`, `sit`, `gre` and `vxlan`; `None` if they cannot be parsed, or if its packets
-    /// come and leave in another network namespace.
+    /// Properties of a tunnel, for kinds `ipip`, `sit`, `gre` and `vxlan`; `None` if they cannot be parsed, or if its
+    /// packets come and leave in another network namespace.
     pub tunnel: Option<Tunnel>,
     /// Number of receive queues.
     pub rx_queues: u32,
@@ -462,8 +462,8 @@ pub struct Tunnel {
     pub ttl: u8,
     /// TOS of its packets; with bit 0 set, that of the packets within.
     pub tos: u8,
-    /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, those have it whose IPv4 packets within do,
-    /// for kinds `ipip` and `gre`.
+    /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, those have it whose IPv4 packets within
+    /// do, for kinds `ipip` and `gre`.
     pub dont_fragment: bool,
     /// Properties of its own, for VXLAN.
     pub vxlan: Option<Vxlan>,
@@ -596,8 +596,8 @@ pub struct Station {
     pub vlan: u16,
     /// MAC address.
     pub mac: Mac,
-    /// Kernel index of the member that leads to it, or of the bridge for one of its own addresses. For a VXLAN interface,
-    /// the IPv4 address of the other end that leads to it.
+    /// Kernel index of the member that leads to it, or of the bridge for one of its own addresses. For a VXLAN
+    /// interface, the IPv4 address of the other end that leads to it.
     pub member: u32,
 }
 

@@ -67,8 +67,8 @@ pub(crate) const TAG_AT: [(usize, usize); TAGS] = [(at::VLAN_TCI, at::TPID), (at
 
 /// Number of label stack entries that are read, the same as in OVS.
 pub(crate) const LABELS: usize = 3;
-/// Offsets of the upper and the lower half of each label stack entry, outermost first. They are in place of the addresses
-/// of ARP and neighbour discovery.
+/// Offsets of the upper and the lower half of each label stack entry, outermost first. They are in place of the
+/// addresses of ARP and neighbour discovery.
 pub(crate) const LABEL_AT: [[usize; 2]; LABELS] =
     [[at::MPLS, at::MPLS + 2], [at::ARP_THA, at::ARP_THA + 2], [at::MPLS + 4, at::ARP_THA + 4]];
 

@@ -163,8 +163,8 @@ fn missing(control: &FlowControl, items: &[Item]) -> Option<String> {
 }
 
 /// Applies the lines in order, up to the first that is refused. Returns how many flows, groups and meters were changed;
-/// errors with the reason and that number. Applies none if a flow runs a group or meter that does not exist. The workers
-/// use the new tables when this returns.
+/// errors with the reason and that number. Applies none if a flow runs a group or meter that does not exist. The
+/// workers use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
     if let Some(what) = missing(control, &items) {
         return Err(format!("{what}; no change was applied"));

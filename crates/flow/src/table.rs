@@ -222,8 +222,8 @@ impl Table {
         best
     }
 
-    /// Does the same as [`Table::lookup`], but for parts of conjunctions: `part` receives each that matches and may have a
-    /// higher priority than the result.
+    /// Does the same as [`Table::lookup`], but for parts of conjunctions: `part` receives each that matches and may
+    /// have a higher priority than the result.
     fn best<'a>(
         &'a self,
         flow: &Flow,

@@ -36,8 +36,8 @@ fn shown(records: &mut Records) -> Vec<(DropReason, u8)> {
     all
 }
 
-/// Sends three packets twice and returns how many are sent, how many are captured, and the TTLs of those captured of the
-/// first packet.
+/// Sends three packets twice and returns how many are sent, how many are captured, and the TTLs of those captured of
+/// the first packet.
 fn run(flow: &str) -> (usize, usize, Vec<u8>) {
     use DropReason::{Controller, Sampled};
     let mut rig = switch(&[flow]);

@@ -326,7 +326,8 @@ fn a_flood_of_addresses_leaves_the_driver_alone() {
             .unwrap();
             let moved = twin.rig.control.moved;
             twin.rig.send(4, &[packet(5, 1)]);
-            // 20,000 new sources behind port 3, to a host behind port 4: at each moment the driver still forwards between ports 1 and 2.
+            // 20,000 new sources behind port 3, to a host behind port 4: at each moment the driver still forwards
+            // between ports 1 and 2.
             let (before, mut left) = (twin.rig.counter("revalidated"), 0);
             for hundred in 0..200 {
                 let frames: Vec<_> = (0..100).map(|n| packet(0x0100_0000 + hundred * 100 + n, 5)).collect();

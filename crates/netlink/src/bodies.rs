@@ -173,8 +173,8 @@ impl Bodies {
     }
 
     /// Returns the body that decides among those of one key: the first usable one, as in the kernel's lookup, else the
-    /// first. Among several of IPv6, the kernel's choice depends on which neighbours are reachable (rt6_score_route), so
-    /// that only the kernel can use them.
+    /// first. Among several of IPv6, the kernel's choice depends on which neighbours are reachable (rt6_score_route),
+    /// so that only the kernel can use them.
     pub fn effective(&self, list: &[BodyId], v6: bool) -> Option<Arc<RouteBody>> {
         let first = *list.first()?;
         if list.len() == 1 {

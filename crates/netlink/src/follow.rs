@@ -29,8 +29,8 @@ const SHORTAGES: u32 = 100;
 const DISTURBED: Duration = Duration::from_secs(1);
 /// Resolution of lifetimes in messages, 1/USER_HZ, doubled.
 const TICK: Duration = Duration::from_millis(20);
-/// Time after which VLANs are read again while a bridge filters them: a request that fails half-way changes the state of a
-/// VLAN without a message (br_vlan_process_options).
+/// Time after which VLANs are read again while a bridge filters them: a request that fails half-way changes the state
+/// of a VLAN without a message (br_vlan_process_options).
 const VLANS_AGAIN: Duration = Duration::from_secs(5);
 /// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;

@@ -342,8 +342,8 @@ impl Kernel {
         self.vlans.get(&index).map(|vlans| vlans.value.clone()).unwrap_or_default()
     }
 
-    /// Sets the VLANs of a bridge or of its member. A notification says only that VLANs have changed: until they have been
-    /// read again, it is not known which.
+    /// Sets the VLANs of a bridge or of its member. A notification says only that VLANs have changed: until they have
+    /// been read again, it is not known which.
     fn vlans_of(&mut self, index: u32, mut vlans: BridgeVlans, origin: Origin) -> Scope {
         let generation = self.generation;
         match self.vlans.get(&index) {

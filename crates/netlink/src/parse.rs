@@ -95,8 +95,8 @@ pub enum Event {
     NeighbourGone(u32, IpAddr),
     /// The state of a bridge's member, by index.
     BridgePort(u32, Member),
-    /// VLANs of a bridge or of its member, by index. A notification has those only that have changed, and a dump has all
-    /// of them, perhaps in several messages.
+    /// VLANs of a bridge or of its member, by index. A notification has those only that have changed, and a dump has
+    /// all of them, perhaps in several messages.
     BridgeVlans(u32, BridgeVlans),
     Station(Station),
     StationGone {
@@ -340,9 +340,9 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
     Some(Some(Event::Neighbour(Neighbour { index, addr, mac: lladdr.filter(|_| usable), state })))
 }
 
-/// Parses an entry of a bridge's forwarding database, or of a VXLAN interface's own. Entries of a device's own list have no NDA_MASTER, and those of
-/// the bridge's own addresses are permanent: the bridge itself takes the place of their member. The kernel drops
-/// packets of stations that are locked out; the meaning of other flags is unknown.
+/// Parses an entry of a bridge's forwarding database, or of a VXLAN interface's own. Entries of a device's own list
+/// have no NDA_MASTER, and those of the bridge's own addresses are permanent: the bridge itself takes the place of
+/// their member. The kernel drops packets of stations that are locked out; the meaning of other flags is unknown.
 fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let (mut bridge, mut address, mut vlan, mut locked) = (None, None, 0, false);
     let (mut end, mut special) = (None, false);
@@ -378,9 +378,9 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     }))
 }
 
-/// Parses struct br_vlan_msg: VLANs of a bridge or of its member, as far as they are in state forwarding. Frames that it
-/// receives without a tag belong to its PVID; it sends those of a VLAN without a tag if the VLAN is so flagged. Of the
-/// VLANs that it sends without a tag, only the PVID is recorded.
+/// Parses struct br_vlan_msg: VLANs of a bridge or of its member, as far as they are in state forwarding. Frames that
+/// it receives without a tag belong to its PVID; it sends those of a VLAN without a tag if the VLAN is so flagged. Of
+/// the VLANs that it sends without a tag, only the PVID is recorded.
 fn vlans(body: &[u8]) -> Parsed {
     let index = u32_at(body, 4)?;
     let mut vlans = BridgeVlans::default();

@@ -74,7 +74,8 @@ pub struct Entry {
     pub macs: [u8; 12],
     /// Action on packets.
     pub kind: Kind,
-    /// Port, VLAN or bond to send on, for `Forward`, `Glean`, `Pending` and `Failed`; the tunnel's number, for `Tunnel`.
+    /// Port, VLAN or bond to send on, for `Forward`, `Glean`, `Pending` and `Failed`; the tunnel's number, for
+    /// `Tunnel`.
     pub port: PortId,
     /// Largest IP packet, in bytes.
     pub mtu: u32,

@@ -76,8 +76,8 @@ impl Translator {
     ) {
         let classes = self.classify(cx, gate, from, batch);
         self.look_up(tables);
-        // Frames are moved after all of them are translated, when their handles have long been written: a load that spans
-        // two recent stores waits for them.
+        // Frames are moved after all of them are translated, when their handles have long been written: a load that
+        // spans two recent stores waits for them.
         let mut ways = [None; BATCH];
         for ((frame, class), way) in batch.as_mut_slice().iter_mut().zip(&classes).zip(&mut ways) {
             *way = match *class {

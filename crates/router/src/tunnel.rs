@@ -87,8 +87,8 @@ impl Stations {
         self.all.binary_search_by_key(mac, |(mac, _)| *mac).ok()
     }
 
-    /// Returns whether frames of a station come from this end, and its next frame need not be heard by the kernel, which
-    /// forgets stations that it does not hear: it gets one in each quarter of the ageing time.
+    /// Returns whether frames of a station come from this end, and its next frame need not be heard by the kernel,
+    /// which forgets stations that it does not hear: it gets one in each quarter of the ageing time.
     fn may_skip(&self, mac: &Mac, remote: u32, ageing: u32, now: u32) -> bool {
         let Some(at) = self.at(mac).filter(|at| self.all[*at].1 == remote) else { return false };
         let due = ageing != 0 && now.wrapping_sub(self.heard[at].load(Ordering::Relaxed)) >= (ageing / 4).max(1);
@@ -129,8 +129,8 @@ impl TunnelInfo {
         }
     }
 
-    /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not learn
-    /// from it (vxlan_set_mac, vxlan_snoop); `now` is the time in seconds.
+    /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not
+    /// learn from it (vxlan_set_mac, vxlan_snoop); `now` is the time in seconds.
     fn takes(&self, remote: u32, frame: &[u8], now: u32) -> bool {
         let Some((to, rest)) = frame.split_first_chunk::<6>() else { return false };
         let Some(from) = rest.first_chunk::<6>() else { return false };
@@ -308,8 +308,8 @@ fn tunnel_headers(protocol: u8, payload: &[u8]) -> Option<Headers> {
     }
 }
 
-/// Completes the transport checksum of a packet within another, if its sender left it to its device. A checksum around it
-/// is already that of the completed packet (local checksum offload).
+/// Completes the transport checksum of a packet within another, if its sender left it to its device. A checksum around
+/// it is already that of the completed packet (local checksum offload).
 pub(crate) fn complete_within(data: &mut [u8]) -> bool {
     let Some(ip) = data.get_mut(HEADER_LEN..) else { return false };
     let Some((info, Headers { len, port, .. })) = headers(ip) else { return false };
@@ -400,9 +400,9 @@ fn added(tunnel: &Tunnel) -> usize {
     ipv4::HEADER_LEN + more
 }
 
-/// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit`, `ipip6_tunnel_xmit`
-/// and `vxlan_xmit_one` do; `id` is the identification of the packet around it. Returns the port that it leaves by;
-/// `None` if the frame has no room in front.
+/// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit`,
+/// `ipip6_tunnel_xmit` and `vxlan_xmit_one` do; `id` is the identification of the packet around it. Returns the port
+/// that it leaves by; `None` if the frame has no room in front.
 pub(crate) fn encapsulate(
     arena: &Arena,
     through: &Through<'_>,

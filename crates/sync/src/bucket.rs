@@ -35,8 +35,8 @@ impl Rate {
         (after - u128::from(now) <= u128::from(self.depth)).then_some(after as u64)
     }
 
-    /// Returns the time from which a bucket that is full at `full_at` contains `tokens`, or is full if it never contains
-    /// as many.
+    /// Returns the time from which a bucket that is full at `full_at` contains `tokens`, or is full if it never
+    /// contains as many.
     #[inline]
     pub fn ready_at(&self, full_at: u64, tokens: u32) -> u64 {
         let cost = self.cost(tokens).min(u128::from(self.depth)) as u64;

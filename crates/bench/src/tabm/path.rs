@@ -78,8 +78,8 @@ pub struct Measured {
 
 /// Forwards at the rate offered, on `case.threads` threads.
 ///
-/// Without a CPU of its own ([`Runs::Threads`]), so that two CPUs can have two threads, the device makes a turn whenever
-/// a thread finds its channel empty.
+/// Without a CPU of its own ([`Runs::Threads`]), so that two CPUs can have two threads, the device makes a turn
+/// whenever a thread finds its channel empty.
 pub fn measure(args: &TabmArgs, case: Case, cpus: &cpus::Placement) -> anyhow::Result<Measured> {
     let Setup { pools, device, channels, lines } = open(args, case, Some(args.rate * 1e9))?;
     let counters = device.counters();

@@ -155,7 +155,8 @@ pub struct Walk {
     named: u32,
 }
 
-/// Number of objects beyond which more are removed than added; with established flows, of which each rule may take some.
+/// Number of objects beyond which more are removed than added; with established flows, of which each rule may take
+/// some.
 const MANY: [usize; 2] = [30, 6];
 
 impl Walk {

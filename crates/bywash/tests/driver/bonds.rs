@@ -1,5 +1,5 @@
-//! Compares the programs with the router where all ports are members of a bond, by which packets arrive and leave, and of a
-//! VLAN on it: both choose the same member.
+//! Compares the programs with the router where all ports are members of a bond, by which packets arrive and leave, and
+//! of a VLAN on it: both choose the same member.
 
 use super::*;
 use bywash_router::bond::XmitHash;
@@ -27,8 +27,8 @@ fn bonded(world: &World, mode: Mode, hash: XmitHash) -> Tables {
     tables
 }
 
-/// Returns whether the program leaves a frame to user space for the sake of its hash: ICMP other than queries, rare protocols
-/// with ports, and transport headers that are not whole.
+/// Returns whether the program leaves a frame to user space for the sake of its hash: ICMP other than queries, rare
+/// protocols with ports, and transport headers that are not whole.
 fn hashed_by_user(frame: &[u8], hash: XmitHash) -> bool {
     let ip = &frame[14..];
     let (proto, len) =

@@ -1,5 +1,5 @@
-//! Runs the program on a port that is a bridge's member: what it receives from the bridge's stations is handled as on any
-//! other port, or forwarded to another member, and the kernel has everything from others.
+//! Runs the program on a port that is a bridge's member: what it receives from the bridge's stations is handled as on
+//! any other port, or forwarded to another member, and the kernel has everything from others.
 
 use super::*;
 use bywash_port::af_xdp::{XdpBridging, XdpGate, XdpVlan};
@@ -116,8 +116,8 @@ fn many_stations_are_found_and_heard_again() {
 /// A station: its bridge, its address, and the port that leads to it.
 type At = (u16, [u8; 6], u16);
 
-/// Returns the verdict on a frame to another address than the bridge's own that port 0 receives, and the port that it leaves by, as
-/// slowly as a description has it.
+/// Returns the verdict on a frame to another address than the bridge's own that port 0 receives, and the port that it
+/// leaves by, as slowly as a description has it.
 fn bridged(frame: &[u8], bridge: u16, stations: &[At], to: u64, longest: u32) -> (&'static str, Option<u16>) {
     let (destination, source, kind) = (&frame[..6], &frame[6..12], u16::from_be_bytes([frame[12], frame[13]]));
     let behind = |mac: &[u8]| stations.iter().find(|at| at.0 == bridge && at.1 == mac).map(|at| at.2);
@@ -233,7 +233,8 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
         .unwrap();
 }
 
-/// On a bridge that filters VLANs, each interface has the stations of its own VLAN, and frames of other VLANs are the kernel's.
+/// On a bridge that filters VLANs, each interface has the stations of its own VLAN, and frames of other VLANs are the
+/// kernel's.
 #[test]
 fn frames_with_a_tag_come_from_stations_of_their_vlan() {
     require!(require_lab());

@@ -431,8 +431,8 @@ impl World {
             }
             ("pass_source", None) => match self.back(frame) {
                 None => frame[22..30] == [0; 8],
-                // Control would add all addresses with a local route to the filter of the host's own. Others than the one
-                // that it has here may be false hits of one side's filter.
+                // Control would add all addresses with a local route to the filter of the host's own. Others than the
+                // one that it has here may be false hits of one side's filter.
                 Some(back) if back.kind == Kind::Local => fate.punted || frame[26..30] != OWN,
                 Some(back) => fate.punted && !takes(back, mode.check),
             },
@@ -461,8 +461,8 @@ pub fn be16(bytes: &[u8]) -> usize {
     usize::from(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Returns whether a packet's checksum is unfinished: if it equals the sum of the pseudo-header. Behind an IPv6 extension
-/// header it may be.
+/// Returns whether a packet's checksum is unfinished: if it equals the sum of the pseudo-header. Behind an IPv6
+/// extension header it may be.
 pub fn unfinished(frame: &[u8]) -> bool {
     let (ip, v6) = (&frame[14..], frame[14] >> 4 == 6);
     let (proto, l4, pseudo) = if v6 {
@@ -523,9 +523,9 @@ pub fn sum(bytes: &[u8]) -> usize {
 /// Longest frame of an input: longer than the ports take, and not longer than the router's buffers.
 const LONGEST: usize = MAX_FRAME as usize + 100;
 
-/// Reads an input of the fuzz targets: an IP packet, alone or behind two bytes, or an Ethernet frame. These two bytes, or
-/// the frame's first two, choose the mode, padding, and whether the frame's destination is the one given instead of the
-/// port. Returns the number of the mode, of any number of modes, and the frame, which may lack an Ethernet header.
+/// Reads an input of the fuzz targets: an IP packet, alone or behind two bytes, or an Ethernet frame. These two bytes,
+/// or the frame's first two, choose the mode, padding, and whether the frame's destination is the one given instead of
+/// the port. Returns the number of the mode, of any number of modes, and the frame, which may lack an Ethernet header.
 pub fn input(data: &[u8]) -> (usize, Vec<u8>) {
     let is_ip = |at: &usize| data.get(*at).is_some_and(|byte| matches!(byte >> 4, 4 | 6));
     let start = [0, 2].into_iter().find(is_ip);

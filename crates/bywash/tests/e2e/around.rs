@@ -28,8 +28,8 @@ fn assert_hosts_connected(lab: &Topology) {
     }
 }
 
-/// Sends datagrams of these lengths between two addresses, in both directions, and fails if one does not arrive as it was
-/// sent.
+/// Sends datagrams of these lengths between two addresses, in both directions, and fails if one does not arrive as it
+/// was sent.
 pub fn assert_datagrams(near: (&Namespace, IpAddr), far: (&Namespace, IpAddr), lengths: &[u32]) {
     let bound = |(ns, addr): (&Namespace, IpAddr)| {
         let socket = ns.enter(|| UdpSocket::bind((addr, 0))).unwrap().unwrap();

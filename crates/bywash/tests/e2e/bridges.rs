@@ -1,5 +1,5 @@
-//! Bridges with addresses, whose members are ports: what they route is forwarded past the kernel, and all else is bridged by
-//! the kernel.
+//! Bridges with addresses, whose members are ports: what they route is forwarded past the kernel, and all else is
+//! bridged by the kernel.
 
 mod members;
 
@@ -129,7 +129,8 @@ impl Bridged {
         bywash.wait(&format!("packets to {to} to be forwarded"), |_| self.passes(bywash, to, member, 10));
     }
 
-    /// Lets no hook of IP see frames between members, makes the router one that only bridges, and runs Bywash on the members.
+    /// Lets no hook of IP see frames between members, makes the router one that only bridges, and runs Bywash on the
+    /// members.
     fn run_between(&self, arguments: &[&str]) -> Bywash<'_> {
         let r = self.lab.r();
         for hooks in ["iptables", "ip6tables", "arptables"] {
@@ -178,8 +179,8 @@ impl Bridged {
         }
     }
 
-    /// Fails unless translated connections from a host, with its address and the member that it is behind, to a are forwarded
-    /// past the kernel, as those of this interface, until they end.
+    /// Fails unless translated connections from a host, with its address and the member that it is behind, to a are
+    /// forwarded past the kernel, as those of this interface, until they end.
     pub fn assert_translated(&self, bywash: &Bywash<'_>, host: (&Namespace, &str, usize), interface: &str) {
         let (a, (ns, own, member)) = (self.lab.a(), host);
         let mut ends = Ends::udp_between((ns, ip(own)), (&a.ns, a.v4.into()), a.v4.into());
@@ -268,10 +269,10 @@ fn a_station_is_followed() {
     }
 }
 
-/// Checks `sends`, which sends 250 packets of each station, one each 20 ms, and returns how many were answered, 0 if the
-/// kernel does not know a station afterwards, and how many of each were forwarded past the kernel: every half a second one
-/// is passed to it, and it forgets none. Tries up to five times, because a busy machine may keep all from running for longer
-/// than the kernel remembers a station.
+/// Checks `sends`, which sends 250 packets of each station, one each 20 ms, and returns how many were answered, 0 if
+/// the kernel does not know a station afterwards, and how many of each were forwarded past the kernel: every half a
+/// second one is passed to it, and it forgets none. Tries up to five times, because a busy machine may keep all from
+/// running for longer than the kernel remembers a station.
 fn assert_renewed(mut sends: impl FnMut() -> (Vec<u32>, Vec<u64>)) {
     let mut tries = vec![];
     let renewed = (0..5).any(|_| {
@@ -286,8 +287,8 @@ fn assert_renewed(mut sends: impl FnMut() -> (Vec<u32>, Vec<u64>)) {
     assert!(renewed, "answers, packets past the kernel, and at most passed to it: {tries:?}");
 }
 
-/// The kernel forgets stations that it does not hear, and it hears none of the packets that are forwarded past it: some are
-/// passed to it for that.
+/// The kernel forgets stations that it does not hear, and it hears none of the packets that are forwarded past it: some
+/// are passed to it for that.
 #[test]
 fn stations_that_send_are_not_forgotten() {
     require!(require_lab());

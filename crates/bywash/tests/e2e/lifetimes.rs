@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const TCP: usize = 999;
 /// UDP connections of a router with replies, and as many without.
 const UDP: usize = 10;
-/// The kernel's timeout of established connections, in seconds: a start on a busy machine takes several, in which nobody
-/// renews a connection.
+/// The kernel's timeout of established connections, in seconds: a start on a busy machine takes several, in which
+/// nobody renews a connection.
 const TIMEOUT: u64 = 16;
 /// Interval at which a connection is used.
 const INTERVAL: Duration = Duration::from_millis(200);

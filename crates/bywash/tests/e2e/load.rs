@@ -37,7 +37,8 @@ pub fn receiver(namespace: &Namespace) -> Receiver {
     Receiver { socket, load: LOADS.fetch_add(1, Ordering::Relaxed) }
 }
 
-/// Sends packet `n` of a load along flow `n` modulo [`FLOWS`], at `rate`, until `stop`; returns the number of packets sent.
+/// Sends packet `n` of a load along flow `n` modulo [`FLOWS`], at `rate`, until `stop`; returns the number of packets
+/// sent.
 pub fn send(namespace: &Namespace, load: u16, rate: u32, stop: &AtomicBool) -> u64 {
     let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
     let at_once = u64::from(rate * CATCH_UP_MS / 1000).max(32);

@@ -135,8 +135,8 @@ impl Cabled {
         }
     }
 
-    /// Waits until pings from a to an address of b, and their answers, are forwarded past the kernel, and fails if bytes of a
-    /// transfer there are lost or changed.
+    /// Waits until pings from a to an address of b, and their answers, are forwarded past the kernel, and fails if
+    /// bytes of a transfer there are lost or changed.
     fn assert_carried(&self, bywash: &Bywash<'_>, to: &str) {
         let to: IpAddr = to.parse().unwrap();
         let sent = |nic: usize| bywash.counter(&self.nics[nic], "tx_packets");
@@ -423,8 +423,8 @@ fn nics_carry_bonds() {
     });
 }
 
-/// A NIC carries two VLANs of a bridge that filters VLANs: that of the bridge's own packets without a tag, and that of a VLAN
-/// interface on it; both with tags.
+/// A NIC carries two VLANs of a bridge that filters VLANs: that of the bridge's own packets without a tag, and that of
+/// a VLAN interface on it; both with tags.
 #[test]
 fn nics_carry_vlans_of_a_bridge() {
     require!(require_lab(), groups().map(drop), kernel_has("bridge-vlans"), kernel_has("8021q"));

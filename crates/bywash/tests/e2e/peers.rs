@@ -30,8 +30,8 @@ fn run(script: &str, arguments: &[&str]) -> (bool, String) {
     (out.status.success(), String::from_utf8_lossy(&out.stderr).into())
 }
 
-/// Open vSwitch makes persistent taps, `ovs-netdev` and one for each bridge. Its build without DPDK makes them, too, and
-/// then fails; the script has to remove them in either case.
+/// Open vSwitch makes persistent taps, `ovs-netdev` and one for each bridge. Its build without DPDK makes them, too,
+/// and then fails; the script has to remove them in either case.
 #[test]
 fn a_comparison_with_open_vswitch_leaves_the_host_as_it_was() {
     let dpdk = Path::new(OVS).exists();

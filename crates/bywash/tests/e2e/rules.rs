@@ -9,8 +9,8 @@ use std::time::Duration;
 /// Levels asked for: user space looks the tables up, programs in the driver ask the kernel.
 const LEVELS: [&[&str]; 3] = [&["--level", "user"], &["--xdp", "native", "--level", "driver"], &[]];
 
-/// Creates a router between a, b and c, where c has an address of each of b's networks, and routes to these by c in table
-/// 100.
+/// Creates a router between a, b and c, where c has an address of each of b's networks, and routes to these by c in
+/// table 100.
 fn lab() -> Topology {
     let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
     let c = &lab.hosts()[2];
@@ -161,8 +161,8 @@ pub fn rules_of_wg_quick_are_followed() {
     bywash.stop();
 }
 
-/// A VRF holds a and c, and c has b's addresses too: packets of its members go by its table, at every level, those to the
-/// router's address in it to the kernel, and a route of its table may leave it.
+/// A VRF holds a and c, and c has b's addresses too: packets of its members go by its table, at every level, those to
+/// the router's address in it to the kernel, and a route of its table may leave it.
 #[test]
 pub fn members_of_a_vrf_go_by_its_table() {
     require!(require_lab(), kernel_has("vrf"));

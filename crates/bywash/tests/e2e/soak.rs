@@ -1,7 +1,7 @@
-//! Everything at once, for as long as asked: traffic through a firewall, garbage, floods, hostile and idle clients of the
-//! API, and changes of routes, rules, links, neighbours and configuration. Memory, descriptors and threads may not grow,
-//! the log only with what changed, and every byte of the traffic arrives. The test runs 10 s, or `BYWASH_SOAK_SECONDS`;
-//! `make soak MINUTES=N` runs it longer.
+//! Everything at once, for as long as asked: traffic through a firewall, garbage, floods, hostile and idle clients of
+//! the API, and changes of routes, rules, links, neighbours and configuration. Memory, descriptors and threads may not
+//! grow, the log only with what changed, and every byte of the traffic arrives. The test runs 10 s, or
+//! `BYWASH_SOAK_SECONDS`; `make soak MINUTES=N` runs it longer.
 
 use crate::flows::FIREWALL;
 use crate::garbage::mac;
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Anonymous memory that the program and its broker may have, in MiB.
 const MEMORY: f64 = 64.0;
-/// Growth of that at rest, after the first tenth of a long run. A leak of a byte for each of a thousand packets is more in
-/// an hour.
+/// Growth of that at rest, after the first tenth of a long run. A leak of a byte for each of a thousand packets is more
+/// in an hour.
 const GROWTH: f64 = 8.0;
 /// Lines that the log may have for each change of a link or of the configuration, and one more each ten seconds.
 const LINES: u64 = 6;
@@ -102,7 +102,8 @@ impl<'a> Trouble<'a> {
     }
 }
 
-/// Makes all the trouble at once for a time, or until one fails. Returns the most memory that the program had meanwhile.
+/// Makes all the trouble at once for a time, or until one fails. Returns the most memory that the program had
+/// meanwhile.
 fn make(troubles: &mut [Trouble<'_>], time: Duration, pid: u32) -> f64 {
     let (until, failed) = (Instant::now() + time, &AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -148,8 +148,8 @@ pub fn open_sockets(
         (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
         journal.busy_poll(interface)?;
     }
-    // The other process has closed its sockets. On a busy machine the kernel may take seconds to release their queues, and
-    // nobody serves the port any more.
+    // The other process has closed its sockets. On a busy machine the kernel may take seconds to release their queues,
+    // and nobody serves the port any more.
     if opened.xdp.as_ref().is_some_and(|xdp| xdp.program.succeeds()) {
         config.bind_timeout_ms = RELEASE_MS;
     }

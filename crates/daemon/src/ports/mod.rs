@@ -265,8 +265,8 @@ fn add_twin(config: TapConfig, opened: &mut Opened) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns whether the kernel forwards what an interface receives, in both families. A family that the kernel lacks does
-/// not count.
+/// Returns whether the kernel forwards what an interface receives, in both families. A family that the kernel lacks
+/// does not count.
 pub fn forwards(interface: &str) -> bool {
     let off = |path: &str| std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "0");
     !off(&format!("/proc/sys/net/ipv4/conf/{interface}/forwarding")) && !off("/proc/sys/net/ipv6/conf/all/forwarding")

@@ -309,8 +309,8 @@ impl Xdp {
         if self.begun && config.bridged != before.bridged { self.enable() } else { Ok(()) }
     }
 
-    /// Returns whether the program can forward frames between members of the port's bridge as they came: it sees their tags,
-    /// and their checksums stay as they are.
+    /// Returns whether the program can forward frames between members of the port's bridge as they came: it sees their
+    /// tags, and their checksums stay as they are.
     pub fn bridges(&self) -> bool {
         let by_tc = self.program.has_tc() && !self.program.is_native();
         let whole = self.program.is_native() && !self.hides_tags && !self.program.config().partial;

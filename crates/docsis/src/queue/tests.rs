@@ -228,8 +228,8 @@ proptest! {
     }
 }
 
-/// A flow waits for its reserved rate with a long frame, which is then sent by priority: the short one behind it does not
-/// wait as long.
+/// A flow waits for its reserved rate with a long frame, which is then sent by priority: the short one behind it does
+/// not wait as long.
 #[test]
 fn a_reserved_rate_is_kept_when_the_next_frame_needs_less() {
     let mut rig = Rig::new();

@@ -17,8 +17,8 @@ const DEPI: Depi = Depi {
     mtu: MTU,
 };
 
-/// Checks every packet, and returns the frames put together from their segments, with their session. The flow of a frame
-/// must be its priority.
+/// Checks every packet, and returns the frames put together from their segments, with their session. The flow of a
+/// frame must be its priority.
 pub fn unpacked(packets: &[Vec<u8>], mtu: usize) -> Vec<(u32, Vec<u8>)> {
     let word = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
     let mut next: HashMap<(u32, u8), u16> = HashMap::new();

@@ -186,8 +186,8 @@ impl Caches {
         }
     }
 
-    /// Reports the source addresses and the flows of the packet just translated. Returns `false` if there is no room for
-    /// all.
+    /// Reports the source addresses and the flows of the packet just translated. Returns `false` if there is no room
+    /// for all.
     pub(super) fn tell_learned(&mut self) -> bool {
         tell(&mut self.ends, &self.translator.learn, &self.translator.lessons, Report::Seen)
     }

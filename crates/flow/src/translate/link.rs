@@ -6,8 +6,8 @@ use crate::key::{Flow, TAGGED, at, hash_words};
 use crate::model::{Bundle, Hashed, Multipath, OfPort};
 use bywash_wire::proto;
 
-/// Returns one of `links` links by jump consistent hash (Lamping and Veach, 2014): with one more link, only as many flows
-/// move as it gets. Its time grows with the logarithm of their number.
+/// Returns one of `links` links by jump consistent hash (Lamping and Veach, 2014): with one more link, only as many
+/// flows move as it gets. Its time grows with the logarithm of their number.
 fn jump(mut hash: u64, links: u64) -> u64 {
     let (mut link, mut next) = (0, 0);
     while next < links {

@@ -104,8 +104,8 @@ impl<'t> Trip<'_, 't> {
         done
     }
 
-    /// Runs a list of actions, of the flow `rule` if it is one's, and all lists that it leads to. `sets` is `true` if clones
-    /// execute their action sets.
+    /// Runs a list of actions, of the flow `rule` if it is one's, and all lists that it leads to. `sets` is `true` if
+    /// clones execute their action sets.
     fn walk(&mut self, actions: &'t [Action], rule: Option<&'t Arc<Rule>>, sets: bool) -> Result<(), Reason> {
         const NONE: Frame<'_> = Frame { actions: &[], rule: None, table: 0, depth: 0, end: End::List };
         let mut stack = [NONE; NEST];

@@ -347,8 +347,8 @@ fn stack(r: &mut Random) -> String {
     }
 }
 
-/// Returns an action that adds a flow. Learned flows have a priority of their own each: two that overlap are made by the
-/// same action.
+/// Returns an action that adds a flow. Learned flows have a priority of their own each: two that overlap are made by
+/// the same action.
 fn learn(r: &mut Random, kind: Kind) -> String {
     let priority = 100 + r.below(1000);
     let mut parts = vec![format!("table={},priority={priority}", r.below(4))];

@@ -15,7 +15,8 @@ impl Lab {
     pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
     pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-    /// Creates both links with these numbers of queues. The hosts leave checksums to the device, and a veth completes none.
+    /// Creates both links with these numbers of queues. The hosts leave checksums to the device, and a veth completes
+    /// none.
     pub fn new(queues: [u32; 2]) -> Self {
         let named = |hint| Namespace::new(hint).unwrap();
         let lab = Self { a: named("a"), r: named("r"), b: named("b") };

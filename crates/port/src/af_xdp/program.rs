@@ -64,10 +64,11 @@ pub struct XdpConfig {
     /// frames without a tag belong, together with those of other ports.
     pub master: Option<u16>,
     /// Set if the port is a bridge's member. Frames that it receives from stations that are not known
-    /// ([`super::XdpDatapath::set_stations`]) behind it, of the interface to which they belong, are passed to the kernel.
+    /// ([`super::XdpDatapath::set_stations`]) behind it, of the interface to which they belong, are passed to the
+    /// kernel.
     pub bridged: bool,
-    /// Set if that bridge filters VLANs. Frames with a tag belong to the VLAN with that tag ([`XdpVlan`]), and those that
-    /// belong to none are passed to the kernel, as are those without a tag if there is no `master`.
+    /// Set if that bridge filters VLANs. Frames with a tag belong to the VLAN with that tag ([`XdpVlan`]), and those
+    /// that belong to none are passed to the kernel, as are those without a tag if there is no `master`.
     pub filters: bool,
     /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,

@@ -3,8 +3,8 @@
 use bywash_engine::PortId;
 
 /// An interface with a port's name exists while the port is not open on any. Until
-/// [`Control::set_open`](super::Control::set_open) reports that the port is open on it, packets routed to that interface
-/// are left to the kernel.
+/// [`Control::set_open`](super::Control::set_open) reports that the port is open on it, packets routed to that
+/// interface are left to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortBack {
     /// The port.

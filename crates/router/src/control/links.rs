@@ -198,7 +198,7 @@ impl Links {
         }
         let id = match (self.port_of(index), self.vlans.get(&index)) {
             (None, _) => return vec![],
-            // Whatever ports the routes of the packets around its packets lead to.
+            // Its packets leave by the ports that the packets around them are routed to.
             _ if self.is_tunnel(index) => return vec![],
             (Some(_), Some((vlan, _))) => vlan.port,
             (Some(id), None) => id,
@@ -437,8 +437,8 @@ impl Links {
         self.info_of(bound, (self.number_of(bound.spec.id), self.interface_of(bound)), followed)
     }
 
-    /// Returns the routing properties of the interface with this number and kernel index on a port: the port's own, or a
-    /// bond's or bridge's.
+    /// Returns the routing properties of the interface with this number and kernel index on a port: the port's own, or
+    /// a bond's or bridge's.
     fn info_of(&self, bound: &Bound, (number, index): (PortId, u32), followed: &Followed) -> PortInfo {
         let vlans = self.vlans.values().filter(|(vlan, _)| [bound.spec.id, number].contains(&vlan.port));
         let vlans = vlans.filter(|(vlan, _)| self.port_of(vlan.index) == Some(vlan.id));

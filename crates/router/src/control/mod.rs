@@ -367,10 +367,10 @@ impl Control {
         self.settle(touched, &mut Applied::default());
     }
 
-    /// Returns the kernel index of the interface on which the kernel is to receive again a packet that the interface with
-    /// number `id` received by a port; `None` if it no longer does. For a bridge and the VLANs on it, it is the bridge,
-    /// because a member would make the bridge learn the marked source address; for a VLAN interface on a bridge that
-    /// filters VLANs, that interface; for others, the port's.
+    /// Returns the kernel index of the interface on which the kernel is to receive again a packet that the interface
+    /// with number `id` received by a port; `None` if it no longer does. For a bridge and the VLANs on it, it is the
+    /// bridge, because a member would make the bridge learn the marked source address; for a VLAN interface on a bridge
+    /// that filters VLANs, that interface; for others, the port's.
     pub fn receiver(&self, port: PortId, id: PortId) -> Option<u32> {
         let index = self.port_index(port);
         match self.links.bridge_with(id, port) {

@@ -378,8 +378,8 @@ impl Control {
         self.links.get(index).map(|link| link.name.as_str())
     }
 
-    /// Returns whether frames between a bridge's members pass hooks of IP (`nf_call_iptables` and the like); `true` if the
-    /// bridge is not known.
+    /// Returns whether frames between a bridge's members pass hooks of IP (`nf_call_iptables` and the like); `true` if
+    /// the bridge is not known.
     pub fn calls_ip(&self, bridge: u32) -> bool {
         self.links.get(bridge).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip)
     }

@@ -200,8 +200,8 @@ fn a_vlan_on_a_bridge_leads_to_its_stations() {
     assert!(w.control.astray().is_empty());
 }
 
-/// A bridge that filters VLANs: its own interface is in VLAN 1, without a tag behind both members, and a VLAN interface is in
-/// VLAN 5, with a tag behind the second.
+/// A bridge that filters VLANs: its own interface is in VLAN 1, without a tag behind both members, and a VLAN interface
+/// is in VLAN 5, with a tag behind the second.
 fn filtering() -> [MasterSpec; 2] {
     let sends = |vlan| Sends::ToStation { bridge: BRIDGE, vlan };
     let own = MasterSpec { sends: sends(1), tag: tag(0x8100, 1), ..both() };

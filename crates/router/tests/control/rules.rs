@@ -436,7 +436,8 @@ fn the_hosts_own_addresses_and_source_checks_are_told() {
     let gone = Change::AddressGone { index: P1, addr: "10.0.1.1".parse().unwrap(), len: 24 };
     w.apply(&[gone, route("10.0.1.1/32").local().gone()]);
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1"])));
-    // Table local, the broadcast addresses in it as well; sources in 127.0.0.0/8 and multicast ones are martians anyway.
+    // Table local, the broadcast addresses in it as well; sources in 127.0.0.0/8 and multicast ones are martians
+    // anyway.
     w.apply(&[route("10.5.5.5/32").local().protocol(4).into()]);
     w.with(|t| assert_eq!(t.own4, own(&["10.0.0.1", "10.5.5.5"])));
     w.apply(&[route("127.0.0.0/8").local().into(), route("224.0.0.0/4").local().into()]);

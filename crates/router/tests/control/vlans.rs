@@ -14,7 +14,8 @@ fn spec() -> VlanSpec {
     VlanSpec { id, index: VLAN, port, parent: P0, entries: vec![(port, id)], tag: tag(0x8100, 5), sends: true }
 }
 
-/// Two ports, and a VLAN interface with an address, a neighbour, a network behind that, and one behind both it and `p1`.
+/// Two ports, and a VLAN interface with an address, a neighbour, a network behind that, and one behind both it and
+/// `p1`.
 fn world() -> World {
     let mut w = World::new();
     w.apply(&[link(VLAN, "p0.5"), address(VLAN, "10.5.0.1", 24), neighbour(VLAN, "10.5.0.9", 9)]);

@@ -291,7 +291,8 @@ fn element(random: &Random) -> Object {
     }
 }
 
-/// Returns another place for hosts behind a router: another route, another MAC address, or a key of connection tracking.
+/// Returns another place for hosts behind a router: another route, another MAC address, or a key of connection
+/// tracking.
 fn place(random: &Random) -> Object {
     let back = |add: String, back: &str| Object::ip(add, back.to_owned());
     let n = 1 + random.below(PORTS);

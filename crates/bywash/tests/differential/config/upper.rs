@@ -21,7 +21,8 @@ fn new(name: &str, line: String) -> Vec<Change> {
     add
 }
 
-/// Returns the changes that move a port's subnets and neighbours to an interface above it, and those that move them back.
+/// Returns the changes that move a port's subnets and neighbours to an interface above it, and those that move them
+/// back.
 fn moved(n: usize, name: &str) -> (Vec<Change>, Vec<Change>) {
     let mut there = vec![
         ip(format!("address del 10.0.{n}.1/24 dev p{n}")),

@@ -1,5 +1,5 @@
-//! Bonds whose members are ports are forwarded past the kernel, by the members that the kernel sends by; others are left
-//! to it.
+//! Bonds whose members are ports are forwarded past the kernel, by the members that the kernel sends by; others are
+//! left to it.
 
 use super::{assert_datagrams, ip};
 use crate::harness::{Bywash, PATIENCE};

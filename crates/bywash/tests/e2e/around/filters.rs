@@ -1,5 +1,5 @@
-//! Bridges that filter VLANs: packets of the bridge's own interface and of VLAN interfaces on it are forwarded past the kernel
-//! on the members that are in the VLAN, and only to stations that the bridge knows in that VLAN.
+//! Bridges that filter VLANs: packets of the bridge's own interface and of VLAN interfaces on it are forwarded past the
+//! kernel on the members that are in the VLAN, and only to stations that the bridge knows in that VLAN.
 
 use super::{assert_datagrams, ip};
 use crate::bridges::{B, Bridged, C};

@@ -1,5 +1,5 @@
-//! Tunnels: packets are encapsulated and decapsulated past the kernel as the kernel does it, and left to it where it would do
-//! more.
+//! Tunnels: packets are encapsulated and decapsulated past the kernel as the kernel does it, and left to it where it
+//! would do more.
 
 use super::ip;
 use crate::harness::Bywash;
@@ -527,7 +527,8 @@ fn packets_are_decapsulated_as_the_kernel_does() {
     decapsulates(&tunnels, &frames, plain..=plain);
 }
 
-/// Fails unless as many of the frames as `plain` says are decapsulated past the kernel, and all that come out do so anyway.
+/// Fails unless as many of the frames as `plain` says are decapsulated past the kernel, and all that come out do so
+/// anyway.
 fn decapsulates(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive<u64>) {
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
     let last = ipv4(0, 64, 0, 253, (b.v4, a.v4), b"bywash9999");

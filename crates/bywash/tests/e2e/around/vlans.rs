@@ -321,7 +321,8 @@ fn other_vlans_are_left_to_the_kernel() {
     bywash.stop();
 }
 
-/// A VLAN interface on a bridge: packets of its hosts are routed past the kernel on the member that each host is behind.
+/// A VLAN interface on a bridge: packets of its hosts are routed past the kernel on the member that each host is
+/// behind.
 #[test]
 fn a_vlan_on_a_bridge_is_forwarded() {
     require!(require_lab(), kernel_has("bridge"), kernel_has("8021q"), kernel_has("tcx"));

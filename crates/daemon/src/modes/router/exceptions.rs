@@ -345,8 +345,8 @@ impl Guard {
             }
         }
         let shown = |kept: &Kept| {
-            // Reasons of a VLAN are shown with the ports that carry it, and those of a bond or bridge with the ports on its
-            // members.
+            // Reasons of a VLAN are shown with the ports that carry it, and those of a bond or bridge with the ports on
+            // its members.
             let uppers = || self.ports.iter().filter(|port| kept.ports.contains(&port.id));
             let below = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index);
             let of = |port: &PortLink| if port.members.is_empty() { vec![port.id] } else { port.members.clone() };
@@ -469,8 +469,8 @@ fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
     format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", effect.kind.name())
 }
 
-/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value. Forwarding of IPv4 is set for
-/// all interfaces, as `ip_forward` does.
+/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value. Forwarding of IPv4 is
+/// set for all interfaces, as `ip_forward` does.
 fn switched(object: &str) -> String {
     let switch = object.trim_start_matches("sysctl ");
     let (key, value) = switch.split_once('=').unwrap_or((switch, "1"));

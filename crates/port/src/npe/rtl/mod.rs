@@ -194,7 +194,8 @@ impl Engine {
         self.sim.receive(port as u8, packet)
     }
 
-    /// Tells the engine of new commands and runs it; `sent` is called with the port and bytes of each packet that leaves.
+    /// Tells the engine of new commands and runs it; `sent` is called with the port and bytes of each packet that
+    /// leaves.
     pub fn run(&mut self, sent: impl FnMut(u8, &[u8])) -> io::Result<()> {
         for (channel, lane) in self.lanes.iter_mut().enumerate().filter(|(_, lane)| lane.told != lane.commands) {
             let count = regs::DOORBELL_COUNT.put(lane.commands.into());

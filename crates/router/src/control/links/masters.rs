@@ -36,8 +36,8 @@ impl Links {
         self.master(index).filter(|master| master.is_bridge())
     }
 
-    /// Returns the bonds and bridges whose packets arrive and leave by this port, perhaps among other ports: several if a
-    /// bridge filters VLANs.
+    /// Returns the bonds and bridges whose packets arrive and leave by this port, perhaps among other ports: several if
+    /// a bridge filters VLANs.
     pub(super) fn masters_of(&self, id: PortId) -> impl Iterator<Item = &MasterSpec> {
         self.all_masters().filter(move |master| self.ports_of(master).any(|port| port == id))
     }
