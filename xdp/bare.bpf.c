@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* For benchmarks: the cheapest way for an XDP program to send a frame (without reading it, one entry in a device map), and
- * the cheapest way to drop one. */
+/* For benchmarks: the cheapest way for an XDP program to send a frame (without reading it, one entry in a device map),
+ * and the cheapest way to drop one. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Selects the member of a bond that a packet leaves by, as Linux does (bond_xmit_hash, drivers/net/bonding/bond_main.c).
- * crates/router/src/bond.rs does the same. */
+/* Selects the member of a bond that a packet leaves by, as Linux does (bond_xmit_hash,
+ * drivers/net/bonding/bond_main.c). crates/router/src/bond.rs does the same. */
 #ifndef BYWASH_BOND_H
 #define BYWASH_BOND_H
 
@@ -39,8 +39,8 @@ static __always_inline __u32 addresses6(const __u64 *a)
 	return folded(a[0] ^ a[1] ^ a[2] ^ a[3]);
 }
 
-/* Reads the fields of a packet that a hash needs. Returns 0 for ICMP errors, which are hashed by the packet that they quote,
- * and for rare protocols with ports. */
+/* Reads the fields of a packet that a hash needs. Returns 0 for ICMP errors, which are hashed by the packet that they
+ * quote, and for rare protocols with ports. */
 static __always_inline int bond_fields_of(struct bond_fields *fields, __u32 policy, const void *ip, const void *end, const int v6)
 {
 	const struct iphdr *ip4 = ip;

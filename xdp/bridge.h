@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Ports on members of bridges. Frames to the bridge's own MAC address are routed as if the bridge had received them, by the
- * programs for ports with flows: the port's entry has the bridge's address and number. Frames to a station behind another port
- * are sent there unchanged. The kernel bridges all others, above all frames of stations that it has yet to learn.
+/* Ports on members of bridges. Frames to the bridge's own MAC address are routed as if the bridge had received them, by
+ * the programs for ports with flows: the port's entry has the bridge's address and number. Frames to a station behind
+ * another port are sent there unchanged. The kernel bridges all others, above all frames of stations that it has yet to
+ * learn.
  *
- * If the bridge filters VLANs, the entry of a port has the interface to which its frames without a tag belong, which may be a
- * VLAN interface on the bridge, and the other interfaces have entries like VLANs of a port (vlan.h). Each interface has the
- * stations of its VLAN.
+ * If the bridge filters VLANs, the entry of a port has the interface to which its frames without a tag belong, which
+ * may be a VLAN interface on the bridge, and the other interfaces have entries like VLANs of a port (vlan.h). Each
+ * interface has the stations of its VLAN.
  *
  * A separate program, which runs first, looks the addresses up. It is loaded for the first such port. */
 #ifndef BYWASH_BRIDGE_H
@@ -22,8 +23,9 @@
 
 #define STATIONS_AT_A_PLACE 7
 
-/* Stations of bridges. An entry is a MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit 56 on the
- * port that leads to the station, plus 128; 0: none. The process sets `due` when the kernel has to hear the station again. */
+/* Stations of bridges. An entry is a MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit 56
+ * on the port that leads to the station, plus 128; 0: none. The process sets `due` when the kernel has to hear the
+ * station again. */
 struct stations {
 	__u64 entries[STATIONS_AT_A_PLACE];
 	__u8 due[8];
@@ -34,8 +36,8 @@ MAPPED(stations, BYWASH_STATIONS, struct stations);
 PROGRAMS(bridge_xdp, 1);
 PROGRAMS(bridge_tc, 1);
 
-/* Returns the entry of a station, and where its `due` is; 0 if it has none. A station may be in either of two places. The
- * comparison ignores the upper `ignored` bits. */
+/* Returns the entry of a station, and where its `due` is; 0 if it has none. A station may be in either of two places.
+ * The comparison ignores the upper `ignored` bits. */
 static __always_inline __u64 find_station(__u64 station, const int ignored, volatile __u8 **due)
 {
 	__u64 hash = (station & ~(0xffull << 56)) * K1;
@@ -69,8 +71,8 @@ static __always_inline int is_known(__u64 station)
 	return 0;
 }
 
-/* Returns the port that leads to a station, or a negative number if none does. `station` is its address, with the bridge's
- * number from bit 48 on. */
+/* Returns the port that leads to a station, or a negative number if none does. `station` is its address, with the
+ * bridge's number from bit 48 on. */
 static __always_inline int leads_to(__u64 station)
 {
 	volatile __u8 *due;
@@ -79,9 +81,9 @@ static __always_inline int leads_to(__u64 station)
 	return entry >> 63 ? entry >> 56 & 63 : -1;
 }
 
-/* Returns whether the kernel bridges frames of this kind by their addresses alone, whatever is set on the members. The frame
- * has a whole Ethernet header. Not among these kinds are ARP and neighbour discovery, which the kernel may answer itself,
- * 802.1X, pause frames, and what modules have registered for. */
+/* Returns whether the kernel bridges frames of this kind by their addresses alone, whatever is set on the members. The
+ * frame has a whole Ethernet header. Not among these kinds are ARP and neighbour discovery, which the kernel may answer
+ * itself, 802.1X, pause frames, and what modules have registered for. */
 static __always_inline int is_plainly_bridged(const void *data, const void *end)
 {
 	const __u8 *ip6 = data + ETH_HLEN;
@@ -99,8 +101,8 @@ static __always_inline int is_plainly_bridged(const void *data, const void *end)
 	}
 }
 
-/* Returns the verdict on a frame without a tag to another station that a bridge's member has received. `length` is 0 if frames
- * of any length may leave. The egress port is never the ingress port, which is not among `members`. */
+/* Returns the verdict on a frame without a tag to another station that a bridge's member has received. `length` is 0 if
+ * frames of any length may leave. The egress port is never the ingress port, which is not among `members`. */
 static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data, const void *end,
 					 __u32 length, __u32 *to)
 {
@@ -117,8 +119,8 @@ static __always_inline int judge_between(const struct bywash_port *port, __u64 b
 	return TO_MEMBER;
 }
 
-/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `protocol` and `tci` are those of a
- * tag beside its data; 0 if there is none. `length` and `to` are those of judge_between(). */
+/* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `protocol` and `tci` are
+ * those of a tag beside its data; 0 if there is none. `length` and `to` are those of judge_between(). */
 static __always_inline int judge_bridged(const struct bywash_port *port, const void *data, const void *end, __be16 protocol,
 					 __be16 tci, __u32 length, __u32 *to)
 {
@@ -134,7 +136,8 @@ static __always_inline int judge_bridged(const struct bywash_port *port, const v
 		tci = *(const __be16 *)(eth + 14);
 	}
 	int tagged = !!protocol;
-	/* The kernel hears the station in the frame's VLAN. Frames may belong to no interface, with a tag or without. */
+	/* The kernel hears the station in the frame's VLAN. Frames may belong to no interface, with a tag or
+	 * without. */
 	if (port->sending & BYWASH_FILTERS) {
 		if (tagged)
 			of = vlan_of(port, protocol, tci);

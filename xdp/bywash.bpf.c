@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The program on every AF_XDP port: decides whether another port, the kernel or user space gets a frame. One instance serves
- * all ports of a process, with the process's own tables. Frames for the kernel, or that cannot be judged, are passed. So is
- * everything after the process has ended: its sockets' entries leave the map, and its programs are detached.
+/* The program on every AF_XDP port: decides whether another port, the kernel or user space gets a frame. One instance
+ * serves all ports of a process, with the process's own tables. Frames for the kernel, or that cannot be judged, are
+ * passed. So is everything after the process has ended: its sockets' entries leave the map, and its programs are
+ * detached.
  *
- * There are two programs: for XDP, and for traffic control where XDP is not native and an skb exists already. The latter
- * forwards the skb as it is, with unfinished checksums and TCP segments, and leaves everything else to the kernel. */
+ * There are two programs: for XDP, and for traffic control where XDP is not native and an skb exists already. The
+ * latter forwards the skb as it is, with unfinished checksums and TCP segments, and leaves everything else to the
+ * kernel. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -97,8 +99,8 @@ static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 }
 
 #ifndef BYWASH_PLAIN
-/* Counters by CPU, ingress port and egress port; the loader sizes the map for all CPUs. One counter replaces four: a port's
- * received frames are the sum of its row, its sent frames the sum of its column. */
+/* Counters by CPU, ingress port and egress port; the loader sizes the map for all CPUs. One counter replaces four: a
+ * port's received frames are the sum of its row, its sent frames the sum of its column. */
 MAPPED(port_pairs, BYWASH_PORTS * BYWASH_PORTS, struct bywash_traffic);
 
 static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
@@ -196,8 +198,8 @@ static __always_inline int judge(struct frame *f, __u64 mine)
 	__type(value, __u32); \
 } name SEC(".maps")
 
-/* Programs for ports and VLANs with flows, which are larger: loaded for the first such port, so that others do not wait for the
- * verifier. */
+/* Programs for ports and VLANs with flows, which are larger: loaded for the first such port, so that others do not wait
+ * for the verifier. */
 #define FLOWS_OF_PORTS 0
 #define FLOWS_OF_VLANS 1
 PROGRAMS(flow_xdp, 2);
@@ -205,7 +207,8 @@ PROGRAMS(flow_tc, 2);
 
 #include "vlan.h"
 
-/* Carries out the verdict on a frame without a tag. `programs` has, at `which`, the program for frames that leave with one. */
+/* Carries out the verdict on a frame without a tag. `programs` has, at `which`, the program for frames that leave with
+ * one. */
 static __always_inline int conclude(struct xdp_md *ctx, const struct frame *f, int reason, void *programs, __u32 which)
 {
 	switch (reason) {
@@ -301,8 +304,8 @@ int bywash(struct xdp_md *ctx)
 #define UDP_CHECKSUM4 (20 + 6)
 #define UDP_CHECKSUM6 (40 + 6)
 
-/* Returns whether the headers of a TCP packet are in linear data. The kernel's own TCP keeps only the headers there; pulling
- * bytes of the payload costs a copy of the structure that describes its pages. */
+/* Returns whether the headers of a TCP packet are in linear data. The kernel's own TCP keeps only the headers there;
+ * pulling bytes of the payload costs a copy of the structure that describes its pages. */
 static __always_inline int has_tcp_headers(const struct __sk_buff *skb, const void *ip, const void *end)
 {
 	const struct ipv6hdr *ip6 = ip;
@@ -313,7 +316,8 @@ static __always_inline int has_tcp_headers(const struct __sk_buff *skb, const vo
 	return ip + sizeof(*ip6) + sizeof(struct tcphdr) <= end && ip6->nexthdr == IPPROTO_TCP;
 }
 
-/* Returns a frame's properties, with its headers in linear data: those that a NIC received into pages may lie outside. */
+/* Returns a frame's properties, with its headers in linear data: those that a NIC received into pages may lie
+ * outside. */
 static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct bywash_port *port, __u32 flags)
 {
 	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -331,8 +335,8 @@ static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct
 	};
 }
 
-/* Sends an skb, whose hop limit was lowered. A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's header
- * checksum compensates for the TTL.) */
+/* Sends an skb, whose hop limit was lowered. A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's
+ * header checksum compensates for the TTL.) */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f)
 {
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
@@ -361,7 +365,8 @@ static __always_inline int conclude_skb(struct __sk_buff *skb, const struct fram
 }
 
 /* Updates the transport checksum of a packet that was translated. The kernel knows whether it is that of the packet or,
- * unfinished, only of the pseudo-header. The headers are linear and have been written to, so that neither call fails. */
+ * unfinished, only of the pseudo-header. The headers are linear and have been written to, so that neither call
+ * fails. */
 static __always_inline void update_checksum(struct __sk_buff *skb, const struct translation *t)
 {
 	__u64 udp = t->checksum == UDP_CHECKSUM4 || t->checksum == UDP_CHECKSUM6 ? BPF_F_MARK_MANGLED_0 : 0;
@@ -370,8 +375,8 @@ static __always_inline void update_checksum(struct __sk_buff *skb, const struct 
 
 	bpf_l4_csum_replace(skb, at, 0, addresses, BPF_F_PSEUDO_HDR | udp);
 	bpf_l4_csum_replace(skb, at, 0, ports, udp);
-	/* The first call adjusts a NIC's packet sum, as is right for IPv4, where the header's checksum compensates for the
-	 * addresses. */
+	/* The first call adjusts a NIC's packet sum, as is right for IPv4, where the header's checksum compensates for
+	 * the addresses. */
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		bpf_csum_update(skb, addresses);
 }
@@ -421,7 +426,8 @@ int bywash_tc(struct __sk_buff *skb)
 			bpf_tail_call(skb, &rules_tc, 0);
 		return count(port->id, PASS_DISABLED, TC_ACT_UNSPEC);
 	}
-	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every packet. */
+	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every
+	 * packet. */
 	if (!(flags & BYWASH_FORWARD))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
 	if (skb->vlan_present)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Definitions shared by the XDP program and the process that loads it. The Rust side is crates/port/src/af_xdp/abi.rs; a test
- * there compares the lists below with its own. */
+/* Definitions shared by the XDP program and the process that loads it. The Rust side is crates/port/src/af_xdp/abi.rs;
+ * a test there compares the lists below with its own. */
 #ifndef BYWASH_H
 #define BYWASH_H
 
@@ -57,7 +57,8 @@ enum bywash_flag {
 	BYWASH_RULES = 1 << 15,  /* policy routing rules decide, not the route tables alone; never set with BYWASH_FORWARD */
 };
 
-/* Flags of egress and ingress ports under policy routing rules (rules.h), of bridge members, and of ports with macvlans. */
+/* Flags of egress and ingress ports under policy routing rules (rules.h), of bridge members, and of ports with
+ * macvlans. */
 enum bywash_sending {
 	BYWASH_TARGET = 1 << 0,       /* packets may be sent on the port */
 	BYWASH_TAKES_FRAMES = 1 << 1, /* its device takes redirected frames */
@@ -81,8 +82,8 @@ enum bywash_sending {
 
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
-/* Keeps a rarely taken exit in a block of its own. Otherwise the compiler copies the values that the exit needs before each
- * test that leads to it, and common packets pay for that. */
+/* Keeps a rarely taken exit in a block of its own. Otherwise the compiler copies the values that the exit needs before
+ * each test that leads to it, and common packets pay for that. */
 #define rare_way() asm volatile("")
 
 #define BYWASH_PORTS 64    /* ports of a process */

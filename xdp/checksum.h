@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Checksums: updates that of the IPv4 header, and detects TCP and UDP checksums that were left to a device to finish. A frame
- * that native XDP redirects loses the mark that says so. */
+/* Checksums: updates that of the IPv4 header, and detects TCP and UDP checksums that were left to a device to finish. A
+ * frame that native XDP redirects loses the mark that says so. */
 #ifndef BYWASH_CHECKSUM_H
 #define BYWASH_CHECKSUM_H
 
@@ -12,8 +12,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Returns whether a nonzero one's complement sum folds to 0xffff, that is, whether 65535 divides it. Multiplied by the inverse
- * of 65535 modulo 2^64, a multiple gives its quotient, and any other number more than the largest quotient. */
+/* Returns whether a nonzero one's complement sum folds to 0xffff, that is, whether 65535 divides it. Multiplied by the
+ * inverse of 65535 modulo 2^64, a multiple gives its quotient, and any other number more than the largest quotient. */
 static __always_inline int sums_up(__u64 sum)
 {
 	const __u64 most = 0x0001000100010001ull; /* (2^64 - 1) / 65535, and 0 less the inverse */
@@ -30,8 +30,8 @@ static __always_inline __u64 sum_words(const void *p, int words)
 	return sum;
 }
 
-/* Returns whether a TCP or UDP checksum field has only the pseudo-header's sum (crates/wire/src/partial.rs). Both addresses
- * together have `words` 32-bit words. */
+/* Returns whether a TCP or UDP checksum field has only the pseudo-header's sum (crates/wire/src/partial.rs). Both
+ * addresses together have `words` 32-bit words. */
 static __always_inline int unfinished(__u8 proto, const void *l4, const void *end, __u32 len, const void *addresses,
 				      int words)
 {
@@ -57,8 +57,8 @@ static __always_inline int unfinished(__u8 proto, const void *l4, const void *en
 	return field && sums_up(sum_words(addresses, words) + bpf_htons(proto) + bpf_htons(len) + (__u16)~field);
 }
 
-/* Lowers the TTL, which must be larger than `n`, and updates the header checksum (RFC 1624). The TTL is the high byte of its
- * 16-bit word; the checksum, in the same 32 bits, gains what that word loses, with end-around carry. */
+/* Lowers the TTL, which must be larger than `n`, and updates the header checksum (RFC 1624). The TTL is the high byte
+ * of its 16-bit word; the checksum, in the same 32 bits, gains what that word loses, with end-around carry. */
 static __always_inline void lower_ttl(struct iphdr *ip, __u32 n)
 {
 	__u32 *ttl = (void *)&ip->ttl, word = *ttl;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Distributes one queue's frames to several CPUs that send them, each flow to one CPU. The receiving CPU judges and rewrites
- * a frame; the sending CPU does the larger part, the transmit path of the egress device. Frames put into a full queue to a
- * CPU are lost, and counted for their ingress port. */
+/* Distributes one queue's frames to several CPUs that send them, each flow to one CPU. The receiving CPU judges and
+ * rewrites a frame; the sending CPU does the larger part, the transmit path of the egress device. Frames put into a
+ * full queue to a CPU are lost, and counted for their ingress port. */
 #ifndef BYWASH_CPUMAP_H
 #define BYWASH_CPUMAP_H
 
@@ -23,8 +23,8 @@ struct {
 /* CPUs that send for each port; the port's `cpus` is their number. */
 MAPPED(port_cpus, BYWASH_PORTS * BYWASH_PORT_CPUS, __u64);
 
-/* Ingress port of the frame that a CPU last put into a queue. Drivers flush queues before a poll ends (xdp_do_flush), so
- * frames lost then are this port's; where one poll serves several devices, they may be another port's. */
+/* Ingress port of the frame that a CPU last put into a queue. Drivers flush queues before a poll ends (xdp_do_flush),
+ * so frames lost then are this port's; where one poll serves several devices, they may be another port's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -69,13 +69,14 @@ __attribute__((noinline)) int frame_hash(struct xdp_md *ctx)
 /* Hands a frame to the CPU of its flow. Returns 0, with the frame's bytes unchanged, if that is not possible. */
 static __always_inline int cpumap_redirect(struct xdp_md *ctx, const struct bywash_port *port, __u32 to, __u32 bytes)
 {
-	/* Mixed again: an upstream router's group may have selected by the same bits, which would then all be equal here. */
+	/* Mixed again: an upstream router's group may have selected by the same bits, which would then all be equal
+	 * here. */
 	__u32 hash = (__u32)frame_hash(ctx) * (__u32)K1, zero = 0;
 	__u32 key = port->id * BYWASH_PORT_CPUS + (((__u64)hash * port->cpus) >> 32);
 	const __u64 *cpu = bpf_map_lookup_elem(&port_cpus, &key);
 
-	/* Replaces metadata that is there already: the kernel's frame generator does not remove it from recycled frames. A driver may
-	 * have no room for metadata. */
+	/* Replaces metadata that is there already: the kernel's frame generator does not remove it from recycled
+	 * frames. A driver may have no room for metadata. */
 	int had = (long)ctx->data - (long)ctx->data_meta;
 	if (!cpu || bpf_xdp_adjust_meta(ctx, had - (int)sizeof(struct cpumap_meta)))
 		return 0;
@@ -92,7 +93,8 @@ static __always_inline int cpumap_redirect(struct xdp_md *ctx, const struct bywa
 	return 0;
 }
 
-/* Runs after a CPU has put frames into another CPU's queue (trace/events/xdp.h: map ID, frames queued, frames dropped). */
+/* Runs after a CPU has put frames into another CPU's queue (trace/events/xdp.h: map ID, frames queued, frames
+ * dropped). */
 SEC("raw_tp/xdp_cpumap_enqueue")
 int bywash_cpumap_enqueue(struct bpf_raw_tracepoint_args *ctx)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Cache of lookup results by destination: one load replaces the walk through the tables, and an entry contains what is written
- * into the frame, which replaces the read of the next hop. An entry is valid while the version under which it was found is
- * current; every change of routes or next hops begins a new one (crates/port/src/af_xdp/datapath.rs).
+/* Cache of lookup results by destination: one load replaces the walk through the tables, and an entry contains what is
+ * written into the frame, which replaces the read of the next hop. An entry is valid while the version under which it
+ * was found is current; every change of routes or next hops begins a new one (crates/port/src/af_xdp/datapath.rs).
  *
- * Each CPU has entries of its own. The hash gives a destination's slot; if another destination of the same version is there,
- * one of the neighbouring slots is used, and if all are taken, the first slot is overwritten. An entry's words are written one
- * by one: `seal` combines all of them with the version, so that an entry written by two writers at a time does not match
- * (Hyatt's lockless hashing). */
+ * Each CPU has entries of its own. The hash gives a destination's slot; if another destination of the same version is
+ * there, one of the neighbouring slots is used, and if all are taken, the first slot is overwritten. An entry's words
+ * are written one by one: `seal` combines all of them with the version, so that an entry written by two writers at a
+ * time does not match (Hyatt's lockless hashing). */
 #ifndef BYWASH_DST_CACHE_H
 #define BYWASH_DST_CACHE_H
 
@@ -39,8 +39,8 @@ struct dst_entry6 {
 	__u64 pad[2];
 };
 
-/* Entries of one CPU; the loader multiplies the size by the number of CPUs. A mappable map begins on a page, so no entry
- * crosses a cache line. */
+/* Entries of one CPU; the loader multiplies the size by the number of CPUs. A mappable map begins on a page, so no
+ * entry crosses a cache line. */
 MAPPED(dst_cache4, BYWASH_DST_CACHE4, struct dst_entry4);
 
 MAPPED(dst_cache6, BYWASH_DST_CACHE6, struct dst_entry6);
@@ -83,7 +83,8 @@ static __always_inline __u32 way_port(const struct way *w)
 	return w->rest >> 48 & 0xff;
 }
 
-/* Flags of the ingress port that exclude this way; BYWASH_FORWARD, with inverted meaning, excludes it when it is unset. */
+/* Flags of the ingress port that exclude this way; BYWASH_FORWARD, with inverted meaning, excludes it when it is
+ * unset. */
 static __always_inline __u32 way_unless(const struct way *w)
 {
 	return w->rest >> 56;
@@ -112,8 +113,9 @@ static __always_inline void set_way(struct way *w, const struct bywash_hop *hop,
 	}
 }
 
-/* Finds a destination that is not in its own slot: in one of the neighbouring slots, or by a lookup in the tables, whose result
- * goes into the first invalid slot. A global function, for the same reasons as the table lookup (fib.h). */
+/* Finds a destination that is not in its own slot: in one of the neighbouring slots, or by a lookup in the tables,
+ * whose result goes into the first invalid slot. A global function, for the same reasons as the table lookup
+ * (fib.h). */
 __attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struct way *way)
 {
 	volatile struct dst_entry4 *write = dst_entry4_at(place), *k;
@@ -193,7 +195,8 @@ __attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 
 	return 0;
 }
 
-/* A destination's own slot. Its first word is read before the packet's headers are checked, to hide the memory latency. */
+/* A destination's own slot. Its first word is read before the packet's headers are checked, to hide the memory
+ * latency. */
 struct dst_slot4 {
 	volatile struct dst_entry4 *k;
 	__u32 place;
@@ -229,8 +232,8 @@ static __always_inline struct dst_slot6 read_slot6(__u64 high, __u64 low)
 	return slot;
 }
 
-/* Looks up a destination, given in network order. Initial entries of zeros are harmless: they are entries of address 0, which
- * is never looked up. */
+/* Looks up a destination, given in network order. Initial entries of zeros are harmless: they are entries of address 0,
+ * which is never looked up. */
 static __always_inline void lookup4(__u64 version, __u32 dst, const struct dst_slot4 *slot, struct way *way)
 {
 	volatile struct dst_entry4 *k = slot->k;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Longest-prefix match in the memory of the process's own tables; crates/fib/src/fib.rs describes the structure and its
- * invariants. The writer changes it concurrently, word by word; a node is reused only after an RCU grace period, and this
- * program runs within one RCU read section. */
+ * invariants. The writer changes it concurrently, word by word; a node is reused only after an RCU grace period, and
+ * this program runs within one RCU read section. */
 #ifndef BYWASH_FIB_H
 #define BYWASH_FIB_H
 
@@ -71,8 +71,8 @@ static __always_inline __u32 fib_step(void *fib, __u32 at, __u32 slot)
 	return word >> ((half & 1) * 32);
 }
 
-/* The remaining bits of the address are kept shifted to the top. With a depth instead, the verifier would know its value and
- * examine every path to it separately. */
+/* The remaining bits of the address are kept shifted to the top. With a depth instead, the verifier would know its
+ * value and examine every path to it separately. */
 
 /* A global function, so that the verifier examines its many paths once, not once for each path to the call; and so that
  * callers keep no registers and stack for it where nothing is looked up. */

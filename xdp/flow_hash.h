@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Flow hash that selects the next hop in a group, and the CPU. Must match crates/fib/src/hash.rs and, in the fields that are
- * hashed, crates/router/src/flow.rs. */
+/* Flow hash that selects the next hop in a group, and the CPU. Must match crates/fib/src/hash.rs and, in the fields
+ * that are hashed, crates/router/src/flow.rs. */
 #ifndef BYWASH_FLOW_HASH_H
 #define BYWASH_FLOW_HASH_H
 
@@ -65,8 +65,8 @@ static __always_inline __u32 flow_hash6(const struct ipv6hdr *ip, const void *en
 	return flow_mix(ends, (__u64)flow_ports(ip->nexthdr, ip + 1, end) << 8 | ip->nexthdr) * K2 >> 32;
 }
 
-/* Hashes the addresses only. An ICMP error takes the path of the flow that it is about, as in Linux (ip_multipath_l3_keys): the
- * quoted packet, which went in the opposite direction, has the addresses swapped. */
+/* Hashes the addresses only. An ICMP error takes the path of the flow that it is about, as in Linux
+ * (ip_multipath_l3_keys): the quoted packet, which went in the opposite direction, has the addresses swapped. */
 static __always_inline __u32 flow_l3_hash4(const struct iphdr *ip, const void *end)
 {
 	/* linux/icmp.h includes headers of the C library. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Lookup of established connections in the memory of the process's own table; crates/fib/src/flows describes its layout and
- * the order in which the writer changes it. Records are used again only after an RCU grace period, and this program runs
- * within one RCU read section. */
+/* Lookup of established connections in the memory of the process's own table; crates/fib/src/flows describes its layout
+ * and the order in which the writer changes it. Records are used again only after an RCU grace period, and this program
+ * runs within one RCU read section. */
 #ifndef BYWASH_FLOWS_H
 #define BYWASH_FLOWS_H
 
@@ -127,8 +127,8 @@ static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, v
 	return flow_front(flows, FLOW_REPORTS + *reported % FLOW_MANY_REPORTS * FLOW_REPORT, FLOW_REPORT);
 }
 
-/* Returns the record of the flow that a packet belongs to, and its direction; NULL if there is none. `rest` has the ports in
- * packet order, from bit 32 on the protocol, and from bit 48 on the port that received the packet. */
+/* Returns the record of the flow that a packet belongs to, and its direction; NULL if there is none. `rest` has the
+ * ports in packet order, from bit 32 on the protocol, and from bit 48 on the port that received the packet. */
 static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addresses, __u64 rest, __u32 *direction, const int v6)
 {
 	const __u32 words = v6 ? 16 : 8;
@@ -191,8 +191,8 @@ static __attribute__((noinline)) volatile __u64 *flow_find6(const __u64 *address
 	return flow_find(&flows6, addresses, rest, direction, 1);
 }
 
-/* Weighs a TCP or UDP packet from the midst of a connection that belongs to no flow, and now and then reports its tuple. `rest`
- * is that of flow_find4(). Global, like fib_lookup4(). */
+/* Weighs a TCP or UDP packet from the midst of a connection that belongs to no flow, and now and then reports its
+ * tuple. `rest` is that of flow_find4(). Global, like fib_lookup4(). */
 __attribute__((noinline)) int flow_miss4(__u64 addresses, __u64 rest)
 {
 	volatile __u64 *header = flow_record(0, 0), *reported = flow_front(&flows4, FLOW_REPORTED, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Forwarding in the driver: handles valid packets, and only those, as the stages of crates/router do. All packets that are not
- * certainly valid go to user space, which names the reason. */
+/* Forwarding in the driver: handles valid packets, and only those, as the stages of crates/router do. All packets that
+ * are not certainly valid go to user space, which names the reason. */
 #ifndef BYWASH_FORWARD_H
 #define BYWASH_FORWARD_H
 
@@ -47,8 +47,8 @@ static __always_inline int plain4(__u32 address)
 	return (__u8)address - 1u < 223 && (__u8)address != 127 && (__u16)address != bpf_htons(0xa9fe);
 }
 
-/* Returns whether an IPv4 address may be one of the host's own, and has to be looked up: whether bit 63 - n % 64 is set in
- * `own`, for its last octet n. BPF shifts by the lowest six bits of a register alone, which C does not promise. */
+/* Returns whether an IPv4 address may be one of the host's own, and has to be looked up: whether bit 63 - n % 64 is set
+ * in `own`, for its last octet n. BPF shifts by the lowest six bits of a register alone, which C does not promise. */
 static __always_inline int own_bit(__u64 own, const __be32 *address)
 {
 	__u64 last = ((const __u8 *)address)[3];
@@ -57,8 +57,8 @@ static __always_inline int own_bit(__u64 own, const __be32 *address)
 	return (__s64)own < 0;
 }
 
-/* Validates an IPv4 header (RFC 1812 5.2.2, by step; (1) has been checked) with TTL above 1 and no options. Packet and padding
- * have `room` bytes. */
+/* Validates an IPv4 header (RFC 1812 5.2.2, by step; (1) has been checked) with TTL above 1 and no options. Packet and
+ * padding have `room` bytes. */
 static __always_inline int valid4(const struct iphdr *ip, __u32 room)
 {
 	__u32 total = bpf_ntohs(ip->tot_len);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* Gives the kernel a batch of frames, to be sent by an interface, or as if the interface had received them. Never
  * attached: run by BPF_PROG_TEST_RUN, whose own packet is overwritten with each frame of the batch in turn and cloned
- * into the interface. Softirqs are off during the run, so the receiver at the other end of a veth runs once a batch, not
- * once a frame. Returns the number of refused frames; the kernel's result is stored with each frame. */
+ * into the interface. Softirqs are off during the run, so the receiver at the other end of a veth runs once a batch,
+ * not once a frame. Returns the number of refused frames; the kernel's result is stored with each frame. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -27,8 +27,8 @@ static __always_inline int one(struct __sk_buff *skb, struct inject_batch *b, co
 	__u32 at = f->at, len = f->len;
 	int error;
 
-	/* Before 6.8 the verifier learns nothing from len != 0, which is what a check for len < 1 becomes. The bounds that come
-	 * from a mask and an addition survive any compiler. */
+	/* Before 6.8 the verifier learns nothing from len != 0, which is what a check for len < 1 becomes. The bounds
+	 * that come from a mask and an addition survive any compiler. */
 	len--;
 	if (at > INJECT_BYTES - INJECT_LONGEST || len >= INJECT_LONGEST)
 		return -22; /* EINVAL */
@@ -65,7 +65,8 @@ int inject(struct __sk_buff *skb)
 
 	if (!b)
 		return 0;
-	/* As if received on this queue: the kernel sends on the queue of the same number (skb_tx_hash), clones included. */
+	/* As if received on this queue: the kernel sends on the queue of the same number (skb_tx_hash), clones
+	 * included. */
 	skb->queue_mapping = b->queue;
 	bpf_loop(b->count, turn, &run, 0);
 	return run.refused;

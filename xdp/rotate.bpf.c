@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* For benchmarks, run by BPF_PROG_TEST_RUN: each run gives the packet another head, then continues in the program that is
- * measured, or in one that does nothing. The difference of the two times is the cost of the program. */
+/* For benchmarks, run by BPF_PROG_TEST_RUN: each run gives the packet another head, then continues in the program that
+ * is measured, or in one that does nothing. The difference of the two times is the cost of the program. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Handling of a frame at a router's port, for XDP frames and for skbs.
  *
- * Stages: parse -> route -> forward. A stage returns the final verdict, or NEXT; TO_USER is for packets that need more than
- * forwarding. */
+ * Stages: parse -> route -> forward. A stage returns the final verdict, or NEXT; TO_USER is for packets that need more
+ * than forwarding. */
 #ifndef BYWASH_ROUTER_H
 #define BYWASH_ROUTER_H
 
@@ -37,8 +37,8 @@ struct frame {
 #endif
 };
 
-/* Returned for a packet that leaves with a tag, or by a member of a bond: the programs of vlan.h handle it. Not a verdict of
- * XDP or traffic control. */
+/* Returned for a packet that leaves with a tag, or by a member of a bond: the programs of vlan.h handle it. Not a
+ * verdict of XDP or traffic control. */
 #define TO_VLAN (-3)
 
 /* Not by struct ethhdr, which is packed: the compiler would load single bytes. */
@@ -65,7 +65,8 @@ static __always_inline int may_be_fragment6(__u8 next)
 	       next == IPPROTO_DSTOPTS;
 }
 
-/* Returns whether the port's gate leaves the packet to the kernel. Truncated headers go to user space, which drops them. */
+/* Returns whether the port's gate leaves the packet to the kernel. Truncated headers go to user space, which drops
+ * them. */
 static __always_inline int is_kernels(const struct frame *f)
 {
 	const struct iphdr *ip4 = f->data + ETH_HLEN;
@@ -86,8 +87,8 @@ static __always_inline int is_kernels(const struct frame *f)
 static __always_inline const struct bywash_port *port_of(__u32 ifindex);
 
 #ifdef BYWASH_PLAIN
-/* Without tables, asks the kernel whether a packet is local or its egress interface is not a port: user space must not get
- * packets that it would have to return to the kernel, because it may not be able to. */
+/* Without tables, asks the kernel whether a packet is local or its egress interface is not a port: user space must not
+ * get packets that it would have to return to the kernel, because it may not be able to. */
 static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *to)
 {
 	to->ifindex = f->port->ifindex;
@@ -102,8 +103,8 @@ static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *t
 	}
 }
 #else
-/* Returns the number of bytes behind the IP header in each packet that an skb will be segmented into; more than any MTU if
- * unknown: UDP may be a tunnel, with headers of its own in each packet. */
+/* Returns the number of bytes behind the IP header in each packet that an skb will be segmented into; more than any MTU
+ * if unknown: UDP may be a tunnel, with headers of its own in each packet. */
 static __always_inline __u32 segment(const struct frame *f, __u8 proto, const void *l4)
 {
 	const __u8 *offset = l4 + 12; /* the byte of struct tcphdr's field doff */
@@ -114,8 +115,8 @@ static __always_inline __u32 segment(const struct frame *f, __u8 proto, const vo
 }
 #endif
 
-/* Returns the verdict on an IPv4 packet that failed validation; NEXT if its destination decides. Packets with an unusable
- * header go to user space, which drops them with a reason. */
+/* Returns the verdict on an IPv4 packet that failed validation; NEXT if its destination decides. Packets with an
+ * unusable header go to user space, which drops them with a reason. */
 static __always_inline int exception4(const struct iphdr *ip)
 {
 	const __u8 *dst = (const void *)&ip->daddr, *src = (const void *)&ip->saddr;
@@ -149,14 +150,15 @@ static __always_inline int exception6(const struct ipv6hdr *ip)
 }
 
 #ifndef BYWASH_PLAIN
-/* Returns the tables' version. Must be read before the tables and the next hop: see crates/port/src/af_xdp/datapath.rs. */
+/* Returns the tables' version. Must be read before the tables and the next hop: see
+ * crates/port/src/af_xdp/datapath.rs. */
 static __always_inline __u64 current_version(const struct bywash_port *port)
 {
 	return *(const volatile __u64 *)&port->version;
 }
 
-/* Returns whether all segments of an skb fit the egress device's MTU, by the kernel's own account of their headers. A smaller
- * MTU of the route is left to the kernel. */
+/* Returns whether all segments of an skb fit the egress device's MTU, by the kernel's own account of their headers. A
+ * smaller MTU of the route is left to the kernel. */
 static __always_inline int segments_fit(const struct frame *f)
 {
 	__u32 mtu = 0;
@@ -172,8 +174,8 @@ static __always_inline __u32 group_hash(const struct frame *f, const void *ip, c
 	return v6 ? flow_hash6(ip, f->end) : flow_hash4(ip, f->end);
 }
 
-/* Returns whether packets that leave by a port, or a VLAN, leave by the interface with this number: the port or VLAN itself, or
- * the bridge that the port belongs to. */
+/* Returns whether packets that leave by a port, or a VLAN, leave by the interface with this number: the port or VLAN
+ * itself, or the bridge that the port belongs to. */
 static __always_inline int leaves_by(__u32 port, __u32 ifindex, __u32 number)
 {
 	const struct bywash_port *to;
@@ -186,8 +188,9 @@ static __always_inline int leaves_by(__u32 port, __u32 ifindex, __u32 number)
 	return to && to->route_id == number;
 }
 
-/* Returns whether the kernel certainly accepts this source on this port (fib_validate_source, RFC 3704). Strict: its route leads
- * out of this port; loose: it has a route. Routes without a single next hop are left to the kernel. Global, like find4. */
+/* Returns whether the kernel certainly accepts this source on this port (fib_validate_source, RFC 3704). Strict: its
+ * route leads out of this port; loose: it has a route. Routes without a single next hop are left to the kernel. Global,
+ * like find4. */
 __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port, __u32 flags)
 {
 	struct dst_slot4 slot = read_slot4(src);
@@ -215,7 +218,8 @@ static __always_inline int is_above(const struct bywash_hop *hop)
 	return hop && (hop->kind == HOP_VLAN || hop->kind == HOP_BOND);
 }
 
-/* Sets the way to a next hop by a port or, in the programs that handle tags, by a VLAN or, chosen by `fields`, a bond. */
+/* Sets the way to a next hop by a port or, in the programs that handle tags, by a VLAN or, chosen by `fields`, a
+ * bond. */
 static __always_inline int take_way(struct frame *f, __u64 version, const struct bywash_hop *hop, const struct bond_fields *fields,
 				    const int v6)
 {
@@ -242,8 +246,8 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 	return NEXT;
 }
 
-/* Returns whether a packet in a tunnel may be forwarded, as far as its destination tells: it is no group, as that of routing
- * protocols is, and not link-local. */
+/* Returns whether a packet in a tunnel may be forwarded, as far as its destination tells: it is no group, as that of
+ * routing protocols is, and not link-local. */
 static __always_inline int may_leave(const void *ip, const void *end, const int v6)
 {
 	const struct ipv6hdr *ip6 = ip;
@@ -254,8 +258,8 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
 }
 
-/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel are user space's; others than
- * it decapsulates are left to the kernel, which knows of unfinished checksums within. */
+/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel are user space's;
+ * others than it decapsulates are left to the kernel, which knows of unfinished checksums within. */
 static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip, const void *end)
 {
 	const __be16 *words = (const void *)(ip + 1);
@@ -303,8 +307,8 @@ static __always_inline int deliver(const struct bywash_hop *hop, const struct ip
 	return may_leave(inner, end, 0) ? TO_USER : PASS_LOCAL;
 }
 
-/* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of which a
- * member is selected; and those left to user space. */
+/* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of
+ * which a member is selected; and those left to user space. */
 static __always_inline int other_way(struct frame *f, __u64 version, const void *ip, const int v6)
 {
 	__u32 key = f->way.macs;
@@ -312,7 +316,8 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 
 	if (!hop)
 		return TO_USER;
-	/* With rules, the packet may have another route. Destinations under a policy are left to the kernel in every table. */
+	/* With rules, the packet may have another route. Destinations under a policy are left to the kernel in every
+	 * table. */
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
@@ -333,8 +338,8 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 #endif
 
 #ifndef BYWASH_PLAIN
-/* Returns the verdict on a packet that needs more than its header handled: a fragment that the kernel reassembles, or one with
- * an unfinished transport checksum. Returns NEXT for all others. */
+/* Returns the verdict on a packet that needs more than its header handled: a fragment that the kernel reassembles, or
+ * one with an unfinished transport checksum. Returns NEXT for all others. */
 static __always_inline int unlike_others(const struct frame *f, const void *ip, const int v6, __u8 proto, __u32 longest)
 {
 	const int head = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -407,7 +412,8 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 	else
 		lookup4(version, ip4->daddr, &slot4, &f->way);
 
-	/* For an skb, its segments count; otherwise, padding too: a frame too long for the device would be lost uncounted. */
+	/* For an skb, its segments count; otherwise, padding too: a frame too long for the device would be lost
+	 * uncounted. */
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
 	if (unlikely(longest > way_mtu(&f->way))) {
 		if (!way_mtu(&f->way)) {
@@ -418,8 +424,8 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 		if (longest > way_mtu(&f->way) && !segments_fit(f))
 			return TO_USER;
 	}
-	/* One test for all rare cases: the port's gate is closed for the family; with native XDP the device takes no redirected
-	 * frames; redirects are on; the source must be validated. */
+	/* One test for all rare cases: the port's gate is closed for the family; with native XDP the device takes no
+	 * redirected frames; redirects are on; the source must be validated. */
 	const __u32 rare = BYWASH_REDIRECTS | (v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT);
 	if (unlikely((f->flags ^ BYWASH_FORWARD) & (way_unless(&f->way) | rare)) ||
 	    (!v6 && unlikely(own_bit(f->port->own, &ip4->saddr)))) {
@@ -459,7 +465,8 @@ static __always_inline int parse(const struct frame *f, __u64 mine)
 	/* Compares six of eight bytes, without those behind the address, or before it. */
 	if (unlikely((*(const __u64 *)eth ^ mine) << 16))
 		return eth[0] & 1 ? PASS_MULTICAST : PASS_NOT_MINE;
-	/* The source is the port itself, which is the injector's mark for returned packets. Taken again, they would loop. */
+	/* The source is the port itself, which is the injector's mark for returned packets. Taken again, they would
+	 * loop. */
 	if (unlikely(!((*(const __u64 *)(eth + 4) >> 16 ^ mine) << 16)))
 		return PASS_RETURNED;
 	return NEXT;

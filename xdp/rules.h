@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Ports with policy routing rules, or in a VRF: the kernel itself is asked for each packet's way, because it knows all rules
- * and tables. Separate programs ask it, which are loaded for the first such port. A packet that is not plainly forwarded is
- * left to the kernel, or to user space where the kernel has not been asked. */
+/* Ports with policy routing rules, or in a VRF: the kernel itself is asked for each packet's way, because it knows all
+ * rules and tables. Separate programs ask it, which are loaded for the first such port. A packet that is not plainly
+ * forwarded is left to the kernel, or to user space where the kernel has not been asked. */
 #ifndef BYWASH_RULES_H
 #define BYWASH_RULES_H
 
@@ -12,8 +12,9 @@
 #include "bywash.h"
 #include "router.h"
 
-/* Cached answer of the kernel for packets between two addresses, valid under the version in which it was given, which ends with
- * any change of routes, next hops or rules. Entries share the slots of `dst_cache6`; the seal tells them from others there. */
+/* Cached answer of the kernel for packets between two addresses, valid under the version in which it was given, which
+ * ends with any change of routes, next hops or rules. Entries share the slots of `dst_cache6`; the seal tells them from
+ * others there. */
 struct rule_entry {
 	__u64 k[4]; /* source and destination; for IPv4, both in the first word */
 	__u64 in;   /* lower half: ingress and family; upper half: the egress port's interface index */
@@ -58,8 +59,8 @@ static __always_inline int is_excepted(struct frame *f, const void *ip, const in
 	return !hop || hop->kind == HOP_POLICY;
 }
 
-/* Asks the kernel for the way of a packet, and keeps the answer if it is the same for all packets between its addresses.
- * Returns the verdict; NEXT if there is a way. */
+/* Asks the kernel for the way of a packet, and keeps the answer if it is the same for all packets between its
+ * addresses. Returns the verdict; NEXT if there is a way. */
 static __always_inline int ask_kernel(struct frame *f, void *ip, const int v6, volatile struct rule_entry *entry,
 				      const __u64 *k, __u64 in, __u64 version)
 {

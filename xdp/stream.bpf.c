@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The tester's stream, made in the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, it writes one frame's
- * headers, sequence number and time, corrects its UDP checksum, and sends it out of the device the run was started for. The
- * rest of a frame is zeros: the page's data, which are as long as the longest frame. To wait, the program drops frames that are
- * not due yet, and the run continues with the next. */
+/* The tester's stream, made in the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, it writes one
+ * frame's headers, sequence number and time, corrects its UDP checksum, and sends it out of the device the run was
+ * started for. The rest of a frame is zeros: the page's data, which are as long as the longest frame. To wait, the
+ * program drops frames that are not due yet, and the run continues with the next. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -92,8 +92,8 @@ int stream(struct xdp_md *ctx)
 	if (s->sequence >= o->limit || o->stop)
 		return XDP_DROP;
 
-	/* Reading the clock takes as long as everything else together. At full rate the kernel gathers 16 frames before the
-	 * device gets them, so a time that is a few frames old is as good. */
+	/* Reading the clock takes as long as everything else together. At full rate the kernel gathers 16 frames before
+	 * the device gets them, so a time that is a few frames old is as good. */
 	if (o->gap || !(s->sequence % CLOCK_EVERY))
 		s->last = bpf_ktime_get_ns();
 	__u64 now = s->last;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Handling of a frame at a switch's port: it is forwarded by a flow that a worker has put into its table, or handed to user
- * space. These flows come from the workers' own megaflow caches (crates/flow/src/app/driver.rs); the program makes no decision
- * of its own.
+/* Handling of a frame at a switch's port: it is forwarded by a flow that a worker has put into its table, or handed to
+ * user space. These flows come from the workers' own megaflow caches (crates/flow/src/app/driver.rs); the program makes
+ * no decision of its own.
  *
- * Only the worker itself writes its table. An entry is complete before a bucket refers to it. Except for its generation, it is
- * not written again as long as a program may still use a reference to it that it read from the bucket earlier. */
+ * Only the worker itself writes its table. An entry is complete before a bucket refers to it. Except for its
+ * generation, it is not written again as long as a program may still use a reference to it that it read from the bucket
+ * earlier. */
 #ifndef BYWASH_SWITCH_H
 #define BYWASH_SWITCH_H
 
@@ -84,7 +85,8 @@ MAPPED(serving, BYWASH_PORTS * BYWASH_QUEUES, __u64);
 /* Longest redirected frame that each port's device takes, in bytes; 0: none. */
 MAPPED(targets, BYWASH_PORTS, __u64);
 
-/* Bytes by which frames have grown or shrunk by VLAN tags, by CPU and egress port. The loader sizes the map for all CPUs. */
+/* Bytes by which frames have grown or shrunk by VLAN tags, by CPU and egress port. The loader sizes the map for all
+ * CPUs. */
 MAPPED(grown, BYWASH_PORTS, __u64);
 
 struct frame {
@@ -113,8 +115,8 @@ static __always_inline __u64 six_and(__u64 six, __u16 two)
 	return (six & 0xffffffffffffull) | (__u64)two << 48;
 }
 
-/* Reads the transport fields at `l4`, which is `after` bytes into the frame and has `len` bytes. Called on each family's own
- * path: the verifier of Linux 6.1 does not track that a packet of one family is not of the other later. */
+/* Reads the transport fields at `l4`, which is `after` bytes into the frame and has `len` bytes. Called on each
+ * family's own path: the verifier of Linux 6.1 does not track that a packet of one family is not of the other later. */
 static __always_inline int read_transport(const struct frame *f, struct packet *p, __u8 proto, const __u8 *l4, __u32 after,
 					  __u32 len, const void *addresses, int words)
 {
@@ -137,8 +139,8 @@ static __always_inline int read_transport(const struct frame *f, struct packet *
 	return 1;
 }
 
-/* Reads the packet's fields like `extract` in crates/flow/src/extract.rs. Returns 0 for packets other than unfragmented TCP or
- * UDP without IP options and extension headers. */
+/* Reads the packet's fields like `extract` in crates/flow/src/extract.rs. Returns 0 for packets other than unfragmented
+ * TCP or UDP without IP options and extension headers. */
 static __always_inline int read_packet(const struct frame *f, struct packet *p)
 {
 	const __u8 *eth = f->data, *ip;
@@ -199,8 +201,8 @@ static __always_inline __u64 hash(const struct packet *p, const __u64 *mask, con
 	return h;
 }
 
-/* Compares by the flow's own mask, since the worker's mask may have been overwritten while it was read. Flows always match the
- * Ethernet type, so a flow of IPv6 never matches an IPv4 packet. */
+/* Compares by the flow's own mask, since the worker's mask may have been overwritten while it was read. Flows always
+ * match the Ethernet type, so a flow of IPv6 never matches an IPv4 packet. */
 static __always_inline int matches(const struct bywash_flow *flow, const struct packet *p)
 {
 	__u64 d = 0;

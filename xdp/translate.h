@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Forwarding past a closed gate: packets of established connections, on which the kernel's rules have decided, are translated
- * and forwarded as the kernel would. All other packets of the family, those that are not certainly of such a flow or that need
- * more than forwarding, are passed to the kernel unchanged. crates/router/src/translate.rs does the same. */
+/* Forwarding past a closed gate: packets of established connections, on which the kernel's rules have decided, are
+ * translated and forwarded as the kernel would. All other packets of the family, those that are not certainly of such a
+ * flow or that need more than forwarding, are passed to the kernel unchanged. crates/router/src/translate.rs does the
+ * same. */
 #ifndef BYWASH_TRANSLATE_H
 #define BYWASH_TRANSLATE_H
 
@@ -23,8 +24,8 @@
 #define TCP_RST 4
 #define TCP_ACK 16
 
-/* Translation of a packet, which leaves with the reverse of the other direction's tuple. The record is read where its contents
- * are needed, to save stack: the stack of several functions adds up. */
+/* Translation of a packet, which leaves with the reverse of the other direction's tuple. The record is read where its
+ * contents are needed, to save stack: the stack of several functions adds up. */
 struct translation {
 	volatile __u64 *record;
 	volatile __u64 *leaves; /* addresses of the other direction */
@@ -38,8 +39,8 @@ enum l4_class {
 	L4_CLOSING, /* opens or closes the connection, all of whose packets the kernel handles from then on */
 };
 
-/* Classifies a transport header that the kernel's connection tracking finds valid (tcp_error, udp_error); L4_OTHER for all
- * others. `len` is the number of bytes behind the IP header. */
+/* Classifies a transport header that the kernel's connection tracking finds valid (tcp_error, udp_error); L4_OTHER for
+ * all others. `len` is the number of bytes behind the IP header. */
 static __always_inline int l4_class(__u8 proto, const __u8 *l4, const void *end, __u32 len)
 {
 	if (proto == IPPROTO_TCP) {
@@ -84,7 +85,8 @@ static __always_inline struct translation translation_of(volatile __u64 *record,
 	return (struct translation){ .record = record, .leaves = record + other * (v6 ? 8 : 2), .other = other };
 }
 
-/* Returns the transport ports that the packet leaves with, and from bit 48 on the number of the port that it leaves by. */
+/* Returns the transport ports that the packet leaves with, and from bit 48 on the number of the port that it leaves
+ * by. */
 static __always_inline __u64 leaving_rest(const struct translation *t, const int v6)
 {
 	__u64 rest = v6 ? t->record[4 + t->other] : t->leaves[1];
@@ -93,7 +95,8 @@ static __always_inline __u64 leaving_rest(const struct translation *t, const int
 	return (rest & ~0xffffffffull) | (__u32)(ports << 16 | ports >> 16);
 }
 
-/* Returns the one's complement difference that translation makes to the addresses, or to addresses and ports. Never 0. */
+/* Returns the one's complement difference that translation makes to the addresses, or to addresses and ports. Never
+ * 0. */
 static __always_inline __u16 change(const struct translation *t, const int addresses_only)
 {
 	__u16 difference = t->record[FLOW_STATE] >> (addresses_only ? 32 : 48);
@@ -101,8 +104,8 @@ static __always_inline __u16 change(const struct translation *t, const int addre
 	return t->other ? difference : nonzero(~difference);
 }
 
-/* Hashes the packet as the kernel routes it: with its translated destination, and its source as it came, which the kernel
- * translates after routing. */
+/* Hashes the packet as the kernel routes it: with its translated destination, and its source as it came, which the
+ * kernel translates after routing. */
 static __always_inline __u32 translated_hash(const struct frame *f, const struct translation *t, const void *ip, __u8 proto,
 					     const int v6)
 {
@@ -201,8 +204,8 @@ static __always_inline int missed(const void *ip, __u64 rest, int closing, const
 	return PASS_POLICY;
 }
 
-/* Returns the verdict on a packet of a family whose gate is closed except for flows; on NEXT it has been translated, except for
- * the transport checksum of an skb. */
+/* Returns the verdict on a packet of a family whose gate is closed except for flows; on NEXT it has been translated,
+ * except for the transport checksum of an skb. */
 static __always_inline int translate(struct frame *f, struct translation *t, void *ip, const int v6, const int skb)
 {
 	struct iphdr *ip4 = ip;
@@ -269,8 +272,8 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 		const __u32 at = proto == IPPROTO_TCP ? 16 : 6;
 		__u16 *checksum = (void *)(l4 + at);
 		const void *limit = f->end;
-		/* Keeps the compiler from using what l4_class() found: the verifier of Linux 6.1 does not know it here, nor
-		 * that `at` goes with the protocol. */
+		/* Keeps the compiler from using what l4_class() found: the verifier of Linux 6.1 does not know it here,
+		 * nor that `at` goes with the protocol. */
 		barrier_var(limit);
 		addresses[0] = first;
 		if (v6) {

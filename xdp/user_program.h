@@ -4,7 +4,8 @@
 #ifndef BYWASH_USER_PROGRAM_H
 #define BYWASH_USER_PROGRAM_H
 
-/* Continuation of each port: `bywash`, in the entry of the port's id. The kernel empties the map when the process ends. */
+/* Continuation of each port: `bywash`, in the entry of the port's id. The kernel empties the map when the process
+ * ends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, BYWASH_PORTS);

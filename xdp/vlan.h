@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* VLANs: frames that come or leave with a tag; and macvlans, whose frames are to addresses of their own. Separate programs
- * handle them, after a tail call from where the other programs meet such a frame, so that the path of other frames stays as
- * short as it is. They are loaded for the first VLAN; those for VLANs with flows, for the first gate that lets flows pass while
- * there are VLANs.
+/* VLANs: frames that come or leave with a tag; and macvlans, whose frames are to addresses of their own. Separate
+ * programs handle them, after a tail call from where the other programs meet such a frame, so that the path of other
+ * frames stays as short as it is. They are loaded for the first VLAN; those for VLANs with flows, for the first gate
+ * that lets flows pass while there are VLANs.
  *
- * A VLAN has an entry in `ports`, behind those of the ports: its own address, gates and checks, and otherwise the fields of the
- * port that carries it. A tag without an entry is left to the kernel, as are priority tags (VLAN 0) and second tags. */
+ * A VLAN has an entry in `ports`, behind those of the ports: its own address, gates and checks, and otherwise the
+ * fields of the port that carries it. A tag without an entry is left to the kernel, as are priority tags (VLAN 0) and
+ * second tags. */
 #ifndef BYWASH_VLAN_H
 #define BYWASH_VLAN_H
 
@@ -18,8 +19,8 @@
 
 #define VLAN_HLEN 4
 
-/* Numbers of VLANs and macvlans. The key of a VLAN is its port's id and, from bit 16 and 32 on, protocol and identifier as in
- * the frame; that of a macvlan is its port's id, bit 15, and from bit 16 on its MAC address. */
+/* Numbers of VLANs and macvlans. The key of a VLAN is its port's id and, from bit 16 and 32 on, protocol and identifier
+ * as in the frame; that of a macvlan is its port's id, bit 15, and from bit 16 on its MAC address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -68,8 +69,9 @@ static __always_inline int may_be_macvlans(const struct bywash_port *port, int r
 	return reason == PASS_NOT_MINE && port->sending & BYWASH_MACVLANS;
 }
 
-/* Handles a frame that comes or leaves with a tag. It is unchanged until the verdict, but gets four bytes of room in front if
- * it is untagged. The untagged header is then at offset 4: in a tagged frame, the header that it would have without its tag. */
+/* Handles a frame that comes or leaves with a tag. It is unchanged until the verdict, but gets four bytes of room in
+ * front if it is untagged. The untagged header is then at offset 4: in a tagged frame, the header that it would have
+ * without its tag. */
 static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 {
 	const struct bywash_port *port = port_of(ctx->ingress_ifindex);
