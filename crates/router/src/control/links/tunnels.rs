@@ -35,8 +35,8 @@ impl Links {
         self.tunnels.get(&index).is_some_and(|(spec, _)| self.allowed.contains(&spec.id))
     }
 
-    /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it leads by, if the tunnel
-    /// is bound to one, or 0.
+    /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it
+    /// leads by, if the tunnel is bound to one, or 0.
     pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
         let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
             let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
