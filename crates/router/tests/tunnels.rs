@@ -12,13 +12,14 @@ use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Table
 use bywash_router::tunnel::{Path, Paths, Stations, TunnelInfo, Tunnels};
 use bywash_router::vlan::FIRST;
 use bywash_router::{Request, Router, RouterConfig};
-use bywash_sync::{Published, Qsbr};
+use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::ipv4::fill_checksum;
 use common::Line;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -27,10 +28,11 @@ const TUNNEL: PortId = PortId(FIRST + 3);
 const OWN: [u8; 6] = [2, 0, 0, 0, 9, 1];
 const STATION: [u8; 6] = [2, 0, 0, 0, 9, 2];
 
-/// Next hops: out of port 1, this host, and the tunnel.
+/// Next hops: out of port 1, this host, the tunnel, and the tunnel with a neighbour that is not known.
 const OUT: u32 = 1;
 const LOCAL: u32 = 2;
 const THROUGH: u32 = 3;
+const GLEAN: u32 = 4;
 
 fn gre(keys: [Option<u32>; 2]) -> Tunnel {
     Tunnel {
@@ -52,75 +54,99 @@ struct Outcome {
     punted: Vec<Vec<u8>>,
 }
 
-/// Receives frames on port 0 of a router with this tunnel, through which 10/8 is reached; 20/8 is out of port 1.
-fn run(tunnel: Tunnel, path_mtu: u32, gate: Gate, frames: &[Vec<u8>]) -> Outcome {
-    let domain = Qsbr::new();
-    let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
-    table4.insert(Net::new(10 << 24, 8).unwrap(), THROUGH);
-    table4.insert(Net::new(20 << 24, 8).unwrap(), OUT);
-    table4.insert(Net::new(HERE.to_bits(), 32).unwrap(), LOCAL);
-    table4.insert(Net::new(THERE.to_bits(), 32).unwrap(), OUT);
-    let mut macs = [0; 12];
-    macs[..6].copy_from_slice(&STATION);
-    macs[6..].copy_from_slice(&OWN);
-    let entries = vec![
-        Entry::verdict(Kind::NoRoute),
-        Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
-        Entry::verdict(Kind::Local),
-        Entry { macs, port: TUNNEL, mtu: 1476, first: THERE.to_bits(), ..Entry::verdict(Kind::Tunnel) },
-    ];
-    let stations = Arc::new(Stations::new(vec![(STATION, THERE.to_bits())], &Stations::default()));
-    let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
-    let path = (path_mtu != 0).then_some(Path { ends: (HERE, THERE, tunnel.link), mtu: path_mtu, ttl: 61 });
-    let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999] };
-    let tables = Tables {
-        generation: 1,
-        fib4: table4.reader(),
-        fib6: table6.reader(),
-        cold: vec![Cold { index: 2, ..Cold::default() }; entries.len()],
-        entries,
-        buckets: vec![],
-        ports: vec![PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() }; 2],
-        vlans: vec![],
-        bonds: vec![],
-        bridges: vec![],
-        tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, info, stations: stations.clone() }], paths),
-        own4: Own4::default().with(HERE),
-        hash4: HashPolicy::L4,
-        hash6: HashPolicy::L4,
-    };
-    let tables = Arc::new(Published::new(&domain, tables));
-    let arena = Arena::new(ArenaConfig { cells: 512, ..Default::default() }).unwrap();
-    let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 512)]).unwrap();
-    let (requests, mut inbox) = rtrb::RingBuffer::new(512);
-    let gates = Gates::open();
-    gates.set(TUNNEL, gate);
-    let router = Router::new(tables, requests, RouterConfig::default()).with_gates(gates);
-    let mut table = PortTable::new();
-    let bursts: Vec<_> = frames.iter().rev().map(|frame| vec![frame.clone()]).collect();
-    let turns = bursts.len() as u64 + 2;
-    let first = Line { bursts, ..Line::default() };
-    let sent = first.sent.clone();
-    for line in [first, Line { sent: sent.clone(), ..Line::default() }] {
-        table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
-    }
-    let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
-    let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
-    worker.run_turns(turns);
-    let mut bufs = Buffers::attach(&pools, 0);
-    let mut outcome = Outcome { sent: vec![], punted: vec![] };
-    while let Ok(request) = inbox.pop() {
-        if let Request::Punt { frame, id, .. } = request {
-            assert_eq!(id, PortId(0), "the kernel receives what the port received");
-            outcome.punted.push(bufs.arena().data(&frame).to_vec());
-            bufs.free_one(frame);
+/// A worker whose router has a tunnel.
+struct Rig {
+    worker: Worker,
+    table4: Table4,
+    gates: Gates,
+    inbox: rtrb::Consumer<Request>,
+    pools: Arc<PoolSet>,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Rig {
+    /// Creates a router with this tunnel, through which 10/8 is reached, by packets that wait for their neighbour first if
+    /// `waits`; 20/8 is out of port 1. `frames` arrive on port 0, one in each turn.
+    fn new(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>]) -> Self {
+        let domain = Qsbr::new();
+        let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
+        table4.insert(Net::new(10 << 24, 8).unwrap(), if waits { GLEAN } else { THROUGH });
+        table4.insert(Net::new(20 << 24, 8).unwrap(), OUT);
+        table4.insert(Net::new(HERE.to_bits(), 32).unwrap(), LOCAL);
+        table4.insert(Net::new(THERE.to_bits(), 32).unwrap(), OUT);
+        let mut macs = [0; 12];
+        macs[..6].copy_from_slice(&STATION);
+        macs[6..].copy_from_slice(&OWN);
+        let entries = vec![
+            Entry::verdict(Kind::NoRoute),
+            Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
+            Entry::verdict(Kind::Local),
+            Entry { macs, port: TUNNEL, mtu: 1476, first: THERE.to_bits(), ..Entry::verdict(Kind::Tunnel) },
+            Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Glean) },
+        ];
+        let stations = Arc::new(Stations::new(vec![(STATION, THERE.to_bits())], &Stations::default()));
+        let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
+        let path = (path_mtu != 0).then_some(Path { ends: (HERE, THERE, tunnel.link), mtu: path_mtu, ttl: 61 });
+        let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999] };
+        let tables = Tables {
+            generation: 1,
+            fib4: table4.reader(),
+            fib6: table6.reader(),
+            cold: vec![Cold { index: 2, ..Cold::default() }; entries.len()],
+            entries,
+            buckets: vec![],
+            ports: vec![PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() }; 2],
+            vlans: vec![],
+            bonds: vec![],
+            bridges: vec![],
+            tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, info, stations: stations.clone() }], paths),
+            own4: Own4::default().with(HERE),
+            hash4: HashPolicy::L4,
+            hash6: HashPolicy::L4,
+        };
+        let tables = Arc::new(Published::new(&domain, tables));
+        let arena = Arena::new(ArenaConfig { cells: 512, ..Default::default() }).unwrap();
+        let pools = PoolSet::new(arena, &[PoolConfig::stack("main", 512)]).unwrap();
+        let (requests, inbox) = rtrb::RingBuffer::new(512);
+        let gates = Gates::open();
+        let router = Router::new(tables, requests, RouterConfig::default()).with_gates(gates.clone());
+        let mut table = PortTable::new();
+        let bursts: Vec<_> = frames.iter().rev().map(|frame| vec![frame.clone()]).collect();
+        let first = Line { bursts, ..Line::default() };
+        let sent = first.sent.clone();
+        for line in [first, Line { sent: sent.clone(), ..Line::default() }] {
+            table.add(Box::new(line), TxQueue::new(TxQueueConfig { burst: 1, deadline_us: 0 }));
         }
+        let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
+        let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
+        Self { worker, table4, gates, inbox, pools, sent }
     }
-    drop(bufs);
-    let (missing, wrong) = pools.verify();
-    assert!(missing.is_empty() && wrong.is_empty());
-    outcome.sent = std::mem::take(&mut *sent.lock().unwrap());
-    outcome
+
+    /// Runs this many turns, then closes.
+    fn end(mut self, turns: usize) -> Outcome {
+        self.worker.run_turns(turns as u64);
+        let mut bufs = Buffers::attach(&self.pools, 0);
+        let mut outcome = Outcome { sent: vec![], punted: vec![] };
+        while let Ok(request) = self.inbox.pop() {
+            if let Request::Punt { frame, id, .. } = request {
+                assert_eq!(id, PortId(0), "the kernel receives what the port received");
+                outcome.punted.push(bufs.arena().data(&frame).to_vec());
+                bufs.free_one(frame);
+            }
+        }
+        drop(bufs);
+        let (missing, wrong) = self.pools.verify();
+        assert!(missing.is_empty() && wrong.is_empty());
+        outcome.sent = std::mem::take(&mut *self.sent.lock().unwrap());
+        outcome
+    }
+}
+
+/// Receives frames on port 0 of a router with this tunnel, whose own packets find this gate.
+fn run(tunnel: Tunnel, path_mtu: u32, gate: Gate, frames: &[Vec<u8>]) -> Outcome {
+    let rig = Rig::new(tunnel, path_mtu, false, frames);
+    rig.gates.set(TUNNEL, gate);
+    rig.end(frames.len() + 2)
 }
 
 fn packet(tos: u8, ttl: u8, protocol: u8, ends: (Ipv4Addr, Ipv4Addr), payload: &[u8]) -> Vec<u8> {
@@ -160,6 +186,31 @@ fn a_packet_through_and_back_is_the_same() {
         let taken = run(gre(keys), 1500, Gate::default(), &[frame(&back)]);
         assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
         assert_eq!(taken.sent[0][HEADER_LEN..], expected);
+    }
+}
+
+/// A packet that waited for its neighbour in the tunnel is encapsulated afterwards, but is the kernel's if the gate has
+/// closed meanwhile: the kernel sends its outer packet past the rules of that moment.
+#[test]
+fn a_packet_that_waits_for_a_tunnel_respects_the_gate() {
+    let waiting = frame(&packet(0, 64, 253, (far(20), far(10)), b"waits"));
+    for closed in [false, true] {
+        let mut rig = Rig::new(gre([None; 2]), 1500, true, std::slice::from_ref(&waiting));
+        rig.worker.turn(clock::tsc());
+        assert!(rig.sent.lock().unwrap().is_empty());
+        rig.table4.insert(Net::new(10 << 24, 8).unwrap(), THROUGH);
+        if closed {
+            rig.gates.set(PortId(0), Gate::CLOSED);
+        }
+        // A part of the neighbours is checked every half millisecond. The first request is that for the neighbour.
+        let until = Instant::now() + Duration::from_secs(60);
+        while rig.sent.lock().unwrap().is_empty() && rig.inbox.slots() < 2 {
+            assert!(Instant::now() < until);
+            rig.worker.turn(clock::tsc());
+        }
+        let outcome = rig.end(2);
+        assert_eq!((outcome.sent.len(), outcome.punted.len()), if closed { (0, 1) } else { (1, 0) });
+        assert!(!closed || outcome.punted[0] == waiting);
     }
 }
 
