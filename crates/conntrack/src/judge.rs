@@ -120,6 +120,7 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
         v6: connection.key.original.src.is_ipv6(),
         protocol: connection.key.protocol,
         course: nft::Course::Forwarded,
+        state: nft::State::Established,
         input: Some(input.clone()),
         output: Some(output.clone()),
         original: tuple(connection.key.original),

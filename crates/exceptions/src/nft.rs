@@ -19,7 +19,7 @@ mod xt;
 pub use analyse::analyse;
 pub use evaluate::{Answer, Cause, Counter, Evaluator, Finding, Hooked, Place};
 pub use expression::{Comparison, Expression, To, Tracking, Verdict, ct, meta};
-pub use flow::{Course, Flow, Hook, Interface, Tuple};
+pub use flow::{Course, Flow, Hook, Interface, State, Tuple};
 pub use outer::on_tunnels;
 #[cfg(any(test, fuzzing))]
 pub(crate) use read::gather;

@@ -153,8 +153,11 @@ impl Watcher {
 
     /// Watches these ports from now on. Closes the gate until their state has been read.
     pub fn set_ports(&self, ports: Vec<PortLink>) {
-        *lock(&self.shared.ports) = Some(ports);
+        // A reading of these ports must not be numbered before the gate closes for them: it could not open the gate.
+        let mut news = lock(&self.shared.ports);
+        *news = Some(ports);
         self.keeper.close();
+        drop(news);
         self.shared.wake.wake();
     }
 }
@@ -427,9 +430,23 @@ impl Runner {
         match kind {
             Kind::Netfilter => {
                 self.hooked = Families::BOTH;
-                let ruleset = self.nft.read().map_err(|unknown| unknown.why)?;
+                let mut ruleset = self.nft.read().map_err(|unknown| unknown.why)?;
+                let mut effects = nft::analyse(&ruleset);
+                let own = |effect: &Effect| matches!(effect.scope, Scope::Own(_));
+                let tunnels = self.ports.iter().filter_map(|port| {
+                    let interface = nft::Interface { index: port.index, name: port.name.clone() };
+                    Some((interface, port.tunnel.as_ref()?))
+                });
+                // Instead of all of the host's own packets, the outer packets of tunnels are judged, by all elements of
+                // sets.
+                if tunnels.clone().next().is_some() && effects.iter().any(own) {
+                    ruleset = self.nft.read_whole().map_err(|unknown| unknown.why)?;
+                    effects = nft::analyse(&ruleset);
+                    effects.retain(|effect| !own(effect));
+                    effects.extend(nft::on_tunnels(&ruleset, tunnels));
+                }
                 self.hooked = ruleset.translating();
-                self.judge_tunnels(nft::analyse(&ruleset))
+                Ok(effects)
             }
             Kind::IptablesLegacy => {
                 self.legacy.effects().map(<[Effect]>::to_vec).map_err(|unknown| unknown.why.clone())
@@ -440,22 +457,6 @@ impl Runner {
             Kind::TrafficControl => self.traffic_control(),
             Kind::Programs => Ok(self.programs()),
         }
-    }
-
-    /// Replaces the effects on the host's own packets by those on the outer packets of tunnels, for which the elements of
-    /// sets are read, too.
-    fn judge_tunnels(&mut self, mut effects: Vec<Effect>) -> Result<Vec<Effect>, String> {
-        let tunnels = self.ports.iter().filter_map(|port| {
-            let interface = nft::Interface { index: port.index, name: port.name.clone() };
-            Some((interface, port.tunnel.as_ref()?))
-        });
-        let own = |effect: &Effect| matches!(effect.scope, Scope::Own(_));
-        if tunnels.clone().next().is_some() && effects.iter().any(own) {
-            let ruleset = self.nft.read_whole().map_err(|unknown| unknown.why)?;
-            effects.retain(|effect| !own(effect));
-            effects.extend(nft::on_tunnels(&ruleset, tunnels));
-        }
-        Ok(effects)
     }
 
     fn ipsec(&mut self) -> Result<Vec<Effect>, String> {

@@ -1,7 +1,7 @@
 //! The evaluation of rulesets for established flows against the kernel: connections are established through a router,
 //! then rulesets are loaded, and the kernel is asked by the next packet of each direction.
 
-use bywash_exceptions::nft::{self, Answer, Course, Evaluator, Flow, Interface, Tuple};
+use bywash_exceptions::nft::{self, Answer, Course, Evaluator, Flow, Interface, State, Tuple};
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -84,6 +84,7 @@ impl Lab {
             v6: original.src.unwrap().is_ipv6(),
             protocol,
             course: Course::Forwarded,
+            state: State::Established,
             input: input.clone(),
             output: output.clone(),
             original,

@@ -349,7 +349,8 @@ impl SlowPath {
         let Some(oldest) = self.waiting.oldest(place) else { return false };
         let data = cx.bufs.arena().data(&oldest.frame);
         let (kind, until) = (tables.entry(lookup(tables, oldest.from, data)).kind, oldest.until);
-        let kept = is_kept(self.gates.get(oldest.from.id), data);
+        // Rules that came meanwhile hold for the outer packet, which the kernel sends only now, too.
+        let kept = kind == Kind::Tunnel && is_kept(self.gates.get(oldest.from.id), data);
         let Some(asked) = self.waiting.asked(place) else { return false };
         let wait_on = match kind {
             // The neighbour had already failed when the packet arrived: wait for the result of the new request.
@@ -372,13 +373,12 @@ impl SlowPath {
             self.refuse(cx, tables, w.from, w.frame, DropReason::NeighbourFailed, Answer::HostUnreachable);
         } else {
             cx.event(w.from.port, Event::NeighbourReleased, 1);
-            if w.own {
+            if w.own && kept {
+                cx.drop(w.from.port, DropReason::NoRoute, w.frame);
+            } else if w.own {
                 self.send_own(cx, tables, w.from, w.frame);
-            } else if w.from.id != w.from.port && tables.port(w.from.id).is_none() {
-                // The interface that received it has gone, and with it the rules for its packets.
-                self.punt(cx, w.from, w.frame);
-            } else if kept && kind == Kind::Tunnel {
-                // Rules that came meanwhile hold for the outer packet, which the kernel sends only now, too.
+            } else if kept || (w.from.id != w.from.port && tables.port(w.from.id).is_none()) {
+                // The interface that received it may have gone, and with it the rules for its packets.
                 self.punt(cx, w.from, w.frame);
             } else {
                 self.route(cx, tables, w.from, w.frame);

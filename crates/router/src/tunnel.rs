@@ -232,12 +232,13 @@ pub(crate) fn decapsulate(
     if !may_be_forwarded(kind, within) || (port != 0 && !sums_up(ip)) {
         return None;
     }
-    if tunnel.tunnel.vxlan.is_some() {
-        // A UDP socket takes no packets of a VRF; ports of one have rules (udp_sk_bound_dev_eq).
-        let in_vrf = tables.port(from.id).is_none_or(|port| !port.rules4.is_empty());
-        if in_vrf || !tunnel.takes(info.src, ip.get(len - HEADER_LEN..)?, now) {
-            return None;
-        }
+    // Rules were evaluated for packets of no VRF, and a VXLAN's socket takes none of one (udp_sk_bound_dev_eq). Ports of
+    // VRFs have routing rules.
+    if tables.port(from.id).is_none_or(|port| !port.rules4.is_empty()) {
+        return None;
+    }
+    if tunnel.tunnel.vxlan.is_some() && !tunnel.takes(info.src, ip.get(len - HEADER_LEN..)?, now) {
+        return None;
     }
     frame.truncate(long);
     frame.pull(len);

@@ -53,9 +53,22 @@ pub enum Course {
     Sent,
 }
 
+/// Connection of packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// An established one.
+    #[default]
+    Established,
+    /// New, established, or expected by another one.
+    Any,
+    /// None: an ICMP error that belongs to another one.
+    Related,
+    /// None that connection tracking knows.
+    Invalid,
+}
+
 /// One direction of an established connection, or of several with what they have in common; or packets that the host
-/// itself receives or sends, whose connection may be new or established, and has no translation. Fields that are `None`
-/// are not known.
+/// itself receives or sends, without translation. Fields that are `None` are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Whether it is of IPv6, otherwise of IPv4.
@@ -64,6 +77,8 @@ pub struct Flow {
     pub protocol: u8,
     /// Course of the packets.
     pub course: Course,
+    /// Their connection.
+    pub state: State,
     /// Interface that receives the packets.
     pub input: Option<Interface>,
     /// Interface that sends them.
@@ -131,7 +146,8 @@ const NF_IP_PRI_NAT_SRC: i32 = 100;
 const STATE_INVALID: u32 = 1;
 /// Bit of `ct state` of packets of an established connection: NF_CT_STATE_BIT(IP_CT_ESTABLISHED).
 const STATE_ESTABLISHED: u32 = 2;
-/// Bit of `ct state` of packets of a new connection: NF_CT_STATE_BIT(IP_CT_NEW).
+/// Bits of `ct state` of packets of an expected and of a new connection: NF_CT_STATE_BIT(IP_CT_RELATED), (IP_CT_NEW).
+const STATE_RELATED: u32 = 4;
 const STATE_NEW: u32 = 8;
 /// Bit of `ct status` that a connection gets if it lasts, and keeps.
 const IPS_ASSURED: u32 = 1 << 2;
@@ -146,6 +162,9 @@ pub const UNICAST: u8 = 1;
 /// Type of an address of the host itself (RTN_LOCAL).
 const LOCAL: u8 = 2;
 
+/// ICMP, of which only the error "fragmentation needed" is described: type 3, code 4 (RFC 1191).
+pub(super) const ICMP: u8 = 1;
+const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const UDPLITE: u8 = 136;
@@ -446,11 +465,12 @@ impl<'f> View<'f> {
 
     /// Returns the values that `ct state` may have; none if they are not known.
     pub fn states(&self) -> &'static [u32] {
-        match (self.tracked, self.flow.course) {
+        match (self.tracked, self.flow.state) {
             (None, _) => &[],
-            (Some(false), _) => &[STATE_INVALID],
-            (Some(true), Course::Forwarded) => &[STATE_ESTABLISHED],
-            (Some(true), Course::Received | Course::Sent) => &[STATE_ESTABLISHED, STATE_NEW],
+            (Some(false), _) | (_, State::Invalid) => &[STATE_INVALID],
+            (_, State::Established) => &[STATE_ESTABLISHED],
+            (_, State::Related) => &[STATE_RELATED],
+            (_, State::Any) => &[STATE_ESTABLISHED, STATE_RELATED, STATE_NEW],
         }
     }
 }
@@ -483,6 +503,7 @@ fn transport(protocol: u8, [src, dst]: [Option<u16>; 2], of: [Of; 2]) -> Vec<Oct
             [ports, numbers.concat(), vec![flags], any(2, "tcp window"), any(2, "tcp checksum"), any(2, "tcp urgptr")]
                 .concat()
         }
+        ICMP => [known(&FRAGMENTATION_NEEDED), any(2, "icmp checksum"), any(4, "icmp mtu")].concat(),
         UDP | UDPLITE => [ports, any(2, "udp length"), any(2, "udp checksum")].concat(),
         _ => Vec::new(),
     }

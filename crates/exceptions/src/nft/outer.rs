@@ -2,9 +2,9 @@
 
 use super::Ruleset;
 use super::evaluate::{Answer, Evaluator, Finding};
-use super::flow::{Course, Flow, Interface, Tuple};
+use super::flow::{Course, Flow, ICMP, Interface, State, Tuple};
 use crate::effect::{Effect, Kind, Scope};
-use bywash_fib::model::Tunnel;
+use bywash_fib::model::{Encapsulation, Tunnel};
 use std::net::Ipv4Addr;
 
 /// Returns the outer packets of a tunnel: those that the host receives, and those that it sends.
@@ -15,6 +15,7 @@ fn outer(interface: &Interface, tunnel: &Tunnel) -> [Flow; 2] {
     let of = |course, input, src, dst| Flow {
         protocol: tunnel.encapsulation.protocol(),
         course,
+        state: State::Any,
         input,
         original: Tuple { src, dst, src_port: None, dst_port },
         ..Flow::default()
@@ -35,9 +36,29 @@ pub fn on_tunnels<'a>(ruleset: &Ruleset, tunnels: impl Iterator<Item = (Interfac
             continue;
         }
         let refused = outer(&interface, tunnel).iter().find_map(|flow| against(&evaluator.evaluate(flow)));
+        let refused = refused.or_else(|| misses_errors(&evaluator, tunnel));
         effects.extend(refused.map(|(object, reason)| Effect { kind: Kind::Netfilter, scope, object, reason }));
     }
     effects
+}
+
+/// Returns the rule by which the host would no longer learn a smaller MTU of the path, and how to change that. The ICMP
+/// error is related to a connection while the kernel sends the outer packets; while they pass by, it is of none
+/// (nf_conntrack_inet_error). `None` if the error is accepted all the same, dropped in either case, or not caused.
+fn misses_errors(evaluator: &Evaluator<'_>, tunnel: &Tunnel) -> Option<(String, String)> {
+    let inherits = matches!(tunnel.encapsulation, Encapsulation::Gre | Encapsulation::Ipip);
+    if !tunnel.dont_fragment && !inherits {
+        return None;
+    }
+    let error = |state| {
+        let original = Tuple { dst: Some(tunnel.local.into()), ..Tuple::default() };
+        evaluator.evaluate(&Flow { protocol: ICMP, course: Course::Received, state, original, ..Flow::default() })
+    };
+    let (place, _) = against(&error(State::Invalid))?;
+    let dropped = matches!(error(State::Related), Answer::Drop { .. });
+    let why =
+        "would drop ICMP errors about the outer packets as invalid: accept `icmp type destination-unreachable` before";
+    (!dropped).then(|| (place, why.into()))
 }
 
 /// Returns what leaves packets to the kernel, and why; `None` if they are accepted.

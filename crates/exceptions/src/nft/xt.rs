@@ -51,7 +51,7 @@ pub fn is_untracked(target: bool, name: &str) -> bool {
 
 /// Matches that read the packet, its connection or the time and do nothing else. Others count (`limit`, `quota`,
 /// `statistic`), change lists (`recent`, `set`, `connlabel`) or run programs (`bpf`).
-const PURE_MATCHES: [&str; 23] = [
+const PURE_MATCHES: [&str; 24] = [
     "addrtype",
     "comment",
     "connmark",
@@ -59,6 +59,7 @@ const PURE_MATCHES: [&str; 23] = [
     "dscp",
     "frag",
     "hl",
+    "icmp",
     "iprange",
     "length",
     "mac",
@@ -87,6 +88,7 @@ pub fn matches<'a>(view: &View<'_>, name: &'a str, revision: u32, info: &[u8]) -
         ("conntrack", 2 | 3) => conntrack(view, info),
         ("tcp", 0) => tcp(view, info),
         ("udp", 0) => udp(view, info),
+        ("icmp", 0) => icmp(view, info),
         ("multiport", 1) => multiport(view, info),
         ("mark", 1) => mark(&view.meta(super::meta::MARK), info),
         ("connmark", 1) => mark(&view.ct(super::ct::MARK, None), info),
@@ -173,6 +175,18 @@ fn tcp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
 fn udp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     let [src, dst] = ports(view, info, u8_at(info, 8)?)?;
     Some(src.and(dst))
+}
+
+/// Evaluates icmp_match: struct ipt_icmp. The type 255 stands for all.
+fn icmp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+    let [wanted, first, last, inverted] = info.get(..4)?.try_into().ok()?;
+    let Load::Value(head) = view.payload(2, 0, 2) else { return None };
+    if view.flow().protocol != super::flow::ICMP {
+        return None;
+    }
+    let of_type = octets::equal(&head[..1], &[wanted]).and(octets::within(&head[1..2], &[first], &[last]));
+    let matches = if wanted == 0xff { Truth::Yes } else { of_type };
+    Some(if inverted & 1 != 0 { matches.not() } else { matches })
 }
 
 /// Evaluates multiport_mt: struct xt_multiport_v1.

@@ -211,7 +211,8 @@ fn tunnels_change() {
         let kept = bywash.placement("r1")["kept"].to_string();
         assert!(kept.contains("table inet own") && kept.contains("packets in gre tunnels"), "{kept}");
         r.nft("delete table inet own").unwrap();
-        let rules = "ct state established accept; ip saddr 10.0.2.0/24 ip protocol { gre, ipip, ipv6 } accept";
+        let rules = "icmp type destination-unreachable accept; ct state invalid drop; ct state established accept; \
+                     ip saddr 10.0.2.0/24 ip protocol { gre, ipip, ipv6 } accept";
         r.nft(&format!("table ip own {{ chain c {{ type filter hook {hook} priority 0; policy drop; {rules}; }}; }}"))
             .unwrap();
         bywash.wait("packets in tunnels past rules that accept them", |_| ping("10.81.0.2") == (5, 5));
@@ -717,12 +718,19 @@ fn vxlans_pass_a_firewall_that_accepts_them() {
         r.nft(&format!("table ip own\ndelete table ip own\ntable ip own {{ {sets}; {input}; {output}; }}")).unwrap();
     };
     let established = "ct state invalid drop; ct state established,related accept";
-    let both = format!("{established}; udp dport @ports counter accept");
+    let accepted = format!("{established}; udp dport @ports counter accept");
+    let both = format!("icmp type destination-unreachable accept; {accepted}");
     bywash.wait("the VXLAN", |_| ping() == (5, 5, 5));
     load(&both, &both);
     bywash.wait("the VXLAN behind the firewall", |_| ping() == (5, 5, 5));
     let kept = || bywash.placement("r1")["kept"].to_string();
     assert!(!kept().contains("tunnels"), "{}", kept());
+    // With DF, the host must learn a smaller MTU of the path, by an error about packets that it has not seen.
+    load(&accepted, &accepted);
+    assert_eq!(ping(), (5, 0, 0), "past a rule for invalid packets");
+    assert!(kept().contains("would drop ICMP errors about the outer packets"), "{}", kept());
+    load(&both, &accepted);
+    bywash.wait("the VXLAN behind rules that accept errors", |_| ping() == (5, 5, 5));
     // A port that the rules accept no more: the kernel drops the packets.
     r.nft("delete element ip own ports { 4789 }").unwrap();
     assert_eq!(ping(), (0, 0, 0), "past the rules");
@@ -753,6 +761,7 @@ fn vxlans_pass_a_firewall_that_accepts_them() {
     r.nft("delete table ip own").unwrap();
     // Each rule of iptables has a counter.
     let iptables = |rule: &str| r.run(&[&["iptables-nft"], &rule.split(' ').collect::<Vec<_>>()[..]].concat()).unwrap();
+    iptables("-A INPUT -p icmp -m icmp --icmp-type destination-unreachable -j ACCEPT");
     iptables("-A INPUT -m conntrack --ctstate INVALID -j DROP");
     iptables("-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT");
     iptables("-A INPUT -p udp -m udp --dport 4789 -j ACCEPT");

@@ -355,7 +355,10 @@ impl Routing {
             let path = paths.to(from, to, link)?;
             // Among several default routes of one metric, the kernel takes another for its own packets than for those that
             // it forwards if a gateway does not answer (fib_select_default).
-            let underlay = lock(&self.control).underlay(to)?;
+            let control = lock(&self.control);
+            // The host's own packets by a VRF pass the hooks twice, the first time untracked (vrf_ip_out).
+            let underlay = control.underlay(to).filter(|underlay| control.vrf(underlay.index).is_none())?;
+            drop(control);
             let by = |index: u32, gateway: Option<IpAddr>| (index, gateway.filter(|gateway| *gateway != to));
             if by(path.index, path.gateway) != by(underlay.index, underlay.gateway) {
                 return None;

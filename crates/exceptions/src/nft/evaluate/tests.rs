@@ -1,6 +1,6 @@
 use super::*;
 use crate::effect::IfMatch;
-use crate::nft::{Comparison, Course, Interface, Tracking, Tuple, ct, meta};
+use crate::nft::{Comparison, Course, Interface, State, Tracking, Tuple, ct, meta};
 
 mod twin;
 
@@ -21,6 +21,7 @@ fn masqueraded() -> Flow {
         v6: false,
         protocol: 6,
         course: Course::Forwarded,
+        state: State::Established,
         input: interface(2, "p0"),
         output: interface(3, "p1"),
         original: tuple("10.0.1.2", "10.0.2.2", 4000, 80),

@@ -58,21 +58,50 @@ fn reason(tunnel: &Tunnel, hook: u32, accepts: bool, rules: &[Vec<Vec<Expression
     effects.first().map(|effect| effect.reason.clone()).unwrap_or_default()
 }
 
+/// Returns a rule that accepts `icmp type destination-unreachable`.
+fn unreachable() -> Vec<Vec<Expression>> {
+    vec![protocol(1), payload(2, 0, &[3]), accept()]
+}
+
+/// Without connection tracking of the outer packets, ICMP errors about them are invalid: the host would not learn the MTU
+/// of the path.
+#[test]
+fn errors_about_outer_packets_must_be_accepted_as_invalid() {
+    let own = |more: &[Vec<Vec<Expression>>]| {
+        let rest = [vec![state(1), drop()], vec![state(2 | 4), accept()], vec![protocol(47), accept()]];
+        [more, &rest].concat()
+    };
+    let misses = reason(&TUNNEL, INPUT, false, &own(&[]));
+    assert!(misses.starts_with("would drop ICMP errors"), "{misses}");
+    assert_eq!(reason(&TUNNEL, INPUT, false, &own(&[unreachable()])), "");
+    // Errors that are dropped anyway, and tunnels that cause none.
+    let none = [vec![protocol(1), drop()]];
+    assert_eq!(reason(&TUNNEL, INPUT, false, &own(&none)), "");
+    let sit = Tunnel { encapsulation: Encapsulation::Sit, dont_fragment: false, ..TUNNEL };
+    let of_sit = [vec![state(1), drop()], vec![protocol(41), accept()]];
+    assert_eq!(reason(&sit, INPUT, false, &of_sit), "");
+    assert_ne!(reason(&Tunnel { dont_fragment: true, ..sit }, INPUT, true, &of_sit), "");
+    // Rules for output do not concern them.
+    assert_eq!(reason(&TUNNEL, OUTPUT, false, &own(&[])), "");
+}
+
 #[test]
 fn a_firewall_that_accepts_the_outer_packets_leaves_the_tunnel_alone() {
     let gre = || vec![protocol(47), accept()];
     // Accepts those of established connections, then the tunnel's: both new and established packets pass.
-    let usual = vec![vec![state(1), drop()], vec![state(2 | 4), accept()], gre()];
+    let usual = vec![unreachable(), vec![state(1), drop()], vec![state(2 | 4), accept()], gre()];
     assert_eq!(reason(&TUNNEL, INPUT, false, &usual), "");
     // Only replies: a connection that the kernel has forgotten would be dropped.
-    assert_eq!(reason(&TUNNEL, INPUT, false, &usual[..2]), "depends on ct state");
+    assert_eq!(reason(&TUNNEL, INPUT, false, &usual[..3]), "depends on ct state");
+    // A VXLAN's port may be one that another connection expects.
+    assert_eq!(reason(&TUNNEL, INPUT, true, &[vec![state(4), drop()]]), "depends on ct state");
     assert_eq!(reason(&TUNNEL, INPUT, false, &[]), "drops the tunnel's outer packets");
     assert_eq!(reason(&TUNNEL, OUTPUT, false, &[gre()]), "");
     assert_eq!(reason(&TUNNEL, OUTPUT, false, &[]), "drops the tunnel's outer packets");
     // Of input, the source is the remote; of output, the destination.
     let from = vec![payload(1, 12, &REMOTE), accept()];
     let to = vec![payload(1, 16, &REMOTE), accept()];
-    assert_eq!(reason(&TUNNEL, INPUT, false, std::slice::from_ref(&from)), "");
+    assert_eq!(reason(&TUNNEL, INPUT, false, &[unreachable(), from]), "");
     assert_eq!(reason(&TUNNEL, OUTPUT, false, std::slice::from_ref(&to)), "");
     assert_eq!(reason(&TUNNEL, INPUT, false, &[to]), "drops the tunnel's outer packets");
     // A rule that cannot match does nothing, whatever it would do.
@@ -116,7 +145,9 @@ fn tunnels_of_one_encapsulation_are_judged_together() {
     let base = Base { hook: INPUT, priority: 0, kind: "filter".into(), accepts: false, devices: Vec::new() };
     let rules = [protocol(17), accept()].concat();
     let from = [payload(1, 12, &REMOTE), accept()].concat();
-    let rules = [rules, from].map(|expressions| Rule { handle: 1, expressions, comment: None }).to_vec();
+    let rules = [unreachable().concat(), rules, from]
+        .map(|expressions| Rule { handle: 1, expressions, comment: None })
+        .to_vec();
     let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
     let (sets, tracking) = (Vec::new(), Vec::new());
     let table = Table { family: Family::Ip, name: "t".into(), dormant: false, chains: vec![chain], sets, tracking };
