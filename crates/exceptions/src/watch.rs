@@ -430,18 +430,17 @@ impl Runner {
         match kind {
             Kind::Netfilter => {
                 self.hooked = Families::BOTH;
-                let mut ruleset = self.nft.read().map_err(|unknown| unknown.why)?;
-                let mut effects = nft::analyse(&ruleset);
-                let own = |effect: &Effect| matches!(effect.scope, Scope::Own(_));
                 let tunnels = self.ports.iter().filter_map(|port| {
                     let interface = nft::Interface { index: port.index, name: port.name.clone() };
                     Some((interface, port.tunnel.as_ref()?))
                 });
-                // Instead of all of the host's own packets, the outer packets of tunnels are judged, by all elements of
-                // sets.
-                if tunnels.clone().next().is_some() && effects.iter().any(own) {
-                    ruleset = self.nft.read_whole().map_err(|unknown| unknown.why)?;
-                    effects = nft::analyse(&ruleset);
+                // The outer packets of tunnels are judged by the elements of sets, too.
+                let tunnelled = tunnels.clone().next().is_some();
+                let read = if tunnelled { self.nft.read_whole() } else { self.nft.read() };
+                let ruleset = read.map_err(|unknown| unknown.why)?;
+                let mut effects = nft::analyse(&ruleset);
+                let own = |effect: &Effect| matches!(effect.scope, Scope::Own(_));
+                if tunnelled && effects.iter().any(own) {
                     effects.retain(|effect| !own(effect));
                     effects.extend(nft::on_tunnels(&ruleset, tunnels));
                 }
