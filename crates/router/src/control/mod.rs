@@ -327,18 +327,18 @@ impl Control {
         self.links.allows_tunnel(index)
     }
 
-    /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it
-    /// leads by, if the tunnel is bound to one, or 0. Ends to which no single port leads are left out: they are the kernel's.
-    pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
-        let by_port = |(_, remote, link): &(Ipv4Addr, Ipv4Addr, u32)| {
-            self.underlay(*remote).is_some_and(|cold| *link == 0 || cold.index == *link)
+    /// Returns the pairs of ends between which tunnels that policies allow need a path, in ascending order, each with the
+    /// kernel index of the interface that the tunnel is bound to, or 0, and with the next hop by which packets are
+    /// forwarded to the remote. Remotes to which no single port leads are left out, and those by a VRF, whose hooks the
+    /// host's own packets pass first, untracked (vrf_ip_out): they are the kernel's.
+    pub fn tunnel_ends(&self) -> Vec<((Ipv4Addr, Ipv4Addr, u32), Cold)> {
+        let by_port = |ends: (Ipv4Addr, Ipv4Addr, u32)| {
+            let (_, remote, link) = ends;
+            let (entry, cold) = self.hop_towards(remote)?;
+            let leads = entry.kind.is_of_port() && (link == 0 || cold.index == link);
+            (leads && self.vrf(cold.index).is_none()).then_some((ends, *cold))
         };
-        self.links.tunnel_ends().into_iter().filter(by_port).collect()
-    }
-
-    /// Returns the interface and gateway by which packets are forwarded to a host; `None` if that is not a single port's.
-    pub fn underlay(&self, to: Ipv4Addr) -> Option<Cold> {
-        self.hop_towards(to).filter(|(entry, _)| entry.kind.is_of_port()).map(|(_, cold)| *cold)
+        self.links.tunnel_ends().into_iter().filter_map(by_port).collect()
     }
 
     /// Sets the paths of tunnels. Waits for a grace period if they have changed.

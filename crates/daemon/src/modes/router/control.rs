@@ -18,6 +18,7 @@ use bywash_frame::{Buffers, Pool};
 use bywash_netlink::{Mirror, Paths};
 use bywash_router::control::{self, Applied, Control, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
+use bywash_router::tables::Cold;
 use bywash_router::tunnel;
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
@@ -351,14 +352,10 @@ impl Routing {
             // Without these settings all tunnels are left to the kernel.
             return lock(&self.control).set_paths(tunnel::Paths::default());
         };
-        let path = |(from, to, link)| {
+        let path = |((from, to, link), underlay): (_, Cold)| {
             let path = paths.to(from, to, link)?;
-            // Among several default routes of one metric, the kernel takes another for its own packets than for those that
-            // it forwards if a gateway does not answer (fib_select_default).
-            let control = lock(&self.control);
-            // The host's own packets by a VRF pass the hooks twice, the first time untracked (vrf_ip_out).
-            let underlay = control.underlay(to).filter(|underlay| control.vrf(underlay.index).is_none())?;
-            drop(control);
+            // Among several default routes of one metric, the kernel takes another for its own packets than for those
+            // that it forwards if a gateway does not answer (fib_select_default).
             let by = |index: u32, gateway: Option<IpAddr>| (index, gateway.filter(|gateway| *gateway != to));
             if by(path.index, path.gateway) != by(underlay.index, underlay.gateway) {
                 return None;
