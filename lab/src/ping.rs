@@ -126,7 +126,7 @@ impl Ping {
         for _ in 0..self.count {
             tally.receive(&socket, due, false);
             tally.send(&socket);
-            // What was missed is not made up for in a burst, which queues on the way might not hold.
+            // Requests that are late are not sent in a burst, which queues on the way might not hold.
             due = (due + self.interval).max(Instant::now());
         }
         tally.receive(&socket, Instant::now() + patience(self.wait), true);
@@ -238,7 +238,7 @@ impl<'a> Tally<'a> {
     }
 
     fn read_replies(&mut self, socket: &OwnedFd) {
-        // One byte more than a reply has, so that a longer one is noticed.
+        // The buffer has one byte more than a reply, so that a longer one is noticed.
         let mut buffer = vec![0; HEADER + self.ping.size as usize + 1];
         while let Ok((length, from, notes)) = read(socket, &mut buffer, MsgFlags::empty()) {
             let ttl = notes.iter().find_map(|note| match note {

@@ -55,12 +55,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether the entry is a single next hop of a unicast route (`RTN_UNICAST` in linux/rtnetlink.h).
+    /// Returns whether the entry is a single next hop of a unicast route (`RTN_UNICAST` in linux/rtnetlink.h).
     pub(crate) fn is_unicast(self) -> bool {
         self == Self::Tunnel || self.is_of_port()
     }
 
-    /// Whether packets leave through the entry's port, now or once the neighbour answers; those of a tunnel do not.
+    /// Returns whether packets leave through the entry's port, now or once the neighbour answers; those of a tunnel do not.
     pub(crate) fn is_of_port(self) -> bool {
         matches!(self, Self::Forward | Self::Glean | Self::Pending | Self::Failed)
     }

@@ -56,19 +56,19 @@ pub enum Course {
 /// Connection of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// An established one.
+    /// The connection is established.
     #[default]
     Established,
-    /// New, established, or expected by another one.
+    /// The connection is new, established, or expected by another one.
     Any,
-    /// None: an ICMP error that belongs to another one.
+    /// The packets are ICMP errors about packets of another connection.
     Related,
-    /// None that connection tracking knows.
+    /// The packets belong to no connection that connection tracking knows.
     Invalid,
 }
 
-/// One direction of an established connection, or of several with what they have in common; or packets that the host
-/// itself receives or sends, without translation. Fields that are `None` are not known.
+/// Packets of one direction of an established connection, or of several with what they have in common; or packets that
+/// the host itself receives or sends, without translation. Fields that are `None` are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Whether it is of IPv6, otherwise of IPv4.

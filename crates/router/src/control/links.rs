@@ -198,7 +198,7 @@ impl Links {
         }
         let id = match (self.port_of(index), self.vlans.get(&index)) {
             (None, _) => return vec![],
-            // Its packets leave by the ports that the packets around them are routed to.
+            // The packets of a tunnel leave by the ports that their outer packets are routed to.
             _ if self.is_tunnel(index) => return vec![],
             (Some(_), Some((vlan, _))) => vlan.port,
             (Some(id), None) => id,

@@ -14,7 +14,7 @@ pub struct PortSpec {
     pub index: u32,
     /// Name of its interface. An interface that appears with this name while the port has none is bound to the port.
     pub name: String,
-    /// Whether frames received on it may carry partial checksums (veth, TAP).
+    /// Set if frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
     /// Frames that it gives the router.
     pub reception: Reception,
@@ -112,7 +112,7 @@ pub struct TunnelSpec {
     pub id: PortId,
     /// Kernel index of the interface.
     pub index: u32,
-    /// Its properties. Both addresses are those of hosts, but a VXLAN may have no other end of its own; and no other
-    /// tunnel takes the same packets.
+    /// Properties of the tunnel. Both addresses are those of hosts, but a VXLAN may have no remote of its own; and no
+    /// other tunnel takes the same packets.
     pub tunnel: Tunnel,
 }

@@ -737,7 +737,7 @@ fn vxlans_pass_a_firewall_that_accepts_them() {
     assert!(kept().contains("packets in vxlan tunnels"), "{}", kept());
     r.nft("add element ip own ports { 4789 }").unwrap();
     bywash.wait("the port to be accepted again", |_| ping() == (5, 5, 5));
-    // What only the kernel can decide, for either hook.
+    // A limit, which only the kernel can apply, for either hook.
     let limit = format!("limit rate 1000/second burst 1000 packets accept; {both}");
     for (input, output) in [(&limit, &both), (&both, &limit)] {
         load(input, output);
