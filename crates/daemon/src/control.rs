@@ -13,7 +13,7 @@ use crate::shared::{Shared, Source};
 use crate::slots::programs;
 use crate::successor::Successor;
 use crate::takeover::{self, Predecessor};
-use crate::vlans::{Carried, Master, Numbers, Uppers};
+use crate::vlans::{Carried, Master, Numbers, Through, Uppers};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
@@ -459,6 +459,19 @@ impl Runtime {
             }
         }
         self.relations.serve(&masters.values().flat_map(|master| &master.members).map(|(_, member)| *member).collect());
+        let mut tunnels = vec![];
+        let routes = self.shared.config().mode == Mode::Router;
+        for (link, through) in self.relations.tunnels().filter(|_| routes) {
+            if views.iter().any(|view| view.index == link.index) {
+                continue;
+            }
+            if let Ok(Through { joined: Some((Joined { index, bridge, vlan, tag, .. }, _)), .. }) = through {
+                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
+                masters.entry(index).or_insert_with(new).vxlans.push(link.index);
+            }
+            let why = through.map(|through| tunnels.push(through)).err();
+            told.insert(link.name.clone(), why);
+        }
         for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
             let port = view.id;
             for (link, told_by) in self.relations.uppers(view.index) {
@@ -473,14 +486,6 @@ impl Runtime {
             }
         }
         drop(ports);
-        let mut tunnels = vec![];
-        let routes = self.shared.config().mode == Mode::Router;
-        for (link, through) in self.relations.tunnels().filter(|_| routes) {
-            if views.iter().all(|view| view.index != link.index) {
-                let why = through.map(|tunnel| tunnels.push((link.index, tunnel))).err();
-                told.insert(link.name.clone(), why);
-            }
-        }
         let of_masters = masters.len();
         let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
         let of_tunnels = tunnels.len();

@@ -5,9 +5,10 @@
 //! packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind above a
 //! port may do anything.
 
+use crate::vlans::Through;
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Bridge, Change, Encapsulation, Link, Mac, Station, Tunnel};
+use bywash_fib::model::{self, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel};
 use bywash_router::bond::XmitHash;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
@@ -284,7 +285,9 @@ impl Relations {
         if !member.up || !member.member.is_some_and(|state| state.active) {
             return Err("which does not forward on it");
         }
-        if !member.member.is_some_and(|state| state.plain) {
+        // What a VXLAN receives is known by its source, too; what a port receives, by the bridge's FDB alone.
+        let learns = |state: Member| state.learns || !self.ports.contains(&member.index);
+        if !member.member.is_some_and(|state| state.plain && learns(state)) {
             return Err("which is locked on it, learns no addresses there, or has set there what is not known");
         }
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
@@ -298,11 +301,12 @@ impl Relations {
     }
 
     /// Sets the members of bonds and bridges, by kernel index, whose packets are forwarded as the bonds' or bridges'.
-    /// All other members are left to the kernel: as ordinary ports, they would bypass the policies of their bonds and
-    /// bridges.
+    /// All other ports on members are left to the kernel: as ordinary ports, they would bypass the policies of their
+    /// bonds and bridges.
     pub fn serve(&mut self, served: &BTreeSet<u32>) {
         let member = |index| self.bridgeable(index).is_some() || self.bond_above(index).is_some();
-        let members = |link: &&Link| member(link.index) && !served.contains(&link.index);
+        let port = |link: &Link| link.tunnel.is_none() || self.ports.contains(&link.index);
+        let members = |link: &&Link| member(link.index) && !served.contains(&link.index) && port(link);
         self.unserved = self.links.values().filter(members).map(|link| link.index).collect();
     }
 
@@ -458,24 +462,38 @@ impl Relations {
         }
     }
 
-    /// Returns the tunnels, each with its properties or, if its packets cannot be forwarded, the reason why they are
+    /// Returns the tunnels, each with what it forwards or, if its packets cannot be forwarded, the reason why they are
     /// left to the kernel. Tunnels without a local address, or with several remotes, are not among them.
-    pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Tunnel, String>)> {
+    pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Through, String>)> {
         let all = self.links.values().filter(|_| !self.left_tunnels);
         all.filter_map(|link| {
             let tunnel = link.tunnel.filter(is_host_tunnel)?;
-            Some((link, self.through(link, tunnel)))
+            Some((link, self.through(link, tunnel).map(|joined| Through { index: link.index, tunnel, joined })))
         })
     }
 
-    /// Checks what a tunnel itself, and what is below and above it, does with its packets.
-    fn is_followed(&self, link: &Link, tunnel: Tunnel) -> Result<(), String> {
+    /// Returns the interface that packets of a VXLAN belong to as a member of a bridge, and whether the bridge learns
+    /// from these; errors with the reason if they cannot be forwarded for the bridge.
+    fn joined_by_vxlan(&self, link: &Link) -> Result<(Joined, bool), String> {
+        if let Some(why) = self.left(link.index) {
+            return Err(why);
+        }
+        let untagged = self.joined(link.index).into_iter().find(|joined| !joined.tagged);
+        let joined = untagged.ok_or("its bridge filters VLANs, and routes none without a tag on it")?;
+        Ok((joined, link.member.is_some_and(|state| state.learns)))
+    }
+
+    /// Checks what a tunnel itself, and what is below and above it, does with its packets. Returns the interface that
+    /// they belong to if it is a VXLAN and a member of a bridge ([`Through::joined`]).
+    fn is_followed(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, bool)>, String> {
         if !link.up {
             return Err("it is down".into());
         }
-        if let Some(member) = self.member(link.index) {
-            return Err(member);
-        }
+        let joined = match self.member(link.index) {
+            Some(_) if tunnel.vxlan.is_some() => Some(self.joined_by_vxlan(link)?),
+            Some(member) => return Err(member),
+            None => None,
+        };
         if let Some(upper) = self.above(link.index).next() {
             return Err(format!("{} is above it", named(upper)));
         }
@@ -489,12 +507,12 @@ impl Relations {
         let below = tunnel.vxlan.map_or(tunnel.link, |vxlan| vxlan.link);
         match self.links.get(&below).is_some_and(on_vrf) {
             true => Err("it is bound to a VRF or a member of one".into()),
-            false => Ok(()),
+            false => Ok(joined),
         }
     }
 
-    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Tunnel, String> {
-        self.is_followed(link, tunnel)?;
+    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, bool)>, String> {
+        let joined = self.is_followed(link, tunnel)?;
         if let Some(vxlan) = tunnel.vxlan {
             // Programs recognize the packets of VXLANs by their UDP port alone: workers would punt those of the other
             // VXLAN, one by one.
@@ -506,7 +524,7 @@ impl Relations {
             };
             return match self.links.values().find(other) {
                 Some(other) => Err(format!("{}, which is left to the kernel, may have its UDP port", named(other))),
-                None => Ok(tunnel),
+                None => Ok(joined),
             };
         }
         // vti_ipip_handler comes before ipip's.
@@ -524,7 +542,7 @@ impl Relations {
         let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(takes_too);
         match self.links.values().find(other) {
             Some(other) => Err(format!("{} may take its packets", named(other))),
-            None => Ok(tunnel),
+            None => Ok(None),
         }
     }
 

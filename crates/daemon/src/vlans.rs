@@ -1,9 +1,9 @@
 //! Numbers of VLANs, macvlans, bonds, bridges and tunnels.
 
-use crate::relations::Told;
+use crate::relations::{Joined, Told};
 use bywash_engine::PortId;
 use bywash_fib::model::Tunnel;
-use bywash_router::control::{MasterSpec, Sends, TunnelSpec, VlanSpec};
+use bywash_router::control::{Bridged, MasterSpec, Sends, TunnelSpec, VlanSpec};
 use bywash_router::vlan::{FIRST, VLANS};
 use std::collections::BTreeMap;
 
@@ -28,13 +28,25 @@ pub struct Master {
     /// Those on which its frames have this tag.
     pub tagged: Vec<PortId>,
     pub tag: [u8; 4],
+    /// Kernel indices of the VXLANs that are members of the bridge.
+    pub vxlans: Vec<u32>,
     pub sends: Sends,
 }
 
 impl Master {
     pub fn new(tag: [u8; 4], sends: Sends) -> Self {
-        Self { members: vec![], tagged: vec![], tag, sends }
+        Self { members: vec![], tagged: vec![], tag, vxlans: vec![], sends }
     }
+}
+
+/// A tunnel whose packets can be forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Through {
+    /// Kernel index of the interface.
+    pub index: u32,
+    pub tunnel: Tunnel,
+    /// Interface that its packets belong to, if it is a member of a bridge, and whether the bridge learns from these.
+    pub joined: Option<(Joined, bool)>,
 }
 
 /// Interfaces with numbers, whose packets are forwarded with those of ports.
@@ -67,10 +79,10 @@ pub struct Numbers(BTreeMap<Key, PortId>);
 
 impl Numbers {
     /// Assigns a number to each of these bonds and bridges, by kernel index, of these VLANs and macvlans, and of these
-    /// tunnels, by kernel index, and takes back the numbers of all others. A bond, bridge or tunnel keeps its number,
+    /// tunnels, and takes back the numbers of all others. A bond, bridge or tunnel keeps its number,
     /// and so does a VLAN while it is on the same port or bond. None gets a number that was another's until now,
     /// because packets on their way may still refer to it. If there are not enough numbers, the last ones get none.
-    pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried], tunnels: &[(u32, Tunnel)]) -> Uppers {
+    pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried], tunnels: &[Through]) -> Uppers {
         let before = std::mem::take(&mut self.0);
         let mut taken = [false; VLANS];
         before.values().for_each(|id| taken[usize::from(id.0 - FIRST)] = true);
@@ -96,7 +108,7 @@ impl Numbers {
                     None => members.retain(|(member, _)| *member != port),
                 }
             }
-            Some(MasterSpec { id, index, members, tagged, tag, sends: of.sends })
+            Some(MasterSpec { id, index, members, tagged, tag, vxlans: of.vxlans.clone(), sends: of.sends })
         };
         let specs: Vec<MasterSpec> = masters.iter().filter_map(&mut master).collect();
         let mut all: BTreeMap<(u32, PortId), VlanSpec> = BTreeMap::new();
@@ -109,9 +121,11 @@ impl Numbers {
             let new = || VlanSpec { id, index, port: below, parent, entries: vec![], tag, sends };
             all.entry((index, below)).or_insert_with(new).entries.push((port, entry));
         }
-        let tunnels = tunnels.iter().filter_map(|&(index, tunnel)| {
+        let tunnels = tunnels.iter().filter_map(|&Through { index, tunnel, joined }| {
             let id = number(Key::Tunnel(index))?;
-            Some(TunnelSpec { id, index, tunnel })
+            let bridge =
+                joined.map(|(Joined { index, bridge, vlan, .. }, learns)| Bridged { index, bridge, vlan, learns });
+            Some(TunnelSpec { id, index, tunnel, bridge })
         });
         let tunnels = tunnels.collect();
         Uppers { masters: specs, vlans: all.into_values().collect(), tunnels }

@@ -310,8 +310,10 @@ pub struct Member {
     /// for the bridge.
     pub active: bool,
     /// Set if no property of the member decides about its packets: for a bond, a number (`queue_id`); for a bridge, a
-    /// lock, a VLAN tunnel, or learning turned off.
+    /// lock or a VLAN tunnel.
     pub plain: bool,
+    /// Set if the bridge learns MAC addresses from the frames that the member receives.
+    pub learns: bool,
     /// Handling of its frames to and from other members of its bridge.
     pub bridging: Bridging,
 }

@@ -226,7 +226,7 @@ impl SlowPath {
         let arena = cx.bufs.arena().clone();
         let data = arena.data_mut(&mut frame);
         let (len, _) = ip_len(data);
-        let way = tunnel::way(tables, hop, data, len).filter(|_| len <= hop.mtu && hop.port != from.id);
+        let way = tunnel::way(tables, hop, data, len).filter(|_| len <= hop.mtu && tables.number(hop.port) != from.id);
         let Some(way) = way else { return self.punt(cx, from, frame) };
         charge(data);
         self.send_through(cx, tables, from, frame, &way);

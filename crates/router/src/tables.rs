@@ -362,13 +362,22 @@ impl Tables {
         self.bonds.iter().find(|(number, _)| *number == id).map(|(_, bond)| bond)
     }
 
-    /// Returns the number by which gates, source checks and flows name the interface of a port or VLAN: its own, or
-    /// that of the bond or bridge that the port belongs to; for an entry of a VLAN on a bridge, the VLAN's.
+    /// Returns the number by which gates, source checks and flows name the interface of a port, VLAN or tunnel: its
+    /// own, or that of the bond or bridge that it belongs to; for an entry of a VLAN on a bridge, the VLAN's.
     #[inline]
     pub fn number(&self, id: PortId) -> PortId {
         match self.ports.get(usize::from(id.0)) {
             Some(port) => port.master.unwrap_or(id),
-            None => self.vlan(id).and_then(|vlan| vlan.info.master).unwrap_or(id),
+            None => self.master_above(id).unwrap_or(id),
+        }
+    }
+
+    /// Returns the bridge to which the packets of an entry of a VLAN, or of a VXLAN, belong.
+    #[cold]
+    fn master_above(&self, id: PortId) -> Option<PortId> {
+        match self.vlan(id) {
+            Some(vlan) => vlan.info.master,
+            None => self.tunnels.get(id)?.info.master,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::tables::{Entry, HashPolicy, Kind, PortInfo, Tables};
 use crate::valid::{host4, valid_header6};
 use crate::vlan::Ingress;
 use bywash_engine::PortId;
-use bywash_fib::model::{Encapsulation, Mac, Tunnel, Vxlan};
+use bywash_fib::model::{Encapsulation, Mac, Tunnel};
 use bywash_frame::{Arena, Frame};
 use bywash_wire::checksum::{Sum, pseudo4};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
@@ -60,13 +60,19 @@ pub struct TunnelInfo {
     pub id: PortId,
     /// Ends and header fields. The addresses are those of hosts; a VXLAN may have no other end.
     pub tunnel: Tunnel,
-    /// Properties of the interface itself.
+    /// Properties of the interface that its packets belong to: its own, or those of the bridge that a VXLAN is a
+    /// member of.
     pub info: PortInfo,
-    /// Stations of a VXLAN.
+    /// MAC address of a VXLAN's own interface.
+    pub mac: Mac,
+    /// Time in seconds after which the kernel forgets a station of a VXLAN that it has not heard; 0 if it never does,
+    /// `None` if it learns none.
+    pub ageing: Option<u32>,
+    /// Stations from which the kernel learns nothing.
     pub stations: Arc<Stations>,
 }
 
-/// Stations of a VXLAN, with the addresses of the other ends that lead to them.
+/// Stations of a VXLAN, with the addresses of the other ends that lead to them, or 0 for any end.
 #[derive(Debug, Default)]
 pub struct Stations {
     /// In ascending order.
@@ -90,7 +96,7 @@ impl Stations {
     /// Returns whether frames of a station come from this end, and its next frame need not be heard by the kernel,
     /// which forgets stations that it does not hear: it gets one in each quarter of the ageing time.
     fn may_skip(&self, mac: &Mac, remote: u32, ageing: u32, now: u32) -> bool {
-        let Some(at) = self.at(mac).filter(|at| self.all[*at].1 == remote) else { return false };
+        let Some(at) = self.at(mac).filter(|at| [0, remote].contains(&self.all[*at].1)) else { return false };
         let due = ageing != 0 && now.wrapping_sub(self.heard[at].load(Ordering::Relaxed)) >= (ageing / 4).max(1);
         if due {
             self.heard[at].store(now, Ordering::Relaxed);
@@ -130,13 +136,13 @@ impl TunnelInfo {
     }
 
     /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not
-    /// learn from it (vxlan_set_mac, vxlan_snoop); `now` is the time in seconds.
+    /// learn from it (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` is the time in seconds.
     fn takes(&self, remote: u32, frame: &[u8], now: u32) -> bool {
         let Some((to, rest)) = frame.split_first_chunk::<6>() else { return false };
         let Some(from) = rest.first_chunk::<6>() else { return false };
-        let plain = *to == self.info.mac && from[0] & 1 == 0 && *from != [0; 6] && *from != self.info.mac;
-        let learned = |vxlan: Vxlan| !vxlan.learns || self.stations.may_skip(from, remote, vxlan.ageing, now);
-        plain && self.tunnel.vxlan.is_some_and(learned)
+        let own = [self.mac, self.info.mac].contains(from);
+        let plain = *to == self.info.mac && from[0] & 1 == 0 && *from != [0; 6] && !own;
+        plain && self.ageing.is_none_or(|ageing| self.stations.may_skip(from, remote, ageing, now))
     }
 }
 
@@ -245,7 +251,8 @@ pub(crate) fn decapsulate(
     let [high, low] = arena.data_mut(frame).get_mut(HEADER_LEN - 2..HEADER_LEN)? else { return None };
     let last = [*high, *low];
     [*high, *low] = kind.to_be_bytes();
-    Some(Ingress { id: tunnel.id, around: Some(Around { id: from.id, len: len as u8, last }), ..from })
+    let id = tunnel.info.master.unwrap_or(tunnel.id);
+    Some(Ingress { id, around: Some(Around { id: from.id, len: len as u8, last }), ..from })
 }
 
 /// Puts back what [`decapsulate`] removed; returns the number of the interface that received the frame.

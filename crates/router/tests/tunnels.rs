@@ -86,6 +86,7 @@ impl Rig {
         ];
         let stations = Arc::new(Stations::new(vec![(STATION, THERE.to_bits())], &Stations::default()));
         let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
+        let ageing = tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
         let path = (path_mtu != 0).then_some(Path { ends: (HERE, THERE, tunnel.link), mtu: path_mtu, ttl: 61 });
         let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999] };
         let tables = Tables {
@@ -99,7 +100,7 @@ impl Rig {
             vlans: vec![],
             bonds: vec![],
             bridges: vec![],
-            tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, info, stations: stations.clone() }], paths),
+            tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, info, mac: OWN, ageing, stations }], paths),
             own4: Own4::default().with(HERE),
             hash4: HashPolicy::L4,
             hash6: HashPolicy::L4,

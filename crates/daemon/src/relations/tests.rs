@@ -279,7 +279,7 @@ fn bridge() -> Link {
 }
 
 fn bridged(index: u32) -> Link {
-    let member = Some(Member { active: true, plain: true, ..Member::default() });
+    let member = Some(Member { active: true, plain: true, learns: true, ..Member::default() });
     Link { master: Some(BRIDGE), member, ..link(index, &format!("r{index}"), "veth") }
 }
 
@@ -311,7 +311,10 @@ fn members_of_a_bridge_have_its_packets() {
     assert_eq!(why(Link { up: false, ..bridge() }, bridged(1)), "which is down");
     let no_mac = why(Link { mac: None, ..bridge() }, bridged(1));
     assert_eq!([no_mac, why(bridge(), Link { mtu: 1400, ..bridged(1) })].map(|why| why.contains("MTU")), [true; 2]);
-    let state = |active, plain| Link { member: Some(Member { active, plain, ..Member::default() }), ..bridged(1) };
+    let state = |active, plain| Link {
+        member: Some(Member { active, plain, learns: true, ..Member::default() }),
+        ..bridged(1)
+    };
     for other in [Link { member: None, ..bridged(1) }, Link { up: false, ..bridged(1) }, state(false, true)] {
         assert_eq!(why(bridge(), other), "which does not forward on it");
     }
@@ -515,7 +518,7 @@ fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
 fn left_tunnels(links: &[Link]) -> BTreeMap<u32, Option<String>> {
     let mut relations = Relations::default();
     relations.note(&links.iter().cloned().map(Change::Link).collect::<Vec<_>>());
-    let why = |(link, through): (&Link, Result<Tunnel, String>)| (link.index, through.err());
+    let why = |(link, through): (&Link, Result<Through, String>)| (link.index, through.err());
     relations.tunnels().map(why).collect()
 }
 
@@ -572,17 +575,55 @@ fn tunnels_that_do_more_are_left() {
     assert_eq!(relations.tunnels().count(), 0);
 }
 
+fn vxlan(index: u32, vni: u32) -> Link {
+    let vxlan = Vxlan { vni, port: 4789, sources: [0; 2], checksum: true, learns: true, ageing: 300, link: 0 };
+    let tunnel = tunnel(index, 1, 0, None).tunnel.map(|tunnel| Tunnel {
+        encapsulation: Encapsulation::Vxlan,
+        vxlan: Some(vxlan),
+        ..tunnel
+    });
+    Link { tunnel, ..link(index, &format!("v{index}"), "vxlan") }
+}
+
+#[test]
+fn a_vxlan_has_the_packets_of_its_bridge() {
+    let member = |plain, learns| Member { active: true, plain, learns, ..Member::default() };
+    let vxlan = |state| Link { master: Some(BRIDGE), member: Some(state), ..vxlan(5, 1) };
+    let through = |links: &[Link]| {
+        let relations = of(links);
+        relations.tunnels().map(|(_, through)| through.map(|through| through.joined)).next().unwrap()
+    };
+    for learns in [false, true] {
+        let (joined, learns_so) = through(&[bridge(), vxlan(member(true, learns))]).unwrap().unwrap();
+        assert_eq!((joined.index, joined.bridge, joined.vlan, learns_so), (BRIDGE, BRIDGE, 0, learns));
+    }
+    let why = |links: &[Link]| through(links).unwrap_err();
+    let plain = vxlan(member(true, true));
+    assert!(why(&[bridge(), vxlan(member(false, true))]).contains("locked on it"));
+    assert!(why(&[Link { up: false, ..bridge() }, plain.clone()]).contains("is down"));
+    assert!(why(&[bridge(), Link { mtu: 1400, ..plain.clone() }]).contains("MTU"));
+    let ipvlan = Link { parent: Some(BRIDGE), ..link(9, "iv0", "ipvlan") };
+    assert_eq!(why(&[bridge(), plain.clone(), ipvlan]), "ipvlan interface iv0 is above it");
+    let bond = Link { master: Some(BOND), ..plain.clone() };
+    assert!(why(&[link(BOND, "bond0", "bond"), bond]).contains("belongs to bond"));
+    // The interface of a VLAN that has no tag on it; a port's membership needs learning.
+    let [bridge, port, upper] = [bridge(), bridged(1), on_bridge(7)];
+    let filters = bridge.bridge.map(|of| Bridge { filters: true, protocol: 0x8100, ..of });
+    let bridge =
+        |untagged| Link { bridge: filters, vlans: BridgeVlans { untagged, tagged: vec![(7, 7)] }, ..bridge.clone() };
+    let of_vxlan = |untagged| Link { vlans: BridgeVlans { untagged, tagged: vec![(1, 1)] }, ..plain.clone() };
+    let mut relations = of(&[bridge(1), of_vxlan(7), upper.clone()]);
+    relations.note(&[own(7, bridge(1).mac.unwrap(), BRIDGE)]);
+    let joined = relations.tunnels().next().unwrap().1.unwrap().joined.unwrap().0;
+    assert_eq!((joined.index, joined.vlan, joined.tagged), (upper.index, 7, false));
+    assert!(why(&[bridge(0), of_vxlan(0), upper]).contains("routes none"));
+    let mut relations = of(&[super::tests::bridge(), Link { member: Some(member(true, false)), ..port }]);
+    relations.set_ports([1].into());
+    assert!(relations.left(1).unwrap().contains("learns no addresses there"));
+}
+
 #[test]
 fn a_vxlan_shares_its_port_only_with_others_that_are_forwarded_for() {
-    let vxlan = |index, vni| {
-        let vxlan = Vxlan { vni, port: 4789, sources: [0; 2], checksum: true, learns: true, ageing: 300, link: 0 };
-        let tunnel = tunnel(index, 1, 0, None).tunnel.map(|tunnel| Tunnel {
-            encapsulation: Encapsulation::Vxlan,
-            vxlan: Some(vxlan),
-            ..tunnel
-        });
-        Link { tunnel, ..link(index, &format!("v{index}"), "vxlan") }
-    };
     let with = |change: &dyn Fn(&mut Link)| {
         let mut other = vxlan(6, 2);
         change(&mut other);

@@ -157,7 +157,8 @@ fn bridge_member(data: &[u8]) -> Option<Member> {
         Some(_) if !backup => Bridging::Any,
         _ => Bridging::Kernel,
     };
-    Some(Member { active: state? == BR_STATE_FORWARDING, plain: learns == Some(1) && !others, bridging })
+    let (active, plain) = (state? == BR_STATE_FORWARDING, learns.is_some() && !others);
+    Some(Member { active, plain, learns: learns == Some(1), bridging })
 }
 
 /// Parses the properties of a VLAN interface. It is plain only if each of them is known not to change its packets.

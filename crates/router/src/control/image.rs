@@ -89,17 +89,23 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Some(Reach::Failed) => (Kind::Failed, None),
         Some(Reach::Unknown) => (Kind::Pending, None),
     };
-    let port = match links.bridged(a.index, to) {
+    let tunnel = to.and_then(|mac| links.tunnel_towards(a.index, mac));
+    let port = match tunnel.map_or_else(|| links.bridged(a.index, to), |_| None) {
         Some(Ok(port)) => port,
+        // It has no ports, but a VXLAN.
+        Some(Err(())) if to.is_none() => port,
         // No port leads to the station: the kernel sends by whichever members it must.
         Some(Err(())) => return Entry::verdict(Kind::Kernel),
         None => port,
     };
     let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
-    if let Some(mac) = to.filter(|_| links.is_tunnel(a.index)) {
+    if let Some(tunnel) = tunnel {
         // The kernel asks the other ends for a station that a VXLAN does not know.
-        let Some(end) = links.tunnel_path(a.index, Some(mac)) else { return Entry::verdict(Kind::Kernel) };
-        (entry.kind, entry.first) = (Kind::Tunnel, end.to_bits());
+        let end = links.tunnel_path(tunnel, to).filter(|_| links.allows_tunnel(tunnel));
+        let (Some(number), Some(end)) = (links.tunnel_number(tunnel), end) else {
+            return Entry::verdict(Kind::Kernel);
+        };
+        (entry.kind, entry.port, entry.first) = (Kind::Tunnel, number, end.to_bits());
     }
     entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
     entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());

@@ -148,10 +148,10 @@ impl Links {
     }
 
     /// Returns whether packets routed to an interface are sent past the kernel at all: false for a macvlan that may
-    /// have others beside it, and for a tunnel while a policy concerns its outer packets.
+    /// have others beside it, for a tunnel while a policy concerns its outer packets, and for a VXLAN in a bridge.
     pub fn sends(&self, index: u32) -> bool {
         self.vlans.get(&index).is_none_or(|(vlan, _)| vlan.sends)
-            && (self.allows_tunnel(index) || !self.is_tunnel(index))
+            && self.tunnels.get(&index).is_none_or(|(spec, _)| spec.bridge.is_none() && self.allows_tunnel(index))
     }
 
     /// Returns whether routes by an interface lead to next hops of its own: true if it has a port, or may get one at
@@ -174,7 +174,7 @@ impl Links {
     pub fn port_of(&self, index: u32) -> Option<PortId> {
         if let Some(master) = self.master(index) {
             let mut ports = self.ports_of(master);
-            let first = ports.next()?;
+            let Some(first) = ports.next() else { return self.has_vxlan(master).then_some(master.id) };
             let alone = !master.is_bridge() && ports.next().is_none();
             return Some(if alone { first } else { master.id });
         }
@@ -237,17 +237,10 @@ impl Links {
             let ports = self.ports_at(vlan.port);
             let Some(carrier) = ports.first().and_then(|port| self.ports.get(usize::from(port.0))) else { continue };
             let info = PortInfo {
-                index: vlan.index,
-                mac: self.get(vlan.index).and_then(|l| l.mac).unwrap_or_default(),
-                source4: self.source4(vlan.index, None),
-                source6: self.source6(vlan.index, None),
-                source_check: self.source_check(vlan.id),
-                master: None,
-                vlans: vec![],
-                macvlans: vec![],
-                ..self.info(carrier, followed)
+                partial_checksums: carrier.spec.partial_checksums,
+                reception: carrier.spec.reception,
+                ..self.own_info((vlan.id, vlan.index), followed)
             };
-            let info = self.with_rules(info, vlan.id, followed);
             if self.bridge(vlan.parent).is_some() {
                 for (port, entry) in &vlan.entries {
                     let info = PortInfo { master: Some(vlan.id), ..info.clone() };
@@ -437,6 +430,19 @@ impl Links {
         self.info_of(bound, (self.number_of(bound.spec.id), self.interface_of(bound)), followed)
     }
 
+    /// Returns the routing properties of an interface that are the same on any port.
+    fn own_info(&self, (number, index): (PortId, u32), followed: &Followed) -> PortInfo {
+        let info = PortInfo {
+            index,
+            mac: self.get(index).and_then(|l| l.mac).unwrap_or_default(),
+            source4: self.source4(index, None),
+            source6: self.source6(index, None),
+            source_check: self.source_check(number),
+            ..PortInfo::default()
+        };
+        self.with_rules(info, number, followed)
+    }
+
     /// Returns the routing properties of the interface with this number and kernel index on a port: the port's own, or
     /// a bond's or bridge's.
     fn info_of(&self, bound: &Bound, (number, index): (PortId, u32), followed: &Followed) -> PortInfo {
@@ -449,20 +455,14 @@ impl Links {
         vlans.sort_unstable();
         let mac = |vlan: &VlanSpec| Some((self.get(vlan.index)?.mac?, vlan.id));
         let macvlans = macvlans.iter().filter_map(|(vlan, _)| mac(vlan)).collect();
-        let info = PortInfo {
-            index,
-            mac: self.get(index).and_then(|l| l.mac).unwrap_or_default(),
+        PortInfo {
             partial_checksums: bound.spec.partial_checksums,
             reception: bound.spec.reception,
-            source4: self.source4(index, None),
-            source6: self.source6(index, None),
-            source_check: self.source_check(number),
             master: Some(number).filter(|number| *number != bound.spec.id),
             vlans,
             macvlans,
-            ..PortInfo::default()
-        };
-        self.with_rules(info, number, followed)
+            ..self.own_info((number, index), followed)
+        }
     }
 
     fn with_rules(&self, info: PortInfo, id: PortId, followed: &Followed) -> PortInfo {

@@ -31,7 +31,7 @@ mod view;
 pub use applied::{Applied, PortBack};
 pub use exceptions::Policies;
 pub use ports::Ports;
-pub use specs::{MasterSpec, PortSpec, Sends, TunnelSpec, VlanSpec};
+pub use specs::{Bridged, MasterSpec, PortSpec, Sends, TunnelSpec, VlanSpec};
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{Cold, HashPolicy, Own4, SourceCheck, Tables};
@@ -518,7 +518,7 @@ impl Control {
         let concerned = self.links.set_station(station, member);
         // Workers compare the stations of VXLANs; the sink has those of bridges.
         let vxlan = self.links.is_tunnel(station.0);
-        touched.ports |= !concerned.is_empty() && vxlan;
+        touched.ports |= self.links.has_stale_ends();
         touched.bridged |= !concerned.is_empty() && !vxlan;
         touched.stations.extend(concerned.into_iter().map(|index| (index, station.2)));
     }

@@ -36,6 +36,8 @@ pub struct MasterSpec {
     pub tagged: Vec<(PortId, PortId)>,
     /// Tag of its frames on these ports ([`crate::vlan::tag`]).
     pub tag: [u8; 4],
+    /// Kernel indices of the VXLANs that are members of the bridge, whose frames have no tag there ([`Bridged`]).
+    pub vxlans: Vec<u32>,
     /// How it chooses the member that a packet leaves by.
     pub sends: Sends,
 }
@@ -115,4 +117,27 @@ pub struct TunnelSpec {
     /// Properties of the tunnel. Both addresses are those of hosts, but a VXLAN may have no remote of its own; and no
     /// other tunnel takes the same packets.
     pub tunnel: Tunnel,
+    /// Bridge that it is a member of, for a VXLAN.
+    pub bridge: Option<Bridged>,
+}
+
+impl TunnelSpec {
+    /// Returns the kernel index of the interface that its packets belong to: its own, or that of its bridge.
+    pub fn interface(&self) -> u32 {
+        self.bridge.map_or(self.index, |bridge| bridge.index)
+    }
+}
+
+/// A VXLAN's membership in a bridge. Its packets are then those of the bridge or, if the bridge filters VLANs, of the
+/// interface in the VLAN whose frames have no tag on the VXLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bridged {
+    /// Kernel index of the interface: the bridge's, or that of a VLAN interface on it.
+    pub index: u32,
+    /// Kernel index of the bridge.
+    pub bridge: u32,
+    /// VLAN of the frames; 0 if the bridge does not filter VLANs.
+    pub vlan: u16,
+    /// Set if the bridge learns MAC addresses from the frames that the VXLAN receives.
+    pub learns: bool,
 }

@@ -400,7 +400,8 @@ impl Control {
         let stale = self.neighbours.iter().filter(|(.., known)| known.state == NeighbourState::Stale);
         let sent = move |index, mac: Option<Mac>| {
             // Packets to a neighbour in a VXLAN leave by the port that leads to its end.
-            let (index, mac) = match mac.and_then(|mac| self.links.tunnel_path(index, Some(mac))) {
+            let tunnel = mac.and_then(|mac| self.links.tunnel_towards(index, mac));
+            let (index, mac) = match tunnel.and_then(|tunnel| self.links.tunnel_path(tunnel, mac)) {
                 Some(end) => self.leaves_towards(end).unwrap_or((index, mac)),
                 None => (index, mac),
             };

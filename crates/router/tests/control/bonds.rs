@@ -16,7 +16,7 @@ const NUMBER: PortId = PortId(FIRST + 4);
 fn bond(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
     let sends = Sends::ByHash(XmitHash::Layer34);
-    MasterSpec { id: NUMBER, index: BOND, members, tagged: vec![], tag: UNTAGGED, sends }
+    MasterSpec { id: NUMBER, index: BOND, members, tagged: vec![], tag: UNTAGGED, vxlans: vec![], sends }
 }
 
 fn by(port: u16, member: u32) -> MasterSpec {

@@ -2,9 +2,12 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Families, SourceCheck, Station};
-use bywash_router::control::{MasterSpec, Policies, Sends, VlanSpec};
+use bywash_fib::model::{Bridge, Change, Encapsulation, Families, Link, Mac, SourceCheck, Station, Tunnel, Vxlan};
+use bywash_router::control::{Bridged, MasterSpec, Policies, Sends, TunnelSpec, VlanSpec};
+use bywash_router::tables::Kind;
+use bywash_router::tunnel::{Path, Paths};
 use bywash_router::vlan::{FIRST, UNTAGGED, tag};
+use std::net::Ipv4Addr;
 
 /// A bridge of the members `p0` and `p1`, and of one that is no port.
 const BRIDGE: u32 = 7;
@@ -13,7 +16,7 @@ const NUMBER: PortId = PortId(FIRST);
 fn bridge(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
     let sends = Sends::ToStation { bridge: BRIDGE, vlan: 0 };
-    MasterSpec { id: NUMBER, index: BRIDGE, members, tagged: vec![], tag: UNTAGGED, sends }
+    MasterSpec { id: NUMBER, index: BRIDGE, members, tagged: vec![], tag: UNTAGGED, vxlans: vec![], sends }
 }
 
 fn both() -> MasterSpec {
@@ -266,5 +269,93 @@ fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
     assert_eq!(way(&w, "10.6.0.8"), Some((0, VLAN as u8)));
     w.control.set_masters(&[]);
     assert_eq!(w.brief("10.6.0.8"), "kernel");
+    assert!(w.control.astray().is_empty());
+}
+
+/// A VXLAN that is a member of the bridge.
+const VXLAN: u32 = 9;
+const THROUGH: PortId = PortId(FIRST + 1);
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+
+fn vxlan(learns: bool) -> TunnelSpec {
+    let of = Vxlan { vni: 5, port: 4789, sources: [0; 2], checksum: false, learns, ageing: 40, link: 0 };
+    let tunnel = Tunnel {
+        encapsulation: Encapsulation::Vxlan,
+        local: HERE,
+        remote: Ipv4Addr::UNSPECIFIED,
+        link: 0,
+        keys: [None; 2],
+        ttl: 0,
+        tos: 0,
+        dont_fragment: false,
+        vxlan: Some(of),
+        plain: true,
+    };
+    let bridge = Some(Bridged { index: BRIDGE, bridge: BRIDGE, vlan: 0, learns });
+    TunnelSpec { id: THROUGH, index: VXLAN, tunnel, bridge }
+}
+
+#[test]
+fn a_bridge_leads_to_stations_behind_a_vxlan() {
+    let mut w = world();
+    let Change::Station(Station { mac, .. }) = station(9, 0) else { panic!() };
+    let behind = |remote: Ipv4Addr| Change::Station(Station { bridge: VXLAN, vlan: 0, mac, member: remote.to_bits() });
+    let through = |w: &World| {
+        let id = w.id("192.0.2.1") as usize;
+        w.with(|t| {
+            let entry = t.entries[id];
+            let from: Mac = *entry.macs[6..].first_chunk().unwrap();
+            assert!(entry.kind != Kind::Tunnel || (entry.port, from[5]) == (THROUGH, BRIDGE as u8), "{entry:?}");
+            (entry.kind, Ipv4Addr::from_bits(entry.first))
+        })
+    };
+    let Change::Link(of) = link(BRIDGE, "br0") else { panic!() };
+    let bridge_of = Some(Bridge { ageing_ms: 30_000, plain: true, ..Bridge::default() });
+    w.apply(&[Change::Link(Link { bridge: bridge_of, ..of }), link(VXLAN, "vx0"), station(9, VXLAN), behind(THERE)]);
+    w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
+    let path = Path { ends: (HERE, THERE, 0), mtu: 1500, ttl: 64 };
+    let paths = Paths { all: vec![path], sources: [1, 2] };
+    w.control.set_paths(paths.clone());
+    // With a port on a member, and with none.
+    for members in [&[(0, P0), (1, P1)][..], &[]] {
+        w.control.set_masters(&[MasterSpec { vxlans: vec![VXLAN], ..bridge(members) }]);
+        w.control.set_tunnels(&[vxlan(true)]);
+        assert_eq!(through(&w), (Kind::Tunnel, THERE));
+        assert_eq!(port(&w, "10.5.0.8"), members.first().map(|_| 0));
+        w.with(|t| {
+            assert_eq!((t.number(THROUGH), t.number(NUMBER), t.is_bridged(NUMBER)), (NUMBER, NUMBER, true));
+            for info in [t.port(NUMBER).unwrap(), t.port(THROUGH).unwrap()] {
+                assert_eq!((info.index, info.mac[5], info.source4), (BRIDGE, BRIDGE as u8, Some([10, 5, 0, 1].into())));
+            }
+            let tunnel = t.tunnels.get(THROUGH).unwrap();
+            assert_eq!((tunnel.mac[5], tunnel.ageing), (VXLAN as u8, Some(30)));
+        });
+        assert_eq!(w.brief("10.5.0.12"), "glean dev 7 mac 0");
+        let masters: Vec<_> = w.control.masters().map(|(view, _)| view.index).collect();
+        assert_eq!(masters, [BRIDGE]);
+        // The station moves, to another member and to another remote, and is forgotten by either.
+        for (change, back) in [
+            (station(9, OTHER), station(9, VXLAN)),
+            (gone(9), station(9, VXLAN)),
+            (behind(HERE), behind(THERE)),
+            (Change::StationGone { bridge: VXLAN, vlan: 0, mac }, behind(THERE)),
+        ] {
+            w.apply(&[change]);
+            assert_eq!(through(&w).0, Kind::Kernel);
+            w.apply(&[back]);
+            assert_eq!(through(&w), (Kind::Tunnel, THERE));
+        }
+        // No path to the remote, a policy for the outer packets, no number.
+        w.control.set_paths(Paths::default());
+        assert_eq!(through(&w).0, Kind::Kernel);
+        w.control.set_paths(paths.clone());
+        w.control.set_policies(&Policies::default());
+        assert_eq!(through(&w).0, Kind::Kernel);
+        w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
+        assert_eq!(through(&w), (Kind::Tunnel, THERE));
+        w.control.set_tunnels(&[]);
+        assert_eq!(through(&w).0, Kind::Kernel);
+    }
     assert!(w.control.astray().is_empty());
 }

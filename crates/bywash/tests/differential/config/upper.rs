@@ -105,14 +105,19 @@ pub fn bridge(random: &Random, named: u32) -> Object {
     Object::new(add, remove)
 }
 
-/// Returns a VXLAN of one of the router's addresses, with a subnet and stations behind the ports' hosts.
+/// Returns a VXLAN of one of the router's addresses, perhaps in a bridge, with a subnet and stations behind the ports'
+/// hosts.
 pub fn vxlan(random: &Random, named: u32) -> Object {
     let (n, name) = (1 + random.below(PORTS), format!("vx{named}"));
     let (net, tail) = (100 + named % 100, format!("{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff));
     let end = |random: &Random| format!("10.0.{}.{}", 1 + random.below(PORTS), 2 + random.below(HOSTS));
     let learns = random.chance(30);
+    let bridge = random.chance(40).then(|| format!("vb{named}"));
+    // Packets are sent to the interface with the addresses (`packets`).
+    let (own, member) = (format!("02:00:00:03:{tail}"), format!("02:00:00:05:{tail}"));
     let mut line = format!(
-        "link add {name} address 02:00:00:03:{tail} type vxlan id {named} local 10.0.{n}.1 dstport {}",
+        "link add {name} address {} type vxlan id {named} local 10.0.{n}.1 dstport {}",
+        if bridge.is_some() { &member } else { &own },
         random.pick(&[4789, 4789, 4789, 4789, 4790])
     );
     if random.chance(70) {
@@ -127,13 +132,30 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
     line += if learns { "" } else { " nolearning" };
     let mut add = new(&name, line);
     add.push(ip(format!("link set {name} mtu {} up", random.pick(&[1450, 1450, 1450, 1280, 1500]))));
-    add.push(ip(format!("address add 10.{net}.0.1/24 dev {name}")));
-    add.push(ip(format!("address add fd{net}::1/64 dev {name} nodad")));
+    let mut remove = vec![ip(format!("link del {name}"))];
+    let mut told = false;
+    if let Some(bridge) = &bridge {
+        add.extend(new(bridge, format!("link add {bridge} address {own} type bridge mcast_snooping 0")));
+        add.push(ip(format!("link set {name} master {bridge}")));
+        add.push(ip(format!("link set {bridge} up")));
+        let option = random.pick(&["learning off", "learning off", "learning on", "isolated on", "locked on"]);
+        told = option == "learning off";
+        if option != "locked on" || random.chance(20) {
+            add.push(ip(format!("link set {name} type bridge_slave {option}")));
+        }
+        remove.push(ip(format!("link del {bridge}")));
+    }
+    let of = bridge.as_ref().unwrap_or(&name);
+    add.push(ip(format!("address add 10.{net}.0.1/24 dev {of}")));
+    add.push(ip(format!("address add fd{net}::1/64 dev {of} nodad")));
     for host in 2..2 + HOSTS {
         // The third byte of a station's address is that of its host (`packets`).
         let mac = format!("02:00:{host:02x}:04:{tail}");
         for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
-            add.push(ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev {name}")));
+            add.push(ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev {of}")));
+        }
+        if bridge.is_some() && (told || random.chance(50)) && random.chance(90) {
+            add.push(Change::Run(format!("bridge fdb replace {mac} dev {name} master static")));
         }
         if random.chance(85) {
             // A station that is learned is behind the end that its frames come from.
@@ -144,5 +166,5 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
     }
     // The last change tells whether there is such an interface.
     add.push(ip(format!("link set {name} up")));
-    Object::new(add, vec![ip(format!("link del {name}"))])
+    Object::new(add, remove)
 }

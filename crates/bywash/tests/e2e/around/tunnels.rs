@@ -29,6 +29,12 @@ const VXLANS: [Row; 2] = [
     ("tw", "vxlan id 88 dstport 4789 nolearning noudpcsum ttl 9 tos inherit df set srcport 50000 50100", 1450, 88, 88),
 ];
 
+/// Two VXLANs that are members of a bridge at the router, which has the addresses: VXLAN and bridge learn, and are told.
+const BRIDGED: [Row; 2] = [
+    ("vl", "vxlan id 89 dstport 4789", 1450, 89, 89),
+    ("vn", "vxlan id 90 dstport 4789 nolearning ttl 9 df set", 1450, 90, 90),
+];
+
 fn has_tunnels() -> Probe {
     ["gre", "ipip", "sit"].into_iter().try_for_each(kernel_has)
 }
@@ -36,7 +42,7 @@ fn has_tunnels() -> Probe {
 /// A router with tunnels to host b.
 struct Tunnels(Topology, &'static [Row]);
 
-/// MAC address of a VXLAN, by number, at the router (1) or host b (2).
+/// MAC address of a VXLAN, by number, at the router (1), where it may be its bridge's, or at host b (2).
 fn mac_of(number: u8, host: u8) -> String {
     format!("02:00:00:00:{number:02x}:{host:02x}")
 }
@@ -57,20 +63,35 @@ impl Tunnels {
                     "vxlan" => (format!("address {}", mac_of(*v4, host)), format!("mtu {mtu}")),
                     _ => (String::new(), String::new()),
                 };
-                let mut lines = format!(
+                let bridge = (host == 1 && BRIDGED.iter().any(|row| row.0 == *name)).then(|| format!("br{v4}"));
+                let mut lines = String::new();
+                let address = match &bridge {
+                    Some(bridge) => {
+                        lines = format!("link add {bridge} {address} type bridge\nlink set {bridge} up\n");
+                        String::new()
+                    }
+                    None => address,
+                };
+                lines += &format!(
                     "link add name {name} {address} type {kind} local {local} remote {remote} {options}\n\
                      link set {name} {mtu} up\n"
                 );
+                lines += &bridge.iter().map(|bridge| format!("link set {name} master {bridge}\n")).collect::<String>();
+                let of = bridge.as_deref().unwrap_or(name);
                 if *v4 != 0 {
-                    lines += &format!("address add 10.{v4}.0.{host}/24 dev {name}\n");
+                    lines += &format!("address add 10.{v4}.0.{host}/24 dev {of}\n");
                 }
                 if *v6 != 0 {
-                    lines += &format!("address add fd{v6}::{host}/64 dev {name} nodad\n");
+                    lines += &format!("address add fd{v6}::{host}/64 dev {of} nodad\n");
                 }
                 ns.ip_batch(&lines).unwrap();
                 if options.contains("nolearning") {
                     let (mac, remote) = (mac_of(*v4, 3 - host), remote.to_string());
                     ns.run(&["bridge", "fdb", "add", &mac, "dev", name, "dst", &remote]).unwrap();
+                    if bridge.is_some() {
+                        ns.run(&["bridge", "link", "set", "dev", name, "learning", "off"]).unwrap();
+                        ns.run(&["bridge", "fdb", "add", &mac, "dev", name, "master", "static"]).unwrap();
+                    }
                 }
             }
         }
@@ -165,6 +186,12 @@ fn tunnels_are_forwarded_past_the_kernel() {
 fn vxlans_are_forwarded_past_the_kernel() {
     require!(require_lab(), kernel_has("vxlan"));
     forwards(&VXLANS, "10.0.2.1 to 10.0.2.2");
+}
+
+#[test]
+fn vxlans_in_bridges_are_forwarded_past_the_kernel() {
+    require!(require_lab(), kernel_has("vxlan"));
+    forwards(&BRIDGED, "10.0.2.1 to 10.0.2.2");
 }
 
 fn forwards(rows: &'static [Row], ends: &str) {
@@ -549,11 +576,23 @@ fn decapsulates(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive<u64
 /// The same for frames in VXLANs.
 #[test]
 fn frames_are_decapsulated_as_the_kernel_does() {
+    frames_are_decapsulated(&VXLANS, Ipv6Addr::new(0xfd87, 0, 0, 0, 0, 0, 0, 2));
+}
+
+/// The same for frames in VXLANs that are members of bridges.
+#[test]
+fn frames_to_a_bridge_are_decapsulated_as_the_kernel_does() {
+    frames_are_decapsulated(&BRIDGED, Ipv6Addr::new(0xfd89, 0, 0, 0, 0, 0, 0, 2));
+}
+
+fn frames_are_decapsulated(rows: &'static [Row; 2], from6: Ipv6Addr) {
     require!(require_lab(), kernel_has("vxlan"));
-    let tunnels = Tunnels::new(&VXLANS);
+    let tunnels = Tunnels::new(rows);
     let (a, b) = (tunnels.0.a(), tunnels.0.b());
     let (mut frames, mut plain) = (vec![], 0);
-    let (from4, from6) = (Ipv4Addr::new(10, 87, 0, 2), Ipv6Addr::new(0xfd87, 0, 0, 0, 0, 0, 0, 2));
+    let [learns, told] = [rows[0].3, rows[1].3];
+    let id = u32::from(learns) << 8;
+    let from4 = Ipv4Addr::new(10, learns, 0, 2);
     let own = |vni: u8| (mac_of(vni, 1), mac_of(vni, 2));
     let vxlan = |word: u32, vni: u32, inner: &[u8]| [&word.to_be_bytes()[..], &vni.to_be_bytes(), inner].concat();
     // Returns the packet around a VXLAN header and what follows; the checksum is right, plus `wrong`, or `None`.
@@ -577,7 +616,7 @@ fn frames_are_decapsulated_as_the_kernel_does() {
         |(to, from): (String, String), p: &[u8]| frame(&to, &from, 0x0800, &ipv4(0, 64, 0, 253, (from4, a.v4), p));
     let in6 = |(to, from): (String, String), p: &[u8]| frame(&to, &from, 0x86dd, &ipv6(0, 64, (from6, a.v6), p));
     const VNI: u32 = 0x0800_0000;
-    for vni in [87, 88] {
+    for vni in [learns, told] {
         for wrong in [None, Some(0)] {
             add(true, &|p| around(ends, 0, 4789, wrong, 0, &vxlan(VNI, u32::from(vni) << 8, &in4(own(vni), p))));
             add(true, &|p| around(ends, 0, 4789, wrong, 0, &vxlan(VNI, u32::from(vni) << 8, &in6(own(vni), p))));
@@ -591,17 +630,17 @@ fn frames_are_decapsulated_as_the_kernel_does() {
             }
         }
     }
-    let plain4 = |p: &[u8]| vxlan(VNI, 87 << 8, &in4(own(87), p));
+    let plain4 = |p: &[u8]| vxlan(VNI, id, &in4(own(learns), p));
     add(false, &|p| around(ends, 0, 4789, Some(1), 0, &plain4(p)));
     add(false, &|p| around(ends, 0, 4788, None, 0, &plain4(p)));
     add(false, &|p| around(ends, 0, 4789, None, 1, &plain4(p)));
     add(false, &|p| around(ends, 0, 4789, None, -1, &plain4(p)));
     add(false, &|p| around((b.v4, a.router_v4), 0, 4789, None, 0, &plain4(p)));
-    for (word, vni) in [(0, 87 << 8), (VNI, 89 << 8), (VNI, 87 << 8 | 1), (VNI | 1, 87 << 8), (0x0c00_0000, 87 << 8)] {
-        add(false, &|p| around(ends, 0, 4789, None, 0, &vxlan(word, vni, &in4(own(87), p))));
+    for (word, vni) in [(0, id), (VNI, 99 << 8), (VNI, id | 1), (VNI | 1, id), (0x0c00_0000, id)] {
+        add(false, &|p| around(ends, 0, 4789, None, 0, &vxlan(word, vni, &in4(own(learns), p))));
     }
     // Faults of the inner frame: other addresses, other types, packets that are not forwarded.
-    let (mine, theirs) = own(87);
+    let (mine, theirs) = own(learns);
     for (to, from) in [
         ("02:00:00:00:87:09", theirs.as_str()),
         ("ff:ff:ff:ff:ff:ff", &theirs),
@@ -611,21 +650,21 @@ fn frames_are_decapsulated_as_the_kernel_does() {
         (&mine, "00:00:00:00:00:00"),
     ] {
         let ends_within = (to.to_owned(), from.to_owned());
-        add(false, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, 87 << 8, &in4(ends_within.clone(), p))));
+        add(false, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, id, &in4(ends_within.clone(), p))));
     }
     for kind in [0x86dd, 0x8100, 0x0806, 0x0000] {
         let inner = |p: &[u8]| frame(&mine, &theirs, kind, &ipv4(0, 64, 0, 253, (from4, a.v4), p));
-        add(false, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, 87 << 8, &inner(p))));
+        add(false, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, id, &inner(p))));
     }
     for (ttl, to, taken) in [(2, a.v4, true), (1, a.v4, false), (64, Ipv4Addr::new(224, 0, 0, 5), false)] {
         let inner = |p: &[u8]| frame(&mine, &theirs, 0x0800, &ipv4(0, ttl, 0, 253, (from4, to), p));
-        add(taken, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, 87 << 8, &inner(p))));
+        add(taken, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, id, &inner(p))));
     }
     // A VXLAN that does not learn takes frames of any station, of any end.
-    let strange = ("02:00:00:00:58:01".to_owned(), "02:00:00:00:88:99".to_owned());
-    add(true, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, 88 << 8, &in4(strange.clone(), p))));
+    let strange = (mac_of(told, 1), "02:00:00:00:88:99".to_owned());
+    add(true, &|p| around(ends, 0, 4789, None, 0, &vxlan(VNI, u32::from(told) << 8, &in4(strange.clone(), p))));
     let other = (Ipv4Addr::new(10, 0, 2, 9), b.router_v4);
-    add(true, &|p| around(other, 0, 4789, None, 0, &vxlan(VNI, 88 << 8, &in4(own(88), p))));
+    add(true, &|p| around(other, 0, 4789, None, 0, &vxlan(VNI, u32::from(told) << 8, &in4(own(told), p))));
     // The kernel may hear one, to renew the station of the VXLAN that learns.
     decapsulates(&tunnels, &frames, plain - 1..=plain);
 }

@@ -354,8 +354,10 @@ impl Guard {
                 .flat_map(|upper| upper.below.iter().filter_map(below).flat_map(of).chain(upper.members.clone()));
             let but = passes_flows(&self.flows, verdict, kept);
             // Packets of a tunnel come and leave by any port.
-            let tunnelled =
-                self.ports.iter().filter(|_| uppers().any(|upper| upper.tunnel.is_some())).map(|port| port.id);
+            let tunnelled = |upper: &PortLink| {
+                upper.tunnel.is_some() || (upper.bridge.is_some_and(|of| !of.vlan) && upper.members.is_empty())
+            };
+            let tunnelled = self.ports.iter().filter(|_| uppers().any(tunnelled)).map(|port| port.id);
             let carriers = carriers.chain(tunnelled);
             (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)
         };

@@ -23,6 +23,11 @@ impl Links {
         master.members.iter().filter(move |member| whole && open(member)).map(|(port, _)| *port)
     }
 
+    /// Returns whether a VXLAN whose packets are forwarded is a member of a bridge.
+    pub(super) fn has_vxlan(&self, bridge: &MasterSpec) -> bool {
+        bridge.vxlans.iter().any(|index| self.is_tunnel(*index))
+    }
+
     pub(super) fn all_masters(&self) -> impl Iterator<Item = &MasterSpec> {
         self.masters.values().map(|(master, _)| master)
     }
@@ -145,9 +150,12 @@ impl Links {
                 count.remove();
             }
         }
-        if self.is_tunnel(bridge) {
+        if let Some((vxlan, _)) = self.tunnels.get(&bridge) {
             self.stale_ends.insert(bridge);
-            return vec![bridge];
+            return vec![vxlan.interface()];
+        }
+        for vxlan in [old, member].into_iter().flatten().filter(|member| self.tunnels.contains_key(member)) {
+            self.stale_ends.insert(vxlan);
         }
         let masters = self.all_masters().filter(|master| master.stations() == Some((bridge, vlan)));
         masters.flat_map(|master| std::iter::once(master.index).chain(self.vlans_on(master.index))).collect()
@@ -197,13 +205,17 @@ impl Links {
         differing(&old, &self.masters).into_iter().flat_map(with_members).collect()
     }
 
-    /// Returns the properties of a bond or bridge with open ports, as the stages use them: as on its first port.
+    /// Returns the properties of a bond or bridge with open ports, as the stages use them: as on its first port; for a
+    /// bridge, a VXLAN is as good as a port.
     fn master_info(&self, master: &MasterSpec, followed: &Followed) -> Option<PortInfo> {
-        let first = self.ports.get(usize::from(self.ports_of(master).next()?.0))?;
-        Some(self.info_of(first, (master.id, master.index), followed))
+        let (named, first) = ((master.id, master.index), self.ports_of(master).next());
+        match first.and_then(|first| self.ports.get(usize::from(first.0))) {
+            Some(first) => Some(self.info_of(first, named, followed)),
+            None => self.has_vxlan(master).then(|| self.own_info(named, followed)),
+        }
     }
 
-    /// Returns the bridges with open ports, each with its number.
+    /// Returns the bridges with open ports or VXLANs, each with its number.
     pub fn bridges(&self, followed: &Followed) -> Vec<(PortId, PortInfo)> {
         let bridges = self.all_masters().filter(|master| master.is_bridge());
         bridges.filter_map(|bridge| Some((bridge.id, self.master_info(bridge, followed)?))).collect()
@@ -219,9 +231,10 @@ impl Links {
         self.all_masters().filter_map(bond).collect()
     }
 
-    /// Returns all bonds and bridges with open ports, by kernel index.
+    /// Returns all bonds and bridges with open ports or VXLANs, by kernel index.
     pub fn master_views(&self) -> impl Iterator<Item = (PortView, &MasterSpec)> {
-        self.all_masters().filter(|master| self.ports_of(master).next().is_some()).map(|master| {
+        let served = |master: &&MasterSpec| self.ports_of(master).next().is_some() || self.has_vxlan(master);
+        self.all_masters().filter(served).map(|master| {
             let name = self.get(master.index).map(|link| link.name.clone()).unwrap_or_default();
             (self.view(master.id, name, master.index), master)
         })

@@ -1,7 +1,7 @@
 //! Tunnels: their stations, and the paths to their other ends.
 
 use super::super::followed::Followed;
-use super::super::{PortView, TunnelSpec};
+use super::super::{Bridged, PortView, TunnelSpec};
 use super::{Links, differing, replace};
 use crate::tables::{PortInfo, SourceCheck};
 use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels};
@@ -17,17 +17,22 @@ impl Links {
         self.tunnels.contains_key(&index)
     }
 
-    /// Sets the tunnels, and returns the interfaces that became or ceased to be one, or changed.
+    /// Sets the tunnels, and returns the interfaces that became or ceased to be one, or changed, with the bridges of
+    /// which they are or were members.
     pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) -> Vec<u32> {
         let old = replace(&mut self.tunnels, tunnels, |tunnel| tunnel.index);
-        differing(&old, &self.tunnels)
+        let changed = differing(&old, &self.tunnels);
+        self.stale_ends.extend(&changed);
+        let both = |index: &u32| [old.get(index), self.tunnels.get(index)].into_iter().flatten();
+        let interfaces = changed.iter().flat_map(both).map(|(spec, _)| spec.interface());
+        changed.iter().copied().chain(interfaces).collect()
     }
 
     /// Sets the tunnels whose packets are forwarded, by number; returns those for which that changes.
     pub fn allow_tunnels(&mut self, allowed: &BTreeSet<PortId>) -> Vec<u32> {
         let old = std::mem::replace(&mut self.allowed, allowed.clone());
         let changed = |(spec, _): &&(TunnelSpec, _)| old.contains(&spec.id) != allowed.contains(&spec.id);
-        self.tunnels.values().filter(changed).map(|(spec, _)| spec.index).collect()
+        self.tunnels.values().filter(changed).map(|(spec, _)| spec.interface()).collect()
     }
 
     /// Returns whether policies allow the packets of a tunnel to be forwarded; false for other interfaces.
@@ -71,23 +76,65 @@ impl Links {
         self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|_| end)
     }
 
-    /// Sets the paths of tunnels. Returns whether they have changed, and the tunnels whose next hops this changes.
+    /// Returns the tunnel through which packets routed to an interface reach the neighbour with this MAC address: the
+    /// interface itself or, for a bridge, the VXLAN behind which its FDB has the address. `None` if there is none.
+    pub fn tunnel_towards(&self, index: u32, to: Mac) -> Option<u32> {
+        if self.is_tunnel(index) {
+            return Some(index);
+        }
+        let bridge = self.bridge(index)?;
+        let (of, vlan) = bridge.stations()?;
+        let member = self.stations.get(&(of, vlan, to))?;
+        bridge.vxlans.contains(member).then_some(*member).filter(|member| self.is_tunnel(*member))
+    }
+
+    /// Sets the paths of tunnels. Returns whether they have changed, and the interfaces whose next hops this changes.
     pub fn set_paths(&mut self, paths: Paths) -> (bool, Vec<u32>) {
         let ends = |paths: &Paths| paths.all.iter().map(|path| path.ends).collect::<Vec<_>>();
         let (changed, others) = (self.paths != paths, ends(&self.paths) != ends(&paths));
         self.paths = paths;
-        (changed, self.tunnels.keys().filter(|_| others).copied().collect())
+        (changed, self.tunnels.values().filter(|_| others).map(|(spec, _)| spec.interface()).collect())
+    }
+
+    /// Returns whether the stations of a VXLAN have changed since the last [`Links::refresh_ends`].
+    pub fn has_stale_ends(&self) -> bool {
+        !self.stale_ends.is_empty()
+    }
+
+    /// Returns the stations from which a VXLAN may receive frames without the kernel learning anything, each with the
+    /// end that it must be behind, or 0 for any end.
+    fn heard_from(&self, spec: &TunnelSpec) -> Vec<(Mac, u32)> {
+        let learns = spec.tunnel.vxlan.is_some_and(|vxlan| vxlan.learns);
+        let Some(Bridged { bridge, vlan, learns: true, .. }) = spec.bridge else {
+            return self.stations_of(spec.index).collect();
+        };
+        let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
+        let behind = all.filter(|(_, member)| **member == spec.index);
+        let end = |mac: Mac| if learns { self.stations.get(&(spec.index, 0, mac)).copied() } else { Some(0) };
+        behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
+    }
+
+    /// Returns the time in seconds after which the kernel forgets a station that it has not heard; `None` if it learns
+    /// no stations of this tunnel, 0 if it never forgets them.
+    fn ageing_of(&self, spec: &TunnelSpec) -> Option<u32> {
+        let own = spec.tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
+        let bridge = spec.bridge.filter(|of| of.learns).map(|of| {
+            let bridge = self.get(of.bridge).and_then(|link| link.bridge);
+            bridge.map_or(1, |bridge| (bridge.ageing_ms / 1000).max(1) as u32)
+        });
+        let shortest = |a: u32, b: u32| if a == 0 { b } else { a.min(b) };
+        own.map_or(bridge, |own| Some(bridge.map_or(own, |bridge| shortest(own, bridge))))
     }
 
     /// Brings the stations of VXLANs up to date, for [`Links::tunnels`].
     pub fn refresh_ends(&mut self) {
         self.ends.retain(|index, _| self.tunnels.contains_key(index));
-        let vxlans = self.tunnels.iter().filter(|(_, (spec, _))| spec.tunnel.vxlan.is_some());
-        for index in vxlans.map(|(index, _)| *index).collect::<Vec<_>>() {
-            let before = self.ends.get(&index);
-            if before.is_none() || self.stale_ends.contains(&index) {
-                let new = Stations::new(self.stations_of(index).collect(), before.unwrap_or(&Arc::default()));
-                self.ends.insert(index, Arc::new(new));
+        let vxlans = self.tunnels.values().filter(|(spec, _)| spec.tunnel.vxlan.is_some());
+        for spec in vxlans.map(|(spec, _)| *spec).collect::<Vec<_>>() {
+            let before = self.ends.get(&spec.index);
+            if before.is_none() || self.stale_ends.contains(&spec.index) {
+                let new = Stations::new(self.heard_from(&spec), before.unwrap_or(&Arc::default()));
+                self.ends.insert(spec.index, Arc::new(new));
             }
         }
         self.stale_ends.clear();
@@ -95,20 +142,19 @@ impl Links {
 
     /// Returns the tunnels as the stages use them, without those that policies leave to the kernel.
     pub fn tunnels(&self, followed: &Followed) -> Tunnels {
-        let of = |(TunnelSpec { id, index, tunnel }, _): &(TunnelSpec, SourceCheck)| {
-            let info = PortInfo {
-                index: *index,
-                mac: self.get(*index).and_then(|link| link.mac).unwrap_or_default(),
-                source4: self.source4(*index, None),
-                source6: self.source6(*index, None),
-                source_check: self.source_check(*id),
-                ..PortInfo::default()
-            };
-            let info = self.with_rules(info, *id, followed);
-            let stations = self.ends.get(index).cloned().unwrap_or_default();
-            TunnelInfo { id: *id, tunnel: *tunnel, info, stations }
+        let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
+            let TunnelSpec { id, index, tunnel, bridge } = *spec;
+            let master = bridge.and_then(|of| self.master(of.index)).map(|master| (master.id, master.index));
+            let info = self.own_info(master.unwrap_or((id, index)), followed);
+            let info = PortInfo { master: master.map(|(id, _)| id), ..info };
+            let mac = self.get(index).and_then(|link| link.mac).unwrap_or_default();
+            let stations = self.ends.get(&index).cloned().unwrap_or_default();
+            TunnelInfo { id, tunnel, info, mac, ageing: self.ageing_of(spec), stations }
         };
-        let open = self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index) && self.running(spec.index));
+        let open = self.tunnels.values().filter(|(spec, _)| {
+            let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
+            bridge && self.allows_tunnel(spec.index) && self.running(spec.index)
+        });
         Tunnels::new(open.map(of).collect(), self.paths.clone())
     }
 
