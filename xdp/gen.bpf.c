@@ -7,12 +7,14 @@
 #include <bpf/bpf_helpers.h>
 
 #define HEAD 60
+#define AROUND 50 /* Ethernet, IPv4, UDP and VXLAN headers */
 
 struct gen {
-	__u8 head[64];   /* the frame's first bytes */
+	__u8 head[112];  /* the frame's first bytes: HEAD, and AROUND more if one is within another */
 	__u32 flows;     /* entries of `flows` in use, at least 1 */
 	__u32 v4;        /* an IPv4 header follows the Ethernet header: write destination and checksum */
 	__u32 v6;        /* IPv6: write the destination */
+	__u32 within;    /* these are the fields of the frame within a VXLAN's packet */
 	__u32 next;
 };
 
@@ -47,6 +49,12 @@ int generate(struct xdp_md *ctx)
 	if (!g || p + HEAD > end)
 		return XDP_ABORTED;
 	__builtin_memcpy(p, g->head, HEAD);
+	if (g->within) {
+		if (p + HEAD + AROUND > end)
+			return XDP_ABORTED;
+		__builtin_memcpy(p + HEAD, g->head + HEAD, AROUND);
+		p += AROUND;
+	}
 
 	__u32 at = g->next;
 	g->next = at + 1 < g->flows ? at + 1 : 0;

@@ -6,6 +6,8 @@
 //! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
 //! part of the measurement.
 
+mod vxlan;
+
 use crate::args::Family;
 use anyhow::{Context as _, bail, ensure};
 use bywash_api::{Pools, Worker, client};
@@ -65,6 +67,8 @@ pub struct Lab {
     sink: Option<Bare>,
     topology: Topology,
     frame: Vec<u8>,
+    /// The frame that is within `frame`, if that is a VXLAN's packet.
+    plain: Option<Vec<u8>>,
     destinations: Vec<IpAddr>,
     /// Number of routes to them.
     routes: usize,
@@ -159,7 +163,7 @@ impl Lab {
         let (Some(&first), Some(&last)) = (allowed.first(), allowed.get(1).or(allowed.first())) else {
             bail!("no CPU to run on");
         };
-        Ok(Self { topology, frame, destinations, routes, sink: None, cpus: [first, last] })
+        Ok(Self { topology, frame, plain: None, destinations, routes, sink: None, cpus: [first, last] })
     }
 
     /// Puts each of the router's interfaces into a bridge of its own, by which it routes from then on.
@@ -246,41 +250,12 @@ impl Lab {
         Ok(self.topology.r().ip_batch(&lines).map(drop)?)
     }
 
-    /// Has the router send to the destinations through a VXLAN, with UDP checksums, to a station behind b.
-    ///
-    /// # Errors
-    /// Also if the traffic has more than one route.
-    pub fn start_vxlan(&self) -> anyhow::Result<()> {
-        ensure!(self.routes == 1, "tunnels are measured with one route");
-        let (b, r) = (self.topology.b(), self.topology.r());
-        let (local, remote, port) = (b.router_v4, b.v4, &b.router_interface);
-        // The outer packets, too, are not to b's own MAC address.
-        let mut lines = format!(
-            "link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789\nlink set vx0 mtu 1450 up\n\
-             address add 10.77.0.1/24 dev vx0\naddress add fd77::1/64 dev vx0 nodad\n\
-             neigh replace {remote} lladdr {STATION} nud permanent dev {port}\n"
-        );
-        for ((_, network), station) in self.ways().into_iter().zip(["10.77.0.9", "fd77::9"]) {
-            writeln!(
-                lines,
-                "neigh replace {station} lladdr {STATION} nud permanent dev vx0\nroute replace {network} via {station} dev vx0"
-            )?;
-        }
-        r.ip_batch(&lines)?;
-        Ok(r.run(&["bridge", "fdb", "add", STATION, "dev", "vx0", "dst", &remote.to_string()]).map(drop)?)
-    }
-
-    /// Ends [`Lab::start_vxlan`].
-    ///
-    /// # Errors
-    /// Errors of the commands.
-    pub fn end_vxlan(&self) -> anyhow::Result<()> {
-        let port = &self.topology.b().router_interface;
-        let mut lines = "link del vx0\n".to_owned();
-        for (station, network) in self.ways() {
-            writeln!(lines, "route replace {network} via {station} dev {port}")?;
-        }
-        Ok(self.topology.r().ip_batch(&lines).map(drop)?)
+    /// Creates a generator of the frames at host a, in whose namespace the caller must be.
+    fn generator(interface: &str, frame: &[u8], destinations: &[IpAddr], within: bool) -> anyhow::Result<LiveGen> {
+        Ok(match within {
+            true => LiveGen::within_vxlan(interface, frame, destinations)?,
+            false => LiveGen::new(interface, frame, destinations)?,
+        })
     }
 
     /// Returns the next hops and networks of both families, where there is one route.
@@ -351,11 +326,11 @@ impl Lab {
     pub fn measure_by(&self, time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<Rate> {
         let a = self.topology.a();
         let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
-        let destinations = self.destinations.clone();
+        let (destinations, within) = (self.destinations.clone(), self.plain.is_some());
         let before = count()?;
         let source = a.ns.thread(move || -> anyhow::Result<(u64, f64, f64)> {
             super::pin(Some(cpu))?;
-            let mut generator = LiveGen::new(&interface, &frame, &destinations)?;
+            let mut generator = Self::generator(&interface, &frame, &destinations, within)?;
             let start = Instant::now();
             let made = generator.run_for(WARM_UP + time + WARM_UP, BATCH)?;
             Ok((made, made as f64 / start.elapsed().as_secs_f64() / 1e6, generator.nanoseconds()))

@@ -68,6 +68,9 @@ pub struct PlacementArgs {
     /// Also measure the kernel and each level with the packets sent through a VXLAN (as NAME+vxlan)
     #[arg(long)]
     pub vxlan: bool,
+    /// Also measure the kernel and each level with the packets received through a VXLAN (as NAME+from-vxlan)
+    #[arg(long)]
+    pub from_vxlan: bool,
     /// Receiver of the forwarded packets
     #[arg(long, value_name = "WHO", default_value = "driver")]
     pub sink: Sink,
@@ -130,6 +133,11 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             lab.start_vxlan().context("through a VXLAN")?;
             again(args, &lab, "vxlan", &mut round).context("through a VXLAN")?;
             lab.end_vxlan()?;
+        }
+        if args.from_vxlan {
+            lab.receive_by_vxlan().context("from a VXLAN")?;
+            again(args, &lab, "from-vxlan", &mut round).context("from a VXLAN")?;
+            lab.receive_plain()?;
         }
         if args.members {
             // Like the kernel: without a native program, an interface receives live frames only while it polls.

@@ -18,6 +18,7 @@ mod dpdk;
 #[cfg(feature = "dpdk")]
 mod dpdk_lab;
 mod drift;
+mod evpn;
 mod fail_open;
 mod faults;
 mod flow_table;

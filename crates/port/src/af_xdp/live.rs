@@ -20,6 +20,8 @@ static BARE: &[u8] = aya::include_bytes_aligned!("../../xdp/bare.bpf.o");
 
 /// Bytes of a frame that are rewritten each time; also the shortest frame.
 const HEAD: usize = 60;
+/// Length of the headers around a frame in a VXLAN's packet over IPv4: Ethernet, IPv4, UDP, VXLAN.
+const AROUND: usize = 50;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// Longest frame the kernel makes: a page less headroom, `skb_shared_info` and the bookkeeping of the test run.
@@ -37,10 +39,11 @@ const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RawGen {
-    head: [u8; 64],
+    head: [u8; 112],
     flows: u32,
     v4: u32,
     v6: u32,
+    within: u32,
     next: u32,
 }
 
@@ -95,20 +98,34 @@ impl LiveGen {
     /// address family are ignored; without any destination left, or if the frame is not IP, all frames are the same.
     /// The IPv4 header checksum is updated; checksums after it are not.
     pub fn new(interface: &str, frame: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
+        Self::writing(interface, frame, destinations, 0)
+    }
+
+    /// Like [`LiveGen::new`], for a frame within a VXLAN's packet over IPv4 without options: its destination is the one
+    /// that is written. The outer UDP checksum, if there is one, stays right if the inner packet is IPv4.
+    pub fn within_vxlan(interface: &str, packet: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
+        Self::writing(interface, packet, destinations, AROUND)
+    }
+
+    /// Creates a generator that writes the destination of the frame which begins `around` bytes into `frame`.
+    fn writing(interface: &str, frame: &[u8], destinations: &[IpAddr], around: usize) -> Result<Self, Error> {
         let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
         let index = super::LinkInfo::query(interface)?.index;
-        if !(HEAD..=LONGEST).contains(&frame.len()) {
-            return Err(failed(format!("invalid frame length {}: must be {HEAD} to {LONGEST} bytes", frame.len())));
+        let head = HEAD + around;
+        if !(head..=LONGEST).contains(&frame.len()) {
+            return Err(failed(format!("invalid frame length {}: must be {head} to {LONGEST} bytes", frame.len())));
         }
-        let flows: Vec<RawFlow> = destinations.iter().filter_map(|to| flow(frame, *to)).collect();
+        let inner = &frame[around..];
+        let flows: Vec<RawFlow> = destinations.iter().filter_map(|to| flow(inner, *to)).collect();
         let mut ebpf = loader()
             .map_max_entries("flows", flows.len().max(1) as u32)
             .load(OBJECT)
             .map_err(|e| failed(e.to_string()))?;
-        let mut raw = RawGen { head: [0; 64], flows: flows.len().max(1) as u32, v4: 0, v6: 0, next: 0 };
-        raw.head[..HEAD].copy_from_slice(&frame[..HEAD]);
+        let (many, within) = (flows.len().max(1) as u32, u32::from(around > 0));
+        let mut raw = RawGen { head: [0; 112], flows: many, v4: 0, v6: 0, within, next: 0 };
+        raw.head[..head].copy_from_slice(&frame[..head]);
         if !flows.is_empty() {
-            (raw.v4, raw.v6) = if frame[12..14] == IPV4 { (1, 0) } else { (0, 1) };
+            (raw.v4, raw.v6) = if inner[12..14] == IPV4 { (1, 0) } else { (0, 1) };
         }
         // Borrowed, not taken: a map that is taken and dropped is closed, but the program is loaded with it only below.
         fn array<'a, T: aya::Pod>(ebpf: &'a mut Ebpf, name: &str) -> Result<Array<&'a mut MapData, T>, String> {

@@ -1,0 +1,93 @@
+//! VXLANs of the router, by which it sends or receives the frames.
+
+use super::{Lab, STATION, UDP_CHECKSUM, mac};
+use anyhow::ensure;
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::ethertype;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
+/// MAC address, network identifier and UDP port of the VXLAN by which the router receives.
+const VXLAN_MAC: &str = "02:00:00:00:78:01";
+const VNI: u32 = 8;
+const VXLAN_PORT: u16 = 4789;
+/// First word of a VXLAN header with a network identifier and nothing else (RFC 7348 5).
+const HAS_VNI: u32 = 0x0800_0000;
+
+impl Lab {
+    /// Has the router send to the destinations through a VXLAN, with UDP checksums, to a station behind b.
+    ///
+    /// # Errors
+    /// Also if the traffic has more than one route.
+    pub fn start_vxlan(&self) -> anyhow::Result<()> {
+        ensure!(self.routes == 1, "tunnels are measured with one route");
+        let (b, r) = (self.topology.b(), self.topology.r());
+        let (local, remote, port) = (b.router_v4, b.v4, &b.router_interface);
+        // The outer packets, too, are not to b's own MAC address.
+        let mut lines = format!(
+            "link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789\nlink set vx0 mtu 1450 up\n\
+             address add 10.77.0.1/24 dev vx0\naddress add fd77::1/64 dev vx0 nodad\n\
+             neigh replace {remote} lladdr {STATION} nud permanent dev {port}\n"
+        );
+        for ((_, network), station) in self.ways().into_iter().zip(["10.77.0.9", "fd77::9"]) {
+            writeln!(
+                lines,
+                "neigh replace {station} lladdr {STATION} nud permanent dev vx0\nroute replace {network} via {station} dev vx0"
+            )?;
+        }
+        r.ip_batch(&lines)?;
+        Ok(r.run(&["bridge", "fdb", "add", STATION, "dev", "vx0", "dst", &remote.to_string()]).map(drop)?)
+    }
+
+    /// Ends [`Lab::start_vxlan`].
+    ///
+    /// # Errors
+    /// Errors of the commands.
+    pub fn end_vxlan(&self) -> anyhow::Result<()> {
+        let port = &self.topology.b().router_interface;
+        let mut lines = "link del vx0\n".to_owned();
+        for (station, network) in self.ways() {
+            writeln!(lines, "route replace {network} via {station} dev {port}")?;
+        }
+        Ok(self.topology.r().ip_batch(&lines).map(drop)?)
+    }
+
+    /// Has host a send the frames within a VXLAN's packets to the router, with right UDP checksums around IPv4, and none
+    /// around IPv6.
+    ///
+    /// # Errors
+    /// Errors of the commands.
+    pub fn receive_by_vxlan(&mut self) -> anyhow::Result<()> {
+        let (a, r) = (self.topology.a(), self.topology.r());
+        let (local, remote, own) = (a.router_v4, a.v4, mac(VXLAN_MAC)?);
+        r.ip_batch(&format!(
+            "link add vx1 address {VXLAN_MAC} type vxlan id {VNI} local {local} remote {remote} dstport {VXLAN_PORT}\n\
+             link set vx1 mtu 1450 up\naddress add 10.78.0.1/24 dev vx1\naddress add fd78::1/64 dev vx1 nodad\n"
+        ))?;
+        r.run(&["bridge", "fdb", "add", STATION, "dev", "vx1", "dst", &remote.to_string()])?;
+        let mut inner = self.frame.clone();
+        inner[..6].copy_from_slice(&own.0);
+        inner[6..12].copy_from_slice(&mac(STATION)?.0);
+        let sums_up = inner[12..14] == ethertype::IPV4.to_be_bytes();
+        let payload = [&HAS_VNI.to_be_bytes()[..], &(VNI << 8).to_be_bytes(), &inner].concat();
+        let ends = (SocketAddr::from((remote, 50_000)), SocketAddr::from((local, VXLAN_PORT)));
+        let packet = Packet::udp(ends.0, ends.1).macs(mac(&a.mac)?, mac(&a.router_mac)?).payload(&payload);
+        let mut packet = packet.build()?;
+        if !sums_up {
+            packet[UDP_CHECKSUM].fill(0);
+        }
+        self.plain = Some(std::mem::replace(&mut self.frame, packet));
+        Ok(())
+    }
+
+    /// Ends [`Lab::receive_by_vxlan`].
+    ///
+    /// # Errors
+    /// Errors of the command.
+    pub fn receive_plain(&mut self) -> anyhow::Result<()> {
+        if let Some(plain) = self.plain.take() {
+            self.frame = plain;
+        }
+        Ok(self.topology.r().ip(&["link", "del", "vx1"]).map(drop)?)
+    }
+}
