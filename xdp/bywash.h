@@ -116,7 +116,9 @@ struct bywash_port {
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
 	__u64 members;   /* bit n: frames to port n, another member of its bridge, are forwarded (bridge.h) */
 	__u32 longest;   /* longest such frame in bytes, Ethernet header included */
-	__u32 pad[3];    /* to a cache line */
+	__u16 outer;     /* HOP_TAKES_*: outer packets of these tunnels pass a gate that lets flows pass */
+	__be16 outer_port; /* of VXLANs among them */
+	__u32 pad[2];    /* to a cache line */
 } __attribute__((aligned(64)));
 
 /* Treatment of a packet whose route leads to this next hop. */
@@ -133,6 +135,7 @@ enum bywash_kind {
 
 #define HOP_TAKES_FRAMES 1 /* its device takes redirected frames */
 #define HOP_UNICAST 2      /* belongs to a unicast route by `port`, whatever the neighbour's state */
+#define HOP_THROUGH 4      /* through a tunnel: user space encapsulates */
 /* Encapsulations of the packets that user space decapsulates. */
 #define HOP_TAKES_IPIP 1
 #define HOP_TAKES_SIT 2
@@ -142,7 +145,7 @@ enum bywash_kind {
 struct bywash_hop {
 	__u8 macs[12];
 	__u8 kind;
-	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST */
+	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST, HOP_THROUGH */
 	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
 	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: HOP_TAKES_* */

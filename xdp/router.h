@@ -258,9 +258,30 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
 }
 
-/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel are user space's;
- * others than it decapsulates are left to the kernel, which knows of unfinished checksums within. */
-static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip, const void *end)
+/* MAC address of the interface that the packets of a VXLAN belong to, which user space decapsulates, by network identifier
+ * (VNI). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, BYWASH_VLANS);
+	__type(key, __u32);
+	__type(value, __u64);
+} vnis SEC(".maps");
+
+/* Returns whether user space decapsulates frames of a VXLAN, of which `eth` is one, with its VXLAN header before it: not those
+ * that a bridge forwards to others. */
+static __always_inline int is_routed_vxlan(const void *eth)
+{
+	__u32 vni = bpf_ntohl(*(const __be32 *)(eth - 4)) >> 8;
+	const __u64 *mac = bpf_map_lookup_elem(&vnis, &vni);
+
+	return mac && !((*(const __u64 *)eth ^ *mac) << 16);
+}
+
+/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel of the encapsulations
+ * `takes`, HOP_TAKES_*, are user space's; others than it decapsulates are left to the kernel, which knows of unfinished
+ * checksums within. `port` is that of VXLANs, in network order. */
+static __always_inline int deliver(__u32 takes, __u32 port, const struct iphdr *ip, const void *end)
 {
 	const __be16 *words = (const void *)(ip + 1);
 	const void *inner = words;
@@ -270,16 +291,16 @@ static __always_inline int deliver(const struct bywash_hop *hop, const struct ip
 		return PASS_LOCAL;
 	switch (ip->protocol) {
 	case IPPROTO_IPIP:
-		if (!(hop->first & HOP_TAKES_IPIP))
+		if (!(takes & HOP_TAKES_IPIP))
 			return PASS_LOCAL;
 		break;
 	case IPPROTO_IPV6:
-		if (!(hop->first & HOP_TAKES_SIT))
+		if (!(takes & HOP_TAKES_SIT))
 			return PASS_LOCAL;
 		v6 = 1;
 		break;
 	case IPPROTO_GRE:
-		if (!(hop->first & HOP_TAKES_GRE) || (void *)(words + 2) > end)
+		if (!(takes & HOP_TAKES_GRE) || (void *)(words + 2) > end)
 			return PASS_LOCAL;
 		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
 		if (words[0] && words[0] != bpf_htons(0x2000))
@@ -292,12 +313,14 @@ static __always_inline int deliver(const struct bywash_hop *hop, const struct ip
 	case IPPROTO_UDP:
 		/* UDP and VXLAN, then Ethernet. */
 		inner += 8 + 8 + ETH_HLEN;
-		if (!(hop->first & HOP_TAKES_VXLAN) || inner > end || words[1] != hop->count)
+		if (!(takes & HOP_TAKES_VXLAN) || inner > end || words[1] != port)
 			return PASS_LOCAL;
 		words = inner - 2;
 		if (words[0] != bpf_htons(ETH_P_IP) && words[0] != bpf_htons(ETH_P_IPV6))
 			return PASS_LOCAL;
 		v6 = words[0] == bpf_htons(ETH_P_IPV6);
+		if (!is_routed_vxlan(inner - ETH_HLEN))
+			return PASS_LOCAL;
 		break;
 	default:
 		return PASS_LOCAL;
@@ -321,9 +344,12 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
-		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop, ip, f->end);
+		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop->first, hop->count, ip, f->end);
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
+	/* It would leave by the tunnel, or the bridge with it, that it came by. */
+	if (hop->flags & HOP_THROUGH && hop->port == f->port->route_id)
+		return PASS_ROUTE;
 	if (!(f->flags & BYWASH_FORWARD))
 		return TO_USER;
 	if (hop->kind == HOP_GROUP)

@@ -166,6 +166,8 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 		const struct bywash_hop *hop = hop_at(key);
 		if (hop && hop->kind == HOP_GROUP)
 			hop = member(version, hop, translated_hash(f, t, ip, proto, v6));
+		else if (hop && hop->flags & HOP_THROUGH)
+			return hop->port == f->port->route_id ? PASS_POLICY : TO_USER;
 		else if (!is_above(hop))
 			return PASS_POLICY;
 		struct bond_fields fields = translated_fields(t, v6);
@@ -219,6 +221,11 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	if (unlikely(!(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))) {
 		rare_way();
 		return PASS_POLICY;
+	}
+	/* The rules have judged the outer packets of tunnels. Whether it is to this host, user space finds out. */
+	if (!v6 && unlikely(f->port->outer) && deliver(f->port->outer, f->port->outer_port, ip4, f->end) == TO_USER) {
+		f->flags &= ~(BYWASH_KERNEL4 | BYWASH_DEFRAG);
+		return TO_USER;
 	}
 	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
 	int class = l4_class(proto, l4, f->end, len);

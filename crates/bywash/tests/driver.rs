@@ -530,6 +530,8 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             let (gre, key) = (&[0, 0, 8, 0][..], &[0x20, 0, 0x86, 0xdd, 0, 0, 0, 1][..]);
             let (vxlan, none) = (&[1, 2, 18, 181][..], &[][..]);
             let (host, group, near) = ([10, 1, 2, 3], [224, 0, 0, 5], [0xfe, 0x80, 0, 0]);
+            // The frames in VXLANs have identifier 0, and addresses of zeros.
+            twin.datapath.set_vnis(&[(0, [0; 6]), (1, [2; 6])].into()).unwrap();
             for takes in 0..16 {
                 let mut hops = hops(&twin.world.entries);
                 hops[local].first = takes;
@@ -575,6 +577,13 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                         assert_eq!(twin.drive(&frame, skb).0, expected, "{head:?} {payload:?} {to:?} with {takes}");
                     }
                 }
+            }
+            // To another station than the interface, which a bridge forwards; of a VXLAN that the kernel has.
+            let frame = frame(plain(17), vxlan, host, 0x800);
+            for (vnis, taken) in [(vec![(0, [2; 6])], false), (vec![(1, [0; 6])], false), (vec![(0, [0; 6])], true)] {
+                twin.datapath.set_vnis(&vnis.into_iter().collect()).unwrap();
+                let expected = if taken { "pass_no_socket" } else { "pass_local" };
+                assert_eq!(twin.drive(&frame, false).0, expected);
             }
         })
         .unwrap();

@@ -472,20 +472,22 @@ impl Relations {
         })
     }
 
-    /// Returns the interface that packets of a VXLAN belong to as a member of a bridge, and whether the bridge learns
-    /// from these; errors with the reason if they cannot be forwarded for the bridge.
-    fn joined_by_vxlan(&self, link: &Link) -> Result<(Joined, bool), String> {
+    /// Returns the interface that packets of a VXLAN belong to as a member of a bridge, and the time in seconds after which
+    /// the bridge forgets stations behind it, if it learns any there; errors with the reason if they cannot be forwarded for the bridge.
+    fn joined_by_vxlan(&self, link: &Link) -> Result<(Joined, Option<u32>), String> {
         if let Some(why) = self.left(link.index) {
             return Err(why);
         }
         let untagged = self.joined(link.index).into_iter().find(|joined| !joined.tagged);
         let joined = untagged.ok_or("its bridge filters VLANs, and routes none without a tag on it")?;
-        Ok((joined, link.member.is_some_and(|state| state.learns)))
+        let ageing = self.links.get(&joined.bridge).and_then(|bridge| bridge.bridge).map_or(0, |of| of.ageing_ms);
+        let learns = link.member.is_some_and(|state| state.learns);
+        Ok((joined, learns.then_some((ageing / 1000).max(1) as u32)))
     }
 
     /// Checks what a tunnel itself, and what is below and above it, does with its packets. Returns the interface that
     /// they belong to if it is a VXLAN and a member of a bridge ([`Through::joined`]).
-    fn is_followed(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, bool)>, String> {
+    fn is_followed(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
         if !link.up {
             return Err("it is down".into());
         }
@@ -511,21 +513,10 @@ impl Relations {
         }
     }
 
-    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, bool)>, String> {
+    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
         let joined = self.is_followed(link, tunnel)?;
-        if let Some(vxlan) = tunnel.vxlan {
-            // Programs recognize the packets of VXLANs by their UDP port alone: workers would punt those of the other
-            // VXLAN, one by one.
-            let other = |other: &&Link| {
-                let same = other.tunnel.and_then(|tunnel| tunnel.vxlan).is_none_or(|of| of.port == vxlan.port);
-                let followed = |tunnel| is_host_tunnel(tunnel) && self.is_followed(other, *tunnel).is_ok();
-                let left = self.ports.contains(&other.index) || !other.tunnel.as_ref().is_some_and(followed);
-                other.kind == "vxlan" && other.index != link.index && other.up && same && left
-            };
-            return match self.links.values().find(other) {
-                Some(other) => Err(format!("{}, which is left to the kernel, may have its UDP port", named(other))),
-                None => Ok(joined),
-            };
+        if tunnel.vxlan.is_some() {
+            return Ok(joined);
         }
         // vti_ipip_handler comes before ipip's.
         let vti = self.links.values().find(|link| link.kind == "vti" && link.up);

@@ -45,8 +45,9 @@ pub struct Through {
     /// Kernel index of the interface.
     pub index: u32,
     pub tunnel: Tunnel,
-    /// Interface that its packets belong to, if it is a member of a bridge, and whether the bridge learns from these.
-    pub joined: Option<(Joined, bool)>,
+    /// Interface that its packets belong to, if it is a member of a bridge, and the time in seconds after which the bridge
+    /// forgets stations behind it, if it learns any there.
+    pub joined: Option<(Joined, Option<u32>)>,
 }
 
 /// Interfaces with numbers, whose packets are forwarded with those of ports.
@@ -124,7 +125,7 @@ impl Numbers {
         let tunnels = tunnels.iter().filter_map(|&Through { index, tunnel, joined }| {
             let id = number(Key::Tunnel(index))?;
             let bridge =
-                joined.map(|(Joined { index, bridge, vlan, .. }, learns)| Bridged { index, bridge, vlan, learns });
+                joined.map(|(Joined { index, bridge, vlan, .. }, ageing)| Bridged { index, bridge, vlan, ageing });
             Some(TunnelSpec { id, index, tunnel, bridge })
         });
         let tunnels = tunnels.collect();

@@ -44,4 +44,4 @@ pub use keeper::Keeper;
 pub use rules::Rule;
 pub use sysctl::Settings;
 pub use verdict::{Bridge, Kept, PortLink, Respect, Verdict, Vrf, judge};
-pub use watch::{Foreign, POLL, Programs, Reading, Watcher};
+pub use watch::{Foreign, Outer, POLL, Programs, Reading, Watcher};

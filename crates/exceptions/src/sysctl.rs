@@ -97,6 +97,8 @@ pub struct Sysctls {
 impl Sysctls {
     /// Opens the switches of these ports, and those of all interfaces, in the calling thread's network namespace.
     pub fn open(ports: &[PortLink]) -> Self {
+        // No packet has a member of a bridge as its interface.
+        let routed = |port: &&PortLink| port.tunnel.is_none() || port.bridge.is_none();
         let of = |port: &PortLink| {
             // An interface name contains no slash; any other name could lead out of the directory.
             let named = !port.name.is_empty() && !port.name.contains('/') && port.name != "." && port.name != "..";
@@ -108,7 +110,7 @@ impl Sysctls {
         Self {
             global: GLOBAL.iter().map(|path| Switch::open(path.into())).collect(),
             bridges: bridges.map(|key| Switch::open(["bridge", *key].iter().collect())).collect(),
-            ports: ports.iter().map(of).collect(),
+            ports: ports.iter().filter(routed).map(of).collect(),
         }
     }
 

@@ -21,7 +21,7 @@ pub struct PortLink {
     pub below: Vec<(u32, String)>,
     /// Numbers of the ports on its members, if it is a bond or bridge.
     pub members: Vec<u16>,
-    /// The bridge that its packets pass, if it is one, or a VLAN on one.
+    /// The bridge that its packets pass, if it is one, or a VLAN on one, or a VXLAN that is a member of one.
     pub bridge: Option<Bridge>,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
@@ -92,6 +92,8 @@ pub struct Verdict {
     pub bridging: BTreeSet<u16>,
     /// Numbers of the tunnels whose outer packets no policy concerns; the kernel has the packets of all others.
     pub tunnels: BTreeSet<u16>,
+    /// Set if the outer packets of tunnels pass gates that let flows pass.
+    pub outer_passes: bool,
     /// Effects behind these decisions, ignored ones included.
     pub kept: Vec<Kept>,
 }
@@ -137,7 +139,20 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
             Scope::Out(_, families) if effect.kind == Kind::Netfilter => {
                 concerned.iter().for_each(|port| *ruled.entry(port.index).or_default() |= *families);
             }
-            scope => verdict.obey(scope, &concerned),
+            scope => {
+                // Some hooks of forwarded packets see those that the host sends or receives, too.
+                let own = match scope {
+                    Scope::All(families) => families.v4 && !(effect.kind == Kind::Netfilter && reading.outer.judged),
+                    Scope::Own(families) => families.v4,
+                    // For a tunnel, a bridge is the one that it is a member of.
+                    Scope::Tunnels(_) | Scope::Bridged => true,
+                    _ => false,
+                };
+                if own {
+                    verdict.tunnels.retain(|id| concerned.iter().all(|port| port.id != *id));
+                }
+                verdict.obey(scope, &concerned);
+            }
         }
         let closed = match &effect.scope {
             Scope::All(families) | Scope::In(_, families) if effect.kind != Kind::Netfilter => *families,
@@ -161,9 +176,10 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         verdict.gates.entry(port.id).or_default().flows = Families::NONE;
     }
     verdict.follow(reading, ports, respect);
-    // Where all gates are closed, only flows pass, which were judged by these rules, too; and the packets around those of
-    // tunnels, which may be of the other family.
-    let tunnels = ports.iter().any(|port| port.tunnel.is_some());
+    // Where all gates are closed, only flows pass, which were judged by these rules, too; and the outer packets of tunnels,
+    // which may be of the other family, unless these were judged as well.
+    let tunnels = ports.iter().any(|port| port.tunnel.is_some()) && !reading.outer.accepted;
+    verdict.outer_passes = reading.outer.accepted;
     let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));
     let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };
     for (index, families) in ruled {
@@ -235,15 +251,6 @@ impl Verdict {
 
     fn obey(&mut self, scope: &Scope, ports: &[&PortLink]) {
         for port in ports {
-            // Some hooks of forwarded packets see those that the host sends or receives, too.
-            let own = match scope {
-                Scope::All(families) | Scope::Own(families) => families.v4,
-                Scope::Tunnels(_) => true,
-                _ => false,
-            };
-            if own {
-                self.tunnels.remove(&port.id);
-            }
             let gate = self.gates.entry(port.id).or_default();
             match scope {
                 Scope::All(families) | Scope::In(_, families) => gate.closed |= *families,

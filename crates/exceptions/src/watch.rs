@@ -81,6 +81,17 @@ pub struct Reading {
     pub rules: Vec<Rule>,
     /// Tunnels among the ports, by number, whose outer packets the effects were determined for.
     pub tunnels: Vec<(u16, Tunnel)>,
+    /// How far the rules of nf_tables were evaluated for these packets.
+    pub outer: Outer,
+}
+
+/// How far the rules of nf_tables were evaluated for the outer packets of tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outer {
+    /// Set if all chains that the host's own packets meet were: what the others do does not concern them.
+    pub judged: bool,
+    /// Set if the chains on devices were, too, and all of these packets are accepted.
+    pub accepted: bool,
 }
 
 /// Watches the kernel's state until dropped.
@@ -130,6 +141,7 @@ impl Watcher {
             leftovers: vec![],
             leftovers_at: Instant::now(),
             known: BTreeMap::new(),
+            outer: Outer::default(),
             dirty: Kind::ALL.into(),
             buffer: vec![0; DATAGRAM],
             sender,
@@ -234,6 +246,7 @@ struct Runner {
     leftovers_at: Instant,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
+    outer: Outer,
     /// Kinds that must be read again.
     dirty: BTreeSet<Kind>,
     buffer: Vec<u8>,
@@ -423,13 +436,14 @@ impl Runner {
         };
         let effects = Kind::ALL.into_iter().flat_map(of).cloned().collect();
         let tunnels = self.ports.iter().filter_map(|port| Some((port.id, port.tunnel?))).collect();
-        Reading { number, effects, settings, rules: self.rules.clone(), tunnels }
+        Reading { number, effects, settings, rules: self.rules.clone(), tunnels, outer: self.outer }
     }
 
     fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
         match kind {
             Kind::Netfilter => {
                 self.hooked = Families::BOTH;
+                self.outer = Outer::default();
                 let tunnels = self.ports.iter().filter_map(|port| {
                     let interface = nft::Interface { index: port.index, name: port.name.clone() };
                     Some((interface, port.tunnel.as_ref()?))
@@ -440,11 +454,16 @@ impl Runner {
                 let ruleset = read.map_err(|unknown| unknown.why)?;
                 let mut effects = nft::analyse(&ruleset);
                 let own = |effect: &Effect| matches!(effect.scope, Scope::Own(_));
-                if tunnelled && effects.iter().any(own) {
-                    effects.retain(|effect| !own(effect));
-                    effects.extend(nft::on_tunnels(&ruleset, tunnels));
-                }
                 self.hooked = ruleset.translating();
+                // A connection of outer packets may still be translated by former rules.
+                self.outer.judged = tunnelled && !self.hooked.v4;
+                if tunnelled && (self.outer.judged || effects.iter().any(own)) {
+                    effects.retain(|effect| !own(effect));
+                    let against = nft::on_tunnels(&ruleset, tunnels.clone());
+                    let accepted = self.outer.judged && against.is_empty();
+                    self.outer.accepted = accepted && nft::pass_devices(&ruleset, tunnels);
+                    effects.extend(against);
+                }
                 Ok(effects)
             }
             Kind::IptablesLegacy => {

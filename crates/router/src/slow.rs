@@ -13,7 +13,7 @@ use crate::valid::{martian4, martian6};
 use crate::vlan::{self, Ingress};
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};
-use bywash_frame::Frame;
+use bywash_frame::{BATCH, Batch, Frame};
 use bywash_sync::clock;
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::frag::{self, FragError, Plan};
@@ -88,11 +88,34 @@ pub(crate) struct SlowPath {
     pub limits: Limits,
     /// Gates of all ports: packets that are left to the kernel.
     pub gates: Gates,
+    /// Packets of a burst that came through tunnels and are kept by gates that let flows pass.
+    pub inner: Inner,
     /// Slot of the neighbour to check next.
     next: usize,
     /// Identification of the packet that it sent last, and the odd number between two: workers must not send packets
     /// with one identification to one host at a time.
     ip_id: (u16, u16),
+}
+
+/// Packets within others, at most a burst, each with its origin.
+pub(crate) struct Inner {
+    pub frames: Batch,
+    pub from: [Ingress; BATCH],
+}
+
+impl Inner {
+    pub fn new() -> Self {
+        let nowhere = Ingress { port: PortId(0), id: PortId(0), tagged: false, around: None };
+        Self { frames: Batch::new(), from: [nowhere; BATCH] }
+    }
+
+    /// Adds a packet; gives it back if there is no room.
+    fn add(&mut self, from: Ingress, frame: Frame) -> Result<(), Frame> {
+        let at = self.frames.len();
+        self.frames.push(frame)?;
+        self.from[at] = from;
+        Ok(())
+    }
 }
 
 impl SlowPath {
@@ -101,7 +124,17 @@ impl SlowPath {
         let kept = requests.buffer().capacity() / KEPT;
         let random = RandomState::new().hash_one(0u8);
         let ip_id = (random as u16, (random >> 16) as u16 | 1);
-        Self { requests, kept, config, waiting: Waiting::new(), limits, gates: Gates::open(), next: 0, ip_id }
+        Self {
+            requests,
+            kept,
+            config,
+            waiting: Waiting::new(),
+            limits,
+            gates: Gates::open(),
+            inner: Inner::new(),
+            next: 0,
+            ip_id,
+        }
     }
 
     fn next_id(&mut self) -> u16 {
@@ -198,6 +231,18 @@ impl SlowPath {
         }
     }
 
+    /// Handles an outer packet of a tunnel that a port received whose gate is closed except for flows. It is not looked up:
+    /// whatever its route is meanwhile, it is not forwarded itself.
+    pub(crate) fn receive_outer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame) {
+        let data = cx.bufs.arena().data(&frame);
+        let valid = data.get(HEADER_LEN..).is_some_and(|ip| matches!(check4(ip), Ok(Validated::Forward)));
+        if valid && sourced(tables, from, data) && is_local(tables, from, data) {
+            self.decapsulate(cx, tables, from, frame);
+        } else {
+            self.punt(cx, from, frame);
+        }
+    }
+
     /// Forwards the packet within a packet to this host, if that came through a tunnel; all others are the kernel's.
     fn decapsulate(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let arena = cx.bufs.arena().clone();
@@ -211,8 +256,15 @@ impl SlowPath {
             return self.punt(cx, from, frame);
         };
         let data = arena.data(&frame);
-        if is_kept(self.gates.get(within.id), data) {
+        let gate = self.gates.get(within.id);
+        if is_kept(gate, data) {
+            // They belong to flows, or are punted as the burst ends.
+            let Some(frame) = (if gate.flows.is_empty() { Some(frame) } else { self.inner.add(within, frame).err() })
+            else {
+                return;
+            };
             cx.event(from.port, Event::KeptByPolicy, 1);
+            return self.punt(cx, within, frame);
         } else if sourced(tables, within, data) {
             cx.event(from.port, Event::Decapsulated, 1);
             return self.route(cx, tables, within, frame);
@@ -232,7 +284,7 @@ impl SlowPath {
         self.send_through(cx, tables, from, frame, &way);
     }
 
-    fn send_through(
+    pub(crate) fn send_through(
         &mut self,
         cx: &mut Context<'_>,
         tables: &Tables,
@@ -597,7 +649,7 @@ fn dont_fragment(data: &[u8]) -> bool {
 }
 
 /// Returns the length of the IP packet in bytes, and whether it is IPv6.
-fn ip_len(data: &[u8]) -> (u32, bool) {
+pub(crate) fn ip_len(data: &[u8]) -> (u32, bool) {
     let ip = &data[HEADER_LEN..];
     if ip[0] >> 4 == 6 { (40 + be16(&ip[4..]), true) } else { (be16(&ip[2..]), false) }
 }

@@ -3,7 +3,7 @@
 use crate::bytes::address6;
 use crate::gates::{Gates, is_kept};
 use crate::request::{Request, RouterConfig};
-use crate::slow::SlowPath;
+use crate::slow::{Inner, SlowPath};
 use crate::tables::{Entry, Kind, PortInfo, Reception, SourceCheck, Tables, takes_source};
 use crate::translate::Translator;
 use crate::valid::{OWN, Validation4, valid6};
@@ -376,6 +376,32 @@ impl Router {
             }
             None => part(cx, tables, from, batch, &work.to, path),
         }
+        if !path.inner.frames.is_empty() {
+            forward_inner(cx, tables, path, translator.as_deref_mut());
+        }
+    }
+}
+
+/// Forwards the packets of flows that came through tunnels, and punts the others.
+#[cold]
+fn forward_inner(cx: &mut Context<'_>, tables: &Tables, path: &mut SlowPath, mut translator: Option<&mut Translator>) {
+    let (mut frames, origins) = (Batch::new(), path.inner.from);
+    path.inner.frames.move_to(&mut frames);
+    let mut alike = Batch::new();
+    let mut flush = |cx: &mut Context<'_>, from: Ingress, batch: &mut Batch| {
+        if let Some(translator) = translator.as_deref_mut() {
+            translator.forward(cx, tables, path, (path.gates.get(from.id), from), batch);
+        }
+        // The gate has opened meanwhile: the kernel has these, rather than that they are looked up once more.
+        batch.drain().for_each(|frame| path.punt(cx, from, frame));
+    };
+    let n = frames.len();
+    for (at, frame) in frames.drain().enumerate() {
+        let pushed = alike.push(frame);
+        debug_assert!(pushed.is_ok());
+        if at + 1 == n || origins[at + 1] != origins[at] {
+            flush(cx, origins[at], &mut alike);
+        }
     }
 }
 
@@ -417,7 +443,7 @@ impl App for Router {
     /// flows' counters and validity by single stores; the state of a burst, including the translator's, is overwritten
     /// by the next one; and the rest only paces ICMP errors.
     fn recover(&mut self) -> bool {
-        self.path.waiting = Waiting::new();
+        (self.path.waiting, self.path.inner) = (Waiting::new(), Inner::new());
         true
     }
 }

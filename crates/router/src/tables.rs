@@ -402,10 +402,10 @@ impl Tables {
         self.entry(id)
     }
 
-    /// Returns the number of the port, VLAN, bond or bridge that all packets to an address leave by; `None` if they are
-    /// not forwarded, or by several ports.
+    /// Returns the number of the port, VLAN, bond, bridge or tunnel that all packets to an address leave by; `None` if
+    /// they are not forwarded, or by several ports.
     pub fn egress(&self, addr: IpAddr) -> Option<PortId> {
-        let port = |entry: &Entry| entry.kind.is_of_port().then_some(self.number(entry.port));
+        let port = |entry: &Entry| entry.kind.is_unicast().then_some(self.number(entry.port));
         let entry = self.entry_to(addr);
         if entry.kind != Kind::Group {
             return port(entry);
@@ -431,7 +431,7 @@ impl Tables {
         let all = ports.chain(vlans);
         let all = all.chain(self.bonds.iter().map(|(_, bond)| &bond.info));
         let all = all.chain(self.bridges.iter().map(|(_, info)| info));
-        let all = all.chain(self.tunnels.iter().map(|tunnel| &tunnel.info));
+        let all = all.chain(self.tunnels.iter().map(|tunnel| &tunnel.info).filter(|info| info.master.is_none()));
         self.port(port).is_some_and(has) && all.filter(|info| has(info)).count() == 1
     }
 }

@@ -6,11 +6,12 @@
 
 use crate::bytes::{be16, be32, frame_type};
 use crate::gates::{Gate, is_kept};
-use crate::slow::{SlowPath, sourced};
+use crate::slow::{SlowPath, ip_len, sourced};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
+use crate::tunnel;
 use crate::valid::{host4, valid6};
 use crate::vlan::{self, Ingress};
-use bywash_engine::{Context, Event, PortId};
+use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_fib::flows::{Exit, FlowTable, FlowTables, Hit, Key};
 use bywash_fib::{flow_hash4, flow_hash6};
 use bywash_frame::{BATCH, Batch, Frame};
@@ -41,6 +42,8 @@ enum Class {
     Open,
     /// The kernel's.
     Kept,
+    /// Outer packet of a tunnel.
+    Outer,
     /// Packet that may belong to a flow, by its index.
     V4(usize),
     V6(usize),
@@ -74,14 +77,14 @@ impl Translator {
         (gate, from): (Gate, Ingress),
         batch: &mut Batch,
     ) {
-        let classes = self.classify(cx, gate, from, batch);
+        let classes = self.classify(cx, tables, gate, from, batch);
         self.look_up(tables);
         // Frames are moved after all of them are translated, when their handles have long been written: a load that
         // spans two recent stores waits for them.
         let mut ways = [None; BATCH];
         for ((frame, class), way) in batch.as_mut_slice().iter_mut().zip(&classes).zip(&mut ways) {
             *way = match *class {
-                Class::Open | Class::Kept => None,
+                Class::Open | Class::Kept | Class::Outer => None,
                 Class::V4(at) => self.translate4(cx, tables, path, from, frame, at),
                 Class::V6(at) => self.translate6(cx, tables, path, from, frame, at),
             };
@@ -89,7 +92,16 @@ impl Translator {
         let mut others = Batch::new();
         for ((frame, class), way) in batch.drain().zip(classes).zip(ways) {
             match (way, class) {
-                (Some(to), _) => vlan::send(cx, tables, from.port, to, frame),
+                (Some(hop), _) => {
+                    if from.around.is_some() {
+                        cx.event(from.port, Event::Decapsulated, 1);
+                    }
+                    match hop.kind {
+                        Kind::Tunnel => send_through(cx, tables, path, from, frame, hop),
+                        _ => vlan::send(cx, tables, from.port, hop.port, frame),
+                    }
+                }
+                (None, Class::Outer) => path.receive_outer(cx, tables, from, frame),
                 (None, Class::Open) => {
                     let pushed = others.push(frame);
                     debug_assert!(pushed.is_ok());
@@ -103,14 +115,26 @@ impl Translator {
         others.move_to(batch);
     }
 
-    fn classify(&mut self, cx: &Context<'_>, gate: Gate, from: Ingress, batch: &Batch) -> [Class; BATCH] {
+    fn classify(
+        &mut self,
+        cx: &Context<'_>,
+        tables: &Tables,
+        gate: Gate,
+        from: Ingress,
+        batch: &Batch,
+    ) -> [Class; BATCH] {
         (self.v4.n, self.v6.n) = (0, 0);
+        let outer_passes = gate.flows.v4 && from.around.is_none() && tables.tunnels.outer_passes();
         let arena = cx.bufs.arena();
         let mut classes = [Class::Kept; BATCH];
         for (class, frame) in classes.iter_mut().zip(batch.as_slice()) {
             let data = arena.data(frame);
             if !is_kept(gate, data) {
                 *class = Class::Open;
+                continue;
+            }
+            if outer_passes && tunnel::is_outer(tables, data) {
+                *class = Class::Outer;
                 continue;
             }
             let ip = data.get(HEADER_LEN..).unwrap_or_default();
@@ -143,19 +167,17 @@ impl Translator {
         tables.fib6.lookup_batch(&v6.dst[..n6], &mut v6.ids[..n6]);
     }
 
-    /// Translates packet `at` and returns the port that it leaves by; `None`, with the packet unchanged, if it is the
-    /// kernel's.
-    fn translate4(
+    /// Translates packet `at` and returns its next hop; `None`, with the packet unchanged, if it is the kernel's.
+    fn translate4<'t>(
         &self,
         cx: &Context<'_>,
-        tables: &Tables,
+        tables: &'t Tables,
         path: &SlowPath,
         from: Ingress,
         frame: &mut Frame,
         at: usize,
-    ) -> Option<PortId> {
+    ) -> Option<&'t Entry> {
         let hit = self.v4.hits[at];
-        let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
         let closing = is_closing(data[HEADER_LEN + 9], &data[HEADER_LEN + ipv4::HEADER_LEN..]);
         if !belongs(&self.flows.v4, hit, &self.v4.keys[at], closing) {
@@ -163,7 +185,7 @@ impl Translator {
         }
         let exit = self.flows.v4.exit(hit);
         let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, room, path, from.id)) else {
+        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id)) else {
             self.flows.v4.miss(&self.v4.keys[at], false);
             return None;
         };
@@ -181,21 +203,20 @@ impl Translator {
         }
         ipv4::decrement_ttl(header);
         self.flows.v4.count(hit, len);
-        Some(hop.port)
+        Some(hop)
     }
 
     /// Translates an IPv6 packet like [`Translator::translate4`].
-    fn translate6(
+    fn translate6<'t>(
         &self,
         cx: &Context<'_>,
-        tables: &Tables,
+        tables: &'t Tables,
         path: &SlowPath,
         from: Ingress,
         frame: &mut Frame,
         at: usize,
-    ) -> Option<PortId> {
+    ) -> Option<&'t Entry> {
         let hit = self.v6.hits[at];
-        let room = (frame.len() - HEADER_LEN) as u32;
         let data = cx.bufs.arena().data_mut(frame);
         let closing = is_closing(data[HEADER_LEN + 6], &data[HEADER_LEN + ipv6::HEADER_LEN..]);
         if !belongs(&self.flows.v6, hit, &self.v6.keys[at], closing) {
@@ -203,7 +224,7 @@ impl Translator {
         }
         let exit = self.flows.v6.exit(hit);
         let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, room, path, from.id)) else {
+        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id)) else {
             self.flows.v6.miss(&self.v6.keys[at], false);
             return None;
         };
@@ -218,7 +239,7 @@ impl Translator {
         }
         header[7] -= 1;
         self.flows.v6.count(hit, payload + ipv6::HEADER_LEN as u32);
-        Some(hop.port)
+        Some(hop)
     }
 }
 
@@ -285,21 +306,38 @@ pub(crate) fn is_closing(protocol: u8, l4: &[u8]) -> bool {
 }
 
 /// Returns the next hop with this id, or the member of its group that a hash selects; `None` unless its kind is
-/// [`Kind::Forward`].
+/// [`Kind::Forward`] or [`Kind::Tunnel`].
 fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
     let hop = tables.entry(id);
     let hop = match hop.kind {
         Kind::Group => tables.entry(tables.member(hop, hash())),
         _ => hop,
     };
-    (hop.kind == Kind::Forward).then_some(hop)
+    matches!(hop.kind, Kind::Forward | Kind::Tunnel).then_some(hop)
 }
 
-/// Returns whether a packet of `room` bytes can be sent to this next hop, on the flow's port. Padding counts, too: the
-/// device would refuse too long a frame.
-fn leads(tables: &Tables, hop: &Entry, port: u16, room: u32, path: &SlowPath, from: PortId) -> bool {
-    let number = tables.number(hop.port);
-    number.0 == port && room <= hop.mtu && !(path.config.redirects && number == from)
+/// Returns whether a frame can be sent to this next hop, on the flow's port. Padding counts, too: the device would refuse
+/// too long a frame.
+fn leads(tables: &Tables, hop: &Entry, port: u16, data: &[u8], path: &SlowPath, from: PortId) -> bool {
+    let (number, room) = (tables.number(hop.port), (data.len() - HEADER_LEN) as u32);
+    let passes = number.0 == port && room <= hop.mtu && !(path.config.redirects && number == from);
+    passes && (hop.kind != Kind::Tunnel || leads_through(tables, hop, data, from))
+}
+
+#[cold]
+fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId) -> bool {
+    tables.number(hop.port) != from && tunnel::way(tables, hop, data, ip_len(data).0).is_some()
+}
+
+/// Sends a translated packet through the tunnel of its next hop.
+#[cold]
+fn send_through(cx: &mut Context<'_>, tables: &Tables, path: &mut SlowPath, from: Ingress, frame: Frame, hop: &Entry) {
+    let data = cx.bufs.arena().data(&frame);
+    match tunnel::way(tables, hop, data, ip_len(data).0) {
+        Some(way) => path.send_through(cx, tables, from, frame, &way),
+        // The route to the remote has changed since the packet was translated.
+        None => cx.drop(from.port, DropReason::NoRoute, frame),
+    }
 }
 
 /// Hashes a packet as the kernel routes it, by the hash policy of its family: with its translated destination but its

@@ -154,15 +154,18 @@ pub struct Tunnels {
     /// Places in `all`, in ascending order of their ends.
     ends: Vec<(End, usize)>,
     paths: Paths,
+    /// Whether their outer packets pass gates that let flows pass.
+    outer_passes: bool,
 }
 
 impl Tunnels {
-    /// Creates a set of tunnels. No two may have the same number, or the same ends.
-    pub fn new(mut all: Vec<TunnelInfo>, paths: Paths) -> Self {
+    /// Creates a set of tunnels. No two may have the same number, or the same ends. `outer_passes` if their outer packets
+    /// pass gates that let flows pass.
+    pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
         let mut ends: Vec<_> = all.iter().enumerate().map(|(at, tunnel)| (tunnel.end(), at)).collect();
         ends.sort_unstable();
-        Self { all, ends, paths }
+        Self { all, ends, paths, outer_passes }
     }
 
     /// Returns the tunnel with this number.
@@ -178,6 +181,11 @@ impl Tunnels {
     /// Returns the encapsulations of the tunnels, as bits: 1 IPv4, 2 IPv6, 4 GRE, 8 VXLAN.
     pub fn encapsulations(&self) -> u32 {
         self.all.iter().fold(0, |all, tunnel| all | 1 << tunnel.tunnel.encapsulation as u32)
+    }
+
+    /// Returns whether the outer packets of the tunnels pass gates that let flows pass.
+    pub fn outer_passes(&self) -> bool {
+        self.outer_passes && !self.all.is_empty()
     }
 
     /// Returns the destination port of VXLANs whose packets workers get: that of the first one.
@@ -204,6 +212,16 @@ pub(crate) struct Around {
     len: u8,
     /// These two, in place of which is the EtherType of the packet within.
     last: [u8; 2],
+}
+
+/// Returns whether a frame is an outer packet of a tunnel, as far as its headers tell.
+pub(crate) fn is_outer(tables: &Tables, data: &[u8]) -> bool {
+    let known = || {
+        let (info, Headers { port, key, .. }) = headers(data.get(HEADER_LEN..)?)?;
+        let remote = if port == 0 { info.src } else { 0 };
+        tables.tunnels.with(&End { remote, local: info.dst, protocol: info.proto, port, key })
+    };
+    frame_type(data) == Some(ethertype::IPV4) && known().is_some()
 }
 
 /// Removes the headers around a packet that came through a tunnel: a valid IPv4 packet to this host, without options.

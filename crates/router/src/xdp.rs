@@ -6,7 +6,7 @@ use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
 use bywash_fib::Shared;
 use bywash_fib::model::Mac;
-use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, UNICAST};
+use bywash_port::af_xdp::{self, Family, Hop, HopKind, PORTS, Segments, TAKES_FRAMES, THROUGH, UNICAST};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
@@ -127,6 +127,7 @@ impl XdpTableSink {
         };
         let Entry { macs, port, mtu, first, count, .. } = *entry;
         let flags = if takes_frames { TAKES_FRAMES } else { 0 } | if entry.kind.is_unicast() { UNICAST } else { 0 };
+        let flags = flags | if entry.kind == Kind::Tunnel { THROUGH } else { 0 };
         let tag = u32::from_le_bytes(vlan.map_or(UNTAGGED, |vlan| vlan.tag));
         let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
         // For a port, the port itself, because its device is the target.

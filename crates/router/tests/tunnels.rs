@@ -100,7 +100,11 @@ impl Rig {
             vlans: vec![],
             bonds: vec![],
             bridges: vec![],
-            tunnels: Tunnels::new(vec![TunnelInfo { id: TUNNEL, tunnel, info, mac: OWN, ageing, stations }], paths),
+            tunnels: Tunnels::new(
+                vec![TunnelInfo { id: TUNNEL, tunnel, info, mac: OWN, ageing, stations }],
+                paths,
+                false,
+            ),
             own4: Own4::default().with(HERE),
             hash4: HashPolicy::L4,
             hash6: HashPolicy::L4,

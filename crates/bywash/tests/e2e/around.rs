@@ -3,6 +3,7 @@
 
 mod bonds;
 mod filters;
+mod firewalls;
 mod tunnels;
 mod vlans;
 

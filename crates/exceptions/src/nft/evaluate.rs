@@ -120,6 +120,14 @@ fn own(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     }
 }
 
+/// Like [`own`], with the chains on devices.
+fn own_on_devices(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
+    match (family, base.hook) {
+        (Family::Netdev, _) | (Family::Inet, 5) => forwarded(family, base),
+        _ => own(family, base),
+    }
+}
+
 impl<'a> Evaluator<'a> {
     /// Prepares a ruleset that was read with the elements of its sets, for forwarded packets.
     pub fn new(ruleset: &'a Ruleset) -> Self {
@@ -130,6 +138,11 @@ impl<'a> Evaluator<'a> {
     /// sends. Chains on devices are left out.
     pub fn of_host(ruleset: &'a Ruleset) -> Self {
         Self::of_chains(ruleset, own)
+    }
+
+    /// Like [`Evaluator::of_host`], with the chains on devices.
+    pub fn of_host_on_devices(ruleset: &'a Ruleset) -> Self {
+        Self::of_chains(ruleset, own_on_devices)
     }
 
     fn of_chains(ruleset: &'a Ruleset, hook: fn(Family, &Base) -> Result<Option<Hook>, ()>) -> Self {
@@ -251,8 +264,8 @@ fn meets(hooked: &Hooked<'_>, flow: &Flow) -> Truth<'static> {
         _ => {}
     }
     match (hooked.hook, flow.course) {
-        (Some(Hook::Prerouting | Hook::Input), Course::Sent)
-        | (Some(Hook::Output | Hook::Postrouting), Course::Received) => return Truth::No,
+        (Some(Hook::Ingress | Hook::Prerouting | Hook::Input), Course::Sent)
+        | (Some(Hook::Output | Hook::Postrouting | Hook::Egress), Course::Received) => return Truth::No,
         _ => {}
     }
     let (interface, what) = match hooked.hook {

@@ -42,6 +42,14 @@ pub fn on_tunnels<'a>(ruleset: &Ruleset, tunnels: impl Iterator<Item = (Interfac
     effects
 }
 
+/// Returns whether a ruleset, read with the elements of its sets, accepts all outer packets of these tunnels in the chains
+/// on devices, too: what it does to other packets does not concern them.
+pub fn pass_devices<'a>(ruleset: &Ruleset, mut tunnels: impl Iterator<Item = (Interface, &'a Tunnel)>) -> bool {
+    let evaluator = Evaluator::of_host_on_devices(ruleset);
+    let accepts = |flow: &Flow| matches!(evaluator.evaluate(flow), Answer::Accept { .. });
+    tunnels.all(|(interface, tunnel)| outer(&interface, tunnel).iter().all(accepts))
+}
+
 /// Returns the rule by which the host would no longer learn a smaller MTU of the path, and how to change that. The ICMP
 /// error is related to a connection while the kernel sends the outer packets; while they pass by, it is of none
 /// (nf_conntrack_inet_error). `None` if the error is accepted all the same, dropped in either case, or not caused.

@@ -110,6 +110,11 @@ pub(crate) struct RawPort {
     /// Members of the port's bridge to which frames are forwarded, a bit for each port, and the longest such frame.
     pub members: u64,
     pub longest: u32,
+    /// Encapsulations of the tunnels whose outer packets pass a gate that lets flows pass, as in [`XdpOuter`], and their
+    /// UDP port in network byte order.
+    ///
+    /// [`XdpOuter`]: super::XdpOuter
+    pub outer: [u16; 2],
 }
 
 impl RawPort {
@@ -121,7 +126,7 @@ impl RawPort {
     pub const OWN: usize = 4;
     /// Index of the word with the members of the port's bridge to which frames are forwarded.
     pub const MEMBERS: usize = 5;
-    /// Index of the word with the longest of these frames.
+    /// Index of the word with the longest of these frames, and with the tunnels whose outer packets pass.
     pub const LONGEST: usize = 6;
 
     /// Returns the words before `version`. For an enabled port with flows, or with rules that the program follows, the
@@ -187,6 +192,8 @@ pub enum HopKind {
 pub const TAKES_FRAMES: u8 = 1;
 /// Next-hop flag: a unicast route leads there by its port, whatever the neighbour's state.
 pub const UNICAST: u8 = 2;
+/// Next-hop flag: it leads through a tunnel, by user space.
+pub const THROUGH: u8 = 4;
 
 /// Next hop in the program's layout, `struct bywash_hop`.
 #[repr(C)]
@@ -196,7 +203,7 @@ pub struct Hop {
     pub macs: [u8; 12],
     /// Treatment of packets.
     pub kind: HopKind,
-    /// Flags [`TAKES_FRAMES`] and [`UNICAST`].
+    /// Flags [`TAKES_FRAMES`], [`UNICAST`] and [`THROUGH`].
     pub flags: u8,
     /// Egress port, for [`HopKind::Forward`]; number of the interface, for [`HopKind::Vlan`] and [`HopKind::Bond`].
     pub port: u16,

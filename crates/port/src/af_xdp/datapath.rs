@@ -78,6 +78,8 @@ pub(super) struct Inner {
     /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
     /// router's.
     vlans: Option<Vlans>,
+    /// MAC addresses by the VNIs of VXLANs, and what they were last set to. `None` for a program that is not a router's.
+    vnis: Option<(Map, BTreeMap<u32, [u8; 6]>)>,
     /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is
     /// not a router's.
     rules: Option<(Further, bool)>,
@@ -327,7 +329,8 @@ impl Inner {
         let (first, port) = (at * RawPort::WORDS, self.gated(port));
         let words = port.words();
         self.ports.store(first + RawPort::MEMBERS, 0);
-        self.ports.store(first + RawPort::LONGEST, port.longest.into());
+        let [takes, udp] = port.outer.map(u64::from);
+        self.ports.store(first + RawPort::LONGEST, u64::from(port.longest) | takes << 32 | udp << 48);
         for n in [0, 2, 1] {
             self.ports.store(first + n, words[n]);
         }
@@ -459,6 +462,7 @@ impl XdpDatapath {
             connections,
             flow_programs,
             vlans: vlans.transpose()?,
+            vnis: if router { Some((map("vnis")?, BTreeMap::new())) } else { None },
             rules,
             bridges: bridges.transpose()?,
             refused,
@@ -687,6 +691,29 @@ impl XdpDatapath {
     /// looks their packets up.
     pub fn refuses_rules(&self) -> bool {
         self.lock().rules.as_ref().is_none_or(|(_, refused)| *refused)
+    }
+
+    /// Sets the VXLANs whose packets go to user space, by VNI, each with the MAC address that the frames in them have as
+    /// destination: the kernel has all others.
+    ///
+    /// # Errors
+    /// [`Error::Map`], with the kernel's reason: the kernel has the packets that could not be set.
+    pub fn set_vnis(&self, vnis: &BTreeMap<u32, [u8; 6]>) -> Result<(), Error> {
+        let mut inner = self.lock();
+        let Some((map, known)) = &mut inner.vnis else { return Ok(()) };
+        let gone: Vec<u32> = known.keys().filter(|vni| !vnis.contains_key(vni)).copied().collect();
+        for vni in gone {
+            // An error means that it is not there.
+            let _ = map.delete(&vni.to_ne_bytes());
+            known.remove(&vni);
+        }
+        for (vni, mac) in vnis.iter().filter(|(vni, mac)| known.get(vni) != Some(*mac)).collect::<Vec<_>>() {
+            let [a, b, c, d, e, f] = *mac;
+            let word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+            checked("vnis", map.update(&vni.to_ne_bytes(), &word.to_ne_bytes()))?;
+            known.insert(*vni, *mac);
+        }
+        Ok(())
     }
 
     /// Sets the VLANs of a port: the tag of each, the number of its entry, and the entry. A program that does not route

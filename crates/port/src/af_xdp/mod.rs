@@ -46,7 +46,7 @@ mod test_run;
 mod umem;
 
 pub use abi::{
-    BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, UNICAST, VLANS, XdpCounters,
+    BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, THROUGH, UNICAST, VLANS, XdpCounters,
 };
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
@@ -66,7 +66,8 @@ pub(crate) use objects::{Made, Make, Maker, Refused};
 pub use offload::{Features, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
 pub use program::{
-    Attachment, Program, SourceCheck, XdpAttach, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan, learn_programs,
+    Attachment, Program, SourceCheck, XdpAttach, XdpBridging, XdpConfig, XdpGate, XdpOuter, XdpSending, XdpVlan,
+    learn_programs,
 };
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};

@@ -29,6 +29,9 @@ pub struct Policies {
     /// Tunnels whose packets may be forwarded: no policy concerns their outer packets, which the host itself sends and
     /// receives.
     pub tunnels: BTreeSet<PortId>,
+    /// Set if outer packets of these tunnels are taken from ports whose gates are closed except for flows: what closes
+    /// the gates does not concern them.
+    pub outer_passes: bool,
     /// Policy routing rules of ports and VLANs; absent for those without.
     pub rules: BTreeMap<PortId, Rules>,
 }
@@ -124,6 +127,7 @@ impl Control {
             self.hops.touch_link(Some(index));
             touched.ports = true;
         }
+        touched.ports |= self.links.let_outer_pass(policies.outer_passes);
         let hash = [policies.hash4, policies.hash6];
         touched.ports |= std::mem::replace(&mut self.image.hash, hash) != hash;
         touched.ports |= self.links.check_sources(&policies.source_check);

@@ -90,6 +90,8 @@ pub(super) struct Links {
     paths: Paths,
     /// Numbers of the tunnels that policies allow to be forwarded.
     allowed: BTreeSet<PortId>,
+    /// Whether outer packets of tunnels pass gates that let flows pass.
+    outer_passes: bool,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
     excepted: BTreeMap<u32, Families>,
     /// IPv6 MTUs that differ from the links', in bytes, by interface index.
@@ -117,6 +119,7 @@ impl Links {
             stale_ends: BTreeSet::new(),
             paths: Paths::default(),
             allowed: BTreeSet::new(),
+            outer_passes: false,
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
             rules: BTreeMap::new(),

@@ -126,6 +126,15 @@ impl TunnelSpec {
     pub fn interface(&self) -> u32 {
         self.bridge.map_or(self.index, |bridge| bridge.index)
     }
+
+    /// Returns the time in seconds after which the kernel forgets a station that it has not heard; `None` if it learns
+    /// no stations of this tunnel, 0 if it never forgets them.
+    pub(super) fn ageing(&self) -> Option<u32> {
+        let own = self.tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
+        let bridge = self.bridge.and_then(|of| of.ageing);
+        let shortest = |a: u32, b: u32| if a == 0 { b } else { a.min(b) };
+        own.map_or(bridge, |own| Some(bridge.map_or(own, |bridge| shortest(own, bridge))))
+    }
 }
 
 /// A VXLAN's membership in a bridge. Its packets are then those of the bridge or, if the bridge filters VLANs, of the
@@ -138,6 +147,7 @@ pub struct Bridged {
     pub bridge: u32,
     /// VLAN of the frames; 0 if the bridge does not filter VLANs.
     pub vlan: u16,
-    /// Set if the bridge learns MAC addresses from the frames that the VXLAN receives.
-    pub learns: bool,
+    /// Time in seconds after which the bridge forgets a station behind the VXLAN that it has not heard; `None` if it learns
+    /// none there.
+    pub ageing: Option<u32>,
 }

@@ -11,6 +11,7 @@ use crate::tables::{Cold, Entry, Kind};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -251,7 +252,8 @@ impl Control {
 
     /// Returns whether the next hops of an interface are left to the kernel, although routes lead to them.
     fn is_without_port(&self, index: u32) -> bool {
-        !self.links.running(index) || (self.links.leads(index) && self.links.port_of(index).is_none())
+        let sends = self.links.port_of(index).is_some() && self.links.sends(index);
+        !self.links.running(index) || (self.links.leads(index) && !sends)
     }
 
     /// Returns whether packets of a next hop are left to the kernel because of its interface.
@@ -262,7 +264,7 @@ impl Control {
     }
 
     fn hop_view(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> HopView {
-        let port = self.links.port_of(hop.index);
+        let port = self.links.port_of(hop.index).filter(|_| self.links.sends(hop.index));
         let state = match hop.gateway {
             _ if !hop.alive => HopState::Dead,
             _ if port.is_none() => HopState::Kernel,
@@ -328,6 +330,19 @@ impl Control {
     /// Returns the tunnels whose packets are forwarded.
     pub fn tunnels(&self) -> impl Iterator<Item = (PortView, &TunnelSpec)> {
         self.links.tunnel_views()
+    }
+
+    /// Returns the VXLANs whose packets are forwarded, by VNI, each with the number and the MAC address of the interface
+    /// that they belong to.
+    pub fn vnis(&self) -> BTreeMap<u32, (PortId, Mac)> {
+        self.links.vnis()
+    }
+
+    /// Returns the encapsulations, as bits ([`Tunnels::encapsulations`](crate::tunnel::Tunnels::encapsulations)), of the
+    /// tunnels whose outer packets pass gates that let flows pass, and the UDP port of VXLANs; `None` if there are none.
+    pub fn outer_passing(&self) -> Option<(u16, u16)> {
+        let tunnels = self.links.tunnels(&self.followed);
+        tunnels.outer_passes().then(|| (tunnels.encapsulations() as u16, tunnels.port().unwrap_or(0)))
     }
 
     /// Returns the other end of a tunnel: for a VXLAN, that of any of its stations.

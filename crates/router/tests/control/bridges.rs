@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Bridge, Change, Encapsulation, Families, Link, Mac, SourceCheck, Station, Tunnel, Vxlan};
+use bywash_fib::model::{Change, Encapsulation, Families, Mac, SourceCheck, Station, Tunnel, Vxlan};
 use bywash_router::control::{Bridged, MasterSpec, Policies, Sends, TunnelSpec, VlanSpec};
 use bywash_router::tables::Kind;
 use bywash_router::tunnel::{Path, Paths};
@@ -292,7 +292,7 @@ fn vxlan(learns: bool) -> TunnelSpec {
         vxlan: Some(of),
         plain: true,
     };
-    let bridge = Some(Bridged { index: BRIDGE, bridge: BRIDGE, vlan: 0, learns });
+    let bridge = Some(Bridged { index: BRIDGE, bridge: BRIDGE, vlan: 0, ageing: learns.then_some(30) });
     TunnelSpec { id: THROUGH, index: VXLAN, tunnel, bridge }
 }
 
@@ -310,9 +310,7 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
             (entry.kind, Ipv4Addr::from_bits(entry.first))
         })
     };
-    let Change::Link(of) = link(BRIDGE, "br0") else { panic!() };
-    let bridge_of = Some(Bridge { ageing_ms: 30_000, plain: true, ..Bridge::default() });
-    w.apply(&[Change::Link(Link { bridge: bridge_of, ..of }), link(VXLAN, "vx0"), station(9, VXLAN), behind(THERE)]);
+    w.apply(&[link(VXLAN, "vx0"), station(9, VXLAN), behind(THERE)]);
     w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
     let path = Path { ends: (HERE, THERE, 0), mtu: 1500, ttl: 64 };
     let paths = Paths { all: vec![path], sources: [1, 2] };
@@ -332,6 +330,11 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
             assert_eq!((tunnel.mac[5], tunnel.ageing), (VXLAN as u8, Some(30)));
         });
         assert_eq!(w.brief("10.5.0.12"), "glean dev 7 mac 0");
+        let [_, _, _, _, _, own] = mac_of_bridge(&w);
+        assert_eq!(
+            w.control.vnis().into_iter().map(|(vni, (id, mac))| (vni, id, mac[5])).collect::<Vec<_>>(),
+            [(5, NUMBER, own)]
+        );
         let masters: Vec<_> = w.control.masters().map(|(view, _)| view.index).collect();
         assert_eq!(masters, [BRIDGE]);
         // The station moves, to another member and to another remote, and is forgotten by either.
@@ -358,4 +361,8 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
         assert_eq!(through(&w).0, Kind::Kernel);
     }
     assert!(w.control.astray().is_empty());
+}
+
+fn mac_of_bridge(w: &World) -> Mac {
+    w.with(|t| t.port(NUMBER).unwrap().mac)
 }

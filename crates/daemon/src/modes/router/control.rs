@@ -163,9 +163,10 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         })
         .collect();
     links.extend(vlans);
-    let of_tunnel = |(view, spec): (PortView, &TunnelSpec)| PortLink {
-        tunnel: Some(spec.tunnel),
-        ..link(view, vec![], vec![], None)
+    let of_tunnel = |(view, spec): (PortView, &TunnelSpec)| {
+        let bridge =
+            spec.bridge.map(|of| Bridge { vlan: of.index != of.bridge, calls_ip: control.calls_ip(of.bridge) });
+        PortLink { tunnel: Some(spec.tunnel), ..link(view, vec![], vec![], bridge) }
     };
     links.extend(control.tunnels().map(of_tunnel));
     links

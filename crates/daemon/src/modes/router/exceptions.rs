@@ -12,7 +12,7 @@ use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
-use bywash_port::af_xdp::{self, XdpBridging, XdpGate, XdpSending, XdpVlan};
+use bywash_port::af_xdp::{self, XdpBridging, XdpGate, XdpOuter, XdpSending, XdpVlan};
 use bywash_router::control::{Control, Policies, PortEntry, PortView};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
@@ -191,6 +191,7 @@ impl Guard {
             mtu6: settings.mtu6.clone(),
             source_check: self.ports.iter().filter_map(check).collect(),
             tunnels: verdict.tunnels.iter().copied().map(PortId).collect(),
+            outer_passes: verdict.outer_passes,
             hash4: settings.hash4,
             hash6: settings.hash6,
             rules: verdict.rules.iter().map(|(port, rules)| (PortId(*port), rules.clone())).collect(),
@@ -239,6 +240,17 @@ impl Guard {
         let control = lock(control);
         let settings = &self.verdict.settings;
         let entries = control.entries();
+        let let_in = |number: PortId| {
+            let gate = self.gate(number.0);
+            gate.closed != Families::BOTH || !gate.flows.is_empty()
+        };
+        let vnis = control.vnis().into_iter().filter(|(_, (number, _))| let_in(*number));
+        let vnis = vnis.map(|(vni, (_, mac))| (vni, mac)).collect();
+        if let Some(Err(e)) = self.program.as_ref().map(|program| program.set_vnis(&vnis)) {
+            tracing::error!("the kernel has the packets of some VXLANs: {e}");
+        }
+        let (encapsulations, port) = control.outer_passing().unwrap_or_default();
+        let outer = XdpOuter { encapsulations, port };
         let views: BTreeMap<u16, PortView> = control.ports().map(|view| (view.id.0, view)).collect();
         let mut ports = shared.ports();
         let targets: BTreeMap<PortId, XdpSending> =
@@ -277,6 +289,7 @@ impl Guard {
                 config.keeps = rules && control.routes_by_addresses();
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
                 config.bridging = bridging;
+                config.outer = outer;
             });
             let vlan = |PortEntry { view, entry, tag, .. }: &PortEntry| {
                 let (id, entry, tag, mac) = (view.id.0, entry.0, *tag, view.mac?);
@@ -354,9 +367,8 @@ impl Guard {
                 .flat_map(|upper| upper.below.iter().filter_map(below).flat_map(of).chain(upper.members.clone()));
             let but = passes_flows(&self.flows, verdict, kept);
             // Packets of a tunnel come and leave by any port.
-            let tunnelled = |upper: &PortLink| {
-                upper.tunnel.is_some() || (upper.bridge.is_some_and(|of| !of.vlan) && upper.members.is_empty())
-            };
+            let is_tunnel = |index| self.ports.iter().any(|port| port.index == index && port.tunnel.is_some());
+            let tunnelled = |upper: &PortLink| upper.devices().any(|(index, _)| is_tunnel(index));
             let tunnelled = self.ports.iter().filter(|_| uppers().any(tunnelled)).map(|port| port.id);
             let carriers = carriers.chain(tunnelled);
             (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)

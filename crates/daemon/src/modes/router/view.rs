@@ -10,7 +10,9 @@ use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdj
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::{Prefix, Tunnel};
-use bywash_router::control::{Control, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_router::control::{
+    Control, HopView, MasterSpec, NeighbourView, Place, PortView, RouteStatus, RouteView, TunnelSpec,
+};
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
@@ -52,17 +54,27 @@ impl View for Routes {
             let shown = above(&view, if tag.is_some() { "vlan" } else { "macvlan" }, tag, vlan.sends);
             vlan.entries.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
+        // A tunnel is listed with the port that its remote is reached through now.
+        let port_of = |spec: &TunnelSpec| control.carriers_to(control.end_of(spec)?).first().copied();
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
             let Tunnel { encapsulation, local, remote, .. } = spec.tunnel;
             let ends = Some(match remote.is_unspecified() || remote.is_multicast() {
                 true => local.to_string(),
                 false => format!("{local} to {remote}"),
             });
-            // Listed with the port that its remote is reached through now.
-            let port = control.carriers_to(control.end_of(spec)?).first().copied()?;
-            Some((port, Above { ends, ..above(&view, encapsulation.name(), None, control.allows_tunnel(spec.index)) }))
+            Some((
+                port_of(spec)?,
+                Above { ends, ..above(&view, encapsulation.name(), None, control.allows_tunnel(spec.index)) },
+            ))
         });
-        masters.chain(vlans).chain(tunnels).collect()
+        // Bridges of VXLANs alone, such as those of layer-3 VNIs.
+        let bridges = control.tunnels().filter_map(|(_, spec)| {
+            let alone = |master: &MasterSpec| master.members.is_empty() && master.vxlans.contains(&spec.index);
+            let (view, master) = control.masters().find(|(_, master)| alone(master))?;
+            let (kind, tag) = if master.is_vlan() { ("vlan", Some(master.tag)) } else { ("bridge", None) };
+            Some((port_of(spec)?, above(&view, kind, tag, control.allows_tunnel(spec.index))))
+        });
+        masters.chain(vlans).chain(bridges).chain(tunnels).collect()
     }
 
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {

@@ -7,7 +7,7 @@ use crate::tables::{PortInfo, SourceCheck};
 use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels};
 use bywash_engine::PortId;
 use bywash_fib::model::{Mac, Tunnel};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -33,6 +33,11 @@ impl Links {
         let old = std::mem::replace(&mut self.allowed, allowed.clone());
         let changed = |(spec, _): &&(TunnelSpec, _)| old.contains(&spec.id) != allowed.contains(&spec.id);
         self.tunnels.values().filter(changed).map(|(spec, _)| spec.interface()).collect()
+    }
+
+    /// Sets whether outer packets of tunnels pass gates that let flows pass; returns whether that changes.
+    pub fn let_outer_pass(&mut self, passes: bool) -> bool {
+        std::mem::replace(&mut self.outer_passes, passes) != passes
     }
 
     /// Returns whether policies allow the packets of a tunnel to be forwarded; false for other interfaces.
@@ -105,7 +110,7 @@ impl Links {
     /// end that it must be behind, or 0 for any end.
     fn heard_from(&self, spec: &TunnelSpec) -> Vec<(Mac, u32)> {
         let learns = spec.tunnel.vxlan.is_some_and(|vxlan| vxlan.learns);
-        let Some(Bridged { bridge, vlan, learns: true, .. }) = spec.bridge else {
+        let Some(Bridged { bridge, vlan, ageing: Some(_), .. }) = spec.bridge else {
             return self.stations_of(spec.index).collect();
         };
         let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
@@ -114,16 +119,16 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
     }
 
-    /// Returns the time in seconds after which the kernel forgets a station that it has not heard; `None` if it learns
-    /// no stations of this tunnel, 0 if it never forgets them.
-    fn ageing_of(&self, spec: &TunnelSpec) -> Option<u32> {
-        let own = spec.tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
-        let bridge = spec.bridge.filter(|of| of.learns).map(|of| {
-            let bridge = self.get(of.bridge).and_then(|link| link.bridge);
-            bridge.map_or(1, |bridge| (bridge.ageing_ms / 1000).max(1) as u32)
-        });
-        let shortest = |a: u32, b: u32| if a == 0 { b } else { a.min(b) };
-        own.map_or(bridge, |own| Some(bridge.map_or(own, |bridge| shortest(own, bridge))))
+    /// Returns the VXLANs whose packets are forwarded, by VNI, each with the number and the MAC address of the interface
+    /// that they belong to.
+    pub fn vnis(&self) -> BTreeMap<u32, (PortId, Mac)> {
+        let open = self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index) && self.running(spec.index));
+        let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
+            let mac = self.get(spec.interface())?.mac?;
+            let number = spec.bridge.map_or(Some(spec.id), |of| Some(self.master(of.index)?.id))?;
+            Some((spec.tunnel.vxlan?.vni, (number, mac)))
+        };
+        open.filter_map(of).collect()
     }
 
     /// Brings the stations of VXLANs up to date, for [`Links::tunnels`].
@@ -149,13 +154,13 @@ impl Links {
             let info = PortInfo { master: master.map(|(id, _)| id), ..info };
             let mac = self.get(index).and_then(|link| link.mac).unwrap_or_default();
             let stations = self.ends.get(&index).cloned().unwrap_or_default();
-            TunnelInfo { id, tunnel, info, mac, ageing: self.ageing_of(spec), stations }
+            TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations }
         };
         let open = self.tunnels.values().filter(|(spec, _)| {
             let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
             bridge && self.allows_tunnel(spec.index) && self.running(spec.index)
         });
-        Tunnels::new(open.map(of).collect(), self.paths.clone())
+        Tunnels::new(open.map(of).collect(), self.paths.clone(), self.outer_passes)
     }
 
     /// Returns all tunnels for display, by kernel index.

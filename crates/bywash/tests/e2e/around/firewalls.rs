@@ -1,0 +1,186 @@
+//! Tunnels of a host with a firewall: past the kernel while the rules accept all outer packets, and the connections in
+//! them while these are established.
+
+use super::ip;
+use super::tunnels::{BRIDGED, Row, Tunnels, VXLANS};
+use crate::flows::{BRIEF, Ends, run};
+use crate::harness::{Bywash, PATIENCE};
+use bywash_lab::{Ping, has_tool, kernel_has, require, require_lab, wait_until};
+use std::net::IpAddr;
+
+/// A VXLAN stays past the kernel while the rules for the host's own packets accept all of its outer packets.
+#[test]
+fn vxlans_pass_a_firewall_that_accepts_them() {
+    require!(require_lab(), kernel_has("vxlan"), has_tool("nft"), has_tool("iptables-nft"));
+    let tunnels = Tunnels::new(&VXLANS);
+    let (a, r) = (tunnels.0.a(), tunnels.0.r());
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.answer_by("tw", 88, 88);
+    // Returns the answers, and the packets that were encapsulated and decapsulated for them.
+    let ping = || {
+        let before = Tunnels::moved(&bywash);
+        let report = Ping::to(ip("10.88.0.2")).count(5).run(&a.ns).unwrap();
+        let now = Tunnels::moved(&bywash);
+        (report.received, now.0 - before.0, now.1 - before.1)
+    };
+    let load = |input: &str, output: &str| {
+        let sets = "set ports { type inet_service; elements = { 4789 }; }";
+        let input = format!("chain in {{ type filter hook input priority 0; policy drop; {input}; }}");
+        let output = format!("chain out {{ type filter hook output priority 0; policy drop; {output}; }}");
+        r.nft(&format!("table ip own\ndelete table ip own\ntable ip own {{ {sets}; {input}; {output}; }}")).unwrap();
+    };
+    let established = "ct state invalid drop; ct state established,related accept";
+    let accepted = format!("{established}; udp dport @ports counter accept");
+    let both = format!("icmp type destination-unreachable accept; {accepted}");
+    bywash.wait("the VXLAN", |_| ping() == (5, 5, 5));
+    load(&both, &both);
+    bywash.wait("the VXLAN behind the firewall", |_| ping() == (5, 5, 5));
+    let kept = || bywash.placement("r1")["kept"].to_string();
+    assert!(!kept().contains("tunnels"), "{}", kept());
+    // With DF, the host must learn a smaller MTU of the path, by an error about packets that it has not seen.
+    load(&accepted, &accepted);
+    assert_eq!(ping(), (5, 0, 0), "past a rule for invalid packets");
+    assert!(kept().contains("would drop ICMP errors about the outer packets"), "{}", kept());
+    load(&both, &accepted);
+    bywash.wait("the VXLAN behind rules that accept errors", |_| ping() == (5, 5, 5));
+    // A port that the rules accept no more: the kernel drops the packets.
+    r.nft("delete element ip own ports { 4789 }").unwrap();
+    assert_eq!(ping(), (0, 0, 0), "past the rules");
+    assert!(kept().contains("packets in vxlan tunnels"), "{}", kept());
+    r.nft("add element ip own ports { 4789 }").unwrap();
+    bywash.wait("the port to be accepted again", |_| ping() == (5, 5, 5));
+    // A limit, which only the kernel can apply, for either hook.
+    let limit = format!("limit rate 1000/second burst 1000 packets accept; {both}");
+    for (input, output) in [(&limit, &both), (&both, &limit)] {
+        load(input, output);
+        assert_eq!(ping(), (5, 0, 0), "past a limit");
+        assert!(kept().contains("depends on limit"), "{}", kept());
+    }
+    load(&both, established);
+    assert_eq!(ping(), (0, 0, 0), "past a policy");
+    load(&both, "accept");
+    bywash.wait("the VXLAN behind another firewall", |_| ping() == (5, 5, 5));
+    // After routing, the interface that has received the outer packets is the VXLAN itself.
+    let rule = |rule: &str| {
+        let chain = format!("chain c {{ type filter hook postrouting priority 0; {rule}; }}");
+        r.nft(&format!("table ip own\ndelete table ip own\ntable ip own {{ {chain}; }}")).unwrap();
+    };
+    rule("iifname \"tw\" drop");
+    let (received, encapsulated, _) = ping();
+    assert_eq!((received, encapsulated), (0, 0), "past a rule for what the VXLAN sends");
+    rule("iifname \"other\" drop");
+    bywash.wait("the VXLAN past a rule for another interface", |_| ping().1 == 5);
+    r.nft("delete table ip own").unwrap();
+    // Each rule of iptables has a counter.
+    let iptables = |rule: &str| r.run(&[&["iptables-nft"], &rule.split(' ').collect::<Vec<_>>()[..]].concat()).unwrap();
+    iptables("-A INPUT -p icmp -m icmp --icmp-type destination-unreachable -j ACCEPT");
+    iptables("-A INPUT -m conntrack --ctstate INVALID -j DROP");
+    iptables("-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT");
+    iptables("-A INPUT -p udp -m udp --dport 4789 -j ACCEPT");
+    iptables("-P INPUT DROP");
+    bywash.wait("the VXLAN behind rules of iptables", |_| ping() == (5, 5, 5));
+    iptables("-D INPUT -p udp -m udp --dport 4789 -j ACCEPT");
+    assert_eq!(ping().0, 0, "past the rules of iptables");
+    iptables("-P INPUT ACCEPT");
+    iptables("-F INPUT");
+    bywash.assert_conserved();
+}
+
+/// Rules for the outer packets, and a forward chain: hosts behind r0 may open connections.
+const WALL: &str = "
+table inet wall {
+ chain own {
+  type filter hook input priority 0; policy drop;
+  icmp type destination-unreachable accept
+  ct state established,related accept
+  meta l4proto ipv6-icmp accept
+  udp dport 4789 accept
+ }
+ chain forward {
+  type filter hook forward priority 0; policy drop;
+  ct state established,related accept
+  iifname r0 accept
+ }
+}
+";
+
+#[test]
+fn established_connections_pass_through_vxlans() {
+    connections_pass(&VXLANS);
+}
+
+#[test]
+fn established_connections_pass_through_vxlans_of_bridges() {
+    connections_pass(&BRIDGED);
+}
+
+fn connections_pass(rows: &'static [Row]) {
+    require!(require_lab(), kernel_has("vxlan"), has_tool("nft"), has_tool("conntrack"));
+    for level in ["level = \"user\"\n", "xdp = \"native\"\nlevel = \"driver\"\n"] {
+        let tunnels = Tunnels::new(rows);
+        let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+        r.nft(WALL).unwrap();
+        let bywash = run(&tunnels.0, level);
+        for (name, _, _, v4, v6) in rows {
+            tunnels.answer_by(name, *v4, *v6);
+            for to in Tunnels::of_b(*v4, *v6) {
+                let own = if to.is_ipv4() { IpAddr::from(a.v4) } else { a.v6.into() };
+                let mut udp = Ends::udp_between((&a.ns, own), (&b.ns, to), to);
+                wait_for_flow(&bywash, &mut udp, &format!("{level:?}: {name}: UDP to {to}"));
+                udp.talk(&[7; 1300]);
+                // Connections that host b opens are refused.
+                let back = Ping::to(own).count(2).run(&b.ns).unwrap();
+                assert_eq!(back.received, 0, "{level:?}: {name}: {to}: past the firewall");
+                // The kernel's connection ends, and what b sends is of no connection any more.
+                r.run(&["conntrack", "-D", "-p", "udp", "--dport", "80"]).unwrap();
+                wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+                assert!(!udp.answered(BRIEF), "{level:?}: {name}: {to}: forwarded past conntrack");
+            }
+        }
+        // A rule for established connections, then one for the outer packets.
+        let (name, _, _, v4, v6) = rows[0];
+        tunnels.answer_by(name, v4, v6);
+        let to = ip(&format!("10.{v4}.0.2"));
+        let mut udp = Ends::udp_between((&a.ns, a.v4.into()), (&b.ns, to), to);
+        for (hook, rule) in
+            [("forward", "udp dport 80 drop"), ("input", "udp dport 4789 drop"), ("output", "udp dport 4789 drop")]
+        {
+            wait_for_flow(&bywash, &mut udp, &format!("{level:?}: {hook}: UDP"));
+            r.nft(&format!("table ip more {{ chain c {{ type filter hook {hook} priority 10; {rule}; }}; }}")).unwrap();
+            let passes = || if hook == "input" { udp.answered(BRIEF) } else { udp.arrives(BRIEF) };
+            // Bywash learns of the rule a moment after nft has returned.
+            wait_until("the rule to hold", PATIENCE, || !passes()).unwrap();
+            assert!(!passes(), "{level:?}: past a rule of {hook}");
+            r.nft("delete table ip more").unwrap();
+        }
+        wait_for_flow(&bywash, &mut udp, &format!("{level:?}: UDP again"));
+        // A chain on the device that the outer packets come by.
+        let rule = "udp dport 4789 drop";
+        r.nft(&format!(
+            "table netdev more {{ chain c {{ type filter hook ingress device r1 priority 0; {rule}; }}; }}"
+        ))
+        .unwrap();
+        wait_until("the chain on the device to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+        assert!(!udp.answered(BRIEF), "{level:?}: past a chain on a device");
+        r.nft("delete table netdev more").unwrap();
+        wait_for_flow(&bywash, &mut udp, &format!("{level:?}: UDP after that"));
+        bywash.assert_conserved();
+        bywash.stop();
+    }
+}
+
+/// Talks until packets of both directions pass the tunnel past the kernel.
+fn wait_for_flow(bywash: &Bywash<'_>, ends: &mut Ends, what: &str) {
+    let passes = || {
+        let before = Tunnels::moved(bywash);
+        for n in 0..4u8 {
+            ends.talk(&[n; 700]);
+        }
+        let now = Tunnels::moved(bywash);
+        now.0 >= before.0 + 4 && now.1 >= before.1 + 3
+    };
+    if let Err(error) = wait_until(&format!("{what} to be forwarded past the kernel"), PATIENCE, passes) {
+        let why = bywash.show(&["kernel-connections"]);
+        panic!("{error}; the kernel's are {why}; it shows {}; it logged {}", bywash.show(&["all"]), bywash.log());
+    }
+}
