@@ -8,7 +8,7 @@
 //!
 //! The link between r2 and r4 is a memif in some tests: e4 and e2 are then the twins of its ports. In others r2's links
 //! go through switches, so that its neighbours keep their carrier when r2 falls silent; or e1 to e4 are VLANs, bonds or
-//! bridges above the ports v1 to v4.
+//! bridges above the ports v1 to v4; or all interfaces of the routers belong to a VRF.
 
 use crate::daemons::{Router, join, open_to_all};
 use crate::harness::{Bywash, PATIENCE, daemons};
@@ -30,6 +30,9 @@ const LINKS: [(usize, &str, &str, usize, &str, &str); 4] = [
 /// The link that may be a memif.
 const MEMIF: usize = 2;
 
+/// VRF that the routers' interfaces may belong to, and its table.
+const VRF: (&str, u32) = ("red", 10);
+
 /// Kind of the links.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wiring {
@@ -40,6 +43,43 @@ enum Wiring {
     Switches,
     /// Each end of a link is an interface of this kind above a port.
     Above(&'static str),
+    /// The routers' interfaces belong to [`VRF`], and Bywash runs at this level.
+    Vrf(&'static str),
+}
+
+impl Wiring {
+    /// Returns Bywash's arguments before the ports.
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            // Traffic control sees tags.
+            Self::Above(_) | Self::Vrf("driver") => &["--level", "driver"],
+            _ => &["--level", "user"],
+        }
+    }
+
+    /// Returns the name of the port that is, or is below, an interface of [`LINKS`].
+    fn port(self, name: &str) -> String {
+        if matches!(self, Self::Above(_)) { below(name) } else { name.to_owned() }
+    }
+
+    fn is_vrf(self) -> bool {
+        matches!(self, Self::Vrf(_))
+    }
+
+    /// Returns the interface of the routers' own addresses.
+    fn loopback(self) -> &'static str {
+        if self.is_vrf() { VRF.0 } else { "lo" }
+    }
+
+    /// Returns the table with the routes between the hosts.
+    fn table(self) -> u32 {
+        if self.is_vrf() { VRF.1 } else { 254 }
+    }
+
+    /// Returns the words of FRR's commands that name the VRF.
+    fn vrf(self) -> String {
+        if self.is_vrf() { format!(" vrf {}", VRF.0) } else { String::new() }
+    }
 }
 
 /// Returns the name of the port below an interface of [`LINKS`].
@@ -68,6 +108,7 @@ enum Suite {
 }
 
 struct Lab {
+    wiring: Wiring,
     daemons_directory: tempfile::TempDir,
     hosts: [Namespace; 2],
     routers: Vec<Router>,
@@ -81,7 +122,13 @@ impl Lab {
         let (mut routers, mut switches) = (vec![], vec![]);
         for n in 1..=4 {
             let router = Router::new(&format!("r{n}"), daemons_directory.path());
-            router.ns.ip(&["address", "add", &format!("10.0.0.{n}/32"), "dev", "lo"]).unwrap();
+            if wiring.is_vrf() {
+                let (vrf, table) = VRF;
+                // Numbered packets that go by table main are lost.
+                let lines = format!("link add {vrf} type vrf table {table}\nlink set {vrf} up\n");
+                router.ns.ip_batch(&format!("{lines}route add blackhole 44.0.0.0/8\n")).unwrap();
+            }
+            router.ns.ip(&["address", "add", &format!("10.0.0.{n}/32"), "dev", wiring.loopback()]).unwrap();
             routers.push(router);
         }
         for (n, (one, name, address, other, peer, its)) in LINKS.into_iter().enumerate() {
@@ -113,10 +160,18 @@ impl Lab {
             host.ip(&["link", "set", "lo", "up"]).unwrap();
             host.ip(&["route", "add", "default", "via", &format!("10.{n}.0.1")]).unwrap();
         }
+        if wiring.is_vrf() {
+            for (router, n) in routers.iter().zip(1..) {
+                for port in Self::ports(n) {
+                    router.ns.ip(&["link", "set", port, "master", VRF.0]).unwrap();
+                }
+            }
+        }
         // The second host receives the numbered packets.
         hosts[1].ip(&["route", "add", "local", "44.0.0.0/8", "dev", "lo"]).unwrap();
-        routers[3].ns.ip(&["route", "add", "44.0.0.0/8", "via", "10.4.0.2"]).unwrap();
-        Self { daemons_directory, hosts, routers, switches }
+        let table = wiring.table().to_string();
+        routers[3].ns.ip(&["route", "add", "44.0.0.0/8", "via", "10.4.0.2", "table", &table]).unwrap();
+        Self { wiring, daemons_directory, hosts, routers, switches }
     }
 
     /// Starts the daemons of every router.
@@ -126,28 +181,27 @@ impl Lab {
                 router.start_bird(&bird(n));
                 continue;
             }
-            for (daemon, config) in [("zebra", String::new()), ("ospfd", ospf(n)), ("bgpd", bgp(n))] {
+            let (ospf, bgp) = (ospf(n, self.wiring), bgp(n, self.wiring));
+            for (daemon, config) in [("zebra", String::new()), ("ospfd", ospf), ("bgpd", bgp)] {
                 router.start(daemon, &config);
             }
         }
     }
 
     /// Runs bywash on every router, and gives the twins that it creates their addresses.
-    fn run(&self, wiring: Wiring) -> Vec<Bywash<'_>> {
-        let twins = wiring == Wiring::Twins;
+    fn run(&self) -> Vec<Bywash<'_>> {
+        let twins = self.wiring == Wiring::Twins;
         let (_, e4, at_2, _, e2, at_4) = LINKS[MEMIF];
         let run = |n: usize| {
             let ns = &self.routers[n - 1].ns;
             let (twin, role, address) = match n {
                 2 if twins => (e4, "server", at_2),
                 4 if twins => (e2, "client", at_4),
-                _ if matches!(wiring, Wiring::Above(_)) => {
-                    let ports: Vec<String> = Self::ports(n).into_iter().map(below).collect();
-                    let ports = ports.iter().map(String::as_str);
-                    // Traffic control sees tags.
-                    return Bywash::run(ns, &["--level", "driver"].into_iter().chain(ports).collect::<Vec<_>>());
+                _ => {
+                    let ports: Vec<String> = Self::ports(n).into_iter().map(|name| self.wiring.port(name)).collect();
+                    let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+                    return Bywash::run(ns, &[self.wiring.arguments(), &ports].concat());
                 }
-                _ => return Bywash::run(ns, &Self::ports(n)),
             };
             let socket = self.daemons_directory.path().join("memif.sock");
             let mut text =
@@ -175,21 +229,22 @@ impl Lab {
     }
 }
 
-fn ospf(n: usize) -> String {
-    let mut text = format!("router ospf\n ospf router-id 10.0.0.{n}\n network 10.0.0.{n}/32 area 0\n");
+fn ospf(n: usize, wiring: Wiring) -> String {
+    let vrf = wiring.vrf();
+    let mut text = format!("router ospf{vrf}\n ospf router-id 10.0.0.{n}\n network 10.0.0.{n}/32 area 0\n");
     for net in [12, 13, 24, 34] {
         writeln!(text, " network 10.{net}.0.0/24 area 0").unwrap();
     }
     for interface in ["e1", "e2", "e3", "e4"] {
-        write!(text, "interface {interface}\n ip ospf network point-to-point\n ip ospf hello-interval 1\n").unwrap();
-        writeln!(text, " ip ospf dead-interval 8").unwrap();
+        writeln!(text, "interface {interface}{vrf}\n ip ospf network point-to-point").unwrap();
+        writeln!(text, " ip ospf hello-interval 1\n ip ospf dead-interval 8").unwrap();
     }
     text
 }
 
-fn bgp(n: usize) -> String {
-    let mut text = format!("router bgp {}\n bgp router-id 10.0.0.{n}\n no bgp ebgp-requires-policy\n", 65000 + n);
-    text += " timers bgp 1 9\n bgp bestpath as-path multipath-relax\n";
+fn bgp(n: usize, wiring: Wiring) -> String {
+    let mut text = format!("router bgp {}{}\n bgp router-id 10.0.0.{n}\n", 65000 + n, wiring.vrf());
+    text += " no bgp ebgp-requires-policy\n timers bgp 1 9\n bgp bestpath as-path multipath-relax\n";
     for (peer, address) in neighbours(n) {
         writeln!(text, " neighbor {address} remote-as {}", 65000 + peer).unwrap();
         writeln!(text, " neighbor {address} timers connect 1\n neighbor {address} advertisement-interval 0").unwrap();
@@ -240,7 +295,7 @@ fn bird(n: usize) -> String {
     text
 }
 
-/// IPv4 routes of table main: prefix, and gateway and interface of each next hop.
+/// IPv4 routes of [`Wiring::table`] that lead to other machines: prefix, and gateway and interface of each next hop.
 type Routes = BTreeMap<String, Vec<(String, String)>>;
 
 fn routes<'a>(rows: impl Iterator<Item = (String, &'a Value, [&'a str; 2])>) -> Routes {
@@ -253,8 +308,9 @@ fn routes<'a>(rows: impl Iterator<Item = (String, &'a Value, [&'a str; 2])>) -> 
     rows.map(row).collect()
 }
 
-fn of_kernel(router: &Router) -> Routes {
-    let text = router.ns.ip(&["-j", "-4", "route", "show", "table", "main"]).unwrap().stdout;
+fn of_kernel(router: &Router, wiring: Wiring) -> Routes {
+    let table = wiring.table().to_string();
+    let text = router.ns.ip(&["-j", "-4", "route", "show", "table", &table, "type", "unicast"]).unwrap().stdout;
     let rows: Vec<Value> = serde_json::from_str(&text).unwrap();
     let hops = |row: &Value| match &row["nexthops"] {
         Value::Null => json!([row]),
@@ -264,13 +320,13 @@ fn of_kernel(router: &Router) -> Routes {
     routes(rows.iter().map(|(prefix, hops)| (prefix.clone(), hops, ["gateway", "dev"])))
 }
 
-fn of_frr(router: &Router) -> Routes {
-    let all = router.ask("show ip route json");
+fn of_frr(router: &Router, wiring: Wiring) -> Routes {
+    let all = router.ask(&format!("show ip route{} json", wiring.vrf()));
     let chosen = |row: &&Value| row["selected"] == true && row["installed"] == true;
     let rows = all.as_object().unwrap().iter().filter_map(|(prefix, rows)| {
-        // Routes to the router's own addresses are in table local.
+        // The kernel has routes of another type to the router's own addresses.
         let row = rows.as_array().unwrap().iter().find(chosen)?;
-        (row["nexthops"][0]["interfaceName"] != "lo")
+        (row["nexthops"][0]["interfaceName"] != wiring.loopback())
             .then(|| (prefix.clone(), &row["nexthops"], ["ip", "interfaceName"]))
     });
     routes(rows)
@@ -278,7 +334,7 @@ fn of_frr(router: &Router) -> Routes {
 
 /// Returns the routes that BIRD exports to the kernel, and the kernel's routes that BIRD did not add.
 fn of_bird(router: &Router) -> Routes {
-    let mut all = of_kernel(router);
+    let mut all = of_kernel(router, Wiring::Veth);
     let text = router.ns.ip(&["-4", "route", "show", "proto", "bird"]).unwrap().stdout;
     all.retain(|prefix, _| !text.contains(prefix.trim_end_matches("/32")));
     let mut at: Option<String> = None;
@@ -300,10 +356,14 @@ fn of_bird(router: &Router) -> Routes {
     all
 }
 
-fn of_bywash(running: &Bywash) -> Routes {
+/// Returns the routes that Bywash forwards by.
+fn of_bywash(running: &Bywash, wiring: Wiring) -> Routes {
     let all = running.show(&["routes"]);
-    let main = |row: &&Value| row["table"] == 254 && !row["prefix"].as_str().unwrap().contains(':');
-    let rows = all.as_array().unwrap().iter().filter(main);
+    let chosen = |row: &&Value| {
+        let used = row["kind"] == "unicast" && row["installed"] == true;
+        used && row["table"] == wiring.table() && !row["prefix"].as_str().unwrap().contains(':')
+    };
+    let rows = all.as_array().unwrap().iter().filter(chosen);
     routes(rows.map(|row| (row["prefix"].as_str().unwrap().to_owned(), &row["next_hops"], ["via", "interface"])))
 }
 
@@ -344,6 +404,18 @@ fn ospf_and_bgp_over_bridges() {
     converge_share_and_survive(Suite::Frr, Wiring::Above("bridge"));
 }
 
+#[test]
+fn ospf_and_bgp_in_vrfs() {
+    require!(kernel_has("vrf"));
+    converge_share_and_survive(Suite::Frr, Wiring::Vrf("user"));
+}
+
+#[test]
+fn ospf_and_bgp_in_vrfs_past_user_space() {
+    require!(kernel_has("vrf"), kernel_has("tcx"));
+    converge_share_and_survive(Suite::Frr, Wiring::Vrf("driver"));
+}
+
 fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     require!(require_lab());
     if suite == Suite::Frr {
@@ -353,27 +425,26 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     }
     let _daemons = daemons();
     let lab = Lab::new(wiring);
-    let running = lab.run(wiring);
+    let running = lab.run();
     lab.start_daemons(suite);
     let started = Instant::now();
+    let of_kernel = |n: usize| of_kernel(&lab.routers[n], wiring);
     let both = |table: &Routes| table.get("44.0.0.0/8").is_some_and(|hops| hops.len() == 2);
     let converged = || {
-        let ospf = |n: usize| of_kernel(&lab.routers[n]).contains_key(&format!("10.0.0.{}/32", 4 - n));
-        both(&of_kernel(&lab.routers[0]))
-            && ospf(0)
-            && ospf(3)
-            && of_kernel(&lab.routers[3]).contains_key("10.1.0.0/24")
+        let ospf = |n: usize| of_kernel(n).contains_key(&format!("10.0.0.{}/32", 4 - n));
+        both(&of_kernel(0)) && ospf(0) && ospf(3) && of_kernel(3).contains_key("10.1.0.0/24")
     };
     let done = wait_until("the routers to converge", PATIENCE, converged);
-    done.unwrap_or_else(|e| panic!("{e}: {:?} {}", of_kernel(&lab.routers[0]), lab.routers[0].daemons_say()));
+    done.unwrap_or_else(|e| panic!("{e}: {:?} {}", of_kernel(0), lab.routers[0].daemons_say()));
     println!("converged after {:.1} s", started.elapsed().as_secs_f64());
 
     // Daemon, kernel and router have the same routes, and no drift is shown.
-    for (router, running) in lab.routers.iter().zip(&running) {
-        let of_daemon = || if suite == Suite::Frr { of_frr(router) } else { of_bird(router) };
-        let same = || of_daemon() == of_kernel(router) && of_bywash(running) == of_kernel(router);
+    for (n, (router, running)) in lab.routers.iter().zip(&running).enumerate() {
+        let of_daemon = || if suite == Suite::Frr { of_frr(router, wiring) } else { of_bird(router) };
+        let of_bywash = || of_bywash(running, wiring);
+        let same = || of_daemon() == of_kernel(n) && of_bywash() == of_kernel(n);
         wait_until("the same routes", PATIENCE, same)
-            .unwrap_or_else(|e| panic!("{e}:\n{:?}\n{:?}\n{:?}", of_daemon(), of_kernel(router), of_bywash(running)));
+            .unwrap_or_else(|e| panic!("{e}:\n{:?}\n{:?}\n{:?}", of_daemon(), of_kernel(n), of_bywash()));
         let none = || running.show(&["drift"]) == json!([]);
         wait_until("no drift", PATIENCE, none).unwrap_or_else(|e| panic!("{e}: {}", running.show(&["drift"])));
     }
@@ -381,7 +452,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     // Traffic uses both paths evenly once all neighbours are known.
     let report = Ping::to(std::net::Ipv4Addr::new(10, 4, 0, 2)).count(20).interval(Duration::from_millis(10));
     wait_until("the other host", PATIENCE, || report.clone().run(&lab.hosts[0]).unwrap().received == 20).unwrap();
-    let port = |name: &str| if matches!(wiring, Wiring::Above(_)) { below(name) } else { name.to_owned() };
+    let port = |name: &str| wiring.port(name);
     let sent = || ["e2", "e3"].map(|name| running[0].counter(&port(name), "tx_packets"));
     let [h1, h4] = &lab.hosts;
     let second = || {
@@ -403,10 +474,10 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
         for name in ["e1", "e4"] {
             lab.routers[1].ns.ip(&["link", "set", &port(name), "down"]).unwrap();
         }
-        let one = || of_kernel(&lab.routers[0]).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1);
-        wait_until("the kernel to have one path", PATIENCE, one).unwrap();
+        let one = |table: &Routes| table.get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1);
+        wait_until("the kernel to have one path", PATIENCE, || one(&of_kernel(0))).unwrap();
         let withdrawn = down.elapsed();
-        running[0].wait("one path", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
+        running[0].wait("one path", |running| one(&of_bywash(running, wiring)));
         std::thread::sleep(Duration::from_millis(300));
         withdrawn
     });
@@ -419,13 +490,9 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     assert!(dark < withdrawn + Duration::from_secs(5), "{withdrawn:?} {loss:?}");
 }
 
-/// Returns whether the route to the numbered packets' destination has both paths.
-fn both_ways(running: &Bywash) -> bool {
-    of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 2)
-}
-
 fn wait_for_both_ways(lab: &Lab, running: &[Bywash]) {
-    let there = || both_ways(&running[0]) && of_bywash(&running[3]).get("10.1.0.0/24").is_some_and(|h| h.len() == 2);
+    let both = |n: usize, to: &str| of_bywash(&running[n], lab.wiring).get(to).is_some_and(|hops| hops.len() == 2);
+    let there = || both(0, "44.0.0.0/8") && both(3, "10.1.0.0/24");
     wait_until("both paths", PATIENCE, there).unwrap_or_else(|e| panic!("{e}: {}", lab.routers[0].daemons_say()));
     let report = Ping::to(std::net::Ipv4Addr::new(10, 4, 0, 2)).count(20).interval(Duration::from_millis(10));
     wait_until("the other host", PATIENCE, || report.clone().run(&lab.hosts[0]).unwrap().received == 20).unwrap();
@@ -437,12 +504,12 @@ fn bfd_notices_a_silent_neighbour() {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bfdd"), kernel_has("bridge"));
     let _daemons = daemons();
     let lab = Lab::new(Wiring::Switches);
-    let running = lab.run(Wiring::Switches);
+    let running = lab.run();
     for (router, n) in lab.routers.iter().zip(1..) {
         router.start("zebra", "");
         let profile = "detect-multiplier 3\n  receive-interval 100\n  transmit-interval 100";
         router.start("bfdd", &format!("bfd\n profile fast\n  {profile}\n"));
-        let mut text = bgp(n).replace("timers bgp 1 9", "timers bgp 60 180");
+        let mut text = bgp(n, lab.wiring).replace("timers bgp 1 9", "timers bgp 60 180");
         for (_, address) in neighbours(n) {
             let line = format!(" neighbor {address} timers connect 1\n");
             text = text.replace(&line, &format!("{line} neighbor {address} bfd profile fast\n"));
@@ -459,7 +526,9 @@ fn bfd_notices_a_silent_neighbour() {
         for switch in &lab.switches {
             switch.ip(&["link", "set", "to2", "down"]).unwrap();
         }
-        running[0].wait("one path", |running| of_bywash(running).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1));
+        let one =
+            |running: &Bywash| of_bywash(running, lab.wiring).get("44.0.0.0/8").is_some_and(|hops| hops.len() == 1);
+        running[0].wait("one path", one);
         std::thread::sleep(Duration::from_millis(300));
     });
     let dark = Duration::from_secs_f64(loss.lost as f64 / f64::from(load::rate()) * 2.0);
@@ -475,11 +544,11 @@ fn bgp_restarts_gracefully() {
     require!(require_lab(), has_tool("vtysh"), has_tool("/usr/lib/frr/bgpd"));
     let _daemons = daemons();
     let lab = Lab::new(Wiring::Veth);
-    let running = lab.run(Wiring::Veth);
+    let running = lab.run();
     let config = |n: usize| {
         // These lines must follow the neighbours: without neighbours bgpd does not tell zebra of graceful restart.
         let graceful = " bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n";
-        bgp(n).replace(" address-family", &format!("{graceful} address-family"))
+        bgp(n, lab.wiring).replace(" address-family", &format!("{graceful} address-family"))
     };
     for (router, n) in lab.routers.iter().zip(1..) {
         router.start("zebra", "");
@@ -496,7 +565,7 @@ fn bgp_restarts_gracefully() {
     let (took, loss) = load::between(h1, h4, load::rate(), || {
         // At least one path must remain: the new bgpd may learn of one before the other.
         let still = || {
-            let [there, back] = [of_bywash(&running[0]), of_bywash(&running[3])];
+            let [there, back] = [0, 3].map(|n| of_bywash(&running[n], lab.wiring));
             assert!(there.contains_key("44.0.0.0/8") && back.contains_key("10.1.0.0/24"), "{there:?} {back:?}");
         };
         std::thread::sleep(Duration::from_millis(300));
