@@ -116,9 +116,7 @@ struct bywash_port {
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
 	__u64 members;   /* bit n: frames to port n, another member of its bridge, are forwarded (bridge.h) */
 	__u32 longest;   /* longest such frame in bytes, Ethernet header included */
-	__u16 outer;     /* HOP_TAKES_*: outer packets of these tunnels pass a gate that lets flows pass */
-	__be16 outer_port; /* of VXLANs among them */
-	__u32 pad[2];    /* to a cache line */
+	__u32 pad[3];    /* to a cache line */
 } __attribute__((aligned(64)));
 
 /* Treatment of a packet whose route leads to this next hop. */

@@ -222,11 +222,6 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 		rare_way();
 		return PASS_POLICY;
 	}
-	/* The rules have judged the outer packets of tunnels. Whether it is to this host, user space finds out. */
-	if (!v6 && unlikely(f->port->outer) && deliver(f->port->outer, f->port->outer_port, ip4, f->end) == TO_USER) {
-		f->flags &= ~(BYWASH_KERNEL4 | BYWASH_DEFRAG);
-		return TO_USER;
-	}
 	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
 	int class = l4_class(proto, l4, f->end, len);
 	if (unlikely(class == L4_OTHER)) {

@@ -5,7 +5,6 @@
 //! packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind above a
 //! port may do anything.
 
-use crate::vlans::Through;
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel};
@@ -95,6 +94,17 @@ pub struct Joined {
     pub tag: [u8; 4],
     /// Set if its frames have the tag on this member.
     pub tagged: bool,
+}
+
+/// A tunnel whose packets can be forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Through {
+    /// Kernel index of the interface.
+    pub index: u32,
+    pub tunnel: Tunnel,
+    /// Interface that its packets belong to, if it is a member of a bridge, and the time in seconds after which the bridge
+    /// forgets stations behind it, if it learns any there.
+    pub joined: Option<(Joined, Option<u32>)>,
 }
 
 impl Relations {

@@ -1,8 +1,7 @@
 //! Numbers of VLANs, macvlans, bonds, bridges and tunnels.
 
-use crate::relations::{Joined, Told};
+use crate::relations::{Joined, Through, Told};
 use bywash_engine::PortId;
-use bywash_fib::model::Tunnel;
 use bywash_router::control::{Bridged, MasterSpec, Sends, TunnelSpec, VlanSpec};
 use bywash_router::vlan::{FIRST, VLANS};
 use std::collections::BTreeMap;
@@ -37,17 +36,6 @@ impl Master {
     pub fn new(tag: [u8; 4], sends: Sends) -> Self {
         Self { members: vec![], tagged: vec![], tag, vxlans: vec![], sends }
     }
-}
-
-/// A tunnel whose packets can be forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Through {
-    /// Kernel index of the interface.
-    pub index: u32,
-    pub tunnel: Tunnel,
-    /// Interface that its packets belong to, if it is a member of a bridge, and the time in seconds after which the bridge
-    /// forgets stations behind it, if it learns any there.
-    pub joined: Option<(Joined, Option<u32>)>,
 }
 
 /// Interfaces with numbers, whose packets are forwarded with those of ports.

@@ -424,7 +424,13 @@ impl App for Router {
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.path.waiting.is_empty() {
-            self.path.release(cx, self.tables.load(cx.reader));
+            let Self { tables, path, translator, .. } = self;
+            let tables = tables.load(cx.reader);
+            path.release(cx, tables);
+            // A waiting packet may have become one to this host.
+            if !path.inner.frames.is_empty() {
+                forward_inner(cx, tables, path, translator.as_deref_mut());
+            }
         }
         !self.path.waiting.is_empty()
     }

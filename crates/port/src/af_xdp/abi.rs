@@ -110,11 +110,6 @@ pub(crate) struct RawPort {
     /// Members of the port's bridge to which frames are forwarded, a bit for each port, and the longest such frame.
     pub members: u64,
     pub longest: u32,
-    /// Encapsulations of the tunnels whose outer packets pass a gate that lets flows pass, as in [`XdpOuter`], and their
-    /// UDP port in network byte order.
-    ///
-    /// [`XdpOuter`]: super::XdpOuter
-    pub outer: [u16; 2],
 }
 
 impl RawPort {
@@ -126,7 +121,7 @@ impl RawPort {
     pub const OWN: usize = 4;
     /// Index of the word with the members of the port's bridge to which frames are forwarded.
     pub const MEMBERS: usize = 5;
-    /// Index of the word with the longest of these frames, and with the tunnels whose outer packets pass.
+    /// Index of the word with the longest of these frames.
     pub const LONGEST: usize = 6;
 
     /// Returns the words before `version`. For an enabled port with flows, or with rules that the program follows, the

@@ -329,8 +329,7 @@ impl Inner {
         let (first, port) = (at * RawPort::WORDS, self.gated(port));
         let words = port.words();
         self.ports.store(first + RawPort::MEMBERS, 0);
-        let [takes, udp] = port.outer.map(u64::from);
-        self.ports.store(first + RawPort::LONGEST, u64::from(port.longest) | takes << 32 | udp << 48);
+        self.ports.store(first + RawPort::LONGEST, port.longest.into());
         for n in [0, 2, 1] {
             self.ports.store(first + n, words[n]);
         }
@@ -707,13 +706,17 @@ impl XdpDatapath {
             let _ = map.delete(&vni.to_ne_bytes());
             known.remove(&vni);
         }
+        let mut done = Ok(());
         for (vni, mac) in vnis.iter().filter(|(vni, mac)| known.get(vni) != Some(*mac)).collect::<Vec<_>>() {
             let [a, b, c, d, e, f] = *mac;
             let word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-            checked("vnis", map.update(&vni.to_ne_bytes(), &word.to_ne_bytes()))?;
-            known.insert(*vni, *mac);
+            match checked("vnis", map.update(&vni.to_ne_bytes(), &word.to_ne_bytes())) {
+                Ok(()) => drop(known.insert(*vni, *mac)),
+                // The others do not depend on it.
+                failed => done = failed,
+            }
         }
-        Ok(())
+        done
     }
 
     /// Sets the VLANs of a port: the tag of each, the number of its entry, and the entry. A program that does not route

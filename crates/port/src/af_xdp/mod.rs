@@ -66,8 +66,7 @@ pub(crate) use objects::{Made, Make, Maker, Refused};
 pub use offload::{Features, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
 pub use program::{
-    Attachment, Program, SourceCheck, XdpAttach, XdpBridging, XdpConfig, XdpGate, XdpOuter, XdpSending, XdpVlan,
-    learn_programs,
+    Attachment, Program, SourceCheck, XdpAttach, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan, learn_programs,
 };
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};

@@ -102,8 +102,6 @@ pub struct XdpConfig {
     pub sending: XdpSending,
     /// Frames between members of the port's bridge that the program forwards, where it forwards.
     pub bridging: XdpBridging,
-    /// Tunnels whose outer packets go to user space although the gate is closed except for flows.
-    pub outer: XdpOuter,
 }
 
 impl XdpConfig {
@@ -147,8 +145,7 @@ impl XdpConfig {
         let (mac, max_frame, route_id) = (self.mac, self.max_frame, self.master.unwrap_or(id));
         let XdpBridging { to, longest } = self.bridging;
         let members = if self.forward && self.bridged { to & !(1 << id) } else { 0 };
-        let outer = [self.outer.encapsulations, self.outer.port.to_be()];
-        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending, members, longest, outer }
+        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending, members, longest }
     }
 
     /// Returns the words of such an entry, for native XDP, as they are in the program's memory.
@@ -170,15 +167,6 @@ pub struct XdpSending {
     pub kept4: bool,
     /// Set if only the kernel may send IPv6 packets on the port.
     pub kept6: bool,
-}
-
-/// Tunnels whose outer packets are received by user space.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct XdpOuter {
-    /// Their encapsulations, as bits: 1 IPv4, 2 IPv6, 4 GRE, 8 VXLAN.
-    pub encapsulations: u16,
-    /// UDP destination port of VXLANs.
-    pub port: u16,
 }
 
 /// Frames that the program forwards unchanged between members of a bridge: untagged unicast frames of IPv4, IPv6, PPPoE
@@ -511,9 +499,8 @@ impl Program {
                 return;
             }
             let (sending, gate) = (XdpSending::default(), XdpGate::CLOSED);
-            let (bridging, outer) = (XdpBridging::default(), XdpOuter::default());
-            self.config =
-                XdpConfig { gate, sending, bridging, outer, rules: false, asks: false, keeps: false, ..self.config };
+            let bridging = XdpBridging::default();
+            self.config = XdpConfig { gate, sending, bridging, rules: false, asks: false, keeps: false, ..self.config };
             // Errors are those of the maps, which have been written before.
             let _ = self.datapath.set_port(self.entry(&self.config));
             let _ = self.datapath.set_vlans(self.id, &[]);

@@ -338,13 +338,6 @@ impl Control {
         self.links.vnis()
     }
 
-    /// Returns the encapsulations, as bits ([`Tunnels::encapsulations`](crate::tunnel::Tunnels::encapsulations)), of the
-    /// tunnels whose outer packets pass gates that let flows pass, and the UDP port of VXLANs; `None` if there are none.
-    pub fn outer_passing(&self) -> Option<(u16, u16)> {
-        let tunnels = self.links.tunnels(&self.followed);
-        tunnels.outer_passes().then(|| (tunnels.encapsulations() as u16, tunnels.port().unwrap_or(0)))
-    }
-
     /// Returns the other end of a tunnel: for a VXLAN, that of any of its stations.
     pub fn end_of(&self, tunnel: &TunnelSpec) -> Option<Ipv4Addr> {
         match tunnel.tunnel.vxlan {

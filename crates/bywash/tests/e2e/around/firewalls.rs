@@ -169,15 +169,14 @@ fn connections_pass(rows: &'static [Row]) {
     }
 }
 
-/// Talks until packets of both directions pass the tunnel past the kernel.
+/// Talks until packets of host a pass the tunnel past the kernel, which has the outer packets that it receives.
 fn wait_for_flow(bywash: &Bywash<'_>, ends: &mut Ends, what: &str) {
     let passes = || {
-        let before = Tunnels::moved(bywash);
+        let before = Tunnels::moved(bywash).0;
         for n in 0..4u8 {
             ends.talk(&[n; 700]);
         }
-        let now = Tunnels::moved(bywash);
-        now.0 >= before.0 + 4 && now.1 >= before.1 + 3
+        Tunnels::moved(bywash).0 >= before + 4
     };
     if let Err(error) = wait_until(&format!("{what} to be forwarded past the kernel"), PATIENCE, passes) {
         let why = bywash.show(&["kernel-connections"]);

@@ -12,7 +12,7 @@ use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
-use bywash_port::af_xdp::{self, XdpBridging, XdpGate, XdpOuter, XdpSending, XdpVlan};
+use bywash_port::af_xdp::{self, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_router::control::{Control, Policies, PortEntry, PortView};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
@@ -29,6 +29,9 @@ const FIRST: Duration = Duration::from_secs(5);
 /// Reasons for which packets are left to the kernel, each with whether established flows are forwarded all the same;
 /// shared with the API.
 pub type Told = Arc<Mutex<Vec<(Kept, bool)>>>;
+
+/// Key of [`Guard::refused`] for the VNIs, which no port has.
+const VNIS: u16 = u16::MAX;
 
 /// Exception to the packets that are left to the kernel.
 const BUT_FLOWS: &str = " except those of established flows";
@@ -240,17 +243,13 @@ impl Guard {
         let control = lock(control);
         let settings = &self.verdict.settings;
         let entries = control.entries();
-        let let_in = |number: PortId| {
-            let gate = self.gate(number.0);
-            gate.closed != Families::BOTH || !gate.flows.is_empty()
-        };
-        let vnis = control.vnis().into_iter().filter(|(_, (number, _))| let_in(*number));
+        // Workers would punt the packets of the others, one by one.
+        let open = |number: PortId| self.gate(number.0).closed.is_empty();
+        let vnis = control.vnis().into_iter().filter(|(_, (number, _))| open(*number));
         let vnis = vnis.map(|(vni, (_, mac))| (vni, mac)).collect();
-        if let Some(Err(e)) = self.program.as_ref().map(|program| program.set_vnis(&vnis)) {
-            tracing::error!("the kernel has the packets of some VXLANs: {e}");
-        }
-        let (encapsulations, port) = control.outer_passing().unwrap_or_default();
-        let outer = XdpOuter { encapsulations, port };
+        let failed = self.program.as_ref().and_then(|program| program.set_vnis(&vnis).err());
+        let failed = failed.map(|e| format!("the kernel has the packets of some VXLANs: {e}"));
+        note(&mut self.refused, VNIS, failed);
         let views: BTreeMap<u16, PortView> = control.ports().map(|view| (view.id.0, view)).collect();
         let mut ports = shared.ports();
         let targets: BTreeMap<PortId, XdpSending> =
@@ -289,7 +288,6 @@ impl Guard {
                 config.keeps = rules && control.routes_by_addresses();
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
                 config.bridging = bridging;
-                config.outer = outer;
             });
             let vlan = |PortEntry { view, entry, tag, .. }: &PortEntry| {
                 let (id, entry, tag, mac) = (view.id.0, entry.0, *tag, view.mac?);
@@ -301,17 +299,7 @@ impl Guard {
             };
             let of_port: Vec<XdpVlan> = entries.iter().filter(|of| of.port.0 == at).filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
-            // Logged only when it changes: programs are configured again all the time, and the kernel may refuse for a
-            // while, for instance while no descriptors are free.
-            let why = done.err().map(|e| format!("{e:#}"));
-            let before = self.refused.get(&at);
-            if let Some(why) = why.as_ref().filter(|why| before != Some(why)) {
-                tracing::error!("{why}");
-            }
-            match why {
-                Some(why) => self.refused.insert(at, why),
-                None => self.refused.remove(&at),
-            };
+            note(&mut self.refused, at, done.err().map(|e| format!("{e:#}")));
         }
     }
 
@@ -381,6 +369,19 @@ impl Guard {
         let names: Vec<_> = ids.filter_map(name).collect();
         if names.len() == self.ports.len() { "all ports".into() } else { names.join(", ") }
     }
+}
+
+/// Records why a port's program, or what is at another key, could not be set; `None` if it could. Logged only when it
+/// changes: programs are configured again all the time, and the kernel may refuse for a while, for instance while no
+/// descriptors are free.
+fn note(refused: &mut BTreeMap<u16, String>, at: u16, why: Option<String>) {
+    if let Some(why) = why.as_ref().filter(|why| refused.get(&at) != Some(why)) {
+        tracing::error!("{why}");
+    }
+    match why {
+        Some(why) => refused.insert(at, why),
+        None => refused.remove(&at),
+    };
 }
 
 /// Returns whether established flows pass a policy that keeps a port's packets.

@@ -119,10 +119,13 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
     }
 
-    /// Returns the VXLANs whose packets are forwarded, by VNI, each with the number and the MAC address of the interface
-    /// that they belong to.
+    /// Returns the VXLANs whose packets are decapsulated, those of the first one's UDP port, by VNI, each with the number
+    /// and the MAC address of the interface that they belong to.
     pub fn vnis(&self) -> BTreeMap<u32, (PortId, Mac)> {
-        let open = self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index) && self.running(spec.index));
+        let is_open = |spec: &TunnelSpec| self.allows_tunnel(spec.index) && self.running(spec.index);
+        let port = |spec: &TunnelSpec| spec.tunnel.vxlan.filter(|_| is_open(spec)).map(|vxlan| vxlan.port);
+        let first = self.tunnels.values().filter_map(|(spec, _)| Some((spec.id, port(spec)?))).min();
+        let open = self.tunnels.values().filter(|(spec, _)| first.is_some_and(|(_, of)| port(spec) == Some(of)));
         let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
             let mac = self.get(spec.interface())?.mac?;
             let number = spec.bridge.map_or(Some(spec.id), |of| Some(self.master(of.index)?.id))?;
