@@ -278,10 +278,9 @@ static __always_inline int is_routed_vxlan(const void *eth)
 	return mac && !((*(const __u64 *)eth ^ *mac) << 16);
 }
 
-/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel of the encapsulations
- * `takes`, HOP_TAKES_*, are user space's; others than it decapsulates are left to the kernel, which knows of unfinished
- * checksums within. `port` is that of VXLANs, in network order. */
-static __always_inline int deliver(__u32 takes, __u32 port, const struct iphdr *ip, const void *end)
+/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel are user space's;
+ * others than it decapsulates are left to the kernel, which knows of unfinished checksums within. */
+static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip, const void *end)
 {
 	const __be16 *words = (const void *)(ip + 1);
 	const void *inner = words;
@@ -291,16 +290,16 @@ static __always_inline int deliver(__u32 takes, __u32 port, const struct iphdr *
 		return PASS_LOCAL;
 	switch (ip->protocol) {
 	case IPPROTO_IPIP:
-		if (!(takes & HOP_TAKES_IPIP))
+		if (!(hop->first & HOP_TAKES_IPIP))
 			return PASS_LOCAL;
 		break;
 	case IPPROTO_IPV6:
-		if (!(takes & HOP_TAKES_SIT))
+		if (!(hop->first & HOP_TAKES_SIT))
 			return PASS_LOCAL;
 		v6 = 1;
 		break;
 	case IPPROTO_GRE:
-		if (!(takes & HOP_TAKES_GRE) || (void *)(words + 2) > end)
+		if (!(hop->first & HOP_TAKES_GRE) || (void *)(words + 2) > end)
 			return PASS_LOCAL;
 		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
 		if (words[0] && words[0] != bpf_htons(0x2000))
@@ -313,7 +312,7 @@ static __always_inline int deliver(__u32 takes, __u32 port, const struct iphdr *
 	case IPPROTO_UDP:
 		/* UDP and VXLAN, then Ethernet. */
 		inner += 8 + 8 + ETH_HLEN;
-		if (!(takes & HOP_TAKES_VXLAN) || inner > end || words[1] != port)
+		if (!(hop->first & HOP_TAKES_VXLAN) || inner > end || words[1] != hop->count)
 			return PASS_LOCAL;
 		words = inner - 2;
 		if (words[0] != bpf_htons(ETH_P_IP) && words[0] != bpf_htons(ETH_P_IPV6))
@@ -344,7 +343,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
-		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop->first, hop->count, ip, f->end);
+		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop, ip, f->end);
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	/* It would leave by the tunnel, or the bridge with it, that it came by. */

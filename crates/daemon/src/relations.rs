@@ -295,7 +295,8 @@ impl Relations {
         if !member.up || !member.member.is_some_and(|state| state.active) {
             return Err("which does not forward on it");
         }
-        // What a VXLAN receives is known by its source, too; what a port receives, by the bridge's FDB alone.
+        // The FDB of a bridge has the sources of a port's frames only if the bridge learns there. A VXLAN needs that only
+        // where it learns ([`Through::joined`]).
         let learns = |state: Member| state.learns || !self.ports.contains(&member.index);
         if !member.member.is_some_and(|state| state.plain && learns(state)) {
             return Err("which is locked on it, learns no addresses there, or has set there what is not known");

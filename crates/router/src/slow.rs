@@ -258,7 +258,7 @@ impl SlowPath {
         let data = arena.data(&frame);
         let gate = self.gates.get(within.id);
         if is_kept(gate, data) {
-            // They belong to flows, or are punted as the burst ends.
+            // Packets that belong to no flow are punted as the burst ends.
             let Some(frame) = (if gate.flows.is_empty() { Some(frame) } else { self.inner.add(within, frame).err() })
             else {
                 return;

@@ -154,7 +154,7 @@ pub struct Tunnels {
     /// Places in `all`, in ascending order of their ends.
     ends: Vec<(End, usize)>,
     paths: Paths,
-    /// Whether their outer packets pass gates that let flows pass.
+    /// Set if the outer packets of these tunnels pass gates that let flows pass.
     outer_passes: bool,
 }
 
@@ -217,9 +217,8 @@ pub(crate) struct Around {
 /// Returns whether a frame is an outer packet of a tunnel, as far as its headers tell.
 pub(crate) fn is_outer(tables: &Tables, data: &[u8]) -> bool {
     let known = || {
-        let (info, Headers { port, key, .. }) = headers(data.get(HEADER_LEN..)?)?;
-        let remote = if port == 0 { info.src } else { 0 };
-        tables.tunnels.with(&End { remote, local: info.dst, protocol: info.proto, port, key })
+        let (info, of) = headers(data.get(HEADER_LEN..)?)?;
+        tables.tunnels.with(&of.end(&info))
     };
     frame_type(data) == Some(ethertype::IPV4) && known().is_some()
 }
@@ -240,14 +239,14 @@ pub(crate) fn decapsulate(
         return None;
     }
     let ip = &data[HEADER_LEN..];
-    let (info, Headers { len, kind, port, key }) = headers(ip)?;
+    let (info, of) = headers(ip)?;
+    let Headers { len, kind, port, .. } = of;
     // The kernel carries ECT(1) and CE over to the packet within, or drops it (INET_ECN_decapsulate, RFC 6040 4.2).
     if info.tos & ECT_1 != 0 {
         return None;
     }
     let ip = &ip[..usize::from(info.total_len)];
-    let remote = if port == 0 { info.src } else { 0 };
-    let tunnel = tables.tunnels.with(&End { remote, local: info.dst, protocol: info.proto, port, key })?;
+    let tunnel = tables.tunnels.with(&of.end(&info))?;
     let link = tunnel.tunnel.link;
     if link != 0 && tables.port(from.id).is_none_or(|port| port.index != link) {
         return None;
@@ -294,6 +293,14 @@ struct Headers {
     port: u16,
     /// Key, or network identifier.
     key: Option<u32>,
+}
+
+impl Headers {
+    /// Returns the values that name the tunnel of a packet with these headers, the first of which is `info`.
+    fn end(&self, info: &Ipv4Info) -> End {
+        let remote = if self.port == 0 { info.src } else { 0 };
+        End { remote, local: info.dst, protocol: info.proto, port: self.port, key: self.key }
+    }
 }
 
 /// Returns the IPv4 header at the start of `ip`, and all headers around the packet within. Padding may follow the outer

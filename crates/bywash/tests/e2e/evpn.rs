@@ -88,12 +88,16 @@ impl Fabric {
         Ping::to(IpAddr::V4(host(to))).count(count).run(&self.hosts[from - 1]).unwrap().received
     }
 
+    /// Waits until a host reaches its leaf, which then knows the host.
+    fn wait_for_gateway(&self, n: usize) {
+        let gateway = IpAddr::V4(Ipv4Addr::new(10, NETWORKS[n - 1], 0, 254));
+        let reached = || Ping::to(gateway).count(1).run(&self.hosts[n - 1]).unwrap().received == 1;
+        wait_until("the gateway", PATIENCE, reached).unwrap();
+    }
+
     /// Waits until the leaves have told each other of all hosts.
     fn wait_until_reached(&self) {
-        for (end, own) in self.hosts.iter().zip(NETWORKS) {
-            let gateway = IpAddr::V4(Ipv4Addr::new(10, own, 0, 254));
-            wait_until("the gateway", PATIENCE, || Ping::to(gateway).count(1).run(end).unwrap().received == 1).unwrap();
-        }
+        (1..=3).for_each(|n| self.wait_for_gateway(n));
         for (from, to) in [(1, 2), (2, 3), (3, 1)] {
             wait_until("the other host", PATIENCE, || self.ping(from, to, 1) == 1).unwrap_or_else(|e| {
                 let shown = ["neigh", "route"].map(|what| self.leaves[from - 1].ns.ip(&[what]).unwrap().stdout);
@@ -199,9 +203,7 @@ fn routes_past_the_kernel(irb: Irb) {
             NETWORKS[0]
         ))
         .unwrap();
-    let gateway = IpAddr::V4(Ipv4Addr::new(10, NETWORKS[0], 0, 254));
-    wait_until("the gateway", PATIENCE, || Ping::to(gateway).count(1).run(&fabric.hosts[0]).unwrap().received == 1)
-        .unwrap();
+    fabric.wait_for_gateway(1);
     running[1].wait("packets to the other leaf", |_| {
         let before = moved(2).0;
         fabric.ping(2, 1, 10) == 10 && moved(2).0 - before >= 10

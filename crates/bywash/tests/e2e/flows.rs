@@ -206,6 +206,16 @@ fn shown(bywash: &Bywash, filter: &str) -> Value {
 
 /// Talks until packets of both directions are forwarded past the kernel.
 pub fn wait_for_flow(bywash: &Bywash, ends: &mut Ends, what: &str) {
+    wait_for_flow_by(bywash, ends, what, forwarded);
+}
+
+/// Talks until each of these counts of forwarded packets rises with every message.
+pub fn wait_for_flow_by<const N: usize>(
+    bywash: &Bywash,
+    ends: &mut Ends,
+    what: &str,
+    forwarded: impl Fn(&Bywash) -> [u64; N],
+) {
     let mut why = Value::Null;
     let all_forwarded = || {
         let before = forwarded(bywash);

@@ -90,7 +90,7 @@ pub(super) struct Links {
     paths: Paths,
     /// Numbers of the tunnels that policies allow to be forwarded.
     allowed: BTreeSet<PortId>,
-    /// Whether outer packets of tunnels pass gates that let flows pass.
+    /// Set if outer packets of tunnels pass gates that let flows pass.
     outer_passes: bool,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
     excepted: BTreeMap<u32, Families>,

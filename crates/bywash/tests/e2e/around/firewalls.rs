@@ -3,7 +3,7 @@
 
 use super::ip;
 use super::tunnels::{BRIDGED, Row, Tunnels, VXLANS};
-use crate::flows::{BRIEF, Ends, run};
+use crate::flows::{BRIEF, Ends, run, wait_for_flow_by};
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Ping, has_tool, kernel_has, require, require_lab, wait_until};
 use std::net::IpAddr;
@@ -171,15 +171,5 @@ fn connections_pass(rows: &'static [Row]) {
 
 /// Talks until packets of host a pass the tunnel past the kernel, which has the outer packets that it receives.
 fn wait_for_flow(bywash: &Bywash<'_>, ends: &mut Ends, what: &str) {
-    let passes = || {
-        let before = Tunnels::moved(bywash).0;
-        for n in 0..4u8 {
-            ends.talk(&[n; 700]);
-        }
-        Tunnels::moved(bywash).0 >= before + 4
-    };
-    if let Err(error) = wait_until(&format!("{what} to be forwarded past the kernel"), PATIENCE, passes) {
-        let why = bywash.show(&["kernel-connections"]);
-        panic!("{error}; the kernel's are {why}; it shows {}; it logged {}", bywash.show(&["all"]), bywash.log());
-    }
+    wait_for_flow_by(bywash, ends, what, |bywash| [Tunnels::moved(bywash).0]);
 }

@@ -40,13 +40,16 @@ impl View for Routes {
 
     fn above(&self) -> Vec<(PortId, Above)> {
         let control = lock(&self.control);
-        let masters = control.masters().flat_map(|(view, master)| {
+        let of_master = |view: &PortView, master: &MasterSpec, sends| {
             let (kind, tag) = match master.is_bridge() {
                 true if master.is_vlan() => ("vlan", Some(master.tag)),
                 true => ("bridge", None),
                 false => ("bond", None),
             };
-            let shown = above(&view, kind, tag, true);
+            above(view, kind, tag, sends)
+        };
+        let masters = control.masters().flat_map(|(view, master)| {
+            let shown = of_master(&view, master, true);
             master.members.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
         let vlans = control.vlans().flat_map(|(view, vlan)| {
@@ -71,8 +74,7 @@ impl View for Routes {
         let bridges = control.tunnels().filter_map(|(_, spec)| {
             let alone = |master: &MasterSpec| master.members.is_empty() && master.vxlans.contains(&spec.index);
             let (view, master) = control.masters().find(|(_, master)| alone(master))?;
-            let (kind, tag) = if master.is_vlan() { ("vlan", Some(master.tag)) } else { ("bridge", None) };
-            Some((port_of(spec)?, above(&view, kind, tag, control.allows_tunnel(spec.index))))
+            Some((port_of(spec)?, of_master(&view, master, control.allows_tunnel(spec.index))))
         });
         masters.chain(vlans).chain(bridges).chain(tunnels).collect()
     }
