@@ -288,9 +288,9 @@ const BRIDGED: c_int = 2;
 /// Runs of the program in [`drive`] over a frame of a flow.
 const RUNS: u32 = 3;
 
-/// Runs the program of XDP or of traffic control over a frame at the end and at the beginning of memory, with the tag of
-/// a VLAN whose entry is that of the port and, if wanted, on the port as a bridge's member. It must do the same, whether it
-/// has looked the addresses up before or not.
+/// Runs the program of XDP or of traffic control over a frame at the end and at the beginning of memory, with the tag
+/// of a VLAN whose entry is that of the port and, if wanted, on the port as a bridge's member. It must do the same,
+/// whether it has looked the addresses up before or not.
 fn drive(frame: &[u8], skb: bool, bridged: bool) -> Driven {
     let run = |how: c_int, start: bool| {
         let mut out = Outcome { verdict: 0, reason: 0, to: 0, len: 0, data: std::ptr::null() };

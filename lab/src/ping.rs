@@ -1,8 +1,8 @@
 //! ICMP echo: requests, and their replies or the ICMP errors that they cause.
 //!
-//! The `ping` of iputils is not used: once it has had a reply, it waits after the last request only for twice the longest
-//! round trip so far or one interval, whatever its option `-W` says. On a busy machine it counts replies as lost that are
-//! only late.
+//! The `ping` of iputils is not used: once it has had a reply, it waits after the last request only for twice the
+//! longest round trip so far or one interval, whatever its option `-W` says. On a busy machine it counts replies as
+//! lost that are only late.
 
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;

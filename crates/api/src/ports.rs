@@ -39,18 +39,19 @@ pub struct Port {
     pub counters: PortCounters,
     /// Number and addresses of the port in a switch; null in other modes.
     pub switch: Option<SwitchPort>,
-    /// Interfaces above it whose packets are forwarded with its own.
+    /// Interfaces above it, and tunnels through it.
     pub above: Vec<Above>,
 }
 
-/// Interface above a port. Its packets are handled at the port's level.
+/// Interface above a port, or tunnel through it. Its packets are handled at the port's level unless they are left to
+/// the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Above {
     /// Name.
     pub name: String,
     /// Kind: `bond`, `bridge`, `vlan`, `macvlan`, `gre`, `ipip`, `sit` or `vxlan`. A tunnel is listed with the port
-    /// that its remote is reached through.
+    /// that its remote is reached through; one that is left to the kernel, with the first port if that is not known.
     pub kind: String,
     /// Protocol and number of a VLAN, such as `802.1Q 10`; null for other kinds.
     pub tag: Option<String>,
@@ -60,6 +61,9 @@ pub struct Above {
     pub state: String,
     /// True if packets routed to it are sent by the port, without the kernel.
     pub sends: bool,
+    /// Reason for which all its packets are left to the kernel; null if they are not, as far as its own properties
+    /// decide.
+    pub left: Option<String>,
     /// MAC address.
     pub mac: Option<String>,
     /// MTU, in bytes.

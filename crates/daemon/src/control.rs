@@ -13,7 +13,7 @@ use crate::shared::{Shared, Source};
 use crate::slots::programs;
 use crate::successor::Successor;
 use crate::takeover::{self, Predecessor};
-use crate::vlans::{Carried, Master, Numbers, Uppers};
+use crate::vlans::{Carried, Left, Master, Numbers, Uppers};
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
@@ -28,7 +28,7 @@ use bywash_router::bond::XmitHash;
 use bywash_router::control::{Applied, PortView, Sends};
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::xdp::{Targets, XdpTableSink};
-use bywash_sync::{Qsbr, clock};
+use bywash_sync::{Qsbr, clock, lock};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -233,6 +233,7 @@ impl Runtime {
             workers,
             halted: Mutex::new(None),
             failed: Mutex::default(),
+            left: Mutex::default(),
             config: Mutex::new(Arc::new(config)),
         });
         heap.started();
@@ -427,6 +428,7 @@ impl Runtime {
         let views = self.shared.view.ports();
         self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
         let (mut carried, mut told) = (vec![], BTreeMap::new());
+        let mut left: BTreeMap<u32, Left> = BTreeMap::new();
         let mut masters: BTreeMap<u32, Master> = BTreeMap::new();
         self.relations.configure(&self.shared.config().router);
         self.relations.serve(&views.iter().map(|view| view.index).collect());
@@ -470,6 +472,7 @@ impl Runtime {
                 masters.entry(index).or_insert_with(new).vxlans.push(link.index);
             }
             let why = through.map(|through| tunnels.push(through)).err();
+            left.extend(why.clone().map(|why| (link.index, Left::new(link, why))));
             told.insert(link.name.clone(), why);
         }
         for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
@@ -482,6 +485,9 @@ impl Runtime {
                 let parent = link.parent.unwrap_or_default();
                 let carry = |told| carried.push(Carried { index: link.index, told, port, parent });
                 let why = told_by.map(carry).err();
+                if let Some(why) = &why {
+                    left.entry(link.index).or_insert_with(|| Left::new(link, why.clone())).ports.push(port);
+                }
                 told.insert(link.name.clone(), why);
             }
         }
@@ -490,6 +496,11 @@ impl Runtime {
         let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
         let of_tunnels = tunnels.len();
         let uppers = self.numbers.assign(&masters, &carried, &tunnels);
+        for (index, port) in uppers.without(&carried, &tunnels) {
+            let Some(link) = self.relations.link(index) else { continue };
+            let new = || Left::new(link, "there are too many interfaces above ports".into());
+            left.entry(index).or_insert_with(new).ports.extend(port);
+        }
         let Uppers { masters, vlans, tunnels } = &uppers;
         let served = masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();
         self.relations.serve(&served);
@@ -543,6 +554,7 @@ impl Runtime {
             }
         }
         self.vlans = told;
+        *lock(&self.shared.left) = left.into_values().collect();
         let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
         // With each change of a member's VLANs, it has none until they have been read again: that it is back is no
         // news.

@@ -172,7 +172,7 @@ impl Running {
             Some(xdp) => xdp.level().name(),
             None => Level::User.name(),
         };
-        let above = self.0.view.above();
+        let above = self.0.above();
         let ports = self.0.ports();
         let of_ports = ports.values().map(|slot| (slot.config.name.as_str(), level(slot)));
         let of_above = above
@@ -195,7 +195,7 @@ impl Running {
 
     fn ports(&self) -> Vec<Port> {
         let (ends, _) = self.reports();
-        let (views, above) = (self.0.view.ports(), self.0.view.above());
+        let (views, above) = (self.0.view.ports(), self.0.above());
         let mut of_switch: Vec<_> = views.iter().map(|view| self.0.view.switch_port(view.id)).collect();
         let slots = self.0.ports();
         let ports = slots.iter().filter_map(|(at, slot)| Some((views.get(*at)?, slot, of_switch.get_mut(*at)?.take())));

@@ -102,8 +102,8 @@ pub struct Through {
     /// Kernel index of the interface.
     pub index: u32,
     pub tunnel: Tunnel,
-    /// Interface that its packets belong to, if it is a member of a bridge, and the time in seconds after which the bridge
-    /// forgets stations behind it, if it learns any there.
+    /// Interface that its packets belong to, if it is a member of a bridge, and the time in seconds after which the
+    /// bridge forgets stations behind it, if it learns any there.
     pub joined: Option<(Joined, Option<u32>)>,
 }
 
@@ -295,8 +295,8 @@ impl Relations {
         if !member.up || !member.member.is_some_and(|state| state.active) {
             return Err("which does not forward on it");
         }
-        // The FDB of a bridge has the sources of a port's frames only if the bridge learns there. A VXLAN needs that only
-        // where it learns ([`Through::joined`]).
+        // The FDB of a bridge has the sources of a port's frames only if the bridge learns there. A VXLAN needs that
+        // only where it learns ([`Through::joined`]).
         let learns = |state: Member| state.learns || !self.ports.contains(&member.index);
         if !member.member.is_some_and(|state| state.plain && learns(state)) {
             return Err("which is locked on it, learns no addresses there, or has set there what is not known");
@@ -474,17 +474,22 @@ impl Relations {
     }
 
     /// Returns the tunnels, each with what it forwards or, if its packets cannot be forwarded, the reason why they are
-    /// left to the kernel. Tunnels without a local address, or with several remotes, are not among them.
+    /// left to the kernel. Tunnels that are down, and have no local address or several remotes, are not among them.
     pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Through, String>)> {
         let all = self.links.values().filter(|_| !self.left_tunnels);
         all.filter_map(|link| {
-            let tunnel = link.tunnel.filter(is_host_tunnel)?;
+            let tunnel = link.tunnel?;
+            if !is_host_tunnel(&tunnel) {
+                // The kernel creates some of kinds gre, ipip and sit by itself.
+                return link.up.then(|| (link, Err("it has no IPv4 address of its own, or not one remote".into())));
+            }
             Some((link, self.through(link, tunnel).map(|joined| Through { index: link.index, tunnel, joined })))
         })
     }
 
-    /// Returns the interface that packets of a VXLAN belong to as a member of a bridge, and the time in seconds after which
-    /// the bridge forgets stations behind it, if it learns any there; errors with the reason if they cannot be forwarded for the bridge.
+    /// Returns the interface that packets of a VXLAN belong to as a member of a bridge, and the time in seconds after
+    /// which the bridge forgets stations behind it, if it learns any there; errors with the reason if they cannot be
+    /// forwarded for the bridge.
     fn joined_by_vxlan(&self, link: &Link) -> Result<(Joined, Option<u32>), String> {
         if let Some(why) = self.left(link.index) {
             return Err(why);

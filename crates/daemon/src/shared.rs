@@ -2,9 +2,11 @@
 
 use crate::slots::Ports;
 use crate::view::View;
+use crate::vlans::Left;
 use crate::workers;
+use bywash_api::Above;
 use bywash_config::{Config, ConfigErrors};
-use bywash_engine::Failure;
+use bywash_engine::{Failure, PortId};
 use bywash_frame::{Buffers, PoolSet};
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_sync::lock;
@@ -34,6 +36,8 @@ pub struct Shared {
     pub halted: Mutex<Option<String>>,
     /// Workers that have panicked and wait for their restart.
     pub failed: Mutex<Vec<Failed>>,
+    /// Interfaces above the ports, and tunnels, that are left to the kernel.
+    pub left: Mutex<Vec<Left>>,
 }
 
 /// Worker that has panicked, whose ports are left to the kernel.
@@ -50,6 +54,12 @@ impl std::fmt::Display for Failed {
 }
 
 impl Shared {
+    /// Returns the interfaces above ports, and tunnels, each with a port that carries it.
+    pub fn above(&self) -> Vec<(PortId, Above)> {
+        let left = lock(&self.left).clone();
+        self.view.above(&left)
+    }
+
     /// Returns buffers of the worker that serves a queue of a port; `queues` names each queue's worker.
     pub fn buffers(&self, queues: &[(u32, usize)], queue: u32) -> Option<Buffers> {
         let (_, worker) = queues.iter().find(|(one, _)| *one == queue)?;

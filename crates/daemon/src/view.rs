@@ -1,5 +1,6 @@
 //! View of a mode for the API.
 
+use crate::vlans::Left;
 use bywash_api::{Above, Answer, CpesChanged, FlowsChanged, Kept, KeysChanged, SwitchPort, Topic, Traced};
 use bywash_api_server::Rows;
 use bywash_config::Config;
@@ -49,9 +50,9 @@ pub trait View: Send + Sync {
     /// Returns the ports with their state in the kernel, by port number.
     fn ports(&self) -> Vec<PortView>;
 
-    /// Returns the interfaces above ports whose packets are forwarded, each with a port that carries it; a bridge with
-    /// each of its members' ports.
-    fn above(&self) -> Vec<(PortId, Above)> {
+    /// Returns the interfaces above ports, and tunnels, each with a port that carries it; a bridge with each of its
+    /// members' ports. `left` are those that are left to the kernel.
+    fn above(&self, _left: &[Left]) -> Vec<(PortId, Above)> {
         vec![]
     }
 

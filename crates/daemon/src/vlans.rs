@@ -1,10 +1,12 @@
-//! Numbers of VLANs, macvlans, bonds, bridges and tunnels.
+//! VLANs, macvlans, bonds, bridges and tunnels: numbers of those that are forwarded for, and which are not.
 
 use crate::relations::{Joined, Through, Told};
 use bywash_engine::PortId;
+use bywash_fib::model::Link;
 use bywash_router::control::{Bridged, MasterSpec, Sends, TunnelSpec, VlanSpec};
-use bywash_router::vlan::{FIRST, VLANS};
+use bywash_router::vlan::{FIRST, VLANS, tag};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 /// A VLAN interface or macvlan on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,41 @@ pub struct Uppers {
     pub vlans: Vec<VlanSpec>,
     /// Tunnels.
     pub tunnels: Vec<TunnelSpec>,
+}
+
+impl Uppers {
+    /// Returns those of these interfaces that are not among these, by kernel index, each with its port if it has one.
+    pub fn without(&self, vlans: &[Carried], tunnels: &[Through]) -> Vec<(u32, Option<PortId>)> {
+        let is_vlan = |of: &&Carried| self.vlans.iter().any(|vlan| vlan.index == of.index);
+        let is_tunnel = |of: &&Through| self.tunnels.iter().any(|tunnel| tunnel.index == of.index);
+        let vlans = vlans.iter().filter(|of| !is_vlan(of)).map(|of| (of.index, Some(of.port)));
+        vlans.chain(tunnels.iter().filter(|of| !is_tunnel(of)).map(|of| (of.index, None))).collect()
+    }
+}
+
+/// Interface above ports, or tunnel, whose packets are left to the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Kernel index.
+    pub index: u32,
+    /// Ports that it is above; empty for a tunnel.
+    pub ports: Vec<PortId>,
+    /// Kind of interface, as rtnetlink has it.
+    pub kind: String,
+    /// Tag of a VLAN.
+    pub tag: Option<[u8; 4]>,
+    /// Addresses of a tunnel: its own, and that of its other end.
+    pub ends: Option<(Ipv4Addr, Ipv4Addr)>,
+    /// Reason.
+    pub why: String,
+}
+
+impl Left {
+    pub fn new(link: &Link, why: String) -> Self {
+        let tag = link.vlan.map(|vlan| tag(vlan.protocol, vlan.id));
+        let ends = link.tunnel.map(|tunnel| (tunnel.local, tunnel.remote));
+        Self { index: link.index, ports: vec![], kind: link.kind.clone(), tag, ends, why }
+    }
 }
 
 /// Object with a number.

@@ -16,8 +16,8 @@ pub struct PortLink {
     pub index: u32,
     /// Name of its interface.
     pub name: String,
-    /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its packets pass
-    /// there, too.
+    /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its
+    /// packets pass there, too.
     pub below: Vec<(u32, String)>,
     /// Numbers of the ports on its members, if it is a bond or bridge.
     pub members: Vec<u16>,
@@ -176,8 +176,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         verdict.gates.entry(port.id).or_default().flows = Families::NONE;
     }
     verdict.follow(reading, ports, respect);
-    // Where all gates are closed, only flows pass, which were judged by these rules, too; and the outer packets of tunnels,
-    // which may be of the other family, unless these were judged as well.
+    // Where all gates are closed, only flows pass, which were judged by these rules, too; and the outer packets of
+    // tunnels, which may be of the other family, unless these were judged as well.
     let tunnels = ports.iter().any(|port| port.tunnel.is_some()) && !reading.outer.accepted;
     verdict.outer_passes = reading.outer.accepted;
     let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));
@@ -194,9 +194,9 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
 }
 
 /// Returns the ports on which packets of an effect are received or sent. A VLAN's packets are also its port's for
-/// devices' hooks, filters, qdiscs and programs, and a bond's also its member's; routing and switches know the VLAN's or
-/// the bond's own interface only. Rules of other hooks are not told from those of devices'. Packets of a VRF's member
-/// are also the VRF's.
+/// devices' hooks, filters, qdiscs and programs, and a bond's also its member's; routing and switches know the VLAN's
+/// or the bond's own interface only. Rules of other hooks are not told from those of devices'. Packets of a VRF's
+/// member are also the VRF's.
 fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let routed = matches!(effect.kind, Kind::Sysctls | Kind::Rules);
     let covers = |one: &IfMatch, port: &PortLink| {
@@ -218,8 +218,8 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     }
 }
 
-/// Returns whether an effect may concern frames between the members of a bridge, which do not pass the bridge's own interface.
-/// Rules of IP's hooks that name a member are not told from those of its device; such rules cannot match.
+/// Returns whether an effect may concern frames between the members of a bridge, which do not pass the bridge's own
+/// interface. Rules of IP's hooks that name a member are not told from those of its device; such rules cannot match.
 fn concerns_frames(effect: &Effect, bridge: &PortLink) -> bool {
     let on_devices = matches!(effect.kind, Kind::TrafficControl | Kind::Programs);
     match &effect.scope {
@@ -233,8 +233,8 @@ fn concerns_frames(effect: &Effect, bridge: &PortLink) -> bool {
 }
 
 impl Verdict {
-    /// Takes over the policy routing rules of the ports. While there are any, the kernel sends ICMP errors, whose routes
-    /// they may concern, and has the packets of flows, which are looked up in tables local and main.
+    /// Takes over the policy routing rules of the ports. While there are any, the kernel sends ICMP errors, whose
+    /// routes they may concern, and has the packets of flows, which are looked up in tables local and main.
     fn follow(&mut self, reading: &Reading, ports: &[PortLink], respect: &Respect) {
         let ignored = respect.ignored.contains(&Kind::Rules);
         let rules: Vec<_> = reading.rules.iter().filter(|rule| !ignored || rule.is_basic()).cloned().collect();

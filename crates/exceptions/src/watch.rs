@@ -184,7 +184,8 @@ impl Drop for Watcher {
     }
 }
 
-/// Sockets that receive announcements, and those for requests ([`nft::Reader`] has its own for its ones). `None` if the kernel lacks the protocol, and with it the state that is read through it.
+/// Sockets that receive announcements, and those for requests ([`nft::Reader`] has its own for its ones). `None` if the
+/// kernel lacks the protocol, and with it the state that is read through it.
 #[derive(Debug)]
 struct Sockets {
     route: (Socket, Socket),

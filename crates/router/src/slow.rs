@@ -231,8 +231,8 @@ impl SlowPath {
         }
     }
 
-    /// Handles an outer packet of a tunnel that a port received whose gate is closed except for flows. It is not looked up:
-    /// whatever its route is meanwhile, it is not forwarded itself.
+    /// Handles an outer packet of a tunnel that a port received whose gate is closed except for flows. It is not looked
+    /// up: whatever its route is meanwhile, it is not forwarded itself.
     pub(crate) fn receive_outer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame) {
         let data = cx.bufs.arena().data(&frame);
         let valid = data.get(HEADER_LEN..).is_some_and(|ip| matches!(check4(ip), Ok(Validated::Forward)));

@@ -60,7 +60,8 @@ impl Kind {
         self == Self::Tunnel || self.is_of_port()
     }
 
-    /// Returns whether packets leave through the entry's port, now or once the neighbour answers; those of a tunnel do not.
+    /// Returns whether packets leave through the entry's port, now or once the neighbour answers; those of a tunnel do
+    /// not.
     pub(crate) fn is_of_port(self) -> bool {
         matches!(self, Self::Forward | Self::Glean | Self::Pending | Self::Failed)
     }

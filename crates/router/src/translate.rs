@@ -316,8 +316,8 @@ fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
     matches!(hop.kind, Kind::Forward | Kind::Tunnel).then_some(hop)
 }
 
-/// Returns whether a frame can be sent to this next hop, on the flow's port. Padding counts, too: the device would refuse
-/// too long a frame.
+/// Returns whether a frame can be sent to this next hop, on the flow's port. Padding counts, too: the device would
+/// refuse too long a frame.
 fn leads(tables: &Tables, hop: &Entry, port: u16, data: &[u8], path: &SlowPath, from: PortId) -> bool {
     let (number, room) = (tables.number(hop.port), (data.len() - HEADER_LEN) as u32);
     let passes = number.0 == port && room <= hop.mtu && !(path.config.redirects && number == from);

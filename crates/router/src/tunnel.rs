@@ -159,8 +159,8 @@ pub struct Tunnels {
 }
 
 impl Tunnels {
-    /// Creates a set of tunnels. No two may have the same number, or the same ends. `outer_passes` if their outer packets
-    /// pass gates that let flows pass.
+    /// Creates a set of tunnels. No two may have the same number, or the same ends. `outer_passes` if their outer
+    /// packets pass gates that let flows pass.
     pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
         let mut ends: Vec<_> = all.iter().enumerate().map(|(at, tunnel)| (tunnel.end(), at)).collect();
@@ -255,8 +255,8 @@ pub(crate) fn decapsulate(
     if !may_be_forwarded(kind, within) || (port != 0 && !sums_up(ip)) {
         return None;
     }
-    // Rules were evaluated for packets of no VRF, and a VXLAN's socket takes none of one (udp_sk_bound_dev_eq). Ports of
-    // VRFs have routing rules.
+    // Rules were evaluated for packets of no VRF, and a VXLAN's socket takes none of one (udp_sk_bound_dev_eq). Ports
+    // of VRFs have routing rules.
     if tables.port(from.id).is_none_or(|port| !port.rules4.is_empty()) {
         return None;
     }

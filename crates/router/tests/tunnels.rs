@@ -65,8 +65,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// Creates a router with this tunnel, through which 10/8 is reached, by packets that wait for their neighbour first if
-    /// `waits`; 20/8 is out of port 1. `frames` arrive on port 0, one in each turn.
+    /// Creates a router with this tunnel, through which 10/8 is reached, by packets that wait for their neighbour first
+    /// if `waits`; 20/8 is out of port 1. `frames` arrive on port 0, one in each turn.
     fn new(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>]) -> Self {
         let domain = Qsbr::new();
         let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());

@@ -52,8 +52,8 @@ impl Lab {
         Ok(self.topology.r().ip_batch(&lines).map(drop)?)
     }
 
-    /// Has host a send the frames within a VXLAN's packets to the router, with right UDP checksums around IPv4, and none
-    /// around IPv6.
+    /// Has host a send the frames within a VXLAN's packets to the router, with right UDP checksums around IPv4, and
+    /// none around IPv6.
     ///
     /// # Errors
     /// Errors of the commands.

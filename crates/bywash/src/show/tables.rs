@@ -130,8 +130,8 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
             counters.rx_no_buffer + counters.rx_ring_full,
         );
         for above in &port.above {
-            let what = [above.tag.as_ref().unwrap_or(&above.kind), &port.level];
-            let what = what.map(String::as_str).join(", ");
+            let level = if above.left.is_some() { "kernel" } else { &port.level };
+            let what = [above.tag.as_ref().unwrap_or(&above.kind), level].join(", ");
             row!(grid; format!("  {}", above.name), "", above.state, what, above.mtu, "", "", "", "", "", "");
         }
         let mut notes: Vec<String> = port.reason.iter().cloned().collect();
@@ -140,8 +140,10 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
         notes.extend(port.queues.iter().filter_map(link));
         notes.extend(port.switch.iter().filter(|port| port.number == LOCAL).map(|_| "the local port".into()));
         notes.extend(port.switch.as_ref().and_then(evicted));
-        let kept = port.above.iter().filter(|above| !above.sends);
-        notes.extend(kept.map(|above| format!("what is routed to {} is sent by the kernel", above.name)));
+        notes.extend(port.above.iter().filter(|above| !above.sends).map(|above| match &above.left {
+            Some(why) => format!("{} is left to the kernel: {why}", above.name),
+            None => format!("packets routed to {} are sent by the kernel", above.name),
+        }));
         notes.dedup();
         more +=
             &notes.iter().filter(|note| !note.is_empty()).map(|note| format!("{name}: {note}\n")).collect::<String>();
@@ -622,15 +624,18 @@ mod tests {
             json!([{ "name": "wan", "state": "up", "mode": "tc", "level": "driver", "mtu": 1500,
                      "above": [{ "name": "wan.10", "kind": "vlan", "tag": "802.1Q 10", "state": "up", "sends": true,
                                  "mtu": 1500 },
-                               { "name": "vrrp", "kind": "macvlan", "state": "down", "mtu": 1400 }] }]),
+                               { "name": "vrrp", "kind": "macvlan", "state": "down", "mtu": 1400 },
+                               { "name": "gre7", "kind": "gre", "state": "down", "mtu": 1476, "left": "it is down" }] }]),
         );
         assert_eq!(
             text,
             "port      state  mode                mtu  rx  tx  lost\n\
              wan       up     tc, driver         1500   0   0     0\n  \
                wan.10  up     802.1Q 10, driver  1500\n  \
-               vrrp    down   macvlan, driver    1400\n\
-             wan: what is routed to vrrp is sent by the kernel\n"
+               vrrp    down   macvlan, driver    1400\n  \
+               gre7    down   gre, kernel        1476\n\
+             wan: packets routed to vrrp are sent by the kernel\n\
+             wan: gre7 is left to the kernel: it is down\n"
         );
         let ports = json!([{ "name": "a", "switch": { "number": 65534, "addresses": 9, "evicted": 0 } },
                            { "name": "b", "switch": { "addresses": 16, "limit": 16, "evicted": 3 } }]);

@@ -527,14 +527,15 @@ fn tunnels_that_may_be_others_are_left() {
     let (first, second) = (tunnel(5, 1, 1, None), tunnel(6, 1, 2, None));
     let (keyed, any) = (tunnel(7, 1, 1, Some(3)), tunnel(8, 1, 0, None));
     let plain = left_tunnels(&[first.clone(), second.clone(), keyed.clone(), any.clone()]);
-    assert_eq!(plain, [(5, None), (6, None), (7, None)].into(), "one with several ends is not followed");
+    let several = Some("it has no IPv4 address of its own, or not one remote".into());
+    assert_eq!(plain, [(5, None), (6, None), (7, None), (8, several.clone())].into());
     let with = |change: &dyn Fn(&mut Tunnel)| {
         let mut any = any.clone();
         any.tunnel.iter_mut().for_each(change);
         left_tunnels(&[first.clone(), second.clone(), any])
     };
     let taken = Some("gre interface g8 may take its packets".to_owned());
-    let both = BTreeMap::from([(5, taken.clone()), (6, taken.clone())]);
+    let both = BTreeMap::from([(5, taken.clone()), (6, taken.clone()), (8, several)]);
     assert_eq!(with(&|any| any.link = 1), both, "bound to an interface");
     let one = BTreeMap::from([(5, taken.clone()), (6, None), (8, None)]);
     assert_eq!(with(&|any| (any.link, any.remote) = (1, Ipv4Addr::new(192, 0, 3, 1)))[&5], one[&5]);
@@ -566,7 +567,10 @@ fn tunnels_that_do_more_are_left() {
         [([224, 0, 0, 1], [192, 0, 3, 1]), ([192, 0, 2, 1], [239, 1, 1, 1]), ([127, 0, 0, 1], [192, 0, 3, 1])]
     {
         let tunnel = plain.tunnel.map(|tunnel| Tunnel { local: local.into(), remote: remote.into(), ..tunnel });
-        assert!(left_tunnels(&[Link { tunnel, ..plain.clone() }]).is_empty(), "{local:?} {remote:?}");
+        let of = Link { tunnel, ..plain.clone() };
+        let why = left_tunnels(std::slice::from_ref(&of))[&5].clone();
+        assert_eq!(why.as_deref(), Some("it has no IPv4 address of its own, or not one remote"));
+        assert!(left_tunnels(&[Link { up: false, ..of }]).is_empty(), "{local:?} {remote:?}");
     }
     let mut relations = Relations::default();
     relations.note(&[Change::Link(plain)]);

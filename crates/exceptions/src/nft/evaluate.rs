@@ -1,4 +1,5 @@
-//! The verdict that a ruleset gives to every packet of an established flow, or of those in which a tunnel's packets are.
+//! The verdict that a ruleset gives to every packet of an established flow, or of those in which a tunnel's packets
+//! are.
 //!
 //! The chains that the packets meet are run as the kernel runs them (nft_do_chain in net/netfilter/nf_tables_core.c),
 //! with values of which some bits are not known ([`super::octets`]). Where a rule depends on an unknown value, both
@@ -105,8 +106,8 @@ fn forwarded(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     }
 }
 
-/// Returns the hook of a base chain; `Err` if packets that the host itself receives or sends do not meet it, or only on a
-/// device; `Ok(None)` if that is not known. The first packet of a connection meets chains of type nat, too.
+/// Returns the hook of a base chain; `Err` if packets that the host itself receives or sends do not meet it, or only on
+/// a device; `Ok(None)` if that is not known. The first packet of a connection meets chains of type nat, too.
 fn own(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
     match (family, base.hook) {
         (Family::Arp | Family::Bridge | Family::Netdev, _) => Err(()),
@@ -459,7 +460,8 @@ impl<'a> Walk<'a, '_> {
                     }
                     Err(truth) => truth,
                 },
-                // Packets that pass by are not counted: whether all or only some of them would be makes no difference here.
+                // Packets that pass by are not counted: whether all or only some of them would be makes no difference
+                // here.
                 Expression::Counter { .. } if self.view.flow().course != Course::Forwarded => Truth::Yes,
                 Expression::Counter { name } => {
                     match weaker(certain, self.reach) {

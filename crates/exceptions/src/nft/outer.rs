@@ -42,8 +42,8 @@ pub fn on_tunnels<'a>(ruleset: &Ruleset, tunnels: impl Iterator<Item = (Interfac
     effects
 }
 
-/// Returns whether a ruleset, read with the elements of its sets, accepts all outer packets of these tunnels in the chains
-/// on devices, too: what it does to other packets does not concern them.
+/// Returns whether a ruleset, read with the elements of its sets, accepts all outer packets of these tunnels in the
+/// chains on devices, too: what it does to other packets does not concern them.
 pub fn pass_devices<'a>(ruleset: &Ruleset, mut tunnels: impl Iterator<Item = (Interface, &'a Tunnel)>) -> bool {
     let evaluator = Evaluator::of_host_on_devices(ruleset);
     let accepts = |flow: &Flow| matches!(evaluator.evaluate(flow), Answer::Accept { .. });

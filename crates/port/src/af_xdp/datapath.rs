@@ -78,7 +78,8 @@ pub(super) struct Inner {
     /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
     /// router's.
     vlans: Option<Vlans>,
-    /// MAC addresses by the VNIs of VXLANs, and what they were last set to. `None` for a program that is not a router's.
+    /// MAC addresses by the VNIs of VXLANs, and what they were last set to. `None` for a program that is not a
+    /// router's.
     vnis: Option<(Map, BTreeMap<u32, [u8; 6]>)>,
     /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is
     /// not a router's.
@@ -692,8 +693,8 @@ impl XdpDatapath {
         self.lock().rules.as_ref().is_none_or(|(_, refused)| *refused)
     }
 
-    /// Sets the VXLANs whose packets go to user space, by VNI, each with the MAC address that the frames in them have as
-    /// destination: the kernel has all others.
+    /// Sets the VXLANs whose packets go to user space, by VNI, each with the MAC address that the frames in them have
+    /// as destination: the kernel has all others.
     ///
     /// # Errors
     /// [`Error::Map`], with the kernel's reason: the kernel has the packets that could not be set.

@@ -563,7 +563,7 @@ impl Links {
         })
     }
 
-    fn view(&self, id: PortId, name: String, index: u32) -> PortView {
+    pub fn view(&self, id: PortId, name: String, index: u32) -> PortView {
         let link = self.get(index);
         PortView {
             id,

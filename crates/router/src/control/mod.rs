@@ -327,8 +327,8 @@ impl Control {
         self.links.allows_tunnel(index)
     }
 
-    /// Returns the pairs of ends between which tunnels that policies allow need a path, in ascending order, each with the
-    /// kernel index of the interface that the tunnel is bound to, or 0, and with the next hop by which packets are
+    /// Returns the pairs of ends between which tunnels that policies allow need a path, in ascending order, each with
+    /// the kernel index of the interface that the tunnel is bound to, or 0, and with the next hop by which packets are
     /// forwarded to the remote. Remotes to which no single port leads are left out, and those by a VRF, whose hooks the
     /// host's own packets pass first, untracked (vrf_ip_out): they are the kernel's.
     pub fn tunnel_ends(&self) -> Vec<((Ipv4Addr, Ipv4Addr, u32), Cold)> {

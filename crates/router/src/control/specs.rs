@@ -147,7 +147,7 @@ pub struct Bridged {
     pub bridge: u32,
     /// VLAN of the frames; 0 if the bridge does not filter VLANs.
     pub vlan: u16,
-    /// Time in seconds after which the bridge forgets a station behind the VXLAN that it has not heard; `None` if it learns
-    /// none there.
+    /// Time in seconds after which the bridge forgets a station behind the VXLAN that it has not heard; `None` if it
+    /// learns none there.
     pub ageing: Option<u32>,
 }

@@ -332,8 +332,8 @@ impl Control {
         self.links.tunnel_views()
     }
 
-    /// Returns the VXLANs whose packets are forwarded, by VNI, each with the number and the MAC address of the interface
-    /// that they belong to.
+    /// Returns the VXLANs whose packets are forwarded, by VNI, each with the number and the MAC address of the
+    /// interface that they belong to.
     pub fn vnis(&self) -> BTreeMap<u32, (PortId, Mac)> {
         self.links.vnis()
     }
@@ -384,6 +384,12 @@ impl Control {
     /// Returns the name of an interface.
     pub fn name_of(&self, index: u32) -> Option<&str> {
         self.links.get(index).map(|link| link.name.as_str())
+    }
+
+    /// Returns an interface with its state in the kernel, and no number; `None` if it is not known.
+    pub fn interface(&self, index: u32) -> Option<PortView> {
+        let name = self.name_of(index)?.to_owned();
+        Some(self.links.view(PortId(0), name, index))
     }
 
     /// Returns whether frames between a bridge's members pass hooks of IP (`nf_call_iptables` and the like); `true` if

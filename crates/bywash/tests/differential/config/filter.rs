@@ -66,8 +66,8 @@ fn verdict(random: &Random, family: &str, hook: &str) -> String {
     }
 }
 
-/// Returns an nftables table with one chain and a few rules; with `vxlans`, most are for the host's own packets, which those
-/// of VXLANs are in.
+/// Returns an nftables table with one chain and a few rules; with `vxlans`, most are for the host's own packets, which
+/// those of VXLANs are in.
 pub fn nft(random: &Random, named: u32, vxlans: bool) -> Object {
     let n = 1 + random.below(PORTS);
     let own = [("inet", "filter", "input", "0"), ("ip", "filter", "input", "0"), ("ip", "filter", "output", "0")];

@@ -29,7 +29,8 @@ pub const VXLANS: [Row; 2] = [
     ("tw", "vxlan id 88 dstport 4789 nolearning noudpcsum ttl 9 tos inherit df set srcport 50000 50100", 1450, 88, 88),
 ];
 
-/// Two VXLANs that are members of a bridge at the router, which has the addresses: VXLAN and bridge learn, and are told.
+/// Two VXLANs that are members of a bridge at the router, which has the addresses: VXLAN and bridge learn, and are
+/// told.
 pub const BRIDGED: [Row; 2] = [
     ("vl", "vxlan id 89 dstport 4789", 1450, 89, 89),
     ("vn", "vxlan id 90 dstport 4789 nolearning ttl 9 df set", 1450, 90, 90),
@@ -212,6 +213,15 @@ fn forwards(rows: &'static [Row], ends: &str) {
         assert_eq!(bridges, if rows[0].0 == BRIDGED[0].0 { rows.len() } else { 0 }, "{shown}");
         assert_eq!(above.len() - bridges, rows.len(), "{shown}");
         assert!(above.iter().any(|of| of["kind"] == kind), "{shown}");
+        // Without an address of its own.
+        let left = "link add left type vxlan id 99 dstport 4790 remote 10.0.2.2\nlink set left up";
+        tunnels.0.r().ip_batch(left).unwrap();
+        bywash.wait("the reason for which it is left", |bywash| {
+            let shown = bywash.port("r1")["above"].as_array().unwrap().clone();
+            let left = shown.iter().find(|of| of["name"] == "left");
+            left.is_some_and(|of| of["left"].as_str().is_some_and(|why| why.contains("no IPv4 address of its own")))
+        });
+        tunnels.0.r().ip(&["link", "del", "left"]).unwrap();
         bywash.stop();
         tunnels.assert_connected();
     }

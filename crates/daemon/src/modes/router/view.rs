@@ -6,6 +6,7 @@ use super::exceptions::{self, Told};
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::modes::{Names, mac, packet};
 use crate::view::{PIECE, Refused, View};
+use crate::vlans::Left;
 use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdjacency, Traced};
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
@@ -18,7 +19,7 @@ use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
 use serde::Serialize;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
 /// The router, as the API sees it.
@@ -38,7 +39,7 @@ impl View for Routes {
         lock(&self.control).ports().collect()
     }
 
-    fn above(&self) -> Vec<(PortId, Above)> {
+    fn above(&self, left: &[Left]) -> Vec<(PortId, Above)> {
         let control = lock(&self.control);
         let of_master = |view: &PortView, master: &MasterSpec, sends| {
             let (kind, tag) = match master.is_bridge() {
@@ -61,14 +62,8 @@ impl View for Routes {
         let port_of = |spec: &TunnelSpec| control.carriers_to(control.end_of(spec)?).first().copied();
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
             let Tunnel { encapsulation, local, remote, .. } = spec.tunnel;
-            let ends = Some(match remote.is_unspecified() || remote.is_multicast() {
-                true => local.to_string(),
-                false => format!("{local} to {remote}"),
-            });
-            Some((
-                port_of(spec)?,
-                Above { ends, ..above(&view, encapsulation.name(), None, control.allows_tunnel(spec.index)) },
-            ))
+            let shown = above(&view, encapsulation.name(), None, control.allows_tunnel(spec.index));
+            Some((port_of(spec)?, Above { ends: ends(local, remote), ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
         let bridges = control.tunnels().filter_map(|(_, spec)| {
@@ -76,7 +71,18 @@ impl View for Routes {
             let (view, master) = control.masters().find(|(_, master)| alone(master))?;
             Some((port_of(spec)?, of_master(&view, master, control.allows_tunnel(spec.index))))
         });
-        masters.chain(vlans).chain(bridges).chain(tunnels).collect()
+        let first = control.ports().next().map(|port| port.id);
+        let left = left.iter().flat_map(|left| {
+            let towards = |(_, remote)| control.carriers_to(remote).first().copied().or(first);
+            let ports = left.ports.iter().copied().chain(left.ends.and_then(towards));
+            let shown = control.interface(left.index).map(|view| Above {
+                ends: left.ends.and_then(|(local, remote)| ends(local, remote)),
+                left: Some(left.why.clone()),
+                ..above(&view, &left.kind, left.tag, false)
+            });
+            ports.filter_map(|port| Some((port, shown.clone()?))).collect::<Vec<_>>()
+        });
+        masters.chain(vlans).chain(bridges).chain(tunnels).chain(left).collect()
     }
 
     fn show(&self, topic: Topic, filter: Option<&str>) -> Result<Answer, String> {
@@ -143,7 +149,19 @@ fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Abov
         mac: view.mac.map(mac),
         mtu: view.mtu.map(u64::from),
         ends: None,
+        left: None,
         addresses: view.addresses.iter().map(Prefix::to_string).collect(),
+    }
+}
+
+/// Describes the addresses of a tunnel: its own, and that of its other end if it has one; `None` without.
+fn ends(local: Ipv4Addr, remote: Ipv4Addr) -> Option<String> {
+    let remote = (!remote.is_unspecified() && !remote.is_multicast()).then_some(remote);
+    match (local.is_unspecified(), remote) {
+        (true, None) => None,
+        (true, Some(remote)) => Some(format!("any to {remote}")),
+        (false, None) => Some(local.to_string()),
+        (false, Some(remote)) => Some(format!("{local} to {remote}")),
     }
 }
 

@@ -8,7 +8,8 @@ fn interface(index: u32, name: &str) -> Option<Interface> {
     Some(Interface { index, name: name.into() })
 }
 
-/// Returns the packets from a client, 10.0.1.2:4000 on p0, to a server, 10.0.2.2:80 on p1, whose source is translated to
+/// Returns the packets from a client, 10.0.1.2:4000 on p0, to a server, 10.0.2.2:80 on p1, whose source is translated
+/// to
 /// 192.0.2.1:5000.
 fn masqueraded() -> Flow {
     let tuple = |src: &str, dst: &str, src_port, dst_port| Tuple {

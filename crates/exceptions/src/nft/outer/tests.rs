@@ -63,8 +63,8 @@ fn unreachable() -> Vec<Vec<Expression>> {
     vec![protocol(1), payload(2, 0, &[3]), accept()]
 }
 
-/// Without connection tracking of the outer packets, ICMP errors about them are invalid: the host would not learn the MTU
-/// of the path.
+/// Without connection tracking of the outer packets, ICMP errors about them are invalid: the host would not learn the
+/// MTU of the path.
 #[test]
 fn errors_about_outer_packets_must_be_accepted_as_invalid() {
     let own = |more: &[Vec<Vec<Expression>>]| {

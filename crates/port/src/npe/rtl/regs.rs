@@ -87,13 +87,15 @@ pub const RELEASED: u32 = 0x050;
 /// Blocks that counted their last unit and were queued again.
 pub const RETURNED: u32 = 0x058;
 
-/// Address of the thread's first block, a multiple of 4096; with one pool for all, the same for each. The first; one each 8 bytes.
+/// Address of the thread's first block, a multiple of 4096; with one pool for all, the same for each. The first; one
+/// each 8 bytes.
 pub const BASE: u32 = 0x100;
 
 /// The thread that a port's packets go to, below CHANNELS. The first; one each 8 bytes.
 pub const PORT_MAP: u32 = 0x180;
 
-/// Takes a packet back from the thread, to send or drop it. The number that may wait is in PARAMS; `TAKEN` counts those taken. The first; one each 8 bytes.
+/// Takes a packet back from the thread, to send or drop it. The number that may wait is in PARAMS; `TAKEN` counts those
+/// taken. The first; one each 8 bytes.
 pub const COMMAND: u32 = 0x200;
 /// Of the packet's first byte, from BASE.
 pub const COMMAND_OFFSET: Field = Field { low: 0, bits: 32 };
@@ -120,14 +122,16 @@ pub const DROPPED: u32 = 0x380;
 /// Commands taken from the thread's queue, modulo 2^32. The first; one each 8 bytes.
 pub const TAKEN: u32 = 0x400;
 
-/// Begins an empty ring of commands in host memory, or ends it. Must be written again after a reset or CLEAR, and only while no command is in the ring. The first; one each 8 bytes.
+/// Begins an empty ring of commands in host memory, or ends it. Must be written again after a reset or CLEAR, and only
+/// while no command is in the ring. The first; one each 8 bytes.
 pub const RING: u32 = 0x480;
 /// Log2 of its entries, 5 to 15; less: no ring.
 pub const RING_LOG: Field = Field { low: 0, bits: 4 };
 /// Address / 256; entry n is 8 bytes at 8 (n modulo the entries), as `COMMAND`.
 pub const RING_ADDRESS: Field = Field { low: 8, bits: 56 };
 
-/// Commands written to the ring so far, modulo 2^16. An entry may be written again once `TAKEN` counts its command. The first; one each 8 bytes.
+/// Commands written to the ring so far, modulo 2^16. An entry may be written again once `TAKEN` counts its command. The
+/// first; one each 8 bytes.
 pub const DOORBELL: u32 = 0x500;
 /// Commands.
 pub const DOORBELL_COUNT: Field = Field { low: 0, bits: 16 };

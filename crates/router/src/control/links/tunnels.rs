@@ -119,8 +119,8 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
     }
 
-    /// Returns the VXLANs whose packets are decapsulated, those of the first one's UDP port, by VNI, each with the number
-    /// and the MAC address of the interface that they belong to.
+    /// Returns the VXLANs whose packets are decapsulated, those of the first one's UDP port, by VNI, each with the
+    /// number and the MAC address of the interface that they belong to.
     pub fn vnis(&self) -> BTreeMap<u32, (PortId, Mac)> {
         let is_open = |spec: &TunnelSpec| self.allows_tunnel(spec.index) && self.running(spec.index);
         let port = |spec: &TunnelSpec| spec.tunnel.vxlan.filter(|_| is_open(spec)).map(|vxlan| vxlan.port);
