@@ -134,11 +134,6 @@ enum bywash_kind {
 #define HOP_TAKES_FRAMES 1 /* its device takes redirected frames */
 #define HOP_UNICAST 2      /* belongs to a unicast route by `port`, whatever the neighbour's state */
 #define HOP_THROUGH 4      /* through a tunnel: user space encapsulates */
-/* Encapsulations of the packets that user space decapsulates. */
-#define HOP_TAKES_IPIP 1
-#define HOP_TAKES_SIT 2
-#define HOP_TAKES_GRE 4
-#define HOP_TAKES_VXLAN 8
 
 struct bywash_hop {
 	__u8 macs[12];
@@ -146,10 +141,29 @@ struct bywash_hop {
 	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST, HOP_THROUGH */
 	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
-	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: HOP_TAKES_* */
-	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none; local: port of VXLANs, as in the packet */
+	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: 1 if there are tunnels */
+	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none */
 	__u32 ifindex; /* of the port; bond: number of its ports, and from bit 16 on their hash policy */
 } __attribute__((aligned(8)));
+
+/* Header fields of a packet that came through a tunnel, by which the tunnel is found. */
+struct bywash_end {
+	__be32 remote;  /* 0 for VXLAN, which may have several */
+	__be32 local;
+	__be32 key;     /* key of GRE, or network identifier of VXLAN */
+	__be16 port;    /* destination port of VXLAN */
+	__u8 protocol;
+	__u8 keyed;     /* 1 if there is a key */
+};
+
+/* A tunnel whose packets user space forwards: the MAC address that frames in a VXLAN are sent to, in the order of the
+ * packet; the number of the interface that they belong to; and what user space takes of them. */
+#define END_NUMBER 48
+#define END_NUMBERS 0xfff
+#define END_OPEN4 (1ull << 60)  /* all IPv4 packets, because its gate is open */
+#define END_OPEN6 (1ull << 61)
+#define END_FLOWS4 (1ull << 62) /* those of established flows, even where the gate of the port is closed */
+#define END_FLOWS6 (1ull << 63)
 
 struct bywash_counters {
 	__u64 frames[32]; /* by enum bywash_reason; TO_PORT is counted in `port_pairs` */

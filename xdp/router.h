@@ -18,6 +18,7 @@
 #ifndef BYWASH_PLAIN
 #include "dst_cache.h"
 #include "bond.h"
+#include "outer.h"
 #endif
 #include "forward.h"
 
@@ -246,87 +247,15 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 	return NEXT;
 }
 
-/* Returns whether a packet in a tunnel may be forwarded, as far as its destination tells: it is no group, as that of
- * routing protocols is, and not link-local. */
-static __always_inline int may_leave(const void *ip, const void *end, const int v6)
+/* Returns the verdict on an IPv4 packet to this host. Those that came through a tunnel whose packets user space forwards
+ * are its own; others are left to the kernel, which knows of unfinished checksums within. */
+static __always_inline int deliver(const struct iphdr *ip, const void *end)
 {
-	const struct ipv6hdr *ip6 = ip;
-	const struct iphdr *ip4 = ip;
+	struct enclosed in;
 
-	if (v6)
-		return (void *)(ip6 + 1) <= end && plain6(&ip6->daddr);
-	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
-}
-
-/* MAC address of the interface that the packets of a VXLAN belong to, which user space decapsulates, by network identifier
- * (VNI). */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, BYWASH_VLANS);
-	__type(key, __u32);
-	__type(value, __u64);
-} vnis SEC(".maps");
-
-/* Returns whether user space decapsulates frames of a VXLAN, of which `eth` is one, with its VXLAN header before it: not those
- * that a bridge forwards to others. */
-static __always_inline int is_routed_vxlan(const void *eth)
-{
-	__u32 vni = bpf_ntohl(*(const __be32 *)(eth - 4)) >> 8;
-	const __u64 *mac = bpf_map_lookup_elem(&vnis, &vni);
-
-	return mac && !((*(const __u64 *)eth ^ *mac) << 16);
-}
-
-/* Returns the verdict on an IPv4 packet to this host. Those that may have come through a tunnel are user space's;
- * others than it decapsulates are left to the kernel, which knows of unfinished checksums within. */
-static __always_inline int deliver(const struct bywash_hop *hop, const struct iphdr *ip, const void *end)
-{
-	const __be16 *words = (const void *)(ip + 1);
-	const void *inner = words;
-	int v6 = 0;
-
-	if (ip->ihl != 5 || ip->ttl < 2 || ip->tos & 1 || is_fragment4(ip))
+	if (!enclosed_in(&in, ip, end))
 		return PASS_LOCAL;
-	switch (ip->protocol) {
-	case IPPROTO_IPIP:
-		if (!(hop->first & HOP_TAKES_IPIP))
-			return PASS_LOCAL;
-		break;
-	case IPPROTO_IPV6:
-		if (!(hop->first & HOP_TAKES_SIT))
-			return PASS_LOCAL;
-		v6 = 1;
-		break;
-	case IPPROTO_GRE:
-		if (!(hop->first & HOP_TAKES_GRE) || (void *)(words + 2) > end)
-			return PASS_LOCAL;
-		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
-		if (words[0] && words[0] != bpf_htons(0x2000))
-			return PASS_LOCAL;
-		if (words[1] != bpf_htons(ETH_P_IP) && words[1] != bpf_htons(ETH_P_IPV6))
-			return PASS_LOCAL;
-		v6 = words[1] == bpf_htons(ETH_P_IPV6);
-		inner += words[0] ? 8 : 4;
-		break;
-	case IPPROTO_UDP:
-		/* UDP and VXLAN, then Ethernet. */
-		inner += 8 + 8 + ETH_HLEN;
-		if (!(hop->first & HOP_TAKES_VXLAN) || inner > end || words[1] != hop->count)
-			return PASS_LOCAL;
-		words = inner - 2;
-		if (words[0] != bpf_htons(ETH_P_IP) && words[0] != bpf_htons(ETH_P_IPV6))
-			return PASS_LOCAL;
-		v6 = words[0] == bpf_htons(ETH_P_IPV6);
-		if (!is_routed_vxlan(inner - ETH_HLEN))
-			return PASS_LOCAL;
-		break;
-	default:
-		return PASS_LOCAL;
-	}
-	if (v6)
-		return may_leave(inner, end, 1) ? TO_USER : PASS_LOCAL;
-	return may_leave(inner, end, 0) ? TO_USER : PASS_LOCAL;
+	return in.end & (in.v6 ? END_OPEN6 : END_OPEN4) ? TO_USER : PASS_LOCAL;
 }
 
 /* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of
@@ -343,7 +272,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
-		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(hop, ip, f->end);
+		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(ip, f->end);
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	/* It would leave by the tunnel, or the bridge with it, that it came by. */

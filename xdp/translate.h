@@ -206,6 +206,57 @@ static __always_inline int missed(const void *ip, __u64 rest, int closing, const
 	return PASS_POLICY;
 }
 
+/* Lets user space take a packet that belongs to a flow. */
+static __always_inline void open_gate(struct frame *f)
+{
+	f->flags &= ~(BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG);
+}
+
+/* Returns the verdict on a packet that came through a tunnel, past a closed gate: user space's, if it belongs to a
+ * flow. */
+static __always_inline int enclosed_flow(struct frame *f, const struct enclosed *in, const int v6)
+{
+	const struct iphdr *ip4 = in->ip;
+	const struct ipv6hdr *ip6 = in->ip;
+	const __u32 head = v6 ? sizeof(*ip6) : sizeof(*ip4);
+	const void *l4 = in->ip + head, *end = f->end;
+	__u32 found = 0;
+
+	/* enclosed_in() has found room for the header, which the verifier does not know any more. */
+	if (l4 > end || (v6 ? ip6->version != 6 : *(const __u8 *)ip4 != 0x45 || is_fragment4(ip4)))
+		return PASS_POLICY;
+	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
+	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
+	int class = l4_class(proto, l4, end, len);
+	if (class == L4_OTHER)
+		return PASS_POLICY;
+	const __u64 *addresses = v6 ? (const void *)&ip6->saddr : (const void *)&ip4->saddr;
+	__u64 number = in->end >> END_NUMBER & END_NUMBERS;
+	__u64 rest = *(const __u32 *)l4 | (__u64)proto << 32 | number << 48;
+	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
+	if (!record)
+		return missed(in->ip, rest, class == L4_CLOSING, v6);
+	if (class == L4_CLOSING) {
+		*(volatile __u32 *)(record + FLOW_STATE) = 0;
+		return PASS_POLICY;
+	}
+	open_gate(f);
+	return TO_USER;
+}
+
+/* Returns the verdict on an IPv4 packet past a closed gate that belongs to no flow itself; NEXT if it came through no
+ * tunnel that user space forwards for. */
+static __attribute__((noinline)) int came_through(struct frame *f, const struct iphdr *ip)
+{
+	struct enclosed in = {};
+
+	if ((void *)(ip + 1) > f->end || !enclosed_in(&in, ip, f->end))
+		return NEXT;
+	if (in.v6)
+		return in.end & END_FLOWS6 ? enclosed_flow(f, &in, 1) : PASS_POLICY;
+	return in.end & END_FLOWS4 ? enclosed_flow(f, &in, 0) : PASS_POLICY;
+}
+
 /* Returns the verdict on a packet of a family whose gate is closed except for flows; on NEXT it has been translated,
  * except for the transport checksum of an skb. */
 static __always_inline int translate(struct frame *f, struct translation *t, void *ip, const int v6, const int skb)
@@ -226,7 +277,8 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	int class = l4_class(proto, l4, f->end, len);
 	if (unlikely(class == L4_OTHER)) {
 		rare_way();
-		return PASS_POLICY;
+		int reason = v6 ? NEXT : came_through(f, ip4);
+		return reason == NEXT ? PASS_POLICY : reason;
 	}
 	__u32 ports = *(const __u32 *)l4;
 	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->route_id << 48;
@@ -236,15 +288,18 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	else
 		read_slot4(ip4->daddr);
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
-	if (!record)
+	if (!record) {
+		int reason = !v6 && proto == IPPROTO_UDP ? came_through(f, ip4) : NEXT;
+		if (reason != NEXT)
+			return reason;
 		return missed(ip, rest, class == L4_CLOSING, v6);
+	}
 	if (unlikely(class == L4_CLOSING)) {
 		/* The generation: no packet belongs to the flow until control has found it valid again. */
 		*(volatile __u32 *)(record + FLOW_STATE) = 0;
 		return PASS_POLICY;
 	}
-	/* From here on, the gate is open. */
-	f->flags &= ~(BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG);
+	open_gate(f);
 	if (!(f->flags & BYWASH_FORWARD))
 		return TO_USER;
 	*t = translation_of(record, found, v6);

@@ -28,8 +28,8 @@ use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{End, Namespace, Veth, require, require_lab};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
-    Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, UNICAST, XdpAttach, XdpConfig,
-    XdpDatapath,
+    Family, Hop, HopKind, LinkInfo, Program, REASONS, Segments, TAKES_FRAMES, TunnelEnd, TunnelTakes, UNICAST,
+    XdpAttach, XdpConfig, XdpDatapath,
 };
 use bywash_router::Router;
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, SourceCheck, Tables};
@@ -512,7 +512,9 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                     _ => [&[0x45; 12][..], &[10, 200, 0, 8], &to].concat(),
                 };
                 if head[9] == 17 {
-                    ip.extend([0; 4 + 8 + 12]);
+                    ip.extend([0; 4]);
+                    ip.extend([8, 0, 0, 0, 0, 0, 0, 0]);
+                    ip.extend([0; 12]);
                     ip.extend(kind.to_be_bytes());
                 }
                 ip.extend(within);
@@ -530,13 +532,21 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             let (gre, key) = (&[0, 0, 8, 0][..], &[0x20, 0, 0x86, 0xdd, 0, 0, 0, 1][..]);
             let (vxlan, none) = (&[1, 2, 18, 181][..], &[][..]);
             let (host, group, near) = ([10, 1, 2, 3], [224, 0, 0, 5], [0xfe, 0x80, 0, 0]);
+            let mut hops = hops(&twin.world.entries);
+            hops[local].first = 1;
+            twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
             // The frames in VXLANs have identifier 0, and addresses of zeros.
-            twin.datapath.set_vnis(&[(0, [0; 6]), (1, [2; 6])].into()).unwrap();
+            let (remote, own) = (u32::from_be_bytes([10, 200, 0, 9]), net4.addr() + 9);
+            let end = |protocol, key| TunnelEnd { remote, local: own, protocol, port: 0, key };
+            let of_vxlan = |vni| TunnelEnd { remote: 0, port: 4789, ..end(17, Some(vni)) };
+            let to = |mac| TunnelTakes { number: 70, mac, open: [true; 2], flows: [false; 2] };
+            let far = |end| TunnelEnd { remote: remote + 1, ..end };
+            let others = [far(end(4, None)), end(47, Some(2)), far(end(47, None)), of_vxlan(1)];
             for takes in 0..16 {
-                let mut hops = hops(&twin.world.entries);
-                hops[local].first = takes;
-                hops[local].count = u32::from(4789u16.to_be());
-                twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
+                let ends = [(end(4, None), 1), (end(41, None), 2), (end(47, None), 4), (end(47, Some(1)), 4)];
+                let ends = ends.into_iter().chain([(of_vxlan(0), 8)]).filter(|(_, bit)| takes & bit != 0);
+                let ends = ends.map(|(end, _)| end).chain(others).map(|end| (end, to([0; 6])));
+                twin.datapath.set_tunnels(&ends.collect()).unwrap();
                 for (head, payload, to, kind, bit) in [
                     (plain(4), none, host, 0x800, 1),
                     (plain(41), none, host, 0x86dd, 2),
@@ -578,12 +588,20 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                     }
                 }
             }
-            // To another station than the interface, which a bridge forwards; of a VXLAN that the kernel has.
+            // To another station than the interface, which a bridge forwards; of a VXLAN that the kernel has; of one
+            // whose gate is closed for IPv4.
             let frame = frame(plain(17), vxlan, host, 0x800);
-            for (vnis, taken) in [(vec![(0, [2; 6])], false), (vec![(1, [0; 6])], false), (vec![(0, [0; 6])], true)] {
-                twin.datapath.set_vnis(&vnis.into_iter().collect()).unwrap();
+            let closed = TunnelTakes { open: [false, true], ..to([0; 6]) };
+            for (end, takes, taken) in [
+                (of_vxlan(0), to([2; 6]), false),
+                (of_vxlan(1), to([0; 6]), false),
+                (TunnelEnd { port: 4790, ..of_vxlan(0) }, to([0; 6]), false),
+                (of_vxlan(0), closed, false),
+                (of_vxlan(0), to([0; 6]), true),
+            ] {
+                twin.datapath.set_tunnels(&[(end, takes)].into()).unwrap();
                 let expected = if taken { "pass_no_socket" } else { "pass_local" };
-                assert_eq!(twin.drive(&frame, false).0, expected);
+                assert_eq!(twin.drive(&frame, false).0, expected, "{end:?} {takes:?}");
             }
         })
         .unwrap();

@@ -14,6 +14,7 @@ use crate::vlan::Ingress;
 use bywash_engine::PortId;
 use bywash_fib::model::{Encapsulation, Mac, Tunnel};
 use bywash_frame::{Arena, Frame};
+use bywash_port::af_xdp::TunnelEnd;
 use bywash_wire::checksum::{Sum, pseudo4};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::ipv4::Ipv4Info;
@@ -39,19 +40,6 @@ const MIN_MTU6: u32 = 1280;
 const VXLAN_LEN: usize = 8 + 8;
 /// First word of a VXLAN header with a network identifier and nothing else.
 const VNI: u32 = 0x0800_0000;
-
-/// Values of a received packet that name its tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct End {
-    /// Address of the other end; 0 for VXLAN, which may have several.
-    remote: u32,
-    local: u32,
-    protocol: u8,
-    /// Destination port, for VXLAN.
-    port: u16,
-    /// Key, or network identifier.
-    key: Option<u32>,
-}
 
 /// A tunnel as routing sees it.
 #[derive(Clone, Debug)]
@@ -125,16 +113,17 @@ pub struct Paths {
     pub sources: [u16; 2],
 }
 
-impl TunnelInfo {
-    fn end(&self) -> End {
-        let Tunnel { encapsulation, local, remote, keys: [key, _], vxlan, .. } = self.tunnel;
-        let (local, protocol) = (local.to_bits(), encapsulation.protocol());
-        match vxlan {
-            Some(vxlan) => End { remote: 0, local, protocol, port: vxlan.port, key: Some(vxlan.vni) },
-            None => End { remote: remote.to_bits(), local, protocol, port: 0, key },
-        }
+/// Returns the header fields by which the packets that come through a tunnel are found.
+pub fn end_of(tunnel: &Tunnel) -> TunnelEnd {
+    let Tunnel { encapsulation, local, remote, keys: [key, _], vxlan, .. } = *tunnel;
+    let (local, protocol) = (local.to_bits(), encapsulation.protocol());
+    match vxlan {
+        Some(vxlan) => TunnelEnd { remote: 0, local, protocol, port: vxlan.port, key: Some(vxlan.vni) },
+        None => TunnelEnd { remote: remote.to_bits(), local, protocol, port: 0, key },
     }
+}
 
+impl TunnelInfo {
     /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not
     /// learn from it (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` is the time in seconds.
     fn takes(&self, remote: u32, frame: &[u8], now: u32) -> bool {
@@ -152,7 +141,7 @@ pub struct Tunnels {
     /// In ascending order of their numbers.
     all: Vec<TunnelInfo>,
     /// Places in `all`, in ascending order of their ends.
-    ends: Vec<(End, usize)>,
+    ends: Vec<(TunnelEnd, usize)>,
     paths: Paths,
     /// Set if the outer packets of these tunnels pass gates that let flows pass.
     outer_passes: bool,
@@ -163,7 +152,7 @@ impl Tunnels {
     /// packets pass gates that let flows pass.
     pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
-        let mut ends: Vec<_> = all.iter().enumerate().map(|(at, tunnel)| (tunnel.end(), at)).collect();
+        let mut ends: Vec<_> = all.iter().enumerate().map(|(at, tunnel)| (end_of(&tunnel.tunnel), at)).collect();
         ends.sort_unstable();
         Self { all, ends, paths, outer_passes }
     }
@@ -178,9 +167,9 @@ impl Tunnels {
         self.all.iter()
     }
 
-    /// Returns the encapsulations of the tunnels, as bits: 1 IPv4, 2 IPv6, 4 GRE, 8 VXLAN.
-    pub fn encapsulations(&self) -> u32 {
-        self.all.iter().fold(0, |all, tunnel| all | 1 << tunnel.tunnel.encapsulation as u32)
+    /// Returns whether there are no tunnels.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// Returns whether the outer packets of the tunnels pass gates that let flows pass.
@@ -188,16 +177,11 @@ impl Tunnels {
         self.outer_passes && !self.all.is_empty()
     }
 
-    /// Returns the destination port of VXLANs whose packets workers get: that of the first one.
-    pub fn port(&self) -> Option<u16> {
-        self.all.iter().find_map(|tunnel| tunnel.tunnel.vxlan).map(|vxlan| vxlan.port)
-    }
-
     fn path(&self, ends: (Ipv4Addr, Ipv4Addr, u32)) -> Option<&Path> {
         self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|at| &self.paths.all[at])
     }
 
-    fn with(&self, end: &End) -> Option<&TunnelInfo> {
+    fn with(&self, end: &TunnelEnd) -> Option<&TunnelInfo> {
         self.ends.binary_search_by_key(end, |(end, _)| *end).ok().map(|at| &self.all[self.ends[at].1])
     }
 }
@@ -297,9 +281,9 @@ struct Headers {
 
 impl Headers {
     /// Returns the values that name the tunnel of a packet with these headers, the first of which is `info`.
-    fn end(&self, info: &Ipv4Info) -> End {
+    fn end(&self, info: &Ipv4Info) -> TunnelEnd {
         let remote = if self.port == 0 { info.src } else { 0 };
-        End { remote, local: info.dst, protocol: info.proto, port: self.port, key: self.key }
+        TunnelEnd { remote, local: info.dst, protocol: info.proto, port: self.port, key: self.key }
     }
 }
 

@@ -135,10 +135,7 @@ impl XdpTableSink {
         let (first, count, ifindex) = match (kind, bond) {
             (HopKind::Bond, Some((bond, at))) => (*at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
             (HopKind::Vlan, _) => (ports.first().map_or(0, |port| port.0.into()), tag, ifindex),
-            (HopKind::Local, _) => {
-                let port = tables.tunnels.port().map_or(0, |port| u32::from(port.to_be()));
-                (tables.tunnels.encapsulations(), port, ifindex)
-            }
+            (HopKind::Local, _) => (u32::from(!tables.tunnels.is_empty()), 0, ifindex),
             _ => (first, count, ifindex),
         };
         Hop { macs, kind, flags, port: number.0, mtu, first, count, ifindex }

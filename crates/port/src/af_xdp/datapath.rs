@@ -21,6 +21,7 @@ use super::abi::{
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
+use super::ends::{Ends, TunnelEnd, TunnelTakes};
 use super::flows::{Flows, Memory};
 use super::map::Map;
 use super::objects::{FIRST_SEGMENTS, Kind, Later, Make, make};
@@ -78,9 +79,8 @@ pub(super) struct Inner {
     /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
     /// router's.
     vlans: Option<Vlans>,
-    /// MAC addresses by the VNIs of VXLANs, and what they were last set to. `None` for a program that is not a
-    /// router's.
-    vnis: Option<(Map, BTreeMap<u32, [u8; 6]>)>,
+    /// Tunnels whose packets go to user space. `None` for a program that is not a router's.
+    ends: Option<Ends>,
     /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is
     /// not a router's.
     rules: Option<(Further, bool)>,
@@ -462,7 +462,7 @@ impl XdpDatapath {
             connections,
             flow_programs,
             vlans: vlans.transpose()?,
-            vnis: if router { Some((map("vnis")?, BTreeMap::new())) } else { None },
+            ends: if router { Some(Ends::new(map("ends")?)) } else { None },
             rules,
             bridges: bridges.transpose()?,
             refused,
@@ -693,31 +693,12 @@ impl XdpDatapath {
         self.lock().rules.as_ref().is_none_or(|(_, refused)| *refused)
     }
 
-    /// Sets the VXLANs whose packets go to user space, by VNI, each with the MAC address that the frames in them have
-    /// as destination: the kernel has all others.
+    /// Sets the tunnels whose packets go to user space: the kernel has those of all others.
     ///
     /// # Errors
-    /// [`Error::Map`], with the kernel's reason: the kernel has the packets that could not be set.
-    pub fn set_vnis(&self, vnis: &BTreeMap<u32, [u8; 6]>) -> Result<(), Error> {
-        let mut inner = self.lock();
-        let Some((map, known)) = &mut inner.vnis else { return Ok(()) };
-        let gone: Vec<u32> = known.keys().filter(|vni| !vnis.contains_key(vni)).copied().collect();
-        for vni in gone {
-            // An error means that it is not there.
-            let _ = map.delete(&vni.to_ne_bytes());
-            known.remove(&vni);
-        }
-        let mut done = Ok(());
-        for (vni, mac) in vnis.iter().filter(|(vni, mac)| known.get(vni) != Some(*mac)).collect::<Vec<_>>() {
-            let [a, b, c, d, e, f] = *mac;
-            let word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-            match checked("vnis", map.update(&vni.to_ne_bytes(), &word.to_ne_bytes())) {
-                Ok(()) => drop(known.insert(*vni, *mac)),
-                // The others do not depend on it.
-                failed => done = failed,
-            }
-        }
-        done
+    /// [`Error::Map`], with the kernel's reason: the kernel has the packets of the tunnels that could not be set.
+    pub fn set_tunnels(&self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> Result<(), Error> {
+        self.lock().ends.as_mut().map_or(Ok(()), |known| checked("ends", known.set(ends)))
     }
 
     /// Sets the VLANs of a port: the tag of each, the number of its entry, and the entry. A program that does not route

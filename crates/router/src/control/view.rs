@@ -10,6 +10,7 @@ use super::{Control, MasterSpec, TunnelSpec, VlanSpec};
 use crate::tables::{Cold, Entry, Kind};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_port::af_xdp::TunnelEnd;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -332,10 +333,10 @@ impl Control {
         self.links.tunnel_views()
     }
 
-    /// Returns the VXLANs whose packets are forwarded, by VNI, each with the number and the MAC address of the
-    /// interface that they belong to.
-    pub fn vnis(&self) -> BTreeMap<u32, (PortId, Mac)> {
-        self.links.vnis()
+    /// Returns the tunnels whose packets are decapsulated, each with the number of the interface that the packets
+    /// within belong to and, for a VXLAN, the MAC address that its frames are sent to.
+    pub fn tunnels_by_end(&self) -> BTreeMap<TunnelEnd, (PortId, Mac)> {
+        self.links.ends()
     }
 
     /// Returns the other end of a tunnel: for a VXLAN, that of any of its stations.

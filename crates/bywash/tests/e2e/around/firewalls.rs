@@ -128,9 +128,12 @@ fn connections_pass(rows: &'static [Row]) {
                 let mut udp = Ends::udp_between((&a.ns, own), (&b.ns, to), to);
                 wait_for_flow(&bywash, &mut udp, &format!("{level:?}: {name}: UDP to {to}"));
                 udp.talk(&[7; 1300]);
-                // Connections that host b opens are refused.
+                // Connections that host b opens are refused, by the kernel: workers get none of their packets.
+                let kept = || bywash.events("r1", "kept-by-policy");
+                let before = kept();
                 let back = Ping::to(own).count(2).run(&b.ns).unwrap();
                 assert_eq!(back.received, 0, "{level:?}: {name}: {to}: past the firewall");
+                assert_eq!(kept(), before, "{level:?}: {name}: {to}: handed to workers");
                 // The kernel's connection ends, and what b sends is of no connection any more.
                 r.run(&["conntrack", "-D", "-p", "udp", "--dport", "80"]).unwrap();
                 wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
@@ -169,7 +172,10 @@ fn connections_pass(rows: &'static [Row]) {
     }
 }
 
-/// Talks until packets of host a pass the tunnel past the kernel, which has the outer packets that it receives.
+/// Talks until all packets pass the tunnel past the kernel, in both directions.
 fn wait_for_flow(bywash: &Bywash<'_>, ends: &mut Ends, what: &str) {
-    wait_for_flow_by(bywash, ends, what, |bywash| [Tunnels::moved(bywash).0]);
+    wait_for_flow_by(bywash, ends, what, |bywash| {
+        let (sent, received) = Tunnels::moved(bywash);
+        [sent, received]
+    });
 }

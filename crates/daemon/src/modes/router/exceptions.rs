@@ -11,8 +11,8 @@ use bywash_api as api;
 use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
-use bywash_fib::model::{Families, HashPolicy, SourceCheck};
-use bywash_port::af_xdp::{self, XdpBridging, XdpGate, XdpSending, XdpVlan};
+use bywash_fib::model::{Families, HashPolicy, Mac, SourceCheck};
+use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_router::control::{Control, Policies, PortEntry, PortView};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
@@ -30,8 +30,8 @@ const FIRST: Duration = Duration::from_secs(5);
 /// shared with the API.
 pub type Told = Arc<Mutex<Vec<(Kept, bool)>>>;
 
-/// Key of [`Guard::refused`] for the VNIs, which no port has.
-const VNIS: u16 = u16::MAX;
+/// Key of [`Guard::refused`] for the tunnels, which no port has.
+const TUNNELS: u16 = u16::MAX;
 
 /// Exception to the packets that are left to the kernel.
 const BUT_FLOWS: &str = " except those of established flows";
@@ -244,12 +244,16 @@ impl Guard {
         let settings = &self.verdict.settings;
         let entries = control.entries();
         // Workers would punt the packets of the others, one by one.
-        let open = |number: PortId| self.gate(number.0).closed.is_empty();
-        let vnis = control.vnis().into_iter().filter(|(_, (number, _))| open(*number));
-        let vnis = vnis.map(|(vni, (_, mac))| (vni, mac)).collect();
-        let failed = self.program.as_ref().and_then(|program| program.set_vnis(&vnis).err());
-        let failed = failed.map(|e| format!("the kernel has the packets of some VXLANs: {e}"));
-        note(&mut self.refused, VNIS, failed);
+        let takes = |(number, mac): (PortId, Mac)| {
+            let (gate, passes) = (self.gate(number.0), self.verdict.outer_passes);
+            let open = [!gate.closed.v4, !gate.closed.v6];
+            let flows = [passes && gate.flows.v4, passes && gate.flows.v6];
+            TunnelTakes { number: number.0, mac, open, flows }
+        };
+        let ends = control.tunnels_by_end().into_iter().map(|(end, of)| (end, takes(of))).collect();
+        let failed = self.program.as_ref().and_then(|program| program.set_tunnels(&ends).err());
+        let failed = failed.map(|e| format!("the kernel has the packets of some tunnels: {e}"));
+        note(&mut self.refused, TUNNELS, failed);
         let views: BTreeMap<u16, PortView> = control.ports().map(|view| (view.id.0, view)).collect();
         let mut ports = shared.ports();
         let targets: BTreeMap<PortId, XdpSending> =

@@ -4,9 +4,10 @@ use super::super::followed::Followed;
 use super::super::{Bridged, PortView, TunnelSpec};
 use super::{Links, differing, replace};
 use crate::tables::{PortInfo, SourceCheck};
-use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels};
+use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels, end_of};
 use bywash_engine::PortId;
 use bywash_fib::model::{Mac, Tunnel};
+use bywash_port::af_xdp::TunnelEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -119,17 +120,17 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
     }
 
-    /// Returns the VXLANs whose packets are decapsulated, those of the first one's UDP port, by VNI, each with the
-    /// number and the MAC address of the interface that they belong to.
-    pub fn vnis(&self) -> BTreeMap<u32, (PortId, Mac)> {
-        let is_open = |spec: &TunnelSpec| self.allows_tunnel(spec.index) && self.running(spec.index);
-        let port = |spec: &TunnelSpec| spec.tunnel.vxlan.filter(|_| is_open(spec)).map(|vxlan| vxlan.port);
-        let first = self.tunnels.values().filter_map(|(spec, _)| Some((spec.id, port(spec)?))).min();
-        let open = self.tunnels.values().filter(|(spec, _)| first.is_some_and(|(_, of)| port(spec) == Some(of)));
+    /// Returns the tunnels whose packets are decapsulated, each with the number of the interface that the packets
+    /// within belong to and, for a VXLAN, the MAC address that its frames are sent to.
+    pub fn ends(&self) -> BTreeMap<TunnelEnd, (PortId, Mac)> {
+        let open = self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index) && self.running(spec.index));
         let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
-            let mac = self.get(spec.interface())?.mac?;
+            let mac = match spec.tunnel.vxlan {
+                Some(_) => self.get(spec.interface())?.mac?,
+                None => Mac::default(),
+            };
             let number = spec.bridge.map_or(Some(spec.id), |of| Some(self.master(of.index)?.id))?;
-            Some((spec.tunnel.vxlan?.vni, (number, mac)))
+            Some((end_of(&spec.tunnel), (number, mac)))
         };
         open.filter_map(of).collect()
     }

@@ -1,0 +1,92 @@
+//! Tunnels whose packets go from the program to user space, by the header fields that name them.
+
+use super::map::Map;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Header fields of a packet that came through a tunnel, by which the tunnel is found (`struct bywash_end`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TunnelEnd {
+    /// Address of the other end; 0 for VXLAN, which may have several.
+    pub remote: u32,
+    /// The tunnel's own address.
+    pub local: u32,
+    /// IP protocol.
+    pub protocol: u8,
+    /// Destination port for VXLAN; else 0.
+    pub port: u16,
+    /// Key of GRE, or network identifier of VXLAN.
+    pub key: Option<u32>,
+}
+
+impl TunnelEnd {
+    fn bytes(&self) -> [u8; 16] {
+        // RFC 7348 5: the network identifier is followed by a reserved octet.
+        let shift = if self.port == 0 { 0 } else { 8 };
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&self.remote.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.local.to_be_bytes());
+        bytes[8..12].copy_from_slice(&(self.key.unwrap_or(0) << shift).to_be_bytes());
+        bytes[12..14].copy_from_slice(&self.port.to_be_bytes());
+        (bytes[14], bytes[15]) = (self.protocol, self.key.is_some().into());
+        bytes
+    }
+}
+
+/// Packets of a tunnel that go to user space. All others are the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelTakes {
+    /// Number of the interface that the packets within belong to, below 4,096.
+    pub number: u16,
+    /// MAC address that frames in a VXLAN are sent to.
+    pub mac: [u8; 6],
+    /// Whether all packets within are taken: of IPv4, and of IPv6. The gate of the port that receives them is open.
+    pub open: [bool; 2],
+    /// Whether those of flows are, even if that gate is closed except for flows.
+    pub flows: [bool; 2],
+}
+
+impl TunnelTakes {
+    /// Returns the value in the program's map, by `END_NUMBER` and the constants after it.
+    fn word(&self) -> u64 {
+        let [a, b, c, d, e, f] = self.mac;
+        let [open4, open6] = self.open;
+        let [flows4, flows6] = self.flows;
+        let flags = [open4, open6, flows4, flows6].into_iter().zip(60..).map(|(set, bit)| u64::from(set) << bit);
+        u64::from_le_bytes([a, b, c, d, e, f, 0, 0]) | u64::from(self.number & 0xfff) << 48 | flags.sum::<u64>()
+    }
+}
+
+/// The program's map of tunnels, and what it was last set to.
+pub(super) struct Ends {
+    map: Map,
+    known: BTreeMap<TunnelEnd, TunnelTakes>,
+}
+
+impl Ends {
+    pub fn new(map: Map) -> Self {
+        Self { map, known: BTreeMap::new() }
+    }
+
+    /// Sets the map. After an error, the kernel has the packets of the tunnels that could not be set.
+    pub fn set(&mut self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> io::Result<()> {
+        let gone: Vec<TunnelEnd> = self.known.keys().filter(|end| !ends.contains_key(end)).copied().collect();
+        for end in gone {
+            // An error means that it is not there.
+            let _ = self.map.delete(&end.bytes());
+            self.known.remove(&end);
+        }
+        let mut done = Ok(());
+        for (end, takes) in ends {
+            if self.known.get(end) == Some(takes) {
+                continue;
+            }
+            match self.map.update(&end.bytes(), &takes.word().to_ne_bytes()) {
+                Ok(()) => drop(self.known.insert(*end, *takes)),
+                // The others do not depend on it.
+                failed => done = failed,
+            }
+        }
+        done
+    }
+}
