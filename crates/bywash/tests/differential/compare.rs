@@ -13,36 +13,67 @@ pub const KERNEL: usize = 0;
 /// Index of Bywash's side.
 pub const BYWASH: usize = 1;
 
-/// Returns the offset and version of the IP packet in a frame, behind VLAN tags, behind the headers that a segment
-/// routing route (RFC 8754) has added, and within a VXLAN's packet.
+/// Returns the offset and version of the innermost IP packet in a frame: behind VLAN tags, behind the headers that
+/// segment routing routes (RFC 8754) have added, and within a VXLAN's packet.
 pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
-    let (at, version) = outer(frame)?;
-    if let Some(inner) = in_vxlan(frame) {
+    let mut ip = outer(frame)?;
+    while let Some(inner) = within(frame, ip) {
+        ip = inner;
+    }
+    Some(ip)
+}
+
+/// Returns the IP packet within the one at this offset, of this version.
+fn within(frame: &[u8], (at, version): (usize, u8)) -> Option<(usize, u8)> {
+    if let Some(inner) = in_vxlan(frame, (at, version)) {
         return outer(&frame[inner..]).map(|(at, version)| (inner + at, version));
     }
-    let Some((next, behind)) = behind_segments(frame, at, version) else { return Some((at, version)) };
+    let (next, behind) = behind_segments(frame, at, version)?;
     match next {
         4 => Some((behind, 4)),
         41 => Some((behind, 6)),
         // The first fragment of such a packet.
         44 if frame.get(behind)? == &4 && frame.get(behind + 2..behind + 4)? == [0, 1] => Some((behind + 8, 4)),
-        _ => Some((at, version)),
+        _ => None,
     }
 }
 
 /// Returns the offset of the frame in a VXLAN's packet (RFC 7348): in UDP, to one of the ports that are used here.
-fn in_vxlan(frame: &[u8]) -> Option<usize> {
-    let (at, version) = outer(frame)?;
+fn in_vxlan(frame: &[u8], (at, version): (usize, u8)) -> Option<usize> {
     let udp = frame.get(at..at + 50)?;
     let port = u16::from_be_bytes([udp[22], udp[23]]);
     let plain = version == 4 && udp[0] == 0x45 && udp[9] == 17 && udp[28..32] == [8, 0, 0, 0];
     (plain && [4789, 4790].contains(&port)).then_some(at + 36)
 }
 
-/// Returns the protocol behind the segment routing header of a packet, and the offset of its first byte.
+/// Returns the protocol behind the routing headers of a packet, the first of which is one of segment routing, and the
+/// offset of its first byte.
 fn behind_segments(frame: &[u8], at: usize, version: u8) -> Option<(u8, usize)> {
-    let is_segments = version == 6 && *frame.get(at + 6)? == 43 && *frame.get(at + 42)? == 4;
-    is_segments.then_some((*frame.get(at + 40)?, at + 40 + (usize::from(*frame.get(at + 41)?) + 1) * 8))
+    if version != 6 || *frame.get(at + 6)? != 43 || *frame.get(at + 42)? != 4 {
+        return None;
+    }
+    let (mut next, mut begin) = (43, at + 40);
+    while next == 43 {
+        let units = usize::from(*frame.get(begin + 1)?);
+        (next, begin) = (*frame.get(begin)?, begin + (units + 1) * 8);
+    }
+    Some((next, begin))
+}
+
+/// Returns the protocol of the innermost IP packet in a frame, and the offset of its first byte, behind the segments
+/// that a route has added.
+fn upper(frame: &[u8]) -> Option<(u8, u8, usize)> {
+    let (at, version) = packet(frame)?;
+    let (protocol, begin) = match version {
+        4 => (*frame.get(at + 9)?, at + usize::from(frame.get(at)? & 15) * 4),
+        _ => behind_segments(frame, at, version).or(Some((*frame.get(at + 6)?, at + 40)))?,
+    };
+    Some((version, protocol, begin))
+}
+
+/// Returns whether a frame is in another one that a segment routing route has encapsulated (mode `l2encap`).
+pub fn is_in_segments(frame: &[u8]) -> bool {
+    matches!(upper(frame), Some((6, 143, _)))
 }
 
 /// Returns the offset of the outermost IP packet, and its version by the EtherType.
@@ -68,11 +99,7 @@ pub fn ends(frame: &[u8]) -> Option<&[u8]> {
 
 /// Returns type, code and the quoted packet of an ICMP error or redirect.
 pub fn error(frame: &[u8]) -> Option<(u8, u8, &[u8])> {
-    let (at, version) = packet(frame)?;
-    let (protocol, icmp) = match version {
-        4 => (*frame.get(at + 9)?, at + usize::from(frame.get(at)? & 15) * 4),
-        _ => (*frame.get(at + 6)?, at + 40),
-    };
+    let (version, protocol, icmp) = upper(frame)?;
     let (kind, code) = (*frame.get(icmp)?, *frame.get(icmp + 1)?);
     match (version, protocol) {
         (4, 1) if [3, 4, 5, 11, 12].contains(&kind) => Some((kind, code, frame.get(icmp + 8..)?)),
@@ -107,13 +134,14 @@ fn number(frame: &[u8], sent: &[Sent]) -> Option<u32> {
 
 /// Returns whether a frame is one that hosts and routers send on their own account.
 fn is_noise(frame: &[u8]) -> bool {
-    if frame.get(12..14) == Some(&[0x08, 0x06]) {
+    let tunnelled = outer(frame).and_then(|ip| in_vxlan(frame, ip)).and_then(|inner| frame.get(inner + 12..inner + 14));
+    if [frame.get(12..14), tunnelled].contains(&Some(&[0x08, 0x06])) {
         return true;
     }
     let Some((at, version)) = packet(frame) else { return false };
     if frame.windows(8).any(|bytes| bytes[..4] == MAGIC) {
         // A redirect quotes a packet. The kernel limits them to few a second, so that they cannot be compared.
-        return version == 6 && is_redirect(frame, at) && frame[at + 8] == 0xfe;
+        return version == 6 && icmp(frame) == Some(137) && frame[at + 8] == 0xfe;
     }
     let byte = |n: usize| frame.get(at + n).copied().unwrap_or(0);
     match (version, byte(6)) {
@@ -127,18 +155,10 @@ fn is_noise(frame: &[u8]) -> bool {
     }
 }
 
-fn is_redirect(frame: &[u8], at: usize) -> bool {
-    frame.get(at + 6) == Some(&58) && frame.get(at + 40) == Some(&137)
-}
-
 /// Returns the type of an ICMP or ICMPv6 message.
 fn icmp(frame: &[u8]) -> Option<u8> {
-    let (at, version) = packet(frame)?;
-    let (protocol, payload) = match version {
-        4 => (*frame.get(at + 9)?, at + usize::from(frame.get(at)? & 15) * 4),
-        _ => (*frame.get(at + 6)?, at + 40),
-    };
-    (protocol == if version == 4 { 1 } else { 58 }).then(|| frame.get(payload).copied())?
+    let (version, protocol, begin) = upper(frame)?;
+    (protocol == if version == 4 { 1 } else { 58 }).then(|| frame.get(begin).copied())?
 }
 
 /// Sets the ident of the IPv4 header at `at` to zero and adapts the checksum.
@@ -179,7 +199,8 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
             || matches!((icmp(frame), icmp(&sent.frame)), (Some(0), Some(8)) | (Some(129), Some(128)))
     };
     let made_here = canonical.len() >= at + 20 && sent.is_some_and(is_own);
-    if let (Some(_), Some((outer, _))) = (in_vxlan(frame), outer(frame)) {
+    let mut ip = outer(frame);
+    if let Some((outer, _)) = ip.filter(|ip| in_vxlan(frame, *ip).is_some()) {
         // The kernel's hash for the source port is a secret, and it leaves the checksum to the device.
         forget_ident(&mut canonical, outer);
         // Both stand for zero.
@@ -190,14 +211,16 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
         let has_sum = canonical[outer + 26..outer + 28] != [0, 0];
         canonical[outer + 26..outer + 28].copy_from_slice(&[0, u8::from(has_sum)]);
     }
-    if let Some((outer, 6)) = outer(frame).filter(|(outer, _)| *outer != at) {
-        canonical[outer + 1] &= 0xf0;
-        canonical[outer + 2..outer + 4].fill(0);
-    }
-    let segments = outer(frame).and_then(|(at, version)| behind_segments(frame, at, version));
-    if let Some(ident) = segments.filter(|(next, _)| *next == 44).and_then(|(_, at)| canonical.get_mut(at + 4..at + 8))
-    {
-        ident.fill(0);
+    while let Some((outer, version)) = ip {
+        if version == 6 && outer != at {
+            canonical[outer + 1] &= 0xf0;
+            canonical[outer + 2..outer + 4].fill(0);
+        }
+        let fragment = behind_segments(frame, outer, version).filter(|(next, _)| *next == 44);
+        if let Some(ident) = fragment.and_then(|(_, at)| canonical.get_mut(at + 4..at + 8)) {
+            ident.fill(0);
+        }
+        ip = within(frame, (outer, version));
     }
     if made_here && version == 6 {
         canonical[at + 1] &= 0xf0;

@@ -3,7 +3,7 @@
 mod examples;
 
 use crate::change::Change;
-use crate::compare::{BYWASH, Case, ends, error, packet, unpadded};
+use crate::compare::{BYWASH, Case, ends, error, is_in_segments, packet, unpadded};
 use crate::flows::OUT_OF_WINDOW;
 use crate::packets::Sent;
 use crate::topology::Side;
@@ -67,6 +67,12 @@ pub const RULES: &[Rule] = &[
         documented: "**Ports chosen by NAT.**",
         excuse: drawn_ports,
         example: examples::one_port_for_two,
+    },
+    Rule {
+        name: "frames in segment routing",
+        documented: "**Frames in segment routing.**",
+        excuse: in_segments,
+        example: examples::frame_in_segments,
     },
 ];
 
@@ -223,6 +229,11 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
     if reserved && case.only[BYWASH].is_empty() {
         drop_all(case);
     }
+}
+
+/// Ignores frames that the kernel encapsulates (mode `l2encap`): behind generic XDP it leaves out their Ethernet header.
+fn in_segments(case: &mut Case<'_>, _: &Context<'_>) {
+    case.only.iter_mut().for_each(|only| only.retain(|(_, frame)| !is_in_segments(frame)));
 }
 
 /// Ignores source ports and ICMP idents of packets that NAT has translated: the kernel chooses them at random where the

@@ -4,7 +4,7 @@ use super::Example;
 use crate::change::Change;
 use crate::flows::Connection;
 use crate::packets::Sent;
-use crate::packets::build::{Ipv4, ethernet, tagged_udp};
+use crate::packets::build::{Ipv4, Ipv6, ethernet, tagged_udp};
 use crate::topology::{host_mac, router_mac};
 use bywash_wire::checksum::pseudo4;
 use std::net::Ipv4Addr;
@@ -50,6 +50,14 @@ pub fn class_e() -> Example {
         route("240.0.0.0/4 via 10.0.2.2"),
         one(ipv4(host4(0, 2), Ipv4Addr::new(240, 0, 0, 1)).packet(&tagged_udp(1))),
     )
+}
+
+pub fn frame_in_segments() -> Example {
+    let route = "-6 route replace fd77::/64 encap seg6 mode l2encap segs fd00:2::3 dev p2";
+    let (src, dst) = ("fd00:1::2".parse().unwrap(), "fd77::1".parse().unwrap());
+    let ip = Ipv6 { src, dst, class: 0, label: 1, limit: 64, extensions: vec![] };
+    let frame = ethernet(router_mac(0), host_mac(0, 2), 0x86dd, ip.packet(17, &tagged_udp(1)));
+    example(vec![Change::Ip(route.into())], vec![Sent { port: 0, number: 1, frame }])
 }
 
 /// Several hosts use the same source port: behind one address, only one of them can keep it.
