@@ -7,13 +7,13 @@ use crate::modes::{self, Parts, Setup};
 use crate::notify::Notifier;
 use crate::pools::tell_place;
 use crate::ports::{Dpdk, Opened, Opener, Xdp, queues};
-use crate::relations::{Joined, Relations, Through};
+use crate::relations::Relations;
 use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Shared, Source};
 use crate::slots::programs;
 use crate::successor::Successor;
 use crate::takeover::{self, Predecessor};
-use crate::vlans::{Carried, Left, Master, Numbers, Uppers};
+use crate::vlans::Numbers;
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
@@ -24,11 +24,9 @@ use bywash_fib::model::{Change, Station};
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
-use bywash_router::bond::XmitHash;
-use bywash_router::control::{Applied, PortView, Sends};
-use bywash_router::vlan::UNTAGGED;
+use bywash_router::control::Applied;
 use bywash_router::xdp::{Targets, XdpTableSink};
-use bywash_sync::{Qsbr, clock, lock};
+use bywash_sync::{Qsbr, clock};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -422,173 +420,6 @@ impl Runtime {
         applied.ports_back.iter().for_each(|back| self.reattach(back));
     }
 
-    /// Leaves ports to the kernel, or takes them over again, according to the current relations, and finds the bonds,
-    /// bridges and VLANs above them.
-    pub fn relate(&mut self) {
-        let views = self.shared.view.ports();
-        self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
-        let (mut carried, mut told) = (vec![], BTreeMap::new());
-        let mut left: BTreeMap<u32, Left> = BTreeMap::new();
-        let mut masters: BTreeMap<u32, Master> = BTreeMap::new();
-        self.relations.configure(&self.shared.config().router);
-        self.relations.serve(&views.iter().map(|view| view.index).collect());
-        let ports = self.shared.ports();
-        let of = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
-        for view in views.iter().filter(|view| of(view).is_some_and(|xdp| !xdp.program.config().raw)) {
-            // A bond that is a port itself is served by that port.
-            let above = self.relations.bond_above(view.index).map(|bond| bond.index);
-            let Some(index) = above.filter(|index| views.iter().all(|view| view.index != *index)) else { continue };
-            let hash =
-                self.relations.link(index).and_then(|link| XmitHash::of(link.bond?.xmit_hash)).unwrap_or_default();
-            let new = || Master::new(UNTAGGED, Sends::ByHash(hash));
-            let bond = masters.entry(index).or_insert_with(new);
-            if self.relations.left(view.index).is_none() {
-                bond.members.push((view.id, view.index));
-            }
-        }
-        for (index, bond) in &mut masters {
-            bond.members = self.relations.in_order(*index, &bond.members, af_xdp::bond_members);
-        }
-        for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
-            if self.relations.left(view.index).is_some() {
-                continue;
-            }
-            for Joined { index, bridge, vlan, tag, tagged } in self.relations.joined(view.index) {
-                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
-                let master = masters.entry(index).or_insert_with(new);
-                master.members.push((view.id, view.index));
-                master.tagged.extend(tagged.then_some(view.id));
-            }
-        }
-        self.relations.serve(&masters.values().flat_map(|master| &master.members).map(|(_, member)| *member).collect());
-        let mut tunnels = vec![];
-        let routes = self.shared.config().mode == Mode::Router;
-        for (link, through) in self.relations.tunnels().filter(|_| routes) {
-            if views.iter().any(|view| view.index == link.index) {
-                continue;
-            }
-            if let Ok(Through { joined: Some((Joined { index, bridge, vlan, tag, .. }, _)), .. }) = through {
-                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
-                masters.entry(index).or_insert_with(new).vxlans.push(link.index);
-            }
-            let why = through.map(|through| tunnels.push(through)).err();
-            left.extend(why.clone().map(|why| (link.index, Left::new(link, why))));
-            told.insert(link.name.clone(), why);
-        }
-        for view in views.iter().filter(|view| of(view).is_some_and(Xdp::forwards_uppers)) {
-            let port = view.id;
-            for (link, told_by) in self.relations.uppers(view.index) {
-                // An interface that is a port itself is served by that port, and one that is like a bridge has members.
-                if views.iter().any(|view| view.index == link.index) || masters.contains_key(&link.index) {
-                    continue;
-                }
-                let parent = link.parent.unwrap_or_default();
-                let carry = |told| carried.push(Carried { index: link.index, told, port, parent });
-                let why = told_by.map(carry).err();
-                if let Some(why) = &why {
-                    left.entry(link.index).or_insert_with(|| Left::new(link, why.clone())).ports.push(port);
-                }
-                told.insert(link.name.clone(), why);
-            }
-        }
-        drop(ports);
-        let of_masters = masters.len();
-        let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
-        let of_tunnels = tunnels.len();
-        let uppers = self.numbers.assign(&masters, &carried, &tunnels);
-        for (index, port) in uppers.without(&carried, &tunnels) {
-            let Some(link) = self.relations.link(index) else { continue };
-            let new = || Left::new(link, "there are too many interfaces above ports".into());
-            left.entry(index).or_insert_with(new).ports.extend(port);
-        }
-        let Uppers { masters, vlans, tunnels } = &uppers;
-        let served = masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();
-        self.relations.serve(&served);
-        // The gates close first, so that no packet is attributed to another interface.
-        self.mode.set_uppers(&uppers);
-        let (mut news, mut ports) = (false, self.shared.ports());
-        for port in &views {
-            let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
-            match &mut slot.xdp {
-                Some(xdp) => match xdp.relate(&self.relations) {
-                    Ok(changed) => news |= changed,
-                    Err(e) => tracing::error!("{e:#}"),
-                },
-                None => {
-                    let why = self.relations.member(port.index).or_else(|| self.relations.left(port.index));
-                    if let Some(why) = &why
-                        && slot.unheeded.as_ref() != Some(why)
-                    {
-                        tracing::warn!(
-                            "{}: {why}, but without an XDP program it cannot leave packets to the kernel: they are \
-                             forwarded by table main; use an af_xdp port",
-                            port.name
-                        );
-                    }
-                    slot.unheeded = why;
-                }
-            }
-        }
-        drop(ports);
-        if news {
-            self.query_targets();
-        }
-        let entries = vlans.iter().map(|vlan| vlan.entries.len()).sum::<usize>();
-        let entries = entries + masters.iter().map(|master| master.tagged.len()).sum::<usize>();
-        if entries < wanted {
-            tracing::warn!("the kernel forwards for {} VLANs or macvlans: there are too many", wanted - entries);
-        }
-        if masters.len() < of_masters {
-            tracing::warn!(
-                "the kernel forwards for {} bonds or bridges: there are too many",
-                of_masters - masters.len()
-            );
-        }
-        if tunnels.len() < of_tunnels {
-            tracing::warn!("the kernel forwards for {} tunnels: there are too many", of_tunnels - tunnels.len());
-        }
-        for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
-            match why {
-                Some(why) => tracing::info!("{name}: {why}: the kernel forwards for it"),
-                None => tracing::info!("{name}: its packets are forwarded past the kernel"),
-            }
-        }
-        self.vlans = told;
-        *lock(&self.shared.left) = left.into_values().collect();
-        let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
-        // With each change of a member's VLANs, it has none until they have been read again: that it is back is no
-        // news.
-        let told = |index: &u32| self.relations.link(*index).is_some_and(|link| link.kind == "vlan");
-        self.members.retain(|index, _| told(index) || masters.iter().any(|master| master.index == *index));
-        for master in masters {
-            let known = self.members.entry(master.index).or_default();
-            let same = match master.is_vlan() {
-                true => master.members.iter().all(|member| known.contains(member)),
-                false => *known == master.members,
-            };
-            if same {
-                continue;
-            }
-            known.clone_from(&master.members);
-            if known.is_empty() {
-                continue;
-            }
-            let members = master.members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
-            let plural = if master.members.len() > 1 { "s" } else { "" };
-            match master.sends {
-                Sends::ToStation { .. } => {
-                    tracing::info!(
-                        "{}: packets that it routes are forwarded on its members {members}",
-                        name(master.index)
-                    );
-                }
-                Sends::ByHash(_) => {
-                    tracing::info!("{}: its packets are forwarded by its member{plural} {members}", name(master.index));
-                }
-            }
-        }
-    }
-
     /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.
     fn ask(&mut self) {
         if self.asked.elapsed() < ASK {
@@ -597,7 +428,7 @@ impl Runtime {
         self.query_targets();
     }
 
-    fn query_targets(&mut self) {
+    pub fn query_targets(&mut self) {
         self.asked = Instant::now();
         // `count` asks every program; `any` would stop at the first change.
         let news = programs(&mut self.shared.ports()).filter(|xdp| xdp.query_target()).count() > 0;

@@ -34,6 +34,7 @@ mod pools;
 mod ports;
 pub mod privileges;
 mod reattach;
+mod relate;
 mod relations;
 mod reload;
 mod runtime;

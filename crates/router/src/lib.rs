@@ -1,8 +1,8 @@
 //! The router: its stages, the tables they look up, and the control side that maintains those tables.
 //!
-//! A burst passes three stages. *input* checks every packet and collects destinations ([`stages`]); *lookup* looks all
+//! A burst passes three stages. *input* checks every packet and collects destinations (`stages`); *lookup* looks all
 //! of them up in the FIB at once; *forward* rewrites and queues. Packets that no stage can finish go to the slow path
-//! ([`slow`]), which drops them with a reason, answers them with an ICMP error, fragments them, holds them until their
+//! (`slow`), which drops them with a reason, answers them with an ICMP error, fragments them, holds them until their
 //! neighbour is resolved, or punts them to the kernel. An XDP program uses the same tables ([`xdp`]).
 
 #![forbid(unsafe_code)]

@@ -85,68 +85,69 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Returns the hook of a base chain; `Err` if forwarded packets do not meet it, `Ok(None)` if that is not known.
-fn forwarded(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
+/// Returns the hook of a base chain; `None` if it is not known.
+fn hook_of(family: Family, base: &Base) -> Option<Hook> {
     match (family, base.hook) {
-        (Family::Arp, _) => Err(()),
-        // Packets routed from or to a bridge meet them, and it is not known here which interfaces are bridges. Chains
-        // that accept everything have been left out.
-        (Family::Bridge, _) => Ok(None),
-        (Family::Netdev, 0) => Ok(Some(Hook::Ingress)),
-        (Family::Netdev, 1) => Ok(Some(Hook::Egress)),
-        // NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT.
-        (Family::Ip | Family::Ip6 | Family::Inet, 1 | 3) => Err(()),
-        // Packets of a connection whose translation is known meet no chain of type nat (nf_nat_inet_fn).
-        (Family::Ip | Family::Ip6 | Family::Inet, 0..=4) if base.kind == "nat" => Err(()),
-        (Family::Ip | Family::Ip6 | Family::Inet, 0) => Ok(Some(Hook::Prerouting)),
-        (Family::Ip | Family::Ip6 | Family::Inet, 2) => Ok(Some(Hook::Forward)),
-        (Family::Ip | Family::Ip6 | Family::Inet, 4) => Ok(Some(Hook::Postrouting)),
-        (Family::Inet, 5) => Ok(Some(Hook::Ingress)),
-        _ => Ok(None),
+        (Family::Netdev, 0) | (Family::Inet, 5) => Some(Hook::Ingress),
+        (Family::Netdev, 1) => Some(Hook::Egress),
+        (Family::Ip | Family::Ip6 | Family::Inet, 0) => Some(Hook::Prerouting),
+        (Family::Ip | Family::Ip6 | Family::Inet, 1) => Some(Hook::Input),
+        (Family::Ip | Family::Ip6 | Family::Inet, 2) => Some(Hook::Forward),
+        (Family::Ip | Family::Ip6 | Family::Inet, 3) => Some(Hook::Output),
+        (Family::Ip | Family::Ip6 | Family::Inet, 4) => Some(Hook::Postrouting),
+        _ => None,
     }
 }
 
-/// Returns the hook of a base chain; `Err` if packets that the host itself receives or sends do not meet it, or only on
-/// a device; `Ok(None)` if that is not known. The first packet of a connection meets chains of type nat, too.
-fn own(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
-    match (family, base.hook) {
-        (Family::Arp | Family::Bridge | Family::Netdev, _) => Err(()),
-        // NF_INET_FORWARD, NF_INET_INGRESS.
-        (Family::Ip | Family::Ip6 | Family::Inet, 2 | 5) => Err(()),
-        (Family::Ip | Family::Ip6 | Family::Inet, 0) => Ok(Some(Hook::Prerouting)),
-        (Family::Ip | Family::Ip6 | Family::Inet, 1) => Ok(Some(Hook::Input)),
-        (Family::Ip | Family::Ip6 | Family::Inet, 3) => Ok(Some(Hook::Output)),
-        (Family::Ip | Family::Ip6 | Family::Inet, 4) => Ok(Some(Hook::Postrouting)),
-        _ => Ok(None),
-    }
+/// Packets that a ruleset is prepared for.
+#[derive(Clone, Copy)]
+enum Packets {
+    /// Those of established connections that are forwarded.
+    Forwarded,
+    /// Those that the host itself receives or sends, without the chains on devices.
+    Own,
+    OwnOnDevices,
 }
 
-/// Like [`own`], with the chains on devices.
-fn own_on_devices(family: Family, base: &Base) -> Result<Option<Hook>, ()> {
-    match (family, base.hook) {
-        (Family::Netdev, _) | (Family::Inet, 5) => forwarded(family, base),
-        _ => own(family, base),
+impl Packets {
+    /// Returns whether these packets may meet a base chain.
+    fn meet(self, family: Family, base: &Base) -> bool {
+        match (self, family, hook_of(family, base)) {
+            (_, Family::Arp, _) => false,
+            // Packets routed from or to a bridge meet them, and it is not known here which interfaces are bridges.
+            // Chains that accept everything have been left out.
+            (Self::Forwarded, Family::Bridge, _) => true,
+            (Self::Forwarded, _, Some(Hook::Input | Hook::Output)) => false,
+            // Packets of a connection whose translation is known meet no chain of type nat (nf_nat_inet_fn); the first
+            // packet of one does.
+            (Self::Forwarded, Family::Ip | Family::Ip6 | Family::Inet, Some(hook)) => {
+                base.kind != "nat" || hook == Hook::Ingress
+            }
+            (Self::Own | Self::OwnOnDevices, Family::Bridge, _) => false,
+            (Self::Own, Family::Netdev, _) | (Self::Own, _, Some(Hook::Ingress)) => false,
+            (_, _, hook) => matches!(self, Self::Forwarded) || hook != Some(Hook::Forward),
+        }
     }
 }
 
 impl<'a> Evaluator<'a> {
     /// Prepares a ruleset that was read with the elements of its sets, for forwarded packets.
     pub fn new(ruleset: &'a Ruleset) -> Self {
-        Self::of_chains(ruleset, forwarded)
+        Self::of_chains(ruleset, Packets::Forwarded)
     }
 
     /// Prepares a ruleset that was read with the elements of its sets, for packets that the host itself receives or
     /// sends. Chains on devices are left out.
     pub fn of_host(ruleset: &'a Ruleset) -> Self {
-        Self::of_chains(ruleset, own)
+        Self::of_chains(ruleset, Packets::Own)
     }
 
     /// Like [`Evaluator::of_host`], with the chains on devices.
     pub fn of_host_on_devices(ruleset: &'a Ruleset) -> Self {
-        Self::of_chains(ruleset, own_on_devices)
+        Self::of_chains(ruleset, Packets::OwnOnDevices)
     }
 
-    fn of_chains(ruleset: &'a Ruleset, hook: fn(Family, &Base) -> Result<Option<Hook>, ()>) -> Self {
+    fn of_chains(ruleset: &'a Ruleset, packets: Packets) -> Self {
         let mut hooked = Vec::new();
         for table in ruleset.tables.iter().filter(|table| !table.dormant) {
             for chain in &table.chains {
@@ -155,13 +156,11 @@ impl<'a> Evaluator<'a> {
                 if table.family == Family::Bridge && accepts {
                     continue;
                 }
-                match hook(table.family, base) {
-                    // A chain that is not understood may be on any hook.
-                    _ if chain.opaque.is_some() && table.family != Family::Arp => {
-                        hooked.push(Hooked { hook: None, table, chain, base });
-                    }
-                    Ok(hook) => hooked.push(Hooked { hook, table, chain, base }),
-                    Err(()) => {}
+                // A chain that is not understood may be on any hook.
+                if chain.opaque.is_some() && table.family != Family::Arp {
+                    hooked.push(Hooked { hook: None, table, chain, base });
+                } else if packets.meet(table.family, base) {
+                    hooked.push(Hooked { hook: hook_of(table.family, base), table, chain, base });
                 }
             }
         }

@@ -1,0 +1,230 @@
+//! Interfaces above the ports, and tunnels: which are forwarded for, and which are left to the kernel, whenever the
+//! relations between interfaces change.
+
+use crate::ports::Xdp;
+use crate::relations::{Joined, Through};
+use crate::runtime::Runtime;
+use crate::vlans::{Carried, Left, Master, Uppers};
+use bywash_config::Mode;
+use bywash_port::af_xdp;
+use bywash_router::bond::XmitHash;
+use bywash_router::control::{MasterSpec, PortView, Sends};
+use bywash_router::vlan::UNTAGGED;
+use bywash_sync::lock;
+use std::collections::BTreeMap;
+
+/// Interfaces found above the ports, and tunnels.
+#[derive(Default)]
+struct Found {
+    /// Bonds and bridges, by kernel index.
+    masters: BTreeMap<u32, Master>,
+    /// VLANs and macvlans.
+    carried: Vec<Carried>,
+    tunnels: Vec<Through>,
+    /// Those that are left to the kernel, by kernel index.
+    left: BTreeMap<u32, Left>,
+    /// VLANs, macvlans and tunnels by name, with the reason why they are left if they are.
+    told: BTreeMap<String, Option<String>>,
+}
+
+impl Runtime {
+    /// Leaves ports to the kernel, or takes them over again, according to the current relations, and finds the bonds,
+    /// bridges and VLANs above them, and tunnels.
+    pub fn relate(&mut self) {
+        let views = self.shared.view.ports();
+        self.relations.set_ports(views.iter().map(|view| view.index).filter(|index| *index != 0).collect());
+        self.relations.configure(&self.shared.config().router);
+        self.relations.serve(&views.iter().map(|view| view.index).collect());
+        let mut found = Found::default();
+        self.find_bonds(&views, &mut found);
+        self.find_bridges(&views, &mut found);
+        let members = found.masters.values().flat_map(|master| &master.members);
+        self.relations.serve(&members.map(|(_, member)| *member).collect());
+        if self.shared.config().mode == Mode::Router {
+            self.find_tunnels(&views, &mut found);
+        }
+        self.find_vlans(&views, &mut found);
+        let uppers = self.number(&mut found);
+        let served = uppers.masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();
+        self.relations.serve(&served);
+        // The gates close first, so that no packet is attributed to another interface.
+        self.mode.set_uppers(&uppers);
+        if self.relate_programs(&views) {
+            self.query_targets();
+        }
+        self.tell_uppers(found.told);
+        *lock(&self.shared.left) = found.left.into_values().collect();
+        self.tell_members(&uppers.masters);
+    }
+
+    /// Returns the ports for whose program this holds.
+    fn ports_whose<'a>(&self, views: &'a [PortView], holds: impl Fn(&Xdp) -> bool) -> Vec<&'a PortView> {
+        let ports = self.shared.ports();
+        let xdp = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
+        views.iter().filter(|view| xdp(view).is_some_and(&holds)).collect()
+    }
+
+    fn find_bonds(&self, views: &[PortView], found: &mut Found) {
+        for view in self.ports_whose(views, |xdp| !xdp.program.config().raw) {
+            // A bond that is a port itself is served by that port.
+            let above = self.relations.bond_above(view.index).map(|bond| bond.index);
+            let Some(index) = above.filter(|index| views.iter().all(|view| view.index != *index)) else { continue };
+            let hash =
+                self.relations.link(index).and_then(|link| XmitHash::of(link.bond?.xmit_hash)).unwrap_or_default();
+            let new = || Master::new(UNTAGGED, Sends::ByHash(hash));
+            let bond = found.masters.entry(index).or_insert_with(new);
+            if self.relations.left(view.index).is_none() {
+                bond.members.push((view.id, view.index));
+            }
+        }
+        for (index, bond) in &mut found.masters {
+            bond.members = self.relations.in_order(*index, &bond.members, af_xdp::bond_members);
+        }
+    }
+
+    fn find_bridges(&self, views: &[PortView], found: &mut Found) {
+        for view in self.ports_whose(views, Xdp::forwards_uppers) {
+            if self.relations.left(view.index).is_some() {
+                continue;
+            }
+            for Joined { index, bridge, vlan, tag, tagged } in self.relations.joined(view.index) {
+                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
+                let master = found.masters.entry(index).or_insert_with(new);
+                master.members.push((view.id, view.index));
+                master.tagged.extend(tagged.then_some(view.id));
+            }
+        }
+    }
+
+    fn find_tunnels(&self, views: &[PortView], found: &mut Found) {
+        for (link, through) in self.relations.tunnels() {
+            if views.iter().any(|view| view.index == link.index) {
+                continue;
+            }
+            if let Ok(Through { joined: Some((Joined { index, bridge, vlan, tag, .. }, _)), .. }) = through {
+                let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
+                found.masters.entry(index).or_insert_with(new).vxlans.push(link.index);
+            }
+            let why = through.map(|through| found.tunnels.push(through)).err();
+            found.left.extend(why.clone().map(|why| (link.index, Left::new(link, why))));
+            found.told.insert(link.name.clone(), why);
+        }
+    }
+
+    fn find_vlans(&self, views: &[PortView], found: &mut Found) {
+        for view in self.ports_whose(views, Xdp::forwards_uppers) {
+            let port = view.id;
+            for (link, told_by) in self.relations.uppers(view.index) {
+                // An interface that is a port itself is served by that port, and one that is like a bridge has members.
+                if views.iter().any(|view| view.index == link.index) || found.masters.contains_key(&link.index) {
+                    continue;
+                }
+                let parent = link.parent.unwrap_or_default();
+                let carry = |told| found.carried.push(Carried { index: link.index, told, port, parent });
+                let why = told_by.map(carry).err();
+                if let Some(why) = &why {
+                    found.left.entry(link.index).or_insert_with(|| Left::new(link, why.clone())).ports.push(port);
+                }
+                found.told.insert(link.name.clone(), why);
+            }
+        }
+    }
+
+    /// Gives the interfaces their numbers, of which there may be too few.
+    fn number(&mut self, found: &mut Found) -> Uppers {
+        let Found { masters, carried, tunnels, left, .. } = found;
+        let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
+        let uppers = self.numbers.assign(masters, carried, tunnels);
+        for (index, port) in uppers.without(carried, tunnels) {
+            let Some(link) = self.relations.link(index) else { continue };
+            let new = || Left::new(link, "there are too many interfaces above ports".into());
+            left.entry(index).or_insert_with(new).ports.extend(port);
+        }
+        let entries = uppers.vlans.iter().map(|vlan| vlan.entries.len()).sum::<usize>();
+        let entries = entries + uppers.masters.iter().map(|master| master.tagged.len()).sum::<usize>();
+        for (what, wanted, given) in [
+            ("VLANs or macvlans", wanted, entries),
+            ("bonds or bridges", masters.len(), uppers.masters.len()),
+            ("tunnels", tunnels.len(), uppers.tunnels.len()),
+        ] {
+            if given < wanted {
+                tracing::warn!("the kernel forwards for {} {what}: there are too many", wanted - given);
+            }
+        }
+        uppers
+    }
+
+    /// Tells the ports' programs which interfaces have their packets. Returns whether any leaves its port to the
+    /// kernel now, or takes it over.
+    fn relate_programs(&mut self, views: &[PortView]) -> bool {
+        let (mut news, mut ports) = (false, self.shared.ports());
+        for port in views {
+            let Some(slot) = ports.get_mut(&port.id.0.into()) else { continue };
+            match &mut slot.xdp {
+                Some(xdp) => match xdp.relate(&self.relations) {
+                    Ok(changed) => news |= changed,
+                    Err(e) => tracing::error!("{e:#}"),
+                },
+                None => {
+                    let why = self.relations.member(port.index).or_else(|| self.relations.left(port.index));
+                    if let Some(why) = &why
+                        && slot.unheeded.as_ref() != Some(why)
+                    {
+                        tracing::warn!(
+                            "{}: {why}, but without an XDP program it cannot leave packets to the kernel: they are \
+                             forwarded by table main; use an af_xdp port",
+                            port.name
+                        );
+                    }
+                    slot.unheeded = why;
+                }
+            }
+        }
+        news
+    }
+
+    /// Logs the VLANs, macvlans and tunnels of which something is new.
+    fn tell_uppers(&mut self, told: BTreeMap<String, Option<String>>) {
+        for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
+            match why {
+                Some(why) => tracing::info!("{name}: {why}: the kernel forwards for it"),
+                None => tracing::info!("{name}: its packets are forwarded past the kernel"),
+            }
+        }
+        self.vlans = told;
+    }
+
+    /// Logs the bonds and bridges whose members have changed.
+    fn tell_members(&mut self, masters: &[MasterSpec]) {
+        let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
+        // With each change of a member's VLANs, it has none until they have been read again: that it is back is no
+        // news.
+        let told = |index: &u32| self.relations.link(*index).is_some_and(|link| link.kind == "vlan");
+        self.members.retain(|index, _| told(index) || masters.iter().any(|master| master.index == *index));
+        for master in masters {
+            let MasterSpec { index, members, sends, .. } = master;
+            let known = self.members.entry(*index).or_default();
+            let same = match master.is_vlan() {
+                true => members.iter().all(|member| known.contains(member)),
+                false => known == members,
+            };
+            if same {
+                continue;
+            }
+            known.clone_from(members);
+            if known.is_empty() {
+                continue;
+            }
+            let plural = if members.len() > 1 { "s" } else { "" };
+            let members = members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
+            match sends {
+                Sends::ToStation { .. } => {
+                    tracing::info!("{}: packets that it routes are forwarded on its members {members}", name(*index));
+                }
+                Sends::ByHash(_) => {
+                    tracing::info!("{}: its packets are forwarded by its member{plural} {members}", name(*index));
+                }
+            }
+        }
+    }
+}
