@@ -140,12 +140,13 @@ rtl-synth: ## place and route the hardware engine, and its modules alone: chip a
 	@tools/setup.sh rtl
 	@$(MAKE) --no-print-directory -C rtl synth
 
-lint: ## formatting and clippy, warnings are errors
+lint: ## formatting, clippy and documentation, warnings are errors
 	@tools/setup.sh lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
 	@if $(HAS_DPDK); then $(CARGO) clippy $(TESTED),bywash/dpdk --all-targets -- -D warnings; \
 	else echo "no libdpdk: code of the feature dpdk is not linted"; fi
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --locked --no-deps
 
 book: ## make a book of docs/, with search (target/book/index.html; needs mdbook)
 	@command -v mdbook >/dev/null || { echo "no mdbook: install it with 'cargo install mdbook'" >&2; exit 1; }

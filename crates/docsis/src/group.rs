@@ -11,7 +11,7 @@ use bywash_sync::{CachePadded, Counter};
 /// MAC address.
 pub type Mac = [u8; 6];
 
-/// Bytes before a PDU on its way from the upper to the lower MAC. The first four are a [`Lead`], and the lower MAC
+/// Bytes before a PDU on its way from the upper to the lower MAC. The first four are a `Lead`, and the lower MAC
 /// replaces them all by its headers. The size is one cache line, so that the line written by the upper MAC is one that
 /// the lower MAC needs anyway.
 pub const LEAD: usize = 64;

@@ -253,9 +253,9 @@ pub enum Expression {
     FlowAdd,
     /// Looks an address of the packet up in the routing tables.
     Fib {
-        /// Result to load ([`fib`]).
+        /// Result to load (`fib`).
         result: u32,
-        /// Address, and what else the lookup depends on ([`fib`]).
+        /// Address, and what else the lookup depends on (`fib`).
         flags: u32,
         /// Register.
         register: usize,
