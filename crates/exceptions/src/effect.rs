@@ -1,6 +1,6 @@
 //! Effects: the forwarded packets that a piece of kernel state concerns, and the reason.
 
-use bywash_fib::model::{Encapsulation, Families, Prefix};
+use bywash_fib::model::{Families, Prefix};
 use serde::{Deserialize, Serialize};
 
 /// Kind of kernel state, one for each key of `[kernel]` in the configuration.
@@ -92,8 +92,8 @@ pub enum Scope {
     Fragments(Families),
     /// Packets that the host itself receives or sends, such as the outer packets of tunnels.
     Own(Families),
-    /// Outer packets of the tunnels with this encapsulation.
-    Tunnels(Encapsulation),
+    /// Outer packets of the tunnel with this kernel index.
+    Tunnel(u32),
 }
 
 /// A piece of kernel state that affects forwarded packets.

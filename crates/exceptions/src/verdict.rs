@@ -145,7 +145,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
                     Scope::All(families) => families.v4 && !(effect.kind == Kind::Netfilter && reading.outer.judged),
                     Scope::Own(families) => families.v4,
                     // For a tunnel, a bridge is the one that it is a member of.
-                    Scope::Tunnels(_) | Scope::Bridged => true,
+                    Scope::Tunnel(_) | Scope::Bridged => true,
                     _ => false,
                 };
                 if own {
@@ -210,10 +210,7 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
         Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
         // Tunnels over IPv6 are the kernel's anyway.
         Scope::Own(families) => ports.iter().filter(|port| port.tunnel.is_some() && families.v4).collect(),
-        Scope::Tunnels(of) => {
-            let encapsulated = |port: &&PortLink| port.tunnel.is_some_and(|tunnel| tunnel.encapsulation == *of);
-            ports.iter().filter(encapsulated).collect()
-        }
+        Scope::Tunnel(index) => ports.iter().filter(|port| port.tunnel.is_some() && port.index == *index).collect(),
         _ => ports.iter().collect(),
     }
 }
@@ -261,7 +258,7 @@ impl Verdict {
                     gate.closed = Families::BOTH;
                     self.egress.insert(port.index, Families::BOTH);
                 }
-                Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnels(_) => {}
+                Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnel(_) => {}
             }
         }
         if let Scope::To(prefix) = scope {
@@ -345,7 +342,7 @@ mod tests {
             let tunnels = ports.iter().filter_map(|port| Some((port.id, port.tunnel?))).collect();
             judge(&Reading { effects, tunnels, ..Reading::default() }, &ports, &respect)
         };
-        let one = [Scope::Tunnels(Encapsulation::Sit)];
+        let one = [Scope::Tunnel(20 + 65)];
         let both = [Scope::All(Families::V4), Scope::Own(Families::V4)];
         for (scope, tunnels) in both.iter().map(|scope| (scope, vec![])).chain([(&one[0], vec![64])]) {
             let allowed = |ignored: &[Kind]| judged(std::slice::from_ref(scope), true, ignored).tunnels;

@@ -90,7 +90,7 @@ pub struct Reading {
 pub struct Outer {
     /// Set if all chains that the host's own packets meet were: what the others do does not concern them.
     pub judged: bool,
-    /// Set if the chains on devices were, too, and all of these packets are accepted.
+    /// Set if the chains on devices were, too, and accept all packets of the tunnels that the others accept.
     pub accepted: bool,
 }
 
@@ -461,8 +461,9 @@ impl Runner {
                 if tunnelled && (self.outer.judged || effects.iter().any(own)) {
                     effects.retain(|effect| !own(effect));
                     let against = nft::on_tunnels(&ruleset, tunnels.clone());
-                    let accepted = self.outer.judged && against.is_empty();
-                    self.outer.accepted = accepted && nft::pass_devices(&ruleset, tunnels);
+                    let refuses = |index| against.iter().any(|effect| effect.scope == Scope::Tunnel(index));
+                    let mut accepted = tunnels.filter(|(interface, _)| !refuses(interface.index));
+                    self.outer.accepted = self.outer.judged && nft::pass_devices(&ruleset, &mut accepted);
                     effects.extend(against);
                 }
                 Ok(effects)

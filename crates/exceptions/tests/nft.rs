@@ -53,7 +53,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
         Scope::Own(f) => format!("own{} {}", families(f), effect.reason),
         Scope::Between => format!("between members {}", effect.reason),
         Scope::Bridged => format!("bridged {}", effect.reason),
-        Scope::Tunnels(_) => panic!("tunnels are judged otherwise"),
+        Scope::Tunnel(_) => panic!("tunnels are judged otherwise"),
         Scope::To(prefix) => panic!("no rule is read for its destination: {prefix}"),
     };
     effects.iter().map(one).collect()

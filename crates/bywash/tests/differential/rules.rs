@@ -231,7 +231,8 @@ fn reserved(case: &mut Case<'_>, _: &Context<'_>) {
     }
 }
 
-/// Ignores frames that the kernel encapsulates (mode `l2encap`): behind generic XDP it leaves out their Ethernet header.
+/// Ignores frames that the kernel encapsulates (mode `l2encap`): behind generic XDP it leaves out their Ethernet
+/// header.
 fn in_segments(case: &mut Case<'_>, _: &Context<'_>) {
     case.only.iter_mut().for_each(|only| only.retain(|(_, frame)| !is_in_segments(frame)));
 }

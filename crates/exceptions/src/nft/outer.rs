@@ -23,23 +23,16 @@ fn outer(interface: &Interface, tunnel: &Tunnel) -> [Flow; 2] {
     [of(Course::Received, None, remote, local), of(Course::Sent, Some(interface.clone()), local, remote)]
 }
 
-/// Returns the effects of a ruleset, read with the elements of its sets, on the outer packets of tunnels: none for an
-/// encapsulation if it accepts all outer packets of its tunnels, whatever their connections and other headers are.
-/// Otherwise all tunnels of the encapsulation are concerned, because the packets of one could not be left to the kernel
-/// before those of the others are.
+/// Returns the effects of a ruleset, read with the elements of its sets, on the outer packets of tunnels: none for a
+/// tunnel if it accepts all of its outer packets, whatever their connections and other headers are.
 pub fn on_tunnels<'a>(ruleset: &Ruleset, tunnels: impl Iterator<Item = (Interface, &'a Tunnel)>) -> Vec<Effect> {
     let evaluator = Evaluator::of_host(ruleset);
-    let mut effects: Vec<Effect> = Vec::new();
-    for (interface, tunnel) in tunnels {
-        let scope = Scope::Tunnels(tunnel.encapsulation);
-        if effects.iter().any(|effect| effect.scope == scope) {
-            continue;
-        }
+    let effect = |(interface, tunnel): (Interface, &Tunnel)| {
         let refused = outer(&interface, tunnel).iter().find_map(|flow| against(&evaluator.evaluate(flow)));
-        let refused = refused.or_else(|| misses_errors(&evaluator, tunnel));
-        effects.extend(refused.map(|(object, reason)| Effect { kind: Kind::Netfilter, scope, object, reason }));
-    }
-    effects
+        let (object, reason) = refused.or_else(|| misses_errors(&evaluator, tunnel))?;
+        Some(Effect { kind: Kind::Netfilter, scope: Scope::Tunnel(interface.index), object, reason })
+    };
+    tunnels.filter_map(effect).collect()
 }
 
 /// Returns whether a ruleset, read with the elements of its sets, accepts all outer packets of these tunnels in the

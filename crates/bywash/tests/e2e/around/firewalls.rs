@@ -17,12 +17,13 @@ fn vxlans_pass_a_firewall_that_accepts_them() {
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
     tunnels.answer_by("tw", 88, 88);
     // Returns the answers, and the packets that were encapsulated and decapsulated for them.
-    let ping = || {
+    let ping_to = |to: &str| {
         let before = Tunnels::moved(&bywash);
-        let report = Ping::to(ip("10.88.0.2")).count(5).run(&a.ns).unwrap();
+        let report = Ping::to(ip(to)).count(5).run(&a.ns).unwrap();
         let now = Tunnels::moved(&bywash);
         (report.received, now.0 - before.0, now.1 - before.1)
     };
+    let ping = || ping_to("10.88.0.2");
     let load = |input: &str, output: &str| {
         let sets = "set ports { type inet_service; elements = { 4789 }; }";
         let input = format!("chain in {{ type filter hook input priority 0; policy drop; {input}; }}");
@@ -46,7 +47,7 @@ fn vxlans_pass_a_firewall_that_accepts_them() {
     // A port that the rules accept no more: the kernel drops the packets.
     r.nft("delete element ip own ports { 4789 }").unwrap();
     assert_eq!(ping(), (0, 0, 0), "past the rules");
-    assert!(kept().contains("packets in vxlan tunnels"), "{}", kept());
+    assert!(kept().contains("packets in the tunnel"), "{}", kept());
     r.nft("add element ip own ports { 4789 }").unwrap();
     bywash.wait("the port to be accepted again", |_| ping() == (5, 5, 5));
     // A limit, which only the kernel can apply, for either hook.
@@ -68,6 +69,9 @@ fn vxlans_pass_a_firewall_that_accepts_them() {
     rule("iifname \"tw\" drop");
     let (received, encapsulated, _) = ping();
     assert_eq!((received, encapsulated), (0, 0), "past a rule for what the VXLAN sends");
+    tunnels.answer_by("tv", 87, 87);
+    bywash.wait("the VXLAN without a rule", |_| ping_to("10.87.0.2") == (5, 5, 5));
+    tunnels.answer_by("tw", 88, 88);
     rule("iifname \"other\" drop");
     bywash.wait("the VXLAN past a rule for another interface", |_| ping().1 == 5);
     r.nft("delete table ip own").unwrap();

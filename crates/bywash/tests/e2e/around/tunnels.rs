@@ -250,7 +250,7 @@ fn tunnels_change() {
         let (received, _) = ping("10.81.0.2");
         assert_eq!(received, 0, "past the rule of hook {hook}");
         let kept = bywash.placement("r1")["kept"].to_string();
-        assert!(kept.contains("table inet own") && kept.contains("packets in gre tunnels"), "{kept}");
+        assert!(kept.contains("table inet own") && kept.contains("packets in the tunnel"), "{kept}");
         r.nft("delete table inet own").unwrap();
         let rules = "icmp type destination-unreachable accept; ct state invalid drop; ct state established accept; \
                      ip saddr 10.0.2.0/24 ip protocol { gre, ipip, ipv6 } accept";

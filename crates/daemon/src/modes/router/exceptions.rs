@@ -448,7 +448,7 @@ fn packets(scope: &Scope) -> String {
         Scope::Errors(families) => format!("{}packets to be answered with ICMP errors", of(families)),
         Scope::Fragments(families) => format!("{}fragments", of(families)),
         Scope::Own(_) => "packets in tunnels".into(),
-        Scope::Tunnels(of) => format!("packets in {} tunnels", of.name()),
+        Scope::Tunnel(_) => "packets in the tunnel".into(),
     }
 }
 
@@ -470,8 +470,8 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
 fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
     let remove = match effect.kind {
-        Kind::Netfilter if matches!(effect.scope, Scope::Tunnels(_)) => {
-            "accept the tunnels' outer packets, new and established, before this rule"
+        Kind::Netfilter if matches!(effect.scope, Scope::Tunnel(_)) => {
+            "accept the tunnel's outer packets, new and established, before this rule"
         }
         // The rules have to be evaluated for new connections; there is nothing to change.
         _ if but_flows => {

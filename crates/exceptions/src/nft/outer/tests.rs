@@ -153,11 +153,10 @@ fn tunnels_of_one_encapsulation_are_judged_together() {
     let table = Table { family: Family::Ip, name: "t".into(), dormant: false, chains: vec![chain], sets, tracking };
     let ruleset = Ruleset { generation: 1, tables: vec![table] };
     let scopes = |tunnels: &[Tunnel]| -> Vec<Scope> {
-        on_tunnels(&ruleset, tunnels.iter().map(|tunnel| (tg(), tunnel)))
-            .into_iter()
-            .map(|effect| effect.scope)
-            .collect()
+        let interface = |at: usize| Interface { index: 20 + at as u32, ..tg() };
+        let tunnels = tunnels.iter().enumerate().map(|(at, tunnel)| (interface(at), tunnel));
+        on_tunnels(&ruleset, tunnels).into_iter().map(|effect| effect.scope).collect()
     };
     assert_eq!(scopes(&[TUNNEL, vxlan()]), []);
-    assert_eq!(scopes(&[TUNNEL, other, vxlan(), other]), [Scope::Tunnels(Encapsulation::Gre)]);
+    assert_eq!(scopes(&[TUNNEL, other, vxlan(), other]), [Scope::Tunnel(21), Scope::Tunnel(23)]);
 }
