@@ -156,13 +156,17 @@ struct bywash_end {
 	__u8 keyed;     /* 1 if there is a key */
 };
 
-/* A tunnel whose packets user space forwards: the MAC address that frames in a VXLAN are sent to, in the order of the
- * packet; the number of the interface that they belong to; and what user space takes of them. */
-#define END_NUMBER 48
+/* A tunnel whose packets user space forwards. */
+struct bywash_through {
+	__u64 takes; /* MAC address that frames in a VXLAN are sent to, in the order of the packet; END_* */
+	__u64 link;  /* number of the only interface that receives its packets, plus one; 0: any */
+};
+
+#define END_NUMBER 48 /* number of the interface that the packets within belong to */
 #define END_NUMBERS 0xfff
-#define END_OPEN4 (1ull << 60)  /* all IPv4 packets, because its gate is open */
+#define END_OPEN4 (1ull << 60)  /* user space takes all IPv4 packets, if the gate of the port is open */
 #define END_OPEN6 (1ull << 61)
-#define END_FLOWS4 (1ull << 62) /* those of established flows, even where the gate of the port is closed */
+#define END_FLOWS4 (1ull << 62) /* it takes those of flows, or all if END_OPEN4 is set, also if that gate is closed */
 #define END_FLOWS6 (1ull << 63)
 
 struct bywash_counters {

@@ -20,13 +20,14 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, BYWASH_VLANS);
 	__type(key, struct bywash_end);
-	__type(value, __u64);
+	__type(value, struct bywash_through);
 } ends SEC(".maps");
 
 /* A packet within another. */
 struct enclosed {
-	const void *ip;
-	__u64 end; /* of its tunnel, as in `ends` */
+	void *ip;
+	__u64 takes; /* of its tunnel, as in `ends` */
+	__u32 added; /* length of the headers around it, from the IPv4 header on */
 	int v6;
 };
 
@@ -42,13 +43,13 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
 }
 
-/* Finds the packet within an IPv4 packet. Returns 0 if there is none, if its tunnel is the kernel's, or if it is
- * certainly not to be forwarded. */
-static __always_inline int enclosed_in(struct enclosed *in, const struct iphdr *ip, const void *end)
+/* Finds the packet within an IPv4 packet that interface `number` has received. Returns 0 if there is none, if its tunnel
+ * is the kernel's, or if it is certainly not to be forwarded. */
+static __always_inline int enclosed_in(struct enclosed *in, struct iphdr *ip, const void *end, __u32 number)
 {
 	struct bywash_end at = { .remote = ip->saddr, .local = ip->daddr, .protocol = ip->protocol };
 	const __be16 *words = (const void *)(ip + 1);
-	const void *inner = words;
+	void *inner = ip + 1;
 	int v6 = 0;
 
 	if (ip->ihl != 5 || ip->ttl < 2 || ip->tos & 1 || ip->frag_off & bpf_htons(0x3fff))
@@ -90,14 +91,15 @@ static __always_inline int enclosed_in(struct enclosed *in, const struct iphdr *
 	default:
 		return 0;
 	}
-	const __u64 *found = bpf_map_lookup_elem(&ends, &at);
-	if (!found)
+	const struct bywash_through *through = bpf_map_lookup_elem(&ends, &at);
+	if (!through || (through->link && through->link - 1 != number))
 		return 0;
-	in->end = *found;
+	in->takes = through->takes;
 	/* Frames to other addresses are forwarded by a bridge. */
-	if (ip->protocol == IPPROTO_UDP && (*(const __u64 *)(inner - ETH_HLEN) ^ in->end) << 16)
+	if (ip->protocol == IPPROTO_UDP && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16)
 		return 0;
 	in->ip = inner;
+	in->added = inner - (void *)ip;
 	in->v6 = v6;
 	return v6 ? may_leave(inner, end, 1) : may_leave(inner, end, 0);
 }

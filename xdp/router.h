@@ -249,18 +249,18 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 
 /* Returns the verdict on an IPv4 packet to this host. Those that came through a tunnel whose packets user space forwards
  * are its own; others are left to the kernel, which knows of unfinished checksums within. */
-static __always_inline int deliver(const struct iphdr *ip, const void *end)
+static __always_inline int deliver(const struct frame *f, void *ip)
 {
 	struct enclosed in;
 
-	if (!enclosed_in(&in, ip, end))
+	if (!enclosed_in(&in, ip, f->end, f->port->route_id))
 		return PASS_LOCAL;
-	return in.end & (in.v6 ? END_OPEN6 : END_OPEN4) ? TO_USER : PASS_LOCAL;
+	return in.takes & (in.v6 ? END_OPEN6 : END_OPEN4) ? TO_USER : PASS_LOCAL;
 }
 
 /* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of
  * which a member is selected; and those left to user space. */
-static __always_inline int other_way(struct frame *f, __u64 version, const void *ip, const int v6)
+static __always_inline int other_way(struct frame *f, __u64 version, void *ip, const int v6)
 {
 	__u32 key = f->way.macs;
 	const struct bywash_hop *hop = hop_at(key);
@@ -272,7 +272,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, const void 
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
-		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(ip, f->end);
+		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(f, ip);
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	/* It would leave by the tunnel, or the bridge with it, that it came by. */

@@ -138,6 +138,27 @@ static __always_inline struct bond_fields translated_fields(const struct transla
 	return (struct bond_fields){ .addresses = folded(addresses), .ends = leaving_rest(t, v6) };
 }
 
+/* Looks up the translated destination of a packet; returns 0 if the verifier's checks fail, which is never. */
+static __always_inline int look_up_translated(struct frame *f, const struct translation *t, __u64 *version, const int v6)
+{
+	if (v6) {
+		__u64 high = t->leaves[0], low = t->leaves[1];
+		struct dst_slot6 slot = read_slot6(high, low);
+		if (!slot.k)
+			return 0;
+		*version = current_version(f->port);
+		lookup6(*version, high, low, &slot, &f->way);
+	} else {
+		__u32 dst = t->leaves[0];
+		struct dst_slot4 slot = read_slot4(dst);
+		if (!slot.k)
+			return 0;
+		*version = current_version(f->port);
+		lookup4(*version, dst, &slot, &f->way);
+	}
+	return 1;
+}
+
 /* Finds the way of a translated packet; returns the verdict. */
 static __always_inline int translated_way(struct frame *f, const struct translation *t, const void *ip, __u32 longest, __u8 proto,
 					  const int v6)
@@ -145,21 +166,8 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 	const struct iphdr *ip4 = ip;
 	__u64 version;
 
-	if (v6) {
-		__u64 high = t->leaves[0], low = t->leaves[1];
-		struct dst_slot6 slot = read_slot6(high, low);
-		if (!slot.k)
-			return PASS_POLICY;
-		version = current_version(f->port);
-		lookup6(version, high, low, &slot, &f->way);
-	} else {
-		__u32 dst = t->leaves[0];
-		struct dst_slot4 slot = read_slot4(dst);
-		if (!slot.k)
-			return PASS_POLICY;
-		version = current_version(f->port);
-		lookup4(version, dst, &slot, &f->way);
-	}
+	if (!look_up_translated(f, t, &version, v6))
+		return PASS_POLICY;
 	__u32 port = way_port(&f->way);
 	if (!way_mtu(&f->way)) {
 		__u32 key = f->way.macs;
@@ -212,18 +220,19 @@ static __always_inline void open_gate(struct frame *f)
 	f->flags &= ~(BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG);
 }
 
-/* Returns the verdict on a packet that came through a tunnel, past a closed gate: user space's, if it belongs to a
- * flow. */
+/* Returns the verdict on a packet that came through a tunnel whose gate is closed: user space's, if it belongs to a flow
+ * and there is no reason to expect that user space leaves it to the kernel. */
 static __always_inline int enclosed_flow(struct frame *f, const struct enclosed *in, const int v6)
 {
 	const struct iphdr *ip4 = in->ip;
 	const struct ipv6hdr *ip6 = in->ip;
 	const __u32 head = v6 ? sizeof(*ip6) : sizeof(*ip4);
 	const void *l4 = in->ip + head, *end = f->end;
-	__u32 found = 0;
+	__u32 room = f->bytes - ETH_HLEN - in->added, found = 0;
+	__u64 version;
 
 	/* enclosed_in() has found room for the header, which the verifier does not know any more. */
-	if (l4 > end || (v6 ? ip6->version != 6 : *(const __u8 *)ip4 != 0x45 || is_fragment4(ip4)))
+	if (l4 > end || !(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))
 		return PASS_POLICY;
 	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
 	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
@@ -231,7 +240,7 @@ static __always_inline int enclosed_flow(struct frame *f, const struct enclosed 
 	if (class == L4_OTHER)
 		return PASS_POLICY;
 	const __u64 *addresses = v6 ? (const void *)&ip6->saddr : (const void *)&ip4->saddr;
-	__u64 number = in->end >> END_NUMBER & END_NUMBERS;
+	__u64 number = in->takes >> END_NUMBER & END_NUMBERS;
 	__u64 rest = *(const __u32 *)l4 | (__u64)proto << 32 | number << 48;
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
 	if (!record)
@@ -240,21 +249,35 @@ static __always_inline int enclosed_flow(struct frame *f, const struct enclosed 
 		*(volatile __u32 *)(record + FLOW_STATE) = 0;
 		return PASS_POLICY;
 	}
+	struct translation t = translation_of(record, found, v6);
+	if (!look_up_translated(f, &t, &version, v6))
+		return PASS_POLICY;
+	/* For a group, a VLAN, a bond or another tunnel, user space finds out. */
+	if (way_mtu(&f->way) && (head + len > way_mtu(&f->way) ||
+				 !leaves_by(way_port(&f->way), f->way.index, leaving_rest(&t, v6) >> 48)))
+		return PASS_POLICY;
 	open_gate(f);
 	return TO_USER;
 }
 
-/* Returns the verdict on an IPv4 packet past a closed gate that belongs to no flow itself; NEXT if it came through no
- * tunnel that user space forwards for. */
-static __attribute__((noinline)) int came_through(struct frame *f, const struct iphdr *ip)
+/* Returns the verdict on an IPv4 packet that belongs to no flow itself; NEXT if it came through no tunnel that user space
+ * forwards for, or if the gates decide alone, with an open gate of the port. */
+static __attribute__((noinline)) int came_through(struct frame *f, struct iphdr *ip)
 {
 	struct enclosed in = {};
 
-	if ((void *)(ip + 1) > f->end || !enclosed_in(&in, ip, f->end))
+	if ((void *)(ip + 1) > f->end || !enclosed_in(&in, ip, f->end, f->port->route_id))
 		return NEXT;
-	if (in.v6)
-		return in.end & END_FLOWS6 ? enclosed_flow(f, &in, 1) : PASS_POLICY;
-	return in.end & END_FLOWS4 ? enclosed_flow(f, &in, 0) : PASS_POLICY;
+	__u64 all = in.v6 ? END_OPEN6 : END_OPEN4, flows = in.v6 ? END_FLOWS6 : END_FLOWS4;
+	if (in.takes & all && !(f->flags & BYWASH_KERNEL4))
+		return NEXT;
+	if (!(in.takes & flows))
+		return PASS_POLICY;
+	if (in.takes & all) {
+		open_gate(f);
+		return TO_USER;
+	}
+	return in.v6 ? enclosed_flow(f, &in, 1) : enclosed_flow(f, &in, 0);
 }
 
 /* Returns the verdict on a packet of a family whose gate is closed except for flows; on NEXT it has been translated,
@@ -365,6 +388,11 @@ static __always_inline int judge_flow(struct frame *f, struct translation *t, co
 
 	if (type == bpf_htons(ETH_P_IP) && f->flags & BYWASH_FLOWS4 && ip + sizeof(struct iphdr) <= f->end)
 		return translate(f, t, ip, 0, skb);
+	/* A tunnel's gate may be closed for IPv6 while this one is open for IPv4. */
+	if (type == bpf_htons(ETH_P_IP)) {
+		int reason = came_through(f, ip);
+		return reason == NEXT ? PLAIN : reason;
+	}
 	if (type == bpf_htons(ETH_P_IPV6) && f->flags & BYWASH_FLOWS6 && ip + sizeof(struct ipv6hdr) <= f->end)
 		return translate(f, t, ip, 1, skb);
 	return PLAIN;

@@ -539,7 +539,7 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             let (remote, own) = (u32::from_be_bytes([10, 200, 0, 9]), net4.addr() + 9);
             let end = |protocol, key| TunnelEnd { remote, local: own, protocol, port: 0, key };
             let of_vxlan = |vni| TunnelEnd { remote: 0, port: 4789, ..end(17, Some(vni)) };
-            let to = |mac| TunnelTakes { number: 70, mac, open: [true; 2], flows: [false; 2] };
+            let to = |mac| TunnelTakes { number: 70, mac, open: [true; 2], ..TunnelTakes::default() };
             let far = |end| TunnelEnd { remote: remote + 1, ..end };
             let others = [far(end(4, None)), end(47, Some(2)), far(end(47, None)), of_vxlan(1)];
             for takes in 0..16 {

@@ -177,6 +177,7 @@ impl Running {
         let of_ports = ports.values().map(|slot| (slot.config.name.as_str(), level(slot)));
         let of_above = above
             .iter()
+            .filter(|(_, above)| above.left.is_none())
             .filter_map(|(port, above)| Some((above.name.as_str(), level(ports.get(&usize::from(port.0))?))));
         let levels: HashMap<&str, &str> = of_above.chain(of_ports).collect();
         for flow in &mut shown.flows {

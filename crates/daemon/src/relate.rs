@@ -135,7 +135,10 @@ impl Runtime {
         let Found { masters, carried, tunnels, left, .. } = found;
         let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
         let uppers = self.numbers.assign(masters, carried, tunnels);
-        for (index, port) in uppers.without(carried, tunnels) {
+        let numbered = uppers.masters.iter().map(|master| master.index).collect::<Vec<_>>();
+        let members = masters.iter().filter(|(index, _)| !numbered.contains(index));
+        let members = members.flat_map(|(index, of)| of.members.iter().map(|(port, _)| (*index, Some(*port))));
+        for (index, port) in uppers.without(carried, tunnels).into_iter().chain(members) {
             let Some(link) = self.relations.link(index) else { continue };
             let new = || Left::new(link, "there are too many interfaces above ports".into());
             left.entry(index).or_insert_with(new).ports.extend(port);

@@ -33,27 +33,35 @@ impl TunnelEnd {
     }
 }
 
-/// Packets of a tunnel that go to user space. All others are the kernel's.
+/// Packets of a tunnel that go to user space (`struct bywash_through`). All others are the kernel's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelTakes {
     /// Number of the interface that the packets within belong to, below 4,096.
     pub number: u16,
     /// MAC address that frames in a VXLAN are sent to.
     pub mac: [u8; 6],
-    /// Whether all packets within are taken: of IPv4, and of IPv6. The gate of the port that receives them is open.
+    /// Number of the only interface that receives the packets; `None` if any may.
+    pub link: Option<u16>,
+    /// Whether all packets within are taken, of IPv4 and of IPv6, if the gate of the port that receives them is open.
     pub open: [bool; 2],
-    /// Whether those of flows are, even if that gate is closed except for flows.
+    /// Whether those of flows are, or all if `open` is set, also if that gate is closed.
     pub flows: [bool; 2],
 }
 
 impl TunnelTakes {
-    /// Returns the value in the program's map, by `END_NUMBER` and the constants after it.
-    fn word(&self) -> u64 {
+    fn bytes(&self) -> [u8; 16] {
         let [a, b, c, d, e, f] = self.mac;
         let [open4, open6] = self.open;
         let [flows4, flows6] = self.flows;
+        // END_NUMBER and the constants after it.
         let flags = [open4, open6, flows4, flows6].into_iter().zip(60..).map(|(set, bit)| u64::from(set) << bit);
-        u64::from_le_bytes([a, b, c, d, e, f, 0, 0]) | u64::from(self.number & 0xfff) << 48 | flags.sum::<u64>()
+        let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+        let takes = mac | u64::from(self.number & 0xfff) << 48 | flags.sum::<u64>();
+        let link = self.link.map_or(0, |link| u64::from(link) + 1);
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&takes.to_ne_bytes());
+        bytes[8..].copy_from_slice(&link.to_ne_bytes());
+        bytes
     }
 }
 
@@ -71,22 +79,27 @@ impl Ends {
     /// Sets the map. After an error, the kernel has the packets of the tunnels that could not be set.
     pub fn set(&mut self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> io::Result<()> {
         let gone: Vec<TunnelEnd> = self.known.keys().filter(|end| !ends.contains_key(end)).copied().collect();
-        for end in gone {
-            // An error means that it is not there.
-            let _ = self.map.delete(&end.bytes());
-            self.known.remove(&end);
-        }
+        gone.iter().for_each(|end| self.remove(end));
         let mut done = Ok(());
         for (end, takes) in ends {
             if self.known.get(end) == Some(takes) {
                 continue;
             }
-            match self.map.update(&end.bytes(), &takes.word().to_ne_bytes()) {
+            match self.map.update(&end.bytes(), &takes.bytes()) {
                 Ok(()) => drop(self.known.insert(*end, *takes)),
                 // The others do not depend on it.
-                failed => done = failed,
+                failed => {
+                    self.remove(end);
+                    done = failed;
+                }
             }
         }
         done
+    }
+
+    fn remove(&mut self, end: &TunnelEnd) {
+        // An error means that it is not there: nobody else changes the map.
+        let _ = self.map.delete(&end.bytes());
+        self.known.remove(end);
     }
 }

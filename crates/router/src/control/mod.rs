@@ -31,7 +31,7 @@ mod view;
 pub use applied::{Applied, PortBack};
 pub use exceptions::Policies;
 pub use ports::Ports;
-pub use specs::{Bridged, MasterSpec, PortSpec, Sends, TunnelSpec, VlanSpec};
+pub use specs::{Bridged, Entrance, MasterSpec, PortSpec, Sends, TunnelSpec, VlanSpec};
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{Cold, HashPolicy, Own4, SourceCheck, Tables};

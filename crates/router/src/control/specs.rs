@@ -3,7 +3,7 @@
 use crate::bond::XmitHash;
 use crate::tables::Reception;
 use bywash_engine::PortId;
-use bywash_fib::model::Tunnel;
+use bywash_fib::model::{Mac, Tunnel};
 
 /// A port on which the router forwards packets.
 #[derive(Clone, Debug)]
@@ -119,6 +119,17 @@ pub struct TunnelSpec {
     pub tunnel: Tunnel,
     /// Bridge that it is a member of, for a VXLAN.
     pub bridge: Option<Bridged>,
+}
+
+/// Where the packets that come through a tunnel enter the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entrance {
+    /// Number of the interface that they belong to: the tunnel, or the bridge of a VXLAN.
+    pub id: PortId,
+    /// MAC address that a VXLAN's frames are sent to.
+    pub mac: Mac,
+    /// Number of the only interface that receives the packets around them; `None` if any may.
+    pub link: Option<PortId>,
 }
 
 impl TunnelSpec {

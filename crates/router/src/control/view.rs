@@ -6,7 +6,7 @@ use super::hops::{Adjacency, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
-use super::{Control, MasterSpec, TunnelSpec, VlanSpec};
+use super::{Control, Entrance, MasterSpec, TunnelSpec, VlanSpec};
 use crate::tables::{Cold, Entry, Kind};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
@@ -333,9 +333,8 @@ impl Control {
         self.links.tunnel_views()
     }
 
-    /// Returns the tunnels whose packets are decapsulated, each with the number of the interface that the packets
-    /// within belong to and, for a VXLAN, the MAC address that its frames are sent to.
-    pub fn tunnels_by_end(&self) -> BTreeMap<TunnelEnd, (PortId, Mac)> {
+    /// Returns the tunnels whose packets are decapsulated.
+    pub fn tunnels_by_end(&self) -> BTreeMap<TunnelEnd, Entrance> {
         self.links.ends()
     }
 

@@ -332,7 +332,7 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
         assert_eq!(w.brief("10.5.0.12"), "glean dev 7 mac 0");
         let [_, _, _, _, _, own] = mac_of_bridge(&w);
         assert_eq!(
-            w.control.tunnels_by_end().into_iter().map(|(end, (id, mac))| (end.key, id, mac[5])).collect::<Vec<_>>(),
+            w.control.tunnels_by_end().into_iter().map(|(end, of)| (end.key, of.id, of.mac[5])).collect::<Vec<_>>(),
             [(Some(5), NUMBER, own)]
         );
         let masters: Vec<_> = w.control.masters().map(|(view, _)| view.index).collect();

@@ -176,6 +176,39 @@ fn connections_pass(rows: &'static [Row]) {
     }
 }
 
+/// A firewall for one family closes the gates of tunnels for it, while the outer packets of the other may pass; all of
+/// the other family's packets in tunnels do.
+#[test]
+fn a_firewall_for_one_family_leaves_the_other_alone() {
+    require!(require_lab(), kernel_has("vxlan"), has_tool("nft"), has_tool("conntrack"));
+    for walled in ["ip6", "ip"] {
+        let tunnels = Tunnels::new(&VXLANS[..1]);
+        let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+        r.nft(&WALL.replace("inet", walled)).unwrap();
+        let bywash = run(&tunnels.0, "level = \"user\"\n");
+        tunnels.answer_by("tv", 87, 87);
+        for to in Tunnels::of_b(87, 87) {
+            let own = if to.is_ipv4() { IpAddr::from(a.v4) } else { a.v6.into() };
+            let what = format!("table {walled}: {to}");
+            if to.is_ipv6() == (walled == "ip6") {
+                let mut udp = Ends::udp_between((&a.ns, own), (&b.ns, to), to);
+                wait_for_flow(&bywash, &mut udp, &what);
+                let before = bywash.events("r1", "kept-by-policy");
+                assert_eq!(Ping::to(own).count(2).run(&b.ns).unwrap().received, 0, "{what}: past the firewall");
+                assert_eq!(bywash.events("r1", "kept-by-policy"), before, "{what}: handed to workers");
+            } else {
+                bywash.wait(&format!("{what}: past the kernel"), |bywash| {
+                    let before = Tunnels::moved(bywash);
+                    let report = Ping::to(to).count(5).run(&a.ns).unwrap();
+                    let (sent, received) = Tunnels::moved(bywash);
+                    (report.received, sent - before.0, received - before.1) == (5, 5, 5)
+                });
+            }
+        }
+        bywash.assert_conserved();
+    }
+}
+
 /// Talks until all packets pass the tunnel past the kernel, in both directions.
 fn wait_for_flow(bywash: &Bywash<'_>, ends: &mut Ends, what: &str) {
     wait_for_flow_by(bywash, ends, what, |bywash| {

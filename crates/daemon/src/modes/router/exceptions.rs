@@ -11,9 +11,9 @@ use bywash_api as api;
 use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
-use bywash_fib::model::{Families, HashPolicy, Mac, SourceCheck};
+use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
-use bywash_router::control::{Control, Policies, PortEntry, PortView};
+use bywash_router::control::{Control, Entrance, Policies, PortEntry, PortView};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
@@ -244,11 +244,11 @@ impl Guard {
         let settings = &self.verdict.settings;
         let entries = control.entries();
         // Workers would punt the packets of the others, one by one.
-        let takes = |(number, mac): (PortId, Mac)| {
-            let (gate, passes) = (self.gate(number.0), self.verdict.outer_passes);
+        let takes = |Entrance { id, mac, link }: Entrance| {
+            let (gate, passes) = (self.gate(id.0), self.verdict.outer_passes);
             let open = [!gate.closed.v4, !gate.closed.v6];
-            let flows = [passes && gate.flows.v4, passes && gate.flows.v6];
-            TunnelTakes { number: number.0, mac, open, flows }
+            let flows = [gate.flows.v4 || open[0], gate.flows.v6 || open[1]].map(|flows| passes && flows);
+            TunnelTakes { number: id.0, mac, link: link.map(|link| link.0), open, flows }
         };
         let ends = control.tunnels_by_end().into_iter().map(|(end, of)| (end, takes(of))).collect();
         let failed = self.program.as_ref().and_then(|program| program.set_tunnels(&ends).err());

@@ -73,7 +73,9 @@ impl View for Routes {
         });
         let first = control.ports().next().map(|port| port.id);
         let left = left.iter().flat_map(|left| {
-            let towards = |(_, remote)| control.carriers_to(remote).first().copied().or(first);
+            let known = |remote: &Ipv4Addr| !remote.is_unspecified() && !remote.is_multicast();
+            let carrier = |remote| control.carriers_to(remote).first().copied();
+            let towards = |(_, remote)| Some(remote).filter(known).and_then(carrier).or(first);
             let ports = left.ports.iter().copied().chain(left.ends.and_then(towards));
             let shown = control.interface(left.index).map(|view| Above {
                 ends: left.ends.and_then(|(local, remote)| ends(local, remote)),

@@ -9,8 +9,7 @@ fn interface(index: u32, name: &str) -> Option<Interface> {
 }
 
 /// Returns the packets from a client, 10.0.1.2:4000 on p0, to a server, 10.0.2.2:80 on p1, whose source is translated
-/// to
-/// 192.0.2.1:5000.
+/// to 192.0.2.1:5000.
 fn masqueraded() -> Flow {
     let tuple = |src: &str, dst: &str, src_port, dst_port| Tuple {
         src: Some(src.parse().unwrap()),

@@ -1,7 +1,7 @@
 //! Tunnels: their stations, and the paths to their other ends.
 
 use super::super::followed::Followed;
-use super::super::{Bridged, PortView, TunnelSpec};
+use super::super::{Bridged, Entrance, PortView, TunnelSpec};
 use super::{Links, differing, replace};
 use crate::tables::{PortInfo, SourceCheck};
 use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels, end_of};
@@ -120,19 +120,35 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
     }
 
-    /// Returns the tunnels whose packets are decapsulated, each with the number of the interface that the packets
-    /// within belong to and, for a VXLAN, the MAC address that its frames are sent to.
-    pub fn ends(&self) -> BTreeMap<TunnelEnd, (PortId, Mac)> {
-        let open = self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index) && self.running(spec.index));
-        let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
+    /// Returns the tunnels whose packets are forwarded: not those that policies leave to the kernel.
+    fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
+        self.tunnels.values().map(|(spec, _)| spec).filter(|spec| {
+            let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
+            bridge && self.allows_tunnel(spec.index) && self.running(spec.index)
+        })
+    }
+
+    /// Returns the tunnels whose packets are decapsulated.
+    pub fn ends(&self) -> BTreeMap<TunnelEnd, Entrance> {
+        let of = |spec: &TunnelSpec| {
             let mac = match spec.tunnel.vxlan {
                 Some(_) => self.get(spec.interface())?.mac?,
                 None => Mac::default(),
             };
-            let number = spec.bridge.map_or(Some(spec.id), |of| Some(self.master(of.index)?.id))?;
-            Some((end_of(&spec.tunnel), (number, mac)))
+            let id = spec.bridge.map_or(Some(spec.id), |of| Some(self.master(of.index)?.id))?;
+            let link = match spec.tunnel.link {
+                0 => None,
+                link => Some(self.received_as(link)?),
+            };
+            Some((end_of(&spec.tunnel), Entrance { id, mac, link }))
         };
-        open.filter_map(of).collect()
+        self.open_tunnels().filter_map(of).collect()
+    }
+
+    /// Returns the number by which packets received on an interface are told.
+    fn received_as(&self, index: u32) -> Option<PortId> {
+        let master = self.master(index).map(|master| master.id);
+        master.or_else(|| Some(self.vlans.get(&index)?.0.id)).or_else(|| self.device_of(index))
     }
 
     /// Brings the stations of VXLANs up to date, for [`Links::tunnels`].
@@ -151,7 +167,7 @@ impl Links {
 
     /// Returns the tunnels as the stages use them, without those that policies leave to the kernel.
     pub fn tunnels(&self, followed: &Followed) -> Tunnels {
-        let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
+        let of = |spec: &TunnelSpec| {
             let TunnelSpec { id, index, tunnel, bridge } = *spec;
             let master = bridge.and_then(|of| self.master(of.index)).map(|master| (master.id, master.index));
             let info = self.own_info(master.unwrap_or((id, index)), followed);
@@ -160,11 +176,7 @@ impl Links {
             let stations = self.ends.get(&index).cloned().unwrap_or_default();
             TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations }
         };
-        let open = self.tunnels.values().filter(|(spec, _)| {
-            let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
-            bridge && self.allows_tunnel(spec.index) && self.running(spec.index)
-        });
-        Tunnels::new(open.map(of).collect(), self.paths.clone(), self.outer_passes)
+        Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)
     }
 
     /// Returns all tunnels for display, by kernel index.
