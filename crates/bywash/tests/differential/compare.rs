@@ -187,6 +187,12 @@ fn cut(frame: &[u8], (at, version): (usize, u8)) -> &[u8] {
     &frame[..end.min(frame.len())]
 }
 
+/// Returns the ident of an IPv6 packet that begins with a fragment header.
+fn fragment_ident(frame: &[u8]) -> Option<&[u8]> {
+    let (at, 6) = packet(frame)? else { return None };
+    frame.get(at + 44..at + 48).filter(|_| frame[at + 6] == 44)
+}
+
 /// Returns the frame with the ident or flow label cleared if the router chose it, and whether it did.
 fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
     let mut canonical = frame.to_vec();
@@ -222,12 +228,14 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
         }
         ip = within(frame, (outer, version));
     }
+    // The router also chose that of a packet that it reassembled and fragmented again.
+    let ident = fragment_ident(frame);
+    if ident.is_some() && (made_here || sent.is_none_or(|sent| fragment_ident(&sent.frame) != ident)) {
+        canonical[at + 44..at + 48].fill(0);
+    }
     if made_here && version == 6 {
         canonical[at + 1] &= 0xf0;
         canonical[at + 2..at + 4].fill(0);
-        if canonical[at + 6] == 44 && canonical.len() >= at + 48 {
-            canonical[at + 44..at + 48].fill(0);
-        }
     } else if made_here {
         forget_ident(&mut canonical, at);
     }
