@@ -261,7 +261,9 @@ static __always_inline int enclosed_flow(struct frame *f, const struct enclosed 
 }
 
 /* Returns the verdict on an IPv4 packet that belongs to no flow itself; NEXT if it came through no tunnel that user space
- * forwards for, or if the gates decide alone, with an open gate of the port. */
+ * forwards for, or if the gates decide alone, with an open gate of the port. Not for traffic control, which leaves tunnels
+ * to the kernel. The stacks of the caller, of this function and of the one that it calls must not exceed 512 bytes in
+ * all, each rounded up to a multiple of 32 (check_max_stack_depth of Linux 6.1). */
 static __attribute__((noinline)) int came_through(struct frame *f, struct iphdr *ip)
 {
 	struct enclosed in = {};
@@ -300,7 +302,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	int class = l4_class(proto, l4, f->end, len);
 	if (unlikely(class == L4_OTHER)) {
 		rare_way();
-		int reason = v6 ? NEXT : came_through(f, ip4);
+		int reason = v6 || skb ? NEXT : came_through(f, ip4);
 		return reason == NEXT ? PASS_POLICY : reason;
 	}
 	__u32 ports = *(const __u32 *)l4;
@@ -312,7 +314,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 		read_slot4(ip4->daddr);
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
 	if (!record) {
-		int reason = !v6 && proto == IPPROTO_UDP ? came_through(f, ip4) : NEXT;
+		int reason = !v6 && !skb && proto == IPPROTO_UDP ? came_through(f, ip4) : NEXT;
 		if (reason != NEXT)
 			return reason;
 		return missed(ip, rest, class == L4_CLOSING, v6);
@@ -389,7 +391,7 @@ static __always_inline int judge_flow(struct frame *f, struct translation *t, co
 	if (type == bpf_htons(ETH_P_IP) && f->flags & BYWASH_FLOWS4 && ip + sizeof(struct iphdr) <= f->end)
 		return translate(f, t, ip, 0, skb);
 	/* A tunnel's gate may be closed for IPv6 while this one is open for IPv4. */
-	if (type == bpf_htons(ETH_P_IP)) {
+	if (!skb && type == bpf_htons(ETH_P_IP)) {
 		int reason = came_through(f, ip);
 		return reason == NEXT ? PLAIN : reason;
 	}

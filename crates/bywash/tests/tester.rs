@@ -111,7 +111,8 @@ fn the_kernels_frames_are_as_sound_as_ours() {
         assert_eq!([&lane["sent"], &lane["received"], &lane["reordered"]], [6000, 6000, 0], "{got}");
         assert!(lane["latency"]["p50_us"].as_f64().unwrap() > 0.5, "{got}");
         seen.wait(PATIENCE).unwrap();
-        wait_until("tcpdump's lines", PATIENCE, || seen.output().matches("[udp sum ok]").count() == 40).unwrap();
+        let sound = || seen.output().matches("[udp sum ok]").count() == 40;
+        wait_until("tcpdump's lines", PATIENCE, sound).unwrap_or_else(|error| panic!("{error}: {}", seen.output()));
     }
     let six = ["--src", "fd00:1::2", "--dst", "fd00:2::2", "--size", "84,90", "--dst-mac", "02:00:00:00:00:09"];
     let six = net.json(&[&["gen", "t0", "--via", "kernel", "--rate", "20kpps", "--count", "100"][..], &six].concat());
