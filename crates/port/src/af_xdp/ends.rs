@@ -42,9 +42,10 @@ pub struct TunnelTakes {
     pub mac: [u8; 6],
     /// Number of the only interface that receives the packets; `None` if any may.
     pub link: Option<u16>,
-    /// Whether all packets within are taken, of IPv4 and of IPv6, if the gate of the port that receives them is open.
+    /// For IPv4 and for IPv6: set if user space takes all packets within, while the gate of the port is open.
     pub open: [bool; 2],
-    /// Whether those of flows are, or all if `open` is set, also if that gate is closed.
+    /// For IPv4 and for IPv6: set if user space takes packets of flows while that gate is closed, or all packets if
+    /// `open` is set, too.
     pub flows: [bool; 2],
 }
 
