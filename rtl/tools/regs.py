@@ -4,6 +4,7 @@ the table in docs/rtl.md. With --check, only reports whether they are up to date
 
 import pathlib
 import sys
+import textwrap
 import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -40,17 +41,21 @@ def header():
     return "\n".join(out + ["}", ""])
 
 
+def doc(text):
+    return textwrap.wrap(text, 120, initial_indent="/// ", subsequent_indent="/// ", break_on_hyphens=False)
+
+
 def rust():
     out = [f"//! The engine's registers. {MADE}", "", '#![allow(dead_code, reason = "the whole map, of which a driver uses a part")]', ""]
     out += ["/// The version of this map."]
     out.append(f"pub const VERSION: u32 = {MAP['version']};")
     for r in MAP["register"]:
         step = " The first; one each 8 bytes." if "each" in r else ""
-        out += ["", f"/// {r['text']}{step}", f"pub const {r['name']}: u32 = {r['at']:#05x};"]
+        out += ["", *doc(f"{r['text']}{step}"), f"pub const {r['name']}: u32 = {r['at']:#05x};"]
         for f in r.get("fields", []):
             low, width = bits(f)
             text = f["text"][0].upper() + f["text"][1:]
-            out += [f"/// {text}.", f"pub const {r['name']}_{f['name']}: Field = Field {{ low: {low}, bits: {width} }};"]
+            out += [*doc(f"{text}."), f"pub const {r['name']}_{f['name']}: Field = Field {{ low: {low}, bits: {width} }};"]
     out += ["", "/// A field of a register.", "#[derive(Clone, Copy)]", "pub struct Field {", "    low: u32,", "    bits: u32,"]
     out += ["}", "", "impl Field {", "    /// Returns its value in a register's.", "    pub const fn of(self, value: u64) -> u64 {"]
     out += ["        value >> self.low & (u64::MAX >> (64 - self.bits))", "    }", ""]
