@@ -103,7 +103,7 @@ fn the_kernels_frames_are_as_sound_as_ours() {
     let more = ["--count", "6000", "--flows", "20", "--dst", "198.19.0.0/24"];
     for sizes in [&["--imix"][..], &["--size", "64"], &["--size", "100,1518,87"]] {
         let mut seen =
-            net.router.spawn(&["tcpdump", "-n", "-i", "r0", "-c", "40", "-vv", "src", "198.18.0.1"]).unwrap();
+            net.router.spawn(&["tcpdump", "-l", "-n", "-i", "r0", "-c", "40", "-vv", "src", "198.18.0.1"]).unwrap();
         seen.wait_for_output("listening", PATIENCE).unwrap();
         let got = net.json(&[&through[..], &more, sizes].concat());
         let lane = &got["lanes"][0];
