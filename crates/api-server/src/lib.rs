@@ -8,7 +8,6 @@
 
 pub mod answers;
 mod guard;
-mod lock;
 mod memory;
 mod metrics;
 mod patient;

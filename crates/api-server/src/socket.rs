@@ -1,8 +1,8 @@
 //! The API's sockets. Only one instance can have a name, and removes it when it ends.
 
 use crate::guard::Guard;
-use crate::lock::NameLock;
 use anyhow::{Context, bail};
+use bywash_port::broker::{self, NameLock};
 use rustix::fs::Gid;
 use std::fs::Permissions;
 use std::net::{SocketAddr, TcpListener};
@@ -74,7 +74,7 @@ impl Listener {
     /// process does listen there.
     pub fn bind(at: &Addresses) -> anyhow::Result<Self> {
         let mut listener = Self::make(at)?;
-        listener.named().try_for_each(|named| named.claim(vacate))?;
+        listener.named().try_for_each(Named::claim)?;
         listener.listen_for_metrics(at)?;
         Ok(listener)
     }
@@ -89,7 +89,11 @@ impl Listener {
 
     /// Renames the sockets to their final names, even if another instance still has them.
     pub fn take_names(&mut self) -> anyhow::Result<()> {
-        self.named().try_for_each(|named| named.claim(|_| Ok(())))
+        self.named().try_for_each(|named| {
+            broker::rename(&named.now, &named.path).with_context(|| named.failed())?;
+            named.now.clone_from(&named.path);
+            Ok(())
+        })
     }
 
     fn named(&mut self) -> impl Iterator<Item = &mut Named> {
@@ -155,14 +159,18 @@ impl Named {
         }
     }
 
-    /// Renames the socket to its final name, after `vacate` has checked that the name is free.
-    fn claim(&mut self, vacate: impl Fn(&Path) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    /// Renames the socket to its final name, after checking that the name is free.
+    fn claim(&mut self) -> anyhow::Result<()> {
         // Locked while the name changes hands, against another instance that starts at the same time.
         let _lock = NameLock::take(&self.path, LOCK)?;
         vacate(&self.path)?;
-        std::fs::rename(&self.now, &self.path).with_context(|| format!("cannot listen at {}", self.path.display()))?;
+        std::fs::rename(&self.now, &self.path).with_context(|| self.failed())?;
         self.now.clone_from(&self.path);
         Ok(())
+    }
+
+    fn failed(&self) -> String {
+        format!("cannot listen at {}", self.path.display())
     }
 }
 
@@ -191,9 +199,7 @@ fn vacate(path: &Path) -> anyhow::Result<()> {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.now).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
-        if ours {
-            let _ = std::fs::remove_file(&self.now);
-        }
+        // It may have another owner by now: the process that took over.
+        let _ = broker::remove(&self.now, Some(self.identity));
     }
 }

@@ -12,6 +12,8 @@ pub struct Sandbox {
     pub state: String,
     /// Reason for which it is not on.
     pub reason: Option<String>,
+    /// Number of the user as which the instance runs; 0 is root.
+    pub user: u64,
     /// Number of threads.
     pub threads: u64,
     /// True if no thread can gain privileges (no_new_privs).
@@ -22,7 +24,8 @@ pub struct Sandbox {
     pub seccomp: bool,
     /// System calls allowed; empty if the sandbox is not on.
     pub system_calls: Vec<String>,
-    /// Pid of the process that loads BPF programs for the instance; null if the instance can load any itself.
+    /// Pid of the process that loads BPF programs, opens files and changes settings for the instance; null if the
+    /// instance does it itself.
     pub broker: Option<u64>,
     /// True if Landlock restricts the files that can be opened.
     pub landlock: bool,

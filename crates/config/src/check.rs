@@ -10,6 +10,7 @@ use crate::problem::{Problem, nearest};
 use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_flow::script::{self, Verb, Wrong};
 use bywash_port::af_xdp::PORT_CPUS;
+use bywash_port::broker;
 
 /// Bytes of a frame that an interface's MTU does not count: Ethernet header and one VLAN tag.
 const LINK_HEADER: usize = 18;
@@ -447,7 +448,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         let problem = |what: String, why: String| Problem::at("switch.flows", what, why);
         let names: Vec<String> = config.ports.iter().map(|port| port.name.clone()).collect();
         let of_name = |name: &str| script::port_number(&names, config.switch.local.as_deref(), name);
-        match std::fs::read_to_string(file) {
+        match broker::read_to_string(file) {
             Err(why) => problems.push(problem(format!("cannot read {}", file.display()), why.to_string())),
             Ok(text) => {
                 if let Err(Wrong { line, error }) = script::parse(&text, Verb::Add, &of_name) {
@@ -459,7 +460,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
     for (at, port) in config.ports.iter().enumerate() {
         if let Some(pcap) = &port.pcap
             && !pcap.file.as_os_str().is_empty()
-            && let Err(why) = std::fs::File::open(&pcap.file)
+            && let Err(why) = broker::open(&pcap.file)
         {
             let what = format!("cannot read {}", pcap.file.display());
             problems.push(Problem::at(format!("port.{at}.file"), what, why.to_string()));

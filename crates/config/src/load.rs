@@ -29,7 +29,7 @@ impl Draft {
     /// Errors if the file cannot be read; errors in its contents are reported by [`Draft::finish`].
     pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
         let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        match bywash_port::broker::read_to_string(path) {
             Ok(text) => {
                 let mut draft = Self::text(&name, text);
                 draft.config.sources.push(path.into());

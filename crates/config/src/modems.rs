@@ -188,7 +188,7 @@ impl GroupConfig {
         }
         if let Some(file) = &self.file {
             let name = file.display();
-            let text = match std::fs::read_to_string(file) {
+            let text = match bywash_port::broker::read_to_string(file) {
                 Ok(text) => text,
                 Err(why) => return wrong("file", format!("cannot read {name}"), &why.to_string()),
             };

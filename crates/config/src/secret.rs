@@ -102,7 +102,7 @@ fn read(from: &toml::Table, credentials: Option<&Path>) -> Result<(PathBuf, Stri
         }
         _ => return Err(("a secret comes from one place".into(), "expected either `file` or `credential`".into())),
     };
-    match std::fs::read_to_string(&path) {
+    match bywash_port::broker::read_to_string(&path) {
         Ok(text) => Ok((path, text.trim_end_matches(['\n', '\r']).to_owned())),
         Err(why) => Err((format!("cannot read {}", path.display()), why.to_string())),
     }

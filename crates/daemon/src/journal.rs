@@ -5,8 +5,10 @@
 //! process that takes over holds it, too. A journal whose lock nobody holds was left behind, and may be put back.
 
 use anyhow::Context as _;
+use bywash_port::broker;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -38,6 +40,11 @@ pub fn settings(socket: &Path) -> PathBuf {
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     Path::new(STATE).join(format!("settings-{}-{hash:016x}.json", namespace()))
+}
+
+/// Returns the path of a journal's lock.
+pub fn lock_of(journal: &Path) -> PathBuf {
+    journal.with_extension("lock")
 }
 
 /// Returns the path of journal `what` for the current network namespace.
@@ -86,7 +93,7 @@ impl Lock {
 
     /// Returns `None` if the file was removed meanwhile.
     fn take(journal: &Path, how: FlockOperation) -> Result<Option<Self>, Errno> {
-        let path = journal.with_extension("lock");
+        let path = lock_of(journal);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = open(&path, flags, Mode::RUSR | Mode::WUSR)?;
         flock(&file, how)?;
@@ -96,8 +103,10 @@ impl Lock {
 
     /// Removes the file, when nothing is left to be put back.
     pub fn remove(self) {
-        // Before it is unlocked, so that nobody locks a file that is about to go.
-        let _ = std::fs::remove_file(&self.path);
+        // Before it is unlocked, so that nobody locks a file that is about to go. In the sandbox the broker removes it.
+        if broker::unlock().is_none() {
+            let _ = std::fs::remove_file(&self.path);
+        }
         drop(self.file);
     }
 }
@@ -120,12 +129,16 @@ pub fn found() -> anyhow::Result<Found> {
         Err(why) => return Err(why).with_context(|| format!("cannot read {STATE}")),
     };
     let (first, others) = (format!("settings-{}.json", namespace()), format!("settings-{}-", namespace()));
+    let mut journals = BTreeSet::new();
     for entry in entries {
-        let path = entry.with_context(|| format!("cannot read {STATE}"))?.path();
+        // A process may have left its lock, and nothing to be put back.
+        let path = entry.with_context(|| format!("cannot read {STATE}"))?.path().with_extension("json");
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name != first && !(name.starts_with(&others) && name.ends_with(".json")) {
-            continue;
+        if name == first || name.starts_with(&others) {
+            journals.insert(path);
         }
+    }
+    for path in journals {
         match Lock::own(&path) {
             Ok(lock) => found.left.push((path, lock)),
             Err(Errno::WOULDBLOCK) => found.running.push(path),

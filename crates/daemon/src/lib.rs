@@ -50,6 +50,7 @@ mod watch;
 mod workers;
 
 use crate::notify::Notifier;
+use anyhow::Context as _;
 use bywash_api_server::{Addresses, Listener};
 use bywash_config::Config;
 use bywash_port::af_xdp::Journal;
@@ -107,7 +108,7 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
     }
     // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
     let mut journal = Journal::open(path)?;
-    put_back(&mut journal)?;
+    put_back(&mut journal).context("changed settings of interfaces are not put back: run `bywash restore`")?;
     if let Some(lock) = lock.filter(|_| journal.changes().is_empty()) {
         lock.remove();
     }
@@ -142,7 +143,7 @@ fn forward(
     bywash_port::af_xdp::learn_programs();
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
-    let sandboxed = crate::sandbox::enter(&config, journal::directory());
+    let sandboxed = crate::sandbox::enter(&config, &journal::settings(&config.api.socket));
     if sandboxed && let Err(why) = source() {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }

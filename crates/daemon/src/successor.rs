@@ -5,6 +5,7 @@ use crate::slots::programs;
 use crate::takeover::{Line, Message, can_follow, why_not};
 use anyhow::{anyhow, bail, ensure};
 use bywash_port::af_xdp::Attachment;
+use bywash_port::broker;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -22,8 +23,11 @@ impl Successor {
     /// if a port cannot be taken over.
     pub fn meet(name: &str, shared: &Shared) -> anyhow::Result<Self> {
         let (path, api) = (Path::new(name), std::path::absolute(&shared.config().api.socket)?);
+        // A broker connects to sockets in the directories of this process's sockets alone. Without the broker's
+        // privileges these may not be found.
         let directory = |path: &Path| path.parent().and_then(|directory| directory.canonicalize().ok());
-        ensure!(directory(path) == directory(&api), "the socket to take over must be beside {}", api.display());
+        let beside = directory(path).is_some_and(|there| Some(there) == directory(&api));
+        ensure!(beside || broker::present(), "the socket to take over must be beside {}", api.display());
         let line = reach(path)?;
         let pid = line.peer()?;
         can_be_followed(shared)?;
@@ -63,7 +67,7 @@ const TAKES: Duration = Duration::from_secs(2);
 
 /// Connects to the socket of a process, which may be one that never answers.
 fn reach(path: &Path) -> anyhow::Result<Line> {
-    let connected = bywash_port::broker::connect(path, Some(TAKES));
+    let connected = broker::connect(path, Some(TAKES));
     let line = connected.map_err(|why| match Errno::from_io_error(&why) {
         Some(Errno::AGAIN) => {
             anyhow!("no process has accepted a connection at that socket within {} s", TAKES.as_secs())

@@ -119,7 +119,7 @@ impl Line {
     /// Returns the pid of the peer. Errors if it runs as another user.
     pub fn peer(&self) -> anyhow::Result<i32> {
         let peer = sockopt::socket_peercred(&self.0)?;
-        ensure!(peer.uid == rustix::process::geteuid(), "pid {} runs as another user", peer.pid.as_raw_nonzero());
+        ensure!(peer.uid == sandbox::started_as(), "pid {} runs as another user", peer.pid.as_raw_nonzero());
         Ok(peer.pid.as_raw_nonzero().get())
     }
 }

@@ -11,9 +11,10 @@ use crate::effect::{Effect, Kind, Scope, Unknown};
 use bywash_fib::model::Families;
 use outline::Outline;
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sockopt::QuerySocket;
+use std::io;
+use std::path::Path;
 
 /// Size of the buffer for table names, in octets. Names have at most 31 octets (XT_TABLE_MAXNAMELEN), and tables are
 /// few.
@@ -21,8 +22,16 @@ const NAMES: usize = 4096;
 
 /// Reads the tables of the calling thread's network namespace once.
 pub fn read() -> Result<Vec<Effect>, Unknown> {
-    let mut legacy = Legacy::open();
+    let mut legacy = Legacy::open(opened);
     std::mem::replace(&mut legacy.effects, Ok(Vec::new()))
+}
+
+/// Function that opens a file for reading: the kernel lets root alone open those of table names.
+pub type Open = fn(&Path) -> io::Result<OwnedFd>;
+
+/// Opens a file as the user of this process.
+pub fn opened(path: &Path) -> io::Result<OwnedFd> {
+    Ok(std::fs::File::open(path)?.into())
 }
 
 /// Watches the tables of one network namespace by polling.
@@ -33,10 +42,10 @@ pub struct Legacy {
 }
 
 impl Legacy {
-    /// Reads the tables of the calling thread's network namespace.
-    pub fn open() -> Self {
+    /// Reads the tables of the calling thread's network namespace, whose names `open` opens.
+    pub fn open(open: Open) -> Self {
         let mut legacy = Self {
-            tables: [Tables::new(sockopt::Family::Ip), Tables::new(sockopt::Family::Ip6)],
+            tables: [sockopt::Family::Ip, sockopt::Family::Ip6].map(|family| Tables::new(family, open)),
             effects: Ok(Vec::new()),
         };
         legacy.changed();
@@ -88,6 +97,7 @@ fn bridged() -> Vec<Effect> {
 #[derive(Debug)]
 struct Tables {
     family: sockopt::Family,
+    open: Open,
     /// File of the table names. The kernel creates it with the first table of the family.
     names: Option<OwnedFd>,
     socket: Option<QuerySocket>,
@@ -96,8 +106,8 @@ struct Tables {
 }
 
 impl Tables {
-    fn new(family: sockopt::Family) -> Self {
-        Self { family, names: None, socket: None, nat: false }
+    fn new(family: sockopt::Family, open: Open) -> Self {
+        Self { family, open, names: None, socket: None, nat: false }
     }
 
     fn read(&mut self) -> Result<Vec<Effect>, Unknown> {
@@ -123,11 +133,13 @@ impl Tables {
         let path = self.family.names();
         let unknown = |error: Errno| Unknown { why: format!("{path} cannot be read: {error}") };
         if self.names.is_none() {
-            self.names = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            self.names = match (self.open)(Path::new(path)) {
                 Ok(file) => Some(file),
                 // Without a table of the family the file does not exist. Without its directory the state is unknown.
-                Err(Errno::NOENT) => rustix::fs::stat("/proc/thread-self/net").map(|_| None).map_err(unknown)?,
-                Err(error) => return Err(unknown(error)),
+                Err(why) if why.kind() == io::ErrorKind::NotFound => {
+                    rustix::fs::stat("/proc/thread-self/net").map(|_| None).map_err(unknown)?
+                }
+                Err(why) => return Err(Unknown { why: format!("{path} cannot be read: {why}") }),
             };
         }
         let mut length = 0;

@@ -4,7 +4,7 @@
 use crate::dump::{dump, text};
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
-use crate::legacy::Legacy;
+use crate::legacy::{Legacy, Open};
 use crate::rules::Rule;
 use crate::sysctl::{Settings, Sysctls};
 use crate::translated::translated;
@@ -115,13 +115,13 @@ struct Shared {
 
 impl Watcher {
     /// Starts watching the calling thread's network namespace for `ports`. The first reading arrives shortly
-    /// afterwards.
+    /// afterwards. `open` opens files that only root may open.
     ///
     /// # Errors
     /// If the eventfd or a netlink socket cannot be opened, or the thread cannot be started. A netlink protocol that
     /// the kernel lacks is not an error. State that the kernel later refuses to report becomes an effect on every
     /// packet.
-    pub fn start(ports: Vec<PortLink>, keeper: Keeper, programs: Programs) -> Result<Self, Error> {
+    pub fn start(ports: Vec<PortLink>, keeper: Keeper, programs: Programs, open: Open) -> Result<Self, Error> {
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), ports: Mutex::new(None), wake: Wake::new()? });
         let (sender, readings) = channel();
         // The sockets are opened on this thread because it is in the network namespace to watch.
@@ -129,7 +129,7 @@ impl Watcher {
             sockets: Sockets::open()?,
             nft: nft::Reader::open()
                 .map_err(|unknown| Error::Socket { doing: "open", source: io::Error::other(unknown.why) })?,
-            legacy: Legacy::open(),
+            legacy: Legacy::open(open),
             sysctls: Sysctls::open(&ports),
             ports,
             keeper: keeper.clone(),

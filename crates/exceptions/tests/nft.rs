@@ -352,7 +352,7 @@ fn thousands_of_rules_are_read_whole() {
 fn rulesets_of_legacy_iptables() {
     require!(require_lab(), has_tool("iptables-legacy"));
     let probe = router("legacy");
-    let mut legacy = probe.enter(legacy::Legacy::open).unwrap();
+    let mut legacy = probe.enter(|| legacy::Legacy::open(legacy::opened)).unwrap();
     assert_eq!(legacy.effects().unwrap(), []);
     if !probe.try_run(&["iptables-legacy", "-S"], Duration::from_secs(20)).unwrap().status.success() {
         bywash_lab::skip!("this kernel has no legacy iptables");

@@ -330,7 +330,7 @@ impl Kept {
 
     fn put_back(&mut self) -> anyhow::Result<()> {
         match self.journal.restore()?.pop() {
-            Some((_, e)) => Err(e.into()),
+            Some((_, why)) => Err(anyhow::Error::msg(why)),
             None => Ok(()),
         }
     }

@@ -55,11 +55,12 @@ pub fn render(answer: &Answer, rates: &mut Rates) -> String {
 }
 
 fn sandbox(sandbox: &Sandbox) -> String {
-    let Sandbox { state, reason, threads, no_new_privs, capabilities, seccomp, system_calls, .. } = sandbox;
+    let Sandbox { state, reason, user, threads, no_new_privs, capabilities, seccomp, system_calls, .. } = sandbox;
     let reason = reason.as_ref().map_or(String::new(), |why| format!(" ({why})"));
     let capabilities = if capabilities.is_empty() { "none".into() } else { capabilities.join(" ") };
     let mut lines = vec![
         format!("sandbox: {state}{reason}"),
+        format!("user: {user}"),
         format!("threads: {threads}"),
         format!("new privileges: {}", if *no_new_privs { "none" } else { "possible" }),
         format!("capabilities: {capabilities}"),
@@ -80,8 +81,8 @@ fn sandbox(sandbox: &Sandbox) -> String {
         }
     }
     match sandbox.broker {
-        None => lines.push("BPF programs: loads any".into()),
-        Some(pid) => lines.push(format!("BPF programs: loaded by pid {pid}")),
+        None => lines.push("broker: none; it loads any BPF program".into()),
+        Some(pid) => lines.push(format!("broker: pid {pid}")),
     }
     match sandbox.landlock {
         false => lines.push("files: all that its user may open".into()),

@@ -6,9 +6,10 @@ use crate::faults::{forwards, starts_again};
 use crate::harness::{Bywash, PATIENCE, alone, assert_detached, bywash};
 use crate::panics::of_this_build;
 use bywash_lab::{Ping, Probe, Reason, Snapshot, Topology, has_tool, require, require_lab, run_host, wait_until};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use rustix::process::Signal;
 use serde_json::json;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -65,18 +66,20 @@ fn a_start_with_little_memory() {
     assert!(!forwarded[0] && forwarded[limits.len() - 1], "{forwarded:?}");
 }
 
-/// Limits the descriptors of a running process.
+/// Limits the descriptors of a running process, as its user: root may not everywhere (CAP_SYS_RESOURCE).
 fn limit_descriptors(running: &Bywash, most: u64) {
-    let pid = Pid::from_raw(running.process.pid() as i32).unwrap();
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(most), maximum }).unwrap();
+    let pid = running.process.pid();
+    let user = fs::metadata(format!("/proc/{pid}")).unwrap().uid().to_string();
+    let (pid, limit) = (pid.to_string(), format!("--nofile={most}:"));
+    let user = ["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"];
+    run_host(&[&user[..], &["prlimit", "--pid", &pid, &limit]].concat()).unwrap();
 }
 
 /// Without descriptors the API answers nobody and a reload fails, but forwarding goes on; once there are some again, so
 /// does all else.
 #[test]
 fn no_descriptors_while_it_runs() {
-    require!(require_lab());
+    require!(require_lab(), has_tool("prlimit"), has_tool("setpriv"));
     let lab = Topology::router_n(3).unwrap();
     let before = Snapshot::of(lab.r()).unwrap();
     let place = tempfile::tempdir().unwrap();

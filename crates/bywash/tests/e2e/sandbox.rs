@@ -124,6 +124,7 @@ fn the_system_calls_of_the_pod_suffice() {
     // Whatever the instance may call in its sandbox, the pod may.
     let shown = [program.as_str(), "show", "sandbox", "--json", "--socket", socket];
     let shown: serde_json::Value = serde_json::from_str(&lab.r().run(&shown).unwrap().stdout).unwrap();
+    assert!(shown["state"] == "on" && shown["user"] != 0, "{shown}");
     let profile: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(profile).unwrap()).unwrap();
     let allowed = profile["syscalls"][0]["names"].as_array().unwrap();
     let calls = shown["system_calls"].as_array().unwrap();
@@ -192,6 +193,15 @@ fn every_thread_has_what_is_documented_and_no_more() {
         let values = of_threads(pid, field);
         assert!(values.len() > 2 && values.iter().all(|v| *v == value), "{field} {values:?}, not {value}");
     }
+    // It is not root, whose files and processes would be its own; the broker is.
+    let user = shown["user"].as_u64().unwrap();
+    let [own, roots] = [user, 0].map(|user| [user; 4].map(|id| id.to_string()).join("\t"));
+    assert!((61184..=65519).contains(&user), "{shown}");
+    for field in ["Uid:", "Gid:"] {
+        assert!(of_threads(pid, field).iter().all(|value| *value == own), "{field}");
+        assert_eq!(of_threads(shown["broker"].as_u64().unwrap() as u32, field), [roots.as_str()], "{field}");
+    }
+    assert!(of_threads(pid, "Groups:").iter().all(String::is_empty));
     let text = bywash.text(&["sandbox"]);
     assert!(text.starts_with("sandbox: on\n") && text.contains("capabilities: CAP_IPC_LOCK CAP_NET"), "{text}");
     assert!(text.contains(" sendto ") && !text.contains("execve"), "{text}");
@@ -247,7 +257,7 @@ fn an_instance_outlives_its_broker() {
         std::fs::write(&config, text).unwrap();
     };
     ports(&["r0", "r1"]);
-    let bywash = Bywash::run_as_is(lab.r(), &["--config", config.to_str().unwrap()]);
+    let mut bywash = Bywash::run_as_is(lab.r(), &["--config", config.to_str().unwrap()]);
     let broker = bywash.show(&["sandbox"])["broker"].as_u64().unwrap() as i32;
     // The signals that a service manager sends to every process of a service do not end it.
     let broker = rustix::process::Pid::from_raw(broker).unwrap();
@@ -264,7 +274,15 @@ fn an_instance_outlives_its_broker() {
     reload(&bywash);
     // An injector is made for a port; the maps and programs of the ports are there.
     assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
-    bywash.stop();
+    // The journal was the broker's, and outlives both.
+    assert!(!bywash.signalled(Signal::TERM).success());
+    assert!(bywash.log().contains("run `bywash restore`"), "{}", bywash.log());
+    let restored = crate::harness::bywash(lab.r(), &["restore"]);
+    assert!(restored.stdout.contains("put back"), "{restored:?}");
+    let journal = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(lab.r().path()).unwrap());
+    let left: Vec<String> = std::fs::read_dir("/run/bywash").unwrap().map(journal).collect();
+    assert!(!left.iter().any(|name| name.contains(&inode.to_string())), "{left:?}");
 }
 
 /// A configuration that the program can read at the start, but not in the sandbox, is reported: root in the sandbox
@@ -316,7 +334,8 @@ fn other_files_than_those_of_the_configuration_cannot_be_opened() {
     let shown = bywash.show(&["sandbox"]);
     let listed = |key: &str, path: &Path| shown[key].as_array().unwrap().contains(&path.to_str().unwrap().into());
     assert!(listed("readable", &at("config")) && listed("readable", &at("captures")), "{shown}");
-    assert!(listed("writable", Path::new("/run/bywash")) && !listed("readable", Path::new("/etc")), "{shown}");
+    assert!(!listed("readable", Path::new("/etc")), "{shown}");
+    assert_eq!(shown["writable"], serde_json::json!(["/dev/net/tun"]), "{shown}");
     with("else/b.pcap");
     let said = reload(&bywash);
     assert!(said.contains("Permission denied") && said.contains("b.pcap"), "{said}");
@@ -326,6 +345,60 @@ fn other_files_than_those_of_the_configuration_cannot_be_opened() {
     assert!(said.contains("port c"), "{said}");
     assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
     bywash.stop();
+}
+
+/// What takes the rights of root while the program runs is done by the broker, and only that.
+#[test]
+fn files_of_root_are_opened_made_and_removed_by_the_broker() {
+    require!(require_lab());
+    let lab = Topology::router_n(3).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let modes = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    for directory in ["config", "recordings"] {
+        std::fs::create_dir(at(directory)).unwrap();
+        modes(&at(directory), 0o700);
+    }
+    let config = at("config/bywash.toml");
+    let with = |more: &str| {
+        let ports = ["r0", "r1"].map(|name| format!("[[port]]\ninterface = \"{name}\"\nbusy_poll = 64\n")).concat();
+        let recording = format!(
+            "[[port]]\nkind = \"pcap\"\nname = \"c\"\nrecord = \"{}\"\n",
+            at("recordings/first.pcap").display()
+        );
+        std::fs::write(&config, "[pool]\nreserve = 40000\n".to_owned() + &ports + &recording + more).unwrap();
+        modes(&config, 0o600);
+    };
+    with("");
+    let setting = |name: &str| lab.r().run(&["cat", &format!("/sys/class/net/{name}/napi_defer_hard_irqs")]).unwrap();
+    let before = setting("r2").stdout;
+    let bywash = Bywash::run_as_is(lab.r(), &["--config", config.to_str().unwrap()]);
+    assert!(at("recordings/first.pcap").exists());
+    // Its sockets are found by nobody but root from now on.
+    modes(bywash.socket().parent().unwrap(), 0o700);
+    assert!(reload(&bywash).contains("nothing to change"), "the file is root's alone");
+    // A port that is added later: another recording, and settings of another interface.
+    let other = at("recordings/second.pcap");
+    let added = format!("[[port]]\nkind = \"pcap\"\nname = \"d\"\nrecord = \"{}\"\n", other.display());
+    with(&format!("{added}[[port]]\ninterface = \"r2\"\nbusy_poll = 64\n"));
+    let said = reload(&bywash);
+    assert!(said.contains("port r2") && other.exists(), "{said}");
+    assert_ne!(setting("r2").stdout, before, "{}", bywash.log());
+    let owner = |path: &Path| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).unwrap());
+    assert_eq!(owner(&other), 0);
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(lab.r().path()).unwrap()).to_string();
+    let journals = || {
+        let all = std::fs::read_dir("/run/bywash").unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.to_string_lossy().contains(&inode)).collect::<Vec<_>>()
+    };
+    assert!(journals().len() == 2 && journals().iter().all(|path| owner(path) == 0), "{:?}", journals());
+    assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
+    let socket = bywash.socket();
+    bywash.stop();
+    assert!(!socket.exists() && journals().is_empty(), "{:?}", journals());
+    assert_eq!(setting("r2").stdout, before);
 }
 
 fn reload(bywash: &Bywash<'_>) -> String {

@@ -1,14 +1,16 @@
-//! The broker: a second process, which loads BPF programs and connects sockets for the instance in its sandbox.
+//! The broker: a second process, which keeps privileges that the instance gives up, and serves few requests.
 //!
-//! A process that may load any program reads the memory of the kernel and of all others. The instance gives that up;
-//! the broker keeps it, and loads only the programs of this build and those in the directories of the configuration's
-//! files, with the maps that they name. A process that may connect to any socket as root can have D-Bus or systemd do
-//! whatever they do for root; the broker connects only to sockets in the directories that the configuration names, and
-//! follows no links there. It is another process, started anew, and has no other task: it reads nothing but requests,
-//! these files, and the kernel's list of CPUs. It ends with the instance.
+//! A process that may load any program reads the memory of the kernel and of all others. The broker loads only the
+//! programs of this build and those in the directories of the configuration's files, with the maps that they name. A
+//! process that may connect to any socket as root can have D-Bus or systemd do whatever they do for root; the broker
+//! connects only to sockets in the directories that the configuration names, and follows no links there. A process that
+//! writes a journal decides what the next start changes; the broker changes the settings that Bywash needs, and writes
+//! their journal itself. It also opens the configuration's files and recordings, which may be root's. It is another
+//! process, started anew, and has no other task. It ends with the instance.
 
 use super::files::{Paths, Rules};
 use super::{calls, drop_capabilities};
+use crate::journal;
 use anyhow::{Context as _, bail};
 use bywash_config::{Config, Files};
 use bywash_port::broker::{self, Policy};
@@ -26,32 +28,40 @@ use std::time::Duration;
 
 /// Capabilities that the broker keeps.
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::BPF).union(CapabilitySet::PERFMON);
-/// Paths that the broker reads besides the user's programs: the kernel's list of CPUs. The loader would also read the
-/// kernel's types, for some 50 ms, although no object refers to them.
-const SHOWN: [&str; 2] = ["/proc", "/sys/devices/system/cpu"];
+/// Paths that the broker reads besides the configuration's files: the kernel's list of CPUs, and interfaces' settings.
+/// The loader would also read the kernel's types, for some 50 ms, although no object refers to them.
+const SHOWN: [&str; 3] = ["/proc", "/sys/devices/system/cpu", "/sys/class/net"];
 /// Longest time until the broker has begun.
 const BEGINS: Duration = Duration::from_secs(30);
 
-/// Places of the user's programs, and of sockets.
+/// Places of files and sockets.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Limits {
-    /// Files, and directories of files.
+    /// The configuration's files, and directories of such files.
     read: BTreeSet<PathBuf>,
-    /// Directories in which the instance makes files: nothing is read there.
+    /// Paths at which files are made: no programs are read there.
     written: BTreeSet<PathBuf>,
+    /// Directories of recordings.
+    recordings: BTreeSet<PathBuf>,
     /// Directories of sockets.
     sockets: BTreeSet<PathBuf>,
     /// Abstract names of sockets.
     names: BTreeSet<PathBuf>,
+    /// The journal.
+    journal: PathBuf,
 }
 
-/// Starts the broker of an instance with these files, which makes all BPF objects from now on. Returns its pid.
-pub fn start(config: &Config, files: &Files, paths: &Paths) -> anyhow::Result<u32> {
-    let directory = |socket: &PathBuf| std::path::absolute(socket).ok()?.parent()?.canonicalize().ok();
+/// Starts the broker of an instance with these files and this journal, which serves this process from now on. Returns
+/// its pid.
+pub fn start(config: &Config, files: &Files, paths: &Paths, journal: &Path) -> anyhow::Result<u32> {
+    let directory = |file: &PathBuf| std::path::absolute(file).ok()?.parent()?.canonicalize().ok();
     let sockets = files.sockets.iter().filter_map(directory).collect();
+    let recordings = files.written.iter().filter_map(directory).collect();
     let memifs = config.ports.iter().filter_map(|port| Some(port.memif.as_ref()?.socket.clone()));
     let names = memifs.filter(|name| is_abstract(name)).collect();
+    // Credentials of systemd are among the files of a configuration that uses them.
     let read = Paths::of_files(&files.read);
+    let journal = journal.to_owned();
     let written = paths.written.iter().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone())).collect();
     let (ours, theirs) = broker::pair()?;
     let mut command = Command::new("/proc/self/exe");
@@ -60,7 +70,7 @@ pub fn start(config: &Config, files: &Files, paths: &Paths) -> anyhow::Result<u3
     let child = command.spawn().context("cannot start a second process")?;
     drop(command);
     set_socket_timeout(&ours, Timeout::Recv, Some(BEGINS))?;
-    broker::send(&ours, &Limits { read, written, sockets, names }, &[])?;
+    broker::send(&ours, &Limits { read, written, recordings, sockets, names, journal }, &[])?;
     match broker::receive::<Result<(), String>>(&ours).context("the second process does not answer")? {
         Some((Ok(()), _)) => {}
         Some((Err(why), _)) => bail!(why),
@@ -82,22 +92,26 @@ pub fn run() -> anyhow::Result<()> {
     }
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
     let asked = broker::receive::<Limits>(&socket).context("`bywash run` starts this, and nobody else")?;
-    let Some((limits, _)) = asked else { return Ok(()) };
-    let confined = confine(&limits);
+    let Some((mut limits, _)) = asked else { return Ok(()) };
+    let confined = confine(&mut limits);
     broker::send(&socket, &confined.as_ref().map(drop).map_err(|why| format!("{why:#}")), &[])?;
     confined?;
     broker::serve(&socket, &limits)?;
     Ok(())
 }
 
-/// Gives up everything that the broker does not need. On a kernel without Landlock it can still open all files.
-fn confine(limits: &Limits) -> anyhow::Result<()> {
+/// Gives up everything that the broker does not need. On a kernel without Landlock it can still open all files of root.
+fn confine(limits: &mut Limits) -> anyhow::Result<()> {
+    // Only root may read the names of legacy iptables' tables. They are those of the thread's network namespace.
+    if let Ok(own) = Path::new("/proc/thread-self/net").canonicalize() {
+        limits.read.extend(["ip_tables_names", "ip6_tables_names"].map(|name| own.join(name)));
+    }
     let paths = Paths {
         read: limits.read.iter().cloned().chain(SHOWN.map(PathBuf::from)).collect(),
-        written: limits.sockets.clone(),
+        written: limits.written.clone(),
     };
     let rules = Rules::prepare(&paths);
-    drop_capabilities(KEPT)?;
+    drop_capabilities(KEPT, None)?;
     let has = thread::capabilities(None)?.effective;
     if !has.contains(KEPT) {
         bail!("the second process would lack capabilities: {:?}", KEPT.difference(has));
@@ -113,36 +127,65 @@ fn is_abstract(socket: &Path) -> bool {
     socket.as_os_str().as_encoded_bytes().starts_with(b"@")
 }
 
+/// Reason for the refusal of other places than those of the configuration.
+fn refused(what: &str) -> String {
+    format!(
+        "in its sandbox bywash uses {what} only in the directories of those that the configuration named at the start: \
+         Permission denied; others need a restart, or --no-sandbox"
+    )
+}
+
+/// Returns a path with the canonical path of its directory, if that is one of `directories`.
+fn within(path: &Path, directories: &BTreeSet<PathBuf>) -> Result<Option<PathBuf>, String> {
+    let absolute = std::path::absolute(path).map_err(|why| why.to_string())?;
+    let (Some(directory), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(None) };
+    let directory = directory.canonicalize().map_err(|why| why.to_string())?;
+    Ok(directories.contains(&directory).then(|| directory.join(name)))
+}
+
+impl Limits {
+    /// Returns why no program is read from a file, if files are made there.
+    fn made(&self, file: &Path) -> Option<String> {
+        let made = self.written.iter().find(|made| file.starts_with(made))?.display();
+        Some(format!("in its sandbox bywash reads no program from {made}, where it makes files itself: move it"))
+    }
+}
+
 impl Policy for Limits {
     fn socket(&self, name: &Path) -> Result<PathBuf, String> {
-        let refused = || {
-            "in its sandbox bywash may use only sockets in the directories of those that the configuration named at the \
-             start, and their abstract names: Permission denied; others need a restart, or --no-sandbox"
-                .to_owned()
-        };
         if is_abstract(name) {
-            return if self.names.contains(name) { Ok(name.to_owned()) } else { Err(refused()) };
+            let known = self.names.contains(name);
+            return known.then(|| name.to_owned()).ok_or_else(|| refused("abstract sockets"));
         }
-        let absolute = std::path::absolute(name).map_err(|why| why.to_string())?;
-        let (Some(directory), Some(socket)) = (absolute.parent(), absolute.file_name()) else { return Err(refused()) };
-        let directory = directory.canonicalize().map_err(|why| why.to_string())?;
-        if self.sockets.contains(&directory) { Ok(directory.join(socket)) } else { Err(refused()) }
+        within(name, &self.sockets)?.ok_or_else(|| refused("sockets"))
     }
 
     fn program(&self, file: &Path) -> Result<PathBuf, String> {
+        let found = self.readable(file)?;
+        match self.made(&found) {
+            Some(why) => Err(why),
+            None => Ok(found),
+        }
+    }
+
+    fn readable(&self, file: &Path) -> Result<PathBuf, String> {
         let found = file.canonicalize().map_err(|why| why.to_string())?;
-        if let Some(made) = self.written.iter().find(|made| found.starts_with(made)) {
-            return Err(format!(
-                "in its sandbox bywash loads no program from {}, where it makes files itself: move the program",
-                made.display()
-            ));
+        match self.read.iter().any(|read| found.starts_with(read)) {
+            true => Ok(found),
+            false => Err(self.made(&found).unwrap_or_else(|| refused("files"))),
         }
-        if !self.read.iter().any(|read| found.starts_with(read)) {
-            return Err("in its sandbox bywash may load programs only from the directories of files that the \
-                        configuration named at the start: Permission denied; others need a restart, or --no-sandbox"
-                .into());
-        }
-        Ok(found)
+    }
+
+    fn recording(&self, file: &Path) -> Result<PathBuf, String> {
+        within(file, &self.recordings)?.ok_or_else(|| refused("recordings"))
+    }
+
+    fn journal(&self) -> &Path {
+        &self.journal
+    }
+
+    fn unlock(&self) -> std::io::Result<()> {
+        std::fs::remove_file(journal::lock_of(&self.journal))
     }
 }
 

@@ -159,11 +159,12 @@ const OF_BROKER: Calls = calls! {
     SYS_newfstatat SYS_statx SYS_readlinkat SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd SYS_munmap SYS_mremap SYS_madvise
     SYS_brk SYS_futex SYS_getrandom SYS_uname SYS_clock_gettime SYS_getpid SYS_gettid SYS_sched_yield
     SYS_sched_getaffinity SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack SYS_restart_syscall
-    SYS_exit SYS_exit_group SYS_bind SYS_listen SYS_connect SYS_setsockopt SYS_fchmod SYS_unlinkat SYS_rseq
+    SYS_exit SYS_exit_group SYS_bind SYS_listen SYS_connect SYS_setsockopt SYS_getsockname SYS_sendto SYS_recvfrom
+    SYS_fchmod SYS_unlinkat SYS_mkdirat SYS_renameat SYS_renameat2 SYS_flock SYS_geteuid SYS_clock_nanosleep SYS_rseq
     SYS_set_robust_list
 };
 #[cfg(target_arch = "x86_64")]
-const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink SYS_unlink };
+const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink SYS_unlink SYS_mkdir SYS_rename };
 #[cfg(not(target_arch = "x86_64"))]
 const OF_BROKER_OLDER: Calls = &[];
 
@@ -175,12 +176,27 @@ pub fn of_broker() -> Result<BpfProgram, BackendError> {
     }
     // Programs are loaded side by side.
     rules.insert(libc::SYS_clone, vec![threads()?]);
-    let messages = vec![is(0, Op::Eq, libc::AF_UNIX as u64)?, is(1, Op::MaskedEq(0xf), libc::SOCK_SEQPACKET as u64)?];
-    rules.insert(libc::SYS_socket, vec![any(messages)?]);
+    // Sockets for messages; those by which an interface is asked for its settings, and a name for its interface.
+    let sockets = [
+        (libc::AF_UNIX, libc::SOCK_SEQPACKET, 0),
+        (libc::AF_INET, libc::SOCK_DGRAM, 0),
+        (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE),
+    ];
+    let socket = |(family, kind, protocol): (i32, i32, i32)| {
+        let kind = is(1, Op::MaskedEq(0xf), kind as u64)?;
+        any(vec![is(0, Op::Eq, family as u64)?, kind, is(2, Op::Eq, protocol as u64)?])
+    };
+    rules.insert(libc::SYS_socket, sockets.into_iter().map(socket).collect::<Result<_, _>>()?);
+    let requests = [SIOCETHTOOL, SIOCGIFINDEX].into_iter().map(|request| any(vec![is(1, Op::Eq, request)?]));
+    rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>()?);
     rules.insert(libc::SYS_tgkill, vec![any(vec![is(0, Op::Eq, u64::from(std::process::id()))?])?]);
     rules.insert(libc::SYS_prctl, vec![any(vec![is(0, Op::Eq, PR_SET_VMA)?])?]);
     finished(rules)
 }
+
+/// Requests about interfaces (linux/sockios.h).
+const SIOCETHTOOL: u64 = 0x8946;
+const SIOCGIFINDEX: u64 = 0x8933;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 

@@ -1,14 +1,16 @@
 //! The files that a running instance may open, by Landlock.
 //!
 //! The kernel's own files may be read, and all files in the directories of those that the configuration names, so that
-//! a reload finds them after they were replaced. Files may be made in the directories of recordings, sockets and the
-//! journal. Paths are those at the start: a file in another directory needs a restart.
+//! a reload finds them after they were replaced. The broker makes files in the directories of recordings, sockets and
+//! the journal; an instance without a broker does it itself. Paths are those at the start: a file in another directory
+//! needs a restart.
 
 use bywash_config::Files;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +24,7 @@ const TUN: &str = "/dev/net/tun";
 const SHARED: [&str; 9] = ["/", "/dev", "/etc", "/home", "/root", "/run", "/tmp", "/usr", "/var"];
 
 /// Paths by the access that is allowed to files there and below.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paths {
     pub read: BTreeSet<PathBuf>,
     pub written: BTreeSet<PathBuf>,
@@ -50,6 +52,11 @@ impl Paths {
 }
 
 impl Paths {
+    /// Returns the paths of an instance whose broker does the rest.
+    pub fn beside_a_broker(&self) -> Self {
+        Self { read: self.read.clone(), written: [TUN.into()].into() }
+    }
+
     /// Returns the places of files that are read.
     pub fn of_files(files: &[PathBuf]) -> BTreeSet<PathBuf> {
         let mut places = BTreeSet::new();

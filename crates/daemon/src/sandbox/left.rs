@@ -1,11 +1,12 @@
 //! List of what an attacker in control of the process could still do.
 
 use super::files::Paths;
+use rustix::process::Uid;
 use rustix::thread::CapabilitySet;
 
 /// Returns what an attacker inside could still do, with these capabilities, with or without a system call filter, with
-/// or without a broker, and with access to these files or to all.
-pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Paths>) -> Vec<String> {
+/// or without a broker, with access to these files or to all, and as this user.
+pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Paths>, user: Uid) -> Vec<String> {
     let mut all = vec![];
     if has.contains(CapabilitySet::NET_ADMIN) {
         all.push("read, drop, change and forge every packet that passes this network namespace".into());
@@ -28,12 +29,17 @@ pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Pa
         None => all.push("read and write every file that its user may".into()),
         Some(_) => all.push("read the files below the readable paths, and write those below the writable ones".into()),
     }
+    if broker && filtered {
+        let those = "have files read below the readable paths, recordings made or emptied in the directories of \
+                     recordings, sockets of bywash removed, and the settings of interfaces changed that bywash changes";
+        all.push(those.into());
+    }
     if writes("/run/bywash") {
         all.push("leave a journal with settings of interfaces that the next start puts back".into());
     }
     if broker && filtered {
-        all.push("connect to the sockets in the directories of its own ones, as its user".into());
-    } else if rustix::process::geteuid().is_root() {
+        all.push("connect to the sockets in the directories of its own ones, as root".into());
+    } else if user.is_root() {
         all.push("connect to the sockets of local services as root, and ask them for what they do for root".into());
     }
     let tcp = if paths.is_none() { "talk to other machines" } else { "talk to other machines by UDP or raw packets" };
@@ -51,9 +57,9 @@ mod tests {
     #[test]
     fn less_is_left_the_more_is_given_up() {
         let paths = Paths::default();
-        let without = to_do(CapabilitySet::all(), false, false, None);
-        let within = to_do(super::super::KEPT, true, true, Some(&paths));
-        let alone = to_do(super::super::KEPT | super::super::LOADS, true, false, Some(&paths));
+        let without = to_do(CapabilitySet::all(), false, false, None, Uid::ROOT);
+        let within = to_do(super::super::KEPT, true, true, Some(&paths), Uid::from_raw(61184));
+        let alone = to_do(super::super::KEPT | super::super::LOADS, true, false, Some(&paths), Uid::ROOT);
         let has = |left: &[String], what: &str| left.iter().any(|line| line.contains(what));
         for what in ["CAP_SYS_ADMIN", "every file", "start programs"] {
             assert!(has(&without, what) && !has(&within, what), "{what}");
@@ -61,6 +67,6 @@ mod tests {
         assert!(has(&without, "every packet") && has(&within, "every packet"));
         let reads = "memory of the kernel";
         assert!(has(&without, reads) && has(&alone, reads) && !has(&within, reads), "{within:?}");
-        assert!(!has(&to_do(CapabilitySet::empty(), true, true, Some(&paths)), "packet that passes"));
+        assert!(!has(&to_do(CapabilitySet::empty(), true, true, Some(&paths), Uid::ROOT), "packet that passes"));
     }
 }

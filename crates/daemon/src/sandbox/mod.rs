@@ -1,7 +1,6 @@
-//! Sandbox of a running instance: once its sockets exist, it gives up all capabilities but those it needs, the ways to
-//! gain new ones, all files but those it opens, and all system calls but those it makes. A second process, the broker,
-//! keeps the privilege to load BPF programs, and loads those that the program names; it also connects unix domain
-//! sockets, but only to sockets in the same directories as the program's own.
+//! Sandbox of a running instance: once its sockets exist, it gives up being root, all capabilities but those it needs,
+//! the ways to gain new ones, all files but those it opens, and all system calls but those it makes. A second process,
+//! the [`broker`], keeps more privileges and serves few requests.
 //!
 //! Entering happens while there is only one thread: capabilities, rules and filters are per thread, and later threads
 //! inherit them.
@@ -10,12 +9,14 @@ mod broker;
 mod calls;
 mod files;
 mod left;
+mod user;
 
 use anyhow::Context as _;
 use bywash_api as api;
 use bywash_config::{Config, NpeEngine, PortKind, Sandbox};
 use files::{Paths, Rules};
 use rustix::io::Errno;
+use rustix::process::Uid;
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -50,9 +51,11 @@ struct Entered {
 
 static ENTERED: OnceLock<Entered> = OnceLock::new();
 
-/// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up. The
-/// directory `state` is that of the journals.
-pub fn enter(config: &Config, state: &Path) -> bool {
+pub use user::started_as;
+
+/// Enters the sandbox, if configured. Returns whether it did, at least in part. Logs what could not be given up.
+/// `journal` is the path of the instance's journal.
+pub fn enter(config: &Config, journal: &Path) -> bool {
     let mut entered = Entered { counters: config.workers.counters, ..Entered::default() };
     let mut reasons = vec![];
     if config.sandbox == Sandbox::Off {
@@ -65,21 +68,26 @@ pub fn enter(config: &Config, state: &Path) -> bool {
         tracing::warn!("no sandbox: {}", reasons[0]);
     } else {
         let files = config.files();
-        let paths = Paths::of(&files, state);
-        let broker = broker::start(config, &files, &paths);
+        let mut paths = Paths::of(&files, journal.parent().unwrap_or(journal));
+        let broker = broker::start(config, &files, &paths, journal);
         entered.broker = broker.as_ref().ok().copied();
+        // Without a broker it acts as root itself.
+        let user = entered.broker.and_then(|_| user::of(journal));
+        if entered.broker.is_some() {
+            paths = paths.beside_a_broker();
+        }
         let kept = kept(entered.broker.is_some(), entered.counters);
         entered.kept = Some(kept);
         // Drop capabilities first: the filter refuses the calls that it takes. Some paths take them.
         let rules = Rules::prepare(&paths);
-        let dropped = drop_capabilities(kept);
+        let dropped = drop_capabilities(kept, user);
         let restricted = rules.and_then(Rules::obey);
         let filtered = filter_calls(entered.counters, entered.broker.is_some());
         entered.any = dropped.is_ok() || restricted.is_ok() || filtered.is_ok();
         entered.paths = restricted.is_ok().then_some(paths);
         for (what, done) in [
             ("BPF programs can be loaded, and local services be reached", broker.map(drop)),
-            ("capabilities are not dropped", dropped),
+            ("privileges are not dropped", dropped),
             ("files are not restricted", restricted),
             ("system calls are not filtered", filtered),
         ] {
@@ -117,8 +125,8 @@ pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
     };
     if sandboxed && why.chain().any(denied) {
         return why.context(
-            "in its sandbox bywash may open only the files that `bywash show sandbox` lists, and only as their \
-                      mode bits allow root; others need a restart, or --no-sandbox",
+            "in its sandbox bywash opens only the files that `bywash show sandbox` lists, and only as their mode \
+                      bits allow it or root; others need a restart, or --no-sandbox",
         );
     }
     why
@@ -142,8 +150,9 @@ fn kept(broker: bool, counters: bool) -> CapabilitySet {
     kept
 }
 
-/// Gives up all capabilities of the calling thread but these, and the ways to gain others.
-fn drop_capabilities(kept: CapabilitySet) -> anyhow::Result<()> {
+/// Makes the calling thread one of `user`. Gives up all its capabilities but these, and the ways to gain others, also if
+/// it cannot become one of `user`.
+fn drop_capabilities(kept: CapabilitySet, user: Option<Uid>) -> anyhow::Result<()> {
     thread::set_no_new_privs(true).context("no_new_privs")?;
     // Without CAP_SETPCAP the bounding set stays as it is. It has no effect then: with no_new_privs, no executed
     // program can gain capabilities.
@@ -159,11 +168,13 @@ fn drop_capabilities(kept: CapabilitySet) -> anyhow::Result<()> {
             Err(why) => return Err(why).context("bounding set"),
         }
     }
+    let changed = user.map_or(Ok(()), user::change).context("another user");
     let had = thread::capabilities(None).context("cannot read capabilities")?;
     let left = had.permitted.intersection(kept);
     let sets = CapabilitySets { effective: left, permitted: left, inheritable: CapabilitySet::empty() };
     thread::set_capabilities(None, sets).context("capset")?;
-    thread::clear_ambient_capability_set().context("ambient set")
+    thread::clear_ambient_capability_set().context("ambient set")?;
+    changed
 }
 
 fn filter_calls(counters: bool, broker: bool) -> anyhow::Result<()> {
@@ -198,9 +209,11 @@ pub fn report() -> api::Sandbox {
     let listed = |paths: &BTreeSet<PathBuf>| paths.iter().map(|path| path.display().to_string()).collect();
     let (read, written) =
         entered.paths.as_ref().map_or_else(Default::default, |p| (listed(&p.read), listed(&p.written)));
-    let left = left::to_do(effective, filtered == threads, entered.broker.is_some(), entered.paths.as_ref());
+    let user = rustix::process::geteuid();
+    let left = left::to_do(effective, filtered == threads, entered.broker.is_some(), entered.paths.as_ref(), user);
     api::Sandbox {
         state: state.into(),
+        user: user.as_raw().into(),
         reason: (!entered.reason.is_empty()).then(|| entered.reason.clone()),
         threads: threads as u64,
         no_new_privs: closed == threads,

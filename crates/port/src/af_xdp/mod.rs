@@ -60,6 +60,7 @@ pub use flows::{FLOW_KEY, FlowTable, Flows, Forward, Tag};
 pub use give_back::GiveBack;
 pub use inject::{Injected, Injector, Way};
 pub use ioctl::bond_members;
+pub(crate) use journal::{Act, Done};
 pub use journal::{Change, Journal, JournalFile, Value, is_interface_name};
 pub use link::LinkInfo;
 pub use live::LiveGen;

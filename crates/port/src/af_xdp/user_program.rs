@@ -8,6 +8,7 @@ use super::attach::load_xdp;
 use super::objects::{Made, Make, Refused, make};
 use super::program::{chain, verdict};
 use super::{Error, XdpDatapath};
+use crate::broker;
 use aya::maps::{Map, MapData};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_insn;
@@ -15,6 +16,7 @@ use aya_obj::programs::XdpAttachType;
 use aya_obj::{Object, ProgramSection};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
+use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
@@ -41,7 +43,9 @@ impl UserProgram {
 
     /// Returns the contents of the file, the parsed object, and the name of the program's function.
     fn read(&self) -> Result<(Vec<u8>, Object, String), Error> {
-        let contents = std::fs::read(&self.file).map_err(|e| self.refused(e.to_string()))?;
+        let mut contents = vec![];
+        let read = broker::open(&self.file).and_then(|mut file| file.read_to_end(&mut contents));
+        read.map_err(|e| self.refused(e.to_string()))?;
         let object = Object::parse(&contents).map_err(|e| {
             self.refused(format!("{}: expected an object file made by `clang -O2 -g -target bpf -c`", chain(&e)))
         })?;

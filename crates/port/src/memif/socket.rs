@@ -42,7 +42,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
+            let _ = broker::remove(path, None);
         }
     }
 }

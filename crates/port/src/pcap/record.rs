@@ -1,9 +1,9 @@
 //! Recording of sent packets to a capture file.
 
 use super::{CaptureFile, Direction, Format, LinkType, PacketMeta};
+use crate::broker;
 use bywash_frame::{Arena, Batch, Buffers};
 use bywash_sync::clock;
-use std::fs::File;
 use std::io::{Result, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,7 +38,7 @@ impl PcapRecorder {
     /// Creates or replaces a file like [`PcapRecorder::create`], for packets of any link type.
     pub fn create_linked(path: impl AsRef<Path>, link: LinkType) -> Result<Self> {
         let path = path.as_ref();
-        Self::linked(Box::new(File::create(path)?), Format::of(path), link)
+        Self::linked(Box::new(broker::create(path)?), Format::of(path), link)
     }
 
     /// Records to `out`.

@@ -1,9 +1,9 @@
 //! Replay of packets laid out in memory, copied into buffers as fast as they are requested.
 
+use crate::broker;
 use bywash_frame::{Arena, BATCH, Batch, Buffers, Frame, Line};
 use bywash_sync::clock;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, create_reader};
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ impl PcapSource {
     pub fn load(path: impl AsRef<Path>) -> Result<Self, PcapError> {
         let path = path.as_ref();
         let io = |source| PcapError::Io { path: path.into(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = broker::open(path).map_err(io)?;
         if file.metadata().map_err(io)?.is_dir() {
             return Err(io(std::io::ErrorKind::IsADirectory.into()));
         }

@@ -13,12 +13,15 @@ use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
+use bywash_port::broker;
 use bywash_router::control::{Control, Entrance, Policies, PortEntry, PortView};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
 use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -81,7 +84,8 @@ impl Guard {
             Some(driver) if own => driver.foreign(index).map(|all| all.into_iter().map(foreign).collect()),
             _ => Ok(vec![]),
         };
-        let watcher = Watcher::start(ports.clone(), Keeper::new(close), Box::new(foreign))?;
+        let open = |path: &Path| broker::open(path).map(OwnedFd::from);
+        let watcher = Watcher::start(ports.clone(), Keeper::new(close), Box::new(foreign), open)?;
         Ok(Self {
             watcher,
             gates,

@@ -13,6 +13,7 @@ use bywash_flow::model::OfPort;
 use bywash_flow::pipeline::{Mirror as Copies, SwitchPort, Vlans};
 use bywash_flow::script::{self as flows, Verb};
 use bywash_netlink::Mirror;
+use bywash_port::broker;
 use bywash_router::control::{Applied, PortSpec, PortView, Ports};
 use bywash_sync::lock;
 use std::net::IpAddr;
@@ -167,7 +168,7 @@ fn copies<'a>(ports: impl Iterator<Item = &'a PortConfig>, of_name: &dyn Fn(&str
 fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String]) -> anyhow::Result<()> {
     let (from, text) = match &config.flows {
         Some(file) => {
-            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let text = broker::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
             (file.display().to_string(), text)
         }
         None => (String::new(), BRIDGE.into()),

@@ -104,7 +104,7 @@ impl JournalFile {
         write().map_err(|e| self.failed(e))
     }
 
-    fn failed(&self, source: io::Error) -> Error {
+    pub(super) fn failed(&self, source: io::Error) -> Error {
         Error::Journal { path: self.path.display().to_string(), source }
     }
 

@@ -2,12 +2,14 @@
 //!
 //! A setting is written to the journal before it is changed, so that after a kill the next start, or `bywash restore`,
 //! finds the old value. `bywash restore` runs as root and outside the sandbox, so that a journal is trusted only as far
-//! as it must be: [`allowed`] lists the settings that it may name, [`file`] who may have written it.
+//! as it must be: [`allowed`] lists the settings that it may name, [`file`] who may have written it. In a process that
+//! has a [broker], the broker changes the settings and writes the journal.
 
 mod allowed;
 mod file;
 
 use super::{Error, Features, napi};
+use crate::broker;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
@@ -42,6 +44,26 @@ pub struct Change {
     pub was: Value,
 }
 
+/// Act of a journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Act {
+    /// Turns a feature on or off.
+    Set { interface: String, feature: String, on: bool },
+    /// Prepares busy polling.
+    BusyPoll { interface: String },
+    /// Restores the settings of an interface, or all.
+    Restore { interface: Option<String> },
+}
+
+/// Result of an [`Act`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Done {
+    /// Whether it changed anything.
+    Changed(bool),
+    /// Changes that could not be restored, and why.
+    Left(Vec<(Change, String)>),
+}
+
 /// File of the changes that must be restored.
 ///
 /// # Thread-safety
@@ -54,13 +76,13 @@ pub struct Journal {
 
 impl Journal {
     /// Opens the journal at `path`, with the changes an earlier process left there. Its directory is created when the
-    /// first change is written.
+    /// first change is written. The journal of a process with a broker is the broker's, whatever its path.
     ///
     /// # Errors
     /// [`Error::JournalRefused`] if others could have written it, or if it names anything that Bywash does not change.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let file = JournalFile::new(path);
-        let changes = file.read(allowed::check)?;
+        let changes = if broker::present() { vec![] } else { file.read(allowed::check)? };
         Ok(Self { file, changes })
     }
 
@@ -69,7 +91,8 @@ impl Journal {
         file::parse(text, allowed::check)
     }
 
-    /// Returns the changes to restore.
+    /// Returns the changes to restore, as far as this process made them; after [`Journal::restore`], those that could
+    /// not be restored.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
@@ -80,13 +103,67 @@ impl Journal {
         if features.get(name)? == Some(on) {
             return Ok(false);
         }
-        let change = Change { interface: features.interface().into(), feature: name.into(), was: Value::On(!on) };
-        self.noting(change, || features.set(name, on))
+        let (interface, feature) = (features.interface().to_owned(), name.to_owned());
+        self.changed(&Act::Set { interface, feature, on }, features.interface(), &format!("set feature `{name}`"))
     }
 
     /// Keeps the interface's interrupts off while its driver is busy polled; they come back soon after
     /// polling stops. Returns whether that changed anything. Needs Linux 5.11.
     pub fn busy_poll(&mut self, interface: &str) -> Result<bool, Error> {
+        self.changed(&Act::BusyPoll { interface: interface.into() }, interface, "prepare busy polling")
+    }
+
+    /// Restores everything, last change first, and removes the file. Interfaces that are gone took their settings with
+    /// them. Returns the changes that could not be restored; they stay in the file.
+    pub fn restore(&mut self) -> Result<Vec<(Change, String)>, Error> {
+        self.restored(Act::Restore { interface: None })
+    }
+
+    /// Like [`Journal::restore`], for one interface.
+    pub fn restore_of(&mut self, interface: &str) -> Result<Vec<(Change, String)>, Error> {
+        self.restored(Act::Restore { interface: Some(interface.into()) })
+    }
+
+    fn changed(&mut self, act: &Act, interface: &str, action: &str) -> Result<bool, Error> {
+        let done = match broker::change(act) {
+            Some(done) => {
+                done.map_err(|source| Error::Feature { interface: interface.into(), action: action.into(), source })?
+            }
+            None => self.act(act)?,
+        };
+        Ok(matches!(done, Done::Changed(true)))
+    }
+
+    fn restored(&mut self, act: Act) -> Result<Vec<(Change, String)>, Error> {
+        let done = match broker::change(&act) {
+            Some(done) => done.map_err(|source| self.file.failed(source))?,
+            None => return self.act(&act).map(Done::left),
+        };
+        let left = done.left();
+        self.changes = left.iter().map(|(change, _)| change.clone()).collect();
+        Ok(left)
+    }
+
+    /// Acts in this process.
+    pub(crate) fn act(&mut self, act: &Act) -> Result<Done, Error> {
+        Ok(match act {
+            Act::Set { interface, feature, on } => Done::Changed(self.feature(interface, feature, *on)?),
+            Act::BusyPoll { interface } => Done::Changed(self.defer_interrupts(interface)?),
+            Act::Restore { interface: None } => Done::Left(self.restore_where(|_| true)?),
+            Act::Restore { interface: Some(one) } => Done::Left(self.restore_where(|change| change.interface == *one)?),
+        })
+    }
+
+    fn feature(&mut self, interface: &str, name: &str, on: bool) -> Result<bool, Error> {
+        let features = Features::of(interface)?;
+        if features.get(name)? == Some(on) {
+            return Ok(false);
+        }
+        let change = Change { interface: interface.into(), feature: name.into(), was: Value::On(!on) };
+        self.noting(change, || features.set(name, on))
+    }
+
+    fn defer_interrupts(&mut self, interface: &str) -> Result<bool, Error> {
         let mut changed = false;
         for (name, value) in [(napi::DEFER, DEFERRED), (napi::FLUSH, FLUSH_AFTER.as_nanos() as u64)] {
             let failed = |verb: &str, source| Error::Feature {
@@ -124,18 +201,7 @@ impl Journal {
         set
     }
 
-    /// Restores everything, last change first, and removes the file. Interfaces that are gone took their settings with
-    /// them. Returns the changes that could not be restored; they stay in the file.
-    pub fn restore(&mut self) -> Result<Vec<(Change, Error)>, Error> {
-        self.restore_where(|_| true)
-    }
-
-    /// Like [`Journal::restore`], for one interface.
-    pub fn restore_of(&mut self, interface: &str) -> Result<Vec<(Change, Error)>, Error> {
-        self.restore_where(|change| change.interface == interface)
-    }
-
-    fn restore_where(&mut self, of: impl Fn(&Change) -> bool) -> Result<Vec<(Change, Error)>, Error> {
+    fn restore_where(&mut self, of: impl Fn(&Change) -> bool) -> Result<Vec<(Change, String)>, Error> {
         let (wanted, others) = std::mem::take(&mut self.changes).into_iter().partition::<Vec<_>, _>(of);
         let mut failed = Vec::new();
         for change in wanted.into_iter().rev() {
@@ -151,11 +217,20 @@ impl Journal {
             match undone {
                 Ok(_) => {}
                 Err(Error::Feature { source, .. }) if source.raw_os_error() == Some(libc::ENODEV) => {}
-                Err(e) => failed.push((change, e)),
+                Err(e) => failed.push((change, e.to_string())),
             }
         }
         self.changes = others.into_iter().chain(failed.iter().rev().map(|(c, _)| c.clone())).collect();
         self.file.write(&self.changes)?;
         Ok(failed)
+    }
+}
+
+impl Done {
+    fn left(self) -> Vec<(Change, String)> {
+        match self {
+            Self::Left(changes) => changes,
+            Self::Changed(_) => vec![],
+        }
     }
 }

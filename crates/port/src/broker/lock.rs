@@ -1,8 +1,8 @@
 //! Lock on a socket's name that other users cannot take.
 
-use anyhow::{Context as _, bail, ensure};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::Errno;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,18 +21,27 @@ pub struct NameLock {
 
 impl NameLock {
     /// Waits at most `patience` for the lock.
-    pub fn take(name: &Path, patience: Duration) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    /// With the lock's path in the text: the system's, `TimedOut`, or if the file could be another user's.
+    pub fn take(name: &Path, patience: Duration) -> io::Result<Self> {
         let mut path = name.as_os_str().to_os_string();
         path.push(".lock");
         let path = PathBuf::from(path);
         let start = Instant::now();
         loop {
-            let (shown, failed) = (path.display(), || format!("cannot lock {}", path.display()));
+            let shown = path.display();
+            let failed = |why: Errno| {
+                let why = io::Error::from(why);
+                io::Error::new(why.kind(), format!("cannot lock {shown}: {why}"))
+            };
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).with_context(failed)?;
-            let opened = fstat(&file).with_context(failed)?;
-            let own = opened.st_uid == rustix::process::geteuid().as_raw() && opened.st_mode & 0o077 == 0;
-            ensure!(own, "{shown} is another user's, or open to others: remove it, or give another --socket");
+            let file = open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+            let opened = fstat(&file).map_err(failed)?;
+            if opened.st_uid != rustix::process::geteuid().as_raw() || opened.st_mode & 0o077 != 0 {
+                let what = "is another user's, or open to others: remove it, or give another --socket";
+                return Err(io::Error::other(format!("{shown} {what}")));
+            }
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The process that had the lock may have removed this very file meanwhile.
                 Ok(()) if stat(&path).is_ok_and(|now| now.st_ino == opened.st_ino) => {
@@ -41,9 +50,10 @@ impl NameLock {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) if start.elapsed() < patience => std::thread::sleep(RETRY),
                 Err(Errno::WOULDBLOCK) => {
-                    bail!("another process has had {shown} locked for {} s: stop it", patience.as_secs())
+                    let what = format!("another process has had {shown} locked for {} s: stop it", patience.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, what));
                 }
-                Err(why) => return Err(why).with_context(failed),
+                Err(why) => return Err(failed(why)),
             }
         }
     }

@@ -1,0 +1,59 @@
+//! Messages between a process and its broker: JSON with descriptors, one datagram each.
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Longest message in bytes.
+const MESSAGE: usize = 64 << 10;
+/// Maximum number of descriptors of a message.
+const FDS: usize = 96;
+
+/// Sends a message with descriptors.
+pub fn send(socket: &OwnedFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other(format!("{} descriptors: at most {FDS}", fds.len())));
+    }
+    loop {
+        match sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            other => return Ok(other.map(drop)?),
+        }
+    }
+}
+
+/// Receives a message with descriptors; `None` if the other end is closed.
+pub fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
+    let got = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            other => break other?.bytes,
+        }
+    };
+    let mut fds = vec![];
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            fds.extend(more);
+        }
+    }
+    if got == 0 {
+        return Ok(None);
+    }
+    let text = bytes.get(..got).ok_or_else(|| io::Error::other("the message is too long"))?;
+    Ok(Some((serde_json::from_slice(text)?, fds)))
+}
