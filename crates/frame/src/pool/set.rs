@@ -433,6 +433,8 @@ mod tests {
 
     #[test]
     fn pools_come_and_go_under_load() {
+        // Under Miri, which is some hundred times slower, the threads meet at other points of each round.
+        const ROUNDS: usize = if cfg!(miri) { 3 } else { 50 };
         for kind in PoolKind::ALL {
             let pools = with_spare(kind, 768);
             pools.add(config("other", kind)).unwrap();
@@ -458,7 +460,7 @@ mod tests {
                     from_a.iter().for_each(|mut batch| others.free(&mut batch));
                 });
                 let mut current = pools.pools()[0].clone();
-                for n in 0..50 {
+                for n in 0..ROUNDS {
                     let next = loop {
                         pools.collect();
                         match pools.add(config(&format!("next{n}"), kind)) {
@@ -474,7 +476,7 @@ mod tests {
                 done.store(true, Ordering::Relaxed);
             });
             pools.collect();
-            assert_eq!(names(&pools), ["other", "next49"], "{kind}");
+            assert_eq!(names(&pools), ["other".to_owned(), format!("next{}", ROUNDS - 1)], "{kind}");
             assert_eq!((pools.audit(0).missing, pools.verify()), (0, (vec![], vec![])), "{kind}");
         }
     }
