@@ -10,10 +10,6 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-/// Longest wait for another instance that starts at the same time.
-const LOCK: Duration = Duration::from_secs(5);
 
 /// Unix socket, for root and a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -162,7 +158,7 @@ impl Named {
     /// Renames the socket to its final name, after checking that the name is free.
     fn claim(&mut self) -> anyhow::Result<()> {
         // Locked while the name changes hands, against another instance that starts at the same time.
-        let _lock = NameLock::take(&self.path, LOCK)?;
+        let _lock = NameLock::take(&self.path)?;
         vacate(&self.path)?;
         std::fs::rename(&self.now, &self.path).with_context(|| self.failed())?;
         self.now.clone_from(&self.path);

@@ -33,6 +33,8 @@ pub struct Sandbox {
     pub readable: Vec<String>,
     /// Files, and directories of files, that can be read, written, made and removed; empty if Landlock restricts none.
     pub writable: Vec<String>,
+    /// Files, and directories of files, that the broker makes, changes and removes for the instance.
+    pub made: Vec<String>,
     /// Actions that an attacker in control of the process could still take.
     pub left: Vec<String>,
 }

@@ -104,7 +104,7 @@ impl Lock {
     /// Removes the file, when nothing is left to be put back.
     pub fn remove(self) {
         // Before it is unlocked, so that nobody locks a file that is about to go. In the sandbox the broker removes it.
-        if broker::unlock().is_none() {
+        if broker::remove_lock().is_none() {
             let _ = std::fs::remove_file(&self.path);
         }
         drop(self.file);

@@ -3,7 +3,6 @@
 use crate::{Port, PortCounters, PortState};
 use bywash_frame::{Arena, Batch, Buffers, Frame};
 use bywash_wire::checksum;
-use rustix::fs::{Mode, OFlags};
 use std::io::{Error, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -74,8 +73,7 @@ impl TapPort {
             let name = config.name.clone();
             move |source: Error| TapError::Refused { name, what, source }
         };
-        let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|e| refused("open /dev/net/tun")(e.into()))?;
+        let fd = crate::broker::tun().map_err(refused("open /dev/net/tun"))?;
         request.0.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
         request.ioctl(&fd, libc::TUNSETIFF).map_err(refused("create it"))?;
         let name = request.name();

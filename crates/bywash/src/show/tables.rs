@@ -82,7 +82,7 @@ fn sandbox(sandbox: &Sandbox) -> String {
     }
     match sandbox.broker {
         None => lines.push("broker: none; it loads any BPF program".into()),
-        Some(pid) => lines.push(format!("broker: pid {pid}")),
+        Some(pid) => lines.push(format!("broker: pid {pid}, makes files in {}", sandbox.made.join(" "))),
     }
     match sandbox.landlock {
         false => lines.push("files: all that its user may open".into()),

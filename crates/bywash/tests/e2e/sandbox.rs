@@ -196,7 +196,7 @@ fn every_thread_has_what_is_documented_and_no_more() {
     // It is not root, whose files and processes would be its own; the broker is.
     let user = shown["user"].as_u64().unwrap();
     let [own, roots] = [user, 0].map(|user| [user; 4].map(|id| id.to_string()).join("\t"));
-    assert!((61184..=65519).contains(&user), "{shown}");
+    assert!((60706..=61183).contains(&user), "{shown}");
     for field in ["Uid:", "Gid:"] {
         assert!(of_threads(pid, field).iter().all(|value| *value == own), "{field}");
         assert_eq!(of_threads(shown["broker"].as_u64().unwrap() as u32, field), [roots.as_str()], "{field}");
@@ -336,6 +336,7 @@ fn other_files_than_those_of_the_configuration_cannot_be_opened() {
     assert!(listed("readable", &at("config")) && listed("readable", &at("captures")), "{shown}");
     assert!(!listed("readable", Path::new("/etc")), "{shown}");
     assert_eq!(shown["writable"], serde_json::json!(["/dev/net/tun"]), "{shown}");
+    assert!(listed("made", Path::new("/run/bywash")), "{shown}");
     with("else/b.pcap");
     let said = reload(&bywash);
     assert!(said.contains("Permission denied") && said.contains("b.pcap"), "{said}");

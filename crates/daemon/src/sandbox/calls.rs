@@ -31,9 +31,12 @@ const MEMORY: Calls = calls! {
 const FILES: Calls = calls! {
     SYS_openat SYS_close SYS_close_range SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_lseek SYS_fstat
     SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_getdents64
-    SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_ftruncate
-    SYS_fallocate SYS_fsync SYS_fdatasync SYS_flock SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd SYS_umask
-    SYS_copy_file_range
+    SYS_ftruncate SYS_fallocate SYS_fsync SYS_fdatasync SYS_flock SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd
+};
+
+/// Calls that change names and owners of files, of an instance without a broker.
+const NAMES: Calls = calls! {
+    SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_umask
 };
 
 const SOCKETS: Calls = calls! {
@@ -66,11 +69,15 @@ const USES: [u64; 10] = [1, 2, 3, 4, 10, 15, 16, 17, 28, 29];
 /// Older variants of the calls above, which the C library still uses.
 #[cfg(target_arch = "x86_64")]
 const OLDER: Calls = calls! {
-    SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_chmod SYS_chown
-    SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_time SYS_getrlimit
+    SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create
+    SYS_epoll_wait SYS_eventfd SYS_time SYS_getrlimit
 };
+#[cfg(target_arch = "x86_64")]
+const NAMES_OLDER: Calls = calls! { SYS_mkdir SYS_rmdir SYS_unlink SYS_rename SYS_chmod SYS_chown };
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: Calls = &[];
+#[cfg(not(target_arch = "x86_64"))]
+const NAMES_OLDER: Calls = &[];
 
 /// Calls that [`filter`] allows only with certain arguments.
 const WITHIN: &[(&str, libc::c_long)] = calls! {
@@ -80,24 +87,26 @@ const WITHIN: &[(&str, libc::c_long)] = calls! {
 /// `PR_SET_VMA` (linux/prctl.h): the C library names its memory areas with it.
 const PR_SET_VMA: u64 = 0x5356_4d41;
 
-fn all() -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
+fn all(broker: bool) -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
     let free = [HOT, MEMORY, FILES, SOCKETS, WAITING, THREADS, ABOUT, OLDER];
-    free.into_iter().flatten().chain(WITHIN)
+    // Code that is loaded later may also make files.
+    let names = if broker && !LOADS_CODE { [&[][..]; 2] } else { [NAMES, NAMES_OLDER] };
+    free.into_iter().chain(names).flatten().chain(WITHIN)
 }
 
-/// Returns the names of all allowed calls, sorted. `counters`: as for [`filter`].
-pub fn names(counters: bool) -> Vec<&'static str> {
+/// Returns the names of all allowed calls, sorted. `counters`, `broker`: as for [`filter`].
+pub fn names(counters: bool, broker: bool) -> Vec<&'static str> {
     let more = counters.then_some("perf_event_open");
-    let mut names: Vec<_> = all().map(|(name, _)| name.trim_start_matches("SYS_")).chain(more).collect();
+    let mut names: Vec<_> = all(broker).map(|(name, _)| name.trim_start_matches("SYS_")).chain(more).collect();
     names.sort_unstable();
     names
 }
 
 /// Builds the filter. A refused call fails with ENOSYS, as if the kernel lacked it: the C library then falls back to
 /// another (`clone3`, whose arguments a filter cannot check, falls back to `clone`). `counters`: whether threads may
-/// count their own events. `broker`: whether another process makes BPF objects and unix domain sockets.
+/// count their own events. `broker`: whether another process makes BPF objects, unix domain sockets and files.
 pub fn filter(counters: bool, broker: bool) -> Result<BpfProgram, BackendError> {
-    let mut rules: Rules = all().map(|(_, number)| (*number, vec![])).collect();
+    let mut rules: Rules = all(broker).map(|(_, number)| (*number, vec![])).collect();
     if broker {
         let command = |command: u64| any(vec![is(0, Op::Eq, command)?]);
         rules.insert(libc::SYS_bpf, USES.into_iter().map(command).collect::<Result<_, _>>()?);
@@ -160,8 +169,8 @@ const OF_BROKER: Calls = calls! {
     SYS_brk SYS_futex SYS_getrandom SYS_uname SYS_clock_gettime SYS_getpid SYS_gettid SYS_sched_yield
     SYS_sched_getaffinity SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack SYS_restart_syscall
     SYS_exit SYS_exit_group SYS_bind SYS_listen SYS_connect SYS_setsockopt SYS_getsockname SYS_sendto SYS_recvfrom
-    SYS_fchmod SYS_unlinkat SYS_mkdirat SYS_renameat SYS_renameat2 SYS_flock SYS_geteuid SYS_clock_nanosleep SYS_rseq
-    SYS_set_robust_list
+    SYS_ftruncate SYS_fchmod SYS_unlinkat SYS_mkdirat SYS_renameat SYS_renameat2 SYS_flock SYS_geteuid
+    SYS_clock_nanosleep SYS_rseq SYS_set_robust_list
 };
 #[cfg(target_arch = "x86_64")]
 const OF_BROKER_OLDER: Calls = calls! { SYS_open SYS_stat SYS_lstat SYS_readlink SYS_unlink SYS_mkdir SYS_rename };

@@ -20,7 +20,7 @@ const SHOWN: [&str; 4] = ["/proc", "/sys", "/etc/passwd", "/etc/group"];
 const LIBRARIES: [&str; 4] = ["/etc/ld.so.cache", "/lib", "/usr/lib", "/usr/local/lib"];
 /// Makes TAP interfaces.
 const TUN: &str = "/dev/net/tun";
-/// Directories of too much else: only the named file in them may be read.
+/// Directories of too much else: only the named file in them may be read, or made by a broker.
 const SHARED: [&str; 9] = ["/", "/dev", "/etc", "/home", "/root", "/run", "/tmp", "/usr", "/var"];
 
 /// Paths by the access that is allowed to files there and below.
@@ -51,27 +51,27 @@ impl Paths {
     }
 }
 
-impl Paths {
-    /// Returns the paths of an instance whose broker does the rest.
-    pub fn beside_a_broker(&self) -> Self {
-        Self { read: self.read.clone(), written: [TUN.into()].into() }
-    }
+/// Returns the paths at which an instance writes whose broker makes all files.
+pub fn of_the_instance() -> BTreeSet<PathBuf> {
+    [TUN.into()].into()
+}
 
+impl Paths {
     /// Returns the places of files that are read.
     pub fn of_files(files: &[PathBuf]) -> BTreeSet<PathBuf> {
         let mut places = BTreeSet::new();
         for file in files {
             // A link is read, and so is what it leads to.
             let absolute = std::path::absolute(file).unwrap_or_else(|_| file.clone());
-            places.extend(absolute.canonicalize().ok().map(readable));
-            places.insert(readable(absolute));
+            places.extend(absolute.canonicalize().ok().map(place));
+            places.insert(place(absolute));
         }
         places
     }
 }
 
 /// Returns the directory of a file, or the file itself if too much else is there.
-fn readable(file: PathBuf) -> PathBuf {
+pub fn place(file: PathBuf) -> PathBuf {
     match file.parent() {
         Some(directory) if !SHARED.iter().any(|shared| directory == Path::new(shared)) => directory.to_owned(),
         _ => file,

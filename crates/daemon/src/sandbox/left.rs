@@ -30,15 +30,15 @@ pub fn to_do(has: CapabilitySet, filtered: bool, broker: bool, paths: Option<&Pa
         Some(_) => all.push("read the files below the readable paths, and write those below the writable ones".into()),
     }
     if broker && filtered {
-        let those = "have files read below the readable paths, recordings made or emptied in the directories of \
-                     recordings, sockets of bywash removed, and the settings of interfaces changed that bywash changes";
+        let those = "have any file written in directories of recordings, sockets of bywash removed or replaced, and \
+                     settings of interfaces changed that bywash changes";
         all.push(those.into());
     }
     if writes("/run/bywash") {
         all.push("leave a journal with settings of interfaces that the next start puts back".into());
     }
     if broker && filtered {
-        all.push("connect to the sockets in the directories of its own ones, as root".into());
+        all.push("connect to the sockets in the directories of its own ones".into());
     } else if user.is_root() {
         all.push("connect to the sockets of local services as root, and ask them for what they do for root".into());
     }
@@ -58,7 +58,7 @@ mod tests {
     fn less_is_left_the_more_is_given_up() {
         let paths = Paths::default();
         let without = to_do(CapabilitySet::all(), false, false, None, Uid::ROOT);
-        let within = to_do(super::super::KEPT, true, true, Some(&paths), Uid::from_raw(61184));
+        let within = to_do(super::super::KEPT, true, true, Some(&paths), Uid::from_raw(61000));
         let alone = to_do(super::super::KEPT | super::super::LOADS, true, false, Some(&paths), Uid::ROOT);
         let has = |left: &[String], what: &str| left.iter().any(|line| line.contains(what));
         for what in ["CAP_SYS_ADMIN", "every file", "start programs"] {

@@ -47,6 +47,8 @@ struct Entered {
     kept: Option<CapabilitySet>,
     /// Paths of the files that may be opened; `None` if that is not restricted.
     paths: Option<Paths>,
+    /// Paths at which the broker makes files.
+    made: BTreeSet<PathBuf>,
 }
 
 static ENTERED: OnceLock<Entered> = OnceLock::new();
@@ -74,7 +76,8 @@ pub fn enter(config: &Config, journal: &Path) -> bool {
         // Without a broker it acts as root itself.
         let user = entered.broker.and_then(|_| user::of(journal));
         if entered.broker.is_some() {
-            paths = paths.beside_a_broker();
+            entered.made = std::mem::take(&mut paths.written);
+            paths.written = files::of_the_instance();
         }
         let kept = kept(entered.broker.is_some(), entered.counters);
         entered.kept = Some(kept);
@@ -104,7 +107,7 @@ pub fn enter(config: &Config, journal: &Path) -> bool {
     any
 }
 
-/// Runs the second process of an instance in the sandbox, which loads its BPF programs.
+/// Runs the second process of an instance in the sandbox, which acts for it with more privileges.
 ///
 /// # Errors
 /// If it was not started by an instance.
@@ -205,7 +208,7 @@ pub fn report() -> api::Sandbox {
         (true, _) => "partly",
         (false, _) => "off",
     };
-    let calls = if state == "on" { calls::names(entered.counters) } else { vec![] };
+    let calls = if state == "on" { calls::names(entered.counters, entered.broker.is_some()) } else { vec![] };
     let listed = |paths: &BTreeSet<PathBuf>| paths.iter().map(|path| path.display().to_string()).collect();
     let (read, written) =
         entered.paths.as_ref().map_or_else(Default::default, |p| (listed(&p.read), listed(&p.written)));
@@ -224,6 +227,7 @@ pub fn report() -> api::Sandbox {
         landlock: entered.paths.is_some(),
         readable: read,
         writable: written,
+        made: listed(&entered.made),
         left,
     }
 }
@@ -242,8 +246,9 @@ mod tests {
             filter_calls(false, true).unwrap();
             // Files, sockets, memory, time and threads.
             assert!(std::fs::read_to_string("/proc/self/status").is_ok());
-            let place = std::env::temp_dir().join(format!("bywash-sandbox-{}", std::process::id()));
-            std::fs::write(&place, "x").and_then(|()| std::fs::remove_file(&place)).unwrap();
+            // Files are made by the broker alone.
+            let directory = std::env::temp_dir().join(format!("bywash-sandbox-{}", std::process::id()));
+            assert_eq!(std::fs::create_dir(directory).unwrap_err().kind(), ErrorKind::Unsupported);
             assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
             assert_eq!(std::thread::spawn(|| vec![1u8; 1 << 22].len()).join().unwrap(), 1 << 22);
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -264,8 +269,8 @@ mod tests {
 
     #[test]
     fn every_call_is_named_once() {
-        let names = calls::names(false);
-        assert!(!names.contains(&"perf_event_open") && calls::names(true).contains(&"perf_event_open"));
+        let names = calls::names(false, true);
+        assert!(!names.contains(&"perf_event_open") && calls::names(true, true).contains(&"perf_event_open"));
         let unique: BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
         assert!(["bpf", "sendto", "futex"].iter().all(|name| unique.contains(name)));

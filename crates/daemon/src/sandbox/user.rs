@@ -8,9 +8,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Users that no package and no administrator creates: systemd gives them to services while they run
-/// (`DynamicUser=`; systemd's "Users, Groups, UIDs and GIDs").
-const DYNAMIC: RangeInclusive<u32> = 61184..=65519;
+/// Users that neither distributions nor systemd give to anybody (systemd's "Users, Groups, UIDs and GIDs").
+const UNUSED: RangeInclusive<u32> = 60706..=61183;
 /// Capabilities that it takes to become another user.
 const BECOME: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
 
@@ -27,19 +26,30 @@ pub fn of(journal: &Path) -> Option<Uid> {
     if !geteuid().is_root() || !has.contains(BECOME) {
         return None;
     }
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    Some(Uid::from_raw(free(journal, &users, |user| Path::new(&format!("/run/systemd/dynamic-uid/{user}")).exists())))
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let user = free(journal, &(read("/etc/passwd") + &read("/etc/group")));
+    // In a user namespace.
+    let denied = read("/proc/self/setgroups").trim() == "deny";
+    let mapped = |map: &str| is_mapped(&read(map), user);
+    (!denied && mapped("/proc/self/uid_map") && mapped("/proc/self/gid_map")).then(|| Uid::from_raw(user))
 }
 
-/// Returns the first free user from one on that depends on the journal's path, so that instances do not share one. If
-/// none is free, returns that one.
-fn free(journal: &Path, users: &str, given: impl Fn(u32) -> bool) -> u32 {
-    let (first, count) = (*DYNAMIC.start(), DYNAMIC.end() - DYNAMIC.start() + 1);
+/// Returns the first user that is not in `known`, lines of passwd(5) and group(5), beginning with one that depends on
+/// the journal's path: few instances share a user. If there is none, returns that one.
+fn free(journal: &Path, known: &str) -> u32 {
+    let (first, count) = (*UNUSED.start(), UNUSED.end() - UNUSED.start() + 1);
     let sum = journal.as_os_str().as_bytes().iter().fold(0u32, |sum, byte| sum.wrapping_mul(31) + u32::from(*byte));
-    let known = |user: u32| users.lines().any(|line| line.split(':').nth(2) == Some(&user.to_string()));
-    let mut all = (0..count).map(|n| first + (sum % count + n) % count);
-    let wanted = first + sum % count;
-    all.find(|user| !known(*user) && !given(*user)).unwrap_or(wanted)
+    let is_known = |user: u32| known.lines().any(|line| line.split(':').nth(2) == Some(&user.to_string()));
+    let nth = |n: u32| first + (sum % count + n) % count;
+    (0..count).map(nth).find(|user| !is_known(*user)).unwrap_or(nth(0))
+}
+
+/// Returns whether a map of user_namespaces(7) has this number.
+fn is_mapped(map: &str, number: u32) -> bool {
+    map.lines().any(|line| {
+        let fields: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        matches!(fields[..], [first, _, count] if (first..first + count).contains(&u64::from(number)))
+    })
 }
 
 /// Makes the calling thread one of this user, and of the group with the same number, without supplementary groups. It
@@ -63,13 +73,14 @@ mod tests {
     #[test]
     fn a_user_is_chosen_that_nobody_has() {
         let [one, other] = ["/run/bywash/settings-1.json", "/run/bywash/settings-2.json"].map(Path::new);
-        let first = free(one, "root:x:0:0::/root:/bin/sh\n", |_| false);
-        assert!(DYNAMIC.contains(&first) && first != free(other, "", |_| false));
-        let taken = format!("root:x:0:0::/root:/bin/sh\nsomebody:x:{first}:1::/:/bin/sh\n");
-        let second = free(one, &taken, |_| false);
-        assert!(DYNAMIC.contains(&second) && second != first);
-        assert_ne!(free(one, &taken, |user| user == second), second);
-        assert_eq!(free(one, "", |_| true), first);
+        let first = free(one, "root:x:0:0::/root:/bin/sh\n");
+        assert!(UNUSED.contains(&first) && first != free(other, ""));
+        let second = free(one, &format!("root:x:0:0::/root:/bin/sh\nsomebody:x:{first}:1::/:/bin/sh\n"));
+        assert!(UNUSED.contains(&second) && second != first);
+        let all: String = UNUSED.map(|user| format!("a:x:{user}:\n")).collect();
+        assert_eq!(free(one, &all), first);
+        assert!(is_mapped("         0          0 4294967295\n", first) && is_mapped("0 100000 65536\n", first));
+        assert!(!is_mapped("0 1000 1\n", first) && !is_mapped("", first));
     }
 
     /// Runs in a thread of its own: the change applies only to that thread.

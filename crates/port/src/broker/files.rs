@@ -12,9 +12,6 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for the lock on a socket's name.
-const LOCK: Duration = Duration::from_secs(5);
-
 fn address(name: &Path) -> io::Result<SocketAddrUnix> {
     Ok(match name.as_os_str().as_encoded_bytes() {
         [b'@', abstract_name @ ..] => SocketAddrUnix::new_abstract_name(abstract_name)?,
@@ -73,13 +70,32 @@ pub(super) fn connected_at(path: &Path, within: Option<Duration>) -> io::Result<
 
 /// Opens a file at exactly this path for reading.
 pub(super) fn opened(path: &Path) -> io::Result<File> {
-    Ok(openat(CWD, path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?.into())
+    opened_with(path, OFlags::RDONLY)
 }
 
 /// Creates or empties a file at exactly this path, and opens it for writing.
 pub(super) fn created(path: &Path) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(openat(CWD, path, flags, Mode::from_raw_mode(0o666))?.into())
+    let file = opened_with(path, OFlags::WRONLY | OFlags::CREATE)?;
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Opens a file that is neither a link nor a directory. Does not wait for the other end of a FIFO.
+fn opened_with(path: &Path, flags: OFlags) -> io::Result<File> {
+    let never = OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags | never, Mode::from_raw_mode(0o666))?);
+    if file.metadata()?.is_dir() {
+        return Err(Errno::ISDIR.into());
+    }
+    rustix::fs::fcntl_setfl(&file, rustix::fs::fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+/// Opens the device that makes TAP interfaces, without waiting in reads.
+pub(super) fn tun() -> io::Result<OwnedFd> {
+    Ok(openat(CWD, "/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Removes the socket at a path if it is the one with this device and inode, or if none are given.
@@ -93,8 +109,8 @@ pub(super) fn removed(path: &Path, identity: Option<(u64, u64)>) -> io::Result<(
 
 /// Renames a socket, also if another one has the new name, while the new name is locked.
 pub(super) fn renamed(from: &Path, to: &Path) -> io::Result<()> {
+    let _lock = NameLock::take(to)?;
     let is_socket = |path: &Path| symlink_metadata(path).map(|there| there.file_type().is_socket());
-    let _lock = NameLock::take(to, LOCK)?;
     if !is_socket(from)? || is_socket(to).is_ok_and(|socket| !socket) {
         return Err(io::Error::other("only sockets are renamed, and nothing else is replaced"));
     }

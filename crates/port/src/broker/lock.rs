@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Longest wait for the lock.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval of attempts while another process has the lock.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -20,11 +22,15 @@ pub struct NameLock {
 }
 
 impl NameLock {
-    /// Waits at most `patience` for the lock.
+    /// Waits at most 5 s for the lock.
     ///
     /// # Errors
     /// With the lock's path in the text: the system's, `TimedOut`, or if the file could be another user's.
-    pub fn take(name: &Path, patience: Duration) -> io::Result<Self> {
+    pub fn take(name: &Path) -> io::Result<Self> {
+        Self::within(PATIENCE, name)
+    }
+
+    fn within(patience: Duration, name: &Path) -> io::Result<Self> {
         let mut path = name.as_os_str().to_os_string();
         path.push(".lock");
         let path = PathBuf::from(path);
@@ -82,11 +88,11 @@ mod tests {
     fn one_holder_at_a_time_and_nothing_left() {
         let directory = tempfile::tempdir().unwrap();
         let name = directory.path().join("a.sock");
-        let held = NameLock::take(&name, SHORT).unwrap();
-        let why = NameLock::take(&name, SHORT).unwrap_err().to_string();
+        let held = NameLock::within(SHORT, &name).unwrap();
+        let why = NameLock::within(SHORT, &name).unwrap_err().to_string();
         assert!(why.contains("another process"), "{why}");
         drop(held);
-        drop(NameLock::take(&name, SHORT).unwrap());
+        drop(NameLock::within(SHORT, &name).unwrap());
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
@@ -96,7 +102,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let held = open(directory.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         flock(&held, FlockOperation::LockExclusive).unwrap();
-        drop(NameLock::take(&directory.path().join("a.sock"), SHORT).unwrap());
+        drop(NameLock::within(SHORT, &directory.path().join("a.sock")).unwrap());
     }
 
     #[test]
@@ -105,10 +111,10 @@ mod tests {
         let (name, lock) = (directory.path().join("a.sock"), directory.path().join("a.sock.lock"));
         std::fs::write(&lock, "").unwrap();
         std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o666)).unwrap();
-        let why = NameLock::take(&name, SHORT).unwrap_err().to_string();
+        let why = NameLock::within(SHORT, &name).unwrap_err().to_string();
         assert!(why.contains("open to others"), "{why}");
         std::fs::remove_file(&lock).unwrap();
         std::os::unix::fs::symlink("elsewhere", &lock).unwrap();
-        assert!(NameLock::take(&name, SHORT).is_err());
+        assert!(NameLock::within(SHORT, &name).is_err());
     }
 }

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// Longest wait for objects. A kernel takes 0.1 s for the largest program, one in an emulated machine 3 s.
+/// Longest wait for an answer. A kernel takes 0.1 s for the largest program, one in an emulated machine 3 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,6 +49,8 @@ enum Ask {
     Open {
         path: PathBuf,
     },
+    /// The device that makes TAP interfaces.
+    Tun,
     /// A file that is created or emptied, for writing.
     Create {
         path: PathBuf,
@@ -65,8 +67,8 @@ enum Ask {
     },
     /// A change of settings, recorded in the journal.
     Change(Act),
-    /// Removal of the journal's lock.
-    Unlock,
+    /// Removal of the journal's lock, which nobody waits for any more.
+    RemoveLock,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -78,6 +80,9 @@ enum Answer {
         names: Vec<String>,
     },
     Refused(Refused),
+    /// A descriptor comes with the message.
+    Descriptor,
+    Done,
     Changed(Done),
     /// The act failed: the number of the system's error, and the reason.
     Failed(Option<i32>, String),
@@ -111,7 +116,12 @@ const ENDED: &str = "the process that acts for it with more privileges (`bywash 
 fn ask(what: &Ask) -> Option<io::Result<(Answer, Vec<OwnedFd>)>> {
     let mut broker = lock(BROKER.get()?);
     let Some(socket) = &*broker else { return Some(Err(io::Error::other(ENDED))) };
-    let asked = send(socket, what, &[]).and_then(|()| receive(socket));
+    // A path may be no text.
+    let text = match serde_json::to_vec(what) {
+        Ok(text) => text,
+        Err(why) => return Some(Err(why.into())),
+    };
+    let asked = wire::post(socket, &text, &[]).and_then(|()| receive(socket));
     Some(match asked {
         // The kernel closes descriptors that the process has no room for.
         Ok(Some((Answer::Made { names, .. }, fds))) if names.len() != fds.len() => Err(Errno::MFILE.into()),
@@ -171,12 +181,13 @@ pub(crate) fn listen(name: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a file for reading. A FIFO is waited for, by a broker for at most a minute.
+/// Opens a file for reading. A broker does not wait for the writer of a FIFO.
 ///
 /// # Errors
 /// The system's, or the reason for which the broker does not open it.
 pub fn open(path: &Path) -> io::Result<File> {
-    or_ask(File::open(path), || Ask::Open { path: path.to_owned() }, |answer| Ok(descriptor(answer)?.into()))
+    let asked = || Ask::Open { path: path.to_owned() };
+    may_ask(File::open(path), asked)
 }
 
 /// Reads a text file that [`open`] opens.
@@ -189,12 +200,20 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Creates or empties a file, and opens it for writing. A FIFO is waited for as in [`open`].
+/// Opens the device that makes TAP interfaces, without waiting in reads.
+pub(crate) fn tun() -> io::Result<OwnedFd> {
+    may_ask(files::tun(), || Ask::Tun)
+}
+
+/// Creates or empties a file, and opens it for writing. A broker does not wait for the reader of a FIFO.
 ///
 /// # Errors
 /// The system's, or the reason for which the broker does not create it.
 pub fn create(path: &Path) -> io::Result<File> {
-    or_ask(File::create(path), || Ask::Create { path: path.to_owned() }, |answer| Ok(descriptor(answer)?.into()))
+    match ask(&Ask::Create { path: path.to_owned() }) {
+        Some(answer) => Ok(descriptor(answer?)?.into()),
+        None => File::create(path),
+    }
 }
 
 /// Removes the socket at `path`: the one with this device and inode, if they are given.
@@ -202,7 +221,10 @@ pub fn create(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The system's, or the reason for which the broker does not remove it.
 pub fn remove(path: &Path, identity: Option<(u64, u64)>) -> io::Result<()> {
-    or_ask(files::removed(path, identity), || Ask::Remove { path: path.to_owned(), identity }, nothing)
+    match ask(&Ask::Remove { path: path.to_owned(), identity }) {
+        Some(answer) => nothing(answer?),
+        None => files::removed(path, identity),
+    }
 }
 
 /// Renames a socket, even if another socket has the new name.
@@ -210,24 +232,22 @@ pub fn remove(path: &Path, identity: Option<(u64, u64)>) -> io::Result<()> {
 /// # Errors
 /// The system's, or the reason for which the broker does not rename it.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    let asked = || Ask::Rename { from: from.to_owned(), to: to.to_owned() };
-    or_ask(files::renamed(from, to), asked, nothing)
+    match ask(&Ask::Rename { from: from.to_owned(), to: to.to_owned() }) {
+        Some(answer) => nothing(answer?),
+        None => files::renamed(from, to),
+    }
 }
 
 /// Removes the lock of the process's journal, when nothing is left to be restored; `None` if there is no broker.
-pub fn unlock() -> Option<io::Result<()>> {
-    Some(ask(&Ask::Unlock)?.and_then(nothing))
+pub fn remove_lock() -> Option<io::Result<()>> {
+    Some(ask(&Ask::RemoveLock)?.and_then(nothing))
 }
 
-/// Asks the broker for what the process itself may not do.
-fn or_ask<T>(
-    own: io::Result<T>,
-    asked: impl FnOnce() -> Ask,
-    read: impl FnOnce((Answer, Vec<OwnedFd>)) -> io::Result<T>,
-) -> io::Result<T> {
+/// Asks the broker to open what this process could not open for want of permission.
+fn may_ask<T: From<OwnedFd>>(own: io::Result<T>, asked: impl FnOnce() -> Ask) -> io::Result<T> {
     match own {
         Err(why) if why.kind() == io::ErrorKind::PermissionDenied => match ask(&asked()) {
-            Some(answer) => read(answer?),
+            Some(answer) => Ok(descriptor(answer?)?.into()),
             None => Err(why),
         },
         own => own,
@@ -237,7 +257,8 @@ fn or_ask<T>(
 /// Returns the descriptor in an answer.
 fn descriptor((answer, mut fds): (Answer, Vec<OwnedFd>)) -> io::Result<OwnedFd> {
     match answer {
-        Answer::Made { .. } => fds.pop().ok_or_else(|| io::Error::other("there is no descriptor in the answer")),
+        // The kernel closes a descriptor that the process has no room for.
+        Answer::Descriptor => fds.pop().ok_or_else(|| Errno::MFILE.into()),
         other => Err(failure(other)),
     }
 }
@@ -245,7 +266,7 @@ fn descriptor((answer, mut fds): (Answer, Vec<OwnedFd>)) -> io::Result<OwnedFd> 
 /// Checks that an act without a result succeeded.
 fn nothing((answer, _): (Answer, Vec<OwnedFd>)) -> io::Result<()> {
     match answer {
-        Answer::Made { .. } => Ok(()),
+        Answer::Done => Ok(()),
         other => Err(failure(other)),
     }
 }

@@ -1,32 +1,41 @@
 //! The broker's side: acts on requests, where its policy allows it.
 
 use super::{Answer, Ask, PATIENCE, files, receive, send};
-use crate::af_xdp::{Error, Journal, Made, Make, Maker, Refused};
+use crate::af_xdp::{Done, Error, Journal, Made, Make, Maker, Refused};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Limits on the files and sockets that a process may request. Each function errors with the reason for a refusal.
+/// Limits on the files and sockets that a process may request. Functions that return a path return one without links,
+/// but for its last part; they error with the reason for a refusal.
 pub trait Policy {
     /// Returns the file to read for a user's program.
     fn program(&self, file: &Path) -> Result<PathBuf, String>;
 
-    /// Returns the path of a socket, which the process may connect to, make, rename or remove; or its abstract name,
-    /// with a leading `@`.
-    fn socket(&self, name: &Path) -> Result<PathBuf, String>;
+    /// Returns the path of a socket to connect to, or its abstract name, with a leading `@`.
+    fn connect(&self, name: &Path) -> Result<PathBuf, String>;
 
-    /// Returns the file to open for reading, without links in its path.
+    /// Returns the path, or abstract name, at which the process may listen.
+    fn listen(&self, name: &Path) -> Result<PathBuf, String>;
+
+    /// Returns the path of a socket to remove.
+    fn remove(&self, name: &Path) -> Result<PathBuf, String>;
+
+    /// Returns the paths of a socket to rename.
+    fn rename(&self, from: &Path, to: &Path) -> Result<(PathBuf, PathBuf), String>;
+
+    /// Returns the file to open for reading.
     fn readable(&self, file: &Path) -> Result<PathBuf, String>;
 
-    /// Returns the file to create or empty, in a directory without links in its path.
+    /// Returns the file to create or empty.
     fn recording(&self, file: &Path) -> Result<PathBuf, String>;
 
     /// Returns the path of the process's journal.
     fn journal(&self) -> &Path;
 
     /// Removes the lock of the journal.
-    fn unlock(&self) -> io::Result<()>;
+    fn remove_lock(&self) -> io::Result<()>;
 }
 
 /// Serves the requests of the other end until it is closed.
@@ -43,13 +52,15 @@ pub fn serve(socket: &OwnedFd, policy: &impl Policy) -> io::Result<()> {
     Ok(())
 }
 
+/// Longest list of changes that could not be restored, of which an answer has room for some hundred.
+const LEFT: usize = 64;
+
 /// Returns the answer to a request, with its descriptors, or the answer of a failure.
 fn act(what: Ask, maker: &mut Maker, policy: &impl Policy) -> Result<(Answer, Vec<OwnedFd>), Answer> {
     let failed = |why: io::Error| Answer::Failed(why.raw_os_error(), why.to_string());
     let refused = |why| Answer::Failed(None, why);
-    // An answer with a descriptor, or without.
-    let one = |fd: OwnedFd| (Answer::Made { number: 0, no_spread: None, names: vec!["fd".into()] }, vec![fd]);
-    let none = |()| (Answer::Made { number: 0, no_spread: None, names: vec![] }, vec![]);
+    let one = |fd: OwnedFd| (Answer::Descriptor, vec![fd]);
+    let none = |()| (Answer::Done, vec![]);
     let objects = |made: Made| {
         let (names, fds) = made.objects.into_iter().unzip();
         (Answer::Made { number: made.number, no_spread: made.no_spread, names }, fds)
@@ -64,40 +75,46 @@ fn act(what: Ask, maker: &mut Maker, policy: &impl Policy) -> Result<(Answer, Ve
         Ask::Make(what) => maker.make(&what).map(objects).map_err(Answer::Refused),
         Ask::Connect { name, within } => {
             let within = within.map(Duration::from_millis).map(|time| time.min(PATIENCE / 2));
-            files::connected_at(&policy.socket(&name).map_err(refused)?, within).map(one).map_err(failed)
+            files::connected_at(&policy.connect(&name).map_err(refused)?, within).map(one).map_err(failed)
         }
-        Ask::Listen { name } => files::listening(&policy.socket(&name).map_err(refused)?).map(one).map_err(failed),
+        Ask::Listen { name } => files::listening(&policy.listen(&name).map_err(refused)?).map(one).map_err(failed),
         Ask::Open { path } => {
             let file = files::opened(&policy.readable(&path).map_err(refused)?).map_err(failed)?;
             Ok(one(file.into()))
         }
+        Ask::Tun => files::tun().map(one).map_err(failed),
         Ask::Create { path } => {
             let file = files::created(&policy.recording(&path).map_err(refused)?).map_err(failed)?;
             Ok(one(file.into()))
         }
         Ask::Remove { path, identity } => {
-            files::removed(&policy.socket(&path).map_err(refused)?, identity).map(none).map_err(failed)
+            files::removed(&policy.remove(&path).map_err(refused)?, identity).map(none).map_err(failed)
         }
         Ask::Rename { from, to } => {
-            let (from, to) = (policy.socket(&from).map_err(refused)?, policy.socket(&to).map_err(refused)?);
+            let (from, to) = policy.rename(&from, &to).map_err(refused)?;
             files::renamed(&from, &to).map(none).map_err(failed)
         }
         Ask::Change(act) => {
             let mut journal = Journal::open(policy.journal()).map_err(|why| refused(why.to_string()))?;
             match journal.act(&act) {
-                Ok(done) => Ok((Answer::Changed(done), vec![])),
+                Ok(mut done) => {
+                    if let Done::Left(changes) = &mut done {
+                        changes.truncate(LEFT);
+                    }
+                    Ok((Answer::Changed(done), vec![]))
+                }
                 // The other end knows interface and setting.
                 Err(Error::Feature { source, .. }) => Err(failed(source)),
                 Err(why) => Err(refused(why.to_string())),
             }
         }
-        Ask::Unlock => policy.unlock().map(none).map_err(failed),
+        Ask::RemoveLock => policy.remove_lock().map(none).map_err(failed),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{descriptor, pair};
+    use super::super::{descriptor, nothing, pair};
     use super::*;
     use rustix::net::SocketAddrUnix;
     use std::io::Read as _;
@@ -112,33 +129,45 @@ mod tests {
             Err("none here".into())
         }
 
-        fn socket(&self, name: &Path) -> Result<PathBuf, String> {
+        fn connect(&self, name: &Path) -> Result<PathBuf, String> {
             if name.to_string_lossy().contains("secret") { Err("not there".into()) } else { Ok(name.to_owned()) }
         }
 
+        fn listen(&self, name: &Path) -> Result<PathBuf, String> {
+            self.connect(name)
+        }
+
+        fn remove(&self, name: &Path) -> Result<PathBuf, String> {
+            self.connect(name)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> Result<(PathBuf, PathBuf), String> {
+            Ok((self.connect(from)?, self.connect(to)?))
+        }
+
         fn readable(&self, file: &Path) -> Result<PathBuf, String> {
-            self.socket(file)
+            self.connect(file)
         }
 
         fn recording(&self, file: &Path) -> Result<PathBuf, String> {
-            self.socket(file)
+            self.connect(file)
         }
 
         fn journal(&self) -> &Path {
             Path::new("/nowhere/journal")
         }
 
-        fn unlock(&self) -> io::Result<()> {
+        fn remove_lock(&self) -> io::Result<()> {
             Err(io::ErrorKind::NotFound.into())
         }
     }
 
-    /// Starts a broker with this policy; returns a function that asks it for a descriptor, and its thread.
-    fn broker() -> (impl Fn(&Ask) -> io::Result<OwnedFd>, thread::JoinHandle<io::Result<()>>) {
+    /// Starts a broker with this policy. Returns a function that asks it, and its thread.
+    fn broker() -> (impl Fn(&Ask) -> (Answer, Vec<OwnedFd>), thread::JoinHandle<io::Result<()>>) {
         let (ours, theirs) = pair().unwrap();
         let asked = move |ask: &Ask| {
             send(&ours, ask, &[]).unwrap();
-            descriptor(receive(&ours).unwrap().unwrap())
+            receive(&ours).unwrap().unwrap()
         };
         (asked, thread::spawn(move || serve(&theirs, &Most)))
     }
@@ -148,8 +177,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name);
         let (asked, broker) = broker();
-        let connect = |name: &str, within| asked(&Ask::Connect { name: at(name), within });
-        let listen = |name: &str| asked(&Ask::Listen { name: at(name) });
+        let connect = |name: &str, within| descriptor(asked(&Ask::Connect { name: at(name), within }));
+        let listen = |name: &str| descriptor(asked(&Ask::Listen { name: at(name) }));
         assert_eq!(connect("one", None).unwrap_err().kind(), io::ErrorKind::NotFound);
         let _listener = listen("one").unwrap();
         assert_eq!(listen("one").unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -177,32 +206,32 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name);
         let (asked, broker) = broker();
-        // Requests without a descriptor in the answer fail here for that reason alone.
-        let done = |ask: Ask| match asked(&ask).unwrap_err().to_string() {
-            text if text.contains("no descriptor") => Ok(()),
-            text => Err(text),
-        };
-        let create = |name: &str| asked(&Ask::Create { path: at(name) });
+        let open = |name: &str| descriptor(asked(&Ask::Open { path: at(name) }));
+        let create = |name: &str| descriptor(asked(&Ask::Create { path: at(name) }));
         std::fs::write(at("text"), "some text").unwrap();
         let mut text = String::new();
-        let file = asked(&Ask::Open { path: at("text") }).unwrap();
-        std::fs::File::from(file).read_to_string(&mut text).unwrap();
+        std::fs::File::from(open("text").unwrap()).read_to_string(&mut text).unwrap();
         assert_eq!(text, "some text");
         create("new").unwrap();
         create("text").unwrap();
         assert_eq!(std::fs::metadata(at("text")).unwrap().len(), 0, "it is emptied");
         symlink(at("text"), at("link")).unwrap();
-        assert!(asked(&Ask::Open { path: at("link") }).is_err() && create("link").is_err());
+        assert!(open("link").is_err() && create("link").is_err());
         assert!(create("secret").is_err() && !at("secret").exists());
+        std::fs::create_dir(at("directory")).unwrap();
+        assert!(open("directory").is_err() && create("directory").is_err());
+        // The other end of a FIFO is not waited for.
+        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert!(open("fifo").is_ok() && create("fifo").is_err());
 
-        let _socket = asked(&Ask::Listen { name: at("one") }).unwrap();
-        let rename = |from: &str, to: &str| done(Ask::Rename { from: at(from), to: at(to) });
+        let _socket = descriptor(asked(&Ask::Listen { name: at("one") })).unwrap();
+        let rename = |from: &str, to: &str| nothing(asked(&Ask::Rename { from: at(from), to: at(to) }));
         for (from, to) in [("text", "three"), ("one", "text"), ("one", "secret"), ("none", "one")] {
             assert!(rename(from, to).is_err(), "{from} to {to}");
         }
         rename("one", "two").unwrap();
         assert!(!at("one").exists() && at("two").exists() && !at("two.lock").exists());
-        let remove = |name: &str, identity| done(Ask::Remove { path: at(name), identity });
+        let remove = |name: &str, identity| nothing(asked(&Ask::Remove { path: at(name), identity }));
         let there = std::fs::metadata(at("two")).unwrap();
         assert!(remove("text", None).is_err() && remove("two", Some((there.dev(), there.ino() + 1))).is_err());
         assert!(at("text").exists() && at("two").exists());

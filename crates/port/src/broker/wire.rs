@@ -18,14 +18,18 @@ const FDS: usize = 96;
 
 /// Sends a message with descriptors.
 pub fn send(socket: &OwnedFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = serde_json::to_vec(message)?;
+    post(socket, &serde_json::to_vec(message)?, fds)
+}
+
+/// Sends the text of a message with descriptors.
+pub(super) fn post(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::Error::other(format!("{} descriptors: at most {FDS}", fds.len())));
     }
     loop {
-        match sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL) {
+        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
             other => return Ok(other.map(drop)?),
         }

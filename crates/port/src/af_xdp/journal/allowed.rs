@@ -1,7 +1,7 @@
 //! Settings that a journal may name, and values that it may give them.
 //!
-//! An instance in its sandbox writes its journal, and `bywash restore` obeys it with all of root's privileges. So a
-//! journal can name nothing but the settings that Bywash itself changes.
+//! `bywash restore` obeys a journal with all of root's privileges, and a sandboxed instance asks its broker for the
+//! changes that are recorded. So a journal can name nothing but the settings that Bywash itself changes.
 
 use super::super::below::TAKE_TAGS_OFF;
 use super::super::napi;

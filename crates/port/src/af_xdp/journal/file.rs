@@ -86,19 +86,23 @@ impl JournalFile {
     }
 
     /// Replaces the file atomically, as a half-written journal would be worse than none; removes it if there are no
-    /// changes.
+    /// changes. Errors if the file would be too long to be read.
     pub fn write<T: Serialize>(&self, changes: &[T]) -> Result<(), Error> {
         if changes.is_empty() {
             return remove(&self.path).map_err(|e| self.failed(e));
         }
         let write = || {
+            let text = serde_json::to_vec_pretty(changes)?;
+            if text.len() as u64 > LARGEST {
+                return Err(io::Error::other(format!("more than {LARGEST} bytes of changes")));
+            }
             if let Some(directory) = self.path.parent() {
                 DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
             }
             let new = self.path.with_extension("new");
             remove(&new)?;
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec_pretty(changes)?)?;
+            file.write_all(&text)?;
             fs::rename(&new, &self.path)
         };
         write().map_err(|e| self.failed(e))

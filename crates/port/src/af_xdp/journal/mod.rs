@@ -100,9 +100,6 @@ impl Journal {
     /// Sets a feature after recording its old value. Does nothing if it already has that value. Returns whether it
     /// changed. Errors if a journal may not name the feature.
     pub fn set(&mut self, features: &Features, name: &str, on: bool) -> Result<bool, Error> {
-        if features.get(name)? == Some(on) {
-            return Ok(false);
-        }
         let (interface, feature) = (features.interface().to_owned(), name.to_owned());
         self.changed(&Act::Set { interface, feature, on }, features.interface(), &format!("set feature `{name}`"))
     }
@@ -191,7 +188,10 @@ impl Journal {
         let known = self.changes.iter().any(|c| c.interface == change.interface && c.feature == change.feature);
         if !known {
             self.changes.push(change);
-            self.file.write(&self.changes)?;
+            if let Err(why) = self.file.write(&self.changes) {
+                self.changes.pop();
+                return Err(why);
+            }
         }
         let set = make();
         if set.is_err() && !known {
