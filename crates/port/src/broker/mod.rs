@@ -1,7 +1,7 @@
 //! Process that makes BPF objects (`af_xdp::objects`) and unix domain sockets, opens files and changes settings of
 //! interfaces for another process, which has given up the privilege.
 //!
-//! The two are joined by a socket pair. A request names one act of those in [`Ask`]; the answer carries descriptors. An
+//! The two are joined by a socket pair. A request names one act of those in `Ask`; the answer carries descriptors. An
 //! unknown request ends the broker. It acts only where its [`Policy`] allows it: whoever controls the other process can
 //! neither load a program of their own, nor speak to other services as root, nor write a journal.
 //!

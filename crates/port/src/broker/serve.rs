@@ -162,83 +162,83 @@ mod tests {
         }
     }
 
-    /// Starts a broker with this policy. Returns a function that asks it, and its thread.
-    fn broker() -> (impl Fn(&Ask) -> (Answer, Vec<OwnedFd>), thread::JoinHandle<io::Result<()>>) {
+    /// Runs `test` with a function that asks a broker with this policy.
+    fn with_broker(test: impl FnOnce(&dyn Fn(&Ask) -> (Answer, Vec<OwnedFd>))) {
         let (ours, theirs) = pair().unwrap();
-        let asked = move |ask: &Ask| {
+        let broker = thread::spawn(move || serve(&theirs, &Most));
+        test(&|ask| {
             send(&ours, ask, &[]).unwrap();
             receive(&ours).unwrap().unwrap()
-        };
-        (asked, thread::spawn(move || serve(&theirs, &Most)))
+        });
+        drop(ours);
+        broker.join().unwrap().unwrap();
     }
 
     #[test]
     fn sockets_are_connected_where_they_may_be_and_links_are_not_followed() {
-        let place = tempfile::tempdir().unwrap();
-        let at = |name: &str| place.path().join(name);
-        let (asked, broker) = broker();
-        let connect = |name: &str, within| descriptor(asked(&Ask::Connect { name: at(name), within }));
-        let listen = |name: &str| descriptor(asked(&Ask::Listen { name: at(name) }));
-        assert_eq!(connect("one", None).unwrap_err().kind(), io::ErrorKind::NotFound);
-        let _listener = listen("one").unwrap();
-        assert_eq!(listen("one").unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        for within in [None, Some(1000)] {
-            let line = connect("one", within).unwrap();
-            assert_eq!(
-                rustix::net::getpeername(&line).unwrap().unwrap(),
-                SocketAddrUnix::new(at("one")).unwrap().into()
-            );
-        }
-        symlink(at("one"), at("link")).unwrap();
-        std::fs::write(at("file"), "").unwrap();
-        for name in ["link", "file"] {
-            assert_eq!(connect(name, None).unwrap_err().kind(), io::ErrorKind::ConnectionRefused, "{name}");
-            assert!(listen(name).is_err(), "{name}");
-        }
-        assert!(connect("secret", None).unwrap_err().to_string().contains("not there"));
-        assert!(listen("secret").is_err() && !at("secret").exists());
-        drop(asked);
-        broker.join().unwrap().unwrap();
+        with_broker(|asked| {
+            let place = tempfile::tempdir().unwrap();
+            let at = |name: &str| place.path().join(name);
+            let connect = |name: &str, within| descriptor(asked(&Ask::Connect { name: at(name), within }));
+            let listen = |name: &str| descriptor(asked(&Ask::Listen { name: at(name) }));
+            assert_eq!(connect("one", None).unwrap_err().kind(), io::ErrorKind::NotFound);
+            let _listener = listen("one").unwrap();
+            assert_eq!(listen("one").unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            for within in [None, Some(1000)] {
+                let line = connect("one", within).unwrap();
+                assert_eq!(
+                    rustix::net::getpeername(&line).unwrap().unwrap(),
+                    SocketAddrUnix::new(at("one")).unwrap().into()
+                );
+            }
+            symlink(at("one"), at("link")).unwrap();
+            std::fs::write(at("file"), "").unwrap();
+            for name in ["link", "file"] {
+                assert_eq!(connect(name, None).unwrap_err().kind(), io::ErrorKind::ConnectionRefused, "{name}");
+                assert!(listen(name).is_err(), "{name}");
+            }
+            assert!(connect("secret", None).unwrap_err().to_string().contains("not there"));
+            assert!(listen("secret").is_err() && !at("secret").exists());
+        });
     }
 
     #[test]
     fn files_are_opened_and_only_sockets_renamed_and_removed() {
-        let place = tempfile::tempdir().unwrap();
-        let at = |name: &str| place.path().join(name);
-        let (asked, broker) = broker();
-        let open = |name: &str| descriptor(asked(&Ask::Open { path: at(name) }));
-        let create = |name: &str| descriptor(asked(&Ask::Create { path: at(name) }));
-        std::fs::write(at("text"), "some text").unwrap();
-        let mut text = String::new();
-        std::fs::File::from(open("text").unwrap()).read_to_string(&mut text).unwrap();
-        assert_eq!(text, "some text");
-        create("new").unwrap();
-        create("text").unwrap();
-        assert_eq!(std::fs::metadata(at("text")).unwrap().len(), 0, "it is emptied");
-        symlink(at("text"), at("link")).unwrap();
-        assert!(open("link").is_err() && create("link").is_err());
-        assert!(create("secret").is_err() && !at("secret").exists());
-        std::fs::create_dir(at("directory")).unwrap();
-        assert!(open("directory").is_err() && create("directory").is_err());
-        // The other end of a FIFO is not waited for.
-        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        assert!(open("fifo").is_ok() && create("fifo").is_err());
+        with_broker(|asked| {
+            let place = tempfile::tempdir().unwrap();
+            let at = |name: &str| place.path().join(name);
+            let open = |name: &str| descriptor(asked(&Ask::Open { path: at(name) }));
+            let create = |name: &str| descriptor(asked(&Ask::Create { path: at(name) }));
+            std::fs::write(at("text"), "some text").unwrap();
+            let mut text = String::new();
+            std::fs::File::from(open("text").unwrap()).read_to_string(&mut text).unwrap();
+            assert_eq!(text, "some text");
+            create("new").unwrap();
+            create("text").unwrap();
+            assert_eq!(std::fs::metadata(at("text")).unwrap().len(), 0, "it is emptied");
+            symlink(at("text"), at("link")).unwrap();
+            assert!(open("link").is_err() && create("link").is_err());
+            assert!(create("secret").is_err() && !at("secret").exists());
+            std::fs::create_dir(at("directory")).unwrap();
+            assert!(open("directory").is_err() && create("directory").is_err());
+            // The other end of a FIFO is not waited for.
+            rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+            assert!(open("fifo").is_ok() && create("fifo").is_err());
 
-        let _socket = descriptor(asked(&Ask::Listen { name: at("one") })).unwrap();
-        let rename = |from: &str, to: &str| nothing(asked(&Ask::Rename { from: at(from), to: at(to) }));
-        for (from, to) in [("text", "three"), ("one", "text"), ("one", "secret"), ("none", "one")] {
-            assert!(rename(from, to).is_err(), "{from} to {to}");
-        }
-        rename("one", "two").unwrap();
-        assert!(!at("one").exists() && at("two").exists() && !at("two.lock").exists());
-        let remove = |name: &str, identity| nothing(asked(&Ask::Remove { path: at(name), identity }));
-        let there = std::fs::metadata(at("two")).unwrap();
-        assert!(remove("text", None).is_err() && remove("two", Some((there.dev(), there.ino() + 1))).is_err());
-        assert!(at("text").exists() && at("two").exists());
-        remove("two", Some((there.dev(), there.ino()))).unwrap();
-        assert!(!at("two").exists());
-        drop(asked);
-        broker.join().unwrap().unwrap();
+            let _socket = descriptor(asked(&Ask::Listen { name: at("one") })).unwrap();
+            let rename = |from: &str, to: &str| nothing(asked(&Ask::Rename { from: at(from), to: at(to) }));
+            for (from, to) in [("text", "three"), ("one", "text"), ("one", "secret"), ("none", "one")] {
+                assert!(rename(from, to).is_err(), "{from} to {to}");
+            }
+            rename("one", "two").unwrap();
+            assert!(!at("one").exists() && at("two").exists() && !at("two.lock").exists());
+            let remove = |name: &str, identity| nothing(asked(&Ask::Remove { path: at(name), identity }));
+            let there = std::fs::metadata(at("two")).unwrap();
+            assert!(remove("text", None).is_err() && remove("two", Some((there.dev(), there.ino() + 1))).is_err());
+            assert!(at("text").exists() && at("two").exists());
+            remove("two", Some((there.dev(), there.ino()))).unwrap();
+            assert!(!at("two").exists());
+        });
     }
 
     #[test]
