@@ -283,6 +283,7 @@ pub(super) mod threads {
 
     #[test]
     fn nothing_is_lost_or_doubled_between_threads() {
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 5_000 };
         for config in [
             PoolConfig::stack("p", 512),
             PoolConfig { cache: 0, ..PoolConfig::ring("p", 512) },
@@ -298,7 +299,7 @@ pub(super) mod threads {
                     std::thread::spawn(move || {
                         let mut bufs = Buffers::attach(&pools, 0);
                         let mut batch = Batch::new();
-                        for round in 0..5_000 {
+                        for round in 0..ROUNDS {
                             bufs.alloc(&mut batch, 1 + (round * 7 + id as usize) % 64);
                             let arena = bufs.arena().clone();
                             for f in batch.as_mut_slice() {
@@ -467,8 +468,9 @@ mod cells {
 
     #[test]
     fn every_cell_can_be_had_whoever_held_it() {
+        let most = if cfg!(miri) { 300 } else { 20_001 };
         for kind in PoolKind::ALL {
-            for cells in [1, 63, 64, 1055, 20_001] {
+            for cells in [1, 63, 64, 1055, 20_001].map(|cells| most.min(cells)) {
                 let pool = full(kind, cells);
                 assert_eq!(pool.free(), cells as usize, "{kind}");
                 let mut all = vec![0; cells as usize];
@@ -502,6 +504,7 @@ mod cells {
     fn threads_that_exhaust_it_never_hold_a_cell_twice() {
         use std::sync::atomic::AtomicBool;
         const CELLS: u32 = 600;
+        const TURNS: usize = if cfg!(miri) { 100 } else { 5_000 };
         for kind in PoolKind::ALL {
             let pool = full(kind, CELLS);
             let held: Vec<AtomicBool> = (0..CELLS).map(|_| AtomicBool::new(false)).collect();
@@ -510,7 +513,7 @@ mod cells {
                     let (pool, held) = (&pool, &held);
                     s.spawn(move || {
                         let mut mine = std::collections::VecDeque::new();
-                        for turn in 0..5_000usize {
+                        for turn in 0..TURNS {
                             let mut out = [0; 32];
                             let out = &mut out[..1 + (turn * 7 + me) % 32];
                             if pool.take(me, out) {
