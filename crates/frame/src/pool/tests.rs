@@ -7,6 +7,11 @@ pub(super) mod threads {
     use super::*;
     use crate::{ArenaConfig, Batch, Buffers, Pages, RawFrame};
 
+    /// Repetitions in tests of one thread. Miri is some hundred times slower, and sees each access in one.
+    const TURNS: usize = if cfg!(miri) { 3 } else { 100 };
+    /// Longest random sequence.
+    const STEPS: usize = if cfg!(miri) { 10 } else { 200 };
+
     fn set(configs: &[PoolConfig]) -> Arc<PoolSet> {
         let cells = configs.iter().map(|c| c.frames).sum();
         let packed = configs.iter().any(|c| c.kind.packed());
@@ -29,7 +34,7 @@ pub(super) mod threads {
     fn a_dropped_handle_leaves_nothing_but_its_counts() {
         for kind in PoolKind::ALL {
             let pools = set(&[PoolConfig::new("p", kind, 4096)]);
-            for _ in 0..100 {
+            for _ in 0..TURNS {
                 let mut bufs = Buffers::attach(&pools, 0);
                 let mut batch = Batch::new();
                 assert_eq!(bufs.alloc(&mut batch, 10), 10);
@@ -37,7 +42,11 @@ pub(super) mod threads {
             }
             let pool = &pools.pools()[0];
             let stats = pool.stats();
-            assert_eq!((stats.allocated, stats.freed, stats.in_use, stats.cached), (1000, 1000, 0, 0), "{kind}");
+            assert_eq!(
+                (stats.allocated, stats.freed, stats.in_use, stats.cached),
+                (10 * TURNS as u64, 10 * TURNS as u64, 0, 0),
+                "{kind}"
+            );
             assert!(lock(&pool.handles).live.is_empty(), "{kind}");
         }
     }
@@ -68,12 +77,14 @@ pub(super) mod threads {
 
     #[test]
     fn a_frame_held_long_stalls_its_own_block_only() {
+        // More than there are blocks.
+        const ROUNDS: usize = if cfg!(miri) { 6 } else { 50 };
         for kind in [PoolKind::Sdb, PoolKind::Tabm, PoolKind::Typewriter] {
             let pools = set(&[blocks("p", kind, 256, 64)]);
             let mut bufs = Buffers::attach(&pools, 0);
             let (mut slow, cells) = take(&mut bufs, 1);
             let mut reused = 0;
-            for _ in 0..50 {
+            for _ in 0..ROUNDS {
                 let (mut batch, seen) = take(&mut bufs, 64);
                 assert_eq!(seen.len(), 64, "{kind}: three blocks are enough");
                 assert!(!seen.contains(&cells[0]), "{kind}: handed out while it is held");
@@ -84,7 +95,7 @@ pub(super) mod threads {
             assert_eq!(pools.pools()[0].stats().blocks.unwrap().draining, 1);
             bufs.free(&mut slow);
             let mut again = false;
-            for _ in 0..50 {
+            for _ in 0..ROUNDS {
                 let (mut batch, seen) = take(&mut bufs, 64);
                 again |= seen.iter().any(|c| *c < 64);
                 bufs.free(&mut batch);
@@ -175,7 +186,7 @@ pub(super) mod threads {
         fn any_order_conserves(
             kind in 0usize..5,
             lifo: bool,
-            steps in proptest::collection::vec((0usize..3, 0usize..=64, 0usize..8), 1..200),
+            steps in proptest::collection::vec((0usize..3, 0usize..=64, 0usize..8), 1..STEPS),
         ) {
             let kind = PoolKind::ALL[kind];
             let pools = set(&[PoolConfig { lifo, ..blocks("p", kind, 512, 64) }]);
@@ -271,7 +282,7 @@ pub(super) mod threads {
         let mut a = Buffers::attach(&pools, 0);
         let mut b = Buffers::attach(&pools, 1);
         let mut batch = Batch::new();
-        for _ in 0..100 {
+        for _ in 0..TURNS {
             a.alloc(&mut batch, 5);
             b.alloc(&mut batch, 7);
             a.alloc(&mut batch, 3);
@@ -283,7 +294,7 @@ pub(super) mod threads {
 
     #[test]
     fn nothing_is_lost_or_doubled_between_threads() {
-        const ROUNDS: usize = if cfg!(miri) { 20 } else { 5_000 };
+        const ROUNDS: usize = if cfg!(miri) { 3 } else { 5_000 };
         for config in [
             PoolConfig::stack("p", 512),
             PoolConfig { cache: 0, ..PoolConfig::ring("p", 512) },
@@ -402,7 +413,7 @@ pub(super) mod threads {
         fn a_typewriter_never_types_over(
             cell in 0usize..2,
             steps in proptest::collection::vec(
-                (0usize..3, proptest::collection::vec(0u32..2000, 0..64), 0usize..3), 1..100),
+                (0usize..3, proptest::collection::vec(0u32..2000, 0..64), 0usize..3), 1..STEPS / 2),
         ) {
             let (frames, cell) = (512, [2048, 4096][cell]);
             let config = ArenaConfig { cells: frames, cell, pages: Pages::Small, packed: true, ..Default::default() };
