@@ -53,6 +53,9 @@ for kind; do
         miri -p bywash-sync --lib -- --skip clock:: || failed=1
         miri -p bywash-frame --lib -- --skip numa:: --skip heap:: --skip heads:: --skip small_pages \
             --skip pages_that_begin || failed=1
+        # What calls neither the kernel nor the clock.
+        miri -p bywash-port --lib -- abi:: in_flight:: order::tests::is_a ring::tests unreturned:: long:: short:: \
+            memif::message waits:: twin:: tap::tests::a_partial tap::tests::names link::tests::garbage allowed:: || failed=1
         ;;
     address | thread)
         # heap:: is about the C library's allocator, which the sanitizers replace. One test at a time: ThreadSanitizer does
