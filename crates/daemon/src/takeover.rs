@@ -21,17 +21,15 @@ use anyhow::{Context as _, bail, ensure};
 use bywash_api::client;
 use bywash_config::{PortConfig, PortKind};
 use bywash_port::af_xdp::Attachment;
+use bywash_port::broker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg, socket_with,
-    sockopt,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with, sockopt,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::Permissions;
-use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
@@ -67,14 +65,7 @@ pub struct Line(pub OwnedFd);
 impl Line {
     /// Sends a message with descriptors.
     pub fn send(&self, message: &Message, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
-        Ok(())
+        Ok(broker::send(&self.0, message, fds)?)
     }
 
     /// Receives the next message. `None` if the peer has ended; errors if none arrives within `wait`.
@@ -91,23 +82,7 @@ impl Line {
         }
         let mut bytes = [0; MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
-        let got = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-            Ok(got) => got.bytes,
-            Err(Errno::CONNRESET) => 0,
-            Err(e) => return Err(e.into()),
-        };
-        let mut fds = vec![];
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(more) = message {
-                fds.extend(more);
-            }
-        }
-        if got == 0 {
-            return Ok(None);
-        }
-        let text = bytes.get(..got).context("the message is too long")?;
+        let Some((text, fds)) = broker::receive_into(&self.0, &mut bytes, &mut space)? else { return Ok(None) };
         Ok(Some((serde_json::from_slice(text).context("a message of another version")?, fds)))
     }
 
@@ -293,6 +268,8 @@ pub fn why_not(port: &PortConfig) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+    use std::io::IoSlice;
     use std::os::fd::AsFd;
 
     #[test]

@@ -193,7 +193,7 @@ fn every_thread_has_what_is_documented_and_no_more() {
         let values = of_threads(pid, field);
         assert!(values.len() > 2 && values.iter().all(|v| *v == value), "{field} {values:?}, not {value}");
     }
-    // It is not root, whose files and processes would be its own; the broker is.
+    // The instance is not root, and no file is its own; the broker is root.
     let user = shown["user"].as_u64().unwrap();
     let [own, roots] = [user, 0].map(|user| [user; 4].map(|id| id.to_string()).join("\t"));
     assert!((60706..=61183).contains(&user), "{shown}");
@@ -348,7 +348,7 @@ fn other_files_than_those_of_the_configuration_cannot_be_opened() {
     bywash.stop();
 }
 
-/// What takes the rights of root while the program runs is done by the broker, and only that.
+/// The broker opens, makes and removes files of root for the instance, and keeps its journal.
 #[test]
 fn files_of_root_are_opened_made_and_removed_by_the_broker() {
     require!(require_lab());
@@ -377,7 +377,7 @@ fn files_of_root_are_opened_made_and_removed_by_the_broker() {
     let before = setting("r2").stdout;
     let bywash = Bywash::run_as_is(lab.r(), &["--config", config.to_str().unwrap()]);
     assert!(at("recordings/first.pcap").exists());
-    // Its sockets are found by nobody but root from now on.
+    // Only root finds the sockets from now on.
     modes(bywash.socket().parent().unwrap(), 0o700);
     assert!(reload(&bywash).contains("nothing to change"), "the file is root's alone");
     // A port that is added later: another recording, and settings of another interface.

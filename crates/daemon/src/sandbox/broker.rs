@@ -234,7 +234,7 @@ impl Policy for Limits {
         match file.canonicalize() {
             Ok(found) if known(&found) => Ok(found),
             Ok(found) => Err(self.made(&found).unwrap_or_else(|| refused("files"))),
-            // What exists elsewhere is not told.
+            // The reason would tell which files exist elsewhere.
             Err(why) => match std::path::absolute(file).is_ok_and(|named| known(&named)) {
                 true => Err(why.to_string()),
                 false => Err(refused("files")),

@@ -1,4 +1,4 @@
-//! What the broker does with files and sockets, and its process itself where there is no broker.
+//! Acts on files and sockets, of the broker or of a process without one.
 
 use super::lock::NameLock;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};

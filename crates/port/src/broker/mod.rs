@@ -15,7 +15,7 @@ mod wire;
 
 pub use lock::NameLock;
 pub use serve::{Policy, serve};
-pub use wire::{receive, send};
+pub use wire::{receive, receive_into, send};
 
 use crate::af_xdp::{Act, Done, Made, Make, Refused};
 use bywash_sync::lock;
@@ -193,7 +193,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Reads a text file that [`open`] opens.
 ///
 /// # Errors
-/// As [`open`], and if it is not UTF-8.
+/// The errors of [`open`], and one for a text that is not UTF-8.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(path)?.read_to_string(&mut text)?;

@@ -40,13 +40,25 @@ pub(super) fn post(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
 pub fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let Some((text, fds)) = receive_into(socket, &mut bytes, &mut space)? else { return Ok(None) };
+    Ok(Some((serde_json::from_slice(text)?, fds)))
+}
+
+/// Receives the text of a message into `bytes`, with as many descriptors as `space` has room for; the kernel closes the
+/// others. `None` if the other end is closed. Errors if the text does not fit.
+pub fn receive_into<'a>(
+    socket: &OwnedFd,
+    bytes: &'a mut [u8],
+    space: &mut [MaybeUninit<u8>],
+) -> io::Result<Option<(&'a [u8], Vec<OwnedFd>)>> {
+    let mut control = RecvAncillaryBuffer::new(space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::TRUNC;
     let got = loop {
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        match recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
+            Ok(got) => break got.bytes,
             Err(Errno::INTR) => {}
             Err(Errno::CONNRESET) => return Ok(None),
-            other => break other?.bytes,
+            Err(why) => return Err(why.into()),
         }
     };
     let mut fds = vec![];
@@ -59,5 +71,5 @@ pub fn receive<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<(T, V
         return Ok(None);
     }
     let text = bytes.get(..got).ok_or_else(|| io::Error::other("the message is too long"))?;
-    Ok(Some((serde_json::from_slice(text)?, fds)))
+    Ok(Some((text, fds)))
 }

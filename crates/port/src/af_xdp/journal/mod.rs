@@ -58,7 +58,7 @@ pub(crate) enum Act {
 /// Result of an [`Act`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Done {
-    /// Whether it changed anything.
+    /// Settings were set; true if any had another value.
     Changed(bool),
     /// Changes that could not be restored, and why.
     Left(Vec<(Change, String)>),
