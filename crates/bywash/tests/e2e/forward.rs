@@ -2,6 +2,7 @@
 
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Ping, PingReport, Topology, require, require_lab};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -84,21 +85,34 @@ pub fn routes_that_lead_nowhere_say_so() {
     bywash.wait("the routes to be followed", |bywash| {
         bywash.show(&["routes", "fd52::/64"]).as_array().unwrap().iter().any(|route| route["kind"] == "prohibit")
     });
-    for (to, answer) in [
-        ("10.51.0.1", format!("From {v4} Destination Host Unreachable")),
-        ("10.52.0.1", format!("From {v4} Packet filtered")),
-        ("10.53.0.1", format!("From {v4} Destination Net Unreachable")),
-        ("fd51::1", format!("From {v6} Destination unreachable: No route")),
-        ("fd52::1", format!("From {v6} Destination unreachable: Administratively prohibited")),
-        ("fd53::1", format!("From {v6} Destination unreachable: No route")),
+    // Requests to addresses without a blackhole, by drop reason, IPv4 and IPv6.
+    let mut sent = HashMap::from([("blackhole", 2)]);
+    for (reason, to, answer) in [
+        ("unreachable", "10.51.0.1", format!("From {v4} Destination Host Unreachable")),
+        ("prohibited", "10.52.0.1", format!("From {v4} Packet filtered")),
+        ("no-route", "10.53.0.1", format!("From {v4} Destination Net Unreachable")),
+        ("unreachable", "fd51::1", format!("From {v6} Destination unreachable: No route")),
+        ("prohibited", "fd52::1", format!("From {v6} Destination unreachable: Administratively prohibited")),
+        ("no-route", "fd53::1", format!("From {v6} Destination unreachable: No route")),
     ] {
-        assert_eq!(error_line(&from_a(&lab, Ping::to(ip(to)).count(1))), answer, "{to}");
+        let mut report = from_a(&lab, Ping::to(ip(to)).count(1));
+        *sent.entry(reason).or_default() += 1;
+        // Besides the sysctl above, ip_error() limits the errors to each source, with Debian's 6.1.0-56 to one a second.
+        for _ in 0..3 {
+            if report.errors > 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+            report = from_a(&lab, Ping::to(ip(to)).count(1));
+            *sent.entry(reason).or_default() += 1;
+        }
+        assert_eq!(error_line(&report), answer, "{to}");
     }
     for silent in ["10.50.0.1", "fd50::1"] {
         let report = from_a(&lab, Ping::to(ip(silent)).count(1).wait(Duration::from_millis(300)));
         assert_eq!((report.received, report.errors), (0, 0), "{}", report.text);
     }
-    for (reason, packets) in [("blackhole", 2), ("unreachable", 2), ("prohibited", 2), ("no-route", 2)] {
+    for (reason, packets) in sent {
         assert_eq!(bywash.drops("r0", reason), packets, "{reason}");
     }
     bywash.stop();
