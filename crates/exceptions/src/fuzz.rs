@@ -44,7 +44,7 @@ pub fn nftables(data: &[u8]) {
     let effects = analyse(&ruleset);
     assert_sound(&effects);
     let tunnel = Interface { index: 9, name: "gre1".into() };
-    let own = on_tunnels(&ruleset, std::iter::once((tunnel, &TUNNEL)));
+    let (own, _) = on_tunnels(&ruleset, std::iter::once((tunnel, &TUNNEL)));
     assert_sound(&own);
     assert!(own.is_empty() || !effects.is_empty(), "{own:?} by {ruleset:?}");
     for v6 in [false, true] {

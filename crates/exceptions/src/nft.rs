@@ -21,7 +21,7 @@ pub use analyse::analyse;
 pub use evaluate::{Answer, Cause, Counter, Evaluator, Finding, Hooked, Place};
 pub use expression::{Comparison, Expression, To, Tracking, Verdict, ct, meta};
 pub use flow::{Course, Flow, Hook, Interface, State, Tuple};
-pub use outer::{on_tunnels, pass_devices};
+pub use outer::{on_tunnel, on_tunnels, pass_devices};
 #[cfg(any(test, fuzzing))]
 pub(crate) use read::gather;
 pub use read::{Reader, read, read_whole};

@@ -92,6 +92,9 @@ pub struct Verdict {
     pub bridging: BTreeSet<u16>,
     /// Numbers of the tunnels whose outer packets no policy concerns; the kernel has the packets of all others.
     pub tunnels: BTreeSet<u16>,
+    /// Numbers of the tunnels whose outer packets may be masqueraded: the kernel has the packets unless their
+    /// source is the address that it would give them.
+    pub masqueraded: BTreeSet<u16>,
     /// Set if the outer packets of tunnels pass gates that let flows pass.
     pub outer_passes: bool,
     /// Effects behind these decisions, ignored ones included.
@@ -180,6 +183,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     // tunnels, which may be of the other family, unless these were judged as well.
     let tunnels = ports.iter().any(|port| port.tunnel.is_some()) && !reading.outer.accepted;
     verdict.outer_passes = reading.outer.accepted;
+    let masqueraded = |port: &&PortLink| port.tunnel.is_some() && reading.outer.masqueraded.contains(&port.index);
+    verdict.masqueraded = ports.iter().filter(masqueraded).map(|port| port.id).collect();
     let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));
     let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };
     for (index, families) in ruled {

@@ -7,7 +7,7 @@ use crate::keeper::Keeper;
 use crate::legacy::{Legacy, Open};
 use crate::rules::Rule;
 use crate::sysctl::{Settings, Sysctls};
-use crate::translated::translated;
+use crate::translated::{translated, translated_outer};
 use crate::verdict::PortLink;
 use crate::{nft, rules, tc, xfrm};
 use bywash_fib::model::{Families, Prefix, Tunnel};
@@ -33,6 +33,9 @@ pub const POLL: Duration = Duration::from_millis(5);
 
 /// Interval between reads of translated connections, while there are some that no rule translates.
 const TRANSLATING: Duration = Duration::from_secs(1);
+/// Least ratio between the interval of reads of translated connections of outer packets and the time that one takes,
+/// which grows with the table of connections.
+const RARELY: u32 = 50;
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -86,12 +89,15 @@ pub struct Reading {
 }
 
 /// How far the rules of nf_tables were evaluated for the outer packets of tunnels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outer {
     /// Set if all chains that the host's own packets meet were: what the others do does not concern them.
     pub judged: bool,
     /// Set if the chains on devices were, too, and accept all packets of the tunnels that the others accept.
     pub accepted: bool,
+    /// Indices of the tunnels whose outer packets may be masqueraded: the kernel leaves them as they are only if their
+    /// source is the address that it would give them.
+    pub masqueraded: BTreeSet<u32>,
 }
 
 /// Watches the kernel's state until dropped.
@@ -142,6 +148,9 @@ impl Watcher {
             leftovers_at: Instant::now(),
             known: BTreeMap::new(),
             outer: Outer::default(),
+            outer_translated: Ok(BTreeSet::new()),
+            outer_at: Instant::now(),
+            outer_after: TRANSLATING,
             dirty: Kind::ALL.into(),
             buffer: vec![0; DATAGRAM],
             sender,
@@ -248,6 +257,11 @@ struct Runner {
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     outer: Outer,
+    /// Indices of the tunnels whose outer packets belong to translated connections, when these were last read, and the
+    /// time after which they are read again.
+    outer_translated: Result<BTreeSet<u32>, String>,
+    outer_at: Instant,
+    outer_after: Duration,
     /// Kinds that must be read again.
     dirty: BTreeSet<Kind>,
     buffer: Vec<u8>,
@@ -324,6 +338,7 @@ impl Runner {
             changed.insert(Kind::Programs);
         }
         changed.extend(self.ask_translated());
+        changed.extend(self.ask_translated_outer());
         changed
     }
 
@@ -349,6 +364,28 @@ impl Runner {
             return BTreeSet::new();
         };
         left.into_iter().filter(|(_, of)| *of & now != *of).map(|(kind, _)| kind).collect()
+    }
+
+    /// Returns the kind of nf_tables if other tunnels than before have outer packets of translated connections: forwarded
+    /// connections of others that a rule translates to a tunnel's own address may be of the same tuple.
+    fn ask_translated_outer(&mut self) -> Option<Kind> {
+        if !self.outer.judged || self.outer_at.elapsed() < self.outer_after {
+            return None;
+        }
+        (self.translated_outer() != self.outer_translated).then_some(Kind::Netfilter)
+    }
+
+    /// Returns the indices of the tunnels whose outer packets belong to translated connections.
+    fn translated_outer(&mut self) -> Result<BTreeSet<u32>, String> {
+        let began = Instant::now();
+        let tunnels = self.ports.iter().filter_map(|port| Some((port.index, port.tunnel.as_ref()?)));
+        let found = match &mut self.sockets.netfilter {
+            Some((_, asked)) if self.hooked.v4 => translated_outer(asked, tunnels, &mut self.buffer),
+            _ => Ok(BTreeSet::new()),
+        };
+        self.outer_at = Instant::now();
+        self.outer_after = TRANSLATING.max(began.elapsed() * RARELY);
+        found
     }
 
     fn translated(&mut self, families: Families) -> Result<Families, String> {
@@ -437,7 +474,7 @@ impl Runner {
         };
         let effects = Kind::ALL.into_iter().flat_map(of).cloned().collect();
         let tunnels = self.ports.iter().filter_map(|port| Some((port.id, port.tunnel?))).collect();
-        Reading { number, effects, settings, rules: self.rules.clone(), tunnels, outer: self.outer }
+        Reading { number, effects, settings, rules: self.rules.clone(), tunnels, outer: self.outer.clone() }
     }
 
     fn read_kind(&mut self, kind: Kind) -> Result<Vec<Effect>, String> {
@@ -445,25 +482,33 @@ impl Runner {
             Kind::Netfilter => {
                 self.hooked = Families::BOTH;
                 self.outer = Outer::default();
-                let tunnels = self.ports.iter().filter_map(|port| {
-                    let interface = nft::Interface { index: port.index, name: port.name.clone() };
-                    Some((interface, port.tunnel.as_ref()?))
-                });
+                let named = |port: &PortLink| nft::Interface { index: port.index, name: port.name.clone() };
+                let tunnels = self.ports.iter().filter_map(|port| Some((named(port), port.tunnel?)));
+                let tunnels: Vec<(nft::Interface, Tunnel)> = tunnels.collect();
+                let tunnels = || tunnels.iter().map(|(interface, tunnel)| (interface.clone(), tunnel));
                 // The outer packets of tunnels are judged by the elements of sets, too.
-                let tunnelled = tunnels.clone().next().is_some();
+                let tunnelled = tunnels().next().is_some();
                 let read = if tunnelled { self.nft.read_whole() } else { self.nft.read() };
                 let ruleset = read.map_err(|unknown| unknown.why)?;
                 let mut effects = nft::analyse(&ruleset);
-                let own = |effect: &Effect| matches!(effect.scope, Scope::Own(_));
                 self.hooked = ruleset.translating();
-                // A connection of outer packets may still be translated by former rules.
-                self.outer.judged = tunnelled && !self.hooked.v4;
-                if tunnelled && (self.outer.judged || effects.iter().any(own)) {
-                    effects.retain(|effect| !own(effect));
-                    let against = nft::on_tunnels(&ruleset, tunnels.clone());
+                if tunnelled {
+                    effects.retain(|effect| !matches!(effect.scope, Scope::Own(_)));
+                    let (mut against, masqueraded) = nft::on_tunnels(&ruleset, tunnels());
+                    // A connection that a rule has translated stays translated without the rule.
+                    self.outer_translated = self.translated_outer();
+                    against.extend(tunnels().filter_map(|(interface, _)| {
+                        let reason = match &self.outer_translated {
+                            Ok(indices) if !indices.contains(&interface.index) => return None,
+                            Ok(_) => "a connection of the tunnel's outer packets is translated".into(),
+                            Err(why) => format!("cannot be read: {why}"),
+                        };
+                        Some(nft::on_tunnel(interface.index, "connection tracking".into(), reason))
+                    }));
                     let refuses = |index| against.iter().any(|effect| effect.scope == Scope::Tunnel(index));
-                    let mut accepted = tunnels.filter(|(interface, _)| !refuses(interface.index));
-                    self.outer.accepted = self.outer.judged && nft::pass_devices(&ruleset, &mut accepted);
+                    let mut accepted = tunnels().filter(|(interface, _)| !refuses(interface.index));
+                    let accepted = nft::pass_devices(&ruleset, &mut accepted);
+                    self.outer = Outer { judged: true, accepted, masqueraded };
                     effects.extend(against);
                 }
                 Ok(effects)

@@ -257,7 +257,7 @@ fn rulesets_of_iptables() {
         ),
         (
             "iptables-nft -t nat -A POSTROUTING -o p1 -j MASQUERADE",
-            &["all4 counter, xt target MASQUERADE", "fragments4"],
+            &["all4 counter, masquerade", "fragments4"],
         ),
         // The rules that Docker sets up.
         (
@@ -267,7 +267,7 @@ fn rulesets_of_iptables() {
              iptables-nft -t nat -A DOCKER -i docker0 -j RETURN\n\
              iptables-nft -N DOCKER-USER\niptables-nft -A FORWARD -j DOCKER-USER\n\
              iptables-nft -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-            &["all4 policy drop", "all4 xt match addrtype, counter", "all4 counter, xt target MASQUERADE"],
+            &["all4 policy drop", "all4 xt match addrtype, counter", "all4 counter, masquerade"],
         ),
     ];
     for (commands, wanted) in cases {

@@ -112,6 +112,8 @@ pub struct Cold {
     pub source4: Option<Ipv4Addr>,
     /// Source address of ICMPv6 errors sent by this next hop.
     pub source6: Option<Ipv6Addr>,
+    /// Address that masquerading gives to packets that leave by this next hop; `None` if its interface has none.
+    pub masquerade4: Option<Ipv4Addr>,
 }
 
 /// Returns whether the kernel certainly accepts a packet received on `from` whose source is routed to `back`

@@ -58,6 +58,8 @@ pub struct TunnelInfo {
     pub ageing: Option<u32>,
     /// Stations from which the kernel learns nothing.
     pub stations: Arc<Stations>,
+    /// Whether its outer packets may be masqueraded.
+    pub masqueraded: bool,
 }
 
 /// Stations of a VXLAN, with the addresses of the other ends that lead to them, or 0 for any end.
@@ -372,7 +374,7 @@ pub(crate) struct Through<'a> {
 /// Returns the way of a valid IP packet of `len` bytes through the tunnel of its next hop; `None` if it is left to the
 /// kernel.
 pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) -> Option<Through<'a>> {
-    let TunnelInfo { tunnel, .. } = tables.tunnels.get(hop.port)?;
+    let TunnelInfo { tunnel, masqueraded, .. } = tables.tunnels.get(hop.port)?;
     let v6 = frame_type(data)? == ethertype::IPV6;
     let carries = match tunnel.encapsulation {
         Encapsulation::Ipip => !v6,
@@ -386,8 +388,11 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
     let remote = if tunnel.vxlan.is_some() { Ipv4Addr::from_bits(hop.first) } else { tunnel.remote };
     let id = tables.fib4.lookup(remote.to_bits());
     let outer = Some(tables.entry(id)).filter(|outer| outer.kind == Kind::Forward)?;
-    let link = tables.cold.get(id as usize)?.index;
-    if tunnel.link != 0 && tunnel.link != link {
+    let cold = tables.cold.get(id as usize)?;
+    if tunnel.link != 0 && tunnel.link != cold.index {
+        return None;
+    }
+    if *masqueraded && cold.masquerade4 != Some(tunnel.local) {
         return None;
     }
     let path = tables.tunnels.path((tunnel.local, remote, tunnel.link))?;

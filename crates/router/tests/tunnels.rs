@@ -101,7 +101,7 @@ impl Rig {
             bonds: vec![],
             bridges: vec![],
             tunnels: Tunnels::new(
-                vec![TunnelInfo { id: TUNNEL, tunnel, info, mac: OWN, ageing, stations }],
+                vec![TunnelInfo { id: TUNNEL, tunnel, info, mac: OWN, ageing, stations, masqueraded: false }],
                 paths,
                 false,
             ),

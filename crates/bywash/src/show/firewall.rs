@@ -78,7 +78,7 @@ fn answered(ruleset: &Ruleset, answer: Answer) -> Established {
     let reasons = |findings: &[Finding]| findings.iter().map(|finding| reason(ruleset, finding)).collect::<Vec<_>>();
     let places = |counters: &[Counter]| counters.iter().map(|counter| counter.place.to_string()).collect();
     let (verdict, at, counters, reasons) = match answer {
-        Answer::Accept { counters } => ("accept", None, places(&counters), Vec::new()),
+        Answer::Accept { counters, .. } => ("accept", None, places(&counters), Vec::new()),
         Answer::Drop { at, counters } => ("drop", Some(at.to_string()), places(&counters), Vec::new()),
         Answer::Kernel { findings } => ("kernel", None, Vec::new(), reasons(&findings)),
         Answer::Depends { findings } => ("depends", None, Vec::new(), reasons(&findings)),

@@ -10,11 +10,12 @@ mod answer;
 
 pub use answer::{Answer, Cause, Counter, Finding, Place};
 
-use super::expression::To;
-use super::flow::{Course, Flow, Hook, Load, View};
+use super::expression::{To, source_nat};
+use super::flow::{Course, Flow, Hook, Load, State, Tuple, View};
 use super::octets::{self, Octet, Of, Truth, Why, known, unknown};
 use super::{Base, Chain, Data, Element, Expression, Family, Rule, Ruleset, Set, Table, Verdict, meta, xt};
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 /// NFT_JUMP_STACK_SIZE: the kernel rejects rulesets with deeper jumps.
 const DEPTH: usize = 16;
@@ -179,7 +180,7 @@ impl<'a> Evaluator<'a> {
 
     /// Evaluates the ruleset for the packets of a flow, whose course must be one that it was prepared for.
     pub fn evaluate(&self, flow: &Flow) -> Answer {
-        let mut told = Told { findings: Vec::new(), counters: Vec::new(), dropped: None, rules: 0, scanned: 0 };
+        let mut told = Told::default();
         let mut all = Outcomes::default();
         // Counters found before a chain that may drop packets: later ones may miss some packets.
         let mut certain = usize::MAX;
@@ -214,9 +215,9 @@ impl<'a> Evaluator<'a> {
             told.findings.push(Finding::of(counter.place.clone(), Cause::Acts, why, None, true));
             all.kernel = true;
         }
-        let Told { mut findings, counters, dropped, .. } = told;
+        let Told { mut findings, counters, dropped, masquerades, .. } = told;
         match (all, dropped) {
-            (Outcomes { kernel: false, drop: false, .. }, _) => return Answer::Accept { counters },
+            (Outcomes { kernel: false, drop: false, .. }, _) => return Answer::Accept { counters, masquerades },
             (Outcomes::DROP, Some(at)) => return Answer::Drop { at, counters },
             _ => {}
         }
@@ -267,6 +268,10 @@ fn meets(hooked: &Hooked<'_>, flow: &Flow) -> Truth<'static> {
         (Some(Hook::Ingress | Hook::Prerouting | Hook::Input), Course::Sent)
         | (Some(Hook::Output | Hook::Postrouting | Hook::Egress), Course::Received) => return Truth::No,
         _ => {}
+    }
+    // Packets of no connection, and errors about those of one, meet no chain of type nat (nf_nat_inet_fn).
+    if hooked.base.kind == "nat" && matches!(flow.state, State::Related | State::Invalid) {
+        return Truth::No;
     }
     let (interface, what) = match hooked.hook {
         Some(Hook::Ingress) => (&flow.input, "ingress interface"),
@@ -325,10 +330,12 @@ struct End<'a> {
 }
 
 /// Findings of an evaluation so far.
+#[derive(Default)]
 struct Told {
     findings: Vec<Finding>,
     counters: Vec<Counter>,
     dropped: Option<Place>,
+    masquerades: bool,
     rules: usize,
     /// Elements of sets that were compared with a key.
     scanned: usize,
@@ -494,6 +501,15 @@ impl<'a> Walk<'a, '_> {
                 // A connection that is in the table already ends the rule (nft_flow_offload_eval). Packets that meet
                 // the table see no rules at all, so that only a verdict that needs neither holds for all of them.
                 Expression::FlowAdd => Truth::Maybe(packets("flow add")),
+                Expression::SourceNat { address } => {
+                    if self.keeps_source(*address) {
+                        self.told.masquerades |= address.is_none();
+                        self.verdicts(chain, rule, &[&Verdict::Accept], certain, depth, &mut end);
+                    } else {
+                        self.acts(chain, rule, source_nat(*address), certain, &mut end);
+                    }
+                    return end;
+                }
                 Expression::Update { set, .. } => {
                     self.acts(chain, rule, &format!("update of set {set}"), certain, &mut end);
                     return end;
@@ -548,6 +564,7 @@ impl<'a> Walk<'a, '_> {
             | Expression::Counter { .. }
             | Expression::Match { .. }
             | Expression::Mark { .. }
+            | Expression::SourceNat { .. }
             | Expression::FlowAdd
             | Expression::Update { .. }
             | Expression::Acts { .. } => return Truth::Maybe(UNSET),
@@ -563,6 +580,18 @@ impl<'a> Walk<'a, '_> {
                 Truth::Maybe(why)
             }
         }
+    }
+
+    /// Returns whether a translation leaves the source of the packets as it is: that to the address in a register, or
+    /// that of the interface that sends them, if that is the source already (get_unique_tuple in nf_nat_core.c).
+    fn keeps_source(&self, address: Option<usize>) -> bool {
+        let Flow { v6: false, course: Course::Sent, original: Tuple { src: Some(IpAddr::V4(src)), .. }, .. } =
+            self.view.flow()
+        else {
+            return false;
+        };
+        let value = |register| octets::value(self.register(register, 4)?);
+        address.is_none_or(|register| value(register).is_some_and(|value: Vec<u8>| value == src.octets()))
     }
 
     /// Returns whether the packets' mark is known and stays as it is.

@@ -249,6 +249,11 @@ pub enum Expression {
         /// Bits that are inverted afterwards.
         xor: u32,
     },
+    /// Translates a new connection's source, and nothing else, to one address, and accepts the packet.
+    SourceNat {
+        /// Register with the address; `None` for that of the interface that sends the packet (masquerade).
+        address: Option<usize>,
+    },
     /// Gives the connection to a flow table of the kernel's, or ends the rule: `flow add`.
     FlowAdd,
     /// Looks an address of the packet up in the routing tables.
@@ -356,10 +361,16 @@ impl Expression {
                 (format!("xt match {name}"), tracking)
             }
             Self::Mark { .. } => ("xt target MARK".into(), Tracking::No),
+            Self::SourceNat { address } => (source_nat(*address).into(), Tracking::TurnsOn),
             Self::FlowAdd => ("flow add".into(), Tracking::TurnsOn),
             Self::Update { tracking, .. } => ("set update".into(), *tracking),
             Self::Acts { how, tracking } => (how.clone(), *tracking),
             _ => return None,
         })
     }
+}
+
+/// Returns the name of a source translation in rules.
+pub fn source_nat(address: Option<usize>) -> &'static str {
+    if address.is_some() { "snat" } else { "masquerade" }
 }

@@ -5,6 +5,7 @@ use super::evaluate::{Answer, Evaluator, Finding};
 use super::flow::{Course, Flow, ICMP, Interface, State, Tuple};
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::{Encapsulation, Tunnel};
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 /// Returns the outer packets of a tunnel: those that the host receives, and those that it sends.
@@ -24,15 +25,28 @@ fn outer(interface: &Interface, tunnel: &Tunnel) -> [Flow; 2] {
 }
 
 /// Returns the effects of a ruleset, read with the elements of its sets, on the outer packets of tunnels: none for a
-/// tunnel if it accepts all of its outer packets, whatever their connections and other headers are.
-pub fn on_tunnels<'a>(ruleset: &Ruleset, tunnels: impl Iterator<Item = (Interface, &'a Tunnel)>) -> Vec<Effect> {
+/// tunnel if it accepts all of its outer packets, whatever their connections and other headers are. Also returns the
+/// indices of the tunnels whose outer packets it may masquerade.
+pub fn on_tunnels<'a>(
+    ruleset: &Ruleset,
+    tunnels: impl Iterator<Item = (Interface, &'a Tunnel)>,
+) -> (Vec<Effect>, BTreeSet<u32>) {
     let evaluator = Evaluator::of_host(ruleset);
-    let effect = |(interface, tunnel): (Interface, &Tunnel)| {
-        let refused = outer(&interface, tunnel).iter().find_map(|flow| against(&evaluator.evaluate(flow)));
-        let (object, reason) = refused.or_else(|| misses_errors(&evaluator, tunnel))?;
-        Some(Effect { kind: Kind::Netfilter, scope: Scope::Tunnel(interface.index), object, reason })
-    };
-    tunnels.filter_map(effect).collect()
+    let (mut effects, mut masqueraded) = (Vec::new(), BTreeSet::new());
+    for (interface, tunnel) in tunnels {
+        let answers = outer(&interface, tunnel).map(|flow| evaluator.evaluate(&flow));
+        if answers.iter().any(|answer| matches!(answer, Answer::Accept { masquerades: true, .. })) {
+            masqueraded.insert(interface.index);
+        }
+        let refused = answers.iter().find_map(against).or_else(|| misses_errors(&evaluator, tunnel));
+        effects.extend(refused.map(|(object, reason)| on_tunnel(interface.index, object, reason)));
+    }
+    (effects, masqueraded)
+}
+
+/// Returns the effect that leaves a tunnel to the kernel.
+pub fn on_tunnel(index: u32, object: String, reason: String) -> Effect {
+    Effect { kind: Kind::Netfilter, scope: Scope::Tunnel(index), object, reason }
 }
 
 /// Returns whether a ruleset, read with the elements of its sets, accepts all outer packets of these tunnels in the

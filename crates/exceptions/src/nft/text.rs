@@ -1,7 +1,6 @@
 //! Rules as text, close to what nft prints.
 
-use super::expression::To;
-use super::expression::fib;
+use super::expression::{To, fib, source_nat};
 use super::{Comparison, Expression, Rule, Verdict, ct, meta};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -153,6 +152,7 @@ fn word(expression: &Expression, registers: &mut BTreeMap<usize, Named>) -> Opti
         Expression::Counter { name: Some(name) } => Some(format!("counter name {name}")),
         Expression::Counter { name: None } => Some("counter".into()),
         Expression::Match { name, .. } => Some(format!("xt match {name}")),
+        Expression::SourceNat { address } => Some(source_nat(*address).into()),
         Expression::FlowAdd => Some("flow add".into()),
         Expression::Mark { .. } => Some("xt target MARK".into()),
         Expression::Fib { result, flags, register } => {

@@ -29,6 +29,8 @@ pub struct Policies {
     /// Tunnels whose packets may be forwarded: no policy concerns their outer packets, which the host itself sends and
     /// receives.
     pub tunnels: BTreeSet<PortId>,
+    /// Tunnels whose outer packets may be masqueraded: those that masquerading would change are left to the kernel.
+    pub masqueraded: BTreeSet<PortId>,
     /// Set if outer packets of these tunnels are taken from ports whose gates are closed except for flows: what closes
     /// the gates does not concern them.
     pub outer_passes: bool,
@@ -123,7 +125,7 @@ impl Control {
         for index in self.links.set_mtu6(&policies.mtu6) {
             self.hops.touch_link(Some(index));
         }
-        for index in self.links.allow_tunnels(&policies.tunnels) {
+        for index in self.links.allow_tunnels(&policies.tunnels, &policies.masqueraded) {
             self.hops.touch_link(Some(index));
             touched.ports = true;
         }

@@ -125,5 +125,9 @@ fn cold(a: &Adjacency, links: &Links) -> Cold {
         Some(IpAddr::V6(s)) => Some(s),
         _ => links.source6(a.index, near),
     };
-    Cold { index: a.index, gateway, source4, source6 }
+    let masquerade4 = match links.own_source(a.index, near, |addr| addr.is_ipv4()) {
+        Some(IpAddr::V4(addr)) => Some(addr),
+        _ => None,
+    };
+    Cold { index: a.index, gateway, source4, source6, masquerade4 }
 }

@@ -90,6 +90,8 @@ pub(super) struct Links {
     paths: Paths,
     /// Numbers of the tunnels that policies allow to be forwarded.
     allowed: BTreeSet<PortId>,
+    /// Numbers of the tunnels whose outer packets may be masqueraded.
+    masqueraded: BTreeSet<PortId>,
     /// Set if outer packets of tunnels pass gates that let flows pass.
     outer_passes: bool,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
@@ -119,6 +121,7 @@ impl Links {
             stale_ends: BTreeSet::new(),
             paths: Paths::default(),
             allowed: BTreeSet::new(),
+            masqueraded: BTreeSet::new(),
             outer_passes: false,
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
@@ -403,15 +406,23 @@ impl Links {
     /// like the kernel's inet_select_addr. Primary addresses precede secondary ones; the scope is global unless the
     /// interface has no other.
     pub fn source(&self, index: u32, near: Option<IpAddr>, of: fn(IpAddr) -> bool) -> Option<IpAddr> {
-        let own = || self.addresses.get(&index).into_iter().flatten().filter(|a| of(a.addr));
-        let global = || own().filter(|a| !a.secondary && !a.link_scope);
-        near.and_then(|n| {
-            global().find(|a| Prefix::containing(a.addr, a.len).is_some_and(|subnet| subnet.covers(n.into())))
-        })
-        .or_else(|| global().next())
-        .or_else(|| self.addresses.values().flatten().find(|a| of(a.addr) && !a.secondary && !a.link_scope))
-        .or_else(|| own().next())
-        .map(|a| a.addr)
+        let own = self.own_source(index, near, of);
+        let other =
+            || self.addresses.values().flatten().find(|a| of(a.addr) && !a.secondary && !a.link_scope).map(|a| a.addr);
+        let last = || self.addresses.get(&index).into_iter().flatten().find(|a| of(a.addr)).map(|a| a.addr);
+        own.or_else(other).or_else(last)
+    }
+
+    /// Returns the source address of [`Links::source`] if it is a primary, global one of the interface itself. For
+    /// IPv4, masquerading gives it to packets that leave by the interface.
+    pub fn own_source(&self, index: u32, near: Option<IpAddr>, of: fn(IpAddr) -> bool) -> Option<IpAddr> {
+        let own = self.addresses.get(&index).into_iter().flatten();
+        let global = own.filter(|a| of(a.addr) && !a.secondary && !a.link_scope);
+        let covers = |a: &&Address, near: IpAddr| {
+            Prefix::containing(a.addr, a.len).is_some_and(|subnet| subnet.covers(near.into()))
+        };
+        let near = near.and_then(|near| global.clone().find(|a| covers(a, near)));
+        near.or_else(|| global.clone().next()).map(|a| a.addr)
     }
 
     pub fn source4(&self, index: u32, near: Option<IpAddr>) -> Option<Ipv4Addr> {

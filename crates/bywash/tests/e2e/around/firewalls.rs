@@ -4,9 +4,9 @@
 use super::ip;
 use super::tunnels::{BRIDGED, Row, Tunnels, VXLANS};
 use crate::flows::{BRIEF, Ends, run, wait_for_flow_by};
-use crate::harness::{Bywash, PATIENCE};
+use crate::harness::{Bywash, PATIENCE, bound};
 use bywash_lab::{Ping, has_tool, kernel_has, require, require_lab, wait_until};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 
 /// A VXLAN stays past the kernel while the rules for the host's own packets accept all of its outer packets.
 #[test]
@@ -207,6 +207,80 @@ fn a_firewall_for_one_family_leaves_the_other_alone() {
         }
         bywash.assert_conserved();
     }
+}
+
+/// Rules that masquerade what leaves by r1, where the tunnels' outer packets leave, too.
+const MASQUERADE: &str = "
+table ip nat {
+ chain out {
+  type nat hook postrouting priority 100;
+  oifname r1 masquerade
+ }
+}
+";
+
+/// Translation of other packets leaves tunnels past the kernel, as long as no connection of their outer packets is
+/// translated.
+#[test]
+fn masquerading_leaves_tunnels_alone() {
+    require!(require_lab(), kernel_has("vxlan"), has_tool("nft"), has_tool("conntrack"));
+    let tunnels = Tunnels::new(&VXLANS[..1]);
+    let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+    r.nft(WALL).unwrap();
+    r.nft(MASQUERADE).unwrap();
+    let bywash = run(&tunnels.0, "level = \"user\"\n");
+    tunnels.answer_by("tv", 87, 87);
+    let to = ip("10.87.0.2");
+    let mut udp = Ends::udp_between((&a.ns, a.v4.into()), (&b.ns, to), to);
+    wait_for_flow(&bywash, &mut udp, "UDP beside masquerading");
+    let kept = || bywash.placement("r1")["kept"].to_string();
+    // Iptables' rule is another expression.
+    let iptables = |rule: &str| r.run(&[&["iptables-nft"], &rule.split(' ').collect::<Vec<_>>()[..]].concat()).unwrap();
+    r.nft("delete table ip nat").unwrap();
+    iptables("-t nat -A POSTROUTING -o r1 -j MASQUERADE");
+    wait_for_flow(&bywash, &mut udp, "UDP beside iptables' masquerading");
+    iptables("-t nat -D POSTROUTING -o r1 -j MASQUERADE");
+    r.nft("delete table ip nat").unwrap();
+    r.nft(MASQUERADE).unwrap();
+    wait_for_flow(&bywash, &mut udp, "UDP beside masquerading again");
+    // A rule that translates the outer packets, and the connections that it leaves behind.
+    let forget = |port: &str| r.run(&["conntrack", "-D", "-p", "udp", "--dport", port]).unwrap();
+    r.nft("insert rule ip nat out udp dport 4789 masquerade to :7000-7100").unwrap();
+    bywash.wait("the rule to keep the tunnel", |_| kept().contains("depends on masquerade"));
+    // Connections of before the rule are not translated.
+    forget("4789");
+    let kernels = |udp: &Ends| {
+        let before = Tunnels::moved(&bywash).0;
+        udp.arrives(BRIEF) && Tunnels::moved(&bywash).0 == before
+    };
+    bywash.wait("the kernel to send through the tunnel", |_| kernels(&udp));
+    r.nft("flush chain ip nat out; add rule ip nat out oifname r1 masquerade").unwrap();
+    bywash.wait("a connection to keep the tunnel", |_| kept().contains("outer packets is translated"));
+    assert!(kernels(&udp), "past a translated connection");
+    forget("4789");
+    wait_for_flow(&bywash, &mut udp, "UDP after the translated connection");
+    // A host's own connection, translated to the port of the tunnel.
+    let other = bound(&a.ns, || UdpSocket::bind((a.v4, 4789)));
+    other.send_to(b"other", (b.v4, 9)).unwrap();
+    bywash.wait("another's connection to keep the tunnel", |_| kept().contains("outer packets is translated"));
+    forget("9");
+    wait_for_flow(&bywash, &mut udp, "UDP after the other connection");
+    // What is within is translated, too.
+    r.nft("add rule ip nat out oifname tv masquerade").unwrap();
+    forget("80");
+    drop(udp);
+    let mut within = Ends::udp_between((&a.ns, a.v4.into()), (&b.ns, to), to);
+    wait_for_flow(&bywash, &mut within, "translated UDP in the tunnel");
+    let Ends::Udp(_, far) = &within else { unreachable!() };
+    assert_eq!(far.peer_addr().unwrap().ip(), ip("10.87.0.1"), "the source that host b sees");
+    // The kernel would give the outer packets another source.
+    let first = format!(
+        "addr del {own}/24 dev r1\naddr add 10.0.2.99/16 dev r1\naddr add {own}/24 dev r1\n",
+        own = b.router_v4
+    );
+    r.ip_batch(&first).unwrap();
+    bywash.wait("the kernel to masquerade the outer packets", |_| kernels(&within));
+    bywash.assert_conserved();
 }
 
 /// Talks until all packets pass the tunnel past the kernel, in both directions.

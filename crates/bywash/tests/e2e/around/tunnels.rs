@@ -268,7 +268,7 @@ fn tunnels_change() {
     };
     for rules in [
         "chain c { type filter hook postrouting priority 0; ip protocol gre drop; }",
-        "chain c { type nat hook postrouting priority 100; ip protocol gre masquerade; }",
+        "chain c { type nat hook postrouting priority 100; ip protocol gre masquerade random; }",
         "chain c { type filter hook postrouting priority 0; oifname \"r1\" ip protocol gre drop; }",
     ] {
         bywash.wait("IPv6 in the tunnel", |_| sit() == (5, 5));

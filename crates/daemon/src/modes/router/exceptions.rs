@@ -198,6 +198,7 @@ impl Guard {
             mtu6: settings.mtu6.clone(),
             source_check: self.ports.iter().filter_map(check).collect(),
             tunnels: verdict.tunnels.iter().copied().map(PortId).collect(),
+            masqueraded: verdict.masqueraded.iter().copied().map(PortId).collect(),
             outer_passes: verdict.outer_passes,
             hash4: settings.hash4,
             hash6: settings.hash6,

@@ -137,7 +137,7 @@ fn kept(answer: &Answer) -> (u64, &str) {
     }
 }
 
-const ACCEPTED: Answer = Answer::Accept { counters: Vec::new() };
+const ACCEPTED: Answer = Answer::Accept { counters: Vec::new(), masquerades: false };
 
 fn rule(parts: &[&[Expression]]) -> Vec<Expression> {
     parts.concat()
@@ -167,7 +167,7 @@ fn established_packets_pass_a_stateful_firewall() {
 #[test]
 fn counters_of_every_packet_are_told() {
     let rules = [rule(&[&established(), &[counter(), accept()]])];
-    let Answer::Accept { counters } = forward(&rules) else { panic!() };
+    let Answer::Accept { counters, .. } = forward(&rules) else { panic!() };
     assert_eq!(counters.len(), 1);
     assert_eq!(counters[0].place.rule, Some(1));
     let some = [rule(&[&[payload(1, 1, 1), is(&[0]), counter()]]), vec![accept()]];

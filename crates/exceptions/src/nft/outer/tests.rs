@@ -48,14 +48,20 @@ fn drop() -> Vec<Expression> {
 
 /// Returns the reason why packets of a tunnel are left to the kernel, with a chain on a hook; "" if there is none.
 fn reason(tunnel: &Tunnel, hook: u32, accepts: bool, rules: &[Vec<Vec<Expression>>]) -> String {
+    told(tunnel, (hook, "filter"), accepts, rules).0
+}
+
+/// Returns that of a chain of some type, and whether the ruleset may masquerade the packets.
+fn told(tunnel: &Tunnel, (hook, kind): (u32, &str), accepts: bool, rules: &[Vec<Vec<Expression>>]) -> (String, bool) {
     let rule = |parts: &Vec<Vec<Expression>>| Rule { handle: 1, expressions: parts.concat(), comment: None };
-    let base = Base { hook, priority: 0, kind: "filter".into(), accepts, devices: Vec::new() };
+    let base = Base { hook, priority: 0, kind: kind.into(), accepts, devices: Vec::new() };
     let rules = rules.iter().map(rule).collect();
     let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
     let (sets, tracking) = (Vec::new(), Vec::new());
     let table = Table { family: Family::Inet, name: "t".into(), dormant: false, chains: vec![chain], sets, tracking };
-    let effects = on_tunnels(&Ruleset { generation: 1, tables: vec![table] }, std::iter::once((tg(), tunnel)));
-    effects.first().map(|effect| effect.reason.clone()).unwrap_or_default()
+    let ruleset = Ruleset { generation: 1, tables: vec![table] };
+    let (effects, masqueraded) = on_tunnels(&ruleset, std::iter::once((tg(), tunnel)));
+    (effects.first().map(|effect| effect.reason.clone()).unwrap_or_default(), masqueraded.contains(&tg().index))
 }
 
 /// Returns a rule that accepts `icmp type destination-unreachable`.
@@ -155,8 +161,39 @@ fn tunnels_of_one_encapsulation_are_judged_together() {
     let scopes = |tunnels: &[Tunnel]| -> Vec<Scope> {
         let interface = |at: usize| Interface { index: 20 + at as u32, ..tg() };
         let tunnels = tunnels.iter().enumerate().map(|(at, tunnel)| (interface(at), tunnel));
-        on_tunnels(&ruleset, tunnels).into_iter().map(|effect| effect.scope).collect()
+        on_tunnels(&ruleset, tunnels).0.into_iter().map(|effect| effect.scope).collect()
     };
     assert_eq!(scopes(&[TUNNEL, vxlan()]), []);
     assert_eq!(scopes(&[TUNNEL, other, vxlan(), other]), [Scope::Tunnel(21), Scope::Tunnel(23)]);
+}
+
+/// A translation that leaves the outer packets as they are is none.
+#[test]
+fn outer_packets_may_be_translated_to_what_they_are() {
+    /// NF_INET_PRE_ROUTING.
+    const PREROUTING: u32 = 0;
+    let of = |tunnel: &Tunnel, hook, rules: &[Vec<Vec<Expression>>]| told(tunnel, (hook, "nat"), true, rules);
+    let interface = || {
+        let name = [b"wan".as_slice(), &[0; 13]].concat();
+        vec![Expression::Meta { key: meta::OIFNAME, register: 0 }, is(&name)]
+    };
+    let masquerade = || vec![Expression::SourceNat { address: None }];
+    let to = |addr: [u8; 4]| {
+        vec![Expression::Immediate { register: 4, value: addr.to_vec() }, Expression::SourceNat { address: Some(4) }]
+    };
+    let nat = |how: &str| vec![Expression::Acts { how: how.into(), tracking: Tracking::TurnsOn }];
+    let none = || (String::new(), false);
+    for tunnel in [&TUNNEL, &vxlan()] {
+        assert_eq!(of(tunnel, POSTROUTING, &[vec![interface(), masquerade()]]), (String::new(), true));
+        assert_eq!(of(tunnel, POSTROUTING, &[vec![masquerade()]]), (String::new(), true));
+        assert_eq!(of(tunnel, POSTROUTING, &[vec![interface(), to(TUNNEL.local.octets())]]), none());
+        assert_eq!(of(tunnel, POSTROUTING, &[vec![interface(), to([192, 0, 2, 77])]]).0, "depends on snat");
+        // With ports, or with a map of addresses.
+        assert_eq!(of(tunnel, POSTROUTING, &[vec![nat("masquerade")]]).0, "depends on masquerade");
+        // Rules after a translation are not met.
+        assert_eq!(of(tunnel, POSTROUTING, &[vec![masquerade()], vec![drop()]]), (String::new(), true));
+        // Redirections of other packets.
+        assert_eq!(of(tunnel, PREROUTING, &[vec![protocol(6), nat("nat")]]), none());
+        assert_eq!(of(tunnel, PREROUTING, &[vec![nat("redirect")]]).0, "depends on redirect");
+    }
 }

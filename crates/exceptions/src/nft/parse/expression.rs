@@ -54,6 +54,15 @@ const NFT_OBJECT_COUNTER: u32 = 1;
 pub const NFTA_DYNSET_SET_NAME: u16 = 1;
 const NFTA_DYNSET_EXPR: u16 = 7;
 const NFTA_DYNSET_EXPRESSIONS: u16 = 10;
+const NFTA_NAT_TYPE: u16 = 1;
+const NFTA_NAT_FAMILY: u16 = 2;
+const NFTA_NAT_REG_ADDR_MIN: u16 = 3;
+const NFTA_NAT_REG_ADDR_MAX: u16 = 4;
+const NFTA_NAT_FLAGS: u16 = 7;
+const NFT_NAT_SNAT: u32 = 0;
+const NFPROTO_IPV4: u32 = 2;
+// linux/netfilter/nf_nat.h
+const NF_NAT_RANGE_MAP_IPS: u32 = 1;
 /// NFTA_MATCH_NAME and NFTA_TARGET_NAME, and the same for the others.
 pub const XT_NAME: u16 = 1;
 const XT_REVISION: u16 = 2;
@@ -248,7 +257,13 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
             None => ("object of a map".into(), Tracking::TurnsOn),
         },
         "ct" => return ct(&attributes),
-        "nat" | "synproxy" | "tproxy" | "socket" => (name.to_owned(), Tracking::TurnsOn),
+        "nat" => match source_nat(&attributes) {
+            Some(address) => return Expression::SourceNat { address: Some(address) },
+            None => ("nat".into(), Tracking::TurnsOn),
+        },
+        "synproxy" | "tproxy" | "socket" => (name.to_owned(), Tracking::TurnsOn),
+        // Its attributes choose ports: flags, and registers with a range.
+        "masq" if attributes.clone().next().is_none() => return Expression::SourceNat { address: None },
         "masq" => ("masquerade".into(), Tracking::TurnsOn),
         "redir" => ("redirect".into(), Tracking::TurnsOn),
         "connlimit" => ("ct count".into(), Tracking::TurnsOn),
@@ -256,8 +271,8 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
         "match" => return matching(attributes),
         "target" => {
             let name = find(attributes.clone(), XT_NAME).map(text).unwrap_or_default();
-            if let Some(mark) = mark(&attributes, &name) {
-                return mark;
+            if let Some(known) = mark(&attributes, &name).or_else(|| masquerade(&attributes, &name)) {
+                return known;
             }
             let tracking = if xt::is_untracked(true, &name) { Tracking::No } else { Tracking::TurnsOn };
             (format!("xt target {name}"), tracking)
@@ -298,6 +313,29 @@ fn mark(attributes: &Attributes<'_>, name: &str) -> Option<Expression> {
     let info = find(attributes.clone(), XT_INFO)?;
     let is = name == "MARK" && number(attributes, XT_REVISION) == Some(2);
     is.then_some(Expression::Mark { keep: !u32_at(info, 4)?, xor: u32_at(info, 0)? })
+}
+
+/// Parses the target MASQUERADE of x_tables (struct nf_nat_ipv4_multi_range_compat). `None` for other targets, and if it
+/// chooses ports.
+fn masquerade(attributes: &Attributes<'_>, name: &str) -> Option<Expression> {
+    let info = find(attributes.clone(), XT_INFO)?;
+    let is = name == "MASQUERADE" && number(attributes, XT_REVISION) == Some(0);
+    (is && u32_at(info, 0)? == 1 && u32_at(info, 4)? == 0).then_some(Expression::SourceNat { address: None })
+}
+
+/// Returns the register with the address of a translation of the source to one address; `None` for others.
+fn source_nat(attributes: &Attributes<'_>) -> Option<usize> {
+    let first = find(attributes.clone(), NFTA_NAT_REG_ADDR_MIN)?;
+    let plain = attributes.clone().all(|(attribute, value)| match attribute {
+        NFTA_NAT_TYPE => be32(value) == Some(NFT_NAT_SNAT),
+        NFTA_NAT_FAMILY => be32(value) == Some(NFPROTO_IPV4),
+        NFTA_NAT_REG_ADDR_MIN => true,
+        NFTA_NAT_REG_ADDR_MAX => value == first,
+        // The kernel sets it for the addresses.
+        NFTA_NAT_FLAGS => be32(value) == Some(NF_NAT_RANGE_MAP_IPS),
+        _ => false,
+    });
+    plain.then(|| register(attributes, NFTA_NAT_REG_ADDR_MIN)).flatten()
 }
 
 fn matching(attributes: Attributes<'_>) -> Expression {

@@ -29,10 +29,12 @@ impl Links {
         changed.iter().copied().chain(interfaces).collect()
     }
 
-    /// Sets the tunnels whose packets are forwarded, by number; returns those for which that changes.
-    pub fn allow_tunnels(&mut self, allowed: &BTreeSet<PortId>) -> Vec<u32> {
-        let old = std::mem::replace(&mut self.allowed, allowed.clone());
-        let changed = |(spec, _): &&(TunnelSpec, _)| old.contains(&spec.id) != allowed.contains(&spec.id);
+    /// Sets the tunnels whose packets are forwarded, by number, and those whose outer packets may be masqueraded; returns
+    /// those for which either changes.
+    pub fn allow_tunnels(&mut self, allowed: &BTreeSet<PortId>, masqueraded: &BTreeSet<PortId>) -> Vec<u32> {
+        let changed = &(&self.allowed ^ allowed) | &(&self.masqueraded ^ masqueraded);
+        (self.allowed, self.masqueraded) = (allowed.clone(), masqueraded.clone());
+        let changed = |(spec, _): &&(TunnelSpec, _)| changed.contains(&spec.id);
         self.tunnels.values().filter(changed).map(|(spec, _)| spec.interface()).collect()
     }
 
@@ -174,7 +176,8 @@ impl Links {
             let info = PortInfo { master: master.map(|(id, _)| id), ..info };
             let mac = self.get(index).and_then(|link| link.mac).unwrap_or_default();
             let stations = self.ends.get(&index).cloned().unwrap_or_default();
-            TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations }
+            let masqueraded = self.masqueraded.contains(&id);
+            TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations, masqueraded }
         };
         Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)
     }

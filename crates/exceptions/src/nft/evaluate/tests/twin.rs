@@ -489,7 +489,7 @@ proptest! {
         for differs in packets {
             let (fate, counted) = fate(&ruleset, &flow, differs);
             match &answer {
-                Answer::Accept { counters } => {
+                Answer::Accept { counters, .. } => {
                     prop_assert_eq!(fate, Fate::Accepted);
                     let told: Vec<u64> = counters.iter().map(|counter| counter.place.rule.unwrap()).collect();
                     match known {
