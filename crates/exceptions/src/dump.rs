@@ -7,7 +7,8 @@ use bywash_netlink::wire::Message;
 /// Attempts at a dump before giving up because changes interrupt it.
 const TRIES: u32 = 8;
 
-/// Dumps all objects of a kind. Errors if a message is malformed or changes interrupt every attempt.
+/// Dumps all objects of a kind: none if the kernel does not support it. Errors if a message is malformed or changes
+/// interrupt every attempt.
 pub fn dump<T>(
     socket: &mut Socket,
     kind: u16,
@@ -16,6 +17,18 @@ pub fn dump<T>(
     buffer: &mut [u8],
     read: impl Fn(&Message<'_>) -> Result<Option<T>, ()>,
 ) -> Result<Vec<T>, String> {
+    Ok(dump_supported(socket, kind, body, attributes, buffer, read)?.unwrap_or_default())
+}
+
+/// Dumps all objects of a kind as [`dump`] does; `None` if the kernel does not support it.
+pub fn dump_supported<T>(
+    socket: &mut Socket,
+    kind: u16,
+    body: &[u8],
+    attributes: &[(u16, &[u8])],
+    buffer: &mut [u8],
+    read: impl Fn(&Message<'_>) -> Result<Option<T>, ()>,
+) -> Result<Option<Vec<T>>, String> {
     for _ in 0..TRIES {
         let (mut found, mut malformed) = (vec![], false);
         let each = |message: &Message<'_>| match read(message) {
@@ -25,8 +38,8 @@ pub fn dump<T>(
         let dumped = socket.dump(kind, body, attributes, buffer, each, || Ok(())).map_err(|error| text(&error))?;
         match dumped {
             _ if malformed => return Err("malformed netlink message from the kernel".into()),
-            Dumped::Whole => return Ok(found),
-            Dumped::Unsupported => return Ok(vec![]),
+            Dumped::Whole => return Ok(Some(found)),
+            Dumped::Unsupported => return Ok(None),
             Dumped::Interrupted => {}
         }
     }

@@ -3,7 +3,7 @@
 //! A mapping stays with its connection: the kernel applies it for as long as connections are tracked and a chain of
 //! type nat is hooked in the connection's family, with or without the rule that made it (nf_nat_inet_fn).
 
-use crate::dump::dump;
+use crate::dump::dump_supported;
 use bywash_fib::model::{Families, Tunnel};
 use bywash_netlink::socket::Socket;
 use bywash_netlink::wire::{Attributes, Message, attribute};
@@ -50,11 +50,10 @@ pub fn translated(socket: &mut Socket, families: Families, buffer: &mut [u8]) ->
             let body = [number as u8, 0, 0, 0];
             let wanted = status.to_be_bytes();
             let attributes = [(CTA_STATUS, wanted.as_slice()), (CTA_STATUS_MASK, &wanted)];
-            let entries = dump(socket, CT_GET, &body, &attributes, buffer, |message| match message.kind {
-                CT_NEW => status_of(message).map(|of| (of & status != 0).then_some(())).ok_or(()),
-                _ => Ok(None),
+            let entries = connections(socket, &body, &attributes, buffer, |message| {
+                status_of(message).map(|of| (of & status != 0).then_some(()))
             });
-            if !entries.map_err(|why| format!("translated connections: {why}"))?.is_empty() {
+            if !entries?.is_empty() {
                 found |= family;
             }
         }
@@ -91,17 +90,31 @@ pub fn translated_outer<'a>(
             let filter = attribute(*direction, &flags.to_ne_bytes());
             let attributes = [(*direction, of.as_slice()), (CTA_FILTER | NLA_F_NESTED, &filter)];
             let body = [AF_INET as u8, 0, 0, 0];
-            let entries = dump(socket, CT_GET, &body, &attributes, buffer, |message| match message.kind {
-                CT_NEW => Entry::of(message).map(Some).ok_or(()),
-                _ => Ok(None),
-            });
-            let entries = entries.map_err(|why| format!("translated connections: {why}"))?;
+            let entries = connections(socket, &body, &attributes, buffer, |message| Entry::of(message).map(Some))?;
             let alike = tunnels.iter().filter(|(_, tunnel)| kind(tunnel) == (protocol, port));
             let hit = |tunnel: &Tunnel| entries.iter().any(|entry| entry.translates(protocol, port, tunnel));
             found.extend(alike.filter(|(_, tunnel)| hit(tunnel)).map(|(index, _)| *index));
         }
     }
     Ok(found)
+}
+
+/// Returns what `read` finds in the connections that the kernel selects by `attributes`; it returns `None` for malformed
+/// ones.
+fn connections<T>(
+    socket: &mut Socket,
+    body: &[u8],
+    attributes: &[(u16, &[u8])],
+    buffer: &mut [u8],
+    read: impl Fn(&Message<'_>) -> Option<Option<T>>,
+) -> Result<Vec<T>, String> {
+    let each = |message: &Message<'_>| match message.kind {
+        CT_NEW => read(message).ok_or(()),
+        _ => Ok(None),
+    };
+    let entries = dump_supported(socket, CT_GET, body, attributes, buffer, each);
+    let entries = entries.map_err(|why| format!("translated connections: {why}"))?;
+    entries.ok_or_else(|| "translated connections: the kernel does not list them (nf_conntrack_netlink)".into())
 }
 
 /// A connection, as far as it matters for outer packets.

@@ -95,6 +95,8 @@ pub struct Verdict {
     /// Numbers of the tunnels whose outer packets may be masqueraded: the kernel has the packets unless their
     /// source is the address that it would give them.
     pub masqueraded: BTreeSet<u16>,
+    /// Set if rules translate addresses of IPv4.
+    pub translating: bool,
     /// Set if the outer packets of tunnels pass gates that let flows pass.
     pub outer_passes: bool,
     /// Effects behind these decisions, ignored ones included.
@@ -182,7 +184,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     // Where all gates are closed, only flows pass, which were judged by these rules, too; and the outer packets of
     // tunnels, which may be of the other family, unless these were judged as well.
     let tunnels = ports.iter().any(|port| port.tunnel.is_some()) && !reading.outer.accepted;
-    verdict.outer_passes = reading.outer.accepted;
+    (verdict.outer_passes, verdict.translating) = (reading.outer.accepted, reading.outer.translating);
     let masqueraded = |port: &&PortLink| port.tunnel.is_some() && reading.outer.masqueraded.contains(&port.index);
     verdict.masqueraded = ports.iter().filter(masqueraded).map(|port| port.id).collect();
     let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));

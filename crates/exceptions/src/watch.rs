@@ -34,8 +34,8 @@ pub const POLL: Duration = Duration::from_millis(5);
 /// Interval between reads of translated connections, while there are some that no rule translates.
 const TRANSLATING: Duration = Duration::from_secs(1);
 /// Least ratio between the interval of reads of translated connections of outer packets and the time that one takes,
-/// which grows with the table of connections.
-const RARELY: u32 = 50;
+/// which grows with the table of connections. The kernel handles no packets on that CPU meanwhile.
+const RARELY: u32 = 500;
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -95,6 +95,8 @@ pub struct Outer {
     pub judged: bool,
     /// Set if the chains on devices were, too, and accept all packets of the tunnels that the others accept.
     pub accepted: bool,
+    /// Set if nf_tables has chains of type nat for IPv4.
+    pub translating: bool,
     /// Indices of the tunnels whose outer packets may be masqueraded: the kernel leaves them as they are only if their
     /// source is the address that it would give them.
     pub masqueraded: BTreeSet<u32>,
@@ -149,6 +151,7 @@ impl Watcher {
             known: BTreeMap::new(),
             outer: Outer::default(),
             outer_translated: Ok(BTreeSet::new()),
+            outer_of: vec![],
             outer_at: Instant::now(),
             outer_after: TRANSLATING,
             dirty: Kind::ALL.into(),
@@ -257,9 +260,10 @@ struct Runner {
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     outer: Outer,
-    /// Indices of the tunnels whose outer packets belong to translated connections, when these were last read, and the
-    /// time after which they are read again.
+    /// Indices of the tunnels whose outer packets belong to translated connections, the tunnels for which these were
+    /// read, when they were, and the time after which they are read again.
     outer_translated: Result<BTreeSet<u32>, String>,
+    outer_of: Vec<(u32, Tunnel)>,
     outer_at: Instant,
     outer_after: Duration,
     /// Kinds that must be read again.
@@ -372,16 +376,24 @@ impl Runner {
         if !self.outer.judged || self.outer_at.elapsed() < self.outer_after {
             return None;
         }
-        (self.translated_outer() != self.outer_translated).then_some(Kind::Netfilter)
+        let now = self.translated_outer();
+        (std::mem::replace(&mut self.outer_translated, now) != self.outer_translated).then_some(Kind::Netfilter)
+    }
+
+    /// Returns the tunnels whose outer packets may be translated, by index.
+    fn outer_asked(&self) -> Vec<(u32, Tunnel)> {
+        let tunnels = self.ports.iter().filter(|_| self.hooked.v4);
+        tunnels.filter_map(|port| Some((port.index, port.tunnel?))).collect()
     }
 
     /// Returns the indices of the tunnels whose outer packets belong to translated connections.
     fn translated_outer(&mut self) -> Result<BTreeSet<u32>, String> {
         let began = Instant::now();
-        let tunnels = self.ports.iter().filter_map(|port| Some((port.index, port.tunnel.as_ref()?)));
+        self.outer_of = self.outer_asked();
+        let tunnels = self.outer_of.iter().map(|(index, tunnel)| (*index, tunnel));
         let found = match &mut self.sockets.netfilter {
-            Some((_, asked)) if self.hooked.v4 => translated_outer(asked, tunnels, &mut self.buffer),
-            _ => Ok(BTreeSet::new()),
+            Some((_, asked)) => translated_outer(asked, tunnels, &mut self.buffer),
+            None => Ok(BTreeSet::new()),
         };
         self.outer_at = Instant::now();
         self.outer_after = TRANSLATING.max(began.elapsed() * RARELY);
@@ -496,7 +508,9 @@ impl Runner {
                     effects.retain(|effect| !matches!(effect.scope, Scope::Own(_)));
                     let (mut against, masqueraded) = nft::on_tunnels(&ruleset, tunnels());
                     // A connection that a rule has translated stays translated without the rule.
-                    self.outer_translated = self.translated_outer();
+                    if self.outer_at.elapsed() >= self.outer_after || self.outer_of != self.outer_asked() {
+                        self.outer_translated = self.translated_outer();
+                    }
                     against.extend(tunnels().filter_map(|(interface, _)| {
                         let reason = match &self.outer_translated {
                             Ok(indices) if !indices.contains(&interface.index) => return None,
@@ -508,7 +522,7 @@ impl Runner {
                     let refuses = |index| against.iter().any(|effect| effect.scope == Scope::Tunnel(index));
                     let mut accepted = tunnels().filter(|(interface, _)| !refuses(interface.index));
                     let accepted = nft::pass_devices(&ruleset, &mut accepted);
-                    self.outer = Outer { judged: true, accepted, masqueraded };
+                    self.outer = Outer { judged: true, accepted, translating: self.hooked.v4, masqueraded };
                     effects.extend(against);
                 }
                 Ok(effects)

@@ -255,10 +255,7 @@ fn rulesets_of_iptables() {
             "iptables-nft -t mangle -A FORWARD -p tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
             &["all4 counter, xt target TCPMSS"],
         ),
-        (
-            "iptables-nft -t nat -A POSTROUTING -o p1 -j MASQUERADE",
-            &["all4 counter, masquerade", "fragments4"],
-        ),
+        ("iptables-nft -t nat -A POSTROUTING -o p1 -j MASQUERADE", &["all4 counter, masquerade", "fragments4"]),
         // The rules that Docker sets up.
         (
             "iptables-nft -P FORWARD DROP\niptables-nft -t nat -N DOCKER\n\

@@ -97,6 +97,11 @@ pub(crate) struct SlowPath {
     ip_id: (u16, u16),
 }
 
+/// Returns a time in seconds.
+pub(crate) fn seconds(tsc: u64) -> u32 {
+    (tsc / clock::tsc_hz().max(1)) as u32
+}
+
 /// Packets within others, at most a burst, each with its origin.
 pub(crate) struct Inner {
     pub frames: Batch,
@@ -251,7 +256,7 @@ impl SlowPath {
         if partial && tunnel::complete_within(arena.data_mut(&mut frame)) {
             cx.event(from.port, Event::ChecksumCompleted, 1);
         }
-        let now = (cx.now / clock::tsc_hz().max(1)) as u32;
+        let now = seconds(cx.now);
         let Some(within) = tunnel::decapsulate(&arena, tables, from, &mut frame, now) else {
             return self.punt(cx, from, frame);
         };
@@ -279,7 +284,9 @@ impl SlowPath {
         let data = arena.data_mut(&mut frame);
         let (len, _) = ip_len(data);
         let way = tunnel::way(tables, hop, data, len).filter(|_| len <= hop.mtu && tables.number(hop.port) != from.id);
-        let Some(way) = way else { return self.punt(cx, from, frame) };
+        let Some(way) = way.filter(|_| !tunnel::is_forgotten(tables, hop, seconds(cx.now))) else {
+            return self.punt(cx, from, frame);
+        };
         charge(data);
         self.send_through(cx, tables, from, frame, &way);
     }

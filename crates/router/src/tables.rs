@@ -112,7 +112,7 @@ pub struct Cold {
     pub source4: Option<Ipv4Addr>,
     /// Source address of ICMPv6 errors sent by this next hop.
     pub source6: Option<Ipv6Addr>,
-    /// Address that masquerading gives to packets that leave by this next hop; `None` if its interface has none.
+    /// Address that masquerading gives to packets that leave by this next hop; `None` if it is not certain.
     pub masquerade4: Option<Ipv4Addr>,
 }
 

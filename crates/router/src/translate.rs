@@ -6,7 +6,7 @@
 
 use crate::bytes::{be16, be32, frame_type};
 use crate::gates::{Gate, is_kept};
-use crate::slow::{SlowPath, ip_len, sourced};
+use crate::slow::{SlowPath, ip_len, seconds, sourced};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
 use crate::tunnel;
 use crate::valid::{host4, valid6};
@@ -185,7 +185,7 @@ impl Translator {
         }
         let exit = self.flows.v4.exit(hit);
         let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id)) else {
+        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id, cx.now)) else {
             self.flows.v4.miss(&self.v4.keys[at], false);
             return None;
         };
@@ -224,7 +224,7 @@ impl Translator {
         }
         let exit = self.flows.v6.exit(hit);
         let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id)) else {
+        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id, cx.now)) else {
             self.flows.v6.miss(&self.v6.keys[at], false);
             return None;
         };
@@ -318,15 +318,16 @@ fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
 
 /// Returns whether a frame can be sent to this next hop, on the flow's port. Padding counts, too: the device would
 /// refuse too long a frame.
-fn leads(tables: &Tables, hop: &Entry, port: u16, data: &[u8], path: &SlowPath, from: PortId) -> bool {
+fn leads(tables: &Tables, hop: &Entry, port: u16, data: &[u8], path: &SlowPath, from: PortId, now: u64) -> bool {
     let (number, room) = (tables.number(hop.port), (data.len() - HEADER_LEN) as u32);
     let passes = number.0 == port && room <= hop.mtu && !(path.config.redirects && number == from);
-    passes && (hop.kind != Kind::Tunnel || leads_through(tables, hop, data, from))
+    passes && (hop.kind != Kind::Tunnel || leads_through(tables, hop, data, from, now))
 }
 
 #[cold]
-fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId) -> bool {
-    tables.number(hop.port) != from && tunnel::way(tables, hop, data, ip_len(data).0).is_some()
+fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId, now: u64) -> bool {
+    let leads = tables.number(hop.port) != from && tunnel::way(tables, hop, data, ip_len(data).0).is_some();
+    leads && !tunnel::is_forgotten(tables, hop, seconds(now))
 }
 
 /// Sends a translated packet through the tunnel of its next hop.

@@ -8,7 +8,7 @@
 
 use crate::bytes::{be16, be32, frame_type};
 use crate::flow::flow_hash;
-use crate::tables::{Entry, HashPolicy, Kind, PortInfo, Tables};
+use crate::tables::{Cold, Entry, HashPolicy, Kind, PortInfo, Tables};
 use crate::valid::{host4, valid_header6};
 use crate::vlan::Ingress;
 use bywash_engine::PortId;
@@ -60,7 +60,15 @@ pub struct TunnelInfo {
     pub stations: Arc<Stations>,
     /// Whether its outer packets may be masqueraded.
     pub masqueraded: bool,
+    /// Time in seconds at which the kernel last got a packet of it, if connection tracking must not forget its outer
+    /// packets: their tuple might be given to a connection of another host. `None` for VXLANs, whose packets have many
+    /// tuples.
+    pub tracked: Option<Arc<AtomicU32>>,
 }
+
+/// Interval in seconds at which the kernel gets a packet of a tunnel for connection tracking, which forgets GRE without
+/// answers after 30 s, other protocols later (nf_conntrack_proto_gre.c, nf_conntrack_proto_generic.c).
+const TRACKED: u32 = 10;
 
 /// Stations of a VXLAN, with the addresses of the other ends that lead to them, or 0 for any end.
 #[derive(Debug, Default)]
@@ -126,6 +134,26 @@ pub fn end_of(tunnel: &Tunnel) -> TunnelEnd {
 }
 
 impl TunnelInfo {
+    /// Returns whether the kernel must get the next packet for connection tracking.
+    fn is_forgotten(&self, now: u32) -> bool {
+        let forgotten = |last: &Arc<AtomicU32>| {
+            let due = now.wrapping_sub(last.load(Ordering::Relaxed)) >= TRACKED;
+            if due {
+                last.store(now, Ordering::Relaxed);
+            }
+            due
+        };
+        self.tracked.as_ref().is_some_and(forgotten)
+    }
+
+    /// Returns the next hop of the outer packets to this end; `None` if the kernel would give them another source.
+    fn outer_hop<'a>(&self, tables: &'a Tables, remote: Ipv4Addr) -> Option<(&'a Entry, &'a Cold)> {
+        let id = tables.fib4.lookup(remote.to_bits());
+        let (outer, cold) = (tables.entry(id), tables.cold.get(id as usize)?);
+        let same = !self.masqueraded || cold.masquerade4 == Some(self.tunnel.local);
+        (outer.kind == Kind::Forward && same).then_some((outer, cold))
+    }
+
     /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not
     /// learn from it (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` is the time in seconds.
     fn takes(&self, remote: u32, frame: &[u8], now: u32) -> bool {
@@ -244,6 +272,13 @@ pub(crate) fn decapsulate(
     // Rules were evaluated for packets of no VRF, and a VXLAN's socket takes none of one (udp_sk_bound_dev_eq). Ports
     // of VRFs have routing rules.
     if tables.port(from.id).is_none_or(|port| !port.rules4.is_empty()) {
+        return None;
+    }
+    // The kernel would not know an answer to it, and translate that.
+    if tunnel.masqueraded && tunnel.outer_hop(tables, info.src.into()).is_none() {
+        return None;
+    }
+    if tunnel.is_forgotten(now) {
         return None;
     }
     if tunnel.tunnel.vxlan.is_some() && !tunnel.takes(info.src, ip.get(len - HEADER_LEN..)?, now) {
@@ -371,10 +406,17 @@ pub(crate) struct Through<'a> {
     hop: &'a Entry,
 }
 
+/// Returns whether the kernel must get the next packet through the tunnel of a next hop for connection tracking; `now` is
+/// the time in seconds.
+pub(crate) fn is_forgotten(tables: &Tables, hop: &Entry, now: u32) -> bool {
+    tables.tunnels.get(hop.port).is_some_and(|tunnel| tunnel.is_forgotten(now))
+}
+
 /// Returns the way of a valid IP packet of `len` bytes through the tunnel of its next hop; `None` if it is left to the
 /// kernel.
 pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) -> Option<Through<'a>> {
-    let TunnelInfo { tunnel, masqueraded, .. } = tables.tunnels.get(hop.port)?;
+    let info = tables.tunnels.get(hop.port)?;
+    let tunnel = &info.tunnel;
     let v6 = frame_type(data)? == ethertype::IPV6;
     let carries = match tunnel.encapsulation {
         Encapsulation::Ipip => !v6,
@@ -386,13 +428,8 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
         return None;
     }
     let remote = if tunnel.vxlan.is_some() { Ipv4Addr::from_bits(hop.first) } else { tunnel.remote };
-    let id = tables.fib4.lookup(remote.to_bits());
-    let outer = Some(tables.entry(id)).filter(|outer| outer.kind == Kind::Forward)?;
-    let cold = tables.cold.get(id as usize)?;
+    let (outer, cold) = info.outer_hop(tables, remote)?;
     if tunnel.link != 0 && tunnel.link != cold.index {
-        return None;
-    }
-    if *masqueraded && cold.masquerade4 != Some(tunnel.local) {
         return None;
     }
     let path = tables.tunnels.path((tunnel.local, remote, tunnel.link))?;

@@ -18,6 +18,7 @@ use bywash_wire::ipv4::fill_checksum;
 use common::Line;
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -64,10 +65,23 @@ struct Rig {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
+/// What rules that translate addresses do to outer packets.
+#[derive(Default)]
+struct Nat {
+    masqueraded: bool,
+    /// Address that masquerading gives.
+    gives: Option<Ipv4Addr>,
+    tracked: Option<Arc<AtomicU32>>,
+}
+
 impl Rig {
     /// Creates a router with this tunnel, through which 10/8 is reached, by packets that wait for their neighbour first
     /// if `waits`; 20/8 is out of port 1. `frames` arrive on port 0, one in each turn.
     fn new(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>]) -> Self {
+        Self::beside_nat(tunnel, path_mtu, waits, frames, &Nat::default())
+    }
+
+    fn beside_nat(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>], nat: &Nat) -> Self {
         let domain = Qsbr::new();
         let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
         table4.insert(Net::new(10 << 24, 8).unwrap(), if waits { GLEAN } else { THROUGH });
@@ -93,7 +107,7 @@ impl Rig {
             generation: 1,
             fib4: table4.reader(),
             fib6: table6.reader(),
-            cold: vec![Cold { index: 2, ..Cold::default() }; entries.len()],
+            cold: vec![Cold { index: 2, masquerade4: nat.gives, ..Cold::default() }; entries.len()],
             entries,
             buckets: vec![],
             ports: vec![PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() }; 2],
@@ -101,7 +115,16 @@ impl Rig {
             bonds: vec![],
             bridges: vec![],
             tunnels: Tunnels::new(
-                vec![TunnelInfo { id: TUNNEL, tunnel, info, mac: OWN, ageing, stations, masqueraded: false }],
+                vec![TunnelInfo {
+                    id: TUNNEL,
+                    tunnel,
+                    info,
+                    mac: OWN,
+                    ageing,
+                    stations,
+                    masqueraded: nat.masqueraded,
+                    tracked: nat.tracked.clone(),
+                }],
                 paths,
                 false,
             ),
@@ -292,6 +315,26 @@ fn a_closed_gate_leaves_packets_to_the_kernel_as_they_were() {
     let frames = [frame(&around)];
     let outcome = run(gre([None; 2]), 1500, Gate::CLOSED, &frames);
     assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &frames[..]));
+}
+
+/// Outer packets that masquerading would change are the kernel's in both directions, and so is one packet of a tunnel
+/// every ten seconds while rules translate addresses.
+#[test]
+fn beside_nat_connection_tracking_knows_the_outer_packets() {
+    let out = frame(&packet(0, 64, 253, (far(20), far(10)), b"out"));
+    let inner = packet(0, 64, 253, (far(10), far(20)), b"back");
+    let back = frame(&packet(0, 64, 47, (THERE, HERE), &[&[0, 0, 8, 0][..], &inner].concat()));
+    let frames = [out.clone(), back.clone(), out.clone(), back.clone()];
+    let punted = |nat: &Nat| {
+        let outcome = Rig::beside_nat(gre([None; 2]), 1500, false, &frames, nat).end(frames.len() + 2);
+        assert_eq!(outcome.sent.len() + outcome.punted.len(), frames.len());
+        outcome.punted
+    };
+    let masqueraded = |gives| Nat { masqueraded: true, gives, tracked: None };
+    assert!(punted(&masqueraded(Some(HERE))).is_empty());
+    assert_eq!(punted(&masqueraded(None)), frames);
+    assert_eq!(punted(&masqueraded(Some(far(20)))), frames);
+    assert_eq!(punted(&Nat { tracked: Some(Arc::default()), ..Nat::default() }), frames[..1]);
 }
 
 proptest! {

@@ -31,6 +31,8 @@ pub struct Policies {
     pub tunnels: BTreeSet<PortId>,
     /// Tunnels whose outer packets may be masqueraded: those that masquerading would change are left to the kernel.
     pub masqueraded: BTreeSet<PortId>,
+    /// Set if rules translate addresses of IPv4: connection tracking must not forget the outer packets of tunnels.
+    pub translating: bool,
     /// Set if outer packets of these tunnels are taken from ports whose gates are closed except for flows: what closes
     /// the gates does not concern them.
     pub outer_passes: bool,
@@ -130,6 +132,7 @@ impl Control {
             touched.ports = true;
         }
         touched.ports |= self.links.let_outer_pass(policies.outer_passes);
+        touched.ports |= self.links.let_rules_translate(policies.translating);
         let hash = [policies.hash4, policies.hash6];
         touched.ports |= std::mem::replace(&mut self.image.hash, hash) != hash;
         touched.ports |= self.links.check_sources(&policies.source_check);

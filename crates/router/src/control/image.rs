@@ -125,9 +125,6 @@ fn cold(a: &Adjacency, links: &Links) -> Cold {
         Some(IpAddr::V6(s)) => Some(s),
         _ => links.source6(a.index, near),
     };
-    let masquerade4 = match links.own_source(a.index, near, |addr| addr.is_ipv4()) {
-        Some(IpAddr::V4(addr)) => Some(addr),
-        _ => None,
-    };
+    let masquerade4 = links.masquerade4(a.index);
     Cold { index: a.index, gateway, source4, source6, masquerade4 }
 }

@@ -13,6 +13,7 @@ use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rule
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// Interfaces by kernel index, and the source validation of packets that they receive.
 type Checked<S> = BTreeMap<u32, (S, SourceCheck)>;
@@ -92,6 +93,9 @@ pub(super) struct Links {
     allowed: BTreeSet<PortId>,
     /// Numbers of the tunnels whose outer packets may be masqueraded.
     masqueraded: BTreeSet<PortId>,
+    /// Whether rules translate addresses of IPv4, and the times of the packets that connection tracking sees of tunnels.
+    translating: bool,
+    tracked: BTreeMap<u32, Arc<AtomicU32>>,
     /// Set if outer packets of tunnels pass gates that let flows pass.
     outer_passes: bool,
     /// Families whose packets out of an interface are left to the kernel, by interface index.
@@ -122,6 +126,8 @@ impl Links {
             paths: Paths::default(),
             allowed: BTreeSet::new(),
             masqueraded: BTreeSet::new(),
+            translating: false,
+            tracked: BTreeMap::new(),
             outer_passes: false,
             excepted: BTreeMap::new(),
             mtu6: BTreeMap::new(),
@@ -406,23 +412,27 @@ impl Links {
     /// like the kernel's inet_select_addr. Primary addresses precede secondary ones; the scope is global unless the
     /// interface has no other.
     pub fn source(&self, index: u32, near: Option<IpAddr>, of: fn(IpAddr) -> bool) -> Option<IpAddr> {
-        let own = self.own_source(index, near, of);
-        let other =
-            || self.addresses.values().flatten().find(|a| of(a.addr) && !a.secondary && !a.link_scope).map(|a| a.addr);
-        let last = || self.addresses.get(&index).into_iter().flatten().find(|a| of(a.addr)).map(|a| a.addr);
-        own.or_else(other).or_else(last)
+        let own = || self.addresses.get(&index).into_iter().flatten().filter(|a| of(a.addr));
+        let global = || own().filter(|a| !a.secondary && !a.link_scope);
+        near.and_then(|n| {
+            global().find(|a| Prefix::containing(a.addr, a.len).is_some_and(|subnet| subnet.covers(n.into())))
+        })
+        .or_else(|| global().next())
+        .or_else(|| self.addresses.values().flatten().find(|a| of(a.addr) && !a.secondary && !a.link_scope))
+        .or_else(|| own().next())
+        .map(|a| a.addr)
     }
 
-    /// Returns the source address of [`Links::source`] if it is a primary, global one of the interface itself. For
-    /// IPv4, masquerading gives it to packets that leave by the interface.
-    pub fn own_source(&self, index: u32, near: Option<IpAddr>, of: fn(IpAddr) -> bool) -> Option<IpAddr> {
-        let own = self.addresses.get(&index).into_iter().flatten();
-        let global = own.filter(|a| of(a.addr) && !a.secondary && !a.link_scope);
-        let covers = |a: &&Address, near: IpAddr| {
-            Prefix::containing(a.addr, a.len).is_some_and(|subnet| subnet.covers(near.into()))
-        };
-        let near = near.and_then(|near| global.clone().find(|a| covers(a, near)));
-        near.or_else(|| global.clone().next()).map(|a| a.addr)
+    /// Returns the address that the kernel gives to packets that it masquerades out of `index`, if the interface has
+    /// one global address of IPv4 alone: among several, the kernel's order decides (inet_select_addr), which it does
+    /// not tell.
+    pub fn masquerade4(&self, index: u32) -> Option<Ipv4Addr> {
+        let own = self.addresses.get(&index).into_iter().flatten().filter(|a| !a.link_scope);
+        let mut own = own.filter_map(|a| match a.addr {
+            IpAddr::V4(addr) => Some(addr),
+            IpAddr::V6(_) => None,
+        });
+        own.next().filter(|_| own.next().is_none())
     }
 
     pub fn source4(&self, index: u32, near: Option<IpAddr>) -> Option<Ipv4Addr> {

@@ -199,6 +199,7 @@ impl Guard {
             source_check: self.ports.iter().filter_map(check).collect(),
             tunnels: verdict.tunnels.iter().copied().map(PortId).collect(),
             masqueraded: verdict.masqueraded.iter().copied().map(PortId).collect(),
+            translating: verdict.translating,
             outer_passes: verdict.outer_passes,
             hash4: settings.hash4,
             hash6: settings.hash6,

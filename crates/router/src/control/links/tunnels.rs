@@ -22,6 +22,10 @@ impl Links {
     /// which they are or were members.
     pub fn set_tunnels(&mut self, tunnels: &[TunnelSpec]) -> Vec<u32> {
         let old = replace(&mut self.tunnels, tunnels, |tunnel| tunnel.index);
+        self.tracked.retain(|index, _| self.tunnels.contains_key(index));
+        for tunnel in tunnels {
+            self.tracked.entry(tunnel.index).or_default();
+        }
         let changed = differing(&old, &self.tunnels);
         self.stale_ends.extend(&changed);
         let both = |index: &u32| [old.get(index), self.tunnels.get(index)].into_iter().flatten();
@@ -36,6 +40,11 @@ impl Links {
         (self.allowed, self.masqueraded) = (allowed.clone(), masqueraded.clone());
         let changed = |(spec, _): &&(TunnelSpec, _)| changed.contains(&spec.id);
         self.tunnels.values().filter(changed).map(|(spec, _)| spec.interface()).collect()
+    }
+
+    /// Sets whether rules translate addresses of IPv4; returns whether that changes.
+    pub fn let_rules_translate(&mut self, translating: bool) -> bool {
+        std::mem::replace(&mut self.translating, translating) != translating
     }
 
     /// Sets whether outer packets of tunnels pass gates that let flows pass; returns whether that changes.
@@ -177,7 +186,8 @@ impl Links {
             let mac = self.get(index).and_then(|link| link.mac).unwrap_or_default();
             let stations = self.ends.get(&index).cloned().unwrap_or_default();
             let masqueraded = self.masqueraded.contains(&id);
-            TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations, masqueraded }
+            let tracked = self.tracked.get(&index).filter(|_| self.translating && tunnel.vxlan.is_none()).cloned();
+            TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations, masqueraded, tracked }
         };
         Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)
     }
