@@ -23,6 +23,9 @@ pub enum Feature {
     Addresses,
     Neighbours,
     Links,
+    Vlans,
+    Bonds,
+    Vrfs,
     Bridges,
     Macvlans,
     Vxlans,
@@ -47,7 +50,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 28] = [
         Self::Routes,
         Self::Tos,
         Self::LocalRoutes,
@@ -55,6 +58,9 @@ impl Feature {
         Self::Addresses,
         Self::Neighbours,
         Self::Links,
+        Self::Vlans,
+        Self::Bonds,
+        Self::Vrfs,
         Self::Bridges,
         Self::Macvlans,
         Self::Vxlans,
@@ -99,6 +105,9 @@ impl Feature {
             Self::Flows => tried(&["nft", "add", "table", "inet", "probe"])
                 .and_then(|()| tried(&[&["iptables-nft"], &rule[..]].concat())),
             Self::Legacy => tried(&[&["iptables-legacy"], &rule[..]].concat()),
+            Self::Vlans => tried(&["sh", "-c", "ip link add probe type veth && ip link add link probe type vlan id 5"]),
+            Self::Bonds => tried(&["ip", "link", "add", "probe", "type", "bond"]),
+            Self::Vrfs => tried(&["ip", "link", "add", "probe", "type", "vrf", "table", "9"]),
             Self::Bridges => tried(&["ip", "link", "add", "probe", "type", "bridge"]),
             Self::Macvlans => {
                 tried(&["sh", "-c", "ip link add probe type veth && ip link add link probe type macvlan"])
@@ -155,9 +164,12 @@ pub struct Walk {
     named: u32,
 }
 
-/// Number of objects beyond which more are removed than added; with established flows, of which each rule may take
-/// some.
-const MANY: [usize; 2] = [30, 6];
+/// Number of objects beyond which more are removed than added.
+const MANY: usize = 30;
+/// That number with VLANs, bonds or VRFs, of which each may take a port's subnets from others.
+const MANY_ABOVE: usize = 10;
+/// That number with established flows, of which each rule may take some.
+const MANY_RULES: usize = 6;
 
 impl Walk {
     pub fn new(features: &[Feature]) -> Self {
@@ -174,7 +186,12 @@ impl Walk {
             return changes;
         }
         for _ in 0..1 + random.below(3) {
-            let many = MANY[usize::from(self.features.contains(&Feature::Flows))];
+            let has = |feature: &Feature| self.features.contains(feature);
+            let many = match () {
+                () if has(&Feature::Flows) => MANY_RULES,
+                () if [Feature::Vlans, Feature::Bonds, Feature::Vrfs].iter().any(has) => MANY_ABOVE,
+                () => MANY,
+            };
             let back = if self.objects.len() > many { 70 } else { 35 };
             if !self.objects.is_empty() && random.chance(back) {
                 let at = random.below(self.objects.len());
@@ -215,6 +232,9 @@ impl Walk {
             Feature::Rules => routing::rule(random, named, &self.features),
             Feature::Encap => routing::encap(random),
             Feature::Links => link(random, n),
+            Feature::Vlans => upper::vlan(random, named),
+            Feature::Bonds => upper::bond(random, named),
+            Feature::Vrfs => upper::vrf(random, named),
             Feature::Bridges => upper::bridge(random, named),
             Feature::Macvlans => upper::macvlan(random, named),
             Feature::Vxlans => upper::vxlan(random, named),

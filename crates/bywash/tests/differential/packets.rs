@@ -37,6 +37,38 @@ impl Vxlan {
     }
 }
 
+/// A VLAN interface of a port.
+#[derive(Clone, Copy)]
+struct Vlan {
+    port: usize,
+    protocol: u16,
+    id: u16,
+}
+
+impl Vlan {
+    /// Parses the line that creates one (`upper::vlan`).
+    fn parse(line: &str) -> Option<Self> {
+        let after = |word: &str| line.split_once(word).and_then(|(_, rest)| rest.split(' ').next());
+        let port: usize = after("link add link p")?.parse().ok()?;
+        let protocol = if after(" type vlan protocol ")? == "802.1ad" { 0x88a8 } else { 0x8100 };
+        Some(Self { port: port - 1, protocol, id: after(" id ")?.parse().ok()? })
+    }
+}
+
+/// Returns the ports that are members of bonds, each with the first member of its bond, whose MAC address the bond has
+/// (`upper::bond`).
+fn bonded(text: &str) -> Vec<(usize, usize)> {
+    let mut members: Vec<(&str, usize)> = vec![];
+    let mut bonded = vec![];
+    for (port, bond) in text.lines().filter_map(|line| line.strip_prefix("r ip link set p")?.split_once(" master bo")) {
+        let Ok(port) = port.parse::<usize>() else { continue };
+        let first = members.iter().find(|(other, _)| *other == bond).map_or(port - 1, |(_, first)| *first);
+        members.push((bond, first));
+        bonded.push((port - 1, first));
+    }
+    bonded
+}
+
 /// The prefixes of a configuration, from which addresses are chosen.
 pub struct Pool {
     v4: Vec<(u32, u8)>,
@@ -44,6 +76,8 @@ pub struct Pool {
     /// The router's addresses that the configuration adds.
     owns: Vec<IpAddr>,
     vxlans: Vec<Vxlan>,
+    vlans: Vec<Vlan>,
+    bonded: Vec<(usize, usize)>,
     unusual: bool,
     own: bool,
 }
@@ -52,7 +86,17 @@ impl Pool {
     /// Collects the prefixes in the text of a configuration and those of the links. `unusual` adds packets that no host
     /// would send, `own` packets from the router's own addresses.
     pub fn new(text: &str, unusual: bool, own: bool) -> Self {
-        let mut pool = Self { v4: vec![], v6: vec![], owns: vec![], vxlans: vec![], unusual, own };
+        let mut pool = Self {
+            v4: vec![],
+            v6: vec![],
+            owns: vec![],
+            vxlans: vec![],
+            vlans: vec![],
+            bonded: bonded(text),
+            unusual,
+            own,
+        };
+        pool.vlans = text.lines().filter_map(Vlan::parse).collect();
         pool.vxlans = text.lines().filter_map(Vxlan::parse).collect();
         for line in text.lines().filter_map(|line| line.split_once("address add ")) {
             pool.owns.extend(line.1.split([' ', '/']).next().and_then(|address| address.parse::<IpAddr>().ok()));
@@ -167,6 +211,7 @@ impl Pool {
         let unusual = self.unusual && random.chance(45);
         let mut frame =
             if v6 { self.packet6(random, port, number, unusual) } else { self.packet4(random, port, number, unusual) };
+        let own = self.bonded.iter().rfind(|(member, _)| *member == port).map_or(port, |(_, first)| *first);
         let macs = |random: &Random| {
             let to = match random.below(if unusual { 30 } else { 1000 }) {
                 0 => [0xff; 6],
@@ -174,7 +219,7 @@ impl Pool {
                 2 => [0x33, 0x33, 0, 0, 0, 1],
                 3 => [2, 9, 9, 9, 9, 9],
                 4 => router_mac((port + 1) % PORTS),
-                _ => router_mac(port),
+                _ => router_mac(own),
             };
             [to, host_mac(port, 2 + random.below(HOSTS))]
         };
@@ -201,6 +246,11 @@ impl Pool {
                 }
                 _ => {}
             }
+        }
+        let vlans: Vec<_> = self.vlans.iter().filter(|vlan| vlan.port == own).collect();
+        if !vlans.is_empty() && random.chance(60) && frame.len() >= 14 {
+            let vlan = random.pick(&vlans);
+            frame = tagged(frame, vlan.protocol, vlan.id | random.pick(&[0, 0, 0x6000, 0x1000]));
         }
         frame.truncate(1950);
         if !self.vxlans.is_empty() && random.chance(20) {

@@ -1,4 +1,4 @@
-//! Interfaces above ports: bridges with their stations, macvlans, and VXLANs.
+//! Interfaces above ports: VLANs, bonds, VRFs, bridges with their stations, macvlans, and VXLANs.
 
 use super::Object;
 use crate::change::Change;
@@ -41,6 +41,80 @@ fn moved(n: usize, name: &str) -> (Vec<Change>, Vec<Change>) {
     ];
     back.extend(topology::neighbours(n - 1));
     (there, back)
+}
+
+/// Returns a VLAN interface of a port, which may have the port's subnets.
+pub fn vlan(random: &Random, named: u32) -> Object {
+    let (n, name) = (1 + random.below(PORTS), format!("vl{named}"));
+    let protocol = random.pick(&["802.1Q", "802.1Q", "802.1Q", "802.1ad"]);
+    let option = random.pick(&["", "", "", " reorder_hdr off", " egress-qos-map 0:3", " ingress-qos-map 3:1"]);
+    let id = 1 + named % 4094;
+    let mut add = new(&name, format!("link add link p{n} name {name} type vlan protocol {protocol} id {id}{option}"));
+    if random.chance(20) {
+        add.push(ip(format!("link set {name} mtu {}", random.pick(&[1280, 1400, 1496]))));
+    }
+    add.push(ip(format!("link set {name} up")));
+    let mut remove = vec![ip(format!("link del {name}"))];
+    if random.chance(60) {
+        let (there, back) = moved(n, &name);
+        add.extend(there);
+        remove.extend(back);
+    } else {
+        let net = 100 + named % 100;
+        add.push(ip(format!("address add 10.{net}.0.1/24 dev {name}")));
+        add.push(ip(format!("address add fd{net}::1/64 dev {name} nodad")));
+        for host in 2..2 + HOSTS {
+            let mac = text(host_mac(n - 1, host));
+            for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
+                add.push(ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev {name}")));
+            }
+        }
+    }
+    Object::new(add, remove)
+}
+
+/// Returns a bond of one or two ports, with the first one's subnets. The kernel refuses members that belong to another
+/// interface.
+pub fn bond(random: &Random, named: u32) -> Object {
+    let (n, name) = (1 + random.below(PORTS), format!("bo{named}"));
+    let mode = random.pick(&[
+        "active-backup",
+        "balance-xor xmit_hash_policy layer2",
+        "balance-xor xmit_hash_policy layer2+3",
+        "balance-xor xmit_hash_policy layer3+4",
+    ]);
+    let mut add = new(&name, format!("link add {name} type bond miimon 10 mode {mode}"));
+    let mut remove = vec![ip(format!("link del {name}"))];
+    for member in (0..1 + random.below(2)).map(|more| (n - 1 + more) % PORTS + 1) {
+        add.push(ip(format!("link set p{member} down")));
+        add.push(ip(format!("link set p{member} master {name}")));
+        remove.push(ip(format!("link set p{member} up")));
+        remove.extend(topology::neighbours(member - 1));
+    }
+    add.push(ip(format!("link set {name} up")));
+    let (there, back) = moved(n, &name);
+    add.extend(there);
+    remove.extend(back);
+    Object::new(add, remove)
+}
+
+/// Returns a VRF of one or two ports.
+pub fn vrf(random: &Random, named: u32) -> Object {
+    let (n, name) = (1 + random.below(PORTS), format!("vr{named}"));
+    let mut add = new(&name, format!("link add {name} type vrf table {}", 1000 + named));
+    add.push(ip(format!("link set {name} up")));
+    let mut remove = vec![ip(format!("link del {name}"))];
+    for member in (0..1 + random.below(2)).map(|more| (n - 1 + more) % PORTS + 1) {
+        // The kernel sets the port down and up again.
+        let mut again = vec![ip(format!("address replace fd00:{member}::1/64 dev p{member} nodad"))];
+        again.extend(topology::neighbours(member - 1));
+        add.push(ip(format!("link set p{member} master {name}")));
+        add.extend(again.iter().cloned());
+        remove.extend(again);
+    }
+    // The last change tells whether there is such an interface.
+    add.push(ip(format!("link set {name} up")));
+    Object::new(add, remove)
 }
 
 /// Returns a macvlan with the address that a port has had, to which packets are sent.
