@@ -184,8 +184,11 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     // Where all gates are closed, only flows pass, which were judged by these rules, too; and the outer packets of
     // tunnels, which may be of the other family, unless these were judged as well.
     let tunnels = ports.iter().any(|port| port.tunnel.is_some()) && !reading.outer.accepted;
-    (verdict.outer_passes, verdict.translating) = (reading.outer.accepted, reading.outer.translating);
-    let masqueraded = |port: &&PortLink| port.tunnel.is_some() && reading.outer.masqueraded.contains(&port.index);
+    verdict.outer_passes = reading.outer.accepted;
+    let respected = !respect.ignored.contains(&Kind::Netfilter);
+    verdict.translating = respected && reading.outer.translating;
+    let masqueraded =
+        |port: &&PortLink| respected && port.tunnel.is_some() && reading.outer.masqueraded.contains(&port.index);
     verdict.masqueraded = ports.iter().filter(masqueraded).map(|port| port.id).collect();
     let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));
     let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };

@@ -36,6 +36,8 @@ const TRANSLATING: Duration = Duration::from_secs(1);
 /// Least ratio between the interval of reads of translated connections of outer packets and the time that one takes,
 /// which grows with the table of connections. The kernel handles no packets on that CPU meanwhile.
 const RARELY: u32 = 500;
+/// Longest interval of these reads.
+const LONGEST: Duration = Duration::from_secs(60);
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -152,6 +154,7 @@ impl Watcher {
             outer: Outer::default(),
             outer_translated: Ok(BTreeSet::new()),
             outer_of: vec![],
+            outer_refused: BTreeSet::new(),
             outer_at: Instant::now(),
             outer_after: TRANSLATING,
             dirty: Kind::ALL.into(),
@@ -264,6 +267,8 @@ struct Runner {
     /// read, when they were, and the time after which they are read again.
     outer_translated: Result<BTreeSet<u32>, String>,
     outer_of: Vec<(u32, Tunnel)>,
+    /// Tunnels whose outer packets the rules refuse, as last read.
+    outer_refused: BTreeSet<u32>,
     outer_at: Instant,
     outer_after: Duration,
     /// Kinds that must be read again.
@@ -396,7 +401,7 @@ impl Runner {
             None => Ok(BTreeSet::new()),
         };
         self.outer_at = Instant::now();
-        self.outer_after = TRANSLATING.max(began.elapsed() * RARELY);
+        self.outer_after = (began.elapsed() * RARELY).clamp(TRANSLATING, LONGEST);
         found
     }
 
@@ -507,8 +512,14 @@ impl Runner {
                 if tunnelled {
                     effects.retain(|effect| !matches!(effect.scope, Scope::Own(_)));
                     let (mut against, masqueraded) = nft::on_tunnels(&ruleset, tunnels());
-                    // A connection that a rule has translated stays translated without the rule.
-                    if self.outer_at.elapsed() >= self.outer_after || self.outer_of != self.outer_asked() {
+                    // A connection that a rule has translated stays translated without the rule: those of tunnels that
+                    // the rules have refused until now are looked for at once.
+                    let index =
+                        |effect: &Effect| if let Scope::Tunnel(index) = effect.scope { Some(index) } else { None };
+                    let refused: BTreeSet<u32> = against.iter().filter_map(index).collect();
+                    let released = !self.outer_refused.is_subset(&refused);
+                    self.outer_refused = refused;
+                    if released || self.outer_at.elapsed() >= self.outer_after || self.outer_of != self.outer_asked() {
                         self.outer_translated = self.translated_outer();
                     }
                     against.extend(tunnels().filter_map(|(interface, _)| {

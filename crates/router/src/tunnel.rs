@@ -146,12 +146,9 @@ impl TunnelInfo {
         self.tracked.as_ref().is_some_and(forgotten)
     }
 
-    /// Returns the next hop of the outer packets to this end; `None` if the kernel would give them another source.
-    fn outer_hop<'a>(&self, tables: &'a Tables, remote: Ipv4Addr) -> Option<(&'a Entry, &'a Cold)> {
-        let id = tables.fib4.lookup(remote.to_bits());
-        let (outer, cold) = (tables.entry(id), tables.cold.get(id as usize)?);
-        let same = !self.masqueraded || cold.masquerade4 == Some(self.tunnel.local);
-        (outer.kind == Kind::Forward && same).then_some((outer, cold))
+    /// Returns whether the kernel gives no other source to outer packets by this next hop.
+    fn keeps_source(&self, outer: &Cold) -> bool {
+        !self.masqueraded || outer.masquerade4 == Some(self.tunnel.local)
     }
 
     /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not
@@ -275,7 +272,8 @@ pub(crate) fn decapsulate(
         return None;
     }
     // The kernel would not know an answer to it, and translate that.
-    if tunnel.masqueraded && tunnel.outer_hop(tables, info.src.into()).is_none() {
+    let answered = || tables.cold.get(tables.fib4.lookup(info.src) as usize);
+    if tunnel.masqueraded && !answered().is_some_and(|outer| tunnel.keeps_source(outer)) {
         return None;
     }
     if tunnel.is_forgotten(now) {
@@ -428,8 +426,10 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
         return None;
     }
     let remote = if tunnel.vxlan.is_some() { Ipv4Addr::from_bits(hop.first) } else { tunnel.remote };
-    let (outer, cold) = info.outer_hop(tables, remote)?;
-    if tunnel.link != 0 && tunnel.link != cold.index {
+    let id = tables.fib4.lookup(remote.to_bits());
+    let outer = Some(tables.entry(id)).filter(|outer| outer.kind == Kind::Forward)?;
+    let cold = tables.cold.get(id as usize)?;
+    if (tunnel.link != 0 && tunnel.link != cold.index) || !info.keeps_source(cold) {
         return None;
     }
     let path = tables.tunnels.path((tunnel.local, remote, tunnel.link))?;

@@ -327,16 +327,24 @@ impl Control {
         self.links.allows_tunnel(index)
     }
 
+    /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are: the kernel has the packets
+    /// of others.
+    pub fn keeps_source(&self, tunnel: &TunnelSpec) -> bool {
+        self.links.keeps_source(tunnel)
+    }
+
     /// Returns the pairs of ends between which tunnels that policies allow need a path, in ascending order, each with
     /// the kernel index of the interface that the tunnel is bound to, or 0, and with the next hop by which packets are
     /// forwarded to the remote. Remotes to which no single port leads are left out, and those by a VRF, whose hooks the
-    /// host's own packets pass first, untracked (vrf_ip_out): they are the kernel's.
+    /// host's own packets pass first, untracked (vrf_ip_out), and those to which masquerading may give packets another
+    /// source: they are the kernel's.
     pub fn tunnel_ends(&self) -> Vec<((Ipv4Addr, Ipv4Addr, u32), Cold)> {
-        let by_port = |ends: (Ipv4Addr, Ipv4Addr, u32)| {
-            let (_, remote, link) = ends;
+        let by_port = |(ends, masqueraded): ((Ipv4Addr, Ipv4Addr, u32), bool)| {
+            let (local, remote, link) = ends;
             let (entry, cold) = self.hop_towards(remote)?;
             let leads = entry.kind.is_of_port() && (link == 0 || cold.index == link);
-            (leads && self.vrf(cold.index).is_none()).then_some((ends, *cold))
+            let kept = !masqueraded || cold.masquerade4 == Some(local);
+            (leads && kept && self.vrf(cold.index).is_none()).then_some((ends, *cold))
         };
         self.links.tunnel_ends().into_iter().filter_map(by_port).collect()
     }

@@ -280,6 +280,14 @@ fn masquerading_leaves_tunnels_alone() {
     );
     r.ip_batch(&first).unwrap();
     bywash.wait("the kernel to masquerade the outer packets", |_| kernels(&within));
+    let left = |bywash: &Bywash<'_>| bywash.show(&["ports"]).to_string().contains("masquerading may give");
+    bywash.wait("the tunnel to be left to the kernel", left);
+    let received = || (bywash.events("r1", "decapsulated"), bywash.events("r1", "kept-by-policy"));
+    let before = received();
+    for _ in 0..3 {
+        within.answered(BRIEF);
+    }
+    assert_eq!(received(), before, "what is received is the kernel's, too, at once");
     bywash.assert_conserved();
 }
 

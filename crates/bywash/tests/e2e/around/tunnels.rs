@@ -277,6 +277,11 @@ fn tunnels_change() {
         assert!(encapsulated == 0 && received == if rules.contains("drop") { 0 } else { 5 }, "{rules}");
         r.nft("delete table ip own").unwrap();
     }
+    // Masquerading that changes nothing; connection tracking sees a packet every ten seconds.
+    let nat = "chain c { type nat hook postrouting priority 100; oifname r1 masquerade; }";
+    r.nft(&format!("table ip own {{ {nat}; }}")).unwrap();
+    bywash.wait("IPv6 in the tunnel beside masquerading", |_| matches!(sit(), (5, 4..=5)));
+    r.nft("delete table ip own").unwrap();
     tunnels.wait_for_tunnels(&bywash);
     // Rules may route the packets around those in the tunnels.
     r.ip(&["rule", "add", "to", "10.0.2.2", "lookup", "77"]).unwrap();

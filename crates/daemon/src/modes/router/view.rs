@@ -62,8 +62,9 @@ impl View for Routes {
         let port_of = |spec: &TunnelSpec| control.carriers_to(control.end_of(spec)?).first().copied();
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
             let Tunnel { encapsulation, local, remote, .. } = spec.tunnel;
-            let shown = above(&view, encapsulation.name(), None, control.allows_tunnel(spec.index));
-            Some((port_of(spec)?, Above { ends: ends(local, remote), ..shown }))
+            let left = (!control.keeps_source(spec)).then(|| MASQUERADED.into());
+            let shown = above(&view, encapsulation.name(), None, left.is_none() && control.allows_tunnel(spec.index));
+            Some((port_of(spec)?, Above { ends: ends(local, remote), left, ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
         let bridges = control.tunnels().filter_map(|(_, spec)| {
@@ -135,6 +136,9 @@ impl View for Routes {
         self.refused.get(usize::from(port.0))
     }
 }
+
+/// Reason for which a tunnel is left to the kernel.
+const MASQUERADED: &str = "masquerading may give its outer packets another source";
 
 /// Describes an interface above a port; `tag` is a VLAN's.
 fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Above {

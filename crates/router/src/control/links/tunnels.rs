@@ -3,7 +3,7 @@
 use super::super::followed::Followed;
 use super::super::{Bridged, Entrance, PortView, TunnelSpec};
 use super::{Links, differing, replace};
-use crate::tables::{PortInfo, SourceCheck};
+use crate::tables::PortInfo;
 use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels, end_of};
 use bywash_engine::PortId;
 use bywash_fib::model::{Mac, Tunnel};
@@ -58,17 +58,36 @@ impl Links {
     }
 
     /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it
-    /// leads by, if the tunnel is bound to one, or 0.
-    pub fn tunnel_ends(&self) -> BTreeSet<(Ipv4Addr, Ipv4Addr, u32)> {
-        let of = |(spec, _): &(TunnelSpec, SourceCheck)| {
-            let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
-            let remotes = match vxlan {
-                Some(_) => self.ends_of(spec.index).collect(),
-                None => vec![remote],
-            };
-            remotes.into_iter().map(move |remote| (local, remote, link))
+    /// leads by, if the tunnel is bound to one, or 0; true for those whose packets may be masqueraded.
+    pub fn tunnel_ends(&self) -> BTreeMap<(Ipv4Addr, Ipv4Addr, u32), bool> {
+        let mut all = BTreeMap::new();
+        for (spec, _) in self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index)) {
+            for ends in self.pairs(spec) {
+                *all.entry(ends).or_default() |= self.masqueraded.contains(&spec.id);
+            }
+        }
+        all
+    }
+
+    /// Returns the pairs of ends of a tunnel.
+    fn pairs(&self, spec: &TunnelSpec) -> Vec<(Ipv4Addr, Ipv4Addr, u32)> {
+        let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
+        let remotes = match vxlan {
+            Some(_) => self.ends_of(spec.index).collect(),
+            None => vec![remote],
         };
-        self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index)).flat_map(of).collect()
+        remotes.into_iter().map(|remote| (local, remote, link)).collect()
+    }
+
+    /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are.
+    pub fn keeps_source(&self, spec: &TunnelSpec) -> bool {
+        let pairs = self.pairs(spec);
+        let kept = || !pairs.is_empty() && pairs.iter().all(|ends| self.has_path(*ends));
+        !self.masqueraded.contains(&spec.id) || kept()
+    }
+
+    fn has_path(&self, ends: (Ipv4Addr, Ipv4Addr, u32)) -> bool {
+        self.paths.all.binary_search_by_key(&ends, |path| path.ends).is_ok()
     }
 
     /// Returns the other ends of a VXLAN that lead to stations, each once.
@@ -89,8 +108,7 @@ impl Links {
             Some(mac) => Ipv4Addr::from_bits(*self.stations.get(&(index, 0, mac))?),
             None => tunnel.remote,
         };
-        let ends = (tunnel.local, end, tunnel.link);
-        self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok().map(|_| end)
+        self.has_path((tunnel.local, end, tunnel.link)).then_some(end)
     }
 
     /// Returns the tunnel through which packets routed to an interface reach the neighbour with this MAC address: the
@@ -131,11 +149,12 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
     }
 
-    /// Returns the tunnels whose packets are forwarded: not those that policies leave to the kernel.
+    /// Returns the tunnels whose packets are forwarded: not those that policies leave to the kernel, and not those whose
+    /// packets masquerading may change.
     fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
         self.tunnels.values().map(|(spec, _)| spec).filter(|spec| {
             let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
-            bridge && self.allows_tunnel(spec.index) && self.running(spec.index)
+            bridge && self.allows_tunnel(spec.index) && self.running(spec.index) && self.keeps_source(spec)
         })
     }
 
