@@ -67,8 +67,8 @@ fn status_of(message: &Message<'_>) -> Option<u32> {
 }
 
 /// Returns the indices of the tunnels whose outer packets may belong to a connection with a translated address or port:
-/// one of their protocol that has both their ends among its addresses or, for a VXLAN, its own end, and its port. `socket` is of the
-/// protocol NETLINK_NETFILTER.
+/// one of their protocol that has both their ends among its addresses or, for a VXLAN, its own end, and its port.
+/// `socket` is of the protocol NETLINK_NETFILTER.
 ///
 /// The kernel selects the entries (Linux 5.8 and later); older ones return all.
 pub fn translated_outer<'a>(
@@ -99,8 +99,8 @@ pub fn translated_outer<'a>(
     Ok(found)
 }
 
-/// Returns what `read` finds in the connections that the kernel selects by `attributes`; it returns `None` for malformed
-/// ones.
+/// Returns what `read` finds in the connections that the kernel selects by `attributes`; it returns `None` for
+/// malformed ones.
 fn connections<T>(
     socket: &mut Socket,
     body: &[u8],

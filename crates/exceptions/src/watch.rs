@@ -375,8 +375,8 @@ impl Runner {
         left.into_iter().filter(|(_, of)| *of & now != *of).map(|(kind, _)| kind).collect()
     }
 
-    /// Returns the kind of nf_tables if other tunnels than before have outer packets of translated connections: forwarded
-    /// connections of others that a rule translates to a tunnel's own address may be of the same tuple.
+    /// Returns the kind of nf_tables if other tunnels than before have outer packets of translated connections: a rule
+    /// may translate another host's connection to the same tuple.
     fn ask_translated_outer(&mut self) -> Option<Kind> {
         if !self.outer.judged || self.outer_at.elapsed() < self.outer_after {
             return None;

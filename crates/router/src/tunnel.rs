@@ -404,8 +404,8 @@ pub(crate) struct Through<'a> {
     hop: &'a Entry,
 }
 
-/// Returns whether the kernel must get the next packet through the tunnel of a next hop for connection tracking; `now` is
-/// the time in seconds.
+/// Returns whether the kernel must get the next packet through the tunnel of a next hop for connection tracking; `now`
+/// is the time in seconds.
 pub(crate) fn is_forgotten(tables: &Tables, hop: &Entry, now: u32) -> bool {
     tables.tunnels.get(hop.port).is_some_and(|tunnel| tunnel.is_forgotten(now))
 }

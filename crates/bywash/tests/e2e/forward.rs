@@ -97,7 +97,7 @@ pub fn routes_that_lead_nowhere_say_so() {
     ] {
         let mut report = from_a(&lab, Ping::to(ip(to)).count(1));
         *sent.entry(reason).or_default() += 1;
-        // Besides the sysctl above, ip_error() limits the errors to each source, with Debian's 6.1.0-56 to one a second.
+        // ip_error() also limits the errors to each source, with Debian's 6.1.0-56 to one a second.
         for _ in 0..3 {
             if report.errors > 0 {
                 break;

@@ -93,8 +93,9 @@ pub(super) struct Links {
     allowed: BTreeSet<PortId>,
     /// Numbers of the tunnels whose outer packets may be masqueraded.
     masqueraded: BTreeSet<PortId>,
-    /// Whether rules translate addresses of IPv4, and the times of the packets that connection tracking sees of tunnels.
+    /// Whether rules translate addresses of IPv4.
     translating: bool,
+    /// Times in seconds at which connection tracking last saw a packet of a tunnel, by kernel index.
     tracked: BTreeMap<u32, Arc<AtomicU32>>,
     /// Set if outer packets of tunnels pass gates that let flows pass.
     outer_passes: bool,

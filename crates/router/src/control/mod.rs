@@ -327,8 +327,8 @@ impl Control {
         self.links.allows_tunnel(index)
     }
 
-    /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are: the kernel has the packets
-    /// of others.
+    /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are: the kernel has the
+    /// packets of others.
     pub fn keeps_source(&self, tunnel: &TunnelSpec) -> bool {
         self.links.keeps_source(tunnel)
     }

@@ -315,8 +315,8 @@ fn mark(attributes: &Attributes<'_>, name: &str) -> Option<Expression> {
     is.then_some(Expression::Mark { keep: !u32_at(info, 4)?, xor: u32_at(info, 0)? })
 }
 
-/// Parses the target MASQUERADE of x_tables (struct nf_nat_ipv4_multi_range_compat). `None` for other targets, and if it
-/// chooses ports.
+/// Parses the target MASQUERADE of x_tables (struct nf_nat_ipv4_multi_range_compat). `None` for other targets, and if
+/// it chooses ports.
 fn masquerade(attributes: &Attributes<'_>, name: &str) -> Option<Expression> {
     let info = find(attributes.clone(), XT_INFO)?;
     let is = name == "MASQUERADE" && number(attributes, XT_REVISION) == Some(0);

@@ -33,8 +33,8 @@ impl Links {
         changed.iter().copied().chain(interfaces).collect()
     }
 
-    /// Sets the tunnels whose packets are forwarded, by number, and those whose outer packets may be masqueraded; returns
-    /// those for which either changes.
+    /// Sets the tunnels whose packets are forwarded, by number, and those whose outer packets may be masqueraded;
+    /// returns those for which either changes.
     pub fn allow_tunnels(&mut self, allowed: &BTreeSet<PortId>, masqueraded: &BTreeSet<PortId>) -> Vec<u32> {
         let changed = &(&self.allowed ^ allowed) | &(&self.masqueraded ^ masqueraded);
         (self.allowed, self.masqueraded) = (allowed.clone(), masqueraded.clone());
@@ -149,7 +149,7 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
     }
 
-    /// Returns the tunnels whose packets are forwarded: not those that policies leave to the kernel, and not those whose
+    /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
     /// packets masquerading may change.
     fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
         self.tunnels.values().map(|(spec, _)| spec).filter(|spec| {
