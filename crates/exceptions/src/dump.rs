@@ -7,21 +7,9 @@ use bywash_netlink::wire::Message;
 /// Attempts at a dump before giving up because changes interrupt it.
 const TRIES: u32 = 8;
 
-/// Dumps all objects of a kind: none if the kernel does not support it. Errors if a message is malformed or changes
+/// Dumps all objects of a kind; `None` if the kernel does not support it. Errors if a message is malformed or changes
 /// interrupt every attempt.
 pub fn dump<T>(
-    socket: &mut Socket,
-    kind: u16,
-    body: &[u8],
-    attributes: &[(u16, &[u8])],
-    buffer: &mut [u8],
-    read: impl Fn(&Message<'_>) -> Result<Option<T>, ()>,
-) -> Result<Vec<T>, String> {
-    Ok(dump_supported(socket, kind, body, attributes, buffer, read)?.unwrap_or_default())
-}
-
-/// Dumps all objects of a kind as [`dump`] does; `None` if the kernel does not support it.
-pub fn dump_supported<T>(
     socket: &mut Socket,
     kind: u16,
     body: &[u8],

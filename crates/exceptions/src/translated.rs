@@ -3,7 +3,7 @@
 //! A mapping stays with its connection: the kernel applies it for as long as connections are tracked and a chain of
 //! type nat is hooked in the connection's family, with or without the rule that made it (nf_nat_inet_fn).
 
-use crate::dump::dump_supported;
+use crate::dump::dump;
 use bywash_fib::model::{Families, Tunnel};
 use bywash_netlink::socket::Socket;
 use bywash_netlink::wire::{Attributes, Message, attribute};
@@ -112,7 +112,7 @@ fn connections<T>(
         CT_NEW => read(message).ok_or(()),
         _ => Ok(None),
     };
-    let entries = dump_supported(socket, CT_GET, body, attributes, buffer, each);
+    let entries = dump(socket, CT_GET, body, attributes, buffer, each);
     let entries = entries.map_err(|why| format!("translated connections: {why}"))?;
     entries.ok_or_else(|| "translated connections: the kernel does not list them (nf_conntrack_netlink)".into())
 }

@@ -449,10 +449,11 @@ impl Runner {
             let mut body = [0; 12];
             (body[0], body[10]) = (AF_INET6, NTF_PROXY);
             let asked = &mut self.sockets.route.1;
-            proxied = dump(asked, RTM_GETNEIGH, &body, &[], &mut self.buffer, |message| match message.kind {
+            let found = dump(asked, RTM_GETNEIGH, &body, &[], &mut self.buffer, |message| match message.kind {
                 RTM_NEWNEIGH => proxied_address(message.body).map(Some).ok_or(()),
                 _ => Ok(None),
             });
+            proxied = found.map(Option::unwrap_or_default);
         }
         std::mem::replace(&mut self.proxied, proxied) != self.proxied
     }
@@ -555,7 +556,8 @@ impl Runner {
             dump(asked, xfrm::XFRM_MSG_GETPOLICY, &[0; 64], &[], &mut self.buffer, |message| match message.kind {
                 xfrm::XFRM_MSG_NEWPOLICY => xfrm::parse(message.body),
                 _ => Ok(None),
-            })?;
+            })?
+            .unwrap_or_default();
         effects.extend(ask_default(asked, &mut self.buffer)?);
         Ok(effects)
     }
@@ -567,10 +569,11 @@ impl Runner {
         for family in [AF_INET, AF_INET6] {
             let mut body = [0; 12];
             body[0] = family;
-            all.extend(dump(asked, RTM_GETRULE, &body, &[], &mut self.buffer, |message| match message.kind {
+            let found = dump(asked, RTM_GETRULE, &body, &[], &mut self.buffer, |message| match message.kind {
                 RTM_NEWRULE => rules::parse(message.body),
                 _ => Ok(None),
-            })?);
+            })?;
+            all.extend(found.into_iter().flatten());
         }
         self.rules = all;
         Ok(rules::analyse(&self.rules, &self.ports))
@@ -586,7 +589,7 @@ impl Runner {
         };
         let qdiscs = dump(asked, tc::RTM_GETQDISC, &[0; tc::TCMSG], &[], buffer, |m| object(m, tc::RTM_NEWQDISC))?;
         let mut effects = vec![];
-        for qdisc in qdiscs {
+        for qdisc in qdiscs.into_iter().flatten() {
             let Some(name) = devices.get(&qdisc.index) else { continue };
             effects.extend(qdisc.qdisc_effect(name));
             if !qdisc.holds_filters() {
@@ -601,7 +604,8 @@ impl Runner {
                 body[4..8].copy_from_slice(&qdisc.index.to_ne_bytes());
                 body[12..16].copy_from_slice(&parent.to_ne_bytes());
                 let filters = dump(asked, tc::RTM_GETTFILTER, &body, &[], buffer, |m| object(m, tc::RTM_NEWTFILTER))?;
-                let mut filters: Vec<Effect> = filters.iter().map(|filter| filter.filter_effect(name)).collect();
+                let mut filters: Vec<Effect> =
+                    filters.iter().flatten().map(|filter| filter.filter_effect(name)).collect();
                 // The kernel reports a filter as one head message and one message for each of its parts.
                 filters.dedup();
                 effects.extend(filters);

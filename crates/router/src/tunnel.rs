@@ -58,7 +58,7 @@ pub struct TunnelInfo {
     pub ageing: Option<u32>,
     /// Stations from which the kernel learns nothing.
     pub stations: Arc<Stations>,
-    /// Whether its outer packets may be masqueraded.
+    /// Set if its outer packets may be masqueraded.
     pub masqueraded: bool,
     /// Time in seconds at which the kernel last got a packet of it, if connection tracking must not forget its outer
     /// packets: their tuple might be given to a connection of another host. `None` for VXLANs, whose packets have many

@@ -65,7 +65,7 @@ struct Rig {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// What rules that translate addresses do to outer packets.
+/// Effects of rules that translate addresses on outer packets.
 #[derive(Default)]
 struct Nat {
     masqueraded: bool,

@@ -166,9 +166,9 @@ pub struct Walk {
 
 /// Number of objects beyond which more are removed than added.
 const MANY: usize = 30;
-/// That number with VLANs, bonds or VRFs, of which each may take a port's subnets from others.
+/// Number for VLANs, bonds and VRFs, of which each may take a port's subnets from others.
 const MANY_ABOVE: usize = 10;
-/// That number with established flows, of which each rule may take some.
+/// Number for established flows, of which each rule may take some.
 const MANY_RULES: usize = 6;
 
 impl Walk {
@@ -187,10 +187,12 @@ impl Walk {
         }
         for _ in 0..1 + random.below(3) {
             let has = |feature: &Feature| self.features.contains(feature);
-            let many = match () {
-                () if has(&Feature::Flows) => MANY_RULES,
-                () if [Feature::Vlans, Feature::Bonds, Feature::Vrfs].iter().any(has) => MANY_ABOVE,
-                () => MANY,
+            let many = if has(&Feature::Flows) {
+                MANY_RULES
+            } else if [Feature::Vlans, Feature::Bonds, Feature::Vrfs].iter().any(has) {
+                MANY_ABOVE
+            } else {
+                MANY
             };
             let back = if self.objects.len() > many { 70 } else { 35 };
             if !self.objects.is_empty() && random.chance(back) {

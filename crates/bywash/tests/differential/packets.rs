@@ -18,6 +18,11 @@ pub struct Sent {
 /// Precedes the number in a payload.
 pub const MAGIC: [u8; 4] = *b"bWdT";
 
+/// Returns the word of a line that follows `before`.
+fn after<'a>(line: &'a str, before: &str) -> Option<&'a str> {
+    line.split_once(before)?.1.split(' ').next()
+}
+
 /// A VXLAN of a configuration.
 #[derive(Clone, Copy)]
 struct Vxlan {
@@ -30,7 +35,7 @@ struct Vxlan {
 impl Vxlan {
     /// Parses the line that creates one (`upper::vxlan`).
     fn parse(line: &str) -> Option<Self> {
-        let after = |word: &str| line.split_once(word).and_then(|(_, rest)| rest.split(' ').next());
+        let after = |word| after(line, word);
         let id = after(" type vxlan id ")?.parse().ok()?;
         let (local, port) = (after(" local ")?.parse().ok()?, after(" dstport ")?.parse().ok()?);
         Some(Self { id, local, port, learns: !line.contains("nolearning") })
@@ -48,7 +53,7 @@ struct Vlan {
 impl Vlan {
     /// Parses the line that creates one (`upper::vlan`).
     fn parse(line: &str) -> Option<Self> {
-        let after = |word: &str| line.split_once(word).and_then(|(_, rest)| rest.split(' ').next());
+        let after = |word| after(line, word);
         let port: usize = after("link add link p")?.parse().ok()?;
         let protocol = if after(" type vlan protocol ")? == "802.1ad" { 0x88a8 } else { 0x8100 };
         Some(Self { port: port - 1, protocol, id: after(" id ")?.parse().ok()? })

@@ -93,7 +93,7 @@ pub(super) struct Links {
     allowed: BTreeSet<PortId>,
     /// Numbers of the tunnels whose outer packets may be masqueraded.
     masqueraded: BTreeSet<PortId>,
-    /// Whether rules translate addresses of IPv4.
+    /// Set while rules translate addresses of IPv4.
     translating: bool,
     /// Times in seconds at which connection tracking last saw a packet of a tunnel, by kernel index.
     tracked: BTreeMap<u32, Arc<AtomicU32>>,

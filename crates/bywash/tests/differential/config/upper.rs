@@ -43,6 +43,25 @@ fn moved(n: usize, name: &str) -> (Vec<Change>, Vec<Change>) {
     (there, back)
 }
 
+/// Returns the changes that give an interface subnets of its own, in which hosts have the MAC addresses of `mac`.
+fn subnets(name: &str, net: u32, mac: impl Fn(usize) -> String) -> Vec<Change> {
+    let mut add = vec![
+        ip(format!("address add 10.{net}.0.1/24 dev {name}")),
+        ip(format!("address add fd{net}::1/64 dev {name} nodad")),
+    ];
+    for host in 2..2 + HOSTS {
+        for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
+            add.push(ip(format!("neighbour replace {address} lladdr {} nud permanent dev {name}", mac(host))));
+        }
+    }
+    add
+}
+
+/// Returns the numbers of one to `most` neighbouring ports, from `first` on.
+fn members(random: &Random, first: usize, most: usize) -> Vec<usize> {
+    (0..1 + random.below(most)).map(|more| (first - 1 + more) % PORTS + 1).collect()
+}
+
 /// Returns a VLAN interface of a port, which may have the port's subnets.
 pub fn vlan(random: &Random, named: u32) -> Object {
     let (n, name) = (1 + random.below(PORTS), format!("vl{named}"));
@@ -60,15 +79,7 @@ pub fn vlan(random: &Random, named: u32) -> Object {
         add.extend(there);
         remove.extend(back);
     } else {
-        let net = 100 + named % 100;
-        add.push(ip(format!("address add 10.{net}.0.1/24 dev {name}")));
-        add.push(ip(format!("address add fd{net}::1/64 dev {name} nodad")));
-        for host in 2..2 + HOSTS {
-            let mac = text(host_mac(n - 1, host));
-            for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
-                add.push(ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev {name}")));
-            }
-        }
+        add.extend(subnets(&name, 100 + named % 100, |host| text(host_mac(n - 1, host))));
     }
     Object::new(add, remove)
 }
@@ -85,7 +96,7 @@ pub fn bond(random: &Random, named: u32) -> Object {
     ]);
     let mut add = new(&name, format!("link add {name} type bond miimon 10 mode {mode}"));
     let mut remove = vec![ip(format!("link del {name}"))];
-    for member in (0..1 + random.below(2)).map(|more| (n - 1 + more) % PORTS + 1) {
+    for member in members(random, n, 2) {
         add.push(ip(format!("link set p{member} down")));
         add.push(ip(format!("link set p{member} master {name}")));
         remove.push(ip(format!("link set p{member} up")));
@@ -104,7 +115,7 @@ pub fn vrf(random: &Random, named: u32) -> Object {
     let mut add = new(&name, format!("link add {name} type vrf table {}", 1000 + named));
     add.push(ip(format!("link set {name} up")));
     let mut remove = vec![ip(format!("link del {name}"))];
-    for member in (0..1 + random.below(2)).map(|more| (n - 1 + more) % PORTS + 1) {
+    for member in members(random, n, 2) {
         // The kernel sets the port down and up again.
         let mut again = vec![ip(format!("address replace fd00:{member}::1/64 dev p{member} nodad"))];
         again.extend(topology::neighbours(member - 1));
@@ -138,7 +149,7 @@ pub fn macvlan(random: &Random, named: u32) -> Object {
 /// to another bridge.
 pub fn bridge(random: &Random, named: u32) -> Object {
     let (first, name) = (1 + random.below(PORTS), format!("br{named}"));
-    let members: Vec<usize> = (0..1 + random.below(3)).map(|more| (first - 1 + more) % PORTS + 1).collect();
+    let members = members(random, first, 3);
     let ageing = random.pick(&[30000, 30000, 200]);
     let mut add = new(&name, format!("link add {name} type bridge mcast_snooping 0 ageing_time {ageing}"));
     let mut remove = vec![ip(format!("link del {name}"))];
@@ -220,14 +231,11 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
         remove.push(ip(format!("link del {bridge}")));
     }
     let of = bridge.as_ref().unwrap_or(&name);
-    add.push(ip(format!("address add 10.{net}.0.1/24 dev {of}")));
-    add.push(ip(format!("address add fd{net}::1/64 dev {of} nodad")));
+    // The third byte of a station's address is that of its host (`packets`).
+    let station = |host: usize| format!("02:00:{host:02x}:04:{tail}");
+    add.extend(subnets(of, net, station));
     for host in 2..2 + HOSTS {
-        // The third byte of a station's address is that of its host (`packets`).
-        let mac = format!("02:00:{host:02x}:04:{tail}");
-        for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
-            add.push(ip(format!("neighbour replace {address} lladdr {mac} nud permanent dev {of}")));
-        }
+        let mac = station(host);
         if bridge.is_some() && (told || random.chance(50)) && random.chance(90) {
             add.push(Change::Run(format!("bridge fdb replace {mac} dev {name} master static")));
         }

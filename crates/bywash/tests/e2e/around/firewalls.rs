@@ -265,7 +265,7 @@ fn masquerading_leaves_tunnels_alone() {
     bywash.wait("another's connection to keep the tunnel", |_| kept().contains("outer packets is translated"));
     forget("9");
     wait_for_flow(&bywash, &mut udp, "UDP after the other connection");
-    // What is within is translated, too.
+    // Rules may translate the packets within, too.
     r.nft("add rule ip nat out oifname tv masquerade").unwrap();
     forget("80");
     drop(udp);

@@ -67,7 +67,7 @@ pub enum Answer {
         /// Counters that count it, in their order. If the flow is only partly known, others may count it, too: counters
         /// of only some flows are reported once the flow is known. Counters of policies are never reported.
         counters: Vec<Counter>,
-        /// Whether a rule may translate the source to an address of the interface that sends the packet, which leaves a
+        /// Set if a rule may translate the source to an address of the interface that sends the packet, which leaves a
         /// packet with that source as it is.
         masquerades: bool,
     },

@@ -262,7 +262,7 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
             None => ("nat".into(), Tracking::TurnsOn),
         },
         "synproxy" | "tproxy" | "socket" => (name.to_owned(), Tracking::TurnsOn),
-        // Its attributes choose ports: flags, and registers with a range.
+        // The attributes of `masq`, flags and registers with a range, choose ports.
         "masq" if attributes.clone().next().is_none() => return Expression::SourceNat { address: None },
         "masq" => ("masquerade".into(), Tracking::TurnsOn),
         "redir" => ("redirect".into(), Tracking::TurnsOn),

@@ -81,9 +81,11 @@ impl Links {
 
     /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are.
     pub fn keeps_source(&self, spec: &TunnelSpec) -> bool {
+        if !self.masqueraded.contains(&spec.id) {
+            return true;
+        }
         let pairs = self.pairs(spec);
-        let kept = || !pairs.is_empty() && pairs.iter().all(|ends| self.has_path(*ends));
-        !self.masqueraded.contains(&spec.id) || kept()
+        !pairs.is_empty() && pairs.iter().all(|ends| self.has_path(*ends))
     }
 
     fn has_path(&self, ends: (Ipv4Addr, Ipv4Addr, u32)) -> bool {
