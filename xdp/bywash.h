@@ -141,20 +141,23 @@ struct bywash_hop {
 	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST, HOP_THROUGH */
 	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
-	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: 1 if there are tunnels */
+	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: 1 if there are tunnels over IPv4, 2 over IPv6 */
 	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none */
 	__u32 ifindex; /* of the port; bond: number of its ports, and from bit 16 on their hash policy */
 } __attribute__((aligned(8)));
 
 /* Header fields of a packet that came through a tunnel, by which the tunnel is found. */
 struct bywash_end {
-	__be32 remote;  /* 0 for VXLAN, which may have several */
-	__be32 local;
-	__be32 key;     /* key of GRE, or network identifier of VXLAN */
-	__be16 port;    /* destination port of VXLAN */
+	__be32 remote[4]; /* an IPv4 address in the first word; 0 for VXLAN, which may have several */
+	__be32 local[4];
+	__be32 key;       /* key of GRE, or network identifier of VXLAN */
+	__be16 port;      /* destination port of VXLAN */
 	__u8 protocol;
-	__u8 keyed;     /* 1 if there is a key */
+	__u8 flags;       /* END_KEYED, END_V6 */
 };
+
+#define END_KEYED 1
+#define END_V6 2
 
 /* A tunnel whose packets user space forwards. */
 struct bywash_through {

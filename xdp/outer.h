@@ -27,7 +27,7 @@ struct {
 struct enclosed {
 	void *ip;
 	__u64 takes; /* of its tunnel, as in `ends` */
-	__u32 added; /* length of the headers around it, from the IPv4 header on */
+	__u32 added; /* length of the headers around it, from the IP header on */
 	int v6;
 };
 
@@ -43,22 +43,71 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
 }
 
-/* Finds the packet within an IPv4 packet that interface `number` has received. Returns 0 if there is none, if its tunnel
- * is the kernel's, or if it is certainly not to be forwarded. */
-static __always_inline int enclosed_in(struct enclosed *in, struct iphdr *ip, const void *end, __u32 number)
+/* Returns a pointer at most 127 bytes behind `start`, of which the verifier does not know how many: it would follow what
+ * comes next for each of the layouts of headers. It knows nothing of what is read from the stack in other places than
+ * multiples of 8 (check_stack_write_fixed_off). */
+static __always_inline void *blurred(void *start, const void *at)
 {
-	struct bywash_end at = { .remote = ip->saddr, .local = ip->daddr, .protocol = ip->protocol };
-	const __be16 *words = (const void *)(ip + 1);
-	void *inner = ip + 1;
-	int v6 = 0;
+	volatile __u16 words[4] __attribute__((aligned(8)));
 
-	if (ip->ihl != 5 || ip->ttl < 2 || ip->tos & 1 || ip->frag_off & bpf_htons(0x3fff))
+	words[1] = at - start;
+	return start + (words[1] & 127);
+}
+
+/* Destination options of IPv6 with an encapsulation limit and nothing else (RFC 2473 4.1.1). */
+struct limit_options {
+	__u8 nexthdr;
+	__u8 octets[7]; /* 0, 4, 1, the limit, 1, 1, 0 */
+};
+
+/* Reads the addresses and the protocol of an outer packet. Returns its payload; NULL if its IP header, or the headers
+ * behind that, are unusual. */
+static __always_inline void *outer_payload(struct bywash_end *at, void *ip, const void *end, const int v6)
+{
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+
+	if (!v6) {
+		if (ip4->ihl != 5 || ip4->ttl < 2 || ip4->tos & 1 || ip4->frag_off & bpf_htons(0x3fff))
+			return NULL;
+		at->remote[0] = ip4->saddr;
+		at->local[0] = ip4->daddr;
+		at->protocol = ip4->protocol;
+		return ip + sizeof(*ip4);
+	}
+	/* The lowest bit of the traffic class. */
+	if (ip6->version != 6 || ip6->hop_limit < 2 || ip6->flow_lbl[0] & 0x10)
+		return NULL;
+	__builtin_memcpy(at->remote, &ip6->saddr, 16);
+	__builtin_memcpy(at->local, &ip6->daddr, 16);
+	at->flags = END_V6;
+	at->protocol = ip6->nexthdr;
+	if (ip6->nexthdr != IPPROTO_DSTOPTS)
+		return ip + sizeof(*ip6);
+	const struct limit_options *limit = ip + sizeof(*ip6);
+	if ((void *)(limit + 1) > end || limit->octets[0] || limit->octets[1] != 4 || limit->octets[2] != 1 ||
+	    limit->octets[4] != 1 || limit->octets[5] != 1 || limit->octets[6] || limit->nexthdr == IPPROTO_UDP)
+		return NULL;
+	at->protocol = limit->nexthdr;
+	return ip + sizeof(*ip6) + sizeof(*limit);
+}
+
+/* Finds the packet within a packet that interface `number` has received. Returns 0 if there is none, if its tunnel is
+ * the kernel's, or if it is certainly not to be forwarded. */
+static __always_inline int enclosed_in(struct enclosed *in, void *ip, const void *end, __u32 number, const int v6)
+{
+	struct bywash_end at = {};
+	void *inner = outer_payload(&at, ip, end, v6);
+	const __be16 *words = inner;
+	int within6 = 0;
+
+	if (!inner)
 		return 0;
-	switch (ip->protocol) {
+	switch (at.protocol) {
 	case IPPROTO_IPIP:
 		break;
 	case IPPROTO_IPV6:
-		v6 = 1;
+		within6 = 1;
 		break;
 	case IPPROTO_GRE:
 		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
@@ -66,10 +115,10 @@ static __always_inline int enclosed_in(struct enclosed *in, struct iphdr *ip, co
 			return 0;
 		if (words[1] != bpf_htons(ETH_P_IP) && words[1] != bpf_htons(ETH_P_IPV6))
 			return 0;
-		v6 = words[1] == bpf_htons(ETH_P_IPV6);
+		within6 = words[1] == bpf_htons(ETH_P_IPV6);
 		inner += 4;
 		if (words[0]) {
-			at.keyed = 1;
+			at.flags |= END_KEYED;
 			at.key = *(const __be32 *)inner;
 			inner += 4;
 		}
@@ -79,29 +128,31 @@ static __always_inline int enclosed_in(struct enclosed *in, struct iphdr *ip, co
 		inner += 8 + 8 + ETH_HLEN;
 		if (inner > end || *(const __be32 *)(words + 4) != bpf_htonl(0x08000000))
 			return 0;
-		at.remote = 0;
+		__builtin_memset(at.remote, 0, sizeof(at.remote));
 		at.port = words[1];
-		at.keyed = 1;
+		at.flags |= END_KEYED;
 		at.key = *(const __be32 *)(words + 6);
 		words = inner - 2;
 		if (words[0] != bpf_htons(ETH_P_IP) && words[0] != bpf_htons(ETH_P_IPV6))
 			return 0;
-		v6 = words[0] == bpf_htons(ETH_P_IPV6);
+		within6 = words[0] == bpf_htons(ETH_P_IPV6);
 		break;
 	default:
 		return 0;
 	}
+	__u16 port = at.port;
+	inner = blurred(ip, inner);
 	const struct bywash_through *through = bpf_map_lookup_elem(&ends, &at);
 	if (!through || (through->link && through->link - 1 != number))
 		return 0;
 	in->takes = through->takes;
 	/* Frames to other addresses are forwarded by a bridge. */
-	if (ip->protocol == IPPROTO_UDP && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16)
+	if (port && (inner > end || (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16))
 		return 0;
 	in->ip = inner;
-	in->added = inner - (void *)ip;
-	in->v6 = v6;
-	return v6 ? may_leave(inner, end, 1) : may_leave(inner, end, 0);
+	in->added = inner - ip;
+	in->v6 = within6;
+	return within6 ? may_leave(inner, end, 1) : may_leave(inner, end, 0);
 }
 
 #endif

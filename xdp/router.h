@@ -247,13 +247,13 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 	return NEXT;
 }
 
-/* Returns the verdict on an IPv4 packet to this host. Those that came through a tunnel whose packets user space forwards
+/* Returns the verdict on a packet to this host. Those that came through a tunnel whose packets user space forwards
  * are its own; others are left to the kernel, which knows of unfinished checksums within. */
-static __always_inline int deliver(const struct frame *f, void *ip)
+static __always_inline int deliver(const struct frame *f, void *ip, const int v6)
 {
 	struct enclosed in;
 
-	if (!enclosed_in(&in, ip, f->end, f->port->route_id))
+	if (!enclosed_in(&in, ip, f->end, f->port->route_id, v6))
 		return PASS_LOCAL;
 	return in.takes & (in.v6 ? END_OPEN6 : END_OPEN4) ? TO_USER : PASS_LOCAL;
 }
@@ -272,7 +272,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, void *ip, c
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
-		return v6 || likely(!hop->first) ? PASS_LOCAL : deliver(f, ip);
+		return likely(!(hop->first & (v6 ? 2 : 1))) ? PASS_LOCAL : deliver(f, ip, v6);
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	/* It would leave by the tunnel, or the bridge with it, that it came by. */

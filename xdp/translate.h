@@ -260,18 +260,23 @@ static __always_inline int enclosed_flow(struct frame *f, const struct enclosed 
 	return TO_USER;
 }
 
-/* Returns the verdict on an IPv4 packet that belongs to no flow itself; NEXT if it came through no tunnel that user space
+/* Returns the verdict on a packet that belongs to no flow itself; NEXT if it came through no tunnel that user space
  * forwards for, or if the gates decide alone, with an open gate of the port. Not for traffic control, which leaves tunnels
  * to the kernel. The stacks of the caller, of this function and of the one that it calls must not exceed 512 bytes in
  * all, each rounded up to a multiple of 32 (check_max_stack_depth of Linux 6.1). */
-static __attribute__((noinline)) int came_through(struct frame *f, struct iphdr *ip)
+static __attribute__((noinline)) int came_through(struct frame *f, void *ip, int v6)
 {
 	struct enclosed in = {};
+	int found = 0;
 
-	if ((void *)(ip + 1) > f->end || !enclosed_in(&in, ip, f->end, f->port->route_id))
+	if (v6 && ip + sizeof(struct ipv6hdr) <= f->end)
+		found = enclosed_in(&in, ip, f->end, f->port->route_id, 1);
+	else if (!v6 && ip + sizeof(struct iphdr) <= f->end)
+		found = enclosed_in(&in, ip, f->end, f->port->route_id, 0);
+	if (!found)
 		return NEXT;
 	__u64 all = in.v6 ? END_OPEN6 : END_OPEN4, flows = in.v6 ? END_FLOWS6 : END_FLOWS4;
-	if (in.takes & all && !(f->flags & BYWASH_KERNEL4))
+	if (in.takes & all && !(f->flags & kernel_flag(v6)))
 		return NEXT;
 	if (!(in.takes & flows))
 		return PASS_POLICY;
@@ -302,7 +307,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	int class = l4_class(proto, l4, f->end, len);
 	if (unlikely(class == L4_OTHER)) {
 		rare_way();
-		int reason = v6 || skb ? NEXT : came_through(f, ip4);
+		int reason = skb ? NEXT : came_through(f, ip, v6);
 		return reason == NEXT ? PASS_POLICY : reason;
 	}
 	__u32 ports = *(const __u32 *)l4;
@@ -314,7 +319,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 		read_slot4(ip4->daddr);
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
 	if (!record) {
-		int reason = !v6 && !skb && proto == IPPROTO_UDP ? came_through(f, ip4) : NEXT;
+		int reason = !skb && proto == IPPROTO_UDP ? came_through(f, ip, v6) : NEXT;
 		if (reason != NEXT)
 			return reason;
 		return missed(ip, rest, class == L4_CLOSING, v6);
@@ -390,13 +395,13 @@ static __always_inline int judge_flow(struct frame *f, struct translation *t, co
 
 	if (type == bpf_htons(ETH_P_IP) && f->flags & BYWASH_FLOWS4 && ip + sizeof(struct iphdr) <= f->end)
 		return translate(f, t, ip, 0, skb);
-	/* A tunnel's gate may be closed for IPv6 while this one is open for IPv4. */
-	if (!skb && type == bpf_htons(ETH_P_IP)) {
-		int reason = came_through(f, ip);
-		return reason == NEXT ? PLAIN : reason;
-	}
 	if (type == bpf_htons(ETH_P_IPV6) && f->flags & BYWASH_FLOWS6 && ip + sizeof(struct ipv6hdr) <= f->end)
 		return translate(f, t, ip, 1, skb);
+	/* A tunnel's gate may be closed for a family while this one is open for the other. */
+	if (!skb && (type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6))) {
+		int reason = came_through(f, ip, type == bpf_htons(ETH_P_IPV6));
+		return reason == NEXT ? PLAIN : reason;
+	}
 	return PLAIN;
 }
 

@@ -42,6 +42,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{TestCaseError, TestRunner};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -503,7 +504,7 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             let mut twin = Twin::new();
             twin.set_up(Mode::default());
             let (local, _) = twin.world.entries.iter().enumerate().find(|(_, e)| e.kind == Kind::Local).unwrap();
-            let (net4, _) = subnets(local as u32);
+            let (net4, net6) = subnets(local as u32);
             // Behind the payload are Ethernet's addresses for UDP, and the packet within.
             let frame = |head: [u8; 10], payload: &[u8], to: [u8; 4], kind: u16| {
                 let mut ip = [&head[..], &[0, 0, 10, 200, 0, 9], &(net4.addr() + 9).to_be_bytes(), payload].concat();
@@ -536,11 +537,11 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             hops[local].first = 1;
             twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
             // The frames in VXLANs have identifier 0, and addresses of zeros.
-            let (remote, own) = (u32::from_be_bytes([10, 200, 0, 9]), net4.addr() + 9);
+            let (remote, own) = ([10, 200, 0, 9].into(), Ipv4Addr::from(net4.addr() + 9).into());
             let end = |protocol, key| TunnelEnd { remote, local: own, protocol, port: 0, key };
-            let of_vxlan = |vni| TunnelEnd { remote: 0, port: 4789, ..end(17, Some(vni)) };
+            let of_vxlan = |vni| TunnelEnd { remote: Ipv4Addr::UNSPECIFIED.into(), port: 4789, ..end(17, Some(vni)) };
             let to = |mac| TunnelTakes { number: 70, mac, open: [true; 2], ..TunnelTakes::default() };
-            let far = |end| TunnelEnd { remote: remote + 1, ..end };
+            let far = |end| TunnelEnd { remote: [10, 200, 0, 10].into(), ..end };
             let others = [far(end(4, None)), end(47, Some(2)), far(end(47, None)), of_vxlan(1)];
             for takes in 0..16 {
                 let ends = [(end(4, None), 1), (end(41, None), 2), (end(47, None), 4), (end(47, Some(1)), 4)];
@@ -602,6 +603,51 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                 twin.datapath.set_tunnels(&[(end, takes)].into()).unwrap();
                 let expected = if taken { "pass_no_socket" } else { "pass_local" };
                 assert_eq!(twin.drive(&frame, false).0, expected, "{end:?} {takes:?}");
+            }
+            // Over IPv6, where destination options may hold an encapsulation limit.
+            let (remote6, own6) = (Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 9), Ipv6Addr::from(net6.addr() + 9));
+            let frame = |start: [u8; 2], hop_limit: u8, options: &[u8], protocol: u8, payload: &[u8]| {
+                let within = [&[0x45; 12][..], &[10, 200, 0, 8], &host].concat();
+                let vxlan = [&[0; 4][..], &[8, 0, 0, 0, 0, 0, 0, 0], &[0; 12], &[8, 0]].concat();
+                let behind = [payload, if protocol == 17 { &vxlan } else { &[] }, &within].concat();
+                let (next, options) = match options {
+                    [] => (protocol, vec![]),
+                    options => (60, [&[protocol], options].concat()),
+                };
+                let len = ((options.len() + behind.len()) as u16).to_be_bytes();
+                let ends = [remote6.octets(), own6.octets()].concat();
+                let ip = [&start[..], &[0, 0], &len, &[next, hop_limit], &ends, &options, &behind].concat();
+                [&mac(0)[..], &[2; 6], &[0x86, 0xdd], &ip].concat()
+            };
+            let end6 = |protocol, key| TunnelEnd { remote: remote6.into(), local: own6.into(), protocol, port: 0, key };
+            let of_vxlan = TunnelEnd { remote: Ipv6Addr::UNSPECIFIED.into(), port: 4789, ..end6(17, Some(0)) };
+            let ends = [end6(4, None), end6(47, None), of_vxlan].map(|end| (end, to([0; 6])));
+            twin.datapath.set_tunnels(&ends.into()).unwrap();
+            let limit = &[0, 4, 1, 7, 1, 1, 0][..];
+            for of_v6 in [false, true] {
+                hops[local].first = if of_v6 { 2 } else { 1 };
+                twin.datapath.publish(&hops, &BUCKETS, World::own4().octets());
+                for (start, hop_limit, options, protocol, payload, taken) in [
+                    ([0x60, 0], 64, none, 4, none, true),
+                    ([0x60, 0], 64, none, 47, gre, true),
+                    ([0x60, 0], 64, none, 17, vxlan, true),
+                    ([0x60, 0], 64, limit, 4, none, true),
+                    ([0x60, 0], 64, limit, 47, gre, true),
+                    ([0x60, 0], 64, limit, 17, vxlan, false),
+                    // Of another tunnel; with other options.
+                    ([0x60, 0], 64, none, 41, none, false),
+                    ([0x60, 0], 64, &[0, 5, 2, 0, 0, 1, 0], 4, none, false),
+                    ([0x60, 0], 64, &[0, 4, 1, 7, 1, 1, 1], 4, none, false),
+                    // ECN; hop limit 1.
+                    ([0x60, 0x10], 64, none, 4, none, false),
+                    ([0x60, 0x20], 64, none, 4, none, true),
+                    ([0x6f, 0xc0], 64, limit, 47, gre, true),
+                    ([0x60, 0], 1, none, 4, none, false),
+                ] {
+                    let expected = if taken && of_v6 { "pass_no_socket" } else { "pass_local" };
+                    let frame = frame(start, hop_limit, options, protocol, payload);
+                    assert_eq!(twin.drive(&frame, false).0, expected, "{frame:02x?}");
+                }
             }
         })
         .unwrap();

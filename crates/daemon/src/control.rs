@@ -20,7 +20,7 @@ use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
 use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
-use bywash_fib::model::{Change, Station};
+use bywash_fib::model::{Behind, Change, Station};
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
 use bywash_port::af_xdp::{self, Journal, Umem};
@@ -74,7 +74,7 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
         // The other changes are dropped: there may be a million routes, which are applied by now.
         let related = |change: &Change| match change {
             Change::Link(_) | Change::LinkGone { .. } | Change::StationGone { .. } => true,
-            Change::Station(Station { bridge, member, .. }) => bridge == member,
+            Change::Station(Station { bridge, behind, .. }) => *behind == Behind::Member(*bridge),
             _ => false,
         };
         all.push((changes.into_iter().filter(related).collect(), applied));

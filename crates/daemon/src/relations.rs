@@ -7,12 +7,12 @@
 
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel};
+use bywash_fib::model::{self, Behind, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel};
 use bywash_router::bond::XmitHash;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Kinds of upper interfaces that take only packets from the kernel's UDP and IP input. A MACsec interface is none of
 /// them: without strict validation it also takes untagged frames, and with offload the NIC has removed the tags.
@@ -131,7 +131,7 @@ impl Relations {
                     self.stack(before.as_ref(), None);
                     news |= before.is_some();
                 }
-                Change::Station(Station { bridge, vlan, mac, member }) if bridge == member => {
+                Change::Station(Station { bridge, vlan, mac, behind }) if *behind == Behind::Member(*bridge) => {
                     news |= self.own.insert((*bridge, *vlan, *mac));
                 }
                 Change::Station(Station { bridge, vlan, mac, .. }) | Change::StationGone { bridge, vlan, mac } => {
@@ -481,7 +481,7 @@ impl Relations {
             let tunnel = link.tunnel?;
             if !is_host_tunnel(&tunnel) {
                 // The kernel creates some of kinds gre, ipip and sit by itself.
-                return link.up.then(|| (link, Err("it has no IPv4 address of its own, or not one remote".into())));
+                return link.up.then(|| (link, Err("it has no address of its own, or not one remote".into())));
             }
             Some((link, self.through(link, tunnel).map(|joined| Through { index: link.index, tunnel, joined })))
         })
@@ -534,17 +534,23 @@ impl Relations {
         if tunnel.vxlan.is_some() {
             return Ok(joined);
         }
-        // vti_ipip_handler comes before ipip's.
-        let vti = self.links.values().find(|link| link.kind == "vti" && link.up);
-        if let Some(vti) = vti.filter(|_| tunnel.encapsulation == Encapsulation::Ipip) {
+        // vti_ipip_handler comes before ipip's, and vti_ipv6_handler and vti_ip6ip_handler before those of ip6tnl.
+        let before = match tunnel.encapsulation {
+            Encapsulation::Ipip => "vti",
+            Encapsulation::Ip6tnl => "vti6",
+            _ => "",
+        };
+        let vti = self.links.values().find(|link| link.kind == before && link.up);
+        if let Some(vti) = vti.filter(|_| !before.is_empty()) {
             return Err(format!("{} may take its packets", named(vti)));
         }
-        // The kernel prefers a tunnel that is bound to the interface of a received packet (ip_tunnel_lookup).
+        // The kernel prefers a tunnel that is bound to the interface of a received packet (ip_tunnel_lookup,
+        // ip6_tnl_lookup, ip6gre_tunnel_lookup).
         let takes_too = |other: &Tunnel| {
-            let any = |ours: Ipv4Addr, theirs: Ipv4Addr| theirs.is_unspecified() || ours == theirs;
+            let any = |ours: IpAddr, theirs: IpAddr| theirs.is_unspecified() || ours == theirs;
             let same = (tunnel.local, tunnel.remote, tunnel.keys[0]) == (other.local, other.remote, other.keys[0]);
             let bound = other.link != 0 && any(tunnel.local, other.local) && any(tunnel.remote, other.remote);
-            other.encapsulation == tunnel.encapsulation && (same || bound)
+            other.kind() == tunnel.kind() && (same || bound)
         };
         let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(takes_too);
         match self.links.values().find(other) {

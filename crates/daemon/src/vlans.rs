@@ -6,7 +6,7 @@ use bywash_fib::model::Link;
 use bywash_router::control::{Bridged, MasterSpec, Sends, TunnelSpec, VlanSpec};
 use bywash_router::vlan::{FIRST, VLANS, tag};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// A VLAN interface or macvlan on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub struct Left {
     /// Tag of a VLAN.
     pub tag: Option<[u8; 4]>,
     /// Addresses of a tunnel: its own, and that of its other end.
-    pub ends: Option<(Ipv4Addr, Ipv4Addr)>,
+    pub ends: Option<(IpAddr, IpAddr)>,
     /// Reason.
     pub why: String,
 }

@@ -11,7 +11,7 @@ use crate::{Effect, Families, PortLink, Reading, Respect, Scope, Vrf, judge, rul
 use attributes::{Choice, datagram};
 use bywash_fib::model::{Encapsulation, Prefix, Tunnel};
 use bywash_netlink::wire::Messages;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// NFT_MSG_NEWTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM and NEWOBJ, with the size of struct nfgenmsg.
 const NFTABLES: Choice =
@@ -55,13 +55,15 @@ pub fn nftables(data: &[u8]) {
 /// A tunnel.
 pub const TUNNEL: Tunnel = Tunnel {
     encapsulation: Encapsulation::Gre,
-    local: Ipv4Addr::new(192, 0, 2, 1),
-    remote: Ipv4Addr::new(192, 0, 2, 2),
+    carries: Families::BOTH,
+    local: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    remote: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
     link: 0,
     keys: [None; 2],
     ttl: 64,
     tos: 0,
     dont_fragment: true,
+    limit: None,
     vxlan: None,
     plain: true,
 };

@@ -9,7 +9,7 @@ use bywash_netlink::socket::Socket;
 use bywash_netlink::wire::{Attributes, Message, attribute};
 use libc::{AF_INET, AF_INET6};
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 // linux/netfilter/nfnetlink_conntrack.h: IPCTNL_MSG_CT_NEW and IPCTNL_MSG_CT_GET of NFNL_SUBSYS_CTNETLINK.
 const CT_NEW: u16 = 1 << 8;
@@ -24,6 +24,8 @@ const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_IP_V4_SRC: u16 = 1;
 const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
 const NLA_F_NESTED: u16 = 1 << 15;
@@ -77,10 +79,13 @@ pub fn translated_outer<'a>(
     buffer: &mut [u8],
 ) -> Result<BTreeSet<u32>, String> {
     let tunnels: Vec<_> = tunnels.collect();
-    let kind = |tunnel: &Tunnel| (tunnel.encapsulation.protocol(), tunnel.vxlan.map(|vxlan| vxlan.port));
-    let kinds: BTreeSet<_> = tunnels.iter().map(|(_, tunnel)| kind(tunnel)).collect();
+    let kinds = |tunnel: &Tunnel| {
+        let (family, port) = (if tunnel.is_over_v6() { AF_INET6 } else { AF_INET }, tunnel.vxlan.map(|of| of.port));
+        tunnel.protocols().map(move |protocol| (family as u8, protocol, port))
+    };
+    let all: BTreeSet<_> = tunnels.iter().flat_map(|(_, tunnel)| kinds(tunnel)).collect();
     let mut found = BTreeSet::new();
-    for (protocol, port) in kinds {
+    for (family, protocol, port) in all {
         let to_port = port.map(|port| attribute(CTA_PROTO_DST_PORT, &port.to_be_bytes())).unwrap_or_default();
         let of = attribute(CTA_TUPLE_PROTO, &[attribute(CTA_PROTO_NUM, &[protocol]), to_port].concat());
         let flags = BY_PROTOCOL | if port.is_some() { BY_DST_PORT } else { 0 };
@@ -89,9 +94,9 @@ pub fn translated_outer<'a>(
         for direction in directions {
             let filter = attribute(*direction, &flags.to_ne_bytes());
             let attributes = [(*direction, of.as_slice()), (CTA_FILTER | NLA_F_NESTED, &filter)];
-            let body = [AF_INET as u8, 0, 0, 0];
+            let body = [family, 0, 0, 0];
             let entries = connections(socket, &body, &attributes, buffer, |message| Entry::of(message).map(Some))?;
-            let alike = tunnels.iter().filter(|(_, tunnel)| kind(tunnel) == (protocol, port));
+            let alike = tunnels.iter().filter(|(_, tunnel)| kinds(tunnel).any(|kind| kind == (family, protocol, port)));
             let hit = |tunnel: &Tunnel| entries.iter().any(|entry| entry.translates(protocol, port, tunnel));
             found.extend(alike.filter(|(_, tunnel)| hit(tunnel)).map(|(index, _)| *index));
         }
@@ -123,7 +128,7 @@ struct Entry {
     status: u32,
     protocols: Vec<u8>,
     /// Addresses of both directions.
-    addresses: Vec<Ipv4Addr>,
+    addresses: Vec<IpAddr>,
     /// Destination ports of both directions.
     ports: Vec<u16>,
 }
@@ -140,6 +145,9 @@ impl Entry {
                     match (part, kind) {
                         (CTA_TUPLE_IP, CTA_IP_V4_SRC | CTA_IP_V4_DST) => {
                             entry.addresses.push(<[u8; 4]>::try_from(value).ok()?.into());
+                        }
+                        (CTA_TUPLE_IP, CTA_IP_V6_SRC | CTA_IP_V6_DST) => {
+                            entry.addresses.push(<[u8; 16]>::try_from(value).ok()?.into());
                         }
                         (CTA_TUPLE_PROTO, CTA_PROTO_NUM) => entry.protocols.push(*value.first()?),
                         (CTA_TUPLE_PROTO, CTA_PROTO_DST_PORT) => {

@@ -95,8 +95,8 @@ pub struct Verdict {
     /// Numbers of the tunnels whose outer packets may be masqueraded: the kernel has the packets unless their
     /// source is the address that it would give them.
     pub masqueraded: BTreeSet<u16>,
-    /// Set if rules translate addresses of IPv4.
-    pub translating: bool,
+    /// Families of which rules translate addresses.
+    pub translating: Families,
     /// Set if the outer packets of tunnels pass gates that let flows pass.
     pub outer_passes: bool,
     /// Effects behind these decisions, ignored ones included.
@@ -147,14 +147,15 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
             scope => {
                 // Some hooks of forwarded packets see those that the host sends or receives, too.
                 let own = match scope {
-                    Scope::All(families) => families.v4 && !(effect.kind == Kind::Netfilter && reading.outer.judged),
-                    Scope::Own(families) => families.v4,
+                    Scope::All(_) if effect.kind == Kind::Netfilter && reading.outer.judged => Families::NONE,
+                    Scope::All(families) | Scope::Own(families) => *families,
                     // For a tunnel, a bridge is the one that it is a member of.
-                    Scope::Tunnel(_) | Scope::Bridged => true,
-                    _ => false,
+                    Scope::Tunnel(_) | Scope::Bridged => Families::BOTH,
+                    _ => Families::NONE,
                 };
-                if own {
-                    verdict.tunnels.retain(|id| concerned.iter().all(|port| port.id != *id));
+                let outer = |port: &&&PortLink| port.tunnel.is_some_and(|of| !(of.family() & own).is_empty());
+                for port in concerned.iter().filter(outer) {
+                    verdict.tunnels.remove(&port.id);
                 }
                 verdict.obey(scope, &concerned);
             }
@@ -186,7 +187,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let tunnels = ports.iter().any(|port| port.tunnel.is_some()) && !reading.outer.accepted;
     verdict.outer_passes = reading.outer.accepted;
     let respected = !respect.ignored.contains(&Kind::Netfilter);
-    verdict.translating = respected && reading.outer.translating;
+    verdict.translating = if respected { reading.outer.translating } else { Families::NONE };
     let masqueraded =
         |port: &&PortLink| respected && port.tunnel.is_some() && reading.outer.masqueraded.contains(&port.index);
     verdict.masqueraded = ports.iter().filter(masqueraded).map(|port| port.id).collect();
@@ -218,8 +219,10 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     match &effect.scope {
         Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
         Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
-        // Tunnels over IPv6 are the kernel's anyway.
-        Scope::Own(families) => ports.iter().filter(|port| port.tunnel.is_some() && families.v4).collect(),
+        Scope::Own(families) => {
+            let of = |tunnel: Tunnel| !(tunnel.family() & *families).is_empty();
+            ports.iter().filter(|port| port.tunnel.is_some_and(of)).collect()
+        }
         Scope::Tunnel(index) => ports.iter().filter(|port| port.tunnel.is_some() && port.index == *index).collect(),
         _ => ports.iter().collect(),
     }
@@ -331,7 +334,7 @@ mod tests {
         assert_eq!(judged(&[out(Families::BOTH), one], &[]).egress, [(11, Families::BOTH)].into());
     }
 
-    /// IPv6 within IPv4 meets the rules of IPv4, whose hooks see the outer packets.
+    /// IPv6 within IPv4 meets the rules of IPv4, whose hooks see the outer packets, and the other way round.
     #[test]
     fn tunnels_are_left_where_their_outer_packets_have_policies() {
         let effect = |kind, scope| Effect { kind, scope, object: String::new(), reason: String::new() };
@@ -362,6 +365,18 @@ mod tests {
         assert_eq!(judged(&both[1..], true, &[]).kept[0].ports, [64, 65]);
         assert_eq!(judged(&one, true, &[]).kept[0].ports, [65]);
         assert_eq!(judged(&[both[1].clone(), one[0].clone()], false, &[]).kept, []);
+        // Those over IPv6 have the policies of IPv6.
+        for scope in [Scope::All(Families::V6), Scope::Own(Families::V6)] {
+            assert_eq!(judged(&[scope], true, &[]).tunnels, [64, 65].into());
+        }
+        let over6 = Tunnel { local: [1; 16].into(), remote: [2; 16].into(), ..crate::fuzz::TUNNEL };
+        let port = PortLink { id: 66, tunnel: Some(over6), ..PortLink::default() };
+        for (families, allowed) in [(Families::V4, 1), (Families::V6, 0)] {
+            let effects = vec![effect(Kind::Netfilter, Scope::Own(families))];
+            let reading = Reading { effects, tunnels: vec![(66, over6)], ..Reading::default() };
+            let verdict = judge(&reading, std::slice::from_ref(&port), &Respect::default());
+            assert_eq!(verdict.tunnels.len(), allowed);
+        }
         let of_r0 = Scope::In(vec![IfMatch::Name("r0".into())], Families::V4);
         assert_eq!(judged(&[of_r0], true, &[]).tunnels, [64, 65].into());
         // A tunnel that the reading does not know, or not as it is now.

@@ -97,8 +97,8 @@ pub struct Outer {
     pub judged: bool,
     /// Set if the chains on devices were, too, and accept all packets of the tunnels that the others accept.
     pub accepted: bool,
-    /// Set if nf_tables has chains of type nat for IPv4.
-    pub translating: bool,
+    /// Families in which nf_tables has chains of type nat.
+    pub translating: Families,
     /// Indices of the tunnels whose outer packets may be masqueraded: the kernel leaves them as they are only if their
     /// source is the address that it would give them.
     pub masqueraded: BTreeSet<u32>,
@@ -387,8 +387,8 @@ impl Runner {
 
     /// Returns the tunnels whose outer packets may be translated, by index.
     fn outer_asked(&self) -> Vec<(u32, Tunnel)> {
-        let tunnels = self.ports.iter().filter(|_| self.hooked.v4);
-        tunnels.filter_map(|port| Some((port.index, port.tunnel?))).collect()
+        let tunnels = self.ports.iter().filter_map(|port| Some((port.index, port.tunnel?)));
+        tunnels.filter(|(_, tunnel)| !(tunnel.family() & self.hooked).is_empty()).collect()
     }
 
     /// Returns the indices of the tunnels whose outer packets belong to translated connections.
@@ -534,7 +534,7 @@ impl Runner {
                     let refuses = |index| against.iter().any(|effect| effect.scope == Scope::Tunnel(index));
                     let mut accepted = tunnels().filter(|(interface, _)| !refuses(interface.index));
                     let accepted = nft::pass_devices(&ruleset, &mut accepted);
-                    self.outer = Outer { judged: true, accepted, translating: self.hooked.v4, masqueraded };
+                    self.outer = Outer { judged: true, accepted, translating: self.hooked, masqueraded };
                     effects.extend(against);
                 }
                 Ok(effects)

@@ -82,6 +82,7 @@ impl Lab {
         let at = SocketAddr::new;
         let flow = |protocol, original: Tuple, reply: Tuple, status| Flow {
             v6: original.src.unwrap().is_ipv6(),
+            options6: false,
             protocol,
             course: Course::Forwarded,
             state: State::Established,

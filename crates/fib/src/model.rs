@@ -386,7 +386,7 @@ pub struct Link {
     pub switch: bool,
 }
 
-/// Encapsulation of a tunnel over IPv4.
+/// Encapsulation of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encapsulation {
@@ -394,37 +394,12 @@ pub enum Encapsulation {
     Ipip,
     /// IPv6 in IPv4 (RFC 4213), kind `sit`.
     Sit,
-    /// IPv4 or IPv6 in GRE (RFC 2784), perhaps with a key (RFC 2890), kind `gre`.
+    /// IPv4, IPv6 or both in IPv6 (RFC 2473), kind `ip6tnl`.
+    Ip6tnl,
+    /// IPv4 or IPv6 in GRE (RFC 2784), perhaps with a key (RFC 2890), kinds `gre` and `ip6gre`.
     Gre,
     /// Ethernet in UDP (RFC 7348), kind `vxlan`.
     Vxlan,
-}
-
-impl Encapsulation {
-    /// Returns the name of the kind of interface.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ipip => "ipip",
-            Self::Sit => "sit",
-            Self::Gre => "gre",
-            Self::Vxlan => "vxlan",
-        }
-    }
-
-    /// Returns the IP protocol number of its packets.
-    pub const fn protocol(self) -> u8 {
-        match self {
-            Self::Ipip => 4,
-            Self::Sit => 41,
-            Self::Gre => 47,
-            Self::Vxlan => 17,
-        }
-    }
-
-    /// Returns the encapsulation whose packets have this IP protocol number.
-    pub fn of(protocol: u8) -> Option<Self> {
-        [Self::Ipip, Self::Sit, Self::Gre, Self::Vxlan].into_iter().find(|of| of.protocol() == protocol)
-    }
 }
 
 /// Properties of a VXLAN interface (IFLA_VXLAN_*, linux/if_link.h).
@@ -439,6 +414,8 @@ pub struct Vxlan {
     pub sources: [u16; 2],
     /// Set if its packets have a UDP checksum.
     pub checksum: bool,
+    /// Set if it receives packets over IPv6 without a UDP checksum.
+    pub unsummed6: bool,
     /// Set if it learns stations from received packets.
     pub learns: bool,
     /// Time in seconds after which it forgets a station that it has not heard; 0 if it does not.
@@ -447,26 +424,31 @@ pub struct Vxlan {
     pub link: u32,
 }
 
-/// Properties of a tunnel over IPv4 (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h; IFLA_VXLAN_*, linux/if_link.h).
+/// Properties of a tunnel (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h; IFLA_VXLAN_*, linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tunnel {
     /// Encapsulation.
     pub encapsulation: Encapsulation,
+    /// Families of the packets within that it carries.
+    pub carries: Families,
     /// The tunnel's own address; unspecified if it takes packets to any address of the host.
-    pub local: Ipv4Addr,
-    /// Address of its other end; unspecified if it has several.
-    pub remote: Ipv4Addr,
+    pub local: IpAddr,
+    /// Address of its other end, of the same family; unspecified if it has several.
+    pub remote: IpAddr,
     /// Kernel index of the only interface by which its packets come and leave; 0 if it is bound to none.
     pub link: u32,
     /// Keys of received and of sent packets, for GRE.
     pub keys: [Option<u32>; 2],
     /// TTL of its packets; 0 for that of the packets within or, for VXLAN, that of the host's own packets.
     pub ttl: u8,
-    /// TOS of its packets; with bit 0 set, that of the packets within.
+    /// TOS or traffic class of its packets; with bit 0 set, that of the packets within.
     pub tos: u8,
     /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, those have it whose IPv4 packets within
-    /// do, for kinds `ipip` and `gre`.
+    /// do, for kinds `ipip` and `gre`. Does not concern tunnels over IPv6.
     pub dont_fragment: bool,
+    /// Encapsulation limit that its packets carry (RFC 2473 4.1.1), for kinds `ip6tnl` and `ip6gre`; `None` if they
+    /// carry none.
+    pub limit: Option<u8>,
     /// Properties of its own, for VXLAN.
     pub vxlan: Option<Vxlan>,
     /// Set if no other property decides about its packets, and it has no XDP program.
@@ -474,6 +456,51 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
+    /// Returns the name of its kind of interface.
+    pub const fn kind(&self) -> &'static str {
+        match self.encapsulation {
+            Encapsulation::Ipip => "ipip",
+            Encapsulation::Sit => "sit",
+            Encapsulation::Ip6tnl => "ip6tnl",
+            Encapsulation::Gre if self.is_over_v6() => "ip6gre",
+            Encapsulation::Gre => "gre",
+            Encapsulation::Vxlan => "vxlan",
+        }
+    }
+
+    /// Returns whether its packets are IPv6 packets.
+    pub const fn is_over_v6(&self) -> bool {
+        self.local.is_ipv6()
+    }
+
+    /// Returns the family of its packets.
+    pub const fn family(&self) -> Families {
+        if self.is_over_v6() { Families::V6 } else { Families::V4 }
+    }
+
+    /// Returns the IP protocol number of its packets around one of IPv6, or of IPv4.
+    pub const fn protocol(&self, v6: bool) -> u8 {
+        match self.encapsulation {
+            Encapsulation::Ipip | Encapsulation::Sit | Encapsulation::Ip6tnl => {
+                if v6 {
+                    41
+                } else {
+                    4
+                }
+            }
+            Encapsulation::Gre => 47,
+            Encapsulation::Vxlan => 17,
+        }
+    }
+
+    /// Returns the IP protocol numbers of its packets.
+    pub fn protocols(&self) -> impl Iterator<Item = u8> + use<> {
+        let Self { carries, .. } = *self;
+        let [v4, v6] = [false, true].map(|v6| self.protocol(v6));
+        let all = [(carries.v4, v4), (carries.v6 && (v4 != v6 || !carries.v4), v6)];
+        all.into_iter().filter(|(carried, _)| *carried).map(|(_, protocol)| protocol)
+    }
+
     /// Returns whether its TOS is that of the packets within only if it is 1, as kinds `sit` and `vxlan` have it: other
     /// odd values are values of their own for these.
     pub const fn inherits_tos_by_1(&self) -> bool {
@@ -481,9 +508,13 @@ impl Tunnel {
     }
 }
 
-/// Returns whether an address can be that of one host.
-pub fn is_host(addr: Ipv4Addr) -> bool {
-    !(addr.is_unspecified() || addr.is_multicast() || addr.is_broadcast() || addr.is_loopback())
+/// Returns whether an address can be that of one host on whichever link.
+pub fn is_host(addr: IpAddr) -> bool {
+    let other = match addr {
+        IpAddr::V4(addr) => addr.is_broadcast(),
+        IpAddr::V6(addr) => addr.is_unicast_link_local() || addr.to_ipv4_mapped().is_some(),
+    };
+    !(addr.is_unspecified() || addr.is_multicast() || addr.is_loopback() || other)
 }
 
 /// Returns the VRF that an interface belongs to, by index, name and table; `None` if it belongs to none, or to one
@@ -598,9 +629,19 @@ pub struct Station {
     pub vlan: u16,
     /// MAC address.
     pub mac: Mac,
-    /// Kernel index of the member that leads to it, or of the bridge for one of its own addresses. For a VXLAN
-    /// interface, the IPv4 address of the other end that leads to it.
-    pub member: u32,
+    /// Member that leads to it, or the bridge for one of its own addresses; for a VXLAN interface, the other end that
+    /// leads to it.
+    pub behind: Behind,
+}
+
+/// Way to a station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Behind {
+    /// Interface, by kernel index.
+    Member(u32),
+    /// Other end of a VXLAN.
+    End(IpAddr),
 }
 
 /// A change of the kernel's state. The first changes describe the whole state, up to [`Change::Synced`].

@@ -7,7 +7,7 @@ use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
 use crate::uapi::NETCONFA_IFINDEX_ALL;
-use bywash_fib::model::{Address, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
+use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ pub struct Kernel {
     links: BTreeMap<u32, Stamped<Link>>,
     addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
     neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
-    /// Members that lead to the stations of bridges, by bridge, VLAN and MAC address.
-    stations: HashMap<(u32, u16, Mac), Stamped<u32>>,
+    /// Ways to the stations of bridges and VXLANs, by bridge, VLAN and MAC address.
+    stations: HashMap<(u32, u16, Mac), Stamped<Behind>>,
     /// VLANs of bridges and their members, by index.
     vlans: BTreeMap<u32, Stamped<BridgeVlans>>,
     /// Kinds that must be read again before a reading ends.
@@ -136,9 +136,9 @@ impl Kernel {
                 Scope::NONE
             }
             Event::BridgeVlans(index, vlans) => self.vlans_of(index, vlans, origin),
-            Event::Station(Station { bridge, vlan, mac, member }) => {
+            Event::Station(Station { bridge, vlan, mac, behind }) => {
                 let key = (bridge, vlan, mac);
-                let old = self.stations.insert(key, Stamped { value: member, generation: self.generation });
+                let old = self.stations.insert(key, Stamped { value: behind, generation: self.generation });
                 self.pending.stations.entry(key).or_insert(old.map(|old| old.value));
                 Scope::NONE
             }
@@ -276,7 +276,7 @@ impl Kernel {
         }
         for (key @ (bridge, vlan, mac), old) in std::mem::take(&mut self.pending.stations) {
             match self.stations.get(&key).map(|station| station.value) {
-                Some(member) if old != Some(member) => emit(Change::Station(Station { bridge, vlan, mac, member })),
+                Some(behind) if old != Some(behind) => emit(Change::Station(Station { bridge, vlan, mac, behind })),
                 None if old.is_some() => emit(Change::StationGone { bridge, vlan, mac }),
                 _ => {}
             }

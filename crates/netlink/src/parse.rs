@@ -4,7 +4,9 @@ mod link;
 
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
-use bywash_fib::model::{Address, BridgeVlans, Link, Mac, Member, Neighbour, NeighbourState, Prefix, Station, is_host};
+use bywash_fib::model::{
+    Address, Behind, BridgeVlans, Link, Mac, Member, Neighbour, NeighbourState, Prefix, Station, is_host,
+};
 use link::link;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -352,7 +354,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
             NDA_LLADDR => address = mac(value),
             NDA_VLAN => vlan = u16_at(value, 0)?,
             NDA_FLAGS_EXT => locked = u32_at(value, 0)? != 0,
-            NDA_DST => end = Some(ip4(value)),
+            NDA_DST => end = Some(host(value)),
             // Another port, network or interface than the VXLAN interface's, or several ends.
             NDA_PORT | NDA_VNI | NDA_IFINDEX | NDA_SRC_VNI | NDA_NH_ID => special = true,
             _ => {}
@@ -366,7 +368,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
         let (bridge, vlan) = (member, 0);
         // A packet to a group, to nobody, or to a loopback address is the kernel's.
         return Some(Some(match end.flatten().filter(|end| is_host(*end) && !gone && !special) {
-            Some(end) => Event::Station(Station { bridge, vlan, mac, member: end.to_bits() }),
+            Some(end) => Event::Station(Station { bridge, vlan, mac, behind: Behind::End(end) }),
             None => Event::StationGone { bridge, vlan, mac },
         }));
     }
@@ -374,7 +376,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let member = if state & NUD_PERMANENT != 0 { bridge } else { member };
     Some(Some(match gone || locked {
         true => Event::StationGone { bridge, vlan, mac },
-        false => Event::Station(Station { bridge, vlan, mac, member }),
+        false => Event::Station(Station { bridge, vlan, mac, behind: Behind::Member(member) }),
     }))
 }
 
@@ -433,7 +435,7 @@ fn longest(family: u8) -> u8 {
 
 fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     match family {
-        AF_INET => ip4(value).map(IpAddr::from),
+        AF_INET => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
         AF_INET6 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),
         _ => None,
     }
@@ -444,8 +446,10 @@ fn attribute(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     Attributes::after(attributes, 0).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
-fn ip4(value: &[u8]) -> Option<Ipv4Addr> {
-    <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+/// Returns an address whose length tells its family.
+fn host(value: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
+    v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }
 
 fn is_zero(value: &[u8]) -> bool {

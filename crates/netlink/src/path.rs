@@ -4,15 +4,15 @@ use crate::error::Error;
 use crate::parse::{Leg, leg_attribute};
 use crate::socket::{DATAGRAM, Socket};
 use crate::uapi::*;
-use crate::wire::{Attributes, u32_at};
-use std::net::{IpAddr, Ipv4Addr};
+use crate::wire::{Attributes, attribute, u32_at};
+use std::net::IpAddr;
 
 /// A path to another host, as far as it differs from its interface and from the host's defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Path {
     /// MTU in bytes, of the route or as learned from ICMP errors.
     pub mtu: Option<u32>,
-    /// TTL of packets that the host sends.
+    /// TTL or hop limit of packets that the host sends.
     pub ttl: Option<u8>,
     /// Kernel index of the interface by which it leads.
     pub index: u32,
@@ -39,18 +39,19 @@ impl Paths {
     /// Returns the path from an address of this host to another host, by the interface `link` unless it is 0; `None` if
     /// there is no route, or if its MTU is locked: the kernel then clears the DF bit of what it sends (ip_mtu_locked).
     /// The kernel sends no notification of what it learns of paths.
-    pub fn to(&mut self, from: Ipv4Addr, to: Ipv4Addr, link: u32) -> Option<Path> {
-        // struct rtmsg: family, lengths of destination and source, and nothing else; then the attributes.
-        let mut body = vec![AF_INET, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let mut put = |kind: u16, value: [u8; 4]| {
-            body.extend(8u16.to_ne_bytes());
-            body.extend(kind.to_ne_bytes());
-            body.extend(value);
+    /// Both addresses are of one family.
+    pub fn to(&mut self, from: IpAddr, to: IpAddr, link: u32) -> Option<Path> {
+        let octets = |addr: IpAddr| match addr {
+            IpAddr::V4(addr) => addr.octets().to_vec(),
+            IpAddr::V6(addr) => addr.octets().to_vec(),
         };
-        put(RTA_DST, to.octets());
-        put(RTA_SRC, from.octets());
+        let (family, len) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+        // struct rtmsg: family, lengths of destination and source, and nothing else; then the attributes.
+        let mut body = vec![family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        body.extend(attribute(RTA_DST, &octets(to)));
+        body.extend(attribute(RTA_SRC, &octets(from)));
         if link != 0 {
-            put(RTA_OIF, link.to_ne_bytes());
+            body.extend(attribute(RTA_OIF, &link.to_ne_bytes()));
         }
         let mut path = None;
         let asked = self.socket.ask(RTM_GETROUTE, &body, &mut self.buffer, |message| {
@@ -65,7 +66,7 @@ impl Paths {
             }
             let mut leg = Leg::of(0);
             for (kind, value) in Attributes::after(message.body, 12) {
-                leg_attribute(AF_INET, kind, value, &mut leg);
+                leg_attribute(family, kind, value, &mut leg);
             }
             path = Some(Path {
                 mtu: metric(RTAX_MTU),

@@ -3,7 +3,7 @@
 
 use crate::parse::RouteKey;
 use crate::state::RouteBody;
-use bywash_fib::model::{Address, Link, Mac, Neighbour, Prefix};
+use bywash_fib::model::{Address, Behind, Link, Mac, Neighbour, Prefix};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Pending {
     pub selective: BTreeMap<(u32, Prefix), bool>,
     pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
     /// Members that led to the station of a bridge with this VLAN and MAC address.
-    pub stations: HashMap<(u32, u16, Mac), Option<u32>>,
+    pub stations: HashMap<(u32, u16, Mac), Option<Behind>>,
 }
 
 impl Pending {

@@ -1,7 +1,7 @@
 //! A copy of everything the mirror reports: the result of a stream of changes, and the difference between two such
 //! copies.
 
-use bywash_fib::model::{Address, Change, Link, Mac, Neighbour, NextHop, Prefix, Route, RouteKind, Station};
+use bywash_fib::model::{Address, Behind, Change, Link, Mac, Neighbour, NextHop, Prefix, Route, RouteKind, Station};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -64,7 +64,7 @@ pub struct State {
     addresses: BTreeMap<(u32, IpAddr, u8), Address>,
     neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
     /// Members by bridge, VLAN and MAC address.
-    stations: BTreeMap<(u32, u16, Mac), u32>,
+    stations: BTreeMap<(u32, u16, Mac), Behind>,
     routes: HashMap<RouteKey, Arc<RouteBody>>,
     selective: BTreeSet<(u32, Prefix)>,
     bodies: HashSet<Arc<RouteBody>>,
@@ -103,8 +103,8 @@ impl State {
             Change::NeighbourGone { index, addr } => {
                 self.neighbours.remove(&(*index, *addr));
             }
-            Change::Station(Station { bridge, vlan, mac, member }) => {
-                self.stations.insert((*bridge, *vlan, *mac), *member);
+            Change::Station(Station { bridge, vlan, mac, behind }) => {
+                self.stations.insert((*bridge, *vlan, *mac), *behind);
             }
             Change::StationGone { bridge, vlan, mac } => drop(self.stations.remove(&(*bridge, *vlan, *mac))),
             Change::Synced => {}
@@ -135,7 +135,7 @@ impl State {
         );
         changes.extend(
             fresh(&from.stations, &to.stations)
-                .map(|(&(bridge, vlan, mac), &member)| Change::Station(Station { bridge, vlan, mac, member })),
+                .map(|(&(bridge, vlan, mac), &behind)| Change::Station(Station { bridge, vlan, mac, behind })),
         );
         let lost = missing(&from.stations, &to.stations);
         changes.extend(lost.map(|&(bridge, vlan, mac)| Change::StationGone { bridge, vlan, mac }));

@@ -101,14 +101,18 @@ pub const IFLA_VXLAN_PORT: u16 = 15;
 pub const IFLA_VXLAN_GROUP6: u16 = 16;
 pub const IFLA_VXLAN_LOCAL6: u16 = 17;
 pub const IFLA_VXLAN_UDP_CSUM: u16 = 18;
+pub const IFLA_VXLAN_UDP_ZERO_CSUM6_TX: u16 = 19;
+pub const IFLA_VXLAN_UDP_ZERO_CSUM6_RX: u16 = 20;
 pub const IFLA_VXLAN_REMCSUM_TX: u16 = 21;
 pub const IFLA_VXLAN_REMCSUM_RX: u16 = 22;
 pub const IFLA_VXLAN_GBP: u16 = 23;
 pub const IFLA_VXLAN_COLLECT_METADATA: u16 = 25;
+pub const IFLA_VXLAN_LABEL: u16 = 26;
 pub const IFLA_VXLAN_GPE: u16 = 27;
 pub const IFLA_VXLAN_TTL_INHERIT: u16 = 28;
 pub const IFLA_VXLAN_DF: u16 = 29;
 pub const IFLA_VXLAN_VNIFILTER: u16 = 30;
+pub const IFLA_VXLAN_LABEL_POLICY: u16 = 32;
 pub const IFLA_VXLAN_MC_ROUTE: u16 = 34;
 
 // linux/if_tunnel.h
@@ -117,6 +121,8 @@ pub const IFLA_IPTUN_LOCAL: u16 = 2;
 pub const IFLA_IPTUN_REMOTE: u16 = 3;
 pub const IFLA_IPTUN_TTL: u16 = 4;
 pub const IFLA_IPTUN_TOS: u16 = 5;
+pub const IFLA_IPTUN_ENCAP_LIMIT: u16 = 6;
+pub const IFLA_IPTUN_FLOWINFO: u16 = 7;
 pub const IFLA_IPTUN_FLAGS: u16 = 8;
 pub const IFLA_IPTUN_PROTO: u16 = 9;
 pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
@@ -133,10 +139,18 @@ pub const IFLA_GRE_REMOTE: u16 = 7;
 pub const IFLA_GRE_TTL: u16 = 8;
 pub const IFLA_GRE_TOS: u16 = 9;
 pub const IFLA_GRE_PMTUDISC: u16 = 10;
+pub const IFLA_GRE_ENCAP_LIMIT: u16 = 11;
+pub const IFLA_GRE_FLOWINFO: u16 = 12;
+pub const IFLA_GRE_FLAGS: u16 = 13;
 pub const IFLA_GRE_ENCAP_TYPE: u16 = 14;
 pub const IFLA_GRE_ENCAP_DPORT: u16 = 17;
 pub const IFLA_GRE_IGNORE_DF: u16 = 19;
 pub const IFLA_GRE_FWMARK: u16 = 20;
+/// Flags of tunnels over IPv6: packets have no encapsulation limit, and have the traffic class of those within.
+pub const IP6_TNL_F_IGN_ENCAP_LIMIT: u32 = 1;
+pub const IP6_TNL_F_USE_ORIG_TCLASS: u32 = 2;
+/// Flags that the kernel sets itself, for tunnels that can send, receive, and have several ends.
+pub const IP6_TNL_F_CAP: u32 = 7 << 16;
 /// Flag of IFLA_GRE_IFLAGS and OFLAGS, in network byte order.
 pub const GRE_KEY: u16 = 0x2000;
 pub const IFLA_PROTINFO: u16 = 12;

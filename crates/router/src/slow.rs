@@ -240,7 +240,10 @@ impl SlowPath {
     /// up: whatever its route is meanwhile, it is not forwarded itself.
     pub(crate) fn receive_outer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame) {
         let data = cx.bufs.arena().data(&frame);
-        let valid = data.get(HEADER_LEN..).is_some_and(|ip| matches!(check4(ip), Ok(Validated::Forward)));
+        let valid = data.get(HEADER_LEN..).is_some_and(|ip| {
+            let checked = if frame_type(data) == Some(ethertype::IPV6) { check6(ip) } else { check4(ip) };
+            matches!(checked, Ok(Validated::Forward))
+        });
         if valid && sourced(tables, from, data) && is_local(tables, from, data) {
             self.decapsulate(cx, tables, from, frame);
         } else {

@@ -124,7 +124,7 @@ impl Translator {
         batch: &Batch,
     ) -> [Class; BATCH] {
         (self.v4.n, self.v6.n) = (0, 0);
-        let outer_passes = gate.flows.v4 && from.around.is_none() && tables.tunnels.outer_passes();
+        let outer_passes = from.around.is_none() && tables.tunnels.outer_passes();
         let arena = cx.bufs.arena();
         let mut classes = [Class::Kept; BATCH];
         for (class, frame) in classes.iter_mut().zip(batch.as_slice()) {
@@ -133,7 +133,8 @@ impl Translator {
                 *class = Class::Open;
                 continue;
             }
-            if outer_passes && tunnel::is_outer(tables, data) {
+            let passes = if frame_type(data) == Some(ethertype::IPV6) { gate.flows.v6 } else { gate.flows.v4 };
+            if outer_passes && passes && tunnel::is_outer(tables, data) {
                 *class = Class::Outer;
                 continue;
             }

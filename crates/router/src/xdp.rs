@@ -135,7 +135,7 @@ impl XdpTableSink {
         let (first, count, ifindex) = match (kind, bond) {
             (HopKind::Bond, Some((bond, at))) => (*at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
             (HopKind::Vlan, _) => (ports.first().map_or(0, |port| port.0.into()), tag, ifindex),
-            (HopKind::Local, _) => (u32::from(!tables.tunnels.is_empty()), 0, ifindex),
+            (HopKind::Local, _) => (tables.tunnels.families(), 0, ifindex),
             _ => (first, count, ifindex),
         };
         Hop { macs, kind, flags, port: number.0, mtu, first, count, ifindex }

@@ -3,7 +3,7 @@
 mod common;
 
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
-use bywash_fib::model::{Encapsulation, Tunnel, Vxlan};
+use bywash_fib::model::{Encapsulation, Families, Tunnel, Vxlan};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
@@ -17,13 +17,15 @@ use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::ipv4::fill_checksum;
 use common::Line;
 use proptest::prelude::*;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const HERE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
+const THERE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 1);
 const TUNNEL: PortId = PortId(FIRST + 3);
 /// MAC addresses of the tunnel, and of the station that its next hop is.
 const OWN: [u8; 6] = [2, 0, 0, 0, 9, 1];
@@ -38,13 +40,15 @@ const GLEAN: u32 = 4;
 fn gre(keys: [Option<u32>; 2]) -> Tunnel {
     Tunnel {
         encapsulation: Encapsulation::Gre,
-        local: HERE,
-        remote: THERE,
+        carries: Families::BOTH,
+        local: HERE.into(),
+        remote: THERE.into(),
         link: 0,
         keys,
         ttl: 0,
         tos: 1,
         dont_fragment: true,
+        limit: None,
         vxlan: None,
         plain: true,
     }
@@ -83,11 +87,13 @@ impl Rig {
 
     fn beside_nat(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>], nat: &Nat) -> Self {
         let domain = Qsbr::new();
-        let (mut table4, table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
+        let (mut table4, mut table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
         table4.insert(Net::new(10 << 24, 8).unwrap(), if waits { GLEAN } else { THROUGH });
         table4.insert(Net::new(20 << 24, 8).unwrap(), OUT);
         table4.insert(Net::new(HERE.to_bits(), 32).unwrap(), LOCAL);
         table4.insert(Net::new(THERE.to_bits(), 32).unwrap(), OUT);
+        table6.insert(Net::new(HERE6.to_bits(), 128).unwrap(), LOCAL);
+        table6.insert(Net::new(THERE6.to_bits(), 128).unwrap(), OUT);
         let mut macs = [0; 12];
         macs[..6].copy_from_slice(&STATION);
         macs[6..].copy_from_slice(&OWN);
@@ -95,14 +101,18 @@ impl Rig {
             Entry::verdict(Kind::NoRoute),
             Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
             Entry::verdict(Kind::Local),
-            Entry { macs, port: TUNNEL, mtu: 1476, first: THERE.to_bits(), ..Entry::verdict(Kind::Tunnel) },
+            Entry { macs, port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Tunnel) },
             Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Glean) },
         ];
-        let stations = Arc::new(Stations::new(vec![(STATION, THERE.to_bits())], &Stations::default()));
+        let stations = Arc::new(Stations::new(vec![(STATION, Some(tunnel.remote))], &Stations::default()));
         let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
         let ageing = tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
-        let path = (path_mtu != 0).then_some(Path { ends: (HERE, THERE, tunnel.link), mtu: path_mtu, ttl: 61 });
-        let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999] };
+        let path = (path_mtu != 0).then_some(Path {
+            ends: (tunnel.local, tunnel.remote, tunnel.link),
+            mtu: path_mtu,
+            ttl: 61,
+        });
+        let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999], labels: true };
         let tables = Tables {
             generation: 1,
             fib4: table4.reader(),
@@ -248,7 +258,8 @@ fn a_packet_that_waits_for_a_tunnel_respects_the_gate() {
 fn a_frame_through_a_vxlan_and_back_is_the_same() {
     let of = |checksum, learns| {
         let sources = [100, 101];
-        let vxlan = Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, learns, ageing: 0, link: 0 };
+        let (ageing, link, unsummed6) = (0, 0, false);
+        let vxlan = Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
         let encapsulation = Encapsulation::Vxlan;
         Tunnel { encapsulation, vxlan: Some(vxlan), dont_fragment: false, ..gre([None; 2]) }
     };
@@ -292,6 +303,106 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
         strange[26..28].fill(0);
         fill_checksum(&mut strange[..20]);
         assert_eq!(run(of(true, false), 1500, Gate::default(), &[frame(&strange)]).sent.len(), 1);
+    }
+}
+
+/// Turns an outer IPv6 packet, and the IPv4 packet at `within`, into those of the other direction.
+fn reverse6(out: &[u8], within: usize) -> Vec<u8> {
+    let mut back = out.to_vec();
+    back[8..24].copy_from_slice(&out[24..40]);
+    back[24..40].copy_from_slice(&out[8..24]);
+    back[within + 12..within + 16].copy_from_slice(&out[within + 16..within + 20]);
+    back[within + 16..within + 20].copy_from_slice(&out[within + 12..within + 16]);
+    back
+}
+
+/// The limit is in destination options, which received packets may also have if sent ones do not.
+#[test]
+fn a_packet_through_ipv6_and_back_is_the_same() {
+    let inner = packet(0xba, 64, 253, (far(20), far(10)), b"through");
+    let over6 = |encapsulation, limit, tos| Tunnel {
+        encapsulation,
+        local: HERE6.into(),
+        remote: THERE6.into(),
+        limit,
+        tos,
+        ..gre([None; 2])
+    };
+    for (encapsulation, limit, tos, outer_tos) in [
+        (Encapsulation::Gre, None, 1, 0xba),
+        (Encapsulation::Gre, Some(4), 0x40, 0x40),
+        (Encapsulation::Ip6tnl, None, 1, 0xba),
+        (Encapsulation::Ip6tnl, Some(4), 0x40, 0x42),
+    ] {
+        let gre = encapsulation == Encapsulation::Gre;
+        let tunnel = over6(encapsulation, limit, tos);
+        let encapsulated = run(tunnel, 1500, Gate::default(), &[frame(&inner)]);
+        assert_eq!((encapsulated.sent.len(), encapsulated.punted.len()), (1, 0));
+        let out = &encapsulated.sent[0][HEADER_LEN..];
+        let options: &[u8] = if limit.is_some() { &[if gre { 47 } else { 4 }, 0, 4, 1, 4, 1, 1, 0] } else { &[] };
+        let around = [options, if gre { &[0, 0, 8, 0] } else { &[] }].concat();
+        let within = 40 + around.len();
+        assert_eq!(out.len(), within + inner.len());
+        assert_eq!(out[0] << 4 | out[1] >> 4, outer_tos, "{tunnel:?}");
+        assert_ne!(out[1..4].iter().fold(0, |label, octet| label << 8 | u32::from(*octet)) & 0xf_ffff, 0);
+        let next = if limit.is_some() { 60 } else { if gre { 47 } else { 4 } };
+        let len = (out.len() as u16 - 40).to_be_bytes();
+        assert_eq!(out[4..8], [len[0], len[1], next, 63]);
+        assert_eq!(out[8..40], [HERE6.octets(), THERE6.octets()].concat());
+        assert_eq!(out[40..within], around);
+
+        let mut back = reverse6(out, within);
+        back[1] &= !0x30;
+        for taken in [over6(encapsulation, None, 0), over6(encapsulation, Some(255), 0)] {
+            let taken = run(taken, 1500, Gate::default(), &[[&[2; 6][..], &[4; 6], &[0x86, 0xdd], &back].concat()]);
+            assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
+            assert_eq!(taken.sent[0][HEADER_LEN..], packet(0xba, 62, 253, (far(10), far(20)), b"through"));
+        }
+        // From another host; with another option; with ECN; a fragment; from this host.
+        let (other, own) = (Ipv6Addr::new(0x2001, 0xdb8, 3, 0, 0, 0, 0, 1), HERE6);
+        let wrong = [(8, &other.octets()[..]), (6, &[44]), (1, &[back[1] | 0x10]), (8, &own.octets())];
+        let options = (42, &[5u8][..]);
+        for (at, with) in wrong.into_iter().chain(limit.map(|_| options)) {
+            let mut wrong = back.clone();
+            wrong[at..at + with.len()].copy_from_slice(with);
+            let frames = [[&[2; 6][..], &[4; 6], &[0x86, 0xdd], &wrong].concat()];
+            let outcome = run(tunnel, 1500, Gate::default(), &frames);
+            assert_eq!((outcome.sent.len(), &outcome.punted[..]), (0, &frames[..]), "{at} {tunnel:?}");
+        }
+    }
+}
+
+/// IPv6 without a UDP checksum is received only where that is configured.
+#[test]
+fn a_frame_through_a_vxlan_over_ipv6_and_back_is_the_same() {
+    let of = |checksum, unsummed6| {
+        let sources = [100, 101];
+        let (learns, ageing, link) = (true, 0, 0);
+        let vxlan = Vxlan { vni: 5, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let (local, remote) = (HERE6.into(), THERE6.into());
+        Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), local, remote, ..gre([None; 2]) }
+    };
+    for payload in [&b"even"[..], b"odd"] {
+        let inner = packet(0, 64, 253, (far(20), far(10)), payload);
+        let encapsulated = run(of(true, false), 1500, Gate::default(), &[frame(&inner)]);
+        assert_eq!((encapsulated.sent.len(), encapsulated.punted.len()), (1, 0));
+        let out = &encapsulated.sent[0][HEADER_LEN..];
+        assert_eq!((out.len(), &out[..4], &out[6..8]), (inner.len() + 70, &[0x60, 0, 0, 0][..], &[17, 61][..]));
+        assert_eq!(out[40..44], [0, 100, 18, 181]);
+        let mut back = reverse6(out, 70);
+        back[56..68].rotate_left(6);
+        let around = |back: &[u8]| [&[2; 6][..], &[4; 6], &[0x86, 0xdd], back].concat();
+        let taken = run(of(true, false), 1500, Gate::default(), &[around(&back)]);
+        assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
+        assert_eq!(taken.sent[0][HEADER_LEN..], packet(0, 62, 253, (far(10), far(20)), payload));
+        let (mut wrong, mut without) = (back.clone(), back);
+        wrong[46] ^= 1;
+        without[46..48].fill(0);
+        for (back, unsummed6, taken) in [(&wrong, true, false), (&without, false, false), (&without, true, true)] {
+            let frames = [around(back)];
+            let outcome = run(of(true, unsummed6), 1500, Gate::default(), &frames);
+            assert_eq!((outcome.sent.len() == 1, outcome.punted.is_empty()), (taken, taken));
+        }
     }
 }
 

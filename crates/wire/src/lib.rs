@@ -27,16 +27,22 @@ pub mod proto {
     pub const HOP_BY_HOP: u8 = 0;
     /// ICMP (RFC 792).
     pub const ICMP: u8 = 1;
+    /// IPv4 in IP (RFC 2003, RFC 2473).
+    pub const IPIP: u8 = 4;
     /// TCP (RFC 9293).
     pub const TCP: u8 = 6;
     /// UDP (RFC 768).
     pub const UDP: u8 = 17;
     /// DCCP (RFC 4340).
     pub const DCCP: u8 = 33;
+    /// IPv6 in IP (RFC 4213, RFC 2473).
+    pub const IPV6: u8 = 41;
     /// IPv6 routing header (RFC 8200 4.4).
     pub const ROUTING: u8 = 43;
     /// IPv6 fragment header (RFC 8200 4.5).
     pub const FRAGMENT: u8 = 44;
+    /// GRE (RFC 2784).
+    pub const GRE: u8 = 47;
     /// Encapsulating security payload (RFC 4303).
     pub const ESP: u8 = 50;
     /// Authentication header (RFC 4302).

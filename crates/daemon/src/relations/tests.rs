@@ -1,5 +1,6 @@
 use super::*;
-use bywash_fib::model::{Bond, Bridge, BridgeVlans, Macvlan, Member, Vlan, Vxlan};
+use bywash_fib::model::{Bond, Bridge, BridgeVlans, Families, Macvlan, Member, Vlan, Vxlan};
+use std::net::Ipv4Addr;
 
 fn link(index: u32, name: &str, kind: &str) -> Link {
     Link {
@@ -132,7 +133,7 @@ fn of(links: &[Link]) -> Relations {
 
 /// Returns an entry of the tests' bridge's forwarding database for an address in a VLAN.
 fn own(vlan: u16, mac: Mac, member: u32) -> Change {
-    Change::Station(Station { bridge: BRIDGE, vlan, mac, member })
+    Change::Station(Station { bridge: BRIDGE, vlan, mac, behind: Behind::Member(member) })
 }
 
 /// Returns the reason why interface 1 is left, without the words that it belongs to the bond.
@@ -498,9 +499,10 @@ fn macvlans_leave_it_that_take_what_is_to_its_address() {
 }
 
 fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
-    let of = |net, last| if last == 0 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::new(192, 0, net, last) };
+    let of = |net, last| if last == 0 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::new(192, 0, net, last) }.into();
     let tunnel = Tunnel {
         encapsulation: Encapsulation::Gre,
+        carries: Families::BOTH,
         local: of(2, local),
         remote: of(3, remote),
         link: 0,
@@ -508,6 +510,7 @@ fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
         ttl: 0,
         tos: 0,
         dont_fragment: true,
+        limit: None,
         vxlan: None,
         plain: true,
     };
@@ -527,7 +530,7 @@ fn tunnels_that_may_be_others_are_left() {
     let (first, second) = (tunnel(5, 1, 1, None), tunnel(6, 1, 2, None));
     let (keyed, any) = (tunnel(7, 1, 1, Some(3)), tunnel(8, 1, 0, None));
     let plain = left_tunnels(&[first.clone(), second.clone(), keyed.clone(), any.clone()]);
-    let several = Some("it has no IPv4 address of its own, or not one remote".into());
+    let several = Some("it has no address of its own, or not one remote".into());
     assert_eq!(plain, [(5, None), (6, None), (7, None), (8, several.clone())].into());
     let with = |change: &dyn Fn(&mut Tunnel)| {
         let mut any = any.clone();
@@ -538,7 +541,7 @@ fn tunnels_that_may_be_others_are_left() {
     let both = BTreeMap::from([(5, taken.clone()), (6, taken.clone()), (8, several)]);
     assert_eq!(with(&|any| any.link = 1), both, "bound to an interface");
     let one = BTreeMap::from([(5, taken.clone()), (6, None), (8, None)]);
-    assert_eq!(with(&|any| (any.link, any.remote) = (1, Ipv4Addr::new(192, 0, 3, 1)))[&5], one[&5]);
+    assert_eq!(with(&|any| (any.link, any.remote) = (1, [192, 0, 3, 1].into()))[&5], one[&5]);
     assert_eq!(with(&|any| (any.link, any.encapsulation) = (1, Encapsulation::Ipip))[&5], None);
 }
 
@@ -561,6 +564,7 @@ fn tunnels_that_do_more_are_left() {
     let left = |vti| left_tunnels(&[ipip.clone(), vti])[&5].clone();
     assert_eq!(left(link(6, "ip_vti0", "vti")).as_deref(), Some("vti interface ip_vti0 may take its packets"));
     assert_eq!(left(Link { up: false, ..link(6, "ip_vti0", "vti") }), None);
+    assert_eq!(left(link(6, "vti6", "vti6")), None);
     let vlan = Link { parent: Some(5), ..link(6, "v6", "vlan") };
     assert_eq!(left_tunnels(&[plain.clone(), vlan])[&5].as_deref(), Some("vlan interface v6 is above it"));
     for (local, remote) in
@@ -569,7 +573,7 @@ fn tunnels_that_do_more_are_left() {
         let tunnel = plain.tunnel.map(|tunnel| Tunnel { local: local.into(), remote: remote.into(), ..tunnel });
         let of = Link { tunnel, ..plain.clone() };
         let why = left_tunnels(std::slice::from_ref(&of))[&5].clone();
-        assert_eq!(why.as_deref(), Some("it has no IPv4 address of its own, or not one remote"));
+        assert_eq!(why.as_deref(), Some("it has no address of its own, or not one remote"));
         assert!(left_tunnels(&[Link { up: false, ..of }]).is_empty(), "{local:?} {remote:?}");
     }
     let mut relations = Relations::default();
@@ -580,7 +584,8 @@ fn tunnels_that_do_more_are_left() {
 }
 
 fn vxlan(index: u32, vni: u32) -> Link {
-    let vxlan = Vxlan { vni, port: 4789, sources: [0; 2], checksum: true, learns: true, ageing: 300, link: 0 };
+    let (sources, unsummed6) = ([0; 2], false);
+    let vxlan = Vxlan { vni, port: 4789, sources, checksum: true, unsummed6, learns: true, ageing: 300, link: 0 };
     let tunnel = tunnel(index, 1, 0, None).tunnel.map(|tunnel| Tunnel {
         encapsulation: Encapsulation::Vxlan,
         vxlan: Some(vxlan),

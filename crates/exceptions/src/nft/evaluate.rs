@@ -585,6 +585,7 @@ impl<'a> Walk<'a, '_> {
     /// Returns whether a translation leaves the source of the packets as it is: that to the address in a register, or
     /// that of the interface that sends them, if that is the source already (get_unique_tuple in nf_nat_core.c).
     fn keeps_source(&self, address: Option<usize>) -> bool {
+        // Among an interface's addresses of IPv6, the kernel chooses by rules that are not followed (RFC 6724).
         let Flow { v6: false, course: Course::Sent, original: Tuple { src: Some(IpAddr::V4(src)), .. }, .. } =
             self.view.flow()
         else {

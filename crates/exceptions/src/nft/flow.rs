@@ -73,6 +73,8 @@ pub enum State {
 pub struct Flow {
     /// Whether it is of IPv6, otherwise of IPv4.
     pub v6: bool,
+    /// Whether the packets may have destination options of IPv6 in front of this protocol's header.
+    pub options6: bool,
     /// IP protocol number.
     pub protocol: u8,
     /// Course of the packets.
@@ -165,6 +167,9 @@ const LOCAL: u8 = 2;
 /// ICMP, of which only the error "fragmentation needed" is described: type 3, code 4 (RFC 1191).
 pub(super) const ICMP: u8 = 1;
 const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
+/// ICMPv6, of which only the error "packet too big" is described: type 2, code 0 (RFC 4443 3.2).
+pub(super) const ICMP6: u8 = 58;
+const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const UDPLITE: u8 = 136;
@@ -482,7 +487,8 @@ fn network(flow: &Flow, [src, dst]: [Option<IpAddr>; 2], of: [Of; 2]) -> Vec<Oct
     if flow.v6 {
         let first = Octet { value: 0x60, known: 0xf0, why: packets("ip6 dscp") };
         let start = [vec![first], any(1, "ip6 dscp"), any(2, "ip6 flowlabel"), any(2, "ip6 length")];
-        let next = [vec![Octet::new(flow.protocol)], any(1, "ip6 hoplimit")];
+        let next = Octet { known: if flow.options6 { 0 } else { 0xff }, ..Octet::new(flow.protocol) };
+        let next = [vec![Octet { why: packets("ip6 nexthdr"), ..next }], any(1, "ip6 hoplimit")];
         return [start.concat(), next.concat(), src, dst].concat();
     }
     // Not a fragment: neither MF nor an offset.
@@ -504,6 +510,7 @@ fn transport(protocol: u8, [src, dst]: [Option<u16>; 2], of: [Of; 2]) -> Vec<Oct
                 .concat()
         }
         ICMP => [known(&FRAGMENTATION_NEEDED), any(2, "icmp checksum"), any(4, "icmp mtu")].concat(),
+        ICMP6 => [known(&PACKET_TOO_BIG), any(2, "icmpv6 checksum"), any(4, "icmpv6 mtu")].concat(),
         UDP | UDPLITE => [ports, any(2, "udp length"), any(2, "udp checksum")].concat(),
         _ => Vec::new(),
     }

@@ -2,26 +2,32 @@
 
 use super::Ruleset;
 use super::evaluate::{Answer, Evaluator, Finding};
-use super::flow::{Course, Flow, ICMP, Interface, State, Tuple};
+use super::flow::{Course, Flow, ICMP, ICMP6, Interface, State, Tuple};
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::{Encapsulation, Tunnel};
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Returns the outer packets of a tunnel: those that the host receives, and those that it sends.
-fn outer(interface: &Interface, tunnel: &Tunnel) -> [Flow; 2] {
-    let known = |addr: Ipv4Addr| (!addr.is_unspecified()).then(|| addr.into());
+fn outer(interface: &Interface, tunnel: &Tunnel) -> Vec<Flow> {
+    let known = |addr: IpAddr| (!addr.is_unspecified()).then_some(addr);
     let (local, remote) = (known(tunnel.local), known(tunnel.remote).filter(|_| tunnel.vxlan.is_none()));
     let dst_port = tunnel.vxlan.map(|vxlan| vxlan.port);
-    let of = |course, input, src, dst| Flow {
-        protocol: tunnel.encapsulation.protocol(),
+    let of = |protocol, course, input, src, dst| Flow {
+        v6: tunnel.is_over_v6(),
+        options6: tunnel.is_over_v6() && tunnel.vxlan.is_none(),
+        protocol,
         course,
         state: State::Any,
         input,
         original: Tuple { src, dst, src_port: None, dst_port },
         ..Flow::default()
     };
-    [of(Course::Received, None, remote, local), of(Course::Sent, Some(interface.clone()), local, remote)]
+    let both = |protocol| {
+        let received = of(protocol, Course::Received, None, remote, local);
+        [received, of(protocol, Course::Sent, Some(interface.clone()), local, remote)]
+    };
+    tunnel.protocols().flat_map(both).collect()
 }
 
 /// Returns the effects of a ruleset, read with the elements of its sets, on the outer packets of tunnels: none for a
@@ -34,7 +40,7 @@ pub fn on_tunnels<'a>(
     let evaluator = Evaluator::of_host(ruleset);
     let (mut effects, mut masqueraded) = (Vec::new(), BTreeSet::new());
     for (interface, tunnel) in tunnels {
-        let answers = outer(&interface, tunnel).map(|flow| evaluator.evaluate(&flow));
+        let answers: Vec<_> = outer(&interface, tunnel).iter().map(|flow| evaluator.evaluate(flow)).collect();
         if answers.iter().any(|answer| matches!(answer, Answer::Accept { masquerades: true, .. })) {
             masqueraded.insert(interface.index);
         }
@@ -61,19 +67,21 @@ pub fn pass_devices<'a>(ruleset: &Ruleset, mut tunnels: impl Iterator<Item = (In
 /// error is related to a connection while the kernel sends the outer packets; while they pass by, it is of none
 /// (nf_conntrack_inet_error). `None` if the error is accepted all the same, dropped in either case, or not caused.
 fn misses_errors(evaluator: &Evaluator<'_>, tunnel: &Tunnel) -> Option<(String, String)> {
+    let v6 = tunnel.is_over_v6();
     let inherits = matches!(tunnel.encapsulation, Encapsulation::Gre | Encapsulation::Ipip);
-    if !tunnel.dont_fragment && !inherits {
+    if !tunnel.dont_fragment && !inherits && !v6 {
         return None;
     }
     let error = |state| {
-        let original = Tuple { dst: Some(tunnel.local.into()), ..Tuple::default() };
-        evaluator.evaluate(&Flow { protocol: ICMP, course: Course::Received, state, original, ..Flow::default() })
+        let original = Tuple { dst: Some(tunnel.local), ..Tuple::default() };
+        let protocol = if v6 { ICMP6 } else { ICMP };
+        evaluator.evaluate(&Flow { v6, protocol, course: Course::Received, state, original, ..Flow::default() })
     };
     let (place, _) = against(&error(State::Invalid))?;
     let dropped = matches!(error(State::Related), Answer::Drop { .. });
-    let why =
-        "would drop ICMP errors about the outer packets as invalid: accept `icmp type destination-unreachable` before";
-    (!dropped).then(|| (place, why.into()))
+    let wanted = if v6 { "icmpv6 type packet-too-big" } else { "icmp type destination-unreachable" };
+    let why = format!("would drop ICMP errors about the outer packets as invalid: accept `{wanted}` before");
+    (!dropped).then_some((place, why))
 }
 
 /// Returns what leaves packets to the kernel, and why; `None` if they are accepted.

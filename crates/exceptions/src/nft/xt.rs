@@ -1,6 +1,6 @@
 //! x_tables (iptables) extensions that nf_tables rules may contain (expressions "match" and "target").
 
-use super::flow::{Load, View};
+use super::flow::{ICMP, ICMP6, Load, View};
 use super::octets::{self, Octet, Of, Truth, Why};
 use bywash_netlink::wire::{u8_at, u16_at, u32_at};
 
@@ -51,7 +51,7 @@ pub fn is_untracked(target: bool, name: &str) -> bool {
 
 /// Matches that read the packet, its connection or the time and do nothing else. Others count (`limit`, `quota`,
 /// `statistic`), change lists (`recent`, `set`, `connlabel`) or run programs (`bpf`).
-const PURE_MATCHES: [&str; 24] = [
+const PURE_MATCHES: [&str; 25] = [
     "addrtype",
     "comment",
     "connmark",
@@ -60,6 +60,7 @@ const PURE_MATCHES: [&str; 24] = [
     "frag",
     "hl",
     "icmp",
+    "icmp6",
     "iprange",
     "length",
     "mac",
@@ -88,7 +89,7 @@ pub fn matches<'a>(view: &View<'_>, name: &'a str, revision: u32, info: &[u8]) -
         ("conntrack", 2 | 3) => conntrack(view, info),
         ("tcp", 0) => tcp(view, info),
         ("udp", 0) => udp(view, info),
-        ("icmp", 0) => icmp(view, info),
+        ("icmp" | "icmp6", 0) => icmp(view, info, name == "icmp6"),
         ("multiport", 1) => multiport(view, info),
         ("mark", 1) => mark(&view.meta(super::meta::MARK), info),
         ("connmark", 1) => mark(&view.ct(super::ct::MARK, None), info),
@@ -177,15 +178,15 @@ fn udp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
     Some(src.and(dst))
 }
 
-/// Evaluates icmp_match: struct ipt_icmp. The type 255 stands for all.
-fn icmp(view: &View<'_>, info: &[u8]) -> Option<Truth<'static>> {
+/// Evaluates icmp_match and icmp6_match: struct ipt_icmp, struct ip6t_icmp. The type 255 of the former stands for all.
+fn icmp(view: &View<'_>, info: &[u8], v6: bool) -> Option<Truth<'static>> {
     let [wanted, first, last, inverted] = info.get(..4)?.try_into().ok()?;
     let Load::Value(head) = view.payload(2, 0, 2) else { return None };
-    if view.flow().protocol != super::flow::ICMP {
+    if view.flow().protocol != if v6 { ICMP6 } else { ICMP } {
         return None;
     }
     let of_type = octets::equal(&head[..1], &[wanted]).and(octets::within(&head[1..2], &[first], &[last]));
-    let matches = if wanted == 0xff { Truth::Yes } else { of_type };
+    let matches = if wanted == 0xff && !v6 { Truth::Yes } else { of_type };
     Some(if inverted & 1 != 0 { matches.not() } else { matches })
 }
 

@@ -49,7 +49,8 @@ fn reported(kernel: &mut Kernel) -> Vec<Change> {
 
 #[test]
 fn stations_are_reported_as_they_move_and_go() {
-    let station = |last, member| Station { bridge: 7, vlan: 0, mac: [2, 0, 0, 0, 0, last], member };
+    let behind = Behind::Member;
+    let station = |last, member| Station { bridge: 7, vlan: 0, mac: [2, 0, 0, 0, 0, last], behind: behind(member) };
     let gone = |last| Change::StationGone { bridge: 7, vlan: 0, mac: station(last, 0).mac };
     let mut kernel = Kernel::default();
     kernel.begin(Scope::ALL);
@@ -78,7 +79,8 @@ fn stations_are_reported_as_they_move_and_go() {
 
 #[test]
 fn stations_of_each_vlan_are_others() {
-    let station = |vlan, member| Station { bridge: 7, vlan, mac: [2, 0, 0, 0, 0, 1], member };
+    let behind = Behind::Member;
+    let station = |vlan, member| Station { bridge: 7, vlan, mac: [2, 0, 0, 0, 0, 1], behind: behind(member) };
     let mut kernel = Kernel::default();
     kernel.begin(Scope::ALL);
     for (vlan, member) in [(0, 3), (1, 3), (2, 4)] {

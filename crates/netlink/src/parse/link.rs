@@ -1,10 +1,10 @@
 //! Parses links: the properties of each kind, and the states of members of bonds and bridges.
 
-use super::{Event, Parsed, attribute, ip4, is_zero, mac, text};
+use super::{Event, Parsed, attribute, host, is_zero, mac, text};
 use crate::uapi::*;
 use crate::wire::{Attributes, u8_at, u16_at, u32_at};
-use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Link, Macvlan, Member, Tunnel, Vlan, Vxlan};
-use std::net::Ipv4Addr;
+use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Families, Link, Macvlan, Member, Tunnel, Vlan, Vxlan};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Parses a message about a link, or about a bridge's member.
 pub(super) fn link(body: &[u8], gone: bool) -> Parsed {
@@ -83,7 +83,9 @@ fn link_info(info: &[u8], link: &mut Link) {
         "bridge" => link.bridge = bridge(data),
         "ipip" => link.tunnel = ip_tunnel(data, Encapsulation::Ipip),
         "sit" => link.tunnel = ip_tunnel(data, Encapsulation::Sit),
-        "gre" => link.tunnel = gre(data),
+        "ip6tnl" => link.tunnel = ip_tunnel(data, Encapsulation::Ip6tnl),
+        "gre" => link.tunnel = gre(data, false),
+        "ip6gre" => link.tunnel = gre(data, true),
         "vxlan" => link.tunnel = vxlan(data),
         _ => {}
     }
@@ -206,17 +208,21 @@ fn member(data: &[u8]) -> Option<Member> {
     Some(Member { active: state? == 0 && link? == 0, plain: queue == Some(0) && !others, ..Member::default() })
 }
 
-/// Parses the properties of a tunnel of kind `ipip` or `sit`.
+/// Parses the properties of a tunnel of kind `ipip`, `sit` or `ip6tnl`.
 fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
-    let mut tunnel = Tunnel { plain: true, ..without_ends(encapsulation) };
-    let mut protocol = None;
+    let v6 = encapsulation == Encapsulation::Ip6tnl;
+    let mut tunnel = Tunnel { plain: true, ..without_ends(encapsulation, v6) };
+    let (mut protocol, mut outer6) = (None, Outer6::default());
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_IPTUN_LINK => tunnel.link = u32_at(value, 0)?,
-            IFLA_IPTUN_LOCAL => tunnel.local = ip4(value)?,
-            IFLA_IPTUN_REMOTE => tunnel.remote = ip4(value)?,
+            IFLA_IPTUN_LOCAL => tunnel.local = host(value)?,
+            IFLA_IPTUN_REMOTE => tunnel.remote = host(value)?,
             IFLA_IPTUN_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_IPTUN_TOS => tunnel.tos = u8_at(value, 0)?,
+            IFLA_IPTUN_ENCAP_LIMIT if v6 => outer6.limit = u8_at(value, 0)?,
+            IFLA_IPTUN_FLOWINFO if v6 => outer6.flowinfo = u32::from_be(u32_at(value, 0)?),
+            IFLA_IPTUN_FLAGS if v6 => outer6.flags = u32_at(value, 0)?,
             IFLA_IPTUN_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
             IFLA_IPTUN_PROTO => protocol = u8_at(value, 0),
             // ISATAP, encapsulation in UDP, and a mark.
@@ -225,16 +231,46 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
             kind => tunnel.plain &= kind <= IFLA_IPTUN_ENCAP_DPORT && kind > IFLA_IPTUN_PMTUDISC,
         }
     }
-    // 0 also takes packets of other protocols, with which the kernel keeps them apart.
-    tunnel.plain &= protocol.is_some_and(|protocol| protocol == 0 || protocol == encapsulation.protocol());
-    tunnel.plain &= encapsulation != Encapsulation::Sit || tunnel.inherits_tos_by_1();
+    let [v4, v6] = [false, true].map(|v6| protocol.is_some_and(|of| of == 0 || of == tunnel.protocol(v6)));
+    match encapsulation {
+        Encapsulation::Ip6tnl => {
+            tunnel.carries = Families { v4, v6 };
+            outer6.apply(&mut tunnel);
+        }
+        // 0 also takes packets of other protocols, with which the kernel keeps them apart.
+        Encapsulation::Sit => tunnel.plain &= v6 && tunnel.inherits_tos_by_1(),
+        _ => tunnel.plain &= v4,
+    }
+    tunnel.plain &= !tunnel.carries.is_empty();
     Some(tunnel)
 }
 
-/// Parses the properties of a tunnel of kind `gre`.
-fn gre(data: &[u8]) -> Option<Tunnel> {
-    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Gre) };
-    let (mut flags, mut keys) = ([0; 2], [0; 2]);
+/// Properties of the IPv6 headers that kinds `ip6tnl` and `ip6gre` add.
+#[derive(Default)]
+struct Outer6 {
+    limit: u8,
+    /// Traffic class and flow label, as in the header.
+    flowinfo: u32,
+    flags: u32,
+}
+
+impl Outer6 {
+    fn apply(&self, tunnel: &mut Tunnel) {
+        let has = |flag| self.flags & flag != 0;
+        let inherits = has(IP6_TNL_F_USE_ORIG_TCLASS);
+        tunnel.limit = (!has(IP6_TNL_F_IGN_ENCAP_LIMIT)).then_some(self.limit);
+        tunnel.tos = if inherits { 1 } else { (self.flowinfo >> 20) as u8 };
+        let followed = IP6_TNL_F_IGN_ENCAP_LIMIT | IP6_TNL_F_USE_ORIG_TCLASS | IP6_TNL_F_CAP;
+        // A fixed flow label is the kernel's, and so is a traffic class that would stand for that of the packets within.
+        let odd = tunnel.tos & 1 != 0 && !inherits;
+        tunnel.plain &= self.flags & !followed == 0 && self.flowinfo & 0xf_ffff == 0 && !odd;
+    }
+}
+
+/// Parses the properties of a tunnel of kind `gre` or `ip6gre`.
+fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
+    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Gre, v6) };
+    let (mut flags, mut keys, mut outer6) = ([0; 2], [0; 2], Outer6::default());
     for (kind, value) in Attributes::after(data, 0) {
         let key = || Some(u32::from_be(u32_at(value, 0)?));
         match kind {
@@ -243,15 +279,21 @@ fn gre(data: &[u8]) -> Option<Tunnel> {
             IFLA_GRE_OFLAGS => flags[1] = u16::from_be(u16_at(value, 0)?),
             IFLA_GRE_IKEY => keys[0] = key()?,
             IFLA_GRE_OKEY => keys[1] = key()?,
-            IFLA_GRE_LOCAL => tunnel.local = ip4(value)?,
-            IFLA_GRE_REMOTE => tunnel.remote = ip4(value)?,
+            IFLA_GRE_LOCAL => tunnel.local = host(value)?,
+            IFLA_GRE_REMOTE => tunnel.remote = host(value)?,
             IFLA_GRE_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_GRE_TOS => tunnel.tos = u8_at(value, 0)?,
             IFLA_GRE_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
+            IFLA_GRE_ENCAP_LIMIT if v6 => outer6.limit = u8_at(value, 0)?,
+            IFLA_GRE_FLOWINFO if v6 => outer6.flowinfo = u32::from_be(u32_at(value, 0)?),
+            IFLA_GRE_FLAGS if v6 => outer6.flags = u32_at(value, 0)?,
             IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => tunnel.plain &= is_zero(value),
             // These matter only with a type of encapsulation.
             kind => tunnel.plain &= kind <= IFLA_GRE_ENCAP_DPORT && kind > IFLA_GRE_ENCAP_TYPE,
         }
+    }
+    if v6 {
+        outer6.apply(&mut tunnel);
     }
     // Checksums and sequence numbers are the kernel's.
     tunnel.plain &= flags.iter().all(|flags| flags & !GRE_KEY == 0);
@@ -261,17 +303,20 @@ fn gre(data: &[u8]) -> Option<Tunnel> {
     Some(tunnel)
 }
 
-/// Parses the properties of a tunnel of kind `vxlan`. One over IPv6 has no address of its own here.
+/// Parses the properties of a tunnel of kind `vxlan`.
 fn vxlan(data: &[u8]) -> Option<Tunnel> {
-    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Vxlan) };
-    let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], false, true);
-    let (mut ageing, mut link) = (0, 0);
+    // One over IPv6 has an IPv6 address of its own, of its remote or of its group, or is not followed.
+    let over_v6 = |kind| kind == IFLA_VXLAN_GROUP6 || kind == IFLA_VXLAN_LOCAL6;
+    let v6 = Attributes::after(data, 0).any(|(kind, _)| over_v6(kind));
+    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Vxlan, v6) };
+    let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], [false, true], true);
+    let (mut ageing, mut link, mut unsummed6) = (0, 0, false);
     for (kind, value) in Attributes::after(data, 0) {
         let of_port = |at| Some(u16::from_be(u16_at(value, at)?));
         match kind {
             IFLA_VXLAN_ID => vni = u32_at(value, 0),
-            IFLA_VXLAN_GROUP => tunnel.remote = ip4(value)?,
-            IFLA_VXLAN_LOCAL => tunnel.local = ip4(value)?,
+            IFLA_VXLAN_GROUP | IFLA_VXLAN_GROUP6 => tunnel.remote = host(value)?,
+            IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => tunnel.local = host(value)?,
             IFLA_VXLAN_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_VXLAN_TOS => tunnel.tos = u8_at(value, 0)?,
             IFLA_VXLAN_LEARNING => learns = !is_zero(value),
@@ -279,7 +324,9 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             IFLA_VXLAN_LINK => link = u32_at(value, 0)?,
             IFLA_VXLAN_PORT_RANGE => sources = [of_port(0)?, of_port(2)?],
             IFLA_VXLAN_PORT => port = of_port(0),
-            IFLA_VXLAN_UDP_CSUM => checksum = !is_zero(value),
+            IFLA_VXLAN_UDP_CSUM => checksum[0] = !is_zero(value),
+            IFLA_VXLAN_UDP_ZERO_CSUM6_TX => checksum[1] = is_zero(value),
+            IFLA_VXLAN_UDP_ZERO_CSUM6_RX => unsummed6 = !is_zero(value),
             IFLA_VXLAN_DF => match u8_at(value, 0)? {
                 0 => {}
                 1 => tunnel.dont_fragment = true,
@@ -291,20 +338,40 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             | IFLA_VXLAN_REMCSUM_RX
             | IFLA_VXLAN_COLLECT_METADATA
             | IFLA_VXLAN_TTL_INHERIT
+            | IFLA_VXLAN_LABEL
+            | IFLA_VXLAN_LABEL_POLICY
             | IFLA_VXLAN_VNIFILTER => tunnel.plain &= is_zero(value),
-            // Flags by their mere presence, and IPv6.
-            IFLA_VXLAN_GBP | IFLA_VXLAN_GPE | IFLA_VXLAN_GROUP6 | IFLA_VXLAN_LOCAL6 => tunnel.plain = false,
-            // The others concern stations, groups, reserved bits of received headers, which must be 0 here, or IPv6.
+            // Flags by their mere presence.
+            IFLA_VXLAN_GBP | IFLA_VXLAN_GPE => tunnel.plain = false,
+            // The others concern stations, groups, or reserved bits of received headers, which must be 0 here.
             kind => tunnel.plain &= kind <= IFLA_VXLAN_MC_ROUTE,
         }
     }
-    tunnel.plain &= tunnel.inherits_tos_by_1();
-    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, learns, ageing, link });
+    tunnel.plain &= tunnel.inherits_tos_by_1() && tunnel.local.is_ipv6() == v6 && tunnel.remote.is_ipv6() == v6;
+    let checksum = checksum[usize::from(v6)];
+    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link });
     Some(tunnel)
 }
 
-fn without_ends(encapsulation: Encapsulation) -> Tunnel {
-    let any = Ipv4Addr::UNSPECIFIED;
-    let (link, keys, ttl, tos, dont_fragment, vxlan, plain) = (0, [None; 2], 0, 0, false, None, false);
-    Tunnel { encapsulation, local: any, remote: any, link, keys, ttl, tos, dont_fragment, vxlan, plain }
+fn without_ends(encapsulation: Encapsulation, v6: bool) -> Tunnel {
+    let any = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let carries = match encapsulation {
+        Encapsulation::Ipip => Families::V4,
+        Encapsulation::Sit => Families::V6,
+        _ => Families::BOTH,
+    };
+    Tunnel {
+        encapsulation,
+        carries,
+        local: any,
+        remote: any,
+        link: 0,
+        keys: [None; 2],
+        ttl: 0,
+        tos: 0,
+        dont_fragment: false,
+        limit: None,
+        vxlan: None,
+        plain: false,
+    }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fuzz::CHOICE;
 use crate::wire;
-use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Tunnel, Vlan, Vxlan};
+use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Families, Tunnel, Vlan, Vxlan};
 use proptest::prelude::*;
 
 fn attributes() -> impl Strategy<Value = Vec<u8>> {
@@ -136,9 +136,10 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
     let of = |kind: &[u8], data: &[(u16, &[u8])], attached| {
         link_with(&[(IFLA_INFO_KIND, kind), (IFLA_INFO_DATA, &attributes_of(data))], attached).tunnel
     };
-    let (local, remote) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 1));
+    let (local, remote) = ([192, 0, 2, 1].into(), [198, 51, 100, 1].into());
     let plain = Tunnel {
         encapsulation: Encapsulation::Ipip,
+        carries: Families::V4,
         local,
         remote,
         link: 7,
@@ -146,6 +147,7 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         ttl: 64,
         tos: 1,
         dont_fragment: true,
+        limit: None,
         vxlan: None,
         plain: true,
     };
@@ -172,7 +174,7 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
     for protocol in [&[0][..], &[4]] {
         assert_eq!(of(b"ipip\0", &with(&[(IFLA_IPTUN_PROTO, protocol)]), 0), Some(plain));
     }
-    let sit = Tunnel { encapsulation: Encapsulation::Sit, ..plain };
+    let sit = Tunnel { encapsulation: Encapsulation::Sit, carries: Families::V6, ..plain };
     assert_eq!(of(b"sit\0", &with(&[(IFLA_IPTUN_PROTO, &[41])]), 0), Some(sit));
     let any: (u16, &'static [u8]) = (IFLA_IPTUN_PROTO, &[0]);
     assert_eq!(of(b"sit\0", &with(&[any]), 2), Some(Tunnel { plain: false, ..sit }), "an XDP program");
@@ -188,7 +190,6 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         assert_eq!(of(b"sit\0", &with(other), 0), Some(Tunnel { plain: false, ..sit }), "{other:?}");
     }
     assert_eq!(of(b"sit\0", &with(&[any, (IFLA_IPTUN_LOCAL, &[1, 2])]), 0), None, "a short address");
-    assert_eq!(of(b"ip6tnl\0", &with(&[any]), 0), None);
 
     let gre: Vec<(u16, &[u8])> = vec![
         (IFLA_GRE_LINK, &[7, 0, 0, 0]),
@@ -206,7 +207,8 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         (IFLA_GRE_IGNORE_DF, &[0]),
         (IFLA_GRE_FWMARK, &[0; 4]),
     ];
-    let keyed = Tunnel { encapsulation: Encapsulation::Gre, keys: [Some(0x102), None], ..plain };
+    let (encapsulation, carries) = (Encapsulation::Gre, Families::BOTH);
+    let keyed = Tunnel { encapsulation, carries, keys: [Some(0x102), None], ..plain };
     assert_eq!(of(b"gre\0", &gre, 0), Some(keyed));
     for (kind, value) in [
         (IFLA_GRE_IFLAGS, &[0x30, 0][..]),
@@ -221,6 +223,61 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         let mut data: Vec<_> = gre.iter().filter(|(other, _)| *other != kind).copied().collect();
         data.push((kind, value));
         assert!(of(b"gre\0", &data, 0).is_some_and(|tunnel| !tunnel.plain), "{kind} {value:?}");
+    }
+    // Over IPv6, with an encapsulation limit, a traffic class, or that of the packets within.
+    let (local6, remote6) = ([0x20u8; 16], [0x21u8; 16]);
+    let plain6 = Tunnel {
+        encapsulation: Encapsulation::Ip6tnl,
+        carries: Families::BOTH,
+        local: local6.into(),
+        remote: remote6.into(),
+        tos: 0,
+        dont_fragment: false,
+        limit: Some(4),
+        ..plain
+    };
+    let iptun: [u16; 9] = [
+        IFLA_IPTUN_LINK,
+        IFLA_IPTUN_LOCAL,
+        IFLA_IPTUN_REMOTE,
+        IFLA_IPTUN_TTL,
+        IFLA_IPTUN_ENCAP_LIMIT,
+        IFLA_IPTUN_FLOWINFO,
+        IFLA_IPTUN_FLAGS,
+        IFLA_IPTUN_FWMARK,
+        IFLA_IPTUN_PROTO,
+    ];
+    let ip6gre: [u16; 8] = [
+        IFLA_GRE_LINK,
+        IFLA_GRE_LOCAL,
+        IFLA_GRE_REMOTE,
+        IFLA_GRE_TTL,
+        IFLA_GRE_ENCAP_LIMIT,
+        IFLA_GRE_FLOWINFO,
+        IFLA_GRE_FLAGS,
+        IFLA_GRE_FWMARK,
+    ];
+    let over6 = |flowinfo: [u8; 4], flags: u32, protocol: u8| {
+        let flags = flags.to_ne_bytes();
+        let values: [&[u8]; 9] =
+            [&[7, 0, 0, 0], &local6, &remote6, &[64], &[4], &flowinfo, &flags, &[0; 4], &[protocol]];
+        let of = |kind, attributes: &[u16]| {
+            of(kind, &attributes.iter().copied().zip(values).collect::<Vec<(u16, &[u8])>>(), 0).unwrap()
+        };
+        let [ip6tnl, other] = [of(b"ip6tnl\0", &iptun), of(b"ip6gre\0", &ip6gre)];
+        assert_eq!(other, Tunnel { encapsulation: Encapsulation::Gre, carries: Families::BOTH, ..ip6tnl });
+        ip6tnl
+    };
+    assert_eq!(over6([0; 4], IP6_TNL_F_CAP, 0), plain6);
+    for (protocol, carries) in [(4, Families::V4), (41, Families::V6)] {
+        let of = over6([0x0b, 0x80, 0, 0], IP6_TNL_F_IGN_ENCAP_LIMIT, protocol);
+        assert_eq!(of.carries, carries);
+    }
+    let without = Tunnel { limit: None, ..plain6 };
+    assert_eq!(over6([0x0b, 0x80, 0, 0], IP6_TNL_F_IGN_ENCAP_LIMIT, 0), Tunnel { tos: 0xb8, ..without });
+    assert_eq!(over6([0; 4], IP6_TNL_F_USE_ORIG_TCLASS, 0), Tunnel { tos: 1, ..plain6 });
+    for (flowinfo, flags) in [([0, 0, 0, 1], 0), ([0, 0x10, 0, 0], 0), ([0; 4], 4), ([0; 4], 0x10), ([0; 4], 0x40)] {
+        assert!(!over6(flowinfo, flags, 0).plain, "{flowinfo:?} {flags}");
     }
     // Its packets come and leave in another namespace.
     let info = attributes_of(&[(IFLA_INFO_KIND, b"gre\0"), (IFLA_INFO_DATA, &attributes_of(&gre))]);
@@ -270,16 +327,19 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
         (33, &[0xf7, 0xff, 0xff, 0xff, 0, 0, 0, 0xff]),
     ];
     let sources = [49152, 65535];
-    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum: true, learns: true, ageing: 300, link: 4 };
+    let (checksum, unsummed6, learns, ageing) = (true, false, true, 300);
+    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum, unsummed6, learns, ageing, link: 4 };
     let plain = Tunnel {
         encapsulation: Encapsulation::Vxlan,
-        local: Ipv4Addr::new(10, 0, 0, 1),
-        remote: Ipv4Addr::new(10, 0, 0, 2),
+        carries: Families::BOTH,
+        local: [10, 0, 0, 1].into(),
+        remote: [10, 0, 0, 2].into(),
         link: 0,
         keys: [None; 2],
         ttl: 0,
         tos: 1,
         dont_fragment: false,
+        limit: None,
         vxlan: Some(vxlan),
         plain: true,
     };
@@ -305,11 +365,27 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
         (IFLA_VXLAN_GBP, &[]),
         (IFLA_VXLAN_GPE, &[]),
         (IFLA_VXLAN_LOCAL6, &[0; 16]),
+        (IFLA_VXLAN_LABEL, &[0, 0, 0, 1]),
+        (IFLA_VXLAN_LABEL_POLICY, &[1, 0, 0, 0]),
         (35, &[0]),
     ] {
         assert!(!with(kind, value).plain, "{kind}");
     }
     assert_eq!(of(&all[1..]), None, "without an identifier");
+    // Over IPv6: local fd00::1, with checksums unless told otherwise.
+    let local = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let ends = [IFLA_VXLAN_GROUP, IFLA_VXLAN_LOCAL, IFLA_VXLAN_UDP_CSUM];
+    let over6 = |[zero_tx, zero_rx]: [&'static [u8]; 2]| {
+        let more = [(IFLA_VXLAN_LOCAL6, &local[..]), (IFLA_VXLAN_UDP_CSUM, &[0])];
+        let zero = [(IFLA_VXLAN_UDP_ZERO_CSUM6_TX, zero_tx), (IFLA_VXLAN_UDP_ZERO_CSUM6_RX, zero_rx)];
+        let kept = all.iter().filter(|(kind, _)| ![&ends[..], &[19, 20]].concat().contains(kind)).copied();
+        of(&kept.chain(more).chain(zero).collect::<Vec<(u16, &[u8])>>()).unwrap()
+    };
+    for (zero, checksum, unsummed6) in [([&[0][..], &[0]], true, false), ([&[1][..], &[1]], false, true)] {
+        let vxlan = Some(Vxlan { checksum, unsummed6, ..vxlan });
+        let (local, remote) = (local.into(), [0u8; 16].into());
+        assert_eq!(over6(zero), Tunnel { local, remote, vxlan, ..plain });
+    }
 }
 
 #[test]
@@ -317,7 +393,7 @@ fn a_vxlans_entry_leads_to_an_end() {
     let mac = [2, 0, 0, 0, 0, 5];
     let head = [AF_BRIDGE, 0, 0, 0, 7, 0, 0, 0, 2, 0, 2, 0];
     let of = |kind, more: &[(u16, &[u8])]| bridged(kind, &head, &[&[(NDA_LLADDR, &mac[..])][..], more].concat());
-    let known = Event::Station(Station { bridge: 7, vlan: 0, mac, member: 0x0a00_0002 });
+    let known = Event::Station(Station { bridge: 7, vlan: 0, mac, behind: Behind::End([10, 0, 0, 2].into()) });
     let gone = Event::StationGone { bridge: 7, vlan: 0, mac };
     let end: (u16, &[u8]) = (NDA_DST, &[10, 0, 0, 2]);
     assert_eq!(of(RTM_NEWNEIGH, &[end]), Some(known));
@@ -326,10 +402,15 @@ fn a_vxlans_entry_leads_to_an_end() {
         assert_eq!(of(RTM_NEWNEIGH, &[end, (special, &[1, 0, 0, 0])]), Some(gone.clone()), "{special}");
     }
     assert_eq!(of(RTM_NEWNEIGH, &[(NDA_NH_ID, &[1, 0, 0, 0])]), Some(gone.clone()), "several ends");
-    for nobody in [&[0; 4][..], &[239, 1, 1, 1], &[0xff; 4]] {
+    let far = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    let known = Event::Station(Station { bridge: 7, vlan: 0, mac, behind: Behind::End(far.into()) });
+    assert_eq!(of(RTM_NEWNEIGH, &[(NDA_DST, &far)]), Some(known));
+    let mut near = far;
+    (near[0], near[1]) = (0xfe, 0x80);
+    for nobody in [&[0; 4][..], &[239, 1, 1, 1], &[0xff; 4], &[0; 16], &[0xff; 16], &near] {
         assert_eq!(of(RTM_NEWNEIGH, &[(NDA_DST, nobody)]), Some(gone.clone()), "{nobody:?}");
     }
-    assert_eq!(of(RTM_NEWNEIGH, &[(NDA_DST, &[1; 16])]), Some(gone), "over IPv6");
+    assert_eq!(of(RTM_NEWNEIGH, &[(NDA_DST, &[1; 8])]), Some(gone), "of no family");
     assert_eq!(of(RTM_NEWNEIGH, &[]), None, "an address of a device's own list");
     for mac in [[0; 6], [1, 0, 0x5e, 0, 0, 1], [0xff; 6]] {
         assert_eq!(bridged(RTM_NEWNEIGH, &head, &[(NDA_LLADDR, &mac), end]), None, "{mac:x?}");
@@ -445,17 +526,17 @@ fn stations_of_bridges_are_followed() {
         bridged(kind, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0, low, high, 0, 0], attributes)
     };
     let (lladdr, bridge) = ((NDA_LLADDR, &mac[..]), (NDA_MASTER, &[7, 0, 0, 0][..]));
-    let known = Event::Station(Station { bridge: 7, vlan: 0, mac, member: 9 });
+    let known = Event::Station(Station { bridge: 7, vlan: 0, mac, behind: Behind::Member(9) });
     let gone = Event::StationGone { bridge: 7, vlan: 0, mac };
     for state in [NUD_STALE, NUD_NOARP, 2] {
         assert_eq!(of(RTM_NEWNEIGH, state, &[lladdr, bridge]), Some(known.clone()));
     }
     assert_eq!(of(RTM_DELNEIGH, NUD_STALE, &[lladdr, bridge]), Some(gone.clone()));
-    let own = Event::Station(Station { bridge: 7, vlan: 0, mac, member: 7 });
+    let own = Event::Station(Station { bridge: 7, vlan: 0, mac, behind: Behind::Member(7) });
     assert_eq!(of(RTM_NEWNEIGH, NUD_PERMANENT, &[lladdr, bridge]), Some(own), "the bridge's own address");
     let locked = (NDA_FLAGS_EXT, &[2, 0, 0, 0][..]);
     assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, locked]), Some(gone));
-    let in_vlan = Event::Station(Station { bridge: 7, vlan: 258, mac, member: 9 });
+    let in_vlan = Event::Station(Station { bridge: 7, vlan: 258, mac, behind: Behind::Member(9) });
     assert_eq!(of(RTM_NEWNEIGH, NUD_STALE, &[lladdr, bridge, (NDA_VLAN, &[2, 1])]), Some(in_vlan));
     let gone = Event::StationGone { bridge: 7, vlan: 258, mac };
     assert_eq!(of(RTM_DELNEIGH, 2, &[lladdr, bridge, (NDA_VLAN, &[2, 1])]), Some(gone));

@@ -3,14 +3,15 @@
 use super::map::Map;
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 
 /// Header fields of a packet that came through a tunnel, by which the tunnel is found (`struct bywash_end`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TunnelEnd {
-    /// Address of the other end; 0 for VXLAN, which may have several.
-    pub remote: u32,
-    /// The tunnel's own address.
-    pub local: u32,
+    /// Address of the other end; unspecified for VXLAN, which may have several.
+    pub remote: IpAddr,
+    /// The tunnel's own address, of the same family.
+    pub local: IpAddr,
     /// IP protocol.
     pub protocol: u8,
     /// Destination port for VXLAN; else 0.
@@ -20,15 +21,20 @@ pub struct TunnelEnd {
 }
 
 impl TunnelEnd {
-    fn bytes(&self) -> [u8; 16] {
+    fn bytes(&self) -> [u8; 40] {
         // RFC 7348 5: the network identifier is followed by a reserved octet.
         let shift = if self.port == 0 { 0 } else { 8 };
-        let mut bytes = [0; 16];
-        bytes[..4].copy_from_slice(&self.remote.to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.local.to_be_bytes());
-        bytes[8..12].copy_from_slice(&(self.key.unwrap_or(0) << shift).to_be_bytes());
-        bytes[12..14].copy_from_slice(&self.port.to_be_bytes());
-        (bytes[14], bytes[15]) = (self.protocol, self.key.is_some().into());
+        let mut bytes = [0; 40];
+        for (addr, at) in [(self.remote, 0), (self.local, 16)] {
+            match addr {
+                IpAddr::V4(addr) => bytes[at..at + 4].copy_from_slice(&addr.octets()),
+                IpAddr::V6(addr) => bytes[at..at + 16].copy_from_slice(&addr.octets()),
+            }
+        }
+        bytes[32..36].copy_from_slice(&(self.key.unwrap_or(0) << shift).to_be_bytes());
+        bytes[36..38].copy_from_slice(&self.port.to_be_bytes());
+        // END_KEYED, END_V6
+        (bytes[38], bytes[39]) = (self.protocol, u8::from(self.key.is_some()) | u8::from(self.local.is_ipv6()) << 1);
         bytes
     }
 }

@@ -31,8 +31,8 @@ pub struct Policies {
     pub tunnels: BTreeSet<PortId>,
     /// Tunnels whose outer packets may be masqueraded: those that masquerading would change are left to the kernel.
     pub masqueraded: BTreeSet<PortId>,
-    /// Set if rules translate addresses of IPv4: connection tracking must not forget the outer packets of tunnels.
-    pub translating: bool,
+    /// Families of which rules translate addresses: connection tracking must not forget the outer packets of tunnels.
+    pub translating: Families,
     /// Set if outer packets of these tunnels are taken from ports whose gates are closed except for flows: what closes
     /// the gates does not concern them.
     pub outer_passes: bool,

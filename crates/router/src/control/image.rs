@@ -99,13 +99,16 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         None => port,
     };
     let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
+    if let (Kind::Tunnel, Some((_, path))) = (kind, links.tunnel_path(a.index, None)) {
+        entry.first = path as u32;
+    }
     if let Some(tunnel) = tunnel {
         // The kernel asks the other ends for a station that a VXLAN does not know.
-        let end = links.tunnel_path(tunnel, to).filter(|_| links.allows_tunnel(tunnel));
-        let (Some(number), Some(end)) = (links.tunnel_number(tunnel), end) else {
+        let path = links.tunnel_path(tunnel, to).filter(|_| links.allows_tunnel(tunnel));
+        let (Some(number), Some((_, path))) = (links.tunnel_number(tunnel), path) else {
             return Entry::verdict(Kind::Kernel);
         };
-        (entry.kind, entry.port, entry.first) = (Kind::Tunnel, number, end.to_bits());
+        (entry.kind, entry.port, entry.first) = (Kind::Tunnel, number, path as u32);
     }
     entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
     entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());

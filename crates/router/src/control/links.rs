@@ -9,7 +9,7 @@ use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
 use crate::tunnel::{Paths, Stations};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
-use bywash_fib::model::{Address, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
+use bywash_fib::model::{Address, Behind, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -79,9 +79,9 @@ pub(super) struct Links {
     /// Bonds and bridges.
     masters: Checked<MasterSpec>,
     /// Kernel index of the member that leads to each station of a bridge, by bridge, VLAN and MAC address.
-    stations: BTreeMap<(u32, u16, Mac), u32>,
+    stations: BTreeMap<(u32, u16, Mac), Behind>,
     /// Number of stations behind each member of a bridge or end of a VXLAN, by kernel index of the bridge or VXLAN.
-    behind: BTreeMap<(u32, u32), usize>,
+    behind: BTreeMap<(u32, Behind), usize>,
     vlans: Checked<VlanSpec>,
     tunnels: Checked<TunnelSpec>,
     /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
@@ -93,8 +93,8 @@ pub(super) struct Links {
     allowed: BTreeSet<PortId>,
     /// Numbers of the tunnels whose outer packets may be masqueraded.
     masqueraded: BTreeSet<PortId>,
-    /// Set while rules translate addresses of IPv4.
-    translating: bool,
+    /// Families of which rules translate addresses.
+    translating: Families,
     /// Times in seconds at which connection tracking last saw a packet of a tunnel, by kernel index.
     tracked: BTreeMap<u32, Arc<AtomicU32>>,
     /// Set if outer packets of tunnels pass gates that let flows pass.
@@ -127,7 +127,7 @@ impl Links {
             paths: Paths::default(),
             allowed: BTreeSet::new(),
             masqueraded: BTreeSet::new(),
-            translating: false,
+            translating: Families::NONE,
             tracked: BTreeMap::new(),
             outer_passes: false,
             excepted: BTreeMap::new(),
@@ -555,8 +555,8 @@ impl Links {
     /// Returns all links, addresses and stations as changes.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.values().cloned().map(Change::Link);
-        let station = |(&(bridge, vlan, mac), &member): (&(u32, u16, Mac), &u32)| {
-            Change::Station(Station { bridge, vlan, mac, member })
+        let station = |(&(bridge, vlan, mac), &behind): (&(u32, u16, Mac), &Behind)| {
+            Change::Station(Station { bridge, vlan, mac, behind })
         };
         let addresses = self.addresses.values().flatten().cloned().map(Change::Address);
         links.chain(addresses).chain(self.stations.iter().map(station))

@@ -35,10 +35,10 @@ pub use specs::{Bridged, Entrance, MasterSpec, PortSpec, Sends, TunnelSpec, Vlan
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{Cold, HashPolicy, Own4, SourceCheck, Tables};
-use crate::tunnel::{Paths, Tunnels};
+use crate::tunnel::{Ends, Paths, Tunnels};
 use bits::{V4, V6};
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Mac, Prefix, Route, RouteKind, Station};
+use bywash_fib::model::{Behind, Change, Mac, Prefix, Route, RouteKind, Station};
 use bywash_fib::{Shared, Table4, Table6};
 use bywash_sync::{Published, Qsbr};
 use followed::Followed;
@@ -52,7 +52,7 @@ use rib::{Rank, Rec, Rib};
 use sets::{Outcome, Sets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -338,12 +338,12 @@ impl Control {
     /// forwarded to the remote. Remotes to which no single port leads are left out, and those by a VRF, whose hooks the
     /// host's own packets pass first, untracked (vrf_ip_out), and those to which masquerading may give packets another
     /// source: they are the kernel's.
-    pub fn tunnel_ends(&self) -> Vec<((Ipv4Addr, Ipv4Addr, u32), Cold)> {
-        let by_port = |(ends, masqueraded): ((Ipv4Addr, Ipv4Addr, u32), bool)| {
+    pub fn tunnel_ends(&self) -> Vec<(Ends, Cold)> {
+        let by_port = |(ends, masqueraded): (Ends, bool)| {
             let (local, remote, link) = ends;
             let (entry, cold) = self.hop_towards(remote)?;
             let leads = entry.kind.is_of_port() && (link == 0 || cold.index == link);
-            let kept = !masqueraded || cold.masquerade4 == Some(local);
+            let kept = !masqueraded || cold.masquerade4.map(IpAddr::V4) == Some(local);
             (leads && kept && self.vrf(cold.index).is_none()).then_some((ends, *cold))
         };
         self.links.tunnel_ends().into_iter().filter_map(by_port).collect()
@@ -482,8 +482,8 @@ impl Control {
                 let old = self.neighbours.remove(*index, *addr);
                 self.neighbour_changed(*index, *addr, old, Reach::Unknown, touched);
             }
-            Change::Station(Station { bridge, vlan, mac, member }) => {
-                self.station((*bridge, *vlan, *mac), Some(*member), touched);
+            Change::Station(Station { bridge, vlan, mac, behind }) => {
+                self.station((*bridge, *vlan, *mac), Some(*behind), touched);
             }
             Change::StationGone { bridge, vlan, mac } => self.station((*bridge, *vlan, *mac), None, touched),
             Change::Synced => applied.synced = true,
@@ -522,8 +522,8 @@ impl Control {
         }
     }
 
-    fn station(&mut self, station: (u32, u16, Mac), member: Option<u32>, touched: &mut Touched) {
-        let concerned = self.links.set_station(station, member);
+    fn station(&mut self, station: (u32, u16, Mac), behind: Option<Behind>, touched: &mut Touched) {
+        let concerned = self.links.set_station(station, behind);
         // Workers compare the stations of VXLANs; the sink has those of bridges.
         let vxlan = self.links.is_tunnel(station.0);
         touched.ports |= self.links.has_stale_ends();

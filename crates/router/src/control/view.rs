@@ -13,7 +13,7 @@ use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, P
 use bywash_port::af_xdp::TunnelEnd;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// Whether a route is used, and if not, why.
@@ -339,29 +339,32 @@ impl Control {
     }
 
     /// Returns the other end of a tunnel: for a VXLAN, that of any of its stations.
-    pub fn end_of(&self, tunnel: &TunnelSpec) -> Option<Ipv4Addr> {
+    pub fn end_of(&self, tunnel: &TunnelSpec) -> Option<IpAddr> {
         match tunnel.tunnel.vxlan {
             Some(_) => self.links.ends_of(tunnel.index).next(),
             None => Some(tunnel.tunnel.remote),
         }
     }
 
-    /// Returns the ports that packets to an IPv4 address may leave by, by tables local and main; none if they have no
-    /// single next hop.
-    pub fn carriers_to(&self, addr: Ipv4Addr) -> Vec<PortId> {
+    /// Returns the ports that packets to an address may leave by, by tables local and main; none if they have no single
+    /// next hop.
+    pub fn carriers_to(&self, addr: IpAddr) -> Vec<PortId> {
         self.leaves_towards(addr).map(|(index, mac)| self.links.carriers_of(index, mac)).unwrap_or_default()
     }
 
-    /// Returns the interface that packets to an IPv4 address leave by, by tables local and main, and the MAC address
+    /// Returns the interface that packets to an address leave by, by tables local and main, and the MAC address
     /// that they are sent to.
-    fn leaves_towards(&self, addr: Ipv4Addr) -> Option<(u32, Option<Mac>)> {
+    fn leaves_towards(&self, addr: IpAddr) -> Option<(u32, Option<Mac>)> {
         let (entry, cold) = self.hop_towards(addr).filter(|(entry, _)| entry.kind == Kind::Forward)?;
         Some((cold.index, entry.macs.first_chunk().copied()))
     }
 
-    /// Returns the next hop or group of packets to an IPv4 address, by tables local and main.
-    pub(super) fn hop_towards(&self, addr: Ipv4Addr) -> Option<(&Entry, &Cold)> {
-        let id = self.main.fib4.reader().lookup(addr.to_bits()) as usize;
+    /// Returns the next hop or group of packets to an address, by tables local and main.
+    pub(super) fn hop_towards(&self, addr: IpAddr) -> Option<(&Entry, &Cold)> {
+        let id = match addr {
+            IpAddr::V4(addr) => self.main.fib4.reader().lookup(addr.to_bits()),
+            IpAddr::V6(addr) => self.main.fib6.reader().lookup(addr.to_bits()),
+        } as usize;
         Some((self.image.entries.get(id)?, self.image.cold.get(id)?))
     }
 
@@ -416,7 +419,7 @@ impl Control {
             // Packets to a neighbour in a VXLAN leave by the port that leads to its end.
             let tunnel = mac.and_then(|mac| self.links.tunnel_towards(index, mac));
             let (index, mac) = match tunnel.and_then(|tunnel| self.links.tunnel_path(tunnel, mac)) {
-                Some(end) => self.leaves_towards(end).unwrap_or((index, mac)),
+                Some((end, _)) => self.leaves_towards(end).unwrap_or((index, mac)),
                 None => (index, mac),
             };
             self.links.carriers_of(index, mac).into_iter().any(&has_sent)

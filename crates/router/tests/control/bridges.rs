@@ -2,12 +2,12 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Encapsulation, Families, Mac, SourceCheck, Station, Tunnel, Vxlan};
+use bywash_fib::model::{Behind, Change, Encapsulation, Families, Mac, SourceCheck, Station, Tunnel, Vxlan};
 use bywash_router::control::{Bridged, MasterSpec, Policies, Sends, TunnelSpec, VlanSpec};
 use bywash_router::tables::Kind;
 use bywash_router::tunnel::{Path, Paths};
 use bywash_router::vlan::{FIRST, UNTAGGED, tag};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// A bridge of the members `p0` and `p1`, and of one that is no port.
 const BRIDGE: u32 = 7;
@@ -26,7 +26,7 @@ fn both() -> MasterSpec {
 /// Returns the station of the neighbour with this last octet of its MAC address.
 fn station(last: u8, member: u32) -> Change {
     let Change::Neighbour(of) = neighbour(BRIDGE, "10.5.0.9", last) else { panic!() };
-    Change::Station(Station { bridge: BRIDGE, vlan: 0, mac: of.mac.unwrap(), member })
+    Change::Station(Station { bridge: BRIDGE, vlan: 0, mac: of.mac.unwrap(), behind: Behind::Member(member) })
 }
 
 fn gone(last: u8) -> Change {
@@ -275,20 +275,23 @@ fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
 /// A VXLAN that is a member of the bridge.
 const VXLAN: u32 = 9;
 const THROUGH: PortId = PortId(FIRST + 1);
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
 
 fn vxlan(learns: bool) -> TunnelSpec {
-    let of = Vxlan { vni: 5, port: 4789, sources: [0; 2], checksum: false, learns, ageing: 40, link: 0 };
+    let (sources, unsummed6) = ([0; 2], false);
+    let of = Vxlan { vni: 5, port: 4789, sources, checksum: false, unsummed6, learns, ageing: 40, link: 0 };
     let tunnel = Tunnel {
         encapsulation: Encapsulation::Vxlan,
+        carries: Families::BOTH,
         local: HERE,
-        remote: Ipv4Addr::UNSPECIFIED,
+        remote: Ipv4Addr::UNSPECIFIED.into(),
         link: 0,
         keys: [None; 2],
         ttl: 0,
         tos: 0,
         dont_fragment: false,
+        limit: None,
         vxlan: Some(of),
         plain: true,
     };
@@ -300,26 +303,28 @@ fn vxlan(learns: bool) -> TunnelSpec {
 fn a_bridge_leads_to_stations_behind_a_vxlan() {
     let mut w = world();
     let Change::Station(Station { mac, .. }) = station(9, 0) else { panic!() };
-    let behind = |remote: Ipv4Addr| Change::Station(Station { bridge: VXLAN, vlan: 0, mac, member: remote.to_bits() });
+    let behind = |end| Change::Station(Station { bridge: VXLAN, vlan: 0, mac, behind: Behind::End(end) });
     let through = |w: &World| {
         let id = w.id("192.0.2.1") as usize;
         w.with(|t| {
             let entry = t.entries[id];
             let from: Mac = *entry.macs[6..].first_chunk().unwrap();
             assert!(entry.kind != Kind::Tunnel || (entry.port, from[5]) == (THROUGH, BRIDGE as u8), "{entry:?}");
-            (entry.kind, Ipv4Addr::from_bits(entry.first))
+            (entry.kind, entry.first)
         })
     };
     w.apply(&[link(VXLAN, "vx0"), station(9, VXLAN), behind(THERE)]);
     w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
-    let path = Path { ends: (HERE, THERE, 0), mtu: 1500, ttl: 64 };
-    let paths = Paths { all: vec![path], sources: [1, 2] };
+    // The second path leads there.
+    let path = |local| Path { ends: (local, THERE, 0), mtu: 1500, ttl: 64 };
+    let all = vec![path([10, 0, 0, 0].into()), path(HERE)];
+    let paths = Paths { all, sources: [1, 2], labels: false };
     w.control.set_paths(paths.clone());
     // With a port on a member, and with none.
     for members in [&[(0, P0), (1, P1)][..], &[]] {
         w.control.set_masters(&[MasterSpec { vxlans: vec![VXLAN], ..bridge(members) }]);
         w.control.set_tunnels(&[vxlan(true)]);
-        assert_eq!(through(&w), (Kind::Tunnel, THERE));
+        assert_eq!(through(&w), (Kind::Tunnel, 1));
         assert_eq!(port(&w, "10.5.0.8"), members.first().map(|_| 0));
         w.with(|t| {
             assert_eq!((t.number(THROUGH), t.number(NUMBER), t.is_bridged(NUMBER)), (NUMBER, NUMBER, true));
@@ -347,7 +352,7 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
             w.apply(&[change]);
             assert_eq!(through(&w).0, Kind::Kernel);
             w.apply(&[back]);
-            assert_eq!(through(&w), (Kind::Tunnel, THERE));
+            assert_eq!(through(&w), (Kind::Tunnel, 1));
         }
         // No path to the remote, a policy for the outer packets, no number.
         w.control.set_paths(Paths::default());
@@ -356,7 +361,7 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
         w.control.set_policies(&Policies::default());
         assert_eq!(through(&w).0, Kind::Kernel);
         w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
-        assert_eq!(through(&w), (Kind::Tunnel, THERE));
+        assert_eq!(through(&w), (Kind::Tunnel, 1));
         w.control.set_tunnels(&[]);
         assert_eq!(through(&w).0, Kind::Kernel);
     }

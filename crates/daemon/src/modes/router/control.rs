@@ -345,11 +345,11 @@ impl Routing {
             }
         }
         let Some(paths) = &mut self.paths.0 else { return };
-        let number = |key: &str| -> Vec<u16> {
-            let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{key}")).unwrap_or_default();
+        let numbers = |key: &str| -> Vec<u16> {
+            let text = std::fs::read_to_string(format!("/proc/sys/net/{key}")).unwrap_or_default();
             text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
-        let (default_ttl, range) = (number("ip_default_ttl"), number("ip_local_port_range"));
+        let (default_ttl, range) = (numbers("ipv4/ip_default_ttl"), numbers("ipv4/ip_local_port_range"));
         let (&[default_ttl], &[first, last]) = (&default_ttl[..], &range[..]) else {
             // Without these settings all tunnels are left to the kernel.
             return lock(&self.control).set_paths(tunnel::Paths::default());
@@ -362,11 +362,22 @@ impl Routing {
             if by(path.index, path.gateway) != by(underlay.index, underlay.gateway) {
                 return None;
             }
-            let ttl = path.ttl.unwrap_or(default_ttl as u8);
+            // ip4_dst_hoplimit, ip6_dst_hoplimit
+            let hop_limit = || {
+                let name = lock(&self.control).name_of(underlay.index)?.to_owned();
+                numbers(&format!("ipv6/conf/{name}/hop_limit")).first().copied()
+            };
+            let ttl = match path.ttl {
+                Some(ttl) => ttl,
+                None if to.is_ipv4() => default_ttl as u8,
+                None => hop_limit()? as u8,
+            };
             Some(tunnel::Path { ends: (from, to, link), mtu: path.mtu.unwrap_or(u32::MAX), ttl })
         };
+        // IP6_AUTO_FLOW_LABEL_OFF (net/ipv6.h)
+        let labels = numbers("ipv6/auto_flowlabels").first().is_some_and(|labels| *labels != 0);
         let all = ends.into_iter().take(MOST_PATHS).filter_map(path).collect();
-        lock(&self.control).set_paths(tunnel::Paths { all, sources: [first, last] });
+        lock(&self.control).set_paths(tunnel::Paths { all, sources: [first, last], labels });
     }
 
     /// Makes the kernel probe stale neighbours on ports that have sent since the last call.

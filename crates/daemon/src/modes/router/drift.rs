@@ -2,11 +2,10 @@
 
 use crate::modes::mac;
 use bywash_api::Drift;
-use bywash_fib::model::{Change, Neighbour, Prefix, Station};
+use bywash_fib::model::{Behind, Change, Neighbour, Prefix, Station};
 use bywash_netlink::State;
 use bywash_router::control::Control;
 use bywash_sync::lock;
-use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -96,9 +95,11 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
                 row("neighbour", format!("{} dev {}", n.addr, dev(n.index)), had(is))
             }
             Change::NeighbourGone { index, addr } => row("neighbour", format!("{addr} dev {}", dev(index)), GONE),
-            Change::Station(Station { bridge, vlan, mac: of, member }) => {
-                let vxlan = kernel.link(bridge).is_some_and(|link| link.kind == "vxlan");
-                let by = if vxlan { Ipv4Addr::from_bits(member).to_string() } else { dev(member) };
+            Change::Station(Station { bridge, vlan, mac: of, behind }) => {
+                let by = match behind {
+                    Behind::End(end) => end.to_string(),
+                    Behind::Member(member) => dev(member),
+                };
                 let name = format!("{} by {by}", station(bridge, vlan, of));
                 row("station", name, "the kernel's entry is another")
             }

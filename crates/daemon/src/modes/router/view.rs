@@ -19,7 +19,7 @@ use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
 use bywash_wire::{ipv4, ipv6};
 use serde::Serialize;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 /// The router, as the API sees it.
@@ -61,9 +61,9 @@ impl View for Routes {
         // A tunnel is listed with the port that its remote is reached through now.
         let port_of = |spec: &TunnelSpec| control.carriers_to(control.end_of(spec)?).first().copied();
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
-            let Tunnel { encapsulation, local, remote, .. } = spec.tunnel;
+            let Tunnel { local, remote, .. } = spec.tunnel;
             let left = (!control.keeps_source(spec)).then(|| MASQUERADED.into());
-            let shown = above(&view, encapsulation.name(), None, left.is_none() && control.allows_tunnel(spec.index));
+            let shown = above(&view, spec.tunnel.kind(), None, left.is_none() && control.allows_tunnel(spec.index));
             Some((port_of(spec)?, Above { ends: ends(local, remote), left, ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
@@ -74,8 +74,8 @@ impl View for Routes {
         });
         let first = control.ports().next().map(|port| port.id);
         let left = left.iter().flat_map(|left| {
-            let known = |remote: &Ipv4Addr| !remote.is_unspecified() && !remote.is_multicast();
-            let carrier = |remote| control.carriers_to(remote).first().copied();
+            let known = |remote: &IpAddr| !remote.is_unspecified() && !remote.is_multicast();
+            let carrier = |remote: IpAddr| control.carriers_to(remote).first().copied();
             let towards = |(_, remote)| Some(remote).filter(known).and_then(carrier).or(first);
             let ports = left.ports.iter().copied().chain(left.ends.and_then(towards));
             let shown = control.interface(left.index).map(|view| Above {
@@ -161,7 +161,7 @@ fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Abov
 }
 
 /// Describes the addresses of a tunnel: its own, and that of its other end if it has one; `None` without.
-fn ends(local: Ipv4Addr, remote: Ipv4Addr) -> Option<String> {
+fn ends(local: IpAddr, remote: IpAddr) -> Option<String> {
     let remote = (!remote.is_unspecified() && !remote.is_multicast()).then_some(remote);
     match (local.is_unspecified(), remote) {
         (true, None) => None,

@@ -19,6 +19,7 @@ fn masqueraded() -> Flow {
     };
     Flow {
         v6: false,
+        options6: false,
         protocol: 6,
         course: Course::Forwarded,
         state: State::Established,

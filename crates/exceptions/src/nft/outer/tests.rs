@@ -1,7 +1,7 @@
 use super::*;
 use crate::fuzz::TUNNEL;
 use crate::nft::{Base, Chain, Comparison, Expression, Family, Rule, Table, Tracking, Verdict, ct, meta};
-use bywash_fib::model::{Encapsulation, Vxlan};
+use bywash_fib::model::{Encapsulation, Families, Vxlan};
 
 /// The tunnel's interface.
 fn tg() -> Interface {
@@ -16,8 +16,9 @@ const OUTPUT: u32 = 3;
 const POSTROUTING: u32 = 4;
 
 fn vxlan() -> Tunnel {
-    let vxlan = Vxlan { vni: 1, port: 4789, sources: [0; 2], checksum: true, learns: false, ageing: 0, link: 0 };
-    Tunnel { encapsulation: Encapsulation::Vxlan, remote: Ipv4Addr::UNSPECIFIED, vxlan: Some(vxlan), ..TUNNEL }
+    let (sources, unsummed6) = ([0; 2], false);
+    let vxlan = Vxlan { vni: 1, port: 4789, sources, checksum: true, unsummed6, learns: false, ageing: 0, link: 0 };
+    Tunnel { encapsulation: Encapsulation::Vxlan, remote: [0; 4].into(), vxlan: Some(vxlan), ..TUNNEL }
 }
 
 fn is(value: &[u8]) -> Expression {
@@ -83,7 +84,8 @@ fn errors_about_outer_packets_must_be_accepted_as_invalid() {
     // Errors that are dropped anyway, and tunnels that cause none.
     let none = [vec![protocol(1), drop()]];
     assert_eq!(reason(&TUNNEL, INPUT, false, &own(&none)), "");
-    let sit = Tunnel { encapsulation: Encapsulation::Sit, dont_fragment: false, ..TUNNEL };
+    let (encapsulation, carries) = (Encapsulation::Sit, Families::V6);
+    let sit = Tunnel { encapsulation, carries, dont_fragment: false, ..TUNNEL };
     let of_sit = [vec![state(1), drop()], vec![protocol(41), accept()]];
     assert_eq!(reason(&sit, INPUT, false, &of_sit), "");
     assert_ne!(reason(&Tunnel { dont_fragment: true, ..sit }, INPUT, true, &of_sit), "");
@@ -147,7 +149,7 @@ fn packets_of_vxlans_are_known_by_their_port() {
 
 #[test]
 fn tunnels_of_one_encapsulation_are_judged_together() {
-    let other = Tunnel { remote: Ipv4Addr::new(192, 0, 2, 3), ..TUNNEL };
+    let other = Tunnel { remote: [192, 0, 2, 3].into(), ..TUNNEL };
     let base = Base { hook: INPUT, priority: 0, kind: "filter".into(), accepts: false, devices: Vec::new() };
     let rules = [protocol(17), accept()].concat();
     let from = [payload(1, 12, &REMOTE), accept()].concat();
@@ -186,7 +188,7 @@ fn outer_packets_may_be_translated_to_what_they_are() {
     for tunnel in [&TUNNEL, &vxlan()] {
         assert_eq!(of(tunnel, POSTROUTING, &[vec![interface(), masquerade()]]), (String::new(), true));
         assert_eq!(of(tunnel, POSTROUTING, &[vec![masquerade()]]), (String::new(), true));
-        assert_eq!(of(tunnel, POSTROUTING, &[vec![interface(), to(TUNNEL.local.octets())]]), none());
+        assert_eq!(of(tunnel, POSTROUTING, &[vec![interface(), to([192, 0, 2, 1])]]), none());
         assert_eq!(of(tunnel, POSTROUTING, &[vec![interface(), to([192, 0, 2, 77])]]).0, "depends on snat");
         // With ports, or with a map of addresses.
         assert_eq!(of(tunnel, POSTROUTING, &[vec![nat("masquerade")]]).0, "depends on masquerade");
@@ -195,5 +197,41 @@ fn outer_packets_may_be_translated_to_what_they_are() {
         // Redirections of other packets.
         assert_eq!(of(tunnel, PREROUTING, &[vec![protocol(6), nat("nat")]]), none());
         assert_eq!(of(tunnel, PREROUTING, &[vec![nat("redirect")]]).0, "depends on redirect");
+    }
+}
+
+/// Destination options may be in front of the header of GRE, but not of a VXLAN's UDP.
+#[test]
+fn packets_over_ipv6_may_have_options() {
+    let local = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let remote = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    let gre = Tunnel { local: local.into(), remote: remote.into(), ..TUNNEL };
+    let tnl = Tunnel { encapsulation: Encapsulation::Ip6tnl, ..gre };
+    let vxlan = Tunnel { local: local.into(), remote: [0; 16].into(), ..vxlan() };
+    let too_big = || vec![protocol(58), payload(2, 0, &[2]), accept()];
+    let from = || vec![payload(1, 8, &remote), accept()];
+    for tunnel in [&gre, &tnl] {
+        assert_eq!(reason(tunnel, INPUT, false, &[too_big(), from()]), "");
+    }
+    assert_eq!(reason(&gre, INPUT, false, &[too_big(), vec![protocol(47), accept()]]), "");
+    assert_eq!(
+        reason(&tnl, INPUT, false, &[too_big(), vec![protocol(4), accept()]]),
+        "drops the tunnel's outer packets"
+    );
+    let both = [too_big(), vec![protocol(4), accept()], vec![protocol(41), accept()]];
+    assert_eq!(reason(&tnl, INPUT, false, &both), "");
+    // `ip6 nexthdr`
+    let next = |number| vec![payload(1, 6, &[number]), accept()];
+    assert_eq!(reason(&gre, INPUT, false, &[too_big(), next(47)]), "depends on ip6 nexthdr");
+    assert_eq!(reason(&vxlan, INPUT, false, &[too_big(), next(17)]), "");
+    // An error as invalid, of whichever tunnel: none of them may fragment.
+    let invalid = vec![state(1), drop()];
+    for tunnel in [&gre, &tnl, &vxlan] {
+        let tunnel = &Tunnel { dont_fragment: false, ..*tunnel };
+        let misses = reason(tunnel, INPUT, true, std::slice::from_ref(&invalid));
+        assert!(misses.contains("accept `icmpv6 type packet-too-big` before"), "{misses}");
+        assert_eq!(reason(tunnel, INPUT, true, &[too_big(), invalid.clone()]), "");
+        let (why, _) = told(tunnel, (POSTROUTING, "nat"), true, &[vec![vec![Expression::SourceNat { address: None }]]]);
+        assert_eq!(why, "depends on masquerade");
     }
 }

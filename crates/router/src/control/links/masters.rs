@@ -5,7 +5,7 @@ use super::super::{MasterSpec, PortView, Sends};
 use super::{Bound, Links, differing, replace};
 use crate::tables::{BondInfo, PortInfo};
 use bywash_engine::PortId;
-use bywash_fib::model::{Link, Mac};
+use bywash_fib::model::{Behind, Link, Mac};
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -109,8 +109,9 @@ impl Links {
         let bridge = self.bridge(self.vlans.get(&index).map_or(index, |(vlan, _)| vlan.parent))?;
         let port = match to {
             Some(mac) => {
-                let member = bridge.stations().and_then(|(bridge, vlan)| self.stations.get(&(bridge, vlan, mac)));
-                let port = bridge.members.iter().find(|(_, index)| Some(index) == member).map(|(port, _)| *port);
+                let behind = bridge.stations().and_then(|(bridge, vlan)| self.stations.get(&(bridge, vlan, mac)));
+                let leads = |index: u32| behind == Some(&Behind::Member(index));
+                let port = bridge.members.iter().find(|(_, index)| leads(*index)).map(|(port, _)| *port);
                 port.filter(|port| self.ports_of(bridge).any(|open| open == *port))
             }
             None => self.ports_of(bridge).next(),
@@ -132,16 +133,16 @@ impl Links {
 
     /// Records which member of a bridge leads to a station, given by bridge, VLAN and MAC address; `None` if none does.
     /// Returns the bridge and the VLAN interfaces on it, by kernel index, whose next hops this changes.
-    pub fn set_station(&mut self, station: (u32, u16, Mac), member: Option<u32>) -> Vec<u32> {
-        let old = match member {
-            Some(member) => self.stations.insert(station, member),
+    pub fn set_station(&mut self, station: (u32, u16, Mac), behind: Option<Behind>) -> Vec<u32> {
+        let old = match behind {
+            Some(behind) => self.stations.insert(station, behind),
             None => self.stations.remove(&station),
         };
-        if old == member {
+        if old == behind {
             return vec![];
         }
         let (bridge, vlan, _) = station;
-        if let Some(new) = member {
+        if let Some(new) = behind {
             *self.behind.entry((bridge, new)).or_default() += 1;
         }
         if let Some(Entry::Occupied(mut count)) = old.map(|old| self.behind.entry((bridge, old))) {
@@ -154,8 +155,12 @@ impl Links {
             self.stale_ends.insert(bridge);
             return vec![vxlan.interface()];
         }
-        for vxlan in [old, member].into_iter().flatten().filter(|member| self.tunnels.contains_key(member)) {
-            self.stale_ends.insert(vxlan);
+        for behind in [old, behind].into_iter().flatten() {
+            if let Behind::Member(vxlan) = behind
+                && self.tunnels.contains_key(&vxlan)
+            {
+                self.stale_ends.insert(vxlan);
+            }
         }
         let masters = self.all_masters().filter(|master| master.stations() == Some((bridge, vlan)));
         masters.flat_map(|master| std::iter::once(master.index).chain(self.vlans_on(master.index))).collect()
@@ -169,7 +174,7 @@ impl Links {
         let of = |bridge: &MasterSpec| {
             let (id, index) = (bridge.id, bridge.index);
             let range = bridge.stations().map(|(bridge, vlan)| (bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
-            let port = move |((_, _, mac), _): (&(u32, u16, Mac), &u32)| match self.leads_to(index, Some(*mac)) {
+            let port = move |((_, _, mac), _): (&(u32, u16, Mac), &Behind)| match self.leads_to(index, Some(*mac)) {
                 Some(Ok(port)) if valid(mac) => Some((id, *mac, port)),
                 _ => None,
             };

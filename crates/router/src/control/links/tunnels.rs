@@ -4,13 +4,21 @@ use super::super::followed::Followed;
 use super::super::{Bridged, Entrance, PortView, TunnelSpec};
 use super::{Links, differing, replace};
 use crate::tables::PortInfo;
-use crate::tunnel::{Paths, Stations, TunnelInfo, Tunnels, end_of};
+use crate::tunnel::{Ends, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_engine::PortId;
-use bywash_fib::model::{Mac, Tunnel};
+use bywash_fib::model::{Behind, Families, Mac, Tunnel};
 use bywash_port::af_xdp::TunnelEnd;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
+
+/// Returns the other end of a VXLAN that a station is behind.
+fn end(behind: Behind) -> Option<IpAddr> {
+    match behind {
+        Behind::End(end) => Some(end),
+        Behind::Member(_) => None,
+    }
+}
 
 impl Links {
     /// Returns whether an interface is a tunnel whose packets are forwarded.
@@ -42,8 +50,8 @@ impl Links {
         self.tunnels.values().filter(changed).map(|(spec, _)| spec.interface()).collect()
     }
 
-    /// Sets whether rules translate addresses of IPv4; returns whether that changes.
-    pub fn let_rules_translate(&mut self, translating: bool) -> bool {
+    /// Sets the families of which rules translate addresses; returns whether that changes.
+    pub fn let_rules_translate(&mut self, translating: Families) -> bool {
         std::mem::replace(&mut self.translating, translating) != translating
     }
 
@@ -59,7 +67,7 @@ impl Links {
 
     /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it
     /// leads by, if the tunnel is bound to one, or 0; true for those whose packets may be masqueraded.
-    pub fn tunnel_ends(&self) -> BTreeMap<(Ipv4Addr, Ipv4Addr, u32), bool> {
+    pub fn tunnel_ends(&self) -> BTreeMap<Ends, bool> {
         let mut all = BTreeMap::new();
         for (spec, _) in self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index)) {
             for ends in self.pairs(spec) {
@@ -70,7 +78,7 @@ impl Links {
     }
 
     /// Returns the pairs of ends of a tunnel.
-    fn pairs(&self, spec: &TunnelSpec) -> Vec<(Ipv4Addr, Ipv4Addr, u32)> {
+    fn pairs(&self, spec: &TunnelSpec) -> Vec<Ends> {
         let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
         let remotes = match vxlan {
             Some(_) => self.ends_of(spec.index).collect(),
@@ -88,29 +96,36 @@ impl Links {
         !pairs.is_empty() && pairs.iter().all(|ends| self.has_path(*ends))
     }
 
-    fn has_path(&self, ends: (Ipv4Addr, Ipv4Addr, u32)) -> bool {
-        self.paths.all.binary_search_by_key(&ends, |path| path.ends).is_ok()
+    fn has_path(&self, ends: Ends) -> bool {
+        self.path(ends).is_some()
+    }
+
+    /// Returns the place of the path between these ends.
+    fn path(&self, ends: Ends) -> Option<usize> {
+        self.paths.all.binary_search_by_key(&ends, |path| path.ends).ok()
     }
 
     /// Returns the other ends of a VXLAN that lead to stations, each once.
-    pub fn ends_of(&self, index: u32) -> impl Iterator<Item = Ipv4Addr> {
-        self.behind.range((index, 0)..=(index, u32::MAX)).map(|((_, end), _)| Ipv4Addr::from_bits(*end))
+    pub fn ends_of(&self, index: u32) -> impl Iterator<Item = IpAddr> {
+        let all = self.behind.range((index, Behind::Member(0))..(index + 1, Behind::Member(0)));
+        all.filter_map(|((_, behind), _)| end(*behind))
     }
 
     /// Returns the stations of a VXLAN, in ascending order, with the ends that lead to them.
-    fn stations_of(&self, index: u32) -> impl Iterator<Item = (Mac, u32)> {
+    fn stations_of(&self, index: u32) -> impl Iterator<Item = (Mac, IpAddr)> {
         let range = self.stations.range((index, 0, [0; 6])..=(index, 0, [0xff; 6]));
-        range.map(|((_, _, mac), end)| (*mac, *end))
+        range.filter_map(|((_, _, mac), behind)| Some((*mac, end(*behind)?)))
     }
 
-    /// Returns the other end of a tunnel that leads to a station, or its only other end, if there is a path to it.
-    pub fn tunnel_path(&self, index: u32, station: Option<Mac>) -> Option<Ipv4Addr> {
+    /// Returns the other end of a tunnel that leads to a station, or its only other end, with the place of the path to
+    /// it, if there is one.
+    pub fn tunnel_path(&self, index: u32, station: Option<Mac>) -> Option<(IpAddr, usize)> {
         let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;
-        let end = match station {
-            Some(mac) => Ipv4Addr::from_bits(*self.stations.get(&(index, 0, mac))?),
+        let remote = match station {
+            Some(mac) => end(*self.stations.get(&(index, 0, mac))?)?,
             None => tunnel.remote,
         };
-        self.has_path((tunnel.local, end, tunnel.link)).then_some(end)
+        Some((remote, self.path((tunnel.local, remote, tunnel.link))?))
     }
 
     /// Returns the tunnel through which packets routed to an interface reach the neighbour with this MAC address: the
@@ -121,8 +136,8 @@ impl Links {
         }
         let bridge = self.bridge(index)?;
         let (of, vlan) = bridge.stations()?;
-        let member = self.stations.get(&(of, vlan, to))?;
-        bridge.vxlans.contains(member).then_some(*member).filter(|member| self.is_tunnel(*member))
+        let Behind::Member(member) = *self.stations.get(&(of, vlan, to))? else { return None };
+        bridge.vxlans.contains(&member).then_some(member).filter(|member| self.is_tunnel(*member))
     }
 
     /// Sets the paths of tunnels. Returns whether they have changed, and the interfaces whose next hops this changes.
@@ -139,16 +154,19 @@ impl Links {
     }
 
     /// Returns the stations from which a VXLAN may receive frames without the kernel learning anything, each with the
-    /// end that it must be behind, or 0 for any end.
-    fn heard_from(&self, spec: &TunnelSpec) -> Vec<(Mac, u32)> {
+    /// end that it must be behind, or `None` for any end.
+    fn heard_from(&self, spec: &TunnelSpec) -> Vec<(Mac, Option<IpAddr>)> {
         let learns = spec.tunnel.vxlan.is_some_and(|vxlan| vxlan.learns);
         let Some(Bridged { bridge, vlan, ageing: Some(_), .. }) = spec.bridge else {
-            return self.stations_of(spec.index).collect();
+            return self.stations_of(spec.index).map(|(mac, end)| (mac, Some(end))).collect();
         };
         let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
-        let behind = all.filter(|(_, member)| **member == spec.index);
-        let end = |mac: Mac| if learns { self.stations.get(&(spec.index, 0, mac)).copied() } else { Some(0) };
-        behind.filter_map(|((.., mac), _)| Some((*mac, end(*mac)?))).collect()
+        let behind = all.filter(|(_, behind)| **behind == Behind::Member(spec.index));
+        let from = |mac: Mac| match learns {
+            true => end(*self.stations.get(&(spec.index, 0, mac))?).map(Some),
+            false => Some(None),
+        };
+        behind.filter_map(|((.., mac), _)| Some((*mac, from(*mac)?))).collect()
     }
 
     /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
@@ -172,9 +190,9 @@ impl Links {
                 0 => None,
                 link => Some(self.received_as(link)?),
             };
-            Some((end_of(&spec.tunnel), Entrance { id, mac, link }))
+            Some(ends_of(&spec.tunnel).map(move |end| (end, Entrance { id, mac, link })))
         };
-        self.open_tunnels().filter_map(of).collect()
+        self.open_tunnels().filter_map(of).flatten().collect()
     }
 
     /// Returns the number by which packets received on an interface are told.
@@ -207,7 +225,8 @@ impl Links {
             let mac = self.get(index).and_then(|link| link.mac).unwrap_or_default();
             let stations = self.ends.get(&index).cloned().unwrap_or_default();
             let masqueraded = self.masqueraded.contains(&id);
-            let tracked = self.tracked.get(&index).filter(|_| self.translating && tunnel.vxlan.is_none()).cloned();
+            let translated = !(self.translating & tunnel.family()).is_empty();
+            let tracked = self.tracked.get(&index).filter(|_| translated && tunnel.vxlan.is_none()).cloned();
             TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations, masqueraded, tracked }
         };
         Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)

@@ -1,0 +1,244 @@
+//! Decapsulation of packets that came through tunnels.
+
+use super::{ECT_1, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, any, limit_options};
+use crate::bytes::{be16, be32, frame_type};
+use crate::tables::{Kind, PortInfo, Tables};
+use crate::valid::{host4, valid_header6};
+use crate::vlan::Ingress;
+use bywash_engine::PortId;
+use bywash_frame::{Arena, Frame};
+use bywash_port::af_xdp::TunnelEnd;
+use bywash_wire::checksum::{Sum, pseudo4, pseudo6};
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::{ipv4, ipv6, partial, proto};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The packet around one that came through a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Around {
+    /// Number of the interface that received it.
+    id: PortId,
+    /// Length of its headers behind the Ethernet header. All but the last two bytes are still in front of the packet
+    /// within.
+    len: u8,
+    /// These two, in place of which is the EtherType of the packet within.
+    last: [u8; 2],
+}
+
+/// Returns whether a frame is an outer packet of a tunnel, as far as its headers tell.
+pub(crate) fn is_outer(tables: &Tables, data: &[u8]) -> bool {
+    Headers::of(data).is_some_and(|headers| tables.tunnels.with(&headers.end()).is_some())
+}
+
+/// Removes the headers around a packet that came through a tunnel: a valid IP packet to this host. The frame then has
+/// an Ethernet header with meaningless addresses. `now` is the time in seconds. Returns where the inner packet was
+/// received if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
+pub(crate) fn decapsulate(
+    arena: &Arena,
+    tables: &Tables,
+    from: Ingress,
+    frame: &mut Frame,
+    now: u32,
+) -> Option<Ingress> {
+    // A packet within one that was itself within another.
+    if from.around.is_some() {
+        return None;
+    }
+    let data = arena.data(frame);
+    let headers = Headers::of(data)?;
+    // The kernel carries ECT(1) and CE over to the packet within, or drops it (INET_ECN_decapsulate, RFC 6040 4.2).
+    if headers.tos & ECT_1 != 0 {
+        return None;
+    }
+    let Headers { len, total, kind, remote, .. } = headers;
+    let ip = &data[HEADER_LEN..][..total];
+    let tunnel = tables.tunnels.with(&headers.end())?;
+    let link = tunnel.tunnel.link;
+    if link != 0 && tables.port(from.id).is_none_or(|port| port.index != link) {
+        return None;
+    }
+    if !may_be_forwarded(kind, ip.get(len..)?) {
+        return None;
+    }
+    if let Some(vxlan) = tunnel.tunnel.vxlan {
+        let accepted = match headers.is_unsummed(ip) {
+            true => remote.is_ipv4() || vxlan.unsummed6,
+            false => headers.sums_up(ip),
+        };
+        if !accepted {
+            return None;
+        }
+    }
+    // Rules were evaluated for packets of no VRF, and a VXLAN's socket takes none of one (udp_sk_bound_dev_eq). Ports
+    // of VRFs have routing rules.
+    let by_rules = |port: &PortInfo| if remote.is_ipv4() { !port.rules4.is_empty() } else { !port.rules6.is_empty() };
+    if tables.port(from.id).is_none_or(by_rules) {
+        return None;
+    }
+    // The kernel would not know an answer to it, and translate that.
+    let answered = || tables.cold_to(remote);
+    if tunnel.masqueraded && !answered().is_some_and(|outer| tunnel.keeps_source(outer)) {
+        return None;
+    }
+    // Of IPv4 packets, the source has been checked (ip6_tnl_rcv_ctl).
+    if remote.is_ipv6() && tables.entry_to(remote).kind == Kind::Local {
+        return None;
+    }
+    if tunnel.is_forgotten(now) {
+        return None;
+    }
+    if tunnel.tunnel.vxlan.is_some() && !tunnel.takes(remote, ip.get(len - HEADER_LEN..)?, now) {
+        return None;
+    }
+    frame.truncate(HEADER_LEN + total);
+    frame.pull(len);
+    let [high, low] = arena.data_mut(frame).get_mut(HEADER_LEN - 2..HEADER_LEN)? else { return None };
+    let last = [*high, *low];
+    [*high, *low] = kind.to_be_bytes();
+    let id = tunnel.info.master.unwrap_or(tunnel.id);
+    Some(Ingress { id, around: Some(Around { id: from.id, len: len as u8, last }), ..from })
+}
+
+/// Puts back what [`decapsulate`] removed; returns the number of the interface that received the frame.
+pub(crate) fn put_back(arena: &Arena, around: Around, frame: &mut Frame) -> PortId {
+    if let Some(place) = arena.data_mut(frame).get_mut(HEADER_LEN - 2..HEADER_LEN) {
+        place.copy_from_slice(&around.last);
+    }
+    // The frame was pulled by as many bytes.
+    let pushed = arena.push(frame, usize::from(around.len));
+    debug_assert!(pushed);
+    around.id
+}
+
+/// Completes the transport checksum of a packet within another, if its sender left it to its device. A checksum around
+/// it is already that of the completed packet (local checksum offload).
+pub(crate) fn complete_within(data: &mut [u8]) -> bool {
+    let Some(headers) = Headers::of(data) else { return false };
+    let ip = &mut data[HEADER_LEN..][..headers.total];
+    // If the checksum around it is right, so is the packet as it is.
+    let has_sum = headers.port != 0 && !headers.is_unsummed(ip);
+    !(has_sum && headers.sums_up(ip)) && partial::complete(&mut ip[headers.len..])
+}
+
+/// Headers around a packet.
+struct Headers {
+    /// Source and destination of the outer packet.
+    remote: IpAddr,
+    local: IpAddr,
+    /// Its TOS or traffic class.
+    tos: u8,
+    /// Its IP protocol.
+    protocol: u8,
+    /// Length of its IP header, extension headers included.
+    ip: usize,
+    /// Length of the outer packet. Padding may follow it.
+    total: usize,
+    /// Length of all headers, and that of the packet's own Ethernet header if it has one.
+    len: usize,
+    /// EtherType of the packet.
+    kind: u16,
+    /// Destination port, for VXLAN; else 0.
+    port: u16,
+    /// Key, or network identifier.
+    key: Option<u32>,
+}
+
+impl Headers {
+    /// Returns the headers around the packet within a frame's packet. `None` if that is not valid, is a fragment, has
+    /// options, or has headers that are not known.
+    fn of(data: &[u8]) -> Option<Self> {
+        let ip = data.get(HEADER_LEN..)?;
+        match frame_type(data)? {
+            ethertype::IPV4 => {
+                let info = ipv4::check(ip).ok().filter(|info| !info.is_fragment() && !info.has_options())?;
+                let total = usize::from(info.total_len);
+                let [remote, local] = [info.src, info.dst].map(|addr| Ipv4Addr::from_bits(addr).into());
+                Self::new(ip, [remote, local], info.tos, info.proto, ipv4::HEADER_LEN, total)
+            }
+            ethertype::IPV6 => {
+                let info = ipv6::check(ip).ok()?;
+                let [remote, local] = [info.src, info.dst].map(|addr| Ipv6Addr::from_bits(addr).into());
+                let (mut protocol, mut len) = (info.next_header, ipv6::HEADER_LEN);
+                // The kernel sends none with a VXLAN's packets, whose rules are evaluated without.
+                if protocol == proto::DEST_OPTIONS {
+                    let options: &[u8; LIMIT_LEN] = ip.get(len..)?.first_chunk()?;
+                    let [next, _, _, _, limit, ..] = *options;
+                    if *options != limit_options(next, limit) || next == proto::UDP {
+                        return None;
+                    }
+                    (protocol, len) = (next, len + LIMIT_LEN);
+                }
+                Self::new(ip, [remote, local], info.traffic_class, protocol, len, info.total_len as usize)
+            }
+            _ => None,
+        }
+    }
+
+    fn new(ip: &[u8], ends: [IpAddr; 2], tos: u8, protocol: u8, len: usize, total: usize) -> Option<Self> {
+        let [remote, local] = ends;
+        let payload = ip.get(len..total)?;
+        let of = |more, kind, key| {
+            let port = 0;
+            Some(Self { remote, local, tos, protocol, ip: len, total, len: len + more, kind, port, key })
+        };
+        match protocol {
+            proto::IPIP => of(0, ethertype::IPV4, None),
+            proto::IPV6 => of(0, ethertype::IPV6, None),
+            proto::GRE => {
+                // RFC 2784 2.1, RFC 2890 2: flags and version, protocol, and with the flag, the key.
+                let head: &[u8; GRE_LEN] = payload.first_chunk()?;
+                let kind = be16(&head[2..]) as u16;
+                let known = kind == ethertype::IPV4 || kind == ethertype::IPV6;
+                match be16(head) {
+                    0 if known => of(GRE_LEN, kind, None),
+                    KEY if known => of(KEYED_LEN, kind, Some(be32(payload.get(GRE_LEN..KEYED_LEN)?))),
+                    _ => None,
+                }
+            }
+            proto::UDP => {
+                let head: &[u8; VXLAN_LEN + HEADER_LEN] = payload.first_chunk()?;
+                let (vni, whole) = (be32(&head[12..]), be16(&head[4..]) as usize == payload.len());
+                let kind = be16(&head[VXLAN_LEN + 12..]) as u16;
+                if !whole || be32(&head[8..]) != VNI || vni & 0xff != 0 {
+                    return None;
+                }
+                let headers = of(VXLAN_LEN + HEADER_LEN, kind, Some(vni >> 8))?;
+                Some(Self { port: be16(&head[2..]) as u16, ..headers })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the values that name the tunnel of a packet with these headers.
+    fn end(&self) -> TunnelEnd {
+        let Self { remote, local, protocol, port, key, .. } = *self;
+        TunnelEnd { remote: if port == 0 { remote } else { any(remote) }, local, protocol, port, key }
+    }
+
+    /// Returns whether the outer packet, with a UDP header, has no UDP checksum.
+    fn is_unsummed(&self, ip: &[u8]) -> bool {
+        ip.get(self.ip + 6..self.ip + 8) == Some(&[0, 0])
+    }
+
+    /// Returns whether the UDP checksum of the outer packet is right.
+    fn sums_up(&self, ip: &[u8]) -> bool {
+        let udp = &ip[self.ip..];
+        let pseudo = match self.remote {
+            IpAddr::V4(_) => ip.first_chunk().map(|header| pseudo4(header, proto::UDP, udp.len() as u16)),
+            IpAddr::V6(_) => ip.first_chunk().map(|header| pseudo6(header, proto::UDP, udp.len() as u32)),
+        };
+        pseudo.is_some_and(|pseudo| (pseudo + Sum::of(udp)).is_valid())
+    }
+}
+
+/// Returns whether an IP packet may be forwarded, as far as it decides itself.
+fn may_be_forwarded(kind: u16, ip: &[u8]) -> bool {
+    match kind {
+        ethertype::IPV4 => {
+            let plain = ipv4::check(ip).ok().filter(|info| !info.has_options() && info.ttl > 1);
+            plain.is_some_and(|info| host4(info.src) && host4(info.dst))
+        }
+        ethertype::IPV6 => ip.first_chunk().and_then(|header| valid_header6(header, ip.len())).is_some(),
+        _ => false,
+    }
+}

@@ -1,0 +1,214 @@
+//! Encapsulation of packets to the other ends of tunnels.
+//!
+//! Packets for which the kernel would do more than encapsulate are left to it: an error to be answered, a route of
+//! several next hops.
+
+use super::{CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, added, limit_options};
+use crate::bytes::{be16, frame_type};
+use crate::flow::flow_hash;
+use crate::tables::{Entry, HashPolicy, Kind, Tables};
+use bywash_engine::PortId;
+use bywash_fib::model::{Encapsulation, Tunnel};
+use bywash_frame::{Arena, Frame};
+use bywash_wire::checksum::{Sum, pseudo4, pseudo6};
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::{ipv4, ipv6, proto};
+use std::net::IpAddr;
+
+/// Smallest MTU of IPv6 (RFC 8200 5).
+const MIN_MTU6: u32 = 1280;
+
+/// Way of a packet through a tunnel.
+pub(crate) struct Through<'a> {
+    tunnel: &'a Tunnel,
+    remote: IpAddr,
+    /// TTL or hop limit of the host's own packets.
+    ttl: u8,
+    /// Addresses of the Ethernet header within, for VXLAN.
+    macs: [u8; 12],
+    /// Source port, for VXLAN.
+    source: u16,
+    /// Flow label, for kinds `ip6tnl` and `ip6gre`.
+    label: u32,
+    /// Next hop of the packet around it.
+    hop: &'a Entry,
+}
+
+/// Returns whether the kernel must get the next packet through the tunnel of a next hop for connection tracking; `now`
+/// is the time in seconds.
+pub(crate) fn is_forgotten(tables: &Tables, hop: &Entry, now: u32) -> bool {
+    tables.tunnels.get(hop.port).is_some_and(|tunnel| tunnel.is_forgotten(now))
+}
+
+/// Returns the way of a valid IP packet of `len` bytes through the tunnel of its next hop; `None` if it is left to the
+/// kernel.
+pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) -> Option<Through<'a>> {
+    let info = tables.tunnels.get(hop.port)?;
+    let tunnel = &info.tunnel;
+    let v6 = frame_type(data)? == ethertype::IPV6;
+    let carries = if v6 { tunnel.carries.v6 } else { tunnel.carries.v4 };
+    // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_tnl_xmit_ctl).
+    if !carries || tables.entry_to(tunnel.local).kind != Kind::Local {
+        return None;
+    }
+    let path = tables.tunnels.paths.all.get(hop.first as usize)?;
+    let (local, remote, link) = path.ends;
+    if (local, link) != (tunnel.local, tunnel.link) || (v6 && is_unusual6(tunnel, &data[HEADER_LEN..])) {
+        return None;
+    }
+    let outer = Some(tables.entry_to(remote)).filter(|outer| outer.kind == Kind::Forward)?;
+    let cold = tables.cold_to(remote)?;
+    if (link != 0 && link != cold.index) || !info.keeps_source(cold) {
+        return None;
+    }
+    let longest = outer.mtu.min(path.mtu);
+    let narrow = tunnel.encapsulation == Encapsulation::Sit && longest < MIN_MTU6 + ipv4::HEADER_LEN as u32;
+    if narrow || len + added(tunnel) as u32 > longest {
+        return None;
+    }
+    // The kernel's hashes for these are keyed with secrets; a connection has one source port here, too
+    // (udp_flow_src_port, ip6_make_flowlabel).
+    let hash = || flow_hash(HashPolicy::L4, HashPolicy::L4, data);
+    let source = tunnel.vxlan.map_or(0, |vxlan| {
+        let [first, end] =
+            if vxlan.sources[0] < vxlan.sources[1] { vxlan.sources } else { tables.tunnels.paths.sources };
+        first + ((u64::from(hash()) * u64::from(end.saturating_sub(first))) >> 32) as u16
+    });
+    let labelled = tables.tunnels.paths.labels && tunnel.is_over_v6() && tunnel.vxlan.is_none();
+    let label = if labelled { hash() >> 12 } else { 0 };
+    Some(Through { tunnel, remote, ttl: path.ttl, macs: hop.macs, source, label, hop: outer })
+}
+
+/// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl` or `ip6gre`: it
+/// comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit (RFC 2473 4.1.1).
+fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
+    let IpAddr::V6(remote) = tunnel.remote else { return false };
+    let Some((header, _)) = ipv6::Ipv6Header::parse(ip) else { return true };
+    tunnel.vxlan.is_none() && (ipv6::is_extension(header.next_header) || header.src == remote.octets())
+}
+
+/// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit`,
+/// `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an IPv4 packet around it.
+/// Returns the port that it leaves by; `None` if the frame has no room in front.
+pub(crate) fn encapsulate(
+    arena: &Arena,
+    through: &Through<'_>,
+    frame: &mut Frame,
+    len: u32,
+    id: u16,
+) -> Option<PortId> {
+    let Through { tunnel, hop, .. } = through;
+    let ip = arena.data(frame).get(HEADER_LEN..)?;
+    let v6 = ip[0] >> 4 == 6;
+    let (tos, ttl, whole) = match v6 {
+        true => ((be16(ip) >> 4) as u8, ip[7], false),
+        false => (ip[1], ip[8], be16(&ip[6..]) as u16 & ipv4::DF != 0),
+    };
+    let base = if tunnel.tos & 1 != 0 { tos } else { tunnel.tos };
+    let tos = match (tunnel.encapsulation, tunnel.is_over_v6()) {
+        // The kernel takes it as it is (prepare_ip6gre_xmit_ipv4).
+        (Encapsulation::Gre, true) => base,
+        // INET_ECN_encapsulate: the packet around one that has seen congestion has not seen it itself.
+        _ => base & !CE | if tos & CE == CE { ECT_0 } else { tos & CE },
+    };
+    let inherits = matches!(tunnel.encapsulation, Encapsulation::Ipip | Encapsulation::Gre);
+    let own = if tunnel.vxlan.is_some() { through.ttl } else { ttl };
+    let outer = Outer {
+        tos,
+        ttl: if tunnel.ttl == 0 { own } else { tunnel.ttl },
+        fixed: if tunnel.dont_fragment || (whole && inherits) { ipv4::DF } else { 0 },
+        id,
+        protocol: tunnel.protocol(v6),
+    };
+    // Padding is no part of the packet.
+    frame.truncate(HEADER_LEN + len as usize);
+    if !arena.push(frame, added(tunnel)) {
+        return None;
+    }
+    let data = arena.data_mut(frame);
+    let (ethernet, ip) = data.split_at_mut(HEADER_LEN);
+    ethernet[..12].copy_from_slice(&hop.macs);
+    let kind = if tunnel.is_over_v6() { ethertype::IPV6 } else { ethertype::IPV4 };
+    ethernet[12..].copy_from_slice(&kind.to_be_bytes());
+    let (pseudo, rest) = outer.write(through, ip)?;
+    match (tunnel.encapsulation, tunnel.vxlan) {
+        (Encapsulation::Gre, _) => {
+            let kind = if v6 { ethertype::IPV6 } else { ethertype::IPV4 };
+            let flags = if tunnel.keys[1].is_some() { KEY as u16 } else { 0 };
+            rest[..2].copy_from_slice(&flags.to_be_bytes());
+            rest[2..4].copy_from_slice(&kind.to_be_bytes());
+            if let Some(key) = tunnel.keys[1] {
+                rest[GRE_LEN..KEYED_LEN].copy_from_slice(&key.to_be_bytes());
+            }
+        }
+        (_, Some(vxlan)) => {
+            rest[VXLAN_LEN..VXLAN_LEN + 12].copy_from_slice(&through.macs);
+            rest[..2].copy_from_slice(&through.source.to_be_bytes());
+            rest[2..4].copy_from_slice(&vxlan.port.to_be_bytes());
+            let len = rest.len() as u16;
+            rest[4..6].copy_from_slice(&len.to_be_bytes());
+            rest[6..8].fill(0);
+            rest[8..12].copy_from_slice(&VNI.to_be_bytes());
+            rest[12..16].copy_from_slice(&(vxlan.vni << 8).to_be_bytes());
+            if vxlan.checksum {
+                let sum = (pseudo + Sum::of(rest)).checksum();
+                // RFC 768: zero means that there is no checksum.
+                rest[6..8].copy_from_slice(&if sum == 0 { u16::MAX } else { sum }.to_be_bytes());
+            }
+        }
+        _ => {}
+    }
+    Some(hop.port)
+}
+
+/// Fields of the IP header around a packet.
+struct Outer {
+    tos: u8,
+    ttl: u8,
+    /// DF bit, for IPv4.
+    fixed: u16,
+    /// Identification, for IPv4.
+    id: u16,
+    protocol: u8,
+}
+
+impl Outer {
+    /// Writes the header at the start of a packet, and destination options with an encapsulation limit if the tunnel
+    /// has one. Returns the sum of the pseudo-header for UDP, and what follows; `None` if the addresses are not of one
+    /// family.
+    fn write<'a>(&self, through: &Through<'_>, ip: &'a mut [u8]) -> Option<(Sum, &'a mut [u8])> {
+        let total = ip.len();
+        match (through.tunnel.local, through.remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                let (header, rest) = ip.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
+                header[..2].copy_from_slice(&[0x45, self.tos]);
+                header[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+                header[4..6].copy_from_slice(&self.id.to_be_bytes());
+                header[6..8].copy_from_slice(&self.fixed.to_be_bytes());
+                (header[8], header[9]) = (self.ttl, self.protocol);
+                header[12..16].copy_from_slice(&local.octets());
+                header[16..].copy_from_slice(&remote.octets());
+                ipv4::fill_checksum(header);
+                Some((pseudo4(header, proto::UDP, rest.len() as u16), rest))
+            }
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let (header, rest) = ip.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
+                let word = 6 << 28 | u32::from(self.tos) << 20 | through.label;
+                header[..4].copy_from_slice(&word.to_be_bytes());
+                header[4..6].copy_from_slice(&(rest.len() as u16).to_be_bytes());
+                (header[6], header[7]) = (self.protocol, self.ttl);
+                header[8..24].copy_from_slice(&local.octets());
+                header[24..].copy_from_slice(&remote.octets());
+                let mut rest = rest;
+                if let Some(limit) = through.tunnel.limit {
+                    header[6] = proto::DEST_OPTIONS;
+                    let (options, behind) = rest.split_first_chunk_mut::<LIMIT_LEN>()?;
+                    *options = limit_options(self.protocol, limit);
+                    rest = behind;
+                }
+                Some((pseudo6(header, proto::UDP, rest.len() as u32), rest))
+            }
+            _ => None,
+        }
+    }
+}
