@@ -91,6 +91,7 @@ fn try_feature(feature: &str) -> Probe {
         "bridge-vlans" => "link add x0 type bridge vlan_filtering 1\n".to_owned(),
         "macvlan" => format!("{pair}link add link v0 name x0 type macvlan\n"),
         "ifb" => "link add x0 type ifb\n".to_owned(),
+        "ip6gre" | "ip6tnl" => format!("link add x0 type {feature} local fd00::1 remote fd00::2\n"),
         "gre" | "ipip" | "sit" => format!("link add x0 type {feature} local 10.0.0.1 remote 10.0.0.2\n"),
         "vxlan" => "link add x0 type vxlan id 5 dstport 4789\n".to_owned(),
         "tun" => "tuntap add dev x0 mode tap\n".to_owned(),

@@ -40,10 +40,13 @@ fn within(frame: &[u8], (at, version): (usize, u8)) -> Option<(usize, u8)> {
 
 /// Returns the offset of the frame in a VXLAN's packet (RFC 7348): in UDP, to one of the ports that are used here.
 fn in_vxlan(frame: &[u8], (at, version): (usize, u8)) -> Option<usize> {
-    let udp = frame.get(at..at + 50)?;
-    let port = u16::from_be_bytes([udp[22], udp[23]]);
-    let plain = version == 4 && udp[0] == 0x45 && udp[9] == 17 && udp[28..32] == [8, 0, 0, 0];
-    (plain && [4789, 4790].contains(&port)).then_some(at + 36)
+    let (plain, header) = match version {
+        4 => (frame.get(at)? == &0x45 && frame.get(at + 9)? == &17, 20),
+        _ => (frame.get(at + 6)? == &17, 40),
+    };
+    let udp = frame.get(at + header..at + header + 30)?;
+    let port = u16::from_be_bytes([udp[2], udp[3]]);
+    (plain && udp[8..12] == [8, 0, 0, 0] && [4789, 4790].contains(&port)).then_some(at + header + 16)
 }
 
 /// Returns the protocol behind the routing headers of a packet, the first of which is one of segment routing, and the
@@ -206,16 +209,19 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
     };
     let made_here = canonical.len() >= at + 20 && sent.is_some_and(is_own);
     let mut ip = outer(frame);
-    if let Some((outer, _)) = ip.filter(|ip| in_vxlan(frame, *ip).is_some()) {
+    if let Some((ip, inner)) = ip.and_then(|ip| Some((ip, in_vxlan(frame, ip)?))) {
         // The kernel's hash for the source port is a secret, and it leaves the checksum to the device.
-        forget_ident(&mut canonical, outer);
-        // Both stand for zero.
-        if canonical[outer + 10..outer + 12] == [0xff; 2] {
-            canonical[outer + 10..outer + 12].fill(0);
+        if let (outer, 4) = ip {
+            forget_ident(&mut canonical, outer);
+            // Both stand for zero.
+            if canonical[outer + 10..outer + 12] == [0xff; 2] {
+                canonical[outer + 10..outer + 12].fill(0);
+            }
         }
-        canonical[outer + 20..outer + 22].fill(0);
-        let has_sum = canonical[outer + 26..outer + 28] != [0, 0];
-        canonical[outer + 26..outer + 28].copy_from_slice(&[0, u8::from(has_sum)]);
+        let udp = &mut canonical[inner - 16..inner - 8];
+        udp[..2].fill(0);
+        let has_sum = udp[6..] != [0, 0];
+        udp[6..].copy_from_slice(&[0, u8::from(has_sum)]);
     }
     while let Some((outer, version)) = ip {
         if version == 6 && outer != at {

@@ -5,6 +5,7 @@ pub mod build;
 use crate::random::Random;
 use crate::topology::{HOSTS, PORTS, host_mac, router_mac};
 use build::{Ipv4, Ipv6, ethernet, tagged, transport4, transport6};
+use bywash_wire::checksum::{Sum, pseudo4, pseudo6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A frame that is sent to both routers. Its number, from 1, is unique.
@@ -27,7 +28,7 @@ fn after<'a>(line: &'a str, before: &str) -> Option<&'a str> {
 #[derive(Clone, Copy)]
 struct Vxlan {
     id: u32,
-    local: Ipv4Addr,
+    local: IpAddr,
     port: u16,
     learns: bool,
 }
@@ -277,22 +278,36 @@ impl Pool {
         let vni = if random.chance(97) { id } else { id + 1 };
         let word: u32 = if random.chance(97) { 0x0800_0000 } else { random.pick(&[0, 0x0800_0001, 0x8800_0000]) };
         let vxlan = [&word.to_be_bytes()[..], &(vni << 8).to_be_bytes(), &inner].concat();
-        // A station that is learned sends by its own end: moves take effect at different times.
-        let src = if learns { Ipv4Addr::new(10, 0, local.octets()[2], host) } else { Self::host4(random, port) };
         let len = (8 + vxlan.len()) as u16;
         let mut udp = [&[0xc0, host][..], &to.to_be_bytes(), &len.to_be_bytes(), &[0, 0], &vxlan].concat();
-        let mut ip = Ipv4 { src, dst: local, ident: number as u16, ttl: 64, ..Ipv4::default() };
-        ip.tos = random.pick(&[0, 0, 0, 1, 2, 3, 0xb8]);
-        ip.fragment = random.pick(&[0, 0x4000]);
-        ip.protocol = 17;
+        let class = random.pick(&[0, 0, 0, 1, 2, 3, 0xb8]);
+        // A station that is learned sends by its own end: moves take effect at different times.
+        let (kind, outer): (_, Box<dyn Fn(&[u8]) -> Vec<u8>>) = match local {
+            IpAddr::V4(dst) => {
+                let src = if learns { Ipv4Addr::new(10, 0, dst.octets()[2], host) } else { Self::host4(random, port) };
+                let ip = Ipv4 { src, dst, ident: number as u16, ttl: 64, ..Ipv4::default() };
+                let ip = Ipv4 { tos: class, fragment: random.pick(&[0, 0x4000]), protocol: 17, ..ip };
+                (0x800, Box::new(move |udp| ip.packet(udp)))
+            }
+            IpAddr::V6(dst) => {
+                let of = |host: u8| Ipv6Addr::new(0xfd00, dst.segments()[1], 0, 0, 0, 0, 0, host.into());
+                let src = if learns { of(host) } else { Self::host6(random, port) };
+                let extensions = if random.chance(3) { build::extensions(random, number) } else { vec![] };
+                let ip = Ipv6 { src, dst, class, label: number & 0xf_ffff, limit: 64, extensions };
+                (0x86dd, Box::new(move |udp| ip.packet(17, udp)))
+            }
+        };
         if random.chance(60) {
-            let packet = ip.packet(&udp);
-            let header: &[u8; 20] = packet.first_chunk().expect("a header");
-            let sum = bywash_wire::checksum::pseudo4(header, 17, len) + bywash_wire::checksum::Sum::of(&udp);
+            let packet = outer(&udp);
+            let pseudo = match local {
+                IpAddr::V4(_) => pseudo4(packet.first_chunk().expect("a header"), 17, len),
+                IpAddr::V6(_) => pseudo6(packet.first_chunk().expect("a header"), 17, len.into()),
+            };
             let wrong = u16::from(random.chance(4));
-            udp[6..8].copy_from_slice(&(sum.checksum() ^ wrong).to_be_bytes());
+            let sum = (pseudo + Sum::of(&udp)).checksum() ^ wrong;
+            udp[6..8].copy_from_slice(&sum.to_be_bytes());
         }
-        let mut packet = ethernet(router_mac(port), host_mac(port, 2 + random.below(HOSTS)), 0x800, ip.packet(&udp));
+        let mut packet = ethernet(router_mac(port), host_mac(port, 2 + random.below(HOSTS)), kind, outer(&udp));
         packet.truncate(1950);
         packet
     }

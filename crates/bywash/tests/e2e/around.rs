@@ -5,6 +5,7 @@ mod bonds;
 mod filters;
 mod firewalls;
 mod tunnels;
+mod tunnels6;
 mod vlans;
 
 use crate::harness::{Bywash, PATIENCE};

@@ -195,14 +195,20 @@ pub fn bridge(random: &Random, named: u32) -> Object {
 pub fn vxlan(random: &Random, named: u32) -> Object {
     let (n, name) = (1 + random.below(PORTS), format!("vx{named}"));
     let (net, tail) = (100 + named % 100, format!("{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff));
-    let end = |random: &Random| format!("10.0.{}.{}", 1 + random.below(PORTS), 2 + random.below(HOSTS));
+    let v6 = random.chance(40);
+    let address = |port: usize, host: usize| match v6 {
+        true => format!("fd00:{port}::{host}"),
+        false => format!("10.0.{port}.{host}"),
+    };
+    let end = |random: &Random| address(1 + random.below(PORTS), 2 + random.below(HOSTS));
     let learns = random.chance(30);
     let bridge = random.chance(40).then(|| format!("vb{named}"));
     // Packets are sent to the interface with the addresses (`packets`).
     let (own, member) = (format!("02:00:00:03:{tail}"), format!("02:00:00:05:{tail}"));
     let mut line = format!(
-        "link add {name} address {} type vxlan id {named} local 10.0.{n}.1 dstport {}",
+        "link add {name} address {} type vxlan id {named} local {} dstport {}",
         if bridge.is_some() { &member } else { &own },
+        address(n, 1),
         random.pick(&[4789, 4789, 4789, 4789, 4790])
     );
     if random.chance(70) {
@@ -213,7 +219,10 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
     line += if inherits(random) { " ttl inherit" } else { random.pick(&[" ttl 9", " ttl auto"]) };
     line += random.pick(&["", "", " tos 0x10", " tos inherit"]);
     line += if inherits(random) { " df inherit" } else { random.pick(&["", " df set"]) };
-    line += random.pick(&[" udpcsum", " noudpcsum"]);
+    line += match v6 {
+        true => random.pick(&[" noudp6zerocsumtx", " udp6zerocsumtx", " udp6zerocsumtx udp6zerocsumrx"]),
+        false => random.pick(&[" udpcsum", " noudpcsum"]),
+    };
     line += if learns { "" } else { " nolearning" };
     let mut add = new(&name, line);
     add.push(ip(format!("link set {name} mtu {} up", random.pick(&[1450, 1450, 1450, 1280, 1500]))));
@@ -241,7 +250,7 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
         }
         if random.chance(85) {
             // A station that is learned is behind the end that its frames come from.
-            let end = if learns { format!("10.0.{n}.{host}") } else { end(random) };
+            let end = if learns { address(n, host) } else { end(random) };
             let more = if random.chance(5) { " vni 7" } else { "" };
             add.push(Change::Run(format!("bridge fdb add {mac} dev {name} dst {end}{more}")));
         }

@@ -3,6 +3,7 @@
 
 use super::ip;
 use super::tunnels::{BRIDGED, Row, Tunnels, VXLANS};
+use super::tunnels6;
 use crate::flows::{BRIEF, Ends, run, wait_for_flow_by};
 use crate::harness::{Bywash, PATIENCE, bound};
 use bywash_lab::{Ping, has_tool, kernel_has, require, require_lab, wait_until};
@@ -98,7 +99,7 @@ table inet wall {
   icmp type destination-unreachable accept
   ct state established,related accept
   meta l4proto ipv6-icmp accept
-  udp dport 4789 accept
+  udp dport 4789-4790 accept
  }
  chain forward {
   type filter hook forward priority 0; policy drop;
@@ -111,6 +112,11 @@ table inet wall {
 #[test]
 fn established_connections_pass_through_vxlans() {
     connections_pass(&VXLANS);
+}
+
+#[test]
+fn established_connections_pass_through_vxlans_over_ipv6() {
+    connections_pass(&tunnels6::VXLANS);
 }
 
 #[test]
@@ -153,12 +159,13 @@ fn connections_pass(rows: &'static [Row]) {
             [("forward", "udp dport 80 drop"), ("input", "udp dport 4789 drop"), ("output", "udp dport 4789 drop")]
         {
             wait_for_flow(&bywash, &mut udp, &format!("{level:?}: {hook}: UDP"));
-            r.nft(&format!("table ip more {{ chain c {{ type filter hook {hook} priority 10; {rule}; }}; }}")).unwrap();
+            r.nft(&format!("table inet more {{ chain c {{ type filter hook {hook} priority 10; {rule}; }}; }}"))
+                .unwrap();
             let passes = || if hook == "input" { udp.answered(BRIEF) } else { udp.arrives(BRIEF) };
             // Bywash learns of the rule a moment after nft has returned.
             wait_until("the rule to hold", PATIENCE, || !passes()).unwrap();
             assert!(!passes(), "{level:?}: past a rule of {hook}");
-            r.nft("delete table ip more").unwrap();
+            r.nft("delete table inet more").unwrap();
         }
         wait_for_flow(&bywash, &mut udp, &format!("{level:?}: UDP again"));
         // A chain on the device that the outer packets come by.
@@ -181,15 +188,16 @@ fn connections_pass(rows: &'static [Row]) {
 #[test]
 fn a_firewall_for_one_family_leaves_the_other_alone() {
     require!(require_lab(), kernel_has("vxlan"), has_tool("nft"), has_tool("conntrack"));
-    for walled in ["ip6", "ip"] {
-        let tunnels = Tunnels::new(&VXLANS[..1]);
+    for (rows, walled) in [(&VXLANS, "ip6"), (&VXLANS, "ip"), (&tunnels6::VXLANS, "ip6"), (&tunnels6::VXLANS, "ip")] {
+        let tunnels = Tunnels::new(&rows[..1]);
+        let (name, _, _, v4, v6) = rows[0];
         let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
         r.nft(&WALL.replace("inet", walled)).unwrap();
         let bywash = run(&tunnels.0, "level = \"user\"\n");
-        tunnels.answer_by("tv", 87, 87);
-        for to in Tunnels::of_b(87, 87) {
+        tunnels.answer_by(name, v4, v6);
+        for to in Tunnels::of_b(v4, v6) {
             let own = if to.is_ipv4() { IpAddr::from(a.v4) } else { a.v6.into() };
-            let what = format!("table {walled}: {to}");
+            let what = format!("{name}: table {walled}: {to}");
             if to.is_ipv6() == (walled == "ip6") {
                 let mut udp = Ends::udp_between((&a.ns, own), (&b.ns, to), to);
                 wait_for_flow(&bywash, &mut udp, &what);

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A tunnel between the router and host b: name, kind and options, MTU, and the numbers of the networks in it (0 for
-/// none).
+/// none). A VXLAN is over IPv6 with the option `over6`.
 pub type Row = (&'static str, &'static str, u32, u8, u16);
 
 const TUNNELS: [Row; 6] = [
@@ -44,7 +44,7 @@ fn has_tunnels() -> Probe {
 pub struct Tunnels(pub Topology, &'static [Row]);
 
 /// MAC address of a VXLAN, by number, at the router (1), where it may be its bridge's, or at host b (2).
-fn mac_of(number: u8, host: u8) -> String {
+pub fn mac_of(number: u8, host: u8) -> String {
     format!("02:00:00:00:{number:02x}:{host:02x}")
 }
 
@@ -53,8 +53,14 @@ impl Tunnels {
         let lab = Topology::builder().static_neighbours(true).build().unwrap();
         let (r, b) = (lab.r(), lab.b());
         for (name, options, mtu, v4, v6) in rows {
-            for (ns, local, remote, host) in [(r, b.router_v4, b.v4, 1), (&b.ns, b.v4, b.router_v4, 2)] {
-                let (kind, options) = options.split_once(' ').unwrap_or((options, ""));
+            let over6 = options.starts_with("ip6") || options.contains(" over6");
+            let [of_r, of_b]: [IpAddr; 2] = match over6 {
+                true => [b.router_v6.into(), b.v6.into()],
+                false => [b.router_v4.into(), b.v4.into()],
+            };
+            for (ns, local, remote, host) in [(r, of_r, of_b, 1), (&b.ns, of_b, of_r, 2)] {
+                let options = options.replace(" over6", "");
+                let (kind, options) = options.split_once(' ').unwrap_or((&options, ""));
                 let options = match host {
                     2 => options.replace("ikey 8 okey 9", "ikey 9 okey 8"),
                     _ => options.to_owned(),
@@ -196,7 +202,7 @@ fn vxlans_in_bridges_are_forwarded_past_the_kernel() {
     forwards(&BRIDGED, "10.0.2.1 to 10.0.2.2");
 }
 
-fn forwards(rows: &'static [Row], ends: &str) {
+pub fn forwards(rows: &'static [Row], ends: &str) {
     let tunnels = Tunnels::new(rows);
     tunnels.assert_connected();
     for more in [&[][..], &["--xdp", "native"]] {
@@ -219,7 +225,7 @@ fn forwards(rows: &'static [Row], ends: &str) {
         bywash.wait("the reason for which it is left", |bywash| {
             let shown = bywash.port("r1")["above"].as_array().unwrap().clone();
             let left = shown.iter().find(|of| of["name"] == "left");
-            left.is_some_and(|of| of["left"].as_str().is_some_and(|why| why.contains("no IPv4 address of its own")))
+            left.is_some_and(|of| of["left"].as_str().is_some_and(|why| why.contains("no address of its own")))
         });
         tunnels.0.r().ip(&["link", "del", "left"]).unwrap();
         bywash.stop();
@@ -323,7 +329,7 @@ fn tunnels_change() {
     bywash.stop();
 }
 
-fn ipv4(tos: u8, ttl: u8, fragment: u16, protocol: u8, ends: (Ipv4Addr, Ipv4Addr), payload: &[u8]) -> Vec<u8> {
+pub fn ipv4(tos: u8, ttl: u8, fragment: u16, protocol: u8, ends: (Ipv4Addr, Ipv4Addr), payload: &[u8]) -> Vec<u8> {
     let total = (20 + payload.len() as u16).to_be_bytes();
     let fragment = fragment.to_be_bytes();
     let head = [0x45, tos, total[0], total[1], 0x12, 0x34, fragment[0], fragment[1], ttl, protocol, 0, 0];
@@ -332,13 +338,13 @@ fn ipv4(tos: u8, ttl: u8, fragment: u16, protocol: u8, ends: (Ipv4Addr, Ipv4Addr
     packet
 }
 
-fn ipv6(class: u8, hops: u8, ends: (Ipv6Addr, Ipv6Addr), payload: &[u8]) -> Vec<u8> {
+pub fn ipv6(class: u8, hops: u8, ends: (Ipv6Addr, Ipv6Addr), payload: &[u8]) -> Vec<u8> {
     let (len, class) = ((payload.len() as u16).to_be_bytes(), u32::from(class) << 20 | 0x6000_1234);
     let head = [len[0], len[1], 253, hops];
     [&class.to_be_bytes()[..], &head, &ends.0.octets(), &ends.1.octets(), payload].concat()
 }
 
-fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
+pub fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
     let mac = |text: &str| text.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<u8>>();
     [&mac(to)[..], &mac(from), &kind.to_be_bytes(), packet].concat()
 }
@@ -351,7 +357,7 @@ fn masked(mut frame: Vec<u8>) -> Vec<u8> {
 }
 
 /// Payload of the nth packet, by which it is recognised. The protocol is that for experiments (RFC 3692).
-fn payload(n: usize) -> Vec<u8> {
+pub fn payload(n: usize) -> Vec<u8> {
     format!("bywash{n:04}").into_bytes()
 }
 
@@ -419,7 +425,7 @@ fn frames_are_encapsulated_as_the_kernel_does() {
     encapsulates(&tunnels, &[87, 88], &[0xfd87, 0xfd88], masked);
 }
 
-fn encapsulates(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<u8>) -> Vec<u8>) {
+pub fn encapsulates(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<u8>) -> Vec<u8>) {
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
     let mut frames = vec![];
     let mut add = |packet: &dyn Fn(&[u8]) -> Vec<u8>| {
@@ -576,7 +582,7 @@ fn packets_are_decapsulated_as_the_kernel_does() {
 
 /// Fails unless as many of the frames as `plain` says are decapsulated past the kernel, and all that come out do so
 /// anyway.
-fn decapsulates(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive<u64>) {
+pub fn decapsulates(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive<u64>) {
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
     let last = ipv4(0, 64, 0, 253, (b.v4, a.v4), b"bywash9999");
     let last = frame(&b.router_mac, &b.mac, 0x0800, &last);
