@@ -14,6 +14,7 @@
 //! | nf_tables | nfnetlink dumps | `NFNLGRP_NFTABLES` |
 //! | iptables-legacy | getsockopt | nothing: read every [`POLL`] |
 //! | connections translated by chains without rules | ctnetlink dump | nothing: read every second while there are some |
+//! | translated connections of tunnels' outer packets | ctnetlink dump | nothing: read every second beside chains of type nat |
 //! | IPsec policies | XFRM dump | `XFRMNLGRP_POLICY` |
 //! | `ip rule` | rtnetlink dump | `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_RULE` |
 //! | qdiscs, filters | rtnetlink dump | `RTNLGRP_TC` |
@@ -31,6 +32,7 @@ mod keeper;
 pub mod legacy;
 pub mod nft;
 mod rules;
+mod search;
 mod sysctl;
 mod tc;
 mod translated;

@@ -6,8 +6,9 @@ use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::keeper::Keeper;
 use crate::legacy::{Legacy, Open};
 use crate::rules::Rule;
+use crate::search::Search;
 use crate::sysctl::{Settings, Sysctls};
-use crate::translated::{translated, translated_outer};
+use crate::translated::translated;
 use crate::verdict::PortLink;
 use crate::{nft, rules, tc, xfrm};
 use bywash_fib::model::{Families, Prefix, Tunnel};
@@ -33,11 +34,6 @@ pub const POLL: Duration = Duration::from_millis(5);
 
 /// Interval between reads of translated connections, while there are some that no rule translates.
 const TRANSLATING: Duration = Duration::from_secs(1);
-/// Least ratio between the interval of reads of translated connections of outer packets and the time that one takes,
-/// which grows with the table of connections. The kernel handles no packets on that CPU meanwhile.
-const RARELY: u32 = 500;
-/// Longest interval of these reads.
-const LONGEST: Duration = Duration::from_secs(60);
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
 const RECEIVE_BUFFER: usize = 1 << 20;
 
@@ -135,8 +131,13 @@ impl Watcher {
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), ports: Mutex::new(None), wake: Wake::new()? });
         let (sender, readings) = channel();
         // The sockets are opened on this thread because it is in the network namespace to watch.
+        let sockets = Sockets::open()?;
+        let searching = match &sockets.netfilter {
+            Some(_) => Some(Socket::open_protocol(Some(netlink::NETFILTER), &[], RECEIVE_BUFFER)?),
+            None => None,
+        };
         let runner = Runner {
-            sockets: Sockets::open()?,
+            sockets,
             nft: nft::Reader::open()
                 .map_err(|unknown| Error::Socket { doing: "open", source: io::Error::other(unknown.why) })?,
             legacy: Legacy::open(open),
@@ -152,11 +153,8 @@ impl Watcher {
             leftovers_at: Instant::now(),
             known: BTreeMap::new(),
             outer: Outer::default(),
-            outer_translated: Ok(BTreeSet::new()),
-            outer_of: vec![],
-            outer_refused: BTreeSet::new(),
-            outer_at: Instant::now(),
-            outer_after: TRANSLATING,
+            search: Search::new(searching),
+            refused: BTreeSet::new(),
             dirty: Kind::ALL.into(),
             buffer: vec![0; DATAGRAM],
             sender,
@@ -263,14 +261,10 @@ struct Runner {
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     outer: Outer,
-    /// Indices of the tunnels whose outer packets belong to translated connections, the tunnels for which these were
-    /// read, when they were, and the time after which they are read again.
-    outer_translated: Result<BTreeSet<u32>, String>,
-    outer_of: Vec<(u32, Tunnel)>,
-    /// Tunnels whose outer packets the rules refuse, as last read.
-    outer_refused: BTreeSet<u32>,
-    outer_at: Instant,
-    outer_after: Duration,
+    /// Searches for translated connections of outer packets.
+    search: Search,
+    /// Indices of the tunnels whose outer packets the rules refuse, as last read.
+    refused: BTreeSet<u32>,
     /// Kinds that must be read again.
     dirty: BTreeSet<Kind>,
     buffer: Vec<u8>,
@@ -347,7 +341,7 @@ impl Runner {
             changed.insert(Kind::Programs);
         }
         changed.extend(self.ask_translated());
-        changed.extend(self.ask_translated_outer());
+        changed.extend(self.search.has_news().then_some(Kind::Netfilter));
         changed
     }
 
@@ -375,34 +369,10 @@ impl Runner {
         left.into_iter().filter(|(_, of)| *of & now != *of).map(|(kind, _)| kind).collect()
     }
 
-    /// Returns the kind of nf_tables if other tunnels than before have outer packets of translated connections: a rule
-    /// may translate another host's connection to the same tuple.
-    fn ask_translated_outer(&mut self) -> Option<Kind> {
-        if !self.outer.judged || self.outer_at.elapsed() < self.outer_after {
-            return None;
-        }
-        let now = self.translated_outer();
-        (std::mem::replace(&mut self.outer_translated, now) != self.outer_translated).then_some(Kind::Netfilter)
-    }
-
     /// Returns the tunnels whose outer packets may be translated, by index.
-    fn outer_asked(&self) -> Vec<(u32, Tunnel)> {
+    fn translatable(&self) -> Vec<(u32, Tunnel)> {
         let tunnels = self.ports.iter().filter_map(|port| Some((port.index, port.tunnel?)));
         tunnels.filter(|(_, tunnel)| !(tunnel.family() & self.hooked).is_empty()).collect()
-    }
-
-    /// Returns the indices of the tunnels whose outer packets belong to translated connections.
-    fn translated_outer(&mut self) -> Result<BTreeSet<u32>, String> {
-        let began = Instant::now();
-        self.outer_of = self.outer_asked();
-        let tunnels = self.outer_of.iter().map(|(index, tunnel)| (*index, tunnel));
-        let found = match &mut self.sockets.netfilter {
-            Some((_, asked)) => translated_outer(asked, tunnels, &mut self.buffer),
-            None => Ok(BTreeSet::new()),
-        };
-        self.outer_at = Instant::now();
-        self.outer_after = (began.elapsed() * RARELY).clamp(TRANSLATING, LONGEST);
-        found
     }
 
     fn translated(&mut self, families: Families) -> Result<Families, String> {
@@ -518,24 +488,28 @@ impl Runner {
                     let index =
                         |effect: &Effect| if let Scope::Tunnel(index) = effect.scope { Some(index) } else { None };
                     let refused: BTreeSet<u32> = against.iter().filter_map(index).collect();
-                    let released = !self.outer_refused.is_subset(&refused);
-                    self.outer_refused = refused;
-                    if released || self.outer_at.elapsed() >= self.outer_after || self.outer_of != self.outer_asked() {
-                        self.outer_translated = self.translated_outer();
-                    }
-                    against.extend(tunnels().filter_map(|(interface, _)| {
-                        let reason = match &self.outer_translated {
-                            Ok(indices) if !indices.contains(&interface.index) => return None,
-                            Ok(_) => "a connection of the tunnel's outer packets is translated".into(),
-                            Err(why) => format!("cannot be read: {why}"),
+                    let released = !self.refused.is_subset(&refused);
+                    self.refused = refused;
+                    let asked = self.translatable();
+                    let found = self.search.ask(asked.clone(), released);
+                    let found = found.unwrap_or_else(|e| Some(Err(format!("translated connections: {e}"))));
+                    against.extend(asked.iter().filter_map(|(index, _)| {
+                        let reason = match &found {
+                            Some(Ok(indices)) if !indices.contains(index) => return None,
+                            Some(Ok(_)) => "a connection of the tunnel's outer packets is translated".into(),
+                            Some(Err(why)) => format!("cannot be read: {why}"),
+                            None => "connections of the tunnel's outer packets are being searched for".into(),
                         };
-                        Some(nft::on_tunnel(interface.index, "connection tracking".into(), reason))
+                        Some(nft::on_tunnel(*index, "connection tracking".into(), reason))
                     }));
                     let refuses = |index| against.iter().any(|effect| effect.scope == Scope::Tunnel(index));
                     let mut accepted = tunnels().filter(|(interface, _)| !refuses(interface.index));
                     let accepted = nft::pass_devices(&ruleset, &mut accepted);
                     self.outer = Outer { judged: true, accepted, translating: self.hooked, masqueraded };
                     effects.extend(against);
+                } else {
+                    // Without tunnels, it ends.
+                    self.search.ask(vec![], false).map_err(|e| e.to_string())?;
                 }
                 Ok(effects)
             }

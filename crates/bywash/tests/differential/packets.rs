@@ -24,6 +24,9 @@ fn after<'a>(line: &'a str, before: &str) -> Option<&'a str> {
     line.split_once(before)?.1.split(' ').next()
 }
 
+/// Returns the IP packet with a payload.
+type Wrap = dyn Fn(&[u8]) -> Vec<u8>;
+
 /// A VXLAN of a configuration.
 #[derive(Clone, Copy)]
 struct Vxlan {
@@ -282,7 +285,7 @@ impl Pool {
         let mut udp = [&[0xc0, host][..], &to.to_be_bytes(), &len.to_be_bytes(), &[0, 0], &vxlan].concat();
         let class = random.pick(&[0, 0, 0, 1, 2, 3, 0xb8]);
         // A station that is learned sends by its own end: moves take effect at different times.
-        let (kind, outer): (_, Box<dyn Fn(&[u8]) -> Vec<u8>>) = match local {
+        let (kind, outer): (_, Box<Wrap>) = match local {
             IpAddr::V4(dst) => {
                 let src = if learns { Ipv4Addr::new(10, 0, dst.octets()[2], host) } else { Self::host4(random, port) };
                 let ip = Ipv4 { src, dst, ident: number as u16, ttl: 64, ..Ipv4::default() };
