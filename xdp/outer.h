@@ -18,7 +18,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, BYWASH_VLANS);
+	__uint(max_entries, 2 * BYWASH_VLANS); /* up to two for each: the packets within may be of either family */
 	__type(key, struct bywash_end);
 	__type(value, struct bywash_through);
 } ends SEC(".maps");
@@ -92,12 +92,13 @@ static __always_inline void *outer_payload(struct bywash_end *at, void *ip, cons
 	return ip + sizeof(*ip6) + sizeof(*limit);
 }
 
-/* Finds the packet within a packet that interface `number` has received. Returns 0 if there is none, if its tunnel is
- * the kernel's, or if it is certainly not to be forwarded. */
-static __always_inline int enclosed_in(struct enclosed *in, void *ip, const void *end, __u32 number, const int v6)
+/* Finds the packet within a packet that interface `number` has received, whose IP header, of IPv6 if `v6`, has been read.
+ * Returns 0 if there is none, if its tunnel is the kernel's, or if it is certainly not to be forwarded. A function of
+ * its own, so that its variables are not on its callers' stacks, which other functions need (came_through). */
+static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, const void *end, __u32 number, int v6)
 {
 	struct bywash_end at = {};
-	void *inner = outer_payload(&at, ip, end, v6);
+	void *inner = v6 ? outer_payload(&at, ip, end, 1) : outer_payload(&at, ip, end, 0);
 	const __be16 *words = inner;
 	int within6 = 0;
 

@@ -267,13 +267,9 @@ static __always_inline int enclosed_flow(struct frame *f, const struct enclosed 
 static __attribute__((noinline)) int came_through(struct frame *f, void *ip, int v6)
 {
 	struct enclosed in = {};
-	int found = 0;
 
-	if (v6 && ip + sizeof(struct ipv6hdr) <= f->end)
-		found = enclosed_in(&in, ip, f->end, f->port->route_id, 1);
-	else if (!v6 && ip + sizeof(struct iphdr) <= f->end)
-		found = enclosed_in(&in, ip, f->end, f->port->route_id, 0);
-	if (!found)
+	if (ip + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) > f->end ||
+	    !enclosed_in(&in, ip, f->end, f->port->route_id, v6))
 		return NEXT;
 	__u64 all = in.v6 ? END_OPEN6 : END_OPEN4, flows = in.v6 ? END_FLOWS6 : END_FLOWS4;
 	if (in.takes & all && !(f->flags & kernel_flag(v6)))

@@ -119,6 +119,7 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
     Flow {
         v6: connection.key.original.src.is_ipv6(),
         options6: false,
+        icmp: [0; 2],
         protocol: connection.key.protocol,
         course: nft::Course::Forwarded,
         state: nft::State::Established,

@@ -480,7 +480,7 @@ impl Relations {
         all.filter_map(|link| {
             let tunnel = link.tunnel?;
             if !is_host_tunnel(&tunnel) {
-                // The kernel creates some of kinds gre, ipip and sit by itself.
+                // The kernel itself creates one without addresses of each kind but VXLAN.
                 return link.up.then(|| (link, Err("it has no address of its own, or not one remote".into())));
             }
             Some((link, self.through(link, tunnel).map(|joined| Through { index: link.index, tunnel, joined })))

@@ -83,6 +83,7 @@ impl Lab {
         let flow = |protocol, original: Tuple, reply: Tuple, status| Flow {
             v6: original.src.unwrap().is_ipv6(),
             options6: false,
+            icmp: [0; 2],
             protocol,
             course: Course::Forwarded,
             state: State::Established,

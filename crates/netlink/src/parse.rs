@@ -354,7 +354,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
             NDA_LLADDR => address = mac(value),
             NDA_VLAN => vlan = u16_at(value, 0)?,
             NDA_FLAGS_EXT => locked = u32_at(value, 0)? != 0,
-            NDA_DST => end = Some(host(value)),
+            NDA_DST => end = Some(address_of(value)),
             // Another port, network or interface than the VXLAN interface's, or several ends.
             NDA_PORT | NDA_VNI | NDA_IFINDEX | NDA_SRC_VNI | NDA_NH_ID => special = true,
             _ => {}
@@ -447,7 +447,7 @@ fn attribute(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 /// Returns an address whose length tells its family.
-fn host(value: &[u8]) -> Option<IpAddr> {
+fn address_of(value: &[u8]) -> Option<IpAddr> {
     let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
     v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
 }

@@ -80,7 +80,8 @@ pub struct Entry {
     pub port: PortId,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// For `Group`: index of its first bucket in [`Tables::buckets`]. For `Tunnel`: the other end of a VXLAN.
+    /// For `Group`: index of its first bucket in [`Tables::buckets`]. For `Tunnel`: place of its path in
+    /// [`crate::tunnel::Paths::all`].
     pub first: u32,
     /// For `Group`: number of buckets, at least 1.
     pub count: u32,

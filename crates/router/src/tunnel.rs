@@ -1,5 +1,5 @@
-//! Tunnels: decapsulation of the packets that a tunnel's other end sends to this host ([`receive`]), and encapsulation of
-//! packets to that end ([`send`]).
+//! Tunnels: decapsulation of the packets that a tunnel's other end sends to this host (`receive`), and encapsulation of
+//! packets to that end (`send`).
 //!
 //! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks name it by
 //! that. Its packets arrive and leave by whatever port the routes of the packets around them lead to. All of this
@@ -131,9 +131,12 @@ pub struct Paths {
     pub all: Vec<Path>,
     /// Source ports of VXLANs without a range of their own: the first, and one past the last.
     pub sources: [u16; 2],
-    /// Set if packets of kinds `ip6tnl` and `ip6gre` have flow labels, which are then hashes
-    /// (`net.ipv6.auto_flowlabels`).
-    pub labels: bool,
+    /// Bits set in all flow labels of kinds `ip6tnl` and `ip6gre`, which are hashes otherwise; `None` if they have none
+    /// (`net.ipv6.auto_flowlabels`, `net.ipv6.flowlabel_state_ranges`).
+    pub labels: Option<u32>,
+    /// Set if the kernel receives packets with an encapsulation limit (`net.ipv6.max_dst_opts_number`,
+    /// `net.ipv6.max_dst_opts_length`).
+    pub limited: bool,
 }
 
 /// Returns the header fields by which the packets that come through a tunnel are found.

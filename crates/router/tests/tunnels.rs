@@ -112,7 +112,8 @@ impl Rig {
             mtu: path_mtu,
             ttl: 61,
         });
-        let paths = Paths { all: path.into_iter().collect(), sources: [32768, 60999], labels: true };
+        let paths =
+            Paths { all: path.into_iter().collect(), sources: [32768, 60999], labels: Some(0x8_0000), limited: true };
         let tables = Tables {
             generation: 1,
             fib4: table4.reader(),
@@ -344,7 +345,8 @@ fn a_packet_through_ipv6_and_back_is_the_same() {
         let within = 40 + around.len();
         assert_eq!(out.len(), within + inner.len());
         assert_eq!(out[0] << 4 | out[1] >> 4, outer_tos, "{tunnel:?}");
-        assert_ne!(out[1..4].iter().fold(0, |label, octet| label << 8 | u32::from(*octet)) & 0xf_ffff, 0);
+        let label = out[1..4].iter().fold(0, |label, octet| label << 8 | u32::from(*octet)) & 0xf_ffff;
+        assert!(label > 0x8_0000, "{label:x}");
         let next = if limit.is_some() { 60 } else { if gre { 47 } else { 4 } };
         let len = (out.len() as u16 - 40).to_be_bytes();
         assert_eq!(out[4..8], [len[0], len[1], next, 63]);

@@ -73,8 +73,10 @@ pub enum State {
 pub struct Flow {
     /// Whether it is of IPv6, otherwise of IPv4.
     pub v6: bool,
-    /// Whether the packets may have destination options of IPv6 in front of this protocol's header.
+    /// Whether the packets may have destination options of IPv6 in front of the header of `protocol`.
     pub options6: bool,
+    /// Type and code, if the protocol is ICMP or ICMPv6.
+    pub icmp: [u8; 2],
     /// IP protocol number.
     pub protocol: u8,
     /// Course of the packets.
@@ -164,12 +166,8 @@ pub const UNICAST: u8 = 1;
 /// Type of an address of the host itself (RTN_LOCAL).
 const LOCAL: u8 = 2;
 
-/// ICMP, of which only the error "fragmentation needed" is described: type 3, code 4 (RFC 1191).
 pub(super) const ICMP: u8 = 1;
-const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
-/// ICMPv6, of which only the error "packet too big" is described: type 2, code 0 (RFC 4443 3.2).
 pub(super) const ICMP6: u8 = 58;
-const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const UDPLITE: u8 = 136;
@@ -280,7 +278,7 @@ impl<'f> View<'f> {
             tracked: after(first, NF_IP_PRI_CONNTRACK).filter(|_| elsewhere.is_none()),
             elsewhere,
             network: network(flow, [src.0, dst.0], why),
-            transport: transport(flow.protocol, [src.1, dst.1], why),
+            transport: transport(flow, [src.1, dst.1], why),
         }
     }
 
@@ -498,19 +496,19 @@ fn network(flow: &Flow, [src, dst]: [Option<IpAddr>; 2], of: [Of; 2]) -> Vec<Oct
     [start.concat(), next.concat(), src, dst].concat()
 }
 
-fn transport(protocol: u8, [src, dst]: [Option<u16>; 2], of: [Of; 2]) -> Vec<Octet<'static>> {
+fn transport(flow: &Flow, [src, dst]: [Option<u16>; 2], of: [Of; 2]) -> Vec<Octet<'static>> {
     let src = port(src, Why { of: of[0], what: "source port" });
     let ports = [src, port(dst, Why { of: of[1], what: "destination port" })].concat();
     let any = |len, what| unknown(len, packets(what));
-    match protocol {
+    match flow.protocol {
         TCP => {
             let flags = Octet { value: ACK, known: NO_FLAGS | ACK, why: packets("tcp flags") };
             let numbers = [any(4, "tcp sequence"), any(4, "tcp ackseq"), any(1, "tcp doff")];
             [ports, numbers.concat(), vec![flags], any(2, "tcp window"), any(2, "tcp checksum"), any(2, "tcp urgptr")]
                 .concat()
         }
-        ICMP => [known(&FRAGMENTATION_NEEDED), any(2, "icmp checksum"), any(4, "icmp mtu")].concat(),
-        ICMP6 => [known(&PACKET_TOO_BIG), any(2, "icmpv6 checksum"), any(4, "icmpv6 mtu")].concat(),
+        ICMP => [known(&flow.icmp), any(2, "icmp checksum"), any(4, "icmp mtu")].concat(),
+        ICMP6 => [known(&flow.icmp), any(2, "icmpv6 checksum"), any(4, "icmpv6 mtu")].concat(),
         UDP | UDPLITE => [ports, any(2, "udp length"), any(2, "udp checksum")].concat(),
         _ => Vec::new(),
     }

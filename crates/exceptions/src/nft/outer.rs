@@ -63,25 +63,44 @@ pub fn pass_devices<'a>(ruleset: &Ruleset, mut tunnels: impl Iterator<Item = (In
     tunnels.all(|(interface, tunnel)| outer(&interface, tunnel).iter().all(accepts))
 }
 
-/// Returns the rule by which the host would no longer learn a smaller MTU of the path, and how to change that. The ICMP
-/// error is related to a connection while the kernel sends the outer packets; while they pass by, it is of none
-/// (nf_conntrack_inet_error). `None` if the error is accepted all the same, dropped in either case, or not caused.
+/// ICMP error "fragmentation needed" (RFC 1191), by type and code.
+const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
+/// ICMPv6 error "packet too big" (RFC 4443 3.2).
+const PACKET_TOO_BIG: [u8; 2] = [2, 0];
+/// ICMPv6 errors "destination unreachable" and "hop limit exceeded" (RFC 4443 3.1, 3.3).
+const UNREACHABLE6: [u8; 2] = [1, 0];
+const EXCEEDED6: [u8; 2] = [3, 0];
+
+/// Returns the rule by which the host would no longer learn of errors about outer packets, such as a smaller MTU of the
+/// path, and how to change that. The ICMP error is related to a connection while the kernel sends the outer packets;
+/// while they pass by, it is of none (nf_conntrack_inet_error). `None` if all errors are accepted all the same, dropped
+/// in either case, or not caused.
 fn misses_errors(evaluator: &Evaluator<'_>, tunnel: &Tunnel) -> Option<(String, String)> {
-    let v6 = tunnel.is_over_v6();
     let inherits = matches!(tunnel.encapsulation, Encapsulation::Gre | Encapsulation::Ipip);
-    if !tunnel.dont_fragment && !inherits && !v6 {
-        return None;
-    }
-    let error = |state| {
-        let original = Tuple { dst: Some(tunnel.local), ..Tuple::default() };
-        let protocol = if v6 { ICMP6 } else { ICMP };
-        evaluator.evaluate(&Flow { v6, protocol, course: Course::Received, state, original, ..Flow::default() })
+    let (protocol, errors, wanted) = match (tunnel.is_over_v6(), tunnel.encapsulation) {
+        // The kernel answers the senders of the packets within (ip6_tnl_err).
+        (true, Encapsulation::Ip6tnl) => (
+            ICMP6,
+            [PACKET_TOO_BIG, UNREACHABLE6, EXCEEDED6].as_slice(),
+            "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded }",
+        ),
+        (true, _) => (ICMP6, &[PACKET_TOO_BIG][..], "icmpv6 type packet-too-big"),
+        (false, _) if tunnel.dont_fragment || inherits => {
+            (ICMP, &[FRAGMENTATION_NEEDED][..], "icmp type destination-unreachable")
+        }
+        (false, _) => return None,
     };
-    let (place, _) = against(&error(State::Invalid))?;
-    let dropped = matches!(error(State::Related), Answer::Drop { .. });
-    let wanted = if v6 { "icmpv6 type packet-too-big" } else { "icmp type destination-unreachable" };
-    let why = format!("would drop ICMP errors about the outer packets as invalid: accept `{wanted}` before");
-    (!dropped).then_some((place, why))
+    errors.iter().find_map(|icmp| {
+        let error = |state| {
+            let (v6, original) = (tunnel.is_over_v6(), Tuple { dst: Some(tunnel.local), ..Tuple::default() });
+            let (icmp, course) = (*icmp, Course::Received);
+            evaluator.evaluate(&Flow { v6, protocol, icmp, course, state, original, ..Flow::default() })
+        };
+        let (place, _) = against(&error(State::Invalid))?;
+        let dropped = matches!(error(State::Related), Answer::Drop { .. });
+        let why = format!("would drop ICMP errors about the outer packets as invalid: accept `{wanted}` before");
+        (!dropped).then_some((place, why))
+    })
 }
 
 /// Returns what leaves packets to the kernel, and why; `None` if they are accepted.

@@ -1,6 +1,6 @@
 //! Parses links: the properties of each kind, and the states of members of bonds and bridges.
 
-use super::{Event, Parsed, attribute, host, is_zero, mac, text};
+use super::{Event, Parsed, address_of, attribute, is_zero, mac, text};
 use crate::uapi::*;
 use crate::wire::{Attributes, u8_at, u16_at, u32_at};
 use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Families, Link, Macvlan, Member, Tunnel, Vlan, Vxlan};
@@ -216,8 +216,8 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_IPTUN_LINK => tunnel.link = u32_at(value, 0)?,
-            IFLA_IPTUN_LOCAL => tunnel.local = host(value)?,
-            IFLA_IPTUN_REMOTE => tunnel.remote = host(value)?,
+            IFLA_IPTUN_LOCAL => tunnel.local = address_of(value)?,
+            IFLA_IPTUN_REMOTE => tunnel.remote = address_of(value)?,
             IFLA_IPTUN_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_IPTUN_TOS => tunnel.tos = u8_at(value, 0)?,
             IFLA_IPTUN_ENCAP_LIMIT if v6 => outer6.limit = u8_at(value, 0)?,
@@ -279,8 +279,8 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
             IFLA_GRE_OFLAGS => flags[1] = u16::from_be(u16_at(value, 0)?),
             IFLA_GRE_IKEY => keys[0] = key()?,
             IFLA_GRE_OKEY => keys[1] = key()?,
-            IFLA_GRE_LOCAL => tunnel.local = host(value)?,
-            IFLA_GRE_REMOTE => tunnel.remote = host(value)?,
+            IFLA_GRE_LOCAL => tunnel.local = address_of(value)?,
+            IFLA_GRE_REMOTE => tunnel.remote = address_of(value)?,
             IFLA_GRE_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_GRE_TOS => tunnel.tos = u8_at(value, 0)?,
             IFLA_GRE_PMTUDISC => tunnel.dont_fragment = u8_at(value, 0)? != 0,
@@ -294,6 +294,8 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
     }
     if v6 {
         outer6.apply(&mut tunnel);
+        // The kernel compares a received key also without the flag (ip6gre_tunnel_lookup).
+        tunnel.plain &= flags[0] & GRE_KEY != 0 || keys[0] == 0;
     }
     // Checksums and sequence numbers are the kernel's.
     tunnel.plain &= flags.iter().all(|flags| flags & !GRE_KEY == 0);
@@ -305,7 +307,7 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
 
 /// Parses the properties of a tunnel of kind `vxlan`.
 fn vxlan(data: &[u8]) -> Option<Tunnel> {
-    // One over IPv6 has an IPv6 address of its own, of its remote or of its group, or is not followed.
+    // Without any address, it is over IPv4 or not followed.
     let over_v6 = |kind| kind == IFLA_VXLAN_GROUP6 || kind == IFLA_VXLAN_LOCAL6;
     let v6 = Attributes::after(data, 0).any(|(kind, _)| over_v6(kind));
     let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Vxlan, v6) };
@@ -315,8 +317,8 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
         let of_port = |at| Some(u16::from_be(u16_at(value, at)?));
         match kind {
             IFLA_VXLAN_ID => vni = u32_at(value, 0),
-            IFLA_VXLAN_GROUP | IFLA_VXLAN_GROUP6 => tunnel.remote = host(value)?,
-            IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => tunnel.local = host(value)?,
+            IFLA_VXLAN_GROUP | IFLA_VXLAN_GROUP6 => tunnel.remote = address_of(value)?,
+            IFLA_VXLAN_LOCAL | IFLA_VXLAN_LOCAL6 => tunnel.local = address_of(value)?,
             IFLA_VXLAN_TTL => tunnel.ttl = u8_at(value, 0)?,
             IFLA_VXLAN_TOS => tunnel.tos = u8_at(value, 0)?,
             IFLA_VXLAN_LEARNING => learns = !is_zero(value),
@@ -341,7 +343,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             | IFLA_VXLAN_LABEL
             | IFLA_VXLAN_LABEL_POLICY
             | IFLA_VXLAN_VNIFILTER => tunnel.plain &= is_zero(value),
-            // Flags by their mere presence.
+            // Set if present.
             IFLA_VXLAN_GBP | IFLA_VXLAN_GPE => tunnel.plain = false,
             // The others concern stations, groups, or reserved bits of received headers, which must be 0 here.
             kind => tunnel.plain &= kind <= IFLA_VXLAN_MC_ROUTE,

@@ -51,6 +51,10 @@ pub(crate) fn decapsulate(
         return None;
     }
     let Headers { len, total, kind, remote, .. } = headers;
+    // ip6_parse_tlv
+    if headers.ip > ipv6::HEADER_LEN && !tables.tunnels.paths.limited {
+        return None;
+    }
     let ip = &data[HEADER_LEN..][..total];
     let tunnel = tables.tunnels.with(&headers.end())?;
     let link = tunnel.tunnel.link;
@@ -80,7 +84,7 @@ pub(crate) fn decapsulate(
     if tunnel.masqueraded && !answered().is_some_and(|outer| tunnel.keeps_source(outer)) {
         return None;
     }
-    // Of IPv4 packets, the source has been checked (ip6_tnl_rcv_ctl).
+    // ip6_tnl_rcv_ctl. The caller has validated the sources of IPv4 packets.
     if remote.is_ipv6() && tables.entry_to(remote).kind == Kind::Local {
         return None;
     }
@@ -129,7 +133,7 @@ struct Headers {
     tos: u8,
     /// Its IP protocol.
     protocol: u8,
-    /// Length of its IP header, extension headers included.
+    /// Length of its IP header, destination options with an encapsulation limit included.
     ip: usize,
     /// Length of the outer packet. Padding may follow it.
     total: usize,
@@ -159,7 +163,7 @@ impl Headers {
                 let info = ipv6::check(ip).ok()?;
                 let [remote, local] = [info.src, info.dst].map(|addr| Ipv6Addr::from_bits(addr).into());
                 let (mut protocol, mut len) = (info.next_header, ipv6::HEADER_LEN);
-                // The kernel sends none with a VXLAN's packets, whose rules are evaluated without.
+                // VXLANs add no options, and the rules for their packets are evaluated without.
                 if protocol == proto::DEST_OPTIONS {
                     let options: &[u8; LIMIT_LEN] = ip.get(len..)?.first_chunk()?;
                     let [next, _, _, _, limit, ..] = *options;

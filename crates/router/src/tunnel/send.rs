@@ -47,13 +47,14 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
     let tunnel = &info.tunnel;
     let v6 = frame_type(data)? == ethertype::IPV6;
     let carries = if v6 { tunnel.carries.v6 } else { tunnel.carries.v4 };
-    // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_tnl_xmit_ctl).
+    // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_dst_lookup_tail).
     if !carries || tables.entry_to(tunnel.local).kind != Kind::Local {
         return None;
     }
     let path = tables.tunnels.paths.all.get(hop.first as usize)?;
     let (local, remote, link) = path.ends;
-    if (local, link) != (tunnel.local, tunnel.link) || (v6 && is_unusual6(tunnel, &data[HEADER_LEN..])) {
+    let own = (local, link) == (tunnel.local, tunnel.link) && (tunnel.vxlan.is_some() || remote == tunnel.remote);
+    if !own || (v6 && is_unusual6(tunnel, &data[HEADER_LEN..])) {
         return None;
     }
     let outer = Some(tables.entry_to(remote)).filter(|outer| outer.kind == Kind::Forward)?;
@@ -74,8 +75,8 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
             if vxlan.sources[0] < vxlan.sources[1] { vxlan.sources } else { tables.tunnels.paths.sources };
         first + ((u64::from(hash()) * u64::from(end.saturating_sub(first))) >> 32) as u16
     });
-    let labelled = tables.tunnels.paths.labels && tunnel.is_over_v6() && tunnel.vxlan.is_none();
-    let label = if labelled { hash() >> 12 } else { 0 };
+    let labels = tables.tunnels.paths.labels.filter(|_| tunnel.is_over_v6() && tunnel.vxlan.is_none());
+    let label = labels.map_or(0, |set| hash() >> 12 | set);
     Some(Through { tunnel, remote, ttl: path.ttl, macs: hop.macs, source, label, hop: outer })
 }
 

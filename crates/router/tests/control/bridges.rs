@@ -318,7 +318,7 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
     // The second path leads there.
     let path = |local| Path { ends: (local, THERE, 0), mtu: 1500, ttl: 64 };
     let all = vec![path([10, 0, 0, 0].into()), path(HERE)];
-    let paths = Paths { all, sources: [1, 2], labels: false };
+    let paths = Paths { all, sources: [1, 2], ..Paths::default() };
     w.control.set_paths(paths.clone());
     // With a port on a member, and with none.
     for members in [&[(0, P0), (1, P1)][..], &[]] {

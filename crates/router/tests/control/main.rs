@@ -7,5 +7,6 @@ mod model;
 mod property;
 mod rules;
 mod stress;
+mod tunnels;
 mod vlans;
 mod world;

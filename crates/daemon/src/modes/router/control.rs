@@ -23,7 +23,7 @@ use bywash_router::tunnel;
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -345,7 +345,7 @@ impl Routing {
             }
         }
         let Some(paths) = &mut self.paths.0 else { return };
-        let numbers = |key: &str| -> Vec<u16> {
+        let numbers = |key: &str| -> Vec<i64> {
             let text = std::fs::read_to_string(format!("/proc/sys/net/{key}")).unwrap_or_default();
             text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
@@ -354,6 +354,7 @@ impl Routing {
             // Without these settings all tunnels are left to the kernel.
             return lock(&self.control).set_paths(tunnel::Paths::default());
         };
+        let mut hop_limits = BTreeMap::new();
         let path = |((from, to, link), underlay): (_, Cold)| {
             let path = paths.to(from, to, link)?;
             // Among several default routes of one metric, the kernel takes another for its own packets than for those
@@ -363,9 +364,10 @@ impl Routing {
                 return None;
             }
             // ip4_dst_hoplimit, ip6_dst_hoplimit
-            let hop_limit = || {
-                let name = lock(&self.control).name_of(underlay.index)?.to_owned();
-                numbers(&format!("ipv6/conf/{name}/hop_limit")).first().copied()
+            let mut hop_limit = || {
+                let control = lock(&self.control);
+                let read = || numbers(&format!("ipv6/conf/{}/hop_limit", control.name_of(underlay.index)?)).pop();
+                *hop_limits.entry(underlay.index).or_insert_with(read)
             };
             let ttl = match path.ttl {
                 Some(ttl) => ttl,
@@ -374,10 +376,15 @@ impl Routing {
             };
             Some(tunnel::Path { ends: (from, to, link), mtu: path.mtu.unwrap_or(u32::MAX), ttl })
         };
-        // IP6_AUTO_FLOW_LABEL_OFF (net/ipv6.h)
-        let labels = numbers("ipv6/auto_flowlabels").first().is_some_and(|labels| *labels != 0);
+        let number = |key: &str| numbers(key).first().copied();
+        // IP6_AUTO_FLOW_LABEL_OFF, IPV6_FLOWLABEL_STATELESS_FLAG (net/ipv6.h)
+        let stateless = if number("ipv6/flowlabel_state_ranges").unwrap_or(0) == 0 { 0 } else { 0x8_0000 };
+        let labels = number("ipv6/auto_flowlabels").filter(|labels| *labels != 0).map(|_| stateless);
+        // A negative number makes options unknown.
+        let at_least = |key, least| number(key).is_some_and(|most| most >= least);
+        let limited = at_least("ipv6/max_dst_opts_number", 1) && at_least("ipv6/max_dst_opts_length", 8);
         let all = ends.into_iter().take(MOST_PATHS).filter_map(path).collect();
-        lock(&self.control).set_paths(tunnel::Paths { all, sources: [first, last], labels });
+        lock(&self.control).set_paths(tunnel::Paths { all, sources: [first as u16, last as u16], labels, limited });
     }
 
     /// Makes the kernel probe stale neighbours on ports that have sent since the last call.

@@ -20,6 +20,7 @@ fn masqueraded() -> Flow {
     Flow {
         v6: false,
         options6: false,
+        icmp: [0; 2],
         protocol: 6,
         course: Course::Forwarded,
         state: State::Established,

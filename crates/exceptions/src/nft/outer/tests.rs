@@ -208,10 +208,11 @@ fn packets_over_ipv6_may_have_options() {
     let gre = Tunnel { local: local.into(), remote: remote.into(), ..TUNNEL };
     let tnl = Tunnel { encapsulation: Encapsulation::Ip6tnl, ..gre };
     let vxlan = Tunnel { local: local.into(), remote: [0; 16].into(), ..vxlan() };
+    let errors = || vec![protocol(58), accept()];
     let too_big = || vec![protocol(58), payload(2, 0, &[2]), accept()];
     let from = || vec![payload(1, 8, &remote), accept()];
     for tunnel in [&gre, &tnl] {
-        assert_eq!(reason(tunnel, INPUT, false, &[too_big(), from()]), "");
+        assert_eq!(reason(tunnel, INPUT, false, &[errors(), from()]), "");
     }
     assert_eq!(reason(&gre, INPUT, false, &[too_big(), vec![protocol(47), accept()]]), "");
     assert_eq!(
@@ -224,13 +225,17 @@ fn packets_over_ipv6_may_have_options() {
     let next = |number| vec![payload(1, 6, &[number]), accept()];
     assert_eq!(reason(&gre, INPUT, false, &[too_big(), next(47)]), "depends on ip6 nexthdr");
     assert_eq!(reason(&vxlan, INPUT, false, &[too_big(), next(17)]), "");
-    // An error as invalid, of whichever tunnel: none of them may fragment.
+    // An error as invalid, of whichever tunnel: none of them may fragment. The kernel passes some of ip6tnl on.
     let invalid = vec![state(1), drop()];
-    for tunnel in [&gre, &tnl, &vxlan] {
+    for (tunnel, wanted) in [(&gre, "packet-too-big"), (&tnl, "{ destination-unreachable"), (&vxlan, "packet-too-big")]
+    {
         let tunnel = &Tunnel { dont_fragment: false, ..*tunnel };
-        let misses = reason(tunnel, INPUT, true, std::slice::from_ref(&invalid));
-        assert!(misses.contains("accept `icmpv6 type packet-too-big` before"), "{misses}");
-        assert_eq!(reason(tunnel, INPUT, true, &[too_big(), invalid.clone()]), "");
+        for rules in [vec![invalid.clone()], vec![too_big(), invalid.clone()]] {
+            let misses = reason(tunnel, INPUT, true, &rules);
+            let expected = rules.len() == 1 || tunnel.encapsulation == Encapsulation::Ip6tnl;
+            assert_eq!(misses.contains(&format!("accept `icmpv6 type {wanted}")), expected, "{misses}");
+        }
+        assert_eq!(reason(tunnel, INPUT, true, &[errors(), invalid.clone()]), "");
         let (why, _) = told(tunnel, (POSTROUTING, "nat"), true, &[vec![vec![Expression::SourceNat { address: None }]]]);
         assert_eq!(why, "depends on masquerade");
     }

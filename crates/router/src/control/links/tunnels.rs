@@ -6,7 +6,7 @@ use super::{Links, differing, replace};
 use crate::tables::PortInfo;
 use crate::tunnel::{Ends, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_engine::PortId;
-use bywash_fib::model::{Behind, Families, Mac, Tunnel};
+use bywash_fib::model::{self, Address, Behind, Families, Mac, Tunnel};
 use bywash_port::af_xdp::TunnelEnd;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -170,12 +170,23 @@ impl Links {
     }
 
     /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
-    /// packets masquerading may change.
+    /// packets masquerading may change, or that the kernel does not let use their local addresses.
     fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
         self.tunnels.values().map(|(spec, _)| spec).filter(|spec| {
             let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
-            bridge && self.allows_tunnel(spec.index) && self.running(spec.index) && self.keeps_source(spec)
+            let allowed = bridge && self.allows_tunnel(spec.index) && self.running(spec.index);
+            allowed && self.keeps_source(spec) && self.has_local(&spec.tunnel)
         })
+    }
+
+    /// Returns whether the kernel lets a tunnel use its local address. That of kinds `ip6tnl` and `ip6gre` must be one
+    /// of an interface outside of VRFs, and not tentative (ip6_tnl_xmit_ctl, ip6_tnl_rcv_ctl); a local route to it is
+    /// enough for others, and is looked up for each packet.
+    fn has_local(&self, tunnel: &Tunnel) -> bool {
+        let is = |address: &Address| address.addr == tunnel.local && !address.secondary;
+        let outside = |index: u32| model::vrf(&self.links, index).is_none();
+        let has = |(index, all): (&u32, &Vec<Address>)| outside(*index) && all.iter().any(is);
+        !tunnel.is_over_v6() || tunnel.vxlan.is_some() || self.addresses.iter().any(has)
     }
 
     /// Returns the tunnels whose packets are decapsulated.
