@@ -68,6 +68,9 @@ pub struct PlacementArgs {
     /// Also measure the kernel and each level with the packets sent through a VXLAN (as NAME+vxlan)
     #[arg(long)]
     pub vxlan: bool,
+    /// Also measure the kernel and each level with the packets sent through a VXLAN over IPv6 (as NAME+vxlan6)
+    #[arg(long)]
+    pub vxlan6: bool,
     /// Also measure the kernel and each level with the packets received through a VXLAN (as NAME+from-vxlan)
     #[arg(long)]
     pub from_vxlan: bool,
@@ -129,10 +132,12 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             again(args, &lab, "bridges", &mut round).context("with bridges")?;
             lab.unbridge()?;
         }
-        if args.vxlan {
-            lab.start_vxlan().context("through a VXLAN")?;
-            again(args, &lab, "vxlan", &mut round).context("through a VXLAN")?;
-            lab.end_vxlan()?;
+        for (wanted, over6, name) in [(args.vxlan, false, "vxlan"), (args.vxlan6, true, "vxlan6")] {
+            if wanted {
+                lab.start_vxlan(over6).context("through a VXLAN")?;
+                again(args, &lab, name, &mut round).context("through a VXLAN")?;
+                lab.end_vxlan()?;
+            }
         }
         if args.from_vxlan {
             lab.receive_by_vxlan().context("from a VXLAN")?;

@@ -5,7 +5,7 @@ use anyhow::ensure;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::ethertype;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// MAC address, network identifier and UDP port of the VXLAN by which the router receives.
 const VXLAN_MAC: &str = "02:00:00:00:78:01";
@@ -15,17 +15,22 @@ const VXLAN_PORT: u16 = 4789;
 const HAS_VNI: u32 = 0x0800_0000;
 
 impl Lab {
-    /// Has the router send to the destinations through a VXLAN, with UDP checksums, to a station behind b.
+    /// Has the router send to the destinations through a VXLAN, over IPv6 or over IPv4, with UDP checksums, to a station
+    /// behind b.
     ///
     /// # Errors
     /// Also if the traffic has more than one route.
-    pub fn start_vxlan(&self) -> anyhow::Result<()> {
+    pub fn start_vxlan(&self, over6: bool) -> anyhow::Result<()> {
         ensure!(self.routes == 1, "tunnels are measured with one route");
         let (b, r) = (self.topology.b(), self.topology.r());
-        let (local, remote, port) = (b.router_v4, b.v4, &b.router_interface);
+        let [local, remote]: [IpAddr; 2] = match over6 {
+            true => [b.router_v6.into(), b.v6.into()],
+            false => [b.router_v4.into(), b.v4.into()],
+        };
+        let (port, mtu) = (&b.router_interface, if over6 { 1430 } else { 1450 });
         // The outer packets, too, are not to b's own MAC address.
         let mut lines = format!(
-            "link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789\nlink set vx0 mtu 1450 up\n\
+            "link add vx0 type vxlan id 7 local {local} remote {remote} dstport 4789\nlink set vx0 mtu {mtu} up\n\
              address add 10.77.0.1/24 dev vx0\naddress add fd77::1/64 dev vx0 nodad\n\
              neigh replace {remote} lladdr {STATION} nud permanent dev {port}\n"
         );
