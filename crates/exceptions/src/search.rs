@@ -27,9 +27,13 @@ pub type Found = Result<BTreeSet<u32>, String>;
 /// time to time: a rule may translate another host's connection to the same tuple.
 pub struct Search {
     shared: Arc<Shared>,
-    /// Socket for the thread, until it starts; `None` then, and if the kernel has no netfilter.
+    /// Set if the kernel has connections.
+    tracks: bool,
+    /// Socket for the thread, until it starts.
     socket: Option<Socket>,
     thread: Option<JoinHandle<()>>,
+    /// Set if it has been told that the thread has ended.
+    ended: bool,
 }
 
 #[derive(Default)]
@@ -54,25 +58,28 @@ impl Search {
     /// Creates a search without tunnels. `socket` is of the protocol NETLINK_NETFILTER; without one, there are no
     /// connections.
     pub fn new(socket: Option<Socket>) -> Self {
-        Self { shared: Arc::default(), socket, thread: None }
+        Self { shared: Arc::default(), tracks: socket.is_some(), socket, thread: None, ended: false }
     }
 
     /// Searches for the connections of these tunnels from now on; `again` if what was found for the same tunnels is no
     /// longer of interest. Returns what was found; `None` while the first search lasts.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// If the thread cannot be started, or has ended.
     pub fn ask(&mut self, tunnels: Vec<(u32, Tunnel)>, again: bool) -> io::Result<Option<Found>> {
         let mut state = lock(&self.shared.state);
         if state.tunnels != tunnels || (again && !tunnels.is_empty()) {
             *state = State { tunnels, question: state.question + 1, ..State::default() };
             self.shared.asked.notify_one();
         }
-        if state.tunnels.is_empty() || (self.socket.is_none() && self.thread.is_none()) {
+        if state.tunnels.is_empty() || !self.tracks {
             return Ok(Some(Ok(BTreeSet::new())));
         }
         let found = state.found.clone();
         drop(state);
+        if self.has_ended() {
+            return Err(io::Error::other("the thread bywash-outer has ended"));
+        }
         if let Some(socket) = self.socket.take() {
             let shared = self.shared.clone();
             let search = move || shared.search(socket);
@@ -81,9 +88,14 @@ impl Search {
         Ok(found)
     }
 
-    /// Returns whether something else was found than before.
-    pub fn has_news(&self) -> bool {
-        std::mem::take(&mut lock(&self.shared.state).news)
+    /// Returns whether something else was found than before, or nothing will be found any more.
+    pub fn has_news(&mut self) -> bool {
+        let ends = self.tracks && self.has_ended() && !std::mem::replace(&mut self.ended, true);
+        std::mem::take(&mut lock(&self.shared.state).news) || ends
+    }
+
+    fn has_ended(&self) -> bool {
+        self.socket.is_none() && self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 
