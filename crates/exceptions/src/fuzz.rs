@@ -54,18 +54,13 @@ pub fn nftables(data: &[u8]) {
 
 /// A tunnel.
 pub const TUNNEL: Tunnel = Tunnel {
-    encapsulation: Encapsulation::Gre,
-    carries: Families::BOTH,
-    local: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
-    remote: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
-    link: 0,
-    keys: [None; 2],
     ttl: 64,
-    tos: 0,
     dont_fragment: true,
-    limit: None,
-    vxlan: None,
-    plain: true,
+    ..Tunnel::between(
+        Encapsulation::Gre,
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)),
+    )
 };
 
 fn judged(ruleset: &Ruleset, effects: &[Effect], v6: bool) {

@@ -456,6 +456,30 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
+    /// Returns a tunnel between two addresses of one family, with the families that its encapsulation always carries and
+    /// no other property.
+    pub const fn between(encapsulation: Encapsulation, local: IpAddr, remote: IpAddr) -> Self {
+        let carries = match encapsulation {
+            Encapsulation::Ipip => Families::V4,
+            Encapsulation::Sit => Families::V6,
+            Encapsulation::Ip6tnl | Encapsulation::Gre | Encapsulation::Vxlan => Families::BOTH,
+        };
+        Self {
+            encapsulation,
+            carries,
+            local,
+            remote,
+            link: 0,
+            keys: [None; 2],
+            ttl: 0,
+            tos: 0,
+            dont_fragment: false,
+            limit: None,
+            vxlan: None,
+            plain: true,
+        }
+    }
+
     /// Returns the name of its kind of interface.
     pub const fn kind(&self) -> &'static str {
         match self.encapsulation {

@@ -398,7 +398,7 @@ impl Tables {
     }
 
     /// Returns the id of the route to an address, by tables local and main.
-    fn id_to(&self, addr: IpAddr) -> u32 {
+    pub(crate) fn id_to(&self, addr: IpAddr) -> u32 {
         match addr {
             IpAddr::V4(addr) => self.fib4.lookup(addr.to_bits()),
             IpAddr::V6(addr) => self.fib6.lookup(addr.to_bits()),
@@ -408,11 +408,6 @@ impl Tables {
     /// Returns the entry of the route to an address, by tables local and main.
     pub(crate) fn entry_to(&self, addr: IpAddr) -> &Entry {
         self.entry(self.id_to(addr))
-    }
-
-    /// Returns what is rarely needed of the route to an address, by tables local and main.
-    pub(crate) fn cold_to(&self, addr: IpAddr) -> Option<&Cold> {
-        self.cold.get(self.id_to(addr) as usize)
     }
 
     /// Returns the number of the port, VLAN, bond, bridge or tunnel that all packets to an address leave by; `None` if

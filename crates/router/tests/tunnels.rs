@@ -3,7 +3,7 @@
 mod common;
 
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
-use bywash_fib::model::{Encapsulation, Families, Tunnel, Vxlan};
+use bywash_fib::model::{Encapsulation, Tunnel, Vxlan};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
@@ -38,20 +38,8 @@ const THROUGH: u32 = 3;
 const GLEAN: u32 = 4;
 
 fn gre(keys: [Option<u32>; 2]) -> Tunnel {
-    Tunnel {
-        encapsulation: Encapsulation::Gre,
-        carries: Families::BOTH,
-        local: HERE.into(),
-        remote: THERE.into(),
-        link: 0,
-        keys,
-        ttl: 0,
-        tos: 1,
-        dont_fragment: true,
-        limit: None,
-        vxlan: None,
-        plain: true,
-    }
+    let plain = Tunnel::between(Encapsulation::Gre, HERE.into(), THERE.into());
+    Tunnel { keys, tos: 1, dont_fragment: true, ..plain }
 }
 
 struct Outcome {

@@ -1,5 +1,5 @@
 use super::*;
-use bywash_fib::model::{Bond, Bridge, BridgeVlans, Families, Macvlan, Member, Vlan, Vxlan};
+use bywash_fib::model::{Bond, Bridge, BridgeVlans, Macvlan, Member, Vlan, Vxlan};
 use std::net::Ipv4Addr;
 
 fn link(index: u32, name: &str, kind: &str) -> Link {
@@ -500,20 +500,8 @@ fn macvlans_leave_it_that_take_what_is_to_its_address() {
 
 fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
     let of = |net, last| if last == 0 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::new(192, 0, net, last) }.into();
-    let tunnel = Tunnel {
-        encapsulation: Encapsulation::Gre,
-        carries: Families::BOTH,
-        local: of(2, local),
-        remote: of(3, remote),
-        link: 0,
-        keys: [key; 2],
-        ttl: 0,
-        tos: 0,
-        dont_fragment: true,
-        limit: None,
-        vxlan: None,
-        plain: true,
-    };
+    let plain = Tunnel::between(Encapsulation::Gre, of(2, local), of(3, remote));
+    let tunnel = Tunnel { keys: [key; 2], dont_fragment: true, ..plain };
     Link { mac: None, tunnel: Some(tunnel), ..link(index, &format!("g{index}"), "gre") }
 }
 

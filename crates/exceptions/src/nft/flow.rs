@@ -73,7 +73,7 @@ pub enum State {
 pub struct Flow {
     /// Whether it is of IPv6, otherwise of IPv4.
     pub v6: bool,
-    /// Whether the packets may have destination options of IPv6 in front of the header of `protocol`.
+    /// Set if the packets may have destination options of IPv6 in front of the header of `protocol`.
     pub options6: bool,
     /// Type and code, if the protocol is ICMP or ICMPv6.
     pub icmp: [u8; 2],
@@ -166,6 +166,7 @@ pub const UNICAST: u8 = 1;
 /// Type of an address of the host itself (RTN_LOCAL).
 const LOCAL: u8 = 2;
 
+/// IP protocol numbers of ICMP and ICMPv6, of which one message is described ([`Flow::icmp`]).
 pub(super) const ICMP: u8 = 1;
 pub(super) const ICMP6: u8 = 58;
 const TCP: u8 = 6;

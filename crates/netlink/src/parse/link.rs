@@ -211,7 +211,7 @@ fn member(data: &[u8]) -> Option<Member> {
 /// Parses the properties of a tunnel of kind `ipip`, `sit` or `ip6tnl`.
 fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
     let v6 = encapsulation == Encapsulation::Ip6tnl;
-    let mut tunnel = Tunnel { plain: true, ..without_ends(encapsulation, v6) };
+    let mut tunnel = without_ends(encapsulation, v6);
     let (mut protocol, mut outer6) = (None, Outer6::default());
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
@@ -269,7 +269,7 @@ impl Outer6 {
 
 /// Parses the properties of a tunnel of kind `gre` or `ip6gre`.
 fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
-    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Gre, v6) };
+    let mut tunnel = without_ends(Encapsulation::Gre, v6);
     let (mut flags, mut keys, mut outer6) = ([0; 2], [0; 2], Outer6::default());
     for (kind, value) in Attributes::after(data, 0) {
         let key = || Some(u32::from_be(u32_at(value, 0)?));
@@ -310,7 +310,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     // Without any address, it is over IPv4 or not followed.
     let over_v6 = |kind| kind == IFLA_VXLAN_GROUP6 || kind == IFLA_VXLAN_LOCAL6;
     let v6 = Attributes::after(data, 0).any(|(kind, _)| over_v6(kind));
-    let mut tunnel = Tunnel { plain: true, ..without_ends(Encapsulation::Vxlan, v6) };
+    let mut tunnel = without_ends(Encapsulation::Vxlan, v6);
     let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], [false, true], true);
     let (mut ageing, mut link, mut unsummed6) = (0, 0, false);
     for (kind, value) in Attributes::after(data, 0) {
@@ -355,25 +355,8 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     Some(tunnel)
 }
 
+/// Returns a tunnel whose ends are not known yet.
 fn without_ends(encapsulation: Encapsulation, v6: bool) -> Tunnel {
     let any = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    let carries = match encapsulation {
-        Encapsulation::Ipip => Families::V4,
-        Encapsulation::Sit => Families::V6,
-        _ => Families::BOTH,
-    };
-    Tunnel {
-        encapsulation,
-        carries,
-        local: any,
-        remote: any,
-        link: 0,
-        keys: [None; 2],
-        ttl: 0,
-        tos: 0,
-        dont_fragment: false,
-        limit: None,
-        vxlan: None,
-        plain: false,
-    }
+    Tunnel::between(encapsulation, any, any)
 }

@@ -80,7 +80,7 @@ pub(crate) fn decapsulate(
         return None;
     }
     // The kernel would not know an answer to it, and translate that.
-    let answered = || tables.cold_to(remote);
+    let answered = || tables.cold.get(tables.id_to(remote) as usize);
     if tunnel.masqueraded && !answered().is_some_and(|outer| tunnel.keeps_source(outer)) {
         return None;
     }
@@ -129,9 +129,9 @@ struct Headers {
     /// Source and destination of the outer packet.
     remote: IpAddr,
     local: IpAddr,
-    /// Its TOS or traffic class.
+    /// TOS or traffic class of the outer packet.
     tos: u8,
-    /// Its IP protocol.
+    /// IP protocol of what follows its IP header.
     protocol: u8,
     /// Length of its IP header, destination options with an encapsulation limit included.
     ip: usize,

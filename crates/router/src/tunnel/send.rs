@@ -57,8 +57,9 @@ pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) ->
     if !own || (v6 && is_unusual6(tunnel, &data[HEADER_LEN..])) {
         return None;
     }
-    let outer = Some(tables.entry_to(remote)).filter(|outer| outer.kind == Kind::Forward)?;
-    let cold = tables.cold_to(remote)?;
+    let id = tables.id_to(remote);
+    let outer = Some(tables.entry(id)).filter(|outer| outer.kind == Kind::Forward)?;
+    let cold = tables.cold.get(id as usize)?;
     if (link != 0 && link != cold.index) || !info.keeps_source(cold) {
         return None;
     }

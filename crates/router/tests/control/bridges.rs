@@ -281,20 +281,8 @@ const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
 fn vxlan(learns: bool) -> TunnelSpec {
     let (sources, unsummed6) = ([0; 2], false);
     let of = Vxlan { vni: 5, port: 4789, sources, checksum: false, unsummed6, learns, ageing: 40, link: 0 };
-    let tunnel = Tunnel {
-        encapsulation: Encapsulation::Vxlan,
-        carries: Families::BOTH,
-        local: HERE,
-        remote: Ipv4Addr::UNSPECIFIED.into(),
-        link: 0,
-        keys: [None; 2],
-        ttl: 0,
-        tos: 0,
-        dont_fragment: false,
-        limit: None,
-        vxlan: Some(of),
-        plain: true,
-    };
+    let any = Ipv4Addr::UNSPECIFIED.into();
+    let tunnel = Tunnel { vxlan: Some(of), ..Tunnel::between(Encapsulation::Vxlan, HERE, any) };
     let bridge = Some(Bridged { index: BRIDGE, bridge: BRIDGE, vlan: 0, ageing: learns.then_some(30) });
     TunnelSpec { id: THROUGH, index: VXLAN, tunnel, bridge }
 }

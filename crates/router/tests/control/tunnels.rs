@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Encapsulation, Families, Link, Tunnel};
+use bywash_fib::model::{Change, Encapsulation, Link, Tunnel};
 use bywash_router::control::{Policies, TunnelSpec};
 use bywash_router::vlan::FIRST;
 
@@ -11,20 +11,8 @@ const THROUGH: PortId = PortId(FIRST);
 const LOCAL: &str = "fd09::1";
 
 fn tunnel(encapsulation: Encapsulation) -> TunnelSpec {
-    let tunnel = Tunnel {
-        encapsulation,
-        carries: Families::BOTH,
-        local: LOCAL.parse().unwrap(),
-        remote: "fd09::2".parse().unwrap(),
-        link: 0,
-        keys: [None; 2],
-        ttl: 64,
-        tos: 0,
-        dont_fragment: false,
-        limit: None,
-        vxlan: None,
-        plain: true,
-    };
+    let ends = [LOCAL, "fd09::2"].map(|end| end.parse().unwrap());
+    let tunnel = Tunnel::between(encapsulation, ends[0], ends[1]);
     TunnelSpec { id: THROUGH, index: TUNNEL, tunnel, bridge: None }
 }
 
