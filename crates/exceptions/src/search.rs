@@ -5,6 +5,7 @@ use crate::translated::translated_outer;
 use bywash_fib::model::Tunnel;
 use bywash_netlink::socket::{DATAGRAM, Socket};
 use bywash_sync::lock;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -14,10 +15,10 @@ use std::time::{Duration, Instant};
 /// Shortest interval between searches for the same tunnels.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Longest interval.
-const LONGEST: Duration = Duration::from_secs(60);
-/// Least ratio between the interval and the time that a search takes, which grows with the table of connections. The
-/// kernel handles no packets on that CPU meanwhile.
-const RARELY: u32 = 500;
+const LONGEST: Duration = Duration::from_secs(15);
+/// Least ratio between the interval and the CPU time that a search takes, which grows with the table of connections:
+/// that of all network namespaces, since they share it.
+const RARELY: u32 = 100;
 
 /// Result of a search: the indices of the tunnels whose outer packets belong to translated connections, or the reason
 /// why these cannot be read.
@@ -114,9 +115,9 @@ impl Shared {
         let (mut buffer, mut due) = (vec![0; DATAGRAM], Instant::now());
         let mut state = lock(&self.state);
         while !state.stop {
-            let now = Instant::now();
-            if state.tunnels.is_empty() || (state.found.is_some() && now < due) {
-                let longest = if state.tunnels.is_empty() { LONGEST } else { due - now };
+            let wait = due.saturating_duration_since(Instant::now());
+            if state.tunnels.is_empty() || (state.found.is_some() && !wait.is_zero()) {
+                let longest = if state.tunnels.is_empty() { LONGEST } else { wait };
                 let waited = self.asked.wait_timeout(state, longest).unwrap_or_else(PoisonError::into_inner);
                 state = waited.0;
                 continue;
@@ -124,12 +125,20 @@ impl Shared {
             let (tunnels, question) = (state.tunnels.clone(), state.question);
             drop(state);
             let of = tunnels.iter().map(|(index, tunnel)| (*index, tunnel));
+            let before = cpu_time();
             let found = Some(translated_outer(&mut socket, of, &mut buffer));
-            due = Instant::now() + (now.elapsed() * RARELY).clamp(SHORTEST, LONGEST);
+            due = Instant::now() + (cpu_time().saturating_sub(before) * RARELY).clamp(SHORTEST, LONGEST);
             state = lock(&self.state);
             if state.question == question && state.found != found {
                 (state.found, state.news) = (found, true);
             }
         }
     }
+}
+
+/// Returns the CPU time that this thread has used: what the kernel does for its system calls counts, waiting for a CPU
+/// does not.
+fn cpu_time() -> Duration {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0))
 }

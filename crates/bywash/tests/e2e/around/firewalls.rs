@@ -269,8 +269,11 @@ fn masquerading_leaves_tunnels_alone() {
     wait_for_flow(&bywash, &mut udp, "UDP after the translated connection");
     // A host's own connection, translated to the port of the tunnel.
     let other = bound(&a.ns, || UdpSocket::bind((a.v4, 4789)));
-    other.send_to(b"other", (b.v4, 9)).unwrap();
-    bywash.wait("another's connection to keep the tunnel", |_| kept().contains("outer packets is translated"));
+    bywash.wait("another's connection to keep the tunnel", |_| {
+        // The kernel forgets a connection without replies after 30 s.
+        other.send_to(b"other", (b.v4, 9)).unwrap();
+        kept().contains("outer packets is translated")
+    });
     forget("9");
     wait_for_flow(&bywash, &mut udp, "UDP after the other connection");
     // Rules may translate the packets within, too.
