@@ -1,6 +1,8 @@
 //! Benchmark of the whole IPv4 router path, with a capture replayed from memory and sent frames discarded: the cost of
 //! the program itself. Workers have ports and a pool of their own, and share the tables.
 
+mod vxlan;
+
 use super::captured::{self, Captured, Cost};
 use super::established;
 use crate::args::{SECONDS, flows, frames, number, routes, size};
@@ -9,7 +11,7 @@ use crate::stages::{self, Stage};
 use anyhow::{Context as _, bail};
 use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerHandle};
 use bywash_fib::flows::Flows;
-use bywash_fib::model::{Families, Gate};
+use bywash_fib::model::{Families, Gate, Tunnel};
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, Pages, PoolKind, PoolSet};
 use bywash_measure::step::Look;
@@ -108,6 +110,10 @@ pub enum Application {
     Route,
     /// The router's path past a closed gate: every flow is an established connection with its source translated
     Nat,
+    /// The router's path through a VXLAN with UDP checksums, over IPv4
+    Vxlan,
+    /// The same over IPv6
+    Vxlan6,
     /// Swap the MAC addresses: the least work of any forwarder, and so the highest rate from this source
     Swap,
     /// Send each packet by the other port, unread
@@ -172,6 +178,8 @@ fn print(f: &Figures) {
     let work = match f.app {
         Application::Route => format!("{} routes", f.routes),
         Application::Nat => format!("{} routes, sources translated", f.routes),
+        Application::Vxlan => format!("{} routes, through a VXLAN over IPv4", f.routes),
+        Application::Vxlan6 => format!("{} routes, through a VXLAN over IPv6", f.routes),
         Application::Swap => "MAC addresses swapped, no lookup".into(),
         Application::Io => "packets unread".into(),
     };
@@ -264,7 +272,12 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
     let pools = PoolSet::new(arena, &scaling::pools(kind, args.frames, cache, cpus.len()))?;
 
     let domain = Qsbr::new();
-    let tables = tables(&domain, traffic)?;
+    let tunnel = match args.app {
+        Application::Vxlan => Some(vxlan::over4()),
+        Application::Vxlan6 => Some(vxlan::over6()),
+        _ => None,
+    };
+    let tables = tables(&domain, traffic, tunnel)?;
     let frames = (0..cpus.len()).map(|worker| traffic.frames(args, worker)).collect::<anyhow::Result<Vec<_>>>()?;
     if frames.iter().flatten().any(Vec::is_empty) {
         bail!("no traffic for one of the ports: give more flows or routes");
@@ -303,7 +316,7 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
         inboxes.push(inbox);
         let router = Router::new(tables.clone(), requests, RouterConfig::default());
         let app: Box<dyn App> = match args.app {
-            Application::Route => Box::new(router),
+            Application::Route | Application::Vxlan | Application::Vxlan6 => Box::new(router),
             Application::Nat => Box::new(router.with_gates(gates.clone()).with_flows(connections.reader())),
             Application::Swap => Box::new(swap),
             Application::Io => Box::new(io),
@@ -374,19 +387,25 @@ impl Sample {
     }
 }
 
-fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tables>>> {
-    let mut table4 = Table4::new(domain)?;
-    table4.load(traffic.routes.iter().map(|(net, to)| (*net, 1 + u32::from(to.0))));
+/// Returns the tables that lead to the ports, through a tunnel to each if there is one.
+fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<Tunnel>) -> anyhow::Result<Arc<Published<Tables>>> {
+    let (mut table4, mut table6) = (Table4::new(domain)?, Table6::new(domain)?);
     let mut entries = vec![Entry::verdict(Kind::NoRoute)];
     for port in 0..PORTS {
         let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
         entries.push(Entry { macs, port: PortId(port), mtu: 1500, ..Entry::verdict(Kind::Forward) });
     }
+    let first = tunnel.as_ref().map_or(1, |_| entries.len() as u32);
+    table4.load(traffic.routes.iter().map(|(net, to)| (*net, first + u32::from(to.0))));
+    let tunnels = match tunnel {
+        Some(tunnel) => vxlan::add(&mut entries, (&mut table4, &mut table6), tunnel)?,
+        None => Tunnels::default(),
+    };
     let info = PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], ..PortInfo::default() };
     let tables = Tables {
         generation: 1,
         fib4: table4.reader(),
-        fib6: Table6::new(domain)?.reader(),
+        fib6: table6.reader(),
         cold: vec![Cold::default(); entries.len()],
         entries,
         buckets: vec![],
@@ -394,7 +413,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic) -> anyhow::Result<Arc<Published<Tabl
         vlans: vec![],
         bonds: vec![],
         bridges: vec![],
-        tunnels: Tunnels::default(),
+        tunnels,
         own4: (1..4).fold(Own4::default(), |own, n| own.with([203, 0, 113, n].into())),
         hash4: HashPolicy::L4,
         hash6: HashPolicy::L4,

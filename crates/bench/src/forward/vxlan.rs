@@ -1,0 +1,80 @@
+//! A VXLAN through which the router sends all packets, to one station behind each port.
+
+use super::PORTS;
+use anyhow::Context as _;
+use bywash_engine::PortId;
+use bywash_fib::model::{Encapsulation, Tunnel, Vxlan};
+use bywash_fib::{Net, Table4, Table6};
+use bywash_router::tables::{Entry, Kind, PortInfo};
+use bywash_router::tunnel::{Path, Paths, Stations, TunnelInfo, Tunnels};
+use bywash_router::vlan::FIRST;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// Address of the router. Those of the other ends follow it, in the order of the ports.
+const LOCAL4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const LOCAL6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
+
+/// Returns a VXLAN over IPv4.
+pub fn over4() -> Tunnel {
+    between(LOCAL4.into(), Ipv4Addr::UNSPECIFIED.into())
+}
+
+/// Returns a VXLAN over IPv6.
+pub fn over6() -> Tunnel {
+    between(LOCAL6.into(), Ipv6Addr::UNSPECIFIED.into())
+}
+
+fn between(local: IpAddr, remote: IpAddr) -> Tunnel {
+    let vxlan = Vxlan {
+        vni: 7,
+        port: 4789,
+        sources: [0; 2],
+        checksum: true,
+        unsummed6: false,
+        learns: false,
+        ageing: 0,
+        link: 0,
+    };
+    Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, local, remote) }
+}
+
+/// Adds next hops through a VXLAN to the station behind each port, in the order of the ports, and the routes to the
+/// other ends. The entries from 1 on must be the next hops out of the ports.
+pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel: Tunnel) -> anyhow::Result<Tunnels> {
+    let id = PortId(FIRST);
+    let (mut all, (table4, table6)) = (vec![], tables);
+    let mut lead = |to: IpAddr, hop: u32| {
+        let added = match to {
+            IpAddr::V4(to) => Net::new(to.to_bits(), 32).map(|net| _ = table4.insert(net, hop)),
+            IpAddr::V6(to) => Net::new(to.to_bits(), 128).map(|net| _ = table6.insert(net, hop)),
+        };
+        added.context("a host route")
+    };
+    for port in 0..PORTS {
+        let remote = match tunnel.local {
+            IpAddr::V4(local) => Ipv4Addr::from_bits(local.to_bits() + 1 + u32::from(port)).into(),
+            IpAddr::V6(local) => Ipv6Addr::from_bits(local.to_bits() + 1 + u128::from(port)).into(),
+        };
+        lead(remote, 1 + u32::from(port))?;
+        all.push(Path { ends: (tunnel.local, remote, 0), mtu: 1500, ttl: 64 });
+        let macs = [2, 0, 0, 0, 8, port as u8, MAC[0], MAC[1], MAC[2], MAC[3], MAC[4], MAC[5]];
+        let first = u32::from(port);
+        entries.push(Entry { macs, port: id, mtu: 1430, first, ..Entry::verdict(Kind::Tunnel) });
+    }
+    lead(tunnel.local, entries.len() as u32)?;
+    entries.push(Entry::verdict(Kind::Local));
+    let info = TunnelInfo {
+        id,
+        tunnel,
+        info: PortInfo { index: 9, mac: MAC, ..PortInfo::default() },
+        mac: MAC,
+        ageing: None,
+        stations: Arc::new(Stations::default()),
+        masqueraded: false,
+        tracked: None,
+    };
+    let paths = Paths { all, sources: [32768, 60999], labels: None, limited: true };
+    Ok(Tunnels::new(vec![info], paths, false))
+}
