@@ -8,7 +8,7 @@ use crate::gates::{Gates, is_kept};
 use crate::icmp::{About, Limits};
 use crate::request::{Request, RouterConfig};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
-use crate::tunnel::{self, Through};
+use crate::tunnel::{self, OuterRoute, Through};
 use crate::valid::{martian4, martian6};
 use crate::vlan::{self, Ingress};
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
@@ -220,7 +220,9 @@ impl SlowPath {
                 Err(_) => self.punt(cx, from, frame),
             },
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, false),
-            Kind::Tunnel => self.encapsulate(cx, tables, from, frame, hop),
+            Kind::Tunnel => {
+                self.encapsulate(cx, tables, from, frame, (hop, OuterRoute::of(tables, hop).as_ref()));
+            }
             Kind::Local => self.decapsulate(cx, tables, from, frame),
             Kind::Kernel | Kind::Policy | Kind::NoCarrier => self.punt(cx, from, frame),
             Kind::Blackhole => cx.drop(from.port, DropReason::Blackhole, frame),
@@ -280,16 +282,22 @@ impl SlowPath {
         self.punt(cx, within, frame);
     }
 
-    /// Sends a packet through the tunnel of its next hop. Packets that would leave by the tunnel that they came by are
-    /// the kernel's, which may send a redirect.
-    fn encapsulate(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame, hop: &Entry) {
-        let arena = cx.bufs.arena().clone();
-        let data = arena.data_mut(&mut frame);
+    /// Sends a valid packet through the tunnel of its next hop, by the route of the outer packets. Packets that would
+    /// leave by the tunnel that they came by are the kernel's, which may send a redirect.
+    pub(crate) fn encapsulate(
+        &mut self,
+        cx: &mut Context<'_>,
+        tables: &Tables,
+        from: Ingress,
+        mut frame: Frame,
+        (hop, route): (&Entry, Option<&OuterRoute<'_>>),
+    ) {
+        let data = cx.bufs.arena().data_mut(&mut frame);
         let (len, _) = ip_len(data);
-        let way = tunnel::way(tables, hop, data, len).filter(|_| len <= hop.mtu && tables.number(hop.port) != from.id);
-        let Some(way) = way.filter(|_| !tunnel::is_forgotten(tables, hop, seconds(cx.now))) else {
-            return self.punt(cx, from, frame);
-        };
+        let route = route.filter(|_| len <= hop.mtu && tables.number(hop.port) != from.id);
+        let way =
+            route.and_then(|route| route.way(tables, data, len).filter(|_| !route.is_forgotten(|| seconds(cx.now))));
+        let Some(way) = way else { return self.punt(cx, from, frame) };
         charge(data);
         self.send_through(cx, tables, from, frame, &way);
     }
@@ -302,9 +310,9 @@ impl SlowPath {
         mut frame: Frame,
         way: &Through<'_>,
     ) {
-        let arena = cx.bufs.arena().clone();
+        let arena = cx.bufs.arena();
         let (len, _) = ip_len(arena.data(&frame));
-        match tunnel::encapsulate(&arena, way, &mut frame, len, self.next_id()) {
+        match tunnel::encapsulate(arena, way, &mut frame, len, self.next_id()) {
             Some(port) => {
                 cx.event(from.port, Event::Encapsulated, 1);
                 vlan::send(cx, tables, from.port, port, frame);
@@ -334,10 +342,13 @@ impl SlowPath {
                 }
             }
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, true),
-            Kind::Tunnel => match tunnel::way(tables, hop, data, len).filter(|_| len <= hop.mtu) {
-                Some(way) => self.send_through(cx, tables, from, frame, &way),
-                None => cx.drop(from.port, DropReason::NoRoute, frame),
-            },
+            Kind::Tunnel => {
+                let route = OuterRoute::of(tables, hop).filter(|_| len <= hop.mtu);
+                match route.as_ref().and_then(|route| route.way(tables, data, len)) {
+                    Some(way) => self.send_through(cx, tables, from, frame, &way),
+                    None => cx.drop(from.port, DropReason::NoRoute, frame),
+                }
+            }
             _ => cx.drop(from.port, DropReason::NoRoute, frame),
         }
     }

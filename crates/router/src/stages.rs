@@ -6,6 +6,7 @@ use crate::request::{Request, RouterConfig};
 use crate::slow::{Inner, SlowPath};
 use crate::tables::{Entry, Kind, PortInfo, Reception, SourceCheck, Tables, takes_source};
 use crate::translate::Translator;
+use crate::tunnel::OuterRoute;
 use crate::valid::{OWN, Validation4, valid6};
 use crate::vlan::{self, Ingress};
 use crate::waiting::Waiting;
@@ -374,7 +375,7 @@ impl Router {
                 cx.send_batch(from.port, to, batch);
                 cx.sent(n);
             }
-            None => part(cx, tables, from, batch, &work.to, path),
+            None => part(cx, tables, from, batch, work, path),
         }
         if !path.inner.frames.is_empty() {
             forward_inner(cx, tables, path, translator.as_deref_mut());
@@ -530,32 +531,64 @@ fn keep_back(
     others.move_to(batch);
 }
 
-/// Sends the packets of a burst to their egress ports; packets without one take the slow path.
+/// Sends the packets of a burst to their egress ports, or through the tunnels of their next hops; the others take the
+/// slow path.
 fn part(
     cx: &mut Context<'_>,
     tables: &Tables,
     from: Ingress,
     batch: &mut Batch,
-    ways: &[PortId; BATCH],
+    Work { to: ways, next, .. }: &Work,
     path: &mut SlowPath,
 ) {
     let n = batch.len();
-    let mut exceptions = Batch::new();
-    for (frame, &to) in batch.drain().zip(ways) {
+    let (mut exceptions, mut tunnelled, mut hops) = (Batch::new(), Batch::new(), [0; BATCH]);
+    for (frame, (&to, &next)) in batch.drain().zip(ways.iter().zip(next)) {
         if to.0 < vlan::FIRST {
             cx.send(from.port, to, frame);
         } else if to == NOWHERE {
-            let pushed = exceptions.push(frame);
+            let id = tunnel_of(tables, next, cx.bufs.arena().data(&frame));
+            hops[tunnelled.len() % BATCH] = id.unwrap_or(0);
+            let pushed = if id.is_some() { tunnelled.push(frame) } else { exceptions.push(frame) };
             debug_assert!(pushed.is_ok());
         } else {
             vlan::send_above(cx, tables, from.port, to, frame);
         }
     }
     cx.sent(n);
-    if !exceptions.is_empty() {
-        let n = exceptions.len();
+    let slow = exceptions.len() + tunnelled.len();
+    if slow > 0 {
+        send_through(cx, tables, from, &mut tunnelled, &hops, path);
         exceptions.drain().for_each(|frame| path.slow(cx, tables, from, frame));
-        cx.stage(SLOW, n);
+        cx.stage(SLOW, slow);
+    }
+}
+
+/// Returns the next hop of a packet, by its id in [`Work::next`], if that is a tunnel.
+fn tunnel_of(tables: &Tables, next: u32, data: &[u8]) -> Option<u32> {
+    if next == EXCEPTION || tables.tunnels.is_empty() {
+        return None;
+    }
+    let id = tables.resolve(next & !V6, data);
+    (tables.entry(id).kind == Kind::Tunnel).then_some(id)
+}
+
+/// Sends valid packets through the tunnels of these next hops.
+fn send_through(
+    cx: &mut Context<'_>,
+    tables: &Tables,
+    from: Ingress,
+    batch: &mut Batch,
+    hops: &[u32; BATCH],
+    path: &mut SlowPath,
+) {
+    let (mut of, mut route) = (0, None);
+    for (frame, &id) in batch.drain().zip(hops) {
+        let hop = tables.entry(id);
+        if of != id {
+            (of, route) = (id, OuterRoute::of(tables, hop));
+        }
+        path.encapsulate(cx, tables, from, frame, (hop, route.as_ref()));
     }
 }
 

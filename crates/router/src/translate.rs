@@ -8,7 +8,7 @@ use crate::bytes::{be16, be32, frame_type};
 use crate::gates::{Gate, is_kept};
 use crate::slow::{SlowPath, ip_len, seconds, sourced};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
-use crate::tunnel;
+use crate::tunnel::{self, OuterRoute};
 use crate::valid::{host4, valid6};
 use crate::vlan::{self, Ingress};
 use bywash_engine::{Context, DropReason, Event, PortId};
@@ -327,15 +327,18 @@ fn leads(tables: &Tables, hop: &Entry, port: u16, data: &[u8], path: &SlowPath, 
 
 #[cold]
 fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId, now: u64) -> bool {
-    let leads = tables.number(hop.port) != from && tunnel::way(tables, hop, data, ip_len(data).0).is_some();
-    leads && !tunnel::is_forgotten(tables, hop, seconds(now))
+    let leads = |route: &OuterRoute<'_>| {
+        route.way(tables, data, ip_len(data).0).is_some() && !route.is_forgotten(|| seconds(now))
+    };
+    tables.number(hop.port) != from && OuterRoute::of(tables, hop).as_ref().is_some_and(leads)
 }
 
 /// Sends a translated packet through the tunnel of its next hop.
 #[cold]
 fn send_through(cx: &mut Context<'_>, tables: &Tables, path: &mut SlowPath, from: Ingress, frame: Frame, hop: &Entry) {
     let data = cx.bufs.arena().data(&frame);
-    match tunnel::way(tables, hop, data, ip_len(data).0) {
+    let route = OuterRoute::of(tables, hop);
+    match route.as_ref().and_then(|route| route.way(tables, data, ip_len(data).0)) {
         Some(way) => path.send_through(cx, tables, from, frame, &way),
         // The route to the remote has changed since the packet was translated.
         None => cx.drop(from.port, DropReason::NoRoute, frame),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) use receive::{Around, complete_within, decapsulate, is_outer, put_back};
-pub(crate) use send::{Through, encapsulate, is_forgotten, way};
+pub(crate) use send::{OuterRoute, Through, encapsulate};
 
 /// Length of a GRE header, and of one with a key (RFC 2784 2, RFC 2890 2).
 const GRE_LEN: usize = 4;
@@ -166,9 +166,10 @@ fn added(tunnel: &Tunnel) -> usize {
 }
 
 impl TunnelInfo {
-    /// Returns whether the kernel must get the next packet for connection tracking.
-    fn is_forgotten(&self, now: u32) -> bool {
+    /// Returns whether the kernel must get the next packet for connection tracking; `now` returns the time in seconds.
+    fn is_forgotten(&self, now: impl FnOnce() -> u32) -> bool {
         let forgotten = |last: &Arc<AtomicU32>| {
+            let now = now();
             let due = now.wrapping_sub(last.load(Ordering::Relaxed)) >= TRACKED;
             if due {
                 last.store(now, Ordering::Relaxed);
@@ -225,6 +226,11 @@ impl Tunnels {
     /// Returns all tunnels.
     pub fn iter(&self) -> impl Iterator<Item = &TunnelInfo> {
         self.all.iter()
+    }
+
+    /// Returns whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// Returns a set of bits: 1 if there are tunnels over IPv4, 2 if there are some over IPv6.

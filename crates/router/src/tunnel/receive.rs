@@ -88,7 +88,7 @@ pub(crate) fn decapsulate(
     if remote.is_ipv6() && tables.entry_to(remote).kind == Kind::Local {
         return None;
     }
-    if tunnel.is_forgotten(now) {
+    if tunnel.is_forgotten(|| now) {
         return None;
     }
     if tunnel.tunnel.vxlan.is_some() && !tunnel.takes(remote, ip.get(len - HEADER_LEN..)?, now) {

@@ -3,14 +3,14 @@
 //! Packets for which the kernel would do more than encapsulate are left to it: an error to be answered, a route of
 //! several next hops.
 
-use super::{CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, added, limit_options};
+use super::{CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, Path, TunnelInfo, VNI, VXLAN_LEN, added, limit_options};
 use crate::bytes::{be16, frame_type};
 use crate::flow::flow_hash;
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
 use bywash_engine::PortId;
 use bywash_fib::model::{Encapsulation, Tunnel};
 use bywash_frame::{Arena, Frame};
-use bywash_wire::checksum::{Sum, pseudo4, pseudo6};
+use bywash_wire::checksum::{Sum, pseudo6};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::{ipv4, ipv6, proto};
 use std::net::IpAddr;
@@ -18,67 +18,76 @@ use std::net::IpAddr;
 /// Smallest MTU of IPv6 (RFC 8200 5).
 const MIN_MTU6: u32 = 1280;
 
-/// Way of a packet through a tunnel.
-pub(crate) struct Through<'a> {
-    tunnel: &'a Tunnel,
-    remote: IpAddr,
-    /// TTL or hop limit of the host's own packets.
-    ttl: u8,
+/// Route of the outer packets through the tunnel of one next hop. It is looked up once for the packets of a burst that
+/// have the same next hop.
+pub(crate) struct OuterRoute<'a> {
+    info: &'a TunnelInfo,
+    path: &'a Path,
     /// Addresses of the Ethernet header within, for VXLAN.
     macs: [u8; 12],
+    /// Next hop of the outer packets.
+    hop: &'a Entry,
+}
+
+/// Way of a packet through a tunnel.
+pub(crate) struct Through<'a> {
+    route: &'a OuterRoute<'a>,
     /// Source port, for VXLAN.
     source: u16,
     /// Flow label, for kinds `ip6tnl` and `ip6gre`.
     label: u32,
-    /// Next hop of the packet around it.
-    hop: &'a Entry,
 }
 
-/// Returns whether the kernel must get the next packet through the tunnel of a next hop for connection tracking; `now`
-/// is the time in seconds.
-pub(crate) fn is_forgotten(tables: &Tables, hop: &Entry, now: u32) -> bool {
-    tables.tunnels.get(hop.port).is_some_and(|tunnel| tunnel.is_forgotten(now))
-}
+impl<'a> OuterRoute<'a> {
+    /// Looks up the route to the other end of the tunnel of a next hop; `None` if the tunnel's packets are left to the
+    /// kernel.
+    pub fn of(tables: &'a Tables, hop: &Entry) -> Option<Self> {
+        let info = tables.tunnels.get(hop.port)?;
+        let tunnel = &info.tunnel;
+        // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_dst_lookup_tail).
+        if tables.entry_to(tunnel.local).kind != Kind::Local {
+            return None;
+        }
+        let path = tables.tunnels.paths.all.get(hop.first as usize)?;
+        let (local, remote, link) = path.ends;
+        let own = (local, link) == (tunnel.local, tunnel.link) && (tunnel.vxlan.is_some() || remote == tunnel.remote);
+        let id = tables.id_to(remote);
+        let outer = Some(tables.entry(id)).filter(|outer| own && outer.kind == Kind::Forward)?;
+        let cold = tables.cold.get(id as usize)?;
+        let leads = (link == 0 || link == cold.index) && info.keeps_source(cold);
+        leads.then_some(Self { info, path, macs: hop.macs, hop: outer })
+    }
 
-/// Returns the way of a valid IP packet of `len` bytes through the tunnel of its next hop; `None` if it is left to the
-/// kernel.
-pub(crate) fn way<'a>(tables: &'a Tables, hop: &Entry, data: &[u8], len: u32) -> Option<Through<'a>> {
-    let info = tables.tunnels.get(hop.port)?;
-    let tunnel = &info.tunnel;
-    let v6 = frame_type(data)? == ethertype::IPV6;
-    let carries = if v6 { tunnel.carries.v6 } else { tunnel.carries.v4 };
-    // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_dst_lookup_tail).
-    if !carries || tables.entry_to(tunnel.local).kind != Kind::Local {
-        return None;
+    /// Returns the way of a valid IP packet of `len` bytes; `None` if it is left to the kernel.
+    pub fn way(&self, tables: &Tables, data: &[u8], len: u32) -> Option<Through<'_>> {
+        let tunnel = &self.info.tunnel;
+        let v6 = frame_type(data)? == ethertype::IPV6;
+        let carries = if v6 { tunnel.carries.v6 } else { tunnel.carries.v4 };
+        if !carries || (v6 && is_unusual6(tunnel, &data[HEADER_LEN..])) {
+            return None;
+        }
+        let longest = self.hop.mtu.min(self.path.mtu);
+        let narrow = tunnel.encapsulation == Encapsulation::Sit && longest < MIN_MTU6 + ipv4::HEADER_LEN as u32;
+        if narrow || len + added(tunnel) as u32 > longest {
+            return None;
+        }
+        // The kernel's hashes for these are keyed with secrets; a connection has one source port here, too
+        // (udp_flow_src_port, ip6_make_flowlabel).
+        let hash = || flow_hash(HashPolicy::L4, HashPolicy::L4, data);
+        let source = tunnel.vxlan.map_or(0, |vxlan| {
+            let [first, end] =
+                if vxlan.sources[0] < vxlan.sources[1] { vxlan.sources } else { tables.tunnels.paths.sources };
+            first + ((u64::from(hash()) * u64::from(end.saturating_sub(first))) >> 32) as u16
+        });
+        let labels = tables.tunnels.paths.labels.filter(|_| tunnel.is_over_v6() && tunnel.vxlan.is_none());
+        let label = labels.map_or(0, |set| hash() >> 12 | set);
+        Some(Through { route: self, source, label })
     }
-    let path = tables.tunnels.paths.all.get(hop.first as usize)?;
-    let (local, remote, link) = path.ends;
-    let own = (local, link) == (tunnel.local, tunnel.link) && (tunnel.vxlan.is_some() || remote == tunnel.remote);
-    if !own || (v6 && is_unusual6(tunnel, &data[HEADER_LEN..])) {
-        return None;
+
+    /// Returns whether the kernel must get the next packet for connection tracking; `now` returns the time in seconds.
+    pub fn is_forgotten(&self, now: impl FnOnce() -> u32) -> bool {
+        self.info.is_forgotten(now)
     }
-    let id = tables.id_to(remote);
-    let outer = Some(tables.entry(id)).filter(|outer| outer.kind == Kind::Forward)?;
-    let cold = tables.cold.get(id as usize)?;
-    if (link != 0 && link != cold.index) || !info.keeps_source(cold) {
-        return None;
-    }
-    let longest = outer.mtu.min(path.mtu);
-    let narrow = tunnel.encapsulation == Encapsulation::Sit && longest < MIN_MTU6 + ipv4::HEADER_LEN as u32;
-    if narrow || len + added(tunnel) as u32 > longest {
-        return None;
-    }
-    // The kernel's hashes for these are keyed with secrets; a connection has one source port here, too
-    // (udp_flow_src_port, ip6_make_flowlabel).
-    let hash = || flow_hash(HashPolicy::L4, HashPolicy::L4, data);
-    let source = tunnel.vxlan.map_or(0, |vxlan| {
-        let [first, end] =
-            if vxlan.sources[0] < vxlan.sources[1] { vxlan.sources } else { tables.tunnels.paths.sources };
-        first + ((u64::from(hash()) * u64::from(end.saturating_sub(first))) >> 32) as u16
-    });
-    let labels = tables.tunnels.paths.labels.filter(|_| tunnel.is_over_v6() && tunnel.vxlan.is_none());
-    let label = labels.map_or(0, |set| hash() >> 12 | set);
-    Some(Through { tunnel, remote, ttl: path.ttl, macs: hop.macs, source, label, hop: outer })
 }
 
 /// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl` or `ip6gre`: it
@@ -99,7 +108,7 @@ pub(crate) fn encapsulate(
     len: u32,
     id: u16,
 ) -> Option<PortId> {
-    let Through { tunnel, hop, .. } = through;
+    let OuterRoute { info: TunnelInfo { tunnel, .. }, path, macs, hop } = through.route;
     let ip = arena.data(frame).get(HEADER_LEN..)?;
     let v6 = ip[0] >> 4 == 6;
     let (tos, ttl, whole) = match v6 {
@@ -114,7 +123,7 @@ pub(crate) fn encapsulate(
         _ => base & !CE | if tos & CE == CE { ECT_0 } else { tos & CE },
     };
     let inherits = matches!(tunnel.encapsulation, Encapsulation::Ipip | Encapsulation::Gre);
-    let own = if tunnel.vxlan.is_some() { through.ttl } else { ttl };
+    let own = if tunnel.vxlan.is_some() { path.ttl } else { ttl };
     let outer = Outer {
         tos,
         ttl: if tunnel.ttl == 0 { own } else { tunnel.ttl },
@@ -144,7 +153,7 @@ pub(crate) fn encapsulate(
             }
         }
         (_, Some(vxlan)) => {
-            rest[VXLAN_LEN..VXLAN_LEN + 12].copy_from_slice(&through.macs);
+            rest[VXLAN_LEN..VXLAN_LEN + 12].copy_from_slice(macs);
             rest[..2].copy_from_slice(&through.source.to_be_bytes());
             rest[2..4].copy_from_slice(&vxlan.port.to_be_bytes());
             let len = rest.len() as u16;
@@ -180,18 +189,25 @@ impl Outer {
     /// family.
     fn write<'a>(&self, through: &Through<'_>, ip: &'a mut [u8]) -> Option<(Sum, &'a mut [u8])> {
         let total = ip.len();
-        match (through.tunnel.local, through.remote) {
+        let OuterRoute { info: TunnelInfo { tunnel, .. }, path: Path { ends: (local, remote, _), .. }, .. } =
+            through.route;
+        match (*local, *remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let (header, rest) = ip.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-                header[..2].copy_from_slice(&[0x45, self.tos]);
-                header[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-                header[4..6].copy_from_slice(&self.id.to_be_bytes());
-                header[6..8].copy_from_slice(&self.fixed.to_be_bytes());
-                (header[8], header[9]) = (self.ttl, self.protocol);
-                header[12..16].copy_from_slice(&local.octets());
-                header[16..].copy_from_slice(&remote.octets());
-                ipv4::fill_checksum(header);
-                Some((pseudo4(header, proto::UDP, rest.len() as u16), rest))
+                // Summed in registers: a load of what several stores have just written waits for them.
+                let (local, remote) = (local.to_bits(), remote.to_bits());
+                let mut words = [
+                    0x45 << 24 | u32::from(self.tos) << 16 | u32::from(total as u16),
+                    u32::from(self.id) << 16 | u32::from(self.fixed),
+                    u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
+                    local,
+                    remote,
+                ];
+                let sum = words.iter().fold(Sum::ZERO, |sum, word| sum + Sum::of_u32(*word));
+                words[2] |= u32::from(sum.checksum());
+                header.as_chunks_mut().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_be_bytes());
+                let ends = Sum::of_u32(local) + Sum::of_u32(remote);
+                Some((ends + Sum::of_u32(u32::from(proto::UDP) + rest.len() as u32), rest))
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let (header, rest) = ip.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
@@ -202,7 +218,7 @@ impl Outer {
                 header[8..24].copy_from_slice(&local.octets());
                 header[24..].copy_from_slice(&remote.octets());
                 let mut rest = rest;
-                if let Some(limit) = through.tunnel.limit {
+                if let Some(limit) = tunnel.limit {
                     header[6] = proto::DEST_OPTIONS;
                     let (options, behind) = rest.split_first_chunk_mut::<LIMIT_LEN>()?;
                     *options = limit_options(self.protocol, limit);
