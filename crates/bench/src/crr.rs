@@ -2,7 +2,9 @@
 //! one octet each way and are closed (netperf's TCP_CRR), by the kernel and by Bywash in turn.
 //!
 //! The kernel is also measured with a socket that listens to connection tracking's announcements of ended connections
-//! and reads none. The kernel makes them for any listener, so this is the upper bound for a program that listens.
+//! and reads none. The kernel makes them for any listener, so this is the upper bound for a program that listens. And it
+//! is measured with that socket and the barest program in traffic control, which passes every packet: the upper bound
+//! for a program that also has to see packets.
 //!
 //! Hosts and router share the CPUs. Source ports are reused after a second.
 
@@ -23,6 +25,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 const PORT: u16 = 80;
+/// Names of what is measured.
+const NAMES: [&str; 4] = ["kernel", "listened", "passed", "bywash"];
+/// Interfaces of the router.
+const PORTS: [&str; 2] = ["r0", "r1"];
+/// Classic BPF program of one instruction, which returns TC_ACT_OK.
+const PASS: &str = "1,6 0 0 0";
 
 /// `bywash bench crr`
 #[derive(Debug, Args)]
@@ -36,7 +44,7 @@ pub struct CrrArgs {
     /// Length of each measurement, in seconds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
     pub seconds: u64,
-    /// Number of rounds, each measuring both; the result is the median of the rounds' ratios
+    /// Number of rounds, each measuring all; the result is the median of the rounds' ratios
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
     /// Print one JSON object
@@ -50,6 +58,8 @@ struct Figures {
     ratio: f64,
     /// Median ratio of the kernel with a listener to the kernel without one.
     listened_ratio: f64,
+    /// Median ratio of the kernel with a listener and a program that passes every packet to the kernel without.
+    passed_ratio: f64,
     /// Medians of connections per second.
     median: BTreeMap<&'static str, f64>,
     clients: u64,
@@ -61,6 +71,7 @@ struct Figures {
 pub fn run(args: &CrrArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     bywash_lab::has_tool("nft").map_err(|why| anyhow::anyhow!("cannot load rules: {why}"))?;
+    bywash_lab::has_tool("tc").map_err(|why| anyhow::anyhow!("cannot load programs: {why}"))?;
     let topology = Topology::builder().static_neighbours(true).build()?;
     let (a, r, b) = (topology.a(), topology.r(), topology.b());
     nat::load(&topology, nat::RULES)?;
@@ -90,14 +101,26 @@ pub fn run(args: &CrrArgs) -> anyhow::Result<()> {
     let mut rounds = vec![];
     for n in 0..args.rounds {
         let mut round = BTreeMap::new();
-        let mut order = ["kernel", "listened", "bywash"];
-        order.rotate_left(n as usize % 3);
+        let mut order = NAMES;
+        order.rotate_left(n as usize % NAMES.len());
         for name in order {
             let rate = match name {
                 "kernel" => rate()?,
                 "listened" => {
                     let _listener = r.enter(listening)??;
                     rate()?
+                }
+                "passed" => {
+                    let _listener = r.enter(listening)??;
+                    for port in PORTS {
+                        r.run(&["tc", "qdisc", "add", "dev", port, "clsact"])?;
+                        r.run(&["tc", "filter", "add", "dev", port, "ingress", "bpf", "da", "bytecode", PASS])?;
+                    }
+                    let rate = rate()?;
+                    PORTS
+                        .iter()
+                        .try_for_each(|port| r.run(&["tc", "qdisc", "del", "dev", port, "clsact"]).map(drop))?;
+                    rate
                 }
                 _ => {
                     let running = nat::start_with(&topology, args.cpu, 100_000, "", "respect")?;
@@ -119,7 +142,8 @@ pub fn run(args: &CrrArgs) -> anyhow::Result<()> {
     let figures = Figures {
         ratio: ratio("bywash"),
         listened_ratio: ratio("listened"),
-        median: ["kernel", "listened", "bywash"].map(|name| (name, of(name))).into(),
+        passed_ratio: ratio("passed"),
+        median: NAMES.map(|name| (name, of(name))).into(),
         clients: args.clients,
         seconds: args.seconds,
         rounds,
@@ -157,5 +181,9 @@ fn print(f: &Figures) {
     for (name, rate) in &f.median {
         println!("  {name:8} {rate:8.0} connections/s");
     }
-    println!("  bywash to kernel {:.3}, kernel with a listener to kernel {:.3}", f.ratio, f.listened_ratio);
+    println!("  bywash to kernel {:.3}", f.ratio);
+    println!(
+        "  kernel with a listener to kernel {:.3}, and with a program, too, {:.3}",
+        f.listened_ratio, f.passed_ratio
+    );
 }
