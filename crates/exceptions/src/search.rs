@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 /// Shortest interval between searches for the same tunnels.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Longest interval.
-const LONGEST: Duration = Duration::from_secs(15);
-/// Least ratio between the interval and the CPU time that a search takes, which grows with the table of connections:
-/// that of all network namespaces, since they share it.
-const RARELY: u32 = 100;
+const LONGEST: Duration = Duration::from_secs(60);
+/// Least ratio between the interval and the CPU time that a search takes, unless that makes the interval the longest.
+/// The time grows with the number of connections in all network namespaces, and the kernel handles no packets on that
+/// CPU meanwhile.
+const RARELY: u32 = 500;
 
 /// Result of a search: the indices of the tunnels whose outer packets belong to translated connections, or the reason
 /// why these cannot be read.

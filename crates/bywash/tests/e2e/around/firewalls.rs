@@ -269,12 +269,18 @@ fn masquerading_leaves_tunnels_alone() {
     wait_for_flow(&bywash, &mut udp, "UDP after the translated connection");
     // A host's own connection, translated to the port of the tunnel.
     let other = bound(&a.ns, || UdpSocket::bind((a.v4, 4789)));
-    bywash.wait("another's connection to keep the tunnel", |_| {
-        // The kernel forgets a connection without replies after 30 s.
-        other.send_to(b"other", (b.v4, 9)).unwrap();
-        kept().contains("outer packets is translated")
-    });
+    // Connections of all namespaces are searched, those of other tests included: up to a minute passes in between.
+    let search = |what: &str, mut found: Box<dyn FnMut() -> bool>| wait_until(what, 3 * PATIENCE, &mut found).unwrap();
+    search(
+        "another's connection to keep the tunnel",
+        Box::new(|| {
+            // The kernel forgets a connection without replies after 30 s.
+            other.send_to(b"other", (b.v4, 9)).unwrap();
+            kept().contains("outer packets is translated")
+        }),
+    );
     forget("9");
+    search("the other connection to be forgotten", Box::new(|| !kept().contains("outer packets is translated")));
     wait_for_flow(&bywash, &mut udp, "UDP after the other connection");
     // Rules may translate the packets within, too.
     r.nft("add rule ip nat out oifname tv masquerade").unwrap();
