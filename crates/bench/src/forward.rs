@@ -114,6 +114,8 @@ pub enum Application {
     Vxlan,
     /// The same over IPv6
     Vxlan6,
+    /// The router's path of packets that come through a VXLAN with UDP checksums, over IPv4
+    FromVxlan,
     /// Swap the MAC addresses: the least work of any forwarder, and so the highest rate from this source
     Swap,
     /// Send each packet by the other port, unread
@@ -164,6 +166,13 @@ pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
     if !args.scaling.one() && (args.net_pcap.is_some() || !args.devices.is_empty() || args.capture.is_some()) {
         bail!("--workers and --rounds measure traffic from memory only: remove --net-pcap, --device and --capture");
     }
+    let tunnelled = matches!(args.app, Application::Vxlan | Application::Vxlan6 | Application::FromVxlan);
+    if tunnelled && (args.pcap.is_some() || args.net_pcap.is_some() || !args.devices.is_empty()) {
+        bail!("packets of a VXLAN are generated: remove --pcap, --net-pcap and --device");
+    }
+    if tunnelled && args.size > vxlan::SIZE {
+        bail!("--size {}: a VXLAN carries frames of up to {} bytes", args.size, vxlan::SIZE);
+    }
     let (mut figures, curve) =
         args.scaling.measure(args.cpu, |cpus| measure(args, &traffic, cpus), |f| (f.mpps, f.cycles_per_packet))?;
     figures.scaling = curve;
@@ -180,6 +189,7 @@ fn print(f: &Figures) {
         Application::Nat => format!("{} routes, sources translated", f.routes),
         Application::Vxlan => format!("{} routes, through a VXLAN over IPv4", f.routes),
         Application::Vxlan6 => format!("{} routes, through a VXLAN over IPv6", f.routes),
+        Application::FromVxlan => format!("{} routes, from a VXLAN over IPv4", f.routes),
         Application::Swap => "MAC addresses swapped, no lookup".into(),
         Application::Io => "packets unread".into(),
     };
@@ -237,6 +247,7 @@ impl Traffic {
                 .macs(MacAddr([2, 0, 0, 0, 1, from as u8]), MacAddr([2, 0, 0, 0, 0, from as u8]))
                 .size(args.size)
                 .build()?;
+            let frame = if args.app == Application::FromVxlan { vxlan::around(&frame)? } else { frame };
             frames[usize::from(from)].push(frame);
         }
         Ok(frames)
@@ -273,11 +284,12 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
 
     let domain = Qsbr::new();
     let tunnel = match args.app {
-        Application::Vxlan => Some(vxlan::over4()),
+        Application::Vxlan | Application::FromVxlan => Some(vxlan::over4()),
         Application::Vxlan6 => Some(vxlan::over6()),
         _ => None,
     };
-    let tables = tables(&domain, traffic, tunnel)?;
+    let through = tunnel.is_some() && args.app != Application::FromVxlan;
+    let tables = tables(&domain, traffic, tunnel, through)?;
     let frames = (0..cpus.len()).map(|worker| traffic.frames(args, worker)).collect::<anyhow::Result<Vec<_>>>()?;
     if frames.iter().flatten().any(Vec::is_empty) {
         bail!("no traffic for one of the ports: give more flows or routes");
@@ -316,7 +328,7 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
         inboxes.push(inbox);
         let router = Router::new(tables.clone(), requests, RouterConfig::default());
         let app: Box<dyn App> = match args.app {
-            Application::Route | Application::Vxlan | Application::Vxlan6 => Box::new(router),
+            Application::Route | Application::Vxlan | Application::Vxlan6 | Application::FromVxlan => Box::new(router),
             Application::Nat => Box::new(router.with_gates(gates.clone()).with_flows(connections.reader())),
             Application::Swap => Box::new(swap),
             Application::Io => Box::new(io),
@@ -387,15 +399,20 @@ impl Sample {
     }
 }
 
-/// Returns the tables that lead to the ports, through a tunnel to each if there is one.
-fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<Tunnel>) -> anyhow::Result<Arc<Published<Tables>>> {
+/// Returns the tables that lead to the ports, and has a tunnel. All routes lead through it if `through`.
+fn tables(
+    domain: &Qsbr,
+    traffic: &Traffic,
+    tunnel: Option<Tunnel>,
+    through: bool,
+) -> anyhow::Result<Arc<Published<Tables>>> {
     let (mut table4, mut table6) = (Table4::new(domain)?, Table6::new(domain)?);
     let mut entries = vec![Entry::verdict(Kind::NoRoute)];
     for port in 0..PORTS {
         let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
         entries.push(Entry { macs, port: PortId(port), mtu: 1500, ..Entry::verdict(Kind::Forward) });
     }
-    let first = tunnel.as_ref().map_or(1, |_| entries.len() as u32);
+    let first = if through { entries.len() as u32 } else { 1 };
     table4.load(traffic.routes.iter().map(|(net, to)| (*net, first + u32::from(to.0))));
     let tunnels = match tunnel {
         Some(tunnel) => vxlan::add(&mut entries, (&mut table4, &mut table6), tunnel)?,

@@ -8,12 +8,21 @@ use bywash_fib::{Net, Table4, Table6};
 use bywash_router::tables::{Entry, Kind, PortInfo};
 use bywash_router::tunnel::{Path, Paths, Stations, TunnelInfo, Tunnels};
 use bywash_router::vlan::FIRST;
+use bywash_wire::build::Packet;
+use bywash_wire::ethernet::{HEADER_LEN, MacAddr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+/// Longest packet that the VXLAN carries: with 70 bytes around it, over IPv6, it fits an MTU of 1500.
+const MTU: u32 = 1430;
+/// Size on the wire of a frame with such a packet, FCS included.
+pub const SIZE: usize = MTU as usize + HEADER_LEN + 4;
 /// Address of the router. Those of the other ends follow it, in the order of the ports.
 const LOCAL4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const LOCAL6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+/// Network identifier and UDP port.
+const VNI: u32 = 7;
+const PORT: u16 = 4789;
 const MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 
 /// Returns a VXLAN over IPv4.
@@ -28,8 +37,8 @@ pub fn over6() -> Tunnel {
 
 fn between(local: IpAddr, remote: IpAddr) -> Tunnel {
     let vxlan = Vxlan {
-        vni: 7,
-        port: 4789,
+        vni: VNI,
+        port: PORT,
         sources: [0; 2],
         checksum: true,
         unsummed6: false,
@@ -38,6 +47,16 @@ fn between(local: IpAddr, remote: IpAddr) -> Tunnel {
         link: 0,
     };
     Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, local, remote) }
+}
+
+/// Returns a packet that brings the router this frame, of a station behind the first other end.
+pub fn around(frame: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let (to, rest) = frame.split_first_chunk().context("a destination")?;
+    let (from, rest) = rest.split_first_chunk().context("a source")?;
+    let payload = [&0x0800_0000u32.to_be_bytes()[..], &(VNI << 8).to_be_bytes(), &MAC, from, rest].concat();
+    let remote = Ipv4Addr::from_bits(LOCAL4.to_bits() + 1);
+    let packet = Packet::udp((remote, 50_000).into(), (LOCAL4, PORT).into());
+    Ok(packet.macs(MacAddr(*from), MacAddr(*to)).payload(&payload).build()?)
 }
 
 /// Adds next hops through a VXLAN to the station behind each port, in the order of the ports, and the routes to the
@@ -61,7 +80,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
         all.push(Path { ends: (tunnel.local, remote, 0), mtu: 1500, ttl: 64 });
         let macs = [2, 0, 0, 0, 8, port as u8, MAC[0], MAC[1], MAC[2], MAC[3], MAC[4], MAC[5]];
         let first = u32::from(port);
-        entries.push(Entry { macs, port: id, mtu: 1430, first, ..Entry::verdict(Kind::Tunnel) });
+        entries.push(Entry { macs, port: id, mtu: MTU, first, ..Entry::verdict(Kind::Tunnel) });
     }
     lead(tunnel.local, entries.len() as u32)?;
     entries.push(Entry::verdict(Kind::Local));
