@@ -253,19 +253,19 @@ impl SlowPath {
         }
     }
 
-    /// Forwards the packet within a packet to this host, if that came through a tunnel; all others are the kernel's.
-    fn decapsulate(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
-        let arena = cx.bufs.arena().clone();
+    /// Forwards the packet within a valid packet to this host, if that came through a tunnel; all others are the
+    /// kernel's.
+    pub(crate) fn decapsulate(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let partial = tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums);
         // The mark of an unfinished checksum does not travel with a punted packet.
-        if partial && tunnel::complete_within(arena.data_mut(&mut frame)) {
+        if partial && tunnel::complete_within(cx.bufs.arena().data_mut(&mut frame)) {
             cx.event(from.port, Event::ChecksumCompleted, 1);
         }
-        let now = seconds(cx.now);
-        let Some(within) = tunnel::decapsulate(&arena, tables, from, &mut frame, now) else {
+        let tsc = cx.now;
+        let Some(within) = tunnel::decapsulate(cx.bufs.arena(), tables, from, &mut frame, || seconds(tsc)) else {
             return self.punt(cx, from, frame);
         };
-        let data = arena.data(&frame);
+        let data = cx.bufs.arena().data(&frame);
         let gate = self.gates.get(within.id);
         if is_kept(gate, data) {
             // Packets that belong to no flow are punted as the burst ends.

@@ -54,7 +54,7 @@ struct Work {
 
 /// Index of the IPv4 sources among the words of a burst's heads.
 const SOURCES: usize = 4;
-/// Marks a packet without an egress port, which is for the slow path.
+/// Marks a packet without an egress port, which is for a tunnel or the slow path.
 const NOWHERE: PortId = PortId(u16::MAX);
 
 /// Packets of one family in a burst.
@@ -531,8 +531,8 @@ fn keep_back(
     others.move_to(batch);
 }
 
-/// Sends the packets of a burst to their egress ports, or through the tunnels of their next hops; the others take the
-/// slow path.
+/// Sends the packets of a burst to their egress ports. Those that go through tunnels, or came through them, and all
+/// others without a port take the slow path.
 fn part(
     cx: &mut Context<'_>,
     tables: &Tables,
@@ -547,7 +547,7 @@ fn part(
         if to.0 < vlan::FIRST {
             cx.send(from.port, to, frame);
         } else if to == NOWHERE {
-            let id = tunnel_of(tables, next, cx.bufs.arena().data(&frame));
+            let id = tunnelled_by(tables, next, cx.bufs.arena().data(&frame));
             hops[tunnelled.len() % BATCH] = id.unwrap_or(0);
             let pushed = if id.is_some() { tunnelled.push(frame) } else { exceptions.push(frame) };
             debug_assert!(pushed.is_ok());
@@ -558,23 +558,25 @@ fn part(
     cx.sent(n);
     let slow = exceptions.len() + tunnelled.len();
     if slow > 0 {
-        send_through(cx, tables, from, &mut tunnelled, &hops, path);
+        pass_tunnels(cx, tables, from, &mut tunnelled, &hops, path);
         exceptions.drain().for_each(|frame| path.slow(cx, tables, from, frame));
         cx.stage(SLOW, slow);
     }
 }
 
-/// Returns the next hop of a packet, by its id in [`Work::next`], if that is a tunnel.
-fn tunnel_of(tables: &Tables, next: u32, data: &[u8]) -> Option<u32> {
+/// Returns the next hop of a packet, by its id in [`Work::next`], if that is a tunnel or, if there are tunnels, this
+/// host.
+fn tunnelled_by(tables: &Tables, next: u32, data: &[u8]) -> Option<u32> {
     if next == EXCEPTION || tables.tunnels.is_empty() {
         return None;
     }
     let id = tables.resolve(next & !V6, data);
-    (tables.entry(id).kind == Kind::Tunnel).then_some(id)
+    matches!(tables.entry(id).kind, Kind::Tunnel | Kind::Local).then_some(id)
 }
 
-/// Sends valid packets through the tunnels of these next hops.
-fn send_through(
+/// Sends valid packets through the tunnels of these next hops, and those to this host on from the tunnels that they
+/// came through.
+fn pass_tunnels(
     cx: &mut Context<'_>,
     tables: &Tables,
     from: Ingress,
@@ -585,6 +587,10 @@ fn send_through(
     let (mut of, mut route) = (0, None);
     for (frame, &id) in batch.drain().zip(hops) {
         let hop = tables.entry(id);
+        if hop.kind == Kind::Local {
+            path.decapsulate(cx, tables, from, frame);
+            continue;
+        }
         if of != id {
             (of, route) = (id, OuterRoute::of(tables, hop));
         }

@@ -185,13 +185,13 @@ impl TunnelInfo {
     }
 
     /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not
-    /// learn from it (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` is the time in seconds.
-    fn takes(&self, remote: IpAddr, frame: &[u8], now: u32) -> bool {
+    /// learn from it (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` returns the time in seconds.
+    fn takes(&self, remote: IpAddr, frame: &[u8], now: impl Fn() -> u32) -> bool {
         let Some((to, rest)) = frame.split_first_chunk::<6>() else { return false };
         let Some(from) = rest.first_chunk::<6>() else { return false };
         let own = [self.mac, self.info.mac].contains(from);
         let plain = *to == self.info.mac && from[0] & 1 == 0 && *from != [0; 6] && !own;
-        plain && self.ageing.is_none_or(|ageing| self.stations.may_skip(from, remote, ageing, now))
+        plain && self.ageing.is_none_or(|ageing| self.stations.may_skip(from, remote, ageing, now()))
     }
 }
 

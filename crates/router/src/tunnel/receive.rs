@@ -31,14 +31,14 @@ pub(crate) fn is_outer(tables: &Tables, data: &[u8]) -> bool {
 }
 
 /// Removes the headers around a packet that came through a tunnel: a valid IP packet to this host. The frame then has
-/// an Ethernet header with meaningless addresses. `now` is the time in seconds. Returns where the inner packet was
+/// an Ethernet header with meaningless addresses. `now` returns the time in seconds. Returns where the inner packet was
 /// received if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
 pub(crate) fn decapsulate(
     arena: &Arena,
     tables: &Tables,
     from: Ingress,
     frame: &mut Frame,
-    now: u32,
+    now: impl Fn() -> u32,
 ) -> Option<Ingress> {
     // A packet within one that was itself within another.
     if from.around.is_some() {
@@ -88,7 +88,7 @@ pub(crate) fn decapsulate(
     if remote.is_ipv6() && tables.entry_to(remote).kind == Kind::Local {
         return None;
     }
-    if tunnel.is_forgotten(|| now) {
+    if tunnel.is_forgotten(&now) {
         return None;
     }
     if tunnel.tunnel.vxlan.is_some() && !tunnel.takes(remote, ip.get(len - HEADER_LEN..)?, now) {

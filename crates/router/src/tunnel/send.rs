@@ -18,8 +18,8 @@ use std::net::IpAddr;
 /// Smallest MTU of IPv6 (RFC 8200 5).
 const MIN_MTU6: u32 = 1280;
 
-/// Route of the outer packets through the tunnel of one next hop. It is looked up once for the packets of a burst that
-/// have the same next hop.
+/// Route of the outer packets through the tunnel of one next hop. Consecutive packets of a burst that have the same next
+/// hop share it.
 pub(crate) struct OuterRoute<'a> {
     info: &'a TunnelInfo,
     path: &'a Path,
