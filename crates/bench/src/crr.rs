@@ -2,9 +2,9 @@
 //! one octet each way and are closed (netperf's TCP_CRR), by the kernel and by Bywash in turn.
 //!
 //! The kernel is also measured with a socket that listens to connection tracking's announcements of ended connections
-//! and reads none. The kernel makes them for any listener, so this is the upper bound for a program that listens. And it
-//! is measured with that socket and the barest program in traffic control, which passes every packet: the upper bound
-//! for a program that also has to see packets.
+//! and reads none. The kernel makes them for any listener, so this is the upper bound for a program that listens. With
+//! that socket and a program in traffic control that passes every packet, it is the upper bound for a router that also
+//! sees every packet there, as Bywash does by default on veth.
 //!
 //! Hosts and router share the CPUs. Source ports are reused after a second.
 
