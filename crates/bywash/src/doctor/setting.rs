@@ -6,6 +6,7 @@
 use anyhow::{Context as _, ensure};
 use bywash_port::af_xdp::is_interface_name;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstatfs, openat, openat2};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write;
 
@@ -14,6 +15,8 @@ const UP: u32 = 1;
 /// PROC_SUPER_MAGIC and SYSFS_MAGIC (linux/magic.h).
 const PROC: u64 = 0x9fa0;
 const SYSFS: u64 = 0x6265_6572;
+/// Number of attempts to open a file while others are being renamed or mounted.
+const TRIES: usize = 1000;
 /// Longest mask of CPUs, in bytes: 8192 CPUs.
 const LONGEST_MASK: usize = 8192 / 32 * 9;
 
@@ -86,8 +89,10 @@ pub fn write(path: &str, value: &str) -> anyhow::Result<()> {
     };
     let safely = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(CWD, root, safely | OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).with_context(failed)?;
-    let file = openat2(&directory, below, safely | OFlags::WRONLY, Mode::empty(), ResolveFlags::BENEATH | resolve);
-    let file = file.with_context(failed)?;
+    let open = || openat2(&directory, below, safely | OFlags::WRONLY, Mode::empty(), ResolveFlags::BENEATH | resolve);
+    // Links below /sys contain `..`, which the kernel does not follow while anything is renamed or mounted (openat2(2)).
+    let mut tries = (1..TRIES).map(|_| open()).skip_while(|file| matches!(file, Err(Errno::AGAIN)));
+    let file = tries.next().unwrap_or_else(open).with_context(failed)?;
     let of = fstatfs(&file).with_context(failed)?.f_type as u64;
     ensure!(of == system, "{}: the file is not the kernel's: something else is mounted there", failed());
     File::from(file).write_all(value.as_bytes()).with_context(failed)
