@@ -182,8 +182,6 @@ fn print(f: &Figures) {
         println!("  {name:8} {rate:8.0} connections/s");
     }
     println!("  bywash to kernel {:.3}", f.ratio);
-    println!(
-        "  kernel with a listener to kernel {:.3}, and with a program, too, {:.3}",
-        f.listened_ratio, f.passed_ratio
-    );
+    println!("  kernel with a listener to kernel {:.3}", f.listened_ratio);
+    println!("  kernel with a listener and a program that passes every packet to kernel {:.3}", f.passed_ratio);
 }

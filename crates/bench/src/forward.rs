@@ -122,6 +122,18 @@ pub enum Application {
     Io,
 }
 
+impl Application {
+    /// Returns the tunnel that the router has, and whether all routes lead through it.
+    fn tunnel(self) -> Option<(Tunnel, bool)> {
+        match self {
+            Self::Vxlan => Some((vxlan::over4(), true)),
+            Self::Vxlan6 => Some((vxlan::over6(), true)),
+            Self::FromVxlan => Some((vxlan::over4(), false)),
+            Self::Route | Self::Nat | Self::Swap | Self::Io => None,
+        }
+    }
+}
+
 fn cache(text: &str) -> Result<usize, String> {
     number(text, 0..=8192, "buffers")
 }
@@ -166,7 +178,7 @@ pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
     if !args.scaling.one() && (args.net_pcap.is_some() || !args.devices.is_empty() || args.capture.is_some()) {
         bail!("--workers and --rounds measure traffic from memory only: remove --net-pcap, --device and --capture");
     }
-    let tunnelled = matches!(args.app, Application::Vxlan | Application::Vxlan6 | Application::FromVxlan);
+    let tunnelled = args.app.tunnel().is_some();
     if tunnelled && (args.pcap.is_some() || args.net_pcap.is_some() || !args.devices.is_empty()) {
         bail!("packets of a VXLAN are generated: remove --pcap, --net-pcap and --device");
     }
@@ -283,13 +295,7 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
     let pools = PoolSet::new(arena, &scaling::pools(kind, args.frames, cache, cpus.len()))?;
 
     let domain = Qsbr::new();
-    let tunnel = match args.app {
-        Application::Vxlan | Application::FromVxlan => Some(vxlan::over4()),
-        Application::Vxlan6 => Some(vxlan::over6()),
-        _ => None,
-    };
-    let through = tunnel.is_some() && args.app != Application::FromVxlan;
-    let tables = tables(&domain, traffic, tunnel, through)?;
+    let tables = tables(&domain, traffic, args.app.tunnel())?;
     let frames = (0..cpus.len()).map(|worker| traffic.frames(args, worker)).collect::<anyhow::Result<Vec<_>>>()?;
     if frames.iter().flatten().any(Vec::is_empty) {
         bail!("no traffic for one of the ports: give more flows or routes");
@@ -399,23 +405,18 @@ impl Sample {
     }
 }
 
-/// Returns the tables that lead to the ports, and has a tunnel. All routes lead through it if `through`.
-fn tables(
-    domain: &Qsbr,
-    traffic: &Traffic,
-    tunnel: Option<Tunnel>,
-    through: bool,
-) -> anyhow::Result<Arc<Published<Tables>>> {
+/// Returns the tables that lead to the ports, and have the tunnel of [`Application::tunnel`].
+fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<(Tunnel, bool)>) -> anyhow::Result<Arc<Published<Tables>>> {
     let (mut table4, mut table6) = (Table4::new(domain)?, Table6::new(domain)?);
     let mut entries = vec![Entry::verdict(Kind::NoRoute)];
     for port in 0..PORTS {
         let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
         entries.push(Entry { macs, port: PortId(port), mtu: 1500, ..Entry::verdict(Kind::Forward) });
     }
-    let first = if through { entries.len() as u32 } else { 1 };
+    let first = if tunnel.is_some_and(|(_, through)| through) { entries.len() as u32 } else { 1 };
     table4.load(traffic.routes.iter().map(|(net, to)| (*net, first + u32::from(to.0))));
     let tunnels = match tunnel {
-        Some(tunnel) => vxlan::add(&mut entries, (&mut table4, &mut table6), tunnel)?,
+        Some((tunnel, _)) => vxlan::add(&mut entries, (&mut table4, &mut table6), tunnel)?,
         None => Tunnels::default(),
     };
     let info = PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], ..PortInfo::default() };

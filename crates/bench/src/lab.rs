@@ -6,7 +6,7 @@
 //! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
 //! part of the measurement.
 
-mod vxlan;
+pub(crate) mod vxlan;
 
 use crate::args::Family;
 use anyhow::{Context as _, bail, ensure};

@@ -1,6 +1,7 @@
 //! A VXLAN through which the router sends all packets, to one station behind each port.
 
 use super::PORTS;
+use crate::lab::vxlan::{self, VNI, VXLAN_PORT};
 use anyhow::Context as _;
 use bywash_engine::PortId;
 use bywash_fib::model::{Encapsulation, Tunnel, Vxlan};
@@ -20,9 +21,6 @@ pub const SIZE: usize = MTU as usize + HEADER_LEN + 4;
 /// Address of the router. Those of the other ends follow it, in the order of the ports.
 const LOCAL4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const LOCAL6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-/// Network identifier and UDP port.
-const VNI: u32 = 7;
-const PORT: u16 = 4789;
 const MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 
 /// Returns a VXLAN over IPv4.
@@ -38,7 +36,7 @@ pub fn over6() -> Tunnel {
 fn between(local: IpAddr, remote: IpAddr) -> Tunnel {
     let vxlan = Vxlan {
         vni: VNI,
-        port: PORT,
+        port: VXLAN_PORT,
         sources: [0; 2],
         checksum: true,
         unsummed6: false,
@@ -53,9 +51,9 @@ fn between(local: IpAddr, remote: IpAddr) -> Tunnel {
 pub fn around(frame: &[u8]) -> anyhow::Result<Vec<u8>> {
     let (to, rest) = frame.split_first_chunk().context("a destination")?;
     let (from, rest) = rest.split_first_chunk().context("a source")?;
-    let payload = [&0x0800_0000u32.to_be_bytes()[..], &(VNI << 8).to_be_bytes(), &MAC, from, rest].concat();
+    let payload = vxlan::payload(&[&MAC, &from[..], rest].concat());
     let remote = Ipv4Addr::from_bits(LOCAL4.to_bits() + 1);
-    let packet = Packet::udp((remote, 50_000).into(), (LOCAL4, PORT).into());
+    let packet = Packet::udp((remote, 50_000).into(), (LOCAL4, VXLAN_PORT).into());
     Ok(packet.macs(MacAddr(*from), MacAddr(*to)).payload(&payload).build()?)
 }
 

@@ -9,10 +9,15 @@ use std::net::{IpAddr, SocketAddr};
 
 /// MAC address, network identifier and UDP port of the VXLAN by which the router receives.
 const VXLAN_MAC: &str = "02:00:00:00:78:01";
-const VNI: u32 = 8;
-const VXLAN_PORT: u16 = 4789;
+pub(crate) const VNI: u32 = 8;
+pub(crate) const VXLAN_PORT: u16 = 4789;
 /// First word of a VXLAN header with a network identifier and nothing else (RFC 7348 5).
 const HAS_VNI: u32 = 0x0800_0000;
+
+/// Returns the payload of a VXLAN's UDP packet that has this frame within.
+pub(crate) fn payload(frame: &[u8]) -> Vec<u8> {
+    [&HAS_VNI.to_be_bytes()[..], &(VNI << 8).to_be_bytes(), frame].concat()
+}
 
 impl Lab {
     /// Has the router send to the destinations through a VXLAN, over IPv6 or over IPv4, with UDP checksums, to a station
@@ -74,7 +79,7 @@ impl Lab {
         inner[..6].copy_from_slice(&own.0);
         inner[6..12].copy_from_slice(&mac(STATION)?.0);
         let sums_up = inner[12..14] == ethertype::IPV4.to_be_bytes();
-        let payload = [&HAS_VNI.to_be_bytes()[..], &(VNI << 8).to_be_bytes(), &inner].concat();
+        let payload = payload(&inner);
         let ends = (SocketAddr::from((remote, 50_000)), SocketAddr::from((local, VXLAN_PORT)));
         let packet = Packet::udp(ends.0, ends.1).macs(mac(&a.mac)?, mac(&a.router_mac)?).payload(&payload);
         let mut packet = packet.build()?;
