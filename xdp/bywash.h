@@ -162,7 +162,8 @@ struct bywash_end {
 /* A tunnel whose packets user space forwards. */
 struct bywash_through {
 	__u64 takes; /* MAC address that frames in a VXLAN are sent to, in the order of the packet; END_* */
-	__u64 link;  /* number of the only interface that receives its packets, plus one; 0: any */
+	__u64 link;  /* number of the only interface that receives its packets, plus one; 0: any. END_* of a VXLAN's frames
+		      * to other addresses, which its bridge forwards: all or no END_OPEN*, and all or no END_FLOWS* */
 };
 
 #define END_NUMBER 48 /* number of the interface that the packets within belong to */
@@ -171,6 +172,7 @@ struct bywash_through {
 #define END_OPEN6 (1ull << 61)
 #define END_FLOWS4 (1ull << 62) /* it takes those of flows, or all if END_OPEN4 is set, also if that gate is closed */
 #define END_FLOWS6 (1ull << 63)
+#define END_FLAGS (END_OPEN4 | END_OPEN6 | END_FLOWS4 | END_FLOWS6)
 
 struct bywash_counters {
 	__u64 frames[32]; /* by enum bywash_reason; TO_PORT is counted in `port_pairs` */

@@ -13,6 +13,7 @@
 #include <bpf/bpf_helpers.h>
 #include "bywash.h"
 #include "forward.h"
+#include "stations.h"
 
 /* Tunnels whose packets user space forwards, by the ends of these packets: the kernel has all others. */
 struct {
@@ -26,7 +27,7 @@ struct {
 /* A packet within another. */
 struct enclosed {
 	void *ip;
-	__u64 takes; /* of its tunnel, as in `ends` */
+	__u64 takes; /* of its tunnel, as in `ends`; for a frame that a bridge forwards, flags alone */
 	__u32 added; /* length of the headers around it, from the IP header on */
 	int v6;
 };
@@ -41,6 +42,17 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 	if (v6)
 		return (void *)(ip6 + 1) <= end && plain6(&ip6->daddr);
 	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
+}
+
+/* Returns whether the bridge of a VXLAN forwards a frame from it by its addresses alone. `packet` is behind the frame's
+ * Ethernet header. */
+static __always_inline int is_bridged_within(const void *packet, const void *end, __u64 takes, const int v6)
+{
+	const __u64 *frame = packet - ETH_HLEN;
+
+	if (packet + (v6 ? sizeof(struct ipv6hdr) + 1 : sizeof(struct iphdr)) > end || !is_plainly_bridged(frame, end))
+		return 0;
+	return leads_to(*frame << 16 >> 16 | ((takes >> END_NUMBER & END_NUMBERS) - BYWASH_PORTS) << 48) >= 0;
 }
 
 /* Returns a pointer at most 127 bytes behind `start`, of which the verifier does not know how many: it would follow what
@@ -144,15 +156,21 @@ static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, 
 	__u16 port = at.port;
 	inner = blurred(ip, inner);
 	const struct bywash_through *through = bpf_map_lookup_elem(&ends, &at);
-	if (!through || (through->link && through->link - 1 != number))
-		return 0;
-	in->takes = through->takes;
-	/* Frames to other addresses are forwarded by a bridge. */
-	if (port && (inner > end || (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16))
+	__u16 link = through ? through->link : 0;
+	if (!through || (link && link - 1 != number))
 		return 0;
 	in->ip = inner;
 	in->added = inner - ip;
 	in->v6 = within6;
+	in->takes = through->takes;
+	if (port && inner > end)
+		return 0;
+	if (port && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16) {
+		/* To another address: the bridge that the VXLAN is a member of forwards it, and gates do not apply. */
+		in->takes = through->link & END_FLAGS;
+		return in->takes && (within6 ? is_bridged_within(inner, end, through->takes, 1) :
+					       is_bridged_within(inner, end, through->takes, 0));
+	}
 	return within6 ? may_leave(inner, end, 1) : may_leave(inner, end, 0);
 }
 

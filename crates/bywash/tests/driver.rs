@@ -604,6 +604,34 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                 let expected = if taken { "pass_no_socket" } else { "pass_local" };
                 assert_eq!(twin.drive(&frame, false).0, expected, "{end:?} {takes:?}");
             }
+            // To a station behind a member, as the bridge forwards it; of a kind that it may answer; to a station behind
+            // none, or of another bridge; while the port's gate is closed, for IPv4.
+            let of = |bridged| TunnelTakes { bridged, ..to([2; 6]) };
+            let within6 = |next, kind| {
+                let mut frame = [&frame[..frame.len() - 22], &[0x86, 0xdd], &frame[frame.len() - 20..]].concat();
+                let at = frame.len() - 20;
+                frame.extend([0; 24]);
+                (frame[at + 6], frame[at + 40]) = (next, kind);
+                frame
+            };
+            let nowhere = u16::MAX;
+            for (takes, station, frame, taken) in [
+                (of([true; 2]), (70, 1), frame.clone(), true),
+                (of([true, false]), (70, 1), frame.clone(), true),
+                (of([true; 2]), (70, 63), within6(17, 0), true),
+                (of([true; 2]), (70, 1), within6(58, 128), true),
+                (of([true; 2]), (70, 1), within6(58, 135), false),
+                (of([false, true]), (70, 1), frame.clone(), false),
+                (of([true; 2]), (71, 1), frame.clone(), false),
+                (of([true; 2]), (nowhere, 1), frame.clone(), false),
+            ] {
+                let (bridge, port) = station;
+                let stations = (bridge != nowhere).then_some((bridge, [0; 6], port));
+                twin.datapath.set_stations(stations.as_slice()).unwrap();
+                twin.datapath.set_tunnels(&[(of_vxlan(0), takes)].into()).unwrap();
+                let expected = if taken { "pass_no_socket" } else { "pass_local" };
+                assert_eq!(twin.drive(&frame, false).0, expected, "{takes:?} {station:?}");
+            }
             // Over IPv6, where destination options may hold an encapsulation limit.
             let (remote6, own6) = (Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 9), Ipv6Addr::from(net6.addr() + 9));
             let frame = |start: [u8; 2], hop_limit: u8, options: &[u8], protocol: u8, payload: &[u8]| {

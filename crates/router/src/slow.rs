@@ -8,7 +8,7 @@ use crate::gates::{Gates, is_kept};
 use crate::icmp::{About, Limits};
 use crate::request::{Request, RouterConfig};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
-use crate::tunnel::{self, OuterRoute, Through};
+use crate::tunnel::{self, OuterRoute, Through, Within};
 use crate::valid::{martian4, martian6};
 use crate::vlan::{self, Ingress};
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
@@ -262,11 +262,20 @@ impl SlowPath {
             cx.event(from.port, Event::ChecksumCompleted, 1);
         }
         let tsc = cx.now;
-        let Some(within) = tunnel::decapsulate(cx.bufs.arena(), tables, from, &mut frame, || seconds(tsc)) else {
+        let Some(Within { from: within, to }) =
+            tunnel::decapsulate(cx.bufs.arena(), tables, from, &mut frame, || seconds(tsc))
+        else {
             return self.punt(cx, from, frame);
         };
         let data = cx.bufs.arena().data(&frame);
         let gate = self.gates.get(within.id);
+        if let Some(to) = to {
+            if !gate.closed.is_empty() {
+                return self.punt(cx, within, frame);
+            }
+            cx.event(from.port, Event::Decapsulated, 1);
+            return cx.send(from.port, to, frame);
+        }
         if is_kept(gate, data) {
             // Packets that belong to no flow are punted as the burst ends.
             let Some(frame) = (if gate.flows.is_empty() { Some(frame) } else { self.inner.add(within, frame).err() })

@@ -1,11 +1,12 @@
 //! Tunnels: decapsulation of the packets that a tunnel's other end sends to this host (`receive`), and encapsulation of
-//! packets to that end (`send`).
+//! packets to that end (`send`); frames between a VXLAN and other members of its bridge (`bridged`).
 //!
 //! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks name it by
 //! that. Its packets arrive and leave by whatever port the routes of the packets around them lead to. All of this
 //! happens on the slow path. Packets for which the kernel would do more than encapsulate or decapsulate are left to it:
 //! fragments, a congestion mark to be carried over, an error to be answered, a route of several next hops.
 
+mod bridged;
 mod receive;
 mod send;
 
@@ -19,7 +20,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub(crate) use receive::{Around, complete_within, decapsulate, is_outer, put_back};
+pub use bridged::MemberPort;
+pub(crate) use receive::{Around, Within, complete_within, decapsulate, is_outer, put_back};
 pub(crate) use send::{OuterRoute, Through, encapsulate};
 
 /// Length of a GRE header, and of one with a key (RFC 2784 2, RFC 2890 2).
@@ -61,8 +63,10 @@ pub struct TunnelInfo {
     /// Time in seconds after which the kernel forgets a station of a VXLAN that it has not heard; 0 if it never does,
     /// `None` if it learns none.
     pub ageing: Option<u32>,
-    /// Stations from which the kernel learns nothing.
+    /// Stations from which the kernel learns nothing, and those behind other members of a VXLAN's bridge.
     pub stations: Arc<Stations>,
+    /// Members to which the VXLAN's bridge forwards frames from it by their addresses alone.
+    pub members: Vec<MemberPort>,
     /// Set if its outer packets may be masqueraded.
     pub masqueraded: bool,
     /// Time in seconds at which the kernel last got a packet of it, if connection tracking must not forget its outer
@@ -75,21 +79,25 @@ pub struct TunnelInfo {
 /// answers after 30 s, other protocols later (nf_conntrack_proto_gre.c, nf_conntrack_proto_generic.c).
 const TRACKED: u32 = 10;
 
-/// Stations of a VXLAN, with the addresses of the other ends that lead to them, or `None` for any end.
+/// Stations of a VXLAN, with the addresses of the other ends that lead to them, or `None` for any end; and the stations
+/// of its bridge that are behind other members.
 #[derive(Debug, Default)]
 pub struct Stations {
     /// In ascending order.
     all: Vec<(Mac, Option<IpAddr>)>,
     /// Time in seconds at which the kernel last got a frame of each.
     heard: Vec<AtomicU32>,
+    /// Stations behind other members, by the members' kernel indices, in ascending order.
+    members: Vec<(Mac, u32)>,
 }
 
 impl Stations {
-    /// Creates a list of stations, which must be in ascending order; `before` is the list until now.
-    pub fn new(all: Vec<(Mac, Option<IpAddr>)>, before: &Self) -> Self {
+    /// Creates a list of stations, and one of those behind other members of the bridge by the members' kernel indices.
+    /// Both must be in ascending order; `before` is the list until now.
+    pub fn new(all: Vec<(Mac, Option<IpAddr>)>, members: Vec<(Mac, u32)>, before: &Self) -> Self {
         let heard = |(mac, _): &(Mac, _)| before.at(mac).map_or(0, |at| before.heard[at].load(Ordering::Relaxed));
         let heard = all.iter().map(|station| AtomicU32::new(heard(station))).collect();
-        Self { all, heard }
+        Self { all, heard, members }
     }
 
     fn at(&self, mac: &Mac) -> Option<usize> {
@@ -184,15 +192,27 @@ impl TunnelInfo {
         !self.masqueraded || outer.masquerade4.map(IpAddr::V4) == Some(self.tunnel.local)
     }
 
-    /// Returns whether the kernel takes an Ethernet frame from this end of a VXLAN for the interface, and need not
-    /// learn from it (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` returns the time in seconds.
-    fn takes(&self, remote: IpAddr, frame: &[u8], now: impl Fn() -> u32) -> bool {
-        let Some((to, rest)) = frame.split_first_chunk::<6>() else { return false };
-        let Some(from) = rest.first_chunk::<6>() else { return false };
-        let own = [self.mac, self.info.mac].contains(from);
-        let plain = *to == self.info.mac && from[0] & 1 == 0 && *from != [0; 6] && !own;
-        plain && self.ageing.is_none_or(|ageing| self.stations.may_skip(from, remote, ageing, now()))
+    /// Returns where an Ethernet frame from this end of a VXLAN goes, if the kernel need not learn from it
+    /// (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` returns the time in seconds.
+    fn takes(&self, remote: IpAddr, frame: &[u8], now: impl Fn() -> u32) -> Option<Goes> {
+        let (to, rest) = frame.split_first_chunk::<6>()?;
+        let from = rest.first_chunk::<6>()?;
+        let goes = if *to == self.info.mac { Goes::Up } else { Goes::To(self.member(to, frame)?) };
+        // Gateways of an EVPN network have one address on all leaves. A bridge that learns logs frames from its own.
+        let own = *from == self.mac || (self.ageing.is_some() && *from == self.info.mac);
+        let plain = from[0] & 1 == 0 && *from != [0; 6] && !own;
+        let known = || self.ageing.is_none_or(|ageing| self.stations.may_skip(from, remote, ageing, now()));
+        (plain && known()).then_some(goes)
     }
+}
+
+/// Where a packet or frame that came through a tunnel goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    /// To the interface that the tunnel's packets belong to, which routes it.
+    Up,
+    /// By this port, unchanged.
+    To(PortId),
 }
 
 /// Tunnels, by their numbers and by their ends.

@@ -9,7 +9,7 @@ use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
-use bywash_router::tunnel::{Path, Paths, Stations, TunnelInfo, Tunnels};
+use bywash_router::tunnel::{MemberPort, Path, Paths, Stations, TunnelInfo, Tunnels};
 use bywash_router::vlan::FIRST;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
@@ -30,6 +30,9 @@ const TUNNEL: PortId = PortId(FIRST + 3);
 /// MAC addresses of the tunnel, and of the station that its next hop is.
 const OWN: [u8; 6] = [2, 0, 0, 0, 9, 1];
 const STATION: [u8; 6] = [2, 0, 0, 0, 9, 2];
+/// Station behind another member of a VXLAN's bridge, which port 1 is on.
+const BESIDE: [u8; 6] = [2, 0, 0, 0, 9, 3];
+const MEMBER: MemberPort = MemberPort { index: 7, port: PortId(1), longest: 114 };
 
 /// Next hops: out of port 1, this host, the tunnel, and the tunnel with a neighbour that is not known.
 const OUT: u32 = 1;
@@ -92,7 +95,8 @@ impl Rig {
             Entry { macs, port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Tunnel) },
             Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Glean) },
         ];
-        let stations = Arc::new(Stations::new(vec![(STATION, Some(tunnel.remote))], &Stations::default()));
+        let beside = vec![(BESIDE, MEMBER.index)];
+        let stations = Arc::new(Stations::new(vec![(STATION, Some(tunnel.remote))], beside, &Stations::default()));
         let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
         let ageing = tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
         let path = (path_mtu != 0).then_some(Path {
@@ -121,6 +125,7 @@ impl Rig {
                     mac: OWN,
                     ageing,
                     stations,
+                    members: vec![MEMBER],
                     masqueraded: nat.masqueraded,
                     tracked: nat.tracked.clone(),
                 }],
@@ -292,6 +297,51 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
         strange[26..28].fill(0);
         fill_checksum(&mut strange[..20]);
         assert_eq!(run(of(true, false), 1500, Gate::default(), &[frame(&strange)]).sent.len(), 1);
+    }
+}
+
+/// A frame in a VXLAN to a station behind another member of its bridge leaves by that member unchanged, whatever packet it
+/// carries; the kernel has it as received if it is of another kind, too long, or to another station, and all frames while
+/// the VXLAN's gate is closed.
+#[test]
+fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
+    let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
+    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+    let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
+    let within = |to: [u8; 6], kind: u16, payload: &[u8]| {
+        let frame = [&to[..], &STATION, &kind.to_be_bytes(), payload].concat();
+        let len = (16 + frame.len() as u16).to_be_bytes();
+        let udp = [&[0, 100, 18, 181, len[0], len[1], 0, 0, 8, 0, 0, 0, 0, 0, 0, 0][..], &frame].concat();
+        (self::frame(&packet(0, 64, 17, (THERE, HERE), &udp)), frame)
+    };
+    let neighbour = [&[0x60, 0, 0, 0, 0, 24, 58, 255][..], &[0; 32], &[135, 0, 0, 0], &[0; 20]].concat();
+    let echo = [&neighbour[..40], &[128], &neighbour[41..]].concat();
+    let expired = packet(0, 1, 17, (Ipv4Addr::LOCALHOST, far(10)), b"no host's");
+    for (to, kind, payload, forwarded) in [
+        (BESIDE, 0x800, &expired, true),
+        (BESIDE, 0x86dd, &echo, true),
+        // Not even IP, but long enough for its header; padded; as long as the member sends.
+        (BESIDE, 0x800, &vec![0; 20], true),
+        (BESIDE, 0x800, &[&expired[..], &[0; 60]].concat(), true),
+        (BESIDE, 0x800, &vec![7; 100], true),
+        (BESIDE, 0x800, &vec![7; 101], false),
+        (BESIDE, 0x800, &vec![0; 19], false),
+        (BESIDE, 0x86dd, &neighbour, false),
+        (BESIDE, 0x806, &vec![0; 28], false),
+        (BESIDE, 0x8100, &expired, false),
+        (OWN, 0x800, &expired, false),
+        (STATION, 0x800, &expired, false),
+        ([0xff; 6], 0x800, &expired, false),
+    ] {
+        let (outer, frame) = within(to, kind, payload);
+        let open = run(tunnel, 1500, Gate::default(), std::slice::from_ref(&outer));
+        let closed = run(tunnel, 1500, Gate::CLOSED, std::slice::from_ref(&outer));
+        if forwarded {
+            assert_eq!((&open.sent[..], &open.punted[..]), (&[frame][..], &[][..]), "{kind:x} {payload:?}");
+        } else {
+            assert_eq!((open.sent.len(), &open.punted[..]), (0, &[outer.clone()][..]), "{to:?} {kind:x} {payload:?}");
+        }
+        assert_eq!((closed.sent.len(), &closed.punted[..]), (0, &[outer][..]));
     }
 }
 

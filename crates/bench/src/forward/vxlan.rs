@@ -89,6 +89,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
         mac: MAC,
         ageing: None,
         stations: Arc::new(Stations::default()),
+        members: vec![],
         masqueraded: false,
         tracked: None,
     };

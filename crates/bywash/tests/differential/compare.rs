@@ -209,21 +209,21 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
     };
     let made_here = canonical.len() >= at + 20 && sent.is_some_and(is_own);
     let mut ip = outer(frame);
-    if let Some((ip, inner)) = ip.and_then(|ip| Some((ip, in_vxlan(frame, ip)?))) {
-        // The kernel's hash for the source port is a secret, and it leaves the checksum to the device.
-        if let (outer, 4) = ip {
-            forget_ident(&mut canonical, outer);
-            // Both stand for zero.
-            if canonical[outer + 10..outer + 12] == [0xff; 2] {
-                canonical[outer + 10..outer + 12].fill(0);
-            }
-        }
-        let udp = &mut canonical[inner - 16..inner - 8];
-        udp[..2].fill(0);
-        let has_sum = udp[6..] != [0, 0];
-        udp[6..].copy_from_slice(&[0, u8::from(has_sum)]);
-    }
     while let Some((outer, version)) = ip {
+        if let Some(inner) = in_vxlan(frame, (outer, version)) {
+            // The kernel's hash for the source port is a secret, and it leaves the checksum to the device.
+            if version == 4 {
+                forget_ident(&mut canonical, outer);
+                // Both stand for zero.
+                if canonical[outer + 10..outer + 12] == [0xff; 2] {
+                    canonical[outer + 10..outer + 12].fill(0);
+                }
+            }
+            let udp = &mut canonical[inner - 16..inner - 8];
+            udp[..2].fill(0);
+            let has_sum = udp[6..] != [0, 0];
+            udp[6..].copy_from_slice(&[0, u8::from(has_sum)]);
+        }
         if version == 6 && outer != at {
             canonical[outer + 1] &= 0xf0;
             canonical[outer + 2..outer + 4].fill(0);

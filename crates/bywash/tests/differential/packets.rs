@@ -222,6 +222,13 @@ impl Pool {
             if v6 { self.packet6(random, port, number, unusual) } else { self.packet4(random, port, number, unusual) };
         let own = self.bonded.iter().rfind(|(member, _)| *member == port).map_or(port, |(_, first)| *first);
         let macs = |random: &Random| {
+            if !self.vxlans.is_empty() && random.chance(15) {
+                // To a station of a VXLAN, or a host of another port, that a bridge may lead to.
+                let [high, low] = (random.pick(&self.vxlans).id as u16).to_be_bytes();
+                let station = [2, 0, (2 + random.below(HOSTS)) as u8, 4, high, low];
+                let host = host_mac((port + 1) % PORTS, 2 + random.below(HOSTS));
+                return [random.pick(&[station, station, host]), host_mac(port, 2 + random.below(HOSTS))];
+            }
             let to = match random.below(if unusual { 30 } else { 1000 }) {
                 0 => [0xff; 6],
                 1 => [1, 0, 0x5e, 0, 0, 1],
@@ -274,9 +281,16 @@ impl Pool {
         let [high, low] = (id as u16).to_be_bytes();
         let host = (2 + random.below(HOSTS)) as u8;
         let mut inner = frame.to_vec();
-        if random.chance(95) && inner.len() >= 14 {
-            inner[..6].copy_from_slice(&[2, 0, 0, 3, high, low]);
+        if inner.len() >= 14 {
+            // Never from a port's host, which would move to the VXLAN. When a station moves, the kernel may send to its
+            // new end by the route to the old one (vxlan_snoop, dst_cache).
             inner[6..12].copy_from_slice(&[2, 0, host, 4, high, low]);
+            match random.below(20) {
+                0 => {}
+                // To a host that may be behind another member of the VXLAN's bridge.
+                1..=6 => inner[..6].copy_from_slice(&host_mac(random.below(PORTS), 2 + random.below(HOSTS))),
+                _ => inner[..6].copy_from_slice(&[2, 0, 0, 3, high, low]),
+            }
         }
         let vni = if random.chance(97) { id } else { id + 1 };
         let word: u32 = if random.chance(97) { 0x0800_0000 } else { random.pick(&[0, 0x0800_0001, 0x8800_0000]) };

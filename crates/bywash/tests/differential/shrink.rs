@@ -146,6 +146,7 @@ pub fn script(finding: &Finding, shrunk: &Shrunk, seed: u64, number: u32) -> Pat
         writeln!(out, "for s in k b; do ip -n bwd-${{s}}r link add p{n} address {mac} type veth peer name h{n} netns bwd-${{s}}h; done").unwrap();
     }
     out += "h sysctl -q -w net.ipv6.conf.all.disable_ipv6=1 net.ipv4.conf.default.arp_ignore=8\n";
+    out += "for what in arp ip ip6; do r sysctl -q -w net.bridge.bridge-nf-call-${what}tables=0 2>/dev/null; done\n";
     out += "for n in 1 2 3 4; do h ip link set h$n mtu 2000 up; h ethtool -K h$n gro on; r ip link set p$n up; done\n";
     out += "{\n";
     for change in base() {

@@ -162,6 +162,10 @@ impl Side {
         hosts.sysctl("net/ipv6/conf/default/disable_ipv6", "1").unwrap();
         hosts.sysctl("net/ipv4/conf/default/arp_ignore", "8").unwrap();
         router.sysctl("net/ipv6/conf/default/router_solicitations", "0").unwrap();
+        for hooks in ["arptables", "iptables", "ip6tables"] {
+            // With these, the kernel has all frames between members of bridges. Missing without br_netfilter.
+            let _ = router.sysctl(&format!("net/bridge/bridge-nf-call-{hooks}"), "0");
+        }
         router.ip_batch(&lines).unwrap();
         hosts.ip_batch(&there).unwrap();
         for port in 0..PORTS {

@@ -53,6 +53,9 @@ pub struct TunnelTakes {
     /// For IPv4 and for IPv6: set if user space takes packets of flows while that gate is closed, or all packets if
     /// `open` is set, too.
     pub flows: [bool; 2],
+    /// Set if user space takes the frames in a VXLAN that its bridge forwards to other members, and if it does so while
+    /// that gate is closed, too.
+    pub bridged: [bool; 2],
 }
 
 impl TunnelTakes {
@@ -64,7 +67,9 @@ impl TunnelTakes {
         let flags = [open4, open6, flows4, flows6].into_iter().zip(60..).map(|(set, bit)| u64::from(set) << bit);
         let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         let takes = mac | u64::from(self.number & 0xfff) << 48 | flags.sum::<u64>();
-        let link = self.link.map_or(0, |link| u64::from(link) + 1);
+        let [open, closed] = self.bridged;
+        let bridged = u64::from(open) * (3 << 60) | u64::from(open && closed) * (3 << 62);
+        let link = self.link.map_or(0, |link| u64::from(link) + 1) | bridged;
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&takes.to_ne_bytes());
         bytes[8..].copy_from_slice(&link.to_ne_bytes());

@@ -64,6 +64,8 @@ impl Bound {
 pub(super) struct LinkEffect {
     /// Whether a property used in entries changed: MAC, MTU, up or carrier.
     pub entries: bool,
+    /// Whether a property changed that decides which frames bridges forward.
+    pub bridging: bool,
     /// The port that it affects.
     pub port: Option<PortId>,
     /// An interface with the port's name on which the port must be opened.
@@ -312,19 +314,21 @@ impl Links {
 
     pub fn set(&mut self, link: &Link) -> LinkEffect {
         let old = self.links.insert(link.index, link.clone());
+        let bridging =
+            old.as_ref().is_none_or(|o| (o.member, o.bridge, o.switch) != (link.member, link.bridge, link.switch));
         let entries =
             old.is_none_or(|o| (o.mac, o.mtu, o.up, o.carrier) != (link.mac, link.mtu, link.up, link.carrier));
         if let Some(&id) = self.by_index.get(&link.index) {
             let closed = !self.ports[usize::from(id.0)].open;
             let back = closed.then_some(PortBack { id, index: link.index });
-            return LinkEffect { entries, port: entries.then_some(id), back };
+            return LinkEffect { entries, bridging, port: entries.then_some(id), back };
         }
         let Some(bound) = self.ports.iter_mut().find(|p| p.claimed == 0 && p.spec.name == link.name) else {
-            return LinkEffect { entries, ..LinkEffect::default() };
+            return LinkEffect { entries, bridging, ..LinkEffect::default() };
         };
         let id = bound.claim(link.index);
         self.by_index.insert(link.index, id);
-        LinkEffect { entries: true, port: Some(id), back: Some(PortBack { id, index: link.index }) }
+        LinkEffect { entries: true, bridging, port: Some(id), back: Some(PortBack { id, index: link.index }) }
     }
 
     /// Records whether a port can send and receive on its interface. Returns the interface, if it has one.

@@ -35,7 +35,7 @@ pub use specs::{Bridged, Entrance, MasterSpec, PortSpec, Sends, TunnelSpec, Vlan
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{Cold, HashPolicy, Own4, SourceCheck, Tables};
-use crate::tunnel::{Ends, Paths, Tunnels};
+use crate::tunnel::{Ends, MemberPort, Paths, Tunnels};
 use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Behind, Change, Mac, Prefix, Route, RouteKind, Station};
@@ -418,8 +418,8 @@ impl Control {
     }
 
     /// Returns the ports on members of a port's bridge to which the kernel forwards, by addresses alone, the unicast
-    /// frames received on that port; each with its MTU in bytes.
-    pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
+    /// frames received on that port.
+    pub fn bridged_to(&self, id: PortId) -> Vec<MemberPort> {
         self.links.bridged_to(id)
     }
 
@@ -457,7 +457,7 @@ impl Control {
                     self.hops.touch_link(Some(link.index));
                 }
                 let vlan = effect.entries && self.links.port_of(link.index).is_some();
-                touched.ports |= effect.port.is_some() || vlan;
+                touched.ports |= effect.port.is_some() || vlan || (effect.bridging && self.links.bridges_tunnels());
                 applied.ports_changed.extend(effect.port);
                 applied.port_back(effect.back);
             }

@@ -130,6 +130,8 @@ pub struct Entrance {
     pub mac: Mac,
     /// Number of the only interface that receives the packets around them; `None` if any may.
     pub link: Option<PortId>,
+    /// Set if the bridge of a VXLAN forwards frames from it to ports on other members by their addresses alone.
+    pub bridges: bool,
 }
 
 impl TunnelSpec {

@@ -1,6 +1,6 @@
 //! Decapsulation of packets that came through tunnels.
 
-use super::{ECT_1, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, any, limit_options};
+use super::{ECT_1, GRE_LEN, Goes, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, any, limit_options};
 use crate::bytes::{be16, be32, frame_type};
 use crate::tables::{Kind, PortInfo, Tables};
 use crate::valid::{host4, valid_header6};
@@ -30,16 +30,25 @@ pub(crate) fn is_outer(tables: &Tables, data: &[u8]) -> bool {
     Headers::of(data).is_some_and(|headers| tables.tunnels.with(&headers.end()).is_some())
 }
 
-/// Removes the headers around a packet that came through a tunnel: a valid IP packet to this host. The frame then has
-/// an Ethernet header with meaningless addresses. `now` returns the time in seconds. Returns where the inner packet was
-/// received if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
+/// A packet that came through a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Within {
+    /// Where it was received: for a frame that a bridge forwards, the VXLAN; else the interface that routes it.
+    pub from: Ingress,
+    /// Port by which the bridge forwards the frame, unchanged.
+    pub to: Option<PortId>,
+}
+
+/// Removes the headers around a packet that came through a tunnel: a valid IP packet to this host. A packet to be routed
+/// then has an Ethernet header with meaningless addresses. `now` returns the time in seconds. Returns the inner packet
+/// if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
 pub(crate) fn decapsulate(
     arena: &Arena,
     tables: &Tables,
     from: Ingress,
     frame: &mut Frame,
     now: impl Fn() -> u32,
-) -> Option<Ingress> {
+) -> Option<Within> {
     // A packet within one that was itself within another.
     if from.around.is_some() {
         return None;
@@ -59,9 +68,6 @@ pub(crate) fn decapsulate(
     let tunnel = tables.tunnels.with(&headers.end())?;
     let link = tunnel.tunnel.link;
     if link != 0 && tables.port(from.id).is_none_or(|port| port.index != link) {
-        return None;
-    }
-    if !may_be_forwarded(kind, ip.get(len..)?) {
         return None;
     }
     if let Some(vxlan) = tunnel.tunnel.vxlan {
@@ -91,7 +97,11 @@ pub(crate) fn decapsulate(
     if tunnel.is_forgotten(&now) {
         return None;
     }
-    if tunnel.tunnel.vxlan.is_some() && !tunnel.takes(remote, ip.get(len - HEADER_LEN..)?, now) {
+    let goes = match tunnel.tunnel.vxlan {
+        Some(_) => tunnel.takes(remote, ip.get(len - HEADER_LEN..)?, now)?,
+        None => Goes::Up,
+    };
+    if goes == Goes::Up && !may_be_forwarded(kind, ip.get(len..)?) {
         return None;
     }
     frame.truncate(HEADER_LEN + total);
@@ -99,8 +109,12 @@ pub(crate) fn decapsulate(
     let [high, low] = arena.data_mut(frame).get_mut(HEADER_LEN - 2..HEADER_LEN)? else { return None };
     let last = [*high, *low];
     [*high, *low] = kind.to_be_bytes();
-    let id = tunnel.info.master.unwrap_or(tunnel.id);
-    Some(Ingress { id, around: Some(Around { id: from.id, len: len as u8, last }), ..from })
+    let (id, to) = match goes {
+        Goes::Up => (tunnel.info.master.unwrap_or(tunnel.id), None),
+        Goes::To(port) => (tunnel.id, Some(port)),
+    };
+    let from = Ingress { id, around: Some(Around { id: from.id, len: len as u8, last }), ..from };
+    Some(Within { from, to })
 }
 
 /// Puts back what [`decapsulate`] removed; returns the number of the interface that received the frame.

@@ -238,6 +238,19 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
             add.push(ip(format!("link set {name} type bridge_slave {option}")));
         }
         remove.push(ip(format!("link del {bridge}")));
+        // Hosts behind other members, whose addresses are in `packets`, too.
+        for member in random.chance(60).then(|| members(random, n, 2)).into_iter().flatten() {
+            add.push(ip(format!("link set p{member} master {bridge}")));
+            if random.chance(80) {
+                let (there, back) = moved(member, bridge);
+                add.extend(there);
+                remove.extend(back);
+            }
+            for host in (2..2 + HOSTS).filter(|_| random.chance(70)) {
+                let mac = text(host_mac(member - 1, host));
+                add.push(Change::Run(format!("bridge fdb replace {mac} dev p{member} master static")));
+            }
+        }
     }
     let of = bridge.as_ref().unwrap_or(&name);
     // The third byte of a station's address is that of its host (`packets`).

@@ -14,11 +14,11 @@ use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect,
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_port::broker;
-use bywash_router::control::{Control, Entrance, Policies, PortEntry, PortView};
+use bywash_router::control::{Control, Entrance, Policies, PortEntry, PortView, TunnelSpec};
 use bywash_router::gates::{Gate, Gates};
+use bywash_router::tunnel::MemberPort;
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
-use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -60,6 +60,8 @@ pub struct Guard {
     /// Number of the newest reading, and whether its flows pass the gates.
     number: u64,
     passing: bool,
+    /// Bridges of the VXLANs that are members of one, by number.
+    bridged: BTreeMap<u16, u16>,
     /// Errors of ports whose programs could not be given their newest configuration.
     refused: BTreeMap<u16, String>,
 }
@@ -101,6 +103,7 @@ impl Guard {
             flows,
             number: 0,
             passing: false,
+            bridged: BTreeMap::new(),
             refused: BTreeMap::new(),
         })
     }
@@ -240,6 +243,11 @@ impl Guard {
 
     /// Returns the gate that a port should have now.
     fn gate(&self, port: u16) -> Gate {
+        // The packets of a VXLAN in a bridge have the gate of the bridge. Its own is for the frames that the bridge
+        // forwards to other members.
+        if let Some(bridge) = self.bridged.get(&port) {
+            return if self.verdict.bridging.contains(bridge) { Gate::default() } else { Gate::CLOSED };
+        }
         let gate = self.verdict.gates.get(&port).copied().unwrap_or(Gate::CLOSED);
         if self.passing { gate } else { Gate { flows: Families::NONE, ..gate } }
     }
@@ -247,14 +255,18 @@ impl Guard {
     /// Writes the gates of the ports and the kernel settings into the programs' configurations.
     fn set_programs(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let control = lock(control);
+        let bridge = |index| control.masters().find(|(view, _)| view.index == index).map(|(view, _)| view.id.0);
+        let bridged = |(view, spec): (PortView, &TunnelSpec)| Some((view.id.0, bridge(spec.bridge?.index)?));
+        self.bridged = control.tunnels().filter_map(bridged).collect();
         let settings = &self.verdict.settings;
         let entries = control.entries();
         // Workers would punt the packets of the others, one by one.
-        let takes = |Entrance { id, mac, link }: Entrance| {
+        let takes = |Entrance { id, mac, link, bridges }: Entrance| {
             let (gate, passes) = (self.gate(id.0), self.verdict.outer_passes);
             let open = [!gate.closed.v4, !gate.closed.v6];
             let flows = [gate.flows.v4 || open[0], gate.flows.v6 || open[1]].map(|flows| passes && flows);
-            TunnelTakes { number: id.0, mac, link: link.map(|link| link.0), open, flows }
+            let bridged = [bridges && self.verdict.bridging.contains(&id.0), passes];
+            TunnelTakes { number: id.0, mac, link: link.map(|link| link.0), open, flows, bridged }
         };
         let ends = control.tunnels_by_end().into_iter().map(|(end, of)| (end, takes(of))).collect();
         let failed = self.program.as_ref().and_then(|program| program.set_tunnels(&ends).err());
@@ -419,13 +431,13 @@ fn program_gate(gate: Gate) -> XdpGate {
     }
 }
 
-/// Returns which frames a program forwards to these members of its port's bridge, each with its MTU.
-fn bridging(members: &[(PortId, u32)], targets: &BTreeMap<PortId, XdpSending>, native: bool) -> XdpBridging {
+/// Returns which frames a program forwards to these members of its port's bridge.
+fn bridging(members: &[MemberPort], targets: &BTreeMap<PortId, XdpSending>, native: bool) -> XdpBridging {
     let takes = |target: &XdpSending| target.target && (target.takes_frames || !native);
-    let to = || members.iter().filter(|(port, _)| targets.get(port).is_some_and(takes));
+    let to = || members.iter().filter(|member| targets.get(&member.port).is_some_and(takes));
     XdpBridging {
-        to: to().map(|(port, _)| 1 << port.0).sum(),
-        longest: to().map(|(_, mtu)| mtu + HEADER_LEN as u32).min().unwrap_or(0),
+        to: to().map(|member| 1 << member.port.0).sum(),
+        longest: to().map(|member| member.longest).min().unwrap_or(0),
     }
 }
 

@@ -1,11 +1,13 @@
 //! Bonds and bridges: the ports on their members, and the stations of bridges.
 
 use super::super::followed::Followed;
-use super::super::{MasterSpec, PortView, Sends};
+use super::super::{MasterSpec, PortView, Sends, TunnelSpec};
 use super::{Bound, Links, differing, replace};
 use crate::tables::{BondInfo, PortInfo};
+use crate::tunnel::MemberPort;
 use bywash_engine::PortId;
 use bywash_fib::model::{Behind, Link, Mac};
+use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 use std::time::Duration;
@@ -68,22 +70,30 @@ impl Links {
         Some((bridge, vlan != 0))
     }
 
-    /// Returns the ports to which a port's bridge forwards, by addresses alone, the frames received on that port; each
-    /// with its MTU in bytes.
-    pub fn bridged_to(&self, id: PortId) -> Vec<(PortId, u32)> {
-        let Some(bridge) = self.bridge_of(id) else { return vec![] };
+    /// Returns the ports to which a port's bridge forwards, by addresses alone, the frames received on that port.
+    pub fn bridged_to(&self, id: PortId) -> Vec<MemberPort> {
+        let own = || self.ports.get(usize::from(id.0)).map(Bound::index);
+        self.bridge_of(id).zip(own()).map_or_else(Vec::new, |(bridge, own)| self.reached_from(bridge, own))
+    }
+
+    /// Returns the ports to which a bridge forwards, by addresses alone, the frames without a tag that the member with
+    /// this kernel index receives.
+    pub(super) fn reached_from(&self, bridge: &MasterSpec, from: u32) -> Vec<MemberPort> {
         if self.bridge_link(bridge).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip) {
             return vec![];
         }
         // A hardware switch may already have forwarded a frame that it also hands over.
-        let member = |port: PortId| {
-            let link = self.get(self.ports.get(usize::from(port.0))?.index()).filter(|link| !link.switch)?;
+        let member = |index| {
+            let link = self.get(index).filter(|link| !link.switch)?;
             Some((link.member?.bridging, link.mtu))
         };
-        let Some((own, _)) = member(id) else { return vec![] };
-        let to = |port| member(port).filter(|(that, _)| own.reaches(*that)).map(|(_, mtu)| (port, mtu));
-        let others = self.ports_of(bridge).filter(|port| *port != id && bridge.entry(*port).is_none());
-        others.filter_map(to).collect()
+        let Some((own, _)) = member(from) else { return vec![] };
+        let to = |port: PortId| {
+            let index = self.ports.get(usize::from(port.0))?.index();
+            let (that, mtu) = member(index).filter(|_| index != from)?;
+            own.reaches(that).then_some(MemberPort { index, port, longest: mtu + HEADER_LEN as u32 })
+        };
+        self.ports_of(bridge).filter(|port| bridge.entry(*port).is_none()).filter_map(to).collect()
     }
 
     /// Returns the bridge itself, also for a VLAN interface on it; `None` for a bond.
@@ -155,13 +165,9 @@ impl Links {
             self.stale_ends.insert(bridge);
             return vec![vxlan.interface()];
         }
-        for behind in [old, behind].into_iter().flatten() {
-            if let Behind::Member(vxlan) = behind
-                && self.tunnels.contains_key(&vxlan)
-            {
-                self.stale_ends.insert(vxlan);
-            }
-        }
+        let vxlans = self.tunnels.values().map(|(spec, _)| spec);
+        let of_bridge = |spec: &&TunnelSpec| spec.bridge.is_some_and(|of| (of.bridge, of.vlan) == (bridge, vlan));
+        self.stale_ends.extend(vxlans.filter(of_bridge).map(|spec| spec.index));
         let masters = self.all_masters().filter(|master| master.stations() == Some((bridge, vlan)));
         masters.flat_map(|master| std::iter::once(master.index).chain(self.vlans_on(master.index))).collect()
     }

@@ -4,7 +4,7 @@ use super::super::followed::Followed;
 use super::super::{Bridged, Entrance, PortView, TunnelSpec};
 use super::{Links, differing, replace};
 use crate::tables::PortInfo;
-use crate::tunnel::{Ends, Paths, Stations, TunnelInfo, Tunnels, ends_of};
+use crate::tunnel::{Ends, Paths, MemberPort, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Address, Behind, Families, Mac, Tunnel};
 use bywash_port::af_xdp::TunnelEnd;
@@ -169,6 +169,28 @@ impl Links {
         behind.filter_map(|((.., mac), _)| Some((*mac, from(*mac)?))).collect()
     }
 
+    /// Returns whether a VXLAN is a member of a bridge.
+    pub fn bridges_tunnels(&self) -> bool {
+        self.tunnels.values().any(|(spec, _)| spec.bridge.is_some())
+    }
+
+    /// Returns the stations behind other members of a VXLAN's bridge, with the members' kernel indices.
+    fn behind_members(&self, spec: &TunnelSpec) -> Vec<(Mac, u32)> {
+        let Some(Bridged { bridge, vlan, .. }) = spec.bridge else { return vec![] };
+        let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
+        let member = |((.., mac), behind): (&(_, _, Mac), &Behind)| match *behind {
+            Behind::Member(index) if index != spec.index => Some((*mac, index)),
+            _ => None,
+        };
+        all.filter_map(member).collect()
+    }
+
+    /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone.
+    fn reached(&self, spec: &TunnelSpec) -> Vec<MemberPort> {
+        let bridge = spec.bridge.and_then(|of| self.master(of.index));
+        bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.index))
+    }
+
     /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
     /// packets masquerading may change, or that the kernel does not let use their local addresses.
     fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
@@ -201,7 +223,8 @@ impl Links {
                 0 => None,
                 link => Some(self.received_as(link)?),
             };
-            Some(ends_of(&spec.tunnel).map(move |end| (end, Entrance { id, mac, link })))
+            let bridges = !self.reached(spec).is_empty();
+            Some(ends_of(&spec.tunnel).map(move |end| (end, Entrance { id, mac, link, bridges })))
         };
         self.open_tunnels().filter_map(of).flatten().collect()
     }
@@ -219,7 +242,8 @@ impl Links {
         for spec in vxlans.map(|(spec, _)| *spec).collect::<Vec<_>>() {
             let before = self.ends.get(&spec.index);
             if before.is_none() || self.stale_ends.contains(&spec.index) {
-                let new = Stations::new(self.heard_from(&spec), before.unwrap_or(&Arc::default()));
+                let (heard, members) = (self.heard_from(&spec), self.behind_members(&spec));
+                let new = Stations::new(heard, members, before.unwrap_or(&Arc::default()));
                 self.ends.insert(spec.index, Arc::new(new));
             }
         }
@@ -238,7 +262,8 @@ impl Links {
             let masqueraded = self.masqueraded.contains(&id);
             let translated = !(self.translating & tunnel.family()).is_empty();
             let tracked = self.tracked.get(&index).filter(|_| translated && tunnel.vxlan.is_none()).cloned();
-            TunnelInfo { id, tunnel, info, mac, ageing: spec.ageing(), stations, masqueraded, tracked }
+            let (ageing, members) = (spec.ageing(), self.reached(spec));
+            TunnelInfo { id, tunnel, info, mac, ageing, stations, members, masqueraded, tracked }
         };
         Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)
     }

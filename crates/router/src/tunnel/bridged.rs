@@ -1,0 +1,49 @@
+//! Frames between a VXLAN and other members of its bridge. Like the XDP program between members (`xdp/bridge.h`), the
+//! router forwards them by their addresses alone, unchanged, past gates and settings for routed packets.
+
+use super::TunnelInfo;
+use crate::bytes::frame_type;
+use bywash_engine::PortId;
+use bywash_fib::model::Mac;
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
+use bywash_wire::{ipv4, ipv6, proto};
+
+/// A port on another member of the bridge that a VXLAN is a member of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberPort {
+    /// Kernel index of the member.
+    pub index: u32,
+    /// The port.
+    pub port: PortId,
+    /// Length in bytes of the longest frame that it sends, Ethernet header included.
+    pub longest: u32,
+}
+
+impl TunnelInfo {
+    /// Returns the port by which the VXLAN's bridge forwards a frame to this address; `None` if it is left to the
+    /// kernel.
+    pub(super) fn member(&self, to: &Mac, frame: &[u8]) -> Option<PortId> {
+        if self.members.is_empty() || !is_plainly_bridged(frame) {
+            return None;
+        }
+        let stations = &self.stations.members;
+        let at = stations.binary_search_by_key(to, |(mac, _)| *mac).ok()?;
+        let member = self.members.iter().find(|member| member.index == stations[at].1)?;
+        (frame.len() <= member.longest as usize).then_some(member.port)
+    }
+}
+
+/// Returns whether a frame is an IP packet that the kernel takes from a VXLAN and sends through one whatever it is
+/// (pskb_inet_may_pull), and that a bridge forwards by its addresses: it is no neighbour discovery, which the bridge may
+/// answer itself (br_is_nd_neigh_msg).
+fn is_plainly_bridged(frame: &[u8]) -> bool {
+    let Some(ip) = frame.get(HEADER_LEN..) else { return false };
+    match frame_type(frame) {
+        Some(ethertype::IPV4) => ip.len() >= ipv4::HEADER_LEN,
+        Some(ethertype::IPV6) => {
+            // ICMPv6 messages from router solicitation to redirect.
+            ip.len() > ipv6::HEADER_LEN && (ip[6] != proto::ICMP6 || !(133..=137).contains(&ip[ipv6::HEADER_LEN]))
+        }
+        _ => false,
+    }
+}
