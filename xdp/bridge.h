@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Ports on members of bridges. Frames to the bridge's own MAC address are routed as if the bridge had received them, by
  * the programs for ports with flows: the port's entry has the bridge's address and number. Frames to a station behind
- * another port are sent there unchanged. The kernel bridges all others, above all frames of stations that it has yet to
+ * another port are sent there unchanged, and user space takes those to a station behind a VXLAN. The kernel bridges all others, above all frames of stations that it has yet to
  * learn.
  *
  * If the bridge filters VLANs, the entry of a port has the interface to which its frames without a tag belong, which
@@ -38,22 +38,37 @@ static __always_inline int is_known(__u64 station)
 	return 0;
 }
 
+/* Returns whether a frame has an IP header as long and of the version that its EtherType says, which user space needs to
+ * hash it. */
+static __always_inline int has_version(const void *data, const void *end)
+{
+	const __u8 *ip = data + ETH_HLEN;
+
+	if (*(const __be16 *)(data + 12) == bpf_htons(ETH_P_IPV6))
+		return ip + sizeof(struct ipv6hdr) + 1 <= (const __u8 *)end && *ip >> 4 == 6;
+	return ip + 20 <= (const __u8 *)end && *(const __be16 *)(data + 12) == bpf_htons(ETH_P_IP) && *ip >> 4 == 4;
+}
+
 /* Returns the verdict on a frame without a tag to another station that a bridge's member has received. `length` is 0 if
- * frames of any length may leave. The egress port is never the ingress port, which is not among `members`. */
+ * frames of any length may leave by another port. That is never the ingress port, whose bit in `members` stands for
+ * VXLANs. */
 static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data, const void *end,
 					 __u32 length, __u32 *to)
 {
 	__u64 members = *(const volatile __u64 *)&port->members;
 
 	int member = leads_to(*(const __u64 *)data << 16 >> 16 | bridge << 48);
-	if (member < 0 || !(members >> member & 1))
+	int through = member == BYWASH_PORTS;
+	if (member < 0 || (through ? !(members >> port->id & 1) : member == port->id || !(members >> member & 1)))
 		return PASS_NOT_MINE;
-	if (!is_plainly_bridged(data, end) || length > port->longest)
+	if (!is_plainly_bridged(data, end) || length > (through ? port->through : port->longest))
+		return PASS_BRIDGED;
+	if (through && !has_version(data, end))
 		return PASS_BRIDGED;
 	if (!is_known(from))
 		return PASS_STATION;
 	*to = member;
-	return TO_MEMBER;
+	return through ? TO_USER : TO_MEMBER;
 }
 
 /* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `protocol` and `tci` are
@@ -107,6 +122,11 @@ int bywash_bridge(struct xdp_md *ctx)
 	if (reason == NEXT) {
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
+	}
+	if (reason == TO_USER) {
+		/* Without the flags: gates concern routed packets. */
+		struct frame f = frame_of_xdp(ctx, port, 0);
+		return to_user(&f, ctx);
 	}
 	if (reason == TO_MEMBER) {
 		if (bpf_redirect_map(&devices, to, XDP_PASS) != XDP_REDIRECT)

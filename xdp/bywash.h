@@ -114,9 +114,11 @@ struct bywash_port {
 	__u16 sending;   /* enum bywash_sending */
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
-	__u64 members;   /* bit n: frames to port n, another member of its bridge, are forwarded (bridge.h) */
-	__u32 longest;   /* longest such frame in bytes, Ethernet header included */
-	__u32 pad[3];    /* to a cache line */
+	__u64 members;   /* bit n: frames to port n, another member of its bridge, are forwarded (bridge.h); the port's own
+			  * bit: user space takes those to VXLANs in the bridge */
+	__u32 longest;   /* longest frame to another port in bytes, Ethernet header included */
+	__u32 through;   /* longest frame to a VXLAN */
+	__u32 pad[2];    /* to a cache line */
 } __attribute__((aligned(64)));
 
 /* Treatment of a packet whose route leads to this next hop. */

@@ -52,7 +52,8 @@ static __always_inline int is_bridged_within(const void *packet, const void *end
 
 	if (packet + (v6 ? sizeof(struct ipv6hdr) + 1 : sizeof(struct iphdr)) > end || !is_plainly_bridged(frame, end))
 		return 0;
-	return leads_to(*frame << 16 >> 16 | ((takes >> END_NUMBER & END_NUMBERS) - BYWASH_PORTS) << 48) >= 0;
+	__u64 bridge = (takes >> END_NUMBER & END_NUMBERS) - BYWASH_PORTS;
+	return (__u32)leads_to(*frame << 16 >> 16 | bridge << 48) < BYWASH_PORTS;
 }
 
 /* Returns a pointer at most 127 bytes behind `start`, of which the verifier does not know how many: it would follow what

@@ -16,7 +16,7 @@
 #define STATIONS_AT_A_PLACE 7
 
 /* Stations of bridges. An entry is a MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit 56
- * on the port that leads to the station, plus 128; 0: none. The process sets `due` when the kernel has to hear the
+ * on the port that leads to the station, or BYWASH_PORTS for a VXLAN, plus 128; 0: none. The process sets `due` when the kernel has to hear the
  * station again. */
 struct stations {
 	__u64 entries[STATIONS_AT_A_PLACE];
@@ -47,14 +47,14 @@ static __always_inline __u64 find_station(__u64 station, const int ignored, vola
 	return 0;
 }
 
-/* Returns the port that leads to a station, or a negative number if none does. `station` is its address, with the
- * bridge's number from bit 48 on. */
+/* Returns the port that leads to a station, BYWASH_PORTS if a VXLAN does, or a negative number if neither does.
+ * `station` is its address, with the bridge's number from bit 48 on. */
 static __always_inline int leads_to(__u64 station)
 {
 	volatile __u8 *due;
 	__u64 entry = find_station(station, 8, &due);
 
-	return entry >> 63 ? entry >> 56 & 63 : -1;
+	return entry >> 63 ? entry >> 56 & 127 : -1;
 }
 
 /* Returns whether the kernel bridges frames of this kind by their addresses alone, whatever is set on the members. The

@@ -206,15 +206,20 @@ impl Lab {
         r.ip_batch(&format!(
             "link add br0 type bridge\nlink set {near} master br0\nlink set {far} master br0\nlink set br0 up\n"
         ))?;
-        // With br_netfilter, without which these switches are missing, frames between members pass the hooks of IP.
-        for call in ["arptables", "iptables", "ip6tables"] {
-            let _ = r.sysctl(&format!("net/bridge/bridge-nf-call-{call}"), "0");
-        }
+        self.let_frames_between_members();
         for (mac, port) in [(a.mac.as_str(), near), (STATION, far)] {
             r.run(&["bridge", "fdb", "replace", mac, "dev", port, "master", "static"])?;
         }
         self.frame[..6].copy_from_slice(&mac(STATION)?.0);
         Ok(())
+    }
+
+    /// Lets no hook of IP see frames between members of bridges, as with br_netfilter; without it, these switches are
+    /// missing.
+    fn let_frames_between_members(&self) {
+        for call in ["arptables", "iptables", "ip6tables"] {
+            let _ = self.topology.r().sysctl(&format!("net/bridge/bridge-nf-call-{call}"), "0");
+        }
     }
 
     /// Ends [`Lab::join`].

@@ -74,6 +74,10 @@ pub struct PlacementArgs {
     /// Also measure the kernel and each level with the packets received through a VXLAN (as NAME+from-vxlan)
     #[arg(long)]
     pub from_vxlan: bool,
+    /// Also measure the kernel and each level with the frames received through a VXLAN, which a bridge forwards to its
+    /// other member (as NAME+vxlan-to-member)
+    #[arg(long)]
+    pub vxlan_to_member: bool,
     /// Receiver of the forwarded packets
     #[arg(long, value_name = "WHO", default_value = "driver")]
     pub sink: Sink,
@@ -139,10 +143,14 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
                 lab.end_vxlan()?;
             }
         }
-        if args.from_vxlan {
-            lab.receive_by_vxlan().context("from a VXLAN")?;
-            again(args, &lab, "from-vxlan", &mut round).context("from a VXLAN")?;
-            lab.receive_plain()?;
+        for (wanted, bridged, name) in
+            [(args.from_vxlan, false, "from-vxlan"), (args.vxlan_to_member, true, "vxlan-to-member")]
+        {
+            if wanted {
+                lab.receive_by_vxlan(bridged).context("from a VXLAN")?;
+                again(args, &lab, name, &mut round).context("from a VXLAN")?;
+                lab.receive_plain()?;
+            }
         }
         if args.members {
             // Like the kernel: without a native program, an interface receives live frames only while it polls.

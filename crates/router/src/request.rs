@@ -19,8 +19,9 @@ pub enum Request {
         /// Port that received it.
         from: PortId,
         /// Number of the interface that received it, as gates refer to it ([`Tables::number`](crate::tables::Tables)):
-        /// the port's own, or that of a VLAN, bond or bridge.
-        id: PortId,
+        /// the port's own, or that of a VLAN, bond or bridge. `None` for a frame to another station, which the bridge
+        /// that the port is on a member of forwards: the kernel receives it on that member, unmarked.
+        id: Option<PortId>,
         /// The packet, including its Ethernet header.
         frame: Frame,
         /// Set if the packet is a copy of one that was dropped and counted, which the kernel is to answer with an ICMP

@@ -19,7 +19,7 @@ use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::frag::{self, FragError, Plan};
 use bywash_wire::icmp4::Icmp4Error;
 use bywash_wire::icmp6::Icmp6Error;
-use bywash_wire::{icmp4, icmp6, ipv4, ipv6, proto};
+use bywash_wire::{icmp4, icmp6, ipv4, ipv6, partial, proto};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -308,20 +308,38 @@ impl SlowPath {
             route.and_then(|route| route.way(tables, data, len).filter(|_| !route.is_forgotten(|| seconds(cx.now))));
         let Some(way) = way else { return self.punt(cx, from, frame) };
         charge(data);
-        self.send_through(cx, tables, from, frame, &way);
+        self.send_through(cx, tables, from, (frame, len), &way);
     }
 
+    /// Sends a frame to another station, which the port's bridge forwards, through the VXLAN that leads there. All
+    /// others are the kernel's.
+    pub(crate) fn bridge(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
+        let data = cx.bufs.arena().data_mut(&mut frame);
+        if tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums)
+            && data.get_mut(HEADER_LEN..).is_some_and(partial::complete)
+        {
+            cx.event(from.port, Event::ChecksumCompleted, 1);
+        }
+        let data = cx.bufs.arena().data(&frame);
+        let route = tables.tunnels.towards(from, data).filter(|(info, _)| self.gates.get(info.id).closed.is_empty());
+        let route = route.and_then(|(info, remote)| OuterRoute::to(tables, info, remote, data));
+        let len = data.len().saturating_sub(HEADER_LEN) as u32;
+        match route.as_ref().and_then(|route| route.way(tables, data, len)) {
+            Some(way) => self.send_through(cx, tables, from, (frame, len), &way),
+            None => self.hand_over(cx, from.port, None, frame),
+        }
+    }
+
+    /// Sends a packet of this length through a tunnel.
     pub(crate) fn send_through(
         &mut self,
         cx: &mut Context<'_>,
         tables: &Tables,
         from: Ingress,
-        mut frame: Frame,
+        (mut frame, len): (Frame, u32),
         way: &Through<'_>,
     ) {
-        let arena = cx.bufs.arena();
-        let (len, _) = ip_len(arena.data(&frame));
-        match tunnel::encapsulate(arena, way, &mut frame, len, self.next_id()) {
+        match tunnel::encapsulate(cx.bufs.arena(), way, &mut frame, len, self.next_id()) {
             Some(port) => {
                 cx.event(from.port, Event::Encapsulated, 1);
                 vlan::send(cx, tables, from.port, port, frame);
@@ -354,7 +372,7 @@ impl SlowPath {
             Kind::Tunnel => {
                 let route = OuterRoute::of(tables, hop).filter(|_| len <= hop.mtu);
                 match route.as_ref().and_then(|route| route.way(tables, data, len)) {
-                    Some(way) => self.send_through(cx, tables, from, frame, &way),
+                    Some(way) => self.send_through(cx, tables, from, (frame, len), &way),
                     None => cx.drop(from.port, DropReason::NoRoute, frame),
                 }
             }
@@ -471,15 +489,17 @@ impl SlowPath {
 
     /// Hands a packet to the kernel unchanged.
     pub(crate) fn punt(&mut self, cx: &mut Context<'_>, from: Ingress, mut frame: Frame) {
-        if self.requests.slots() <= self.kept {
-            return cx.drop(from.port, DropReason::PuntFailed, frame);
-        }
         let id = from.restore(cx.bufs.arena(), &mut frame);
-        match self.requests.push(Request::Punt { from: from.port, id, frame, copy: false }) {
-            Ok(()) => cx.event(from.port, Event::Punted, 1),
-            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => {
-                cx.drop(from.port, DropReason::PuntFailed, frame)
-            }
+        self.hand_over(cx, from.port, Some(id), frame);
+    }
+
+    fn hand_over(&mut self, cx: &mut Context<'_>, from: PortId, id: Option<PortId>, frame: Frame) {
+        if self.requests.slots() <= self.kept {
+            return cx.drop(from, DropReason::PuntFailed, frame);
+        }
+        match self.requests.push(Request::Punt { from, id, frame, copy: false }) {
+            Ok(()) => cx.event(from, Event::Punted, 1),
+            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.drop(from, DropReason::PuntFailed, frame),
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
         }
     }
@@ -533,7 +553,7 @@ impl SlowPath {
             cx.discard(copy);
             return cx.event(from, Event::IcmpWithheld, 1);
         }
-        match self.requests.push(Request::Punt { from, id, frame: copy, copy: true }) {
+        match self.requests.push(Request::Punt { from, id: Some(id), frame: copy, copy: true }) {
             Ok(()) => cx.event(from, Event::IcmpByKernel, 1),
             Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}

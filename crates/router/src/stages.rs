@@ -345,7 +345,10 @@ impl Router {
         if let (Some(port), Some(device)) = (port, device)
             && (device.reception != Reception::Own || !port.macvlans.is_empty())
         {
-            keep_mine(cx, path, port, device.reception, from, batch);
+            // Frames of VLANs are not those that a VXLAN carries.
+            let others = device.reception == Reception::Bridged && tables.number(from.port) != id;
+            let reception = if others { Reception::Own } else { device.reception };
+            keep_mine(cx, tables, path, (port, reception), from, batch);
         }
         let arena = cx.bufs.arena();
         if device.is_some_and(|device| device.partial_checksums) {
@@ -457,12 +460,13 @@ impl App for Router {
 
 /// Drops frames to other hosts, which a promiscuous port receives, and punts frames to group MAC addresses that carry a
 /// unicast packet: no router forwards those (RFC 1812 5.3.4; ip_forward, ip6_forward). On a port with macvlans, a
-/// program may still hand over frames to a former address of one of them: they are punted, too.
+/// program may still hand over frames to a former address of one of them: they are punted, too. Frames to other stations
+/// that a bridge forwards go through a VXLAN or to the kernel.
 fn keep_mine(
     cx: &mut Context<'_>,
+    tables: &Tables,
     path: &mut SlowPath,
-    port: &PortInfo,
-    reception: Reception,
+    (port, reception): (&PortInfo, Reception),
     from: Ingress,
     batch: &mut Batch,
 ) {
@@ -485,8 +489,11 @@ fn keep_mine(
     }
     for frame in others.drain() {
         // The frame may be for this host, which the kernel decides.
-        let may_be = reception == Reception::Own || cx.bufs.arena().data(&frame)[0] & 1 != 0;
-        if may_be && port.index != 0 {
+        let group = cx.bufs.arena().data(&frame)[0] & 1 != 0;
+        let may_be = reception == Reception::Own || group;
+        if reception == Reception::Bridged && !group {
+            path.bridge(cx, tables, from, frame);
+        } else if may_be && port.index != 0 {
             path.punt(cx, from, frame);
         } else {
             cx.drop(from.port, DropReason::NotMine, frame);

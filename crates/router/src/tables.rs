@@ -181,6 +181,8 @@ pub enum Reception {
     Link,
     /// All frames of its link. Those to other hosts are dropped.
     Promiscuous,
+    /// Frames to its interface, and those to stations behind VXLANs in its bridge.
+    Bridged,
 }
 
 /// A port or VLAN as routing sees it.

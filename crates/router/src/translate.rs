@@ -337,9 +337,9 @@ fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId, now: u
 #[cold]
 fn send_through(cx: &mut Context<'_>, tables: &Tables, path: &mut SlowPath, from: Ingress, frame: Frame, hop: &Entry) {
     let data = cx.bufs.arena().data(&frame);
-    let route = OuterRoute::of(tables, hop);
-    match route.as_ref().and_then(|route| route.way(tables, data, ip_len(data).0)) {
-        Some(way) => path.send_through(cx, tables, from, frame, &way),
+    let (route, (len, _)) = (OuterRoute::of(tables, hop), ip_len(data));
+    match route.as_ref().and_then(|route| route.way(tables, data, len)) {
+        Some(way) => path.send_through(cx, tables, from, (frame, len), &way),
         // The route to the remote has changed since the packet was translated.
         None => cx.drop(from.port, DropReason::NoRoute, frame),
     }

@@ -65,8 +65,10 @@ pub struct TunnelInfo {
     pub ageing: Option<u32>,
     /// Stations from which the kernel learns nothing, and those behind other members of a VXLAN's bridge.
     pub stations: Arc<Stations>,
-    /// Members to which the VXLAN's bridge forwards frames from it by their addresses alone.
+    /// Members to which the VXLAN's bridge forwards frames from it, and the reverse, by their addresses alone.
     pub members: Vec<MemberPort>,
+    /// Length in bytes of the longest frame that the bridge sends to the VXLAN, Ethernet header included.
+    pub longest: u32,
     /// Set if its outer packets may be masqueraded.
     pub masqueraded: bool,
     /// Time in seconds at which the kernel last got a packet of it, if connection tracking must not forget its outer
@@ -89,15 +91,23 @@ pub struct Stations {
     heard: Vec<AtomicU32>,
     /// Stations behind other members, by the members' kernel indices, in ascending order.
     members: Vec<(Mac, u32)>,
+    /// Stations that the bridge has behind the VXLAN, with the ends that it sends their frames to, in ascending order.
+    beyond: Vec<(Mac, IpAddr)>,
 }
 
 impl Stations {
-    /// Creates a list of stations, and one of those behind other members of the bridge by the members' kernel indices.
-    /// Both must be in ascending order; `before` is the list until now.
-    pub fn new(all: Vec<(Mac, Option<IpAddr>)>, members: Vec<(Mac, u32)>, before: &Self) -> Self {
+    /// Creates a list of stations, which must be in ascending order; `before` is the list until now.
+    pub fn new(all: Vec<(Mac, Option<IpAddr>)>, before: &Self) -> Self {
         let heard = |(mac, _): &(Mac, _)| before.at(mac).map_or(0, |at| before.heard[at].load(Ordering::Relaxed));
         let heard = all.iter().map(|station| AtomicU32::new(heard(station))).collect();
-        Self { all, heard, members }
+        Self { all, heard, ..Self::default() }
+    }
+
+    /// Adds stations of the bridge: those behind other members, by the members' kernel indices, and those behind the
+    /// VXLAN, with the ends that it sends their frames to. Both lists must be in ascending order.
+    #[must_use]
+    pub fn bridged(self, members: Vec<(Mac, u32)>, beyond: Vec<(Mac, IpAddr)>) -> Self {
+        Self { members, beyond, ..self }
     }
 
     fn at(&self, mac: &Mac) -> Option<usize> {
@@ -222,6 +232,8 @@ pub struct Tunnels {
     all: Vec<TunnelInfo>,
     /// Places in `all`, in ascending order of their ends.
     ends: Vec<(TunnelEnd, usize)>,
+    /// Places in `all` of VXLANs in bridges, in ascending order of the bridges' numbers.
+    bridged: Vec<(PortId, usize)>,
     paths: Paths,
     /// Set if the outer packets of these tunnels pass gates that let flows pass.
     outer_passes: bool,
@@ -235,7 +247,10 @@ impl Tunnels {
         let of = |(at, tunnel): (usize, &TunnelInfo)| ends_of(&tunnel.tunnel).map(move |end| (end, at));
         let mut ends: Vec<_> = all.iter().enumerate().flat_map(of).collect();
         ends.sort_unstable();
-        Self { all, ends, paths, outer_passes }
+        let bridged = |(at, tunnel): (usize, &TunnelInfo)| Some((tunnel.info.master?, at));
+        let mut bridged: Vec<_> = all.iter().enumerate().filter_map(bridged).collect();
+        bridged.sort_unstable();
+        Self { all, ends, bridged, paths, outer_passes }
     }
 
     /// Returns the tunnel with this number.

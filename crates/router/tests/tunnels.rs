@@ -8,7 +8,7 @@ use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::gates::{Gate, Gates};
-use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Reception, Tables};
 use bywash_router::tunnel::{MemberPort, Path, Paths, Stations, TunnelInfo, Tunnels};
 use bywash_router::vlan::FIRST;
 use bywash_router::{Request, Router, RouterConfig};
@@ -32,6 +32,7 @@ const OWN: [u8; 6] = [2, 0, 0, 0, 9, 1];
 const STATION: [u8; 6] = [2, 0, 0, 0, 9, 2];
 /// Station behind another member of a VXLAN's bridge, which port 1 is on.
 const BESIDE: [u8; 6] = [2, 0, 0, 0, 9, 3];
+const BRIDGE: PortId = PortId(FIRST + 1);
 const MEMBER: MemberPort = MemberPort { index: 7, port: PortId(1), longest: 114 };
 
 /// Next hops: out of port 1, this host, the tunnel, and the tunnel with a neighbour that is not known.
@@ -48,6 +49,8 @@ fn gre(keys: [Option<u32>; 2]) -> Tunnel {
 struct Outcome {
     sent: Vec<Vec<u8>>,
     punted: Vec<Vec<u8>>,
+    /// Frames for the kernel to bridge.
+    handed_back: Vec<Vec<u8>>,
 }
 
 /// A worker whose router has a tunnel.
@@ -57,6 +60,8 @@ struct Rig {
     gates: Gates,
     inbox: rtrb::Consumer<Request>,
     pools: Arc<PoolSet>,
+    /// Number of the interface that receives the frames.
+    received: PortId,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -77,6 +82,15 @@ impl Rig {
     }
 
     fn beside_nat(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>], nat: &Nat) -> Self {
+        Self::made(tunnel, path_mtu, waits, frames, nat, None)
+    }
+
+    /// Creates a router with this VXLAN in a bridge, of which both ports are on members.
+    fn of_bridge(tunnel: Tunnel, path_mtu: u32, frames: &[Vec<u8>]) -> Self {
+        Self::made(tunnel, path_mtu, false, frames, &Nat::default(), Some(BRIDGE))
+    }
+
+    fn made(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>], nat: &Nat, master: Option<PortId>) -> Self {
         let domain = Qsbr::new();
         let (mut table4, mut table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
         table4.insert(Net::new(10 << 24, 8).unwrap(), if waits { GLEAN } else { THROUGH });
@@ -96,8 +110,12 @@ impl Rig {
             Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Glean) },
         ];
         let beside = vec![(BESIDE, MEMBER.index)];
-        let stations = Arc::new(Stations::new(vec![(STATION, Some(tunnel.remote))], beside, &Stations::default()));
-        let info = PortInfo { index: 9, mac: OWN, ..PortInfo::default() };
+        let stations = Stations::new(vec![(STATION, Some(tunnel.remote))], &Stations::default());
+        let stations = Arc::new(stations.bridged(beside, vec![(STATION, tunnel.remote)]));
+        let info = PortInfo { index: 9, mac: OWN, master, ..PortInfo::default() };
+        let reception = if master.is_some() { Reception::Bridged } else { Reception::Own };
+        let port = PortInfo { index: 1, mac: [2; 6], master, reception, ..PortInfo::default() };
+        let bridges = master.map(|id| (id, PortInfo { master: None, reception: Reception::Own, ..port.clone() }));
         let ageing = tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
         let path = (path_mtu != 0).then_some(Path {
             ends: (tunnel.local, tunnel.remote, tunnel.link),
@@ -113,10 +131,10 @@ impl Rig {
             cold: vec![Cold { index: 2, masquerade4: nat.gives, ..Cold::default() }; entries.len()],
             entries,
             buckets: vec![],
-            ports: vec![PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() }; 2],
+            ports: vec![port; 2],
             vlans: vec![],
             bonds: vec![],
-            bridges: vec![],
+            bridges: bridges.into_iter().collect(),
             tunnels: Tunnels::new(
                 vec![TunnelInfo {
                     id: TUNNEL,
@@ -125,7 +143,8 @@ impl Rig {
                     mac: OWN,
                     ageing,
                     stations,
-                    members: vec![MEMBER],
+                    members: vec![MEMBER, MemberPort { port: PortId(0), ..MEMBER }],
+                    longest: 1414,
                     masqueraded: nat.masqueraded,
                     tracked: nat.tracked.clone(),
                 }],
@@ -151,18 +170,19 @@ impl Rig {
         }
         let config = WorkerConfig { id: 0, cpu: None, idle: Idle::Spin };
         let worker = Worker::new(config, table, Box::new(router), Buffers::attach(&pools, 0), domain.register());
-        Self { worker, table4, gates, inbox, pools, sent }
+        Self { worker, table4, gates, inbox, pools, received: master.unwrap_or(PortId(0)), sent }
     }
 
     /// Runs this many turns, then closes.
     fn end(mut self, turns: usize) -> Outcome {
         self.worker.run_turns(turns as u64);
         let mut bufs = Buffers::attach(&self.pools, 0);
-        let mut outcome = Outcome { sent: vec![], punted: vec![] };
+        let mut outcome = Outcome { sent: vec![], punted: vec![], handed_back: vec![] };
         while let Ok(request) = self.inbox.pop() {
             if let Request::Punt { frame, id, .. } = request {
-                assert_eq!(id, PortId(0), "the kernel receives what the port received");
-                outcome.punted.push(bufs.arena().data(&frame).to_vec());
+                assert!(id.is_none_or(|id| id == self.received), "the kernel receives what the port received");
+                let of = if id.is_some() { &mut outcome.punted } else { &mut outcome.handed_back };
+                of.push(bufs.arena().data(&frame).to_vec());
                 bufs.free_one(frame);
             }
         }
@@ -342,6 +362,52 @@ fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
             assert_eq!((open.sent.len(), &open.punted[..]), (0, &[outer.clone()][..]), "{to:?} {kind:x} {payload:?}");
         }
         assert_eq!((closed.sent.len(), &closed.punted[..]), (0, &[outer][..]));
+    }
+}
+
+/// A frame that a port receives for a station behind a VXLAN in its bridge is encapsulated unchanged. The kernel has, as
+/// they were, those to other stations, that the VXLAN or the way to its end does not take, or of no sound IP packet.
+#[test]
+fn a_frame_from_a_member_goes_through_the_vxlan() {
+    let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
+    let vxlan = Vxlan { vni: 9, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+    let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), tos: 1, ..gre([None; 2]) };
+    let of = |to: [u8; 6], kind: u16, payload: &[u8]| [&to[..], &BESIDE, &kind.to_be_bytes(), payload].concat();
+    let expired = packet(0xb8, 1, 17, (Ipv4Addr::LOCALHOST, far(10)), b"no host's");
+    let echo = [&[0x6b, 0x80, 0, 0, 0, 24, 58, 255][..], &[0; 32], &[128], &[0; 23]].concat();
+    let neighbour = [&echo[..40], &[135], &echo[41..]].concat();
+    for (to, kind, payload, forwarded) in [
+        (STATION, 0x800, &expired, true),
+        (STATION, 0x800, &[&expired[..], &[0; 60]].concat(), true),
+        (STATION, 0x800, &[&[0x4f, 0xb8][..], &[0; 18]].concat(), true),
+        (STATION, 0x800, &[&[0x45, 0xb8][..], &[7; 1398]].concat(), true),
+        (STATION, 0x800, &[&[0x45, 0xb8][..], &[7; 1399]].concat(), false),
+        (STATION, 0x86dd, &echo, true),
+        (STATION, 0x86dd, &neighbour, false),
+        (STATION, 0x86dd, &echo[..40].to_vec(), false),
+        (STATION, 0x800, &echo, false),
+        (STATION, 0x800, &vec![0x45; 19], false),
+        (STATION, 0x806, &vec![0; 28], false),
+        (STATION, 0x8864, &vec![0x45; 40], false),
+        (BESIDE, 0x800, &expired, false),
+        ([2, 9, 9, 9, 9, 9], 0x800, &expired, false),
+    ] {
+        let frame = of(to, kind, payload);
+        for (path, gate) in [(1450, Gate::default()), (1450, Gate::CLOSED), (0, Gate::default())] {
+            let rig = Rig::of_bridge(tunnel, path, std::slice::from_ref(&frame));
+            rig.gates.set(TUNNEL, gate);
+            let outcome = rig.end(3);
+            if forwarded && path != 0 && gate == Gate::default() {
+                assert_eq!((outcome.sent.len(), outcome.handed_back.len()), (1, 0), "{kind:x} {payload:?}");
+                let out = &outcome.sent[0];
+                assert_eq!((&out[..12], out[15], out[22]), (&[2; 12][..], 0xb8, 61), "MACs, TOS, TTL");
+                assert_eq!(out[42..50], [8, 0, 0, 0, 0, 0, 9, 0]);
+                assert_eq!(out[50..], frame);
+            } else {
+                assert_eq!((outcome.sent.len(), &outcome.handed_back[..]), (0, std::slice::from_ref(&frame)));
+            }
+            assert!(outcome.punted.is_empty());
+        }
     }
 }
 

@@ -90,6 +90,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
         ageing: None,
         stations: Arc::new(Stations::default()),
         members: vec![],
+        longest: 0,
         masqueraded: false,
         tracked: None,
     };

@@ -9,6 +9,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// MAC address, network identifier and UDP port of the VXLAN by which the router receives.
 const VXLAN_MAC: &str = "02:00:00:00:78:01";
+/// MAC address of the station whose frames come through it.
+const SENDER: &str = "02:00:00:00:78:02";
 pub(crate) const VNI: u32 = 8;
 pub(crate) const VXLAN_PORT: u16 = 4789;
 /// First word of a VXLAN header with a network identifier and nothing else (RFC 7348 5).
@@ -63,21 +65,31 @@ impl Lab {
     }
 
     /// Has host a send the frames within a VXLAN's packets to the router, with right UDP checksums around IPv4, and
-    /// none around IPv6.
+    /// none around IPv6. The router routes them or, if `bridged`, its bridge forwards them to a station behind b.
     ///
     /// # Errors
     /// Errors of the commands.
-    pub fn receive_by_vxlan(&mut self) -> anyhow::Result<()> {
+    pub fn receive_by_vxlan(&mut self, bridged: bool) -> anyhow::Result<()> {
         let (a, r) = (self.topology.a(), self.topology.r());
         let (local, remote, own) = (a.router_v4, a.v4, mac(VXLAN_MAC)?);
         r.ip_batch(&format!(
             "link add vx1 address {VXLAN_MAC} type vxlan id {VNI} local {local} remote {remote} dstport {VXLAN_PORT}\n\
              link set vx1 mtu 1450 up\naddress add 10.78.0.1/24 dev vx1\naddress add fd78::1/64 dev vx1 nodad\n"
         ))?;
-        r.run(&["bridge", "fdb", "add", STATION, "dev", "vx1", "dst", &remote.to_string()])?;
+        r.run(&["bridge", "fdb", "add", SENDER, "dev", "vx1", "dst", &remote.to_string()])?;
+        if bridged {
+            let far = &self.topology.b().router_interface;
+            r.ip_batch(&format!(
+                "link add br0 type bridge\nlink set vx1 master br0\nlink set {far} master br0\nlink set br0 up\n"
+            ))?;
+            self.let_frames_between_members();
+            for (mac, port) in [(SENDER, "vx1"), (STATION, far)] {
+                r.run(&["bridge", "fdb", "replace", mac, "dev", port, "master", "static"])?;
+            }
+        }
         let mut inner = self.frame.clone();
-        inner[..6].copy_from_slice(&own.0);
-        inner[6..12].copy_from_slice(&mac(STATION)?.0);
+        inner[..6].copy_from_slice(&if bridged { mac(STATION)? } else { own }.0);
+        inner[6..12].copy_from_slice(&mac(SENDER)?.0);
         let sums_up = inner[12..14] == ethertype::IPV4.to_be_bytes();
         let payload = payload(&inner);
         let ends = (SocketAddr::from((remote, 50_000)), SocketAddr::from((local, VXLAN_PORT)));
@@ -98,6 +110,9 @@ impl Lab {
         if let Some(plain) = self.plain.take() {
             self.frame = plain;
         }
-        Ok(self.topology.r().ip(&["link", "del", "vx1"]).map(drop)?)
+        let r = self.topology.r();
+        // Not there if the frames were routed.
+        let _ = r.ip(&["link", "del", "br0"]);
+        Ok(r.ip(&["link", "del", "vx1"]).map(drop)?)
     }
 }

@@ -33,9 +33,14 @@ impl Twin {
 
     /// Sets which frames of port 0 are forwarded to other members.
     fn forward_frames(&mut self, to: u64, longest: u32) {
+        self.hand_over_frames(to, longest, 0);
+    }
+
+    /// Also sets the longest frame that user space takes to stations behind VXLANs.
+    fn hand_over_frames(&mut self, to: u64, longest: u32, through: u32) {
         let (program, _) = &mut self.programs[0];
         let config = program.config();
-        program.set_config(XdpConfig { bridging: XdpBridging { to, longest }, ..config }).unwrap();
+        program.set_config(XdpConfig { bridging: XdpBridging { to, longest, through }, ..config }).unwrap();
     }
 }
 
@@ -118,20 +123,32 @@ type At = (u16, [u8; 6], u16);
 
 /// Returns the verdict on a frame to another address than the bridge's own that port 0 receives, and the port that it
 /// leaves by, as slowly as a description has it.
-fn bridged(frame: &[u8], bridge: u16, stations: &[At], to: u64, longest: u32) -> (&'static str, Option<u16>) {
+fn bridged(
+    frame: &[u8],
+    bridge: u16,
+    stations: &[At],
+    (to, longest, through): (u64, u32, u32),
+) -> (&'static str, Option<u16>) {
     let (destination, source, kind) = (&frame[..6], &frame[6..12], u16::from_be_bytes([frame[12], frame[13]]));
     let behind = |mac: &[u8]| stations.iter().find(|at| at.0 == bridge && at.1 == mac).map(|at| at.2);
     let discovery = kind == 0x86dd && frame[20] == 58 && (133..=137).contains(&frame[54]);
     let plain = [0x800, 0x86dd, 0x8864, 0x8847].contains(&kind) && !discovery;
     match behind(destination) {
         _ if destination[0] & 1 == 1 => ("pass_multicast", None),
-        _ if to & !1 == 0 => ("pass_not_mine", None),
+        _ if to & !1 == 0 && through == 0 => ("pass_not_mine", None),
         _ if [0x8100, 0x88a8].contains(&kind) => ("pass_vlan", None),
-        Some(port) if port != 0 && to >> port & 1 == 1 => match behind(source) {
+        Some(port) if port != 0 && port < FIRST && to >> port & 1 == 1 => match behind(source) {
             _ if !plain || frame.len() > longest as usize => ("pass_bridged", None),
             // Without a device.
             Some(0) if port == NO_TARGET => ("pass_bridged", None),
             Some(0) => ("to_member", Some(port)),
+            _ => ("pass_station", None),
+        },
+        Some(FIRST) if through != 0 => match behind(source) {
+            _ if discovery || frame.len() > through as usize => ("pass_bridged", None),
+            _ if ![(0x800, 4), (0x86dd, 6)].contains(&(kind, frame[14] >> 4)) => ("pass_bridged", None),
+            Some(0) if frame.len() > MAX_FRAME as usize => ("pass_superframe", None),
+            Some(0) => ("pass_no_socket", None),
             _ => ("pass_station", None),
         },
         _ => ("pass_not_mine", None),
@@ -155,15 +172,16 @@ fn frames_between_members_are_forwarded_as_they_came() {
             // The address of nobody is that of an empty entry, in the bridge with the first number.
             let some =
                 [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 10], [2, 9, 9, 9, 9, 9], [0; 6], [3, 0, 0, 0, 0, 1], [2; 6]];
-            for _ in 0..400 {
+            for _ in 0..1000 {
                 let bridge = FIRST + random(2) as u16;
                 twin.bridge(Some(bridge));
                 let (to, longest) = ([7, 7, 2, 3, 4, 1][random(6) as usize], [1000, 1514, 9014][random(3) as usize]);
-                twin.forward_frames(to, longest);
+                let through = [0, 1000, 1514, 9014][random(4) as usize];
+                twin.hand_over_frames(to, longest, through);
                 let mut stations: Vec<At> = vec![];
                 for mac in some.into_iter().filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0) {
                     let of = if random(8) == 0 { FIRST + 1 } else { bridge };
-                    stations.push((of, mac, [0, 0, 1, 1, 2][random(5) as usize]));
+                    stations.push((of, mac, [0, 0, 1, 1, 2, FIRST][random(6) as usize]));
                 }
                 twin.datapath.set_stations(&stations).unwrap();
                 for _ in 0..20 {
@@ -177,10 +195,15 @@ fn frames_between_members_are_forwarded_as_they_came() {
                     ];
                     let kind: u16 = kinds[random(kinds.len() as u64) as usize];
                     frame[12..14].copy_from_slice(&kind.to_be_bytes());
+                    frame[14] = if (kind == 0x86dd) == (random(8) != 0) { 0x60 } else { 0x45 };
                     (frame[20], frame[54]) = ([6, 58, 58][random(3) as usize], 130 + random(10) as u8);
-                    let expected = bridged(&frame, bridge, &stations, to, longest);
+                    let expected = bridged(&frame, bridge, &stations, (to, longest, through));
                     let tagged = [0x8100, 0x88a8].contains(&kind);
                     for (skb, filters) in [(false, false), (true, false), (false, true), (true, true)] {
+                        // Traffic control reaches no user space.
+                        if skb && through != 0 {
+                            continue;
+                        }
                         twin.filter(filters);
                         let (reason, port, bytes) = twin.drive(&frame, skb);
                         let expected = if tagged && filters { ("pass_vlan", None) } else { expected };
@@ -191,8 +214,16 @@ fn frames_between_members_are_forwarded_as_they_came() {
                 }
             }
             println!("{seen:?}");
-            let of = ["to_member", "pass_bridged", "pass_station", "pass_not_mine", "pass_vlan", "pass_multicast"];
-            assert!(of.iter().all(|reason| seen[reason] > 100), "too few of some verdict: {seen:?}");
+            let of = [
+                "to_member",
+                "pass_no_socket",
+                "pass_bridged",
+                "pass_station",
+                "pass_not_mine",
+                "pass_vlan",
+                "pass_multicast",
+            ];
+            assert!(of.iter().all(|reason| seen[reason] > 50), "too few of some verdict: {seen:?}");
         })
         .unwrap();
 }
@@ -218,6 +249,18 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
                 twin.datapath.open();
                 assert_eq!(verdicts(1), ["to_member"]);
             }
+            // To a VXLAN, where user space may forward.
+            twin.hand_over_frames(0, 0, 1514);
+            twin.datapath.set_stations(&[(FIRST, STATION, 0), (FIRST, other, FIRST)]).unwrap();
+            let verdicts = |n| (0..n).map(|_| twin.drive(&frame, false).0).collect::<Vec<_>>();
+            assert_eq!(verdicts(2), ["pass_no_socket"; 2]);
+            twin.datapath.renew_stations();
+            assert_eq!(verdicts(2), ["pass_station", "pass_no_socket"]);
+            twin.datapath.close();
+            assert_eq!(verdicts(1), ["pass_not_mine"]);
+            twin.datapath.open();
+            twin.forward_frames(2, 1514);
+            twin.datapath.set_stations(&[(FIRST, STATION, 0), (FIRST, other, 1)]).unwrap();
             // Another level, another bridge, or none.
             let config = twin.programs[0].0.config();
             for (config, reason) in [

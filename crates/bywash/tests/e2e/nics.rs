@@ -467,3 +467,63 @@ fn nics_carry_vlans_of_a_bridge() {
         }
     });
 }
+
+/// Hosts of one network on both sides of a VXLAN, to which the router bridges, at each level: what the first sends goes
+/// through the VXLAN, and the answers leave by the NIC on the other member of the bridge.
+#[test]
+fn nics_carry_a_network_through_a_vxlan() {
+    require!(require_lab(), groups().map(drop), kernel_has("vxlan"));
+    on_each(|lab| {
+        let (near, far) = (&lab.nics[1], &lab.nics[2]);
+        lab.r
+            .ip_batch(&format!(
+                "address flush dev {near}\nlink add br0 type bridge mcast_snooping 0\nlink set {near} master br0\n\
+                 link add vx0 type vxlan id 5 local 10.0.2.1 remote 10.0.2.2 dstport 4789\n\
+                 link set vx0 mtu 1450 master br0\nlink set br0 mtu 1450\nlink set vx0 up\nlink set br0 up\n"
+            ))
+            .unwrap();
+        lab.a
+            .ip_batch(&format!(
+                "link set {0} mtu 1450\naddress add 10.9.0.1/24 dev {0}\naddress add fd00:9::1/64 dev {0} nodad\n",
+                lab.nics[0]
+            ))
+            .unwrap();
+        lab.b
+            .ip_batch(
+                "link add vx0 type vxlan id 5 local 10.0.2.2 remote 10.0.2.1 dstport 4789\nlink set vx0 mtu 1450 up\n\
+                 address add 10.9.0.2/24 dev vx0\naddress add fd00:9::2/64 dev vx0 nodad\n",
+            )
+            .unwrap();
+        let members = [near.as_str(), "vx0"];
+        let isolate = |on| {
+            for member in members {
+                lab.r.run(&["bridge", "link", "set", "dev", member, "isolated", on]).unwrap();
+            }
+        };
+        let answered = |to: &str| Ping::to(to.parse::<IpAddr>().unwrap()).count(5).run(&lab.a).unwrap().received;
+        for level in ["user", "driver"] {
+            let bywash = lab.run_at(level);
+            lab.wait_for_carrier();
+            if lab.mode == "skb" {
+                wait_until("pings through the kernel", PATIENCE, || answered("10.9.0.2") == 5).unwrap();
+                bywash.stop();
+                continue;
+            }
+            for to in ["10.9.0.2", "fd00:9::2"] {
+                lab.assert_carried(&bywash, to);
+            }
+            let events = |nic, event| bywash.events(nic, event);
+            assert!(events(near, "encapsulated") > 20 && events(far, "decapsulated") > 20, "{}", lab.model);
+            // The kernel sends what workers cannot, and resolves the neighbour.
+            lab.r.ip(&["neighbour", "flush", "dev", far]).unwrap();
+            wait_until("the neighbour", PATIENCE, || answered("10.9.0.2") == 5).unwrap();
+            isolate("on");
+            wait_until("members that are isolated from each other", PATIENCE, || answered("10.9.0.2") == 0).unwrap();
+            isolate("off");
+            lab.assert_carried(&bywash, "10.9.0.2");
+            println!("{} {level}: {}", lab.model, bywash.port(near)["level"]);
+            bywash.assert_conserved();
+            bywash.stop();
+        }
+    });
+}

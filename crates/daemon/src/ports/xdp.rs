@@ -317,6 +317,12 @@ impl Xdp {
         self.level() == Level::Driver && (by_tc || whole)
     }
 
+    /// Returns whether the program can hand over frames to other stations that the port's bridge forwards: it sees
+    /// their tags, and not again those that are returned to the kernel.
+    pub fn hands_over_bridged(&self) -> bool {
+        self.level() != Level::Kernel && self.program.is_native() && !self.hides_tags
+    }
+
     /// Updates the program after the interface's MAC address or MTU has changed.
     pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
         let max_frame = max_frame(mtu, self.room);

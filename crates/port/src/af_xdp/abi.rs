@@ -107,9 +107,11 @@ pub(crate) struct RawPort {
     pub cpus: u16,
     pub route_id: u16,
     pub sending: u16,
-    /// Members of the port's bridge to which frames are forwarded, a bit for each port, and the longest such frame.
+    /// Members of the port's bridge to which frames are forwarded, a bit for each port, the port's own for VXLANs; and
+    /// the longest frames to other ports and to VXLANs.
     pub members: u64,
     pub longest: u32,
+    pub through: u32,
 }
 
 impl RawPort {

@@ -330,7 +330,7 @@ impl Inner {
         let (first, port) = (at * RawPort::WORDS, self.gated(port));
         let words = port.words();
         self.ports.store(first + RawPort::MEMBERS, 0);
-        self.ports.store(first + RawPort::LONGEST, port.longest.into());
+        self.ports.store(first + RawPort::LONGEST, u64::from(port.longest) | u64::from(port.through) << 32);
         for n in [0, 2, 1] {
             self.ports.store(first + n, words[n]);
         }
@@ -667,7 +667,8 @@ impl XdpDatapath {
         refused
     }
 
-    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it. Frames that
+    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it, or
+    /// [`super::PORTS`] for a VXLAN. Frames that
     /// ports on members of bridges receive from other stations are passed to the kernel. Returns the number of stations
     /// that are left out: there is room for some ten thousand.
     ///

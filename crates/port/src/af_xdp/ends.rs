@@ -68,7 +68,8 @@ impl TunnelTakes {
         let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         let takes = mac | u64::from(self.number & 0xfff) << 48 | flags.sum::<u64>();
         let [open, closed] = self.bridged;
-        let bridged = u64::from(open) * (3 << 60) | u64::from(open && closed) * (3 << 62);
+        let both = |set: bool, at: u32| if set { 3u64 << at } else { 0 };
+        let bridged = both(open, 60) | both(open && closed, 62);
         let link = self.link.map_or(0, |link| u64::from(link) + 1) | bridged;
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&takes.to_ne_bytes());

@@ -34,7 +34,7 @@ impl Port for GiveBack {
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
         let n = frames.len();
         for frame in frames.as_slice() {
-            match self.injector.inject(self.index, bufs.arena().data(frame)) {
+            match self.injector.inject(self.index, bufs.arena().data(frame), true) {
                 Ok(()) => {
                     self.counters.tx_packets.add(1);
                     self.counters.tx_bytes.add(frame.len() as u64);

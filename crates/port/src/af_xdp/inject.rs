@@ -205,18 +205,18 @@ impl Injector {
         done
     }
 
-    /// Has the kernel receive `frame`, an Ethernet frame without FCS, on the interface with this index. Its source
-    /// address is overwritten with its destination, the interface's own address: a generic XDP program there, which
-    /// sees the frame again, passes it because of that.
+    /// Has the kernel receive `frame`, an Ethernet frame without FCS, on the interface with this index. If `marked`, its
+    /// source address is overwritten with its destination, the interface's own address: a generic XDP program there,
+    /// which sees the frame again, passes it because of that. A native one does not see it.
     ///
     /// # Errors
     /// The kernel's error, as in [`Injected::error`]; EINVAL also for a frame without a complete Ethernet header.
-    pub fn inject(&mut self, ifindex: u32, frame: &[u8]) -> io::Result<()> {
+    pub fn inject(&mut self, ifindex: u32, frame: &[u8], marked: bool) -> io::Result<()> {
         debug_assert!(self.is_empty(), "a batch is being made");
         if !self.push(frame) {
             return Err(Errno::INVAL.into());
         }
-        if let Some(to) = frame.first_chunk::<6>().filter(|_| frame.len() >= 12) {
+        if let Some(to) = frame.first_chunk::<6>().filter(|_| marked && frame.len() >= 12) {
             // SAFETY: the first frame of the batch lies at the data's start, with both addresses.
             unsafe {
                 (&raw mut (*self.batch.as_ptr()).data).cast::<u8>().add(6).copy_from_nonoverlapping(to.as_ptr(), 6)

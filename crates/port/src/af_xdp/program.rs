@@ -143,9 +143,10 @@ impl XdpConfig {
             sending |= if on { flag } else { 0 };
         }
         let (mac, max_frame, route_id) = (self.mac, self.max_frame, self.master.unwrap_or(id));
-        let XdpBridging { to, longest } = self.bridging;
-        let members = if self.forward && self.bridged { to & !(1 << id) } else { 0 };
-        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending, members, longest }
+        let XdpBridging { to, longest, through } = self.bridging;
+        let others = if self.forward && self.bridged { to & !(1 << id) } else { 0 };
+        let members = others | u64::from(self.bridged && through != 0) << id;
+        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending, members, longest, through }
     }
 
     /// Returns the words of such an entry, for native XDP, as they are in the program's memory.
@@ -169,7 +170,7 @@ pub struct XdpSending {
     pub kept6: bool,
 }
 
-/// Frames that the program forwards unchanged between members of a bridge: untagged unicast frames of IPv4, IPv6, PPPoE
+/// Frames that the program forwards unchanged between members of a bridge, or hands to user space: untagged unicast frames of IPv4, IPv6, PPPoE
 /// or MPLS, except neighbour discovery, from a station behind the receiving port to a station behind another port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpBridging {
@@ -178,6 +179,9 @@ pub struct XdpBridging {
     /// Longest such frame in bytes, with its Ethernet header. Longer ones are passed to the kernel, except an skb that
     /// will be segmented.
     pub longest: u32,
+    /// Longest frame, likewise, that user space takes to a station behind a VXLAN; 0: none. For XDP only, with tags in
+    /// the frames.
+    pub through: u32,
 }
 
 /// A VLAN that a port carries, or a macvlan above it.

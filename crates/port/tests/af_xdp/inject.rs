@@ -35,7 +35,7 @@ fn the_kernel_forwards_what_is_handed_back() {
                 let v4 = frame(R0, IPV4, &valid4(ipv4([10, 0, 1, 2], [10, 0, 2, 9], 7)));
                 let v6 = frame(R0, IPV6, &ipv6("fd00:1::2", "fd00:2::9", 17));
                 for (ethertype, sent, ttl, dst) in [(IPV4, &v4, 22, 30..34), (IPV6, &v6, 21, 38..54)] {
-                    injector.inject(link.index, sent).unwrap();
+                    injector.inject(link.index, sent, true).unwrap();
                     let came = loop {
                         let came = far.recv(ethertype).expect("it arrives");
                         if came.get(dst.clone()) == sent.get(dst.clone()) {
@@ -51,12 +51,12 @@ fn the_kernel_forwards_what_is_handed_back() {
                 let start = Instant::now();
                 const MANY: u32 = 500;
                 for _ in 0..MANY {
-                    injector.inject(link.index, &v4).unwrap();
+                    injector.inject(link.index, &v4, true).unwrap();
                 }
                 println!("{how:?}: {:?} a packet", start.elapsed() / MANY);
-                assert!(injector.inject(link.index, &v4[..13]).is_err(), "no Ethernet header");
-                assert!(injector.inject(0x7fff_ffff, &v4).is_err(), "no such interface");
-                assert!(injector.inject(0, &v4).is_err(), "no interface");
+                assert!(injector.inject(link.index, &v4[..13], true).is_err(), "no Ethernet header");
+                assert!(injector.inject(0x7fff_ffff, &v4, true).is_err(), "no such interface");
+                assert!(injector.inject(0, &v4, true).is_err(), "no interface");
             })
             .unwrap();
     }

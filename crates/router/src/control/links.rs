@@ -5,7 +5,7 @@ mod tunnels;
 
 use super::followed::Followed;
 use super::{MasterSpec, PortBack, PortSpec, PortView, TunnelSpec, VlanSpec};
-use crate::tables::{Own4, PortInfo, SourceCheck, VlanInfo};
+use crate::tables::{Own4, PortInfo, Reception, SourceCheck, VlanInfo};
 use crate::tunnel::{Paths, Stations};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
@@ -40,11 +40,14 @@ pub(super) struct Bound {
     open: bool,
     /// Configured source validation of received packets.
     pub source_check: SourceCheck,
+    /// Set once the port is on a member of a bridge with a VXLAN. It is never cleared: the program may have handed over
+    /// frames to stations behind that, which must not be routed.
+    pub bridged: bool,
 }
 
 impl Bound {
     fn new(spec: PortSpec) -> Self {
-        Self { claimed: spec.index, open: spec.index != 0, spec, source_check: SourceCheck::Off }
+        Self { claimed: spec.index, open: spec.index != 0, spec, source_check: SourceCheck::Off, bridged: false }
     }
 
     /// Binds the port to an interface on which it is not open yet.
@@ -486,7 +489,7 @@ impl Links {
         let macvlans = macvlans.iter().filter_map(|(vlan, _)| mac(vlan)).collect();
         PortInfo {
             partial_checksums: bound.spec.partial_checksums,
-            reception: bound.spec.reception,
+            reception: if bound.bridged { Reception::Bridged } else { bound.spec.reception },
             master: Some(number).filter(|number| *number != bound.spec.id),
             vlans,
             macvlans,

@@ -423,6 +423,12 @@ impl Control {
         self.links.bridged_to(id)
     }
 
+    /// Returns the length in bytes of the longest frame that a port's bridge sends through VXLANs, Ethernet header
+    /// included, if it does by addresses alone.
+    pub fn bridged_through(&self, id: PortId) -> Option<u32> {
+        self.links.bridged_through(id)
+    }
+
     /// Returns the kernel index of the interface on which a port is open; 0 if there is none.
     pub fn port_index(&self, id: PortId) -> u32 {
         self.links.ports().get(usize::from(id.0)).map_or(0, Bound::index)
@@ -527,7 +533,7 @@ impl Control {
         // Workers compare the stations of VXLANs; the sink has those of bridges.
         let vxlan = self.links.is_tunnel(station.0);
         touched.ports |= self.links.has_stale_ends();
-        touched.bridged |= !concerned.is_empty() && !vxlan;
+        touched.bridged |= !concerned.is_empty() && (!vxlan || self.links.bridges_tunnels());
         touched.stations.extend(concerned.into_iter().map(|index| (index, station.2)));
     }
 

@@ -1,12 +1,14 @@
 //! Frames between a VXLAN and other members of its bridge. Like the XDP program between members (`xdp/bridge.h`), the
 //! router forwards them by their addresses alone, unchanged, past gates and settings for routed packets.
 
-use super::TunnelInfo;
+use super::{TunnelInfo, Tunnels};
 use crate::bytes::frame_type;
+use crate::vlan::Ingress;
 use bywash_engine::PortId;
 use bywash_fib::model::Mac;
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::{ipv4, ipv6, proto};
+use std::net::IpAddr;
 
 /// A port on another member of the bridge that a VXLAN is a member of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,28 @@ impl TunnelInfo {
         let at = stations.binary_search_by_key(to, |(mac, _)| *mac).ok()?;
         let member = self.members.iter().find(|member| member.index == stations[at].1)?;
         (frame.len() <= member.longest as usize).then_some(member.port)
+    }
+}
+
+impl Tunnels {
+    /// Returns the VXLAN, and its end, behind which the bridge of a port has the station that a frame is for. `None` if
+    /// the frame is left to the kernel.
+    pub(crate) fn towards(&self, from: Ingress, frame: &[u8]) -> Option<(&TunnelInfo, IpAddr)> {
+        let to: &Mac = frame.first_chunk()?;
+        // The kernel sends whatever it is, but hashes of its headers need these.
+        let version = frame.get(HEADER_LEN)? >> 4;
+        let whole = version == if frame_type(frame) == Some(ethertype::IPV6) { 6 } else { 4 };
+        if to[0] & 1 != 0 || !whole || !is_plainly_bridged(frame) {
+            return None;
+        }
+        let first = self.bridged.partition_point(|(bridge, _)| *bridge < from.id);
+        let vxlans = self.bridged[first..].iter().take_while(|(bridge, _)| *bridge == from.id);
+        vxlans.map(|(_, at)| &self.all[*at]).find_map(|vxlan| {
+            let beyond = &vxlan.stations.beyond;
+            let at = beyond.binary_search_by_key(to, |(mac, _)| *mac).ok()?;
+            let reached = vxlan.members.iter().any(|member| member.port == from.port);
+            (reached && frame.len() <= vxlan.longest as usize).then_some((vxlan, beyond[at].1))
+        })
     }
 }
 

@@ -42,23 +42,34 @@ impl<'a> OuterRoute<'a> {
     /// Looks up the route to the other end of the tunnel of a next hop; `None` if the tunnel's packets are left to the
     /// kernel.
     pub fn of(tables: &'a Tables, hop: &Entry) -> Option<Self> {
-        let info = tables.tunnels.get(hop.port)?;
+        let (info, path) = (tables.tunnels.get(hop.port)?, tables.tunnels.paths.all.get(hop.first as usize)?);
+        Self::by(tables, info, path, hop.macs)
+    }
+
+    /// Looks up the route for a frame that a bridge forwards to this end of a VXLAN; `None` likewise.
+    pub fn to(tables: &'a Tables, info: &'a TunnelInfo, remote: IpAddr, frame: &[u8]) -> Option<Self> {
+        let (paths, ends) = (&tables.tunnels.paths.all, (info.tunnel.local, remote, info.tunnel.link));
+        let at = paths.binary_search_by_key(&ends, |path| path.ends).ok()?;
+        Self::by(tables, info, &paths[at], *frame.first_chunk()?)
+    }
+
+    fn by(tables: &'a Tables, info: &'a TunnelInfo, path: &'a Path, macs: [u8; 12]) -> Option<Self> {
         let tunnel = &info.tunnel;
         // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_dst_lookup_tail).
         if tables.entry_to(tunnel.local).kind != Kind::Local {
             return None;
         }
-        let path = tables.tunnels.paths.all.get(hop.first as usize)?;
         let (local, remote, link) = path.ends;
         let own = (local, link) == (tunnel.local, tunnel.link) && (tunnel.vxlan.is_some() || remote == tunnel.remote);
         let id = tables.id_to(remote);
         let outer = Some(tables.entry(id)).filter(|outer| own && outer.kind == Kind::Forward)?;
         let cold = tables.cold.get(id as usize)?;
         let leads = (link == 0 || link == cold.index) && info.keeps_source(cold);
-        leads.then_some(Self { info, path, macs: hop.macs, hop: outer })
+        leads.then_some(Self { info, path, macs, hop: outer })
     }
 
-    /// Returns the way of a valid IP packet of `len` bytes; `None` if it is left to the kernel.
+    /// Returns the way of a valid IP packet of `len` bytes, or of a frame with so much behind its Ethernet header; `None`
+    /// if it is left to the kernel.
     pub fn way(&self, tables: &Tables, data: &[u8], len: u32) -> Option<Through<'_>> {
         let tunnel = &self.info.tunnel;
         let v6 = frame_type(data)? == ethertype::IPV6;
@@ -98,8 +109,8 @@ fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
     tunnel.vxlan.is_none() && (ipv6::is_extension(header.next_header) || header.src == remote.octets())
 }
 
-/// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, as `ip_tunnel_xmit`,
-/// `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an IPv4 packet around it.
+/// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, or a frame that a bridge forwards, as
+/// `ip_tunnel_xmit`, `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an IPv4 packet around it.
 /// Returns the port that it leaves by; `None` if the frame has no room in front.
 pub(crate) fn encapsulate(
     arena: &Arena,

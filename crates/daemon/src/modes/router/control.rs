@@ -312,7 +312,11 @@ impl Routing {
                     }
                     Request::Punt { from, id, frame, copy } => {
                         let data = bufs.arena().data(&frame);
-                        punt.hand(from, lock(control).receiver(from, id), data, copy);
+                        let to = match id {
+                            Some(id) => (lock(control).receiver(from, id), true),
+                            None => (Some(lock(control).port_index(from)).filter(|index| *index != 0), false),
+                        };
+                        punt.hand(from, to, data, copy);
                         bufs.free_one(frame);
                     }
                 }

@@ -255,8 +255,8 @@ impl Guard {
     /// Writes the gates of the ports and the kernel settings into the programs' configurations.
     fn set_programs(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let control = lock(control);
-        let bridge = |index| control.masters().find(|(view, _)| view.index == index).map(|(view, _)| view.id.0);
-        let bridged = |(view, spec): (PortView, &TunnelSpec)| Some((view.id.0, bridge(spec.bridge?.index)?));
+        let masters: BTreeMap<u32, u16> = control.masters().map(|(view, _)| (view.index, view.id.0)).collect();
+        let bridged = |(view, spec): (PortView, &TunnelSpec)| Some((view.id.0, *masters.get(&spec.bridge?.index)?));
         self.bridged = control.tunnels().filter_map(bridged).collect();
         let settings = &self.verdict.settings;
         let entries = control.entries();
@@ -292,10 +292,13 @@ impl Guard {
                 kept => kept.copied().unwrap_or_default(),
             };
             let target = xdp.sending();
-            let bridging = match xdp.bridges() && self.verdict.bridging.contains(&number) {
+            let bridges = self.verdict.bridging.contains(&number);
+            let bridging = match bridges && xdp.bridges() {
                 true => bridging(&control.bridged_to(view.id), &targets, xdp.program.is_native()),
                 false => XdpBridging::default(),
             };
+            let through = (bridges && xdp.hands_over_bridged()).then(|| control.bridged_through(view.id));
+            let bridging = XdpBridging { through: through.flatten().unwrap_or(0), ..bridging };
             let obeyed = xdp.obey(|config| {
                 config.master = (number != at).then_some(number);
                 config.bridged = filters.is_some();
@@ -438,6 +441,7 @@ fn bridging(members: &[MemberPort], targets: &BTreeMap<PortId, XdpSending>, nati
     XdpBridging {
         to: to().map(|member| 1 << member.port.0).sum(),
         longest: to().map(|member| member.longest).min().unwrap_or(0),
+        through: 0,
     }
 }
 

@@ -22,11 +22,12 @@ impl Punt {
         Self { injector: injector.ok(), refused, said: false }
     }
 
-    /// Makes the kernel receive a frame again on the interface with this index; `copy` if the packet itself was
-    /// dropped. Counts the frame as refused if there is no such interface any more, or the kernel does not take it.
-    pub fn hand(&mut self, from: PortId, index: Option<u32>, frame: &[u8], copy: bool) {
+    /// Makes the kernel receive a frame again on the interface with this index, with a mark if set; `copy` if the packet
+    /// itself was dropped. Counts the frame as refused if there is no such interface any more, or the kernel does not
+    /// take it.
+    pub fn hand(&mut self, from: PortId, (index, marked): (Option<u32>, bool), frame: &[u8], copy: bool) {
         let (Some(injector), Some(index)) = (&mut self.injector, index) else { return self.count(from, copy) };
-        if let Err(e) = injector.inject(index, frame) {
+        if let Err(e) = injector.inject(index, frame, marked) {
             if !std::mem::replace(&mut self.said, true) {
                 tracing::warn!(
                     "a packet could not be handed back to the kernel: {e}; counted as punt-failed; logged once"
@@ -51,9 +52,9 @@ mod tests {
     fn a_refused_copy_is_no_lost_packet() {
         let refused: Arc<[Refused]> = (0..2).map(|_| Refused::default()).collect();
         let mut punt = Punt { injector: None, refused: refused.clone(), said: false };
-        punt.hand(PortId(1), Some(1), &[0; 60], true);
-        punt.hand(PortId(1), Some(1), &[0; 60], false);
-        punt.hand(PortId(1), Some(1), &[0; 60], true);
+        punt.hand(PortId(1), (Some(1), true), &[0; 60], true);
+        punt.hand(PortId(1), (Some(1), true), &[0; 60], false);
+        punt.hand(PortId(1), (Some(1), true), &[0; 60], true);
         let counted = |port: usize| (refused[port].packets.get(), refused[port].copies.get());
         assert_eq!((counted(0), counted(1)), ((0, 0), (1, 2)));
     }

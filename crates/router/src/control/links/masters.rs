@@ -5,7 +5,7 @@ use super::super::{MasterSpec, PortView, Sends, TunnelSpec};
 use super::{Bound, Links, differing, replace};
 use crate::tables::{BondInfo, PortInfo};
 use crate::tunnel::MemberPort;
-use bywash_engine::PortId;
+use bywash_engine::{PORTS, PortId};
 use bywash_fib::model::{Behind, Link, Mac};
 use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::BTreeSet;
@@ -15,6 +15,9 @@ use std::time::Duration;
 /// Maximum number of bridge stations that a sink is given: more than the XDP program has room for, and few enough to be
 /// laid out in milliseconds when one of them changes.
 const STATIONS: usize = 16384;
+
+/// Place of a port for stations behind a VXLAN ([`bywash_port::af_xdp::XdpDatapath::set_stations`]).
+const THROUGH: PortId = PortId(PORTS as u16);
 
 impl Links {
     /// Returns the ports that are open on members of a bond or bridge. If the port of any member is not open, a bond
@@ -173,16 +176,17 @@ impl Links {
     }
 
     /// Returns up to [`STATIONS`] stations of the bridges whose packets are forwarded, each with the bridge's number
-    /// and the port that leads to it; and the number of those left out.
+    /// and the port that leads to it, or [`THROUGH`]; and the number of those left out.
     pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
         // The kernel drops frames from other addresses (is_valid_ether_addr).
         let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
         let of = |bridge: &MasterSpec| {
             let (id, index) = (bridge.id, bridge.index);
             let range = bridge.stations().map(|(bridge, vlan)| (bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
-            let port = move |((_, _, mac), _): (&(u32, u16, Mac), &Behind)| match self.leads_to(index, Some(*mac)) {
-                Some(Ok(port)) if valid(mac) => Some((id, *mac, port)),
-                _ => None,
+            let port = move |((_, _, mac), behind): (&(u32, u16, Mac), &Behind)| {
+                let port = self.leads_to(index, Some(*mac)).and_then(Result::ok);
+                let port = port.or_else(|| self.leads_through(index, *behind, *mac).then_some(THROUGH));
+                port.filter(|_| valid(mac)).map(|port| (id, *mac, port))
             };
             range.into_iter().flat_map(|range| self.stations.range(range)).filter_map(port)
         };

@@ -1,13 +1,14 @@
 //! Tunnels: their stations, and the paths to their other ends.
 
 use super::super::followed::Followed;
-use super::super::{Bridged, Entrance, PortView, TunnelSpec};
+use super::super::{Bridged, Entrance, MasterSpec, PortView, TunnelSpec};
 use super::{Links, differing, replace};
-use crate::tables::PortInfo;
-use crate::tunnel::{Ends, Paths, MemberPort, Stations, TunnelInfo, Tunnels, ends_of};
+use crate::tables::{PortInfo, Reception};
+use crate::tunnel::{Ends, MemberPort, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Address, Behind, Families, Mac, Tunnel};
 use bywash_port::af_xdp::TunnelEnd;
+use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -185,6 +186,44 @@ impl Links {
         all.filter_map(member).collect()
     }
 
+    /// Returns the stations that a VXLAN's bridge has behind it, with the ends that it sends their frames to.
+    fn beyond(&self, spec: &TunnelSpec) -> Vec<(Mac, IpAddr)> {
+        let Some(Bridged { bridge, vlan, .. }) = spec.bridge else { return vec![] };
+        let is_behind = |mac: &Mac| self.stations.get(&(bridge, vlan, *mac)) == Some(&Behind::Member(spec.index));
+        self.stations_of(spec.index).filter(|(mac, _)| is_behind(mac)).collect()
+    }
+
+    /// Returns the length in bytes of the longest frame that a port's bridge sends through a VXLAN, Ethernet header
+    /// included, if it does by addresses alone.
+    pub fn bridged_through(&self, id: PortId) -> Option<u32> {
+        let bridge = self.bridge_of(id)?;
+        let of_bridge = |spec: &&TunnelSpec| bridge.vxlans.contains(&spec.index);
+        let reached = |spec: &&TunnelSpec| self.reached(spec).iter().any(|member| member.port == id);
+        self.open_tunnels().filter(of_bridge).filter(reached).map(|spec| self.longest(spec)).min()
+    }
+
+    fn longest(&self, spec: &TunnelSpec) -> u32 {
+        self.get(spec.index).map_or(0, |link| link.mtu + HEADER_LEN as u32)
+    }
+
+    /// Returns whether a VXLAN leads to a station that a bridge, or the VLAN interface on one, has behind this member.
+    pub(super) fn leads_through(&self, bridge: u32, behind: Behind, mac: Mac) -> bool {
+        let Behind::Member(index) = behind else { return false };
+        let leads = || self.stations.get(&(index, 0, mac)).copied().and_then(end).is_some();
+        self.bridge(bridge).is_some_and(|bridge| bridge.vxlans.contains(&index)) && self.is_tunnel(index) && leads()
+    }
+
+    /// Records which ports are on members of bridges with VXLANs.
+    fn note_bridged(&mut self) {
+        let with = |bridge: &&MasterSpec| bridge.is_bridge() && self.has_vxlan(bridge);
+        let ports = self.all_masters().filter(with).flat_map(|bridge| self.ports_of(bridge));
+        let ports: Vec<PortId> = ports.collect();
+        for port in ports {
+            let bound = self.ports.get_mut(usize::from(port.0));
+            bound.filter(|bound| bound.spec.reception == Reception::Own).into_iter().for_each(|b| b.bridged = true);
+        }
+    }
+
     /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone.
     fn reached(&self, spec: &TunnelSpec) -> Vec<MemberPort> {
         let bridge = spec.bridge.and_then(|of| self.master(of.index));
@@ -237,14 +276,15 @@ impl Links {
 
     /// Brings the stations of VXLANs up to date, for [`Links::tunnels`].
     pub fn refresh_ends(&mut self) {
+        self.note_bridged();
         self.ends.retain(|index, _| self.tunnels.contains_key(index));
         let vxlans = self.tunnels.values().filter(|(spec, _)| spec.tunnel.vxlan.is_some());
         for spec in vxlans.map(|(spec, _)| *spec).collect::<Vec<_>>() {
             let before = self.ends.get(&spec.index);
             if before.is_none() || self.stale_ends.contains(&spec.index) {
-                let (heard, members) = (self.heard_from(&spec), self.behind_members(&spec));
-                let new = Stations::new(heard, members, before.unwrap_or(&Arc::default()));
-                self.ends.insert(spec.index, Arc::new(new));
+                let new = Stations::new(self.heard_from(&spec), before.unwrap_or(&Arc::default()));
+                let (members, beyond) = (self.behind_members(&spec), self.beyond(&spec));
+                self.ends.insert(spec.index, Arc::new(new.bridged(members, beyond)));
             }
         }
         self.stale_ends.clear();
@@ -262,8 +302,8 @@ impl Links {
             let masqueraded = self.masqueraded.contains(&id);
             let translated = !(self.translating & tunnel.family()).is_empty();
             let tracked = self.tracked.get(&index).filter(|_| translated && tunnel.vxlan.is_none()).cloned();
-            let (ageing, members) = (spec.ageing(), self.reached(spec));
-            TunnelInfo { id, tunnel, info, mac, ageing, stations, members, masqueraded, tracked }
+            let (ageing, members, longest) = (spec.ageing(), self.reached(spec), self.longest(spec));
+            TunnelInfo { id, tunnel, info, mac, ageing, stations, members, longest, masqueraded, tracked }
         };
         Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)
     }
