@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Ports on members of bridges. Frames to the bridge's own MAC address are routed as if the bridge had received them, by
  * the programs for ports with flows: the port's entry has the bridge's address and number. Frames to a station behind
- * another port are sent there unchanged, and user space takes those to a station behind a VXLAN. The kernel bridges all others, above all frames of stations that it has yet to
- * learn.
+ * another port are sent there unchanged, and user space takes those to a station behind a VXLAN. The kernel bridges all
+ * others, above all frames of stations that it has yet to learn.
  *
  * If the bridge filters VLANs, the entry of a port has the interface to which its frames without a tag belong, which
  * may be a VLAN interface on the bridge, and the other interfaces have entries like VLANs of a port (vlan.h). Each
@@ -38,8 +38,8 @@ static __always_inline int is_known(__u64 station)
 	return 0;
 }
 
-/* Returns whether a frame has an IP header as long and of the version that its EtherType says, which user space needs to
- * hash it. */
+/* Returns whether a frame has an IP header as long and of the version that its EtherType says, which user space needs
+ * to hash it. */
 static __always_inline int has_version(const void *data, const void *end)
 {
 	const __u8 *ip = data + ETH_HLEN;
@@ -49,11 +49,11 @@ static __always_inline int has_version(const void *data, const void *end)
 	return ip + 20 <= (const __u8 *)end && *(const __be16 *)(data + 12) == bpf_htons(ETH_P_IP) && *ip >> 4 == 4;
 }
 
-/* Returns the verdict on a frame without a tag to another station that a bridge's member has received. `length` is 0 if
- * frames of any length may leave by another port. That is never the ingress port, whose bit in `members` stands for
+/* Returns the verdict on a frame without a tag to another station that a bridge's member has received. `length` is 0
+ * if frames of any length may leave by another port. That is never the ingress port, whose bit in `members` stands for
  * VXLANs. */
-static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data, const void *end,
-					 __u32 length, __u32 *to)
+static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data,
+					 const void *end, __u32 length, __u32 *to)
 {
 	__u64 members = *(const volatile __u64 *)&port->members;
 

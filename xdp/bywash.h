@@ -164,12 +164,14 @@ struct bywash_end {
 /* A tunnel whose packets user space forwards. */
 struct bywash_through {
 	__u64 takes; /* MAC address that frames in a VXLAN are sent to, in the order of the packet; END_* */
-	__u64 link;  /* number of the only interface that receives its packets, plus one; 0: any. END_* of a VXLAN's frames
-		      * to other addresses, which its bridge forwards: all or no END_OPEN*, and all or no END_FLOWS* */
+	__u64 link;  /* number of the only interface that receives its packets, plus one; 0: any. For a VXLAN's frames to other
+		      * addresses, which its bridge forwards: END_LEARNS, both or no END_OPEN*, both or no END_FLOWS* */
+	__u64 members; /* bit n: such frames go to port n */
 };
 
 #define END_NUMBER 48 /* number of the interface that the packets within belong to */
 #define END_NUMBERS 0xfff
+#define END_LEARNS (1ull << 16) /* the kernel learns their sources */
 #define END_OPEN4 (1ull << 60)  /* user space takes all IPv4 packets, if the gate of the port is open */
 #define END_OPEN6 (1ull << 61)
 #define END_FLOWS4 (1ull << 62) /* it takes those of flows, or all if END_OPEN4 is set, also if that gate is closed */

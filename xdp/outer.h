@@ -44,16 +44,24 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 	return (void *)(ip4 + 1) <= end && plain4(ip4->daddr);
 }
 
-/* Returns whether the bridge of a VXLAN forwards a frame from it by its addresses alone. `packet` is behind the frame's
- * Ethernet header. */
-static __always_inline int is_bridged_within(const void *packet, const void *end, __u64 takes, const int v6)
+/* Returns whether the bridge of a VXLAN forwards a frame from it by its addresses alone, and the kernel does not learn
+ * from it. `packet` is behind the frame's Ethernet header. */
+static __always_inline int is_bridged_within(const void *packet, const void *end, const struct bywash_through *through,
+					     const int v6)
 {
 	const __u64 *frame = packet - ETH_HLEN;
+	volatile __u8 *due;
 
 	if (packet + (v6 ? sizeof(struct ipv6hdr) + 1 : sizeof(struct iphdr)) > end || !is_plainly_bridged(frame, end))
 		return 0;
-	__u64 bridge = (takes >> END_NUMBER & END_NUMBERS) - BYWASH_PORTS;
-	return (__u32)leads_to(*frame << 16 >> 16 | bridge << 48) < BYWASH_PORTS;
+	__u64 bridge = ((through->takes >> END_NUMBER & END_NUMBERS) - BYWASH_PORTS) << 48;
+	__u32 to = leads_to(*frame << 16 >> 16 | bridge);
+	if (to >= BYWASH_PORTS || !(through->members >> to & 1))
+		return 0;
+	if (!(through->link & END_LEARNS))
+		return 1;
+	__u64 from = *(const __u64 *)((const void *)frame + 4) >> 16;
+	return find_station(from | bridge | (BYWASH_PORTS | 128ull) << 56, 0, &due) != 0;
 }
 
 /* Returns a pointer at most 127 bytes behind `start`, of which the verifier does not know how many: it would follow what
@@ -169,8 +177,8 @@ static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, 
 	if (port && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16) {
 		/* To another address: the bridge that the VXLAN is a member of forwards it, and gates do not apply. */
 		in->takes = through->link & END_FLAGS;
-		return in->takes && (within6 ? is_bridged_within(inner, end, through->takes, 1) :
-					       is_bridged_within(inner, end, through->takes, 0));
+		return in->takes && (within6 ? is_bridged_within(inner, end, through, 1) :
+					       is_bridged_within(inner, end, through, 0));
 	}
 	return within6 ? may_leave(inner, end, 1) : may_leave(inner, end, 0);
 }

@@ -15,9 +15,9 @@
 
 #define STATIONS_AT_A_PLACE 7
 
-/* Stations of bridges. An entry is a MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit 56
- * on the port that leads to the station, or BYWASH_PORTS for a VXLAN, plus 128; 0: none. The process sets `due` when the kernel has to hear the
- * station again. */
+/* Stations of bridges. An entry is a MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit
+ * 56 on the port that leads to the station, or BYWASH_PORTS for a VXLAN, plus 128; 0: none. The process sets `due` when
+ * the kernel has to hear the station again. */
 struct stations {
 	__u64 entries[STATIONS_AT_A_PLACE];
 	__u8 due[8];

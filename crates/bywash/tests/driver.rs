@@ -605,8 +605,9 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                 assert_eq!(twin.drive(&frame, false).0, expected, "{end:?} {takes:?}");
             }
             // To a station behind a member, as the bridge forwards it; of a kind that it may answer; to a station behind
-            // none, or of another bridge; while the port's gate is closed, for IPv4.
-            let of = |bridged| TunnelTakes { bridged, ..to([2; 6]) };
+            // another member or a VXLAN, or of another bridge.
+            let of = |[passes, learns]: [bool; 2]| TunnelTakes { members: 2, passes, learns, ..to([2; 6]) };
+            let none_of = TunnelTakes { members: 0, ..of([true, false]) };
             let within6 = |next, kind| {
                 let mut frame = [&frame[..frame.len() - 22], &[0x86, 0xdd], &frame[frame.len() - 20..]].concat();
                 let at = frame.len() - 20;
@@ -614,23 +615,33 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                 (frame[at + 6], frame[at + 40]) = (next, kind);
                 frame
             };
-            let nowhere = u16::MAX;
-            for (takes, station, frame, taken) in [
-                (of([true; 2]), (70, 1), frame.clone(), true),
-                (of([true, false]), (70, 1), frame.clone(), true),
-                (of([true; 2]), (70, 63), within6(17, 0), true),
-                (of([true; 2]), (70, 1), within6(58, 128), true),
-                (of([true; 2]), (70, 1), within6(58, 135), false),
-                (of([false, true]), (70, 1), frame.clone(), false),
-                (of([true; 2]), (71, 1), frame.clone(), false),
-                (of([true; 2]), (nowhere, 1), frame.clone(), false),
+            // From a station with another address, which the kernel may have to learn.
+            let mut other = frame.clone();
+            let source = other.len() - 28..other.len() - 22;
+            other[source].fill(4);
+            let through = bywash_router::vlan::FIRST;
+            let plain = of([false; 2]);
+            for (takes, stations, frame, taken) in [
+                (plain, &[(70, [0; 6], 1)][..], &frame, true),
+                (of([true, false]), &[(70, [0; 6], 1)], &frame, true),
+                (TunnelTakes { members: 1 << 63, ..plain }, &[(70, [0; 6], 63)], &within6(17, 0), true),
+                (plain, &[(70, [0; 6], 1)], &within6(58, 128), true),
+                (plain, &[(70, [0; 6], 1)], &within6(58, 135), false),
+                (none_of, &[(70, [0; 6], 1)], &frame, false),
+                (plain, &[(70, [0; 6], 2)], &frame, false),
+                (plain, &[(70, [0; 6], through)], &frame, false),
+                (plain, &[(71, [0; 6], 1)], &frame, false),
+                (plain, &[], &frame, false),
+                (plain, &[(70, [0; 6], 1)], &other, true),
+                (of([false, true]), &[(70, [0; 6], 1)], &other, false),
+                (of([false, true]), &[(70, [0; 6], 1), (70, [4; 6], 2)], &other, false),
+                (of([false, true]), &[(70, [0; 6], 1), (71, [4; 6], through)], &other, false),
+                (of([false, true]), &[(70, [0; 6], 1), (70, [4; 6], through)], &other, true),
             ] {
-                let (bridge, port) = station;
-                let stations = (bridge != nowhere).then_some((bridge, [0; 6], port));
-                twin.datapath.set_stations(stations.as_slice()).unwrap();
+                twin.datapath.set_stations(stations).unwrap();
                 twin.datapath.set_tunnels(&[(of_vxlan(0), takes)].into()).unwrap();
                 let expected = if taken { "pass_no_socket" } else { "pass_local" };
-                assert_eq!(twin.drive(&frame, false).0, expected, "{takes:?} {station:?}");
+                assert_eq!(twin.drive(frame, false).0, expected, "{takes:?} {stations:?}");
             }
             // Over IPv6, where destination options may hold an encapsulation limit.
             let (remote6, own6) = (Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 9), Ipv6Addr::from(net6.addr() + 9));

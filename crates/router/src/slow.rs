@@ -271,6 +271,7 @@ impl SlowPath {
         let gate = self.gates.get(within.id);
         if let Some(to) = to {
             if !gate.closed.is_empty() {
+                cx.event(from.port, Event::KeptByPolicy, 1);
                 return self.punt(cx, within, frame);
             }
             cx.event(from.port, Event::Decapsulated, 1);

@@ -460,8 +460,8 @@ impl App for Router {
 
 /// Drops frames to other hosts, which a promiscuous port receives, and punts frames to group MAC addresses that carry a
 /// unicast packet: no router forwards those (RFC 1812 5.3.4; ip_forward, ip6_forward). On a port with macvlans, a
-/// program may still hand over frames to a former address of one of them: they are punted, too. Frames to other stations
-/// that a bridge forwards go through a VXLAN or to the kernel.
+/// program may still hand over frames to a former address of one of them: they are punted, too. Frames to other
+/// stations that a bridge forwards go through a VXLAN or to the kernel.
 fn keep_mine(
     cx: &mut Context<'_>,
     tables: &Tables,

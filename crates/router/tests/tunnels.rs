@@ -32,6 +32,8 @@ const OWN: [u8; 6] = [2, 0, 0, 0, 9, 1];
 const STATION: [u8; 6] = [2, 0, 0, 0, 9, 2];
 /// Station behind another member of a VXLAN's bridge, which port 1 is on.
 const BESIDE: [u8; 6] = [2, 0, 0, 0, 9, 3];
+/// MAC address of that bridge.
+const GATEWAY: [u8; 6] = [2; 6];
 const BRIDGE: PortId = PortId(FIRST + 1);
 const MEMBER: MemberPort = MemberPort { index: 7, port: PortId(1), longest: 114 };
 
@@ -112,7 +114,8 @@ impl Rig {
         let beside = vec![(BESIDE, MEMBER.index)];
         let stations = Stations::new(vec![(STATION, Some(tunnel.remote))], &Stations::default());
         let stations = Arc::new(stations.bridged(beside, vec![(STATION, tunnel.remote)]));
-        let info = PortInfo { index: 9, mac: OWN, master, ..PortInfo::default() };
+        let mac = if master.is_some() { GATEWAY } else { OWN };
+        let info = PortInfo { index: 9, mac, master, ..PortInfo::default() };
         let reception = if master.is_some() { Reception::Bridged } else { Reception::Own };
         let port = PortInfo { index: 1, mac: [2; 6], master, reception, ..PortInfo::default() };
         let bridges = master.map(|id| (id, PortInfo { master: None, reception: Reception::Own, ..port.clone() }));
@@ -362,6 +365,23 @@ fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
             assert_eq!((open.sent.len(), &open.punted[..]), (0, &[outer.clone()][..]), "{to:?} {kind:x} {payload:?}");
         }
         assert_eq!((closed.sent.len(), &closed.punted[..]), (0, &[outer][..]));
+    }
+}
+
+/// The gateways of an EVPN network may have one address on all leaves, which only somebody who learns would object to.
+#[test]
+fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
+    for learns in [false, true] {
+        let (sources, checksum, unsummed6, ageing, link) = ([100, 101], false, false, 0, 0);
+        let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
+        let inner = [&BESIDE[..], &GATEWAY, &[8, 0], &packet(0, 9, 17, (far(20), far(10)), b"routed")].concat();
+        let len = (16 + inner.len() as u16).to_be_bytes();
+        let udp = [&[0, 100, 18, 181, len[0], len[1], 0, 0, 8, 0, 0, 0, 0, 0, 0, 0][..], &inner].concat();
+        let outer = frame(&packet(0, 64, 17, (THERE, HERE), &udp));
+        let outcome = Rig::of_bridge(tunnel, 1500, &[[&GATEWAY[..], &outer[6..]].concat()]).end(3);
+        assert_eq!((outcome.sent.len(), outcome.punted.len()), if learns { (0, 1) } else { (1, 0) });
+        assert!(learns || outcome.sent[0] == inner);
     }
 }
 

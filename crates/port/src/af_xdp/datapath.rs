@@ -668,9 +668,8 @@ impl XdpDatapath {
     }
 
     /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it, or
-    /// [`super::PORTS`] for a VXLAN. Frames that
-    /// ports on members of bridges receive from other stations are passed to the kernel. Returns the number of stations
-    /// that are left out: there is room for some ten thousand.
+    /// [`super::PORTS`] for a VXLAN. Frames that ports on members of bridges receive from other stations are passed to
+    /// the kernel. Returns the number of stations that are left out: there is room for some ten thousand.
     ///
     /// # Errors
     /// [`Error::Map`] if the memory cannot be mapped; then there are none.

@@ -53,13 +53,17 @@ pub struct TunnelTakes {
     /// For IPv4 and for IPv6: set if user space takes packets of flows while that gate is closed, or all packets if
     /// `open` is set, too.
     pub flows: [bool; 2],
-    /// Set if user space takes the frames in a VXLAN that its bridge forwards to other members, and if it does so while
-    /// that gate is closed, too.
-    pub bridged: [bool; 2],
+    /// Ports on other members of a VXLAN's bridge to which user space forwards frames within: bit n stands for port n.
+    pub members: u64,
+    /// Set if it does so while that gate is closed, too.
+    pub passes: bool,
+    /// Set if the kernel learns the sources of such frames: user space takes only those of stations that the bridge has
+    /// behind a VXLAN.
+    pub learns: bool,
 }
 
 impl TunnelTakes {
-    fn bytes(&self) -> [u8; 16] {
+    fn bytes(&self) -> [u8; 24] {
         let [a, b, c, d, e, f] = self.mac;
         let [open4, open6] = self.open;
         let [flows4, flows6] = self.flows;
@@ -67,13 +71,13 @@ impl TunnelTakes {
         let flags = [open4, open6, flows4, flows6].into_iter().zip(60..).map(|(set, bit)| u64::from(set) << bit);
         let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         let takes = mac | u64::from(self.number & 0xfff) << 48 | flags.sum::<u64>();
-        let [open, closed] = self.bridged;
+        let link = self.link.map_or(0, |link| u64::from(link) + 1);
         let both = |set: bool, at: u32| if set { 3u64 << at } else { 0 };
-        let bridged = both(open, 60) | both(open && closed, 62);
-        let link = self.link.map_or(0, |link| u64::from(link) + 1) | bridged;
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&takes.to_ne_bytes());
-        bytes[8..].copy_from_slice(&link.to_ne_bytes());
+        let flags = both(self.members != 0, 60) | both(self.passes, 62) | u64::from(self.learns) << 16;
+        let mut bytes = [0; 24];
+        for (word, value) in bytes.chunks_exact_mut(8).zip([takes, link | flags, self.members]) {
+            word.copy_from_slice(&value.to_ne_bytes());
+        }
         bytes
     }
 }

@@ -170,8 +170,9 @@ pub struct XdpSending {
     pub kept6: bool,
 }
 
-/// Frames that the program forwards unchanged between members of a bridge, or hands to user space: untagged unicast frames of IPv4, IPv6, PPPoE
-/// or MPLS, except neighbour discovery, from a station behind the receiving port to a station behind another port.
+/// Frames that the program forwards unchanged between members of a bridge, or hands to user space: untagged unicast
+/// frames of IPv4, IPv6, PPPoE or MPLS, except neighbour discovery, from a station behind the receiving port to a
+/// station behind another port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpBridging {
     /// Ports that they leave by: bit n stands for port n. With native XDP their devices take redirected frames.

@@ -129,7 +129,7 @@ impl Control {
         }
         for index in self.links.allow_tunnels(&policies.tunnels, &policies.masqueraded) {
             self.hops.touch_link(Some(index));
-            touched.ports = true;
+            (touched.ports, touched.bridged) = (true, true);
         }
         touched.ports |= self.links.let_outer_pass(policies.outer_passes);
         touched.ports |= self.links.let_rules_translate(policies.translating);

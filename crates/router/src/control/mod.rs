@@ -354,7 +354,9 @@ impl Control {
         let (changed, tunnels) = self.links.set_paths(paths);
         tunnels.iter().for_each(|index| self.hops.touch_link(Some(*index)));
         if !tunnels.is_empty() {
-            self.settle(Touched { ports: true, ..Touched::default() }, &mut Applied::default());
+            // Without a path, stations behind a VXLAN are not the program's.
+            let bridged = self.links.bridges_tunnels();
+            self.settle(Touched { ports: true, bridged, ..Touched::default() }, &mut Applied::default());
         } else if changed {
             self.publish_to_workers();
         }
@@ -595,9 +597,7 @@ impl Control {
             let (stations, without) = self.links.stations();
             let without = without + sink.set_stations(&stations);
             if without > 0 && self.without == 0 {
-                tracing::warn!(
-                    "there is no room for {without} stations of bridges: the kernel forwards the packets that they send"
-                );
+                tracing::warn!("there is no room for {without} stations of bridges: the kernel forwards their packets");
             }
             self.without = without;
         }

@@ -130,8 +130,11 @@ pub struct Entrance {
     pub mac: Mac,
     /// Number of the only interface that receives the packets around them; `None` if any may.
     pub link: Option<PortId>,
-    /// Set if the bridge of a VXLAN forwards frames from it to ports on other members by their addresses alone.
-    pub bridges: bool,
+    /// Ports on other members to which the bridge of a VXLAN forwards frames from it by their addresses alone: bit n
+    /// stands for port n.
+    pub members: u64,
+    /// Set if the kernel learns the sources of a VXLAN's frames.
+    pub learns: bool,
 }
 
 impl TunnelSpec {

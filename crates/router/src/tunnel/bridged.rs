@@ -58,8 +58,8 @@ impl Tunnels {
 }
 
 /// Returns whether a frame is an IP packet that the kernel takes from a VXLAN and sends through one whatever it is
-/// (pskb_inet_may_pull), and that a bridge forwards by its addresses: it is no neighbour discovery, which the bridge may
-/// answer itself (br_is_nd_neigh_msg).
+/// (pskb_inet_may_pull), and that a bridge forwards by its addresses: it is no neighbour discovery, which the bridge
+/// may answer itself (br_is_nd_neigh_msg).
 fn is_plainly_bridged(frame: &[u8]) -> bool {
     let Some(ip) = frame.get(HEADER_LEN..) else { return false };
     match frame_type(frame) {

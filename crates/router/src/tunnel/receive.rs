@@ -39,9 +39,9 @@ pub(crate) struct Within {
     pub to: Option<PortId>,
 }
 
-/// Removes the headers around a packet that came through a tunnel: a valid IP packet to this host. A packet to be routed
-/// then has an Ethernet header with meaningless addresses. `now` returns the time in seconds. Returns the inner packet
-/// if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
+/// Removes the headers around a packet that came through a tunnel: a valid IP packet to this host. A packet to be
+/// routed then has an Ethernet header with meaningless addresses. `now` returns the time in seconds. Returns the inner
+/// packet if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
 pub(crate) fn decapsulate(
     arena: &Arena,
     tables: &Tables,

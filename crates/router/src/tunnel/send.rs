@@ -110,8 +110,8 @@ fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
 }
 
 /// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, or a frame that a bridge forwards, as
-/// `ip_tunnel_xmit`, `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an IPv4 packet around it.
-/// Returns the port that it leaves by; `None` if the frame has no room in front.
+/// `ip_tunnel_xmit`, `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an IPv4
+/// packet around it. Returns the port that it leaves by; `None` if the frame has no room in front.
 pub(crate) fn encapsulate(
     arena: &Arena,
     through: &Through<'_>,

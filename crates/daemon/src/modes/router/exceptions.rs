@@ -261,12 +261,12 @@ impl Guard {
         let settings = &self.verdict.settings;
         let entries = control.entries();
         // Workers would punt the packets of the others, one by one.
-        let takes = |Entrance { id, mac, link, bridges }: Entrance| {
+        let takes = |Entrance { id, mac, link, members, learns }: Entrance| {
             let (gate, passes) = (self.gate(id.0), self.verdict.outer_passes);
             let open = [!gate.closed.v4, !gate.closed.v6];
             let flows = [gate.flows.v4 || open[0], gate.flows.v6 || open[1]].map(|flows| passes && flows);
-            let bridged = [bridges && self.verdict.bridging.contains(&id.0), passes];
-            TunnelTakes { number: id.0, mac, link: link.map(|link| link.0), open, flows, bridged }
+            let members = if self.verdict.bridging.contains(&id.0) { members } else { 0 };
+            TunnelTakes { number: id.0, mac, link: link.map(|link| link.0), open, flows, members, passes, learns }
         };
         let ends = control.tunnels_by_end().into_iter().map(|(end, of)| (end, takes(of))).collect();
         let failed = self.program.as_ref().and_then(|program| program.set_tunnels(&ends).err());

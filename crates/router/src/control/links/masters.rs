@@ -180,17 +180,21 @@ impl Links {
     pub fn stations(&self) -> (Vec<(PortId, Mac, PortId)>, usize) {
         // The kernel drops frames from other addresses (is_valid_ether_addr).
         let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
-        let of = |bridge: &MasterSpec| {
+        let of = |(bridge, through): (&MasterSpec, bool)| {
             let (id, index) = (bridge.id, bridge.index);
             let range = bridge.stations().map(|(bridge, vlan)| (bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
             let port = move |((_, _, mac), behind): (&(u32, u16, Mac), &Behind)| {
-                let port = self.leads_to(index, Some(*mac)).and_then(Result::ok);
-                let port = port.or_else(|| self.leads_through(index, *behind, *mac).then_some(THROUGH));
+                let port = match through {
+                    false => self.leads_to(index, Some(*mac)).and_then(Result::ok),
+                    true => self.leads_through(index, *behind, *mac).then_some(THROUGH),
+                };
                 port.filter(|_| valid(mac)).map(|port| (id, *mac, port))
             };
             range.into_iter().flat_map(|range| self.stations.range(range)).filter_map(port)
         };
-        let mut stations = self.all_masters().flat_map(of);
+        // Those behind ports first: without room, only frames through VXLANs are left to the kernel.
+        let all = [false, true].into_iter().flat_map(|through| self.all_masters().map(move |bridge| (bridge, through)));
+        let mut stations = all.flat_map(of);
         let all = stations.by_ref().take(STATIONS).collect();
         (all, stations.count())
     }

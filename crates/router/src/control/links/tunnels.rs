@@ -196,21 +196,22 @@ impl Links {
     /// Returns the length in bytes of the longest frame that a port's bridge sends through a VXLAN, Ethernet header
     /// included, if it does by addresses alone.
     pub fn bridged_through(&self, id: PortId) -> Option<u32> {
-        let bridge = self.bridge_of(id)?;
-        let of_bridge = |spec: &&TunnelSpec| bridge.vxlans.contains(&spec.index);
+        let vxlans = self.bridge_of(id)?.vxlans.iter().filter_map(|index| Some(&self.tunnels.get(index)?.0));
         let reached = |spec: &&TunnelSpec| self.reached(spec).iter().any(|member| member.port == id);
-        self.open_tunnels().filter(of_bridge).filter(reached).map(|spec| self.longest(spec)).min()
+        vxlans.filter(|spec| self.is_open(spec)).filter(reached).map(|spec| self.longest(spec)).min()
     }
 
     fn longest(&self, spec: &TunnelSpec) -> u32 {
         self.get(spec.index).map_or(0, |link| link.mtu + HEADER_LEN as u32)
     }
 
-    /// Returns whether a VXLAN leads to a station that a bridge, or the VLAN interface on one, has behind this member.
+    /// Returns whether frames go through a VXLAN past the kernel to a station that a bridge, or the VLAN interface on
+    /// one, has behind this member. If not, workers would hand them back one by one.
     pub(super) fn leads_through(&self, bridge: u32, behind: Behind, mac: Mac) -> bool {
         let Behind::Member(index) = behind else { return false };
-        let leads = || self.stations.get(&(index, 0, mac)).copied().and_then(end).is_some();
-        self.bridge(bridge).is_some_and(|bridge| bridge.vxlans.contains(&index)) && self.is_tunnel(index) && leads()
+        let has_path = || self.tunnel_path(index, Some(mac)).is_some();
+        let open = || self.tunnels.get(&index).is_some_and(|(spec, _)| self.is_open(spec));
+        self.bridge(bridge).is_some_and(|bridge| bridge.vxlans.contains(&index)) && has_path() && open()
     }
 
     /// Records which ports are on members of bridges with VXLANs.
@@ -233,11 +234,13 @@ impl Links {
     /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
     /// packets masquerading may change, or that the kernel does not let use their local addresses.
     fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
-        self.tunnels.values().map(|(spec, _)| spec).filter(|spec| {
-            let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
-            let allowed = bridge && self.allows_tunnel(spec.index) && self.running(spec.index);
-            allowed && self.keeps_source(spec) && self.has_local(&spec.tunnel)
-        })
+        self.tunnels.values().map(|(spec, _)| spec).filter(|spec| self.is_open(spec))
+    }
+
+    fn is_open(&self, spec: &TunnelSpec) -> bool {
+        let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
+        let allowed = bridge && self.allows_tunnel(spec.index) && self.running(spec.index);
+        allowed && self.keeps_source(spec) && self.has_local(&spec.tunnel)
     }
 
     /// Returns whether the kernel lets a tunnel use its local address. That of kinds `ip6tnl` and `ip6gre` must be one
@@ -262,8 +265,9 @@ impl Links {
                 0 => None,
                 link => Some(self.received_as(link)?),
             };
-            let bridges = !self.reached(spec).is_empty();
-            Some(ends_of(&spec.tunnel).map(move |end| (end, Entrance { id, mac, link, bridges })))
+            let members = self.reached(spec).iter().map(|member| 1 << member.port.0).sum();
+            let learns = spec.ageing().is_some();
+            Some(ends_of(&spec.tunnel).map(move |end| (end, Entrance { id, mac, link, members, learns })))
         };
         self.open_tunnels().filter_map(of).flatten().collect()
     }
