@@ -110,6 +110,12 @@ impl Stations {
         Self { members, beyond, ..self }
     }
 
+    /// Returns the kernel index of the other member of the bridge that a station is behind.
+    pub fn member_of(&self, mac: &Mac) -> Option<u32> {
+        let at = self.members.binary_search_by_key(mac, |(mac, _)| *mac).ok()?;
+        Some(self.members[at].1)
+    }
+
     fn at(&self, mac: &Mac) -> Option<usize> {
         self.all.binary_search_by_key(mac, |(mac, _)| *mac).ok()
     }

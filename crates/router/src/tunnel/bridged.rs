@@ -28,9 +28,8 @@ impl TunnelInfo {
         if self.members.is_empty() || !is_plainly_bridged(frame) {
             return None;
         }
-        let stations = &self.stations.members;
-        let at = stations.binary_search_by_key(to, |(mac, _)| *mac).ok()?;
-        let member = self.members.iter().find(|member| member.index == stations[at].1)?;
+        let index = self.stations.member_of(to)?;
+        let member = self.members.iter().find(|member| member.index == index)?;
         (frame.len() <= member.longest as usize).then_some(member.port)
     }
 }

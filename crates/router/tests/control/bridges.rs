@@ -2,9 +2,11 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Behind, Change, Encapsulation, Families, Mac, SourceCheck, Station, Tunnel, Vxlan};
+use bywash_fib::model::{
+    Behind, Bridge, Bridging, Change, Encapsulation, Families, Link, Mac, Member, SourceCheck, Station, Tunnel, Vxlan,
+};
 use bywash_router::control::{Bridged, MasterSpec, Policies, Sends, TunnelSpec, VlanSpec};
-use bywash_router::tables::Kind;
+use bywash_router::tables::{Kind, Reception};
 use bywash_router::tunnel::{Path, Paths};
 use bywash_router::vlan::{FIRST, UNTAGGED, tag};
 use std::net::{IpAddr, Ipv4Addr};
@@ -358,4 +360,70 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
 
 fn mac_of_bridge(w: &World) -> Mac {
     w.with(|t| t.port(NUMBER).unwrap().mac)
+}
+
+/// Between a VXLAN and a port on another member, frames are bridged past the kernel as the states of both allow, and to
+/// stations to whose end there is a path. A port that has been on such a member compares addresses from then on.
+#[test]
+fn frames_between_a_vxlan_and_members_follow_their_states() {
+    let mut w = world();
+    let Change::Station(Station { mac, .. }) = station(9, 0) else { panic!() };
+    let Change::Station(Station { mac: near, .. }) = station(8, 0) else { panic!() };
+    let behind = Change::Station(Station { bridge: VXLAN, vlan: 0, mac, behind: Behind::End(THERE) });
+    let member = |index, name, bridging| {
+        let member = Some(Member { active: true, plain: true, learns: true, bridging });
+        Change::Link(Link { member, mtu: 1400, ..a_link(index, name) })
+    };
+    let of = Bridge { ageing_ms: 300_000, plain: true, filters: false, protocol: 0x8100, calls_ip: false };
+    let bridge_link = |calls_ip| {
+        let bridge = Some(Bridge { calls_ip, ..of });
+        Change::Link(Link { bridge, ..a_link(BRIDGE, "br0") })
+    };
+    w.apply(&[bridge_link(false), member(VXLAN, "vx0", Bridging::Any), station(9, VXLAN), behind]);
+    w.apply(&[member(P0, "p0", Bridging::Any), member(P1, "p1", Bridging::Kernel)]);
+    w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
+    let all = vec![Path { ends: (HERE, THERE, 0), mtu: 1500, ttl: 64 }];
+    w.control.set_paths(Paths { all, sources: [1, 2], ..Paths::default() });
+    assert!(w.with(|t| t.ports.iter().all(|port| port.reception == Reception::Own)));
+    w.control.set_masters(&[MasterSpec { vxlans: vec![VXLAN], ..both() }]);
+    w.control.set_tunnels(&[vxlan(true)]);
+    let through = |w: &World| [0, 1].map(|port| w.control.bridged_through(PortId(port)));
+    let members = |w: &World| {
+        let told: Vec<_> = w.control.tunnels_by_end().into_values().map(|of| (of.members, of.learns)).collect();
+        let ports =
+            w.with(|t| t.tunnels.get(THROUGH).unwrap().members.iter().map(|to| (to.port.0, to.longest)).collect());
+        (told, ports)
+    };
+    let open = (vec![(1, true)], vec![(0, 1414)]);
+    let none = (vec![(0, true)], vec![]);
+    assert_eq!((through(&w), members(&w)), ([Some(1414), None], open.clone()));
+    assert_eq!(w.with(|t| [0, 1].map(|port| t.ports[port].reception)), [Reception::Bridged; 2]);
+    for (change, back) in [
+        (member(P0, "p0", Bridging::Kernel), member(P0, "p0", Bridging::Any)),
+        (member(VXLAN, "vx0", Bridging::Kernel), member(VXLAN, "vx0", Bridging::Any)),
+        (bridge_link(true), bridge_link(false)),
+    ] {
+        w.apply(&[change]);
+        assert_eq!((through(&w), members(&w)), ([None; 2], none.clone()));
+        w.apply(&[back]);
+        assert_eq!((through(&w), members(&w)), ([Some(1414), None], open.clone()));
+    }
+    // Isolated members do not reach each other.
+    w.apply(&[member(P0, "p0", Bridging::Isolated)]);
+    assert_eq!((through(&w), members(&w)), ([Some(1414), None], open.clone()));
+    w.apply(&[member(VXLAN, "vx0", Bridging::Isolated)]);
+    assert_eq!((through(&w), members(&w)), ([None; 2], none));
+    w.apply(&[member(VXLAN, "vx0", Bridging::Any), member(P0, "p0", Bridging::Any)]);
+    // A station that moves between other members.
+    let at = |w: &World| w.with(|t| t.tunnels.get(THROUGH).unwrap().stations.member_of(&near));
+    assert_eq!(at(&w), Some(P0));
+    w.apply(&[station(8, P1)]);
+    assert_eq!(at(&w), Some(P1));
+    w.apply(&[gone(8)]);
+    assert_eq!(at(&w), None);
+    // Frames in its ring are still not to be routed.
+    w.control.set_masters(&[]);
+    assert_eq!(through(&w), [None; 2]);
+    assert_eq!(w.with(|t| t.ports[0].reception), Reception::Bridged);
+    assert!(w.control.astray().is_empty());
 }
