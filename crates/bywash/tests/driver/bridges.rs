@@ -172,7 +172,7 @@ fn frames_between_members_are_forwarded_as_they_came() {
             // The address of nobody is that of an empty entry, in the bridge with the first number.
             let some =
                 [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 10], [2, 9, 9, 9, 9, 9], [0; 6], [3, 0, 0, 0, 0, 1], [2; 6]];
-            for _ in 0..1000 {
+            for _ in 0..500 {
                 let bridge = FIRST + random(2) as u16;
                 twin.bridge(Some(bridge));
                 let (to, longest) = ([7, 7, 2, 3, 4, 1][random(6) as usize], [1000, 1514, 9014][random(3) as usize]);
@@ -223,7 +223,7 @@ fn frames_between_members_are_forwarded_as_they_came() {
                 "pass_vlan",
                 "pass_multicast",
             ];
-            assert!(of.iter().all(|reason| seen[reason] > 50), "too few of some verdict: {seen:?}");
+            assert!(of.iter().all(|reason| seen[reason] > 20), "too few of some verdict: {seen:?}");
         })
         .unwrap();
 }
