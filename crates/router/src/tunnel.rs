@@ -4,7 +4,7 @@
 //! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks name it by
 //! that. Its packets arrive and leave by whatever port the routes of the packets around them lead to. All of this
 //! happens on the slow path. Packets for which the kernel would do more than encapsulate or decapsulate are left to it:
-//! fragments, a congestion mark to be carried over, an error to be answered, a route of several next hops.
+//! fragments, a congestion mark to be carried over, an error to be answered.
 
 mod bridged;
 mod receive;
@@ -145,6 +145,16 @@ pub struct Path {
     pub mtu: u32,
     /// TTL or hop limit of the host's own packets.
     pub ttl: u8,
+    /// Next hop by which the kernel sends its own packets, if the route has several.
+    pub via: Option<Via>,
+}
+
+/// A next hop of a route: the kernel index of its interface, and the gateway if there is one.
+pub type Via = (u32, Option<IpAddr>);
+
+/// Returns the next hop by which packets to an address leave.
+pub fn via(hop: &Cold, to: IpAddr) -> Via {
+    (hop.index, hop.gateway.filter(|gateway| *gateway != to))
 }
 
 /// Paths of the tunnels, and what the host's own packets have in common.

@@ -124,6 +124,7 @@ impl Rig {
             ends: (tunnel.local, tunnel.remote, tunnel.link),
             mtu: path_mtu,
             ttl: 61,
+            via: None,
         });
         let paths =
             Paths { all: path.into_iter().collect(), sources: [32768, 60999], labels: Some(0x8_0000), limited: true };

@@ -75,7 +75,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
             IpAddr::V6(local) => Ipv6Addr::from_bits(local.to_bits() + 1 + u128::from(port)).into(),
         };
         lead(remote, 1 + u32::from(port))?;
-        all.push(Path { ends: (tunnel.local, remote, 0), mtu: 1500, ttl: 64 });
+        all.push(Path { ends: (tunnel.local, remote, 0), mtu: 1500, ttl: 64, via: None });
         let macs = [2, 0, 0, 0, 8, port as u8, MAC[0], MAC[1], MAC[2], MAC[3], MAC[4], MAC[5]];
         let first = u32::from(port);
         entries.push(Entry { macs, port: id, mtu: MTU, first, ..Entry::verdict(Kind::Tunnel) });

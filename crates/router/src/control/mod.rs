@@ -34,7 +34,7 @@ pub use ports::Ports;
 pub use specs::{Bridged, Entrance, MasterSpec, PortSpec, Sends, TunnelSpec, VlanSpec};
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
-use crate::tables::{Cold, HashPolicy, Own4, SourceCheck, Tables};
+use crate::tables::{Cold, Entry, HashPolicy, Own4, SourceCheck, Tables};
 use crate::tunnel::{Ends, MemberPort, Paths, Tunnels};
 use bits::{V4, V6};
 use bywash_engine::PortId;
@@ -334,19 +334,23 @@ impl Control {
     }
 
     /// Returns the pairs of ends between which tunnels that policies allow need a path, in ascending order, each with
-    /// the kernel index of the interface that the tunnel is bound to, or 0, and with the next hop by which packets are
-    /// forwarded to the remote. Remotes to which no single port leads are left out, and those by a VRF, whose hooks the
-    /// host's own packets pass first, untracked (vrf_ip_out), and those to which masquerading may give packets another
-    /// source: they are the kernel's.
-    pub fn tunnel_ends(&self) -> Vec<(Ends, Cold)> {
-        let by_port = |(ends, masqueraded): (Ends, bool)| {
+    /// the kernel index of the interface that the tunnel is bound to, or 0, and with the next hops by which packets are
+    /// forwarded to the remote. Next hops by no port are left out, and those by a VRF, whose hooks the host's own
+    /// packets pass first, untracked (vrf_ip_out), and those by which masquerading may give packets another source, as
+    /// any of several may: such packets are the kernel's.
+    pub fn tunnel_ends(&self) -> Vec<(Ends, Vec<Cold>)> {
+        let by_ports = |(ends, masqueraded): (Ends, bool)| {
             let (local, remote, link) = ends;
-            let (entry, cold) = self.hop_towards(remote)?;
-            let leads = entry.kind.is_of_port() && (link == 0 || cold.index == link);
-            let kept = !masqueraded || cold.masquerade4.map(IpAddr::V4) == Some(local);
-            (leads && kept && self.vrf(cold.index).is_none()).then_some((ends, *cold))
+            let leads = |(entry, cold): &(&Entry, &Cold)| {
+                let kept = !masqueraded || cold.masquerade4.map(IpAddr::V4) == Some(local);
+                entry.kind.is_of_port() && (link == 0 || cold.index == link) && kept && self.vrf(cold.index).is_none()
+            };
+            let hops = self.hops_towards(remote);
+            let certain = hops.len() == 1 || !masqueraded;
+            let hops: Vec<Cold> = hops.into_iter().filter(leads).map(|(_, cold)| *cold).collect();
+            (certain && !hops.is_empty()).then_some((ends, hops))
         };
-        self.links.tunnel_ends().into_iter().filter_map(by_port).collect()
+        self.links.tunnel_ends().into_iter().filter_map(by_ports).collect()
     }
 
     /// Sets the paths of tunnels. Waits for a grace period if they have changed.

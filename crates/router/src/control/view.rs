@@ -2,7 +2,7 @@
 
 use super::bits::{Bits, V4, V6, net};
 use super::exceptions::is_excepted;
-use super::hops::{Adjacency, KERNEL, POLICY, Way};
+use super::hops::{Adjacency, HopKey, KERNEL, POLICY, Way};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
@@ -359,13 +359,32 @@ impl Control {
         Some((cold.index, entry.macs.first_chunk().copied()))
     }
 
-    /// Returns the next hop or group of packets to an address, by tables local and main.
-    pub(super) fn hop_towards(&self, addr: IpAddr) -> Option<(&Entry, &Cold)> {
-        let id = match addr {
+    /// Returns the id of the next hop or group of packets to an address, by tables local and main.
+    fn id_towards(&self, addr: IpAddr) -> u32 {
+        match addr {
             IpAddr::V4(addr) => self.main.fib4.reader().lookup(addr.to_bits()),
             IpAddr::V6(addr) => self.main.fib6.reader().lookup(addr.to_bits()),
-        } as usize;
-        Some((self.image.entries.get(id)?, self.image.cold.get(id)?))
+        }
+    }
+
+    fn hop(&self, id: u32) -> Option<(&Entry, &Cold)> {
+        Some((self.image.entries.get(id as usize)?, self.image.cold.get(id as usize)?))
+    }
+
+    /// Returns the next hop or group of packets to an address, by tables local and main.
+    pub(super) fn hop_towards(&self, addr: IpAddr) -> Option<(&Entry, &Cold)> {
+        self.hop(self.id_towards(addr))
+    }
+
+    /// Returns the next hops of packets to an address, by tables local and main: several if they have a group.
+    pub(super) fn hops_towards(&self, addr: IpAddr) -> Vec<(&Entry, &Cold)> {
+        let id = self.id_towards(addr);
+        match (self.hops.key(id), self.hop(id)) {
+            (Some(HopKey::Group(hops)), Some((Entry { kind: Kind::Group, .. }, _))) => {
+                hops.iter().filter_map(|(id, _)| self.hop(*id)).collect()
+            }
+            (_, hop) => hop.into_iter().collect(),
+        }
     }
 
     /// Returns the bonds and bridges whose packets are forwarded, and VLAN interfaces on bridges that filter VLANs.

@@ -1,9 +1,10 @@
 //! Encapsulation of packets to the other ends of tunnels.
 //!
-//! Packets for which the kernel would do more than encapsulate are left to it: an error to be answered, a route of
-//! several next hops.
+//! Packets for which the kernel would do more than encapsulate are left to it, such as an error to be answered.
 
-use super::{CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, Path, TunnelInfo, VNI, VXLAN_LEN, added, limit_options};
+use super::{
+    CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, Path, TunnelInfo, VNI, VXLAN_LEN, added, limit_options, via,
+};
 use crate::bytes::{be16, frame_type};
 use crate::flow::flow_hash;
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
@@ -61,7 +62,7 @@ impl<'a> OuterRoute<'a> {
         }
         let (local, remote, link) = path.ends;
         let own = (local, link) == (tunnel.local, tunnel.link) && (tunnel.vxlan.is_some() || remote == tunnel.remote);
-        let id = tables.id_to(remote);
+        let id = next_hop(tables, path)?;
         let outer = Some(tables.entry(id)).filter(|outer| own && outer.kind == Kind::Forward)?;
         let cold = tables.cold.get(id as usize)?;
         let leads = (link == 0 || link == cold.index) && info.keeps_source(cold);
@@ -99,6 +100,18 @@ impl<'a> OuterRoute<'a> {
     pub fn is_forgotten(&self, now: impl FnOnce() -> u32) -> bool {
         self.info.is_forgotten(now)
     }
+}
+
+/// Returns the next hop of outer packets by this path. If the route has several, it is the one by which the kernel sends
+/// its own packets; `None` if that is not among them any more.
+fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
+    let (_, remote, _) = path.ends;
+    let id = tables.id_to(remote);
+    let route = tables.entry(id);
+    let (Kind::Group, Some(own)) = (route.kind, path.via) else { return Some(id) };
+    let hops = tables.buckets.get(route.first as usize..)?.get(..route.count as usize)?;
+    let is_own = |id: &u32| tables.cold.get(*id as usize).is_some_and(|hop| via(hop, remote) == own);
+    hops.iter().copied().find(is_own)
 }
 
 /// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl` or `ip6gre`: it

@@ -759,3 +759,47 @@ fn stations_of_vxlans_are_followed() {
     bywash.assert_conserved();
     bywash.stop();
 }
+
+/// If several next hops lead to the other end, outer packets leave by the one that the kernel takes.
+#[test]
+fn outer_packets_leave_by_the_kernels_next_hop() {
+    require!(require_lab(), kernel_has("vxlan"));
+    let tunnels = Tunnels::new(&VXLANS);
+    let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    tunnels.answer_by("tw", 88, 88);
+    let ping = || {
+        let before = Tunnels::moved(&bywash).0;
+        let report = Ping::to(ip("10.88.0.2")).count(5).run(&a.ns).unwrap();
+        (report.received, Tunnels::moved(&bywash).0 - before)
+    };
+    bywash.wait("the station to be known", |_| ping() == (5, 5));
+    let end = "198.51.100.9";
+    b.ns.ip(&["address", "add", &format!("{end}/32"), "dev", "lo"]).unwrap();
+    r.ip_batch(&format!("route add {end}/32 nexthop via 10.0.2.2 dev r1 nexthop via 10.0.2.3 dev r1\n")).unwrap();
+    let route = r.ip(&["route", "get", end, "from", "10.0.2.1"]).unwrap().stdout;
+    let [own, other] = if route.contains("via 10.0.2.3") { ["10.0.2.3", "10.0.2.2"] } else { ["10.0.2.2", "10.0.2.3"] };
+    let lead = |to: &str, mac: &str| {
+        r.ip(&["neighbour", "replace", to, "lladdr", mac, "nud", "permanent", "dev", "r1"]).unwrap();
+    };
+    let nobody = "02:00:00:00:66:66";
+    lead(own, &b.mac);
+    lead(other, nobody);
+    r.run(&["bridge", "fdb", "replace", &mac_of(88, 2), "dev", "tw", "dst", end]).unwrap();
+    bywash.wait("outer packets by the kernel's next hop", |_| ping() == (5, 5));
+    lead(own, nobody);
+    lead(other, &b.mac);
+    bywash.wait("outer packets by no other one", |_| ping() == (0, 5));
+    r.ip(&["route", "replace", end, "via", other]).unwrap();
+    bywash.wait("outer packets by the only next hop", |_| ping() == (5, 5));
+    bywash.assert_conserved();
+    bywash.stop();
+    // The kernel itself.
+    r.ip_batch(&format!("route replace {end}/32 nexthop via 10.0.2.2 dev r1 nexthop via 10.0.2.3 dev r1\n")).unwrap();
+    let received = || Ping::to(ip("10.88.0.2")).count(5).run(&a.ns).unwrap().received;
+    assert_eq!(received(), 0);
+    lead(own, &b.mac);
+    lead(other, nobody);
+    assert_eq!(received(), 5);
+}

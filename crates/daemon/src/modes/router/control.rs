@@ -359,14 +359,13 @@ impl Routing {
             return lock(&self.control).set_paths(tunnel::Paths::default());
         };
         let mut hop_limits = BTreeMap::new();
-        let path = |((from, to, link), underlay): (_, Cold)| {
+        let path = |((from, to, link), hops): (_, Vec<Cold>)| {
             let path = paths.to(from, to, link)?;
             // Among several default routes of one metric, the kernel takes another for its own packets than for those
             // that it forwards if a gateway does not answer (fib_select_default).
-            let by = |index: u32, gateway: Option<IpAddr>| (index, gateway.filter(|gateway| *gateway != to));
-            if by(path.index, path.gateway) != by(underlay.index, underlay.gateway) {
-                return None;
-            }
+            let own = (path.index, path.gateway.filter(|gateway| *gateway != to));
+            let underlay = hops.iter().find(|hop| tunnel::via(hop, to) == own)?;
+            let via = (hops.len() > 1).then_some(own);
             // ip4_dst_hoplimit, ip6_dst_hoplimit
             let mut hop_limit = || {
                 let control = lock(&self.control);
@@ -378,7 +377,7 @@ impl Routing {
                 None if to.is_ipv4() => default_ttl as u8,
                 None => hop_limit()? as u8,
             };
-            Some(tunnel::Path { ends: (from, to, link), mtu: path.mtu.unwrap_or(u32::MAX), ttl })
+            Some(tunnel::Path { ends: (from, to, link), mtu: path.mtu.unwrap_or(u32::MAX), ttl, via })
         };
         let number = |key: &str| numbers(key).first().copied();
         // IP6_AUTO_FLOW_LABEL_OFF, IPV6_FLOWLABEL_STATELESS_FLAG (net/ipv6.h)
