@@ -4,6 +4,7 @@ use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Encapsulation, Link, Tunnel};
 use bywash_router::control::{Policies, TunnelSpec};
+use bywash_router::tunnel::via;
 use bywash_router::vlan::FIRST;
 
 const TUNNEL: u32 = 9;
@@ -39,5 +40,41 @@ fn a_tunnel_over_ipv6_has_an_address_of_its_own() {
         let vrf = Link { vrf: Some(10), ..a_link(20, "red") };
         w.apply(&[Change::Link(vrf), Change::Link(Link { master: Some(20), ..a_link(P1, "p1") })]);
         assert_eq!(w.control.tunnels_by_end().len(), 0);
+    }
+}
+
+/// Among these is the one by which the kernel sends its own packets, if the route has several.
+#[test]
+fn next_hops_to_the_other_end_are_those_by_ports() {
+    let mut w = World::new();
+    w.apply(&[link(TUNNEL, "tun"), address(P1, LOCAL, 64)]);
+    w.control.set_tunnels(&[tunnel(Encapsulation::Gre)]);
+    let hops = |w: &World| -> Vec<(u32, Option<String>)> {
+        let all =
+            w.control.tunnel_ends().into_iter().flat_map(|((_, remote, _), hops)| {
+                hops.into_iter().map(move |hop| via(&hop, remote)).collect::<Vec<_>>()
+            });
+        all.map(|(index, gateway)| (index, gateway.map(|gateway| gateway.to_string()))).collect()
+    };
+    let of = |index, gateway: &str| (index, Some(gateway.to_owned()));
+    let to = || route("fd09::2/128");
+    for masqueraded in [false, true] {
+        let masqueraded = masqueraded.then_some(THROUGH).into_iter().collect();
+        let policies = Policies { tunnels: [THROUGH].into(), masqueraded, ..Policies::default() };
+        w.control.set_policies(&policies);
+        let several = policies.masqueraded.is_empty();
+        for (route, expected) in [
+            (to().via(P0, "fd01::9"), vec![of(P0, "fd01::9")]),
+            (to().via(P0, "fd01::9").via(P1, "fd02::9"), vec![of(P0, "fd01::9"), of(P1, "fd02::9")]),
+            (
+                to().via(P0, "fd01::9").via(P1, "fd02::9").dead(P1, "fd02::8"),
+                vec![of(P0, "fd01::9"), of(P1, "fd02::9")],
+            ),
+            (to().via(OTHER, "fd03::9"), vec![]),
+        ] {
+            w.apply(&[route.into()]);
+            // Masquerading over IPv6 may give any source.
+            assert_eq!(hops(&w), if several { expected } else { vec![] });
+        }
     }
 }
