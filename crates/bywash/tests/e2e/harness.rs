@@ -135,12 +135,16 @@ impl<'a> Bywash<'a> {
         self.process.output()
     }
 
-    /// Returns the answer of `bywash show --json WHAT`.
+    /// Returns the answer of `bywash show --json WHAT`. Asks once more if there is none: while the kernel verifies a large
+    /// program, which takes seconds on a busy machine, the instance may give no answer in time.
     pub fn show(&self, what: &[&str]) -> Value {
         let (program, socket) = (program(), self.socket());
         let mut argv = vec![program.as_str(), "show", "--json", "--socket", socket.to_str().unwrap()];
         argv.extend(what);
-        let output = self.namespace.run(&argv).unwrap_or_else(|error| panic!("{error}; it logged: {}", self.log()));
+        let ask = || self.namespace.run(&argv);
+        let late = |error: &bywash_lab::Error| error.to_string().contains("incomplete or malformed answer");
+        let output = ask().or_else(|error| if late(&error) { ask() } else { Err(error) });
+        let output = output.unwrap_or_else(|error| panic!("{error}; it logged: {}", self.log()));
         serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
     }
 
