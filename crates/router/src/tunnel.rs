@@ -152,9 +152,9 @@ pub struct Path {
 /// A next hop of a route: the kernel index of its interface, and the gateway if there is one.
 pub type Via = (u32, Option<IpAddr>);
 
-/// Returns the next hop by which packets to an address leave.
-pub fn via(hop: &Cold, to: IpAddr) -> Via {
-    (hop.index, hop.gateway.filter(|gateway| *gateway != to))
+/// Returns the next hop of packets to an address by this interface and gateway, which may be the address itself.
+pub fn via(index: u32, gateway: Option<IpAddr>, to: IpAddr) -> Via {
+    (index, gateway.filter(|gateway| *gateway != to))
 }
 
 /// Paths of the tunnels, and what the host's own packets have in common.

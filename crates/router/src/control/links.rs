@@ -67,7 +67,7 @@ impl Bound {
 pub(super) struct LinkEffect {
     /// Whether a property used in entries changed: MAC, MTU, up or carrier.
     pub entries: bool,
-    /// Whether a property changed that decides which frames bridges forward.
+    /// Set if a property changed that decides which frames bridges forward.
     pub bridging: bool,
     /// The port that it affects.
     pub port: Option<PortId>,

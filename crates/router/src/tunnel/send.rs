@@ -110,7 +110,7 @@ fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
     let route = tables.entry(id);
     let (Kind::Group, Some(own)) = (route.kind, path.via) else { return Some(id) };
     let hops = tables.buckets.get(route.first as usize..)?.get(..route.count as usize)?;
-    let is_own = |id: &u32| tables.cold.get(*id as usize).is_some_and(|hop| via(hop, remote) == own);
+    let is_own = |id: &u32| tables.cold.get(*id as usize).is_some_and(|hop| via(hop.index, hop.gateway, remote) == own);
     hops.iter().copied().find(is_own)
 }
 

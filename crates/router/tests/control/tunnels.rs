@@ -50,10 +50,9 @@ fn next_hops_to_the_other_end_are_those_by_ports() {
     w.apply(&[link(TUNNEL, "tun"), address(P1, LOCAL, 64)]);
     w.control.set_tunnels(&[tunnel(Encapsulation::Gre)]);
     let hops = |w: &World| -> Vec<(u32, Option<String>)> {
-        let all =
-            w.control.tunnel_ends().into_iter().flat_map(|((_, remote, _), hops)| {
-                hops.into_iter().map(move |hop| via(&hop, remote)).collect::<Vec<_>>()
-            });
+        let all = w.control.tunnel_ends().into_iter().flat_map(|((_, remote, _), hops)| {
+            hops.into_iter().map(move |hop| via(hop.index, hop.gateway, remote)).collect::<Vec<_>>()
+        });
         all.map(|(index, gateway)| (index, gateway.map(|gateway| gateway.to_string()))).collect()
     };
     let of = |index, gateway: &str| (index, Some(gateway.to_owned()));

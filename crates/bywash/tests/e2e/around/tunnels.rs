@@ -175,6 +175,13 @@ impl Tunnels {
         }
     }
 
+    /// Sends five packets through VXLAN `tw`. Returns how many were answered, and how many were encapsulated.
+    fn ping(&self, bywash: &Bywash<'_>) -> (u32, u64) {
+        let before = Self::moved(bywash).0;
+        let report = Ping::to(ip("10.88.0.2")).count(5).run(&self.0.a().ns).unwrap();
+        (report.received, Self::moved(bywash).0 - before)
+    }
+
     fn wait_for_tunnels(&self, bywash: &Bywash<'_>) {
         bywash.wait("tunnels to be carried", |bywash| {
             let before = Self::moved(bywash);
@@ -703,11 +710,7 @@ fn stations_of_vxlans_are_followed() {
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
     tunnels.wait_for_tunnels(&bywash);
     tunnels.answer_by("tw", 88, 88);
-    let ping = || {
-        let before = Tunnels::moved(&bywash).0;
-        let report = Ping::to(ip("10.88.0.2")).count(5).run(&a.ns).unwrap();
-        (report.received, Tunnels::moved(&bywash).0 - before)
-    };
+    let ping = || tunnels.ping(&bywash);
     bywash.wait("the station to be known", |_| ping() == (5, 5));
     let mac = mac_of(88, 2);
     let fdb = |what: &str, dst: &str| {
@@ -769,11 +772,7 @@ fn outer_packets_leave_by_the_kernels_next_hop() {
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
     tunnels.wait_for_tunnels(&bywash);
     tunnels.answer_by("tw", 88, 88);
-    let ping = || {
-        let before = Tunnels::moved(&bywash).0;
-        let report = Ping::to(ip("10.88.0.2")).count(5).run(&a.ns).unwrap();
-        (report.received, Tunnels::moved(&bywash).0 - before)
-    };
+    let ping = || tunnels.ping(&bywash);
     bywash.wait("the station to be known", |_| ping() == (5, 5));
     let end = "198.51.100.9";
     b.ns.ip(&["address", "add", &format!("{end}/32"), "dev", "lo"]).unwrap();

@@ -363,8 +363,8 @@ impl Routing {
             let path = paths.to(from, to, link)?;
             // Among several default routes of one metric, the kernel takes another for its own packets than for those
             // that it forwards if a gateway does not answer (fib_select_default).
-            let own = (path.index, path.gateway.filter(|gateway| *gateway != to));
-            let underlay = hops.iter().find(|hop| tunnel::via(hop, to) == own)?;
+            let own = tunnel::via(path.index, path.gateway, to);
+            let underlay = hops.iter().find(|hop| tunnel::via(hop.index, hop.gateway, to) == own)?;
             let via = (hops.len() > 1).then_some(own);
             // ip4_dst_hoplimit, ip6_dst_hoplimit
             let mut hop_limit = || {
