@@ -22,7 +22,6 @@
 #define WAY(f) way_port(&(f)->way)
 #ifndef BYWASH_PLAIN
 #define BYWASH_ROUTER
-#include "translate.h"
 #endif
 #endif
 
@@ -205,12 +204,19 @@ static __always_inline int judge(struct frame *f, __u64 mine)
 PROGRAMS(flow_xdp, 2);
 PROGRAMS(flow_tc, 2);
 
+PROGRAMS(tunnel_xdp, 1);
+
+#include "translate.h"
 #include "vlan.h"
+#include "tunnel.h"
 
 /* Carries out the verdict on a frame without a tag. `programs` has, at `which`, the program for frames that leave with
- * one. */
-static __always_inline int conclude(struct xdp_md *ctx, const struct frame *f, int reason, void *programs, __u32 which)
+ * one; `flows` is set on ports with flows. */
+static __always_inline int conclude(struct xdp_md *ctx, const struct frame *f, int reason, void *programs, __u32 which,
+				    const int flows)
 {
+	if (unlikely(reason == TO_TUNNEL))
+		reason = enclosed(ctx, f, flows);
 	switch (reason) {
 	case NEXT:
 		return to_port(f);
@@ -248,7 +254,7 @@ int bywash_flows(struct xdp_md *ctx)
 		reason = judge_flow(&f, &t, 0);
 	if (reason == PLAIN)
 		reason = route(&f);
-	return conclude(ctx, &f, reason, &flow_xdp, FLOWS_OF_VLANS);
+	return conclude(ctx, &f, reason, &flow_xdp, FLOWS_OF_VLANS, 1);
 }
 #endif
 
@@ -276,7 +282,7 @@ int bywash(struct xdp_md *ctx)
 	struct frame f = frame_of_xdp(ctx, port, flags);
 	int reason = judge(&f, mine);
 #ifdef BYWASH_ROUTER
-	return conclude(ctx, &f, reason, &vlan_xdp, 0);
+	return conclude(ctx, &f, reason, &vlan_xdp, 0, 0);
 #else
 	switch (reason) {
 #ifdef BYWASH_SWITCH
@@ -353,6 +359,8 @@ static __always_inline int conclude_skb(struct __sk_buff *skb, const struct fram
 		return send_skb(skb, f);
 	case TO_USER:
 		return count(f->port->id, PASS_EXCEPTION, TC_ACT_UNSPEC);
+	case TO_TUNNEL:
+		return count(f->port->id, PASS_LOCAL, TC_ACT_UNSPEC);
 	case PASS_VLAN:
 		return tagged(skb, &vlan_tc, 0, f->port, TC_ACT_UNSPEC);
 	case TO_VLAN:
@@ -524,7 +532,7 @@ static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flow
 	case TO_USER:
 		return count(id, PASS_EXCEPTION, TC_ACT_UNSPEC);
 	default:
-		return count(id, reason, TC_ACT_UNSPEC);
+		return count(id, reason == TO_TUNNEL ? PASS_LOCAL : reason, TC_ACT_UNSPEC);
 	}
 	if (t.checksum)
 		update_checksum(skb, &t);

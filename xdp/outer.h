@@ -26,7 +26,6 @@ struct {
 
 /* A packet within another. */
 struct enclosed {
-	void *ip;
 	__u64 takes; /* of its tunnel, as in `ends`; for a frame that a bridge forwards, flags alone */
 	__u32 added; /* length of the headers around it, from the IP header on */
 	int v6;
@@ -64,17 +63,6 @@ static __always_inline int is_bridged_within(const void *packet, const void *end
 	return find_station(from | bridge | (BYWASH_PORTS | 128ull) << 56, 0, &due) != 0;
 }
 
-/* Returns a pointer at most 127 bytes behind `start`, of which the verifier does not know how many: it would follow what
- * comes next for each of the layouts of headers. It knows nothing of what is read from the stack in other places than
- * multiples of 8 (check_stack_write_fixed_off). */
-static __always_inline void *blurred(void *start, const void *at)
-{
-	volatile __u16 words[4] __attribute__((aligned(8)));
-
-	words[1] = at - start;
-	return start + (words[1] & 127);
-}
-
 /* Destination options of IPv6 with an encapsulation limit and nothing else (RFC 2473 4.1.1). */
 struct limit_options {
 	__u8 nexthdr;
@@ -88,6 +76,8 @@ static __always_inline void *outer_payload(struct bywash_end *at, void *ip, cons
 	const struct iphdr *ip4 = ip;
 	const struct ipv6hdr *ip6 = ip;
 
+	if (ip + (v6 ? sizeof(*ip6) : sizeof(*ip4)) > end)
+		return NULL;
 	if (!v6) {
 		if (ip4->ihl != 5 || ip4->ttl < 2 || ip4->tos & 1 || ip4->frag_off & bpf_htons(0x3fff))
 			return NULL;
@@ -113,9 +103,9 @@ static __always_inline void *outer_payload(struct bywash_end *at, void *ip, cons
 	return ip + sizeof(*ip6) + sizeof(*limit);
 }
 
-/* Finds the packet within a packet that interface `number` has received, whose IP header, of IPv6 if `v6`, has been read.
+/* Finds the packet within a packet that interface `number` has received, whose IP header, at `ip`, is of IPv6 if `v6`.
  * Returns 0 if there is none, if its tunnel is the kernel's, or if it is certainly not to be forwarded. A function of
- * its own, so that its variables are not on its callers' stacks, which other functions need (came_through). */
+ * its own, so that the verifier forgets how its result was found. */
 static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, const void *end, __u32 number, int v6)
 {
 	struct bywash_end at = {};
@@ -163,16 +153,14 @@ static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, 
 		return 0;
 	}
 	__u16 port = at.port;
-	inner = blurred(ip, inner);
 	const struct bywash_through *through = bpf_map_lookup_elem(&ends, &at);
 	__u16 link = through ? through->link : 0;
 	if (!through || (link && link - 1 != number))
 		return 0;
-	in->ip = inner;
 	in->added = inner - ip;
 	in->v6 = within6;
 	in->takes = through->takes;
-	if (port && inner > end)
+	if (inner > end)
 		return 0;
 	if (port && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16) {
 		/* To another address: the bridge that the VXLAN is a member of forwards it, and gates do not apply. */

@@ -18,7 +18,6 @@
 #ifndef BYWASH_PLAIN
 #include "dst_cache.h"
 #include "bond.h"
-#include "outer.h"
 #endif
 #include "forward.h"
 
@@ -42,6 +41,9 @@ struct frame {
  * verdict of XDP or traffic control. */
 #define TO_VLAN (-3)
 
+/* Returned for a packet to this host that may have come through a tunnel: the program of tunnel.h handles it. */
+#define TO_TUNNEL (-4)
+
 /* Not by struct ethhdr, which is packed: the compiler would load single bytes. */
 static __always_inline __u16 ether_type(const struct frame *f)
 {
@@ -52,6 +54,12 @@ static __always_inline __u16 ether_type(const struct frame *f)
 static __always_inline __u32 kernel_flag(const int v6)
 {
 	return v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
+}
+
+/* Returns the port flag of a gate that is closed for a family except for flows. */
+static __always_inline __u32 flows_flag(const int v6)
+{
+	return v6 ? BYWASH_FLOWS6 : BYWASH_FLOWS4;
 }
 
 static __always_inline int is_fragment4(const struct iphdr *ip)
@@ -247,17 +255,6 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 	return NEXT;
 }
 
-/* Returns the verdict on a packet to this host. Those that came through a tunnel whose packets user space forwards
- * are its own; others are left to the kernel, which knows of unfinished checksums within. */
-static __always_inline int deliver(const struct frame *f, void *ip, const int v6)
-{
-	struct enclosed in;
-
-	if (!enclosed_in(&in, ip, f->end, f->port->route_id, v6))
-		return PASS_LOCAL;
-	return in.takes & (in.v6 ? END_OPEN6 : END_OPEN4) ? TO_USER : PASS_LOCAL;
-}
-
 /* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of
  * which a member is selected; and those left to user space. */
 static __always_inline int other_way(struct frame *f, __u64 version, void *ip, const int v6)
@@ -272,7 +269,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, void *ip, c
 	if (hop->kind == HOP_KERNEL && f->flags & BYWASH_RULES)
 		return TO_USER;
 	if (hop->kind == HOP_LOCAL)
-		return likely(!(hop->first & (v6 ? 2 : 1))) ? PASS_LOCAL : deliver(f, ip, v6);
+		return likely(!(hop->first & (v6 ? 2 : 1))) ? PASS_LOCAL : TO_TUNNEL;
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
 	/* It would leave by the tunnel, or the bridge with it, that it came by. */

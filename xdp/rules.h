@@ -215,7 +215,7 @@ int bywash_rules(struct xdp_md *ctx)
 		return XDP_PASS;
 	__u64 mine = mac_and_flags(port);
 	struct frame f = frame_of_xdp(ctx, port, mine >> 48);
-	return conclude(ctx, &f, judge_by_rules(&f, mine), &vlan_xdp, 0);
+	return conclude(ctx, &f, judge_by_rules(&f, mine), &vlan_xdp, 0, 0);
 }
 
 #endif

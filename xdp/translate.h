@@ -220,69 +220,6 @@ static __always_inline void open_gate(struct frame *f)
 	f->flags &= ~(BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG);
 }
 
-/* Returns the verdict on a packet that came through a tunnel whose gate is closed: user space's, if it belongs to a flow
- * and there is no reason to expect that user space leaves it to the kernel. */
-static __always_inline int enclosed_flow(struct frame *f, const struct enclosed *in, const int v6)
-{
-	const struct iphdr *ip4 = in->ip;
-	const struct ipv6hdr *ip6 = in->ip;
-	const __u32 head = v6 ? sizeof(*ip6) : sizeof(*ip4);
-	const void *l4 = in->ip + head, *end = f->end;
-	__u32 room = f->bytes - ETH_HLEN - in->added, found = 0;
-	__u64 version;
-
-	/* enclosed_in() has found room for the header, which the verifier does not know any more. */
-	if (l4 > end || !(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))
-		return PASS_POLICY;
-	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
-	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
-	int class = l4_class(proto, l4, end, len);
-	if (class == L4_OTHER)
-		return PASS_POLICY;
-	const __u64 *addresses = v6 ? (const void *)&ip6->saddr : (const void *)&ip4->saddr;
-	__u64 number = in->takes >> END_NUMBER & END_NUMBERS;
-	__u64 rest = *(const __u32 *)l4 | (__u64)proto << 32 | number << 48;
-	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
-	if (!record)
-		return missed(in->ip, rest, class == L4_CLOSING, v6);
-	if (class == L4_CLOSING) {
-		*(volatile __u32 *)(record + FLOW_STATE) = 0;
-		return PASS_POLICY;
-	}
-	struct translation t = translation_of(record, found, v6);
-	if (!look_up_translated(f, &t, &version, v6))
-		return PASS_POLICY;
-	/* For a group, a VLAN, a bond or another tunnel, user space finds out. */
-	if (way_mtu(&f->way) && (head + len > way_mtu(&f->way) ||
-				 !leaves_by(way_port(&f->way), f->way.index, leaving_rest(&t, v6) >> 48)))
-		return PASS_POLICY;
-	open_gate(f);
-	return TO_USER;
-}
-
-/* Returns the verdict on a packet that belongs to no flow itself; NEXT if it came through no tunnel that user space
- * forwards for, or if the gates decide alone, with an open gate of the port. Not for traffic control, which leaves tunnels
- * to the kernel. The stacks of the caller, of this function and of the one that it calls must not exceed 512 bytes in
- * all, each rounded up to a multiple of 32 (check_max_stack_depth of Linux 6.1). */
-static __attribute__((noinline)) int came_through(struct frame *f, void *ip, int v6)
-{
-	struct enclosed in = {};
-
-	if (ip + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) > f->end ||
-	    !enclosed_in(&in, ip, f->end, f->port->route_id, v6))
-		return NEXT;
-	__u64 all = in.v6 ? END_OPEN6 : END_OPEN4, flows = in.v6 ? END_FLOWS6 : END_FLOWS4;
-	if (in.takes & all && !(f->flags & kernel_flag(v6)))
-		return NEXT;
-	if (!(in.takes & flows))
-		return PASS_POLICY;
-	if (in.takes & all) {
-		open_gate(f);
-		return TO_USER;
-	}
-	return in.v6 ? enclosed_flow(f, &in, 1) : enclosed_flow(f, &in, 0);
-}
-
 /* Returns the verdict on a packet of a family whose gate is closed except for flows; on NEXT it has been translated,
  * except for the transport checksum of an skb. */
 static __always_inline int translate(struct frame *f, struct translation *t, void *ip, const int v6, const int skb)
@@ -303,8 +240,7 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	int class = l4_class(proto, l4, f->end, len);
 	if (unlikely(class == L4_OTHER)) {
 		rare_way();
-		int reason = skb ? NEXT : came_through(f, ip, v6);
-		return reason == NEXT ? PASS_POLICY : reason;
+		return skb ? PASS_POLICY : TO_TUNNEL;
 	}
 	__u32 ports = *(const __u32 *)l4;
 	__u64 rest = ports | (__u64)proto << 32 | (__u64)f->port->route_id << 48;
@@ -314,12 +250,8 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	else
 		read_slot4(ip4->daddr);
 	volatile __u64 *record = v6 ? flow_find6(addresses, rest, &found) : flow_find4(addresses, rest, &found);
-	if (!record) {
-		int reason = !skb && proto == IPPROTO_UDP ? came_through(f, ip, v6) : NEXT;
-		if (reason != NEXT)
-			return reason;
-		return missed(ip, rest, class == L4_CLOSING, v6);
-	}
+	if (!record)
+		return !skb && proto == IPPROTO_UDP ? TO_TUNNEL : missed(ip, rest, class == L4_CLOSING, v6);
 	if (unlikely(class == L4_CLOSING)) {
 		/* The generation: no packet belongs to the flow until control has found it valid again. */
 		*(volatile __u32 *)(record + FLOW_STATE) = 0;
@@ -393,12 +325,47 @@ static __always_inline int judge_flow(struct frame *f, struct translation *t, co
 		return translate(f, t, ip, 0, skb);
 	if (type == bpf_htons(ETH_P_IPV6) && f->flags & BYWASH_FLOWS6 && ip + sizeof(struct ipv6hdr) <= f->end)
 		return translate(f, t, ip, 1, skb);
-	/* A tunnel's gate may be closed for a family while this one is open for the other. */
-	if (!skb && (type == bpf_htons(ETH_P_IP) || type == bpf_htons(ETH_P_IPV6))) {
-		int reason = came_through(f, ip, type == bpf_htons(ETH_P_IPV6));
-		return reason == NEXT ? PLAIN : reason;
-	}
 	return PLAIN;
+}
+
+/* As missed(), for a packet whose transport header has been found valid. */
+static __always_inline int missed_again(const struct frame *f, const void *ip, const int v6)
+{
+	const struct iphdr *ip4 = ip;
+	const struct ipv6hdr *ip6 = ip;
+	const __u32 head = v6 ? sizeof(*ip6) : sizeof(*ip4);
+	const void *l4 = ip + head;
+
+	if (l4 > f->end)
+		return PASS_POLICY;
+	__u8 proto = v6 ? ip6->nexthdr : ip4->protocol;
+	int class = l4_class(proto, l4, f->end, v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head);
+	if (class == L4_OTHER)
+		return PASS_POLICY;
+	__u64 rest = *(const __u32 *)l4 | (__u64)proto << 32 | (__u64)f->port->route_id << 48;
+	return missed(ip, rest, class == L4_CLOSING, v6);
+}
+
+/* Returns the verdict on a packet for the program of tunnel.h that came through no tunnel, or if that program is not
+ * loaded. */
+static __attribute__((noinline)) int not_enclosed(const struct frame *f)
+{
+	const void *ip = f->data + ETH_HLEN;
+
+	if (ip + sizeof(struct iphdr) > f->end)
+		return PASS_LOCAL;
+	if (ether_type(f) == bpf_htons(ETH_P_IP) && f->flags & BYWASH_FLOWS4)
+		return missed_again(f, ip, 0);
+	if (ether_type(f) == bpf_htons(ETH_P_IPV6) && f->flags & BYWASH_FLOWS6)
+		return missed_again(f, ip, 1);
+	return PASS_LOCAL;
+}
+
+/* Continues in the program for packets that came through tunnels; returns the verdict if it is not loaded. */
+static __always_inline int enclosed(struct xdp_md *ctx, const struct frame *f, const int flows)
+{
+	bpf_tail_call(ctx, &tunnel_xdp, 0);
+	return flows ? not_enclosed(f) : PASS_LOCAL;
 }
 
 #endif

@@ -147,6 +147,8 @@ static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 		f.data = (void *)(long)ctx->data;
 		f.end = (void *)(long)ctx->data_end;
 	}
+	if (reason == TO_TUNNEL)
+		reason = enclosed(ctx, &f, flows);
 	return reason == TO_USER ? to_user(&f, ctx) : count(id, reason, XDP_PASS);
 }
 

@@ -582,8 +582,8 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                     (of(17, 8, 1), vxlan, host, 0x800, 0),
                 ] {
                     for skb in [false, true] {
-                        let left = if skb { "pass_exception" } else { "pass_no_socket" };
-                        let expected = if takes & bit != 0 { left } else { "pass_local" };
+                        let taken = takes & bit != 0 && !skb;
+                        let expected = if taken { "pass_no_socket" } else { "pass_local" };
                         let frame = frame(head, payload, to, kind);
                         assert_eq!(twin.drive(&frame, skb).0, expected, "{head:?} {payload:?} {to:?} with {takes}");
                     }
@@ -593,15 +593,14 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
             // whose gate is closed for IPv4.
             let frame = frame(plain(17), vxlan, host, 0x800);
             let closed = TunnelTakes { open: [false, true], ..to([0; 6]) };
-            for (end, takes, taken) in [
-                (of_vxlan(0), to([2; 6]), false),
-                (of_vxlan(1), to([0; 6]), false),
-                (TunnelEnd { port: 4790, ..of_vxlan(0) }, to([0; 6]), false),
-                (of_vxlan(0), closed, false),
-                (of_vxlan(0), to([0; 6]), true),
+            for (end, takes, expected) in [
+                (of_vxlan(0), to([2; 6]), "pass_local"),
+                (of_vxlan(1), to([0; 6]), "pass_local"),
+                (TunnelEnd { port: 4790, ..of_vxlan(0) }, to([0; 6]), "pass_local"),
+                (of_vxlan(0), closed, "pass_policy"),
+                (of_vxlan(0), to([0; 6]), "pass_no_socket"),
             ] {
                 twin.datapath.set_tunnels(&[(end, takes)].into()).unwrap();
-                let expected = if taken { "pass_no_socket" } else { "pass_local" };
                 assert_eq!(twin.drive(&frame, false).0, expected, "{end:?} {takes:?}");
             }
             // To a station behind a member, as the bridge forwards it; of a kind that it may answer; to a station behind

@@ -79,11 +79,11 @@ pub(super) struct Inner {
     /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
     /// router's.
     vlans: Option<Vlans>,
-    /// Tunnels whose packets go to user space. `None` for a program that is not a router's.
-    ends: Option<Ends>,
-    /// Programs for ports with policy routing rules, and whether the kernel refuses them. `None` for a program that is
-    /// not a router's.
-    rules: Option<(Further, bool)>,
+    /// Tunnels whose packets go to user space, and the program for their packets. `None` for a program that is not a
+    /// router's.
+    tunnels: Option<(Further, Ends)>,
+    /// Programs for ports with policy routing rules. `None` for a program that is not a router's.
+    rules: Option<Further>,
     /// Stations of bridges, and the program for ports on their members. `None` for a program that is not a router's.
     bridges: Option<(Further, Stations)>,
     refused: Option<Arc<str>>,
@@ -129,31 +129,39 @@ struct Vlans {
 
 /// Programs that others continue with by a tail call, loaded when they are first needed.
 struct Further {
-    /// Program arrays of XDP and of traffic control.
-    arrays: [Map; 2],
-    /// Places whose programs are loaded.
-    loaded: [bool; 2],
+    /// Program arrays of XDP and, if that has such programs, of traffic control.
+    arrays: Vec<Map>,
+    /// Of each place, whether its programs are loaded, or the kernel's reason for refusing them.
+    loaded: [Result<bool, String>; 2],
 }
 
 impl Further {
-    fn new(arrays: [Map; 2]) -> Self {
-        Self { arrays, loaded: [false; 2] }
+    fn new(arrays: impl Into<Vec<Map>>) -> Self {
+        Self { arrays: arrays.into(), loaded: [Ok(false), Ok(false)] }
     }
 
     /// Loads the programs of a place, for the datapath with this number, unless they are loaded already. Takes some
-    /// tens of milliseconds.
+    /// tens of milliseconds. Programs that the kernel has refused are not tried again: each attempt would take as long.
     fn load(&mut self, of: u32, place: usize, what: Later) -> Result<(), Error> {
-        if self.loaded[place] {
-            return Ok(());
+        if self.loaded[place] == Ok(false) {
+            self.loaded[place] = self.enter(of, place, what).map(|()| true).map_err(|e| e.reason());
         }
+        let refused = |reason: &String| Error::Load { interface: String::new(), reason: reason.clone() };
+        self.loaded[place].as_ref().map(|_| ()).map_err(refused)
+    }
+
+    fn enter(&self, of: u32, place: usize, what: Later) -> Result<(), Error> {
         let failed = |reason: String| Error::Load { interface: String::new(), reason };
         let mut made = make(&Make::Later { of, what })?;
         for (programs, name) in self.arrays.iter().zip(what.names()) {
             let program = made.take(name).map_err(failed)?;
             programs.put(place as u32, program.as_fd()).map_err(|e| failed(e.to_string()))?;
         }
-        self.loaded[place] = true;
         Ok(())
+    }
+
+    fn refused(&self) -> bool {
+        self.loaded.iter().any(Result::is_err)
     }
 }
 
@@ -294,17 +302,12 @@ impl Inner {
             return Ok(());
         }
         let loaded = match &mut self.rules {
-            Some((programs, refused)) if !*refused => {
-                let loaded = programs.load(self.number, 0, Later::Rules);
-                *refused = loaded.is_err();
-                if !*refused {
-                    return Ok(());
-                }
-                loaded
-            }
+            Some(programs) if !programs.refused() => programs.load(self.number, 0, Later::Rules),
             _ => Ok(()),
         };
-        port.sending &= !SENDING_BY_RULES;
+        if self.rules.as_ref().is_none_or(Further::refused) {
+            port.sending &= !SENDING_BY_RULES;
+        }
         loaded
     }
 
@@ -441,11 +444,12 @@ impl XdpDatapath {
             let numbers = map("vlans")?;
             Ok::<_, Error>(Vlans { numbers, keys: BTreeMap::new(), programs })
         });
-        let rules = of_router(["rules_xdp", "rules_tc"])?.map(|arrays| (Further::new(arrays), false));
+        let rules = of_router(["rules_xdp", "rules_tc"])?.map(Further::new);
         let bridges = of_router(["bridge_xdp", "bridge_tc"])?.map(|arrays| {
             let stations = Stations::new(take("stations")?, &take("interfaces")?);
             Ok::<_, Error>((Further::new(arrays), stations.map_err(|e| wrong("interfaces", e.to_string()))?))
         });
+        let tunnels = router.then(|| Ok::<_, Error>((Further::new([map("tunnel_xdp")?]), Ends::new(map("ends")?))));
         let inner = Inner {
             number,
             xdp: take("bywash")?,
@@ -462,7 +466,7 @@ impl XdpDatapath {
             connections,
             flow_programs,
             vlans: vlans.transpose()?,
-            ends: if router { Some(Ends::new(map("ends")?)) } else { None },
+            tunnels: tunnels.transpose()?,
             rules,
             bridges: bridges.transpose()?,
             refused,
@@ -690,15 +694,21 @@ impl XdpDatapath {
     /// Returns whether the kernel has refused the programs for ports with policy routing rules, so that user space
     /// looks their packets up.
     pub fn refuses_rules(&self) -> bool {
-        self.lock().rules.as_ref().is_none_or(|(_, refused)| *refused)
+        self.lock().rules.as_ref().is_none_or(Further::refused)
     }
 
     /// Sets the tunnels whose packets go to user space: the kernel has those of all others.
     ///
     /// # Errors
-    /// [`Error::Map`], with the kernel's reason: the kernel has the packets of the tunnels that could not be set.
+    /// [`Error::Load`] for the first tunnel of all, and [`Error::Map`], with the kernel's reasons: the kernel has the
+    /// packets of the tunnels that could not be set.
     pub fn set_tunnels(&self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> Result<(), Error> {
-        self.lock().ends.as_mut().map_or(Ok(()), |known| checked("ends", known.set(ends)))
+        let mut inner = self.lock();
+        let Inner { tunnels: Some((programs, known)), number, .. } = &mut *inner else { return Ok(()) };
+        if !ends.is_empty() {
+            programs.load(*number, 0, Later::Tunnels)?;
+        }
+        checked("ends", known.set(ends))
     }
 
     /// Sets the VLANs of a port: the tag of each, the number of its entry, and the entry. A program that does not route

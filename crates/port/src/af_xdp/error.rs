@@ -17,9 +17,9 @@ pub enum Error {
         source: io::Error,
     },
     /// The kernel or the loader refused the built-in program.
-    #[error("the kernel refused the XDP program for `{interface}`: {reason}")]
+    #[error("the kernel refused the XDP program{}: {reason}", of(interface))]
     Load {
-        /// The interface.
+        /// The interface; empty for programs that serve several.
         interface: String,
         /// The loader's reason.
         reason: String,
@@ -176,6 +176,10 @@ pub enum Error {
     /// A program could not be run on a frame.
     #[error("cannot run the XDP program on a test frame: {0}")]
     TestRun(String),
+}
+
+fn of(interface: &str) -> String {
+    if interface.is_empty() { String::new() } else { format!(" for `{interface}`") }
 }
 
 fn quoted(name: &str) -> String {

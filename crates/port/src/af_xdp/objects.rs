@@ -61,6 +61,8 @@ pub(crate) enum Later {
     Rules,
     /// For ports on members of bridges.
     Bridges,
+    /// For packets that came through tunnels; of XDP alone.
+    Tunnels,
     /// For ports whose frames XDP does not take, if it was not loaded with the datapath.
     TrafficControl,
 }
@@ -73,6 +75,7 @@ impl Later {
             Later::FlowsOfVlans => &["bywash_vlan_flows", "bywash_tc_vlan_flows"],
             Later::Rules => &["bywash_rules", "bywash_tc_rules"],
             Later::Bridges => &["bywash_bridge", "bywash_tc_bridge"],
+            Later::Tunnels => &["bywash_tunnels"],
             Later::TrafficControl => &["bywash_tc"],
         }
     }
