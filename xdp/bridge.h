@@ -6,7 +6,7 @@
  *
  * If the bridge filters VLANs, the entry of a port has the interface to which its frames without a tag belong, which
  * may be a VLAN interface on the bridge, and the other interfaces have entries like VLANs of a port (vlan.h). Each
- * interface has the stations of its VLAN.
+ * interface has the stations of its VLAN, and its frames leave with its tag or without, as the member has it.
  *
  * A separate program, which runs first, looks the addresses up. It is loaded for the first such port. */
 #ifndef BYWASH_BRIDGE_H
@@ -24,6 +24,23 @@
 
 PROGRAMS(bridge_xdp, 1);
 PROGRAMS(bridge_tc, 1);
+
+/* How frames of an interface leave, if its bridge filters VLANs. The process changes an entry only while no `members`
+ * leads here. */
+struct bywash_bridge {
+	__u64 tagged; /* bit n: with the tag, on port n */
+	__u64 tag;    /* as in the frame */
+};
+
+/* By the interfaces' numbers less BYWASH_PORTS. */
+MAPPED(bridges, BYWASH_VLANS, struct bywash_bridge);
+
+/* A frame to another station that a bridge's member has received. */
+struct bridged {
+	__u32 length; /* in bytes without a tag; 0 if frames of any length may leave by another port */
+	__u32 to;     /* the port by which it leaves */
+	__u32 tag;    /* the tag with which it leaves; 0: none */
+};
 
 /* Returns whether the kernel knows this station behind its port, and need not hear it now. */
 static __always_inline int is_known(__u64 station)
@@ -49,32 +66,32 @@ static __always_inline int has_version(const void *data, const void *end)
 	return ip + 20 <= (const __u8 *)end && *(const __be16 *)(data + 12) == bpf_htons(ETH_P_IP) && *ip >> 4 == 4;
 }
 
-/* Returns the verdict on a frame without a tag to another station that a bridge's member has received. `length` is 0
- * if frames of any length may leave by another port. That is never the ingress port, whose bit in `members` stands for
- * VXLANs. */
-static __always_inline int judge_between(const struct bywash_port *port, __u64 bridge, __u64 from, const void *data,
-					 const void *end, __u32 length, __u32 *to)
+/* Returns the verdict on a frame to another station. `of` is the entry of the interface to which it belongs, `data` the
+ * frame without a tag except for the addresses, which are at `eth`. The port by which it leaves is never the ingress
+ * port, whose bit in `members` stands for VXLANs. */
+static __always_inline int judge_between(const struct bywash_port *of, __u64 bridge, __u64 from, const void *eth,
+					 const void *data, const void *end, struct bridged *frame)
 {
-	__u64 members = *(const volatile __u64 *)&port->members;
-
-	int member = leads_to(*(const __u64 *)data << 16 >> 16 | bridge << 48);
+	__u64 members = *(const volatile __u64 *)&of->members;
+	int member = leads_to(*(const __u64 *)eth << 16 >> 16 | bridge << 48);
 	int through = member == BYWASH_PORTS;
-	if (member < 0 || (through ? !(members >> port->id & 1) : member == port->id || !(members >> member & 1)))
+
+	if (member < 0 || (through ? !(members >> of->id & 1) : member == of->id || !(members >> member & 1)))
 		return PASS_NOT_MINE;
-	if (!is_plainly_bridged(data, end) || length > (through ? port->through : port->longest))
+	if (!is_plainly_bridged(data, end) || frame->length > (through ? of->through : of->longest))
 		return PASS_BRIDGED;
 	if (through && !has_version(data, end))
 		return PASS_BRIDGED;
 	if (!is_known(from))
 		return PASS_STATION;
-	*to = member;
+	frame->to = member;
 	return through ? TO_USER : TO_MEMBER;
 }
 
 /* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `protocol` and `tci` are
- * those of a tag beside its data; 0 if there is none. `length` and `to` are those of judge_between(). */
+ * those of a tag beside its data; 0 if there is none. */
 static __always_inline int judge_bridged(const struct bywash_port *port, const void *data, const void *end, __be16 protocol,
-					 __be16 tci, __u32 length, __u32 *to)
+					 __be16 tci, struct bridged *frame)
 {
 	const struct bywash_port *of = port;
 	const __u8 *eth = data;
@@ -86,26 +103,67 @@ static __always_inline int judge_bridged(const struct bywash_port *port, const v
 			return PASS_VLAN;
 		protocol = *(const __be16 *)(eth + 12);
 		tci = *(const __be16 *)(eth + 14);
+		data += VLAN_HLEN;
+		frame->length -= VLAN_HLEN;
 	}
-	int tagged = !!protocol;
+	int tagged = !!protocol, filters = port->sending & BYWASH_FILTERS;
 	/* The kernel hears the station in the frame's VLAN. Frames may belong to no interface, with a tag or
 	 * without. */
-	if (port->sending & BYWASH_FILTERS) {
+	if (filters) {
 		if (tagged)
 			of = vlan_of(port, protocol, tci);
 		if (!of || of->route_id < BYWASH_PORTS)
 			return PASS_VLAN;
 	}
-	__u64 mine = mac_and_flags(of), bridge = of->route_id - BYWASH_PORTS, id = port->id | 128;
-	__u64 from = *(const __u64 *)(eth + 4) >> 16 | bridge << 48 | id << 56;
-	if ((*(const __u64 *)eth ^ mine) << 16) {
-		if (eth[0] & 1)
-			return PASS_MULTICAST;
-		if (!*(const volatile __u64 *)&port->members)
-			return PASS_NOT_MINE;
-		return tagged ? PASS_VLAN : judge_between(port, bridge, from, data, end, length, to);
-	}
-	return is_known(from) ? NEXT : PASS_STATION;
+	__u64 mine = mac_and_flags(of), id = port->id | 128;
+	__u32 bridge = of->route_id - BYWASH_PORTS;
+	__u64 from = *(const __u64 *)(eth + 4) >> 16 | (__u64)bridge << 48 | id << 56;
+	if (!((*(const __u64 *)eth ^ mine) << 16))
+		return is_known(from) ? NEXT : PASS_STATION;
+	if (eth[0] & 1)
+		return PASS_MULTICAST;
+	if (!*(const volatile __u64 *)&of->members)
+		return PASS_NOT_MINE;
+	if (tagged && !filters)
+		return PASS_VLAN;
+	int reason = judge_between(of, bridge, from, eth, data, end, frame);
+	if (reason != TO_MEMBER || !filters)
+		return reason;
+	const struct bywash_bridge *leaves = bpf_map_lookup_elem(&bridges, &bridge);
+	if (!leaves)
+		return PASS_BRIDGED;
+	frame->tag = leaves->tagged >> frame->to & 1 ? leaves->tag : 0;
+	return reason;
+}
+
+/* Gives a frame this tag, in place of none, or removes its tag if this is 0; a tag that it keeps stays as it is. Returns
+ * 0 if it is done, otherwise the frame is unchanged. */
+static __always_inline int retag(struct xdp_md *ctx, __u32 tag)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (data + ETH_HLEN > end)
+		return -1;
+	int had = has_tag(*(__be16 *)(data + 12));
+	if (had == !!tag)
+		return 0;
+	__u64 macs = *(__u64 *)data;
+	__u32 rest = *(__u32 *)(data + 8);
+	if (bpf_xdp_adjust_head(ctx, had ? VLAN_HLEN : -VLAN_HLEN))
+		return -1;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	/* Never true: there is room for a header, and for a tag where there was none. The verifier needs the checks. */
+	if (data + ETH_HLEN > end)
+		return -1;
+	*(__u64 *)data = macs;
+	*(__u32 *)(data + 8) = rest;
+	if (!tag)
+		return 0;
+	if (data + ETH_HLEN + VLAN_HLEN > end)
+		return -1;
+	*(__u32 *)(data + 12) = tag;
+	return 0;
 }
 
 SEC("xdp.frags")
@@ -115,10 +173,11 @@ int bywash_bridge(struct xdp_md *ctx)
 
 	if (!port)
 		return XDP_PASS;
-	__u32 to = 0, length = bpf_xdp_get_buff_len(ctx);
 	const void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 length = bpf_xdp_get_buff_len(ctx);
 	/* The kernel bridges frames in several buffers: not every device can send them. */
-	int reason = judge_bridged(port, data, end, 0, 0, length == end - data ? length : ~0u, &to);
+	struct bridged frame = { .length = length == end - data ? length : ~0u };
+	int reason = judge_bridged(port, data, end, 0, 0, &frame);
 	if (reason == NEXT) {
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
@@ -129,9 +188,9 @@ int bywash_bridge(struct xdp_md *ctx)
 		return to_user(&f, ctx);
 	}
 	if (reason == TO_MEMBER) {
-		if (bpf_redirect_map(&devices, to, XDP_PASS) != XDP_REDIRECT)
+		if (bpf_redirect_map(&devices, frame.to, XDP_PASS) != XDP_REDIRECT || retag(ctx, frame.tag))
 			return count(port->id, PASS_BRIDGED, XDP_PASS);
-		count_forwarded(port->id, to, length);
+		count_forwarded(port->id, frame.to, length);
 		return count(port->id, TO_MEMBER, XDP_REDIRECT);
 	}
 	return count(port->id, reason, XDP_PASS);

@@ -471,21 +471,26 @@ int bywash_tc_bridge(struct __sk_buff *skb)
 	/* At level `user` the XDP program has counted the frame. */
 	if (!(mine >> 48 & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
-	__u32 to = 0, length = skb->gso_size ? 0 : skb->len;
+	struct bridged frame = { .length = skb->gso_size ? 0 : skb->len };
 	/* Neighbour discovery is recognised by the byte behind the IPv6 header. */
 	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(long)skb->data + HEADERS6 > (void *)(long)skb->data_end)
 		bpf_skb_pull_data(skb, skb->len < HEADERS6 ? skb->len : HEADERS6);
 	__be16 protocol = skb->vlan_present ? skb->vlan_proto : 0, tci = bpf_htons(skb->vlan_tci);
-	int reason = judge_bridged(port, (void *)(long)skb->data, (void *)(long)skb->data_end, protocol, tci, length, &to);
+	int reason = judge_bridged(port, (void *)(long)skb->data, (void *)(long)skb->data_end, protocol, tci, &frame);
 	if (reason == NEXT) {
 		bpf_tail_call(skb, &flow_tc, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
 	}
 	if (reason == TO_MEMBER) {
-		const __u64 *index = bpf_map_lookup_elem(&interfaces, &to);
-		if (!index || !*index)
+		const __u64 *index = bpf_map_lookup_elem(&interfaces, &frame.to);
+		/* A tag that it has is beside its data, and stays if it leaves with one. */
+		if (!index || !*index || has_tag(skb->protocol))
 			return count(port->id, PASS_BRIDGED, TC_ACT_UNSPEC);
-		count_forwarded(port->id, to, skb->len);
+		if (protocol && !frame.tag)
+			bpf_skb_vlan_pop(skb);
+		else if (!protocol && frame.tag && bpf_skb_vlan_push(skb, frame.tag, bpf_ntohs(frame.tag >> 16)))
+			return count(port->id, PASS_BRIDGED, TC_ACT_UNSPEC);
+		count_forwarded(port->id, frame.to, skb->len);
 		count(port->id, TO_MEMBER, 0);
 		return bpf_redirect(*index, 0);
 	}

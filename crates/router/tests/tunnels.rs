@@ -35,7 +35,7 @@ const BESIDE: [u8; 6] = [2, 0, 0, 0, 9, 3];
 /// MAC address of that bridge.
 const GATEWAY: [u8; 6] = [2; 6];
 const BRIDGE: PortId = PortId(FIRST + 1);
-const MEMBER: MemberPort = MemberPort { index: 7, port: PortId(1), longest: 114 };
+const MEMBER: MemberPort = MemberPort { index: 7, port: PortId(1), longest: 114, tagged: false };
 
 /// Next hops: out of port 1, this host, the tunnel, and the tunnel with a neighbour that is not known.
 const OUT: u32 = 1;

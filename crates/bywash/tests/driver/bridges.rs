@@ -295,6 +295,7 @@ fn frames_with_a_tag_come_from_stations_of_their_vlan() {
                 gate: XdpGate::default(),
                 source_check: twin.programs[0].0.config().source_check,
                 rules: false,
+                bridging: XdpBridging::default(),
             };
             twin.programs[0].0.set_vlans(vec![vlan]).unwrap();
             twin.datapath.set_stations(&[(FIRST, STATION, 0), (id, other, 0)]).unwrap();
@@ -316,14 +317,110 @@ fn frames_with_a_tag_come_from_stations_of_their_vlan() {
             twin.datapath.renew_stations();
             let both = |twin: &Twin| [verdict(twin, STATION, &[]), verdict(twin, other, &[0x81, 0, 0, 5])];
             assert_eq!([both(&twin), both(&twin)], [["pass_station"; 2], ["pass_ethertype"; 2]]);
-            // To another station, a frame with a tag is the kernel's.
-            twin.forward_frames(2, 1514);
-            twin.datapath.set_stations(&[(FIRST, STATION, 1), (id, STATION, 1), (id, other, 0)]).unwrap();
-            assert_eq!(twin.drive(&frame(STATION, other, &[0x81, 0, 0, 5]), false).0, "pass_vlan");
             // Frames without a tag that belong to no interface.
             let config = twin.programs[0].0.config();
             twin.programs[0].0.set_config(XdpConfig { master: None, gate: XdpGate::CLOSED, ..config }).unwrap();
             assert_eq!(both(&twin), ["pass_vlan", "pass_ethertype"]);
+        })
+        .unwrap();
+}
+
+/// A frame between members enters with the tag of its VLAN or without, and leaves as the other member has the VLAN.
+#[test]
+fn frames_between_members_leave_as_the_member_has_their_vlan() {
+    require!(require_lab());
+    lab()
+        .enter(|| {
+            let mut twin = Twin::of_bridge(FIRST);
+            twin.filter(true);
+            let mut seen: BTreeMap<(&str, bool, bool), u64> = BTreeMap::new();
+            let mut random = {
+                let mut n = 0;
+                move |below: u64| {
+                    n += 1;
+                    splitmix64(SEED + 1, n) % below
+                }
+            };
+            // The interface of frames without a tag, and those of two tags.
+            let of = |n: u64| (FIRST + n as u16, [0x81, 0, 0, 4 + n as u8]);
+            let macs = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 10], [2, 9, 9, 9, 9, 9]];
+            for _ in 0..200 {
+                let tagged: Vec<u64> = (0..3).map(|_| random(8)).collect();
+                let tags = (0..3).map(|n| (of(n).0, (of(n).1, tagged[n as usize])));
+                twin.datapath.set_bridge_tags(tags.collect());
+                let between: Vec<XdpBridging> = (0..3)
+                    .map(|_| XdpBridging {
+                        to: [6, 6, 2, 4][random(4) as usize],
+                        longest: [1000, 1514][random(2) as usize],
+                        through: 0,
+                    })
+                    .collect();
+                let config = twin.programs[0].0.config();
+                twin.programs[0].0.set_config(XdpConfig { bridging: between[0], ..config }).unwrap();
+                let vlan = |n: u64| XdpVlan {
+                    id: of(n).0,
+                    entry: FIRST + 9 + n as u16,
+                    tag: of(n).1,
+                    mac: mac(0),
+                    max_frame: MAX_FRAME + 4,
+                    gate: XdpGate::default(),
+                    source_check: config.source_check,
+                    rules: false,
+                    bridging: between[n as usize],
+                };
+                twin.programs[0].0.set_vlans(vec![vlan(1), vlan(2)]).unwrap();
+                twin.datapath.join_members();
+                let mut stations: Vec<At> = vec![];
+                for (n, mac) in (0..3).flat_map(|n| macs.map(|mac| (n, mac))) {
+                    stations.push((of(n).0, mac, [0, 0, 1, 1, 1, 2][random(6) as usize]));
+                }
+                twin.datapath.set_stations(&stations).unwrap();
+                for _ in 0..60 {
+                    let length = [60, 1000, 1001, 1514, 1515][random(5) as usize];
+                    let mut bare: Vec<u8> = (0..length).map(|_| random(256) as u8).collect();
+                    bare[..6].copy_from_slice(&macs[random(3) as usize]);
+                    bare[6..12].copy_from_slice(&macs[random(3) as usize]);
+                    bare[12..14].copy_from_slice(
+                        &[[8, 0], [8, 0], [8, 0], [0x88, 0x64], [0x81, 0], [8, 6]][random(6) as usize],
+                    );
+                    if bare[12..14] == [0x81, 0] {
+                        bare[15] = 9;
+                    }
+                    // Without a tag; with a tag and priority; with one that belongs to no interface.
+                    let (n, priority) = (random(4), random(8) as u8);
+                    let ([a, b, c, d], foreign) = (of(n % 3).1, n == 3);
+                    let tag = match n {
+                        0 => vec![],
+                        3 => vec![0x88, 0xa8, 0, 5],
+                        _ => vec![a, b, priority << 5 | c, d],
+                    };
+                    let frame = [&bare[..12], &tag, &bare[12..]].concat();
+                    let XdpBridging { to, longest, .. } = between[n as usize % 3];
+                    let expected = match bridged(&bare, of(n % 3).0, &stations, (to, longest, 0)) {
+                        _ if foreign => ("pass_vlan", None),
+                        // Two tags.
+                        ("pass_vlan", _) if !tag.is_empty() => continue,
+                        other => other,
+                    };
+                    let (reason, port, bytes) = twin.drive(&frame, false);
+                    assert_eq!((reason, port), expected, "{tagged:?} {between:?} {stations:02x?} {frame:02x?}");
+                    let leaves = port.map(|port| tagged[n as usize] >> port & 1 == 1);
+                    let sent = match leaves {
+                        Some(false) => bare.clone(),
+                        Some(true) if tag.is_empty() => [&bare[..12], &[a, b, c, d], &bare[12..]].concat(),
+                        _ => frame.clone(),
+                    };
+                    assert_eq!(bytes, sent, "{frame:02x?}");
+                    *seen.entry((reason, tag.is_empty(), leaves == Some(true))).or_default() += 1;
+                    // The tag of an skb is beside its data, and cannot be set here.
+                    if tag.is_empty() && bare[12..14] != [0x81, 0] {
+                        assert_eq!(twin.drive(&frame, true), (reason, port, frame), "as an skb");
+                    }
+                }
+            }
+            println!("{seen:?}");
+            let all = [true, false].into_iter().flat_map(|from| [true, false].map(|to| ("to_member", from, to)));
+            assert!(all.clone().all(|of| seen.get(&of) > Some(&30)), "too few: {seen:?}");
         })
         .unwrap();
 }

@@ -9,7 +9,7 @@ use super::flows::{Case, a_case};
 use super::*;
 use bywash_fib::flows::Flows;
 use bywash_fib::model::{Families, Gate};
-use bywash_port::af_xdp::{XdpGate, XdpVlan};
+use bywash_port::af_xdp::{XdpBridging, XdpGate, XdpVlan};
 use bywash_port::{TapConfig, TapPort};
 use bywash_router::gates::Gates;
 use bywash_router::tables::VlanInfo;
@@ -149,6 +149,7 @@ impl Trunks {
                     gate,
                     source_check,
                     rules: false,
+                    bridging: XdpBridging::default(),
                 }
             };
             let of_port = (0..VLANS.len() as u16).filter(|n| VLANS[usize::from(*n)].0 == id);

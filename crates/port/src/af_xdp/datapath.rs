@@ -99,6 +99,8 @@ pub(super) struct Inner {
     own: u64,
     /// Whether the gates of all ports are closed: see [`XdpDatapath::close`].
     closed: bool,
+    /// Whether all frames between members of bridges are left to the kernel.
+    parted: bool,
     /// Whether any port has ever been enabled: until then no program reads the tables.
     enabled: bool,
     /// Ids of the tcx links of the process's own programs.
@@ -255,8 +257,9 @@ impl Inner {
 
     /// Returns a port's entry, with its gate closed if the gates of all ports are.
     fn gated(&self, port: RawPort) -> RawPort {
+        let members = if self.parted { 0 } else { port.members };
         if !self.closed || port.ifindex == 0 {
-            return port;
+            return RawPort { members, ..port };
         }
         let flags = (port.flags | FLAG_KERNEL4 | FLAG_KERNEL6) & !(FLAG_FLOWS4 | FLAG_FLOWS6);
         RawPort { flags, members: 0, ..port }
@@ -264,6 +267,25 @@ impl Inner {
 
     fn set_closed(&mut self, closed: bool) {
         self.closed = closed;
+        self.gate_all();
+    }
+
+    /// Returns the stations of bridges. `None` for a program that is not a router's.
+    pub fn stations(&mut self) -> Option<&mut Stations> {
+        self.bridges.as_mut().map(|(_, stations)| stations)
+    }
+
+    pub fn parts_members(&self) -> bool {
+        self.parted
+    }
+
+    /// Leaves all frames between members of bridges to the kernel, or no longer.
+    pub fn part_members(&mut self, parted: bool) {
+        self.parted = parted;
+        self.gate_all();
+    }
+
+    fn gate_all(&self) {
         for at in 0..self.slots {
             let port = self.gated(self.places[at]);
             // The word with the flags.
@@ -446,7 +468,7 @@ impl XdpDatapath {
         });
         let rules = of_router(["rules_xdp", "rules_tc"])?.map(Further::new);
         let bridges = of_router(["bridge_xdp", "bridge_tc"])?.map(|arrays| {
-            let stations = Stations::new(take("stations")?, &take("interfaces")?);
+            let stations = Stations::new(take("stations")?, [&take("interfaces")?, &take("bridges")?]);
             Ok::<_, Error>((Further::new(arrays), stations.map_err(|e| wrong("interfaces", e.to_string()))?))
         });
         let tunnels = router.then(|| Ok::<_, Error>((Further::new([map("tunnel_xdp")?]), Ends::new(map("ends")?))));
@@ -477,6 +499,7 @@ impl XdpDatapath {
             version: 0,
             own: 0,
             closed: false,
+            parted: false,
             enabled: false,
             own_links: vec![],
             _forget: forget,
@@ -671,26 +694,6 @@ impl XdpDatapath {
         refused
     }
 
-    /// Sets the stations of bridges: the bridge's number, the MAC address, and the port that leads to it, or
-    /// [`super::PORTS`] for a VXLAN. Frames that ports on members of bridges receive from other stations are passed to
-    /// the kernel. Returns the number of stations that are left out: there is room for some ten thousand.
-    ///
-    /// # Errors
-    /// [`Error::Map`] if the memory cannot be mapped; then there are none.
-    pub fn set_stations(&self, stations: &[(u16, [u8; 6], u16)]) -> Result<usize, Error> {
-        // Closing the gates does not wait for this.
-        let (words, without) = Stations::lay_out(stations);
-        match &mut self.lock().bridges {
-            Some((_, known)) => checked("stations", known.set(words)).map(|()| without),
-            None => Ok(stations.len()),
-        }
-    }
-
-    /// Has the next frame of each station passed to the kernel, which does not see their other frames.
-    pub fn renew_stations(&self) {
-        self.lock().bridges.iter().for_each(|(_, known)| known.renew());
-    }
-
     /// Returns whether the kernel has refused the programs for ports with policy routing rules, so that user space
     /// looks their packets up.
     pub fn refuses_rules(&self) -> bool {
@@ -847,6 +850,6 @@ fn try_program(program: BorrowedFd<'_>, data: &[u8], context: &[u32]) -> Result<
     Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
 }
 
-fn checked<T>(map: &'static str, result: io::Result<T>) -> Result<T, Error> {
+pub(super) fn checked<T>(map: &'static str, result: io::Result<T>) -> Result<T, Error> {
     result.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }

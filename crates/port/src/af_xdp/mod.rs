@@ -10,6 +10,7 @@ mod abi;
 mod attach;
 mod bare;
 mod below;
+mod bridging;
 mod cpumap;
 mod datapath;
 mod ends;
@@ -74,5 +75,6 @@ pub use program::{
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};
+pub use stations::BridgeTags;
 pub use umem::{Layout, Umem};
 pub use user_program::UserProgram;

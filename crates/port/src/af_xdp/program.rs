@@ -170,15 +170,15 @@ pub struct XdpSending {
     pub kept6: bool,
 }
 
-/// Frames that the program forwards unchanged between members of a bridge, or hands to user space: untagged unicast
-/// frames of IPv4, IPv6, PPPoE or MPLS, except neighbour discovery, from a station behind the receiving port to a
-/// station behind another port.
+/// Frames that the program forwards between members of a bridge, or hands to user space: unicast frames of IPv4, IPv6,
+/// PPPoE or MPLS, except neighbour discovery, from a station behind the receiving port to a station behind another
+/// port. They are unchanged, but for a tag ([`super::XdpDatapath::set_bridge_tags`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpBridging {
     /// Ports that they leave by: bit n stands for port n. With native XDP their devices take redirected frames.
     pub to: u64,
-    /// Longest such frame in bytes, with its Ethernet header. Longer ones are passed to the kernel, except an skb that
-    /// will be segmented.
+    /// Longest such frame in bytes, with its Ethernet header and without a tag. Longer ones are passed to the kernel,
+    /// except an skb that will be segmented.
     pub longest: u32,
     /// Longest frame, likewise, that user space takes to a station behind a VXLAN; 0: none. For XDP only, with tags in
     /// the frames.
@@ -205,6 +205,8 @@ pub struct XdpVlan {
     pub source_check: SourceCheck,
     /// Set if policy routing rules apply, as [`XdpConfig::rules`].
     pub rules: bool,
+    /// Frames with the tag between members of a bridge, as [`XdpConfig::bridging`].
+    pub bridging: XdpBridging,
 }
 
 /// Reverse-path source validation of IPv4: `rp_filter` of Linux (ip-sysctl), RFC 3704.
@@ -557,9 +559,9 @@ impl Program {
     /// port.
     fn vlan_entries(&self) -> Vec<([u8; 4], u16, RawPort)> {
         let entry = |vlan: &XdpVlan| {
-            let XdpVlan { mac, max_frame, gate, source_check, rules, .. } = *vlan;
-            let config = XdpConfig { mac, max_frame, gate, source_check, rules, ..self.config };
-            let entry = RawPort { route_id: vlan.id, sending: 0, members: 0, ..self.entry(&config) };
+            let XdpVlan { mac, max_frame, gate, source_check, rules, bridging, .. } = *vlan;
+            let config = XdpConfig { mac, max_frame, gate, source_check, rules, bridging, ..self.config };
+            let entry = RawPort { route_id: vlan.id, sending: 0, ..self.entry(&config) };
             (vlan.tag, vlan.entry, entry)
         };
         self.vlans.iter().map(entry).collect()

@@ -1,8 +1,9 @@
 //! Stations of bridges. Of the frames that members of the bridges receive, the program forwards those from these
 //! stations.
 
-use super::abi::{PORTS, STATIONS, STATIONS_AT_A_PLACE};
+use super::abi::{PORTS, STATIONS, STATIONS_AT_A_PLACE, VLANS};
 use super::shared::Words;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,7 +18,14 @@ pub(super) struct Stations {
     known: Vec<u64>,
     /// Kernel indices of the ports' interfaces.
     interfaces: Words,
+    /// Tags in the program's memory, `struct bywash_bridge` of `xdp/bridge.h`, and as they were last set.
+    bridges: Words,
+    pub tags: BridgeTags,
 }
+
+/// Tags of frames, and the ports on which they have them, by the interface's number
+/// ([`super::XdpDatapath::set_bridge_tags`]).
+pub type BridgeTags = BTreeMap<u16, ([u8; 4], u64)>;
 
 impl Stations {
     /// 64-bit words of a place.
@@ -25,9 +33,23 @@ impl Stations {
     /// `K1` of `xdp/flow_hash.h`.
     const K1: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    pub fn new(map: OwnedFd, interfaces: &OwnedFd) -> io::Result<Self> {
+    /// 64-bit words of `struct bywash_bridge`.
+    const BRIDGE: usize = 2;
+
+    pub fn new(map: OwnedFd, [interfaces, bridges]: [&OwnedFd; 2]) -> io::Result<Self> {
         let interfaces = Words::map(interfaces.as_fd(), PORTS as usize)?;
-        Ok(Self { map, words: None, known: vec![], interfaces })
+        let bridges = Words::map(bridges.as_fd(), VLANS as usize * Self::BRIDGE)?;
+        Ok(Self { map, words: None, known: vec![], interfaces, bridges, tags: BTreeMap::new() })
+    }
+
+    pub fn store_tags(&mut self, tags: BridgeTags) {
+        for n in 0..VLANS as u16 {
+            let (tag, ports) = tags.get(&(PORTS as u16 + n)).copied().unwrap_or_default();
+            let at = usize::from(n) * Self::BRIDGE;
+            self.bridges.store(at, ports);
+            self.bridges.store(at + 1, u32::from_ne_bytes(tag).into());
+        }
+        self.tags = tags;
     }
 
     /// Sets the interface by which frames to a port leave; 0: none.

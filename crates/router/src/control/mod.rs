@@ -423,10 +423,10 @@ impl Control {
         self.sink.iter_mut().for_each(|sink| sink.renew_stations());
     }
 
-    /// Returns the ports on members of a port's bridge to which the kernel forwards, by addresses alone, the unicast
-    /// frames received on that port.
-    pub fn bridged_to(&self, id: PortId) -> Vec<MemberPort> {
-        self.links.bridged_to(id)
+    /// Returns the ports on members of a bridge to which the kernel forwards, by addresses alone, the unicast frames that
+    /// `port` receives and that belong to the interface with this number: the bridge, or the VLAN interface on it.
+    pub fn bridged_to(&self, number: PortId, port: PortId) -> Vec<MemberPort> {
+        self.links.bridged_to(number, port)
     }
 
     /// Returns the length in bytes of the longest frame that a port's bridge sends through VXLANs, Ethernet header

@@ -17,8 +17,10 @@ pub struct MemberPort {
     pub index: u32,
     /// The port.
     pub port: PortId,
-    /// Length in bytes of the longest frame that it sends, Ethernet header included.
+    /// Length in bytes of the longest frame that it sends, Ethernet header included and a tag aside.
     pub longest: u32,
+    /// Set if frames leave with the tag of their VLAN.
+    pub tagged: bool,
 }
 
 impl TunnelInfo {

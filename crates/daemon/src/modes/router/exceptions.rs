@@ -14,7 +14,7 @@ use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect,
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_port::broker;
-use bywash_router::control::{Control, Entrance, Policies, PortEntry, PortView, TunnelSpec};
+use bywash_router::control::{Control, Entrance, MasterSpec, Policies, PortEntry, PortView, TunnelSpec};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::tunnel::MemberPort;
 use bywash_router::vlan::{UNTAGGED, VLANS};
@@ -272,6 +272,9 @@ impl Guard {
         let failed = self.program.as_ref().and_then(|program| program.set_tunnels(&ends).err());
         let failed = failed.map(|e| format!("the kernel has the packets of some tunnels: {e}"));
         note(&mut self.refused, TUNNELS, failed);
+        if let Some(program) = &self.program {
+            program.set_bridge_tags(control.masters().filter_map(|(view, of)| bridge_tag(view.id, of)).collect());
+        }
         let views: BTreeMap<u16, PortView> = control.ports().map(|view| (view.id.0, view)).collect();
         let mut ports = shared.ports();
         let targets: BTreeMap<PortId, XdpSending> =
@@ -292,13 +295,15 @@ impl Guard {
                 kept => kept.copied().unwrap_or_default(),
             };
             let target = xdp.sending();
-            let bridges = self.verdict.bridging.contains(&number);
-            let bridging = match bridges && xdp.bridges() {
-                true => bridging(&control.bridged_to(view.id), &targets, xdp.program.is_native()),
+            let (may_bridge, may_hand_over, native) =
+                (xdp.bridges(), xdp.hands_over_bridged(), xdp.program.is_native());
+            let bridges = |number: PortId| self.verdict.bridging.contains(&number.0);
+            let between = |number: PortId| match may_bridge && bridges(number) {
+                true => bridging(&control.bridged_to(number, view.id), &targets, native),
                 false => XdpBridging::default(),
             };
-            let through = (bridges && xdp.hands_over_bridged()).then(|| control.bridged_through(view.id));
-            let bridging = XdpBridging { through: through.flatten().unwrap_or(0), ..bridging };
+            let through = (may_hand_over && bridges(view.number)).then(|| control.bridged_through(view.id));
+            let own = XdpBridging { through: through.flatten().unwrap_or(0), ..between(view.number) };
             let obeyed = xdp.obey(|config| {
                 config.master = (number != at).then_some(number);
                 config.bridged = filters.is_some();
@@ -312,7 +317,7 @@ impl Guard {
                 config.asks = rules && !bonded && !control.has_route_mtu();
                 config.keeps = rules && control.routes_by_addresses();
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
-                config.bridging = bridging;
+                config.bridging = own;
             });
             let vlan = |PortEntry { view, entry, tag, .. }: &PortEntry| {
                 let (id, entry, tag, mac) = (view.id.0, entry.0, *tag, view.mac?);
@@ -320,12 +325,13 @@ impl Guard {
                 let gate = program_gate(self.gate(id));
                 let source_check = program_check(control.source_check(view.id));
                 let rules = self.verdict.rules.contains_key(&id);
-                Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules })
+                Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules, bridging: between(view.id) })
             };
             let of_port: Vec<XdpVlan> = entries.iter().filter(|of| of.port.0 == at).filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
             note(&mut self.refused, at, done.err().map(|e| format!("{e:#}")));
         }
+        self.program.iter().for_each(af_xdp::XdpDatapath::join_members);
     }
 
     /// Logs new reasons and those that no longer apply, for the ports that exist before and after. A new port is named
@@ -443,6 +449,13 @@ fn bridging(members: &[MemberPort], targets: &BTreeMap<PortId, XdpSending>, nati
         longest: to().map(|member| member.longest).min().unwrap_or(0),
         through: 0,
     }
+}
+
+/// Returns the number of an interface on a bridge that filters VLANs, its tag, and the ports on which its frames have
+/// it.
+fn bridge_tag(number: PortId, of: &MasterSpec) -> Option<(u16, ([u8; 4], u64))> {
+    of.stations().filter(|(_, vlan)| *vlan != 0)?;
+    Some((number.0, (of.tag, of.tagged.iter().map(|(port, _)| 1 << port.0).sum())))
 }
 
 fn program_check(check: SourceCheck) -> af_xdp::SourceCheck {

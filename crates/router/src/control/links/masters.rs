@@ -73,14 +73,15 @@ impl Links {
         Some((bridge, vlan != 0))
     }
 
-    /// Returns the ports to which a port's bridge forwards, by addresses alone, the frames received on that port.
-    pub fn bridged_to(&self, id: PortId) -> Vec<MemberPort> {
-        let own = || self.ports.get(usize::from(id.0)).map(Bound::index);
-        self.bridge_of(id).zip(own()).map_or_else(Vec::new, |(bridge, own)| self.reached_from(bridge, own))
+    /// Returns the ports to which the bridge forwards, by addresses alone, the frames that a port receives and that
+    /// belong to the interface with this number.
+    pub fn bridged_to(&self, number: PortId, port: PortId) -> Vec<MemberPort> {
+        let own = || self.ports.get(usize::from(port.0)).map(Bound::index);
+        self.bridge_with(number, port).zip(own()).map_or_else(Vec::new, |(bridge, own)| self.reached_from(bridge, own))
     }
 
-    /// Returns the ports to which a bridge forwards, by addresses alone, the frames without a tag that the member with
-    /// this kernel index receives.
+    /// Returns the ports to which a bridge forwards, by addresses alone, the frames that the member with this kernel
+    /// index receives.
     pub(super) fn reached_from(&self, bridge: &MasterSpec, from: u32) -> Vec<MemberPort> {
         if self.bridge_link(bridge).and_then(|link| link.bridge).is_none_or(|of| of.calls_ip) {
             return vec![];
@@ -94,9 +95,10 @@ impl Links {
         let to = |port: PortId| {
             let index = self.ports.get(usize::from(port.0))?.index();
             let (that, mtu) = member(index).filter(|_| index != from)?;
-            own.reaches(that).then_some(MemberPort { index, port, longest: mtu + HEADER_LEN as u32 })
+            let tagged = bridge.entry(port).is_some();
+            own.reaches(that).then_some(MemberPort { index, port, longest: mtu + HEADER_LEN as u32, tagged })
         };
-        self.ports_of(bridge).filter(|port| bridge.entry(*port).is_none()).filter_map(to).collect()
+        self.ports_of(bridge).filter_map(to).collect()
     }
 
     /// Returns the bridge itself, also for a VLAN interface on it; `None` for a bond.

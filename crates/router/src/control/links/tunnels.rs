@@ -225,10 +225,11 @@ impl Links {
         }
     }
 
-    /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone.
+    /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone, without a tag.
     fn reached(&self, spec: &TunnelSpec) -> Vec<MemberPort> {
         let bridge = spec.bridge.and_then(|of| self.master(of.index));
-        bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.index))
+        let all = bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.index));
+        all.into_iter().filter(|member| !member.tagged).collect()
     }
 
     /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
