@@ -266,7 +266,7 @@ impl Epoch {
             if is_old(&case.summary()) {
                 continue;
             }
-            if is_limited(&case) && self.limits_looked_at.get().elapsed() < Duration::from_secs(10) {
+            if is_limited(&case) && self.limits_looked_at.get().elapsed() < Duration::from_secs(10) * slowness() {
                 *figures.used.entry("limits on errors").or_insert(0) += 1;
                 continue;
             }
