@@ -14,28 +14,81 @@ pub const KERNEL: usize = 0;
 pub const BYWASH: usize = 1;
 
 /// Returns the offset and version of the innermost IP packet in a frame: behind VLAN tags, behind the headers that
-/// segment routing routes (RFC 8754) have added, and within a VXLAN's packet.
+/// segment routing routes (RFC 8754) have added, and within the packets of VXLANs and other tunnels.
 pub fn packet(frame: &[u8]) -> Option<(usize, u8)> {
-    let mut ip = outer(frame)?;
-    while let Some(inner) = within(frame, ip) {
-        ip = inner;
-    }
-    Some(ip)
+    packets(frame, outermost(frame)).last()
+}
+
+/// Returns the IP packet at this offset, of this version, and those within it, each within the one before.
+pub fn packets(frame: &[u8], ip: Option<(usize, u8)>) -> impl Iterator<Item = (usize, u8)> {
+    std::iter::successors(ip, |ip| within(frame, *ip))
+}
+
+/// Returns the IP packets of a frame from the innermost to the outermost, in an error those of the quoted packet.
+pub fn from_within(frame: &[u8]) -> Vec<(usize, u8)> {
+    let quoted = error(frame).and_then(|(_, _, quoted)| Some((frame.len() - quoted.len(), quoted.first()? >> 4)));
+    let mut packets: Vec<(usize, u8)> = packets(frame, quoted.or(outermost(frame))).collect();
+    packets.reverse();
+    packets
 }
 
 /// Returns the IP packet within the one at this offset, of this version.
 fn within(frame: &[u8], (at, version): (usize, u8)) -> Option<(usize, u8)> {
     if let Some(inner) = in_vxlan(frame, (at, version)) {
-        return outer(&frame[inner..]).map(|(at, version)| (inner + at, version));
+        return outermost(&frame[inner..]).map(|(at, version)| (inner + at, version));
     }
-    let (next, behind) = behind_segments(frame, at, version)?;
-    match next {
-        4 => Some((behind, 4)),
-        41 => Some((behind, 6)),
-        // The first fragment of such a packet.
-        44 if frame.get(behind)? == &4 && frame.get(behind + 2..behind + 4)? == [0, 1] => Some((behind + 8, 4)),
-        _ => None,
+    let (protocol, behind) = carried(frame, (at, version))?;
+    let (inner, version) = match protocol {
+        4 => (behind, 4),
+        41 => (behind, 6),
+        47 => in_gre(frame, behind)?,
+        _ => return None,
+    };
+    // Not the payload that packets of any protocol have (`packets::build`).
+    let begin = frame.get(inner..inner + 20)?;
+    (begin[0] >> 4 == version && begin[..4] != MAGIC).then_some((inner, version))
+}
+
+/// Returns the offset and version of the IP packet behind the GRE header at `at`.
+fn in_gre(frame: &[u8], at: usize) -> Option<(usize, u8)> {
+    let flags = frame.get(at)?;
+    // A checksum, a key and a sequence number are four bytes each.
+    let options = (flags & 0xb0).count_ones() as usize;
+    let version = match frame.get(at + 2..at + 4)? {
+        [0x08, 0x00] => 4,
+        [0x86, 0xdd] => 6,
+        _ => return None,
+    };
+    Some((at + 4 + options * 4, version))
+}
+
+/// Returns the protocol of an IP packet behind its extension headers, and the offset of what it carries; `None` for
+/// fragments but the first.
+fn carried(frame: &[u8], (at, version): (usize, u8)) -> Option<(u8, usize)> {
+    if version == 4 {
+        let place = u16::from_be_bytes([*frame.get(at + 6)?, *frame.get(at + 7)?]) & 0x1fff;
+        return (place == 0).then_some((*frame.get(at + 9)?, at + usize::from(frame[at] & 15) * 4));
     }
+    let (mut next, mut begin) = (*frame.get(at + 6)?, at + 40);
+    while [0, 43, 44, 60].contains(&next) {
+        let header = frame.get(begin..begin + 8)?;
+        if next == 44 && u16::from_be_bytes([header[2], header[3]]) >= 8 {
+            return None;
+        }
+        begin += if next == 44 { 8 } else { (usize::from(header[1]) + 1) * 8 };
+        next = header[0];
+    }
+    Some((next, begin))
+}
+
+/// Returns the offset of the fragment header of an IPv6 packet.
+fn fragment_header(frame: &[u8], at: usize) -> Option<usize> {
+    let (mut next, mut begin) = (*frame.get(at + 6)?, at + 40);
+    while [0, 43, 60].contains(&next) {
+        let header = frame.get(begin..begin + 8)?;
+        (next, begin) = (header[0], begin + (usize::from(header[1]) + 1) * 8);
+    }
+    (next == 44).then_some(begin)
 }
 
 /// Returns the offset of the frame in a VXLAN's packet (RFC 7348): in UDP, to one of the ports that are used here.
@@ -80,7 +133,7 @@ pub fn is_in_segments(frame: &[u8]) -> bool {
 }
 
 /// Returns the offset of the outermost IP packet, and its version by the EtherType.
-fn outer(frame: &[u8]) -> Option<(usize, u8)> {
+pub fn outermost(frame: &[u8]) -> Option<(usize, u8)> {
     let mut at = 12;
     loop {
         match frame.get(at..at + 2)? {
@@ -92,9 +145,14 @@ fn outer(frame: &[u8]) -> Option<(usize, u8)> {
     }
 }
 
-/// Returns the source and destination addresses.
+/// Returns the source and destination addresses of the innermost packet.
 pub fn ends(frame: &[u8]) -> Option<&[u8]> {
-    match packet(frame)? {
+    addresses_of(frame, packet(frame)?)
+}
+
+/// Returns the source and destination addresses of the IP packet at this offset, of this version.
+pub fn addresses_of(frame: &[u8], ip: (usize, u8)) -> Option<&[u8]> {
+    match ip {
         (at, 4) => frame.get(at + 12..at + 20),
         (at, _) => frame.get(at + 8..at + 40),
     }
@@ -137,7 +195,8 @@ fn number(frame: &[u8], sent: &[Sent]) -> Option<u32> {
 
 /// Returns whether a frame is one that hosts and routers send on their own account.
 fn is_noise(frame: &[u8]) -> bool {
-    let tunnelled = outer(frame).and_then(|ip| in_vxlan(frame, ip)).and_then(|inner| frame.get(inner + 12..inner + 14));
+    let tunnelled =
+        outermost(frame).and_then(|ip| in_vxlan(frame, ip)).and_then(|inner| frame.get(inner + 12..inner + 14));
     if [frame.get(12..14), tunnelled].contains(&Some(&[0x08, 0x06])) {
         return true;
     }
@@ -175,7 +234,7 @@ fn forget_ident(frame: &mut [u8], at: usize) {
 /// Returns the frame without the padding behind its IP packet, and behind the one that a segment routing route has
 /// encapsulated.
 pub fn unpadded(frame: &[u8]) -> &[u8] {
-    let whole = outer(frame).map_or(frame, |outer| cut(frame, outer));
+    let whole = outermost(frame).map_or(frame, |outer| cut(frame, outer));
     packet(whole).map_or(whole, |packet| cut(whole, packet))
 }
 
@@ -196,8 +255,33 @@ fn fragment_ident(frame: &[u8]) -> Option<&[u8]> {
     frame.get(at + 44..at + 48).filter(|_| frame[at + 6] == 44)
 }
 
+/// Clears what the router has chosen in the header around another packet, at this offset and of this version.
+fn forget_outer(frame: &mut [u8], (at, version): (usize, u8)) {
+    let inner = in_vxlan(frame, (at, version));
+    if version == 4 {
+        forget_ident(frame, at);
+        // Both stand for zero.
+        if frame[at + 10..at + 12] == [0xff; 2] {
+            frame[at + 10..at + 12].fill(0);
+        }
+    } else {
+        frame[at + 1] &= 0xf0;
+        frame[at + 2..at + 4].fill(0);
+        if let Some(ident) = fragment_header(frame, at).and_then(|header| frame.get_mut(header + 4..header + 8)) {
+            ident.fill(0);
+        }
+    }
+    if let Some(inner) = inner {
+        // The kernel's hash for the source port is a secret, and it leaves the checksum to the device.
+        let udp = &mut frame[inner - 16..inner - 8];
+        udp[..2].fill(0);
+        let has_sum = udp[6..] != [0, 0];
+        udp[6..].copy_from_slice(&[0, u8::from(has_sum)]);
+    }
+}
+
 /// Returns the frame with the ident or flow label cleared if the router chose it, and whether it did.
-fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
+fn canonical<'a>(frame: &[u8], sent: Option<&'a Sent>) -> (Vec<u8>, bool) {
     let mut canonical = frame.to_vec();
     let Some((at, version)) = packet(frame) else { return (canonical, false) };
     // The router chose it in a packet of its own or a translated one. Their addresses differ from those of the packet
@@ -208,31 +292,18 @@ fn canonical(frame: &[u8], sent: Option<&Sent>) -> (Vec<u8>, bool) {
             || matches!((icmp(frame), icmp(&sent.frame)), (Some(0), Some(8)) | (Some(129), Some(128)))
     };
     let made_here = canonical.len() >= at + 20 && sent.is_some_and(is_own);
-    let mut ip = outer(frame);
-    while let Some((outer, version)) = ip {
-        if let Some(inner) = in_vxlan(frame, (outer, version)) {
-            // The kernel's hash for the source port is a secret, and it leaves the checksum to the device.
-            if version == 4 {
-                forget_ident(&mut canonical, outer);
-                // Both stand for zero.
-                if canonical[outer + 10..outer + 12] == [0xff; 2] {
-                    canonical[outer + 10..outer + 12].fill(0);
-                }
-            }
-            let udp = &mut canonical[inner - 16..inner - 8];
-            udp[..2].fill(0);
-            let has_sum = udp[6..] != [0, 0];
-            udp[6..].copy_from_slice(&[0, u8::from(has_sum)]);
+    let ends_of =
+        |sent: &'a Sent| packets(&sent.frame, outermost(&sent.frame)).filter_map(|ip| addresses_of(&sent.frame, ip));
+    let hosts: Vec<&[u8]> = sent.into_iter().flat_map(ends_of).collect();
+    for (outer, version) in packets(frame, outermost(frame)) {
+        if let Some(ident) = behind_segments(frame, outer, version).filter(|(next, _)| *next == 44) {
+            canonical.get_mut(ident.1 + 4..ident.1 + 8).into_iter().for_each(|ident| ident.fill(0));
         }
-        if version == 6 && outer != at {
-            canonical[outer + 1] &= 0xf0;
-            canonical[outer + 2..outer + 4].fill(0);
+        // A tunnel's packet that a host has sent is forwarded unchanged.
+        let is_hosts = addresses_of(frame, (outer, version)).is_some_and(|ends| hosts.contains(&ends));
+        if outer != at && !is_hosts {
+            forget_outer(&mut canonical, (outer, version));
         }
-        let fragment = behind_segments(frame, outer, version).filter(|(next, _)| *next == 44);
-        if let Some(ident) = fragment.and_then(|(_, at)| canonical.get_mut(at + 4..at + 8)) {
-            ident.fill(0);
-        }
-        ip = within(frame, (outer, version));
     }
     // The router also chose that of a packet that it reassembled and fragmented again.
     let ident = fragment_ident(frame);

@@ -3,6 +3,7 @@
 mod filter;
 pub mod firewall;
 mod routing;
+mod tunnel;
 mod upper;
 
 use crate::change::Change;
@@ -29,6 +30,8 @@ pub enum Feature {
     Bridges,
     Macvlans,
     Vxlans,
+    /// Tunnels of IP packets in IP packets.
+    Tunnels,
     Mtu,
     Linkdown,
     Forwarding,
@@ -50,7 +53,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Routes,
         Self::Tos,
         Self::LocalRoutes,
@@ -64,6 +67,7 @@ impl Feature {
         Self::Bridges,
         Self::Macvlans,
         Self::Vxlans,
+        Self::Tunnels,
         Self::Mtu,
         Self::Linkdown,
         Self::Forwarding,
@@ -113,6 +117,9 @@ impl Feature {
                 tried(&["sh", "-c", "ip link add probe type veth && ip link add link probe type macvlan"])
             }
             Self::Vxlans => tried(&["ip", "link", "add", "probe", "type", "vxlan", "id", "1", "dstport", "4789"]),
+            Self::Tunnels if tunnel::kinds().is_empty() => {
+                Err("kernel without gre, ipip, sit, ip6gre and ip6tnl".into())
+            }
             Self::Xfrm => tried(&["ip", "xfrm", "policy", "list"]),
             Self::Qdisc => tried(&["tc", "qdisc", "add", "dev", "lo", "clsact"]),
             Self::Encap => tried(&[
@@ -240,6 +247,7 @@ impl Walk {
             Feature::Bridges => upper::bridge(random, named),
             Feature::Macvlans => upper::macvlan(random, named),
             Feature::Vxlans => upper::vxlan(random, named),
+            Feature::Tunnels => tunnel::object(random, named, &self.standing()),
             Feature::Mtu => {
                 let mtu = random.pick(&[1280, 1281, 1400, 1492, 1499, 1500, 1501, 1504, 1700, 1279, 600, 68]);
                 // With an MTU below 1280, the kernel removes the IPv6 addresses.

@@ -1,12 +1,13 @@
 //! Random packets for a configuration: from and to addresses in and beside its prefixes, and malformed ones.
 
 pub mod build;
+mod tunnel;
 
 use crate::random::Random;
 use crate::topology::{HOSTS, PORTS, host_mac, router_mac};
 use build::{Ipv4, Ipv6, ethernet, tagged, transport4, transport6};
-use bywash_wire::checksum::{Sum, pseudo4, pseudo6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tunnel::{Tunnel, Vxlan};
 
 /// A frame that is sent to both routers. Its number, from 1, is unique.
 #[derive(Clone, Debug)]
@@ -22,28 +23,6 @@ pub const MAGIC: [u8; 4] = *b"bWdT";
 /// Returns the word of a line that follows `before`.
 fn after<'a>(line: &'a str, before: &str) -> Option<&'a str> {
     line.split_once(before)?.1.split(' ').next()
-}
-
-/// Returns the IP packet with a payload.
-type Wrap = dyn Fn(&[u8]) -> Vec<u8>;
-
-/// A VXLAN of a configuration.
-#[derive(Clone, Copy)]
-struct Vxlan {
-    id: u32,
-    local: IpAddr,
-    port: u16,
-    learns: bool,
-}
-
-impl Vxlan {
-    /// Parses the line that creates one (`upper::vxlan`).
-    fn parse(line: &str) -> Option<Self> {
-        let after = |word| after(line, word);
-        let id = after(" type vxlan id ")?.parse().ok()?;
-        let (local, port) = (after(" local ")?.parse().ok()?, after(" dstport ")?.parse().ok()?);
-        Some(Self { id, local, port, learns: !line.contains("nolearning") })
-    }
 }
 
 /// A VLAN interface of a port.
@@ -85,6 +64,7 @@ pub struct Pool {
     /// The router's addresses that the configuration adds.
     owns: Vec<IpAddr>,
     vxlans: Vec<Vxlan>,
+    tunnels: Vec<Tunnel>,
     vlans: Vec<Vlan>,
     bonded: Vec<(usize, usize)>,
     unusual: bool,
@@ -100,6 +80,7 @@ impl Pool {
             v6: vec![],
             owns: vec![],
             vxlans: vec![],
+            tunnels: tunnel::all(text),
             vlans: vec![],
             bonded: bonded(text),
             unusual,
@@ -271,62 +252,10 @@ impl Pool {
         frame.truncate(1950);
         if !self.vxlans.is_empty() && random.chance(20) {
             frame = self.in_vxlan(random, port, number, &frame);
+        } else if !self.tunnels.is_empty() && random.chance(35) {
+            frame = self.in_tunnel(random, port, number, frame);
         }
         Sent { port, number, frame }
-    }
-
-    /// Returns a frame within a VXLAN's packet to the router, right or wrong.
-    fn in_vxlan(&self, random: &Random, port: usize, number: u32, frame: &[u8]) -> Vec<u8> {
-        let Vxlan { id, local, port: to, learns } = random.pick(&self.vxlans);
-        let [high, low] = (id as u16).to_be_bytes();
-        let host = (2 + random.below(HOSTS)) as u8;
-        let mut inner = frame.to_vec();
-        if inner.len() >= 14 {
-            // Never from a port's host, which would move to the VXLAN. When a station moves, the kernel may send to its
-            // new end by the route to the old one (vxlan_snoop, dst_cache).
-            inner[6..12].copy_from_slice(&[2, 0, host, 4, high, low]);
-            match random.below(20) {
-                0 => {}
-                // To a host that may be behind another member of the VXLAN's bridge.
-                1..=6 => inner[..6].copy_from_slice(&host_mac(random.below(PORTS), 2 + random.below(HOSTS))),
-                _ => inner[..6].copy_from_slice(&[2, 0, 0, 3, high, low]),
-            }
-        }
-        let vni = if random.chance(97) { id } else { id + 1 };
-        let word: u32 = if random.chance(97) { 0x0800_0000 } else { random.pick(&[0, 0x0800_0001, 0x8800_0000]) };
-        let vxlan = [&word.to_be_bytes()[..], &(vni << 8).to_be_bytes(), &inner].concat();
-        let len = (8 + vxlan.len()) as u16;
-        let mut udp = [&[0xc0, host][..], &to.to_be_bytes(), &len.to_be_bytes(), &[0, 0], &vxlan].concat();
-        let class = random.pick(&[0, 0, 0, 1, 2, 3, 0xb8]);
-        // A station that is learned sends by its own end: moves take effect at different times.
-        let (kind, outer): (_, Box<Wrap>) = match local {
-            IpAddr::V4(dst) => {
-                let src = if learns { Ipv4Addr::new(10, 0, dst.octets()[2], host) } else { Self::host4(random, port) };
-                let ip = Ipv4 { src, dst, ident: number as u16, ttl: 64, ..Ipv4::default() };
-                let ip = Ipv4 { tos: class, fragment: random.pick(&[0, 0x4000]), protocol: 17, ..ip };
-                (0x800, Box::new(move |udp| ip.packet(udp)))
-            }
-            IpAddr::V6(dst) => {
-                let of = |host: u8| Ipv6Addr::new(0xfd00, dst.segments()[1], 0, 0, 0, 0, 0, host.into());
-                let src = if learns { of(host) } else { Self::host6(random, port) };
-                let extensions = if random.chance(3) { build::extensions(random, number) } else { vec![] };
-                let ip = Ipv6 { src, dst, class, label: number & 0xf_ffff, limit: 64, extensions };
-                (0x86dd, Box::new(move |udp| ip.packet(17, udp)))
-            }
-        };
-        if random.chance(60) {
-            let packet = outer(&udp);
-            let pseudo = match local {
-                IpAddr::V4(_) => pseudo4(packet.first_chunk().expect("a header"), 17, len),
-                IpAddr::V6(_) => pseudo6(packet.first_chunk().expect("a header"), 17, len.into()),
-            };
-            let wrong = u16::from(random.chance(4));
-            let sum = (pseudo + Sum::of(&udp)).checksum() ^ wrong;
-            udp[6..8].copy_from_slice(&sum.to_be_bytes());
-        }
-        let mut packet = ethernet(router_mac(port), host_mac(port, 2 + random.below(HOSTS)), kind, outer(&udp));
-        packet.truncate(1950);
-        packet
     }
 
     fn packet4(&self, random: &Random, port: usize, number: u32, unusual: bool) -> Vec<u8> {

@@ -49,6 +49,8 @@ pub struct Figures {
     /// Packets of connections, and those that Bywash has forwarded past the kernel.
     pub of_connections: u64,
     pub past_the_kernel: u64,
+    /// Packets that Bywash has put into tunnels, and those that it has taken out of them.
+    pub tunnelled: [u64; 2],
 }
 
 impl Figures {
@@ -63,10 +65,14 @@ impl Figures {
                 self.past_the_kernel as f64 * 100.0 / sent as f64
             ),
         };
+        let tunnelled = match self.tunnelled {
+            [0, 0] => String::new(),
+            [into, from] => format!("; bywash put {into} packets into tunnels and took {from} out of them"),
+        };
         format!(
             "{} configurations ({rate:.1}/s), {} changes ({} refused by both), {} packets, {} frames left the kernel and {} \
              bywash; {} differed once only {:?} ({} tries more), {} came late, {} were padded, {} had idents of the router's; {} times the \
-             kernels' tables differed; allowed: {:?}{past}",
+             kernels' tables differed; allowed: {:?}{past}{tunnelled}",
             self.configurations,
             self.changes,
             self.refused,
@@ -179,6 +185,7 @@ struct Epoch {
     changes: Vec<Change>,
     connections: Option<Connections>,
     limits_looked_at: Cell<Instant>,
+    tunnelled: [u64; 2],
 }
 
 impl Epoch {
@@ -195,6 +202,7 @@ impl Epoch {
             changes: vec![],
             connections: flows.then(Connections::default),
             limits_looked_at: Cell::new(Instant::now()),
+            tunnelled: [0; 2],
         }
     }
 
@@ -230,6 +238,15 @@ impl Epoch {
         if ["ct state", "conntrack", " nat "].iter().any(|word| text.contains(word)) {
             self.pair.apply(&[Change::Run("conntrack -F".into())]);
         }
+    }
+
+    /// Adds what Bywash has done for tunnels since the last call.
+    fn count_tunnelled(&mut self, figures: &mut Figures) {
+        let now = self.pair.tunnelled();
+        for (at, count) in now.iter().enumerate() {
+            figures.tunnelled[at] += count - self.tunnelled[at];
+        }
+        self.tunnelled = now;
     }
 
     /// Sends packets, and compares as [`Self::differing_in`] does.
@@ -463,6 +480,9 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                 }
             };
             figures.configurations += 1;
+            if [Feature::Tunnels, Feature::Vxlans].iter().any(|feature| options.features.contains(feature)) {
+                epoch.count_tunnelled(figures);
+            }
             if shown.elapsed() > Duration::from_secs(10) {
                 shown = Instant::now();
                 println!("{}: {}", options.level.name(), figures.line(started));

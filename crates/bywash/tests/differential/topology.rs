@@ -260,6 +260,16 @@ impl Pair {
         self.asked("flow-table")["packets"].as_u64().unwrap()
     }
 
+    /// Returns the number of packets that Bywash has put into tunnels, and of those that it has taken out of them.
+    pub fn tunnelled(&self) -> [u64; 2] {
+        let drops = self.asked("drops");
+        let events = drops["events"].as_array().expect("events");
+        ["encapsulated", "decapsulated"].map(|name| {
+            let of_it = events.iter().filter(|event| event["event"] == name);
+            of_it.map(|event| event["count"].as_u64().expect("a count")).sum()
+        })
+    }
+
     /// Waits until no connection is judged any more, for a short time only: what is not yet, is the kernel's.
     pub fn wait_for_flows(&self) {
         let look = || {

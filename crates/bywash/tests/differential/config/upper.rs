@@ -10,7 +10,7 @@ fn ip(line: String) -> Change {
 }
 
 /// Returns the changes that make a new interface as quiet as the ports are.
-fn new(name: &str, line: String) -> Vec<Change> {
+pub fn new(name: &str, line: String) -> Vec<Change> {
     let sysctl = |key: String| Change::Sysctl(key, "0".into());
     // No duplicate address detection: link-local addresses are there at once.
     let mut add = vec![sysctl("net/ipv6/conf/default/accept_dad".into()), ip(line)];
@@ -43,12 +43,17 @@ fn moved(n: usize, name: &str) -> (Vec<Change>, Vec<Change>) {
     (there, back)
 }
 
-/// Returns the changes that give an interface subnets of its own, in which hosts have the MAC addresses of `mac`.
-fn subnets(name: &str, net: u32, mac: impl Fn(usize) -> String) -> Vec<Change> {
-    let mut add = vec![
+/// Returns the changes that give an interface subnets of its own.
+pub fn addresses(name: &str, net: u32) -> Vec<Change> {
+    vec![
         ip(format!("address add 10.{net}.0.1/24 dev {name}")),
         ip(format!("address add fd{net}::1/64 dev {name} nodad")),
-    ];
+    ]
+}
+
+/// Returns the changes that give an interface subnets of its own, in which hosts have the MAC addresses of `mac`.
+fn subnets(name: &str, net: u32, mac: impl Fn(usize) -> String) -> Vec<Change> {
+    let mut add = addresses(name, net);
     for host in 2..2 + HOSTS {
         for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
             add.push(ip(format!("neighbour replace {address} lladdr {} nud permanent dev {name}", mac(host))));
@@ -60,6 +65,16 @@ fn subnets(name: &str, net: u32, mac: impl Fn(usize) -> String) -> Vec<Change> {
 /// Returns the numbers of one to `most` neighbouring ports, from `first` on.
 fn members(random: &Random, first: usize, most: usize) -> Vec<usize> {
     (0..1 + random.below(most)).map(|more| (first - 1 + more) % PORTS + 1).collect()
+}
+
+/// Returns the address of a host, or with number 1 the router's, on the link of a port.
+pub fn address(v6: bool, port: usize, host: usize) -> String {
+    if v6 { format!("fd00:{port}::{host}") } else { format!("10.0.{port}.{host}") }
+}
+
+/// Returns the address of a host, as the other end of a tunnel.
+pub fn end(random: &Random, v6: bool) -> String {
+    address(v6, 1 + random.below(PORTS), 2 + random.below(HOSTS))
 }
 
 /// Returns a VLAN interface of a port, which may have the port's subnets.
@@ -196,11 +211,6 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
     let (n, name) = (1 + random.below(PORTS), format!("vx{named}"));
     let (net, tail) = (100 + named % 100, format!("{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff));
     let v6 = random.chance(40);
-    let address = |port: usize, host: usize| match v6 {
-        true => format!("fd00:{port}::{host}"),
-        false => format!("10.0.{port}.{host}"),
-    };
-    let end = |random: &Random| address(1 + random.below(PORTS), 2 + random.below(HOSTS));
     let learns = random.chance(30);
     let bridge = random.chance(40).then(|| format!("vb{named}"));
     // Packets are sent to the interface with the addresses (`packets`).
@@ -208,11 +218,11 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
     let mut line = format!(
         "link add {name} address {} type vxlan id {named} local {} dstport {}",
         if bridge.is_some() { &member } else { &own },
-        address(n, 1),
+        address(v6, n, 1),
         random.pick(&[4789, 4789, 4789, 4789, 4790])
     );
     if random.chance(70) {
-        line += &format!(" remote {}", end(random));
+        line += &format!(" remote {}", end(random, v6));
     }
     // A tunnel that inherits its TTL or DF flag is left to the kernel, with all packets: keep such tunnels rare.
     let inherits = |random: &Random| random.chance(3);
@@ -263,7 +273,7 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
         }
         if random.chance(85) {
             // A station that is learned is behind the end that its frames come from.
-            let end = if learns { address(n, host) } else { end(random) };
+            let end = if learns { address(v6, n, host) } else { end(random, v6) };
             let more = if random.chance(5) { " vni 7" } else { "" };
             add.push(Change::Run(format!("bridge fdb add {mac} dev {name} dst {end}{more}")));
         }
