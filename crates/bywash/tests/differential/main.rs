@@ -250,6 +250,31 @@ fn every_allowed_difference_is_still_there() {
     assert!(stale.is_empty(), "differences no longer seen, remove them from rules.rs: {stale:?}");
 }
 
+/// Checks that the rule for unfinished checksums also explains those within a tunnel, in the quotation of an error.
+#[test]
+fn an_error_may_quote_a_completed_checksum() {
+    require!(require_lab());
+    for feature in [Feature::Vxlans, Feature::Vrfs] {
+        if let Some(why) = feature.missing() {
+            return report_skip(&format_args!("{}: {why}", feature.name()));
+        }
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pair = Pair::new();
+    pair.start(Level::User, topology::PORTS, false);
+    let rules::Example { changes, sent, .. } = rules::unfinished_within();
+    pair.apply(&changes);
+    let differ = || {
+        let balance = run::exchange(&pair, &sent, Duration::from_millis(300));
+        let mut used = rules::Used::new();
+        let (cases, _) = balance.cases(&sent);
+        let explained = cases.iter().all(|case| rules::explain(case, &pair.context(), &mut used));
+        assert!(explained, "{:02x?}", cases.iter().map(|case| &case.only).collect::<Vec<_>>());
+        used.contains_key("unfinished checksum")
+    };
+    bywash_lab::wait_until("errors that differ", Duration::from_secs(20), differ).unwrap();
+}
+
 #[test]
 fn every_allowed_difference_is_documented() {
     let differences = include_str!("../../../../docs/decisions/differences.md");

@@ -3,13 +3,17 @@
 mod examples;
 
 use crate::change::Change;
-use crate::compare::{BYWASH, Case, ends, error, is_in_segments, packet, unpadded};
+use crate::compare::{
+    BYWASH, Case, addresses_of, ends, error, from_within, is_in_segments, outermost, packet, packets, unpadded,
+};
 use crate::flows::OUT_OF_WINDOW;
 use crate::packets::Sent;
 use crate::topology::Side;
-use bywash_wire::checksum::{Sum, pseudo4, pseudo6};
+use bywash_wire::checksum::{Sum, pseudo4, pseudo6, update_u16};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+pub use examples::unfinished_within;
 
 /// The state that a rule may inspect besides the case.
 pub struct Context<'a> {
@@ -142,9 +146,15 @@ fn redirects(case: &mut Case<'_>, _: &Context<'_>) {
     case.only.iter_mut().for_each(|side| side.retain(|(_, frame)| !is(frame)));
 }
 
-/// Returns the protocol of a packet behind its extension headers, and the offset of its payload in the frame.
+/// Returns the protocol of the innermost packet behind its extension headers, and the offset of its payload in the
+/// frame.
 fn payload(frame: &[u8]) -> Option<(u8, usize)> {
-    let (at, version) = packet(frame)?;
+    payload_of(frame, packet(frame)?)
+}
+
+/// Returns the protocol of the packet at this offset, of this version, behind its extension headers, and the offset of
+/// its payload in the frame.
+fn payload_of(frame: &[u8], (at, version): (usize, u8)) -> Option<(u8, usize)> {
     if version == 4 {
         return Some((*frame.get(at + 9)?, at + usize::from(frame.get(at)? & 15) * 4));
     }
@@ -161,31 +171,50 @@ fn payload(frame: &[u8]) -> Option<(u8, usize)> {
     Some((next, begin))
 }
 
-/// Returns the offset of the TCP or UDP checksum in a frame, and the sum of the pseudo-header.
-fn transport(frame: &[u8]) -> Option<(usize, u16)> {
-    let (at, version) = packet(frame)?;
-    let (protocol, payload) = payload(frame)?;
-    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
-    let end = at + if version == 4 { usize::from(word(at + 2)?) } else { 40 + usize::from(word(at + 4)?) };
-    let length = end.checked_sub(payload)?;
-    let sum = match version {
-        4 => pseudo4(frame.get(at..at + 20)?.try_into().unwrap(), protocol, length as u16),
-        _ => pseudo6(frame.get(at..at + 40)?.try_into().unwrap(), protocol, length as u32),
-    };
+/// The checksum of a TCP or UDP packet.
+struct Transport {
+    /// Offset of the field in the frame.
+    field: usize,
+    /// The sum of the pseudo-header.
+    pseudo: u16,
+    /// Where header and data are in the frame.
+    begin: usize,
+    end: usize,
+}
+
+impl Transport {
+    /// Returns that of the packet at this offset, of this version.
+    fn of(frame: &[u8], (at, version): (usize, u8)) -> Option<Self> {
+        let (protocol, begin) = payload_of(frame, (at, version))?;
+        let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+        let end = at + if version == 4 { usize::from(word(at + 2)?) } else { 40 + usize::from(word(at + 4)?) };
+        let length = end.checked_sub(begin)?;
+        let sum = match version {
+            4 => pseudo4(frame.get(at..at + 20)?.try_into().unwrap(), protocol, length as u16),
+            _ => pseudo6(frame.get(at..at + 40)?.try_into().unwrap(), protocol, length as u32),
+        };
+        let field = begin + checksum_at(protocol)?;
+        Some(Self { field, pseudo: sum.fold(), begin, end })
+    }
+}
+
+/// Returns the offset of the checksum in a TCP or UDP header.
+fn checksum_at(protocol: u8) -> Option<usize> {
     match protocol {
-        17 => Some((payload + 6, sum.fold())),
-        6 => Some((payload + 16, sum.fold())),
+        17 => Some(6),
+        6 => Some(16),
         _ => None,
     }
 }
 
 fn wrong_checksum(case: &mut Case<'_>, context: &Context<'_>) {
     let frame = &case.sent.frame;
-    let Some((at, pseudo)) = transport(frame) else { return };
-    let Some((_, begin)) = payload(frame) else { return };
+    let Some(Transport { field, pseudo, begin, .. }) = packet(frame).and_then(|ip| Transport::of(frame, ip)) else {
+        return;
+    };
     let end = unpadded(frame).len();
     // The header may be cut off.
-    let (Some(bytes), Some(field)) = (frame.get(begin..end), frame.get(at..at + 2)) else { return };
+    let (Some(bytes), Some(field)) = (frame.get(begin..end), frame.get(field..field + 2)) else { return };
     let none = field == [0, 0];
     let is_wrong = (Sum::of(&pseudo.to_be_bytes()) + Sum::of(bytes)).checksum() != 0;
     let is_forwarded = !case.only[BYWASH].is_empty() && case.only[BYWASH].iter().all(|left| error(&left.1).is_none());
@@ -202,24 +231,56 @@ fn beyond_window(case: &mut Case<'_>, context: &Context<'_>) {
     }
 }
 
+/// Takes back the completion of checksums in the frames that Bywash has sent: of the packet that was sent, and of the
+/// packets within it.
 fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
-    let Some((at, pseudo)) = transport(&case.sent.frame) else { return };
-    if case.sent.frame.get(at..at + 2) != Some(&pseudo.to_be_bytes()) {
-        return;
-    }
-    let field = at - packet(&case.sent.frame).unwrap().0;
-    for frame in case.only.iter_mut().flatten().map(|(_, frame)| frame) {
-        let quoted = error(frame).map(|(_, _, quoted)| frame.len() - quoted.len());
-        // The checksum of an error covers the quoted packet, so that it differs, too.
-        if let Some((at, version)) = packet(frame).filter(|_| quoted.is_some()) {
-            let header = if version == 4 { usize::from(frame[at] & 15) * 4 } else { 40 };
-            frame[at + header + 2..at + header + 4].fill(0);
+    let sent = &case.sent.frame;
+    let mut packets: Vec<_> = packets(sent, outermost(sent)).collect();
+    packets.reverse();
+    for (depth, ip) in packets.into_iter().enumerate() {
+        let Some(Transport { field, pseudo, begin, end }) = Transport::of(sent, ip) else { continue };
+        let Some(data) = sent.get(begin..end) else { continue };
+        if sent.get(field..field + 2) != Some(&pseudo.to_be_bytes()) {
+            continue;
         }
-        let at = quoted.or(packet(frame).map(|(at, _)| at)).unwrap_or(0) + field;
-        if let Some(sum) = frame.get_mut(at..at + 2) {
-            sum.fill(0);
+        let completed = Sum::of(data).checksum();
+        // To the router itself, from within a tunnel: the kernel drops it unless the checksum is right.
+        let [kernel, bywash] = &mut case.only;
+        if kernel.is_empty() {
+            bywash.retain(|(_, frame)| !answers(frame, sent, ip));
+        }
+        for (_, frame) in bywash {
+            let same = from_within(frame).get(depth).copied();
+            let field = same.and_then(|ip| {
+                let (protocol, begin) = payload_of(frame, ip)?;
+                Some(begin + checksum_at(protocol)?)
+            });
+            let Some(there) = field.and_then(|field| frame.get(field..field + 2)) else { continue };
+            let there = u16::from_be_bytes([there[0], there[1]]);
+            // If NAT has changed the field, it has changed both alike.
+            let before = update_u16(there, pseudo, completed);
+            let field = field.expect("a field");
+            frame[field..field + 2].copy_from_slice(&before.to_be_bytes());
+            // The checksum of an error covers the quoted packet.
+            let error = error(frame).and_then(|_| payload(frame)).map(|(_, icmp)| icmp + 2);
+            if let Some(of_error) = error.and_then(|at| frame.get_mut(at..at + 2)) {
+                let sum = update_u16(u16::from_be_bytes([of_error[0], of_error[1]]), there, before);
+                of_error.copy_from_slice(&sum.to_be_bytes());
+            }
         }
     }
+}
+
+/// Returns whether a frame is a host's answer to the TCP or UDP packet at this offset in `sent` if no socket takes it: an
+/// error about its port, or a reset.
+fn answers(frame: &[u8], sent: &[u8], ip: (usize, u8)) -> bool {
+    let (Some(from), Some(to)) = (ends(frame), addresses_of(sent, ip)) else { return false };
+    let (src, dst) = to.split_at(to.len() / 2);
+    let is_back = from == [dst, src].concat();
+    let version = packet(frame).map(|(_, version)| version);
+    let about_port = matches!((version, error(frame)), (Some(4), Some((3, 3, _))) | (Some(6), Some((1, 4, _))));
+    let is_reset = || payload(frame).is_some_and(|(protocol, at)| protocol == 6 && frame.get(at + 13) == Some(&4));
+    is_back && (about_port || is_reset())
 }
 
 fn reserved(case: &mut Case<'_>, _: &Context<'_>) {

@@ -5,7 +5,7 @@ use crate::change::Change;
 use crate::flows::Connection;
 use crate::packets::Sent;
 use crate::packets::build::{Ipv4, Ipv6, ethernet, tagged_udp};
-use crate::topology::{host_mac, router_mac};
+use crate::topology::{host_mac, neighbours, router_mac};
 use bywash_wire::checksum::pseudo4;
 use std::net::Ipv4Addr;
 
@@ -36,13 +36,36 @@ pub fn redirect() -> Example {
     example(changes.to_vec(), one(ipv4(host4(0, 2), host4(0, 3)).packet(&tagged_udp(1))))
 }
 
-pub fn unfinished() -> Example {
-    let ip = ipv4(host4(0, 2), host4(1, 2));
+/// Returns a UDP packet whose sender left the checksum to its device.
+fn left_to_device(src: Ipv4Addr, dst: Ipv4Addr) -> Vec<u8> {
+    let ip = ipv4(src, dst);
     let mut udp = tagged_udp(1);
     let header: [u8; 20] = ip.packet(&[])[..20].try_into().unwrap();
     let sum = pseudo4(&header, 17, udp.len() as u16).fold();
     udp[6..8].copy_from_slice(&sum.to_be_bytes());
-    example(vec![], one(ip.packet(&udp)))
+    ip.packet(&udp)
+}
+
+pub fn unfinished() -> Example {
+    example(vec![], one(left_to_device(host4(0, 2), host4(1, 2))))
+}
+
+/// Returns such a packet in a VXLAN, whose socket does not get what ports of a VRF receive: an error quotes it.
+pub fn unfinished_within() -> Example {
+    let lines = [
+        "link add vx1 address 02:00:00:03:00:01 type vxlan id 1 local 10.0.1.1 remote 10.0.2.2 dstport 4789",
+        "link set vx1 up",
+        "link add vr1 type vrf table 1001",
+        "link set vr1 up",
+        "link set p1 master vr1",
+    ];
+    let mut changes = lines.map(|line| Change::Ip(line.into())).to_vec();
+    changes.extend(neighbours(0));
+    let inner = ethernet([2, 0, 0, 3, 0, 1], [4; 6], 0x800, left_to_device(host4(0, 2), host4(1, 2)));
+    let vxlan = [&[8, 0, 0, 0, 0, 0, 1, 0], &inner[..]].concat();
+    let len = (8 + vxlan.len()) as u16;
+    let udp = [&[0xc0, 0][..], &4789u16.to_be_bytes(), &len.to_be_bytes(), &[0, 0], &vxlan].concat();
+    example(changes, one(ipv4(host4(0, 2), host4(0, 1)).packet(&udp)))
 }
 
 pub fn class_e() -> Example {
