@@ -122,9 +122,10 @@ impl Findings for Reporter {
         let script = shrink::script(&finding, &shrunk, self.seed, number);
         println!("DIFFERENT ({}): {}", self.level.name(), shrunk.summary);
         if !shrunk.again {
-            println!("  not reproduced with new routers; {} changes\n{}", shrunk.changes.len(), finding.unlike);
+            println!("  not reproduced with new routers; {} changes", shrunk.changes.len());
+            print!("{}{}", finding.unlike, finding.stations);
         }
-        shrunk.changes.iter().take(12).for_each(|change| println!("  {change}"));
+        shrunk.changes.iter().take(60).for_each(|change| println!("  {change}"));
         let frame = &shrunk.packet.frame;
         let hex: String = frame.iter().take(100).map(|byte| format!("{byte:02x}")).collect();
         println!("  into h{}:    {hex} ({} bytes)", shrunk.packet.port + 1, frame.len());

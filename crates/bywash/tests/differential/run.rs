@@ -106,6 +106,8 @@ pub struct Finding {
     pub frames: String,
     /// The differences between the tables of the two kernels.
     pub unlike: String,
+    /// The stations of bridges that only one of the two kernels knows.
+    pub stations: String,
     /// With established flows, the connection that the last of the packets belongs to.
     pub flows: Option<Opening>,
 }
@@ -525,8 +527,10 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                 let changes = epoch.changes[after..].to_vec();
                 // A connection meets all changes since it was opened.
                 let standing = if after > 0 { changes.clone() } else { epoch.walk.standing() };
-                let (level, ports, unlike) = (options.level, epoch.ports, unlike.clone());
-                let finding = Finding { summary, level, ports, standing, changes, packets, frames, unlike, flows };
+                let (level, ports) = (options.level, epoch.ports);
+                let (unlike, stations) = (unlike.clone(), epoch.pair.unlike_stations());
+                let finding =
+                    Finding { summary, level, ports, standing, changes, packets, frames, unlike, stations, flows };
                 if !findings.found(finding) {
                     return;
                 }

@@ -320,19 +320,22 @@ impl Pair {
             "-6 rule",
         ];
         let [kernel, bywash] = self.sides.each_ref().map(|side| side.tables(&all).concat());
-        let mut unlike = String::new();
-        for (name, one, other) in [("kernel", &kernel, &bywash), ("bywash", &bywash, &kernel)] {
-            // The kernel makes entries for multicast addresses and on lo as it needs them.
-            let multicast = |line: &str| {
-                let address = line.split(' ').next().and_then(|word| word.parse::<IpAddr>().ok());
-                address.is_some_and(|address| address.is_multicast())
-            };
-            let compared = |line: &&str| !multicast(line) && !line.contains("dev lo lladdr");
-            for line in one.lines().filter(compared).filter(|line| !other.lines().any(|there| there == *line)) {
-                writeln!(unlike, "  only the {name}'s: {line}").unwrap();
-            }
-        }
-        unlike
+        // The kernel makes entries for multicast addresses and on lo as it needs them.
+        let multicast = |line: &str| {
+            let address = line.split(' ').next().and_then(|word| word.parse::<IpAddr>().ok());
+            address.is_some_and(|address| address.is_multicast())
+        };
+        differing_lines(&kernel, &bywash, |line| !multicast(line) && !line.contains("dev lo lladdr"))
+    }
+
+    /// Returns the stations of bridges that only one of the two kernels knows. They may differ: a kernel learns only from
+    /// what it receives.
+    pub fn unlike_stations(&self) -> String {
+        let [kernel, bywash] = self.sides.each_ref().map(|side| {
+            let shown = side.router.run(&["bridge", "fdb", "show"]);
+            shown.map(|output| output.stdout).unwrap_or_default()
+        });
+        differing_lines(&kernel, &bywash, |line| line.contains(" master "))
     }
 
     /// Waits until both kernels have the same addresses and routes: the kernel handles the effects of a link going up
@@ -375,4 +378,16 @@ impl Pair {
         });
         same.is_ok()
     }
+}
+
+/// Returns those of the compared lines that only one side has, one a line.
+fn differing_lines(kernel: &str, bywash: &str, is_compared: impl Fn(&str) -> bool) -> String {
+    let mut unlike = String::new();
+    for (name, one, other) in [("kernel", kernel, bywash), ("bywash", bywash, kernel)] {
+        let lines = one.lines().filter(|line| is_compared(line));
+        for line in lines.filter(|line| !other.lines().any(|there| there == *line)) {
+            writeln!(unlike, "  only the {name}'s: {line}").unwrap();
+        }
+    }
+    unlike
 }
