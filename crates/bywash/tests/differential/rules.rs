@@ -4,7 +4,7 @@ mod examples;
 
 use crate::change::Change;
 use crate::compare::{
-    BYWASH, Case, addresses_of, ends, error, from_within, is_in_segments, outermost, packet, packets, unpadded,
+    BYWASH, Case, Left, addresses_of, ends, error, from_within, is_in_segments, outermost, packet, packets, unpadded,
 };
 use crate::flows::OUT_OF_WINDOW;
 use crate::packets::Sent;
@@ -80,19 +80,27 @@ pub const RULES: &[Rule] = &[
     },
 ];
 
-/// Applied last, because it queries the kernel.
-pub const EQUAL_PATHS: Rule = Rule {
-    name: "choice among equal paths",
-    documented: "The flow hash is our own",
-    excuse: equal_paths,
-    example: examples::many_flows,
-};
+/// Applied last, because they query the kernel.
+const ASKING: &[Rule] = &[
+    Rule {
+        name: "learned path MTU",
+        documented: "The kernel also applies PMTUs that it has learned",
+        excuse: learned_mtu,
+        example: examples::learned_mtu,
+    },
+    Rule {
+        name: "choice among equal paths",
+        documented: "The flow hash is our own",
+        excuse: equal_paths,
+        example: examples::many_flows,
+    },
+];
 
 /// The number of times that each rule was needed.
 pub type Used = BTreeMap<&'static str, u64>;
 
 pub fn all() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter().chain([&EQUAL_PATHS])
+    RULES.iter().chain(ASKING)
 }
 
 /// Returns whether the rules explain the case.
@@ -360,6 +368,32 @@ fn source(frame: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     Some((&ends[..ends.len() / 2], part))
 }
 
+/// Drops the case if the kernel has learned an MTU for the destination, and answers or fragments what Bywash forwards.
+fn learned_mtu(case: &mut Case<'_>, context: &Context<'_>) {
+    let by_size = |(_, frame): &Left| {
+        let version = packet(frame).map(|(_, version)| version);
+        matches!((version, error(frame)), (Some(4), Some((3, 4, _))) | (Some(6), Some((2, 0, _))))
+            || is_fragment4(frame)
+    };
+    let [kernel, bywash] = &case.only;
+    let forwards = |left: &Left| error(&left.1).is_none() && !is_fragment4(&left.1);
+    if kernel.is_empty() || !kernel.iter().all(by_size) || bywash.is_empty() || !bywash.iter().all(forwards) {
+        return;
+    }
+    let Some((_, dst, _)) = addresses(&case.sent.frame) else { return };
+    if asked(context, &["route", "get", &dst])
+        .is_some_and(|route| route.contains(" expires ") && route.contains(" mtu "))
+    {
+        drop_all(case);
+    }
+}
+
+/// Returns whether the innermost packet of a frame is a fragment of an IPv4 packet.
+fn is_fragment4(frame: &[u8]) -> bool {
+    let bits = packet(frame).filter(|ip| ip.1 == 4).and_then(|(at, _)| frame.get(at + 6..at + 8));
+    bits.is_some_and(|bits| u16::from_be_bytes([bits[0], bits[1]]) & 0x3fff != 0)
+}
+
 /// Drops the case if the kernel's route for the packet, or for an error about it, has several next hops and Bywash sent
 /// by one of them.
 fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
@@ -379,11 +413,9 @@ fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
     };
     let there: Vec<String> = names(case.sent.port)
         .iter()
-        .filter_map(|iif| {
-            fib_match(context, &["route", "get", "fibmatch", &dst, "from", &src, "iif", iif, "tos", &tos])
-        })
+        .filter_map(|iif| asked(context, &["route", "get", "fibmatch", &dst, "from", &src, "iif", iif, "tos", &tos]))
         .collect();
-    let back = of_errors.then(|| fib_match(context, &["route", "get", "fibmatch", &src])).flatten();
+    let back = of_errors.then(|| asked(context, &["route", "get", "fibmatch", &src])).flatten();
     for route in there.into_iter().chain(back) {
         let ways = route.matches("nexthop ").count();
         let leads = |port: usize| names(port).iter().any(|name| route.contains(&format!("dev {name} ")));
@@ -393,7 +425,8 @@ fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
     }
 }
 
-fn fib_match(context: &Context<'_>, argv: &[&str]) -> Option<String> {
+/// Returns what `ip` of the kernel's router says, in one line.
+fn asked(context: &Context<'_>, argv: &[&str]) -> Option<String> {
     context.kernel.router.ip(argv).ok().map(|output| output.stdout.replace('\n', " "))
 }
 

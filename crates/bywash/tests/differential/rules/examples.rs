@@ -6,7 +6,7 @@ use crate::flows::Connection;
 use crate::packets::Sent;
 use crate::packets::build::{Ipv4, Ipv6, ethernet, tagged_udp};
 use crate::topology::{host_mac, neighbours, router_mac};
-use bywash_wire::checksum::pseudo4;
+use bywash_wire::checksum::{checksum, pseudo4};
 use std::net::Ipv4Addr;
 
 fn example(changes: Vec<Change>, sent: Vec<Sent>) -> Example {
@@ -92,6 +92,19 @@ pub fn one_port_for_two() -> Example {
         Sent { port: 0, number, frame }
     };
     example(vec![Change::Nft(table.into())], (1..5).map(flow).collect())
+}
+
+/// Returns a packet longer than the path MTU of an error about an echo reply of the router.
+pub fn learned_mtu() -> Example {
+    let quoted = Ipv4 { protocol: 1, ..ipv4(host4(1, 1), host4(1, 2)) }.packet(&[0; 8]);
+    let mut icmp = [&[3, 4, 0, 0, 0, 0][..], &300u16.to_be_bytes(), &quoted].concat();
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+    let error = Ipv4 { protocol: 1, ..ipv4(host4(1, 2), host4(1, 1)) }.packet(&icmp);
+    let error = Sent { port: 1, number: 1, frame: ethernet(router_mac(1), host_mac(1, 2), 0x800, error) };
+    let long = [tagged_udp(1), vec![0; 1200]].concat();
+    let sent = one(Ipv4 { fragment: 0x4000, protocol: 253, ..ipv4(host4(0, 2), host4(1, 2)) }.packet(&long));
+    Example { changes: vec![], opening: vec![error], sent }
 }
 
 /// So many flows that at least one takes different paths in the two routers.
