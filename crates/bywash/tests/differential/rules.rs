@@ -279,8 +279,8 @@ fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
     }
 }
 
-/// Returns whether a frame is a host's answer to the TCP or UDP packet at this offset in `sent` if no socket takes it: an
-/// error about its port, or a reset.
+/// Returns whether a frame is a host's answer to the TCP or UDP packet at this offset in `sent` that no socket takes:
+/// an error about its port, or a reset.
 fn answers(frame: &[u8], sent: &[u8], ip: (usize, u8)) -> bool {
     let (Some(from), Some(to)) = (ends(frame), addresses_of(sent, ip)) else { return false };
     let (src, dst) = to.split_at(to.len() / 2);
