@@ -118,6 +118,15 @@ fn many_stations_are_found_and_heard_again() {
         .unwrap();
 }
 
+/// Returns a function that returns random numbers below its argument, the same in every run.
+fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut n = 0;
+    move |below| {
+        n += 1;
+        splitmix64(seed, n) % below
+    }
+}
+
 /// A station: its bridge, its address, and the port that leads to it.
 type At = (u16, [u8; 6], u16);
 
@@ -162,13 +171,7 @@ fn frames_between_members_are_forwarded_as_they_came() {
         .enter(|| {
             let mut twin = Twin::of_bridge(FIRST);
             let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
-            let mut random = {
-                let mut n = 0;
-                move |below: u64| {
-                    n += 1;
-                    splitmix64(SEED, n) % below
-                }
-            };
+            let mut random = random(SEED);
             // The address of nobody is that of an empty entry, in the bridge with the first number.
             let some =
                 [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 10], [2, 9, 9, 9, 9, 9], [0; 6], [3, 0, 0, 0, 0, 1], [2; 6]];
@@ -334,13 +337,7 @@ fn frames_between_members_leave_as_the_member_has_their_vlan() {
             let mut twin = Twin::of_bridge(FIRST);
             twin.filter(true);
             let mut seen: BTreeMap<(&str, bool, bool), u64> = BTreeMap::new();
-            let mut random = {
-                let mut n = 0;
-                move |below: u64| {
-                    n += 1;
-                    splitmix64(SEED + 1, n) % below
-                }
-            };
+            let mut random = random(SEED + 1);
             // The interface of frames without a tag, and those of two tags.
             let of = |n: u64| (FIRST + n as u16, [0x81, 0, 0, 4 + n as u8]);
             let macs = [[2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 10], [2, 9, 9, 9, 9, 9]];
@@ -419,8 +416,8 @@ fn frames_between_members_leave_as_the_member_has_their_vlan() {
                 }
             }
             println!("{seen:?}");
-            let all = [true, false].into_iter().flat_map(|from| [true, false].map(|to| ("to_member", from, to)));
-            assert!(all.clone().all(|of| seen.get(&of) > Some(&30)), "too few: {seen:?}");
+            let mut all = [true, false].into_iter().flat_map(|from| [true, false].map(|to| ("to_member", from, to)));
+            assert!(all.all(|of| seen.get(&of) > Some(&30)), "too few: {seen:?}");
         })
         .unwrap();
 }

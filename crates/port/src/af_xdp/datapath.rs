@@ -99,7 +99,7 @@ pub(super) struct Inner {
     own: u64,
     /// Whether the gates of all ports are closed: see [`XdpDatapath::close`].
     closed: bool,
-    /// Whether all frames between members of bridges are left to the kernel.
+    /// Set while all frames between members of bridges are left to the kernel.
     parted: bool,
     /// Whether any port has ever been enabled: until then no program reads the tables.
     enabled: bool,
@@ -146,18 +146,16 @@ impl Further {
     /// tens of milliseconds. Programs that the kernel has refused are not tried again: each attempt would take as long.
     fn load(&mut self, of: u32, place: usize, what: Later) -> Result<(), Error> {
         if self.loaded[place] == Ok(false) {
-            self.loaded[place] = self.enter(of, place, what).map(|()| true).map_err(|e| e.reason());
+            self.loaded[place] = self.enter(of, place, what).map(|()| true);
         }
         let refused = |reason: &String| Error::Load { interface: String::new(), reason: reason.clone() };
         self.loaded[place].as_ref().map(|_| ()).map_err(refused)
     }
 
-    fn enter(&self, of: u32, place: usize, what: Later) -> Result<(), Error> {
-        let failed = |reason: String| Error::Load { interface: String::new(), reason };
-        let mut made = make(&Make::Later { of, what })?;
+    fn enter(&self, of: u32, place: usize, what: Later) -> Result<(), String> {
+        let mut made = make(&Make::Later { of, what }).map_err(|why| Error::from(why).reason())?;
         for (programs, name) in self.arrays.iter().zip(what.names()) {
-            let program = made.take(name).map_err(failed)?;
-            programs.put(place as u32, program.as_fd()).map_err(|e| failed(e.to_string()))?;
+            programs.put(place as u32, made.take(name)?.as_fd()).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
@@ -255,14 +253,16 @@ impl Inner {
         }
     }
 
-    /// Returns a port's entry, with its gate closed if the gates of all ports are.
-    fn gated(&self, port: RawPort) -> RawPort {
-        let members = if self.parted { 0 } else { port.members };
-        if !self.closed || port.ifindex == 0 {
-            return RawPort { members, ..port };
+    /// Returns a port's entry, with its gate closed if the gates of all ports are, and without other members if all are
+    /// parted.
+    fn gated(&self, mut port: RawPort) -> RawPort {
+        if self.closed && port.ifindex != 0 {
+            port.flags = (port.flags | FLAG_KERNEL4 | FLAG_KERNEL6) & !(FLAG_FLOWS4 | FLAG_FLOWS6);
         }
-        let flags = (port.flags | FLAG_KERNEL4 | FLAG_KERNEL6) & !(FLAG_FLOWS4 | FLAG_FLOWS6);
-        RawPort { flags, members: 0, ..port }
+        if self.closed || self.parted {
+            port.members = 0;
+        }
+        port
     }
 
     fn set_closed(&mut self, closed: bool) {
