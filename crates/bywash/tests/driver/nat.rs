@@ -81,6 +81,10 @@ impl Rig {
         let flow = Flow { protocol, original: tuple(near), reply: tuple(far), input: 0, output: 1 };
         self.flows.insert(&flow, 1).unwrap()
     }
+
+    fn count(&self, reason: &str) -> u64 {
+        self.programs.iter().map(|program| program.counters().unwrap().get(reason)).sum()
+    }
 }
 
 fn pattern(seed: u64) -> Vec<u8> {
@@ -113,8 +117,9 @@ fn carry(seed: u64, from: &mut TcpStream, into: &mut TcpStream) {
     assert!(received == bytes, "other bytes than were sent");
 }
 
-/// Sends datagrams of many lengths back and forth.
-fn udp(rig: &mut Rig, a: &Host, b: &Host, from: IpAddr, to: IpAddr) -> [Traffic; 2] {
+/// Sends datagrams of many lengths back and forth. A whole checksum may by chance be one that looks unfinished, which a
+/// native program leaves to user space: the kernel forwards such a datagram here.
+fn udp(rig: &mut Rig, a: &Host, b: &Host, from: IpAddr, to: IpAddr) {
     let bound = |host: &Host, addr: IpAddr| {
         let socket = host.ns.enter(|| UdpSocket::bind((addr, 0))).unwrap().unwrap();
         socket.set_read_timeout(Some(patience(LIMIT))).unwrap();
@@ -129,6 +134,7 @@ fn udp(rig: &mut Rig, a: &Host, b: &Host, from: IpAddr, to: IpAddr) -> [Traffic;
     far.send(b"hello").unwrap();
     near.recv(&mut [0; 8]).unwrap();
     let id = rig.take(17, (near.local_addr().unwrap(), at), (at, seen));
+    let before = rig.count("pass_no_socket");
     let mut buffer = [0; 2000];
     for i in 0..u64::from(DATAGRAMS) {
         let sent: Vec<u8> = (0..splitmix64(3, i) % 1450).map(|n| splitmix64(i, n) as u8).collect();
@@ -138,7 +144,8 @@ fn udp(rig: &mut Rig, a: &Host, b: &Host, from: IpAddr, to: IpAddr) -> [Traffic;
             assert!(buffer[..n] == sent, "datagram {i}");
         }
     }
-    rig.flows.traffic(id)
+    let forwarded: u64 = rig.flows.traffic(id).iter().map(|traffic| u64::from(traffic.packets)).sum();
+    assert_eq!(forwarded + rig.count("pass_no_socket") - before, u64::from(2 * DATAGRAMS));
 }
 
 fn run(lab: &Topology, how: XdpAttach, whole: bool) {
@@ -158,12 +165,9 @@ fn run(lab: &Topology, how: XdpAttach, whole: bool) {
                 assert!(traffic.bytes > BYTES as u64, "the kernel forwarded it");
                 assert!(!whole || traffic.bytes / u64::from(traffic.packets) > 1500, "in pieces");
             }
-            for traffic in udp(&mut rig, a, b, from, to) {
-                assert_eq!(traffic.packets, DATAGRAMS);
-            }
+            udp(&mut rig, a, b, from, to);
         }
-        let forwarded: u64 = rig.programs.iter().map(|program| program.counters().unwrap().get("to_port")).sum();
-        assert!(forwarded > u64::from(4 * DATAGRAMS));
+        assert!(rig.count("to_port") > u64::from(4 * DATAGRAMS));
         rig.datapath.close();
     })
     .unwrap();
