@@ -17,14 +17,16 @@
 
 use super::abi::{
     BUCKETS, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLOW_WORKERS, HOPS, Hop,
-    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, SENDING_BRIDGED, SENDING_BY_RULES, Traffic, VLANS, XdpCounters,
+    HopKind, PORT_CPUS, PORTS, PROBES, QUEUES, RawPort, SENDING_BRIDGED, SENDING_BY_RULES, VLANS, XdpCounters,
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
 use super::ends::{Ends, TunnelEnd, TunnelTakes};
 use super::flows::{Flows, Memory};
+use super::further::Further;
 use super::map::Map;
 use super::objects::{FIRST_SEGMENTS, Kind, Later, Make, make};
+use super::port_pairs::PortPairs;
 use super::stations::Stations;
 use super::test_run::TestRun;
 use super::{Error, shared};
@@ -129,42 +131,6 @@ struct Vlans {
     programs: Further,
 }
 
-/// Programs that others continue with by a tail call, loaded when they are first needed.
-struct Further {
-    /// Program arrays of XDP and, if that has such programs, of traffic control.
-    arrays: Vec<Map>,
-    /// Of each place, whether its programs are loaded, or the kernel's reason for refusing them.
-    loaded: [Result<bool, String>; 2],
-}
-
-impl Further {
-    fn new(arrays: impl Into<Vec<Map>>) -> Self {
-        Self { arrays: arrays.into(), loaded: [Ok(false), Ok(false)] }
-    }
-
-    /// Loads the programs of a place, for the datapath with this number, unless they are loaded already. Takes some
-    /// tens of milliseconds. Programs that the kernel has refused are not tried again: each attempt would take as long.
-    fn load(&mut self, of: u32, place: usize, what: Later) -> Result<(), Error> {
-        if self.loaded[place] == Ok(false) {
-            self.loaded[place] = self.enter(of, place, what).map(|()| true);
-        }
-        let refused = |reason: &String| Error::Load { interface: String::new(), reason: reason.clone() };
-        self.loaded[place].as_ref().map(|_| ()).map_err(refused)
-    }
-
-    fn enter(&self, of: u32, place: usize, what: Later) -> Result<(), String> {
-        let mut made = make(&Make::Later { of, what }).map_err(|why| Error::from(why).reason())?;
-        for (programs, name) in self.arrays.iter().zip(what.names()) {
-            programs.put(place as u32, made.take(name)?.as_fd()).map_err(|e| e.to_string())?;
-        }
-        Ok(())
-    }
-
-    fn refused(&self) -> bool {
-        self.loaded.iter().any(Result::is_err)
-    }
-}
-
 impl Vlans {
     /// Returns the program's key of a port's VLAN or, without a tag, of the macvlan with this MAC address.
     fn key(port: u16, tag: [u8; 4], [m, n, o, p, q, r]: [u8; 6]) -> u64 {
@@ -174,40 +140,6 @@ impl Vlans {
         }
         let (protocol, id) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
         u64::from(port) | u64::from(protocol) << 16 | u64::from(id) << 32
-    }
-}
-
-/// Counters of frames forwarded between ports.
-struct PortPairs {
-    words: Words,
-    cpus: usize,
-}
-
-impl PortPairs {
-    /// Words per CPU.
-    const OF_A_CPU: usize = (PORTS * PORTS) as usize * Traffic::WORDS;
-
-    /// Returns the index of the counters of frames that one CPU forwarded from one port to another.
-    fn at(cpu: usize, from: u16, to: u16) -> usize {
-        cpu * Self::OF_A_CPU + (usize::from(from) * PORTS as usize + usize::from(to)) * Traffic::WORDS
-    }
-
-    /// Returns the frames and bytes forwarded from one port to another, summed over CPUs.
-    fn between(&self, from: u16, to: u16) -> Traffic {
-        let mut all = Traffic::default();
-        for cpu in 0..self.cpus {
-            let at = Self::at(cpu, from, to);
-            all.frames = all.frames.wrapping_add(self.words.load(at));
-            all.bytes = all.bytes.wrapping_add(self.words.load(at + 1));
-        }
-        all
-    }
-
-    /// Returns the frames received by a port and forwarded, per sending CPU.
-    fn by_cpu(&self, from: u16) -> Vec<u64> {
-        let sent =
-            |cpu| (0..PORTS as u16).map(|to| self.words.load(Self::at(cpu, from, to))).fold(0, u64::wrapping_add);
-        (0..self.cpus).map(sent).collect()
     }
 }
 
@@ -447,7 +379,7 @@ impl XdpDatapath {
         };
         let ports = words("ports", SLOTS * RawPort::WORDS)?;
         let port_pairs = match refused {
-            None => Some(PortPairs { words: words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus }),
+            None => Some(PortPairs::new(words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus)),
             Some(_) => None,
         };
         let pair = |[a, b]: [&'static str; 2]| -> Result<[Map; 2], Error> { Ok([map(a)?, map(b)?]) };

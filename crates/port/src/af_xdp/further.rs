@@ -1,0 +1,43 @@
+//! Programs beside the first one, loaded when they are first needed.
+
+use super::Error;
+use super::map::Map;
+use super::objects::{Later, Make, make};
+use std::os::fd::AsFd;
+
+/// Programs that others continue with by a tail call, loaded when they are first needed.
+pub(super) struct Further {
+    /// Program arrays of XDP and, if that has such programs, of traffic control.
+    arrays: Vec<Map>,
+    /// Of each place, whether its programs are loaded, or the kernel's reason for refusing them.
+    loaded: [Result<bool, String>; 2],
+}
+
+impl Further {
+    pub fn new(arrays: impl Into<Vec<Map>>) -> Self {
+        Self { arrays: arrays.into(), loaded: [Ok(false), Ok(false)] }
+    }
+
+    /// Loads the programs of a place, for the datapath with this number, unless they are loaded already. Takes some
+    /// tens of milliseconds. Programs that the kernel has refused are not tried again: each attempt would take as long.
+    pub fn load(&mut self, of: u32, place: usize, what: Later) -> Result<(), Error> {
+        if self.loaded[place] == Ok(false) {
+            self.loaded[place] = self.enter(of, place, what).map(|()| true);
+        }
+        let refused = |reason: &String| Error::Load { interface: String::new(), reason: reason.clone() };
+        self.loaded[place].as_ref().map(|_| ()).map_err(refused)
+    }
+
+    fn enter(&self, of: u32, place: usize, what: Later) -> Result<(), String> {
+        let mut made = make(&Make::Later { of, what }).map_err(|why| Error::from(why).reason())?;
+        for (programs, name) in self.arrays.iter().zip(what.names()) {
+            programs.put(place as u32, made.take(name)?.as_fd()).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the kernel has refused any of the programs.
+    pub fn refused(&self) -> bool {
+        self.loaded.iter().any(Result::is_err)
+    }
+}
