@@ -1,7 +1,7 @@
 //! Benchmark of the whole IPv4 router path, with a capture replayed from memory and sent frames discarded: the cost of
 //! the program itself. Workers have ports and a pool of their own, and share the tables.
 
-mod vxlan;
+mod tunnel;
 
 use super::captured::{self, Captured, Cost};
 use super::established;
@@ -104,7 +104,7 @@ pub struct ForwardArgs {
 
 /// Applications that forward between the two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Application {
     /// The full IPv4 router path
     Route,
@@ -116,6 +116,10 @@ pub enum Application {
     Vxlan6,
     /// The router's path of packets that come through a VXLAN with UDP checksums, over IPv4
     FromVxlan,
+    /// The router's path through a GRE tunnel over IPv4
+    Gre,
+    /// The router's path of packets that come through a GRE tunnel over IPv4
+    FromGre,
     /// Swap the MAC addresses: the least work of any forwarder, and so the highest rate from this source
     Swap,
     /// Send each packet by the other port, unread
@@ -126,9 +130,11 @@ impl Application {
     /// Returns the tunnel that the router has, and whether all routes lead through it.
     fn tunnel(self) -> Option<(Tunnel, bool)> {
         match self {
-            Self::Vxlan => Some((vxlan::over4(), true)),
-            Self::Vxlan6 => Some((vxlan::over6(), true)),
-            Self::FromVxlan => Some((vxlan::over4(), false)),
+            Self::Vxlan => Some((tunnel::vxlan(), true)),
+            Self::Vxlan6 => Some((tunnel::vxlan6(), true)),
+            Self::FromVxlan => Some((tunnel::vxlan(), false)),
+            Self::Gre => Some((tunnel::gre(), true)),
+            Self::FromGre => Some((tunnel::gre(), false)),
             Self::Route | Self::Nat | Self::Swap | Self::Io => None,
         }
     }
@@ -180,10 +186,10 @@ pub fn run(args: &ForwardArgs) -> anyhow::Result<()> {
     }
     let tunnelled = args.app.tunnel().is_some();
     if tunnelled && (args.pcap.is_some() || args.net_pcap.is_some() || !args.devices.is_empty()) {
-        bail!("packets of a VXLAN are generated: remove --pcap, --net-pcap and --device");
+        bail!("packets in tunnels are generated: remove --pcap, --net-pcap and --device");
     }
-    if tunnelled && args.size > vxlan::SIZE {
-        bail!("--size {}: a VXLAN carries frames of up to {} bytes", args.size, vxlan::SIZE);
+    if tunnelled && args.size > tunnel::SIZE {
+        bail!("--size {}: the tunnel carries frames of up to {} bytes", args.size, tunnel::SIZE);
     }
     let (mut figures, curve) =
         args.scaling.measure(args.cpu, |cpus| measure(args, &traffic, cpus), |f| (f.mpps, f.cycles_per_packet))?;
@@ -202,6 +208,8 @@ fn print(f: &Figures) {
         Application::Vxlan => format!("{} routes, through a VXLAN over IPv4", f.routes),
         Application::Vxlan6 => format!("{} routes, through a VXLAN over IPv6", f.routes),
         Application::FromVxlan => format!("{} routes, from a VXLAN over IPv4", f.routes),
+        Application::Gre => format!("{} routes, through GRE over IPv4", f.routes),
+        Application::FromGre => format!("{} routes, from GRE over IPv4", f.routes),
         Application::Swap => "MAC addresses swapped, no lookup".into(),
         Application::Io => "packets unread".into(),
     };
@@ -259,7 +267,10 @@ impl Traffic {
                 .macs(MacAddr([2, 0, 0, 0, 1, from as u8]), MacAddr([2, 0, 0, 0, 0, from as u8]))
                 .size(args.size)
                 .build()?;
-            let frame = if args.app == Application::FromVxlan { vxlan::around(&frame)? } else { frame };
+            let frame = match args.app.tunnel() {
+                Some((tunnel, false)) => tunnel::around(&tunnel, &frame)?,
+                _ => frame,
+            };
             frames[usize::from(from)].push(frame);
         }
         Ok(frames)
@@ -334,10 +345,10 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
         inboxes.push(inbox);
         let router = Router::new(tables.clone(), requests, RouterConfig::default());
         let app: Box<dyn App> = match args.app {
-            Application::Route | Application::Vxlan | Application::Vxlan6 | Application::FromVxlan => Box::new(router),
             Application::Nat => Box::new(router.with_gates(gates.clone()).with_flows(connections.reader())),
             Application::Swap => Box::new(swap),
             Application::Io => Box::new(io),
+            _ => Box::new(router),
         };
         let app = if args.first > 0 { Box::new(First(app, [args.first; PORTS as usize])) } else { app };
         let app = if args.touch { Box::new(Touch(app, 0)) } else { app };
@@ -416,7 +427,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<(Tunnel, bool)>) -> a
     let first = if tunnel.is_some_and(|(_, through)| through) { entries.len() as u32 } else { 1 };
     table4.load(traffic.routes.iter().map(|(net, to)| (*net, first + u32::from(to.0))));
     let tunnels = match tunnel {
-        Some((tunnel, _)) => vxlan::add(&mut entries, (&mut table4, &mut table6), tunnel)?,
+        Some((tunnel, _)) => tunnel::add(&mut entries, (&mut table4, &mut table6), tunnel)?,
         None => Tunnels::default(),
     };
     let info = PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], ..PortInfo::default() };

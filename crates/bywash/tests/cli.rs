@@ -300,6 +300,17 @@ fn a_minimal_loop_runs_on_the_router_s_source() {
     assert_eq!(swap["flows"], route["flows"]);
 }
 
+/// Every packet leaves through a tunnel, or comes out of one.
+#[test]
+fn packets_in_tunnels_are_forwarded_in_memory() {
+    for app in ["vxlan", "vxlan6", "from-vxlan", "gre", "from-gre"] {
+        let args = ["bench", "forward", "--frames", "1024", "--seconds", "1", "--json", "--app", app];
+        let figures: serde_json::Value = serde_json::from_str(&output(&args)).unwrap();
+        assert_eq!(figures["app"], app, "{figures:#}");
+        assert!(figures["mpps"].as_f64().unwrap() > 0.0 && figures["drops"] == 0, "{figures:#}");
+    }
+}
+
 /// Several workers, each with traffic and a pool of its own, are measured in turn; they share a CPU where there are too
 /// few.
 #[test]
