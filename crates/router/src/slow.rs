@@ -10,7 +10,7 @@ use crate::request::{Request, RouterConfig};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
 use crate::tunnel::{self, OuterRoute, Through, Within};
 use crate::valid::{martian4, martian6};
-use crate::vlan::{self, Ingress};
+use crate::vlan::{self, Ingress, Tag};
 use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::{BATCH, Batch, Frame};
@@ -110,7 +110,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub fn new() -> Self {
-        let nowhere = Ingress { port: PortId(0), id: PortId(0), tagged: false, around: None };
+        let nowhere = Ingress { port: PortId(0), id: PortId(0), tag: Tag::None, around: None };
         Self { frames: Batch::new(), from: [nowhere; BATCH] }
     }
 
@@ -275,7 +275,7 @@ impl SlowPath {
                 return self.punt(cx, within, frame);
             }
             cx.event(from.port, Event::Decapsulated, 1);
-            return cx.send(from.port, to, frame);
+            return vlan::send(cx, tables, from.port, to, frame);
         }
         if is_kept(gate, data) {
             // Packets that belong to no flow are punted as the burst ends.
@@ -327,7 +327,12 @@ impl SlowPath {
         let len = data.len().saturating_sub(HEADER_LEN) as u32;
         match route.as_ref().and_then(|route| route.way(tables, data, len)) {
             Some(way) => self.send_through(cx, tables, from, (frame, len), &way),
-            None => self.hand_over(cx, from.port, None, frame),
+            None => {
+                if from.tag == Tag::OfBridge {
+                    vlan::restore(cx.bufs.arena(), &mut frame);
+                }
+                self.hand_over(cx, from.port, None, frame);
+            }
         }
     }
 

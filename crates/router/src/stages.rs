@@ -8,7 +8,7 @@ use crate::tables::{Entry, Kind, PortInfo, Reception, SourceCheck, Tables, takes
 use crate::translate::Translator;
 use crate::tunnel::OuterRoute;
 use crate::valid::{OWN, Validation4, valid6};
-use crate::vlan::{self, Ingress};
+use crate::vlan::{self, Ingress, Tag};
 use crate::waiting::Waiting;
 use bywash_engine::{App, Context, DropReason, Event, PortId};
 use bywash_fib::flows::FlowTables;
@@ -324,9 +324,12 @@ impl Router {
             let Some(port) = tables.port(from) else { return };
             let mut tagged = Batch::new();
             let Some((id, has_tag)) = vlan::take(cx.bufs.arena(), port, batch, &mut tagged) else { return };
-            // The kernel receives packets of a bridge's VLAN on the interface of that VLAN.
-            let has_tag = has_tag && tables.vlan(id).is_some();
-            self.process_of(cx, Ingress { port: from, id, tagged: has_tag, around: None }, &mut tagged);
+            let tag = match (has_tag, tables.vlan(id)) {
+                (false, _) => Tag::None,
+                (true, Some(_)) => Tag::OfPort,
+                (true, None) => Tag::OfBridge,
+            };
+            self.process_of(cx, Ingress { port: from, id, tag, around: None }, &mut tagged);
         }
     }
 
@@ -345,8 +348,9 @@ impl Router {
         if let (Some(port), Some(device)) = (port, device)
             && (device.reception != Reception::Own || !port.macvlans.is_empty())
         {
-            // Frames of VLANs are not those that a VXLAN carries.
-            let others = device.reception == Reception::Bridged && tables.number(from.port) != id;
+            // A bridge forwards frames without a tag, and those of its VLANs.
+            let bridged = from.tag == Tag::OfBridge || tables.number(from.port) == id;
+            let others = device.reception == Reception::Bridged && !bridged;
             let reception = if others { Reception::Own } else { device.reception };
             keep_mine(cx, tables, path, (port, reception), from, batch);
         }
@@ -423,7 +427,7 @@ impl App for Router {
             }
         }
         let id = self.tables.load(cx.reader).number(from);
-        self.process_of(cx, Ingress { port: from, id, tagged: false, around: None }, batch);
+        self.process_of(cx, Ingress { port: from, id, tag: Tag::None, around: None }, batch);
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {

@@ -237,7 +237,7 @@ impl TunnelInfo {
 enum Goes {
     /// To the interface that the tunnel's packets belong to, which routes it.
     Up,
-    /// By this port, unchanged.
+    /// By this port, unchanged, or by a VLAN on it, with the tag.
     To(PortId),
 }
 

@@ -30,18 +30,29 @@ pub(crate) struct Ingress {
     pub port: PortId,
     /// Number of the receiving interface: the frame's VLAN or macvlan, the port's bond or bridge, or else the port.
     pub id: PortId,
-    /// Set if the frame had a tag, which [`restore`] puts back before the kernel receives it on an interface below the
-    /// VLAN's.
-    pub tagged: bool,
+    /// Tag of the frame, which was removed.
+    pub tag: Tag,
     /// The packet around it, if it came through a tunnel.
     pub around: Option<Around>,
+}
+
+/// Tag that a received frame had. [`restore`] puts it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    /// No tag.
+    None,
+    /// Tag of a VLAN of the port. The kernel receives the frame with it, on an interface below the VLAN's.
+    OfPort,
+    /// Tag of a VLAN of the port's bridge. The kernel receives a frame to be routed without it, on the interface of the
+    /// VLAN, and one to be bridged with it, on the port's.
+    OfBridge,
 }
 
 impl Ingress {
     /// Restores a frame to what the port received. Returns the number of the interface that received it.
     pub fn restore(self, arena: &Arena, frame: &mut Frame) -> PortId {
         let id = self.around.map_or(self.id, |around| tunnel::put_back(arena, around, frame));
-        if self.tagged {
+        if self.tag == Tag::OfPort {
             restore(arena, frame);
         }
         id

@@ -282,6 +282,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vlan::Tag;
     use bywash_engine::PortId;
     use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
     use std::collections::BTreeMap;
@@ -312,7 +313,7 @@ mod tests {
                 asked(n),
                 Wait {
                     frame,
-                    from: Ingress { port: PortId(0), id: PortId(0), tagged: false, around: None },
+                    from: Ingress { port: PortId(0), id: PortId(0), tag: Tag::None, around: None },
                     until,
                     own: false,
                 },

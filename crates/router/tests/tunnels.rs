@@ -8,12 +8,12 @@ use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::gates::{Gate, Gates};
-use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Reception, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Reception, Tables, VlanInfo};
 use bywash_router::tunnel::{MemberPort, Path, Paths, Stations, TunnelInfo, Tunnels};
-use bywash_router::vlan::FIRST;
+use bywash_router::vlan::{self, FIRST};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
-use bywash_wire::ethernet::HEADER_LEN;
+use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::ipv4::fill_checksum;
 use common::Line;
 use proptest::prelude::*;
@@ -35,7 +35,10 @@ const BESIDE: [u8; 6] = [2, 0, 0, 0, 9, 3];
 /// MAC address of that bridge.
 const GATEWAY: [u8; 6] = [2; 6];
 const BRIDGE: PortId = PortId(FIRST + 1);
-const MEMBER: MemberPort = MemberPort { index: 7, port: PortId(1), longest: 114, tagged: false };
+/// VLAN of the bridge, and the first of its entries on the ports.
+const TAG: u16 = 7;
+const ENTRY: u16 = FIRST + 5;
+const MEMBER: MemberPort = MemberPort { index: 7, port: PortId(1), longest: 114, entry: None };
 
 /// Next hops: out of port 1, this host, the tunnel, and the tunnel with a neighbour that is not known.
 const OUT: u32 = 1;
@@ -67,6 +70,15 @@ struct Rig {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
+/// What the tunnel and the ports are members of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Joined {
+    Nothing,
+    Bridge,
+    /// A bridge on which the ports have the tunnel's VLAN with a tag.
+    Trunk,
+}
+
 /// Effects of rules that translate addresses on outer packets.
 #[derive(Default)]
 struct Nat {
@@ -84,15 +96,20 @@ impl Rig {
     }
 
     fn beside_nat(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>], nat: &Nat) -> Self {
-        Self::made(tunnel, path_mtu, waits, frames, nat, None)
+        Self::made(tunnel, path_mtu, waits, frames, nat, Joined::Nothing)
     }
 
     /// Creates a router with this VXLAN in a bridge, of which both ports are on members.
     fn of_bridge(tunnel: Tunnel, path_mtu: u32, frames: &[Vec<u8>]) -> Self {
-        Self::made(tunnel, path_mtu, false, frames, &Nat::default(), Some(BRIDGE))
+        Self::made(tunnel, path_mtu, false, frames, &Nat::default(), Joined::Bridge)
     }
 
-    fn made(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>], nat: &Nat, master: Option<PortId>) -> Self {
+    /// As [`Rig::of_bridge`], with a bridge that filters VLANs: both ports have the VXLAN's with tags.
+    fn of_trunk(tunnel: Tunnel, path_mtu: u32, frames: &[Vec<u8>]) -> Self {
+        Self::made(tunnel, path_mtu, false, frames, &Nat::default(), Joined::Trunk)
+    }
+
+    fn made(tunnel: Tunnel, path_mtu: u32, waits: bool, frames: &[Vec<u8>], nat: &Nat, joined: Joined) -> Self {
         let domain = Qsbr::new();
         let (mut table4, mut table6) = (Table4::new(&domain).unwrap(), Table6::new(&domain).unwrap());
         table4.insert(Net::new(10 << 24, 8).unwrap(), if waits { GLEAN } else { THROUGH });
@@ -114,11 +131,25 @@ impl Rig {
         let beside = vec![(BESIDE, MEMBER.index)];
         let stations = Stations::new(vec![(STATION, Some(tunnel.remote))], &Stations::default());
         let stations = Arc::new(stations.bridged(beside, vec![(STATION, tunnel.remote)]));
-        let mac = if master.is_some() { GATEWAY } else { OWN };
-        let info = PortInfo { index: 9, mac, master, ..PortInfo::default() };
-        let reception = if master.is_some() { Reception::Bridged } else { Reception::Own };
-        let port = PortInfo { index: 1, mac: [2; 6], master, reception, ..PortInfo::default() };
-        let bridges = master.map(|id| (id, PortInfo { master: None, reception: Reception::Own, ..port.clone() }));
+        let (of_bridge, trunk) = (joined != Joined::Nothing, joined == Joined::Trunk);
+        let above = of_bridge.then_some(BRIDGE);
+        let master = above.filter(|_| !trunk);
+        let mac = if of_bridge { GATEWAY } else { OWN };
+        let info = PortInfo { index: 9, mac, master: above, ..PortInfo::default() };
+        let reception = if of_bridge { Reception::Bridged } else { Reception::Own };
+        let tag = vlan::tag(ethertype::VLAN, TAG);
+        let vlans = if trunk { vec![(tag, BRIDGE)] } else { vec![] };
+        let port = PortInfo { index: 1, mac: [2; 6], master, reception, vlans, ..PortInfo::default() };
+        let of = PortInfo { master: None, reception: Reception::Own, vlans: vec![], ..port.clone() };
+        let bridges = above.map(|id| (id, of.clone()));
+        let entry = |port: PortId| trunk.then_some(PortId(ENTRY + port.0));
+        let mut entries_of_vlan = vec![None; usize::from(ENTRY - FIRST) + 2];
+        for port in [PortId(0), PortId(1)] {
+            let info = PortInfo { master: above, ..of.clone() };
+            let place = entry(port).map(|entry| &mut entries_of_vlan[usize::from(entry.0 - FIRST)]);
+            place.into_iter().for_each(|place| *place = Some(VlanInfo { port, tag, info: info.clone() }));
+        }
+        let member = |port: PortId| MemberPort { port, entry: entry(port), ..MEMBER };
         let ageing = tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
         let path = (path_mtu != 0).then_some(Path {
             ends: (tunnel.local, tunnel.remote, tunnel.link),
@@ -136,7 +167,7 @@ impl Rig {
             entries,
             buckets: vec![],
             ports: vec![port; 2],
-            vlans: vec![],
+            vlans: entries_of_vlan,
             bonds: vec![],
             bridges: bridges.into_iter().collect(),
             tunnels: Tunnels::new(
@@ -147,7 +178,7 @@ impl Rig {
                     mac: OWN,
                     ageing,
                     stations,
-                    members: vec![MEMBER, MemberPort { port: PortId(0), ..MEMBER }],
+                    members: vec![member(PortId(1)), member(PortId(0))],
                     longest: 1414,
                     masqueraded: nat.masqueraded,
                     tracked: nat.tracked.clone(),
@@ -215,6 +246,11 @@ fn packet(tos: u8, ttl: u8, protocol: u8, ends: (Ipv4Addr, Ipv4Addr), payload: &
 
 fn frame(packet: &[u8]) -> Vec<u8> {
     [&[2; 6][..], &[4; 6], &[8, 0], packet].concat()
+}
+
+/// Returns a frame with the bridge's tag and this priority.
+fn tagged(frame: &[u8], priority: u8) -> Vec<u8> {
+    [&frame[..12], &[0x81, 0, priority << 5, TAG as u8], &frame[12..]].concat()
 }
 
 fn far(net: u8) -> Ipv4Addr {
@@ -324,8 +360,8 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     }
 }
 
-/// A frame in a VXLAN to a station behind another member of its bridge leaves by that member unchanged, whatever packet it
-/// carries; the kernel has it as received if it is of another kind, too long, or to another station, and all frames while
+/// A frame in a VXLAN to a station behind another member of its bridge leaves by that member, unchanged except for the tag
+/// that its VLAN has there, whatever packet it carries; the kernel has it as received if it is of another kind, too long, or to another station, and all frames while
 /// the VXLAN's gate is closed.
 #[test]
 fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
@@ -360,9 +396,13 @@ fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
         let (outer, frame) = within(to, kind, payload);
         let open = run(tunnel, 1500, Gate::default(), std::slice::from_ref(&outer));
         let closed = run(tunnel, 1500, Gate::CLOSED, std::slice::from_ref(&outer));
+        let trunk = Rig::of_trunk(tunnel, 1500, std::slice::from_ref(&outer)).end(3);
         if forwarded {
+            let with_tag = tagged(&frame, 0);
             assert_eq!((&open.sent[..], &open.punted[..]), (&[frame][..], &[][..]), "{kind:x} {payload:?}");
+            assert_eq!((&trunk.sent[..], &trunk.punted[..]), (&[with_tag][..], &[][..]), "{kind:x} {payload:?}");
         } else {
+            assert_eq!((trunk.sent.len(), &trunk.punted[..]), (0, &[outer.clone()][..]), "{to:?} {kind:x} {payload:?}");
             assert_eq!((open.sent.len(), &open.punted[..]), (0, &[outer.clone()][..]), "{to:?} {kind:x} {payload:?}");
         }
         assert_eq!((closed.sent.len(), &closed.punted[..]), (0, &[outer][..]));
@@ -386,8 +426,8 @@ fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
     }
 }
 
-/// A frame that a port receives for a station behind a VXLAN in its bridge is encapsulated unchanged. The kernel has, as
-/// they were, those to other stations, that the VXLAN or the way to its end does not take, or of no sound IP packet.
+/// A frame that a port receives for a station behind a VXLAN in its bridge is encapsulated, without a tag but otherwise
+/// unchanged. The kernel has, as they were, those to other stations, that the VXLAN or the way to its end does not take, or of no sound IP packet.
 #[test]
 fn a_frame_from_a_member_goes_through_the_vxlan() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
@@ -414,8 +454,13 @@ fn a_frame_from_a_member_goes_through_the_vxlan() {
         ([2, 9, 9, 9, 9, 9], 0x800, &expired, false),
     ] {
         let frame = of(to, kind, payload);
-        for (path, gate) in [(1450, Gate::default()), (1450, Gate::CLOSED), (0, Gate::default())] {
-            let rig = Rig::of_bridge(tunnel, path, std::slice::from_ref(&frame));
+        let ways = [(1450, Gate::default()), (1450, Gate::CLOSED), (0, Gate::default())];
+        for ((path, gate), trunk) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+            let (came, new): (_, fn(_, _, &[_]) -> _) = match trunk {
+                false => (frame.clone(), Rig::of_bridge),
+                true => (tagged(&frame, 3), Rig::of_trunk),
+            };
+            let rig = new(tunnel, path, std::slice::from_ref(&came));
             rig.gates.set(TUNNEL, gate);
             let outcome = rig.end(3);
             if forwarded && path != 0 && gate == Gate::default() {
@@ -425,7 +470,7 @@ fn a_frame_from_a_member_goes_through_the_vxlan() {
                 assert_eq!(out[42..50], [8, 0, 0, 0, 0, 0, 9, 0]);
                 assert_eq!(out[50..], frame);
             } else {
-                assert_eq!((outcome.sent.len(), &outcome.handed_back[..]), (0, std::slice::from_ref(&frame)));
+                assert_eq!((outcome.sent.len(), &outcome.handed_back[..]), (0, &[came][..]));
             }
             assert!(outcome.punted.is_empty());
         }

@@ -382,7 +382,7 @@ impl Control {
     }
 
     /// Returns the kernel index of the interface on which the kernel is to receive again a packet that the interface
-    /// with number `id` received by a port; `None` if it no longer does. For a bridge and the VLANs on it, it is the
+    /// with number `id` received by a port; `None` if there is none, or it no longer does. For a bridge and the VLANs on it, it is the
     /// bridge, because a member would make the bridge learn the marked source address; for a VLAN interface on a bridge
     /// that filters VLANs, that interface; for others, the port's.
     pub fn receiver(&self, port: PortId, id: PortId) -> Option<u32> {
@@ -429,10 +429,11 @@ impl Control {
         self.links.bridged_to(number, port)
     }
 
-    /// Returns the length in bytes of the longest frame that a port's bridge sends through VXLANs, Ethernet header
-    /// included, if it does by addresses alone.
-    pub fn bridged_through(&self, id: PortId) -> Option<u32> {
-        self.links.bridged_through(id)
+    /// Returns the length in bytes of the longest frame that `port` receives for the interface with this number and that
+    /// the kernel sends through VXLANs by addresses alone, Ethernet header included and a tag aside; `None` if it sends
+    /// none.
+    pub fn bridged_through(&self, number: PortId, port: PortId) -> Option<u32> {
+        self.links.bridged_through(number, port)
     }
 
     /// Returns the kernel index of the interface on which a port is open; 0 if there is none.

@@ -1,5 +1,6 @@
 //! Frames between a VXLAN and other members of its bridge. Like the XDP program between members (`xdp/bridge.h`), the
-//! router forwards them by their addresses alone, unchanged, past gates and settings for routed packets.
+//! router forwards them by their addresses alone, unchanged except for a tag, past gates and settings for routed
+//! packets.
 
 use super::{TunnelInfo, Tunnels};
 use crate::bytes::frame_type;
@@ -19,26 +20,26 @@ pub struct MemberPort {
     pub port: PortId,
     /// Length in bytes of the longest frame that it sends, Ethernet header included and a tag aside.
     pub longest: u32,
-    /// Set if frames leave with the tag of their VLAN.
-    pub tagged: bool,
+    /// Number of the entry of their VLAN on the port, if frames leave with its tag.
+    pub entry: Option<PortId>,
 }
 
 impl TunnelInfo {
-    /// Returns the port by which the VXLAN's bridge forwards a frame to this address; `None` if it is left to the
-    /// kernel.
+    /// Returns the port, or the VLAN's entry on it, by which the VXLAN's bridge forwards a frame to this address; `None`
+    /// if it is left to the kernel.
     pub(super) fn member(&self, to: &Mac, frame: &[u8]) -> Option<PortId> {
         if self.members.is_empty() || !is_plainly_bridged(frame) {
             return None;
         }
         let index = self.stations.member_of(to)?;
         let member = self.members.iter().find(|member| member.index == index)?;
-        (frame.len() <= member.longest as usize).then_some(member.port)
+        (frame.len() <= member.longest as usize).then_some(member.entry.unwrap_or(member.port))
     }
 }
 
 impl Tunnels {
-    /// Returns the VXLAN, and its end, behind which the bridge of a port has the station that a frame is for. `None` if
-    /// the frame is left to the kernel.
+    /// Returns the VXLAN, and its end, behind which the bridge of a port has the station that a frame, without a tag, is
+    /// for. `None` if the frame is left to the kernel.
     pub(crate) fn towards(&self, from: Ingress, frame: &[u8]) -> Option<(&TunnelInfo, IpAddr)> {
         let to: &Mac = frame.first_chunk()?;
         // The kernel sends whatever it is, but hashes of its headers need these.

@@ -387,7 +387,7 @@ fn frames_between_a_vxlan_and_members_follow_their_states() {
     assert!(w.with(|t| t.ports.iter().all(|port| port.reception == Reception::Own)));
     w.control.set_masters(&[MasterSpec { vxlans: vec![VXLAN], ..both() }]);
     w.control.set_tunnels(&[vxlan(true)]);
-    let through = |w: &World| [0, 1].map(|port| w.control.bridged_through(PortId(port)));
+    let through = |w: &World| [0, 1].map(|port| w.control.bridged_through(NUMBER, PortId(port)));
     let members = |w: &World| {
         let told: Vec<_> = w.control.tunnels_by_end().into_values().map(|of| (of.members, of.learns)).collect();
         let ports =
@@ -408,6 +408,13 @@ fn frames_between_a_vxlan_and_members_follow_their_states() {
         w.apply(&[back]);
         assert_eq!((through(&w), members(&w)), ([Some(1414), None], open.clone()));
     }
+    // By the VLAN's entry where frames have its tag.
+    let entry = PortId(FIRST + 9);
+    let trunk = MasterSpec { tagged: vec![(PortId(0), entry)], tag: tag(0x8100, 7), ..both() };
+    w.control.set_masters(&[MasterSpec { vxlans: vec![VXLAN], ..trunk }]);
+    assert_eq!((through(&w), members(&w)), ([Some(1414), None], open.clone()));
+    assert_eq!(w.with(|t| t.tunnels.get(THROUGH).unwrap().members[0].entry), Some(entry));
+    w.control.set_masters(&[MasterSpec { vxlans: vec![VXLAN], ..both() }]);
     // Isolated members do not reach each other.
     w.apply(&[member(P0, "p0", Bridging::Isolated)]);
     assert_eq!((through(&w), members(&w)), ([Some(1414), None], open.clone()));

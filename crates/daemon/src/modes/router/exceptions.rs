@@ -298,12 +298,15 @@ impl Guard {
             let (may_bridge, may_hand_over, native) =
                 (xdp.bridges(), xdp.hands_over_bridged(), xdp.program.is_native());
             let bridges = |number: PortId| self.verdict.bridging.contains(&number.0);
-            let between = |number: PortId| match may_bridge && bridges(number) {
-                true => bridging(&control.bridged_to(number, view.id), &targets, native),
-                false => XdpBridging::default(),
+            let forwarded = |number: PortId| {
+                let between = match may_bridge && bridges(number) {
+                    true => bridging(&control.bridged_to(number, view.id), &targets, native),
+                    false => XdpBridging::default(),
+                };
+                let through = (may_hand_over && bridges(number)).then(|| control.bridged_through(number, view.id));
+                XdpBridging { through: through.flatten().unwrap_or(0), ..between }
             };
-            let through = (may_hand_over && bridges(view.number)).then(|| control.bridged_through(view.id));
-            let own = XdpBridging { through: through.flatten().unwrap_or(0), ..between(view.number) };
+            let own = forwarded(view.number);
             let obeyed = xdp.obey(|config| {
                 config.master = (number != at).then_some(number);
                 config.bridged = filters.is_some();
@@ -325,7 +328,8 @@ impl Guard {
                 let gate = program_gate(self.gate(id));
                 let source_check = program_check(control.source_check(view.id));
                 let rules = self.verdict.rules.contains_key(&id);
-                Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules, bridging: between(view.id) })
+                let bridging = forwarded(view.id);
+                Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules, bridging })
             };
             let of_port: Vec<XdpVlan> = entries.iter().filter(|of| of.port.0 == at).filter_map(vlan).collect();
             let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));

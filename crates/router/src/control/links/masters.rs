@@ -57,11 +57,6 @@ impl Links {
         self.masters_of(id).find(|master| master.entry(id).is_none())
     }
 
-    /// Returns the bridge, or the VLAN interface on one, to which the port's frames without a tag belong.
-    pub fn bridge_of(&self, id: PortId) -> Option<&MasterSpec> {
-        self.master_of(id).filter(|master| master.is_bridge())
-    }
-
     /// Returns the bridge, or the VLAN interface on one, with this number, if its packets arrive by this port.
     pub fn bridge_with(&self, number: PortId, port: PortId) -> Option<&MasterSpec> {
         self.masters_of(port).find(|master| master.id == number && master.is_bridge())
@@ -95,8 +90,8 @@ impl Links {
         let to = |port: PortId| {
             let index = self.ports.get(usize::from(port.0))?.index();
             let (that, mtu) = member(index).filter(|_| index != from)?;
-            let tagged = bridge.entry(port).is_some();
-            own.reaches(that).then_some(MemberPort { index, port, longest: mtu + HEADER_LEN as u32, tagged })
+            let (longest, entry) = (mtu + HEADER_LEN as u32, bridge.entry(port));
+            own.reaches(that).then_some(MemberPort { index, port, longest, entry })
         };
         self.ports_of(bridge).filter_map(to).collect()
     }

@@ -193,11 +193,12 @@ impl Links {
         self.stations_of(spec.index).filter(|(mac, _)| is_behind(mac)).collect()
     }
 
-    /// Returns the length in bytes of the longest frame that a port's bridge sends through a VXLAN, Ethernet header
-    /// included, if it does by addresses alone.
-    pub fn bridged_through(&self, id: PortId) -> Option<u32> {
-        let vxlans = self.bridge_of(id)?.vxlans.iter().filter_map(|index| Some(&self.tunnels.get(index)?.0));
-        let reached = |spec: &&TunnelSpec| self.reached(spec).iter().any(|member| member.port == id);
+    /// Returns the length in bytes of the longest frame, Ethernet header included and a tag aside, that the bridge, or
+    /// the VLAN interface on it, with this number sends from a port through a VXLAN, if it does by addresses alone.
+    pub fn bridged_through(&self, number: PortId, port: PortId) -> Option<u32> {
+        let bridge = self.bridge_with(number, port)?;
+        let vxlans = bridge.vxlans.iter().filter_map(|index| Some(&self.tunnels.get(index)?.0));
+        let reached = |spec: &&TunnelSpec| self.reached(spec).iter().any(|member| member.port == port);
         vxlans.filter(|spec| self.is_open(spec)).filter(reached).map(|spec| self.longest(spec)).min()
     }
 
@@ -225,11 +226,10 @@ impl Links {
         }
     }
 
-    /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone, without a tag.
+    /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone.
     fn reached(&self, spec: &TunnelSpec) -> Vec<MemberPort> {
         let bridge = spec.bridge.and_then(|of| self.master(of.index));
-        let all = bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.index));
-        all.into_iter().filter(|member| !member.tagged).collect()
+        bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.index))
     }
 
     /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
