@@ -251,6 +251,7 @@ impl Runtime {
             relations: Relations::default(),
             numbers: Numbers::default(),
             vlans: BTreeMap::new(),
+            unnumbered: 0,
             members: BTreeMap::new(),
         };
         if predecessor.is_none() {

@@ -9,7 +9,7 @@ use bywash_config::Mode;
 use bywash_port::af_xdp;
 use bywash_router::bond::XmitHash;
 use bywash_router::control::{MasterSpec, PortView, Sends};
-use bywash_router::vlan::UNTAGGED;
+use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
 use std::collections::BTreeMap;
 
@@ -38,11 +38,12 @@ impl Runtime {
         let mut found = Found::default();
         self.find_bonds(&views, &mut found);
         self.find_bridges(&views, &mut found);
-        let members = found.masters.values().flat_map(|master| &master.members);
-        self.relations.serve(&members.map(|(_, member)| *member).collect());
         if self.shared.config().mode == Mode::Router {
             self.find_tunnels(&views, &mut found);
         }
+        self.choose_vlans(&mut found);
+        let members = found.masters.values().flat_map(|master| &master.members);
+        self.relations.serve(&members.map(|(_, member)| *member).collect());
         self.find_vlans(&views, &mut found);
         let uppers = self.number(&mut found);
         let served = uppers.masters.iter().flat_map(|master| &master.members).map(|(_, member)| *member).collect();
@@ -109,6 +110,39 @@ impl Runtime {
             found.left.extend(why.clone().map(|why| (link.index, Left::new(link, why))));
             found.told.insert(link.name.clone(), why);
         }
+    }
+
+    /// Keeps the VLANs without an interface that have two members at least, as long as half of all numbers are left for
+    /// interfaces.
+    fn choose_vlans(&mut self, found: &mut Found) {
+        let (mut numbers, mut many) = (0, 0);
+        found.masters.retain(|index, master| {
+            if MasterSpec::vlan_of_index(*index).is_none() {
+                return true;
+            }
+            let several = master.members.len() + master.vxlans.len() > 1;
+            let fits = numbers + master.numbers() <= VLANS / 2;
+            numbers += if several && fits { master.numbers() } else { 0 };
+            many += usize::from(several && !fits);
+            several && fits
+        });
+        if std::mem::replace(&mut self.unnumbered, many) != many && many > 0 {
+            tracing::warn!("the kernel forwards frames of {many} VLANs without an interface: there are too many");
+        }
+        let Found { masters, tunnels, left, told, .. } = found;
+        tunnels.retain(|through| {
+            let Some((Joined { index, .. }, _)) = through.joined.filter(|(of, _)| !masters.contains_key(&of.index))
+            else {
+                return true;
+            };
+            let why = "its bridge has no port or interface in its VLAN, or is in too many VLANs".to_owned();
+            debug_assert!(MasterSpec::vlan_of_index(index).is_some());
+            if let Some(link) = self.relations.link(through.index) {
+                left.insert(link.index, Left::new(link, why.clone()));
+                told.insert(link.name.clone(), Some(why));
+            }
+            false
+        });
     }
 
     fn find_vlans(&self, views: &[PortView], found: &mut Found) {
@@ -202,7 +236,10 @@ impl Runtime {
         let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
         // With each change of a member's VLANs, it has none until they have been read again: that it is back is no
         // news.
-        let told = |index: &u32| self.relations.link(*index).is_some_and(|link| link.kind == "vlan");
+        let told = |index: &u32| match MasterSpec::vlan_of_index(*index) {
+            Some((bridge, _)) => self.relations.link(bridge).is_some(),
+            None => self.relations.link(*index).is_some_and(|link| link.kind == "vlan"),
+        };
         self.members.retain(|index, _| told(index) || masters.iter().any(|master| master.index == *index));
         for master in masters {
             let MasterSpec { index, members, sends, .. } = master;
@@ -221,6 +258,10 @@ impl Runtime {
             let plural = if members.len() > 1 { "s" } else { "" };
             let members = members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
             match sends {
+                Sends::ToStation { bridge, vlan } if !master.has_interface() => {
+                    let bridge = name(*bridge);
+                    tracing::info!("{bridge}: frames of VLAN {vlan} are forwarded between its members {members}");
+                }
                 Sends::ToStation { .. } => {
                     tracing::info!("{}: packets that it routes are forwarded on its members {members}", name(*index));
                 }

@@ -9,6 +9,7 @@ use bywash_config::RouterConfig;
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Behind, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel};
 use bywash_router::bond::XmitHash;
+use bywash_router::control::MasterSpec;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,10 +82,10 @@ pub struct Told {
 }
 
 /// An interface whose packets come and leave by a member of a bridge: the bridge's own or, if the bridge filters VLANs,
-/// a VLAN interface on it.
+/// a VLAN interface on it, or a VLAN without an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// Kernel index of the interface.
+    /// Kernel index of the interface, or [`MasterSpec::index_of_vlan`].
     pub index: u32,
     /// Kernel index of the bridge.
     pub bridge: u32,
@@ -226,27 +227,33 @@ impl Relations {
     /// left to the kernel.
     pub fn joined(&self, index: u32) -> Vec<Joined> {
         match (self.links.get(&index), self.bridge(index)) {
-            (Some(own), Some(Ok(bridge))) => self.joins(own, bridge).collect(),
+            (Some(own), Some(Ok(bridge))) => self.joins(own, bridge),
             _ => vec![],
         }
     }
 
     /// Returns the interfaces whose packets come and leave by a member of a bridge, as far as the VLANs decide.
-    fn joins<'a>(&'a self, member: &'a Link, bridge: &'a Link) -> impl Iterator<Item = Joined> {
+    fn joins(&self, member: &Link, bridge: &Link) -> Vec<Joined> {
         let (of, own) = (bridge.bridge.unwrap_or_default(), (bridge.index, bridge.vlans.untagged));
         // Without such an entry, the bridge sends packets to its own address to a member, or to all
         // (br_handle_frame_finish).
         let is_own = move |vlan| bridge.mac.is_some_and(|mac| self.own.contains(&(bridge.index, vlan, mac)));
-        let joined = move |(index, vlan): (u32, u16)| {
+        let in_vlan = move |(index, vlan): (u32, u16)| {
             let tagged = if of.filters { member.vlans.form(vlan)? } else { false };
             let tag = if of.filters { tag(of.protocol, vlan) } else { UNTAGGED };
-            is_own(vlan).then_some(Joined { index, bridge: bridge.index, vlan, tag, tagged })
+            Some(Joined { index, bridge: bridge.index, vlan, tag, tagged })
         };
+        let joined = move |(index, vlan)| in_vlan((index, vlan)).filter(|_| is_own(vlan));
         let own = if of.filters { Some(own).filter(|(_, vlan)| *vlan != 0) } else { Some((bridge.index, 0)) };
         let on = |link: &&Link| link.kind == "vlan" && !self.ports.contains(&link.index);
         let above = (of.filters && !self.left_vlans).then(|| self.above(bridge.index).filter(on));
         let vlan = move |link: &Link| joined((link.index, link.vlan?.id)).filter(|_| self.told(link).is_ok());
-        own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan))
+        let mut all: Vec<Joined> =
+            own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan)).collect();
+        let routed: BTreeSet<u16> = all.iter().map(|joined| joined.vlan).collect();
+        let others = member.vlans.all().filter(|vlan| of.filters && !routed.contains(vlan));
+        all.extend(others.filter_map(|vlan| in_vlan((MasterSpec::index_of_vlan(bridge.index, vlan)?, vlan))));
+        all
     }
 
     /// Returns the bond or bridge that an interface is a member of, if packets can be forwarded for it on this member,
@@ -304,8 +311,8 @@ impl Relations {
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
         }
-        match self.joins(member, bridge).next().is_none() {
-            true if of.filters => Err("which filters VLANs, and routes none of those that its member is in"),
+        match self.joins(member, bridge).is_empty() {
+            true if of.filters => Err("which filters VLANs, and whose member is in none"),
             true => Err("whose FDB does not have its MAC address as its own"),
             false => Ok(()),
         }
@@ -495,7 +502,7 @@ impl Relations {
             return Err(why);
         }
         let untagged = self.joined(link.index).into_iter().find(|joined| !joined.tagged);
-        let joined = untagged.ok_or("its bridge filters VLANs, and routes none without a tag on it")?;
+        let joined = untagged.ok_or("its bridge filters VLANs, and it is in none without a tag")?;
         let ageing = self.links.get(&joined.bridge).and_then(|bridge| bridge.bridge).map_or(0, |of| of.ageing_ms);
         let learns = link.member.is_some_and(|state| state.learns);
         Ok((joined, learns.then_some((ageing / 1000).max(1) as u32)))

@@ -40,6 +40,8 @@ pub struct Runtime {
     pub numbers: Numbers,
     /// VLAN interfaces of the ports by name, with the reasons for which the kernel has their packets, as logged.
     pub vlans: BTreeMap<String, Option<String>>,
+    /// Number of VLANs without an interface that have no number, as logged.
+    pub unnumbered: usize,
     /// Members of each bond and bridge, by kernel index, that are ports, as logged.
     pub members: BTreeMap<u32, Vec<(PortId, u32)>>,
 }

@@ -21,7 +21,7 @@ pub struct Carried {
     pub parent: u32,
 }
 
-/// A bond or bridge that ports belong to, or a VLAN interface on a bridge that filters VLANs.
+/// A bond or bridge that ports belong to, or a VLAN of a bridge that filters VLANs ([`MasterSpec`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
     /// Ports that are its members, with their kernel indices.
@@ -37,6 +37,11 @@ pub struct Master {
 impl Master {
     pub fn new(tag: [u8; 4], sends: Sends) -> Self {
         Self { members: vec![], tagged: vec![], tag, vxlans: vec![], sends }
+    }
+
+    /// Returns how many numbers it needs.
+    pub fn numbers(&self) -> usize {
+        1 + self.tagged.len()
     }
 }
 

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct PortLink {
     /// Its number.
     pub id: u16,
-    /// Kernel index of its interface; 0 while there is none.
+    /// Kernel index of its interface; 0 while there is none, and for a VLAN of a bridge without an interface, of which no
+    /// packets are routed.
     pub index: u32,
     /// Name of its interface.
     pub name: String,
@@ -30,6 +31,11 @@ pub struct PortLink {
 }
 
 impl PortLink {
+    /// Returns whether none of its packets are routed.
+    fn only_bridges(&self) -> bool {
+        self.index == 0 && self.bridge.is_some()
+    }
+
     /// Returns the interfaces that its packets pass, the VRF's aside: its own, and those below it.
     pub fn devices(&self) -> impl Iterator<Item = (u32, &str)> {
         let below = self.below.iter().map(|(index, name)| (*index, name.as_str()));
@@ -106,7 +112,10 @@ pub struct Verdict {
 /// Derives the verdict for `ports` from a reading. Effects on interfaces that are not ports are left out.
 pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdict {
     let mut verdict = Verdict {
-        gates: ports.iter().map(|port| (port.id, Gate::default())).collect(),
+        gates: ports
+            .iter()
+            .map(|port| (port.id, if port.only_bridges() { Gate::CLOSED } else { Gate::default() }))
+            .collect(),
         settings: reading.settings.clone(),
         bridging: ports
             .iter()
@@ -125,7 +134,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         verdict.settings.source_check.clear();
     }
     // Families of which something else than netfilter leaves every packet to the kernel.
-    let mut others: BTreeMap<u16, Families> = BTreeMap::new();
+    let mut others: BTreeMap<u16, Families> =
+        ports.iter().filter(|port| port.only_bridges()).map(|port| (port.id, Families::BOTH)).collect();
     // Families whose packets netfilter leaves to the kernel by the interface that they leave by.
     let mut ruled: BTreeMap<u32, Families> = BTreeMap::new();
     let of_host = rules::of_host(&reading.rules);

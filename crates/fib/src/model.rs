@@ -334,6 +334,12 @@ impl BridgeVlans {
         self.tagged.iter().any(|(first, last)| (*first..=*last).contains(&vlan))
     }
 
+    /// Returns the VLANs that it is in.
+    pub fn all(&self) -> impl Iterator<Item = u16> {
+        let untagged = Some(self.untagged).filter(|vlan| *vlan != 0 && !self.tags(*vlan));
+        untagged.into_iter().chain(self.tagged.iter().flat_map(|(first, last)| (*first).max(1)..=*last))
+    }
+
     /// Returns whether it sends frames of this VLAN with a tag (`Some(true)`), or sends and receives them without one
     /// (`Some(false)`); `None` if it is not in this VLAN.
     pub fn form(&self, vlan: u16) -> Option<bool> {

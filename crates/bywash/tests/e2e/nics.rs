@@ -63,7 +63,7 @@ impl Cabled {
     fn set_up(&self, side: usize) {
         let (ns, nic, (net, host)) = (self.namespace(side), &self.nics[side], ADDRESSES[side]);
         ns.ip_batch(&format!(
-            "link set {nic} up\naddress replace 10.0.{net}.{host}/24 dev {nic}\n\
+            "link set {nic} mtu 1500 up\naddress replace 10.0.{net}.{host}/24 dev {nic}\n\
              address replace fd00:{net}::{host}/64 dev {nic} nodad\n"
         ))
         .unwrap();
@@ -163,6 +163,12 @@ fn on_each(test: impl Fn(&Cabled)) {
     for group in groups().unwrap() {
         test(&Cabled::new(&group));
     }
+}
+
+/// Runs `test` on the first group of NICs: for what does not depend on the model.
+fn on_first(test: impl Fn(&Cabled)) {
+    let _alone = alone();
+    test(&Cabled::new(&groups().unwrap()[0]));
 }
 
 #[test]
@@ -468,62 +474,134 @@ fn nics_carry_vlans_of_a_bridge() {
     });
 }
 
+/// Makes a bridge that filters VLANs, with a VLAN that has a tag on the router's first NIC and none on the other member;
+/// with `interface`, also a VLAN interface on the bridge.
+fn bridge_with_a_trunk(lab: &Cabled, second: &str, interface: bool) {
+    let near = &lab.nics[1];
+    lab.r
+        .ip_batch(&format!(
+            "address flush dev {near}\nlink add br0 type bridge vlan_filtering 1 vlan_default_pvid 0 mcast_snooping 0\n\
+             link set {near} master br0\nlink set {second} master br0\nlink set br0 up\n"
+        ))
+        .unwrap();
+    for vlan in [&[near, "vid", "7"][..], &[second, "vid", "7", "pvid", "untagged"]] {
+        lab.r.run(&[&["bridge", "vlan", "add", "dev"], vlan].concat()).unwrap();
+    }
+    if interface {
+        lab.r.run(&["bridge", "vlan", "add", "dev", "br0", "vid", "7", "self"]).unwrap();
+        lab.r.ip_batch("link add link br0 name br0.7 type vlan id 7\nlink set br0.7 up\n").unwrap();
+    }
+}
+
+/// Gives an interface of host a, or a VLAN on it, the addresses of a network to which the router bridges.
+fn join_network(lab: &Cabled, tagged: bool, mtu: u32) {
+    let nic = &lab.nics[0];
+    let (name, vlan) = match tagged {
+        true => (format!("{nic}.7"), format!("link add link {nic} name {nic}.7 type vlan id 7\n")),
+        false => (nic.clone(), String::new()),
+    };
+    lab.a
+        .ip_batch(&format!(
+            "{vlan}link set {name} mtu {mtu} up\naddress add 10.9.0.1/24 dev {name}\n\
+             address add fd00:9::1/64 dev {name} nodad\n"
+        ))
+        .unwrap();
+}
+
+/// Hosts of one network behind two members of a bridge, one of which has the network's VLAN with a tag; the router has an
+/// interface in the VLAN, or none.
+#[test]
+fn nics_carry_frames_from_a_trunk_to_an_access_port() {
+    require!(require_lab(), groups().map(drop), kernel_has("bridge-vlans"), kernel_has("8021q"));
+    on_first(|lab| frames_from_a_trunk(lab, true));
+    on_each(|lab| frames_from_a_trunk(lab, false));
+}
+
+fn frames_from_a_trunk(lab: &Cabled, interface: bool) {
+    let (near, second, far) = (&lab.nics[1], &lab.nics[2], &lab.nics[3]);
+    lab.r.ip(&["address", "flush", "dev", second]).unwrap();
+    bridge_with_a_trunk(lab, second, interface);
+    join_network(lab, true, 1500);
+    lab.b.ip_batch(&format!("address add 10.9.0.2/24 dev {far}\naddress add fd00:9::2/64 dev {far} nodad\n")).unwrap();
+    let bywash = lab.run_at("driver");
+    lab.wait_for_carrier();
+    for to in ["10.9.0.2", "fd00:9::2"] {
+        lab.assert_carried(&bywash, to);
+    }
+    assert!(bywash.counter(near, "rx_bytes") > 1_000_000, "{}", lab.model);
+    bywash.assert_conserved();
+    println!("{}: {}", lab.model, bywash.port(near)["level"]);
+    bywash.stop();
+}
+
 /// Hosts of one network on both sides of a VXLAN, to which the router bridges, at each level: what the first sends goes
 /// through the VXLAN, and the answers leave by the NIC on the other member of the bridge.
 #[test]
 fn nics_carry_a_network_through_a_vxlan() {
     require!(require_lab(), groups().map(drop), kernel_has("vxlan"));
-    on_each(|lab| {
-        let (near, far) = (&lab.nics[1], &lab.nics[2]);
+    on_each(|lab| network_through_a_vxlan(lab, false));
+}
+
+/// Likewise, in a VLAN of a bridge that has no interface in it, with a tag on the NIC.
+#[test]
+fn nics_carry_a_vlan_through_a_vxlan() {
+    require!(require_lab(), groups().map(drop), kernel_has("vxlan"), kernel_has("bridge-vlans"), kernel_has("8021q"));
+    on_first(|lab| network_through_a_vxlan(lab, true));
+}
+
+fn network_through_a_vxlan(lab: &Cabled, tagged: bool) {
+    let (near, far) = (&lab.nics[1], &lab.nics[2]);
+    lab.r
+        .ip_batch(
+            "link add vx0 type vxlan id 5 local 10.0.2.1 remote 10.0.2.2 dstport 4789\nlink set vx0 mtu 1450 up\n",
+        )
+        .unwrap();
+    if tagged {
+        bridge_with_a_trunk(lab, "vx0", false);
+    } else {
         lab.r
             .ip_batch(&format!(
                 "address flush dev {near}\nlink add br0 type bridge mcast_snooping 0\nlink set {near} master br0\n\
-                 link add vx0 type vxlan id 5 local 10.0.2.1 remote 10.0.2.2 dstport 4789\n\
-                 link set vx0 mtu 1450 master br0\nlink set br0 mtu 1450\nlink set vx0 up\nlink set br0 up\n"
+                 link set vx0 master br0\nlink set br0 mtu 1450\nlink set br0 up\n"
             ))
             .unwrap();
-        lab.a
-            .ip_batch(&format!(
-                "link set {0} mtu 1450\naddress add 10.9.0.1/24 dev {0}\naddress add fd00:9::1/64 dev {0} nodad\n",
-                lab.nics[0]
-            ))
-            .unwrap();
-        lab.b
-            .ip_batch(
-                "link add vx0 type vxlan id 5 local 10.0.2.2 remote 10.0.2.1 dstport 4789\nlink set vx0 mtu 1450 up\n\
-                 address add 10.9.0.2/24 dev vx0\naddress add fd00:9::2/64 dev vx0 nodad\n",
-            )
-            .unwrap();
-        let members = [near.as_str(), "vx0"];
-        let isolate = |on| {
-            for member in members {
-                lab.r.run(&["bridge", "link", "set", "dev", member, "isolated", on]).unwrap();
-            }
-        };
-        let answered = |to: &str| Ping::to(to.parse::<IpAddr>().unwrap()).count(5).run(&lab.a).unwrap().received;
-        for level in ["user", "driver"] {
-            let bywash = lab.run_at(level);
-            lab.wait_for_carrier();
-            if lab.mode == "skb" {
-                wait_until("pings through the kernel", PATIENCE, || answered("10.9.0.2") == 5).unwrap();
-                bywash.stop();
-                continue;
-            }
-            for to in ["10.9.0.2", "fd00:9::2"] {
-                lab.assert_carried(&bywash, to);
-            }
-            let events = |nic, event| bywash.events(nic, event);
-            assert!(events(near, "encapsulated") > 20 && events(far, "decapsulated") > 20, "{}", lab.model);
-            // The kernel sends what workers cannot, and resolves the neighbour.
-            lab.r.ip(&["neighbour", "flush", "dev", far]).unwrap();
-            wait_until("the neighbour", PATIENCE, || answered("10.9.0.2") == 5).unwrap();
-            isolate("on");
-            wait_until("members that are isolated from each other", PATIENCE, || answered("10.9.0.2") == 0).unwrap();
-            isolate("off");
-            lab.assert_carried(&bywash, "10.9.0.2");
-            println!("{} {level}: {}", lab.model, bywash.port(near)["level"]);
-            bywash.assert_conserved();
-            bywash.stop();
+    }
+    join_network(lab, tagged, 1450);
+    lab.b
+        .ip_batch(
+            "link add vx0 type vxlan id 5 local 10.0.2.2 remote 10.0.2.1 dstport 4789\nlink set vx0 mtu 1450 up\n\
+             address add 10.9.0.2/24 dev vx0\naddress add fd00:9::2/64 dev vx0 nodad\n",
+        )
+        .unwrap();
+    let members = [near.as_str(), "vx0"];
+    let isolate = |on| {
+        for member in members {
+            lab.r.run(&["bridge", "link", "set", "dev", member, "isolated", on]).unwrap();
         }
-    });
+    };
+    let answered = |to: &str| Ping::to(to.parse::<IpAddr>().unwrap()).count(5).run(&lab.a).unwrap().received;
+    for level in ["user", "driver"] {
+        let bywash = lab.run_at(level);
+        lab.wait_for_carrier();
+        if lab.mode == "skb" {
+            wait_until("pings through the kernel", PATIENCE, || answered("10.9.0.2") == 5).unwrap();
+            bywash.stop();
+            continue;
+        }
+        for to in ["10.9.0.2", "fd00:9::2"] {
+            lab.assert_carried(&bywash, to);
+        }
+        let events = |nic, event| bywash.events(nic, event);
+        assert!(events(near, "encapsulated") > 20 && events(far, "decapsulated") > 20, "{}", lab.model);
+        // The kernel sends what workers cannot, and resolves the neighbour.
+        lab.r.ip(&["neighbour", "flush", "dev", far]).unwrap();
+        wait_until("the neighbour", PATIENCE, || answered("10.9.0.2") == 5).unwrap();
+        isolate("on");
+        wait_until("members that are isolated from each other", PATIENCE, || answered("10.9.0.2") == 0).unwrap();
+        isolate("off");
+        lab.assert_carried(&bywash, "10.9.0.2");
+        println!("{} {level}: {}", lab.model, bywash.port(near)["level"]);
+        bywash.assert_conserved();
+        bywash.stop();
+    }
 }

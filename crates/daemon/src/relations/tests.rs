@@ -375,15 +375,17 @@ fn on_bridge(id: u16) -> Link {
 #[test]
 fn a_member_has_the_packets_of_its_vlans() {
     let joined = |index, vlan, tagged| Joined { index, bridge: BRIDGE, vlan, tag: [0x81, 0, 0, vlan as u8], tagged };
+    // Of a VLAN without an interface, frames between members only.
+    let between = |vlan, tagged| joined(MasterSpec::index_of_vlan(BRIDGE, vlan).unwrap(), vlan, tagged);
     for (of_bridge, of_member, expected) in [
         // The bridge's own VLAN, without a tag there, and the VLAN interface's, with one or without.
         ((1, 5), (1, 5), vec![joined(BRIDGE, 1, false), joined(9, 5, true)]),
         ((1, 5), (5, 1), vec![joined(BRIDGE, 1, true), joined(9, 5, false)]),
-        ((1, 5), (5, 9), vec![joined(9, 5, false)]),
-        ((1, 5), (1, 9), vec![joined(BRIDGE, 1, false)]),
+        ((1, 5), (5, 9), vec![joined(9, 5, false), between(9, true)]),
+        ((1, 5), (1, 9), vec![joined(BRIDGE, 1, false), between(9, true)]),
         ((0, 5), (0, 5), vec![joined(9, 5, true)]),
-        ((5, 1), (5, 1), vec![joined(BRIDGE, 5, false)]),
-        ((1, 5), (2, 9), vec![]),
+        ((5, 1), (5, 1), vec![joined(BRIDGE, 5, false), between(1, true)]),
+        ((1, 5), (2, 9), vec![between(2, false), between(9, true)]),
         ((0, 0), (0, 0), vec![]),
     ] {
         let relations = filtering(of_bridge, of_member, on_bridge(5));
@@ -396,7 +398,10 @@ fn a_member_has_the_packets_of_its_vlans() {
         let uppers: Vec<_> = relations.uppers(1).map(|(_, told)| told.is_ok()).collect();
         assert_eq!(uppers, if expected.is_empty() { vec![] } else { vec![false] });
     }
-    let others = |upper: Link| filtering((1, 5), (1, 5), upper).joined(1).len();
+    let others = |upper: Link| {
+        let all = filtering((1, 5), (1, 5), upper).joined(1);
+        all.iter().filter(|joined| MasterSpec::vlan_of_index(joined.index).is_none()).count()
+    };
     assert_eq!(others(on_bridge(5)), 2);
     for upper in [
         on_bridge(6),
@@ -410,15 +415,15 @@ fn a_member_has_the_packets_of_its_vlans() {
     }
     let mut relations = filtering((1, 5), (1, 5), on_bridge(5));
     relations.left_vlans = true;
-    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
+    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false), between(5, true)]);
     relations.left_vlans = false;
     // The bridge no longer has the address for its own in VLAN 5.
     assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, vlan: 5, mac: bridge().mac.unwrap() }]));
-    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
+    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false), between(5, true)]);
     // A port itself.
     let mut relations = filtering((1, 5), (1, 5), on_bridge(5));
     relations.set_ports([1, 9].into());
-    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
+    assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false), between(5, true)]);
     // The kernel's bridge chooses the member, and whether frames have a tag there.
     relations.set_ports([BRIDGE].into());
     assert!(relations.uppers(BRIDGE).next().unwrap().1.is_ok());
@@ -613,7 +618,10 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     relations.note(&[own(7, bridge(1).mac.unwrap(), BRIDGE)]);
     let joined = relations.tunnels().next().unwrap().1.unwrap().joined.unwrap().0;
     assert_eq!((joined.index, joined.vlan, joined.tagged), (upper.index, 7, false));
-    assert!(why(&[bridge(0), of_vxlan(0), upper]).contains("routes none"));
+    assert!(why(&[bridge(0), of_vxlan(0), upper]).contains("in none without a tag"));
+    // Without an interface, for frames between members.
+    let joined = through(&[bridge(1), of_vxlan(9)]).unwrap().unwrap().0;
+    assert_eq!((Some(joined.index), joined.vlan), (MasterSpec::index_of_vlan(BRIDGE, 9), 9));
     let mut relations = of(&[super::tests::bridge(), Link { member: Some(member(true, false)), ..port }]);
     relations.set_ports([1].into());
     assert!(relations.left(1).unwrap().contains("learns no addresses there"));

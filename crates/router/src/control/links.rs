@@ -280,8 +280,9 @@ impl Links {
         all
     }
 
-    /// Returns whether an interface is up and has carrier; false for an unknown one.
+    /// Returns whether an interface is up and has carrier, or for a VLAN without one, the bridge; false for an unknown one.
     pub fn running(&self, index: u32) -> bool {
+        let index = MasterSpec::vlan_of_index(index).map_or(index, |(bridge, _)| bridge);
         self.links.get(&index).is_some_and(|l| l.up && l.carrier)
     }
 
@@ -465,7 +466,7 @@ impl Links {
     /// Returns the routing properties of an interface that are the same on any port.
     fn own_info(&self, (number, index): (PortId, u32), followed: &Followed) -> PortInfo {
         let info = PortInfo {
-            index,
+            index: MasterSpec::vlan_of_index(index).map_or(index, |_| 0),
             mac: self.get(index).and_then(|l| l.mac).unwrap_or_default(),
             source4: self.source4(index, None),
             source6: self.source6(index, None),

@@ -388,7 +388,7 @@ impl Control {
     pub fn receiver(&self, port: PortId, id: PortId) -> Option<u32> {
         let index = self.port_index(port);
         match self.links.bridge_with(id, port) {
-            Some(master) => Some(master.index),
+            Some(master) => Some(master.index).filter(|_| master.has_interface()),
             None => match self.links.bridge_below(port) {
                 Some((_, true)) => None,
                 Some((bridge, false)) => Some(bridge),

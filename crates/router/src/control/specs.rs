@@ -20,13 +20,14 @@ pub struct PortSpec {
     pub reception: Reception,
 }
 
-/// A bond or bridge that ports belong to, or a VLAN interface on a bridge that filters VLANs. The router forwards its
-/// packets as far as they arrive and leave by these ports.
+/// A bond or bridge that ports belong to, or a VLAN of a bridge that filters VLANs: a VLAN interface on it or, without
+/// one, a VLAN whose frames the bridge only forwards between its members. The router forwards its packets as far as they
+/// arrive and leave by these ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.
     pub id: PortId,
-    /// Kernel index of the interface.
+    /// Kernel index of the interface; for a VLAN without one, [`MasterSpec::index_of_vlan`].
     pub index: u32,
     /// Ports on its members, and the kernel indices of these members. For a bond, all members that it sends by, in the
     /// kernel's order, or none while its packets are left to the kernel.
@@ -57,6 +58,24 @@ pub enum Sends {
 }
 
 impl MasterSpec {
+    /// Returns the index of a VLAN of a bridge in which the host has no interface: a number that is no kernel index.
+    /// `None` if the bridge's own index is too large.
+    pub fn index_of_vlan(bridge: u32, vlan: u16) -> Option<u32> {
+        // Kernel indices are positive numbers of 31 bits.
+        (bridge < 1 << 19 && vlan < 1 << 12).then(|| 1 << 31 | bridge << 12 | u32::from(vlan))
+    }
+
+    /// Returns the kernel index of the bridge, and the VLAN, of an index that [`MasterSpec::index_of_vlan`] has returned;
+    /// `None` for a kernel index.
+    pub fn vlan_of_index(index: u32) -> Option<(u32, u16)> {
+        (index >> 31 != 0).then_some((index << 1 >> 13, (index & 0xfff) as u16))
+    }
+
+    /// Returns whether the host has an interface with its index, whose packets are routed.
+    pub fn has_interface(&self) -> bool {
+        Self::vlan_of_index(self.index).is_none()
+    }
+
     /// Returns whether it is a bridge, or a VLAN interface on one; if not, it is a bond.
     pub fn is_bridge(&self) -> bool {
         self.stations().is_some()
@@ -70,7 +89,7 @@ impl MasterSpec {
         }
     }
 
-    /// Returns whether it is a VLAN interface on a bridge.
+    /// Returns whether it is a VLAN of a bridge.
     pub fn is_vlan(&self) -> bool {
         self.stations().is_some_and(|(bridge, _)| bridge != self.index)
     }
@@ -157,7 +176,8 @@ impl TunnelSpec {
 /// interface in the VLAN whose frames have no tag on the VXLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridged {
-    /// Kernel index of the interface: the bridge's, or that of a VLAN interface on it.
+    /// Kernel index of the interface: the bridge's, or that of a VLAN interface on it; [`MasterSpec::index_of_vlan`] if
+    /// there is none.
     pub index: u32,
     /// Kernel index of the bridge.
     pub bridge: u32,

@@ -255,7 +255,7 @@ impl Guard {
     /// Writes the gates of the ports and the kernel settings into the programs' configurations.
     fn set_programs(&mut self, control: &Mutex<Control>, shared: &Shared) {
         let control = lock(control);
-        let masters: BTreeMap<u32, u16> = control.masters().map(|(view, _)| (view.index, view.id.0)).collect();
+        let masters: BTreeMap<u32, u16> = control.masters().map(|(view, spec)| (spec.index, view.id.0)).collect();
         let bridged = |(view, spec): (PortView, &TunnelSpec)| Some((view.id.0, *masters.get(&spec.bridge?.index)?));
         self.bridged = control.tunnels().filter_map(bridged).collect();
         let settings = &self.verdict.settings;

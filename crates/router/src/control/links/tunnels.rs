@@ -258,6 +258,7 @@ impl Links {
     pub fn ends(&self) -> BTreeMap<TunnelEnd, Entrance> {
         let of = |spec: &TunnelSpec| {
             let mac = match spec.tunnel.vxlan {
+                Some(_) if MasterSpec::vlan_of_index(spec.interface()).is_some() => Mac::default(),
                 Some(_) => self.get(spec.interface())?.mac?,
                 None => Mac::default(),
             };
