@@ -28,6 +28,8 @@ pub enum Feature {
     Bonds,
     Vrfs,
     Bridges,
+    /// Bridges that filter VLANs.
+    Trunks,
     Macvlans,
     Vxlans,
     /// Tunnels of IP packets in IP packets.
@@ -53,7 +55,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Routes,
         Self::Tos,
         Self::LocalRoutes,
@@ -65,6 +67,7 @@ impl Feature {
         Self::Bonds,
         Self::Vrfs,
         Self::Bridges,
+        Self::Trunks,
         Self::Macvlans,
         Self::Vxlans,
         Self::Tunnels,
@@ -113,6 +116,7 @@ impl Feature {
             Self::Bonds => tried(&["ip", "link", "add", "probe", "type", "bond"]),
             Self::Vrfs => tried(&["ip", "link", "add", "probe", "type", "vrf", "table", "9"]),
             Self::Bridges => tried(&["ip", "link", "add", "probe", "type", "bridge"]),
+            Self::Trunks => tried(&["ip", "link", "add", "probe", "type", "bridge", "vlan_filtering", "1"]),
             Self::Macvlans => {
                 tried(&["sh", "-c", "ip link add probe type veth && ip link add link probe type macvlan"])
             }
@@ -196,7 +200,7 @@ impl Walk {
             let has = |feature: &Feature| self.features.contains(feature);
             let many = if has(&Feature::Flows) {
                 MANY_RULES
-            } else if [Feature::Vlans, Feature::Bonds, Feature::Vrfs].iter().any(has) {
+            } else if [Feature::Vlans, Feature::Bonds, Feature::Vrfs, Feature::Trunks].iter().any(has) {
                 MANY_ABOVE
             } else {
                 MANY
@@ -245,6 +249,7 @@ impl Walk {
             Feature::Bonds => upper::bond(random, named),
             Feature::Vrfs => upper::vrf(random, named),
             Feature::Bridges => upper::bridge(random, named),
+            Feature::Trunks => upper::trunk(random, named),
             Feature::Macvlans => upper::macvlan(random, named),
             Feature::Vxlans => upper::vxlan(random, named),
             Feature::Tunnels => tunnel::object(random, named, &self.standing()),

@@ -47,6 +47,7 @@ const DEFAULT: &[Feature] = &[
     Feature::Nexthops,
     Feature::Addresses,
     Feature::Bridges,
+    Feature::Trunks,
     Feature::Forwarding,
     Feature::RpFilter,
     Feature::Rules,

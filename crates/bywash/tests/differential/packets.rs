@@ -25,7 +25,7 @@ fn after<'a>(line: &'a str, before: &str) -> Option<&'a str> {
     line.split_once(before)?.1.split(' ').next()
 }
 
-/// A VLAN interface of a port.
+/// A VLAN interface of a port, or a VLAN of a bridge that the port is a member of.
 #[derive(Clone, Copy)]
 struct Vlan {
     port: usize,
@@ -34,9 +34,16 @@ struct Vlan {
 }
 
 impl Vlan {
-    /// Parses the line that creates one (`upper::vlan`).
+    /// Parses the line that creates one (`upper::vlan`, `upper::trunk`).
     fn parse(line: &str) -> Option<Self> {
         let after = |word| after(line, word);
+        if let Some(port) = after("bridge vlan add dev p") {
+            return Some(Self {
+                port: port.parse::<usize>().ok()? - 1,
+                protocol: 0x8100,
+                id: after(" vid ")?.parse().ok()?,
+            });
+        }
         let port: usize = after("link add link p")?.parse().ok()?;
         let protocol = if after(" type vlan protocol ")? == "802.1ad" { 0x88a8 } else { 0x8100 };
         Some(Self { port: port - 1, protocol, id: after(" id ")?.parse().ok()? })
@@ -67,6 +74,8 @@ pub struct Pool {
     tunnels: Vec<Tunnel>,
     vlans: Vec<Vlan>,
     bonded: Vec<(usize, usize)>,
+    /// Set if a bridge filters VLANs.
+    bridged: bool,
     unusual: bool,
     own: bool,
 }
@@ -83,6 +92,7 @@ impl Pool {
             tunnels: tunnel::all(text),
             vlans: vec![],
             bonded: bonded(text),
+            bridged: text.contains("vlan_filtering 1"),
             unusual,
             own,
         };
@@ -209,6 +219,10 @@ impl Pool {
                 let station = [2, 0, (2 + random.below(HOSTS)) as u8, 4, high, low];
                 let host = host_mac((port + 1) % PORTS, 2 + random.below(HOSTS));
                 return [random.pick(&[station, station, host]), host_mac(port, 2 + random.below(HOSTS))];
+            }
+            if self.bridged && random.chance(40) {
+                // To a host that a bridge may lead to.
+                return [random.below(PORTS), port].map(|port| host_mac(port, 2 + random.below(HOSTS)));
             }
             let to = match random.below(if unusual { 30 } else { 1000 }) {
                 0 => [0xff; 6],

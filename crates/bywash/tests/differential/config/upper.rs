@@ -205,6 +205,41 @@ pub fn bridge(random: &Random, named: u32) -> Object {
     Object::new(add, remove)
 }
 
+/// Returns a bridge of one to three ports that filters VLANs, which each port has with a tag, without one, or not at all.
+/// The router may have an interface in each, with subnets of its own, and stations may be there from the beginning.
+pub fn trunk(random: &Random, named: u32) -> Object {
+    let (first, name) = (1 + random.below(PORTS), format!("bt{named}"));
+    let members = members(random, first, 3);
+    let (pvid, run) = (random.pick(&[0, 0, 1]), |line: String| Change::Run(format!("bridge {line}")));
+    let options = format!("vlan_filtering 1 vlan_default_pvid {pvid} mcast_snooping 0");
+    let mut add = new(&name, format!("link add {name} type bridge {options}"));
+    for n in &members {
+        add.push(ip(format!("link set p{n} master {name}")));
+    }
+    for vlan in [5, 6, 7] {
+        for n in &members {
+            let how = random.pick(&["", "", "", " pvid untagged", " pvid untagged", " untagged", " pvid"]);
+            if random.chance(85) {
+                add.push(run(format!("vlan add dev p{n} vid {vlan}{how}")));
+            }
+            let mac = text(host_mac(n - 1, 2 + random.below(HOSTS)));
+            if random.chance(60) {
+                add.push(run(format!("fdb replace {mac} dev p{n} vlan {vlan} master static")));
+            }
+        }
+        if random.chance(50) {
+            let upper = format!("{name}.{vlan}");
+            add.push(run(format!("vlan add dev {name} vid {vlan} self")));
+            add.extend(new(&upper, format!("link add link {name} name {upper} type vlan id {vlan}")));
+            add.push(ip(format!("link set {upper} up")));
+            let behind = random.pick(&members) - 1;
+            add.extend(subnets(&upper, 100 + (3 * named + vlan) % 100, |host| text(host_mac(behind, host))));
+        }
+    }
+    add.push(ip(format!("link set {name} up")));
+    Object::new(add, vec![ip(format!("link del {name}"))])
+}
+
 /// Returns a VXLAN of one of the router's addresses, perhaps in a bridge, with a subnet and stations behind the ports'
 /// hosts.
 pub fn vxlan(random: &Random, named: u32) -> Object {
