@@ -265,9 +265,14 @@ impl Relations {
     /// Returns the bridge that an interface is a member of, if packets can be forwarded for the bridge on this member,
     /// or else the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bridge(&self, index: u32) -> Option<Result<&Link, String>> {
-        let unserved = "which has no number, or whose member has no program that forwards";
+        let unserved = |bridge: &Link| match bridge.bridge.is_some_and(|of| of.filters) {
+            true => "which filters VLANs: none that its member is in has an interface or another member with a number",
+            false => "which has no number, or whose member has no program that forwards",
+        };
         self.bridgeable(index).map(|bridge| match bridge {
-            Ok(bridge) if self.unserved.contains(&index) => Err(format!("it belongs to {}, {unserved}", named(bridge))),
+            Ok(bridge) if self.unserved.contains(&index) => {
+                Err(format!("it belongs to {}, {}", named(bridge), unserved(bridge)))
+            }
             bridge => bridge,
         })
     }
