@@ -21,6 +21,8 @@ struct Found {
     /// VLANs and macvlans.
     carried: Vec<Carried>,
     tunnels: Vec<Through>,
+    /// Number of VLANs without an interface that are left to the kernel because there are too many.
+    unchosen: usize,
     /// Those that are left to the kernel, by kernel index.
     left: BTreeMap<u32, Left>,
     /// VLANs, macvlans and tunnels by name, with the reason why they are left if they are.
@@ -114,28 +116,25 @@ impl Runtime {
 
     /// Keeps the VLANs without an interface that have two members at least, as long as half of all numbers are left for
     /// interfaces.
-    fn choose_vlans(&mut self, found: &mut Found) {
-        let (mut numbers, mut many) = (0, 0);
-        found.masters.retain(|index, master| {
+    fn choose_vlans(&self, found: &mut Found) {
+        let Found { masters, tunnels, unchosen, left, told, .. } = found;
+        let mut numbers = 0;
+        masters.retain(|index, master| {
             if MasterSpec::vlan_of_index(*index).is_none() {
                 return true;
             }
             let several = master.members.len() + master.vxlans.len() > 1;
             let fits = numbers + master.numbers() <= VLANS / 2;
             numbers += if several && fits { master.numbers() } else { 0 };
-            many += usize::from(several && !fits);
+            *unchosen += usize::from(several && !fits);
             several && fits
         });
-        if std::mem::replace(&mut self.unnumbered, many) != many && many > 0 {
-            tracing::warn!("the kernel forwards frames of {many} VLANs without an interface: there are too many");
-        }
-        let Found { masters, tunnels, left, told, .. } = found;
         tunnels.retain(|through| {
             let Some((Joined { index, .. }, _)) = through.joined.filter(|(of, _)| !masters.contains_key(&of.index))
             else {
                 return true;
             };
-            let why = "its bridge has no port or interface in its VLAN, or is in too many VLANs".to_owned();
+            let why = "its bridge has no interface and no port in its VLAN, or too many VLANs".to_owned();
             debug_assert!(MasterSpec::vlan_of_index(index).is_some());
             if let Some(link) = self.relations.link(through.index) {
                 left.insert(link.index, Left::new(link, why.clone()));
@@ -166,8 +165,10 @@ impl Runtime {
 
     /// Gives the interfaces their numbers, of which there may be too few.
     fn number(&mut self, found: &mut Found) -> Uppers {
-        let Found { masters, carried, tunnels, left, .. } = found;
-        let wanted = carried.len() + masters.values().map(|master| master.tagged.len()).sum::<usize>();
+        let Found { masters, carried, tunnels, unchosen, left, .. } = found;
+        let (interfaces, others): (Vec<_>, Vec<_>) =
+            masters.iter().partition(|(index, _)| MasterSpec::vlan_of_index(**index).is_none());
+        let wanted = carried.len() + interfaces.iter().map(|(_, master)| master.tagged.len()).sum::<usize>();
         let uppers = self.numbers.assign(masters, carried, tunnels);
         let numbered = uppers.masters.iter().map(|master| master.index).collect::<Vec<_>>();
         let members = masters.iter().filter(|(index, _)| !numbered.contains(index));
@@ -178,15 +179,20 @@ impl Runtime {
             left.entry(index).or_insert_with(new).ports.extend(port);
         }
         let entries = uppers.vlans.iter().map(|vlan| vlan.entries.len()).sum::<usize>();
-        let entries = entries + uppers.masters.iter().map(|master| master.tagged.len()).sum::<usize>();
+        let given = || uppers.masters.iter().filter(|master| master.has_interface());
+        let entries = entries + given().map(|master| master.tagged.len()).sum::<usize>();
         for (what, wanted, given) in [
             ("VLANs or macvlans", wanted, entries),
-            ("bonds or bridges", masters.len(), uppers.masters.len()),
+            ("bonds or bridges", interfaces.len(), given().count()),
             ("tunnels", tunnels.len(), uppers.tunnels.len()),
         ] {
             if given < wanted {
                 tracing::warn!("the kernel forwards for {} {what}: there are too many", wanted - given);
             }
+        }
+        let many = *unchosen + others.len() - (uppers.masters.len() - given().count());
+        if std::mem::replace(&mut self.unnumbered, many) != many && many > 0 {
+            tracing::warn!("the kernel forwards frames of {many} VLANs without an interface: there are too many");
         }
         uppers
     }
@@ -256,7 +262,9 @@ impl Runtime {
                 continue;
             }
             let plural = if members.len() > 1 { "s" } else { "" };
-            let members = members.iter().map(|(_, member)| name(*member)).collect::<Vec<_>>().join(", ");
+            let vxlans = master.vxlans.iter().filter(|_| !master.has_interface()).copied();
+            let members = members.iter().map(|(_, member)| *member).chain(vxlans);
+            let members = members.map(name).collect::<Vec<_>>().join(", ");
             match sends {
                 Sends::ToStation { bridge, vlan } if !master.has_interface() => {
                     let bridge = name(*bridge);

@@ -227,13 +227,13 @@ impl Relations {
     /// left to the kernel.
     pub fn joined(&self, index: u32) -> Vec<Joined> {
         match (self.links.get(&index), self.bridge(index)) {
-            (Some(own), Some(Ok(bridge))) => self.joins(own, bridge),
+            (Some(own), Some(Ok(bridge))) => self.joins(own, bridge).collect(),
             _ => vec![],
         }
     }
 
     /// Returns the interfaces whose packets come and leave by a member of a bridge, as far as the VLANs decide.
-    fn joins(&self, member: &Link, bridge: &Link) -> Vec<Joined> {
+    fn joins<'a>(&'a self, member: &'a Link, bridge: &'a Link) -> impl Iterator<Item = Joined> {
         let (of, own) = (bridge.bridge.unwrap_or_default(), (bridge.index, bridge.vlans.untagged));
         // Without such an entry, the bridge sends packets to its own address to a member, or to all
         // (br_handle_frame_finish).
@@ -248,12 +248,14 @@ impl Relations {
         let on = |link: &&Link| link.kind == "vlan" && !self.ports.contains(&link.index);
         let above = (of.filters && !self.left_vlans).then(|| self.above(bridge.index).filter(on));
         let vlan = move |link: &Link| joined((link.index, link.vlan?.id)).filter(|_| self.told(link).is_ok());
-        let mut all: Vec<Joined> =
-            own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan)).collect();
-        let routed: BTreeSet<u16> = all.iter().map(|joined| joined.vlan).collect();
-        let others = member.vlans.all().filter(|vlan| of.filters && !routed.contains(vlan));
-        all.extend(others.filter_map(|vlan| in_vlan((MasterSpec::index_of_vlan(bridge.index, vlan)?, vlan))));
-        all
+        let routed = own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan));
+        // An interface that is not followed may make the bridge receive more than it forwards, and may be in another
+        // network namespace: then only the VLANs of the bridge itself tell of it.
+        let on_bridge = |link: &Link| link.vlan.filter(|_| link.kind == "vlan").map(|vlan| vlan.id);
+        let taken: BTreeSet<u16> = self.above(bridge.index).filter_map(on_bridge).collect();
+        let free = move |vlan: &u16| of.filters && !taken.contains(vlan) && bridge.vlans.form(*vlan).is_none();
+        let without = move |vlan| in_vlan((MasterSpec::index_of_vlan(bridge.index, vlan)?, vlan));
+        routed.chain(member.vlans.all().filter(free).filter_map(without))
     }
 
     /// Returns the bond or bridge that an interface is a member of, if packets can be forwarded for it on this member,
@@ -316,8 +318,8 @@ impl Relations {
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than its own, or whose MAC address is none");
         }
-        match self.joins(member, bridge).is_empty() {
-            true if of.filters => Err("which filters VLANs, and whose member is in none"),
+        match self.joins(member, bridge).next().is_none() {
+            true if of.filters => Err("which filters VLANs, and whose member is in none that is followed"),
             true => Err("whose FDB does not have its MAC address as its own"),
             false => Ok(()),
         }

@@ -112,7 +112,8 @@ impl Numbers {
     /// Assigns a number to each of these bonds and bridges, by kernel index, of these VLANs and macvlans, and of these
     /// tunnels, and takes back the numbers of all others. A bond, bridge or tunnel keeps its number,
     /// and so does a VLAN while it is on the same port or bond. None gets a number that was another's until now,
-    /// because packets on their way may still refer to it. If there are not enough numbers, the last ones get none.
+    /// because packets on their way may still refer to it. If there are not enough numbers, the last ones get none;
+    /// VLANs without an interface are the last.
     pub fn assign(&mut self, masters: &BTreeMap<u32, Master>, vlans: &[Carried], tunnels: &[Through]) -> Uppers {
         let before = std::mem::take(&mut self.0);
         let mut taken = [false; VLANS];
@@ -124,7 +125,7 @@ impl Numbers {
             self.0.insert(key, id);
             Some(id)
         };
-        let mut master = |(index, of): (&u32, &Master)| {
+        let master = |(index, of): (&u32, &Master), number: &mut dyn FnMut(Key) -> Option<PortId>| {
             let (index, tag) = (*index, of.tag);
             let id = number(match of.sends {
                 Sends::ToStation { bridge, .. } if bridge != index => Key::OnMaster { index, parent: bridge, tag },
@@ -141,7 +142,9 @@ impl Numbers {
             }
             Some(MasterSpec { id, index, members, tagged, tag, vxlans: of.vxlans.clone(), sends: of.sends })
         };
-        let specs: Vec<MasterSpec> = masters.iter().filter_map(&mut master).collect();
+        let (others, interfaces): (Vec<_>, Vec<_>) =
+            masters.iter().partition(|(index, _)| MasterSpec::vlan_of_index(**index).is_some());
+        let mut specs: Vec<MasterSpec> = interfaces.into_iter().filter_map(|of| master(of, &mut number)).collect();
         let mut all: BTreeMap<(u32, PortId), VlanSpec> = BTreeMap::new();
         for Carried { index, told: Told { tag, sends }, port, parent } in vlans.iter().copied() {
             let below = specs.iter().find(|spec| spec.index == parent).map(|spec| spec.id);
@@ -159,6 +162,7 @@ impl Numbers {
             Some(TunnelSpec { id, index, tunnel, bridge })
         });
         let tunnels = tunnels.collect();
+        specs.extend(others.into_iter().filter_map(|of| master(of, &mut number)));
         Uppers { masters: specs, vlans: all.into_values().collect(), tunnels }
     }
 }
@@ -211,6 +215,22 @@ mod tests {
         let both = [(5, bridge(&[(PortId(1), 2)])), (6, bridge(&[]))].into();
         let then = numbers.assign(&both, &[], &[]).masters;
         assert_eq!([then[0].id, then[1].id], [FIRST, FIRST + 2].map(PortId));
+    }
+
+    #[test]
+    fn vlans_without_an_interface_are_numbered_last() {
+        let between = |vlan| {
+            let index = MasterSpec::index_of_vlan(5, vlan).unwrap();
+            (index, Master { tagged: vec![PortId(1)], ..bridge(&[(PortId(0), 1), (PortId(1), 2)]) })
+        };
+        let masters: BTreeMap<u32, Master> = (1..=4).map(between).collect();
+        assert_eq!(masters.values().map(Master::numbers).sum::<usize>(), 8);
+        let vlans: Vec<Carried> = (100..100 + VLANS as u32 - 5).map(carried).collect();
+        let uppers = Numbers::default().assign(&masters, &vlans, &[]);
+        let numbers: Vec<_> = uppers.masters.iter().map(|of| (of.id.0 - FIRST, of.tagged.len())).collect();
+        let first = VLANS as u16 - 5;
+        assert_eq!((uppers.vlans.len(), numbers), (VLANS - 5, vec![(first, 1), (first + 2, 1), (first + 4, 0)]));
+        assert_eq!(uppers.masters[2].members, [(PortId(0), 1)]);
     }
 
     #[test]

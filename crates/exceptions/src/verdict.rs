@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct PortLink {
     /// Its number.
     pub id: u16,
-    /// Kernel index of its interface; 0 while there is none, and for a VLAN of a bridge without an interface, of which no
-    /// packets are routed.
+    /// Kernel index of its interface; 0 while there is none, and for a VLAN of a bridge without an interface, of which
+    /// no packets are routed.
     pub index: u32,
     /// Name of its interface.
     pub name: String,
@@ -234,7 +234,7 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
             ports.iter().filter(|port| port.tunnel.is_some_and(of)).collect()
         }
         Scope::Tunnel(index) => ports.iter().filter(|port| port.tunnel.is_some() && port.index == *index).collect(),
-        _ => ports.iter().collect(),
+        _ => ports.iter().filter(|port| !port.only_bridges()).collect(),
     }
 }
 
@@ -437,6 +437,33 @@ mod tests {
         assert_eq!(flows(Kind::Netfilter, Scope::All(Families::BOTH)), (Families::BOTH, Families::BOTH));
         assert_eq!(flows(Kind::Netfilter, received("r0.5")), (Families::NONE, Families::BOTH));
         assert_eq!(flows(Kind::TrafficControl, received("r0")), (Families::NONE, Families::NONE));
+    }
+
+    #[test]
+    fn a_vlan_without_an_interface_is_only_bridged() {
+        let below = vec![(20, "br0".to_owned()), (10, "r0".to_owned())];
+        let (members, bridge) = (vec![0, 2], Some(Bridge { vlan: true, ..Bridge::default() }));
+        let vlan = PortLink { id: 64, name: "br0 VLAN 7".into(), below, members, bridge, ..PortLink::default() };
+        let all = [ports(), vec![vlan]].concat();
+        for (kind, scope, bridged, closed) in [
+            (Kind::Netfilter, Scope::All(Families::BOTH), true, true),
+            (Kind::Sysctls, Scope::In(vec![IfMatch::Index(20)], Families::BOTH), true, false),
+            (Kind::TrafficControl, Scope::In(vec![IfMatch::Index(10)], Families::V4), false, true),
+        ] {
+            let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
+            for ignored in [vec![], vec![kind]] {
+                let respect = Respect { ignored: ignored.iter().copied().collect() };
+                let reading = Reading { effects: vec![effect.clone()], ..Reading::default() };
+                let verdict = judge(&reading, &all, &respect);
+                assert_eq!(verdict.bridging.contains(&64), bridged || !ignored.is_empty(), "{kind:?}");
+                assert_eq!(verdict.gates[&64], Gate::CLOSED, "{kind:?}");
+                let left = !verdict.gates[&0].closed.is_empty();
+                assert_eq!(left, closed && ignored.is_empty(), "{kind:?}");
+            }
+            // Flows are forwarded on all ports that an effect is told of.
+            let kept = &judge(&Reading { effects: vec![effect], ..Reading::default() }, &all, &Respect::default()).kept;
+            assert!(kind != Kind::Netfilter || !kept[0].ports.contains(&64));
+        }
     }
 
     #[test]

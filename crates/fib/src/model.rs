@@ -462,8 +462,8 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Returns a tunnel between two addresses of one family, with the families that its encapsulation always carries and
-    /// no other property.
+    /// Returns a tunnel between two addresses of one family, with the families that its encapsulation always carries
+    /// and no other property.
     pub const fn between(encapsulation: Encapsulation, local: IpAddr, remote: IpAddr) -> Self {
         let carries = match encapsulation {
             Encapsulation::Ipip => Families::V4,

@@ -360,9 +360,9 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     }
 }
 
-/// A frame in a VXLAN to a station behind another member of its bridge leaves by that member, unchanged except for the tag
-/// that its VLAN has there, whatever packet it carries; the kernel has it as received if it is of another kind, too long, or to another station, and all frames while
-/// the VXLAN's gate is closed.
+/// A frame in a VXLAN to a station behind another member of its bridge leaves by that member, unchanged except for the
+/// tag that its VLAN has there, whatever packet it carries; the kernel has it as received if it is of another kind, too
+/// long, or to another station, and all frames while the VXLAN's gate is closed.
 #[test]
 fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
@@ -427,7 +427,8 @@ fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
 }
 
 /// A frame that a port receives for a station behind a VXLAN in its bridge is encapsulated, without a tag but otherwise
-/// unchanged. The kernel has, as they were, those to other stations, that the VXLAN or the way to its end does not take, or of no sound IP packet.
+/// unchanged. The kernel has, as they were, those to other stations, that the VXLAN or the way to its end does not
+/// take, or of no sound IP packet.
 #[test]
 fn a_frame_from_a_member_goes_through_the_vxlan() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);

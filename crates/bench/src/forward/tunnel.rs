@@ -82,8 +82,8 @@ pub fn around(tunnel: &Tunnel, frame: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok([&to[..], from, &ethertype::IPV4.to_be_bytes(), &head, &gre].concat())
 }
 
-/// Adds next hops through a tunnel to the other end behind each port, in the order of the ports, and the routes to these
-/// ends. The entries from 1 on must be the next hops out of the ports.
+/// Adds next hops through a tunnel to the other end behind each port, in the order of the ports, and the routes to
+/// these ends. The entries from 1 on must be the next hops out of the ports.
 pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel: Tunnel) -> anyhow::Result<Tunnels> {
     let (mut paths, mut all, (table4, table6)) = (vec![], vec![], tables);
     let mut lead = |to: IpAddr, hop: u32| {

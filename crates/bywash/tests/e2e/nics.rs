@@ -474,8 +474,8 @@ fn nics_carry_vlans_of_a_bridge() {
     });
 }
 
-/// Makes a bridge that filters VLANs, with a VLAN that has a tag on the router's first NIC and none on the other member;
-/// with `interface`, also a VLAN interface on the bridge.
+/// Makes a bridge that filters VLANs, with a VLAN that has a tag on the router's first NIC and none on the other
+/// member; with `interface`, also a VLAN interface on the bridge.
 fn bridge_with_a_trunk(lab: &Cabled, second: &str, interface: bool) {
     let near = &lab.nics[1];
     lab.r
@@ -508,8 +508,8 @@ fn join_network(lab: &Cabled, tagged: bool, mtu: u32) {
         .unwrap();
 }
 
-/// Hosts of one network behind two members of a bridge, one of which has the network's VLAN with a tag; the router has an
-/// interface in the VLAN, or none.
+/// Hosts of one network behind two members of a bridge, one of which has the network's VLAN with a tag; the router has
+/// an interface in the VLAN, or none.
 #[test]
 fn nics_carry_frames_from_a_trunk_to_an_access_port() {
     require!(require_lab(), groups().map(drop), kernel_has("bridge-vlans"), kernel_has("8021q"));

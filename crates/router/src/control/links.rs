@@ -280,7 +280,8 @@ impl Links {
         all
     }
 
-    /// Returns whether an interface is up and has carrier, or for a VLAN without one, the bridge; false for an unknown one.
+    /// Returns whether an interface, or for a VLAN without one the bridge, is up and has carrier; false for an unknown
+    /// one.
     pub fn running(&self, index: u32) -> bool {
         let index = MasterSpec::vlan_of_index(index).map_or(index, |(bridge, _)| bridge);
         self.links.get(&index).is_some_and(|l| l.up && l.carrier)
@@ -575,9 +576,11 @@ impl Links {
         self.ports.iter().map(|bound| {
             let id = bound.spec.id;
             let interface = self.interface_of(bound);
+            // A VLAN without an interface has no address.
+            let shown = MasterSpec::vlan_of_index(interface).map_or(interface, |_| bound.index());
             PortView {
                 number: self.number_of(id),
-                mac: self.get(interface).and_then(|link| link.mac),
+                mac: self.get(shown).and_then(|link| link.mac),
                 addresses: self.addresses(interface).collect(),
                 ..self.view(id, bound.spec.name.clone(), bound.index())
             }

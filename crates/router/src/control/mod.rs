@@ -382,9 +382,9 @@ impl Control {
     }
 
     /// Returns the kernel index of the interface on which the kernel is to receive again a packet that the interface
-    /// with number `id` received by a port; `None` if there is none, or it no longer does. For a bridge and the VLANs on it, it is the
-    /// bridge, because a member would make the bridge learn the marked source address; for a VLAN interface on a bridge
-    /// that filters VLANs, that interface; for others, the port's.
+    /// with number `id` received by a port; `None` if it has none, or no longer does. For a bridge and the VLANs on it,
+    /// it is the bridge, because a member would make the bridge learn the marked source address; for a VLAN interface
+    /// on a bridge that filters VLANs, that interface; for others, the port's.
     pub fn receiver(&self, port: PortId, id: PortId) -> Option<u32> {
         let index = self.port_index(port);
         match self.links.bridge_with(id, port) {
@@ -405,7 +405,11 @@ impl Control {
     /// Returns all entries of VLANs and macvlans in XDP programs.
     pub fn entries(&self) -> Vec<PortEntry> {
         let vlans = self.vlans().map(|(view, vlan)| (view, vlan.tag, &vlan.entries));
-        let masters = self.masters().map(|(view, master)| (view, master.tag, &master.tagged));
+        let masters = self.masters().map(|(view, master)| {
+            // No packets are routed to the address zero: the gate is closed.
+            let mac = if master.has_interface() { view.mac } else { Some(Mac::default()) };
+            (PortView { mac, ..view }, master.tag, &master.tagged)
+        });
         let all = vlans.chain(masters).flat_map(|(view, tag, entries)| {
             entries.iter().map(move |&(port, entry)| PortEntry { view: view.clone(), port, entry, tag })
         });
@@ -429,9 +433,9 @@ impl Control {
         self.links.bridged_to(number, port)
     }
 
-    /// Returns the length in bytes of the longest frame that `port` receives for the interface with this number and that
-    /// the kernel sends through VXLANs by addresses alone, Ethernet header included and a tag aside; `None` if it sends
-    /// none.
+    /// Returns the length in bytes of the longest frame that `port` receives for the interface with this number and
+    /// that the kernel sends through VXLANs by addresses alone, Ethernet header included and a tag aside; `None` if it
+    /// sends none.
     pub fn bridged_through(&self, number: PortId, port: PortId) -> Option<u32> {
         self.links.bridged_through(number, port)
     }

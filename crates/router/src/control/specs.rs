@@ -21,8 +21,8 @@ pub struct PortSpec {
 }
 
 /// A bond or bridge that ports belong to, or a VLAN of a bridge that filters VLANs: a VLAN interface on it or, without
-/// one, a VLAN whose frames the bridge only forwards between its members. The router forwards its packets as far as they
-/// arrive and leave by these ports.
+/// one, a VLAN whose frames the bridge only forwards between its members. The router forwards its packets as far as
+/// they arrive and leave by these ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MasterSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.

@@ -25,8 +25,8 @@ pub struct MemberPort {
 }
 
 impl TunnelInfo {
-    /// Returns the port, or the VLAN's entry on it, by which the VXLAN's bridge forwards a frame to this address; `None`
-    /// if it is left to the kernel.
+    /// Returns the port, or the VLAN's entry on it, by which the VXLAN's bridge forwards a frame to this address;
+    /// `None` if it is left to the kernel.
     pub(super) fn member(&self, to: &Mac, frame: &[u8]) -> Option<PortId> {
         if self.members.is_empty() || !is_plainly_bridged(frame) {
             return None;
@@ -38,8 +38,8 @@ impl TunnelInfo {
 }
 
 impl Tunnels {
-    /// Returns the VXLAN, and its end, behind which the bridge of a port has the station that a frame, without a tag, is
-    /// for. `None` if the frame is left to the kernel.
+    /// Returns the VXLAN, and its end, behind which the bridge of a port has the station that a frame, without a tag,
+    /// is for. `None` if the frame is left to the kernel.
     pub(crate) fn towards(&self, from: Ingress, frame: &[u8]) -> Option<(&TunnelInfo, IpAddr)> {
         let to: &Mac = frame.first_chunk()?;
         // The kernel sends whatever it is, but hashes of its headers need these.

@@ -25,6 +25,31 @@ fn both() -> MasterSpec {
     bridge(&[(0, P0), (1, P1)])
 }
 
+#[test]
+fn a_vlan_without_an_interface_routes_nothing() {
+    for (bridge, vlan) in [(1, 1), (7, 4094), ((1 << 19) - 1, 4095)] {
+        let index = MasterSpec::index_of_vlan(bridge, vlan).unwrap();
+        assert_eq!(MasterSpec::vlan_of_index(index), Some((bridge, vlan)));
+    }
+    assert_eq!([MasterSpec::index_of_vlan(1 << 19, 1), MasterSpec::index_of_vlan(1, 4096)], [None; 2]);
+    assert_eq!(MasterSpec::vlan_of_index(i32::MAX as u32), None);
+    let mut w = world();
+    let own = |w: &World| w.control.ports().map(|port| (port.mac, port.mtu)).collect::<Vec<_>>();
+    w.control.set_masters(&[]);
+    let alone = own(&w);
+    let (index, entry) = (MasterSpec::index_of_vlan(BRIDGE, 7).unwrap(), PortId(FIRST + 9));
+    let sends = Sends::ToStation { bridge: BRIDGE, vlan: 7 };
+    let (tag, tagged) = (tag(0x8100, 7), vec![(PortId(1), entry)]);
+    w.control.set_masters(&[MasterSpec { index, tag, tagged, sends, ..both() }]);
+    assert_eq!(own(&w), alone, "ports keep their addresses");
+    assert_eq!([0, 1].map(|port| w.control.receiver(PortId(port), NUMBER)), [None; 2]);
+    let (view, _) = w.control.masters().next().unwrap();
+    assert_eq!((view.index, view.mac, view.name.ends_with(" VLAN 7")), (0, None, true));
+    let entries = w.control.entries();
+    assert_eq!((entries.len(), entries[0].entry, entries[0].view.mac), (1, entry, Some(Mac::default())));
+    assert_eq!(w.with(|t| t.port(NUMBER).unwrap().index), 0);
+}
+
 /// Returns the station of the neighbour with this last octet of its MAC address.
 fn station(last: u8, member: u32) -> Change {
     let Change::Neighbour(of) = neighbour(BRIDGE, "10.5.0.9", last) else { panic!() };

@@ -205,8 +205,9 @@ pub fn bridge(random: &Random, named: u32) -> Object {
     Object::new(add, remove)
 }
 
-/// Returns a bridge of one to three ports that filters VLANs, which each port has with a tag, without one, or not at all.
-/// The router may have an interface in each, with subnets of its own, and stations may be there from the beginning.
+/// Returns a bridge of one to three ports that filters VLANs, which each port has with a tag, without one, or not at
+/// all. The router may have an interface in each, with subnets of its own, and stations may be there from the
+/// beginning.
 pub fn trunk(random: &Random, named: u32) -> Object {
     let (first, name) = (1 + random.below(PORTS), format!("bt{named}"));
     let members = members(random, first, 3);

@@ -16,7 +16,7 @@ use bywash_exceptions::{Bridge, PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
 use bywash_netlink::{Mirror, Paths};
-use bywash_router::control::{self, Applied, Control, PortSpec, PortView, TunnelSpec, VlanSpec};
+use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
 use bywash_router::tables::Cold;
 use bywash_router::tunnel;
@@ -179,10 +179,11 @@ impl modes::Control for Routing {
         let other = |view: PortView, vlan: &VlanSpec, mac| vlan.tag == UNTAGGED && view.mac != mac;
         let told_otherwise = |change: &Change| match change {
             Change::LinkGone { index } => {
-                let masters = control.masters().map(|(view, _)| view);
-                let tunnels = control.tunnels().map(|(view, _)| view);
-                let mut all = control.vlans().map(|(view, _)| view).chain(masters).chain(tunnels);
-                all.any(|view| view.index == *index)
+                let of = |master: &MasterSpec| master.stations().map_or(master.index, |(bridge, _)| bridge);
+                let masters = control.masters().flat_map(|(view, master)| [view.index, of(master)]);
+                let tunnels = control.tunnels().map(|(view, _)| view.index);
+                let mut all = control.vlans().map(|(view, _)| view.index).chain(masters).chain(tunnels);
+                all.any(|one| one == *index)
             }
             Change::Link(link) => {
                 control.vlans().any(|(view, vlan)| view.index == link.index && other(view, vlan, link.mac))

@@ -50,7 +50,7 @@ impl View for Routes {
             above(view, kind, tag, sends)
         };
         let masters = control.masters().flat_map(|(view, master)| {
-            let shown = of_master(&view, master, true);
+            let shown = of_master(&view, master, master.has_interface());
             master.members.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
         let vlans = control.vlans().flat_map(|(view, vlan)| {

@@ -247,17 +247,15 @@ impl Links {
         self.all_masters().filter_map(bond).collect()
     }
 
-    /// Returns all bonds and bridges with open ports or VXLANs, by kernel index; for a VLAN without an interface, a view
-    /// with index 0.
+    /// Returns all bonds and bridges with open ports or VXLANs, by kernel index; for a VLAN without an interface, a
+    /// view with index 0.
     pub fn master_views(&self) -> impl Iterator<Item = (PortView, &MasterSpec)> {
         let served = |master: &&MasterSpec| self.ports_of(master).next().is_some() || self.has_vxlan(master);
         self.all_masters().filter(served).map(|master| {
             let name = |index| self.get(index).map(|link| link.name.clone()).unwrap_or_default();
             let view = match MasterSpec::vlan_of_index(master.index) {
-                // No address that a packet could be sent to.
                 Some((bridge, vlan)) => PortView {
                     index: 0,
-                    mac: Some(Mac::default()),
                     mtu: self.get(bridge).map(|link| link.mtu),
                     ..self.view(master.id, format!("{} VLAN {vlan}", name(bridge)), master.index)
                 },

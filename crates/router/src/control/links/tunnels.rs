@@ -232,8 +232,8 @@ impl Links {
         bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.index))
     }
 
-    /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those whose
-    /// packets masquerading may change, or that the kernel does not let use their local addresses.
+    /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those
+    /// whose packets masquerading may change, or that the kernel does not let use their local addresses.
     fn open_tunnels(&self) -> impl Iterator<Item = &TunnelSpec> {
         self.tunnels.values().map(|(spec, _)| spec).filter(|spec| self.is_open(spec))
     }
