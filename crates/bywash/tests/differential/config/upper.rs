@@ -232,6 +232,10 @@ pub fn trunk(random: &Random, named: u32) -> Object {
             let upper = format!("{name}.{vlan}");
             add.push(run(format!("vlan add dev {name} vid {vlan} self")));
             add.extend(new(&upper, format!("link add link {name} name {upper} type vlan id {vlan}")));
+            if random.chance(20) {
+                // Not followed: the kernel has the VLAN's frames.
+                add.push(ip(format!("link set {upper} address 02:00:00:00:05:{vlan:02x}")));
+            }
             add.push(ip(format!("link set {upper} up")));
             let behind = random.pick(&members) - 1;
             add.extend(subnets(&upper, 100 + (3 * named + vlan) % 100, |host| text(host_mac(behind, host))));
