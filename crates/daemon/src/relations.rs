@@ -253,7 +253,8 @@ impl Relations {
         // network namespace: then only the VLANs of the bridge itself tell of it.
         let on_bridge = |link: &Link| link.vlan.filter(|_| link.kind == "vlan").map(|vlan| vlan.id);
         let taken: BTreeSet<u16> = self.above(bridge.index).filter_map(on_bridge).collect();
-        let free = move |vlan: &u16| of.filters && !taken.contains(vlan) && bridge.vlans.form(*vlan).is_none();
+        let known = of.filters && !bridge.vlans.stale;
+        let free = move |vlan: &u16| known && !taken.contains(vlan) && bridge.vlans.form(*vlan).is_none();
         let without = move |vlan| in_vlan((MasterSpec::index_of_vlan(bridge.index, vlan)?, vlan));
         routed.chain(member.vlans.all().filter(free).filter_map(without))
     }

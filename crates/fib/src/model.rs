@@ -326,6 +326,8 @@ pub struct BridgeVlans {
     pub untagged: u16,
     /// VLANs whose frames it sends with a tag: the first and last one of each range.
     pub tagged: Vec<(u16, u16)>,
+    /// Set if they have changed and are not known until they have been read again.
+    pub stale: bool,
 }
 
 impl BridgeVlans {

@@ -347,7 +347,7 @@ impl Kernel {
     fn vlans_of(&mut self, index: u32, mut vlans: BridgeVlans, origin: Origin) -> Scope {
         let generation = self.generation;
         match self.vlans.get(&index) {
-            _ if origin != Origin::Dump => vlans = BridgeVlans::default(),
+            _ if origin != Origin::Dump => vlans = BridgeVlans { stale: true, ..BridgeVlans::default() },
             Some(known) if known.generation == generation => {
                 vlans.untagged = vlans.untagged.max(known.value.untagged);
                 vlans.tagged.splice(0..0, known.value.tagged.iter().copied());

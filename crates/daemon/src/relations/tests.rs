@@ -357,7 +357,7 @@ fn members_of_a_bridge_have_its_packets() {
 
 /// A bridge that filters VLANs, with a VLAN interface, and a member; each with its VLAN without a tag, and one with.
 fn filtering(of_bridge: (u16, u16), of_member: (u16, u16), upper: Link) -> Relations {
-    let vlans = |(untagged, tagged)| BridgeVlans { untagged, tagged: vec![(tagged, tagged)] };
+    let vlans = |(untagged, tagged)| BridgeVlans { untagged, tagged: vec![(tagged, tagged)], stale: false };
     let of = Bridge { filters: true, protocol: 0x8100, ..bridge().bridge.unwrap() };
     let bridge = Link { bridge: Some(of), vlans: vlans(of_bridge), ..bridge() };
     let mut relations = super::tests::of(&[bridge, Link { vlans: vlans(of_member), ..bridged(1) }, upper]);
@@ -420,6 +420,13 @@ fn a_member_has_the_packets_of_its_vlans() {
     // The bridge no longer has the address for its own in VLAN 5.
     assert!(relations.note(&[Change::StationGone { bridge: BRIDGE, vlan: 5, mac: bridge().mac.unwrap() }]));
     assert_eq!(relations.joined(1), [joined(BRIDGE, 1, false)]);
+    // Until the VLANs of the bridge have been read again, none is known to be without an interface.
+    for (stale, expected) in [(false, vec![between(2, false), between(9, true)]), (true, vec![])] {
+        let mut relations = filtering((1, 5), (2, 9), on_bridge(5));
+        let of = relations.link(BRIDGE).unwrap().clone();
+        relations.note(&[Change::Link(Link { vlans: BridgeVlans { stale, ..of.vlans.clone() }, ..of })]);
+        assert_eq!(relations.joined(1), expected);
+    }
     // A port itself.
     let mut relations = filtering((1, 5), (1, 5), on_bridge(5));
     relations.set_ports([1, 9].into());
@@ -441,7 +448,7 @@ fn a_bridges_news_are_news() {
         Link { bridge: Some(Bridge { ageing_ms: 1000, plain: true, ..Bridge::default() }), ..bridge() },
         Link { member: Some(Member { active: false, plain: true, ..Member::default() }), ..bridged(1) },
         Link { mtu: 1400, ..bridge() },
-        Link { vlans: BridgeVlans { untagged: 1, tagged: vec![] }, ..bridge() },
+        Link { vlans: BridgeVlans { untagged: 1, ..BridgeVlans::default() }, ..bridge() },
     ] {
         assert!(relations.note(&[Change::Link(change.clone())]), "{change:?}");
         assert!(!relations.note(&[Change::Link(change)]));
@@ -611,9 +618,13 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     // The interface of a VLAN that has no tag on it; a port's membership needs learning.
     let [bridge, port, upper] = [bridge(), bridged(1), on_bridge(7)];
     let filters = bridge.bridge.map(|of| Bridge { filters: true, protocol: 0x8100, ..of });
-    let bridge =
-        |untagged| Link { bridge: filters, vlans: BridgeVlans { untagged, tagged: vec![(7, 7)] }, ..bridge.clone() };
-    let of_vxlan = |untagged| Link { vlans: BridgeVlans { untagged, tagged: vec![(1, 1)] }, ..plain.clone() };
+    let bridge = |untagged| Link {
+        bridge: filters,
+        vlans: BridgeVlans { untagged, tagged: vec![(7, 7)], stale: false },
+        ..bridge.clone()
+    };
+    let of_vxlan =
+        |untagged| Link { vlans: BridgeVlans { untagged, tagged: vec![(1, 1)], stale: false }, ..plain.clone() };
     let mut relations = of(&[bridge(1), of_vxlan(7), upper.clone()]);
     relations.note(&[own(7, bridge(1).mac.unwrap(), BRIDGE)]);
     let joined = relations.tunnels().next().unwrap().1.unwrap().joined.unwrap().0;

@@ -100,7 +100,7 @@ fn vlans_of_bridges_are_read_again_after_a_notification() {
     let Event::Link { link: free, switched } = link(true) else { unreachable!() };
     let bridge = Some(Bridge { ageing_ms: 1, plain: true, filters: true, ..Bridge::default() });
     let of = |untagged, tagged: &[(u16, u16)]| {
-        let vlans = BridgeVlans { untagged, tagged: tagged.to_vec() };
+        let vlans = BridgeVlans { untagged, tagged: tagged.to_vec(), stale: false };
         Link { index: 7, bridge, vlans, ..free.clone() }
     };
     let vlans = |untagged, tagged: &[(u16, u16)]| Event::BridgeVlans(7, of(untagged, tagged).vlans);
@@ -118,7 +118,8 @@ fn vlans_of_bridges_are_read_again_after_a_notification() {
     assert_eq!(reported(&mut kernel), [Change::Link(of(1, &[(5, 9), (20, 20)]))]);
     // A notification does not say which VLANs are left.
     assert!(kernel.apply(vlans(1, &[]), Origin::Live).has(Scope::VLANS));
-    assert_eq!(reported(&mut kernel), [Change::Link(of(0, &[]))]);
+    let stale = BridgeVlans { stale: true, ..BridgeVlans::default() };
+    assert_eq!(reported(&mut kernel), [Change::Link(Link { vlans: stale, ..of(0, &[]) })]);
     read(&mut kernel, vec![vlans(2, &[(5, 9)])]);
     assert_eq!(reported(&mut kernel), [Change::Link(of(2, &[(5, 9)]))]);
     // A dump without its VLANs.
@@ -141,7 +142,7 @@ fn a_members_state_changes_its_link() {
     kernel.apply(Event::BridgePort(3, forwarding), Origin::Live);
     assert_eq!(reported(&mut kernel), [Change::Link(of(Some(forwarding), Some(7)))]);
     // A member that moves to another bridge loses its VLANs, by a notification or a dump.
-    let vlans = BridgeVlans { untagged: 5, tagged: vec![] };
+    let vlans = BridgeVlans { untagged: 5, ..BridgeVlans::default() };
     let in_vlan = |master| Link { vlans: vlans.clone(), ..of(Some(forwarding), Some(master)) };
     for (origin, masters) in [(Origin::Live, [7, 8]), (Origin::Dump, [8, 7])] {
         kernel.apply(Event::BridgeVlans(3, vlans.clone()), Origin::Dump);

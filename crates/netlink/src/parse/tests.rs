@@ -549,7 +549,7 @@ fn vlans_of_a_bridge_are_told_by_how_they_are_sent() {
         let entries: Vec<Vec<u8>> = entries.iter().map(|entry| attributes_of(entry)).collect();
         let all: Vec<(u16, &[u8])> = entries.iter().map(|entry| (BRIDGE_VLANDB_ENTRY, &entry[..])).collect();
         match bridged(RTM_NEWVLAN, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0], &all) {
-            Some(Event::BridgeVlans(9, BridgeVlans { untagged, tagged })) => (untagged, tagged),
+            Some(Event::BridgeVlans(9, BridgeVlans { untagged, tagged, .. })) => (untagged, tagged),
             other => panic!("{other:?}"),
         }
     };
