@@ -47,7 +47,6 @@ const DEFAULT: &[Feature] = &[
     Feature::Nexthops,
     Feature::Addresses,
     Feature::Bridges,
-    Feature::Trunks,
     Feature::Forwarding,
     Feature::RpFilter,
     Feature::Rules,
