@@ -130,12 +130,10 @@ impl Runtime {
             several && fits
         });
         tunnels.retain(|through| {
-            let Some((Joined { index, .. }, _)) = through.joined.filter(|(of, _)| !masters.contains_key(&of.index))
-            else {
+            if through.joined.is_none_or(|(of, _)| masters.contains_key(&of.index)) {
                 return true;
-            };
+            }
             let why = "its bridge has no interface and no port in its VLAN, or too many VLANs".to_owned();
-            debug_assert!(MasterSpec::vlan_of_index(index).is_some());
             if let Some(link) = self.relations.link(through.index) {
                 left.insert(link.index, Left::new(link, why.clone()));
                 told.insert(link.name.clone(), Some(why));

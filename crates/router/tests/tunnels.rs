@@ -70,7 +70,7 @@ struct Rig {
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// What the tunnel and the ports are members of.
+/// Membership of the tunnel and the ports in a bridge.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Joined {
     Nothing,
@@ -104,7 +104,7 @@ impl Rig {
         Self::made(tunnel, path_mtu, false, frames, &Nat::default(), Joined::Bridge)
     }
 
-    /// As [`Rig::of_bridge`], with a bridge that filters VLANs: both ports have the VXLAN's with tags.
+    /// Creates a router like [`Rig::of_bridge`], whose bridge filters VLANs: both ports have the VXLAN's with a tag.
     fn of_trunk(tunnel: Tunnel, path_mtu: u32, frames: &[Vec<u8>]) -> Self {
         Self::made(tunnel, path_mtu, false, frames, &Nat::default(), Joined::Trunk)
     }

@@ -96,13 +96,13 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
     for port in 0..PORTS {
         let remote = end_behind(tunnel.local, port);
         lead(remote, 1 + u32::from(port))?;
-        // One VXLAN has all ends.
-        let (number, remotes) = if tunnel.vxlan.is_some() { (0, tunnel.remote) } else { (port, remote) };
+        // A VXLAN has the ends of all ports; other tunnels have one each.
+        let (number, of) = if tunnel.vxlan.is_some() { (0, tunnel.remote) } else { (port, remote) };
         let id = PortId(FIRST + number);
         if number == port {
             all.push(TunnelInfo {
                 id,
-                tunnel: Tunnel { remote: remotes, ..tunnel },
+                tunnel: Tunnel { remote: of, ..tunnel },
                 info: PortInfo { index: 9 + u32::from(number), mac: MAC, ..PortInfo::default() },
                 mac: MAC,
                 ageing: None,
