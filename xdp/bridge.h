@@ -182,11 +182,9 @@ int bywash_bridge(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
 	}
-	if (reason == TO_USER) {
-		/* Without the flags: gates concern routed packets. */
-		struct frame f = frame_of_xdp(ctx, port, 0);
-		return to_user(&f, ctx);
-	}
+	/* Neither gates nor the port's limit: these concern routed packets. */
+	if (reason == TO_USER)
+		return to_socket(port, ctx);
 	if (reason == TO_MEMBER) {
 		if (bpf_redirect_map(&devices, frame.to, XDP_PASS) != XDP_REDIRECT || retag(ctx, frame.tag))
 			return count(port->id, PASS_BRIDGED, XDP_PASS);

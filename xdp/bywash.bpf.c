@@ -81,20 +81,25 @@ static __always_inline int count(__u32 id, int reason, int verdict)
 	return verdict;
 }
 
-static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
+static __always_inline int to_socket(const struct bywash_port *port, struct xdp_md *ctx)
 {
 	__u32 queue = ctx->rx_queue_index;
 
+	if (queue >= BYWASH_QUEUES ||
+	    bpf_redirect_map(&xsks, port->id * BYWASH_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
+		return count(port->id, PASS_NO_SOCKET, XDP_PASS);
+	return count(port->id, TO_USER, XDP_REDIRECT);
+}
+
+static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
+{
 #ifndef BYWASH_SWITCH
 	if (unlikely(f->flags & (BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG)) && is_kernels(f))
 		return count(f->port->id, PASS_POLICY, XDP_PASS);
 #endif
 	if (bpf_xdp_get_buff_len(ctx) > f->port->max_frame)
 		return count(f->port->id, PASS_SUPERFRAME, XDP_PASS);
-	if (queue >= BYWASH_QUEUES ||
-	    bpf_redirect_map(&xsks, f->port->id * BYWASH_QUEUES + queue, XDP_PASS) != XDP_REDIRECT)
-		return count(f->port->id, PASS_NO_SOCKET, XDP_PASS);
-	return count(f->port->id, TO_USER, XDP_REDIRECT);
+	return to_socket(f->port, ctx);
 }
 
 #ifndef BYWASH_PLAIN

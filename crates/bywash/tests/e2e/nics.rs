@@ -552,9 +552,10 @@ fn nics_carry_a_vlan_through_a_vxlan() {
 fn network_through_a_vxlan(lab: &Cabled, tagged: bool) {
     let (near, far) = (&lab.nics[1], &lab.nics[2]);
     lab.r
-        .ip_batch(
-            "link add vx0 type vxlan id 5 local 10.0.2.1 remote 10.0.2.2 dstport 4789\nlink set vx0 mtu 1450 up\n",
-        )
+        .ip_batch(&format!(
+            "link add vx0 type vxlan id 5 local 10.0.2.1 remote 10.0.2.2 dstport 4789\nlink set vx0 mtu 1450 up\n\
+             link set {near} mtu 1450\n"
+        ))
         .unwrap();
     if tagged {
         bridge_with_a_trunk(lab, "vx0", false);
@@ -593,6 +594,8 @@ fn network_through_a_vxlan(lab: &Cabled, tagged: bool) {
         }
         let events = |nic, event| bywash.events(nic, event);
         assert!(events(near, "encapsulated") > 20 && events(far, "decapsulated") > 20, "{}", lab.model);
+        // A tag makes a frame longer than the MTU of its member allows one without.
+        assert_eq!(bywash.verdicts(near, "pass_superframe"), 0, "{}", lab.model);
         // The kernel sends what workers cannot, and resolves the neighbour.
         lab.r.ip(&["neighbour", "flush", "dev", far]).unwrap();
         wait_until("the neighbour", PATIENCE, || answered("10.9.0.2") == 5).unwrap();

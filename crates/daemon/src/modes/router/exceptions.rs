@@ -19,6 +19,7 @@ use bywash_router::gates::{Gate, Gates};
 use bywash_router::tunnel::MemberPort;
 use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
+use bywash_wire::ethernet::TAG_LEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -298,15 +299,17 @@ impl Guard {
             let (may_bridge, may_hand_over, native) =
                 (xdp.bridges(), xdp.hands_over_bridged(), xdp.program.is_native());
             let bridges = |number: PortId| self.verdict.bridging.contains(&number.0);
-            let forwarded = |number: PortId| {
+            let room = xdp.room;
+            let forwarded = |number: PortId, tag: [u8; 4]| {
                 let between = match may_bridge && bridges(number) {
                     true => bridging(&control.bridged_to(number, view.id), &targets, native),
                     false => XdpBridging::default(),
                 };
                 let through = (may_hand_over && bridges(number)).then(|| control.bridged_through(number, view.id));
-                XdpBridging { through: through.flatten().unwrap_or(0), ..between }
+                let held = room.saturating_sub(if tag == UNTAGGED { 0 } else { TAG_LEN });
+                XdpBridging { through: through.flatten().unwrap_or(0).min(held as u32), ..between }
             };
-            let own = forwarded(view.number);
+            let own = forwarded(view.number, UNTAGGED);
             let obeyed = xdp.obey(|config| {
                 config.master = (number != at).then_some(number);
                 config.bridged = filters.is_some();
@@ -328,7 +331,7 @@ impl Guard {
                 let gate = program_gate(self.gate(id));
                 let source_check = program_check(control.source_check(view.id));
                 let rules = self.verdict.rules.contains_key(&id);
-                let bridging = forwarded(view.id);
+                let bridging = forwarded(view.id, tag);
                 Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules, bridging })
             };
             let of_port: Vec<XdpVlan> = entries.iter().filter(|of| of.port.0 == at).filter_map(vlan).collect();
