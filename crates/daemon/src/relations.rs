@@ -489,7 +489,7 @@ impl Relations {
     }
 
     /// Returns the tunnels, each with what it forwards or, if its packets cannot be forwarded, the reason why they are
-    /// left to the kernel. Tunnels that are down, and have no local address or several remotes, are not among them.
+    /// left to the kernel. Tunnels that are down, and have not the addresses that are needed, are not among them.
     pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Through, String>)> {
         let all = self.links.values().filter(|_| !self.left_tunnels);
         all.filter_map(|link| {
@@ -559,12 +559,14 @@ impl Relations {
         if let Some(vti) = vti.filter(|_| !before.is_empty()) {
             return Err(format!("{} may take its packets", named(vti)));
         }
-        // The kernel prefers a tunnel that is bound to the interface of a received packet (ip_tunnel_lookup,
-        // ip6_tnl_lookup, ip6gre_tunnel_lookup).
+        // The kernel prefers a tunnel that is bound to the interface of a received packet, and one with an address of
+        // its own (ip_tunnel_lookup, ip6_tnl_lookup, ip6gre_tunnel_lookup).
         let takes_too = |other: &Tunnel| {
             let any = |ours: IpAddr, theirs: IpAddr| theirs.is_unspecified() || ours == theirs;
-            let same = (tunnel.local, tunnel.remote, tunnel.keys[0]) == (other.local, other.remote, other.keys[0]);
-            let bound = other.link != 0 && any(tunnel.local, other.local) && any(tunnel.remote, other.remote);
+            let local = |with: bool| tunnel.local.is_unspecified() || with;
+            let same =
+                local(tunnel.local == other.local) && (tunnel.remote, tunnel.keys[0]) == (other.remote, other.keys[0]);
+            let bound = other.link != 0 && local(any(tunnel.local, other.local)) && any(tunnel.remote, other.remote);
             other.kind() == tunnel.kind() && (same || bound)
         };
         let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(takes_too);
@@ -587,9 +589,12 @@ impl Relations {
     }
 }
 
-/// Returns whether a tunnel has a local address and, unless it is a VXLAN, one remote.
+/// Returns whether a tunnel sends from this host to others that are known: unless it is a VXLAN, to one remote. Without
+/// a local address, the kernel chooses one for each remote; kinds `ip6tnl` and `ip6gre` must have one.
 fn is_host_tunnel(tunnel: &Tunnel) -> bool {
-    model::is_host(tunnel.local) && (tunnel.vxlan.is_some() || model::is_host(tunnel.remote))
+    let may_choose = tunnel.vxlan.is_some() || !tunnel.is_over_v6();
+    let local = model::is_host(tunnel.local) || (may_choose && tunnel.local.is_unspecified());
+    local && (tunnel.vxlan.is_some() || model::is_host(tunnel.remote))
 }
 
 /// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.

@@ -69,7 +69,8 @@ fn status_of(message: &Message<'_>) -> Option<u32> {
 }
 
 /// Returns the indices of the tunnels whose outer packets may belong to a connection with a translated address or port:
-/// one of their protocol that has both their ends among its addresses or, for a VXLAN, its own end, and its port.
+/// one of their protocol that has both their ends among its addresses or, for a VXLAN, its own end, and its port. A
+/// tunnel without an address of its own may have any.
 /// `socket` is of the protocol NETLINK_NETFILTER.
 ///
 /// The kernel selects the entries (Linux 5.8 and later); older ones return all.
@@ -163,7 +164,8 @@ impl Entry {
 
     fn translates(&self, protocol: u8, port: Option<u16>, tunnel: &Tunnel) -> bool {
         let other = port.map_or(self.addresses.contains(&tunnel.remote), |port| self.ports.contains(&port));
-        let alike = self.protocols.contains(&protocol) && self.addresses.contains(&tunnel.local) && other;
+        let own = tunnel.local.is_unspecified() || self.addresses.contains(&tunnel.local);
+        let alike = self.protocols.contains(&protocol) && own && other;
         self.status & (IPS_SRC_NAT | IPS_DST_NAT) != 0 && alike
     }
 }

@@ -433,7 +433,8 @@ fn longest(family: u8) -> u8 {
     if family == AF_INET { 32 } else { 128 }
 }
 
-fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
+/// Parses an address.
+pub(crate) fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     match family {
         AF_INET => <[u8; 4]>::try_from(value).ok().map(IpAddr::from),
         AF_INET6 => <[u8; 16]>::try_from(value).ok().map(IpAddr::from),

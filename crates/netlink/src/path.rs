@@ -1,7 +1,7 @@
 //! Asks the kernel for what it knows of paths.
 
 use crate::error::Error;
-use crate::parse::{Leg, leg_attribute};
+use crate::parse::{Leg, ip, leg_attribute};
 use crate::socket::{DATAGRAM, Socket};
 use crate::uapi::*;
 use crate::wire::{Attributes, attribute, u32_at};
@@ -18,6 +18,8 @@ pub struct Path {
     pub index: u32,
     /// Gateway; `None` for a host on the link.
     pub gateway: Option<IpAddr>,
+    /// Source address of packets that the host sends without having chosen one.
+    pub source: Option<IpAddr>,
 }
 
 /// Socket that asks for paths.
@@ -36,9 +38,10 @@ impl Paths {
         Ok(Self { socket: Socket::open(&[], 64 << 10)?, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Returns the path from an address of this host to another host, by the interface `link` unless it is 0; `None` if
-    /// there is no route, or if its MTU is locked: the kernel then clears the DF bit of what it sends (ip_mtu_locked).
-    /// Both addresses are of one family. The kernel sends no notification of what it learns of paths.
+    /// Returns the path from an address of this host, or from any if it is unspecified, to another host, by the
+    /// interface `link` unless it is 0; `None` if there is no route, or if its MTU is locked: the kernel then clears the
+    /// DF bit of what it sends (ip_mtu_locked). Both addresses are of one family. The kernel sends no notification of
+    /// what it learns of paths.
     pub fn to(&mut self, from: IpAddr, to: IpAddr, link: u32) -> Option<Path> {
         let octets = |addr: IpAddr| match addr {
             IpAddr::V4(addr) => addr.octets().to_vec(),
@@ -46,9 +49,10 @@ impl Paths {
         };
         let (family, len) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
         // struct rtmsg: family, lengths of destination and source, and nothing else; then the attributes.
-        let mut body = vec![family, len, len, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let from = Some(from).filter(|from| !from.is_unspecified());
+        let mut body = vec![family, len, if from.is_some() { len } else { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         body.extend(attribute(RTA_DST, &octets(to)));
-        body.extend(attribute(RTA_SRC, &octets(from)));
+        body.extend(from.map(|from| attribute(RTA_SRC, &octets(from))).into_iter().flatten());
         if link != 0 {
             body.extend(attribute(RTA_OIF, &link.to_ne_bytes()));
         }
@@ -63,15 +67,19 @@ impl Paths {
             if metric(RTAX_LOCK).is_some_and(|locked| locked & 1 << RTAX_MTU != 0) {
                 return;
             }
-            let mut leg = Leg::of(0);
+            let (mut leg, mut source) = (Leg::of(0), None);
             for (kind, value) in Attributes::after(message.body, 12) {
-                leg_attribute(family, kind, value, &mut leg);
+                match kind {
+                    RTA_PREFSRC => source = ip(family, value),
+                    _ => leg_attribute(family, kind, value, &mut leg),
+                }
             }
             path = Some(Path {
                 mtu: metric(RTAX_MTU),
                 ttl: metric(RTAX_HOPLIMIT).map(|ttl| ttl as u8),
                 index: leg.index,
                 gateway: leg.gateway,
+                source,
             });
         });
         asked.ok().and(path)

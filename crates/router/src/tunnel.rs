@@ -53,8 +53,11 @@ const fn limit_options(protocol: u8, limit: u8) -> [u8; LIMIT_LEN] {
 pub struct TunnelInfo {
     /// Its number.
     pub id: PortId,
-    /// Ends and header fields. The addresses are those of hosts; a VXLAN may have no other end.
+    /// Ends and header fields. A VXLAN may have no other end, and a tunnel no address of its own.
     pub tunnel: Tunnel,
+    /// Addresses of this host at which it receives packets: its own or, without one, the sources of its paths. Each
+    /// once.
+    pub own: Vec<IpAddr>,
     /// Properties of the interface that its packets belong to: its own, or those of the bridge that a VXLAN is a
     /// member of.
     pub info: PortInfo,
@@ -136,17 +139,31 @@ impl Stations {
 /// A tunnel's own address and its remote, and the kernel index of the interface that it is bound to, or 0.
 pub type Ends = (IpAddr, IpAddr, u32);
 
-/// Path from a tunnel's own address to its other end.
+/// Path of a tunnel's packets to its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Path {
     /// Ends of the tunnels that use it.
     pub ends: Ends,
+    /// Source of the outer packets: the tunnel's own address or, without one, the one that the kernel gives them.
+    pub source: IpAddr,
     /// Length in bytes of the longest packet that it takes, if that is less than the interface's MTU.
     pub mtu: u32,
     /// TTL or hop limit of the host's own packets.
     pub ttl: u8,
-    /// Next hop by which the kernel sends its own packets, if the route has several.
+    /// Next hop by which the kernel sends its own packets, if the route has several, or if the source was chosen for
+    /// it. The kernel has the packets once the route has lost this next hop.
     pub via: Option<Via>,
+}
+
+/// Path that tunnels need.
+#[derive(Clone, Debug)]
+pub struct WantedPath {
+    /// Ends of the tunnels.
+    pub ends: Ends,
+    /// Set if their outer packets may be masqueraded: their source must then be the address that masquerading gives.
+    pub masqueraded: bool,
+    /// Next hops by which packets are forwarded to the remote.
+    pub hops: Vec<Cold>,
 }
 
 /// A next hop of a route: the kernel index of its interface, and the gateway if there is one.
@@ -173,13 +190,14 @@ pub struct Paths {
     pub limited: bool,
 }
 
-/// Returns the header fields by which the packets that come through a tunnel are found.
-pub fn ends_of(tunnel: &Tunnel) -> impl Iterator<Item = TunnelEnd> + use<> {
-    let Tunnel { local, remote, keys: [key, _], vxlan, .. } = *tunnel;
-    tunnel.protocols().map(move |protocol| match vxlan {
+/// Returns the header fields by which the packets that come through a tunnel to these addresses of the host are found.
+pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr]) -> Vec<TunnelEnd> {
+    let Tunnel { remote, keys: [key, _], vxlan, .. } = *tunnel;
+    let of = |local: IpAddr, protocol| match vxlan {
         Some(vxlan) => TunnelEnd { remote: any(local), local, protocol, port: vxlan.port, key: Some(vxlan.vni) },
         None => TunnelEnd { remote, local, protocol, port: 0, key },
-    })
+    };
+    own.iter().flat_map(|local| tunnel.protocols().map(|protocol| of(*local, protocol))).collect()
 }
 
 /// Returns the unspecified address of the same family.
@@ -213,9 +231,9 @@ impl TunnelInfo {
         self.tracked.as_ref().is_some_and(forgotten)
     }
 
-    /// Returns whether the kernel gives no other source to outer packets by this next hop.
-    fn keeps_source(&self, outer: &Cold) -> bool {
-        !self.masqueraded || outer.masquerade4.map(IpAddr::V4) == Some(self.tunnel.local)
+    /// Returns whether the kernel gives no other source to outer packets from this address by this next hop.
+    fn keeps_source(&self, source: IpAddr, outer: &Cold) -> bool {
+        !self.masqueraded || outer.masquerade4.map(IpAddr::V4) == Some(source)
     }
 
     /// Returns where an Ethernet frame from this end of a VXLAN goes, if the kernel need not learn from it
@@ -260,7 +278,9 @@ impl Tunnels {
     /// packets pass gates that let flows pass.
     pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
-        let of = |(at, tunnel): (usize, &TunnelInfo)| ends_of(&tunnel.tunnel).map(move |end| (end, at));
+        let of = |(at, tunnel): (usize, &TunnelInfo)| {
+            ends_of(&tunnel.tunnel, &tunnel.own).into_iter().map(move |end| (end, at))
+        };
         let mut ends: Vec<_> = all.iter().enumerate().flat_map(of).collect();
         ends.sort_unstable();
         let bridged = |(at, tunnel): (usize, &TunnelInfo)| Some((tunnel.info.master?, at));

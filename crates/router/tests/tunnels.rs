@@ -151,8 +151,11 @@ impl Rig {
         }
         let member = |port: PortId| MemberPort { port, entry: entry(port), ..MEMBER };
         let ageing = tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
+        // The kernel gives packets of a tunnel without an address of its own one of the host's.
+        let source = if tunnel.local.is_unspecified() { HERE.into() } else { tunnel.local };
         let path = (path_mtu != 0).then_some(Path {
             ends: (tunnel.local, tunnel.remote, tunnel.link),
+            source,
             mtu: path_mtu,
             ttl: 61,
             via: None,
@@ -174,6 +177,7 @@ impl Rig {
                 vec![TunnelInfo {
                     id: TUNNEL,
                     tunnel,
+                    own: vec![source],
                     info,
                     mac: OWN,
                     ageing,
@@ -619,6 +623,26 @@ fn beside_nat_connection_tracking_knows_the_outer_packets() {
     assert_eq!(punted(&masqueraded(None)), frames);
     assert_eq!(punted(&masqueraded(Some(far(20)))), frames);
     assert_eq!(punted(&Nat { tracked: Some(Arc::default()), ..Nat::default() }), frames[..1]);
+}
+
+/// The source is that of the path, and packets to any other address are the kernel's.
+#[test]
+fn a_tunnel_may_have_no_address_of_its_own() {
+    let chosen = Tunnel { local: Ipv4Addr::UNSPECIFIED.into(), ..gre([None; 2]) };
+    let out = frame(&packet(0, 64, 253, (far(20), far(10)), b"out"));
+    let inner = packet(0, 64, 253, (far(10), far(20)), b"back");
+    let back = |to| frame(&packet(0, 64, 47, (THERE, to), &[&[0, 0, 8, 0][..], &inner].concat()));
+    let frames = [out.clone(), back(HERE), back(far(20))];
+    let masqueraded = |gives| Nat { masqueraded: true, gives: Some(gives), tracked: None };
+    for (nat, own) in [(Nat::default(), true), (masqueraded(HERE), true), (masqueraded(far(20)), false)] {
+        let Outcome { sent, punted, .. } = Rig::beside_nat(chosen, 1500, false, &frames, &nat).end(frames.len() + 2);
+        assert_eq!(punted, if own { vec![] } else { frames[..2].to_vec() });
+        // The last one is to another host.
+        assert_eq!(sent.len(), if own { 3 } else { 1 });
+        if own {
+            assert_eq!(sent[0][HEADER_LEN + 12..][..4], HERE.octets());
+        }
+    }
 }
 
 proptest! {

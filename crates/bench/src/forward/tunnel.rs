@@ -103,6 +103,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
             all.push(TunnelInfo {
                 id,
                 tunnel: Tunnel { remote: of, ..tunnel },
+                own: vec![tunnel.local],
                 info: PortInfo { index: 9 + u32::from(number), mac: MAC, ..PortInfo::default() },
                 mac: MAC,
                 ageing: None,
@@ -113,7 +114,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
                 tracked: None,
             });
         }
-        paths.push(Path { ends: (tunnel.local, remote, 0), mtu: 1500, ttl: 64, via: None });
+        paths.push(Path { ends: (tunnel.local, remote, 0), source: tunnel.local, mtu: 1500, ttl: 64, via: None });
         let macs = [2, 0, 0, 0, 8, port as u8, MAC[0], MAC[1], MAC[2], MAC[3], MAC[4], MAC[5]];
         let first = u32::from(port);
         entries.push(Entry { macs, port: id, mtu: MTU, first, ..Entry::verdict(Kind::Tunnel) });

@@ -417,7 +417,8 @@ fn frames_between_members_leave_as_the_member_has_their_vlan() {
                 }
             }
             println!("{seen:?}");
-            let of = |from: bool| [("to_member", from, true), ("to_member", from, false), ("pass_no_socket", from, false)];
+            let of =
+                |from: bool| [("to_member", from, true), ("to_member", from, false), ("pass_no_socket", from, false)];
             let mut all = [true, false].into_iter().flat_map(of);
             assert!(all.all(|of| seen.get(&of) > Some(&30)), "too few: {seen:?}");
         })

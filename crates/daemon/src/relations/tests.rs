@@ -1,6 +1,6 @@
 use super::*;
 use bywash_fib::model::{Bond, Bridge, BridgeVlans, Macvlan, Member, Vlan, Vxlan};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 fn link(index: u32, name: &str, kind: &str) -> Link {
     Link {
@@ -543,6 +543,19 @@ fn tunnels_that_may_be_others_are_left() {
     let one = BTreeMap::from([(5, taken.clone()), (6, None), (8, None)]);
     assert_eq!(with(&|any| (any.link, any.remote) = (1, [192, 0, 3, 1].into()))[&5], one[&5]);
     assert_eq!(with(&|any| (any.link, any.encapsulation) = (1, Encapsulation::Ipip))[&5], None);
+    // Without an address of its own, it has the packets that no other tunnel with this remote and key takes.
+    let chosen = tunnel(9, 0, 1, None);
+    let beside = |other: &Link| left_tunnels(&[chosen.clone(), other.clone()]);
+    assert_eq!(beside(&second), [(6, None), (9, None)].into());
+    assert_eq!(beside(&keyed), [(7, None), (9, None)].into());
+    assert_eq!(beside(&first), [(5, None), (9, Some("gre interface g5 may take its packets".into()))].into());
+    let mut bound = first.clone();
+    bound.tunnel.iter_mut().for_each(|tunnel| (tunnel.link, tunnel.keys) = (1, [Some(4); 2]));
+    assert_eq!(beside(&bound)[&9].as_deref(), Some("gre interface g5 may take its packets"));
+    let mut over6 = chosen.clone();
+    let ends: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)].map(IpAddr::from);
+    over6.tunnel.iter_mut().for_each(|tunnel| (tunnel.local, tunnel.remote) = (ends[0], ends[1]));
+    assert!(left_tunnels(&[over6])[&9].as_deref().is_some_and(|why| why.contains("no address of its own")));
 }
 
 #[test]

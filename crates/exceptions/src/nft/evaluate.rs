@@ -583,16 +583,16 @@ impl<'a> Walk<'a, '_> {
     }
 
     /// Returns whether a translation leaves the source of the packets as it is: that to the address in a register, or
-    /// that of the interface that sends them, if that is the source already (get_unique_tuple in nf_nat_core.c).
+    /// that of the interface that sends them, if that is the source already (get_unique_tuple in nf_nat_core.c). The
+    /// caller compares with the latter, which depends on the route.
     fn keeps_source(&self, address: Option<usize>) -> bool {
         // Among an interface's addresses of IPv6, the kernel chooses by rules that are not followed (RFC 6724).
-        let Flow { v6: false, course: Course::Sent, original: Tuple { src: Some(IpAddr::V4(src)), .. }, .. } =
-            self.view.flow()
-        else {
+        let Flow { v6: false, course: Course::Sent, original: Tuple { src, .. }, .. } = self.view.flow() else {
             return false;
         };
         let value = |register| octets::value(self.register(register, 4)?);
-        address.is_none_or(|register| value(register).is_some_and(|value: Vec<u8>| value == src.octets()))
+        let is_source = |value: Vec<u8>| matches!(src, Some(IpAddr::V4(src)) if value == src.octets());
+        address.is_none_or(|register| value(register).is_some_and(is_source))
     }
 
     /// Returns whether the packets' mark is known and stays as it is.

@@ -8,9 +8,13 @@ use bywash_fib::model::{Encapsulation, Tunnel};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+/// Returns an address of a tunnel if it is that of all outer packets.
+fn known(addr: IpAddr) -> Option<IpAddr> {
+    (!addr.is_unspecified()).then_some(addr)
+}
+
 /// Returns the outer packets of a tunnel: those that the host receives, and those that it sends.
 fn outer(interface: &Interface, tunnel: &Tunnel) -> Vec<Flow> {
-    let known = |addr: IpAddr| (!addr.is_unspecified()).then_some(addr);
     let (local, remote) = (known(tunnel.local), known(tunnel.remote).filter(|_| tunnel.vxlan.is_none()));
     let dst_port = tunnel.vxlan.map(|vxlan| vxlan.port);
     let of = |protocol, course, input, src, dst| Flow {
@@ -92,7 +96,7 @@ fn misses_errors(evaluator: &Evaluator<'_>, tunnel: &Tunnel) -> Option<(String, 
     };
     errors.iter().find_map(|icmp| {
         let error = |state| {
-            let (v6, original) = (tunnel.is_over_v6(), Tuple { dst: Some(tunnel.local), ..Tuple::default() });
+            let (v6, original) = (tunnel.is_over_v6(), Tuple { dst: known(tunnel.local), ..Tuple::default() });
             let (icmp, course) = (*icmp, Course::Received);
             evaluator.evaluate(&Flow { v6, protocol, icmp, course, state, original, ..Flow::default() })
         };

@@ -35,7 +35,7 @@ pub use specs::{Bridged, Entrance, MasterSpec, PortSpec, Sends, TunnelSpec, Vlan
 pub use view::{ControlStats, HopState, HopView, NeighbourView, Place, PortView, RouteStatus, RouteView};
 
 use crate::tables::{Cold, Entry, HashPolicy, Own4, SourceCheck, Tables};
-use crate::tunnel::{Ends, MemberPort, Paths, Tunnels};
+use crate::tunnel::{Ends, MemberPort, Paths, Tunnels, WantedPath};
 use bits::{V4, V6};
 use bywash_engine::PortId;
 use bywash_fib::model::{Behind, Change, Mac, Prefix, Route, RouteKind, Station};
@@ -333,22 +333,22 @@ impl Control {
         self.links.keeps_source(tunnel)
     }
 
-    /// Returns the pairs of ends between which tunnels that policies allow need a path, in ascending order, each with
-    /// the kernel index of the interface that the tunnel is bound to, or 0, and with the next hops by which packets are
-    /// forwarded to the remote. Next hops by no port are left out, and those by a VRF, whose hooks the host's own
-    /// packets pass first, untracked (vrf_ip_out), and those by which masquerading may give packets another source, as
-    /// any of several may: such packets are the kernel's.
-    pub fn tunnel_ends(&self) -> Vec<(Ends, Vec<Cold>)> {
+    /// Returns the paths that tunnels that policies allow need, in ascending order of their ends. Next hops by no port
+    /// are left out, and those by a VRF, whose hooks the host's own packets pass first, untracked (vrf_ip_out), and
+    /// those by which masquerading may give packets another source, as any of several may: such packets are the
+    /// kernel's.
+    pub fn tunnel_ends(&self) -> Vec<WantedPath> {
         let by_ports = |(ends, masqueraded): (Ends, bool)| {
             let (local, remote, link) = ends;
             let leads = |(entry, cold): &(&Entry, &Cold)| {
-                let kept = !masqueraded || cold.masquerade4.map(IpAddr::V4) == Some(local);
+                let gives = |to: IpAddr| local.is_unspecified() || to == local;
+                let kept = !masqueraded || cold.masquerade4.is_some_and(|to| gives(to.into()));
                 entry.kind.is_of_port() && (link == 0 || cold.index == link) && kept && self.vrf(cold.index).is_none()
             };
             let hops = self.hops_towards(remote);
             let certain = hops.len() == 1 || !masqueraded;
             let hops: Vec<Cold> = hops.into_iter().filter(leads).map(|(_, cold)| *cold).collect();
-            (certain && !hops.is_empty()).then_some((ends, hops))
+            (certain && !hops.is_empty()).then_some(WantedPath { ends, masqueraded, hops })
         };
         self.links.tunnel_ends().into_iter().filter_map(by_ports).collect()
     }

@@ -133,8 +133,8 @@ pub struct TunnelSpec {
     pub id: PortId,
     /// Kernel index of the interface.
     pub index: u32,
-    /// Properties of the tunnel. Both addresses are those of hosts, but a VXLAN may have no remote of its own; and no
-    /// other tunnel takes the same packets.
+    /// Properties of the tunnel. Both addresses are those of hosts, but its own may be unspecified, and so may the
+    /// remote of a VXLAN; and no other tunnel takes the same packets.
     pub tunnel: Tunnel,
     /// Bridge that it is a member of, for a VXLAN.
     pub bridge: Option<Bridged>,

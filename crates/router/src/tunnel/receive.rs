@@ -59,7 +59,7 @@ pub(crate) fn decapsulate(
     if headers.tos & ECT_1 != 0 {
         return None;
     }
-    let Headers { len, total, kind, remote, .. } = headers;
+    let Headers { len, total, kind, remote, local, .. } = headers;
     // ip6_parse_tlv
     if headers.ip > ipv6::HEADER_LEN && !tables.tunnels.paths.limited {
         return None;
@@ -87,7 +87,7 @@ pub(crate) fn decapsulate(
     }
     // The kernel would not know an answer to it, and translate that.
     let answered = || tables.cold.get(tables.id_to(remote) as usize);
-    if tunnel.masqueraded && !answered().is_some_and(|outer| tunnel.keeps_source(outer)) {
+    if tunnel.masqueraded && !answered().is_some_and(|outer| tunnel.keeps_source(local, outer)) {
         return None;
     }
     // ip6_tnl_rcv_ctl. The caller has validated the sources of IPv4 packets.

@@ -57,7 +57,7 @@ impl<'a> OuterRoute<'a> {
     fn by(tables: &'a Tables, info: &'a TunnelInfo, path: &'a Path, macs: [u8; 12]) -> Option<Self> {
         let tunnel = &info.tunnel;
         // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_dst_lookup_tail).
-        if tables.entry_to(tunnel.local).kind != Kind::Local {
+        if tables.entry_to(path.source).kind != Kind::Local {
             return None;
         }
         let (local, remote, link) = path.ends;
@@ -65,7 +65,7 @@ impl<'a> OuterRoute<'a> {
         let id = next_hop(tables, path)?;
         let outer = Some(tables.entry(id)).filter(|outer| own && outer.kind == Kind::Forward)?;
         let cold = tables.cold.get(id as usize)?;
-        let leads = (link == 0 || link == cold.index) && info.keeps_source(cold);
+        let leads = (link == 0 || link == cold.index) && info.keeps_source(path.source, cold);
         leads.then_some(Self { info, path, macs, hop: outer })
     }
 
@@ -102,14 +102,17 @@ impl<'a> OuterRoute<'a> {
     }
 }
 
-/// Returns the next hop of outer packets by this path. If the route has several, it is the one by which the kernel sends
-/// its own packets; `None` if that is not among them any more.
+/// Returns the next hop of outer packets by this path: the one by which the kernel sends its own packets, if that
+/// matters; `None` if it is not among those of the route any more.
 fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
     let (_, remote, _) = path.ends;
     let id = tables.id_to(remote);
+    let Some(own) = path.via else { return Some(id) };
     let route = tables.entry(id);
-    let (Kind::Group, Some(own)) = (route.kind, path.via) else { return Some(id) };
-    let hops = tables.buckets.get(route.first as usize..)?.get(..route.count as usize)?;
+    let hops = match route.kind {
+        Kind::Group => tables.buckets.get(route.first as usize..)?.get(..route.count as usize)?,
+        _ => &[id],
+    };
     let is_own = |id: &u32| tables.cold.get(*id as usize).is_some_and(|hop| via(hop.index, hop.gateway, remote) == own);
     hops.iter().copied().find(is_own)
 }
@@ -213,9 +216,9 @@ impl Outer {
     /// family.
     fn write<'a>(&self, through: &Through<'_>, ip: &'a mut [u8]) -> Option<(Sum, &'a mut [u8])> {
         let total = ip.len();
-        let OuterRoute { info: TunnelInfo { tunnel, .. }, path: Path { ends: (local, remote, _), .. }, .. } =
+        let OuterRoute { info: TunnelInfo { tunnel, .. }, path: Path { ends: (_, remote, _), source, .. }, .. } =
             through.route;
-        match (*local, *remote) {
+        match (*source, *remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let (header, rest) = ip.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
                 // Summed in registers: a load of what several stores have just written waits for them.

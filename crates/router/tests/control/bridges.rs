@@ -331,7 +331,7 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
     w.apply(&[link(VXLAN, "vx0"), station(9, VXLAN), behind(THERE)]);
     w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
     // The second path leads there.
-    let path = |local| Path { ends: (local, THERE, 0), mtu: 1500, ttl: 64, via: None };
+    let path = |local| Path { ends: (local, THERE, 0), source: local, mtu: 1500, ttl: 64, via: None };
     let all = vec![path([10, 0, 0, 0].into()), path(HERE)];
     let paths = Paths { all, sources: [1, 2], ..Paths::default() };
     w.control.set_paths(paths.clone());
@@ -407,7 +407,7 @@ fn frames_between_a_vxlan_and_members_follow_their_states() {
     w.apply(&[bridge_link(false), member(VXLAN, "vx0", Bridging::Any), station(9, VXLAN), behind]);
     w.apply(&[member(P0, "p0", Bridging::Any), member(P1, "p1", Bridging::Kernel)]);
     w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
-    let all = vec![Path { ends: (HERE, THERE, 0), mtu: 1500, ttl: 64, via: None }];
+    let all = vec![Path { ends: (HERE, THERE, 0), source: HERE, mtu: 1500, ttl: 64, via: None }];
     w.control.set_paths(Paths { all, sources: [1, 2], ..Paths::default() });
     assert!(w.with(|t| t.ports.iter().all(|port| port.reception == Reception::Own)));
     w.control.set_masters(&[MasterSpec { vxlans: vec![VXLAN], ..both() }]);

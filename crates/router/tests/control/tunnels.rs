@@ -4,8 +4,9 @@ use crate::world::*;
 use bywash_engine::PortId;
 use bywash_fib::model::{Change, Encapsulation, Link, Tunnel};
 use bywash_router::control::{Policies, TunnelSpec};
-use bywash_router::tunnel::via;
+use bywash_router::tunnel::{Path, Paths, WantedPath, via};
 use bywash_router::vlan::FIRST;
+use std::net::IpAddr;
 
 const TUNNEL: u32 = 9;
 const THROUGH: PortId = PortId(FIRST);
@@ -50,7 +51,7 @@ fn next_hops_to_the_other_end_are_those_by_ports() {
     w.apply(&[link(TUNNEL, "tun"), address(P1, LOCAL, 64)]);
     w.control.set_tunnels(&[tunnel(Encapsulation::Gre)]);
     let hops = |w: &World| -> Vec<(u32, Option<String>)> {
-        let all = w.control.tunnel_ends().into_iter().flat_map(|((_, remote, _), hops)| {
+        let all = w.control.tunnel_ends().into_iter().flat_map(|WantedPath { ends: (_, remote, _), hops, .. }| {
             hops.into_iter().map(move |hop| via(hop.index, hop.gateway, remote)).collect::<Vec<_>>()
         });
         all.map(|(index, gateway)| (index, gateway.map(|gateway| gateway.to_string()))).collect()
@@ -75,5 +76,32 @@ fn next_hops_to_the_other_end_are_those_by_ports() {
             // Masquerading over IPv6 may give any source.
             assert_eq!(hops(&w), if several { expected } else { vec![] });
         }
+    }
+}
+
+/// It then sends from the addresses that the kernel gives its packets, and receives at these.
+#[test]
+fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
+    let mut w = World::new();
+    let (any, remote) = ([0, 0, 0, 0].into(), [198, 51, 100, 1].into());
+    let spec = TunnelSpec { tunnel: Tunnel::between(Encapsulation::Gre, any, remote), ..tunnel(Encapsulation::Gre) };
+    w.apply(&[link(TUNNEL, "tun"), route("198.51.100.1/32").via(P0, "10.1.0.9").into()]);
+    w.control.set_tunnels(&[spec]);
+    for masqueraded in [false, true] {
+        let masqueraded = masqueraded.then_some(THROUGH).into_iter().collect();
+        w.control.set_policies(&Policies { tunnels: [THROUGH].into(), masqueraded, ..Policies::default() });
+        let wanted = w.control.tunnel_ends();
+        assert_eq!((wanted.len(), wanted[0].ends), (1, (any, remote, 0)));
+        assert_eq!(wanted[0].hops[0].masquerade4, Some([10, 0, 0, 1].into()));
+        assert_eq!(w.control.tunnels_by_end().len(), 0);
+        for source in [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from) {
+            let path = Path { ends: (any, remote, 0), source, mtu: 1500, ttl: 64, via: None };
+            w.control.set_paths(Paths { all: vec![path], ..Paths::default() });
+            let ends: Vec<_> = w.control.tunnels_by_end().into_keys().map(|end| end.local).collect();
+            assert_eq!(ends, [source]);
+            w.with(|t| assert_eq!(t.tunnels.get(THROUGH).unwrap().own, [source]));
+        }
+        w.control.set_paths(Paths::default());
+        assert_eq!(w.control.tunnels_by_end().len(), 0);
     }
 }

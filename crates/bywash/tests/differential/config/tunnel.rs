@@ -98,7 +98,7 @@ fn tunnel(random: &Random, named: u32) -> Object {
     let kind = random.pick(kinds());
     let v6 = is_over6(kind);
     let mut line = format!("link add {name} type {kind}");
-    if !rarely(random) {
+    if random.chance(if v6 { 98 } else { 85 }) {
         line += &format!(" local {}", address(v6, n, 1));
     }
     if !rarely(random) {

@@ -256,13 +256,17 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
     // Packets are sent to the interface with the addresses (`packets`).
     let (own, member) = (format!("02:00:00:03:{tail}"), format!("02:00:00:05:{tail}"));
     let mut line = format!(
-        "link add {name} address {} type vxlan id {named} local {} dstport {}",
+        "link add {name} address {} type vxlan id {named} dstport {}",
         if bridge.is_some() { &member } else { &own },
-        address(v6, n, 1),
         random.pick(&[4789, 4789, 4789, 4789, 4790])
     );
-    if random.chance(70) {
+    let remote = random.chance(70);
+    if remote {
         line += &format!(" remote {}", end(random, v6));
+    }
+    // Without any address, it is over IPv4.
+    if random.chance(80) || (v6 && !remote) {
+        line += &format!(" local {}", address(v6, n, 1));
     }
     // A tunnel that inherits its TTL or DF flag is left to the kernel, with all packets: keep such tunnels rare.
     let inherits = |random: &Random| random.chance(3);

@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Copy)]
 pub struct Vxlan {
     pub id: u32,
+    /// Unspecified if it has no address of its own.
     local: IpAddr,
     port: u16,
     learns: bool,
@@ -22,8 +23,10 @@ impl Vxlan {
     pub fn parse(line: &str) -> Option<Self> {
         let after = |word| after(line, word);
         let id = after(" type vxlan id ")?.parse().ok()?;
-        let (local, port) = (after(" local ")?.parse().ok()?, after(" dstport ")?.parse().ok()?);
-        Some(Self { id, local, port, learns: !line.contains("nolearning") })
+        let end = |word| after(word).map_or(Some(None), |word| Some(Some(word.parse::<IpAddr>().ok()?)));
+        let over6 = end(" remote ")?.is_some_and(|remote| remote.is_ipv6());
+        let local = end(" local ")?.unwrap_or_else(|| nobody(over6));
+        Some(Self { id, local, port: after(" dstport ")?.parse().ok()?, learns: !line.contains("nolearning") })
     }
 }
 
@@ -58,10 +61,9 @@ impl Tunnel {
         let word = |before: &str| line.rsplit_once(before).and_then(|(_, after)| after.split(' ').next());
         let kind = line.split(' ').next()?;
         let (over6, mode) = (kind.starts_with("ip6"), word(" mode "));
-        let nobody = if over6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         let end = |name: &str, before: Option<IpAddr>| match word(name) {
             Some(word) => word.parse().ok(),
-            None => before.or(Some(nobody)),
+            None => before.or(Some(nobody(over6))),
         };
         let (v4, v6) = match (kind, mode) {
             ("ipip", _) | ("sit", Some("ipip")) | ("ip6tnl", Some("ipip6")) => (true, false),
@@ -77,6 +79,20 @@ impl Tunnel {
             remote: end(" remote ", before.map(|before| before.remote))?,
             key: key.or(before.and_then(|before| before.key)),
         })
+    }
+}
+
+/// Returns the unspecified address.
+fn nobody(v6: bool) -> IpAddr {
+    if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
+/// Returns a tunnel's own address or, without one, that of the router on the link `net`.
+fn own(local: IpAddr, net: u8) -> IpAddr {
+    match local {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::new(10, 0, net, 1).into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::new(0xfd00, net.into(), 0, 0, 0, 0, 0, 1).into(),
+        local => local,
     }
 }
 
@@ -140,6 +156,7 @@ impl Pool {
         let vxlan = [&word.to_be_bytes()[..], &(vni << 8).to_be_bytes(), &inner].concat();
         let len = (8 + vxlan.len()) as u16;
         let mut udp = [&[0xc0, host][..], &to.to_be_bytes(), &len.to_be_bytes(), &[0, 0], &vxlan].concat();
+        let local = own(local, if learns { 1 } else { 1 + random.below(PORTS) as u8 });
         // A station that is learned sends by its own end: moves take effect at different times.
         let src: IpAddr = match local {
             IpAddr::V4(dst) if learns => Ipv4Addr::new(10, 0, dst.octets()[2], host).into(),
@@ -172,6 +189,12 @@ impl Pool {
             return frame;
         }
         let Tunnel { gre, local, remote, key, .. } = random.pick(&tunnels);
+        // The kernel chooses the address on the remote's link.
+        let net = match remote {
+            IpAddr::V4(remote) if random.chance(90) => remote.octets()[2],
+            _ => 1 + random.below(PORTS) as u8,
+        };
+        let local = own(local, net);
         let other: IpAddr = match local {
             IpAddr::V4(_) => Self::host4(random, port).into(),
             IpAddr::V6(_) => Self::host6(random, port).into(),

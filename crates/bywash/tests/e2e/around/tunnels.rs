@@ -11,15 +11,17 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A tunnel between the router and host b: name, kind and options, MTU, and the numbers of the networks in it (0 for
-/// none). A VXLAN is over IPv6 with the option `over6`.
+/// none). A VXLAN is over IPv6 with the option `over6`. With the option `chosen`, it has no address of its own at the
+/// router.
 pub type Row = (&'static str, &'static str, u32, u8, u16);
 
-const TUNNELS: [Row; 6] = [
+const TUNNELS: [Row; 7] = [
     ("tg", "gre", 1476, 81, 81),
     ("tk", "gre key 7 ttl 33 tos 0x10", 1472, 82, 82),
     ("tn", "gre ikey 8 okey 9 tos inherit ttl 64 nopmtudisc", 1472, 83, 83),
     ("ti", "ipip ttl 64", 1480, 84, 0),
     ("ts", "sit ttl 64", 1480, 0, 85),
+    ("tc", "gre key 10 chosen", 1472, 86, 86),
     ("t6", "sit ttl inherit tos 0x20 nopmtudisc", 1480, 0, 0),
 ];
 
@@ -27,6 +29,12 @@ const TUNNELS: [Row; 6] = [
 pub const VXLANS: [Row; 2] = [
     ("tv", "vxlan id 87 dstport 4789", 1450, 87, 87),
     ("tw", "vxlan id 88 dstport 4789 nolearning noudpcsum ttl 9 tos inherit df set srcport 50000 50100", 1450, 88, 88),
+];
+
+/// The same without an address of their own at the router, for which the kernel chooses one.
+pub const CHOSEN: [Row; 2] = [
+    ("ta", "vxlan id 91 dstport 4789 chosen", 1450, 91, 91),
+    ("tb", "vxlan id 92 dstport 4789 nolearning noudpcsum ttl 9 srcport 50000 50100 chosen", 1450, 92, 92),
 ];
 
 /// Two VXLANs that are members of a bridge at the router, which has the addresses: VXLAN and bridge learn, and are
@@ -59,7 +67,11 @@ impl Tunnels {
                 false => [b.router_v4.into(), b.v4.into()],
             };
             for (ns, local, remote, host) in [(r, of_r, of_b, 1), (&b.ns, of_b, of_r, 2)] {
-                let options = options.replace(" over6", "");
+                let local = match options.contains(" chosen") && host == 1 {
+                    true => String::new(),
+                    false => format!("local {local}"),
+                };
+                let options = options.replace(" over6", "").replace(" chosen", "");
                 let (kind, options) = options.split_once(' ').unwrap_or((&options, ""));
                 let options = match host {
                     2 => options.replace("ikey 8 okey 9", "ikey 9 okey 8"),
@@ -80,7 +92,7 @@ impl Tunnels {
                     None => address,
                 };
                 lines += &format!(
-                    "link add name {name} {address} type {kind} local {local} remote {remote} {options}\n\
+                    "link add name {name} {address} type {kind} {local} remote {remote} {options}\n\
                      link set {name} {mtu} up\n"
                 );
                 lines += &bridge.iter().map(|bridge| format!("link set {name} master {bridge}\n")).collect::<String>();
@@ -194,13 +206,19 @@ impl Tunnels {
 #[test]
 fn tunnels_are_forwarded_past_the_kernel() {
     require!(require_lab(), has_tunnels());
-    forwards(&TUNNELS[..5], "10.0.2.1 to 10.0.2.2");
+    forwards(&TUNNELS[..6], "10.0.2.1 to 10.0.2.2");
 }
 
 #[test]
 fn vxlans_are_forwarded_past_the_kernel() {
     require!(require_lab(), kernel_has("vxlan"));
     forwards(&VXLANS, "10.0.2.1 to 10.0.2.2");
+}
+
+#[test]
+fn vxlans_without_an_address_are_forwarded_past_the_kernel() {
+    require!(require_lab(), kernel_has("vxlan"));
+    forwards(&CHOSEN, "any to 10.0.2.2");
 }
 
 #[test]
@@ -221,18 +239,18 @@ pub fn forwards(rows: &'static [Row], ends: &str) {
         let shown = bywash.port("r1");
         let kind = rows[0].1.split(' ').next().unwrap();
         let above = shown["above"].as_array().unwrap().iter();
-        let above: Vec<_> = above.filter(|of| of["kind"] == "bridge" || of["ends"] == ends).collect();
+        let is_tunnel = |of: &&serde_json::Value| of["ends"] == ends || of["name"] == "tc";
+        let above: Vec<_> = above.filter(|of| of["kind"] == "bridge" || is_tunnel(of)).collect();
         let bridges = above.iter().filter(|of| of["kind"] == "bridge").count();
         assert_eq!(bridges, if rows[0].0 == BRIDGED[0].0 { rows.len() } else { 0 }, "{shown}");
         assert_eq!(above.len() - bridges, rows.len(), "{shown}");
         assert!(above.iter().any(|of| of["kind"] == kind), "{shown}");
-        // Without an address of its own.
-        let left = "link add left type vxlan id 99 dstport 4790 remote 10.0.2.2\nlink set left up";
+        let left = "link add left type vxlan id 99 dstport 4790 remote 10.0.2.2 ttl inherit\nlink set left up";
         tunnels.0.r().ip_batch(left).unwrap();
         bywash.wait("the reason for which it is left", |bywash| {
             let shown = bywash.port("r1")["above"].as_array().unwrap().clone();
             let left = shown.iter().find(|of| of["name"] == "left");
-            left.is_some_and(|of| of["left"].as_str().is_some_and(|why| why.contains("no address of its own")))
+            left.is_some_and(|of| of["left"].as_str().is_some_and(|why| why.contains("not followed")))
         });
         tunnels.0.r().ip(&["link", "del", "left"]).unwrap();
         bywash.stop();
@@ -244,7 +262,7 @@ pub fn forwards(rows: &'static [Row], ends: &str) {
 #[test]
 fn tunnels_change() {
     require!(require_lab(), has_tunnels(), bywash_lab::has_tool("nft"));
-    let tunnels = Tunnels::new(&TUNNELS[..5]);
+    let tunnels = Tunnels::new(&TUNNELS[..6]);
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
     tunnels.wait_for_tunnels(&bywash);
@@ -397,23 +415,32 @@ fn passed(tunnels: &Tunnels, from_a: bool, frames: &[Vec<u8>], last: &[u8]) -> V
 #[test]
 fn packets_are_encapsulated_as_the_kernel_does() {
     require!(require_lab(), has_tunnels());
-    let tunnels = Tunnels::new(&TUNNELS[..5]);
+    let tunnels = Tunnels::new(&TUNNELS[..6]);
     let (b, r) = (tunnels.0.b(), tunnels.0.r());
     // Another tunnel of kind `sit`, which needs another address of the router or the host.
-    let (name, options, ..) = TUNNELS[5];
+    let (name, options, ..) = TUNNELS[6];
     r.ip_batch(&format!(
         "address add 10.0.2.101/24 dev r1\nlink add name {name} type {options} local 10.0.2.101 remote {}\nlink set {name} up\n\
-         route add fd86::/64 dev {name}\n",
+         route add fd99::/64 dev {name}\n",
         b.v4
     ))
     .unwrap();
-    encapsulates(&tunnels, &[81, 82, 83, 84], &[0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86], masked);
+    encapsulates(&tunnels, &[81, 82, 83, 84, 86], &[0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86, 0xfd99], masked);
 }
 
 #[test]
 fn frames_are_encapsulated_as_the_kernel_does() {
+    frames_are_encapsulated(&VXLANS);
+}
+
+#[test]
+fn frames_without_a_chosen_source_are_encapsulated_as_the_kernel_does() {
+    frames_are_encapsulated(&CHOSEN);
+}
+
+fn frames_are_encapsulated(rows: &'static [Row; 2]) {
     require!(require_lab(), kernel_has("vxlan"));
-    let tunnels = Tunnels::new(&VXLANS);
+    let tunnels = Tunnels::new(rows);
     // The kernel would leave the checksum to the device.
     tunnels.0.r().run(&["ethtool", "-K", "r1", "tx", "off"]).unwrap();
     // The source port has the kernel's secret hash in it; the checksum is right, or there is none.
@@ -429,7 +456,8 @@ fn frames_are_encapsulated_as_the_kernel_does() {
         frame[40..42].copy_from_slice(&[u8::from(none), u8::from(right)]);
         masked(frame)
     };
-    encapsulates(&tunnels, &[87, 88], &[0xfd87, 0xfd88], masked);
+    let nets6 = rows.map(|row| 0xfd00 | u16::from_str_radix(&row.4.to_string(), 16).unwrap());
+    encapsulates(&tunnels, &rows.map(|row| row.3), &nets6, masked);
 }
 
 pub fn encapsulates(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl Fn(Vec<u8>) -> Vec<u8>) {
@@ -486,7 +514,7 @@ pub fn encapsulates(tunnels: &Tunnels, nets4: &[u8], nets6: &[u16], masked: impl
 #[test]
 fn packets_are_decapsulated_as_the_kernel_does() {
     require!(require_lab(), has_tunnels());
-    let tunnels = Tunnels::new(&TUNNELS[..5]);
+    let tunnels = Tunnels::new(&TUNNELS[..6]);
     let (a, b) = (tunnels.0.a(), tunnels.0.b());
     let ends = (b.v4, b.router_v4);
     let (mut frames, mut plain) = (vec![], 0);
@@ -609,6 +637,12 @@ pub fn decapsulates(tunnels: &Tunnels, frames: &[Vec<u8>], plain: RangeInclusive
 #[test]
 fn frames_are_decapsulated_as_the_kernel_does() {
     frames_are_decapsulated(&VXLANS, Ipv6Addr::new(0xfd87, 0, 0, 0, 0, 0, 0, 2));
+}
+
+/// The same in VXLANs without an address of their own.
+#[test]
+fn frames_to_any_address_are_decapsulated_as_the_kernel_does() {
+    frames_are_decapsulated(&CHOSEN, Ipv6Addr::new(0xfd91, 0, 0, 0, 0, 0, 0, 2));
 }
 
 /// The same for frames in VXLANs that are members of bridges.
@@ -758,6 +792,47 @@ fn stations_of_vxlans_are_followed() {
     bywash.wait("the station to move", |_| {
         let _ = Ping::to(ip("10.87.0.2")).count(1).run(&a.ns);
         known().contains(&format!("{} dst 10.0.2.9", mac_of(87, 2)))
+    });
+    bywash.assert_conserved();
+    bywash.stop();
+}
+
+/// A tunnel without an address of its own follows the kernel's choice of one: in what it sends, and to receive.
+#[test]
+fn the_source_of_outer_packets_is_the_kernels() {
+    require!(require_lab(), kernel_has("vxlan"));
+    let tunnels = Tunnels::new(&CHOSEN);
+    let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    tunnels.answer_by("ta", 91, 91);
+    let passes = |to: &str, source: &str| {
+        bywash.wait(&format!("packets from {source} without the kernel"), |bywash| {
+            let before = Tunnels::moved(bywash);
+            let report = Ping::to(ip(to)).count(5).run(&a.ns).unwrap();
+            let now = Tunnels::moved(bywash);
+            // The other end learns it, and answers to it.
+            let known = b.ns.run(&["bridge", "fdb", "show", "dev", "ta"]).unwrap().stdout;
+            let learned = known.contains(&format!("{} dst {source}", mac_of(91, 1)));
+            // The kernel may hear one, to renew the VXLAN's station.
+            learned && report.received == 5 && now.0 - before.0 == 5 && now.1 - before.1 >= 4
+        });
+    };
+    passes("10.91.0.2", "10.0.2.1");
+    r.ip_batch("address add 10.0.2.101/24 dev r1\nroute add 10.0.2.2/32 dev r1 src 10.0.2.101\n").unwrap();
+    passes("10.91.0.2", "10.0.2.101");
+    // With its address, the kernel removes the route.
+    r.ip(&["address", "del", "10.0.2.101/24", "dev", "r1"]).unwrap();
+    passes("10.91.0.2", "10.0.2.1");
+    // Masquerading gives the only address of the interface, which is the source already. There are no rules for IPv6.
+    let nat = "chain c { type nat hook postrouting priority 100; oifname r1 masquerade; }";
+    r.nft(&format!("table ip own {{ {nat}; }}")).unwrap();
+    passes("fd91::2", "10.0.2.1");
+    r.ip(&["address", "add", "10.0.2.102/24", "dev", "r1"]).unwrap();
+    bywash.wait("the kernel to masquerade", |bywash| {
+        let before = Tunnels::moved(bywash);
+        let received = Ping::to(ip("fd91::2")).count(5).run(&a.ns).unwrap().received;
+        received == 5 && Tunnels::moved(bywash) == before
     });
     bywash.assert_conserved();
     bywash.stop();

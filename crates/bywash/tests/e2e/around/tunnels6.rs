@@ -25,6 +25,9 @@ pub const VXLANS: [Row; 2] = [
     ),
 ];
 
+/// A VXLAN without an address of its own at the router.
+const CHOSEN: [Row; 1] = [("uc", "vxlan over6 id 77 dstport 4789 chosen", 1430, 77, 77)];
+
 fn has_tunnels() -> Probe {
     ["ip6gre", "ip6tnl"].into_iter().try_for_each(kernel_has)
 }
@@ -41,6 +44,12 @@ fn tunnels_over_ipv6_are_forwarded_past_the_kernel() {
 fn vxlans_over_ipv6_are_forwarded_past_the_kernel() {
     require!(require_lab(), kernel_has("vxlan"));
     forwards(&VXLANS, ENDS);
+}
+
+#[test]
+fn vxlans_over_ipv6_without_an_address_are_forwarded_past_the_kernel() {
+    require!(require_lab(), kernel_has("vxlan"));
+    forwards(&CHOSEN, "any to fd00:2::2");
 }
 
 #[test]

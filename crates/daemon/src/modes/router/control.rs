@@ -18,8 +18,7 @@ use bywash_frame::{Buffers, Pool};
 use bywash_netlink::{Mirror, Paths};
 use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
-use bywash_router::tables::Cold;
-use bywash_router::tunnel;
+use bywash_router::tunnel::{self, WantedPath};
 use bywash_router::vlan::UNTAGGED;
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::lock;
@@ -204,6 +203,13 @@ impl modes::Control for Routing {
         if !changes.iter().all(hosts) {
             self.guard.routes_changed();
         }
+        drop(control);
+        // The kernel may now choose another source for the packets of a tunnel without an address of its own.
+        let chosen = || self.uppers.tunnels.iter().any(|spec| spec.tunnel.local.is_unspecified());
+        let addressed = |change: &Change| matches!(change, Change::Address(_) | Change::AddressGone { .. });
+        if changes.iter().any(addressed) && chosen() {
+            self.find_paths();
+        }
         applied
     }
 
@@ -360,13 +366,18 @@ impl Routing {
             return lock(&self.control).set_paths(tunnel::Paths::default());
         };
         let mut hop_limits = BTreeMap::new();
-        let path = |((from, to, link), hops): (_, Vec<Cold>)| {
+        let path = |WantedPath { ends: (from, to, link), masqueraded, hops }: WantedPath| {
             let path = paths.to(from, to, link)?;
             // Among several default routes of one metric, the kernel takes another for its own packets than for those
             // that it forwards if a gateway does not answer (fib_select_default).
             let own = tunnel::via(path.index, path.gateway, to);
             let underlay = hops.iter().find(|hop| tunnel::via(hop.index, hop.gateway, to) == own)?;
-            let via = (hops.len() > 1).then_some(own);
+            let chosen = from.is_unspecified();
+            let source = if chosen { path.source? } else { from };
+            if masqueraded && underlay.masquerade4.map(IpAddr::V4) != Some(source) {
+                return None;
+            }
+            let via = (chosen || hops.len() > 1).then_some(own);
             // ip4_dst_hoplimit, ip6_dst_hoplimit
             let mut hop_limit = || {
                 let control = lock(&self.control);
@@ -378,7 +389,7 @@ impl Routing {
                 None if to.is_ipv4() => default_ttl as u8,
                 None => hop_limit()? as u8,
             };
-            Some(tunnel::Path { ends: (from, to, link), mtu: path.mtu.unwrap_or(u32::MAX), ttl, via })
+            Some(tunnel::Path { ends: (from, to, link), source, mtu: path.mtu.unwrap_or(u32::MAX), ttl, via })
         };
         let number = |key: &str| numbers(key).first().copied();
         // IP6_AUTO_FLOW_LABEL_OFF, IPV6_FLOWLABEL_STATELESS_FLAG (net/ipv6.h)

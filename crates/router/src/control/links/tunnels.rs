@@ -88,6 +88,15 @@ impl Links {
         remotes.into_iter().map(|remote| (local, remote, link)).collect()
     }
 
+    /// Returns the addresses of this host at which a tunnel receives packets ([`TunnelInfo::own`]).
+    fn own(&self, spec: &TunnelSpec) -> Vec<IpAddr> {
+        if !spec.tunnel.local.is_unspecified() {
+            return vec![spec.tunnel.local];
+        }
+        let sources = self.pairs(spec).into_iter().filter_map(|ends| Some(self.paths.all[self.path(ends)?].source));
+        sources.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
     /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are.
     pub fn keeps_source(&self, spec: &TunnelSpec) -> bool {
         if !self.masqueraded.contains(&spec.id) {
@@ -143,7 +152,7 @@ impl Links {
 
     /// Sets the paths of tunnels. Returns whether they have changed, and the interfaces whose next hops this changes.
     pub fn set_paths(&mut self, paths: Paths) -> (bool, Vec<u32>) {
-        let ends = |paths: &Paths| paths.all.iter().map(|path| path.ends).collect::<Vec<_>>();
+        let ends = |paths: &Paths| paths.all.iter().map(|path| (path.ends, path.source)).collect::<Vec<_>>();
         let (changed, others) = (self.paths != paths, ends(&self.paths) != ends(&paths));
         self.paths = paths;
         (changed, self.tunnels.values().filter(|_| others).map(|(spec, _)| spec.interface()).collect())
@@ -269,7 +278,8 @@ impl Links {
             };
             let members = self.reached(spec).iter().map(|member| 1 << member.port.0).sum();
             let learns = spec.ageing().is_some();
-            Some(ends_of(&spec.tunnel).map(move |end| (end, Entrance { id, mac, link, members, learns })))
+            let entrance = Entrance { id, mac, link, members, learns };
+            Some(ends_of(&spec.tunnel, &self.own(spec)).into_iter().map(move |end| (end, entrance)))
         };
         self.open_tunnels().filter_map(of).flatten().collect()
     }
@@ -309,7 +319,8 @@ impl Links {
             let translated = !(self.translating & tunnel.family()).is_empty();
             let tracked = self.tracked.get(&index).filter(|_| translated && tunnel.vxlan.is_none()).cloned();
             let (ageing, members, longest) = (spec.ageing(), self.reached(spec), self.longest(spec));
-            TunnelInfo { id, tunnel, info, mac, ageing, stations, members, longest, masqueraded, tracked }
+            let own = self.own(spec);
+            TunnelInfo { id, tunnel, own, info, mac, ageing, stations, members, longest, masqueraded, tracked }
         };
         Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)
     }
