@@ -55,8 +55,8 @@ pub fn has_tool(name: &str) -> Probe {
 }
 
 /// Requires a feature of the running kernel, tested by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
-/// `dummy`, `bonding`, `bridge`, `macvlan`, `ifb`, `gre`, `ipip`, `sit`, `vxlan`, `netem`, `tbf`, `tun`, `live-rename`
-/// (of an interface that is up: since 6.2); or, by its version, `tcx` (programs of traffic control that are attached by
+/// `dummy`, `bonding`, `bridge`, `macvlan`, `ipvlan`, `ifb`, `gre`, `ipip`, `sit`, `vxlan`, `netem`, `tbf`, `tun`,
+/// `live-rename` (of an interface that is up: since 6.2); or, by its version, `tcx` (programs of traffic control that are attached by
 /// links: since 6.6). Requires root. The result is cached.
 pub fn kernel_has(feature: &str) -> Probe {
     static CACHE: LazyLock<Mutex<HashMap<String, Probe>>> = LazyLock::new(Mutex::default);
@@ -90,6 +90,7 @@ fn try_feature(feature: &str) -> Probe {
         "bridge" => "link add x0 type bridge\n".to_owned(),
         "bridge-vlans" => "link add x0 type bridge vlan_filtering 1\n".to_owned(),
         "macvlan" => format!("{pair}link add link v0 name x0 type macvlan\n"),
+        "ipvlan" => format!("{pair}link add link v0 name x0 type ipvlan\n"),
         "ifb" => "link add x0 type ifb\n".to_owned(),
         "ip6gre" | "ip6tnl" => format!("link add x0 type {feature} local fd00::1 remote fd00::2\n"),
         "gre" | "ipip" | "sit" => format!("link add x0 type {feature} local 10.0.0.1 remote 10.0.0.2\n"),

@@ -153,7 +153,7 @@ pub static ROUTER: Section = Section {
         key("vlans", Bool, "true", "")
             .doc(
                 "Forwards packets of the ports' VLAN interfaces past the kernel. With `false` they are left to the \
-                 kernel, as is necessary where containers have ipvlans, which Bywash cannot see, on such an interface.",
+                 kernel.",
             )
             .example("false"),
         key("macvlans", Bool, "true", "")

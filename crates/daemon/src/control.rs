@@ -73,7 +73,7 @@ fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow:
         let done = applied.synced;
         // The other changes are dropped: there may be a million routes, which are applied by now.
         let related = |change: &Change| match change {
-            Change::Link(_) | Change::LinkGone { .. } | Change::StationGone { .. } => true,
+            Change::Link(_) | Change::LinkGone { .. } | Change::Elsewhere { .. } | Change::StationGone { .. } => true,
             Change::Station(Station { bridge, behind, .. }) => *behind == Behind::Member(*bridge),
             _ => false,
         };

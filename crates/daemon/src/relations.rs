@@ -38,6 +38,10 @@ const HARMLESS: [&str; 14] = [
 /// macvlan_mode`, linux/if_link.h).
 const OWN_ADDRESS: [u32; 3] = [1, 2, 4];
 
+/// Modes of an ipvlan in which it takes only packets to its own addresses, before the interface below it gets them: L2
+/// and L3 (`enum ipvlan_mode`).
+const OWN_ADDRESSES: [u16; 2] = [0, 1];
+
 /// Modes of a macvlan in which it sends everything by the interface below it: private, VEPA. In mode bridge, packets to
 /// another macvlan on that interface go there directly, even into another network namespace.
 const SENDS_BELOW: [u32; 2] = [1, 2];
@@ -58,6 +62,8 @@ pub struct Relations {
     links: BTreeMap<u32, Link>,
     /// Interfaces above others: both kernel indices, the lower one first.
     above: BTreeSet<(u32, u32)>,
+    /// Interfaces in other network namespaces that are above others, or are tunnels, of this one. Their index is 0.
+    elsewhere: Vec<Link>,
     /// Kernel indices of the ports' interfaces.
     ports: BTreeSet<u32>,
     /// Set if packets of bridges are left to the kernel; the others likewise.
@@ -111,7 +117,8 @@ pub struct Through {
 impl Relations {
     /// Applies changes. Returns whether they may have changed the result of [`Relations::left`].
     pub fn note(&mut self, changes: &[Change]) -> bool {
-        let above = |link: &Link| (link.parent, link.macvlan, link.vlan, link.master, link.vrf, link.tunnel);
+        let above =
+            |link: &Link| (link.parent, link.macvlan, link.ipvlan, link.vlan, link.master, link.vrf, link.tunnel);
         // A bond or a member of one that takes no packets is left to the kernel.
         let bonded = |link: &Link| {
             let either = link.bond.is_some() || link.bridge.is_some() || link.member.is_some();
@@ -132,6 +139,14 @@ impl Relations {
                     self.stack(before.as_ref(), None);
                     news |= before.is_some();
                 }
+                Change::Elsewhere { links } => {
+                    let of = |link: &Link| {
+                        let name = format!("{} of another network namespace", link.name);
+                        Link { index: 0, name, ..link.clone() }
+                    };
+                    self.elsewhere = links.iter().map(of).collect();
+                    news = true;
+                }
                 Change::Station(Station { bridge, vlan, mac, behind }) if *behind == Behind::Member(*bridge) => {
                     news |= self.own.insert((*bridge, *vlan, *mac));
                 }
@@ -149,6 +164,16 @@ impl Relations {
         let pair = |link: &Link| Some((link.parent?, link.index));
         before.and_then(pair).map(|pair| self.above.remove(&pair));
         self.above.extend(now.and_then(pair));
+    }
+
+    /// Returns all interfaces that may take packets, with those in other network namespaces.
+    fn all(&self) -> impl Iterator<Item = &Link> {
+        self.links.values().chain(&self.elsewhere)
+    }
+
+    /// Returns the interfaces directly above this one, with those in other network namespaces.
+    fn all_above(&self, index: u32) -> impl Iterator<Item = &Link> {
+        self.above(index).chain(self.elsewhere.iter().filter(move |link| link.parent == Some(index)))
     }
 
     /// Returns the interfaces directly above this one.
@@ -181,7 +206,7 @@ impl Relations {
             _ => link.kind == "hsr" && link.index != index,
         };
         let is = |link: &Link| if link.parent.is_some() { "is" } else { "may be" };
-        self.links.values().find(|link| above(link)).map(|link| format!("{} {} above it", named(link), is(link)))
+        self.all().find(|link| above(link)).map(|link| format!("{} {} above it", named(link), is(link)))
     }
 
     /// Returns the reason why a router leaves this interface to the kernel where programs do not see the tags of
@@ -193,7 +218,7 @@ impl Relations {
         }
         let upper = upper.map_or(index, |upper| upper.index);
         let tags = |link: &&Link| link.kind == "vlan" && [Some(index), Some(upper)].contains(&link.parent);
-        let link = self.links.values().find(tags)?;
+        let link = self.all().find(tags)?;
         Some(format!("{} is above it: programs do not see the tags of its packets", named(link)))
     }
 
@@ -252,7 +277,7 @@ impl Relations {
         // An interface that is not followed may make the bridge receive more than it forwards, and may be in another
         // network namespace: then only the VLANs of the bridge itself tell of it.
         let on_bridge = |link: &Link| link.vlan.filter(|_| link.kind == "vlan").map(|vlan| vlan.id);
-        let taken: BTreeSet<u16> = self.above(bridge.index).filter_map(on_bridge).collect();
+        let taken: BTreeSet<u16> = self.all_above(bridge.index).filter_map(on_bridge).collect();
         let known = of.filters && !bridge.vlans.stale;
         let free = move |vlan: &u16| known && !taken.contains(vlan) && bridge.vlans.form(*vlan).is_none();
         let without = move |vlan| in_vlan((MasterSpec::index_of_vlan(bridge.index, vlan)?, vlan));
@@ -452,7 +477,7 @@ impl Relations {
         if let Some(member) = self.member(link.index) {
             return Err(member);
         }
-        if let Some(upper) = self.above(link.index).find(|upper| !HARMLESS.contains(&upper.kind.as_str())) {
+        if let Some(upper) = self.all_above(link.index).find(|upper| !is_harmless(upper)) {
             return Err(format!("{} is above it", named(upper)));
         }
         if link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
@@ -527,7 +552,7 @@ impl Relations {
             Some(member) => return Err(member),
             None => None,
         };
-        if let Some(upper) = self.above(link.index).next() {
+        if let Some(upper) = self.all_above(link.index).next() {
             return Err(format!("{} is above it", named(upper)));
         }
         if !tunnel.plain {
@@ -555,7 +580,7 @@ impl Relations {
             Encapsulation::Ip6tnl => "vti6",
             _ => "",
         };
-        let vti = self.links.values().find(|link| link.kind == before && link.up);
+        let vti = self.all().find(|link| link.kind == before && link.up);
         if let Some(vti) = vti.filter(|_| !before.is_empty()) {
             return Err(format!("{} may take its packets", named(vti)));
         }
@@ -570,7 +595,7 @@ impl Relations {
             other.kind() == tunnel.kind() && (same || bound)
         };
         let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(takes_too);
-        match self.links.values().find(other) {
+        match self.all().find(other) {
             Some(other) => Err(format!("{} may take its packets", named(other))),
             None => Ok(None),
         }
@@ -602,7 +627,18 @@ fn takes(link: &Link, own: &Link) -> bool {
     match link.kind.as_str() {
         "vlan" => false,
         "macvlan" | "macvtap" => link.mac == own.mac || link.macvlan.is_none_or(|of| !OWN_ADDRESS.contains(&of.mode)),
-        kind => !HARMLESS.contains(&kind),
+        _ => !is_harmless(link),
+    }
+}
+
+/// Returns whether an interface takes from what is below it only packets that the host receives anyway. The addresses
+/// of an ipvlan are the host's, unless it is in a VRF or in another network namespace.
+fn is_harmless(link: &Link) -> bool {
+    match link.kind.as_str() {
+        "ipvlan" | "ipvtap" => {
+            link.index != 0 && link.master.is_none() && link.ipvlan.is_some_and(|mode| OWN_ADDRESSES.contains(&mode))
+        }
+        kind => HARMLESS.contains(&kind),
     }
 }
 

@@ -366,12 +366,15 @@ pub struct Link {
     pub carrier: bool,
     /// Kind: `veth`, `vlan`, `bond`, ...; empty for hardware.
     pub kind: String,
-    /// Lower device, for VLAN and macvlan (IFLA_LINK).
+    /// Lower device, for VLAN, macvlan and ipvlan (IFLA_LINK).
     pub parent: Option<u32>,
     /// Its VLAN, for kind `vlan`.
     pub vlan: Option<Vlan>,
     /// Properties of a macvlan or macvtap; `None` if they cannot be parsed.
     pub macvlan: Option<Macvlan>,
+    /// Mode of an ipvlan or ipvtap (`enum ipvlan_mode`, linux/if_link.h): 0 L2, 1 L3, 2 L3S; `None` if it cannot be
+    /// parsed.
+    pub ipvlan: Option<u16>,
     /// Index of the bridge, bond or VRF it belongs to (IFLA_MASTER).
     pub master: Option<u32>,
     /// Routing table of a VRF (IFLA_VRF_TABLE), for kind `vrf`.
@@ -686,6 +689,12 @@ pub enum Change {
     LinkGone {
         /// Kernel index.
         index: u32,
+    },
+    /// All interfaces of other network namespaces that are above interfaces of this one, or are tunnels between its
+    /// addresses. They have the kernel indices that they have there.
+    Elsewhere {
+        /// Interfaces.
+        links: Vec<Link>,
     },
     /// A new or changed address.
     Address(Address),

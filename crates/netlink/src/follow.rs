@@ -59,6 +59,8 @@ pub struct Follower {
     expiry: Option<Instant>,
     /// Time at which VLANs are read again.
     vlans: Option<Instant>,
+    /// Set if a link has changed since this was last reset.
+    pub heard_links: bool,
     settle: Duration,
     ended: Instant,
     took: Duration,
@@ -90,6 +92,7 @@ impl Follower {
             due: None,
             expiry: None,
             vlans: None,
+            heard_links: false,
             settle,
             ended: Instant::now(),
             took: Duration::ZERO,
@@ -317,6 +320,7 @@ impl Follower {
                 if matches!(event, Event::Link { .. }) && self.kernel.must_report(&event) {
                     self.kernel.report(emit);
                 }
+                self.heard_links |= matches!(event, Event::Link { .. } | Event::LinkGone(_));
                 let rest = self.rest();
                 note(&mut self.expiry, rest, &event);
                 let wanted = self.kernel.apply(event, origin);

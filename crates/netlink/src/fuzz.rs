@@ -8,7 +8,7 @@ mod replay;
 
 use crate::State;
 use crate::kernel::{Kernel, Origin};
-use crate::parse::{Event, parse};
+use crate::parse::{Event, parse, upper_elsewhere};
 use crate::uapi::*;
 use crate::wire::{Attributes, Messages};
 use attributes::{Choice, datagram};
@@ -51,6 +51,10 @@ pub fn rtnetlink(data: &[u8]) {
         seen += message.body.len() + 16;
         let attributes = Attributes::after(message.body, 0).map(|(_, value)| value.len() + 4).sum::<usize>();
         assert!(attributes <= message.body.len());
+        if message.kind == RTM_NEWLINK {
+            let link = upper_elsewhere(message.body, 0);
+            assert!(link.is_none_or(|link| !link.name.is_empty() && (link.parent.is_some() || link.tunnel.is_some())));
+        }
         let Ok(Some(event)) = parse(&message) else { continue };
         match &event {
             Event::Link { link, .. } => assert!(!link.name.is_empty() && link.parent != Some(link.index)),

@@ -11,6 +11,7 @@
 
 mod bodies;
 pub mod change;
+mod elsewhere;
 mod error;
 #[cfg(debug_assertions)]
 mod fault;

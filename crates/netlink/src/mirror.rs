@@ -1,5 +1,6 @@
 //! The mirror's public interface: a thread, a channel of changes, and counters.
 
+use crate::elsewhere::Elsewhere;
 use crate::error::Error;
 use crate::follow::Follower;
 use crate::probe::Prober;
@@ -47,11 +48,14 @@ struct Shared {
     resync: AtomicBool,
     wake: Wake,
     stats: Mutex<Stats>,
+    /// Newest change of the interfaces in other network namespaces.
+    elsewhere: Mutex<Option<Change>>,
 }
 
 /// Follows the kernel's routing state until dropped.
 ///
-/// One thread, `bywash-netlink`, does all the work; the owner receives batches of changes from [`Mirror::changes`]. The
+/// One thread, `bywash-netlink`, does the work; another, `bywash-elsewhere`, searches other network namespaces for
+/// interfaces that use those of this one. The owner receives batches of changes from [`Mirror::changes`]. The
 /// mirror may be moved to another thread but not shared: use [`Mirror::prober`] for what other threads need.
 #[derive(Debug)]
 pub struct Mirror {
@@ -76,14 +80,28 @@ impl Mirror {
             resync: AtomicBool::new(false),
             wake: Wake::new()?,
             stats: Mutex::default(),
+            elsewhere: Mutex::default(),
         });
         // The channel is bounded so that a slow control side cannot grow the process; the mirror merges changes
         // meanwhile.
         let (sender, changes) = sync_channel(config.queue.max(1));
+        let (hurry, hurried) = sync_channel(1);
+        if config.routes {
+            let mut elsewhere = Elsewhere::open()?;
+            *lock(&shared.elsewhere) = elsewhere.search();
+            let shared = Arc::clone(&shared);
+            let found = move |change| {
+                *lock(&shared.elsewhere) = Some(change);
+                shared.wake.wake();
+            };
+            let search = thread::Builder::new().name("bywash-elsewhere".into());
+            search.spawn(move || elsewhere.follow(&hurried, found)).map_err(Error::Thread)?;
+        }
         let runner = Runner {
             follower,
             outbox: Outbox { batch: config.batch.max(1), waiting: VecDeque::new(), last: Vec::new(), changes: 0 },
             sender,
+            hurry,
             shared: Arc::clone(&shared),
         };
         let thread =
@@ -198,6 +216,8 @@ struct Runner {
     follower: Follower,
     outbox: Outbox,
     sender: SyncSender<Vec<Change>>,
+    /// Has other network namespaces searched soon.
+    hurry: SyncSender<()>,
     shared: Arc<Shared>,
 }
 
@@ -215,6 +235,7 @@ impl Runner {
     }
 
     fn follow(&mut self) -> Result<(), Error> {
+        self.outbox.waiting.extend(lock(&self.shared.elsewhere).take().map(|change| vec![change]));
         self.follower.want_all();
         self.read()?;
         loop {
@@ -226,7 +247,13 @@ impl Runner {
                 self.follower.want_all();
             }
             let outbox = &mut self.outbox;
+            lock(&self.shared.elsewhere).take().into_iter().for_each(|change| outbox.put(change));
             self.follower.hear(&mut |change| outbox.put(change))?;
+            if std::mem::take(&mut self.follower.heard_links) {
+                // One of them may have moved to another namespace, or have an interface of another one above it. If the
+                // channel is full, a search is due already.
+                let _ = self.hurry.try_send(());
+            }
             if self.follower.due().is_some_and(|due| due <= Instant::now()) && self.outbox.waiting.is_empty() {
                 self.read()?;
             }

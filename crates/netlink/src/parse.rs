@@ -2,6 +2,8 @@
 
 mod link;
 
+pub(crate) use link::upper_elsewhere;
+
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{

@@ -107,7 +107,7 @@ impl State {
                 self.stations.insert((*bridge, *vlan, *mac), *behind);
             }
             Change::StationGone { bridge, vlan, mac } => drop(self.stations.remove(&(*bridge, *vlan, *mac))),
-            Change::Synced => {}
+            Change::Elsewhere { .. } | Change::Synced => {}
         }
     }
 

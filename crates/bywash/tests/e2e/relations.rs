@@ -3,7 +3,8 @@
 
 use crate::harness::Bywash;
 use crate::reload::{File, config, reload};
-use bywash_lab::{Ping, Topology, require, require_lab};
+use bywash_lab::{Namespace, Ping, Topology, kernel_has, require, require_lab};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Reason for which a member of a bridge that learns no addresses is left.
@@ -95,5 +96,84 @@ fn a_port_whose_packets_a_macvlan_takes_is_left() {
     running.wait("the interface to be seen", |running| !is_left(running, "r1", why));
     let reached = Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received;
     assert_eq!((reached, running.counter("r1", "tx_packets") >= 3), (3, true));
+    running.stop();
+}
+
+/// Such as a container's ipvlan.
+#[test]
+fn a_port_whose_packets_an_interface_of_another_namespace_takes_is_left() {
+    require!(require_lab());
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let (r, container) = (lab.r(), &lab.hosts()[2].ns);
+    let name = container.name();
+    let why = "macvlan interface mv0 of another network namespace is above it";
+    r.ip_batch(&format!("link add link r1 name mv0 type macvlan mode source\nlink set mv0 netns {name}\n")).unwrap();
+    let running = Bywash::run(r, &lab.router_interfaces());
+    assert!(is_left(&running, "r1", why), "{}", running.show(&["placement"]));
+    kernel_has_all(&lab, &running, "r1");
+    let remove = || {
+        container.ip(&["link", "del", "mv0"]).unwrap();
+        running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    };
+    remove();
+    // Made where it belongs, so that it never was an interface of this namespace.
+    let add = |name: &str, mode: &str| {
+        r.ip(&["link", "add", "link", "r1", "name", "mv0", "netns", name, "type", "macvlan", "mode", mode]).unwrap();
+    };
+    add(name, "source");
+    running.wait("the port to be left", |running| is_left(running, "r1", why));
+    remove();
+    // In a namespace that has no number in this one, until it gets one by its process.
+    let other = Namespace::new("other").unwrap();
+    let mut process = other.spawn(&["sleep", "1000"]).unwrap();
+    add(other.name(), "source");
+    running.wait("the port to be left", |running| is_left(running, "r1", why));
+    process.kill().unwrap();
+    drop(other);
+    running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    // It takes only packets to its own MAC address.
+    add(name, "bridge");
+    let reached = Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received;
+    assert_eq!((reached, running.counter("r1", "tx_packets") >= 3), (3, true));
+    assert!(!is_left(&running, "r1", why));
+    running.stop();
+}
+
+/// Packets to its addresses are the host's own while it is in the same network namespace.
+#[test]
+fn a_port_below_an_ipvlan_is_forwarded_for() {
+    require!(require_lab(), kernel_has("ipvlan"));
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let (r, a, container) = (lab.r(), lab.a(), &lab.hosts()[2].ns);
+    let running = Bywash::run(r, &lab.router_interfaces());
+    let forwards = |running: &Bywash| {
+        let before = running.counter("r1", "tx_packets");
+        Ping::to(lab.b().v4).count(3).run(&a.ns).unwrap().received == 3
+            && running.counter("r1", "tx_packets") >= before + 3
+    };
+    let own = ["10.0.2.77", "fd00:2::77"];
+    for mode in ["l2", "l3"] {
+        r.ip_batch(&format!(
+            "link add link r1 name iv0 type ipvlan mode {mode}\naddress add {}/32 dev iv0\n\
+             address add {}/128 dev iv0 nodad\nlink set iv0 up\n",
+            own[0], own[1]
+        ))
+        .unwrap();
+        running.wait("packets beside the ipvlan", forwards);
+        for to in own {
+            for (host, name) in [(&a.ns, "a"), (&lab.b().ns, "b")] {
+                let report = Ping::to(to.parse::<IpAddr>().unwrap()).count(3).run(host).unwrap();
+                assert_eq!(report.received, 3, "{mode}, {to} from {name}: {}", report.text);
+            }
+        }
+        // The addresses of another namespace are not known.
+        r.ip(&["link", "set", "iv0", "netns", container.name()]).unwrap();
+        let why = "ipvlan interface iv0 of another network namespace is above it";
+        running.wait("the port to be left", |running| is_left(running, "r1", why));
+        container.ip(&["link", "del", "iv0"]).unwrap();
+        running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    }
+    r.ip_batch("link add link r1 name iv0 type ipvlan mode l3s\nlink set iv0 up\n").unwrap();
+    running.wait("the port to be left", |running| is_left(running, "r1", "ipvlan interface iv0 is above it"));
     running.stop();
 }

@@ -510,6 +510,43 @@ fn macvlans_leave_it_that_take_what_is_to_its_address() {
     assert!(with(same).left(1).is_some());
 }
 
+#[test]
+fn ipvlans_of_this_namespace_take_only_what_the_host_receives() {
+    let ipvlan = |mode| Link { ipvlan: mode, ..above("ipvlan") };
+    for (mode, left) in [(Some(0), false), (Some(1), false), (Some(2), true), (None, true)] {
+        assert_eq!(with(ipvlan(mode)).left(1).is_some(), left, "{mode:?}");
+    }
+    assert!(with(Link { master: Some(9), ..ipvlan(Some(0)) }).left(1).is_some());
+}
+
+#[test]
+fn interfaces_of_other_namespaces_are_judged_as_if_they_were_here() {
+    let elsewhere = |links: Vec<Link>| {
+        let mut relations = Relations::default();
+        relations.note(&[Change::Link(link(1, "r0", "")), Change::Link(tunnel(5, 1, 1, None))]);
+        assert!(relations.note(&[Change::Elsewhere { links }]));
+        relations
+    };
+    let ipvlan = Link { ipvlan: Some(0), ..above("ipvlan") };
+    let relations = elsewhere(vec![ipvlan.clone()]);
+    let why = relations.left(1).unwrap();
+    assert_eq!(why, format!("ipvlan interface {} of another network namespace is above it", ipvlan.name));
+    let macvlan = |mode| Link { macvlan: Some(Macvlan { mode, plain: true }), ..above("macvlan") };
+    assert_eq!(elsewhere(vec![macvlan(4)]).left(1), None);
+    assert!(elsewhere(vec![macvlan(8)]).left(1).is_some());
+    // A VLAN interface there is none of those that are followed.
+    let vlan = Link { vlan: Some(Vlan { protocol: 0x8100, id: 5, plain: true }), ..above("vlan") };
+    let relations = elsewhere(vec![vlan]);
+    assert_eq!((relations.left(1), relations.uppers(1).count()), (None, 0));
+    assert!(relations.left_without_tags(1).is_some());
+    // A tunnel with the same ends; its index is that of another interface here.
+    let mut relations = elsewhere(vec![Link { name: "t".into(), ..tunnel(5, 1, 1, None) }]);
+    let why = relations.tunnels().next().unwrap().1.unwrap_err();
+    assert_eq!(why, "gre interface t of another network namespace may take its packets");
+    relations.note(&[Change::Elsewhere { links: vec![] }]);
+    assert_eq!(relations.tunnels().next().unwrap().1.err(), None);
+}
+
 fn tunnel(index: u32, local: u8, remote: u8, key: Option<u32>) -> Link {
     let of = |net, last| if last == 0 { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::new(192, 0, net, last) }.into();
     let plain = Tunnel::between(Encapsulation::Gre, of(2, local), of(3, remote));

@@ -13,23 +13,42 @@ pub(super) fn link(body: &[u8], gone: bool) -> Parsed {
         AF_BRIDGE => return bridge_port(body, gone),
         _ => return Some(None),
     }
-    let (hardware, index, flags, change) = (u16_at(body, 2)?, u32_at(body, 4)?, u32_at(body, 8)?, u32_at(body, 12)?);
     if gone {
-        return Some(Some(Event::LinkGone(index)));
+        return Some(Some(Event::LinkGone(u32_at(body, 4)?)));
     }
+    // Wireless events carry a name and nothing else of the link.
+    if Attributes::after(body, 16).any(|(kind, _)| kind == IFLA_WIRELESS) {
+        return Some(None);
+    }
+    let (mut link, below) = properties(body)?;
+    if below.is_some() {
+        (link.tunnel, link.parent) = (None, None);
+    }
+    let switched = u32_at(body, 12)? & (IFF_UP | IFF_RUNNING | IFF_LOWER_UP) != 0;
+    Some(Some(Event::Link { link, switched }))
+}
+
+/// Parses a message about a link of another network namespace. Returns the link if what is below it, or its tunnel's
+/// ends, are in the namespace with the number `own`.
+pub(crate) fn upper_elsewhere(body: &[u8], own: u32) -> Option<Link> {
+    let (link, below) = properties(body)?;
+    (below == Some(own) && (link.parent.is_some() || link.tunnel.is_some())).then_some(link)
+}
+
+/// Parses a link, and the number of the network namespace that what is below it is in, if that is another.
+fn properties(body: &[u8]) -> Option<(Link, Option<u32>)> {
+    let (hardware, index, flags) = (u16_at(body, 2)?, u32_at(body, 4)?, u32_at(body, 8)?);
     let mut link =
         Link { index, up: flags & IFF_UP != 0, carrier: flags & IFF_LOWER_UP != 0, rx_queues: 1, ..Link::default() };
-    let (mut elsewhere, mut has_program) = (false, false);
+    let (mut below, mut has_program) = (None, false);
     let mut mtu = None;
     for (kind, value) in Attributes::after(body, 16) {
         match kind {
-            // Wireless events carry a name and nothing else of the link.
-            IFLA_WIRELESS => return Some(None),
             IFLA_IFNAME => link.name = text(value),
             IFLA_ADDRESS if hardware == ARPHRD_ETHER && flags & IFF_NOARP == 0 => link.mac = mac(value),
             IFLA_MTU => mtu = u32_at(value, 0),
-            IFLA_LINK => link.parent = u32_at(value, 0).filter(|parent| *parent != 0 && *parent != index),
-            IFLA_LINK_NETNSID => elsewhere = true,
+            IFLA_LINK => link.parent = u32_at(value, 0).filter(|parent| *parent != 0),
+            IFLA_LINK_NETNSID => below = Some(u32_at(value, 0)?),
             IFLA_MASTER => link.master = u32_at(value, 0).filter(|master| *master != 0),
             IFLA_PHYS_SWITCH_ID => link.switch = true,
             IFLA_NUM_RX_QUEUES => link.rx_queues = u32_at(value, 0)?,
@@ -45,19 +64,15 @@ pub(super) fn link(body: &[u8], gone: bool) -> Parsed {
         link.macvlan.iter_mut().for_each(|macvlan| macvlan.plain = false);
         link.tunnel.iter_mut().for_each(|tunnel| tunnel.plain = false);
     }
-    if elsewhere {
-        link.tunnel = None;
-    }
-    // The peer of a veth or netkit pair is not a lower device.
-    if elsewhere || link.kind == "veth" || link.kind == "netkit" {
+    // The peer of a veth or netkit pair is not a lower device, and an interface on nothing is on itself.
+    if link.kind == "veth" || link.kind == "netkit" || (below.is_none() && link.parent == Some(index)) {
         link.parent = None;
     }
     if link.name.is_empty() {
         return None;
     }
     link.mtu = mtu?;
-    let switched = change & (IFF_UP | IFF_RUNNING | IFF_LOWER_UP) != 0;
-    Some(Some(Event::Link { link, switched }))
+    Some((link, below))
 }
 
 fn link_info(info: &[u8], link: &mut Link) {
@@ -78,6 +93,7 @@ fn link_info(info: &[u8], link: &mut Link) {
             let plain = Attributes::after(data, 0).all(|(kind, _)| kind <= IFLA_MACVLAN_BC_CUTOFF);
             link.macvlan = mode.map(|mode| Macvlan { mode, plain });
         }
+        "ipvlan" | "ipvtap" => link.ipvlan = attribute(data, IFLA_IPVLAN_MODE).and_then(|value| u16_at(value, 0)),
         "vrf" => link.vrf = attribute(data, IFLA_VRF_TABLE).and_then(|value| u32_at(value, 0)),
         "bond" => link.bond = bond(data),
         "bridge" => link.bridge = bridge(data),

@@ -244,6 +244,12 @@ fn link_of(link: &Value, names: &Names) -> Link {
             "source" => plain(16),
             _ => None,
         },
+        ipvlan: match text(&link["linkinfo"]["info_data"], "mode") {
+            "l2" => Some(0),
+            "l3" => Some(1),
+            "l3s" => Some(2),
+            _ => None,
+        },
         vrf: number(&link["linkinfo"]["info_data"], "table").filter(|_| kind == "vrf").map(|n| n as u32),
         bridge: None,
         bond: if kind == "bond" { bond_of(&link["linkinfo"]["info_data"], names) } else { None },

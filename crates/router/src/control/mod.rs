@@ -503,6 +503,7 @@ impl Control {
                 self.station((*bridge, *vlan, *mac), Some(*behind), touched);
             }
             Change::StationGone { bridge, vlan, mac } => self.station((*bridge, *vlan, *mac), None, touched),
+            Change::Elsewhere { .. } => {}
             Change::Synced => applied.synced = true,
         }
     }

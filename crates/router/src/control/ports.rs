@@ -43,7 +43,7 @@ impl Ports {
                 Change::Route(_) | Change::RouteGone { .. } => {}
                 Change::Selective { .. } | Change::SelectiveGone { .. } => {}
                 Change::Neighbour(_) | Change::NeighbourGone { .. } => {}
-                Change::Station(_) | Change::StationGone { .. } => {}
+                Change::Station(_) | Change::StationGone { .. } | Change::Elsewhere { .. } => {}
             }
         }
         applied.ports_changed.sort_unstable();

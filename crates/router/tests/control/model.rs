@@ -57,7 +57,7 @@ impl Model {
             Change::NeighbourGone { index, addr } => {
                 self.neighbours.remove(&(*index, *addr));
             }
-            Change::Station(_) | Change::StationGone { .. } | Change::Synced => {}
+            Change::Station(_) | Change::StationGone { .. } | Change::Elsewhere { .. } | Change::Synced => {}
         }
         for n in 0..self.ports.len() {
             if self.ports[n].1 == 0

@@ -104,7 +104,7 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
                 row("station", name, "the kernel's entry is another")
             }
             Change::StationGone { bridge, vlan, mac: of } => row("station", station(bridge, vlan, of), GONE),
-            Change::Synced => return None,
+            Change::Elsewhere { .. } | Change::Synced => return None,
         })
     });
     rows.collect()
