@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 /// Kinds of upper interfaces that take only packets from the kernel's UDP and IP input. A MACsec interface is none of
 /// them: without strict validation it also takes untagged frames, and with offload the NIC has removed the tags.
-const HARMLESS: [&str; 14] = [
+const HARMLESS: [&str; 15] = [
     "vxlan",
     "geneve",
     "bareudp",
@@ -32,6 +32,7 @@ const HARMLESS: [&str; 14] = [
     "sit",
     "vti",
     "vti6",
+    "xfrm",
 ];
 
 /// Modes of a macvlan in which it takes only packets to its own MAC address: private, VEPA and bridge (`enum
@@ -200,8 +201,8 @@ impl Relations {
         };
         // The kernel looks for a VLAN of the member before it gives the frame to the bond or bridge.
         let above = |link: &Link| match (link.parent, upper) {
-            (Some(parent), _) if parent == index => takes(link, own) || (upper.is_some() && link.kind == "vlan"),
-            (Some(parent), Some(upper)) if parent == upper.index => takes(link, upper),
+            (Some(parent), _) if parent == index => self.takes(link, own) || (upper.is_some() && link.kind == "vlan"),
+            (Some(parent), Some(upper)) if parent == upper.index => self.takes(link, upper),
             // An HSR interface names its members only in attributes of its own (IFLA_HSR_SLAVE1), which are not read.
             _ => link.kind == "hsr" && link.index != index,
         };
@@ -274,8 +275,8 @@ impl Relations {
         let above = (of.filters && !self.left_vlans).then(|| self.above(bridge.index).filter(on));
         let vlan = move |link: &Link| joined((link.index, link.vlan?.id)).filter(|_| self.told(link).is_ok());
         let routed = own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan));
-        // An interface that is not followed may make the bridge receive more than it forwards, and may be in another
-        // network namespace: then only the VLANs of the bridge itself tell of it.
+        // An interface that is not followed may make the bridge receive more than it forwards. One in another network
+        // namespace may not have been found yet: then only the VLANs of the bridge itself tell of it.
         let on_bridge = |link: &Link| link.vlan.filter(|_| link.kind == "vlan").map(|vlan| vlan.id);
         let taken: BTreeSet<u16> = self.all_above(bridge.index).filter_map(on_bridge).collect();
         let known = of.filters && !bridge.vlans.stale;
@@ -477,7 +478,7 @@ impl Relations {
         if let Some(member) = self.member(link.index) {
             return Err(member);
         }
-        if let Some(upper) = self.all_above(link.index).find(|upper| !is_harmless(upper)) {
+        if let Some(upper) = self.all_above(link.index).find(|upper| upper.kind == "vlan" || self.takes(upper, link)) {
             return Err(format!("{} is above it", named(upper)));
         }
         if link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
@@ -514,7 +515,7 @@ impl Relations {
     }
 
     /// Returns the tunnels, each with what it forwards or, if its packets cannot be forwarded, the reason why they are
-    /// left to the kernel. Tunnels that are down, and have not the addresses that are needed, are not among them.
+    /// left to the kernel. Tunnels that are down and lack a needed address are not among them.
     pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Through, String>)> {
         let all = self.links.values().filter(|_| !self.left_tunnels);
         all.filter_map(|link| {
@@ -601,6 +602,24 @@ impl Relations {
         }
     }
 
+    /// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.
+    fn takes(&self, link: &Link, own: &Link) -> bool {
+        match link.kind.as_str() {
+            "vlan" => false,
+            "macvlan" | "macvtap" => {
+                link.mac == own.mac || link.macvlan.is_none_or(|of| !OWN_ADDRESS.contains(&of.mode))
+            }
+            // Its addresses are the host's, with local routes, unless it is in another network namespace. In a VRF,
+            // packets are looked up in another table than these routes are in.
+            "ipvlan" | "ipvtap" => {
+                let in_vrf = |index: u32| model::vrf(&self.links, index).is_some();
+                let alone = link.index != 0 && link.master.is_none() && !in_vrf(own.index);
+                !alone || link.ipvlan.is_none_or(|mode| !OWN_ADDRESSES.contains(&mode))
+            }
+            kind => !HARMLESS.contains(&kind),
+        }
+    }
+
     /// Returns which interface this one is a member of, worded as a reason; `None` if it is not a member, or is one of
     /// a VRF. A bond's member may have all of the bond's packets ([`Relations::bond`]), and a bridge's member its own
     /// share ([`Relations::bridge`]).
@@ -620,26 +639,6 @@ fn is_host_tunnel(tunnel: &Tunnel) -> bool {
     let may_choose = tunnel.vxlan.is_some() || !tunnel.is_over_v6();
     let local = model::is_host(tunnel.local) || (may_choose && tunnel.local.is_unspecified());
     local && (tunnel.vxlan.is_some() || model::is_host(tunnel.remote))
-}
-
-/// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.
-fn takes(link: &Link, own: &Link) -> bool {
-    match link.kind.as_str() {
-        "vlan" => false,
-        "macvlan" | "macvtap" => link.mac == own.mac || link.macvlan.is_none_or(|of| !OWN_ADDRESS.contains(&of.mode)),
-        _ => !is_harmless(link),
-    }
-}
-
-/// Returns whether an interface takes from what is below it only packets that the host receives anyway. The addresses
-/// of an ipvlan are the host's, unless it is in a VRF or in another network namespace.
-fn is_harmless(link: &Link) -> bool {
-    match link.kind.as_str() {
-        "ipvlan" | "ipvtap" => {
-            link.index != 0 && link.master.is_none() && link.ipvlan.is_some_and(|mode| OWN_ADDRESSES.contains(&mode))
-        }
-        kind => HARMLESS.contains(&kind),
-    }
 }
 
 /// Returns kind and name of an interface, such as `ipvlan interface iv0`.

@@ -3,9 +3,9 @@
 
 use crate::translated::translated_outer;
 use bywash_fib::model::Tunnel;
+use bywash_netlink::pace::cpu_time;
 use bywash_netlink::socket::{DATAGRAM, Socket};
 use bywash_sync::lock;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -135,11 +135,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// Returns the CPU time that this thread has used: what the kernel does for its system calls counts, waiting for a CPU
-/// does not.
-fn cpu_time() -> Duration {
-    let used = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0))
 }

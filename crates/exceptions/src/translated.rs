@@ -70,8 +70,7 @@ fn status_of(message: &Message<'_>) -> Option<u32> {
 
 /// Returns the indices of the tunnels whose outer packets may belong to a connection with a translated address or port:
 /// one of their protocol that has both their ends among its addresses or, for a VXLAN, its own end, and its port. A
-/// tunnel without an address of its own may have any.
-/// `socket` is of the protocol NETLINK_NETFILTER.
+/// tunnel without an address of its own may have any. `socket` is of the protocol NETLINK_NETFILTER.
 ///
 /// The kernel selects the entries (Linux 5.8 and later); older ones return all.
 pub fn translated_outer<'a>(

@@ -691,7 +691,7 @@ pub enum Change {
         index: u32,
     },
     /// All interfaces of other network namespaces that are above interfaces of this one, or are tunnels between its
-    /// addresses. They have the kernel indices that they have there.
+    /// addresses. Their kernel indices are those of their own namespaces.
     Elsewhere {
         /// Interfaces.
         links: Vec<Link>,

@@ -24,6 +24,7 @@ mod lookup;
 mod membership;
 mod mirror;
 pub mod netns;
+pub mod pace;
 mod parse;
 mod path;
 mod pending;

@@ -54,7 +54,7 @@ struct Shared {
 
 /// Follows the kernel's routing state until dropped.
 ///
-/// One thread, `bywash-netlink`, does the work; another, `bywash-elsewhere`, searches other network namespaces for
+/// One thread, `bywash-netlink`, does the work; another, `bywash-netns`, searches other network namespaces for
 /// interfaces that use those of this one. The owner receives batches of changes from [`Mirror::changes`]. The
 /// mirror may be moved to another thread but not shared: use [`Mirror::prober`] for what other threads need.
 #[derive(Debug)]
@@ -63,6 +63,7 @@ pub struct Mirror {
     shared: Arc<Shared>,
     prober: Prober,
     thread: Option<JoinHandle<()>>,
+    search: Option<JoinHandle<()>>,
 }
 
 impl Mirror {
@@ -86,6 +87,7 @@ impl Mirror {
         // meanwhile.
         let (sender, changes) = sync_channel(config.queue.max(1));
         let (hurry, hurried) = sync_channel(1);
+        let mut search = None;
         if config.routes {
             let mut elsewhere = Elsewhere::open()?;
             *lock(&shared.elsewhere) = elsewhere.search();
@@ -94,8 +96,8 @@ impl Mirror {
                 *lock(&shared.elsewhere) = Some(change);
                 shared.wake.wake();
             };
-            let search = thread::Builder::new().name("bywash-elsewhere".into());
-            search.spawn(move || elsewhere.follow(&hurried, found)).map_err(Error::Thread)?;
+            let thread = thread::Builder::new().name("bywash-netns".into());
+            search = Some(thread.spawn(move || elsewhere.follow(&hurried, found)).map_err(Error::Thread)?);
         }
         let runner = Runner {
             follower,
@@ -106,7 +108,7 @@ impl Mirror {
         };
         let thread =
             thread::Builder::new().name("bywash-netlink".into()).spawn(move || runner.run()).map_err(Error::Thread)?;
-        Ok(Self { changes, shared, prober, thread: Some(thread) })
+        Ok(Self { changes, shared, prober, thread: Some(thread), search })
     }
 
     /// Returns the channel on which batches of changes arrive. It disconnects when the mirror has failed;
@@ -147,7 +149,8 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake.wake();
-        if let Some(thread) = self.thread.take() {
+        // The second one ends with the first one.
+        for thread in [self.thread.take(), self.search.take()].into_iter().flatten() {
             let _ = thread.join();
         }
     }

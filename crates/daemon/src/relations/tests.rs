@@ -517,6 +517,11 @@ fn ipvlans_of_this_namespace_take_only_what_the_host_receives() {
         assert_eq!(with(ipvlan(mode)).left(1).is_some(), left, "{mode:?}");
     }
     assert!(with(Link { master: Some(9), ..ipvlan(Some(0)) }).left(1).is_some());
+    // Packets of the port are looked up in the VRF's table, which does not have the ipvlan's addresses.
+    let mut relations = with(ipvlan(Some(0)));
+    let vrf = Link { vrf: Some(10), ..link(9, "red", "vrf") };
+    relations.note(&[Change::Link(vrf), Change::Link(Link { master: Some(9), ..link(1, "r0", "") })]);
+    assert!(relations.left(1).is_some());
 }
 
 #[test]
@@ -539,6 +544,13 @@ fn interfaces_of_other_namespaces_are_judged_as_if_they_were_here() {
     let relations = elsewhere(vec![vlan]);
     assert_eq!((relations.left(1), relations.uppers(1).count()), (None, 0));
     assert!(relations.left_without_tags(1).is_some());
+    // A macvlan of a container on a VLAN interface here.
+    let own = Link { vlan: Some(Vlan { protocol: 0x8100, id: 5, plain: true }), ..above("vlan") };
+    for (mode, told) in [(4, true), (8, false)] {
+        let mut relations = elsewhere(vec![Link { parent: Some(2), mac: Some([2; 6]), ..macvlan(mode) }]);
+        relations.note(&[Change::Link(own.clone())]);
+        assert_eq!(relations.uppers(1).next().unwrap().1.is_ok(), told, "{mode}");
+    }
     // A tunnel with the same ends; its index is that of another interface here.
     let mut relations = elsewhere(vec![Link { name: "t".into(), ..tunnel(5, 1, 1, None) }]);
     let why = relations.tunnels().next().unwrap().1.unwrap_err();

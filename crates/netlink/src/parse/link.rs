@@ -32,7 +32,8 @@ pub(super) fn link(body: &[u8], gone: bool) -> Parsed {
 /// ends, are in the namespace with the number `own`.
 pub(crate) fn upper_elsewhere(body: &[u8], own: u32) -> Option<Link> {
     let (link, below) = properties(body)?;
-    (below == Some(own) && (link.parent.is_some() || link.tunnel.is_some())).then_some(link)
+    let is_tunnel = link.tunnel.is_some() || link.kind == "vti" || link.kind == "vti6";
+    (below == Some(own) && (link.parent.is_some() || is_tunnel)).then_some(link)
 }
 
 /// Parses a link, and the number of the network namespace that what is below it is in, if that is another.

@@ -434,7 +434,7 @@ fn frames_are_encapsulated_as_the_kernel_does() {
 }
 
 #[test]
-fn frames_without_a_chosen_source_are_encapsulated_as_the_kernel_does() {
+fn frames_with_a_chosen_source_are_encapsulated_as_the_kernel_does() {
     frames_are_encapsulated(&CHOSEN);
 }
 

@@ -271,7 +271,7 @@ fn other_vlans_are_left_to_the_kernel() {
     add(r, "r0", 8, 1, "egress-qos-map 0:3");
     add(r, "r0", 10, 1, "loose_binding on");
     add(r, "r0", 11, 1, "");
-    r.ip_batch("link add link r0.11 name mv0 type macvlan mode bridge\nlink set mv0 up\n").unwrap();
+    r.ip_batch("link add link r0.11 name mv0 type macvlan mode source\nlink set mv0 up\n").unwrap();
     for id in [8, 10, 11] {
         add(&a.ns, "a0", id, 2, "");
     }

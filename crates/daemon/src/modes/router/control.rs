@@ -372,7 +372,11 @@ impl Routing {
             // that it forwards if a gateway does not answer (fib_select_default).
             let own = tunnel::via(path.index, path.gateway, to);
             let underlay = hops.iter().find(|hop| tunnel::via(hop.index, hop.gateway, to) == own)?;
+            // By which of several next hops the kernel sends a packet may depend on the packet, and so may its source.
             let chosen = from.is_unspecified();
+            if chosen && hops.len() > 1 {
+                return None;
+            }
             let source = if chosen { path.source? } else { from };
             if masqueraded && underlay.masquerade4.map(IpAddr::V4) != Some(source) {
                 return None;

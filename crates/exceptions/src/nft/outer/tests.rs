@@ -200,6 +200,29 @@ fn outer_packets_may_be_translated_to_what_they_are() {
     }
 }
 
+/// Without an address of its own, what a rule says about that address is not known.
+#[test]
+fn a_tunnel_may_have_any_source() {
+    let chosen = &Tunnel { local: [0; 4].into(), dont_fragment: false, ..vxlan() };
+    let (own, udp) = ([192, 0, 2, 1], || vec![protocol(17), accept()]);
+    for (hook, at) in [(OUTPUT, 12), (INPUT, 16)] {
+        assert_eq!(reason(chosen, hook, false, &[udp()]), "");
+        assert_eq!(reason(&vxlan(), hook, false, &[unreachable(), vec![payload(1, at, &own), accept()]]), "");
+        let by_address = reason(chosen, hook, false, &[vec![payload(1, at, &own), accept()]]);
+        assert!(by_address.starts_with("depends on "), "{by_address}");
+        let dropped = reason(chosen, hook, true, &[vec![payload(1, at, &own), drop()]]);
+        assert!(dropped.starts_with("depends on "), "{dropped}");
+    }
+    let nat = |rules: &[Vec<Vec<Expression>>]| told(chosen, (POSTROUTING, "nat"), true, rules);
+    let masquerade = || vec![Expression::SourceNat { address: None }];
+    // Whether it changes the source is seen at the next hop.
+    assert_eq!(nat(&[vec![masquerade()]]), (String::new(), true));
+    let to =
+        vec![Expression::Immediate { register: 4, value: own.to_vec() }, Expression::SourceNat { address: Some(4) }];
+    assert_eq!(nat(&[vec![to]]).0, "depends on snat");
+    assert_eq!(nat(&[vec![payload(1, 12, &own), masquerade()]]), (String::new(), true));
+}
+
 /// Destination options may be in front of the header of GRE, but not of a VXLAN's UDP.
 #[test]
 fn packets_over_ipv6_may_have_options() {
