@@ -2,6 +2,7 @@
 //! process.
 
 use crate::topology::Side;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -86,14 +87,23 @@ fn one(change: &Change) -> bool {
 }
 
 /// Runs the lines as one batch. Returns for each whether it was accepted: with `-force` a batch goes on after a
-/// failure, and names the line that failed after the kernel's message.
+/// failure, and names the line that failed after the kernel's message. Where the tool itself refuses a line, it exits:
+/// the lines behind that are another batch.
 fn batch(tool: &[&str], lines: impl Iterator<Item = String>) -> Vec<bool> {
+    // Fails behind each line, and so tells that the tool has come so far.
+    let behind = if tool[0] == "tc" { "qdisc show dev no-such-device" } else { "link show dev no-such-device" };
     let lines: Vec<String> = lines.collect();
-    let said = run(&[tool, &["-force", "-batch", "-"]].concat(), &(lines.join("\n") + "\n")).1;
-    let mut taken = vec![true; lines.len()];
-    for line in said.lines().filter_map(|line| line.strip_prefix("Command failed -:")) {
-        let at: usize = line.trim().parse().expect("a line number");
-        taken[at - 1] = false;
+    let mut taken = vec![];
+    while taken.len() < lines.len() {
+        let rest: String = lines[taken.len()..].iter().map(|line| format!("{line}\n{behind}\n")).collect();
+        let said = run(&[tool, &["-force", "-batch", "-"]].concat(), &rest).1;
+        let failed = said.lines().filter_map(|line| line.strip_prefix("Command failed -:"));
+        let failed: BTreeSet<usize> = failed.map(|line| line.trim().parse().expect("a line number")).collect();
+        let reached = failed.iter().filter(|at| **at % 2 == 0).count();
+        taken.extend((0..reached).map(|line| !failed.contains(&(2 * line + 1))));
+        if taken.len() < lines.len() {
+            taken.push(false);
+        }
     }
     taken
 }

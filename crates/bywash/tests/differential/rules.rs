@@ -368,7 +368,8 @@ fn source(frame: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     Some((&ends[..ends.len() / 2], part))
 }
 
-/// Drops the case if the kernel has learned an MTU for the destination, and answers or fragments what Bywash forwards.
+/// Drops the case if the kernel has learned an MTU for the destination, and answers or fragments what Bywash forwards,
+/// or has nowhere to send the answer.
 fn learned_mtu(case: &mut Case<'_>, context: &Context<'_>) {
     let by_size = |(_, frame): &Left| {
         let version = packet(frame).map(|(_, version)| version);
@@ -377,13 +378,17 @@ fn learned_mtu(case: &mut Case<'_>, context: &Context<'_>) {
     };
     let [kernel, bywash] = &case.only;
     let forwards = |left: &Left| error(&left.1).is_none() && !is_fragment4(&left.1);
-    if kernel.is_empty() || !kernel.iter().all(by_size) || bywash.is_empty() || !bywash.iter().all(forwards) {
+    if !kernel.iter().all(by_size) || bywash.is_empty() || !bywash.iter().all(forwards) {
         return;
     }
     let Some((_, dst, _)) = addresses(&case.sent.frame) else { return };
-    if asked(context, &["route", "get", &dst])
-        .is_some_and(|route| route.contains(" expires ") && route.contains(" mtu "))
-    {
+    let Some(route) = asked(context, &["route", "get", &dst]).filter(|route| route.contains(" expires ")) else {
+        return;
+    };
+    let mtu =
+        route.split_once(" mtu ").and_then(|(_, rest)| rest.trim_start_matches("lock ").split_whitespace().next());
+    let longer = |mtu: usize| packet(&case.sent.frame).is_some_and(|(at, _)| case.sent.frame.len() - at > mtu);
+    if mtu.and_then(|mtu| mtu.parse().ok()).is_some_and(|mtu| !kernel.is_empty() || longer(mtu)) {
         drop_all(case);
     }
 }

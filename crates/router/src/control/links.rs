@@ -92,8 +92,9 @@ pub(super) struct Links {
     /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
     ends: BTreeMap<u32, Arc<Stations>>,
     stale_ends: BTreeSet<u32>,
-    /// Paths to the other ends of tunnels.
+    /// Paths to the other ends of tunnels, and whether some may be missing or other ones by now.
     paths: Paths,
+    stale_paths: bool,
     /// Numbers of the tunnels that policies allow to be forwarded.
     allowed: BTreeSet<PortId>,
     /// Numbers of the tunnels whose outer packets may be masqueraded.
@@ -130,6 +131,7 @@ impl Links {
             ends: BTreeMap::new(),
             stale_ends: BTreeSet::new(),
             paths: Paths::default(),
+            stale_paths: false,
             allowed: BTreeSet::new(),
             masqueraded: BTreeSet::new(),
             translating: Families::NONE,

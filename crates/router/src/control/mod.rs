@@ -353,6 +353,12 @@ impl Control {
         self.links.tunnel_ends().into_iter().filter_map(by_ports).collect()
     }
 
+    /// Returns whether tunnels may need other paths than those that are set, once: policies allow other tunnels, or there
+    /// is another remote or address.
+    pub fn needs_paths(&mut self) -> bool {
+        self.links.take_stale_paths()
+    }
+
     /// Sets the paths of tunnels. Waits for a grace period if they have changed.
     pub fn set_paths(&mut self, paths: Paths) {
         let (changed, tunnels) = self.links.set_paths(paths);
@@ -526,6 +532,7 @@ impl Control {
     fn addresses_changed(&mut self, changed: bool, touched: &mut Touched) {
         if changed {
             self.hops.touch_link(None);
+            self.links.addresses_changed();
             touched.ports = true;
         }
     }

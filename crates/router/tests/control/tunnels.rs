@@ -87,9 +87,11 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
     let spec = TunnelSpec { tunnel: Tunnel::between(Encapsulation::Gre, any, remote), ..tunnel(Encapsulation::Gre) };
     w.apply(&[link(TUNNEL, "tun"), route("198.51.100.1/32").via(P0, "10.1.0.9").into()]);
     w.control.set_tunnels(&[spec]);
+    assert!(!w.control.needs_paths());
     for masqueraded in [false, true] {
         let masqueraded = masqueraded.then_some(THROUGH).into_iter().collect();
         w.control.set_policies(&Policies { tunnels: [THROUGH].into(), masqueraded, ..Policies::default() });
+        assert!(w.control.needs_paths() && !w.control.needs_paths());
         let wanted = w.control.tunnel_ends();
         assert_eq!((wanted.len(), wanted[0].ends), (1, (any, remote, 0)));
         assert_eq!(wanted[0].hops[0].masquerade4, Some([10, 0, 0, 1].into()));
@@ -104,4 +106,6 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
         w.control.set_paths(Paths::default());
         assert_eq!(w.control.tunnels_by_end().len(), 0);
     }
+    w.apply(&[address(P1, "10.9.0.1", 24)]);
+    assert!(w.control.needs_paths());
 }

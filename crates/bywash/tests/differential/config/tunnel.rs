@@ -119,7 +119,7 @@ fn tunnel(random: &Random, named: u32) -> Object {
     for _ in 0..random.below(3) {
         let v6 = random.chance(45);
         let (family, via) = match v6 {
-            true => ("-6 ", format!(" via fd{}::2", 100 + named % 100)),
+            true => ("-6 ", format!(" via fd00:{}::2", 100 + named % 100)),
             false => ("", format!(" via 10.{}.0.2", 100 + named % 100)),
         };
         let via = if random.chance(20) { via } else { String::new() };

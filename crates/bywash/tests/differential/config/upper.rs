@@ -47,7 +47,7 @@ fn moved(n: usize, name: &str) -> (Vec<Change>, Vec<Change>) {
 pub fn addresses(name: &str, net: u32) -> Vec<Change> {
     vec![
         ip(format!("address add 10.{net}.0.1/24 dev {name}")),
-        ip(format!("address add fd{net}::1/64 dev {name} nodad")),
+        ip(format!("address add fd00:{net}::1/64 dev {name} nodad")),
     ]
 }
 
@@ -55,7 +55,7 @@ pub fn addresses(name: &str, net: u32) -> Vec<Change> {
 fn subnets(name: &str, net: u32, mac: impl Fn(usize) -> String) -> Vec<Change> {
     let mut add = addresses(name, net);
     for host in 2..2 + HOSTS {
-        for address in [format!("10.{net}.0.{host}"), format!("fd{net}::{host}")] {
+        for address in [format!("10.{net}.0.{host}"), format!("fd00:{net}::{host}")] {
             add.push(ip(format!("neighbour replace {address} lladdr {} nud permanent dev {name}", mac(host))));
         }
     }

@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 const CONFIRM: Duration = Duration::from_secs(15);
 /// Interval between questions for the paths of tunnels: a sender learns of a smaller MTU after it.
 const PATHS: Duration = Duration::from_secs(1);
+/// Shortest interval between them, if tunnels need other paths.
+const SOONEST_PATHS: Duration = Duration::from_millis(20);
 /// Maximum number of remotes of tunnels to which packets are sent past the kernel: the PMTU of each is asked for in
 /// every interval.
 const MOST_PATHS: usize = 1024;
@@ -203,13 +205,6 @@ impl modes::Control for Routing {
         if !changes.iter().all(hosts) {
             self.guard.routes_changed();
         }
-        drop(control);
-        // The kernel may now choose another source for the packets of a tunnel without an address of its own.
-        let chosen = || self.uppers.tunnels.iter().any(|spec| spec.tunnel.local.is_unspecified());
-        let addressed = |change: &Change| matches!(change, Change::Address(_) | Change::AddressGone { .. });
-        if changes.iter().any(addressed) && chosen() {
-            self.find_paths();
-        }
         applied
     }
 
@@ -225,7 +220,8 @@ impl modes::Control for Routing {
         self.guard.tick(&self.control, shared);
         lock(&self.control).renew_stations();
         self.confirm(shared, mirror);
-        if self.paths.1.elapsed() >= PATHS {
+        let since = self.paths.1.elapsed();
+        if since >= PATHS || (since >= SOONEST_PATHS && lock(&self.control).needs_paths()) {
             self.find_paths();
         }
         self.answer(mirror)

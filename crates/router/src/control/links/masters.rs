@@ -153,7 +153,9 @@ impl Links {
         }
         let (bridge, vlan, _) = station;
         if let Some(new) = behind {
-            *self.behind.entry((bridge, new)).or_default() += 1;
+            let count = self.behind.entry((bridge, new)).or_default();
+            self.stale_paths |= *count == 0 && self.tunnels.contains_key(&bridge);
+            *count += 1;
         }
         if let Some(Entry::Occupied(mut count)) = old.map(|old| self.behind.entry((bridge, old))) {
             *count.get_mut() -= 1;

@@ -47,6 +47,7 @@ impl Links {
     pub fn allow_tunnels(&mut self, allowed: &BTreeSet<PortId>, masqueraded: &BTreeSet<PortId>) -> Vec<u32> {
         let changed = &(&self.allowed ^ allowed) | &(&self.masqueraded ^ masqueraded);
         (self.allowed, self.masqueraded) = (allowed.clone(), masqueraded.clone());
+        self.stale_paths |= !changed.is_empty();
         let changed = |(spec, _): &&(TunnelSpec, _)| changed.contains(&spec.id);
         self.tunnels.values().filter(changed).map(|(spec, _)| spec.interface()).collect()
     }
@@ -76,6 +77,16 @@ impl Links {
             }
         }
         all
+    }
+
+    /// Records that an address of the host has changed: the kernel may now choose another for a tunnel that has none.
+    pub fn addresses_changed(&mut self) {
+        self.stale_paths |= self.tunnels.values().any(|(spec, _)| spec.tunnel.local.is_unspecified());
+    }
+
+    /// Returns whether tunnels may need other paths than those that are set, once.
+    pub fn take_stale_paths(&mut self) -> bool {
+        std::mem::take(&mut self.stale_paths)
     }
 
     /// Returns the pairs of ends of a tunnel.
