@@ -81,6 +81,7 @@ impl Elsewhere {
         if dumped == Dumped::Whole {
             known.retain(|number, _| numbers.contains(number));
         }
+        let mut done = Ok(());
         for number in numbers.into_iter().filter(|number| *number != own) {
             let attributes: [(u16, &[u8]); 2] =
                 [(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes()), (IFLA_TARGET_NETNSID, &number.to_ne_bytes())];
@@ -102,10 +103,11 @@ impl Elsewhere {
                     links.retain(|link| before.iter().all(|known| known.index != link.index));
                     before.extend(links);
                 }
-                Err(error) => return Err(error),
+                // The others do not depend on it.
+                Err(error) => done = Err(error),
             }
         }
-        Ok(())
+        done
     }
 
     /// Searches in each interval, and soon after each message in `hurried`, until that is disconnected.
