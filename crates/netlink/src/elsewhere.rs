@@ -9,9 +9,10 @@ use crate::pace::cpu_time;
 use crate::parse::upper_elsewhere;
 use crate::socket::{DATAGRAM, Dumped, Socket};
 use crate::uapi::*;
-use crate::wire::{Attributes, attribute, u32_at};
+use crate::wire::{Attributes, Message, attribute, u32_at};
 use bywash_fib::model::{Change, Link};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -44,12 +45,14 @@ impl Elsewhere {
         Ok(Self { socket, buffer: vec![0; DATAGRAM], known: BTreeMap::new(), reported: vec![], failed: None })
     }
 
-    /// Searches; returns what has changed since the last search. Interfaces that cannot be read are reported as before.
-    /// The calling thread must be in the namespace in which the socket was opened.
-    pub fn search(&mut self) -> Option<Change> {
-        let failed = self.read().err().map(|error| error.to_string());
+    /// Searches until the end, or until `stop` is set; returns what has changed since the last search. Interfaces that
+    /// cannot be read are reported as before. The calling thread must be in the namespace in which the socket was opened.
+    pub fn search(&mut self, stop: &AtomicBool) -> Option<Change> {
+        let failed = self.read(stop).err().map(|error| error.to_string());
         if let Some(why) = failed.as_ref().filter(|_| failed != self.failed) {
-            tracing::warn!("interfaces of other network namespaces that use those of this one are not known: {why}");
+            tracing::warn!(
+                "some interfaces of other network namespaces that use those of this one may not be known: {why}"
+            );
         }
         self.failed = failed;
         let links: Vec<Link> = self.known.values().flatten().cloned().collect();
@@ -60,29 +63,22 @@ impl Elsewhere {
         Some(Change::Elsewhere { links })
     }
 
-    fn read(&mut self) -> Result<(), Error> {
+    fn read(&mut self, stop: &AtomicBool) -> Result<(), Error> {
         let Self { socket, buffer, known, .. } = self;
         let own = number_of(socket, buffer, rustix::thread::gettid().as_raw_pid() as u32)?;
         let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        for process in processes {
+        let goes_on = |_: &u32| !stop.load(Ordering::Relaxed);
+        for process in processes.take_while(goes_on) {
             // It may have ended.
             let _ = number_of(socket, buffer, process);
         }
-        let mut numbers = BTreeSet::new();
-        let dumped = socket.dump(
-            RTM_GETNSID,
-            &GENERAL,
-            &[],
-            buffer,
-            |message| numbers.extend(number_in(message.body)),
-            || Ok(()),
-        )?;
-        if dumped == Dumped::Whole {
-            known.retain(|number, _| numbers.contains(number));
-        }
+        // The dump may miss numbers when others go away meanwhile (rtnl_net_dumpid resumes by counting).
+        let mut numbers: BTreeSet<u32> = known.keys().copied().collect();
+        let number = |message: &Message<'_>| numbers.extend(number_in(message.body));
+        socket.dump(RTM_GETNSID, &GENERAL, &[], buffer, number, || Ok(()))?;
         let mut done = Ok(());
-        for number in numbers.into_iter().filter(|number| *number != own) {
+        for number in numbers.into_iter().filter(|number| *number != own).take_while(goes_on) {
             let attributes: [(u16, &[u8]); 2] =
                 [(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes()), (IFLA_TARGET_NETNSID, &number.to_ne_bytes())];
             let mut links = vec![];
@@ -99,10 +95,11 @@ impl Elsewhere {
                 // The namespace is gone.
                 Ok(Dumped::Unsupported) => drop(known.remove(&number)),
                 Ok(Dumped::Interrupted) => {
-                    let before = known.entry(number).or_default();
-                    links.retain(|link| before.iter().all(|known| known.index != link.index));
-                    before.extend(links);
+                    let known = known.entry(number).or_default();
+                    known.retain(|known| links.iter().all(|link| link.index != known.index));
+                    known.extend(links);
                 }
+                Err(error @ Error::Silent) => return Err(error),
                 // The others do not depend on it.
                 Err(error) => done = Err(error),
             }
@@ -111,10 +108,10 @@ impl Elsewhere {
     }
 
     /// Searches in each interval, and soon after each message in `hurried`, until that is disconnected.
-    pub fn follow(mut self, hurried: &Receiver<()>, found: impl Fn(Change)) {
+    pub fn follow(mut self, hurried: &Receiver<()>, stop: &AtomicBool, found: impl Fn(Change)) {
         loop {
             let before = cpu_time();
-            self.search().into_iter().for_each(&found);
+            self.search(stop).into_iter().for_each(&found);
             let ended = Instant::now();
             let rest = (cpu_time().saturating_sub(before) * RARELY).min(LONGEST);
             let mut due = ended + rest.max(SHORTEST);

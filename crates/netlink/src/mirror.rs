@@ -63,7 +63,6 @@ pub struct Mirror {
     shared: Arc<Shared>,
     prober: Prober,
     thread: Option<JoinHandle<()>>,
-    search: Option<JoinHandle<()>>,
 }
 
 impl Mirror {
@@ -87,17 +86,18 @@ impl Mirror {
         // meanwhile.
         let (sender, changes) = sync_channel(config.queue.max(1));
         let (hurry, hurried) = sync_channel(1);
-        let mut search = None;
         if config.routes {
             let mut elsewhere = Elsewhere::open()?;
-            *lock(&shared.elsewhere) = elsewhere.search();
+            *lock(&shared.elsewhere) = elsewhere.search(&shared.stop);
             let shared = Arc::clone(&shared);
-            let found = move |change| {
-                *lock(&shared.elsewhere) = Some(change);
-                shared.wake.wake();
+            let search = move || {
+                elsewhere.follow(&hurried, &shared.stop, |change| {
+                    *lock(&shared.elsewhere) = Some(change);
+                    shared.wake.wake();
+                });
             };
-            let thread = thread::Builder::new().name("bywash-netns".into());
-            search = Some(thread.spawn(move || elsewhere.follow(&hurried, found)).map_err(Error::Thread)?);
+            // Never joined: it may wait for the kernel's configuration lock, and ends when it has it.
+            thread::Builder::new().name("bywash-netns".into()).spawn(search).map_err(Error::Thread)?;
         }
         let runner = Runner {
             follower,
@@ -108,7 +108,7 @@ impl Mirror {
         };
         let thread =
             thread::Builder::new().name("bywash-netlink".into()).spawn(move || runner.run()).map_err(Error::Thread)?;
-        Ok(Self { changes, shared, prober, thread: Some(thread), search })
+        Ok(Self { changes, shared, prober, thread: Some(thread) })
     }
 
     /// Returns the channel on which batches of changes arrive. It disconnects when the mirror has failed;
@@ -149,8 +149,7 @@ impl Drop for Mirror {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake.wake();
-        // The second one ends with the first one.
-        for thread in [self.thread.take(), self.search.take()].into_iter().flatten() {
+        if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }

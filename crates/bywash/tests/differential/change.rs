@@ -90,8 +90,13 @@ fn one(change: &Change) -> bool {
 /// failure, and names the line that failed after the kernel's message. Where the tool itself refuses a line, it exits:
 /// the lines behind that are another batch.
 fn batch(tool: &[&str], lines: impl Iterator<Item = String>) -> Vec<bool> {
-    // Fails behind each line, and so tells that the tool has come so far.
-    let behind = if tool[0] == "tc" { "qdisc show dev no-such-device" } else { "link show dev no-such-device" };
+    // Fails behind each line, and so tells that the tool has come so far. A name that is too long for an interface's is
+    // not looked up, nor has a module loaded for it.
+    let behind = if tool[0] == "tc" {
+        "qdisc show dev there-is-no-such-device"
+    } else {
+        "link show dev there-is-no-such-device"
+    };
     let lines: Vec<String> = lines.collect();
     let mut taken = vec![];
     while taken.len() < lines.len() {

@@ -335,7 +335,8 @@ impl Control {
 
     /// Returns the paths that tunnels that policies allow need, in ascending order of their ends. Next hops by no port
     /// are left out, and those by a VRF, whose hooks the host's own packets pass first, untracked (vrf_ip_out), and
-    /// those by which masquerading may give packets another source, as any of several may: such packets are the
+    /// those by which masquerading may give packets another source, as any of several may. Several may also have a source
+    /// each, if the kernel chooses it: by which of them it sends a packet may depend on the packet. Such packets are the
     /// kernel's.
     pub fn tunnel_ends(&self) -> Vec<WantedPath> {
         let by_ports = |(ends, masqueraded): (Ends, bool)| {
@@ -346,7 +347,7 @@ impl Control {
                 entry.kind.is_of_port() && (link == 0 || cold.index == link) && kept && self.vrf(cold.index).is_none()
             };
             let hops = self.hops_towards(remote);
-            let certain = hops.len() == 1 || !masqueraded;
+            let certain = hops.len() == 1 || !(masqueraded || local.is_unspecified());
             let hops: Vec<Cold> = hops.into_iter().filter(leads).map(|(_, cold)| *cold).collect();
             (certain && !hops.is_empty()).then_some(WantedPath { ends, masqueraded, hops })
         };

@@ -15,6 +15,7 @@ use bywash_engine::{App, PORTS, PortId};
 use bywash_exceptions::{Bridge, PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
+use bywash_netlink::pace::cpu_time;
 use bywash_netlink::{Mirror, Paths};
 use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
@@ -32,8 +33,10 @@ use std::time::{Duration, Instant};
 const CONFIRM: Duration = Duration::from_secs(15);
 /// Interval between questions for the paths of tunnels: a sender learns of a smaller MTU after it.
 const PATHS: Duration = Duration::from_secs(1);
-/// Shortest interval between them, if tunnels need other paths.
+/// Shortest interval between them, if tunnels need other paths, and the least ratio between it and the CPU time that
+/// they take.
 const SOONEST_PATHS: Duration = Duration::from_millis(20);
+const RARELY: u32 = 20;
 /// Maximum number of remotes of tunnels to which packets are sent past the kernel: the PMTU of each is asked for in
 /// every interval.
 const MOST_PATHS: usize = 1024;
@@ -60,6 +63,8 @@ struct Routing {
     sent: Vec<u64>,
     /// Asks for the paths of tunnels, and when it last did.
     paths: (Option<Paths>, Instant),
+    /// Shortest interval until it may ask again.
+    soonest_paths: Duration,
     /// Interfaces above the ports, and tunnels, that were last set.
     uppers: Uppers,
 }
@@ -126,6 +131,7 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         confirmed,
         sent,
         paths: (None, Instant::now()),
+        soonest_paths: SOONEST_PATHS,
         uppers: Default::default(),
     });
     Ok(Parts { control, view, apps, links: vec![] })
@@ -221,7 +227,7 @@ impl modes::Control for Routing {
         lock(&self.control).renew_stations();
         self.confirm(shared, mirror);
         let since = self.paths.1.elapsed();
-        if since >= PATHS || (since >= SOONEST_PATHS && lock(&self.control).needs_paths()) {
+        if since >= PATHS || (since >= self.soonest_paths && lock(&self.control).needs_paths()) {
             self.find_paths();
         }
         self.answer(mirror)
@@ -337,11 +343,19 @@ impl Routing {
 
     /// Asks for the paths to the remotes of tunnels.
     fn find_paths(&mut self) {
+        let before = cpu_time();
         self.paths.1 = Instant::now();
-        if self.uppers.tunnels.is_empty() {
-            return;
+        if !self.uppers.tunnels.is_empty() {
+            self.ask_for_paths();
         }
-        let ends = lock(&self.control).tunnel_ends();
+        self.soonest_paths = (cpu_time().saturating_sub(before) * RARELY).max(SOONEST_PATHS);
+    }
+
+    fn ask_for_paths(&mut self) {
+        let mut control = lock(&self.control);
+        control.needs_paths();
+        let ends = control.tunnel_ends();
+        drop(control);
         if ends.is_empty() {
             return lock(&self.control).set_paths(tunnel::Paths::default());
         }
@@ -368,11 +382,7 @@ impl Routing {
             // that it forwards if a gateway does not answer (fib_select_default).
             let own = tunnel::via(path.index, path.gateway, to);
             let underlay = hops.iter().find(|hop| tunnel::via(hop.index, hop.gateway, to) == own)?;
-            // By which of several next hops the kernel sends a packet may depend on the packet, and so may its source.
             let chosen = from.is_unspecified();
-            if chosen && hops.len() > 1 {
-                return None;
-            }
             let source = if chosen { path.source? } else { from };
             if masqueraded && underlay.masquerade4.map(IpAddr::V4) != Some(source) {
                 return None;
