@@ -609,8 +609,8 @@ impl Relations {
             "macvlan" | "macvtap" => {
                 link.mac == own.mac || link.macvlan.is_none_or(|of| !OWN_ADDRESS.contains(&of.mode))
             }
-            // Its addresses are the host's, with local routes, unless it is in another network namespace. In a VRF,
-            // packets are looked up in another table than these routes are in.
+            // The addresses of an ipvlan are the host's, with local routes, unless it is in another network namespace.
+            // In a VRF, packets are looked up in another table than these routes are in.
             "ipvlan" | "ipvtap" => {
                 let in_vrf = |index: u32| model::vrf(&self.links, index).is_some();
                 let alone = link.index != 0 && link.master.is_none() && !in_vrf(own.index);

@@ -3,7 +3,7 @@
 
 use crate::translated::translated_outer;
 use bywash_fib::model::Tunnel;
-use bywash_netlink::pace::cpu_time;
+use bywash_netlink::pace::Cost;
 use bywash_netlink::socket::{DATAGRAM, Socket};
 use bywash_sync::lock;
 use std::collections::BTreeSet;
@@ -126,9 +126,9 @@ impl Shared {
             let (tunnels, question) = (state.tunnels.clone(), state.question);
             drop(state);
             let of = tunnels.iter().map(|(index, tunnel)| (*index, tunnel));
-            let before = cpu_time();
+            let cost = Cost::begin();
             let found = Some(translated_outer(&mut socket, of, &mut buffer));
-            due = Instant::now() + (cpu_time().saturating_sub(before) * RARELY).clamp(SHORTEST, LONGEST);
+            due = Instant::now() + cost.times(RARELY).clamp(SHORTEST, LONGEST);
             state = lock(&self.state);
             if state.question == question && state.found != found {
                 (state.found, state.news) = (found, true);

@@ -5,7 +5,7 @@
 //! Those of processes are given one here, because programs also create interfaces directly where they belong.
 
 use crate::error::Error;
-use crate::pace::cpu_time;
+use crate::pace::Cost;
 use crate::parse::upper_elsewhere;
 use crate::socket::{DATAGRAM, Dumped, Socket};
 use crate::uapi::*;
@@ -107,13 +107,10 @@ impl Elsewhere {
         done
     }
 
-    /// Searches in each interval, and soon after each message in `hurried`, until that is disconnected.
+    /// Searches again after each interval, and soon after each message in `hurried`, until that is disconnected.
     pub fn follow(mut self, hurried: &Receiver<()>, stop: &AtomicBool, found: impl Fn(Change)) {
+        let (mut ended, mut rest) = (Instant::now(), Duration::ZERO);
         loop {
-            let before = cpu_time();
-            self.search(stop).into_iter().for_each(&found);
-            let ended = Instant::now();
-            let rest = (cpu_time().saturating_sub(before) * RARELY).min(LONGEST);
             let mut due = ended + rest.max(SHORTEST);
             loop {
                 match hurried.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -122,6 +119,9 @@ impl Elsewhere {
                     Err(RecvTimeoutError::Disconnected) => return,
                 }
             }
+            let cost = Cost::begin();
+            self.search(stop).into_iter().for_each(&found);
+            (ended, rest) = (Instant::now(), cost.times(RARELY).min(LONGEST));
         }
     }
 }

@@ -54,8 +54,8 @@ struct Shared {
 
 /// Follows the kernel's routing state until dropped.
 ///
-/// One thread, `bywash-netlink`, does the work; another, `bywash-netns`, searches other network namespaces for
-/// interfaces that use those of this one. The owner receives batches of changes from [`Mirror::changes`]. The
+/// The thread `bywash-netlink` does the work, and `bywash-netns` searches other network namespaces for interfaces that
+/// use those of this one. The owner receives batches of changes from [`Mirror::changes`]. The
 /// mirror may be moved to another thread but not shared: use [`Mirror::prober`] for what other threads need.
 #[derive(Debug)]
 pub struct Mirror {
@@ -252,7 +252,7 @@ impl Runner {
             lock(&self.shared.elsewhere).take().into_iter().for_each(|change| outbox.put(change));
             self.follower.hear(&mut |change| outbox.put(change))?;
             if std::mem::take(&mut self.follower.heard_links) {
-                // One of them may have moved to another namespace, or have an interface of another one above it. If the
+                // A link may have moved to another namespace, or have an interface of another one above it. If the
                 // channel is full, a search is due already.
                 let _ = self.hurry.try_send(());
             }

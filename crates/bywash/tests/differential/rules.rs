@@ -377,7 +377,7 @@ fn learned_mtu(case: &mut Case<'_>, context: &Context<'_>) {
             || is_fragment4(frame)
     };
     let [kernel, bywash] = &case.only;
-    // What was sent may itself be a fragment.
+    // The packet that was sent may itself be a fragment.
     let whole = |frame: &[u8]| !is_fragment4(frame) || frame.len() == case.sent.frame.len();
     let forwards = |left: &Left| error(&left.1).is_none() && whole(&left.1);
     if !kernel.iter().all(by_size) || bywash.is_empty() || !bywash.iter().all(forwards) {

@@ -108,7 +108,7 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
     }
     w.apply(&[address(P1, "10.9.0.1", 24)]);
     assert!(w.control.needs_paths());
-    // One of several next hops is by no port: the kernel may send by that, with another source.
+    // A next hop of several is by no port: the kernel may send by that, with another source.
     w.apply(&[route("198.51.100.1/32").via(P0, "10.1.0.9").via(OTHER, "10.3.0.9").into()]);
     assert!(w.control.tunnel_ends().is_empty());
 }

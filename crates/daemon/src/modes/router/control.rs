@@ -15,7 +15,7 @@ use bywash_engine::{App, PORTS, PortId};
 use bywash_exceptions::{Bridge, PortLink, Vrf};
 use bywash_fib::model::Change;
 use bywash_frame::{Buffers, Pool};
-use bywash_netlink::pace::cpu_time;
+use bywash_netlink::pace::Cost;
 use bywash_netlink::{Mirror, Paths};
 use bywash_router::control::{self, Applied, Control, MasterSpec, PortSpec, PortView, TunnelSpec, VlanSpec};
 use bywash_router::gates::Gates;
@@ -343,16 +343,17 @@ impl Routing {
 
     /// Asks for the paths to the remotes of tunnels.
     fn find_paths(&mut self) {
-        let before = cpu_time();
+        let cost = Cost::begin();
         self.paths.1 = Instant::now();
         if !self.uppers.tunnels.is_empty() {
             self.ask_for_paths();
         }
-        self.soonest_paths = (cpu_time().saturating_sub(before) * RARELY).max(SOONEST_PATHS);
+        self.soonest_paths = cost.times(RARELY).max(SOONEST_PATHS);
     }
 
     fn ask_for_paths(&mut self) {
         let mut control = lock(&self.control);
+        // These answers are for whatever has changed until now.
         control.needs_paths();
         let ends = control.tunnel_ends();
         drop(control);

@@ -215,7 +215,7 @@ fn a_tunnel_may_have_any_source() {
     }
     let nat = |rules: &[Vec<Vec<Expression>>]| told(chosen, (POSTROUTING, "nat"), true, rules);
     let masquerade = || vec![Expression::SourceNat { address: None }];
-    // Whether it changes the source is seen at the next hop.
+    // The next hop decides whether that changes the source.
     assert_eq!(nat(&[vec![masquerade()]]), (String::new(), true));
     let to =
         vec![Expression::Immediate { register: 4, value: own.to_vec() }, Expression::SourceNat { address: Some(4) }];
