@@ -404,6 +404,9 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 #endif
 }
 
+/* The group bit (IEEE 802) of an address in the low six bytes of a number, the first byte lowest. */
+#define GROUP_BIT 1ull
+
 /* Link layer: accepts frames to this port's own address. */
 static __always_inline int parse(const struct frame *f, __u64 mine)
 {
@@ -416,9 +419,9 @@ static __always_inline int parse(const struct frame *f, __u64 mine)
 	/* Compares six of eight bytes, without those behind the address, or before it. */
 	if (unlikely((*(const __u64 *)eth ^ mine) << 16))
 		return eth[0] & 1 ? PASS_MULTICAST : PASS_NOT_MINE;
-	/* The source is the port itself, which is the injector's mark for returned packets. Taken again, they would
-	 * loop. */
-	if (unlikely(!((*(const __u64 *)(eth + 4) >> 16 ^ mine) << 16)))
+	/* The source is the port's address with the group bit, which is the injector's mark for returned packets (taken
+	 * again, they would loop), or the address itself. */
+	if (unlikely((*(const __u64 *)(eth + 4) >> 16 ^ mine) << 16 <= GROUP_BIT << 16))
 		return PASS_RETURNED;
 	return NEXT;
 }

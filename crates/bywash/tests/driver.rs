@@ -277,7 +277,10 @@ impl Shape {
             6 => frame[12..14]
                 .copy_from_slice(&[0x8100, 0x88a8, 0x806, 0x800, 0x86dd, s][usize::from(s % 6)].to_be_bytes()),
             7 => frame.truncate(14 + usize::from(s) % 60),
-            8 => frame[6..12].copy_from_slice(&mac(0)),
+            8 => {
+                frame[6..12].copy_from_slice(&mac(0));
+                frame[6] |= s as u8 & 1;
+            }
             9..=11 => {
                 let at = usize::from(s) % frame.len();
                 frame[at] ^= self.ttl.max(1);

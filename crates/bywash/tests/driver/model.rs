@@ -495,7 +495,7 @@ pub fn passes(reason: &str, frame: &[u8], leads: Option<(Kind, u32)>) -> bool {
     let (leads, id) = leads.unwrap_or((Kind::NoRoute, 0));
     match reason {
         "pass_not_mine" => frame[..6] != mac(0) && frame[0] & 1 == 0,
-        "pass_returned" => frame[..6] == frame[6..12],
+        "pass_returned" => frame[0] == frame[6] & !1 && frame[1..6] == frame[7..12],
         "pass_vlan" => matches!(kind, 0x8100 | 0x88a8),
         "pass_ethertype" => !matches!(kind, 0x800 | 0x86dd | 0x8100 | 0x88a8),
         "pass_options" => (v4 && ip[0] & 15 > 5) || (v6 && ip[6] == 0),

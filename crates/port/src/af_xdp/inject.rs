@@ -30,6 +30,8 @@ const LONGEST: usize = 16384;
 const FIRST: usize = 60;
 /// Position of the EtherType in a frame.
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
+/// The bit of an Ethernet address's first byte that makes it a group address (IEEE 802).
+const GROUP_BIT: u8 = 1;
 /// linux/bpf.h
 const BPF_F_INGRESS: u32 = 1;
 /// linux/netdevice.h; NET_RX_DROP has the same value: a queue in the kernel is full.
@@ -217,9 +219,11 @@ impl Injector {
             return Err(Errno::INVAL.into());
         }
         if let Some(to) = frame.first_chunk::<6>().filter(|_| marked && frame.len() >= 12) {
+            let mut mark = *to;
+            mark[0] |= GROUP_BIT;
             // SAFETY: the first frame of the batch lies at the data's start, with both addresses.
             unsafe {
-                (&raw mut (*self.batch.as_ptr()).data).cast::<u8>().add(6).copy_from_nonoverlapping(to.as_ptr(), 6)
+                (&raw mut (*self.batch.as_ptr()).data).cast::<u8>().add(6).copy_from_nonoverlapping(mark.as_ptr(), 6)
             };
         }
         self.flush(ifindex, Way::Receive).error.map_or(Ok(()), |errno| Err(errno.into()))

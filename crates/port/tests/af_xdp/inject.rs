@@ -62,6 +62,31 @@ fn the_kernel_forwards_what_is_handed_back() {
     }
 }
 
+/// A port may join a bridge in the moment in which a worker returns a packet by it.
+#[test]
+fn a_bridge_does_not_learn_from_what_is_handed_back() {
+    require!(require_lab());
+    let net = Net::new();
+    for command in ["link add br0 type bridge", "link set r0 master br0", "link set br0 up"] {
+        net.router.ip(&command.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    let learned = || {
+        let fdb = net.router.run(&["bridge", "fdb", "show", "br", "br0", "dynamic"]).unwrap();
+        fdb.stdout.lines().filter(|line| line.contains("master br0")).count()
+    };
+    net.router
+        .enter(|| {
+            let (index, mut injector) = (LinkInfo::query("r0").unwrap().index, Injector::new().unwrap());
+            // Neither is the member's address by then: for that, a bridge has an entry of its own, and learns none.
+            let sent = frame([2, 0, 0, 0, 7, 7], IPV4, &valid4(ipv4([10, 0, 1, 2], [10, 0, 2, 9], 7)));
+            injector.inject(index, &sent, true).unwrap();
+            assert_eq!(learned(), 0);
+            injector.inject(index, &sent, false).unwrap();
+            assert_eq!(learned(), 1, "unmarked, as if received again");
+        })
+        .unwrap();
+}
+
 /// Returns the packet with its header checksum filled in.
 fn valid4(mut packet: Vec<u8>) -> Vec<u8> {
     packet[10..12].fill(0);
