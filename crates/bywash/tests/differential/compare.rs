@@ -63,11 +63,12 @@ fn in_gre(frame: &[u8], at: usize) -> Option<(usize, u8)> {
 }
 
 /// Returns the protocol of an IP packet behind its extension headers, and the offset of what it carries; `None` for
-/// fragments but the first.
+/// fragments but the first, and for headers that are too short.
 fn carried(frame: &[u8], (at, version): (usize, u8)) -> Option<(u8, usize)> {
     if version == 4 {
         let place = u16::from_be_bytes([*frame.get(at + 6)?, *frame.get(at + 7)?]) & 0x1fff;
-        return (place == 0).then_some((*frame.get(at + 9)?, at + usize::from(frame[at] & 15) * 4));
+        let words = frame[at] & 15;
+        return (place == 0 && words >= 5).then_some((*frame.get(at + 9)?, at + usize::from(words) * 4));
     }
     let (mut next, mut begin) = (*frame.get(at + 6)?, at + 40);
     while [0, 43, 44, 60].contains(&next) {

@@ -404,7 +404,10 @@ fn is_fragment4(frame: &[u8]) -> bool {
 /// Drops the case if the kernel's route for the packet, or for an error about it, has several next hops and Bywash sent
 /// by one of them.
 fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
-    let Some((src, dst, tos)) = addresses(&case.sent.frame) else { return };
+    let frame = &case.sent.frame;
+    let Some((src, ..)) = addresses(frame) else { return };
+    // A packet around others is forwarded by its own addresses, unless it is to this host.
+    let all: Vec<_> = from_within(frame).into_iter().filter_map(|packet| selector(frame, packet)).collect();
     let of_errors = errors(case).count() > 0;
     // By port, it and the interfaces above it.
     let links = context.kernel.router.ip(&["-o", "link"]).map(|output| output.stdout).unwrap_or_default();
@@ -418,10 +421,13 @@ fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
         let uppers: Vec<String> = masters.map(str::to_owned).chain(above.map(|names| names[0].clone())).collect();
         std::iter::once(own.clone()).chain(uppers).collect()
     };
-    let there: Vec<String> = names(case.sent.port)
-        .iter()
-        .filter_map(|iif| asked(context, &["route", "get", "fibmatch", &dst, "from", &src, "iif", iif, "tos", &tos]))
-        .collect();
+    let there = |iif: &String| -> Vec<String> {
+        let route = |(src, dst, tos): &(String, String, String)| {
+            asked(context, &["route", "get", "fibmatch", dst, "from", src, "iif", iif, "tos", tos])
+        };
+        all.iter().chain(&addresses(frame)).filter_map(route).collect()
+    };
+    let there: Vec<String> = names(case.sent.port).iter().flat_map(there).collect();
     let back = of_errors.then(|| asked(context, &["route", "get", "fibmatch", &src])).flatten();
     for route in there.into_iter().chain(back) {
         let ways = route.matches("nexthop ").count();
@@ -437,9 +443,13 @@ fn asked(context: &Context<'_>, argv: &[&str]) -> Option<String> {
     context.kernel.router.ip(argv).ok().map(|output| output.stdout.replace('\n', " "))
 }
 
-/// Returns source, destination and type of service as `ip route get` takes them.
+/// Returns source, destination and type of service of the innermost packet as `ip route get` takes them.
 fn addresses(frame: &[u8]) -> Option<(String, String, String)> {
-    let (at, version) = packet(frame)?;
+    selector(frame, packet(frame)?)
+}
+
+/// Returns those of a packet at this offset, of this version.
+fn selector(frame: &[u8], (at, version): (usize, u8)) -> Option<(String, String, String)> {
     if version == 4 {
         let address =
             |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(frame.get(at..at + 4)?).unwrap()).to_string());
