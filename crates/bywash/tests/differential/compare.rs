@@ -100,7 +100,7 @@ fn in_vxlan(frame: &[u8], (at, version): (usize, u8)) -> Option<usize> {
     };
     let udp = frame.get(at + header..at + header + 30)?;
     let port = u16::from_be_bytes([udp[2], udp[3]]);
-    (plain && udp[8..12] == [8, 0, 0, 0] && [4789, 4790].contains(&port)).then_some(at + header + 16)
+    (plain && udp[8..12] == [8, 0, 0, 0] && [4789, 4790, 4793].contains(&port)).then_some(at + header + 16)
 }
 
 /// Returns the protocol behind the routing headers of a packet, the first of which is one of segment routing, and the
@@ -296,12 +296,16 @@ fn canonical<'a>(frame: &[u8], sent: Option<&'a Sent>) -> (Vec<u8>, bool) {
     let ends_of =
         |sent: &'a Sent| packets(&sent.frame, outermost(&sent.frame)).filter_map(|ip| addresses_of(&sent.frame, ip));
     let hosts: Vec<&[u8]> = sent.into_iter().flat_map(ends_of).collect();
-    for (outer, version) in packets(frame, outermost(frame)) {
+    // A packet around the one that was sent may have the same addresses.
+    let all: Vec<_> = packets(frame, outermost(frame)).collect();
+    let added = all.len().saturating_sub(hosts.len());
+    for (depth, (outer, version)) in all.into_iter().enumerate() {
         if let Some(ident) = behind_segments(frame, outer, version).filter(|(next, _)| *next == 44) {
             canonical.get_mut(ident.1 + 4..ident.1 + 8).into_iter().for_each(|ident| ident.fill(0));
         }
         // A tunnel's packet that a host has sent is forwarded unchanged.
-        let is_hosts = addresses_of(frame, (outer, version)).is_some_and(|ends| hosts.contains(&ends));
+        let ends = addresses_of(frame, (outer, version));
+        let is_hosts = depth >= added && ends.is_some_and(|ends| hosts.contains(&ends));
         if outer != at && !is_hosts {
             forget_outer(&mut canonical, (outer, version));
         }

@@ -246,9 +246,9 @@ fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
     let mut packets: Vec<_> = packets(sent, outermost(sent)).collect();
     packets.reverse();
     for (depth, ip) in packets.into_iter().enumerate() {
-        let Some(Transport { field, pseudo, begin, end }) = Transport::of(sent, ip) else { continue };
+        let Some(Transport { field: field_sent, pseudo, begin, end }) = Transport::of(sent, ip) else { continue };
         let Some(data) = sent.get(begin..end) else { continue };
-        if sent.get(field..field + 2) != Some(&pseudo.to_be_bytes()) {
+        if sent.get(field_sent..field_sent + 2) != Some(&pseudo.to_be_bytes()) {
             continue;
         }
         let completed = Sum::of(data).checksum();
@@ -263,6 +263,10 @@ fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
                 let (protocol, begin) = payload_of(frame, ip)?;
                 Some(begin + checksum_at(protocol)?)
             });
+            // In a fragment, the fields in front of it tell where it is.
+            let head = &sent[begin..field_sent];
+            let at = || frame.windows(head.len()).position(|window| window == head).map(|at| at + head.len());
+            let field = field.or_else(|| at().filter(|_| is_fragment4(frame)));
             let Some(there) = field.and_then(|field| frame.get(field..field + 2)) else { continue };
             let there = u16::from_be_bytes([there[0], there[1]]);
             // If NAT has changed the field, it has changed both alike.

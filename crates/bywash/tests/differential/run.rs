@@ -230,16 +230,18 @@ impl Epoch {
         taken[0] == taken[1] && agreed
     }
 
-    /// Clears the connection tracking tables of both sides: only the kernel's side knows the connections of packets
-    /// that Bywash forwarded before the first rule that needs tracking.
-    fn forget_connections(&self) {
-        if self.connections.is_some() {
-            return;
-        }
+    /// Clears what the kernels of both sides have learned from packets, which are not the same for both: path MTUs, and
+    /// connections. Only the kernel's side knows the connections of packets that Bywash forwarded before the first rule
+    /// that needs tracking.
+    fn forget(&self) {
+        let mut changes =
+            vec![Change::Sysctl("net/ipv4/route/flush".into(), "1".into()), Change::Ip("-6 route flush cache".into())];
         let text = self.walk.text();
-        if ["ct state", "conntrack", " nat "].iter().any(|word| text.contains(word)) {
-            self.pair.apply(&[Change::Run("conntrack -F".into())]);
+        let tracks = ["ct state", "conntrack", " nat "].iter().any(|word| text.contains(word));
+        if self.connections.is_none() && tracks {
+            changes.push(Change::Run("conntrack -F".into()));
         }
+        self.pair.apply(&changes);
     }
 
     /// Adds what Bywash has done for tunnels since the last call.
@@ -307,7 +309,7 @@ impl Epoch {
             let mut again = None;
             for quiet in [60, 250, 1000] {
                 // Of flows that NAT maps to one tuple, the first keeps it: the other packets decide over this one.
-                self.forget_connections();
+                self.forget();
                 again = alone(&self.pair, case.sent, Duration::from_millis(quiet));
                 if again.is_none() {
                     break;
@@ -466,7 +468,7 @@ pub fn walk(options: &Options, figures: &mut Figures, deadline: Instant, finding
                 break;
             }
             std::thread::sleep(options.settle * slowness());
-            epoch.forget_connections();
+            epoch.forget();
             let is_old = |summary: &str| findings.is_old(summary);
             let differing = match epoch.connections.take() {
                 Some(mut connections) => {
