@@ -56,7 +56,8 @@ pub struct Above {
     pub kind: String,
     /// Protocol and number of a VLAN, such as `802.1Q 10`; null for other kinds.
     pub tag: Option<String>,
-    /// Addresses of a tunnel, such as `192.0.2.1 to 192.0.2.2`; null for other kinds.
+    /// Addresses of a tunnel, such as `192.0.2.1 to 192.0.2.2`, or `by routes` if it takes them from routes; null for
+    /// other kinds.
     pub ends: Option<String>,
     /// State: `up` or `down`.
     pub state: String,

@@ -7,7 +7,7 @@
 
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Behind, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel};
+use bywash_fib::model::{self, Behind, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel, Vxlan};
 use bywash_router::bond::XmitHash;
 use bywash_router::control::MasterSpec;
 use bywash_router::vlan::{UNTAGGED, tag};
@@ -549,7 +549,7 @@ impl Relations {
             return Err("it is down".into());
         }
         let joined = match self.member(link.index) {
-            Some(_) if tunnel.vxlan.is_some() => Some(self.joined_by_vxlan(link)?),
+            Some(_) if tunnel.vxlan.is_some_and(|vxlan| !vxlan.external) => Some(self.joined_by_vxlan(link)?),
             Some(member) => return Err(member),
             None => None,
         };
@@ -572,8 +572,15 @@ impl Relations {
 
     fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
         let joined = self.is_followed(link, tunnel)?;
-        if tunnel.vxlan.is_some() {
-            return Ok(joined);
+        if let Some(vxlan) = tunnel.vxlan {
+            // Of several that receive the packets of all networks at one port, the kernel uses the last (vxlan_vs_find_vni).
+            let same = |of: &Vxlan| of.external && of.port == vxlan.port;
+            let other =
+                |of: &&Link| of.index != link.index && of.tunnel.and_then(|of| of.vxlan).is_some_and(|of| same(&of));
+            return match self.all().find(other).filter(|_| vxlan.external) {
+                Some(other) => Err(format!("{} may take its packets", named(other))),
+                None => Ok(joined),
+            };
         }
         // vti_ipip_handler comes before ipip's, and vti_ipv6_handler and vti_ip6ip_handler before those of ip6tnl.
         let before = match tunnel.encapsulation {

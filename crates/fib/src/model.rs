@@ -414,7 +414,7 @@ pub enum Encapsulation {
 }
 
 /// Properties of a VXLAN interface (IFLA_VXLAN_*, linux/if_link.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Vxlan {
     /// Network identifier.
     pub vni: u32,
@@ -433,6 +433,9 @@ pub struct Vxlan {
     pub ageing: u32,
     /// Kernel index of the interface by which it sends to groups, and whose VRF it belongs to; 0 if there is none.
     pub link: u32,
+    /// Set if it takes the headers of its packets from their routes ([`NextHop::outer`]), and receives those of all
+    /// networks (`external`).
+    pub external: bool,
 }
 
 /// Properties of a tunnel (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h; IFLA_VXLAN_*, linux/if_link.h).
@@ -592,11 +595,53 @@ pub enum RouteKind {
     Throw,
 }
 
+/// Headers that a route puts around packets (`encap ip`, LWTUNNEL_IP_*, linux/lwtunnel.h), in a tunnel that takes them
+/// from routes ([`Vxlan::external`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Outer {
+    /// Address of the other end.
+    pub remote: IpAddr,
+    /// Source address, of the same family; unspecified if the kernel chooses it.
+    pub source: IpAddr,
+    /// Fields of the headers.
+    pub header: OuterHeader,
+}
+
+/// Fields of the headers around a VXLAN's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct OuterHeader {
+    /// Network identifier.
+    pub vni: u32,
+    /// TTL or hop limit; 0 for that of the host's own packets.
+    pub ttl: u8,
+    /// TOS or traffic class; its ECN bits depend on the packet within.
+    pub tos: u8,
+    /// Set if the packets have a UDP checksum.
+    pub checksum: bool,
+    /// Set if the packets have the DF bit.
+    pub dont_fragment: bool,
+}
+
+impl fmt::Display for Outer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OuterHeader { vni, ttl, tos, checksum, dont_fragment } = self.header;
+        write!(f, "ip{} id {vni}", if self.remote.is_ipv6() { "6" } else { "" })?;
+        if !self.source.is_unspecified() {
+            write!(f, " src {}", self.source)?;
+        }
+        write!(f, " dst {} ttl {ttl} tos {tos}{}", self.remote, if checksum { " csum" } else { "" })?;
+        f.write_str(if dont_fragment { " df" } else { "" })
+    }
+}
+
 /// Next hop of a unicast route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct NextHop {
-    /// Index of the egress interface; 0 if only the kernel can use this next hop (a route with an encapsulation).
+    /// Index of the egress interface; 0 if only the kernel can use this next hop (a route with another encapsulation
+    /// than [`NextHop::outer`]).
     pub index: u32,
+    /// Headers that it puts around packets.
+    pub outer: Option<Outer>,
     /// Gateway; `None` if the destination is on the link. May be IPv6 for an IPv4 route (RFC 5549).
     pub gateway: Option<IpAddr>,
     /// Weight in the choice among next hops, 1 to 256.

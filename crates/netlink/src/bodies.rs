@@ -1,6 +1,6 @@
 //! Route bodies, each stored once: a full table has a million routes but only a few dozen bodies.
 
-use crate::parse::{Body, Leg, Object};
+use crate::parse::{Body, Encap, Leg, Object};
 use crate::state::RouteBody;
 use crate::uapi::*;
 use bywash_fib::model::{Link, NextHop, RouteKind};
@@ -48,12 +48,12 @@ impl Around<'_> {
     }
 
     fn hop(&self, leg: &Leg, weight: u16) -> NextHop {
-        NextHop {
-            index: if leg.encapsulated { 0 } else { leg.index },
-            gateway: leg.gateway,
-            weight,
-            alive: self.uses(leg),
-        }
+        let (index, outer) = match leg.encap {
+            Encap::None => (leg.index, None),
+            Encap::Outer(outer) => (leg.index, Some(outer)),
+            Encap::Kernel => (0, None),
+        };
+        NextHop { index, outer, gateway: leg.gateway, weight, alive: self.uses(leg) }
     }
 
     /// Resolves `body`, following its next-hop objects.
@@ -187,7 +187,7 @@ impl Bodies {
         if !several {
             return Some(Arc::clone(chosen));
         }
-        let hop = NextHop { index: 0, gateway: None, weight: 1, alive: true };
+        let hop = NextHop { index: 0, outer: None, gateway: None, weight: 1, alive: true };
         Some(Arc::new(RouteBody { kind: RouteKind::Unicast, next_hops: [hop].into(), ..RouteBody::clone(chosen) }))
     }
 }
@@ -225,8 +225,9 @@ impl Body {
 }
 
 impl Leg {
-    /// Returns whether both legs have the same interface and gateway.
+    /// Returns whether both legs have the same interface, gateway and encapsulation, as far as that is known
+    /// (lwtunnel_cmp_encap).
     pub fn leads_where(&self, other: &Self) -> bool {
-        self.index == other.index && self.gateway == other.gateway
+        (self.index, self.gateway, self.encap) == (other.index, other.gateway, other.encap)
     }
 }

@@ -7,7 +7,8 @@ pub(crate) use link::upper_elsewhere;
 use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
-    Address, Behind, BridgeVlans, Link, Mac, Member, Neighbour, NeighbourState, Prefix, Station, is_host,
+    Address, Behind, BridgeVlans, Link, Mac, Member, Neighbour, NeighbourState, Outer, OuterHeader, Prefix, Station,
+    is_host,
 };
 use link::link;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,8 +36,17 @@ pub struct Leg {
     /// Not used while its link has no carrier (`ignore_routes_with_linkdown`): RTNH_F_DEAD and RTNH_F_LINKDOWN
     /// (fib_nexthop_info). RTNH_F_LINKDOWN alone has no effect: the kernel keeps using the next hop.
     pub ignored: bool,
-    /// Has RTA_ENCAP, which only the kernel can apply.
-    pub encapsulated: bool,
+    pub encap: Encap,
+}
+
+/// Encapsulation of the packets of a next hop (RTA_ENCAP).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encap {
+    None,
+    /// Headers for a tunnel that takes them from routes.
+    Outer(Outer),
+    /// Any other: only the kernel can apply it.
+    Kernel,
 }
 
 /// A route without its key. Equal bodies are stored once.
@@ -267,7 +277,8 @@ pub(crate) fn leg_attribute(family: u8, kind: u16, value: &[u8], leg: &mut Leg) 
             let via = u16_at(value, 0).and_then(|family| ip(u8::try_from(family).ok()?, &value[2..]));
             leg.gateway = via.or(leg.gateway);
         }
-        RTA_ENCAP_TYPE => leg.encapsulated = u16_at(value, 0).is_some_and(|kind| kind != 0),
+        RTA_ENCAP => leg.encap = leg.encap.with(value),
+        RTA_ENCAP_TYPE => leg.encap = leg.encap.of_type(value),
         _ => {}
     }
 }
@@ -283,7 +294,8 @@ fn object(body: &[u8], gone: bool) -> Parsed {
             NHA_BLACKHOLE => blackhole = true,
             NHA_OIF => leg.index = u32_at(value, 0)?,
             NHA_GATEWAY => leg.gateway = ip(family, value).filter(|gateway| !gateway.is_unspecified()),
-            NHA_ENCAP_TYPE => leg.encapsulated = u16_at(value, 0).is_some_and(|kind| kind != 0),
+            NHA_ENCAP => leg.encap = leg.encap.with(value),
+            NHA_ENCAP_TYPE => leg.encap = leg.encap.of_type(value),
             // Used by VXLAN; routes cannot refer to it.
             NHA_FDB => return Some(None),
             _ => {}
@@ -422,8 +434,52 @@ impl Leg {
     pub(crate) fn of(flags: u32) -> Self {
         let dead = flags & RTNH_F_DEAD != 0;
         let ignored = dead && flags & RTNH_F_LINKDOWN != 0;
-        Self { index: 0, gateway: None, weight: 1, dead, ignored, encapsulated: false }
+        Self { index: 0, gateway: None, weight: 1, dead, ignored, encap: Encap::None }
     }
+}
+
+impl Encap {
+    /// Returns the encapsulation with these attributes, whose type follows (lwtunnel_fill_encap).
+    fn with(self, attributes: &[u8]) -> Self {
+        if self == Self::Kernel { self } else { outer(attributes).map_or(Self::Kernel, Self::Outer) }
+    }
+
+    /// Returns the encapsulation if it has this type (`enum lwtunnel_encap_types`).
+    fn of_type(self, value: &[u8]) -> Self {
+        match (self, u16_at(value, 0)) {
+            (_, Some(LWTUNNEL_ENCAP_NONE)) => Self::None,
+            (Self::Outer(outer), Some(LWTUNNEL_ENCAP_IP)) if outer.remote.is_ipv4() => self,
+            (Self::Outer(outer), Some(LWTUNNEL_ENCAP_IP6)) if outer.remote.is_ipv6() => self,
+            _ => Self::Kernel,
+        }
+    }
+}
+
+/// Parses LWTUNNEL_IP_*, or LWTUNNEL_IP6_*, which have the same numbers; `None` for other options than those of
+/// [`Outer`], and an identifier that is no VNI.
+fn outer(attributes: &[u8]) -> Option<Outer> {
+    let (mut id, mut ends, mut ttl, mut tos, mut flags) = (None, [None; 2], 0, 0, 0);
+    for (kind, value) in Attributes::after(attributes, 0) {
+        match kind {
+            LWTUNNEL_IP_ID => id = Some(u64::from_be_bytes(value.try_into().ok()?)),
+            LWTUNNEL_IP_DST => ends[0] = address_of(value),
+            LWTUNNEL_IP_SRC => ends[1] = address_of(value),
+            LWTUNNEL_IP_TTL => ttl = u8_at(value, 0)?,
+            LWTUNNEL_IP_TOS => tos = u8_at(value, 0)?,
+            LWTUNNEL_IP_FLAGS => flags = u16::from_be(u16_at(value, 0)?),
+            LWTUNNEL_IP_PAD => {}
+            _ => return None,
+        }
+    }
+    let [Some(remote), Some(source)] = ends else { return None };
+    let vni = u32::try_from(id?).ok().filter(|vni| vni >> 24 == 0)?;
+    // The ECN bits, those of the packet within (ip_tunnel_ecn_encap), have no effect, nor has TUNNEL_KEY, but the kernel
+    // tells routes apart by them.
+    let known = flags & !(TUNNEL_CSUM | TUNNEL_DONT_FRAGMENT) == 0 && tos & 3 == 0;
+    let [checksum, dont_fragment] = [TUNNEL_CSUM, TUNNEL_DONT_FRAGMENT].map(|flag| flags & flag != 0);
+    let header = OuterHeader { vni, ttl, tos, checksum, dont_fragment };
+    let hosts = is_host(remote) && (source.is_unspecified() || is_host(source));
+    (known && hosts && source.is_ipv4() == remote.is_ipv4()).then_some(Outer { remote, source, header })
 }
 
 fn unspecified(family: u8) -> IpAddr {

@@ -254,6 +254,7 @@ mod tests {
     fn change() -> impl Strategy<Value = Change> {
         let prefix = || (addr(), 30u8..33).prop_map(|(addr, len)| Prefix { addr, len });
         let hop = (1u32..4, prop::option::of(addr()), any::<bool>()).prop_map(|(index, gateway, alive)| NextHop {
+            outer: None,
             index,
             gateway,
             weight: 1,

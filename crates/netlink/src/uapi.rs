@@ -225,6 +225,7 @@ pub const RTA_CACHEINFO: u16 = 12;
 pub const RTA_TABLE: u16 = 15;
 pub const RTA_VIA: u16 = 18;
 pub const RTA_ENCAP_TYPE: u16 = 21;
+pub const RTA_ENCAP: u16 = 22;
 pub const RTA_NH_ID: u16 = 30;
 pub const RTAX_LOCK: u16 = 1;
 pub const RTAX_MTU: u16 = 2;
@@ -272,12 +273,28 @@ pub const NUD_NOARP: u16 = 0x40;
 pub const NUD_PERMANENT: u16 = 0x80;
 pub const NUD_NONE: u16 = 0;
 
+// linux/lwtunnel.h; LWTUNNEL_IP6_* have the same numbers.
+pub const LWTUNNEL_ENCAP_NONE: u16 = 0;
+pub const LWTUNNEL_ENCAP_IP: u16 = 2;
+pub const LWTUNNEL_ENCAP_IP6: u16 = 4;
+pub const LWTUNNEL_IP_ID: u16 = 1;
+pub const LWTUNNEL_IP_DST: u16 = 2;
+pub const LWTUNNEL_IP_SRC: u16 = 3;
+pub const LWTUNNEL_IP_TTL: u16 = 4;
+pub const LWTUNNEL_IP_TOS: u16 = 5;
+pub const LWTUNNEL_IP_FLAGS: u16 = 6;
+pub const LWTUNNEL_IP_PAD: u16 = 7;
+// linux/if_tunnel.h, in network byte order there.
+pub const TUNNEL_CSUM: u16 = 0x01;
+pub const TUNNEL_DONT_FRAGMENT: u16 = 0x0100;
+
 pub const NHA_ID: u16 = 1;
 pub const NHA_GROUP: u16 = 2;
 pub const NHA_BLACKHOLE: u16 = 4;
 pub const NHA_OIF: u16 = 5;
 pub const NHA_GATEWAY: u16 = 6;
 pub const NHA_ENCAP_TYPE: u16 = 7;
+pub const NHA_ENCAP: u16 = 8;
 pub const NHA_FDB: u16 = 11;
 // struct rta_cacheinfo: rta_expires, in units of 1/USER_HZ s; negative once the route has expired, 0 for no lifetime.
 pub const RTA_CACHEINFO_EXPIRES: usize = 8;

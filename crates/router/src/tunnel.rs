@@ -12,7 +12,7 @@ mod send;
 
 use crate::tables::{Cold, PortInfo};
 use bywash_engine::PortId;
-use bywash_fib::model::{Encapsulation, Mac, Tunnel};
+use bywash_fib::model::{Encapsulation, Mac, OuterHeader, Tunnel, Vxlan};
 use bywash_port::af_xdp::TunnelEnd;
 use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::{ipv4, ipv6};
@@ -58,6 +58,8 @@ pub struct TunnelInfo {
     /// Addresses of this host at which it receives packets: its own or, without one, the sources of its paths. Each
     /// once.
     pub own: Vec<IpAddr>,
+    /// Network identifiers of the packets that it receives, for VXLAN, each once.
+    pub vnis: Vec<u32>,
     /// Properties of the interface that its packets belong to: its own, or those of the bridge that a VXLAN is a
     /// member of.
     pub info: PortInfo,
@@ -190,14 +192,18 @@ pub struct Paths {
     pub limited: bool,
 }
 
-/// Returns the header fields by which the packets that come through a tunnel to these addresses of the host are found.
-pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr]) -> Vec<TunnelEnd> {
+/// Returns the header fields by which the packets that come through a tunnel to these addresses of the host are found;
+/// those of a VXLAN have these network identifiers.
+pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr], vnis: &[u32]) -> Vec<TunnelEnd> {
     let Tunnel { remote, keys: [key, _], vxlan, .. } = *tunnel;
-    let of = |local: IpAddr, protocol| match vxlan {
-        Some(vxlan) => TunnelEnd { remote: any(local), local, protocol, port: vxlan.port, key: Some(vxlan.vni) },
-        None => TunnelEnd { remote, local, protocol, port: 0, key },
+    let of = |local: IpAddr, protocol| -> Vec<TunnelEnd> {
+        let Some(Vxlan { port, .. }) = vxlan else {
+            return vec![TunnelEnd { remote, local, protocol, port: 0, key }];
+        };
+        let of = |vni: &u32| TunnelEnd { remote: any(local), local, protocol, port, key: Some(*vni) };
+        vnis.iter().map(of).collect()
     };
-    own.iter().flat_map(|local| tunnel.protocols().map(|protocol| of(*local, protocol))).collect()
+    own.iter().flat_map(|local| tunnel.protocols().flat_map(|protocol| of(*local, protocol))).collect()
 }
 
 /// Returns the unspecified address of the same family.
@@ -269,24 +275,27 @@ pub struct Tunnels {
     /// Places in `all` of VXLANs in bridges, in ascending order of the bridges' numbers.
     bridged: Vec<(PortId, usize)>,
     paths: Paths,
+    /// Fields of the headers that routes put around packets.
+    headers: Vec<OuterHeader>,
     /// Set if the outer packets of these tunnels pass gates that let flows pass.
     outer_passes: bool,
 }
 
 impl Tunnels {
-    /// Creates a set of tunnels. No two may have the same number, or an end in common. `outer_passes` if their outer
-    /// packets pass gates that let flows pass.
-    pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, outer_passes: bool) -> Self {
+    /// Creates a set of tunnels. No two may have the same number, or an end in common. `headers` are the fields of the
+    /// headers that routes put around packets ([`crate::tables::Entry::count`]). `outer_passes` if the outer packets
+    /// pass gates that let flows pass.
+    pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, headers: Vec<OuterHeader>, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
         let of = |(at, tunnel): (usize, &TunnelInfo)| {
-            ends_of(&tunnel.tunnel, &tunnel.own).into_iter().map(move |end| (end, at))
+            ends_of(&tunnel.tunnel, &tunnel.own, &tunnel.vnis).into_iter().map(move |end| (end, at))
         };
         let mut ends: Vec<_> = all.iter().enumerate().flat_map(of).collect();
         ends.sort_unstable();
         let bridged = |(at, tunnel): (usize, &TunnelInfo)| Some((tunnel.info.master?, at));
         let mut bridged: Vec<_> = all.iter().enumerate().filter_map(bridged).collect();
         bridged.sort_unstable();
-        Self { all, ends, bridged, paths, outer_passes }
+        Self { all, ends, bridged, paths, headers, outer_passes }
     }
 
     /// Returns the tunnel with this number.

@@ -3,7 +3,7 @@
 mod common;
 
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
-use bywash_fib::model::{Encapsulation, Tunnel, Vxlan};
+use bywash_fib::model::{Encapsulation, OuterHeader, Tunnel, Vxlan};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
@@ -50,6 +50,9 @@ fn gre(keys: [Option<u32>; 2]) -> Tunnel {
     let plain = Tunnel::between(Encapsulation::Gre, HERE.into(), THERE.into());
     Tunnel { keys, tos: 1, dont_fragment: true, ..plain }
 }
+
+/// Headers that the next hop gives a tunnel that takes them from routes.
+const HEADER: OuterHeader = OuterHeader { vni: 0x0a_0b0c, ttl: 9, tos: 0x10, checksum: false, dont_fragment: true };
 
 struct Outcome {
     sent: Vec<Vec<u8>>,
@@ -121,11 +124,19 @@ impl Rig {
         let mut macs = [0; 12];
         macs[..6].copy_from_slice(&STATION);
         macs[6..].copy_from_slice(&OWN);
+        let external = tunnel.vxlan.is_some_and(|vxlan| vxlan.external);
+        let vni = tunnel.vxlan.map(|vxlan| if external { HEADER.vni } else { vxlan.vni });
         let entries = vec![
             Entry::verdict(Kind::NoRoute),
             Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
             Entry::verdict(Kind::Local),
-            Entry { macs, port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Tunnel) },
+            Entry {
+                macs,
+                port: TUNNEL,
+                mtu: 1476,
+                count: if external { 2 } else { 1 },
+                ..Entry::verdict(Kind::Tunnel)
+            },
             Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Glean) },
         ];
         let beside = vec![(BESIDE, MEMBER.index)];
@@ -178,6 +189,7 @@ impl Rig {
                     id: TUNNEL,
                     tunnel,
                     own: vec![source],
+                    vnis: vni.into_iter().collect(),
                     info,
                     mac: OWN,
                     ageing,
@@ -188,6 +200,7 @@ impl Rig {
                     tracked: nat.tracked.clone(),
                 }],
                 paths,
+                vec![HEADER],
                 false,
             ),
             own4: Own4::default().with(HERE),
@@ -317,7 +330,8 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     let of = |checksum, learns| {
         let sources = [100, 101];
         let (ageing, link, unsummed6) = (0, 0, false);
-        let vxlan = Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let vxlan =
+            Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
         let encapsulation = Encapsulation::Vxlan;
         Tunnel { encapsulation, vxlan: Some(vxlan), dont_fragment: false, ..gre([None; 2]) }
     };
@@ -364,13 +378,48 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     }
 }
 
+/// The headers are those of the next hop, whatever the VXLAN's own properties are.
+#[test]
+fn a_vxlan_may_have_the_headers_of_a_next_hop() {
+    let (sources, unsummed6, learns) = ([100, 101], false, false);
+    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum: true, unsummed6, learns, ..Default::default() };
+    let of = |external| Tunnel {
+        encapsulation: Encapsulation::Vxlan,
+        vxlan: Some(Vxlan { external, ..vxlan }),
+        local: Ipv4Addr::UNSPECIFIED.into(),
+        dont_fragment: false,
+        ..gre([None; 2])
+    };
+    let inner = packet(3, 64, 253, (far(20), far(10)), b"payload");
+    let encapsulated = run(of(true), 1500, Gate::default(), &[frame(&inner)]);
+    let out = &encapsulated.sent[0];
+    // The packet within has seen congestion.
+    assert_eq!((out[15], &out[20..23], &out[40..42]), (0x12, &[0x40, 0, 9][..], &[0, 0][..]), "TOS, DF, TTL, sum");
+    assert_eq!(out[42..50], [8, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0]);
+    // One that comes back, by its number.
+    for (vni, taken) in [(&[0x0a, 0x0b, 0x0c][..], true), (&[0; 3], false)] {
+        let mut back = out[HEADER_LEN..].to_vec();
+        back[1] = 0;
+        back[12..16].copy_from_slice(&THERE.octets());
+        back[16..20].copy_from_slice(&HERE.octets());
+        fill_checksum(&mut back[..20]);
+        back[32..35].copy_from_slice(vni);
+        back[36..48].rotate_left(6);
+        let ends = back[62..70].to_vec();
+        back[62..66].copy_from_slice(&ends[4..]);
+        back[66..70].copy_from_slice(&ends[..4]);
+        let outcome = run(of(true), 1500, Gate::default(), &[frame(&back)]);
+        assert_eq!((outcome.sent.len(), outcome.punted.len()), if taken { (1, 0) } else { (0, 1) });
+    }
+}
+
 /// A frame in a VXLAN to a station behind another member of its bridge leaves by that member, unchanged except for the
 /// tag that its VLAN has there, whatever packet it carries; the kernel has it as received if it is of another kind, too
 /// long, or to another station, and all frames while the VXLAN's gate is closed.
 #[test]
 fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
-    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
     let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
     let within = |to: [u8; 6], kind: u16, payload: &[u8]| {
         let frame = [&to[..], &STATION, &kind.to_be_bytes(), payload].concat();
@@ -418,7 +467,7 @@ fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
 fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
     for learns in [false, true] {
         let (sources, checksum, unsummed6, ageing, link) = ([100, 101], false, false, 0, 0);
-        let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
         let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
         let inner = [&BESIDE[..], &GATEWAY, &[8, 0], &packet(0, 9, 17, (far(20), far(10)), b"routed")].concat();
         let len = (16 + inner.len() as u16).to_be_bytes();
@@ -436,7 +485,7 @@ fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
 #[test]
 fn a_frame_from_a_member_goes_through_the_vxlan() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
-    let vxlan = Vxlan { vni: 9, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+    let vxlan = Vxlan { vni: 9, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
     let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), tos: 1, ..gre([None; 2]) };
     let of = |to: [u8; 6], kind: u16, payload: &[u8]| [&to[..], &BESIDE, &kind.to_be_bytes(), payload].concat();
     let expired = packet(0xb8, 1, 17, (Ipv4Addr::LOCALHOST, far(10)), b"no host's");
@@ -555,7 +604,7 @@ fn a_frame_through_a_vxlan_over_ipv6_and_back_is_the_same() {
     let of = |checksum, unsummed6| {
         let sources = [100, 101];
         let (learns, ageing, link) = (true, 0, 0);
-        let vxlan = Vxlan { vni: 5, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let vxlan = Vxlan { vni: 5, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
         let (local, remote) = (HERE6.into(), THERE6.into());
         Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), local, remote, ..gre([None; 2]) }
     };

@@ -57,6 +57,7 @@ fn between(local: IpAddr, remote: IpAddr) -> Tunnel {
         learns: false,
         ageing: 0,
         link: 0,
+        external: false,
     };
     Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, local, remote) }
 }
@@ -104,6 +105,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
                 id,
                 tunnel: Tunnel { remote: of, ..tunnel },
                 own: vec![tunnel.local],
+                vnis: tunnel.vxlan.map(|vxlan| vxlan.vni).into_iter().collect(),
                 info: PortInfo { index: 9 + u32::from(number), mac: MAC, ..PortInfo::default() },
                 mac: MAC,
                 ageing: None,
@@ -122,5 +124,5 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
     lead(tunnel.local, entries.len() as u32)?;
     entries.push(Entry::verdict(Kind::Local));
     let paths = Paths { all: paths, sources: [32768, 60999], labels: None, limited: true };
-    Ok(Tunnels::new(all, paths, false))
+    Ok(Tunnels::new(all, paths, vec![], false))
 }

@@ -318,6 +318,7 @@ fn routes(routes: &[Route]) -> String {
 /// Formats a next hop; its weight is shown if there are `several`.
 fn hop(hop: &NextHop, several: bool) -> String {
     let words = [
+        hop.encap.as_ref().map(|encap| format!("encap {encap}")),
         hop.via.map(|via| format!("via {via}")),
         hop.interface.as_ref().or(hop.port.as_ref()).map(|device| format!("dev {device}")),
         several.then(|| format!("weight {}", hop.weight)),

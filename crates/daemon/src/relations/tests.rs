@@ -647,7 +647,17 @@ fn tunnels_that_do_more_are_left() {
 
 fn vxlan(index: u32, vni: u32) -> Link {
     let (sources, unsummed6) = ([0; 2], false);
-    let vxlan = Vxlan { vni, port: 4789, sources, checksum: true, unsummed6, learns: true, ageing: 300, link: 0 };
+    let vxlan = Vxlan {
+        vni,
+        port: 4789,
+        sources,
+        checksum: true,
+        unsummed6,
+        learns: true,
+        ageing: 300,
+        link: 0,
+        external: false,
+    };
     let tunnel = tunnel(index, 1, 0, None).tunnel.map(|tunnel| Tunnel {
         encapsulation: Encapsulation::Vxlan,
         vxlan: Some(vxlan),
@@ -698,6 +708,30 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     let mut relations = of(&[super::tests::bridge(), Link { member: Some(member(true, false)), ..port }]);
     relations.set_ports([1].into());
     assert!(relations.left(1).unwrap().contains("learns no addresses there"));
+}
+
+/// A VXLAN that takes headers from routes receives the packets of all networks at its port.
+#[test]
+fn an_external_vxlan_is_the_only_one_at_its_port() {
+    let external = |index, port| {
+        let of = vxlan(index, 0);
+        let tunnel = of.tunnel.map(|tunnel| {
+            let vxlan = tunnel.vxlan.map(|vxlan| Vxlan { external: true, learns: false, port, ..vxlan });
+            Tunnel { local: Ipv4Addr::UNSPECIFIED.into(), vxlan, ..tunnel }
+        });
+        Link { tunnel, ..of }
+    };
+    let of = |links: &[Link]| -> Vec<Result<u32, String>> {
+        let relations = of(links);
+        relations.tunnels().map(|(_, through)| through.map(|through| through.index)).collect()
+    };
+    assert_eq!(of(&[external(5, 4789), external(6, 4790), vxlan(7, 1)]), [Ok(5), Ok(6), Ok(7)]);
+    let other = |name: &str| Err(format!("vxlan interface {name} may take its packets"));
+    assert_eq!(of(&[external(5, 4789), external(6, 4789)]), [other("v6"), other("v5")]);
+    // As a member of a bridge, it takes headers from the bridge's VLANs.
+    let member = Some(Member { active: true, plain: true, ..Member::default() });
+    let bridged = Link { master: Some(BRIDGE), member, ..external(5, 4789) };
+    assert_eq!(of(&[bridge(), bridged]), [Err("it belongs to bridge interface br0".into())]);
 }
 
 #[test]

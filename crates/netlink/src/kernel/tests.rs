@@ -16,7 +16,8 @@ fn link(carrier: bool) -> Event {
 }
 
 fn route(addr: IpAddr, ignored: bool) -> Event {
-    let legs = vec![Leg { index: 3, gateway: None, weight: 1, dead: ignored, ignored, encapsulated: false }];
+    let legs =
+        vec![Leg { index: 3, gateway: None, weight: 1, dead: ignored, ignored, encap: crate::parse::Encap::None }];
     const RTN_UNICAST: u8 = 1;
     let body = Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs };
     let key = RouteKey { table: 254, prefix: Prefix { addr, len: 24 }, metric: 0 };

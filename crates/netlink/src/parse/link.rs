@@ -329,7 +329,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     let v6 = Attributes::after(data, 0).any(|(kind, _)| over_v6(kind));
     let mut tunnel = without_ends(Encapsulation::Vxlan, v6);
     let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], [false, true], true);
-    let (mut ageing, mut link, mut unsummed6) = (0, 0, false);
+    let (mut ageing, mut link, mut unsummed6, mut external) = (0, 0, false, false);
     for (kind, value) in Attributes::after(data, 0) {
         let of_port = |at| Some(u16::from_be(u16_at(value, at)?));
         match kind {
@@ -346,6 +346,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             IFLA_VXLAN_UDP_CSUM => checksum[0] = !is_zero(value),
             IFLA_VXLAN_UDP_ZERO_CSUM6_TX => checksum[1] = is_zero(value),
             IFLA_VXLAN_UDP_ZERO_CSUM6_RX => unsummed6 = !is_zero(value),
+            IFLA_VXLAN_COLLECT_METADATA => external = !is_zero(value),
             IFLA_VXLAN_DF => match u8_at(value, 0)? {
                 0 => {}
                 1 => tunnel.dont_fragment = true,
@@ -355,7 +356,6 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             | IFLA_VXLAN_RSC
             | IFLA_VXLAN_REMCSUM_TX
             | IFLA_VXLAN_REMCSUM_RX
-            | IFLA_VXLAN_COLLECT_METADATA
             | IFLA_VXLAN_TTL_INHERIT
             | IFLA_VXLAN_LABEL
             | IFLA_VXLAN_LABEL_POLICY
@@ -367,8 +367,15 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
         }
     }
     tunnel.plain &= tunnel.inherits_tos_by_1() && tunnel.local.is_ipv6() == v6 && tunnel.remote.is_ipv6() == v6;
+    if external {
+        // Its own addresses do not concern packets with headers from routes, and it takes those to all of the host's.
+        let Tunnel { local, remote, .. } = without_ends(Encapsulation::Vxlan, v6);
+        (tunnel.local, tunnel.remote) = (local, remote);
+        // Nor do its stations, but the kernel would learn them.
+        tunnel.plain &= !learns;
+    }
     let checksum = checksum[usize::from(v6)];
-    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link });
+    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link, external });
     Some(tunnel)
 }
 

@@ -328,7 +328,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     ];
     let sources = [49152, 65535];
     let (checksum, unsummed6, learns, ageing) = (true, false, true, 300);
-    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum, unsummed6, learns, ageing, link: 4 };
+    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum, unsummed6, learns, ageing, link: 4, external: false };
     let plain = Tunnel {
         encapsulation: Encapsulation::Vxlan,
         carries: Families::BOTH,
@@ -359,7 +359,6 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
         (IFLA_VXLAN_TTL_INHERIT, &[1]),
         (IFLA_VXLAN_PROXY, &[1]),
         (IFLA_VXLAN_RSC, &[1]),
-        (IFLA_VXLAN_COLLECT_METADATA, &[1]),
         (IFLA_VXLAN_REMCSUM_RX, &[1]),
         (IFLA_VXLAN_VNIFILTER, &[1]),
         (IFLA_VXLAN_GBP, &[]),
@@ -371,6 +370,10 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     ] {
         assert!(!with(kind, value).plain, "{kind}");
     }
+    // Its own addresses do not concern packets with headers from routes; the kernel would learn stations.
+    let external = with(IFLA_VXLAN_COLLECT_METADATA, &[1]);
+    assert!(!external.plain && external.vxlan.unwrap().external);
+    assert!(external.local.is_unspecified() && external.remote.is_unspecified());
     assert_eq!(of(&all[1..]), None, "without an identifier");
     // Over IPv6: local fd00::1, with checksums unless told otherwise.
     let local = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -620,4 +623,56 @@ fn cached_routes_are_of_no_concern() {
     body[0] = AF_INET;
     body[8..].copy_from_slice(&RTM_F_CLONED.to_ne_bytes());
     assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
+}
+
+/// Headers that the kernel puts around packets in an external VXLAN; whatever else a route may have is the kernel's.
+#[test]
+fn encapsulations_are_headers_of_vxlans_or_the_kernels() {
+    let remote = IpAddr::from([192, 0, 2, 2]);
+    let encap = |more: &[(u16, &[u8])], kind: u16| {
+        let mut all: Vec<(u16, &[u8])> =
+            vec![(LWTUNNEL_IP_ID, &[0, 0, 0, 0, 0, 1, 2, 3]), (LWTUNNEL_IP_DST, &[192, 0, 2, 2])];
+        all.extend([(LWTUNNEL_IP_SRC, &[0; 4][..]), (LWTUNNEL_IP_TTL, &[9]), (LWTUNNEL_IP_TOS, &[0x10])]);
+        all.retain(|(kind, _)| more.iter().all(|(other, _)| other != kind));
+        all.extend(more);
+        let mut leg = Leg::of(0);
+        leg_attribute(AF_INET, RTA_ENCAP, &attributes_of(&all), &mut leg);
+        leg_attribute(AF_INET, RTA_ENCAP_TYPE, &kind.to_ne_bytes(), &mut leg);
+        leg.encap
+    };
+    let header = OuterHeader { vni: 0x1_0203, ttl: 9, tos: 0x10, checksum: false, dont_fragment: false };
+    let outer = Outer { remote, source: [0; 4].into(), header };
+    assert_eq!(encap(&[], LWTUNNEL_ENCAP_IP), Encap::Outer(outer));
+    let flags = encap(&[(LWTUNNEL_IP_FLAGS, &[1, 1])], LWTUNNEL_ENCAP_IP);
+    assert_eq!(
+        flags,
+        Encap::Outer(Outer { header: OuterHeader { checksum: true, dont_fragment: true, ..header }, ..outer })
+    );
+    let own = encap(&[(LWTUNNEL_IP_SRC, &[192, 0, 2, 1])], LWTUNNEL_ENCAP_IP);
+    assert_eq!(own, Encap::Outer(Outer { source: [192, 0, 2, 1].into(), ..outer }));
+    let v6: [u8; 16] = std::array::from_fn(|at| if at == 0 { 0xfd } else { 1 });
+    let over6 = encap(&[(LWTUNNEL_IP_DST, &v6), (LWTUNNEL_IP_SRC, &[0; 16])], LWTUNNEL_ENCAP_IP6);
+    assert_eq!(over6, Encap::Outer(Outer { remote: v6.into(), source: [0; 16].into(), header }));
+    // MPLS, another family; more than 24 bits of a number, ECN bits, a key, options, a group, two families.
+    assert_eq!(encap(&[], LWTUNNEL_ENCAP_NONE), Encap::None);
+    for kind in [1, LWTUNNEL_ENCAP_IP6, 5] {
+        assert_eq!(encap(&[], kind), Encap::Kernel, "{kind}");
+    }
+    for more in [
+        (LWTUNNEL_IP_ID, &[0, 0, 0, 0, 1, 0, 0, 0][..]),
+        (LWTUNNEL_IP_ID, &[0, 0, 0, 1, 0, 0, 0, 0]),
+        (LWTUNNEL_IP_TOS, &[1]),
+        (LWTUNNEL_IP_FLAGS, &[0, 4]),
+        (8, &[0; 4]),
+        (LWTUNNEL_IP_DST, &[224, 0, 0, 1]),
+        (LWTUNNEL_IP_DST, &v6),
+    ] {
+        assert_eq!(encap(&[more], LWTUNNEL_ENCAP_IP), Encap::Kernel, "{more:?}");
+    }
+    // The type alone, or first.
+    let mut leg = Leg::of(0);
+    leg_attribute(AF_INET, RTA_ENCAP_TYPE, &LWTUNNEL_ENCAP_IP.to_ne_bytes(), &mut leg);
+    assert_eq!(leg.encap, Encap::Kernel);
+    leg_attribute(AF_INET, RTA_ENCAP, &[], &mut leg);
+    assert_eq!(leg.encap, Encap::Kernel);
 }

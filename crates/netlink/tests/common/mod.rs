@@ -144,7 +144,7 @@ impl Oracle {
                 // Among several of IPv6, reachable neighbours decide: only the kernel can use them.
                 if family == "-6" && usable.len() > 1 && usable.iter().any(|route| route.kind == RouteKind::Unicast) {
                     model.kind = RouteKind::Unicast;
-                    model.next_hops = [NextHop { index: 0, gateway: None, weight: 1, alive: true }].into();
+                    model.next_hops = [NextHop { index: 0, outer: None, gateway: None, weight: 1, alive: true }].into();
                 }
                 lines.insert(key, route_view(&model));
             }
@@ -373,5 +373,5 @@ fn hop_of(hop: &Value, names: &Names) -> NextHop {
     let index = names.get(text(hop, "dev")).copied().unwrap_or(0);
     // A next hop with "linkdown" but not "dead" is used; the kernel shows both if it ignores the next hop.
     let alive = !flag(hop, "dead") && (index == 0 || names.up.contains(&index));
-    NextHop { index, gateway, weight: number(hop, "weight").unwrap_or(1) as u16, alive }
+    NextHop { index, outer: None, gateway, weight: number(hop, "weight").unwrap_or(1) as u16, alive }
 }

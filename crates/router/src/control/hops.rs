@@ -5,10 +5,10 @@
 //! retired id can be held again before that: it stays in the published tables until then.
 
 use crate::tables::Kind;
-use bywash_fib::model::Prefix;
+use bywash_fib::model::{Outer, Prefix};
 use bywash_sync::Qsbr;
 use bywash_sync::qsbr::Epoch;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -50,6 +50,8 @@ pub(super) struct Adjacency {
     pub mtu: Option<u32>,
     /// The route's preferred source.
     pub source: Option<IpAddr>,
+    /// Headers that it puts around packets, on a tunnel that takes them from routes.
+    pub outer: Option<Outer>,
 }
 
 /// Object that an id refers to, as long as the id is held.
@@ -73,6 +75,10 @@ pub(super) struct Hops {
     by_key: HashMap<HopKey, u32>,
     by_gateway: HashMap<(u32, IpAddr), Vec<u32>>,
     groups: BTreeSet<u32>,
+    /// Number of adjacencies with these headers, by interface.
+    outers: BTreeMap<(u32, Outer), u32>,
+    /// Set if there are other headers than at the last [`Hops::new_outers`].
+    new_outers: bool,
     free: Vec<u32>,
     unheld: Vec<u32>,
     dying: VecDeque<(Epoch, u32)>,
@@ -89,6 +95,8 @@ impl Hops {
             by_key: HashMap::new(),
             by_gateway: HashMap::new(),
             groups: BTreeSet::new(),
+            outers: BTreeMap::new(),
+            new_outers: false,
             free: Vec::new(),
             unheld: Vec::new(),
             dying: VecDeque::new(),
@@ -150,6 +158,7 @@ impl Hops {
             self.slots.push(Slot { key: None, refs: 0, retired: None });
             self.slots.len() as u32 - 1
         });
+        self.count_outer(&key, 1);
         match &key {
             HopKey::Adjacency(Adjacency { index, way: Way::Via(gateway), .. }) => {
                 self.by_gateway.entry((*index, *gateway)).or_default().push(id);
@@ -164,6 +173,23 @@ impl Hops {
         self.by_key.insert(key, id);
         self.dirty.push(id);
         id
+    }
+
+    /// Counts an adjacency with headers of its own that has come or gone.
+    fn count_outer(&mut self, key: &HopKey, by: i32) {
+        let HopKey::Adjacency(Adjacency { index, outer: Some(outer), .. }) = key else { return };
+        let count = self.outers.entry((*index, *outer)).or_default();
+        let before = *count;
+        *count = count.saturating_add_signed(by);
+        self.new_outers |= (before == 0) != (*count == 0);
+        if *count == 0 {
+            self.outers.remove(&(*index, *outer));
+        }
+    }
+
+    /// Returns the headers of all adjacencies by interface, each once, if there are others than at the last call.
+    pub fn new_outers(&mut self) -> Option<BTreeSet<(u32, Outer)>> {
+        std::mem::take(&mut self.new_outers).then(|| self.outers.keys().copied().collect())
     }
 
     /// Adds a reference to an id.
@@ -212,6 +238,7 @@ impl Hops {
             self.by_key.remove(&key);
             self.free.push(id);
             self.freed.push(id);
+            self.count_outer(&key, -1);
             match key {
                 HopKey::Adjacency(Adjacency { index, way: Way::Via(gateway), .. }) => {
                     if let Some(ids) = self.by_gateway.get_mut(&(index, gateway)) {

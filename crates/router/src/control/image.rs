@@ -69,7 +69,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Way::Via(gateway) => Some(neighbours.reach(a.index, gateway)),
         Way::Glean(_) => None,
     };
-    if !links.sends(a.index) {
+    if !links.sends(a.index) || a.outer.is_some() != links.is_external(a.index) {
         return Entry::verdict(Kind::Kernel);
     }
     let mtu6 = links.mtu6(a.index).filter(|_| carries(a).v6);
@@ -84,8 +84,10 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
             Some(_) => (Kind::Tunnel, None),
             None => (Kind::Kernel, None),
         },
-        None => (Kind::Glean, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
+        // Only its own packets make the kernel send a solicitation with their headers.
+        _ if a.outer.is_some() => (Kind::Kernel, None),
+        None => (Kind::Glean, None),
         Some(Reach::Failed) => (Kind::Failed, None),
         Some(Reach::Unknown) => (Kind::Pending, None),
     };
@@ -103,12 +105,17 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         entry.first = path as u32;
     }
     if let Some(tunnel) = tunnel {
-        // The kernel asks the other ends for a station that a VXLAN does not know.
-        let path = links.tunnel_path(tunnel, to).filter(|_| links.allows_tunnel(tunnel));
-        let (Some(number), Some((_, path))) = (links.tunnel_number(tunnel), path) else {
+        let path = match a.outer {
+            Some(outer) => links.outer_path(tunnel, outer).map(|(header, path)| (header + 2, path)),
+            // The kernel asks the other ends for a station that a VXLAN does not know.
+            None => links.tunnel_path(tunnel, to).map(|(_, path)| (1, path)),
+        };
+        let path = path.filter(|_| links.allows_tunnel(tunnel));
+        let (Some(number), Some((header, path))) = (links.tunnel_number(tunnel), path) else {
             return Entry::verdict(Kind::Kernel);
         };
-        (entry.kind, entry.port, entry.first) = (Kind::Tunnel, number, path as u32);
+        (entry.kind, entry.port) = (Kind::Tunnel, number);
+        (entry.first, entry.count) = (path as u32, header as u32);
     }
     entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
     entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());

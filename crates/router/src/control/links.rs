@@ -9,7 +9,9 @@ use crate::tables::{Own4, PortInfo, Reception, SourceCheck, VlanInfo};
 use crate::tunnel::{Paths, Stations};
 use crate::vlan::{FIRST, UNTAGGED};
 use bywash_engine::PortId;
-use bywash_fib::model::{Address, Behind, Change, Families, Link, Mac, Prefix, Rule, Rules, Station};
+use bywash_fib::model::{
+    Address, Behind, Change, Families, Link, Mac, Outer, OuterHeader, Prefix, Rule, Rules, Station,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -92,6 +94,10 @@ pub(super) struct Links {
     /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
     ends: BTreeMap<u32, Arc<Stations>>,
     stale_ends: BTreeSet<u32>,
+    /// Headers that routes put around packets, by kernel index of the tunnels that take them, and the fields of these,
+    /// each once.
+    outers: BTreeSet<(u32, Outer)>,
+    headers: Vec<OuterHeader>,
     /// Paths to the other ends of tunnels, and whether some may be missing or other ones by now.
     paths: Paths,
     stale_paths: bool,
@@ -130,6 +136,8 @@ impl Links {
             tunnels: BTreeMap::new(),
             ends: BTreeMap::new(),
             stale_ends: BTreeSet::new(),
+            outers: BTreeSet::new(),
+            headers: vec![],
             paths: Paths::default(),
             stale_paths: false,
             allowed: BTreeSet::new(),

@@ -681,6 +681,9 @@ impl Control {
 
     /// Returns the next version of the tables.
     fn render(&mut self) -> Tables {
+        if let Some(outers) = self.hops.new_outers() {
+            self.links.set_outers(outers).iter().for_each(|index| self.hops.touch_link(Some(*index)));
+        }
         self.image.refresh(&self.hops.take_dirty(), &self.hops, &self.links, &self.neighbours);
         let buckets = self.image.buckets(&self.hops);
         self.links.refresh_ends();

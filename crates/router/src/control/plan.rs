@@ -111,8 +111,8 @@ impl Planner<'_> {
                     // used.
                     _ => Way::Glean(set.source.is_none().then_some(prefix)),
                 };
-                let index = set.hops[hop as usize].index;
-                self.hops.hold(HopKey::Adjacency(Adjacency { index, way, mtu: set.mtu, source: set.source }))
+                let NextHop { index, outer, .. } = set.hops[hop as usize];
+                self.hops.hold(HopKey::Adjacency(Adjacency { index, way, mtu: set.mtu, source: set.source, outer }))
             }
             Outcome::Stale => unreachable!("resolved above"),
         }
@@ -133,7 +133,8 @@ impl Planner<'_> {
             RouteKind::Prohibit => return fixed(self.hops, PROHIBIT),
             RouteKind::Throw => return fixed(self.hops, THROW),
         }
-        let port = |h: &NextHop| self.links.leads(h.index);
+        // Without headers, such a tunnel sends nothing; other interfaces may ignore them.
+        let port = |h: &NextHop| self.links.leads(h.index) && h.outer.is_some() == self.links.is_external(h.index);
         let alive = || (0u32..).zip(&*set.hops).filter(|(_, h)| h.alive);
         let many = alive().nth(1).is_some();
         match alive().find(|(_, h)| port(h) && h.gateway.is_none()) {
@@ -150,6 +151,7 @@ impl Planner<'_> {
                     way: Way::Via(gateway),
                     mtu: set.mtu,
                     source: set.source,
+                    outer: hop.outer,
                 })),
                 _ => {
                     self.hops.hold_id(KERNEL);

@@ -9,7 +9,7 @@ use super::sets::{Outcome, Set};
 use super::{Control, Entrance, MasterSpec, TunnelSpec, VlanSpec};
 use crate::tables::{Cold, Entry, Kind};
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Outer, Prefix, Route, RouteKind};
 use bywash_port::af_xdp::TunnelEnd;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -71,6 +71,8 @@ pub struct HopView {
     pub port: Option<PortId>,
     /// Gateway.
     pub via: Option<IpAddr>,
+    /// Headers that it puts around packets.
+    pub outer: Option<Outer>,
     /// Weight in the choice among next hops.
     pub weight: u16,
     /// State.
@@ -260,7 +262,7 @@ impl Control {
     /// Returns whether packets of a next hop are left to the kernel because of its interface.
     fn is_excepted(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> bool {
         let way = hop.gateway.map_or(Way::Glean(Some(prefix)), Way::Via);
-        let adjacency = Adjacency { index: hop.index, way, mtu: set.mtu, source: set.source };
+        let adjacency = Adjacency { index: hop.index, way, mtu: set.mtu, source: set.source, outer: hop.outer };
         is_excepted(&adjacency, self.links.excepted(hop.index))
     }
 
@@ -268,7 +270,7 @@ impl Control {
         let port = self.links.port_of(hop.index).filter(|_| self.links.sends(hop.index));
         let state = match hop.gateway {
             _ if !hop.alive => HopState::Dead,
-            _ if port.is_none() => HopState::Kernel,
+            _ if port.is_none() || hop.outer.is_some() != self.links.is_external(hop.index) => HopState::Kernel,
             _ if self.is_excepted(set, hop, prefix) => HopState::Policy,
             _ if !self.links.running(hop.index) => HopState::LinkDown,
             None => HopState::Glean,
@@ -283,7 +285,8 @@ impl Control {
             _ => None,
         });
         let port = self.links.carriers_of(hop.index, mac).first().copied();
-        HopView { index: hop.index, dev: self.dev(hop.index), port, via: hop.gateway, weight: hop.weight, state }
+        let NextHop { index, outer, gateway: via, weight, .. } = *hop;
+        HopView { index, dev: self.dev(index), port, via, outer, weight, state }
     }
 
     fn dev(&self, index: u32) -> Option<String> {
@@ -338,12 +341,9 @@ impl Control {
         self.links.ends()
     }
 
-    /// Returns the other end of a tunnel: for a VXLAN, that of any of its stations.
+    /// Returns the other end of a tunnel: for a VXLAN, any of them; `None` if it has none.
     pub fn end_of(&self, tunnel: &TunnelSpec) -> Option<IpAddr> {
-        match tunnel.tunnel.vxlan {
-            Some(_) => self.links.ends_of(tunnel.index).next(),
-            None => Some(tunnel.tunnel.remote),
-        }
+        self.links.remotes(tunnel).first().copied()
     }
 
     /// Returns the ports that packets to an address may leave by, by tables local and main; none if they have no single
@@ -452,8 +452,8 @@ impl Control {
         let routes = self.routes().map(|view| {
             let RouteView { prefix, table, metric, protocol, kind, next_hops, mtu, source, .. } = view;
             let hop = |h: HopView| {
-                let HopView { index, via: gateway, weight, state, .. } = h;
-                NextHop { index, gateway, weight, alive: state != HopState::Dead }
+                let HopView { index, via: gateway, weight, state, outer, .. } = h;
+                NextHop { index, outer, gateway, weight, alive: state != HopState::Dead }
             };
             let next_hops = next_hops.into_iter().map(hop).collect();
             Change::Route(Route { table, prefix, kind, metric, next_hops, mtu, source, protocol })

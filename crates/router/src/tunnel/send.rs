@@ -9,7 +9,7 @@ use crate::bytes::{be16, frame_type};
 use crate::flow::flow_hash;
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
 use bywash_engine::PortId;
-use bywash_fib::model::{Encapsulation, Tunnel};
+use bywash_fib::model::{Encapsulation, OuterHeader, Tunnel};
 use bywash_frame::{Arena, Frame};
 use bywash_wire::checksum::{Sum, pseudo6};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
@@ -24,6 +24,7 @@ const MIN_MTU6: u32 = 1280;
 pub(crate) struct OuterRoute<'a> {
     info: &'a TunnelInfo,
     path: &'a Path,
+    header: OuterHeader,
     /// Addresses of the Ethernet header within, for VXLAN.
     macs: [u8; 12],
     /// Next hop of the outer packets.
@@ -44,29 +45,41 @@ impl<'a> OuterRoute<'a> {
     /// kernel.
     pub fn of(tables: &'a Tables, hop: &Entry) -> Option<Self> {
         let (info, path) = (tables.tunnels.get(hop.port)?, tables.tunnels.paths.all.get(hop.first as usize)?);
-        Self::by(tables, info, path, hop.macs)
+        let header = match hop.count.checked_sub(2) {
+            Some(at) => *tables.tunnels.headers.get(at as usize)?,
+            None => own_header(&info.tunnel),
+        };
+        Self::by(tables, info, path, header, hop.macs)
     }
 
     /// Looks up the route for a frame that a bridge forwards to this end of a VXLAN; `None` likewise.
     pub fn to(tables: &'a Tables, info: &'a TunnelInfo, remote: IpAddr, frame: &[u8]) -> Option<Self> {
         let (paths, ends) = (&tables.tunnels.paths.all, (info.tunnel.local, remote, info.tunnel.link));
         let at = paths.binary_search_by_key(&ends, |path| path.ends).ok()?;
-        Self::by(tables, info, &paths[at], *frame.first_chunk()?)
+        Self::by(tables, info, &paths[at], own_header(&info.tunnel), *frame.first_chunk()?)
     }
 
-    fn by(tables: &'a Tables, info: &'a TunnelInfo, path: &'a Path, macs: [u8; 12]) -> Option<Self> {
+    fn by(
+        tables: &'a Tables,
+        info: &'a TunnelInfo,
+        path: &'a Path,
+        header: OuterHeader,
+        macs: [u8; 12],
+    ) -> Option<Self> {
         let tunnel = &info.tunnel;
         // The kernel takes no address that is not its own for a source (ip_route_output_key, ip6_dst_lookup_tail).
         if tables.entry_to(path.source).kind != Kind::Local {
             return None;
         }
         let (local, remote, link) = path.ends;
-        let own = (local, link) == (tunnel.local, tunnel.link) && (tunnel.vxlan.is_some() || remote == tunnel.remote);
+        let external = tunnel.vxlan.is_some_and(|vxlan| vxlan.external);
+        let from = local == tunnel.local || (external && local.is_ipv6() == tunnel.is_over_v6());
+        let own = from && link == tunnel.link && (tunnel.vxlan.is_some() || remote == tunnel.remote);
         let id = next_hop(tables, path)?;
         let outer = Some(tables.entry(id)).filter(|outer| own && outer.kind == Kind::Forward)?;
         let cold = tables.cold.get(id as usize)?;
         let leads = (link == 0 || link == cold.index) && info.keeps_source(path.source, cold);
-        leads.then_some(Self { info, path, macs, hop: outer })
+        leads.then_some(Self { info, path, header, macs, hop: outer })
     }
 
     /// Returns the way of a valid IP packet of `len` bytes, or of a frame with so much behind its Ethernet header; `None`
@@ -102,6 +115,13 @@ impl<'a> OuterRoute<'a> {
     }
 }
 
+/// Returns the fields of the headers around a tunnel's packets that its own properties give.
+fn own_header(tunnel: &Tunnel) -> OuterHeader {
+    let Tunnel { ttl, tos, dont_fragment, vxlan, .. } = *tunnel;
+    let (vni, checksum) = vxlan.map_or((0, false), |vxlan| (vxlan.vni, vxlan.checksum));
+    OuterHeader { vni, ttl, tos, checksum, dont_fragment }
+}
+
 /// Returns the next hop of outer packets by this path: the one by which the kernel sends its own packets, if that
 /// matters; `None` if it is not among those of the route any more.
 fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
@@ -135,14 +155,14 @@ pub(crate) fn encapsulate(
     len: u32,
     id: u16,
 ) -> Option<PortId> {
-    let OuterRoute { info: TunnelInfo { tunnel, .. }, path, macs, hop } = through.route;
+    let OuterRoute { info: TunnelInfo { tunnel, .. }, path, header, macs, hop } = through.route;
     let ip = arena.data(frame).get(HEADER_LEN..)?;
     let v6 = ip[0] >> 4 == 6;
     let (tos, ttl, whole) = match v6 {
         true => ((be16(ip) >> 4) as u8, ip[7], false),
         false => (ip[1], ip[8], be16(&ip[6..]) as u16 & ipv4::DF != 0),
     };
-    let base = if tunnel.tos & 1 != 0 { tos } else { tunnel.tos };
+    let base = if header.tos & 1 != 0 { tos } else { header.tos };
     let tos = match (tunnel.encapsulation, tunnel.is_over_v6()) {
         // The kernel takes it as it is (prepare_ip6gre_xmit_ipv4).
         (Encapsulation::Gre, true) => base,
@@ -153,8 +173,8 @@ pub(crate) fn encapsulate(
     let own = if tunnel.vxlan.is_some() { path.ttl } else { ttl };
     let outer = Outer {
         tos,
-        ttl: if tunnel.ttl == 0 { own } else { tunnel.ttl },
-        fixed: if tunnel.dont_fragment || (whole && inherits) { ipv4::DF } else { 0 },
+        ttl: if header.ttl == 0 { own } else { header.ttl },
+        fixed: if header.dont_fragment || (whole && inherits) { ipv4::DF } else { 0 },
         id,
         protocol: tunnel.protocol(v6),
     };
@@ -187,8 +207,8 @@ pub(crate) fn encapsulate(
             rest[4..6].copy_from_slice(&len.to_be_bytes());
             rest[6..8].fill(0);
             rest[8..12].copy_from_slice(&VNI.to_be_bytes());
-            rest[12..16].copy_from_slice(&(vxlan.vni << 8).to_be_bytes());
-            if vxlan.checksum {
+            rest[12..16].copy_from_slice(&(header.vni << 8).to_be_bytes());
+            if header.checksum {
                 let sum = (pseudo + Sum::of(rest)).checksum();
                 // RFC 768: zero means that there is no checksum.
                 rest[6..8].copy_from_slice(&if sum == 0 { u16::MAX } else { sum }.to_be_bytes());

@@ -50,7 +50,7 @@ fn any_index() -> impl Strategy<Value = u32> {
 fn any_hop() -> impl Strategy<Value = NextHop> {
     let gateway = prop_oneof![1 => Just(None), 2 => any_addr().prop_map(Some)];
     (any_index(), gateway, 1..=4u16, prop_oneof![6 => Just(true), 1 => Just(false)])
-        .prop_map(|(index, gateway, weight, alive)| NextHop { index, gateway, weight, alive })
+        .prop_map(|(index, gateway, weight, alive)| NextHop { index, outer: None, gateway, weight, alive })
 }
 
 fn any_kind() -> impl Strategy<Value = RouteKind> {

@@ -2,8 +2,9 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Encapsulation, Link, Tunnel};
+use bywash_fib::model::{Change, Encapsulation, Link, Outer, OuterHeader, Tunnel, Vxlan};
 use bywash_router::control::{Policies, TunnelSpec};
+use bywash_router::tables::Kind;
 use bywash_router::tunnel::{Path, Paths, WantedPath, via};
 use bywash_router::vlan::FIRST;
 use std::net::IpAddr;
@@ -111,4 +112,78 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
     // A next hop of several is by no port: the kernel may send by that, with another source.
     w.apply(&[route("198.51.100.1/32").via(P0, "10.1.0.9").via(OTHER, "10.3.0.9").into()]);
     assert!(w.control.tunnel_ends().is_empty());
+}
+
+/// Next hops give a VXLAN the headers of its packets; those that do not fit are the kernel's.
+#[test]
+fn a_vxlan_takes_headers_from_next_hops() {
+    let mut w = World::new();
+    let any: IpAddr = [0, 0, 0, 0].into();
+    let vxlan = Vxlan {
+        vni: 0,
+        port: 4789,
+        sources: [0; 2],
+        checksum: true,
+        unsummed6: false,
+        learns: false,
+        ageing: 0,
+        link: 0,
+        external: true,
+    };
+    let of = Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, any, any) };
+    let spec = TunnelSpec { tunnel: of, ..tunnel(Encapsulation::Vxlan) };
+    let header = |vni, ttl| OuterHeader { vni, ttl, tos: 0, checksum: true, dont_fragment: false };
+    let outer = |vni, ttl, end: u8| Outer { remote: [198, 51, 100, end].into(), source: any, header: header(vni, ttl) };
+    let other = Outer { source: [10, 0, 0, 1].into(), ..outer(7, 0, 1) };
+    let over6 = Outer { remote: "fd09::2".parse().unwrap(), source: "::".parse().unwrap(), ..outer(5, 0, 1) };
+    let routes = [
+        route("10.20.0.0/24").around(TUNNEL, "10.9.0.2", outer(5, 0, 1)),
+        route("10.20.1.0/24").around(TUNNEL, "10.9.0.2", outer(6, 9, 2)),
+        route("10.20.2.0/24").around(TUNNEL, "10.9.0.2", other),
+        route("10.20.3.0/24").around(TUNNEL, "10.9.0.2", over6),
+        // No headers, an unknown neighbour, and headers by a port.
+        route("10.20.4.0/24").via(TUNNEL, "10.9.0.2"),
+        route("10.20.5.0/24").around(TUNNEL, "10.9.0.3", outer(5, 0, 1)),
+        route("10.20.6.0/24").around(P0, "10.0.0.2", outer(5, 0, 1)),
+    ];
+    w.apply(&[link(TUNNEL, "vx0"), neighbour(TUNNEL, "10.9.0.2", 2), neighbour(P0, "10.0.0.2", 3)]);
+    w.apply(&routes.map(Into::into));
+    w.control.set_tunnels(&[spec]);
+    w.control.set_policies(&Policies { tunnels: [THROUGH].into(), ..Policies::default() });
+    assert!(w.control.needs_paths());
+    let all = [1, 2].map(|end| (any, IpAddr::from([198, 51, 100, end])));
+    let of = |(source, remote): (IpAddr, IpAddr)| {
+        let from = match source {
+            IpAddr::V6(_) => LOCAL.parse().unwrap(),
+            source if source.is_unspecified() => [10, 0, 0, 2].into(),
+            source => source,
+        };
+        Path { ends: (source, remote, 0), source: from, mtu: 1500, ttl: 64, via: None }
+    };
+    let paths = [&all[..], &[(other.source, other.remote), (over6.source, over6.remote)]].concat().into_iter().map(of);
+    w.control.set_paths(Paths { all: paths.collect(), ..Paths::default() });
+    let seen = |w: &World| {
+        ["10.20.0.1", "10.20.1.1", "10.20.2.1", "10.20.3.1", "10.20.4.1", "10.20.5.1", "10.20.6.1"].map(|to| {
+            let id = w.id(to) as usize;
+            w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| (t.entries[id].first, t.entries[id].count)))
+        })
+    };
+    assert_eq!(seen(&w), [Some((0, 2)), Some((1, 3)), Some((2, 4)), None, None, None, None]);
+    // Packets come to the sources of the paths, with any of the numbers.
+    let ends: Vec<_> = w.control.tunnels_by_end().into_keys().map(|end| (end.local, end.key.unwrap())).collect();
+    let own = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+    assert_eq!(ends, own.map(|own| [5, 6, 7].map(|vni| (own, vni))).concat());
+    // Without the routes of the first headers, the places of the others change.
+    assert!(!w.control.needs_paths());
+    w.apply(&["10.20.0.0/24", "10.20.5.0/24"].map(|to| route(to).gone()));
+    w.apply(&[route("10.20.3.0/24").gone()]);
+    // Next hops are reclaimed later.
+    w.apply(&[route("10.30.0.0/24").via(P0, "10.0.0.2").into()]);
+    w.control.republish();
+    assert_eq!(seen(&w)[1..3], [Some((1, 2)), Some((2, 3))]);
+    assert!(w.control.needs_paths());
+    assert_eq!(w.control.tunnels_by_end().len(), 4);
+    w.control.set_tunnels(&[]);
+    assert_eq!(seen(&w), [None; 7]);
+    assert!(w.control.astray().is_empty());
 }

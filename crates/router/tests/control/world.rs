@@ -1,7 +1,9 @@
 //! A control side under test, and helpers to express what the kernel reports.
 
 use bywash_engine::PortId;
-use bywash_fib::model::{Address, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Prefix, Route, RouteKind};
+use bywash_fib::model::{
+    Address, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Outer, Prefix, Route, RouteKind,
+};
 use bywash_router::control::{Applied, Control, PortSpec};
 use bywash_router::tables::{Cold, Entry, Kind, Reception, Tables};
 use bywash_sync::Qsbr;
@@ -241,19 +243,25 @@ impl R {
     }
 
     pub fn dev(self, index: u32) -> Self {
-        self.hop(NextHop { index, gateway: None, weight: 1, alive: true })
+        self.hop(NextHop { index, outer: None, gateway: None, weight: 1, alive: true })
     }
 
     pub fn via(self, index: u32, gateway: &str) -> Self {
         self.weighted(index, gateway, 1)
     }
 
+    /// A next hop that puts these headers around packets.
+    pub fn around(self, index: u32, gateway: &str, outer: Outer) -> Self {
+        let gateway = Some(gateway.parse().unwrap());
+        self.hop(NextHop { index, outer: Some(outer), gateway, weight: 1, alive: true })
+    }
+
     pub fn weighted(self, index: u32, gateway: &str, weight: u16) -> Self {
-        self.hop(NextHop { index, gateway: Some(gateway.parse().unwrap()), weight, alive: true })
+        self.hop(NextHop { index, outer: None, gateway: Some(gateway.parse().unwrap()), weight, alive: true })
     }
 
     pub fn dead(self, index: u32, gateway: &str) -> Self {
-        self.hop(NextHop { index, gateway: Some(gateway.parse().unwrap()), weight: 1, alive: false })
+        self.hop(NextHop { index, outer: None, gateway: Some(gateway.parse().unwrap()), weight: 1, alive: false })
     }
 
     pub fn kind(mut self, kind: RouteKind) -> Self {

@@ -245,9 +245,53 @@ pub fn trunk(random: &Random, named: u32) -> Object {
     Object::new(add, vec![ip(format!("link del {name}"))])
 }
 
+/// Returns a VXLAN that takes the headers of its packets from routes, with a subnet and routes to the stations in it.
+fn external(random: &Random, named: u32) -> Object {
+    let (name, net, v6) = (format!("vx{named}"), 100 + named % 100, random.chance(30));
+    let tail = format!("{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff);
+    // All VXLANs of one port must be alike in this.
+    let port = random.pick(&[4789, 4790, 4793, 4793, 4793]);
+    let mut line = format!("link add {name} address 02:00:00:03:{tail} type vxlan external dstport {port}");
+    if v6 || random.chance(10) {
+        line += &format!(" local {}", address(v6, 1 + random.below(PORTS), 1));
+    }
+    line += if random.chance(10) { "" } else { " nolearning" };
+    line += if v6 { random.pick(&["", " udp6zerocsumrx"]) } else { "" };
+    let mut add = new(&name, line);
+    add.push(ip(format!("link set {name} mtu {} up", random.pick(&[1450, 1450, 1280, 1500]))));
+    add.extend(subnets(&name, net, |host| format!("02:00:{host:02x}:04:{tail}")));
+    for host in 2..2 + HOSTS {
+        for to in [format!("10.{net}.0.{host}/32"), format!("fd00:{net}::{host}/128")] {
+            let family = if to.contains(':') { "-6 " } else { "" };
+            let end = end(random, v6 != random.chance(5));
+            let [encap, ttl, tos] = if end.contains(':') { ["ip6", "hoplimit", "tc"] } else { ["ip", "ttl", "tos"] };
+            let mut headers = format!("{encap} id {} dst {end}", named + u32::from(random.chance(10)));
+            if random.chance(10) {
+                headers += &format!(" src {}", address(end.contains(':'), 1 + random.below(PORTS), 1));
+            }
+            if random.chance(40) {
+                headers += &format!(" {ttl} {}", random.pick(&[1, 9, 64]));
+            }
+            if random.chance(40) {
+                headers += &format!(" {tos} {}", random.pick(&["0x10", "1", "0xff"]));
+            }
+            headers += random.pick(&["", " csum", " csum", " key", " seq"]);
+            if random.chance(85) {
+                add.push(ip(format!("{family}route replace {to} encap {headers} dev {name}")));
+            }
+        }
+    }
+    // The last change tells whether there is such an interface.
+    add.push(ip(format!("link set {name} up")));
+    Object::new(add, vec![ip(format!("link del {name}"))])
+}
+
 /// Returns a VXLAN of one of the router's addresses, perhaps in a bridge, with a subnet and stations behind the ports'
 /// hosts.
 pub fn vxlan(random: &Random, named: u32) -> Object {
+    if random.chance(20) {
+        return external(random, named);
+    }
     let (n, name) = (1 + random.below(PORTS), format!("vx{named}"));
     let (net, tail) = (100 + named % 100, format!("{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff));
     let v6 = random.chance(40);

@@ -19,13 +19,16 @@ pub struct Vxlan {
 }
 
 impl Vxlan {
-    /// Parses the line that creates one (`upper::vxlan`).
+    /// Parses the line that creates one (`upper::vxlan`, `upper::external`).
     pub fn parse(line: &str) -> Option<Self> {
         let after = |word| after(line, word);
-        let id = after(" type vxlan id ")?.parse().ok()?;
+        // One that takes headers from routes has the number in its name.
+        let external = line.contains(" type vxlan external ");
+        let id = after(if external { " link add vx" } else { " type vxlan id " })?.parse().ok()?;
         let end = |word| after(word).map_or(Some(None), |word| Some(Some(word.parse::<IpAddr>().ok()?)));
         let over6 = end(" remote ")?.is_some_and(|remote| remote.is_ipv6());
         let local = end(" local ")?.unwrap_or_else(|| nobody(over6));
+        let local = if external { nobody(local.is_ipv6()) } else { local };
         Some(Self { id, local, port: after(" dstport ")?.parse().ok()?, learns: !line.contains("nolearning") })
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A tunnel between the router and host b: name, kind and options, MTU, and the numbers of the networks in it (0 for
 /// none). A VXLAN is over IPv6 with the option `over6`. With the option `chosen`, it has no address of its own at the
-/// router.
+/// router; with `external`, neither, and it takes the headers from the routes there, which have the properties instead.
 pub type Row = (&'static str, &'static str, u32, u8, u16);
 
 const TUNNELS: [Row; 7] = [
@@ -44,8 +44,30 @@ pub const BRIDGED: [Row; 2] = [
     ("vn", "vxlan id 90 dstport 4789 nolearning ttl 9 df set", 1450, 90, 90),
 ];
 
+/// Two VXLANs that take the headers of their packets from routes.
+pub const EXTERNAL: [Row; 2] = [
+    ("te", "vxlan id 93 dstport 4789 nolearning udpcsum external", 1450, 93, 93),
+    ("tf", "vxlan id 94 dstport 4792 nolearning noudpcsum ttl 9 tos 0x10 srcport 50000 50100 external", 1450, 94, 94),
+];
+
 fn has_tunnels() -> Probe {
     ["gre", "ipip", "sit"].into_iter().try_for_each(kernel_has)
+}
+
+/// Returns the options of a tunnel that takes headers from routes, and the headers that these have in place of its
+/// other options.
+fn outer_of(options: &str) -> (String, String) {
+    let (mut own, mut outer) = (vec!["vxlan", "external"], vec![]);
+    let mut words = options.split(' ').skip(1);
+    while let Some(word) = words.next() {
+        match word {
+            "id" | "ttl" | "tos" => outer.extend([word, words.next().unwrap()]),
+            "udpcsum" => outer.push("csum"),
+            "noudpcsum" => {}
+            word => own.push(word),
+        }
+    }
+    (own.join(" "), outer.join(" "))
 }
 
 /// A router with tunnels to host b.
@@ -67,11 +89,18 @@ impl Tunnels {
                 false => [b.router_v4.into(), b.v4.into()],
             };
             for (ns, local, remote, host) in [(r, of_r, of_b, 1), (&b.ns, of_b, of_r, 2)] {
-                let local = match options.contains(" chosen") && host == 1 {
-                    true => String::new(),
-                    false => format!("local {local}"),
+                let by_routes = options.contains(" external");
+                let external = by_routes && host == 1;
+                let ends = match options.contains(" chosen") && host == 1 {
+                    _ if external => String::new(),
+                    true => format!("remote {remote}"),
+                    false => format!("local {local} remote {remote}"),
                 };
                 let options = options.replace(" over6", "").replace(" chosen", "");
+                let (options, outer) = match options.strip_suffix(" external") {
+                    Some(options) if external => outer_of(options),
+                    plain => (plain.unwrap_or(&options).to_owned(), String::new()),
+                };
                 let (kind, options) = options.split_once(' ').unwrap_or((&options, ""));
                 let options = match host {
                     2 => options.replace("ikey 8 okey 9", "ikey 9 okey 8"),
@@ -92,7 +121,7 @@ impl Tunnels {
                     None => address,
                 };
                 lines += &format!(
-                    "link add name {name} {address} type {kind} {local} remote {remote} {options}\n\
+                    "link add name {name} {address} type {kind} {ends} {options}\n\
                      link set {name} {mtu} up\n"
                 );
                 lines += &bridge.iter().map(|bridge| format!("link set {name} master {bridge}\n")).collect::<String>();
@@ -103,8 +132,20 @@ impl Tunnels {
                 if *v6 != 0 {
                     lines += &format!("address add fd{v6}::{host}/64 dev {of} nodad\n");
                 }
+                if external {
+                    lines += &format!(
+                        "route add 10.{v4}.0.2/32 encap ip {outer} dst {remote} dev {name}\n\
+                         route add fd{v6}::2/128 encap ip {outer} dst {remote} dev {name}\n"
+                    );
+                }
+                if by_routes {
+                    // Nothing answers solicitations that have no headers of a route.
+                    let (mac, other) = (mac_of(*v4, 3 - host), 3 - host);
+                    let neigh = |to: String| format!("neigh add {to} lladdr {mac} nud permanent dev {of}\n");
+                    lines += &[format!("10.{v4}.0.{other}"), format!("fd{v6}::{other}")].map(neigh).concat();
+                }
                 ns.ip_batch(&lines).unwrap();
-                if options.contains("nolearning") {
+                if options.contains("nolearning") && !external {
                     let (mac, remote) = (mac_of(*v4, 3 - host), remote.to_string());
                     ns.run(&["bridge", "fdb", "add", &mac, "dev", name, "dst", &remote]).unwrap();
                     if bridge.is_some() {
@@ -219,6 +260,12 @@ fn vxlans_are_forwarded_past_the_kernel() {
 fn vxlans_without_an_address_are_forwarded_past_the_kernel() {
     require!(require_lab(), kernel_has("vxlan"));
     forwards(&CHOSEN, "any to 10.0.2.2");
+}
+
+#[test]
+fn vxlans_with_headers_of_routes_are_forwarded_past_the_kernel() {
+    require!(require_lab(), kernel_has("vxlan"));
+    forwards(&EXTERNAL, "by routes");
 }
 
 #[test]
@@ -436,6 +483,11 @@ fn frames_are_encapsulated_as_the_kernel_does() {
 #[test]
 fn frames_with_a_chosen_source_are_encapsulated_as_the_kernel_does() {
     frames_are_encapsulated(&CHOSEN);
+}
+
+#[test]
+fn frames_with_headers_of_routes_are_encapsulated_as_the_kernel_does() {
+    frames_are_encapsulated(&EXTERNAL);
 }
 
 fn frames_are_encapsulated(rows: &'static [Row; 2]) {

@@ -64,7 +64,8 @@ impl View for Routes {
             let Tunnel { local, remote, .. } = spec.tunnel;
             let left = (!control.keeps_source(spec)).then(|| MASQUERADED.into());
             let shown = above(&view, spec.tunnel.kind(), None, left.is_none() && control.allows_tunnel(spec.index));
-            Some((port_of(spec)?, Above { ends: ends(local, remote), left, ..shown }))
+            let ends = if spec.is_external() { Some(BY_ROUTES.into()) } else { ends(local, remote) };
+            Some((port_of(spec)?, Above { ends, left, ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
         let bridges = control.tunnels().filter_map(|(_, spec)| {
@@ -139,6 +140,9 @@ impl View for Routes {
 
 /// Reason for which a tunnel is left to the kernel.
 const MASQUERADED: &str = "masquerading may give its outer packets another source";
+
+/// Describes the addresses of a tunnel that takes them from routes.
+const BY_ROUTES: &str = "by routes";
 
 /// Describes an interface above a port; `tag` is a VLAN's.
 fn above(view: &PortView, kind: &str, tag: Option<[u8; 4]>, sends: bool) -> Above {
@@ -255,6 +259,7 @@ fn row(names: &Names, r: &RouteView) -> Route {
         port: hop.port.map(|port| name(names, port)),
         interface: hop.dev.clone(),
         state: word(hop.state),
+        encap: hop.outer.map(|outer| outer.to_string()),
         weight: hop.weight,
     };
     let installed = r.status == RouteStatus::Installed;
@@ -286,7 +291,8 @@ fn route_line(route: &RouteView) -> String {
     let hop = |hop: &HopView| {
         let via = hop.via.map_or(String::new(), |via| format!(" via {via}"));
         let dev = hop.dev.as_ref().map_or(String::new(), |dev| format!(" dev {dev}"));
-        format!("{via}{dev} ({})", word(hop.state))
+        let encap = hop.outer.map_or(String::new(), |outer| format!(" encap {outer}"));
+        format!("{encap}{via}{dev} ({})", word(hop.state))
     };
     let hops: Vec<String> = route.next_hops.iter().map(hop).collect();
     let left = match route.status {

@@ -6,7 +6,7 @@ use super::{Links, differing, replace};
 use crate::tables::{PortInfo, Reception};
 use crate::tunnel::{Ends, MemberPort, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Address, Behind, Families, Mac, Tunnel};
+use bywash_fib::model::{self, Address, Behind, Families, Mac, Outer, OuterHeader, Tunnel};
 use bywash_port::af_xdp::TunnelEnd;
 use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,14 +89,64 @@ impl Links {
         std::mem::take(&mut self.stale_paths)
     }
 
+    /// Returns whether an interface is a tunnel that takes the headers of its packets from their routes.
+    pub fn is_external(&self, index: u32) -> bool {
+        self.tunnels.get(&index).is_some_and(|(spec, _)| spec.is_external())
+    }
+
+    /// Sets the headers that routes put around packets, by interface. Returns the interfaces whose next hops this
+    /// changes.
+    pub fn set_outers(&mut self, outers: BTreeSet<(u32, Outer)>) -> BTreeSet<u32> {
+        self.outers = outers;
+        self.stale_paths = true;
+        let headers: BTreeSet<OuterHeader> = self.outers.iter().map(|(_, outer)| outer.header).collect();
+        self.headers = headers.into_iter().collect();
+        self.outers.iter().map(|(index, _)| *index).collect()
+    }
+
+    /// Returns the headers that routes put around packets of a tunnel, as far as they are of its family.
+    fn outers_of(&self, spec: &TunnelSpec) -> impl Iterator<Item = Outer> {
+        let TunnelSpec { index, tunnel, .. } = *spec;
+        let of = move |(of, outer): &&(u32, Outer)| *of == index && outer.remote.is_ipv6() == tunnel.is_over_v6();
+        self.outers.iter().filter(of).map(|(_, outer)| *outer)
+    }
+
+    /// Returns the places of these headers, and of the path to the other end, in the tunnels' lists; `None` if the
+    /// tunnel has no such path.
+    pub fn outer_path(&self, index: u32, outer: Outer) -> Option<(usize, usize)> {
+        let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;
+        // Another tunnel may have a path of the other family.
+        if outer.remote.is_ipv6() != tunnel.is_over_v6() {
+            return None;
+        }
+        let path = self.path((outer.source, outer.remote, tunnel.link))?;
+        Some((self.headers.binary_search(&outer.header).ok()?, path))
+    }
+
+    /// Returns the network identifiers of a VXLAN's packets, each once; none of another tunnel.
+    fn vnis(&self, spec: &TunnelSpec) -> Vec<u32> {
+        let vnis: BTreeSet<u32> = self.outers_of(spec).map(|outer| outer.header.vni).collect();
+        let own = spec.tunnel.vxlan.filter(|vxlan| !vxlan.external);
+        own.map(|vxlan| vxlan.vni).into_iter().chain(vnis).collect()
+    }
+
     /// Returns the pairs of ends of a tunnel.
     fn pairs(&self, spec: &TunnelSpec) -> Vec<Ends> {
-        let Tunnel { local, remote, link, vxlan, .. } = spec.tunnel;
-        let remotes = match vxlan {
+        let Tunnel { local, link, .. } = spec.tunnel;
+        if spec.is_external() {
+            let ends: BTreeSet<Ends> = self.outers_of(spec).map(|outer| (outer.source, outer.remote, link)).collect();
+            return ends.into_iter().collect();
+        }
+        self.remotes(spec).into_iter().map(|remote| (local, remote, link)).collect()
+    }
+
+    /// Returns the other ends of a tunnel.
+    pub fn remotes(&self, spec: &TunnelSpec) -> Vec<IpAddr> {
+        match spec.tunnel.vxlan {
+            Some(vxlan) if vxlan.external => self.outers_of(spec).map(|outer| outer.remote).collect(),
             Some(_) => self.ends_of(spec.index).collect(),
-            None => vec![remote],
-        };
-        remotes.into_iter().map(|remote| (local, remote, link)).collect()
+            None => vec![spec.tunnel.remote],
+        }
     }
 
     /// Returns the addresses of this host at which a tunnel receives packets ([`TunnelInfo::own`]).
@@ -127,7 +177,7 @@ impl Links {
     }
 
     /// Returns the other ends of a VXLAN that lead to stations, each once.
-    pub fn ends_of(&self, index: u32) -> impl Iterator<Item = IpAddr> {
+    fn ends_of(&self, index: u32) -> impl Iterator<Item = IpAddr> {
         let all = self.behind.range((index, Behind::Member(0))..(index + 1, Behind::Member(0)));
         all.filter_map(|((_, behind), _)| end(*behind))
     }
@@ -290,7 +340,7 @@ impl Links {
             let members = self.reached(spec).iter().map(|member| 1 << member.port.0).sum();
             let learns = spec.ageing().is_some();
             let entrance = Entrance { id, mac, link, members, learns };
-            Some(ends_of(&spec.tunnel, &self.own(spec)).into_iter().map(move |end| (end, entrance)))
+            Some(ends_of(&spec.tunnel, &self.own(spec), &self.vnis(spec)).into_iter().map(move |end| (end, entrance)))
         };
         self.open_tunnels().filter_map(of).flatten().collect()
     }
@@ -330,10 +380,11 @@ impl Links {
             let translated = !(self.translating & tunnel.family()).is_empty();
             let tracked = self.tracked.get(&index).filter(|_| translated && tunnel.vxlan.is_none()).cloned();
             let (ageing, members, longest) = (spec.ageing(), self.reached(spec), self.longest(spec));
-            let own = self.own(spec);
-            TunnelInfo { id, tunnel, own, info, mac, ageing, stations, members, longest, masqueraded, tracked }
+            let (own, vnis) = (self.own(spec), self.vnis(spec));
+            TunnelInfo { id, tunnel, own, vnis, info, mac, ageing, stations, members, longest, masqueraded, tracked }
         };
-        Tunnels::new(self.open_tunnels().map(of).collect(), self.paths.clone(), self.outer_passes)
+        let all = self.open_tunnels().map(of).collect();
+        Tunnels::new(all, self.paths.clone(), self.headers.clone(), self.outer_passes)
     }
 
     /// Returns all tunnels for display, by kernel index.
