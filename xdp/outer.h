@@ -19,7 +19,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 2 * BYWASH_VLANS); /* up to two for each: the packets within may be of either family */
+	__uint(max_entries, BYWASH_ENDS);
 	__type(key, struct bywash_end);
 	__type(value, struct bywash_through);
 } ends SEC(".maps");

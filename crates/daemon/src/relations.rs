@@ -573,7 +573,8 @@ impl Relations {
     fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
         let joined = self.is_followed(link, tunnel)?;
         if let Some(vxlan) = tunnel.vxlan {
-            // Of several that receive the packets of all networks at one port, the kernel uses the last (vxlan_vs_find_vni).
+            // Of several that receive the packets of all networks at one port, the kernel uses the last
+            // (vxlan_vs_find_vni).
             let same = |of: &Vxlan| of.external && of.port == vxlan.port;
             let other =
                 |of: &&Link| of.index != link.index && of.tunnel.and_then(|of| of.vxlan).is_some_and(|of| same(&of));

@@ -51,7 +51,7 @@ impl Around<'_> {
         let (index, outer) = match leg.encap {
             Encap::None => (leg.index, None),
             Encap::Outer(outer) => (leg.index, Some(outer)),
-            Encap::Kernel => (0, None),
+            Encap::Kernel(_) => (0, None),
         };
         NextHop { index, outer, gateway: leg.gateway, weight, alive: self.uses(leg) }
     }

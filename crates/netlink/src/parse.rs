@@ -11,6 +11,7 @@ use bywash_fib::model::{
     is_host,
 };
 use link::link;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ pub struct Leg {
     /// Not used while its link has no carrier (`ignore_routes_with_linkdown`): RTNH_F_DEAD and RTNH_F_LINKDOWN
     /// (fib_nexthop_info). RTNH_F_LINKDOWN alone has no effect: the kernel keeps using the next hop.
     pub ignored: bool,
+    /// Encapsulation of the packets that it takes.
     pub encap: Encap,
 }
 
@@ -45,8 +47,8 @@ pub enum Encap {
     None,
     /// Headers for a tunnel that takes them from routes.
     Outer(Outer),
-    /// Any other: only the kernel can apply it.
-    Kernel,
+    /// Any other, by a hash of its type and properties: only the kernel can apply it.
+    Kernel(u64),
 }
 
 /// A route without its key. Equal bodies are stored once.
@@ -441,7 +443,10 @@ impl Leg {
 impl Encap {
     /// Returns the encapsulation with these attributes, whose type follows (lwtunnel_fill_encap).
     fn with(self, attributes: &[u8]) -> Self {
-        if self == Self::Kernel { self } else { outer(attributes).map_or(Self::Kernel, Self::Outer) }
+        match (self, outer(attributes)) {
+            (Self::None, Some(outer)) => Self::Outer(outer),
+            (before, _) => Self::kernels((before, attributes)),
+        }
     }
 
     /// Returns the encapsulation if it has this type (`enum lwtunnel_encap_types`).
@@ -450,8 +455,15 @@ impl Encap {
             (_, Some(LWTUNNEL_ENCAP_NONE)) => Self::None,
             (Self::Outer(outer), Some(LWTUNNEL_ENCAP_IP)) if outer.remote.is_ipv4() => self,
             (Self::Outer(outer), Some(LWTUNNEL_ENCAP_IP6)) if outer.remote.is_ipv6() => self,
-            _ => Self::Kernel,
+            // Its properties include counters.
+            (_, Some(LWTUNNEL_ENCAP_SEG6_LOCAL)) => Self::kernels(LWTUNNEL_ENCAP_SEG6_LOCAL),
+            (_, kind) => Self::kernels((self, kind)),
         }
+    }
+
+    /// Returns an encapsulation with these properties that only the kernel can apply.
+    fn kernels(properties: impl Hash) -> Self {
+        Self::Kernel(BuildHasherDefault::<DefaultHasher>::default().hash_one(properties))
     }
 }
 
@@ -473,11 +485,10 @@ fn outer(attributes: &[u8]) -> Option<Outer> {
     }
     let [Some(remote), Some(source)] = ends else { return None };
     let vni = u32::try_from(id?).ok().filter(|vni| vni >> 24 == 0)?;
-    // The ECN bits, those of the packet within (ip_tunnel_ecn_encap), have no effect, nor has TUNNEL_KEY, but the kernel
-    // tells routes apart by them.
-    let known = flags & !(TUNNEL_CSUM | TUNNEL_DONT_FRAGMENT) == 0 && tos & 3 == 0;
-    let [checksum, dont_fragment] = [TUNNEL_CSUM, TUNNEL_DONT_FRAGMENT].map(|flag| flags & flag != 0);
-    let header = OuterHeader { vni, ttl, tos, checksum, dont_fragment };
+    // The ECN bits are those of the packet within (ip_tunnel_ecn_encap), but the kernel tells routes apart by these, too.
+    // Rules about errors are evaluated for the tunnel, not for routes that set DF.
+    let known = flags & !TUNNEL_CSUM == 0 && tos & 3 == 0;
+    let header = OuterHeader { vni, ttl, tos, checksum: flags & TUNNEL_CSUM != 0, dont_fragment: false };
     let hosts = is_host(remote) && (source.is_unspecified() || is_host(source));
     (known && hosts && source.is_ipv4() == remote.is_ipv4()).then_some(Outer { remote, source, header })
 }

@@ -277,6 +277,7 @@ pub const NUD_NONE: u16 = 0;
 pub const LWTUNNEL_ENCAP_NONE: u16 = 0;
 pub const LWTUNNEL_ENCAP_IP: u16 = 2;
 pub const LWTUNNEL_ENCAP_IP6: u16 = 4;
+pub const LWTUNNEL_ENCAP_SEG6_LOCAL: u16 = 7;
 pub const LWTUNNEL_IP_ID: u16 = 1;
 pub const LWTUNNEL_IP_DST: u16 = 2;
 pub const LWTUNNEL_IP_SRC: u16 = 3;
@@ -286,7 +287,6 @@ pub const LWTUNNEL_IP_FLAGS: u16 = 6;
 pub const LWTUNNEL_IP_PAD: u16 = 7;
 // linux/if_tunnel.h, in network byte order there.
 pub const TUNNEL_CSUM: u16 = 0x01;
-pub const TUNNEL_DONT_FRAGMENT: u16 = 0x0100;
 
 pub const NHA_ID: u16 = 1;
 pub const NHA_GROUP: u16 = 2;

@@ -83,8 +83,8 @@ pub struct Entry {
     /// For `Group`: index of its first bucket in [`Tables::buckets`]. For `Tunnel`: place of its path in
     /// [`crate::tunnel::Paths::all`].
     pub first: u32,
-    /// For `Group`: number of buckets, at least 1. For `Tunnel`: place of the fields of its packets' headers in the list
-    /// of [`crate::tunnel::Tunnels::new`], plus 2; 1 if the tunnel itself gives them.
+    /// For `Group`: number of buckets, at least 1. For `Tunnel`: place of its packets' headers in the list of
+    /// [`crate::tunnel::Tunnels::new`], plus 2; 1 if the tunnel itself gives them.
     pub count: u32,
 }
 

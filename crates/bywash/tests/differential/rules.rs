@@ -270,7 +270,7 @@ fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
             let Some(there) = field.and_then(|field| frame.get(field..field + 2)) else { continue };
             let there = u16::from_be_bytes([there[0], there[1]]);
             // If NAT has changed the field, it has changed both alike.
-            let before = update_u16(there, pseudo, completed);
+            let before = if there == completed { pseudo } else { update_u16(there, pseudo, completed) };
             let field = field.expect("a field");
             frame[field..field + 2].copy_from_slice(&before.to_be_bytes());
             // The checksum of an error covers the quoted packet.

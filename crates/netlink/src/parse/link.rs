@@ -371,8 +371,10 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
         // Its own addresses do not concern packets with headers from routes, and it takes those to all of the host's.
         let Tunnel { local, remote, .. } = without_ends(Encapsulation::Vxlan, v6);
         (tunnel.local, tunnel.remote) = (local, remote);
-        // Nor do its stations, but the kernel would learn them.
-        tunnel.plain &= !learns;
+        // Nor do its other properties, and its stations, but the kernel would learn these.
+        (tunnel.ttl, tunnel.tos, tunnel.dont_fragment) = (0, 0, false);
+        // With a network identifier, it receives nothing (vxlan_vs_find_vni).
+        tunnel.plain &= !learns && vni == Some(0);
     }
     let checksum = checksum[usize::from(v6)];
     tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link, external });

@@ -643,36 +643,41 @@ fn encapsulations_are_headers_of_vxlans_or_the_kernels() {
     let header = OuterHeader { vni: 0x1_0203, ttl: 9, tos: 0x10, checksum: false, dont_fragment: false };
     let outer = Outer { remote, source: [0; 4].into(), header };
     assert_eq!(encap(&[], LWTUNNEL_ENCAP_IP), Encap::Outer(outer));
-    let flags = encap(&[(LWTUNNEL_IP_FLAGS, &[1, 1])], LWTUNNEL_ENCAP_IP);
-    assert_eq!(
-        flags,
-        Encap::Outer(Outer { header: OuterHeader { checksum: true, dont_fragment: true, ..header }, ..outer })
-    );
+    let flags = encap(&[(LWTUNNEL_IP_FLAGS, &[0, 1])], LWTUNNEL_ENCAP_IP);
+    assert_eq!(flags, Encap::Outer(Outer { header: OuterHeader { checksum: true, ..header }, ..outer }));
     let own = encap(&[(LWTUNNEL_IP_SRC, &[192, 0, 2, 1])], LWTUNNEL_ENCAP_IP);
     assert_eq!(own, Encap::Outer(Outer { source: [192, 0, 2, 1].into(), ..outer }));
     let v6: [u8; 16] = std::array::from_fn(|at| if at == 0 { 0xfd } else { 1 });
     let over6 = encap(&[(LWTUNNEL_IP_DST, &v6), (LWTUNNEL_IP_SRC, &[0; 16])], LWTUNNEL_ENCAP_IP6);
     assert_eq!(over6, Encap::Outer(Outer { remote: v6.into(), source: [0; 16].into(), header }));
-    // MPLS, another family; more than 24 bits of a number, ECN bits, a key, options, a group, two families.
+    // MPLS, another family; more than 24 bits of a number, ECN bits, a key, DF, options, a group, two families.
     assert_eq!(encap(&[], LWTUNNEL_ENCAP_NONE), Encap::None);
+    let mut kernels = std::collections::HashSet::new();
     for kind in [1, LWTUNNEL_ENCAP_IP6, 5] {
-        assert_eq!(encap(&[], kind), Encap::Kernel, "{kind}");
+        kernels.insert(encap(&[], kind));
     }
     for more in [
         (LWTUNNEL_IP_ID, &[0, 0, 0, 0, 1, 0, 0, 0][..]),
         (LWTUNNEL_IP_ID, &[0, 0, 0, 1, 0, 0, 0, 0]),
         (LWTUNNEL_IP_TOS, &[1]),
         (LWTUNNEL_IP_FLAGS, &[0, 4]),
+        (LWTUNNEL_IP_FLAGS, &[1, 0]),
         (8, &[0; 4]),
         (LWTUNNEL_IP_DST, &[224, 0, 0, 1]),
         (LWTUNNEL_IP_DST, &v6),
     ] {
-        assert_eq!(encap(&[more], LWTUNNEL_ENCAP_IP), Encap::Kernel, "{more:?}");
+        kernels.insert(encap(&[more], LWTUNNEL_ENCAP_IP));
     }
+    // The kernel tells them apart.
+    assert_eq!(kernels.len(), 11);
+    assert!(kernels.iter().all(|encap| matches!(encap, Encap::Kernel(_))), "{kernels:?}");
+    // Not by counters.
+    let of = |count| encap(&[(8, &[count])], LWTUNNEL_ENCAP_SEG6_LOCAL);
+    assert_eq!(of(1), of(2));
     // The type alone, or first.
     let mut leg = Leg::of(0);
     leg_attribute(AF_INET, RTA_ENCAP_TYPE, &LWTUNNEL_ENCAP_IP.to_ne_bytes(), &mut leg);
-    assert_eq!(leg.encap, Encap::Kernel);
+    assert!(matches!(leg.encap, Encap::Kernel(_)));
     leg_attribute(AF_INET, RTA_ENCAP, &[], &mut leg);
-    assert_eq!(leg.encap, Encap::Kernel);
+    assert!(matches!(leg.encap, Encap::Kernel(_)));
 }

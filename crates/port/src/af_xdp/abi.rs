@@ -300,6 +300,7 @@ mod tests {
         for (name, value) in [
             ("BYWASH_PORTS", PORTS as usize),
             ("BYWASH_VLANS", VLANS as usize),
+            ("BYWASH_ENDS", super::super::TUNNEL_ENDS),
             ("BYWASH_STATIONS", STATIONS),
             ("BYWASH_PROBES", PROBES as usize),
             ("BYWASH_QUEUES", QUEUES as usize),

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
+/// Most ends of tunnels that the program has room for: BYWASH_ENDS.
+pub const TUNNEL_ENDS: usize = 1536;
+
 /// Header fields of a packet that came through a tunnel, by which the tunnel is found (`struct bywash_end`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TunnelEnd {

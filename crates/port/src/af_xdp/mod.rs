@@ -56,7 +56,7 @@ pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
 pub use below::{Below, TAKE_TAGS_OFF};
 pub use datapath::{Family, SEGMENT, Segments, Tried, XdpDatapath};
-pub use ends::{TunnelEnd, TunnelTakes};
+pub use ends::{TUNNEL_ENDS, TunnelEnd, TunnelTakes};
 pub use error::Error;
 pub use features::{DeviceFeatures, takes_frames};
 pub use flows::{FLOW_KEY, FlowTable, Flows, Forward, Tag};

@@ -180,7 +180,7 @@ impl Hops {
         let HopKey::Adjacency(Adjacency { index, outer: Some(outer), .. }) = key else { return };
         let count = self.outers.entry((*index, *outer)).or_default();
         let before = *count;
-        *count = count.saturating_add_signed(by);
+        *count = count.checked_add_signed(by).expect("an adjacency that was counted");
         self.new_outers |= (before == 0) != (*count == 0);
         if *count == 0 {
             self.outers.remove(&(*index, *outer));
@@ -276,7 +276,7 @@ impl Hops {
 
     /// Returns whether entries must be published.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.new_outers
     }
 
     /// Returns the ids whose entries must be rebuilt, each once.

@@ -69,7 +69,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Way::Via(gateway) => Some(neighbours.reach(a.index, gateway)),
         Way::Glean(_) => None,
     };
-    if !links.sends(a.index) || a.outer.is_some() != links.is_external(a.index) {
+    if !links.sends(a.index) || !links.takes_outer(a.index, a.outer) {
         return Entry::verdict(Kind::Kernel);
     }
     let mtu6 = links.mtu6(a.index).filter(|_| carries(a).v6);

@@ -3,6 +3,8 @@
 mod masters;
 mod tunnels;
 
+pub(super) use tunnels::EndsOf;
+
 use super::followed::Followed;
 use super::{MasterSpec, PortBack, PortSpec, PortView, TunnelSpec, VlanSpec};
 use crate::tables::{Own4, PortInfo, Reception, SourceCheck, VlanInfo};

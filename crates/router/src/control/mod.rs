@@ -44,7 +44,7 @@ use bywash_sync::{Published, Qsbr};
 use followed::Followed;
 use hops::Hops;
 use image::Image;
-use links::{Bound, Links};
+use links::{Bound, EndsOf, Links};
 use lookup::Lookup;
 use neighbours::{Neighbours, Reach};
 use plan::Planner;
@@ -333,13 +333,13 @@ impl Control {
         self.links.keeps_source(tunnel)
     }
 
-    /// Returns the paths that tunnels that policies allow need, in ascending order of their ends. Next hops by no port
-    /// are left out, and those by a VRF, whose hooks the host's own packets pass first, untracked (vrf_ip_out), and
-    /// those by which masquerading may give packets another source, as any of several may. Several may also have a source
-    /// each, if the kernel chooses it: by which of them it sends a packet may depend on the packet. Such packets are the
-    /// kernel's.
+    /// Returns the paths that tunnels that policies allow need, those for headers from routes last. Next hops by no
+    /// port are left out, and those by a VRF, whose hooks the host's own packets pass first, untracked (vrf_ip_out),
+    /// and those by which masquerading may give packets another source, as any of several may. Several may also have a
+    /// source each, if the kernel chooses it: by which of them it sends a packet may depend on the packet. Such
+    /// packets are the kernel's.
     pub fn tunnel_ends(&self) -> Vec<WantedPath> {
-        let by_ports = |(ends, masqueraded): (Ends, bool)| {
+        let by_ports = |(ends, EndsOf { masqueraded, routes }): (Ends, EndsOf)| {
             let (local, remote, link) = ends;
             let leads = |(entry, cold): &(&Entry, &Cold)| {
                 let gives = |to: IpAddr| local.is_unspecified() || to == local;
@@ -347,11 +347,14 @@ impl Control {
                 entry.kind.is_of_port() && (link == 0 || cold.index == link) && kept && self.vrf(cold.index).is_none()
             };
             let hops = self.hops_towards(remote);
-            let certain = hops.len() == 1 || !(masqueraded || local.is_unspecified());
+            // Routes with headers over IPv6 have no cache, with which all packets would leave by one next hop.
+            let spread = routes && remote.is_ipv6();
+            let certain = hops.len() == 1 || !(masqueraded || spread || local.is_unspecified());
             let hops: Vec<Cold> = hops.into_iter().filter(leads).map(|(_, cold)| *cold).collect();
             (certain && !hops.is_empty()).then_some(WantedPath { ends, masqueraded, hops })
         };
-        self.links.tunnel_ends().into_iter().filter_map(by_ports).collect()
+        let (last, first): (Vec<_>, Vec<_>) = self.links.tunnel_ends().into_iter().partition(|(_, of)| of.routes);
+        first.into_iter().chain(last).filter_map(by_ports).collect()
     }
 
     /// Returns whether tunnels may need other paths than those that are set, once: policies allow other tunnels, or there
@@ -377,13 +380,14 @@ impl Control {
     /// Routes are processed again only if their interfaces begin or cease to have next hops, and not if these move to
     /// other ports: a failover takes no longer with a million routes than with one.
     fn restack(&mut self, change: impl FnOnce(&mut Links) -> Vec<u32>) {
-        let before = self.links.leading();
+        let before = (self.links.leading(), self.links.external());
         let changed = change(&mut self.links);
         if changed.is_empty() {
             return;
         }
         changed.iter().for_each(|index| self.hops.touch_link(Some(*index)));
-        let indices = before.symmetric_difference(&self.links.leading()).copied().collect();
+        let indices = &(&before.0 ^ &self.links.leading()) | &(&before.1 ^ &self.links.external());
+        let indices = indices.into_iter().collect();
         let touched = Touched { indices, ports: true, bridged: true, ..Touched::default() };
         self.settle(touched, &mut Applied::default());
     }

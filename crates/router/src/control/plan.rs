@@ -133,8 +133,7 @@ impl Planner<'_> {
             RouteKind::Prohibit => return fixed(self.hops, PROHIBIT),
             RouteKind::Throw => return fixed(self.hops, THROW),
         }
-        // Without headers, such a tunnel sends nothing; other interfaces may ignore them.
-        let port = |h: &NextHop| self.links.leads(h.index) && h.outer.is_some() == self.links.is_external(h.index);
+        let port = |h: &NextHop| self.links.leads(h.index) && self.links.takes_outer(h.index, h.outer);
         let alive = || (0u32..).zip(&*set.hops).filter(|(_, h)| h.alive);
         let many = alive().nth(1).is_some();
         match alive().find(|(_, h)| port(h) && h.gateway.is_none()) {

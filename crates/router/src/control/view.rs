@@ -270,9 +270,10 @@ impl Control {
         let port = self.links.port_of(hop.index).filter(|_| self.links.sends(hop.index));
         let state = match hop.gateway {
             _ if !hop.alive => HopState::Dead,
-            _ if port.is_none() || hop.outer.is_some() != self.links.is_external(hop.index) => HopState::Kernel,
+            _ if port.is_none() || !self.links.takes_outer(hop.index, hop.outer) => HopState::Kernel,
             _ if self.is_excepted(set, hop, prefix) => HopState::Policy,
             _ if !self.links.running(hop.index) => HopState::LinkDown,
+            _ if hop.outer.is_some_and(|outer| self.links.outer_path(hop.index, outer).is_none()) => HopState::Kernel,
             None => HopState::Glean,
             Some(gateway) => match self.neighbours.reach(hop.index, gateway) {
                 Reach::Usable(_) => HopState::Forward,
@@ -341,9 +342,9 @@ impl Control {
         self.links.ends()
     }
 
-    /// Returns the other end of a tunnel: for a VXLAN, any of them; `None` if it has none.
-    pub fn end_of(&self, tunnel: &TunnelSpec) -> Option<IpAddr> {
-        self.links.remotes(tunnel).first().copied()
+    /// Returns a port by which packets to one of the other ends of a tunnel leave; `None` if there is none.
+    pub fn port_of_tunnel(&self, tunnel: &TunnelSpec) -> Option<PortId> {
+        self.links.remotes(tunnel).into_iter().find_map(|remote| self.carriers_to(remote).first().copied())
     }
 
     /// Returns the ports that packets to an address may leave by, by tables local and main; none if they have no single
@@ -435,7 +436,11 @@ impl Control {
     pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
         let stale = self.neighbours.iter().filter(|(.., known)| known.state == NeighbourState::Stale);
         let sent = move |index, mac: Option<Mac>| {
-            // Packets to a neighbour in a VXLAN leave by the port that leads to its end.
+            // Packets to a neighbour in a VXLAN leave by the port that leads to its end; with headers from routes, to
+            // one of these.
+            if let Some(port) = self.links.external_tunnel(index).and_then(|spec| self.port_of_tunnel(spec)) {
+                return has_sent(port);
+            }
             let tunnel = mac.and_then(|mac| self.links.tunnel_towards(index, mac));
             let (index, mac) = match tunnel.and_then(|tunnel| self.links.tunnel_path(tunnel, mac)) {
                 Some((end, _)) => self.leaves_towards(end).unwrap_or((index, mac)),

@@ -91,11 +91,11 @@ impl Tunnels {
             for (ns, local, remote, host) in [(r, of_r, of_b, 1), (&b.ns, of_b, of_r, 2)] {
                 let by_routes = options.contains(" external");
                 let external = by_routes && host == 1;
-                let ends = match options.contains(" chosen") && host == 1 {
-                    _ if external => String::new(),
-                    true => format!("remote {remote}"),
-                    false => format!("local {local} remote {remote}"),
+                let local = match external || (options.contains(" chosen") && host == 1) {
+                    true => String::new(),
+                    false => format!("local {local}"),
                 };
+                let ends = if external { String::new() } else { format!("{local} remote {remote}") };
                 let options = options.replace(" over6", "").replace(" chosen", "");
                 let (options, outer) = match options.strip_suffix(" external") {
                     Some(options) if external => outer_of(options),
@@ -266,6 +266,21 @@ fn vxlans_without_an_address_are_forwarded_past_the_kernel() {
 fn vxlans_with_headers_of_routes_are_forwarded_past_the_kernel() {
     require!(require_lab(), kernel_has("vxlan"));
     forwards(&EXTERNAL, "by routes");
+}
+
+/// The kernel asks for a neighbour with the headers of the packet that waits for it.
+#[test]
+fn neighbours_behind_headers_of_routes_are_resolved() {
+    require!(require_lab(), kernel_has("vxlan"));
+    let tunnels = Tunnels::new(&EXTERNAL);
+    let r = tunnels.0.r();
+    r.ip(&["neigh", "del", "10.93.0.2", "dev", "te"]).unwrap();
+    tunnels.answer_by("te", 93, 93);
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    let known = r.ip(&["neigh", "show", "10.93.0.2", "dev", "te"]).unwrap().stdout;
+    assert!(known.contains(&mac_of(93, 2)) && !known.contains("PERMANENT"), "{known}");
+    bywash.stop();
 }
 
 #[test]

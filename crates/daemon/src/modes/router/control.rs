@@ -409,7 +409,8 @@ impl Routing {
         // A negative number makes options unknown.
         let at_least = |key, least| number(key).is_some_and(|most| most >= least);
         let limited = at_least("ipv6/max_dst_opts_number", 1) && at_least("ipv6/max_dst_opts_length", 8);
-        let all = ends.into_iter().take(MOST_PATHS).filter_map(path).collect();
+        let mut all: Vec<tunnel::Path> = ends.into_iter().take(MOST_PATHS).filter_map(path).collect();
+        all.sort_unstable();
         lock(&self.control).set_paths(tunnel::Paths { all, sources: [first as u16, last as u16], labels, limited });
     }
 

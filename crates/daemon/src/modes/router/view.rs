@@ -11,9 +11,7 @@ use bywash_api::{Above, Answer, Kept, Neighbour, NextHop, Route, Topic, TraceAdj
 use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::{Prefix, Tunnel};
-use bywash_router::control::{
-    Control, HopView, MasterSpec, NeighbourView, Place, PortView, RouteStatus, RouteView, TunnelSpec,
-};
+use bywash_router::control::{Control, HopView, MasterSpec, NeighbourView, Place, PortView, RouteStatus, RouteView};
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
@@ -59,19 +57,18 @@ impl View for Routes {
             vlan.entries.iter().map(|(port, _)| (*port, shown.clone())).collect::<Vec<_>>()
         });
         // A tunnel is listed with the port that its remote is reached through now.
-        let port_of = |spec: &TunnelSpec| control.carriers_to(control.end_of(spec)?).first().copied();
         let tunnels = control.tunnels().filter_map(|(view, spec)| {
             let Tunnel { local, remote, .. } = spec.tunnel;
             let left = (!control.keeps_source(spec)).then(|| MASQUERADED.into());
             let shown = above(&view, spec.tunnel.kind(), None, left.is_none() && control.allows_tunnel(spec.index));
             let ends = if spec.is_external() { Some(BY_ROUTES.into()) } else { ends(local, remote) };
-            Some((port_of(spec)?, Above { ends, left, ..shown }))
+            Some((control.port_of_tunnel(spec)?, Above { ends, left, ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
         let bridges = control.tunnels().filter_map(|(_, spec)| {
             let alone = |master: &MasterSpec| master.members.is_empty() && master.vxlans.contains(&spec.index);
             let (view, master) = control.masters().find(|(_, master)| alone(master))?;
-            Some((port_of(spec)?, of_master(&view, master, control.allows_tunnel(spec.index))))
+            Some((control.port_of_tunnel(spec)?, of_master(&view, master, control.allows_tunnel(spec.index))))
         });
         let first = control.ports().next().map(|port| port.id);
         let left = left.iter().flat_map(|left| {

@@ -7,11 +7,23 @@ use crate::tables::{PortInfo, Reception};
 use crate::tunnel::{Ends, MemberPort, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_engine::PortId;
 use bywash_fib::model::{self, Address, Behind, Families, Mac, Outer, OuterHeader, Tunnel};
-use bywash_port::af_xdp::TunnelEnd;
+use bywash_port::af_xdp::{TUNNEL_ENDS, TunnelEnd};
 use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// Most headers of routes that are used; packets with others are left to the kernel.
+const OUTERS: usize = 1024;
+
+/// Users of a pair of ends.
+#[derive(Clone, Copy, Debug)]
+pub struct EndsOf {
+    /// Set if a tunnel whose packets may be masqueraded has these ends.
+    pub masqueraded: bool,
+    /// Set if only headers from routes have these ends.
+    pub routes: bool,
+}
 
 /// Returns the other end of a VXLAN that a station is behind.
 fn end(behind: Behind) -> Option<IpAddr> {
@@ -68,12 +80,14 @@ impl Links {
     }
 
     /// Returns the pairs of ends between which tunnels that policies allow need a path, each with the interface that it
-    /// leads by, if the tunnel is bound to one, or 0; true for those whose packets may be masqueraded.
-    pub fn tunnel_ends(&self) -> BTreeMap<Ends, bool> {
+    /// leads by, if the tunnel is bound to one, or 0.
+    pub fn tunnel_ends(&self) -> BTreeMap<Ends, EndsOf> {
         let mut all = BTreeMap::new();
         for (spec, _) in self.tunnels.values().filter(|(spec, _)| self.allows_tunnel(spec.index)) {
             for ends in self.pairs(spec) {
-                *all.entry(ends).or_default() |= self.masqueraded.contains(&spec.id);
+                let of = all.entry(ends).or_insert(EndsOf { masqueraded: false, routes: true });
+                of.masqueraded |= self.masqueraded.contains(&spec.id);
+                of.routes &= spec.is_external();
             }
         }
         all
@@ -89,19 +103,36 @@ impl Links {
         std::mem::take(&mut self.stale_paths)
     }
 
-    /// Returns whether an interface is a tunnel that takes the headers of its packets from their routes.
-    pub fn is_external(&self, index: u32) -> bool {
-        self.tunnels.get(&index).is_some_and(|(spec, _)| spec.is_external())
+    /// Returns the tunnel that takes the headers of its packets from their routes, if the interface is one.
+    pub fn external_tunnel(&self, index: u32) -> Option<&TunnelSpec> {
+        self.tunnels.get(&index).map(|(spec, _)| spec).filter(|spec| spec.is_external())
     }
 
-    /// Sets the headers that routes put around packets, by interface. Returns the interfaces whose next hops this
-    /// changes.
+    /// Returns whether an interface is a tunnel that takes the headers of its packets from their routes.
+    pub fn is_external(&self, index: u32) -> bool {
+        self.external_tunnel(index).is_some()
+    }
+
+    /// Returns the tunnels that take the headers of their packets from routes, by kernel index.
+    pub fn external(&self) -> BTreeSet<u32> {
+        self.tunnels.keys().copied().filter(|index| self.is_external(*index)).collect()
+    }
+
+    /// Returns whether a next hop by an interface has headers if, and only if, the interface takes them from routes:
+    /// without, such a tunnel sends nothing, and others may ignore them.
+    pub fn takes_outer(&self, index: u32, outer: Option<Outer>) -> bool {
+        outer.is_some() == self.is_external(index)
+    }
+
+    /// Sets the headers that routes put around packets, by interface; the first [`OUTERS`] are used. Returns the interfaces
+    /// whose next hops this changes: the places of the headers are others.
     pub fn set_outers(&mut self, outers: BTreeSet<(u32, Outer)>) -> BTreeSet<u32> {
-        self.outers = outers;
+        self.outers = outers.into_iter().take(OUTERS).collect();
         self.stale_paths = true;
         let headers: BTreeSet<OuterHeader> = self.outers.iter().map(|(_, outer)| outer.header).collect();
-        self.headers = headers.into_iter().collect();
-        self.outers.iter().map(|(index, _)| *index).collect()
+        let headers: Vec<OuterHeader> = headers.into_iter().collect();
+        let changed = std::mem::replace(&mut self.headers, headers) != self.headers;
+        self.outers.iter().map(|(index, _)| *index).filter(|_| changed).collect()
     }
 
     /// Returns the headers that routes put around packets of a tunnel, as far as they are of its family.
@@ -324,7 +355,8 @@ impl Links {
         !tunnel.is_over_v6() || tunnel.vxlan.is_some() || self.addresses.iter().any(has)
     }
 
-    /// Returns the tunnels whose packets are decapsulated.
+    /// Returns the tunnels whose packets are decapsulated; of those with headers from routes, as many as the program has
+    /// room for.
     pub fn ends(&self) -> BTreeMap<TunnelEnd, Entrance> {
         let of = |spec: &TunnelSpec| {
             let mac = match spec.tunnel.vxlan {
@@ -342,7 +374,8 @@ impl Links {
             let entrance = Entrance { id, mac, link, members, learns };
             Some(ends_of(&spec.tunnel, &self.own(spec), &self.vnis(spec)).into_iter().map(move |end| (end, entrance)))
         };
-        self.open_tunnels().filter_map(of).flatten().collect()
+        let (external, plain): (Vec<_>, Vec<_>) = self.open_tunnels().partition(|spec| spec.is_external());
+        plain.into_iter().chain(external).filter_map(of).flatten().take(TUNNEL_ENDS).collect()
     }
 
     /// Returns the number by which packets received on an interface are told.
