@@ -443,9 +443,10 @@ impl Leg {
 impl Encap {
     /// Returns the encapsulation with these attributes, whose type follows (lwtunnel_fill_encap).
     fn with(self, attributes: &[u8]) -> Self {
+        let properties = || Attributes::after(attributes, 0).filter(|(kind, _)| *kind != SEG6_LOCAL_COUNTERS);
         match (self, outer(attributes)) {
             (Self::None, Some(outer)) => Self::Outer(outer),
-            (before, _) => Self::kernels((before, attributes)),
+            (before, _) => Self::kernels((before, properties().collect::<Vec<_>>())),
         }
     }
 
@@ -455,8 +456,6 @@ impl Encap {
             (_, Some(LWTUNNEL_ENCAP_NONE)) => Self::None,
             (Self::Outer(outer), Some(LWTUNNEL_ENCAP_IP)) if outer.remote.is_ipv4() => self,
             (Self::Outer(outer), Some(LWTUNNEL_ENCAP_IP6)) if outer.remote.is_ipv6() => self,
-            // Its properties include counters.
-            (_, Some(LWTUNNEL_ENCAP_SEG6_LOCAL)) => Self::kernels(LWTUNNEL_ENCAP_SEG6_LOCAL),
             (_, kind) => Self::kernels((self, kind)),
         }
     }

@@ -277,7 +277,6 @@ pub const NUD_NONE: u16 = 0;
 pub const LWTUNNEL_ENCAP_NONE: u16 = 0;
 pub const LWTUNNEL_ENCAP_IP: u16 = 2;
 pub const LWTUNNEL_ENCAP_IP6: u16 = 4;
-pub const LWTUNNEL_ENCAP_SEG6_LOCAL: u16 = 7;
 pub const LWTUNNEL_IP_ID: u16 = 1;
 pub const LWTUNNEL_IP_DST: u16 = 2;
 pub const LWTUNNEL_IP_SRC: u16 = 3;
@@ -285,6 +284,8 @@ pub const LWTUNNEL_IP_TTL: u16 = 4;
 pub const LWTUNNEL_IP_TOS: u16 = 5;
 pub const LWTUNNEL_IP_FLAGS: u16 = 6;
 pub const LWTUNNEL_IP_PAD: u16 = 7;
+// linux/seg6_local.h; other types of encapsulation have no property of this number.
+pub const SEG6_LOCAL_COUNTERS: u16 = 10;
 // linux/if_tunnel.h, in network byte order there.
 pub const TUNNEL_CSUM: u16 = 0x01;
 

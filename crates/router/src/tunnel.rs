@@ -10,7 +10,7 @@ mod bridged;
 mod receive;
 mod send;
 
-use crate::tables::{Cold, PortInfo};
+use crate::tables::{Cold, Entry, PortInfo};
 use bywash_engine::PortId;
 use bywash_fib::model::{Encapsulation, Mac, OuterHeader, Tunnel, Vxlan};
 use bywash_port::af_xdp::TunnelEnd;
@@ -206,6 +206,13 @@ pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr], vnis: &[u32]) -> Vec<TunnelEnd> 
     own.iter().flat_map(|local| tunnel.protocols().flat_map(|protocol| of(*local, protocol))).collect()
 }
 
+/// Returns the fields of the headers around a tunnel's packets that its own properties give.
+fn own_header(tunnel: &Tunnel) -> OuterHeader {
+    let Tunnel { ttl, tos, dont_fragment, vxlan, .. } = *tunnel;
+    let (vni, checksum) = vxlan.map_or((0, false), |vxlan| (vxlan.vni, vxlan.checksum));
+    OuterHeader { vni, ttl, tos, checksum, dont_fragment }
+}
+
 /// Returns the unspecified address of the same family.
 fn any(addr: IpAddr) -> IpAddr {
     if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
@@ -301,6 +308,14 @@ impl Tunnels {
     /// Returns the tunnel with this number.
     pub fn get(&self, id: PortId) -> Option<&TunnelInfo> {
         self.all.binary_search_by_key(&id, |tunnel| tunnel.id).ok().map(|at| &self.all[at])
+    }
+
+    /// Returns the fields of the headers around the packets of a next hop through a tunnel.
+    pub fn header(&self, hop: &Entry) -> Option<OuterHeader> {
+        match hop.count.checked_sub(2) {
+            Some(at) => self.headers.get(at as usize).copied(),
+            None => self.get(hop.port).map(|info| own_header(&info.tunnel)),
+        }
     }
 
     /// Returns all tunnels.

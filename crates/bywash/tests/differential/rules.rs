@@ -266,7 +266,7 @@ fn unfinished(case: &mut Case<'_>, _: &Context<'_>) {
             // In a fragment, the fields in front of it tell where it is.
             let head = &sent[begin..field_sent];
             let at = || frame.windows(head.len()).position(|window| window == head).map(|at| at + head.len());
-            let field = field.or_else(|| at().filter(|_| is_fragment4(frame)));
+            let field = if is_fragment4(frame) { at() } else { field };
             let Some(there) = field.and_then(|field| frame.get(field..field + 2)) else { continue };
             let there = u16::from_be_bytes([there[0], there[1]]);
             // If NAT has changed the field, it has changed both alike.

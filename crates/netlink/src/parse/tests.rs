@@ -672,8 +672,8 @@ fn encapsulations_are_headers_of_vxlans_or_the_kernels() {
     assert_eq!(kernels.len(), 11);
     assert!(kernels.iter().all(|encap| matches!(encap, Encap::Kernel(_))), "{kernels:?}");
     // Not by counters.
-    let of = |count| encap(&[(8, &[count])], LWTUNNEL_ENCAP_SEG6_LOCAL);
-    assert_eq!(of(1), of(2));
+    let of = |kind, count| encap(&[(kind, &[count])], 7);
+    assert!(of(SEG6_LOCAL_COUNTERS, 1) == of(SEG6_LOCAL_COUNTERS, 2) && of(9, 1) != of(9, 2));
     // The type alone, or first.
     let mut leg = Leg::of(0);
     leg_attribute(AF_INET, RTA_ENCAP_TYPE, &LWTUNNEL_ENCAP_IP.to_ne_bytes(), &mut leg);

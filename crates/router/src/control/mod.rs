@@ -339,7 +339,7 @@ impl Control {
     /// source each, if the kernel chooses it: by which of them it sends a packet may depend on the packet. Such
     /// packets are the kernel's.
     pub fn tunnel_ends(&self) -> Vec<WantedPath> {
-        let by_ports = |(ends, EndsOf { masqueraded, routes }): (Ends, EndsOf)| {
+        let by_ports = |(ends, EndsOf { masqueraded, .. }): (Ends, EndsOf)| {
             let (local, remote, link) = ends;
             let leads = |(entry, cold): &(&Entry, &Cold)| {
                 let gives = |to: IpAddr| local.is_unspecified() || to == local;
@@ -347,9 +347,7 @@ impl Control {
                 entry.kind.is_of_port() && (link == 0 || cold.index == link) && kept && self.vrf(cold.index).is_none()
             };
             let hops = self.hops_towards(remote);
-            // Routes with headers over IPv6 have no cache, with which all packets would leave by one next hop.
-            let spread = routes && remote.is_ipv6();
-            let certain = hops.len() == 1 || !(masqueraded || spread || local.is_unspecified());
+            let certain = hops.len() == 1 || !(masqueraded || local.is_unspecified());
             let hops: Vec<Cold> = hops.into_iter().filter(leads).map(|(_, cold)| *cold).collect();
             (certain && !hops.is_empty()).then_some(WantedPath { ends, masqueraded, hops })
         };
@@ -365,9 +363,11 @@ impl Control {
 
     /// Sets the paths of tunnels. Waits for a grace period if they have changed.
     pub fn set_paths(&mut self, paths: Paths) {
+        // Headers that no route has any more take room.
+        self.hops.reclaim(&self.domain);
         let (changed, tunnels) = self.links.set_paths(paths);
         tunnels.iter().for_each(|index| self.hops.touch_link(Some(*index)));
-        if !tunnels.is_empty() {
+        if !tunnels.is_empty() || self.hops.is_dirty() {
             // Without a path, stations behind a VXLAN are not the program's.
             let bridged = self.links.bridges_tunnels();
             self.settle(Touched { ports: true, bridged, ..Touched::default() }, &mut Applied::default());
@@ -394,7 +394,7 @@ impl Control {
 
     /// Returns the kernel index of the interface on which the kernel is to receive again a packet that the interface
     /// with number `id` received by a port; `None` if it has none, or no longer does. For a bridge and the VLANs on it,
-    /// it is the bridge, because a member would make the bridge learn the marked source address; for a VLAN interface
+    /// it is the bridge, because it drops a frame with a marked source address from a member; for a VLAN interface
     /// on a bridge that filters VLANs, that interface; for others, the port's.
     pub fn receiver(&self, port: PortId, id: PortId) -> Option<u32> {
         let index = self.port_index(port);

@@ -342,9 +342,11 @@ impl Control {
         self.links.ends()
     }
 
-    /// Returns a port by which packets to one of the other ends of a tunnel leave; `None` if there is none.
-    pub fn port_of_tunnel(&self, tunnel: &TunnelSpec) -> Option<PortId> {
-        self.links.remotes(tunnel).into_iter().find_map(|remote| self.carriers_to(remote).first().copied())
+    /// Returns the ports by which packets to the other ends of a tunnel may leave.
+    pub fn ports_of_tunnel(&self, tunnel: &TunnelSpec) -> impl Iterator<Item = PortId> {
+        let hops = self.links.remotes(tunnel).into_iter().flat_map(|remote| self.hops_towards(remote));
+        let forward = hops.filter(|(entry, _)| entry.kind == Kind::Forward);
+        forward.flat_map(|(entry, cold)| self.links.carriers_of(cold.index, entry.macs.first_chunk().copied()))
     }
 
     /// Returns the ports that packets to an address may leave by, by tables local and main; none if they have no single
@@ -435,12 +437,13 @@ impl Control {
     /// They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour has moved.
     pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
         let stale = self.neighbours.iter().filter(|(.., known)| known.state == NeighbourState::Stale);
-        let sent = move |index, mac: Option<Mac>| {
-            // Packets to a neighbour in a VXLAN leave by the port that leads to its end; with headers from routes, to
-            // one of these.
-            if let Some(port) = self.links.external_tunnel(index).and_then(|spec| self.port_of_tunnel(spec)) {
-                return has_sent(port);
+        let sent = move |addr: IpAddr, index, mac: Option<Mac>| {
+            if let Some(spec) = self.links.external_tunnel(index) {
+                // The probe of a neighbour has no headers and is lost. With the next packet, the kernel asks again, for an
+                // IPv6 neighbour without headers, too (ndisc_solicit).
+                return addr.is_ipv4() && self.ports_of_tunnel(spec).any(&has_sent);
             }
+            // Packets to a neighbour in a VXLAN leave by the port that leads to its end.
             let tunnel = mac.and_then(|mac| self.links.tunnel_towards(index, mac));
             let (index, mac) = match tunnel.and_then(|tunnel| self.links.tunnel_path(tunnel, mac)) {
                 Some((end, _)) => self.leaves_towards(end).unwrap_or((index, mac)),
@@ -448,7 +451,7 @@ impl Control {
             };
             self.links.carriers_of(index, mac).into_iter().any(&has_sent)
         };
-        stale.filter(move |(_, index, known)| sent(*index, known.mac)).map(|(addr, index, _)| (index, addr))
+        stale.filter(move |(addr, index, known)| sent(*addr, *index, known.mac)).map(|(addr, index, _)| (index, addr))
     }
 
     /// Returns the known kernel state as the changes that lead to it from nothing.

@@ -3,7 +3,8 @@
 //! Packets for which the kernel would do more than encapsulate are left to it, such as an error to be answered.
 
 use super::{
-    CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, Path, TunnelInfo, VNI, VXLAN_LEN, added, limit_options, via,
+    CE, ECT_0, GRE_LEN, KEY, KEYED_LEN, LIMIT_LEN, Path, TunnelInfo, VNI, VXLAN_LEN, added, limit_options, own_header,
+    via,
 };
 use crate::bytes::{be16, frame_type};
 use crate::flow::flow_hash;
@@ -45,11 +46,7 @@ impl<'a> OuterRoute<'a> {
     /// kernel.
     pub fn of(tables: &'a Tables, hop: &Entry) -> Option<Self> {
         let (info, path) = (tables.tunnels.get(hop.port)?, tables.tunnels.paths.all.get(hop.first as usize)?);
-        let header = match hop.count.checked_sub(2) {
-            Some(at) => *tables.tunnels.headers.get(at as usize)?,
-            None => own_header(&info.tunnel),
-        };
-        Self::by(tables, info, path, header, hop.macs)
+        Self::by(tables, info, path, tables.tunnels.header(hop)?, hop.macs)
     }
 
     /// Looks up the route for a frame that a bridge forwards to this end of a VXLAN; `None` likewise.
@@ -75,6 +72,11 @@ impl<'a> OuterRoute<'a> {
         let external = tunnel.vxlan.is_some_and(|vxlan| vxlan.external);
         let from = local == tunnel.local || (external && local.is_ipv6() == tunnel.is_over_v6());
         let own = from && link == tunnel.link && (tunnel.vxlan.is_some() || remote == tunnel.remote);
+        // Routes with headers over IPv6 have no cache: the kernel chooses one of several next hops for each packet. For a
+        // given source, `via` is one of several.
+        if external && local.is_ipv6() && !local.is_unspecified() && path.via.is_some() {
+            return None;
+        }
         let id = next_hop(tables, path)?;
         let outer = Some(tables.entry(id)).filter(|outer| own && outer.kind == Kind::Forward)?;
         let cold = tables.cold.get(id as usize)?;
@@ -113,13 +115,6 @@ impl<'a> OuterRoute<'a> {
     pub fn is_forgotten(&self, now: impl FnOnce() -> u32) -> bool {
         self.info.is_forgotten(now)
     }
-}
-
-/// Returns the fields of the headers around a tunnel's packets that its own properties give.
-fn own_header(tunnel: &Tunnel) -> OuterHeader {
-    let Tunnel { ttl, tos, dont_fragment, vxlan, .. } = *tunnel;
-    let (vni, checksum) = vxlan.map_or((0, false), |vxlan| (vxlan.vni, vxlan.checksum));
-    OuterHeader { vni, ttl, tos, checksum, dont_fragment }
 }
 
 /// Returns the next hop of outer packets by this path: the one by which the kernel sends its own packets, if that

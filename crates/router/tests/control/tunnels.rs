@@ -187,3 +187,41 @@ fn a_vxlan_takes_headers_from_next_hops() {
     assert_eq!(seen(&w), [None; 7]);
     assert!(w.control.astray().is_empty());
 }
+
+/// Headers beyond the limit are the kernel's, also those that were within it before.
+#[test]
+fn headers_beyond_the_limit_are_the_kernels() {
+    let mut w = World::new();
+    let any: IpAddr = [0, 0, 0, 0].into();
+    let spec = |index: u32| {
+        let vxlan = Vxlan { port: index as u16, external: true, ..Vxlan::default() };
+        let of = Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, any, any) };
+        TunnelSpec { id: PortId(FIRST + index as u16), index, tunnel: of, bridge: None }
+    };
+    let remote = IpAddr::from([198, 51, 100, 1]);
+    let outer = |vni| {
+        let header = OuterHeader { vni, ttl: 0, tos: 0, checksum: true, dont_fragment: false };
+        Outer { remote, source: any, header }
+    };
+    w.apply(&[5, 6].map(|index| link(index, &format!("vx{index}"))));
+    w.apply(&[5, 6].map(|index| neighbour(index, "10.9.0.2", 2)));
+    w.control.set_tunnels(&[spec(5), spec(6)]);
+    w.control.set_policies(&Policies { tunnels: [5, 6].map(|n| PortId(FIRST + n)).into(), ..Policies::default() });
+    w.apply(&[route("10.30.0.0/24").around(6, "10.9.0.2", outer(7)).into()]);
+    let path = Path { ends: (any, remote, 0), source: [10, 0, 0, 2].into(), mtu: 1500, ttl: 64, via: None };
+    w.control.set_paths(Paths { all: vec![path], ..Paths::default() });
+    let vni = |w: &World| {
+        let id = w.id("10.30.0.1") as usize;
+        w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| t.tunnels.header(&t.entries[id]).unwrap().vni))
+    };
+    assert_eq!(vni(&w), Some(7));
+    for (first, expected) in [(0, Some(7)), (1022, None)] {
+        for n in first..first + 1022 {
+            let to = format!("10.{}.{}.0/24", 100 + n / 256, n % 256);
+            w.apply(&[route(&to).around(5, "10.9.0.2", outer(100 + n)).into()]);
+        }
+        assert_eq!(vni(&w), expected);
+    }
+    let ends = w.control.tunnels_by_end();
+    assert!(ends.len() == 1024 && ends.keys().all(|end| end.port == 5));
+}

@@ -62,13 +62,13 @@ impl View for Routes {
             let left = (!control.keeps_source(spec)).then(|| MASQUERADED.into());
             let shown = above(&view, spec.tunnel.kind(), None, left.is_none() && control.allows_tunnel(spec.index));
             let ends = if spec.is_external() { Some(BY_ROUTES.into()) } else { ends(local, remote) };
-            Some((control.port_of_tunnel(spec)?, Above { ends, left, ..shown }))
+            Some((control.ports_of_tunnel(spec).next()?, Above { ends, left, ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
         let bridges = control.tunnels().filter_map(|(_, spec)| {
             let alone = |master: &MasterSpec| master.members.is_empty() && master.vxlans.contains(&spec.index);
             let (view, master) = control.masters().find(|(_, master)| alone(master))?;
-            Some((control.port_of_tunnel(spec)?, of_master(&view, master, control.allows_tunnel(spec.index))))
+            Some((control.ports_of_tunnel(spec).next()?, of_master(&view, master, control.allows_tunnel(spec.index))))
         });
         let first = control.ports().next().map(|port| port.id);
         let left = left.iter().flat_map(|left| {

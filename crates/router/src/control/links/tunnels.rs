@@ -127,12 +127,17 @@ impl Links {
     /// Sets the headers that routes put around packets, by interface; the first [`OUTERS`] are used. Returns the interfaces
     /// whose next hops this changes: the places of the headers are others.
     pub fn set_outers(&mut self, outers: BTreeSet<(u32, Outer)>) -> BTreeSet<u32> {
+        let beyond = outers.len().saturating_sub(OUTERS);
+        if beyond > 0 && self.outers.len() < OUTERS {
+            tracing::warn!("there is no room for {beyond} headers that routes give: the kernel forwards their packets");
+        }
         self.outers = outers.into_iter().take(OUTERS).collect();
         self.stale_paths = true;
         let headers: BTreeSet<OuterHeader> = self.outers.iter().map(|(_, outer)| outer.header).collect();
         let headers: Vec<OuterHeader> = headers.into_iter().collect();
         let changed = std::mem::replace(&mut self.headers, headers) != self.headers;
-        self.outers.iter().map(|(index, _)| *index).filter(|_| changed).collect()
+        // All of them: one that is beyond the limit may have had a place.
+        if changed { self.external() } else { BTreeSet::new() }
     }
 
     /// Returns the headers that routes put around packets of a tunnel, as far as they are of its family.
@@ -146,19 +151,23 @@ impl Links {
     /// tunnel has no such path.
     pub fn outer_path(&self, index: u32, outer: Outer) -> Option<(usize, usize)> {
         let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;
-        // Another tunnel may have a path of the other family.
-        if outer.remote.is_ipv6() != tunnel.is_over_v6() {
+        // Another tunnel may have a path of the other family, or such headers.
+        if outer.remote.is_ipv6() != tunnel.is_over_v6() || !self.outers.contains(&(index, outer)) {
             return None;
         }
         let path = self.path((outer.source, outer.remote, tunnel.link))?;
         Some((self.headers.binary_search(&outer.header).ok()?, path))
     }
 
-    /// Returns the network identifiers of a VXLAN's packets, each once; none of another tunnel.
-    fn vnis(&self, spec: &TunnelSpec) -> Vec<u32> {
+    /// Returns the addresses of this host at which a tunnel receives packets ([`TunnelInfo::own`]), and, for a VXLAN, the
+    /// network identifiers of these: with headers from routes, as many as the program has room for.
+    fn received(&self, spec: &TunnelSpec) -> (Vec<IpAddr>, Vec<u32>) {
+        let own = self.own(spec);
         let vnis: BTreeSet<u32> = self.outers_of(spec).map(|outer| outer.header.vni).collect();
-        let own = spec.tunnel.vxlan.filter(|vxlan| !vxlan.external);
-        own.map(|vxlan| vxlan.vni).into_iter().chain(vnis).collect()
+        let vnis = vnis.into_iter().take(TUNNEL_ENDS / own.len().max(1));
+        let fixed = spec.tunnel.vxlan.filter(|vxlan| !vxlan.external);
+        let vnis = fixed.map(|vxlan| vxlan.vni).into_iter().chain(vnis).collect();
+        (own, vnis)
     }
 
     /// Returns the pairs of ends of a tunnel.
@@ -372,7 +381,8 @@ impl Links {
             let members = self.reached(spec).iter().map(|member| 1 << member.port.0).sum();
             let learns = spec.ageing().is_some();
             let entrance = Entrance { id, mac, link, members, learns };
-            Some(ends_of(&spec.tunnel, &self.own(spec), &self.vnis(spec)).into_iter().map(move |end| (end, entrance)))
+            let (own, vnis) = self.received(spec);
+            Some(ends_of(&spec.tunnel, &own, &vnis).into_iter().map(move |end| (end, entrance)))
         };
         let (external, plain): (Vec<_>, Vec<_>) = self.open_tunnels().partition(|spec| spec.is_external());
         plain.into_iter().chain(external).filter_map(of).flatten().take(TUNNEL_ENDS).collect()
@@ -413,7 +423,7 @@ impl Links {
             let translated = !(self.translating & tunnel.family()).is_empty();
             let tracked = self.tracked.get(&index).filter(|_| translated && tunnel.vxlan.is_none()).cloned();
             let (ageing, members, longest) = (spec.ageing(), self.reached(spec), self.longest(spec));
-            let (own, vnis) = (self.own(spec), self.vnis(spec));
+            let (own, vnis) = self.received(spec);
             TunnelInfo { id, tunnel, own, vnis, info, mac, ageing, stations, members, longest, masqueraded, tracked }
         };
         let all = self.open_tunnels().map(of).collect();
