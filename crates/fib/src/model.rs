@@ -2,6 +2,10 @@
 //!
 //! Addresses are `std::net` types; interfaces are identified by kernel index.
 
+mod tunnel;
+
+pub use tunnel::{Encapsulation, Outer, OuterHeader, Tunnel, Vxlan};
+
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -397,155 +401,6 @@ pub struct Link {
     pub switch: bool,
 }
 
-/// Encapsulation of a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encapsulation {
-    /// IPv4 in IPv4 (RFC 2003), kind `ipip`.
-    Ipip,
-    /// IPv6 in IPv4 (RFC 4213), kind `sit`.
-    Sit,
-    /// IPv4, IPv6 or both in IPv6 (RFC 2473), kind `ip6tnl`.
-    Ip6tnl,
-    /// IPv4 or IPv6 in GRE (RFC 2784), perhaps with a key (RFC 2890), kinds `gre` and `ip6gre`.
-    Gre,
-    /// Ethernet in UDP (RFC 7348), kind `vxlan`.
-    Vxlan,
-}
-
-/// Properties of a VXLAN interface (IFLA_VXLAN_*, linux/if_link.h).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Vxlan {
-    /// Network identifier.
-    pub vni: u32,
-    /// Destination port of its packets.
-    pub port: u16,
-    /// Source ports of its packets: the first, and one past the last; both 0 for the host's range
-    /// (`net.ipv4.ip_local_port_range`).
-    pub sources: [u16; 2],
-    /// Set if its packets have a UDP checksum.
-    pub checksum: bool,
-    /// Set if it receives packets over IPv6 without a UDP checksum.
-    pub unsummed6: bool,
-    /// Set if it learns stations from received packets.
-    pub learns: bool,
-    /// Time in seconds after which it forgets a station that it has not heard; 0 if it does not.
-    pub ageing: u32,
-    /// Kernel index of the interface by which it sends to groups, and whose VRF it belongs to; 0 if there is none.
-    pub link: u32,
-    /// Set if it takes the headers of its packets from their routes ([`NextHop::outer`]), and receives those of all
-    /// networks (`external`).
-    pub external: bool,
-}
-
-/// Properties of a tunnel (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h; IFLA_VXLAN_*, linux/if_link.h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Tunnel {
-    /// Encapsulation.
-    pub encapsulation: Encapsulation,
-    /// Families of the packets within that it carries.
-    pub carries: Families,
-    /// The tunnel's own address; unspecified if it takes packets to any address of the host.
-    pub local: IpAddr,
-    /// Address of its other end, of the same family; unspecified if it has several.
-    pub remote: IpAddr,
-    /// Kernel index of the only interface by which its packets come and leave; 0 if it is bound to none.
-    pub link: u32,
-    /// Keys of received and of sent packets, for GRE.
-    pub keys: [Option<u32>; 2],
-    /// TTL of its packets; 0 for that of the packets within or, for VXLAN, that of the host's own packets.
-    pub ttl: u8,
-    /// TOS or traffic class of its packets; with bit 0 set, that of the packets within.
-    pub tos: u8,
-    /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, those have it whose IPv4 packets within
-    /// do, for kinds `ipip` and `gre`. Does not concern tunnels over IPv6.
-    pub dont_fragment: bool,
-    /// Encapsulation limit that its packets carry (RFC 2473 4.1.1), for kinds `ip6tnl` and `ip6gre`; `None` if they
-    /// carry none.
-    pub limit: Option<u8>,
-    /// Properties of its own, for VXLAN.
-    pub vxlan: Option<Vxlan>,
-    /// Set if no other property decides about its packets, and it has no XDP program.
-    pub plain: bool,
-}
-
-impl Tunnel {
-    /// Returns a tunnel between two addresses of one family, with the families that its encapsulation always carries
-    /// and no other property.
-    pub const fn between(encapsulation: Encapsulation, local: IpAddr, remote: IpAddr) -> Self {
-        let carries = match encapsulation {
-            Encapsulation::Ipip => Families::V4,
-            Encapsulation::Sit => Families::V6,
-            Encapsulation::Ip6tnl | Encapsulation::Gre | Encapsulation::Vxlan => Families::BOTH,
-        };
-        Self {
-            encapsulation,
-            carries,
-            local,
-            remote,
-            link: 0,
-            keys: [None; 2],
-            ttl: 0,
-            tos: 0,
-            dont_fragment: false,
-            limit: None,
-            vxlan: None,
-            plain: true,
-        }
-    }
-
-    /// Returns the name of its kind of interface.
-    pub const fn kind(&self) -> &'static str {
-        match self.encapsulation {
-            Encapsulation::Ipip => "ipip",
-            Encapsulation::Sit => "sit",
-            Encapsulation::Ip6tnl => "ip6tnl",
-            Encapsulation::Gre if self.is_over_v6() => "ip6gre",
-            Encapsulation::Gre => "gre",
-            Encapsulation::Vxlan => "vxlan",
-        }
-    }
-
-    /// Returns whether its packets are IPv6 packets.
-    pub const fn is_over_v6(&self) -> bool {
-        self.local.is_ipv6()
-    }
-
-    /// Returns the family of its packets.
-    pub const fn family(&self) -> Families {
-        if self.is_over_v6() { Families::V6 } else { Families::V4 }
-    }
-
-    /// Returns the IP protocol number of its packets around one of IPv6, or of IPv4.
-    pub const fn protocol(&self, v6: bool) -> u8 {
-        match self.encapsulation {
-            Encapsulation::Ipip | Encapsulation::Sit | Encapsulation::Ip6tnl => {
-                if v6 {
-                    41
-                } else {
-                    4
-                }
-            }
-            Encapsulation::Gre => 47,
-            Encapsulation::Vxlan => 17,
-        }
-    }
-
-    /// Returns the IP protocol numbers of its packets.
-    pub fn protocols(&self) -> impl Iterator<Item = u8> + use<> {
-        let Self { carries, .. } = *self;
-        let [v4, v6] = [false, true].map(|v6| self.protocol(v6));
-        let all = [(carries.v4, v4), (carries.v6 && (v4 != v6 || !carries.v4), v6)];
-        all.into_iter().filter(|(carried, _)| *carried).map(|(_, protocol)| protocol)
-    }
-
-    /// Returns whether its TOS is that of the packets within only if it is 1, as kinds `sit` and `vxlan` have it: other
-    /// odd values are values of their own for these.
-    pub const fn inherits_tos_by_1(&self) -> bool {
-        self.tos == 1 || self.tos & 1 == 0
-    }
-}
-
 /// Returns whether an address can be that of one host on whichever link.
 pub fn is_host(addr: IpAddr) -> bool {
     let other = match addr {
@@ -593,45 +448,6 @@ pub enum RouteKind {
     Prohibit,
     /// Continues in the next table; the same as no route when there is only one table.
     Throw,
-}
-
-/// Headers that a route puts around packets (`encap ip`, LWTUNNEL_IP_*, linux/lwtunnel.h), in a tunnel that takes them
-/// from routes ([`Vxlan::external`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Outer {
-    /// Address of the other end.
-    pub remote: IpAddr,
-    /// Source address, of the same family; unspecified if the kernel chooses it.
-    pub source: IpAddr,
-    /// Fields of the headers.
-    pub header: OuterHeader,
-}
-
-/// Fields of the headers around a VXLAN's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct OuterHeader {
-    /// Network identifier.
-    pub vni: u32,
-    /// TTL or hop limit; 0 for that of the host's own packets.
-    pub ttl: u8,
-    /// TOS or traffic class; its ECN bits depend on the packet within.
-    pub tos: u8,
-    /// Set if the packets have a UDP checksum.
-    pub checksum: bool,
-    /// Set if the packets have the DF bit.
-    pub dont_fragment: bool,
-}
-
-impl fmt::Display for Outer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OuterHeader { vni, ttl, tos, checksum, dont_fragment } = self.header;
-        write!(f, "ip{} id {vni}", if self.remote.is_ipv6() { "6" } else { "" })?;
-        if !self.source.is_unspecified() {
-            write!(f, " src {}", self.source)?;
-        }
-        write!(f, " dst {} ttl {ttl} tos {tos}{}", self.remote, if checksum { " csum" } else { "" })?;
-        f.write_str(if dont_fragment { " df" } else { "" })
-    }
 }
 
 /// Next hop of a unicast route.

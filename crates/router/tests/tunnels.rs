@@ -396,7 +396,7 @@ fn a_vxlan_may_have_the_headers_of_a_next_hop() {
     // The packet within has seen congestion.
     assert_eq!((out[15], &out[20..23], &out[40..42]), (0x12, &[0x40, 0, 9][..], &[0, 0][..]), "TOS, DF, TTL, sum");
     assert_eq!(out[42..50], [8, 0, 0, 0, 0x0a, 0x0b, 0x0c, 0]);
-    // One that comes back, by its number.
+    // A packet that comes back is taken by its number.
     for (vni, taken) in [(&[0x0a, 0x0b, 0x0c][..], true), (&[0; 3], false)] {
         let mut back = out[HEADER_LEN..].to_vec();
         back[1] = 0;

@@ -48,17 +48,7 @@ fn end_behind(local: IpAddr, port: u16) -> IpAddr {
 }
 
 fn between(local: IpAddr, remote: IpAddr) -> Tunnel {
-    let vxlan = Vxlan {
-        vni: VNI,
-        port: VXLAN_PORT,
-        sources: [0; 2],
-        checksum: true,
-        unsummed6: false,
-        learns: false,
-        ageing: 0,
-        link: 0,
-        external: false,
-    };
+    let vxlan = Vxlan { vni: VNI, port: VXLAN_PORT, checksum: true, ..Vxlan::default() };
     Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, local, remote) }
 }
 

@@ -646,18 +646,7 @@ fn tunnels_that_do_more_are_left() {
 }
 
 fn vxlan(index: u32, vni: u32) -> Link {
-    let (sources, unsummed6) = ([0; 2], false);
-    let vxlan = Vxlan {
-        vni,
-        port: 4789,
-        sources,
-        checksum: true,
-        unsummed6,
-        learns: true,
-        ageing: 300,
-        link: 0,
-        external: false,
-    };
+    let vxlan = Vxlan { vni, port: 4789, checksum: true, learns: true, ageing: 300, ..Vxlan::default() };
     let tunnel = tunnel(index, 1, 0, None).tunnel.map(|tunnel| Tunnel {
         encapsulation: Encapsulation::Vxlan,
         vxlan: Some(vxlan),
@@ -728,7 +717,7 @@ fn an_external_vxlan_is_the_only_one_at_its_port() {
     assert_eq!(of(&[external(5, 4789), external(6, 4790), vxlan(7, 1)]), [Ok(5), Ok(6), Ok(7)]);
     let other = |name: &str| Err(format!("vxlan interface {name} may take its packets"));
     assert_eq!(of(&[external(5, 4789), external(6, 4789)]), [other("v6"), other("v5")]);
-    // As a member of a bridge, it takes headers from the bridge's VLANs.
+    // A member of a bridge takes headers from the bridge's VLANs.
     let member = Some(Member { active: true, plain: true, ..Member::default() });
     let bridged = Link { master: Some(BRIDGE), member, ..external(5, 4789) };
     assert_eq!(of(&[bridge(), bridged]), [Err("it belongs to bridge interface br0".into())]);

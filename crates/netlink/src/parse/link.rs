@@ -368,10 +368,10 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     }
     tunnel.plain &= tunnel.inherits_tos_by_1() && tunnel.local.is_ipv6() == v6 && tunnel.remote.is_ipv6() == v6;
     if external {
-        // Its own addresses do not concern packets with headers from routes, and it takes those to all of the host's.
+        // Packets with headers from routes do not have the VXLAN's own addresses, and are taken at all of the host's.
         let Tunnel { local, remote, .. } = without_ends(Encapsulation::Vxlan, v6);
         (tunnel.local, tunnel.remote) = (local, remote);
-        // Nor do its other properties, and its stations, but the kernel would learn these.
+        // Other properties and stations do not concern them either, but the kernel would learn stations.
         (tunnel.ttl, tunnel.tos, tunnel.dont_fragment) = (0, 0, false);
         // With a network identifier, it receives nothing (vxlan_vs_find_vni).
         tunnel.plain &= !learns && vni == Some(0);

@@ -370,7 +370,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     ] {
         assert!(!with(kind, value).plain, "{kind}");
     }
-    // Its own addresses do not concern packets with headers from routes; the kernel would learn stations.
+    // Packets with headers from routes do not have its own addresses; the kernel would learn stations.
     let external = with(IFLA_VXLAN_COLLECT_METADATA, &[1]);
     assert!(!external.plain && external.vxlan.unwrap().external);
     assert!(external.local.is_unspecified() && external.remote.is_unspecified());

@@ -119,17 +119,7 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
 fn a_vxlan_takes_headers_from_next_hops() {
     let mut w = World::new();
     let any: IpAddr = [0, 0, 0, 0].into();
-    let vxlan = Vxlan {
-        vni: 0,
-        port: 4789,
-        sources: [0; 2],
-        checksum: true,
-        unsummed6: false,
-        learns: false,
-        ageing: 0,
-        link: 0,
-        external: true,
-    };
+    let vxlan = Vxlan { port: 4789, checksum: true, external: true, ..Vxlan::default() };
     let of = Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, any, any) };
     let spec = TunnelSpec { tunnel: of, ..tunnel(Encapsulation::Vxlan) };
     let header = |vni, ttl| OuterHeader { vni, ttl, tos: 0, checksum: true, dont_fragment: false };

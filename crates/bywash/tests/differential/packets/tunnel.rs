@@ -22,7 +22,7 @@ impl Vxlan {
     /// Parses the line that creates one (`upper::vxlan`, `upper::external`).
     pub fn parse(line: &str) -> Option<Self> {
         let after = |word| after(line, word);
-        // One that takes headers from routes has the number in its name.
+        // The number of an external one is in its name.
         let external = line.contains(" type vxlan external ");
         let id = after(if external { " link add vx" } else { " type vxlan id " })?.parse().ok()?;
         let end = |word| after(word).map_or(Some(None), |word| Some(Some(word.parse::<IpAddr>().ok()?)));
