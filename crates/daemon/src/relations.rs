@@ -549,7 +549,7 @@ impl Relations {
             return Err("it is down".into());
         }
         let joined = match self.member(link.index) {
-            Some(_) if tunnel.vxlan.is_some_and(|vxlan| !vxlan.external) => Some(self.joined_by_vxlan(link)?),
+            Some(_) if tunnel.vxlan.is_some() && !tunnel.is_external() => Some(self.joined_by_vxlan(link)?),
             Some(member) => return Err(member),
             None => None,
         };
@@ -573,12 +573,14 @@ impl Relations {
     fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
         let joined = self.is_followed(link, tunnel)?;
         if let Some(vxlan) = tunnel.vxlan {
+            if !vxlan.external {
+                return Ok(joined);
+            }
             // Of several that receive the packets of all networks at one port, the kernel uses the last
             // (vxlan_vs_find_vni).
-            let same = |of: &Vxlan| of.external && of.port == vxlan.port;
-            let other =
-                |of: &&Link| of.index != link.index && of.tunnel.and_then(|of| of.vxlan).is_some_and(|of| same(&of));
-            return match self.all().find(other).filter(|_| vxlan.external) {
+            let same = |of: Vxlan| of.external && of.port == vxlan.port;
+            let other = |of: &&Link| of.index != link.index && of.tunnel.and_then(|of| of.vxlan).is_some_and(same);
+            return match self.all().find(other) {
                 Some(other) => Err(format!("{} may take its packets", named(other))),
                 None => Ok(joined),
             };

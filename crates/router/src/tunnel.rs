@@ -310,11 +310,11 @@ impl Tunnels {
         self.all.binary_search_by_key(&id, |tunnel| tunnel.id).ok().map(|at| &self.all[at])
     }
 
-    /// Returns the fields of the headers around the packets of a next hop through a tunnel.
-    pub fn header(&self, hop: &Entry) -> Option<OuterHeader> {
+    /// Returns the fields of the headers around the packets of a next hop through this tunnel.
+    pub fn header(&self, info: &TunnelInfo, hop: &Entry) -> Option<OuterHeader> {
         match hop.count.checked_sub(2) {
             Some(at) => self.headers.get(at as usize).copied(),
-            None => self.get(hop.port).map(|info| own_header(&info.tunnel)),
+            None => Some(own_header(&info.tunnel)),
         }
     }
 

@@ -124,7 +124,7 @@ impl Rig {
         let mut macs = [0; 12];
         macs[..6].copy_from_slice(&STATION);
         macs[6..].copy_from_slice(&OWN);
-        let external = tunnel.vxlan.is_some_and(|vxlan| vxlan.external);
+        let external = tunnel.is_external();
         let vni = tunnel.vxlan.map(|vxlan| if external { HEADER.vni } else { vxlan.vni });
         let entries = vec![
             Entry::verdict(Kind::NoRoute),

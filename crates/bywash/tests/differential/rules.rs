@@ -10,7 +10,7 @@ use crate::flows::OUT_OF_WINDOW;
 use crate::packets::Sent;
 use crate::topology::Side;
 use bywash_wire::checksum::{Sum, pseudo4, pseudo6, update_u16};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub use examples::unfinished_within;
@@ -411,7 +411,8 @@ fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
     let frame = &case.sent.frame;
     let Some((src, ..)) = addresses(frame) else { return };
     // A packet around others is forwarded by its own addresses, unless it is to this host.
-    let all: Vec<_> = from_within(frame).into_iter().filter_map(|packet| selector(frame, packet)).collect();
+    let all = from_within(frame).into_iter().filter_map(|packet| selector(frame, packet));
+    let all: BTreeSet<_> = all.chain(addresses(frame)).collect();
     let of_errors = errors(case).count() > 0;
     // By port, it and the interfaces above it.
     let links = context.kernel.router.ip(&["-o", "link"]).map(|output| output.stdout).unwrap_or_default();
@@ -429,7 +430,7 @@ fn equal_paths(case: &mut Case<'_>, context: &Context<'_>) {
         let route = |(src, dst, tos): &(String, String, String)| {
             asked(context, &["route", "get", "fibmatch", dst, "from", src, "iif", iif, "tos", tos])
         };
-        all.iter().chain(&addresses(frame)).filter_map(route).collect()
+        all.iter().filter_map(route).collect()
     };
     let there: Vec<String> = names(case.sent.port).iter().flat_map(there).collect();
     let back = of_errors.then(|| asked(context, &["route", "get", "fibmatch", &src])).flatten();

@@ -116,6 +116,11 @@ impl Tunnel {
         }
     }
 
+    /// Returns whether it takes the headers of its packets from their routes ([`Vxlan::external`]).
+    pub const fn is_external(&self) -> bool {
+        matches!(self.vxlan, Some(Vxlan { external: true, .. }))
+    }
+
     /// Returns whether its packets are IPv6 packets.
     pub const fn is_over_v6(&self) -> bool {
         self.local.is_ipv6()

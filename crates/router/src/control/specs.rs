@@ -157,11 +157,6 @@ pub struct Entrance {
 }
 
 impl TunnelSpec {
-    /// Returns whether it takes the headers of its packets from their routes.
-    pub fn is_external(&self) -> bool {
-        self.tunnel.vxlan.is_some_and(|vxlan| vxlan.external)
-    }
-
     /// Returns the kernel index of the interface that its packets belong to: its own, or that of its bridge.
     pub fn interface(&self) -> u32 {
         self.bridge.map_or(self.index, |bridge| bridge.index)

@@ -46,7 +46,7 @@ impl<'a> OuterRoute<'a> {
     /// kernel.
     pub fn of(tables: &'a Tables, hop: &Entry) -> Option<Self> {
         let (info, path) = (tables.tunnels.get(hop.port)?, tables.tunnels.paths.all.get(hop.first as usize)?);
-        Self::by(tables, info, path, tables.tunnels.header(hop)?, hop.macs)
+        Self::by(tables, info, path, tables.tunnels.header(info, hop)?, hop.macs)
     }
 
     /// Looks up the route for a frame that a bridge forwards to this end of a VXLAN; `None` likewise.
@@ -69,12 +69,11 @@ impl<'a> OuterRoute<'a> {
             return None;
         }
         let (local, remote, link) = path.ends;
-        let external = tunnel.vxlan.is_some_and(|vxlan| vxlan.external);
-        let from = local == tunnel.local || (external && local.is_ipv6() == tunnel.is_over_v6());
+        let from = local == tunnel.local || (tunnel.is_external() && local.is_ipv6() == tunnel.is_over_v6());
         let own = from && link == tunnel.link && (tunnel.vxlan.is_some() || remote == tunnel.remote);
         // Routes with headers over IPv6 have no cache: the kernel chooses one of several next hops for each packet. For a
         // given source, `via` is one of several.
-        if external && local.is_ipv6() && !local.is_unspecified() && path.via.is_some() {
+        if tunnel.is_external() && local.is_ipv6() && !local.is_unspecified() && path.via.is_some() {
             return None;
         }
         let id = next_hop(tables, path)?;

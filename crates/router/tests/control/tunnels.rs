@@ -202,7 +202,10 @@ fn headers_beyond_the_limit_are_the_kernels() {
     w.control.set_paths(Paths { all: vec![path], ..Paths::default() });
     let vni = |w: &World| {
         let id = w.id("10.30.0.1") as usize;
-        w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| t.tunnels.header(&t.entries[id]).unwrap().vni))
+        w.with(|t| {
+            let info = t.tunnels.get(t.entries[id].port)?;
+            (t.entries[id].kind == Kind::Tunnel).then(|| t.tunnels.header(info, &t.entries[id]).unwrap().vni)
+        })
     };
     assert_eq!(vni(&w), Some(7));
     for (first, expected) in [(0, Some(7)), (1022, None)] {

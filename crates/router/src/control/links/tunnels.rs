@@ -87,7 +87,7 @@ impl Links {
             for ends in self.pairs(spec) {
                 let of = all.entry(ends).or_insert(EndsOf { masqueraded: false, routes: true });
                 of.masqueraded |= self.masqueraded.contains(&spec.id);
-                of.routes &= spec.is_external();
+                of.routes &= spec.tunnel.is_external();
             }
         }
         all
@@ -105,7 +105,7 @@ impl Links {
 
     /// Returns the tunnel that takes the headers of its packets from their routes, if the interface is one.
     pub fn external_tunnel(&self, index: u32) -> Option<&TunnelSpec> {
-        self.tunnels.get(&index).map(|(spec, _)| spec).filter(|spec| spec.is_external())
+        self.tunnels.get(&index).map(|(spec, _)| spec).filter(|spec| spec.tunnel.is_external())
     }
 
     /// Returns whether an interface is a tunnel that takes the headers of its packets from their routes.
@@ -173,7 +173,7 @@ impl Links {
     /// Returns the pairs of ends of a tunnel.
     fn pairs(&self, spec: &TunnelSpec) -> Vec<Ends> {
         let Tunnel { local, link, .. } = spec.tunnel;
-        if spec.is_external() {
+        if spec.tunnel.is_external() {
             let ends: BTreeSet<Ends> = self.outers_of(spec).map(|outer| (outer.source, outer.remote, link)).collect();
             return ends.into_iter().collect();
         }
@@ -183,7 +183,7 @@ impl Links {
     /// Returns the other ends of a tunnel.
     pub fn remotes(&self, spec: &TunnelSpec) -> Vec<IpAddr> {
         match spec.tunnel.vxlan {
-            Some(vxlan) if vxlan.external => self.outers_of(spec).map(|outer| outer.remote).collect(),
+            Some(_) if spec.tunnel.is_external() => self.outers_of(spec).map(|outer| outer.remote).collect(),
             Some(_) => self.ends_of(spec.index).collect(),
             None => vec![spec.tunnel.remote],
         }
@@ -384,7 +384,7 @@ impl Links {
             let (own, vnis) = self.received(spec);
             Some(ends_of(&spec.tunnel, &own, &vnis).into_iter().map(move |end| (end, entrance)))
         };
-        let (external, plain): (Vec<_>, Vec<_>) = self.open_tunnels().partition(|spec| spec.is_external());
+        let (external, plain): (Vec<_>, Vec<_>) = self.open_tunnels().partition(|spec| spec.tunnel.is_external());
         plain.into_iter().chain(external).filter_map(of).flatten().take(TUNNEL_ENDS).collect()
     }
 
