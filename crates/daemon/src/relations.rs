@@ -549,7 +549,7 @@ impl Relations {
             return Err("it is down".into());
         }
         let joined = match self.member(link.index) {
-            Some(_) if tunnel.vxlan.is_some() && !tunnel.is_external() => Some(self.joined_by_vxlan(link)?),
+            Some(_) if tunnel.vxlan.is_some() && !tunnel.external => Some(self.joined_by_vxlan(link)?),
             Some(member) => return Err(member),
             None => None,
         };
@@ -572,18 +572,11 @@ impl Relations {
 
     fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
         let joined = self.is_followed(link, tunnel)?;
-        if let Some(vxlan) = tunnel.vxlan {
-            if !vxlan.external {
-                return Ok(joined);
-            }
+        if let Some(Vxlan { port, .. }) = tunnel.vxlan {
             // Of several that receive the packets of all networks at one port, the kernel uses the last
             // (vxlan_vs_find_vni).
-            let same = |of: Vxlan| of.external && of.port == vxlan.port;
-            let other = |of: &&Link| of.index != link.index && of.tunnel.and_then(|of| of.vxlan).is_some_and(same);
-            return match self.all().find(other) {
-                Some(other) => Err(format!("{} may take its packets", named(other))),
-                None => Ok(joined),
-            };
+            let same = |of: &Tunnel| of.external && of.vxlan.is_some_and(|vxlan| vxlan.port == port);
+            return self.is_alone(link, |of| tunnel.external && same(of)).map(|()| joined);
         }
         // vti_ipip_handler comes before ipip's, and vti_ipv6_handler and vti_ip6ip_handler before those of ip6tnl.
         let before = match tunnel.encapsulation {
@@ -596,8 +589,11 @@ impl Relations {
             return Err(format!("{} may take its packets", named(vti)));
         }
         // The kernel prefers a tunnel that is bound to the interface of a received packet, and one with an address of
-        // its own (ip_tunnel_lookup, ip6_tnl_lookup, ip6gre_tunnel_lookup).
+        // its own (ip_tunnel_lookup, ip6_tnl_lookup, ip6gre_tunnel_lookup), and any to one with headers from routes.
         let takes_too = |other: &Tunnel| {
+            if tunnel.external {
+                return other.kind() == tunnel.kind() && !is_fallback(other);
+            }
             let any = |ours: IpAddr, theirs: IpAddr| theirs.is_unspecified() || ours == theirs;
             let local = |with: bool| tunnel.local.is_unspecified() || with;
             let same =
@@ -605,10 +601,15 @@ impl Relations {
             let bound = other.link != 0 && local(any(tunnel.local, other.local)) && any(tunnel.remote, other.remote);
             other.kind() == tunnel.kind() && (same || bound)
         };
-        let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(takes_too);
+        self.is_alone(link, takes_too).map(|()| None)
+    }
+
+    /// Checks that no other tunnel takes packets of this one.
+    fn is_alone(&self, link: &Link, takes_too: impl Fn(&Tunnel) -> bool) -> Result<(), String> {
+        let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(&takes_too);
         match self.all().find(other) {
             Some(other) => Err(format!("{} may take its packets", named(other))),
-            None => Ok(None),
+            None => Ok(()),
         }
     }
 
@@ -643,12 +644,20 @@ impl Relations {
     }
 }
 
-/// Returns whether a tunnel sends from this host to others that are known: unless it is a VXLAN, to one remote. Without
-/// a local address, the kernel chooses one for each remote; kinds `ip6tnl` and `ip6gre` must have one.
+/// Returns whether a tunnel takes packets that no other one takes, as the one that the kernel itself creates of each kind
+/// does.
+fn is_fallback(tunnel: &Tunnel) -> bool {
+    let anywhere = tunnel.local.is_unspecified() && tunnel.remote.is_unspecified();
+    anywhere && tunnel.keys[0].is_none() && tunnel.link == 0 && !tunnel.external
+}
+
+/// Returns whether a tunnel sends from this host to others that are known: to one remote, unless it is a VXLAN or has
+/// headers from routes. Without a local address, the kernel chooses one for each remote; kinds `ip6tnl` and `ip6gre` must
+/// have one.
 fn is_host_tunnel(tunnel: &Tunnel) -> bool {
     let may_choose = tunnel.vxlan.is_some() || !tunnel.is_over_v6();
     let local = model::is_host(tunnel.local) || (may_choose && tunnel.local.is_unspecified());
-    local && (tunnel.vxlan.is_some() || model::is_host(tunnel.remote))
+    local && (tunnel.vxlan.is_some() || tunnel.external || model::is_host(tunnel.remote))
 }
 
 /// Returns kind and name of an interface, such as `ipvlan interface iv0`.

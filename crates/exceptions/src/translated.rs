@@ -162,7 +162,10 @@ impl Entry {
     }
 
     fn translates(&self, protocol: u8, port: Option<u16>, tunnel: &Tunnel) -> bool {
-        let other = port.map_or(self.addresses.contains(&tunnel.remote), |port| self.ports.contains(&port));
+        let other = match port {
+            Some(port) => self.ports.contains(&port),
+            None => tunnel.external || self.addresses.contains(&tunnel.remote),
+        };
         let own = tunnel.local.is_unspecified() || self.addresses.contains(&tunnel.local);
         let alike = self.protocols.contains(&protocol) && own && other;
         self.status & (IPS_SRC_NAT | IPS_DST_NAT) != 0 && alike

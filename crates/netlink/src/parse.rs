@@ -467,7 +467,7 @@ impl Encap {
 }
 
 /// Parses LWTUNNEL_IP_*, or LWTUNNEL_IP6_*, which have the same numbers; `None` for other options than those of
-/// [`Outer`], and an identifier that is no VNI.
+/// [`Outer`].
 fn outer(attributes: &[u8]) -> Option<Outer> {
     let (mut id, mut ends, mut ttl, mut tos, mut flags) = (None, [None; 2], 0, 0, 0);
     for (kind, value) in Attributes::after(attributes, 0) {
@@ -483,11 +483,12 @@ fn outer(attributes: &[u8]) -> Option<Outer> {
         }
     }
     let [Some(remote), Some(source)] = ends else { return None };
-    let vni = u32::try_from(id?).ok().filter(|vni| vni >> 24 == 0)?;
+    let id = u32::try_from(id?).ok()?;
     // The ECN bits are those of the packet within (ip_tunnel_ecn_encap), but the kernel tells routes apart by these, too.
     // Rules about errors are evaluated for the tunnel, not for routes that set DF.
-    let known = flags & !TUNNEL_CSUM == 0 && tos & 3 == 0;
-    let header = OuterHeader { vni, ttl, tos, checksum: flags & TUNNEL_CSUM != 0, dont_fragment: false };
+    let known = flags & !(TUNNEL_CSUM | TUNNEL_KEY) == 0 && tos & 3 == 0;
+    let [checksum, keyed] = [TUNNEL_CSUM, TUNNEL_KEY].map(|flag| flags & flag != 0);
+    let header = OuterHeader { id, keyed, ttl, tos, checksum, dont_fragment: false };
     let hosts = is_host(remote) && (source.is_unspecified() || is_host(source));
     (known && hosts && source.is_ipv4() == remote.is_ipv4()).then_some(Outer { remote, source, header })
 }

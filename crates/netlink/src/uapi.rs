@@ -134,6 +134,7 @@ pub const IFLA_IPTUN_PROTO: u16 = 9;
 pub const IFLA_IPTUN_PMTUDISC: u16 = 10;
 pub const IFLA_IPTUN_ENCAP_TYPE: u16 = 15;
 pub const IFLA_IPTUN_ENCAP_DPORT: u16 = 18;
+pub const IFLA_IPTUN_COLLECT_METADATA: u16 = 19;
 pub const IFLA_IPTUN_FWMARK: u16 = 20;
 pub const IFLA_GRE_LINK: u16 = 1;
 pub const IFLA_GRE_IFLAGS: u16 = 2;
@@ -150,6 +151,7 @@ pub const IFLA_GRE_FLOWINFO: u16 = 12;
 pub const IFLA_GRE_FLAGS: u16 = 13;
 pub const IFLA_GRE_ENCAP_TYPE: u16 = 14;
 pub const IFLA_GRE_ENCAP_DPORT: u16 = 17;
+pub const IFLA_GRE_COLLECT_METADATA: u16 = 18;
 pub const IFLA_GRE_IGNORE_DF: u16 = 19;
 pub const IFLA_GRE_FWMARK: u16 = 20;
 /// Flags of tunnels over IPv6: packets have no encapsulation limit, and have the traffic class of those within.
@@ -288,6 +290,7 @@ pub const LWTUNNEL_IP_PAD: u16 = 7;
 pub const SEG6_LOCAL_COUNTERS: u16 = 10;
 // linux/if_tunnel.h, in network byte order there.
 pub const TUNNEL_CSUM: u16 = 0x01;
+pub const TUNNEL_KEY: u16 = 0x04;
 
 pub const NHA_ID: u16 = 1;
 pub const NHA_GROUP: u16 = 2;

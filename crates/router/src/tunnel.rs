@@ -55,11 +55,8 @@ pub struct TunnelInfo {
     pub id: PortId,
     /// Ends and header fields. A VXLAN may have no other end, and a tunnel no address of its own.
     pub tunnel: Tunnel,
-    /// Addresses of this host at which it receives packets: its own or, without one, the sources of its paths. Each
-    /// once.
-    pub own: Vec<IpAddr>,
-    /// Network identifiers of the packets that it receives, for VXLAN, each once.
-    pub vnis: Vec<u32>,
+    /// Header fields by which the packets that it receives are found ([`ends_of`]), each once.
+    pub ends: Vec<TunnelEnd>,
     /// Properties of the interface that its packets belong to: its own, or those of the bridge that a VXLAN is a
     /// member of.
     pub info: PortInfo,
@@ -208,9 +205,9 @@ pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr], vnis: &[u32]) -> Vec<TunnelEnd> 
 
 /// Returns the fields of the headers around a tunnel's packets that its own properties give.
 fn own_header(tunnel: &Tunnel) -> OuterHeader {
-    let Tunnel { ttl, tos, dont_fragment, vxlan, .. } = *tunnel;
-    let (vni, checksum) = vxlan.map_or((0, false), |vxlan| (vxlan.vni, vxlan.checksum));
-    OuterHeader { vni, ttl, tos, checksum, dont_fragment }
+    let Tunnel { ttl, tos, dont_fragment, vxlan, keys: [_, key], .. } = *tunnel;
+    let (id, checksum) = vxlan.map_or((key.unwrap_or(0), false), |vxlan| (vxlan.vni, vxlan.checksum));
+    OuterHeader { id, keyed: key.is_some(), ttl, tos, checksum, dont_fragment }
 }
 
 /// Returns the unspecified address of the same family.
@@ -218,11 +215,11 @@ fn any(addr: IpAddr) -> IpAddr {
     if addr.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Returns the length in bytes of the headers that a tunnel adds.
-fn added(tunnel: &Tunnel) -> usize {
-    let more = match (tunnel.encapsulation, tunnel.keys[1]) {
-        (Encapsulation::Gre, None) => GRE_LEN,
-        (Encapsulation::Gre, Some(_)) => KEYED_LEN,
+/// Returns the length in bytes of the headers that a tunnel adds, if they have these fields.
+fn added(tunnel: &Tunnel, header: &OuterHeader) -> usize {
+    let more = match (tunnel.encapsulation, header.keyed) {
+        (Encapsulation::Gre, false) => GRE_LEN,
+        (Encapsulation::Gre, true) => KEYED_LEN,
         (Encapsulation::Vxlan, _) => VXLAN_LEN + HEADER_LEN,
         _ => 0,
     };
@@ -294,9 +291,7 @@ impl Tunnels {
     /// pass gates that let flows pass.
     pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, headers: Vec<OuterHeader>, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
-        let of = |(at, tunnel): (usize, &TunnelInfo)| {
-            ends_of(&tunnel.tunnel, &tunnel.own, &tunnel.vnis).into_iter().map(move |end| (end, at))
-        };
+        let of = |(at, tunnel): (usize, &TunnelInfo)| tunnel.ends.iter().map(|end| (*end, at)).collect::<Vec<_>>();
         let mut ends: Vec<_> = all.iter().enumerate().flat_map(of).collect();
         ends.sort_unstable();
         let bridged = |(at, tunnel): (usize, &TunnelInfo)| Some((tunnel.info.master?, at));

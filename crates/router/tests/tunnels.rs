@@ -9,7 +9,7 @@ use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::{TxQueue, TxQueueConfig};
 use bywash_router::gates::{Gate, Gates};
 use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Reception, Tables, VlanInfo};
-use bywash_router::tunnel::{MemberPort, Path, Paths, Stations, TunnelInfo, Tunnels};
+use bywash_router::tunnel::{MemberPort, Path, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_router::vlan::{self, FIRST};
 use bywash_router::{Request, Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
@@ -51,8 +51,9 @@ fn gre(keys: [Option<u32>; 2]) -> Tunnel {
     Tunnel { keys, tos: 1, dont_fragment: true, ..plain }
 }
 
-/// Headers that the next hop gives a tunnel that takes them from routes.
-const HEADER: OuterHeader = OuterHeader { vni: 0x0a_0b0c, ttl: 9, tos: 0x10, checksum: false, dont_fragment: true };
+/// Headers that the next hop gives a VXLAN that takes them from routes; GRE has a key if it has one itself, and no DF.
+const HEADER: OuterHeader =
+    OuterHeader { id: 0x0a_0b0c, keyed: false, ttl: 9, tos: 0x10, checksum: false, dont_fragment: true };
 
 struct Outcome {
     sent: Vec<Vec<u8>>,
@@ -124,8 +125,8 @@ impl Rig {
         let mut macs = [0; 12];
         macs[..6].copy_from_slice(&STATION);
         macs[6..].copy_from_slice(&OWN);
-        let external = tunnel.is_external();
-        let vni = tunnel.vxlan.map(|vxlan| if external { HEADER.vni } else { vxlan.vni });
+        let (external, keyed) = (tunnel.external, tunnel.keys[1].is_some());
+        let vni = tunnel.vxlan.map(|vxlan| if external { HEADER.id } else { vxlan.vni });
         let entries = vec![
             Entry::verdict(Kind::NoRoute),
             Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
@@ -188,8 +189,7 @@ impl Rig {
                 vec![TunnelInfo {
                     id: TUNNEL,
                     tunnel,
-                    own: vec![source],
-                    vnis: vni.into_iter().collect(),
+                    ends: ends_of(&tunnel, &[source], vni.as_slice()),
                     info,
                     mac: OWN,
                     ageing,
@@ -200,7 +200,7 @@ impl Rig {
                     tracked: nat.tracked.clone(),
                 }],
                 paths,
-                vec![HEADER],
+                vec![OuterHeader { keyed, dont_fragment: tunnel.vxlan.is_some(), ..HEADER }],
                 false,
             ),
             own4: Own4::default().with(HERE),
@@ -330,8 +330,7 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     let of = |checksum, learns| {
         let sources = [100, 101];
         let (ageing, link, unsummed6) = (0, 0, false);
-        let vxlan =
-            Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
+        let vxlan = Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
         let encapsulation = Encapsulation::Vxlan;
         Tunnel { encapsulation, vxlan: Some(vxlan), dont_fragment: false, ..gre([None; 2]) }
     };
@@ -378,6 +377,41 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     }
 }
 
+/// The headers are those of the next hop: without a key unless it says so, and without DF whatever the packet within has.
+#[test]
+fn gre_and_ipip_may_have_the_headers_of_a_next_hop() {
+    let mut inner = packet(0, 64, 253, (far(20), far(10)), b"payload");
+    inner[6] = 0x40;
+    fill_checksum(&mut inner[..20]);
+    let keys = [Some(HEADER.id), Some(1)];
+    for (encapsulation, keys, head) in [
+        (Encapsulation::Gre, [None; 2], &[0, 0, 8, 0][..]),
+        (Encapsulation::Gre, keys, &[0x20, 0, 8, 0, 0, 0x0a, 0x0b, 0x0c]),
+        (Encapsulation::Ipip, [None; 2], &[]),
+    ] {
+        let tunnel = Tunnel { encapsulation, external: true, dont_fragment: false, ..gre(keys) };
+        let run = |frames: &[Vec<u8>]| run(tunnel, 1500, Gate::default(), frames);
+        let outcome = run(&[frame(&inner)]);
+        let out = &outcome.sent[0];
+        assert_eq!((out[15], &out[20..23]), (0x10, &[0, 0, 9][..]), "TOS, DF, TTL");
+        assert_eq!(out[34..].split_at(head.len()).0, head);
+        assert_eq!(out[34 + head.len() + 12..], [&[][..], &inner[12..]].concat());
+        // A packet that comes back is taken by its key.
+        let mut back = out[HEADER_LEN..].to_vec();
+        back[12..20].rotate_left(4);
+        fill_checksum(&mut back[..20]);
+        let within = 20 + head.len();
+        back[within + 12..within + 20].rotate_left(4);
+        let taken = run(&[frame(&back)]);
+        assert_eq!((taken.sent.len(), taken.punted.len()), (1, 0));
+        if keys[0].is_some() {
+            back[27] ^= 1;
+            let taken = run(&[frame(&back)]);
+            assert_eq!((taken.sent.len(), taken.punted.len()), (0, 1));
+        }
+    }
+}
+
 /// The headers are those of the next hop, whatever the VXLAN's own properties are.
 #[test]
 fn a_vxlan_may_have_the_headers_of_a_next_hop() {
@@ -385,7 +419,8 @@ fn a_vxlan_may_have_the_headers_of_a_next_hop() {
     let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum: true, unsummed6, learns, ..Default::default() };
     let of = |external| Tunnel {
         encapsulation: Encapsulation::Vxlan,
-        vxlan: Some(Vxlan { external, ..vxlan }),
+        vxlan: Some(vxlan),
+        external,
         local: Ipv4Addr::UNSPECIFIED.into(),
         dont_fragment: false,
         ..gre([None; 2])
@@ -419,7 +454,7 @@ fn a_vxlan_may_have_the_headers_of_a_next_hop() {
 #[test]
 fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
-    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
+    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
     let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
     let within = |to: [u8; 6], kind: u16, payload: &[u8]| {
         let frame = [&to[..], &STATION, &kind.to_be_bytes(), payload].concat();
@@ -467,7 +502,7 @@ fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
 fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
     for learns in [false, true] {
         let (sources, checksum, unsummed6, ageing, link) = ([100, 101], false, false, 0, 0);
-        let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
+        let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
         let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
         let inner = [&BESIDE[..], &GATEWAY, &[8, 0], &packet(0, 9, 17, (far(20), far(10)), b"routed")].concat();
         let len = (16 + inner.len() as u16).to_be_bytes();
@@ -485,7 +520,7 @@ fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
 #[test]
 fn a_frame_from_a_member_goes_through_the_vxlan() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
-    let vxlan = Vxlan { vni: 9, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
+    let vxlan = Vxlan { vni: 9, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
     let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), tos: 1, ..gre([None; 2]) };
     let of = |to: [u8; 6], kind: u16, payload: &[u8]| [&to[..], &BESIDE, &kind.to_be_bytes(), payload].concat();
     let expired = packet(0xb8, 1, 17, (Ipv4Addr::LOCALHOST, far(10)), b"no host's");
@@ -604,7 +639,7 @@ fn a_frame_through_a_vxlan_over_ipv6_and_back_is_the_same() {
     let of = |checksum, unsummed6| {
         let sources = [100, 101];
         let (learns, ageing, link) = (true, 0, 0);
-        let vxlan = Vxlan { vni: 5, port: 4789, sources, checksum, unsummed6, learns, ageing, link, external: false };
+        let vxlan = Vxlan { vni: 5, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
         let (local, remote) = (HERE6.into(), THERE6.into());
         Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), local, remote, ..gre([None; 2]) }
     };

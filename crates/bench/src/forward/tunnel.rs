@@ -7,7 +7,7 @@ use bywash_engine::PortId;
 use bywash_fib::model::{Encapsulation, Tunnel, Vxlan};
 use bywash_fib::{Net, Table4, Table6};
 use bywash_router::tables::{Entry, Kind, PortInfo};
-use bywash_router::tunnel::{Path, Paths, Stations, TunnelInfo, Tunnels};
+use bywash_router::tunnel::{Path, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_router::vlan::FIRST;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::{HEADER_LEN, MacAddr, ethertype};
@@ -77,6 +77,7 @@ pub fn around(tunnel: &Tunnel, frame: &[u8]) -> anyhow::Result<Vec<u8>> {
 /// these ends. The entries from 1 on must be the next hops out of the ports.
 pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel: Tunnel) -> anyhow::Result<Tunnels> {
     let (mut paths, mut all, (table4, table6)) = (vec![], vec![], tables);
+    let vni: Vec<u32> = tunnel.vxlan.map(|vxlan| vxlan.vni).into_iter().collect();
     let mut lead = |to: IpAddr, hop: u32| {
         let added = match to {
             IpAddr::V4(to) => Net::new(to.to_bits(), 32).map(|net| _ = table4.insert(net, hop)),
@@ -94,8 +95,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
             all.push(TunnelInfo {
                 id,
                 tunnel: Tunnel { remote: of, ..tunnel },
-                own: vec![tunnel.local],
-                vnis: tunnel.vxlan.map(|vxlan| vxlan.vni).into_iter().collect(),
+                ends: ends_of(&Tunnel { remote: of, ..tunnel }, &[tunnel.local], &vni),
                 info: PortInfo { index: 9 + u32::from(number), mac: MAC, ..PortInfo::default() },
                 mac: MAC,
                 ageing: None,

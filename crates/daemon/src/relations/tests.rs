@@ -699,14 +699,32 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     assert!(relations.left(1).unwrap().contains("learns no addresses there"));
 }
 
+/// The kernel prefers other tunnels of the kind to one that takes headers from routes, except the one of its own.
+#[test]
+fn an_external_tunnel_is_the_only_one_of_its_kind() {
+    let nobody = Ipv4Addr::UNSPECIFIED.into();
+    let made = |index: u32, external, remote: IpAddr, key| {
+        let of = Tunnel::between(Encapsulation::Gre, nobody, remote);
+        let tunnel = Some(Tunnel { external, keys: [key, None], ..of });
+        Link { tunnel, ..link(index, &format!("g{index}"), "gre") }
+    };
+    let external = made(5, true, nobody, None);
+    let left = |links: &[Link]| left_tunnels(links)[&5].clone();
+    assert_eq!(left(&[external.clone(), made(1, false, nobody, None)]), None);
+    for (remote, key) in [(IpAddr::from([192, 0, 2, 1]), None), (nobody, Some(1))] {
+        let why = left(&[external.clone(), made(6, false, remote, key)]);
+        assert_eq!(why.as_deref(), Some("gre interface g6 may take its packets"));
+    }
+}
+
 /// A VXLAN that takes headers from routes receives the packets of all networks at its port.
 #[test]
 fn an_external_vxlan_is_the_only_one_at_its_port() {
     let external = |index, port| {
         let of = vxlan(index, 0);
         let tunnel = of.tunnel.map(|tunnel| {
-            let vxlan = tunnel.vxlan.map(|vxlan| Vxlan { external: true, learns: false, port, ..vxlan });
-            Tunnel { local: Ipv4Addr::UNSPECIFIED.into(), vxlan, ..tunnel }
+            let vxlan = tunnel.vxlan.map(|vxlan| Vxlan { learns: false, port, ..vxlan });
+            Tunnel { local: Ipv4Addr::UNSPECIFIED.into(), vxlan, external: true, ..tunnel }
         });
         Link { tunnel, ..of }
     };

@@ -80,7 +80,6 @@ const EXCEEDED6: [u8; 2] = [3, 0];
 /// while they pass by, it is of none (nf_conntrack_inet_error). `None` if all errors are accepted all the same, dropped
 /// in either case, or not caused.
 fn misses_errors(evaluator: &Evaluator<'_>, tunnel: &Tunnel) -> Option<(String, String)> {
-    let inherits = matches!(tunnel.encapsulation, Encapsulation::Gre | Encapsulation::Ipip);
     let (protocol, errors, wanted) = match (tunnel.is_over_v6(), tunnel.encapsulation) {
         // The kernel answers the senders of the packets within (ip6_tnl_err).
         (true, Encapsulation::Ip6tnl) => (
@@ -89,7 +88,7 @@ fn misses_errors(evaluator: &Evaluator<'_>, tunnel: &Tunnel) -> Option<(String, 
             "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded }",
         ),
         (true, _) => (ICMP6, &[PACKET_TOO_BIG][..], "icmpv6 type packet-too-big"),
-        (false, _) if tunnel.dont_fragment || inherits => {
+        (false, _) if tunnel.dont_fragment || tunnel.inherits_dont_fragment() => {
             (ICMP, &[FRAGMENTATION_NEEDED][..], "icmp type destination-unreachable")
         }
         (false, _) => return None,

@@ -43,9 +43,6 @@ pub struct Vxlan {
     pub ageing: u32,
     /// Kernel index of the interface by which it sends to groups, and whose VRF it belongs to; 0 if there is none.
     pub link: u32,
-    /// Set if it takes the headers of its packets from their routes ([`NextHop::outer`]), and receives those of all
-    /// networks (`external`).
-    pub external: bool,
 }
 
 /// Properties of a tunnel (IFLA_IPTUN_*, IFLA_GRE_*, linux/if_tunnel.h; IFLA_VXLAN_*, linux/if_link.h).
@@ -75,6 +72,9 @@ pub struct Tunnel {
     pub limit: Option<u8>,
     /// Properties of its own, for VXLAN.
     pub vxlan: Option<Vxlan>,
+    /// Set if it takes the headers of its packets from their routes ([`NextHop::outer`]), and receives those with any
+    /// addresses and keys, or of all networks (`external`).
+    pub external: bool,
     /// Set if no other property decides about its packets, and it has no XDP program.
     pub plain: bool,
 }
@@ -100,6 +100,7 @@ impl Tunnel {
             dont_fragment: false,
             limit: None,
             vxlan: None,
+            external: false,
             plain: true,
         }
     }
@@ -116,9 +117,10 @@ impl Tunnel {
         }
     }
 
-    /// Returns whether it takes the headers of its packets from their routes ([`Vxlan::external`]).
-    pub const fn is_external(&self) -> bool {
-        matches!(self.vxlan, Some(Vxlan { external: true, .. }))
+    /// Returns whether its packets have the DF bit if the IPv4 packets within do, too: with kinds `ipip` and `gre`, but
+    /// not with headers from routes (ip_tunnel_xmit, ip_md_tunnel_xmit).
+    pub const fn inherits_dont_fragment(&self) -> bool {
+        matches!(self.encapsulation, Encapsulation::Ipip | Encapsulation::Gre) && !self.external
     }
 
     /// Returns whether its packets are IPv6 packets.
@@ -162,7 +164,7 @@ impl Tunnel {
 }
 
 /// Headers that a route puts around packets (`encap ip`, LWTUNNEL_IP_*, linux/lwtunnel.h), in a tunnel that takes them
-/// from routes ([`Vxlan::external`]).
+/// from routes ([`Tunnel::external`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Outer {
     /// Address of the other end.
@@ -173,16 +175,18 @@ pub struct Outer {
     pub header: OuterHeader,
 }
 
-/// Fields of the headers around a VXLAN's packets.
+/// Fields of the headers around a tunnel's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct OuterHeader {
-    /// Network identifier.
-    pub vni: u32,
-    /// TTL or hop limit; 0 for that of the host's own packets.
+    /// Network identifier of a VXLAN, or key of GRE.
+    pub id: u32,
+    /// Set if GRE packets have the key (`key`).
+    pub keyed: bool,
+    /// TTL or hop limit; 0 for that of the packets within or, for VXLAN, that of the host's own packets.
     pub ttl: u8,
     /// TOS or traffic class; its ECN bits depend on the packet within.
     pub tos: u8,
-    /// Set if the packets have a UDP checksum.
+    /// Set if VXLAN packets have a UDP checksum.
     pub checksum: bool,
     /// Set if the packets have the DF bit.
     pub dont_fragment: bool,
@@ -190,12 +194,13 @@ pub struct OuterHeader {
 
 impl fmt::Display for Outer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OuterHeader { vni, ttl, tos, checksum, dont_fragment } = self.header;
-        write!(f, "ip{} id {vni}", if self.remote.is_ipv6() { "6" } else { "" })?;
+        let OuterHeader { id, keyed, ttl, tos, checksum, dont_fragment } = self.header;
+        write!(f, "ip{} id {id}", if self.remote.is_ipv6() { "6" } else { "" })?;
         if !self.source.is_unspecified() {
             write!(f, " src {}", self.source)?;
         }
-        write!(f, " dst {} ttl {ttl} tos {tos}{}", self.remote, if checksum { " csum" } else { "" })?;
-        f.write_str(if dont_fragment { " df" } else { "" })
+        write!(f, " dst {} ttl {ttl} tos {tos}", self.remote)?;
+        let flags = [(keyed, " key"), (checksum, " csum"), (dont_fragment, " df")];
+        flags.into_iter().filter(|(set, _)| *set).try_for_each(|(_, name)| f.write_str(name))
     }
 }

@@ -229,7 +229,7 @@ fn member(data: &[u8]) -> Option<Member> {
 fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
     let v6 = encapsulation == Encapsulation::Ip6tnl;
     let mut tunnel = without_ends(encapsulation, v6);
-    let (mut protocol, mut outer6) = (None, Outer6::default());
+    let (mut protocol, mut outer6, mut external) = (None, Outer6::default(), false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_IPTUN_LINK => tunnel.link = u32_at(value, 0)?,
@@ -244,6 +244,7 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
             IFLA_IPTUN_PROTO => protocol = u8_at(value, 0),
             // ISATAP, encapsulation in UDP, and a mark.
             IFLA_IPTUN_FLAGS | IFLA_IPTUN_ENCAP_TYPE | IFLA_IPTUN_FWMARK => tunnel.plain &= is_zero(value),
+            IFLA_IPTUN_COLLECT_METADATA if encapsulation == Encapsulation::Ipip => external = true,
             // These matter only with a type of encapsulation, or without an address of the other end (6rd).
             kind => tunnel.plain &= kind <= IFLA_IPTUN_ENCAP_DPORT && kind > IFLA_IPTUN_PMTUDISC,
         }
@@ -259,7 +260,7 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
         _ => tunnel.plain &= v4,
     }
     tunnel.plain &= !tunnel.carries.is_empty();
-    Some(tunnel)
+    Some(if external { with_headers_of_routes(&tunnel) } else { tunnel })
 }
 
 /// Properties of the IPv6 headers that kinds `ip6tnl` and `ip6gre` add.
@@ -287,7 +288,7 @@ impl Outer6 {
 /// Parses the properties of a tunnel of kind `gre` or `ip6gre`.
 fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
     let mut tunnel = without_ends(Encapsulation::Gre, v6);
-    let (mut flags, mut keys, mut outer6) = ([0; 2], [0; 2], Outer6::default());
+    let (mut flags, mut keys, mut outer6, mut external) = ([0; 2], [0; 2], Outer6::default(), false);
     for (kind, value) in Attributes::after(data, 0) {
         let key = || Some(u32::from_be(u32_at(value, 0)?));
         match kind {
@@ -305,6 +306,7 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
             IFLA_GRE_FLOWINFO if v6 => outer6.flowinfo = u32::from_be(u32_at(value, 0)?),
             IFLA_GRE_FLAGS if v6 => outer6.flags = u32_at(value, 0)?,
             IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => tunnel.plain &= is_zero(value),
+            IFLA_GRE_COLLECT_METADATA if !v6 => external = true,
             // These matter only with a type of encapsulation.
             kind => tunnel.plain &= kind <= IFLA_GRE_ENCAP_DPORT && kind > IFLA_GRE_ENCAP_TYPE,
         }
@@ -319,7 +321,7 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
     for ((to, flags), key) in tunnel.keys.iter_mut().zip(flags).zip(keys) {
         *to = (flags & GRE_KEY != 0).then_some(key);
     }
-    Some(tunnel)
+    Some(if external { with_headers_of_routes(&tunnel) } else { tunnel })
 }
 
 /// Parses the properties of a tunnel of kind `vxlan`.
@@ -368,17 +370,20 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     }
     tunnel.plain &= tunnel.inherits_tos_by_1() && tunnel.local.is_ipv6() == v6 && tunnel.remote.is_ipv6() == v6;
     if external {
-        // Packets with headers from routes do not have the VXLAN's own addresses, and are taken at all of the host's.
-        let Tunnel { local, remote, .. } = without_ends(Encapsulation::Vxlan, v6);
-        (tunnel.local, tunnel.remote) = (local, remote);
-        // Other properties and stations do not concern them either, but the kernel would learn stations.
-        (tunnel.ttl, tunnel.tos, tunnel.dont_fragment) = (0, 0, false);
-        // With a network identifier, it receives nothing (vxlan_vs_find_vni).
+        tunnel = with_headers_of_routes(&tunnel);
+        // The kernel would learn stations. With a network identifier, it receives nothing (vxlan_vs_find_vni).
         tunnel.plain &= !learns && vni == Some(0);
     }
     let checksum = checksum[usize::from(v6)];
-    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link, external });
+    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link });
     Some(tunnel)
+}
+
+/// Returns a tunnel that takes headers from routes. Packets with these do not have the tunnel's own addresses, and are
+/// taken at all of the host's; its other properties do not apply to them either.
+fn with_headers_of_routes(tunnel: &Tunnel) -> Tunnel {
+    let Tunnel { encapsulation, carries, vxlan, plain, .. } = *tunnel;
+    Tunnel { carries, vxlan, external: true, plain, ..without_ends(encapsulation, tunnel.is_over_v6()) }
 }
 
 /// Returns a tunnel whose ends are not known yet.

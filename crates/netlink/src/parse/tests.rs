@@ -149,6 +149,7 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         dont_fragment: true,
         limit: None,
         vxlan: None,
+        external: false,
         plain: true,
     };
     let all: Vec<(u16, &[u8])> = vec![
@@ -190,6 +191,13 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         assert_eq!(of(b"sit\0", &with(other), 0), Some(Tunnel { plain: false, ..sit }), "{other:?}");
     }
     assert_eq!(of(b"sit\0", &with(&[any, (IFLA_IPTUN_LOCAL, &[1, 2])]), 0), None, "a short address");
+    // With headers from routes, of which it has none itself.
+    let by_routes = |encapsulation| {
+        let nobody = Ipv4Addr::UNSPECIFIED.into();
+        Tunnel { external: true, ..Tunnel::between(encapsulation, nobody, nobody) }
+    };
+    let external = with(&[(IFLA_IPTUN_PROTO, &[4]), (IFLA_IPTUN_COLLECT_METADATA, &[])]);
+    assert_eq!(of(b"ipip\0", &external, 0), Some(by_routes(Encapsulation::Ipip)));
 
     let gre: Vec<(u16, &[u8])> = vec![
         (IFLA_GRE_LINK, &[7, 0, 0, 0]),
@@ -216,7 +224,6 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         (IFLA_GRE_ENCAP_TYPE, &[2, 0]),
         (IFLA_GRE_IGNORE_DF, &[1]),
         (IFLA_GRE_FWMARK, &[1, 0, 0, 0]),
-        (18, &[]),
         (12, &[0; 4]),
         (30, &[0]),
     ] {
@@ -224,6 +231,9 @@ fn a_tunnel_is_plain_without_what_is_not_known() {
         data.push((kind, value));
         assert!(of(b"gre\0", &data, 0).is_some_and(|tunnel| !tunnel.plain), "{kind} {value:?}");
     }
+    let external = [&gre[..], &[(IFLA_GRE_COLLECT_METADATA, &[])]].concat();
+    assert_eq!(of(b"gre\0", &external, 0), Some(by_routes(Encapsulation::Gre)));
+    assert!(!of(b"ip6gre\0", &[(IFLA_GRE_COLLECT_METADATA, &[])], 0).unwrap().plain);
     // Over IPv6, with an encapsulation limit, a traffic class, or that of the packets within.
     let (local6, remote6) = ([0x20u8; 16], [0x21u8; 16]);
     let plain6 = Tunnel {
@@ -328,7 +338,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     ];
     let sources = [49152, 65535];
     let (checksum, unsummed6, learns, ageing) = (true, false, true, 300);
-    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum, unsummed6, learns, ageing, link: 4, external: false };
+    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum, unsummed6, learns, ageing, link: 4 };
     let plain = Tunnel {
         encapsulation: Encapsulation::Vxlan,
         carries: Families::BOTH,
@@ -341,6 +351,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
         dont_fragment: false,
         limit: None,
         vxlan: Some(vxlan),
+        external: false,
         plain: true,
     };
     assert_eq!(of(&all), Some(plain));
@@ -372,7 +383,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     }
     // Packets with headers from routes do not have its own addresses; the kernel would learn stations.
     let external = with(IFLA_VXLAN_COLLECT_METADATA, &[1]);
-    assert!(!external.plain && external.vxlan.unwrap().external);
+    assert!(!external.plain && external.external);
     assert!(external.local.is_unspecified() && external.remote.is_unspecified());
     assert_eq!(of(&all[1..]), None, "without an identifier");
     // Over IPv6: local fd00::1, with checksums unless told otherwise.
@@ -625,9 +636,9 @@ fn cached_routes_are_of_no_concern() {
     assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
 }
 
-/// Headers that the kernel puts around packets in an external VXLAN; whatever else a route may have is the kernel's.
+/// Headers that the kernel puts around packets in an external tunnel; whatever else a route may have is the kernel's.
 #[test]
-fn encapsulations_are_headers_of_vxlans_or_the_kernels() {
+fn encapsulations_are_headers_of_tunnels_or_the_kernels() {
     let remote = IpAddr::from([192, 0, 2, 2]);
     let encap = |more: &[(u16, &[u8])], kind: u16| {
         let mut all: Vec<(u16, &[u8])> =
@@ -640,27 +651,28 @@ fn encapsulations_are_headers_of_vxlans_or_the_kernels() {
         leg_attribute(AF_INET, RTA_ENCAP_TYPE, &kind.to_ne_bytes(), &mut leg);
         leg.encap
     };
-    let header = OuterHeader { vni: 0x1_0203, ttl: 9, tos: 0x10, checksum: false, dont_fragment: false };
+    let header = OuterHeader { id: 0x1_0203, keyed: false, ttl: 9, tos: 0x10, checksum: false, dont_fragment: false };
     let outer = Outer { remote, source: [0; 4].into(), header };
     assert_eq!(encap(&[], LWTUNNEL_ENCAP_IP), Encap::Outer(outer));
     let flags = encap(&[(LWTUNNEL_IP_FLAGS, &[0, 1])], LWTUNNEL_ENCAP_IP);
     assert_eq!(flags, Encap::Outer(Outer { header: OuterHeader { checksum: true, ..header }, ..outer }));
+    let flags = encap(&[(LWTUNNEL_IP_FLAGS, &[0, 4])], LWTUNNEL_ENCAP_IP);
+    assert_eq!(flags, Encap::Outer(Outer { header: OuterHeader { keyed: true, ..header }, ..outer }));
     let own = encap(&[(LWTUNNEL_IP_SRC, &[192, 0, 2, 1])], LWTUNNEL_ENCAP_IP);
     assert_eq!(own, Encap::Outer(Outer { source: [192, 0, 2, 1].into(), ..outer }));
     let v6: [u8; 16] = std::array::from_fn(|at| if at == 0 { 0xfd } else { 1 });
     let over6 = encap(&[(LWTUNNEL_IP_DST, &v6), (LWTUNNEL_IP_SRC, &[0; 16])], LWTUNNEL_ENCAP_IP6);
     assert_eq!(over6, Encap::Outer(Outer { remote: v6.into(), source: [0; 16].into(), header }));
-    // MPLS, another family; more than 24 bits of a number, ECN bits, a key, DF, options, a group, two families.
+    // MPLS, another family; more than 32 bits of a number, ECN bits, sequence numbers, DF, options, a group, two families.
     assert_eq!(encap(&[], LWTUNNEL_ENCAP_NONE), Encap::None);
     let mut kernels = std::collections::HashSet::new();
     for kind in [1, LWTUNNEL_ENCAP_IP6, 5] {
         kernels.insert(encap(&[], kind));
     }
     for more in [
-        (LWTUNNEL_IP_ID, &[0, 0, 0, 0, 1, 0, 0, 0][..]),
-        (LWTUNNEL_IP_ID, &[0, 0, 0, 1, 0, 0, 0, 0]),
+        (LWTUNNEL_IP_ID, &[0, 0, 0, 1, 0, 0, 0, 0][..]),
         (LWTUNNEL_IP_TOS, &[1]),
-        (LWTUNNEL_IP_FLAGS, &[0, 4]),
+        (LWTUNNEL_IP_FLAGS, &[0, 8]),
         (LWTUNNEL_IP_FLAGS, &[1, 0]),
         (8, &[0; 4]),
         (LWTUNNEL_IP_DST, &[224, 0, 0, 1]),
@@ -669,7 +681,7 @@ fn encapsulations_are_headers_of_vxlans_or_the_kernels() {
         kernels.insert(encap(&[more], LWTUNNEL_ENCAP_IP));
     }
     // The kernel tells them apart.
-    assert_eq!(kernels.len(), 11);
+    assert_eq!(kernels.len(), 10);
     assert!(kernels.iter().all(|encap| matches!(encap, Encap::Kernel(_))), "{kernels:?}");
     // Not by counters.
     let of = |kind, count| encap(&[(kind, &[count])], 7);

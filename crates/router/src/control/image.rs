@@ -80,10 +80,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         _ if !links.running(a.index) => (Kind::NoCarrier, None),
         // The kernel applies the route's MTU even if the device's is smaller (ip_dst_mtu_maybe_forward).
         _ if mtu > link_mtu => (Kind::Kernel, None),
-        _ if links.is_tunnel(a.index) && link.mac.is_none() => match links.tunnel_path(a.index, None) {
-            Some(_) => (Kind::Tunnel, None),
-            None => (Kind::Kernel, None),
-        },
+        _ if links.is_tunnel(a.index) && link.mac.is_none() => (Kind::Tunnel, None),
         Some(Reach::Usable(mac)) => (Kind::Forward, Some(mac)),
         // Only its own packets make the kernel send a solicitation with their headers.
         _ if a.outer.is_some() => (Kind::Kernel, None),
@@ -91,7 +88,10 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Some(Reach::Failed) => (Kind::Failed, None),
         Some(Reach::Unknown) => (Kind::Pending, None),
     };
-    let tunnel = to.and_then(|mac| links.tunnel_towards(a.index, mac));
+    let tunnel = match kind {
+        Kind::Tunnel => Some(a.index),
+        _ => to.and_then(|mac| links.tunnel_towards(a.index, mac)),
+    };
     let port = match tunnel.map_or_else(|| links.bridged(a.index, to), |_| None) {
         Some(Ok(port)) => port,
         // It has no ports, but a VXLAN.
@@ -101,9 +101,6 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         None => port,
     };
     let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
-    if let (Kind::Tunnel, Some((_, path))) = (kind, links.tunnel_path(a.index, None)) {
-        entry.first = path as u32;
-    }
     if let Some(tunnel) = tunnel {
         let path = match a.outer {
             Some(outer) => links.outer_path(tunnel, outer).map(|(header, path)| (header + 2, path)),

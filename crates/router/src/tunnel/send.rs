@@ -69,11 +69,11 @@ impl<'a> OuterRoute<'a> {
             return None;
         }
         let (local, remote, link) = path.ends;
-        let from = local == tunnel.local || (tunnel.is_external() && local.is_ipv6() == tunnel.is_over_v6());
-        let own = from && link == tunnel.link && (tunnel.vxlan.is_some() || remote == tunnel.remote);
+        let from = local == tunnel.local || (tunnel.external && local.is_ipv6() == tunnel.is_over_v6());
+        let own = from && link == tunnel.link && (tunnel.vxlan.is_some() || tunnel.external || remote == tunnel.remote);
         // Routes with headers over IPv6 have no cache: the kernel chooses one of several next hops for each packet. For a
         // given source, `via` is one of several.
-        if tunnel.is_external() && local.is_ipv6() && !local.is_unspecified() && path.via.is_some() {
+        if tunnel.external && local.is_ipv6() && !local.is_unspecified() && path.via.is_some() {
             return None;
         }
         let id = next_hop(tables, path)?;
@@ -94,7 +94,7 @@ impl<'a> OuterRoute<'a> {
         }
         let longest = self.hop.mtu.min(self.path.mtu);
         let narrow = tunnel.encapsulation == Encapsulation::Sit && longest < MIN_MTU6 + ipv4::HEADER_LEN as u32;
-        if narrow || len + added(tunnel) as u32 > longest {
+        if narrow || len + added(tunnel, &self.header) as u32 > longest {
             return None;
         }
         // The kernel's hashes for these are keyed with secrets; a connection has one source port here, too
@@ -163,18 +163,18 @@ pub(crate) fn encapsulate(
         // INET_ECN_encapsulate: the packet around one that has seen congestion has not seen it itself.
         _ => base & !CE | if tos & CE == CE { ECT_0 } else { tos & CE },
     };
-    let inherits = matches!(tunnel.encapsulation, Encapsulation::Ipip | Encapsulation::Gre);
+    let whole = header.dont_fragment || (whole && tunnel.inherits_dont_fragment());
     let own = if tunnel.vxlan.is_some() { path.ttl } else { ttl };
     let outer = Outer {
         tos,
         ttl: if header.ttl == 0 { own } else { header.ttl },
-        fixed: if header.dont_fragment || (whole && inherits) { ipv4::DF } else { 0 },
+        fixed: if whole { ipv4::DF } else { 0 },
         id,
         protocol: tunnel.protocol(v6),
     };
     // Padding is no part of the packet.
     frame.truncate(HEADER_LEN + len as usize);
-    if !arena.push(frame, added(tunnel)) {
+    if !arena.push(frame, added(tunnel, header)) {
         return None;
     }
     let data = arena.data_mut(frame);
@@ -186,11 +186,11 @@ pub(crate) fn encapsulate(
     match (tunnel.encapsulation, tunnel.vxlan) {
         (Encapsulation::Gre, _) => {
             let kind = if v6 { ethertype::IPV6 } else { ethertype::IPV4 };
-            let flags = if tunnel.keys[1].is_some() { KEY as u16 } else { 0 };
+            let flags = if header.keyed { KEY as u16 } else { 0 };
             rest[..2].copy_from_slice(&flags.to_be_bytes());
             rest[2..4].copy_from_slice(&kind.to_be_bytes());
-            if let Some(key) = tunnel.keys[1] {
-                rest[GRE_LEN..KEYED_LEN].copy_from_slice(&key.to_be_bytes());
+            if header.keyed {
+                rest[GRE_LEN..KEYED_LEN].copy_from_slice(&header.id.to_be_bytes());
             }
         }
         (_, Some(vxlan)) => {
@@ -201,7 +201,7 @@ pub(crate) fn encapsulate(
             rest[4..6].copy_from_slice(&len.to_be_bytes());
             rest[6..8].fill(0);
             rest[8..12].copy_from_slice(&VNI.to_be_bytes());
-            rest[12..16].copy_from_slice(&(header.vni << 8).to_be_bytes());
+            rest[12..16].copy_from_slice(&(header.id << 8).to_be_bytes());
             if header.checksum {
                 let sum = (pseudo + Sum::of(rest)).checksum();
                 // RFC 768: zero means that there is no checksum.

@@ -2,7 +2,8 @@
 
 use crate::world::*;
 use bywash_engine::PortId;
-use bywash_fib::model::{Change, Encapsulation, Link, Outer, OuterHeader, Tunnel, Vxlan};
+use bywash_fib::model::{Change, Encapsulation, Families, Link, Outer, OuterHeader, Tunnel, Vxlan};
+use bywash_port::af_xdp::TunnelEnd;
 use bywash_router::control::{Policies, TunnelSpec};
 use bywash_router::tables::Kind;
 use bywash_router::tunnel::{Path, Paths, WantedPath, via};
@@ -102,7 +103,7 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
             w.control.set_paths(Paths { all: vec![path], ..Paths::default() });
             let ends: Vec<_> = w.control.tunnels_by_end().into_keys().map(|end| end.local).collect();
             assert_eq!(ends, [source]);
-            w.with(|t| assert_eq!(t.tunnels.get(THROUGH).unwrap().own, [source]));
+            w.with(|t| assert_eq!(t.tunnels.get(THROUGH).unwrap().ends[0].local, source));
         }
         w.control.set_paths(Paths::default());
         assert_eq!(w.control.tunnels_by_end().len(), 0);
@@ -119,10 +120,10 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
 fn a_vxlan_takes_headers_from_next_hops() {
     let mut w = World::new();
     let any: IpAddr = [0, 0, 0, 0].into();
-    let vxlan = Vxlan { port: 4789, checksum: true, external: true, ..Vxlan::default() };
-    let of = Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, any, any) };
+    let vxlan = Vxlan { port: 4789, checksum: true, ..Vxlan::default() };
+    let of = Tunnel { vxlan: Some(vxlan), external: true, ..Tunnel::between(Encapsulation::Vxlan, any, any) };
     let spec = TunnelSpec { tunnel: of, ..tunnel(Encapsulation::Vxlan) };
-    let header = |vni, ttl| OuterHeader { vni, ttl, tos: 0, checksum: true, dont_fragment: false };
+    let header = |id, ttl| OuterHeader { id, keyed: false, ttl, tos: 0, checksum: true, dont_fragment: false };
     let outer = |vni, ttl, end: u8| Outer { remote: [198, 51, 100, end].into(), source: any, header: header(vni, ttl) };
     let other = Outer { source: [10, 0, 0, 1].into(), ..outer(7, 0, 1) };
     let over6 = Outer { remote: "fd09::2".parse().unwrap(), source: "::".parse().unwrap(), ..outer(5, 0, 1) };
@@ -178,19 +179,59 @@ fn a_vxlan_takes_headers_from_next_hops() {
     assert!(w.control.astray().is_empty());
 }
 
+/// Packets come back to GRE from the other ends of routes, with their keys. Where rules translate addresses, the kernel
+/// has them.
+#[test]
+fn gre_takes_headers_from_next_hops() {
+    let mut w = World::new();
+    let any: IpAddr = [0, 0, 0, 0].into();
+    let of = Tunnel { external: true, ..Tunnel::between(Encapsulation::Gre, any, any) };
+    let outer = |id, keyed, checksum, end: u8| {
+        let header = OuterHeader { id, keyed, ttl: 0, tos: 0, checksum, dont_fragment: false };
+        Outer { remote: [198, 51, 100, end].into(), source: any, header }
+    };
+    let routes = [
+        route("10.20.0.0/24").around(TUNNEL, "10.9.0.2", outer(5, true, false, 1)),
+        route("10.20.1.0/24").around(TUNNEL, "10.9.0.2", outer(5, false, false, 2)),
+        route("10.20.2.0/24").around(TUNNEL, "10.9.0.2", outer(5, true, true, 1)),
+        route("10.20.3.0/24").via(TUNNEL, "10.9.0.2"),
+    ];
+    w.apply(&[Change::Link(Link { mac: None, ..a_link(TUNNEL, "g0") })]);
+    w.apply(&routes.map(Into::into));
+    w.control.set_tunnels(&[TunnelSpec { tunnel: of, ..tunnel(Encapsulation::Gre) }]);
+    let policies = Policies { tunnels: [THROUGH].into(), ..Policies::default() };
+    w.control.set_policies(&policies);
+    let path = |end: u8| {
+        let ends = (any, IpAddr::from([198, 51, 100, end]), 0);
+        Path { ends, source: [10, 0, 0, end].into(), mtu: 1500, ttl: 64, via: None }
+    };
+    w.control.set_paths(Paths { all: vec![path(1), path(2)], ..Paths::default() });
+    let seen = ["10.20.0.1", "10.20.1.1", "10.20.2.1", "10.20.3.1"].map(|to| {
+        let id = w.id(to) as usize;
+        w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| t.entries[id].first))
+    });
+    assert_eq!(seen, [Some(0), Some(1), None, None]);
+    let end = |end: TunnelEnd| (end.remote, end.local, end.key);
+    let ends = |w: &World| w.control.tunnels_by_end().into_keys().map(end).collect::<Vec<_>>();
+    let of = |end: u8, key| ([198, 51, 100, end].into(), [10, 0, 0, end].into(), key);
+    assert_eq!(ends(&w), [of(1, Some(5)), of(2, None)]);
+    w.control.set_policies(&Policies { translating: Families::V4, ..policies });
+    assert_eq!(ends(&w), []);
+}
+
 /// Headers beyond the limit are the kernel's, also those that were within it before.
 #[test]
 fn headers_beyond_the_limit_are_the_kernels() {
     let mut w = World::new();
     let any: IpAddr = [0, 0, 0, 0].into();
     let spec = |index: u32| {
-        let vxlan = Vxlan { port: index as u16, external: true, ..Vxlan::default() };
-        let of = Tunnel { vxlan: Some(vxlan), ..Tunnel::between(Encapsulation::Vxlan, any, any) };
+        let vxlan = Vxlan { port: index as u16, ..Vxlan::default() };
+        let of = Tunnel { vxlan: Some(vxlan), external: true, ..Tunnel::between(Encapsulation::Vxlan, any, any) };
         TunnelSpec { id: PortId(FIRST + index as u16), index, tunnel: of, bridge: None }
     };
     let remote = IpAddr::from([198, 51, 100, 1]);
-    let outer = |vni| {
-        let header = OuterHeader { vni, ttl: 0, tos: 0, checksum: true, dont_fragment: false };
+    let outer = |id| {
+        let header = OuterHeader { id, keyed: false, ttl: 0, tos: 0, checksum: true, dont_fragment: false };
         Outer { remote, source: any, header }
     };
     w.apply(&[5, 6].map(|index| link(index, &format!("vx{index}"))));
@@ -204,7 +245,7 @@ fn headers_beyond_the_limit_are_the_kernels() {
         let id = w.id("10.30.0.1") as usize;
         w.with(|t| {
             let info = t.tunnels.get(t.entries[id].port)?;
-            (t.entries[id].kind == Kind::Tunnel).then(|| t.tunnels.header(info, &t.entries[id]).unwrap().vni)
+            (t.entries[id].kind == Kind::Tunnel).then(|| t.tunnels.header(info, &t.entries[id]).unwrap().id)
         })
     };
     assert_eq!(vni(&w), Some(7));

@@ -50,6 +50,10 @@ pub const EXTERNAL: [Row; 2] = [
     ("tf", "vxlan id 94 dstport 4792 nolearning noudpcsum ttl 9 tos 0x10 srcport 50000 50100 external", 1450, 94, 94),
 ];
 
+/// Tunnels of other kinds that do.
+const EXTERNAL_IP: [Row; 2] =
+    [("gx", "gre key 95 ttl 9 tos 0x10 external", 1472, 95, 95), ("ix", "ipip ttl 64 external", 1480, 96, 0)];
+
 fn has_tunnels() -> Probe {
     ["gre", "ipip", "sit"].into_iter().try_for_each(kernel_has)
 }
@@ -57,10 +61,11 @@ fn has_tunnels() -> Probe {
 /// Returns the options of a tunnel that takes headers from routes, and the headers that these have in place of its
 /// other options.
 fn outer_of(options: &str) -> (String, String) {
-    let (mut own, mut outer) = (vec!["vxlan", "external"], vec![]);
-    let mut words = options.split(' ').skip(1);
+    let mut words = options.split(' ');
+    let (mut own, mut outer) = (vec![words.next().unwrap(), "external"], vec![]);
     while let Some(word) = words.next() {
         match word {
+            "key" => outer.extend(["key", "id", words.next().unwrap()]),
             "id" | "ttl" | "tos" => outer.extend([word, words.next().unwrap()]),
             "udpcsum" => outer.push("csum"),
             "noudpcsum" => {}
@@ -106,11 +111,10 @@ impl Tunnels {
                     2 => options.replace("ikey 8 okey 9", "ikey 9 okey 8"),
                     _ => options.to_owned(),
                 };
-                // Without an interface below it, a VXLAN does not know its MTU.
-                let (address, mtu) = match kind {
-                    "vxlan" => (format!("address {}", mac_of(*v4, host)), format!("mtu {mtu}")),
-                    _ => (String::new(), String::new()),
-                };
+                // Without an interface below it or a remote, a tunnel does not know its MTU.
+                let ethernet = kind == "vxlan";
+                let address = if ethernet { format!("address {}", mac_of(*v4, host)) } else { String::new() };
+                let mtu = if ethernet || external { format!("mtu {mtu}") } else { String::new() };
                 let bridge = (host == 1 && BRIDGED.iter().any(|row| row.0 == *name)).then(|| format!("br{v4}"));
                 let mut lines = String::new();
                 let address = match &bridge {
@@ -132,13 +136,13 @@ impl Tunnels {
                 if *v6 != 0 {
                     lines += &format!("address add fd{v6}::{host}/64 dev {of} nodad\n");
                 }
-                if external {
-                    lines += &format!(
-                        "route add 10.{v4}.0.2/32 encap ip {outer} dst {remote} dev {name}\n\
-                         route add fd{v6}::2/128 encap ip {outer} dst {remote} dev {name}\n"
-                    );
+                if external && *v4 != 0 {
+                    lines += &format!("route add 10.{v4}.0.2/32 encap ip {outer} dst {remote} dev {name}\n");
                 }
-                if by_routes {
+                if external && *v6 != 0 {
+                    lines += &format!("route add fd{v6}::2/128 encap ip {outer} dst {remote} dev {name}\n");
+                }
+                if by_routes && ethernet {
                     // Nothing answers solicitations that have no headers of a route.
                     let (mac, other) = (mac_of(*v4, 3 - host), 3 - host);
                     let neigh = |to: String| format!("neigh add {to} lladdr {mac} nud permanent dev {of}\n");
@@ -266,6 +270,12 @@ fn vxlans_without_an_address_are_forwarded_past_the_kernel() {
 fn vxlans_with_headers_of_routes_are_forwarded_past_the_kernel() {
     require!(require_lab(), kernel_has("vxlan"));
     forwards(&EXTERNAL, "by routes");
+}
+
+#[test]
+fn tunnels_with_headers_of_routes_are_forwarded_past_the_kernel() {
+    require!(require_lab(), has_tunnels());
+    forwards(&EXTERNAL_IP, "by routes");
 }
 
 /// The kernel asks for a neighbour with the headers of the packet that waits for it.
@@ -488,6 +498,44 @@ fn packets_are_encapsulated_as_the_kernel_does() {
     ))
     .unwrap();
     encapsulates(&tunnels, &[81, 82, 83, 84, 86], &[0xfd81, 0xfd82, 0xfd83, 0xfd85, 0xfd86, 0xfd99], masked);
+}
+
+#[test]
+fn packets_with_headers_of_routes_are_encapsulated_as_the_kernel_does() {
+    require!(require_lab(), has_tunnels());
+    let tunnels = Tunnels::new(&EXTERNAL_IP);
+    encapsulates(&tunnels, &[95, 96], &[0xfd95], masked);
+}
+
+/// A tunnel that the kernel prefers, and rules that translate addresses, leave one with headers from routes to the
+/// kernel.
+#[test]
+fn tunnels_with_headers_of_routes_are_left() {
+    require!(require_lab(), has_tunnels(), bywash_lab::has_tool("nft"));
+    let tunnels = Tunnels::new(&EXTERNAL_IP);
+    let (a, r) = (tunnels.0.a(), tunnels.0.r());
+    tunnels.answer_by("gx", 95, 95);
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    let carried = |bywash: &Bywash<'_>| {
+        let before = Tunnels::moved(bywash);
+        let report = Ping::to(ip("10.95.0.2")).count(3).run(&a.ns).unwrap();
+        assert_eq!(report.received, 3, "{}", report.text);
+        Tunnels::moved(bywash) != before
+    };
+    bywash.wait("packets past the kernel", carried);
+    for (left, again) in [
+        ("ip link add gz type gre local 10.0.2.1 remote 10.0.2.99 key 3; ip link set gz up", "ip link del gz"),
+        (
+            "nft 'table ip t { chain c { type nat hook postrouting priority 100; oifname nobody masquerade; }; }'",
+            "nft delete table ip t",
+        ),
+    ] {
+        r.run(&["sh", "-c", left]).unwrap();
+        bywash.wait("packets by the kernel", |bywash| !carried(bywash));
+        r.run(&["sh", "-c", again]).unwrap();
+        bywash.wait("packets past the kernel again", carried);
+    }
+    bywash.stop();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::{Links, differing, replace};
 use crate::tables::{PortInfo, Reception};
 use crate::tunnel::{Ends, MemberPort, Paths, Stations, TunnelInfo, Tunnels, ends_of};
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Address, Behind, Families, Mac, Outer, OuterHeader, Tunnel};
+use bywash_fib::model::{self, Address, Behind, Encapsulation, Families, Mac, Outer, OuterHeader, Tunnel};
 use bywash_port::af_xdp::{TUNNEL_ENDS, TunnelEnd};
 use bywash_wire::ethernet::HEADER_LEN;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +31,17 @@ fn end(behind: Behind) -> Option<IpAddr> {
         Behind::End(end) => Some(end),
         Behind::Member(_) => None,
     }
+}
+
+/// Returns whether packets of a tunnel can have these headers of a route.
+fn has_headers(tunnel: &Tunnel, outer: &Outer) -> bool {
+    let OuterHeader { id, keyed, checksum, .. } = outer.header;
+    let fits = match tunnel.encapsulation {
+        Encapsulation::Vxlan => !keyed && id >> 24 == 0,
+        Encapsulation::Gre => !checksum,
+        _ => !checksum && !keyed,
+    };
+    fits && outer.remote.is_ipv6() == tunnel.is_over_v6()
 }
 
 impl Links {
@@ -87,7 +98,7 @@ impl Links {
             for ends in self.pairs(spec) {
                 let of = all.entry(ends).or_insert(EndsOf { masqueraded: false, routes: true });
                 of.masqueraded |= self.masqueraded.contains(&spec.id);
-                of.routes &= spec.tunnel.is_external();
+                of.routes &= spec.tunnel.external;
             }
         }
         all
@@ -105,7 +116,7 @@ impl Links {
 
     /// Returns the tunnel that takes the headers of its packets from their routes, if the interface is one.
     pub fn external_tunnel(&self, index: u32) -> Option<&TunnelSpec> {
-        self.tunnels.get(&index).map(|(spec, _)| spec).filter(|spec| spec.tunnel.is_external())
+        self.tunnels.get(&index).map(|(spec, _)| spec).filter(|spec| spec.tunnel.external)
     }
 
     /// Returns whether an interface is a tunnel that takes the headers of its packets from their routes.
@@ -118,10 +129,13 @@ impl Links {
         self.tunnels.keys().copied().filter(|index| self.is_external(*index)).collect()
     }
 
-    /// Returns whether a next hop by an interface has headers if, and only if, the interface takes them from routes:
-    /// without, such a tunnel sends nothing, and others may ignore them.
+    /// Returns whether a next hop by an interface has headers if, and only if, the interface takes them from routes, and
+    /// then those that it can have: without, such a tunnel sends nothing, and others may ignore them.
     pub fn takes_outer(&self, index: u32, outer: Option<Outer>) -> bool {
-        outer.is_some() == self.is_external(index)
+        match (outer, self.external_tunnel(index)) {
+            (Some(outer), Some(spec)) => has_headers(&spec.tunnel, &outer),
+            (outer, external) => outer.is_none() && external.is_none(),
+        }
     }
 
     /// Sets the headers that routes put around packets, by interface; the first [`OUTERS`] are used. Returns the interfaces
@@ -140,10 +154,10 @@ impl Links {
         if changed { self.external() } else { BTreeSet::new() }
     }
 
-    /// Returns the headers that routes put around packets of a tunnel, as far as they are of its family.
+    /// Returns the headers that routes put around packets of a tunnel, as far as it can have them.
     fn outers_of(&self, spec: &TunnelSpec) -> impl Iterator<Item = Outer> {
         let TunnelSpec { index, tunnel, .. } = *spec;
-        let of = move |(of, outer): &&(u32, Outer)| *of == index && outer.remote.is_ipv6() == tunnel.is_over_v6();
+        let of = move |(of, outer): &&(u32, Outer)| *of == index && has_headers(&tunnel, outer);
         self.outers.iter().filter(of).map(|(_, outer)| *outer)
     }
 
@@ -152,28 +166,42 @@ impl Links {
     pub fn outer_path(&self, index: u32, outer: Outer) -> Option<(usize, usize)> {
         let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;
         // Another tunnel may have a path of the other family, or such headers.
-        if outer.remote.is_ipv6() != tunnel.is_over_v6() || !self.outers.contains(&(index, outer)) {
+        if !has_headers(tunnel, &outer) || !self.outers.contains(&(index, outer)) {
             return None;
         }
         let path = self.path((outer.source, outer.remote, tunnel.link))?;
         Some((self.headers.binary_search(&outer.header).ok()?, path))
     }
 
-    /// Returns the addresses of this host at which a tunnel receives packets ([`TunnelInfo::own`]), and, for a VXLAN, the
-    /// network identifiers of these: with headers from routes, as many as the program has room for.
-    fn received(&self, spec: &TunnelSpec) -> (Vec<IpAddr>, Vec<u32>) {
-        let own = self.own(spec);
-        let vnis: BTreeSet<u32> = self.outers_of(spec).map(|outer| outer.header.vni).collect();
-        let vnis = vnis.into_iter().take(TUNNEL_ENDS / own.len().max(1));
-        let fixed = spec.tunnel.vxlan.filter(|vxlan| !vxlan.external);
-        let vnis = fixed.map(|vxlan| vxlan.vni).into_iter().chain(vnis).collect();
-        (own, vnis)
+    /// Returns the header fields by which the packets that a tunnel receives are found: with headers from routes, those
+    /// of packets that the routes' other ends send back, as many as the program has room for.
+    fn received(&self, spec: &TunnelSpec) -> Vec<TunnelEnd> {
+        let tunnel = spec.tunnel;
+        match tunnel.vxlan {
+            Some(vxlan) if !tunnel.external => ends_of(&tunnel, &self.own(spec), &[vxlan.vni]),
+            Some(_) => {
+                let own = self.own(spec);
+                let vnis: BTreeSet<u32> = self.outers_of(spec).map(|outer| outer.header.id).collect();
+                let vnis: Vec<u32> = vnis.into_iter().take(TUNNEL_ENDS / own.len().max(1)).collect();
+                ends_of(&tunnel, &own, &vnis)
+            }
+            None if tunnel.external => {
+                let back = |Outer { remote, source, header }| {
+                    let path = self.path((source, remote, tunnel.link))?;
+                    let keys = [header.keyed.then_some(header.id); 2];
+                    Some(ends_of(&Tunnel { remote, keys, ..tunnel }, &[self.paths.all[path].source], &[]))
+                };
+                let all: BTreeSet<TunnelEnd> = self.outers_of(spec).filter_map(back).flatten().collect();
+                all.into_iter().collect()
+            }
+            None => ends_of(&tunnel, &self.own(spec), &[]),
+        }
     }
 
     /// Returns the pairs of ends of a tunnel.
     fn pairs(&self, spec: &TunnelSpec) -> Vec<Ends> {
         let Tunnel { local, link, .. } = spec.tunnel;
-        if spec.tunnel.is_external() {
+        if spec.tunnel.external {
             let ends: BTreeSet<Ends> = self.outers_of(spec).map(|outer| (outer.source, outer.remote, link)).collect();
             return ends.into_iter().collect();
         }
@@ -183,13 +211,14 @@ impl Links {
     /// Returns the other ends of a tunnel.
     pub fn remotes(&self, spec: &TunnelSpec) -> Vec<IpAddr> {
         match spec.tunnel.vxlan {
-            Some(_) if spec.tunnel.is_external() => self.outers_of(spec).map(|outer| outer.remote).collect(),
+            _ if spec.tunnel.external => self.outers_of(spec).map(|outer| outer.remote).collect(),
             Some(_) => self.ends_of(spec.index).collect(),
             None => vec![spec.tunnel.remote],
         }
     }
 
-    /// Returns the addresses of this host at which a tunnel receives packets ([`TunnelInfo::own`]).
+    /// Returns the addresses of this host at which a tunnel receives packets: its own or, without one, the sources of its
+    /// paths.
     fn own(&self, spec: &TunnelSpec) -> Vec<IpAddr> {
         if !spec.tunnel.local.is_unspecified() {
             return vec![spec.tunnel.local];
@@ -351,7 +380,13 @@ impl Links {
     fn is_open(&self, spec: &TunnelSpec) -> bool {
         let bridge = spec.bridge.is_none_or(|of| self.master(of.index).is_some() && self.running(of.index));
         let allowed = bridge && self.allows_tunnel(spec.index) && self.running(spec.index);
-        allowed && self.keeps_source(spec) && self.has_local(&spec.tunnel)
+        allowed && self.keeps_source(spec) && self.has_local(&spec.tunnel) && !self.may_be_given_away(&spec.tunnel)
+    }
+
+    /// Returns whether connections of other hosts could be translated to a tuple of a tunnel's packets without its being
+    /// noticed: only tunnels with one tuple, and VXLANs, are looked after ([`TunnelInfo::tracked`]).
+    fn may_be_given_away(&self, tunnel: &Tunnel) -> bool {
+        tunnel.external && tunnel.vxlan.is_none() && !(self.translating & tunnel.family()).is_empty()
     }
 
     /// Returns whether the kernel lets a tunnel use its local address. That of kinds `ip6tnl` and `ip6gre` must be one
@@ -381,10 +416,9 @@ impl Links {
             let members = self.reached(spec).iter().map(|member| 1 << member.port.0).sum();
             let learns = spec.ageing().is_some();
             let entrance = Entrance { id, mac, link, members, learns };
-            let (own, vnis) = self.received(spec);
-            Some(ends_of(&spec.tunnel, &own, &vnis).into_iter().map(move |end| (end, entrance)))
+            Some(self.received(spec).into_iter().map(move |end| (end, entrance)))
         };
-        let (external, plain): (Vec<_>, Vec<_>) = self.open_tunnels().partition(|spec| spec.tunnel.is_external());
+        let (external, plain): (Vec<_>, Vec<_>) = self.open_tunnels().partition(|spec| spec.tunnel.external);
         plain.into_iter().chain(external).filter_map(of).flatten().take(TUNNEL_ENDS).collect()
     }
 
@@ -423,8 +457,8 @@ impl Links {
             let translated = !(self.translating & tunnel.family()).is_empty();
             let tracked = self.tracked.get(&index).filter(|_| translated && tunnel.vxlan.is_none()).cloned();
             let (ageing, members, longest) = (spec.ageing(), self.reached(spec), self.longest(spec));
-            let (own, vnis) = self.received(spec);
-            TunnelInfo { id, tunnel, own, vnis, info, mac, ageing, stations, members, longest, masqueraded, tracked }
+            let ends = self.received(spec);
+            TunnelInfo { id, tunnel, ends, info, mac, ageing, stations, members, longest, masqueraded, tracked }
         };
         let all = self.open_tunnels().map(of).collect();
         Tunnels::new(all, self.paths.clone(), self.headers.clone(), self.outer_passes)
