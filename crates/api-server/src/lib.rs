@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 //!
 //! An [`Instance`] answers queries for topics; [`serve`] makes these, and metrics made of them, available at a
-//! [`Listener`]'s sockets. Handlers of further requests can be added. [`answers`] has the answers that every instance
-//! with workers of [`bywash_engine`] gives alike.
+//! [`Listener`]'s sockets. Handlers of further requests can be added. [`answers`] has the answers that are the same for
+//! every instance with workers of [`bywash_engine`].
 
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,7 @@ pub fn run(json: bool) -> anyhow::Result<()> {
     } else {
         if !running.is_empty() {
             let interfaces = running.into_iter().collect::<Vec<_>>().join(", ");
-            println!("{interfaces}: their instance runs, and puts its settings back when it ends");
+            println!("{interfaces}: their instance runs, and restores their settings when it ends");
         }
         match all.len() {
             0 => println!("nothing to put back"),

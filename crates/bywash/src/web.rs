@@ -36,7 +36,7 @@ pub fn run(args: &WebArgs) -> anyhow::Result<()> {
         let what =
             format!("{} can be reached from other machines, and anyone there sees what `show` shows", args.listen);
         return Err(
-            Usage(format!("{what}: add --public, and --token, to allow that to those who have the token")).into()
+            Usage(format!("{what}: add --public and --token to give access to those who have the token")).into()
         );
     }
     if args.public && args.token.is_none() {

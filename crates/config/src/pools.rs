@@ -152,7 +152,7 @@ impl Config {
                 return Err(problem.other(self.pool_path(first, ""), "the first").into());
             }
             let Some(at) = first.or(common) else {
-                let help = "a [[pool]] without `workers`, `group` and `side` is that of all other workers";
+                let help = "a [[pool]] without `workers`, `group` and `side` applies to all other workers";
                 let problem = Problem::at("pool", format!("worker {worker} belongs to no pool"), "");
                 return Err(problem.help(help).into());
             };
@@ -167,7 +167,7 @@ impl Config {
                 return Err(problem.into());
             }
             if pool.selects() && of[at].is_empty() {
-                let expected = "`workers`, `group` and `side` must all hold for at least one";
+                let expected = "`workers`, `group` and `side` must all match at least one";
                 return Err(Problem::at(self.pool_path(at, ""), "no worker has this pool", expected).into());
             }
         }
@@ -200,12 +200,12 @@ pub fn check(config: &Config, problems: &mut Vec<Problem>) {
         if pool.selects() {
             let set = [pool.reserve != default.reserve, pool.cell != default.cell, pool.pages != default.pages];
             for (key, _) in OF_ARENA.iter().zip(set).filter(|(_, set)| *set) {
-                let what = format!("`{key}` is that of all pools");
+                let what = format!("`{key}` applies to all pools");
                 let expected = "only in the [[pool]] without `workers`, `group` and `side`";
                 problems.push(Problem::at(path(key), what, expected));
             }
         } else if let Some(first) = common.replace(at) {
-            let what = "two pools are those of all other workers";
+            let what = "two pools apply to all other workers";
             let expected = "expected `workers`, `group` or `side`";
             problems.push(Problem::at(path(""), what, expected).other(config.pool_path(first, ""), "the first"));
         }
@@ -327,8 +327,8 @@ mod tests {
     fn what_is_wrong_names_the_entry() {
         let second = "[[pool]]\n[[pool]]\n";
         for (text, path, what) in [
-            (format!("{PORT}{second}"), "pool.1", "two pools are those of all other workers"),
-            (format!("{PORT}{second}workers = [1]\ncell = 4096\n"), "pool.1.cell", "`cell` is that of all pools"),
+            (format!("{PORT}{second}"), "pool.1", "two pools apply to all other workers"),
+            (format!("{PORT}{second}workers = [1]\ncell = 4096\n"), "pool.1.cell", "`cell` applies to all pools"),
             (format!("{PORT}{second}workers = [3]\n"), "pool.1.workers", "there is no worker 3"),
             (format!("{PORT}{second}group = 1\n"), "pool.1.group", "a router has no service groups"),
             (format!("{PORT}[pool]\nworkers = [0]\n"), "pool", "worker 1 belongs to no pool"),

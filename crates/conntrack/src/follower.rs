@@ -4,11 +4,11 @@
 //! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)); connections that existed before are found when the
 //! whole table is read. A connection that may be forwarded gets a change without effect, and the kernel answers with
 //! the connection if it announces the connection's events. With `net.netfilter.nf_conntrack_events` at 2, its default,
-//! it does not announce events of connections that began while nobody listened, not even their end: those connections
-//! stay the kernel's.
+//! it announces no events of connections that began while nobody listened, not even their end: those connections are
+//! left to the kernel.
 //!
-//! So of connections that are too short to gain from a flow, only the ends are heard, and of those that were never
-//! assured, nothing at all.
+//! So for connections that are too short to gain from a flow, only the end is received; for those that were never
+//! assured, nothing is.
 
 use crate::connection::{Connection, Key, TCP, Tuple, UDP, status};
 use crate::judge::{Judge, Refusal};

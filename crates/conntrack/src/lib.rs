@@ -1,8 +1,8 @@
 //! The connections that the kernel tracks, and those of them that a dataplane may forward by itself.
 //!
 //! [`Kernel`] reads, follows and changes connections by ctnetlink (linux/netfilter/nfnetlink_conntrack.h). [`obstacle`]
-//! names the reason why a connection stays the kernel's whatever the firewall's rules are; [`Judge`] asks these rules.
-//! [`Follower`] keeps a table of flows in step with both.
+//! names the reason, if any, for leaving a connection to the kernel whatever the firewall's rules are; [`Judge`]
+//! evaluates these rules. [`Follower`] keeps a table of flows in step with both.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Reasons why a connection stays the kernel's whatever the firewall's rules are.
+//! Reasons for leaving a connection to the kernel whatever the firewall's rules are.
 
 use crate::connection::{Connection, TCP, status, tcp};
 use std::fmt;

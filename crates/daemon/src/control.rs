@@ -354,7 +354,7 @@ impl Runtime {
                 takeover::upgrade();
             }
             if let Some(worker) = self.shared.workers.iter().find(|w| w.handle.finished()) {
-                let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended without a request") };
+                let WorkerExit::Panicked(why) = worker.handle.stop() else { bail!("a worker ended unexpectedly") };
                 bail!("worker {} failed ({why}): a bug; the kernel forwards from now on", worker.handle.id());
             }
         }

@@ -1,5 +1,5 @@
-//! Places of the journals, which record changed interface settings until they are restored, and whether their instances
-//! run.
+//! Paths of the journals, which record changed interface settings until they are restored, and locks that tell whether
+//! a journal's instance is running.
 //!
 //! Each instance has a journal of its own, named after its API socket, and holds a shared lock on a file beside it. A
 //! process that takes over holds it, too. A journal whose lock nobody holds was left behind, and may be put back.

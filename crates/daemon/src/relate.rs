@@ -1,5 +1,5 @@
-//! Interfaces above the ports, and tunnels: which are forwarded for, and which are left to the kernel, whenever the
-//! relations between interfaces change.
+//! Decides, whenever the relations between interfaces change, for which interfaces above the ports and which tunnels
+//! packets are forwarded; all others are left to the kernel.
 
 use crate::ports::Xdp;
 use crate::relations::{Joined, Through};

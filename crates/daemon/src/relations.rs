@@ -276,7 +276,7 @@ impl Relations {
         let vlan = move |link: &Link| joined((link.index, link.vlan?.id)).filter(|_| self.told(link).is_ok());
         let routed = own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan));
         // An interface that is not followed may make the bridge receive more than it forwards. One in another network
-        // namespace may not have been found yet: then only the VLANs of the bridge itself tell of it.
+        // namespace may not have been found yet: then only the VLANs of the bridge itself indicate it.
         let on_bridge = |link: &Link| link.vlan.filter(|_| link.kind == "vlan").map(|vlan| vlan.id);
         let taken: BTreeSet<u16> = self.all_above(bridge.index).filter_map(on_bridge).collect();
         let known = of.filters && !bridge.vlans.stale;
@@ -295,8 +295,8 @@ impl Relations {
     /// or else the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bridge(&self, index: u32) -> Option<Result<&Link, String>> {
         let unserved = |bridge: &Link| match bridge.bridge.is_some_and(|of| of.filters) {
-            true => "which filters VLANs: none that its member is in has an interface or another member with a number",
-            false => "which has no number, or whose member has no program that forwards",
+            true => "which filters VLANs, and whose member is in no VLAN that packets are forwarded for",
+            false => "which is beyond the limit of interfaces, or whose member has no program that forwards",
         };
         self.bridgeable(index).map(|bridge| match bridge {
             Ok(bridge) if self.unserved.contains(&index) => {
@@ -340,13 +340,13 @@ impl Relations {
         // only where it learns ([`Through::joined`]).
         let learns = |state: Member| state.learns || !self.ports.contains(&member.index);
         if !member.member.is_some_and(|state| state.plain && learns(state)) {
-            return Err("which is locked on it, learns no addresses there, or has set there what is not known");
+            return Err("in which it is locked, learns no addresses, or has properties that are not known");
         }
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
-            return Err("whose MTU is larger than its own, or whose MAC address is none");
+            return Err("whose MTU is larger than the member's, or which has no valid MAC address");
         }
         match self.joins(member, bridge).next().is_none() {
-            true if of.filters => Err("which filters VLANs, and whose member is in none that is followed"),
+            true if of.filters => Err("which filters VLANs, and whose member is in no VLAN that is followed"),
             true => Err("whose FDB does not have its MAC address as its own"),
             false => Ok(()),
         }
@@ -373,7 +373,7 @@ impl Relations {
     pub fn bond(&self, index: u32) -> Option<Result<&Link, String>> {
         let (own, bond) = (self.links.get(&index)?, self.bond_above(index)?);
         let reason = |why| format!("it belongs to {}, {why}", named(bond));
-        let unserved = "which has no number, or another active member that is left to the kernel";
+        let unserved = "which is beyond the limit of interfaces, or has an active member that is left to the kernel";
         let carries = match self.carries(own, bond) {
             Ok(()) if self.unserved.contains(&index) => Err(unserved.into()),
             carries => carries,
@@ -448,7 +448,7 @@ impl Relations {
         }
         let members = || self.links.values().filter(|link| link.master == Some(bond.index));
         if members().any(|link| link.member.is_none_or(|state| !state.plain)) {
-            return Err("of which a member has a queue_id, or properties that are not known".into());
+            return Err("a member of which has a queue_id, or properties that are not known".into());
         }
         if of.mode == ACTIVE_BACKUP && of.active != Some(member.index) {
             return Err("which sends by another member".into());
@@ -465,7 +465,7 @@ impl Relations {
                 return Err(format!("whose active member {} has no carrier", link.name));
             }
             if link.mac.is_none() || (link.mac, link.mtu) != (bond.mac, bond.mtu) {
-                return Err("whose MAC address or MTU is another".into());
+                return Err("whose MAC address or MTU differs from that of an active member".into());
             }
         }
         Ok(())
@@ -487,10 +487,10 @@ impl Relations {
         let below = link.parent.and_then(|parent| self.links.get(&parent));
         if let Some((bridge, of)) = self.filter(link).filter(|_| link.kind == "vlan") {
             if link.vlan.is_none_or(|vlan| vlan.protocol != of.protocol || !bridge.vlans.tags(vlan.id)) {
-                return Err("the bridge below it, which filters VLANs, has not its VLAN with a tag".into());
+                return Err("the bridge below it, which filters VLANs, is not a tagged member of its VLAN".into());
             }
             if link.mac != bridge.mac {
-                return Err("its address is another than that of the bridge below it, which filters VLANs".into());
+                return Err("its address differs from that of the bridge below it, which filters VLANs".into());
             }
         }
         if link.kind == "macvlan" {
@@ -502,7 +502,7 @@ impl Relations {
                 Some(of) if OWN_ADDRESS.contains(&of.mode) && below.is_some_and(|below| below.mac != link.mac) => {
                     Ok(Told { tag: UNTAGGED, sends: SENDS_BELOW.contains(&of.mode) })
                 }
-                _ => Err("it takes packets to other addresses than one of its own".into()),
+                _ => Err("it takes packets to addresses other than one of its own".into()),
             };
         }
         let known = |protocol, id| [ethertype::VLAN, ethertype::QINQ].contains(&protocol) && (1..0xfff).contains(&id);
@@ -522,7 +522,7 @@ impl Relations {
             let tunnel = link.tunnel?;
             if !is_host_tunnel(&tunnel) {
                 // The kernel itself creates one without addresses of each kind but VXLAN.
-                return link.up.then(|| (link, Err("it has no address of its own, or not one remote".into())));
+                return link.up.then(|| (link, Err("it has no local address, or no fixed remote".into())));
             }
             Some((link, self.through(link, tunnel).map(|joined| Through { index: link.index, tunnel, joined })))
         })
@@ -536,7 +536,7 @@ impl Relations {
             return Err(why);
         }
         let untagged = self.joined(link.index).into_iter().find(|joined| !joined.tagged);
-        let joined = untagged.ok_or("its bridge filters VLANs, and it is in none without a tag")?;
+        let joined = untagged.ok_or("its bridge filters VLANs, and it is an untagged member of none")?;
         let ageing = self.links.get(&joined.bridge).and_then(|bridge| bridge.bridge).map_or(0, |of| of.ageing_ms);
         let learns = link.member.is_some_and(|state| state.learns);
         Ok((joined, learns.then_some((ageing / 1000).max(1) as u32)))
@@ -560,7 +560,7 @@ impl Relations {
             return Err("it has an XDP program, or properties that are not followed".into());
         }
         if tunnel.vxlan.is_some() && link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
-            return Err("it resolves no neighbours, or its address is none".into());
+            return Err("it does not resolve neighbours, or has no valid MAC address".into());
         }
         let on_vrf = |link: &Link| link.vrf.is_some() || model::vrf(&self.links, link.index).is_some();
         let below = tunnel.vxlan.map_or(tunnel.link, |vxlan| vxlan.link);
@@ -644,16 +644,16 @@ impl Relations {
     }
 }
 
-/// Returns whether a tunnel takes packets that no other one takes, as the one that the kernel itself creates of each kind
-/// does.
+/// Returns whether a tunnel takes the packets that no other one takes, as the tunnel of each kind that the kernel itself
+/// creates does.
 fn is_fallback(tunnel: &Tunnel) -> bool {
     let anywhere = tunnel.local.is_unspecified() && tunnel.remote.is_unspecified();
     anywhere && tunnel.keys[0].is_none() && tunnel.link == 0 && !tunnel.external
 }
 
 /// Returns whether a tunnel sends from this host to others that are known: to one remote, unless it is a VXLAN or has
-/// headers from routes. Without a local address, the kernel chooses one for each remote; kinds `ip6tnl` and `ip6gre` must
-/// have one.
+/// headers from routes. Without a local address, the kernel chooses one for each remote; kinds `ip6tnl` and `ip6gre`
+/// must have one.
 fn is_host_tunnel(tunnel: &Tunnel) -> bool {
     let may_choose = tunnel.vxlan.is_some() || !tunnel.is_over_v6();
     let local = model::is_host(tunnel.local) || (may_choose && tunnel.local.is_unspecified());

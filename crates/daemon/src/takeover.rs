@@ -173,7 +173,7 @@ impl Predecessor {
         if !client::answers(api) {
             return Ok(None);
         }
-        let meeting = Meeting::open(api).context("a socket for the running one")?;
+        let meeting = Meeting::open(api).context("a socket for the running instance")?;
         // By the time it answers, it has connected.
         client::take_over(api, &meeting.path.to_string_lossy())?;
         let line = meeting.accept()?;

@@ -1,4 +1,5 @@
-//! VLANs, macvlans, bonds, bridges and tunnels: numbers of those that are forwarded for, and which are not.
+//! VLANs, macvlans, bonds, bridges and tunnels: the numbers of those for which packets are forwarded, and a list of the
+//! others.
 
 use crate::relations::{Joined, Through, Told};
 use bywash_engine::PortId;

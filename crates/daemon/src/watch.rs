@@ -2,8 +2,8 @@
 //! worker waits for its restart after a panic, only the ports with a queue that it polls are.
 //!
 //! A worker turns at least every 10 ms, asleep or not, and counts each turn. While one does not turn, frames wait in
-//! its ports, and no port can be forwarded correctly: new routes are published only when every worker has released the
-//! old ones. So all programs leave their frames to the kernel until the worker turns again.
+//! its ports, and no port can be served correctly: new routes are published only when every worker has released the old
+//! ones. So all programs leave their frames to the kernel until the worker turns again.
 //!
 //! A worker that has panicked still turns, with its stages put aside ([`bywash_engine::Failure`]): the other workers'
 //! packets leave by its ports, and only what it receives is lost, until the programs leave it to the kernel. It is
@@ -127,7 +127,7 @@ fn tell(Changes { back, old_hz }: Changes) {
     if !back.is_zero() {
         tracing::warn!(
             "the time-stamp counter went back by {:.1} s, as it does when a machine resumes or moves to another host; \
-             time goes on from before",
+             time continues from its last value",
             back.as_secs_f64()
         );
     }
@@ -182,16 +182,16 @@ impl Shared {
         let failed_before = std::mem::replace(&mut *lock(&self.failed), failed.to_vec());
         match &why {
             Some(why) if before.as_ref() != Some(why) => tracing::error!(
-                "{why}: no turn for {} s; every port is left to the kernel until it turns again",
+                "{why}: no iteration for {} s; every port is left to the kernel until it runs again",
                 HANGS.as_secs()
             ),
-            None if before.is_some() => tracing::warn!("every worker turns again: ports are taken over again"),
+            None if before.is_some() => tracing::warn!("every worker runs again: ports are taken over again"),
             _ => {}
         }
         for new in failed.iter().filter(|failed| !failed_before.contains(failed)) {
             tracing::error!(
-                "{new}: a bug; until it is restarted, in {} s, the kernel has its ports ({}), and what still reaches \
-                 it is dropped as worker-failed",
+                "{new}: a bug; until it is restarted, in {} s, the kernel has its ports ({}), and packets that \
+                 still reach it are dropped as worker-failed",
                 wait(new.worker).as_secs(),
                 self.polled(new.worker)
             );

@@ -1,4 +1,4 @@
-//! What a worker does after its application has panicked.
+//! Behaviour of a worker after its application has panicked.
 //!
 //! A worker that outlives panics puts the application aside, frees what it held, and goes on with its ports, so that
 //! they neither fill up nor keep frames, its queues are sent, and its reader is quiescent in every turn. Frames that it

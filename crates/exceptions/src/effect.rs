@@ -1,4 +1,4 @@
-//! Effects: the forwarded packets that a piece of kernel state concerns, and the reason.
+//! Effects: the forwarded packets that a piece of kernel state affects, and the reason.
 
 use bywash_fib::model::{Families, Prefix};
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,7 @@
 //!
 //! The crate fails closed. When the kernel announces a change, a [`Watcher`] closes the gate at once through a callback
 //! of its owner, reads the state again, and lets the owner open the gate as far as the new state allows. State that
-//! cannot be read is taken to concern every packet.
+//! cannot be read is assumed to affect every packet.
 //!
 //! | state | read by | announced by |
 //! |---|---|---|

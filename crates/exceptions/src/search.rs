@@ -1,5 +1,5 @@
-//! Searches for translated connections of tunnels' outer packets, on a thread of their own: the kernel lists all its
-//! connections for each, which takes some 0.1 s for a million, and meanwhile the watcher must hear of other changes.
+//! Searches for translated connections of tunnels' outer packets, on a thread of their own: for each search the kernel
+//! lists all its connections, which takes some 0.1 s for a million; the watcher must receive other changes meanwhile.
 
 use crate::translated::translated_outer;
 use bywash_fib::model::Tunnel;
@@ -25,8 +25,8 @@ const RARELY: u32 = 500;
 /// why these cannot be read.
 pub type Found = Result<BTreeSet<u32>, String>;
 
-/// A thread that searches, `bywash-outer`, until dropped. It starts with the first question, and repeats the search from
-/// time to time: a rule may translate another host's connection to the same tuple.
+/// A thread that searches, `bywash-outer`, until dropped. It starts with the first question, and repeats the search
+/// from time to time: a rule may translate another host's connection to the same tuple.
 pub struct Search {
     shared: Arc<Shared>,
     /// Set if the kernel has connections.

@@ -173,7 +173,7 @@ impl Sysctls {
                 found.add(
                     Scope::Between,
                     &format!("net.bridge.{key}=1"),
-                    "has them pass netfilter's hooks of IP or ARP",
+                    "passes them to netfilter's hooks for IP or ARP",
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! Connections that NAT still translates although no rule does.
+//! Connections that the kernel still translates although no NAT rule is left.
 //!
 //! A mapping stays with its connection: the kernel applies it for as long as connections are tracked and a chain of
 //! type nat is hooked in the connection's family, with or without the rule that made it (nf_nat_inet_fn).

@@ -1,4 +1,4 @@
-//! The watcher: one thread that receives the kernel's announcements, closes the gate, reads the state again and reports
+//! The watcher: one thread that receives the kernel's notifications, closes the gate, reads the state again and reports
 //! it.
 
 use crate::dump::{dump, text};

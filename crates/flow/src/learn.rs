@@ -1,4 +1,4 @@
-//! Flows that packets make: the action `learn`.
+//! Flows that packets create: the action `learn`.
 
 use crate::field::{Field, Subfield};
 use crate::key::Flow;

@@ -1,5 +1,5 @@
 #![doc = include_str!("../README.md")]
-//! The header is generated from this crate's sources, with their comments; a test compares it.
+//! The header is generated from this crate's sources, including their comments; a test checks that it is up to date.
 
 mod counters;
 mod device;

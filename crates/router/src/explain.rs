@@ -46,7 +46,7 @@ pub fn gated(flows: Option<&FlowTables>, gate: Gate, from: PortId, frame: &[u8])
     };
     match found {
         _ if !passes => Gated::Kept("see `bywash show placement`; no flows pass this port now"),
-        None => Gated::Kept("not TCP or UDP as flows have it: valid, whole, without options, TTL above 1"),
+        None => Gated::Kept("flows have only valid, whole TCP and UDP packets without options, TTL above 1"),
         Some(None) => Gated::Kept("it belongs to no established flow"),
         Some(Some((id, reply))) => {
             let closing = matches!(l4, (Some(protocol), Some(l4)) if is_closing(*protocol, l4));

@@ -377,7 +377,8 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     }
 }
 
-/// The headers are those of the next hop: without a key unless it says so, and without DF whatever the packet within has.
+/// The headers are those of the next hop: without a key unless it says so, and without DF whatever the packet within
+/// has.
 #[test]
 fn gre_and_ipip_may_have_the_headers_of_a_next_hop() {
     let mut inner = packet(0, 64, 253, (far(20), far(10)), b"payload");

@@ -2,8 +2,8 @@
 //!
 //! A counter can go back: when a machine resumes, or when a virtual machine moves to another host. Token buckets would
 //! then stay empty, and deadlines far away, until the counter has caught up, perhaps after months. So the time of
-//! [`tsc`] is the counter and an offset, which grows by as much as the counter went back. A worker finds this out in
-//! the turn in which it happens, by [`tsc_after`]; for all others, the thread that calls [`tend`] does.
+//! [`tsc`] is the counter and an offset, which grows by as much as the counter went back. A worker detects such a jump
+//! in the turn in which it happens, by [`tsc_after`]; for all other threads, the one that calls [`tend`] does.
 //!
 //! The rate is measured against CLOCK_MONOTONIC_RAW, which is not adjusted to any time server: over 10 ms at first,
 //! then by [`tend`] over all of the time since.

@@ -1,4 +1,4 @@
-//! Tunnels through which the router sends all packets, to another end behind each port; or that it receives them by.
+//! Tunnels through which the router sends all packets, to a remote behind each port, or receives them.
 
 use super::PORTS;
 use crate::lab::vxlan::{self, VNI, VXLAN_PORT};

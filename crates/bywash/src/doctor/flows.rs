@@ -54,13 +54,13 @@ fn compare(table: &FlowTable, firewall: &Firewall, settings: &Settings) -> Vec<F
     }
     if settings.events == Some(0) {
         let what = "the kernel sends no events of connections: net.netfilter.nf_conntrack_events is 0";
-        let costs = "no connection passes the kernel's rules: the kernel forwards all of them";
+        let costs = "no connection is forwarded past the kernel's rules: the kernel forwards all of them";
         let mend = "sysctl -w net.netfilter.nf_conntrack_events=1";
         found.push(Finding::new(Warning, "flows-events", what, costs).mend(mend));
     }
     if settings.acct == Some(1) && flows > 0 {
         let what = "the kernel counts packets by connection (net.netfilter.nf_conntrack_acct)";
-        let costs = "its counts lack the packets of established flows; `bywash show flows` has them";
+        let costs = "its counts do not include packets of established flows; `bywash show flows` has them";
         found.push(Finding::new(Note, "flows-acct", what, costs));
     }
     found

@@ -279,7 +279,7 @@ pub fn places(port: &PortConfig, at: usize, workers: usize) -> anyhow::Result<Ve
     let count = queues.len();
     let place = |(order, queue): (usize, u32)| {
         let worker = port.worker_of((order, count), at, workers);
-        anyhow::ensure!(worker < workers, "it wants worker {worker}, and there are {workers}: restart bywash for more");
+        anyhow::ensure!(worker < workers, "it names worker {worker}, but there are {workers}: restart bywash for more");
         Ok((queue, worker))
     };
     queues.into_iter().enumerate().map(place).collect()

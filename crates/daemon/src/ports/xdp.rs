@@ -184,7 +184,7 @@ impl Xdp {
                 (Level::User, "the kernel refuses the program for policy routing rules")
             }
             (Level::Auto | Level::Driver, _) if rules && !self.program.config().asks => {
-                (Level::User, "policy routing for a bond, or with MTUs of routes, is not the driver's")
+                (Level::User, "the driver does not support policy routing for a bond, or with MTUs of routes")
             }
             (Level::Auto, _) if self.program.config().raw => (Level::User, "auto: this mode takes every frame"),
             (Level::Driver, _) if self.program.config().raw && !self.program.is_native() => {
@@ -253,7 +253,7 @@ impl Xdp {
         match self.targets.get(self.id as u16).takes_frames {
             _ if self.left().is_some() => (false, "it is left to the kernel"),
             _ if self.refused.is_some() => (false, "the program does not forward"),
-            true => (true, "its device takes redirected frames, native XDP's too"),
+            true => (true, "its device takes redirected frames, also from native XDP"),
             false => (
                 false,
                 "native XDP cannot send to it: its device takes no redirected frames; a veth does while its peer has a \

@@ -174,7 +174,8 @@ fn a_bond_is_forwarded_for_by_all_that_it_sends_by() {
     let why = |second: Link| reason(of_hash(1), second).unwrap();
     assert_eq!(why(member(3, true)), "whose active member r2 is not a port");
     assert_eq!(why(Link { carrier: false, ..member(2, true) }), "whose active member r2 has no carrier");
-    assert_eq!(why(Link { mtu: 1400, ..member(2, true) }), "whose MAC address or MTU is another");
+    let differs = "whose MAC address or MTU differs from that of an active member";
+    assert_eq!(why(Link { mtu: 1400, ..member(2, true) }), differs);
 }
 
 #[test]
@@ -226,12 +227,12 @@ fn what_is_not_known_of_a_bond_leaves_it() {
         ..member(index, true)
     };
     let unknown = Link { member: None, ..member(2, false) };
-    let said = "of which a member has a queue_id, or properties that are not known";
+    let said = "a member of which has a queue_id, or properties that are not known";
     assert_eq!(why(backup.clone(), chosen(1, true)), said);
     for other in [chosen(2, false), unknown] {
         assert_eq!(left(&[backup.clone(), member(1, true), other]).unwrap(), said);
     }
-    let another = "whose MAC address or MTU is another";
+    let another = "whose MAC address or MTU differs from that of an active member";
     assert_eq!(why(backup.clone(), Link { mac: Some([2; 6]), ..member(1, true) }), another);
     assert_eq!(why(backup.clone(), Link { mtu: 1400, ..member(1, true) }), another);
     assert_eq!(why(Link { mac: None, ..backup.clone() }, Link { mac: None, ..member(1, true) }), another);
@@ -243,7 +244,7 @@ fn what_is_not_known_of_a_bond_leaves_it() {
     assert_eq!(relations.left(1).unwrap(), "it belongs to bond interface bond0, which is a port itself");
     relations.set_ports([1].into());
     relations.serve(&[2].into());
-    assert!(relations.left(1).unwrap().contains("has no number"));
+    assert!(relations.left(1).unwrap().contains("beyond the limit"));
     relations.serve(&[1].into());
     assert_eq!(relations.left(1), None);
 }
@@ -319,13 +320,13 @@ fn members_of_a_bridge_have_its_packets() {
     for other in [Link { member: None, ..bridged(1) }, Link { up: false, ..bridged(1) }, state(false, true)] {
         assert_eq!(why(bridge(), other), "which does not forward on it");
     }
-    assert!(why(bridge(), state(true, false)).starts_with("which is locked on it"));
+    assert!(why(bridge(), state(true, false)).starts_with("in which it is locked"));
     let mut relations = of(&[bridge(), bridged(1)]);
     relations.set_ports([1, BRIDGE].into());
     assert!(relations.left(1).unwrap().contains("is a port itself"));
     relations.set_ports([1].into());
     relations.serve(&[2].into());
-    assert!(relations.left(1).unwrap().contains("has no number"));
+    assert!(relations.left(1).unwrap().contains("beyond the limit"));
     relations.serve(&[1].into());
     assert_eq!(relations.left(1), None);
     relations.left_bridges = true;
@@ -579,7 +580,7 @@ fn tunnels_that_may_be_others_are_left() {
     let (first, second) = (tunnel(5, 1, 1, None), tunnel(6, 1, 2, None));
     let (keyed, any) = (tunnel(7, 1, 1, Some(3)), tunnel(8, 1, 0, None));
     let plain = left_tunnels(&[first.clone(), second.clone(), keyed.clone(), any.clone()]);
-    let several = Some("it has no address of its own, or not one remote".into());
+    let several = Some("it has no local address, or no fixed remote".into());
     assert_eq!(plain, [(5, None), (6, None), (7, None), (8, several.clone())].into());
     let with = |change: &dyn Fn(&mut Tunnel)| {
         let mut any = any.clone();
@@ -604,7 +605,7 @@ fn tunnels_that_may_be_others_are_left() {
     let mut over6 = chosen.clone();
     let ends: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)].map(IpAddr::from);
     over6.tunnel.iter_mut().for_each(|tunnel| (tunnel.local, tunnel.remote) = (ends[0], ends[1]));
-    assert!(left_tunnels(&[over6])[&9].as_deref().is_some_and(|why| why.contains("no address of its own")));
+    assert!(left_tunnels(&[over6])[&9].as_deref().is_some_and(|why| why.contains("no local address")));
 }
 
 #[test]
@@ -635,7 +636,7 @@ fn tunnels_that_do_more_are_left() {
         let tunnel = plain.tunnel.map(|tunnel| Tunnel { local: local.into(), remote: remote.into(), ..tunnel });
         let of = Link { tunnel, ..plain.clone() };
         let why = left_tunnels(std::slice::from_ref(&of))[&5].clone();
-        assert_eq!(why.as_deref(), Some("it has no address of its own, or not one remote"));
+        assert_eq!(why.as_deref(), Some("it has no local address, or no fixed remote"));
         assert!(left_tunnels(&[Link { up: false, ..of }]).is_empty(), "{local:?} {remote:?}");
     }
     let mut relations = Relations::default();
@@ -669,7 +670,7 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     }
     let why = |links: &[Link]| through(links).unwrap_err();
     let plain = vxlan(member(true, true));
-    assert!(why(&[bridge(), vxlan(member(false, true))]).contains("locked on it"));
+    assert!(why(&[bridge(), vxlan(member(false, true))]).contains("it is locked"));
     assert!(why(&[Link { up: false, ..bridge() }, plain.clone()]).contains("is down"));
     assert!(why(&[bridge(), Link { mtu: 1400, ..plain.clone() }]).contains("MTU"));
     let ipvlan = Link { parent: Some(BRIDGE), ..link(9, "iv0", "ipvlan") };
@@ -690,13 +691,13 @@ fn a_vxlan_has_the_packets_of_its_bridge() {
     relations.note(&[own(7, bridge(1).mac.unwrap(), BRIDGE)]);
     let joined = relations.tunnels().next().unwrap().1.unwrap().joined.unwrap().0;
     assert_eq!((joined.index, joined.vlan, joined.tagged), (upper.index, 7, false));
-    assert!(why(&[bridge(0), of_vxlan(0), upper]).contains("in none without a tag"));
+    assert!(why(&[bridge(0), of_vxlan(0), upper]).contains("an untagged member of none"));
     // Without an interface, for frames between members.
     let joined = through(&[bridge(1), of_vxlan(9)]).unwrap().unwrap().0;
     assert_eq!((Some(joined.index), joined.vlan), (MasterSpec::index_of_vlan(BRIDGE, 9), 9));
     let mut relations = of(&[super::tests::bridge(), Link { member: Some(member(true, false)), ..port }]);
     relations.set_ports([1].into());
-    assert!(relations.left(1).unwrap().contains("learns no addresses there"));
+    assert!(relations.left(1).unwrap().contains("in which it is locked, learns no addresses"));
 }
 
 /// The kernel prefers other tunnels of the kind to one that takes headers from routes, except the one of its own.
@@ -751,7 +752,7 @@ fn vxlans_without_neighbours_or_in_vrfs_are_left() {
         let vrf = Link { vrf: Some(10), ..link(9, "red", "vrf") };
         left_tunnels(&[own, member, vrf])[&5].clone().unwrap_or_default()
     };
-    assert!(alone(&|own| own.mac = None).contains("resolves no neighbours"));
+    assert!(alone(&|own| own.mac = None).contains("does not resolve neighbours"));
     let below = |tunnel: &mut Tunnel| tunnel.vxlan.iter_mut().for_each(|vxlan| vxlan.link = 8);
     assert!(alone(&|own| of(own, &below)).contains("VRF"));
 }

@@ -115,7 +115,7 @@ pub fn run() -> anyhow::Result<()> {
         signal_hook::flag::register(signal, ignored.clone())?;
     }
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let asked = broker::receive::<Limits>(&socket).context("`bywash run` starts this, and nobody else")?;
+    let asked = broker::receive::<Limits>(&socket).context("only `bywash run` starts this process")?;
     let Some((mut limits, _)) = asked else { return Ok(()) };
     let confined = confine(&mut limits);
     broker::send(&socket, &confined.as_ref().map(drop).map_err(|why| format!("{why:#}")), &[])?;

@@ -129,7 +129,7 @@ pub fn explain(why: anyhow::Error, sandboxed: bool) -> anyhow::Error {
     if sandboxed && why.chain().any(denied) {
         return why.context(
             "in its sandbox bywash opens only the files that `bywash show sandbox` lists, and only as their mode \
-                      bits allow it or root; others need a restart, or --no-sandbox",
+                      bits allow its user or root; others need a restart, or --no-sandbox",
         );
     }
     why
@@ -153,8 +153,8 @@ fn kept(broker: bool, counters: bool) -> CapabilitySet {
     kept
 }
 
-/// Makes the calling thread one of `user`. Gives up all its capabilities but these, and the ways to gain others, also if
-/// it cannot become one of `user`.
+/// Makes the calling thread one of `user`. Gives up all its capabilities but these, and the ways to gain others, also
+/// if it cannot become one of `user`.
 fn drop_capabilities(kept: CapabilitySet, user: Option<Uid>) -> anyhow::Result<()> {
     thread::set_no_new_privs(true).context("no_new_privs")?;
     // Without CAP_SETPCAP the bounding set stays as it is. It has no effect then: with no_new_privs, no executed

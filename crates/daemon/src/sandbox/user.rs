@@ -1,4 +1,4 @@
-//! User of its own, as which an instance runs in its sandbox: files and processes of root are not its own any more.
+//! The separate user that an instance runs as in its sandbox, so that root's files and processes are no longer its own.
 
 use anyhow::Context as _;
 use rustix::process::{DumpableBehavior, Gid, Uid, geteuid, set_dumpable_behavior};

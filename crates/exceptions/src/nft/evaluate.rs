@@ -1,10 +1,9 @@
-//! The verdict that a ruleset gives to every packet of an established flow, or of those in which a tunnel's packets
-//! are.
+//! The verdict that a ruleset gives to all packets of an established flow, or to all outer packets of a tunnel.
 //!
 //! The chains that the packets meet are run as the kernel runs them (nft_do_chain in net/netfilter/nf_tables_core.c),
 //! with values of which some bits are not known ([`super::octets`]). Where a rule depends on an unknown value, both
-//! ways are followed. A flow whose packets can only be accepted, without a side effect that is not a counter of every
-//! packet, is accepted by the ruleset whatever its packets are.
+//! ways are followed. If the packets of a flow can only be accepted, and the only side effects are counters that count
+//! every packet, the ruleset accepts the flow whatever its packets are.
 
 mod answer;
 

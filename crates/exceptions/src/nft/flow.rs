@@ -1,10 +1,10 @@
 //! A flow, and its packets at each place where the kernel's rules see them.
 //!
-//! The packets meant are those that a dataplane beside the kernel could take: of an established connection, or the
-//! outer packets of a tunnel; whole, with headers in their usual form (no IP options, no extension headers), of TCP
-//! those with ACK and without SYN, FIN and RST. Their checksums are right: connection tracking takes others for packets
-//! of no connection (nf_conntrack_checksum), so a dataplane leaves to the kernel those whose checksum neither it nor
-//! the device has found right.
+//! These are the packets that a dataplane beside the kernel could forward: packets of an established connection, or the
+//! outer packets of a tunnel. They are whole, with headers in their usual form (no IP options, no extension headers);
+//! TCP packets have ACK, but not SYN, FIN or RST. Their checksums are right: connection tracking treats a packet with a
+//! wrong checksum as one of no connection (nf_conntrack_checksum), so a dataplane leaves a packet to the kernel unless
+//! it or the device has found the checksum right.
 
 use super::expression::fib;
 use super::octets::{self, Octet, Of, Why, known, unknown};

@@ -1,4 +1,4 @@
-//! Tunnels, and what is around the packets in them.
+//! Tunnels, and the outer headers of their packets.
 
 use super::Families;
 #[cfg(doc)]

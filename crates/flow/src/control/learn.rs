@@ -1,4 +1,4 @@
-//! Flows that packets make and change.
+//! Flows that packets create and change.
 
 use super::{Entry, FlowControl};
 use crate::learn::{LearnedFlow, Lesson};

@@ -153,7 +153,7 @@ pub enum Error {
     },
     /// The journal could have been written by others, or was not written by Bywash.
     #[error(
-        "journal {path} is refused, and nothing of it put back: {reason}; if the journal is Bywash's own, correct this; \
+        "journal {path} is refused, and no setting restored: {reason}; if the journal is Bywash's own, correct this; \
          otherwise delete it, and set the interfaces as they should be"
     )]
     JournalRefused {

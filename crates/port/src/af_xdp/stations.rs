@@ -1,4 +1,4 @@
-//! Stations of bridges. Of the frames that members of the bridges receive, the program forwards those from these
+//! Stations of bridges. The program forwards frames that members of the bridges receive only if they come from these
 //! stations.
 
 use super::abi::{PORTS, STATIONS, STATIONS_AT_A_PLACE, VLANS};

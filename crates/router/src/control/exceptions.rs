@@ -1,4 +1,4 @@
-//! Packets that are left to the kernel because a kernel policy (firewall, IPsec, rule, qdisc) concerns them.
+//! Packets that are left to the kernel because a kernel policy (firewall, IPsec, rule, qdisc) applies to them.
 
 use super::bits::Bits;
 use super::followed::looked_up;
@@ -156,7 +156,7 @@ impl Control {
                 Ok(true) => drop(new.insert(key)),
                 Ok(false) => {}
                 Err(e) => {
-                    tracing::error!("no memory for routing table {}: {e}: its packets are the kernel's", key.table)
+                    tracing::error!("no memory for routing table {} ({e}): the kernel has its packets", key.table)
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Ports, and the interfaces above them and tunnels, as the control side is told of them.
+//! Ports, the interfaces above them, and tunnels, as described to the control side.
 
 use crate::bond::XmitHash;
 use crate::tables::Reception;
@@ -65,8 +65,8 @@ impl MasterSpec {
         (bridge < 1 << 19 && vlan < 1 << 12).then(|| 1 << 31 | bridge << 12 | u32::from(vlan))
     }
 
-    /// Returns the kernel index of the bridge, and the VLAN, of an index that [`MasterSpec::index_of_vlan`] has returned;
-    /// `None` for a kernel index.
+    /// Returns the kernel index of the bridge, and the VLAN, of an index that [`MasterSpec::index_of_vlan`] has
+    /// returned; `None` for a kernel index.
     pub fn vlan_of_index(index: u32) -> Option<(u32, u16)> {
         (index >> 31 != 0).then_some((index << 1 >> 13, (index & 0xfff) as u16))
     }

@@ -20,8 +20,8 @@ use std::net::IpAddr;
 /// Smallest MTU of IPv6 (RFC 8200 5).
 const MIN_MTU6: u32 = 1280;
 
-/// Route of the outer packets through the tunnel of one next hop. Consecutive packets of a burst that have the same next
-/// hop share it.
+/// Route of the outer packets through the tunnel of one next hop. Consecutive packets of a burst that have the same
+/// next hop share it.
 pub(crate) struct OuterRoute<'a> {
     info: &'a TunnelInfo,
     path: &'a Path,
@@ -132,7 +132,8 @@ fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
 }
 
 /// Returns whether the kernel may do more than encapsulate this IPv6 packet in one of kind `ip6tnl` or `ip6gre`: it
-/// comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit (RFC 2473 4.1.1).
+/// comes from the tunnel's remote, or has extension headers, among which may be an encapsulation limit (RFC 2473
+/// 4.1.1).
 fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
     let IpAddr::V6(remote) = tunnel.remote else { return false };
     let Some((header, _)) = ipv6::Ipv6Header::parse(ip) else { return true };

@@ -101,7 +101,7 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
                     Behind::Member(member) => dev(member),
                 };
                 let name = format!("{} by {by}", station(bridge, vlan, of));
-                row("station", name, "the kernel's entry is another")
+                row("station", name, "the kernel's entry differs")
             }
             Change::StationGone { bridge, vlan, mac: of } => row("station", station(bridge, vlan, of), GONE),
             Change::Elsewhere { .. } | Change::Synced => return None,

@@ -271,7 +271,7 @@ impl Guard {
         };
         let ends = control.tunnels_by_end().into_iter().map(|(end, of)| (end, takes(of))).collect();
         let failed = self.program.as_ref().and_then(|program| program.set_tunnels(&ends).err());
-        let failed = failed.map(|e| format!("the kernel has the packets of some tunnels: {e}"));
+        let failed = failed.map(|e| format!("packets of some tunnels are left to the kernel: {e}"));
         note(&mut self.refused, TUNNELS, failed);
         if let Some(program) = &self.program {
             program.set_bridge_tags(control.masters().filter_map(|(view, of)| bridge_tag(view.id, of)).collect());

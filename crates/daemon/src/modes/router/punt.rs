@@ -1,4 +1,4 @@
-//! Punt to the kernel of packets that user space received although they are the kernel's. The XDP program passes such
+//! Punts packets to the kernel that user space received although they belong to the kernel. The XDP program passes such
 //! packets itself, but not every table fits into its memory, and a worker may see a change that the program has not
 //! seen yet.
 
@@ -22,9 +22,9 @@ impl Punt {
         Self { injector: injector.ok(), refused, said: false }
     }
 
-    /// Makes the kernel receive a frame again on the interface with this index, with a mark if set; `copy` if the packet
-    /// itself was dropped. Counts the frame as refused if there is no such interface any more, or the kernel does not
-    /// take it.
+    /// Makes the kernel receive a frame again on the interface with this index, with a mark if set; `copy` if the
+    /// packet itself was dropped. Counts the frame as refused if there is no such interface any more, or the kernel
+    /// does not take it.
     pub fn hand(&mut self, from: PortId, (index, marked): (Option<u32>, bool), frame: &[u8], copy: bool) {
         let (Some(injector), Some(index)) = (&mut self.injector, index) else { return self.count(from, copy) };
         if let Err(e) = injector.inject(index, frame, marked) {

@@ -55,7 +55,7 @@ impl Switching {
             let Some(prefix) = port.addresses.iter().find(|prefix| !is_link_local(prefix.addr)) else { continue };
             slot.addressed = true;
             tracing::warn!(
-                "{}: it has the address {}, at which the kernel is not reached any more: the switch takes all frames",
+                "{}: the kernel can no longer be reached at its address {}: the switch takes all frames",
                 port.name,
                 prefix.addr
             );

@@ -156,7 +156,7 @@ mod tests {
     #[track_caller]
     fn assert_refused(path: &Path, why: &str) {
         let error = Journal::open(path).unwrap_err().to_string();
-        let whole = format!("journal {} is refused, and nothing of it put back: ", path.display());
+        let whole = format!("journal {} is refused, and no setting restored: ", path.display());
         assert!(error.starts_with(&whole) && error.contains(why) && error.contains("delete it"), "{error}");
     }
 

@@ -1,4 +1,4 @@
-//! Tunnels: their stations, and the paths to their other ends.
+//! Tunnels: their stations, and the paths to their remotes.
 
 use super::super::followed::Followed;
 use super::super::{Bridged, Entrance, MasterSpec, PortView, TunnelSpec};
@@ -138,8 +138,8 @@ impl Links {
         }
     }
 
-    /// Sets the headers that routes put around packets, by interface; the first [`OUTERS`] are used. Returns the interfaces
-    /// whose next hops this changes: the places of the headers are others.
+    /// Sets the headers that routes put around packets, by interface; the first [`OUTERS`] are used. Returns the
+    /// interfaces whose next hops this changes: the places of the headers are others.
     pub fn set_outers(&mut self, outers: BTreeSet<(u32, Outer)>) -> BTreeSet<u32> {
         let beyond = outers.len().saturating_sub(OUTERS);
         if beyond > 0 && self.outers.len() < OUTERS {
@@ -399,8 +399,8 @@ impl Links {
         !tunnel.is_over_v6() || tunnel.vxlan.is_some() || self.addresses.iter().any(has)
     }
 
-    /// Returns the tunnels whose packets are decapsulated; of those with headers from routes, as many as the program has
-    /// room for.
+    /// Returns the tunnels whose packets are decapsulated; of those with headers from routes, as many as the program
+    /// has room for.
     pub fn ends(&self) -> BTreeMap<TunnelEnd, Entrance> {
         let of = |spec: &TunnelSpec| {
             let mac = match spec.tunnel.vxlan {
