@@ -122,6 +122,18 @@ fn the_kernels_frames_are_as_sound_as_ours() {
     assert!(fast["lanes"][0]["received"].as_u64().unwrap() > 1000, "{fast}");
 }
 
+/// A rate that the generator cannot reach ends in time, without the rest of the frames.
+#[test]
+fn a_rate_beyond_reach_ends_in_time() {
+    require!(require_lab());
+    let net = Net::new();
+    let got = net.json(&["gen", "t0", "--via", "socket", "--rate", "400mpps", "--seconds", "0.5"]);
+    let lane = &got["lanes"][0];
+    let sent = lane["sent"].as_u64().unwrap();
+    assert!(sent > 0 && sent < 200_000_000, "{got}");
+    assert!(lane["limits"].to_string().contains("generator"), "{got}");
+}
+
 #[test]
 fn what_cannot_be_is_said() {
     require!(require_lab());
