@@ -267,6 +267,27 @@ pub struct Attachment {
 }
 
 impl Program {
+    /// Returns the program of a port, attached nowhere yet and disabled.
+    fn new(datapath: &XdpDatapath, id: u16, link: &LinkInfo, first: Option<First>) -> Self {
+        Self {
+            interface: link.name.clone(),
+            xdp: None,
+            tc: None,
+            first,
+            native: false,
+            note: String::new(),
+            config: XdpConfig { mac: link.mac, ..XdpConfig::default() },
+            vlans: vec![],
+            no_vlans: false,
+            cpus: 0,
+            id,
+            index: link.index,
+            datapath: datapath.clone(),
+            waits: false,
+            left: false,
+        }
+    }
+
     /// Loads a program and attaches it as port 0: see [`Program::attach_to`].
     ///
     /// # Errors
@@ -346,25 +367,9 @@ impl Program {
         }
 
         drop(inner);
-        let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
-        let (index, datapath, waits) = (link.index, datapath.clone(), false);
-        Ok(Self {
-            interface,
-            xdp,
-            tc,
-            first,
-            native,
-            note,
-            config,
-            vlans: vec![],
-            no_vlans: false,
-            cpus: 0,
-            id,
-            index,
-            datapath,
-            waits,
-            left: false,
-        })
+        let mut program = Self::new(datapath, id, link, first);
+        (program.xdp, program.tc, program.native, program.note) = (xdp, tc, native, note);
+        Ok(program)
     }
 
     /// Takes over another process's attachment, as port `id`, with `user` to run before it: what is attached stays as
@@ -380,30 +385,15 @@ impl Program {
         user: Option<&UserProgram>,
     ) -> Result<Self, Error> {
         let first = user.map(|user| datapath.load_first(id, user)).transpose()?;
-        let config = XdpConfig { mac: link.mac, ..XdpConfig::default() };
-        let (index, datapath, interface) = (link.index, datapath.clone(), link.name.clone());
-        let (native, note) = (from.native, if from.native { "" } else { "taken over from another process" }.into());
-        let (xdp, tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
-        let ids = tc.iter().filter_map(|tc| tc.id().ok());
+        let mut program = Self::new(datapath, id, link, first);
+        (program.xdp, program.tc) = (from.xdp.map(Attached::from), from.tc.map(Attached::from));
+        (program.native, program.waits) = (from.native, true);
+        if !from.native {
+            program.note = "taken over from another process".into();
+        }
+        let ids = program.tc.iter().filter_map(|tc| tc.id().ok());
         datapath.lock().own_links.extend(ids);
-        let waits = true;
-        Ok(Self {
-            interface,
-            xdp,
-            tc,
-            first,
-            native,
-            note,
-            config,
-            vlans: vec![],
-            no_vlans: false,
-            cpus: 0,
-            id,
-            index,
-            datapath,
-            waits,
-            left: false,
-        })
+        Ok(program)
     }
 
     /// Replaces the other process's program by this one: each frame is processed by one of the two. Does nothing when
