@@ -3,7 +3,8 @@
 use super::Error;
 use super::attach::{Attached, Hook};
 use super::link::LinkInfo;
-use super::program::{attach_link, chain, loader};
+use super::load::{chain, loader};
+use super::program::attach_link;
 use aya::Ebpf;
 use aya::maps::{DevMap, MapData, MapError};
 use aya::programs::{ProgramError, Xdp};

@@ -7,8 +7,8 @@
 //! would be received only by a veth whose peer polls, and the kernel takes 20 ms to set up a run of them.
 
 use super::Error;
+use super::load::{chain, loader, named, program_fd};
 use super::objects::{Made, Make, Refused, make};
-use super::program::{chain, named, program_fd};
 use super::socket::Mapped;
 use super::test_run::TestRun;
 use aya::maps::Map;
@@ -233,7 +233,7 @@ impl Injector {
 
 /// Makes the objects of an injector: the program `inject` and the map `batch`.
 pub(super) fn load() -> Result<Made, String> {
-    let mut object = super::program::loader().load(OBJECT).map_err(|e| chain(&e))?;
+    let mut object = loader().load(OBJECT).map_err(|e| chain(&e))?;
     named::<SchedClassifier>(&mut object, "inject")?.load().map_err(|e| chain(&e))?;
     let program = program_fd(&mut object, "inject")?.as_fd().try_clone_to_owned();
     let Some(Map::Array(data)) = object.map("batch") else {

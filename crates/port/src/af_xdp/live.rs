@@ -4,7 +4,7 @@
 //! faster than a packet or AF_XDP socket can (`xdp-trafficgen` does the same). Needs Linux 5.18.
 
 use super::Error;
-use super::program::loader;
+use super::load::loader;
 use super::test_run::TestRun;
 use aya::Ebpf;
 use aya::maps::{Array, MapData};

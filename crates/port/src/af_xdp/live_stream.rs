@@ -4,7 +4,7 @@
 //! that differ from frame to frame. Needs Linux 5.18.
 
 use super::Error;
-use super::program::{chain, loader};
+use super::load::{chain, loader};
 use super::test_run::TestRun;
 use aya::Ebpf;
 use aya::maps::{Array, MapData, MapError};

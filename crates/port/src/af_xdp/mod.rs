@@ -11,6 +11,7 @@ mod attach;
 mod bare;
 mod below;
 mod bridging;
+mod config;
 mod cpumap;
 mod datapath;
 mod ends;
@@ -27,6 +28,7 @@ mod journal;
 mod link;
 mod live;
 mod live_stream;
+mod load;
 mod long;
 mod map;
 mod napi;
@@ -55,6 +57,7 @@ pub use abi::{
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
 pub use below::{Below, TAKE_TAGS_OFF};
+pub use config::{SourceCheck, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};
 pub use datapath::{Family, SEGMENT, Segments, Tried, XdpDatapath};
 pub use ends::{TUNNEL_ENDS, TunnelEnd, TunnelTakes};
 pub use error::Error;
@@ -71,9 +74,7 @@ pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub(crate) use objects::{Made, Make, Maker, Refused};
 pub use offload::{Features, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
-pub use program::{
-    Attachment, Program, SourceCheck, XdpAttach, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan, learn_programs,
-};
+pub use program::{Attachment, Program, XdpAttach, learn_programs};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};

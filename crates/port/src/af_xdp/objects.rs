@@ -7,8 +7,8 @@
 use super::abi::{DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, PORTS};
 use super::datapath::SEGMENT;
 use super::flows::Memory;
+use super::load::{chain, loader, named, program_fd};
 use super::map::Map;
-use super::program::{chain, loader, named};
 use super::user_program::{data, link_first};
 use super::{Error, UserProgram, inject, shared};
 use aya::Ebpf;
@@ -273,7 +273,7 @@ fn later(ebpf: &mut Ebpf, what: Later) -> Result<Made, String> {
     load_side_by_side(ebpf, what.names())?;
     let mut made = Made::default();
     for name in what.names() {
-        let fd = super::program::program_fd(ebpf, name)?.as_fd().try_clone_to_owned().map_err(|e| e.to_string())?;
+        let fd = program_fd(ebpf, name)?.as_fd().try_clone_to_owned().map_err(|e| e.to_string())?;
         made.objects.insert((*name).to_owned(), fd);
     }
     Ok(made)

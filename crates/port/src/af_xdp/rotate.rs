@@ -1,7 +1,7 @@
 //! Measurement of the program's run time, over packets to many destinations.
 
+use super::load::{chain, loader};
 use super::map::Map;
-use super::program::{chain, loader};
 use super::test_run::TestRun;
 use super::user_program::data;
 use super::{Error, XdpDatapath};

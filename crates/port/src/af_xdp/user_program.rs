@@ -5,8 +5,8 @@
 //! `bywash_first` continues with our program by a tail call. Ports without such a program run none of this.
 
 use super::attach::load_xdp;
+use super::load::{chain, verdict};
 use super::objects::{Made, Make, Refused, make};
-use super::program::{chain, verdict};
 use super::{Error, XdpDatapath};
 use crate::broker;
 use aya::maps::{Map, MapData};

@@ -1,0 +1,197 @@
+//! Configuration of the built-in XDP program for a port, and for the VLANs above it.
+
+use super::abi::{
+    FLAG_DEFRAG, FLAG_ENABLED, FLAG_FLOWS4, FLAG_FLOWS6, FLAG_FORWARD, FLAG_KERNEL4, FLAG_KERNEL6, FLAG_L3_HASH4,
+    FLAG_L3_HASH6, FLAG_NATIVE, FLAG_PARTIAL, FLAG_RAW, FLAG_REDIRECTS, FLAG_RPF_LOOSE, FLAG_RPF_STRICT, FLAG_RULES,
+    RawPort, SENDING_BRIDGED, SENDING_BY_RULES, SENDING_FILTERS, SENDING_KEEPS, SENDING_KEPT4, SENDING_KEPT6,
+    SENDING_TAKES_FRAMES, SENDING_TARGET,
+};
+
+/// Packets received by a router's port that go to the kernel because a kernel policy applies to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpGate {
+    /// All of IPv4.
+    pub v4: bool,
+    /// All of IPv6.
+    pub v6: bool,
+    /// Fragments of both.
+    pub fragments: bool,
+    /// Set if `v4` does not apply to packets of known flows ([`super::XdpDatapath::flow_segments`]).
+    pub flows4: bool,
+    /// The same for `v6`.
+    pub flows6: bool,
+}
+
+impl XdpGate {
+    /// Gate through which everything goes to the kernel.
+    pub const CLOSED: Self = Self { v4: true, v6: true, fragments: true, flows4: false, flows6: false };
+}
+
+/// Configuration of the program for a port. Everything is passed to the kernel until `enabled` is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpConfig {
+    /// Whether the port is in use; if not, every frame is passed to the kernel.
+    pub enabled: bool,
+    /// MAC address of the port, or of `master`; frames to other stations are passed to the kernel.
+    pub mac: [u8; 6],
+    /// Number, from [`super::PORTS`] on, of the bond, the bridge, or the VLAN interface on a bridge to which the port's
+    /// frames without a tag belong, together with those of other ports.
+    pub master: Option<u16>,
+    /// Set if the port is a bridge's member. Frames that it receives from stations that are not known
+    /// ([`super::XdpDatapath::set_stations`]) behind it, of the interface to which they belong, are passed to the
+    /// kernel.
+    pub bridged: bool,
+    /// Set if that bridge filters VLANs. Frames with a tag belong to the VLAN with that tag ([`XdpVlan`]), and those
+    /// that belong to none are passed to the kernel, as are those without a tag if there is no `master`.
+    pub filters: bool,
+    /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
+    pub max_frame: u32,
+    /// Whether every frame that is not too long goes to user space; for ports that are not a router's.
+    pub raw: bool,
+    /// Whether the program forwards what it can.
+    pub forward: bool,
+    /// Whether frames may carry unfinished transport checksums, a mark they lose when they are redirected: such frames
+    /// go to user space, which completes the checksums.
+    pub partial: bool,
+    /// Whether packets that would leave on their ingress port go to user space, which sends a redirect.
+    pub redirects: bool,
+    /// Packets that go to the kernel.
+    pub gate: XdpGate,
+    /// Source check of IPv4 packets before the program forwards them. Packets whose source it cannot verify go to the
+    /// kernel (`pass_source`), which decides.
+    pub source_check: SourceCheck,
+    /// Whether the hash that selects a group's member uses only addresses for IPv4 (net.ipv4.fib_multipath_hash_policy
+    /// 0), instead of ports as well.
+    pub l3_hash4: bool,
+    /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy 0), with flow label and next header.
+    pub l3_hash6: bool,
+    /// Set if policy routing rules apply to the packets, which user space looks up unless `asks` is set.
+    pub rules: bool,
+    /// Set if the program, where it forwards, asks the kernel for the next hop of packets to which rules apply
+    /// ([`super::XdpDatapath::refuses_rules`]). The kernel's answer (`bpf_fib_lookup`) ignores the MTUs of routes.
+    pub asks: bool,
+    /// Set if that next hop depends on a packet's addresses alone, so that the answer can be cached.
+    pub keeps: bool,
+    /// Conditions for sending packets to which such rules apply on the port.
+    pub sending: XdpSending,
+    /// Frames between members of the port's bridge that the program forwards, where it forwards.
+    pub bridging: XdpBridging,
+}
+
+impl XdpConfig {
+    /// Returns the entry in the program of the port with this number, interface index, and mode of XDP.
+    pub(super) fn entry(&self, id: u16, ifindex: u32, native: bool) -> RawPort {
+        let XdpGate { v4, v6, fragments, flows4, flows6 } = self.gate;
+        let mut flags = 0;
+        for (on, flag) in [
+            (self.enabled, FLAG_ENABLED),
+            (self.forward && !self.rules, FLAG_FORWARD),
+            (self.rules, FLAG_RULES),
+            (self.partial, FLAG_PARTIAL),
+            (self.raw, FLAG_RAW),
+            (self.redirects, FLAG_REDIRECTS),
+            (v4, FLAG_KERNEL4),
+            (v6, FLAG_KERNEL6),
+            (v4 && flows4, FLAG_FLOWS4),
+            (v6 && flows6, FLAG_FLOWS6),
+            (fragments, FLAG_DEFRAG),
+            (self.source_check == SourceCheck::Loose, FLAG_RPF_LOOSE),
+            (self.source_check == SourceCheck::Strict, FLAG_RPF_STRICT),
+            (self.l3_hash4, FLAG_L3_HASH4),
+            (self.l3_hash6, FLAG_L3_HASH6),
+            (native, FLAG_NATIVE),
+        ] {
+            flags |= if on { flag } else { 0 };
+        }
+        let mut sending = 0;
+        for (on, flag) in [
+            (self.sending.target, SENDING_TARGET),
+            (self.sending.takes_frames, SENDING_TAKES_FRAMES),
+            (self.sending.kept4, SENDING_KEPT4),
+            (self.sending.kept6, SENDING_KEPT6),
+            (self.rules && self.asks && self.forward, SENDING_BY_RULES),
+            (self.keeps, SENDING_KEEPS),
+            (self.bridged, SENDING_BRIDGED),
+            (self.filters, SENDING_FILTERS),
+        ] {
+            sending |= if on { flag } else { 0 };
+        }
+        let (mac, max_frame, route_id) = (self.mac, self.max_frame, self.master.unwrap_or(id));
+        let XdpBridging { to, longest, through } = self.bridging;
+        let others = if self.forward && self.bridged { to & !(1 << id) } else { 0 };
+        let members = others | u64::from(self.bridged && through != 0) << id;
+        RawPort { mac, flags, max_frame, ifindex, id, cpus: 0, route_id, sending, members, longest, through }
+    }
+
+    /// Returns the words of such an entry, for native XDP, as they are in the program's memory.
+    #[cfg(fuzzing)]
+    #[doc(hidden)]
+    pub fn words(&self, id: u16, ifindex: u32) -> [u64; 3] {
+        self.entry(id, ifindex, true).words()
+    }
+}
+
+/// Conditions for packets that are sent on a port by policy routing rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpSending {
+    /// Set if the program may send on the port at all.
+    pub target: bool,
+    /// Set if the port's device takes redirected frames, as native XDP sends them.
+    pub takes_frames: bool,
+    /// Set if only the kernel may send IPv4 packets on the port.
+    pub kept4: bool,
+    /// Set if only the kernel may send IPv6 packets on the port.
+    pub kept6: bool,
+}
+
+/// Frames that the program forwards between members of a bridge, or hands to user space: unicast frames of IPv4, IPv6,
+/// PPPoE or MPLS, except neighbour discovery, from a station behind the receiving port to a station behind another
+/// port. They are unchanged, but for a tag ([`super::XdpDatapath::set_bridge_tags`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct XdpBridging {
+    /// Ports that they leave by: bit n stands for port n. With native XDP their devices take redirected frames.
+    pub to: u64,
+    /// Longest such frame in bytes, with its Ethernet header and without a tag. Longer ones are passed to the kernel,
+    /// except an skb that will be segmented.
+    pub longest: u32,
+    /// Longest frame, likewise, that user space takes to a station behind a VXLAN; 0: none. For XDP only, with tags in
+    /// the frames.
+    pub through: u32,
+}
+
+/// A VLAN that a port carries, or a macvlan above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XdpVlan {
+    /// Its number, from [`super::PORTS`] on.
+    pub id: u16,
+    /// Number of its entry in the program, from [`super::PORTS`] on: its own, or another for each member of the bond or
+    /// bridge below it, because an entry also has properties of the port.
+    pub entry: u16,
+    /// Tag of its frames, in network byte order and with priority 0; zeros for a macvlan.
+    pub tag: [u8; 4],
+    /// Its MAC address; frames to other stations are passed to the kernel.
+    pub mac: [u8; 6],
+    /// Longest frame for user space, as [`XdpConfig::max_frame`], with the tag.
+    pub max_frame: u32,
+    /// Packets that go to the kernel; no flows pass it.
+    pub gate: XdpGate,
+    /// Source check, as [`XdpConfig::source_check`].
+    pub source_check: SourceCheck,
+    /// Set if policy routing rules apply, as [`XdpConfig::rules`].
+    pub rules: bool,
+    /// Frames with the tag between members of a bridge, as [`XdpConfig::bridging`].
+    pub bridging: XdpBridging,
+}
+
+/// Reverse-path source validation of IPv4: `rp_filter` of Linux (ip-sysctl), RFC 3704.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceCheck {
+    /// No check.
+    #[default]
+    Off,
+    /// There must be a unicast route to the source (`rp_filter` 2). Only for a port with an IPv4 address: Linux checks
+    /// strictly on others.
+    Loose,
+    /// The route to the source must leave by the ingress port (`rp_filter` 1).
+    Strict,
+}
