@@ -318,14 +318,25 @@ impl Outcomes {
     }
 }
 
-/// Result of a rule.
-#[derive(Default)]
-struct End<'a> {
+/// A rule that is run, and its result so far.
+struct Step<'a> {
+    chain: &'a Chain,
+    rule: &'a Rule,
+    /// Number of jumps that lead to the chain.
+    depth: usize,
+    /// Value that decides which packets are still in the rule, if not all are.
+    certain: Option<Why<'a>>,
     out: Outcomes,
     /// Whether packets may go on to the next rule.
     goes_on: bool,
     /// Value that decides which packets go on, if not all or none do.
     split: Option<Why<'a>>,
+}
+
+impl<'a> Step<'a> {
+    fn new(chain: &'a Chain, rule: &'a Rule, depth: usize) -> Self {
+        Self { chain, rule, depth, certain: None, out: Outcomes::default(), goes_on: true, split: None }
+    }
 }
 
 /// Findings of an evaluation so far.
@@ -396,11 +407,12 @@ impl<'a> Walk<'a, '_> {
                 goes_on = false;
                 break;
             }
-            let end = self.rule(chain, rule, depth);
-            out.add(end.out);
-            split = weaker(split, end.split);
-            self.reach = weaker(self.reach, end.split);
-            goes_on = end.goes_on;
+            let mut step = Step::new(chain, rule, depth);
+            self.rule(&mut step);
+            out.add(step.out);
+            split = weaker(split, step.split);
+            self.reach = weaker(self.reach, step.split);
+            goes_on = step.goes_on;
             if !goes_on {
                 break;
             }
@@ -427,36 +439,28 @@ impl<'a> Walk<'a, '_> {
     }
 
     /// Runs a rule. Values that an earlier rule has left in registers are not used: nft loads them again.
-    fn rule(&mut self, chain: &'a Chain, rule: &'a Rule, depth: usize) -> End<'a> {
+    fn rule(&mut self, step: &mut Step<'a>) {
         self.registers = [Octet::unknown(UNSET); REGISTERS];
-        let mut end = End { goes_on: true, ..End::default() };
-        // Value that decides which packets are still in the rule, if not all are.
-        let mut certain: Option<Why<'a>> = None;
-        for (at, expression) in rule.expressions.iter().enumerate() {
+        for (at, expression) in step.rule.expressions.iter().enumerate() {
             let truth = match expression {
-                Expression::Verdict(verdict) => {
-                    if !matches!(verdict, Verdict::Continue) {
-                        self.verdicts(chain, rule, &[verdict], certain, depth, &mut end);
-                        return end;
-                    }
-                    Truth::Yes
-                }
+                Expression::Verdict(Verdict::Continue) => Truth::Yes,
+                Expression::Verdict(verdict) => return self.verdicts(step, &[verdict]),
                 Expression::Lookup { set, key, data, invert } => match self.lookup(set, *key, *invert) {
-                    Ok(found) if found.elements.is_empty() => return end,
+                    Ok(found) if found.elements.is_empty() => return,
                     Ok(found) => {
-                        let last = at + 1 == rule.expressions.len();
-                        match self.found(chain, rule, set, &found, *data, certain, depth, last, &mut end) {
+                        let last = at + 1 == step.rule.expressions.len();
+                        match self.found(step, set, &found, *data, last) {
                             Some(truth) => truth,
-                            None => return end,
+                            None => return,
                         }
                     }
                     Err(Truth::Maybe(why)) => {
                         let acts = self.names.sets.get(set.as_str()).map_or(Some("unknown set"), |of| of.acts);
                         if let Some(how) = acts.or((*data == Some(To::Verdict)).then_some(why.what)) {
-                            self.acts(chain, rule, &format!("set {set}: {how}"), certain, &mut end);
-                            end.goes_on = true;
-                            end.split = weaker(end.split, Some(why));
-                            return end;
+                            self.acts(step, &format!("set {set}: {how}"));
+                            step.goes_on = true;
+                            step.split = weaker(step.split, Some(why));
+                            return;
                         }
                         if let Some(To::Register(to)) = data {
                             self.store(*to, &unknown(REGISTERS, why));
@@ -469,63 +473,46 @@ impl<'a> Walk<'a, '_> {
                 // here.
                 Expression::Counter { .. } if self.view.flow().course != Course::Forwarded => Truth::Yes,
                 Expression::Counter { name } => {
-                    match weaker(certain, self.reach) {
+                    match weaker(step.certain, self.reach) {
                         None => {
-                            let place = place(self.table, chain, Some(rule));
+                            let place = place(self.table, step.chain, Some(step.rule));
                             self.told.counters.push(Counter { place, name: name.clone() });
                         }
                         // It is certain which flows it counts once they are known.
                         Some(Why { of: Of::Flows, .. }) => {}
                         Some(Why { what, .. }) => {
                             let why = format!("counter of some packets, by {what}");
-                            self.note(chain, rule, Cause::Acts, &why, certain);
-                            end.out.kernel = true;
+                            self.note(step, Cause::Acts, &why);
+                            step.out.kernel = true;
                         }
                     }
                     Truth::Yes
                 }
                 Expression::Match { name, revision, info } => match xt::matches(&self.view, name, *revision, info) {
                     Some(truth) => truth,
-                    None => {
-                        self.acts(chain, rule, &format!("xt match {name}"), certain, &mut end);
-                        return end;
-                    }
+                    None => return self.acts(step, &format!("xt match {name}")),
                 },
                 // Shorewall clears bits of the mark for packets that have none set.
                 Expression::Mark { keep, xor } if self.keeps(*keep, *xor) => Truth::Yes,
-                Expression::Mark { .. } => {
-                    self.acts(chain, rule, "xt target MARK", certain, &mut end);
-                    return end;
-                }
+                Expression::Mark { .. } => return self.acts(step, "xt target MARK"),
                 // A connection that is in the table already ends the rule (nft_flow_offload_eval). Packets that meet
                 // the table see no rules at all, so that only a verdict that needs neither holds for all of them.
                 Expression::FlowAdd => Truth::Maybe(packets("flow add")),
-                Expression::SourceNat { address } => {
-                    if self.keeps_source(*address) {
-                        self.told.masquerades |= address.is_none();
-                        self.verdicts(chain, rule, &[&Verdict::Accept], certain, depth, &mut end);
-                    } else {
-                        self.acts(chain, rule, source_nat(*address), certain, &mut end);
-                    }
-                    return end;
+                Expression::SourceNat { address } if self.keeps_source(*address) => {
+                    self.told.masquerades |= address.is_none();
+                    return self.verdicts(step, &[&Verdict::Accept]);
                 }
-                Expression::Update { set, .. } => {
-                    self.acts(chain, rule, &format!("update of set {set}"), certain, &mut end);
-                    return end;
-                }
-                Expression::Acts { how, .. } => {
-                    self.acts(chain, rule, how, certain, &mut end);
-                    return end;
-                }
+                Expression::SourceNat { address } => return self.acts(step, source_nat(*address)),
+                Expression::Update { set, .. } => return self.acts(step, &format!("update of set {set}")),
+                Expression::Acts { how, .. } => return self.acts(step, how),
                 other => self.reads(other),
             };
             match truth {
                 Truth::Yes => {}
-                Truth::No => return end,
-                Truth::Maybe(why) => certain = weaker(certain, Some(why)),
+                Truth::No => return,
+                Truth::Maybe(why) => step.certain = weaker(step.certain, Some(why)),
             }
         }
-        end
     }
 
     /// Runs an expression that only reads or compares; returns whether the rule goes on.
@@ -629,23 +616,18 @@ impl<'a> Walk<'a, '_> {
 
     /// Continues after a lookup that may find some elements; `last` if it is the rule's last expression. Returns
     /// whether the rule goes on, `None` if a verdict of an element has ended it.
-    #[allow(clippy::too_many_arguments, reason = "the state of one rule")]
     fn found(
         &mut self,
-        chain: &'a Chain,
-        rule: &'a Rule,
+        step: &mut Step<'a>,
         set: &str,
         found: &Candidates<'a>,
         data: Option<To>,
-        certain: Option<Why<'a>>,
-        depth: usize,
         last: bool,
-        end: &mut End<'a>,
     ) -> Option<Truth<'a>> {
-        let certain = weaker(certain, found.unsure);
         if let Some(how) = found.elements.iter().find_map(|element| element.acts.as_ref()) {
-            self.acts(chain, rule, &format!("element of set {set}: {how}"), certain, end);
-            end.goes_on |= found.none || found.elements.len() > 1;
+            step.certain = weaker(step.certain, found.unsure);
+            self.acts(step, &format!("element of set {set}: {how}"));
+            step.goes_on |= found.none || found.elements.len() > 1;
             return None;
         }
         match data {
@@ -671,14 +653,15 @@ impl<'a> Walk<'a, '_> {
                 if verdicts.iter().all(|verdict| **verdict == Verdict::Continue) {
                     return Some(found.unsure.map_or(Truth::Yes, Truth::Maybe));
                 }
+                step.certain = weaker(step.certain, found.unsure);
                 // The rest of the rule would have to be run beside the other verdicts.
                 if !last && verdicts.contains(&&Verdict::Continue) {
                     let how = format!("map {set}: some packets go on in the rule");
-                    self.acts(chain, rule, &how, certain, end);
-                    end.goes_on = true;
+                    self.acts(step, &how);
+                    step.goes_on = true;
                     return None;
                 }
-                self.verdicts(chain, rule, &verdicts, certain, depth, end);
+                self.verdicts(step, &verdicts);
                 return None;
             }
         }
@@ -688,19 +671,11 @@ impl<'a> Walk<'a, '_> {
         })
     }
 
-    /// Ends a rule by one of several verdicts; not all packets take one of them if `certain` is a reason.
-    fn verdicts(
-        &mut self,
-        chain: &'a Chain,
-        rule: &'a Rule,
-        verdicts: &[&'a Verdict],
-        certain: Option<Why<'a>>,
-        depth: usize,
-        end: &mut End<'a>,
-    ) {
-        end.goes_on = certain.is_some();
+    /// Ends a rule by one of several verdicts.
+    fn verdicts(&mut self, step: &mut Step<'a>, verdicts: &[&'a Verdict]) {
+        step.goes_on = step.certain.is_some();
         let before = self.reach;
-        self.reach = weaker(self.reach, certain);
+        self.reach = weaker(self.reach, step.certain);
         for (at, verdict) in verdicts.iter().enumerate() {
             // Maps have few different verdicts.
             if verdicts[..at].contains(verdict) {
@@ -708,55 +683,55 @@ impl<'a> Walk<'a, '_> {
             }
             let mut cause = Some(Cause::Passes);
             match verdict {
-                Verdict::Accept => end.out.accept = true,
+                Verdict::Accept => step.out.accept = true,
                 Verdict::Drop => {
-                    end.out.drop = true;
-                    self.told.dropped.get_or_insert_with(|| place(self.table, chain, Some(rule)));
+                    step.out.drop = true;
+                    self.told.dropped.get_or_insert_with(|| place(self.table, step.chain, Some(step.rule)));
                     cause = Some(Cause::Drops);
                 }
-                Verdict::Return => end.out.through = true,
+                Verdict::Return => step.out.through = true,
                 Verdict::Break | Verdict::Continue => {
-                    end.goes_on = true;
+                    step.goes_on = true;
                     cause = None;
                 }
                 Verdict::Jump(name) | Verdict::Goto(name) => {
                     let (mut out, split) = match self.names.chains.get(name.as_str()) {
-                        Some(next) => self.chain(next, depth + 1),
-                        None => (self.gives_up(chain, "jump to an unknown chain"), None),
+                        Some(next) => self.chain(next, step.depth + 1),
+                        None => (self.gives_up(step.chain, "jump to an unknown chain"), None),
                     };
                     if matches!(verdict, Verdict::Jump(_)) {
-                        end.goes_on |= std::mem::take(&mut out.through);
+                        step.goes_on |= std::mem::take(&mut out.through);
                         cause = cause.filter(|_| out != Outcomes::default());
                     }
-                    end.split = weaker(end.split, split);
-                    end.out.add(out);
+                    step.split = weaker(step.split, split);
+                    step.out.add(out);
                 }
                 Verdict::Other(how) => {
-                    self.note(chain, rule, Cause::Acts, how, certain);
-                    end.out.kernel = true;
+                    self.note(step, Cause::Acts, how);
+                    step.out.kernel = true;
                     cause = None;
                 }
             }
-            if let (Some(cause), Some(why)) = (cause, certain) {
-                self.note(chain, rule, cause, why.what, certain);
-                end.split = weaker(end.split, certain);
+            if let (Some(cause), Some(why)) = (cause, step.certain) {
+                self.note(step, cause, why.what);
+                step.split = weaker(step.split, step.certain);
             }
         }
         self.reach = before;
     }
 
     /// Ends a rule by a side effect.
-    fn acts(&mut self, chain: &Chain, rule: &Rule, how: &str, certain: Option<Why<'a>>, end: &mut End<'a>) {
-        self.note(chain, rule, Cause::Acts, how, certain);
-        end.out.kernel = true;
-        end.goes_on = certain.is_some();
-        end.split = weaker(end.split, certain);
+    fn acts(&mut self, step: &mut Step<'a>, how: &str) {
+        self.note(step, Cause::Acts, how);
+        step.out.kernel = true;
+        step.goes_on = step.certain.is_some();
+        step.split = weaker(step.split, step.certain);
     }
 
-    fn note(&mut self, chain: &Chain, rule: &Rule, cause: Cause, why: &str, certain: Option<Why<'a>>) {
-        let place = place(self.table, chain, Some(rule));
+    fn note(&mut self, step: &Step<'a>, cause: Cause, why: &str) {
+        let place = place(self.table, step.chain, Some(step.rule));
         let tracked = self.view.tracked() == Some(true);
-        let finding = Finding::of(place, cause, why, weaker(certain, self.reach), tracked);
+        let finding = Finding::of(place, cause, why, weaker(step.certain, self.reach), tracked);
         self.told.add(finding);
     }
 }
