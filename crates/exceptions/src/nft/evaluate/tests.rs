@@ -1,6 +1,6 @@
 use super::*;
 use crate::effect::IfMatch;
-use crate::nft::{Comparison, Course, Interface, State, Tracking, Tuple, ct, meta};
+use crate::nft::{Comparison, Data, Element, Expression, Interface, Rule, Set, To, Tracking, Tuple, Verdict, ct, meta};
 
 mod twin;
 
@@ -536,7 +536,7 @@ fn large_sets_are_searched_to_a_limit() {
         }
     };
     assert!(!tells(1));
-    assert!(tells(SCANNED / elements.len() + 1));
+    assert!(tells(walk::SCANNED / elements.len() + 1));
 }
 
 #[test]
