@@ -6,6 +6,8 @@
 //! iptables-nft are included.
 
 mod analyse;
+#[cfg(test)]
+mod build;
 mod evaluate;
 mod expression;
 mod flow;

@@ -1,37 +1,14 @@
 use super::*;
 use crate::nft::Base;
+use crate::nft::build::{accept, acts, chain, drop, is, jump, load};
 use proptest::prelude::*;
 
 fn rule(expressions: &[Expression]) -> Vec<Expression> {
     expressions.to_vec()
 }
 
-fn acts(how: &str) -> Expression {
-    Expression::Acts { how: how.into(), tracking: Tracking::No }
-}
-
 fn ct() -> Expression {
     Expression::Acts { how: "ct".into(), tracking: Tracking::TurnsOn }
-}
-
-fn accept() -> Expression {
-    Expression::Verdict(Verdict::Accept)
-}
-
-fn drop() -> Expression {
-    Expression::Verdict(Verdict::Drop)
-}
-
-fn jump(chain: &str) -> Expression {
-    Expression::Verdict(Verdict::Jump(chain.into()))
-}
-
-fn load(key: u32) -> Expression {
-    Expression::Meta { key, register: 0 }
-}
-
-fn equals(value: &[u8]) -> Expression {
-    Expression::Compare { register: 0, by: Comparison::Equal, value: value.to_vec() }
 }
 
 fn reads() -> Expression {
@@ -42,7 +19,7 @@ fn reads() -> Expression {
 fn interface(key: u32, name: &str) -> [Expression; 2] {
     let mut value = name.as_bytes().to_vec();
     value.resize(16, 0);
-    [load(key), equals(&value)]
+    [load(key), is(&value)]
 }
 
 fn iif(name: &str) -> [Expression; 2] {
@@ -51,15 +28,6 @@ fn iif(name: &str) -> [Expression; 2] {
 
 fn oif(name: &str) -> [Expression; 2] {
     interface(meta::OIFNAME, name)
-}
-
-fn chain(name: &str, rules: &[Vec<Expression>]) -> Chain {
-    let rules = rules.iter().zip(1..).map(|(expressions, handle)| Rule {
-        handle,
-        expressions: expressions.clone(),
-        comment: None,
-    });
-    Chain { name: name.into(), base: None, rules: rules.collect(), opaque: None }
 }
 
 fn base(name: &str, hook: u32, rules: &[Vec<Expression>]) -> Chain {
@@ -172,14 +140,14 @@ fn an_interface_before_the_action_narrows_it() {
     let [load, Expression::Compare { value, .. }] = iif("p0") else { unreachable!() };
     let other = Expression::Compare { register: 16, by: Comparison::Equal, value: value.clone() };
     assert_eq!(one(&[&[load.clone(), other, drop()]]), [Scope::All(v4)]);
-    let overwritten = [load, reads(), equals(&value), drop()];
+    let overwritten = [load, reads(), is(&value), drop()];
     assert_eq!(one(&[&overwritten]), [Scope::All(v4)]);
 }
 
 #[test]
 fn interfaces_are_compared_as_the_kernel_does() {
     let one = |what, value: &[u8]| {
-        let rule = rule(&[load(what), equals(value), drop()]);
+        let rule = rule(&[load(what), is(value), drop()]);
         scopes(Family::Inet, &[base("c", 2, &[rule])])
     };
     let families = Families::BOTH;
@@ -202,13 +170,13 @@ fn nothing_forwarded_goes_by_the_loopback_interface() {
     let rules = [[&iif("lo")[..], &[drop()]].concat(), [&oif("lo")[..], &[drop()]].concat()];
     assert_eq!(effects(Family::Inet, &[base("c", 0, &rules), base("d", 4, &rules)]), []);
     // A prefix match covers other interfaces too.
-    let prefix = rule(&[load(meta::IIFNAME), equals(b"lo"), drop()]);
+    let prefix = rule(&[load(meta::IIFNAME), is(b"lo"), drop()]);
     assert_eq!(scopes(Family::Inet, &[base("c", 0, &[prefix])]).len(), 1);
 }
 
 #[test]
 fn families_of_a_rule_are_those_of_its_table_too() {
-    let rules = [rule(&[load(meta::NFPROTO), equals(&[10]), drop()])];
+    let rules = [rule(&[load(meta::NFPROTO), is(&[10]), drop()])];
     assert_eq!(effects(Family::Ip, &[base("c", 2, &rules)]), []);
     assert_eq!(scopes(Family::Inet, &[base("c", 2, &rules)]), [Scope::All(Families::V6)]);
 }
@@ -309,8 +277,8 @@ fn any_expression() -> impl Strategy<Value = Expression> {
         Just(load(meta::IIFNAME)),
         Just(load(meta::OIFNAME)),
         Just(load(meta::NFPROTO)),
-        name.prop_map(|name| equals(format!("{name}\0").as_bytes())),
-        Just(equals(&[2])),
+        name.prop_map(|name| is(format!("{name}\0").as_bytes())),
+        Just(is(&[2])),
         prop::sample::select(vec!["0", "1", "2", "3"]).prop_map(jump),
     ]
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::effect::IfMatch;
-use crate::nft::{Comparison, Data, Element, Expression, Interface, Rule, Set, To, Tracking, Tuple, Verdict, ct, meta};
+use crate::nft::build::{accept, acts, chain, drop, is, jump, load, mask, state};
+use crate::nft::{Comparison, Data, Element, Expression, Interface, Set, To, Tracking, Tuple, Verdict, ct, meta};
 
 mod twin;
 
@@ -42,20 +43,8 @@ fn back(flow: &Flow) -> Flow {
     Flow { input: flow.output.clone(), output: flow.input.clone(), replies: Some(true), ..flow.clone() }
 }
 
-fn load(key: u32) -> Expression {
-    Expression::Meta { key, register: 0 }
-}
-
 fn payload(base: u32, offset: u32, len: u32) -> Expression {
     Expression::Payload { base, offset, len, register: 0 }
-}
-
-fn is(value: &[u8]) -> Expression {
-    Expression::Compare { register: 0, by: Comparison::Equal, value: value.to_vec() }
-}
-
-fn mask(mask: &[u8]) -> Expression {
-    Expression::Bitwise { from: 0, to: 0, mask: mask.to_vec(), xor: vec![0; mask.len()] }
 }
 
 fn saddr(addr: [u8; 4]) -> [Expression; 2] {
@@ -66,48 +55,16 @@ fn daddr(addr: [u8; 4]) -> [Expression; 2] {
     [payload(1, 16, 4), is(&addr)]
 }
 
-/// Returns `ct state & bits != 0`.
-fn state(bits: u32) -> Vec<Expression> {
-    let load = Expression::Ct { key: ct::STATE, direction: None, register: 0 };
-    let any = Expression::Compare { register: 0, by: Comparison::NotEqual, value: vec![0; 4] };
-    vec![load, mask(&bits.to_ne_bytes()), any]
-}
-
 fn established() -> Vec<Expression> {
     state(2 | 4)
-}
-
-fn acts(how: &str) -> Expression {
-    Expression::Acts { how: how.into(), tracking: Tracking::No }
 }
 
 fn counter() -> Expression {
     Expression::Counter { name: None }
 }
 
-fn accept() -> Expression {
-    Expression::Verdict(Verdict::Accept)
-}
-
-fn drop() -> Expression {
-    Expression::Verdict(Verdict::Drop)
-}
-
-fn jump(chain: &str) -> Expression {
-    Expression::Verdict(Verdict::Jump(chain.into()))
-}
-
 fn goto(chain: &str) -> Expression {
     Expression::Verdict(Verdict::Goto(chain.into()))
-}
-
-fn rules(rules: &[Vec<Expression>]) -> Vec<Rule> {
-    let rule = |(expressions, handle): (&Vec<_>, _)| Rule { handle, expressions: expressions.clone(), comment: None };
-    rules.iter().zip(1..).map(rule).collect()
-}
-
-fn chain(name: &str, of: &[Vec<Expression>]) -> Chain {
-    Chain { name: name.into(), base: None, rules: rules(of), opaque: None }
 }
 
 fn base(name: &str, hook: u32, priority: i32, accepts: bool, of: &[Vec<Expression>]) -> Chain {

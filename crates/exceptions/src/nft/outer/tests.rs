@@ -1,6 +1,7 @@
 use super::*;
 use crate::fuzz::TUNNEL;
-use crate::nft::{Base, Chain, Comparison, Expression, Family, Rule, Table, Tracking, Verdict, ct, meta};
+use crate::nft::build::{is, state};
+use crate::nft::{Base, Chain, Expression, Family, Rule, Table, Tracking, Verdict, meta};
 use bywash_fib::model::{Encapsulation, Families, Vxlan};
 
 /// The tunnel's interface.
@@ -21,22 +22,12 @@ fn vxlan() -> Tunnel {
     Tunnel { encapsulation: Encapsulation::Vxlan, remote: [0; 4].into(), vxlan: Some(vxlan), ..TUNNEL }
 }
 
-fn is(value: &[u8]) -> Expression {
-    Expression::Compare { register: 0, by: Comparison::Equal, value: value.to_vec() }
-}
-
 fn payload(base: u32, offset: u32, value: &[u8]) -> Vec<Expression> {
     vec![Expression::Payload { base, offset, len: value.len() as u32, register: 0 }, is(value)]
 }
 
 fn protocol(number: u8) -> Vec<Expression> {
     vec![Expression::Meta { key: meta::L4PROTO, register: 0 }, is(&[number])]
-}
-
-fn state(bits: u32) -> Vec<Expression> {
-    let mask = Expression::Bitwise { from: 0, to: 0, mask: bits.to_ne_bytes().to_vec(), xor: vec![0; 4] };
-    let any = Expression::Compare { register: 0, by: Comparison::NotEqual, value: vec![0; 4] };
-    vec![Expression::Ct { key: ct::STATE, direction: None, register: 0 }, mask, any]
 }
 
 fn accept() -> Vec<Expression> {
