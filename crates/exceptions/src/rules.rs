@@ -49,7 +49,7 @@ const DEFAULT: u32 = 253;
 const MOST: usize = 64;
 
 /// A policy routing rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     v6: bool,
     priority: u32,
@@ -85,20 +85,12 @@ pub fn parse(body: &[u8]) -> Result<Option<Rule>, ()> {
     let actions = [FR_ACT_TO_TBL, FR_ACT_GOTO, FR_ACT_NOP, FR_ACT_BLACKHOLE, FR_ACT_UNREACHABLE, FR_ACT_PROHIBIT];
     let mut rule = Rule {
         v6: family == AF_INET6,
-        priority: 0,
         action,
         table: u32::from(u8_at(body, 4).ok_or(())?),
         invert: flags & FIB_RULE_INVERT != 0,
         unresolved: flags & FIB_RULE_UNRESOLVED != 0,
-        input: None,
-        output: false,
-        from: None,
-        to: None,
-        mark: (0, 0),
-        l3mdev: false,
-        suppress: None,
-        target: None,
         unknown: tos != 0 || flags & !KNOWN_FLAGS != 0 || !actions.contains(&action),
+        ..Rule::default()
     };
     let prefix = |value: &[u8], len| {
         let v4 = || value.first_chunk::<4>().map(|octets| IpAddr::from(Ipv4Addr::from(*octets)));
@@ -338,23 +330,7 @@ mod tests {
     use crate::verdict::Vrf;
 
     fn rule(v6: bool, priority: u32, table: u32) -> Rule {
-        Rule {
-            v6,
-            priority,
-            action: FR_ACT_TO_TBL,
-            table,
-            invert: false,
-            unresolved: false,
-            input: None,
-            output: false,
-            from: None,
-            to: None,
-            mark: (0, 0),
-            l3mdev: false,
-            suppress: None,
-            target: None,
-            unknown: false,
-        }
+        Rule { v6, priority, action: FR_ACT_TO_TBL, table, ..Rule::default() }
     }
 
     /// Returns the rules of a new network namespace (`fib_default_rules_init`, `fib6_rules_net_init`).
