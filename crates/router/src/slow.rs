@@ -3,80 +3,33 @@
 //! It determines the exact drop reason of each packet. Errors quote the packet as it arrived; the TTL is decremented
 //! only when the packet is certain to be sent.
 
+mod check;
+mod errors;
+mod neighbours;
+
 use crate::bytes::{be16, frame_type};
 use crate::gates::{Gates, is_kept};
-use crate::icmp::{About, Limits};
+use crate::icmp::Limits;
 use crate::request::{Request, RouterConfig};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
 use crate::tunnel::{self, OuterRoute, Through, Within};
-use crate::valid::{martian4, martian6};
 use crate::vlan::{self, Ingress, Tag};
-use crate::waiting::{Added, Asked, CAPACITY, Wait, Waiting};
+use crate::waiting::Waiting;
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::{BATCH, Batch, Frame};
 use bywash_sync::clock;
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::frag::{self, FragError, Plan};
-use bywash_wire::icmp4::Icmp4Error;
-use bywash_wire::icmp6::Icmp6Error;
-use bywash_wire::{icmp4, icmp6, ipv4, ipv6, partial, proto};
+use bywash_wire::{ipv4, ipv6, partial};
+use check::{Validated, check4, check6};
+use errors::Answer;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Maximum time a packet waits for its neighbour: the kernel solicits three times, a second apart.
-const PATIENCE_US: u64 = 3_500_000;
-/// Interval at which waiting packets check whether their neighbour is resolved.
-const RECHECK_US: u64 = 500;
-/// Number of neighbour slots checked each time.
-const RECHECKED: usize = 128;
 /// Part of the request queue reserved for neighbour resolution, as a divisor: punted packets must leave 1/`KEPT` of the
 /// queue free, so that a flood of them cannot block resolution.
 const KEPT: usize = 4;
-/// Interval at which resolution of a waiting packet's neighbour is requested again: longer than the time for which the
-/// kernel side ignores repeated requests.
-const ASK_US: u64 = 600_000;
-
-/// An ICMP message about a packet.
-#[derive(Clone, Copy)]
-enum Answer {
-    TtlExceeded,
-    NoRoute,
-    HostUnreachable,
-    Prohibited,
-    TooBig { mtu: u32 },
-    Redirect { gateway: Ipv4Addr },
-}
-
-impl Answer {
-    fn v4(self) -> Icmp4Error {
-        match self {
-            Self::TtlExceeded => Icmp4Error::TimeExceeded,
-            Self::NoRoute => Icmp4Error::NetUnreachable,
-            Self::HostUnreachable => Icmp4Error::HostUnreachable,
-            Self::Prohibited => Icmp4Error::AdminProhibited,
-            Self::TooBig { mtu } => Icmp4Error::FragNeeded { mtu: mtu.min(0xffff) as u16 },
-            Self::Redirect { gateway } => Icmp4Error::Redirect { gateway },
-        }
-    }
-
-    fn about(self) -> About {
-        if matches!(self, Self::TooBig { .. }) { About::Size } else { About::Other }
-    }
-
-    /// Returns the ICMPv6 error; `None` if IPv6 has none (its redirects are neighbour discovery, which is the
-    /// kernel's).
-    fn v6(self) -> Option<Icmp6Error> {
-        Some(match self {
-            Self::TtlExceeded => Icmp6Error::HopLimitExceeded,
-            Self::NoRoute => Icmp6Error::NoRoute,
-            Self::HostUnreachable => Icmp6Error::AddressUnreachable,
-            Self::Prohibited => Icmp6Error::AdminProhibited,
-            Self::TooBig { mtu } => Icmp6Error::PacketTooBig { mtu },
-            Self::Redirect { .. } => return None,
-        })
-    }
-}
 
 /// State of the slow path. It is separate from the tables, which are borrowed at the same time.
 pub(crate) struct SlowPath {
@@ -406,93 +359,6 @@ impl SlowPath {
         cx.discard(frame);
     }
 
-    /// Queues a packet until its neighbour is resolved; `own` if the router made it. If the worker's queue is full, an
-    /// older packet is evicted; a packet beyond the limit of its neighbour is dropped.
-    fn wait(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame, id: u32, own: bool) {
-        let cold = tables.cold.get(id as usize).copied().unwrap_or_default();
-        let failed = tables.entry(id).kind == Kind::Failed;
-        let Some((_, dst)) = addresses(cx.bufs.arena().data(&frame)) else {
-            return cx.drop(from.port, DropReason::Runt, frame);
-        };
-        let addr = cold.gateway.unwrap_or(dst);
-        let until = cx.now + clock::us_to_ticks(PATIENCE_US);
-        let ask_at = cx.now + clock::us_to_ticks(ASK_US);
-        let mut asked = Asked { index: cold.index, addr, ask_at, failed };
-        // If the request queue is full, the packet stays queued and the request is repeated.
-        if !self.waiting.has(cold.index, addr)
-            && self.requests.push(Request::Resolve { index: cold.index, addr }).is_err()
-        {
-            asked.ask_at = cx.now;
-        }
-        match self.waiting.add(asked, Wait { frame, from, until, own }) {
-            Added::Waits(evicted) => {
-                cx.event(from.port, Event::NeighbourWait, 1);
-                if let Some(w) = evicted {
-                    cx.drop(w.from.port, DropReason::NeighbourQueueFull, w.frame);
-                }
-            }
-            Added::Full(wait) => cx.drop(from.port, DropReason::NeighbourQueueFull, wait.frame),
-        }
-    }
-
-    /// Sends waiting packets whose neighbour has been resolved and answers those whose neighbour has failed. Checks a
-    /// part of the neighbours on each call.
-    pub(crate) fn release(&mut self, cx: &mut Context<'_>, tables: &Tables) {
-        if cx.now < self.waiting.recheck_at {
-            return;
-        }
-        self.waiting.recheck_at = cx.now + clock::us_to_ticks(RECHECK_US);
-        for _ in 0..RECHECKED {
-            let place = self.next;
-            self.next = (place + 1) % CAPACITY;
-            while self.release_one(cx, tables, place) {}
-        }
-    }
-
-    /// Ends the wait of the oldest packet for the neighbour in this slot. Returns false if the packet still waits or
-    /// there is none.
-    fn release_one(&mut self, cx: &mut Context<'_>, tables: &Tables, place: usize) -> bool {
-        let Some(oldest) = self.waiting.oldest(place) else { return false };
-        let data = cx.bufs.arena().data(&oldest.frame);
-        let (kind, until) = (tables.entry(lookup(tables, oldest.from, data)).kind, oldest.until);
-        // Rules that came meanwhile hold for the outer packet, which the kernel sends only now, too.
-        let kept = kind == Kind::Tunnel && is_kept(self.gates.get(oldest.from.id), data);
-        let Some(asked) = self.waiting.asked(place) else { return false };
-        let wait_on = match kind {
-            // The neighbour had already failed when the packet arrived: wait for the result of the new request.
-            Kind::Failed => asked.failed,
-            Kind::Glean | Kind::Pending => {
-                asked.failed = false;
-                true
-            }
-            _ => false,
-        };
-        if wait_on && cx.now < until {
-            let Asked { index, addr, ask_at, .. } = *asked;
-            if cx.now >= ask_at && self.requests.push(Request::Resolve { index, addr }).is_ok() {
-                asked.ask_at = cx.now + clock::us_to_ticks(ASK_US);
-            }
-            return false;
-        }
-        let Some(w) = self.waiting.take(place) else { return false };
-        if matches!(kind, Kind::Glean | Kind::Pending | Kind::Failed) {
-            self.refuse(cx, tables, w.from, w.frame, DropReason::NeighbourFailed, Answer::HostUnreachable);
-        } else {
-            cx.event(w.from.port, Event::NeighbourReleased, 1);
-            if w.own && kept {
-                cx.drop(w.from.port, DropReason::NoRoute, w.frame);
-            } else if w.own {
-                self.send_own(cx, tables, w.from, w.frame);
-            } else if kept || (w.from.id != w.from.port && tables.port(w.from.id).is_none()) {
-                // The interface that received it may have gone, and with it the rules for its packets.
-                self.punt(cx, w.from, w.frame);
-            } else {
-                self.route(cx, tables, w.from, w.frame);
-            }
-        }
-        true
-    }
-
     /// Hands a packet to the kernel unchanged.
     pub(crate) fn punt(&mut self, cx: &mut Context<'_>, from: Ingress, mut frame: Frame) {
         let id = from.restore(cx.bufs.arena(), &mut frame);
@@ -509,184 +375,6 @@ impl SlowPath {
             Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
         }
     }
-
-    /// Drops a packet that causes an ICMP error. The kernel sends the error: it gets a copy, as if the port's interface
-    /// had received it, and finds the same fault. The router itself sends errors about a neighbour that does not
-    /// answer, because the kernel would solicit it again, and errors for ports without an interface. Where the router
-    /// would send the error but the route back to the sender is not on ports, or a policy concerns such errors, the
-    /// packet itself is punted instead.
-    fn refuse(
-        &mut self,
-        cx: &mut Context<'_>,
-        tables: &Tables,
-        from: Ingress,
-        mut frame: Frame,
-        reason: DropReason,
-        answer: Answer,
-    ) {
-        let data = cx.bufs.arena().data(&frame);
-        let interface = tables.port(from.id).is_some_and(|port| port.index != 0);
-        let by_kernel = interface && reason != DropReason::NeighbourFailed;
-        let Some((src, _)) = addresses(data).filter(|_| by_kernel || self.answerable(from, data, answer)) else {
-            cx.event(from.port, Event::IcmpWithheld, 1);
-            return cx.drop(from.port, reason, frame);
-        };
-        let allowed = match by_kernel {
-            true => self.limits.allow_kernel(src, answer.about(), cx.now),
-            false => self.limits.allow(src, answer.about(), cx.now),
-        };
-        if !allowed {
-            cx.event(from.port, Event::IcmpLimited, 1);
-            return cx.drop(from.port, reason, frame);
-        }
-        let errors = self.gates.get(from.id).errors;
-        if by_kernel {
-            let id = from.restore(cx.bufs.arena(), &mut frame);
-            self.have_answered(cx, from.port, id, &frame);
-        } else if if src.is_ipv6() { errors.v6 } else { errors.v4 } || !by_ports(tables, id_of(tables, src)) {
-            return self.punt(cx, from, frame);
-        } else {
-            self.answer(cx, tables, from, &frame, answer);
-        }
-        cx.drop(from.port, reason, frame);
-    }
-
-    /// Punts a copy of a packet to the kernel, which answers it.
-    fn have_answered(&mut self, cx: &mut Context<'_>, from: PortId, id: PortId, frame: &Frame) {
-        let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
-        let arena = cx.bufs.arena().clone();
-        if !arena.write(&mut copy, arena.data(frame)) || self.requests.slots() <= self.kept {
-            cx.discard(copy);
-            return cx.event(from, Event::IcmpWithheld, 1);
-        }
-        match self.requests.push(Request::Punt { from, id: Some(id), frame: copy, copy: true }) {
-            Ok(()) => cx.event(from, Event::IcmpByKernel, 1),
-            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
-            Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
-        }
-    }
-
-    /// Returns whether an error may be sent about a packet (RFC 1812 4.3.2.7, RFC 4443 2.4 e).
-    fn answerable(&self, from: Ingress, data: &[u8], answer: Answer) -> bool {
-        let broadcast = from.around.is_none() && data[0] & 1 == 1;
-        let original = &data[HEADER_LEN..];
-        match original.first().map(|first| first >> 4) {
-            Some(4) => icmp4::may_answer4(original, broadcast),
-            _ => answer.v6().is_some_and(|kind| icmp6::may_answer6(original, broadcast, kind)),
-        }
-    }
-
-    /// Sends the packet's sender a redirect to a better first hop, if the sender is a neighbour itself (RFC 1812
-    /// 5.2.7.2).
-    fn redirect(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: &Frame, id: u32) {
-        let data = cx.bufs.arena().data(frame);
-        let Some(IpAddr::V4(src)) = addresses(data).map(|(src, _)| src) else { return };
-        let back = tables.fib4.lookup(src.to_bits());
-        let back_cold = tables.cold.get(back as usize);
-        let leads_back = tables.number(tables.entry(back).port) == from.id;
-        let on_link = leads_back && back_cold.is_some_and(|c| c.gateway == Some(src.into()));
-        let gateway = tables.cold.get(id as usize).and_then(|c| c.gateway);
-        if let (true, Some(IpAddr::V4(gateway))) = (on_link, gateway) {
-            let answer = Answer::Redirect { gateway };
-            if !self.answerable(from, data, answer) {
-                return cx.event(from.port, Event::IcmpWithheld, 1);
-            }
-            if !self.limits.allow(src.into(), answer.about(), cx.now) {
-                return cx.event(from.port, Event::IcmpLimited, 1);
-            }
-            self.answer(cx, tables, from, frame, answer);
-        }
-    }
-
-    /// Sends an ICMP message about `frame` to the packet's source.
-    fn answer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: &Frame, answer: Answer) {
-        let arena = cx.bufs.arena().clone();
-        let data = arena.data(frame);
-        let original = &data[HEADER_LEN..];
-        let message = match (source(tables, from, data), answer.v6()) {
-            (Some(IpAddr::V4(source)), _) => Message::V4(answer.v4(), source),
-            (Some(IpAddr::V6(source)), Some(kind)) => Message::V6(kind, source),
-            _ => return cx.event(from.port, Event::IcmpWithheld, 1),
-        };
-        let Some(mut reply) = cx.bufs.alloc_one() else { return cx.event(from.port, Event::IcmpWithheld, 1) };
-        arena.resize(&mut reply, HEADER_LEN + icmp6::MAX_LEN);
-        let out = arena.data_mut(&mut reply);
-        let (header, out) = out.split_at_mut(HEADER_LEN);
-        header.copy_from_slice(&data[..HEADER_LEN]);
-        let id = self.next_id();
-        let len = match message {
-            Message::V4(kind, source) => icmp4::build_icmp4_error(out, kind, original, source, id),
-            Message::V6(kind, source) => icmp6::build_icmp6_error(out, kind, original, source),
-        };
-        let Some(len) = len else {
-            cx.discard(reply);
-            return cx.event(from.port, Event::IcmpWithheld, 1);
-        };
-        reply.truncate(HEADER_LEN + len);
-        cx.event(from.port, Event::IcmpSent, 1);
-        self.send_own(cx, tables, from, reply);
-    }
-}
-
-enum Message {
-    V4(Icmp4Error, Ipv4Addr),
-    V6(Icmp6Error, Ipv6Addr),
-}
-
-/// Treatment of a valid packet.
-enum Validated {
-    Forward,
-    Kernel,
-}
-
-/// Validates an IPv4 packet: RFC 1812 5.2.2 (header) and 5.3.7 (martian addresses), in that order, then options and
-/// TTL.
-fn check4(ip: &[u8]) -> Result<Validated, DropReason> {
-    use ipv4::Ipv4Error as E;
-    let info = ipv4::check(ip).map_err(|e| match e {
-        // Steps of RFC 1812 5.2.2: (1), (3), (4), (5), (2).
-        E::Runt => DropReason::Runt,
-        E::Version => DropReason::BadVersion,
-        E::HeaderLength => DropReason::BadHeaderLength,
-        E::Length => DropReason::BadLength,
-        E::Checksum => DropReason::BadChecksum,
-    })?;
-    // RFC 1812 5.3.7.
-    if martian4(info.src) {
-        return Err(DropReason::MartianSource);
-    }
-    if martian4(info.dst) {
-        return Err(DropReason::MartianDestination);
-    }
-    if info.has_options() {
-        return Ok(Validated::Kernel);
-    }
-    // RFC 1812 5.3.1.
-    if info.ttl <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Validated::Forward) }
-}
-
-/// Validates an IPv6 packet: RFC 8200 3 (header), then the addresses that no router forwards, hop-by-hop options and
-/// the hop limit.
-fn check6(ip: &[u8]) -> Result<Validated, DropReason> {
-    use ipv6::Ipv6Error as E;
-    let info = ipv6::check(ip).map_err(|e| match e {
-        E::Runt => DropReason::Runt,
-        E::Version => DropReason::BadVersion,
-        E::Length => DropReason::BadLength,
-    })?;
-    // RFC 4291 2.5.2, 2.5.3, 2.5.6 and 2.7; and Linux drops IPv4-mapped sources on arrival (ip6_rcv_core).
-    if martian6(info.src) || info.src >> 32 == 0xffff {
-        return Err(DropReason::MartianSource);
-    }
-    if martian6(info.dst) {
-        return Err(DropReason::MartianDestination);
-    }
-    // Every router must process hop-by-hop options (RFC 8200 4.3); the kernel does.
-    if info.next_header == proto::HOP_BY_HOP {
-        return ipv6::walk(ip, &info).map(|_| Validated::Kernel).map_err(|_| DropReason::BadExtension);
-    }
-    // RFC 8200 3.
-    if info.hop_limit <= 1 { Err(DropReason::TtlExceeded) } else { Ok(Validated::Forward) }
 }
 
 /// Decrements the packet's TTL or hop limit.
@@ -722,15 +410,6 @@ fn addresses(data: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// Returns the next hop of an address in tables local and main. Used only for errors, which are left to the kernel
-/// where rules apply.
-fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
-    match addr {
-        IpAddr::V4(a) => tables.fib4.lookup(a.to_bits()),
-        IpAddr::V6(a) => tables.fib6.lookup(a.to_bits()),
-    }
-}
-
 /// Returns whether the kernel certainly accepts the source of a packet with a valid header: it is not one of the host's
 /// own addresses and passes the port's source check. Doubtful cases are left to the kernel.
 pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
@@ -743,14 +422,6 @@ pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
     }
     let back = tables.entry(tables.back4(port, src.to_bits(), dst.to_bits()));
     !matches!(back.kind, Kind::Local | Kind::Policy) && takes_source(tables, check, back, from.id)
-}
-
-/// Returns whether all next hops of a route are on ports.
-fn by_ports(tables: &Tables, id: u32) -> bool {
-    let port = |way: &Entry| way.kind.is_unicast();
-    let way = tables.entry(id);
-    let members = || tables.buckets.iter().skip(way.first as usize).take(way.count as usize);
-    port(way) || (way.kind == Kind::Group && members().all(|id| port(tables.entry(*id))))
 }
 
 /// Returns how to fragment a packet. Fragments may be smaller than the link's MTU, but not larger than a fresh frame.
@@ -776,23 +447,5 @@ fn route_of(tables: &Tables, from: Ingress, data: &[u8]) -> u32 {
         Some((IpAddr::V4(src), IpAddr::V4(dst))) => tables.route4(port, src.to_bits(), dst.to_bits()),
         Some((IpAddr::V6(src), IpAddr::V6(dst))) => tables.route6(port, src.to_bits(), dst.to_bits()),
         _ => 0,
-    }
-}
-
-/// Returns the source address of an ICMP message about a packet: that of the route back to its sender (as in Linux), or
-/// of the port that received it.
-fn source(tables: &Tables, from: Ingress, data: &[u8]) -> Option<IpAddr> {
-    let (src, _) = addresses(data)?;
-    let port = tables.port(from.id);
-    let id = id_of(tables, src);
-    let way = match tables.entry(id) {
-        group if group.kind == Kind::Group => tables.buckets.get(group.first as usize).copied().unwrap_or(0),
-        _ => id,
-    };
-    let way = tables.cold.get(way as usize);
-    if src.is_ipv6() {
-        way.and_then(|c| c.source6).or_else(|| port.and_then(|p| p.source6)).map(IpAddr::V6)
-    } else {
-        way.and_then(|c| c.source4).or_else(|| port.and_then(|p| p.source4)).map(IpAddr::V4)
     }
 }
