@@ -1,6 +1,7 @@
 //! Tunnels over IPv6, with the tests of those over IPv4.
 
-use super::tunnels::{Row, Tunnels, decapsulates, encapsulates, forwards, frame, ipv4, ipv6, mac_of, payload};
+use super::tunnels::same_bytes::{decapsulates, encapsulates, frame, ipv4, ipv6, payload};
+use super::tunnels::{Row, Tunnels, forwards, mac_of};
 use bywash_lab::{Probe, kernel_has, require, require_lab};
 use bywash_wire::checksum::{Sum, pseudo6};
 use std::net::{Ipv4Addr, Ipv6Addr};
