@@ -35,8 +35,10 @@ mod veth;
 use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, ArenaError, Pages, PoolKind};
 use clap::Subcommand;
+use lab::Rate;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -154,9 +156,23 @@ fn report<F: serde::Serialize>(json: bool, figures: &F, print: impl FnOnce(&F)) 
 
 /// Returns the median (the upper one of an even number); `None` if there are no values.
 fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    middle(values, |value| *value)
+}
+
+/// Returns the one of which a figure is the median.
+fn middle<T>(all: impl IntoIterator<Item = T>, of: impl Fn(&T) -> f64) -> Option<T> {
+    let mut all: Vec<T> = all.into_iter().collect();
+    all.sort_by(|a, b| of(a).total_cmp(&of(b)));
+    (!all.is_empty()).then(|| all.swap_remove(all.len() / 2))
+}
+
+/// Returns the medians of a figure by forwarder.
+fn medians<K: Ord + Clone>(rounds: &[BTreeMap<K, Rate>], of: impl Fn(&Rate) -> f64) -> BTreeMap<K, f64> {
+    let mut samples: BTreeMap<K, Vec<f64>> = BTreeMap::new();
+    for (name, rate) in rounds.iter().flatten() {
+        samples.entry(name.clone()).or_default().push(of(rate));
+    }
+    samples.into_iter().filter_map(|(name, all)| Some((name, median(all)?))).collect()
 }
 
 /// Returns an arena of `cells` cells, laid out for pools of this kind.

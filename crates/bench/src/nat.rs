@@ -112,8 +112,8 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
         rounds.push(round);
     }
     let figures = Figures {
-        median_mpps: medians(&rounds, |rate| rate.mpps),
-        median_frame_ns: medians(&rounds, |rate| rate.frame_ns),
+        median_mpps: super::medians(&rounds, |rate| rate.mpps),
+        median_frame_ns: super::medians(&rounds, |rate| rate.frame_ns),
         no_flow_table: flow_table.err().map(|why| why.to_string()),
         flows: args.flows,
         size: args.size,
@@ -122,15 +122,6 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
         rounds,
     };
     super::report(args.json, &figures, print)
-}
-
-/// Returns the medians of a figure by forwarder.
-fn medians(rounds: &[BTreeMap<&'static str, Rate>], of: impl Fn(&Rate) -> f64) -> BTreeMap<&'static str, f64> {
-    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for (name, rate) in rounds.iter().flatten() {
-        samples.entry(name).or_default().push(of(rate));
-    }
-    samples.into_iter().filter_map(|(name, all)| Some((name, super::median(all)?))).collect()
 }
 
 /// Loads a ruleset in the router, replacing the present one.

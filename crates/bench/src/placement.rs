@@ -222,12 +222,7 @@ fn peer(text: &str) -> anyhow::Result<(&str, &str)> {
 }
 
 fn figures(args: &PlacementArgs, lab: &Lab, rounds: Vec<BTreeMap<String, Rate>>) -> Figures {
-    let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for (name, rate) in rounds.iter().flatten() {
-        samples.entry(name.clone()).or_default().push(rate.mpps);
-    }
-    let median = |(name, rates): (String, Vec<f64>)| Some((name, super::median(rates)?));
-    let median_mpps: BTreeMap<String, f64> = samples.into_iter().filter_map(median).collect();
+    let median_mpps = super::medians(&rounds, |rate| rate.mpps);
     let first = args.level[0].name();
     let mpps = median_mpps[first];
     let others = median_mpps.iter().filter(|(name, _)| *name != first);

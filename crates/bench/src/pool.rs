@@ -104,10 +104,10 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
             rows.push(measure(args, *kind, &cpus)?);
         }
     }
-    let rows = rows.into_iter().map(|mut of_kind| {
+    let rows = rows.into_iter().filter_map(|of_kind| {
         let rounds_mpps: Vec<f64> = of_kind.iter().map(|row| row.mpps).collect();
-        of_kind.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
-        Row { apart: line::apart(&line, &rounds_mpps), rounds_mpps, ..of_kind.swap_remove(rounds / 2) }
+        let middle = super::middle(of_kind, |row| row.mpps)?;
+        Some(Row { apart: line::apart(&line, &rounds_mpps), rounds_mpps, ..middle })
     });
     let figures = Figures { rows: rows.collect(), cpus, line };
     if args.json {

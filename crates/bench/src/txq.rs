@@ -179,9 +179,7 @@ pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
             rounds.push(round);
         }
         for at in 0..ways.len() {
-            let mut these: Vec<Row> = rounds.iter().map(|round| round[at].clone()).collect();
-            these.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
-            rows.push(these.swap_remove(these.len() / 2));
+            rows.extend(super::middle(rounds.iter().map(|round| round[at].clone()), |row| row.mpps));
         }
         if ways.len() == 2 {
             let ratio = |of: fn(&Row) -> f64, over: usize| {

@@ -127,9 +127,7 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
 
 /// Returns the round with the median rate.
 fn median(rounds: &[Round], of: impl Fn(&Round) -> Option<Rate>) -> Option<Rate> {
-    let mut rates: Vec<Rate> = rounds.iter().filter_map(of).collect();
-    rates.sort_by(|a, b| a.mpps.total_cmp(&b.mpps));
-    rates.get(rates.len() / 2).copied()
+    super::middle(rounds.iter().filter_map(of), |rate| rate.mpps)
 }
 
 fn print(f: &Figures) {
