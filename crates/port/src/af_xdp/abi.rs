@@ -41,6 +41,8 @@ const TO_MEMBER: usize = 24;
 pub const PORTS: u32 = 64;
 /// Maximum number of VLANs and bridges of a process, which have numbers from [`PORTS`] on.
 pub const VLANS: u32 = 192;
+/// Bytes of a segment of a forwarding table.
+pub const SEGMENT: usize = 2 << 20;
 /// Number of places (hash buckets) for stations of bridges, each with room for [`STATIONS_AT_A_PLACE`].
 pub(crate) const STATIONS: usize = 2048;
 /// Number of stations at a place. The word after them says which of them the kernel has to hear.
@@ -215,6 +217,24 @@ pub struct Hop {
     /// Kernel index of the egress port's interface, for [`HopKind::Forward`] and [`HopKind::Vlan`]; number of ports
     /// and, from bit 16 on, their hash (BOND_XMIT_POLICY_*, linux/if_bonding.h), for [`HopKind::Bond`].
     pub ifindex: u32,
+}
+
+impl Hop {
+    /// Length of `struct bywash_hop` in 64-bit words.
+    pub(super) const WORDS: usize = size_of::<Self>() / 8;
+
+    /// Returns the words. The second has the kind.
+    pub(super) fn words(&self) -> [u64; Self::WORDS] {
+        let m = &self.macs;
+        let u32_at = |at: usize| u64::from(u32::from_le_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]]));
+        let rest = u64::from(self.kind as u8) | u64::from(self.flags) << 8 | u64::from(self.port) << 16;
+        [
+            u32_at(0) | u32_at(4) << 32,
+            u32_at(8) | rest << 32,
+            u64::from(self.mtu) | u64::from(self.first) << 32,
+            u64::from(self.count) | u64::from(self.ifindex) << 32,
+        ]
+    }
 }
 
 /// Counters of the XDP program for a port's frames, summed over CPUs.

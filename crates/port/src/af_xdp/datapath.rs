@@ -1,7 +1,7 @@
 //! The built-in XDP program, one instance for all ports of a process, and its forwarding tables.
 //!
 //! # Shared tables
-//! The memory of the forwarding tables is made here, in segments that the process maps and the program reads
+//! The memory of the forwarding tables is made in segments that the process maps and the program reads
 //! ([`XdpDatapath::segments`]): one store by the control side changes a route for both. The next hops that routes name
 //! are published as a whole ([`XdpDatapath::publish`]), as they are for the workers.
 //!
@@ -27,8 +27,8 @@ use super::further::Further;
 use super::map::Map;
 use super::objects::{FIRST_SEGMENTS, Kind, Later, Make, make};
 use super::port_pairs::PortPairs;
+use super::segments::Segments;
 use super::stations::Stations;
-use super::test_run::TestRun;
 use super::{Error, shared};
 use bywash_sync::lock;
 use shared::{Versions, Words};
@@ -37,15 +37,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
-
-// linux/bpf.h, linux/pkt_cls.h
-const XDP_PASS: u32 = 2;
-const XDP_REDIRECT: u32 = 4;
-const TC_ACT_UNSPEC: i32 = -1;
-const TC_ACT_REDIRECT: i32 = 7;
-
-/// Bytes of a segment of a forwarding table.
-pub const SEGMENT: usize = 2 << 20;
 
 /// The loaded XDP program and its maps. Clones share one instance, which is unloaded with the last clone.
 ///
@@ -150,29 +141,6 @@ pub enum Family {
     V4,
     /// IPv6
     V6,
-}
-
-/// Result of [`XdpDatapath::try_frame`] or [`XdpDatapath::try_skb`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
-    /// Verdict of the program, as an XDP action (linux/bpf.h); traffic-control verdicts are translated.
-    pub verdict: u32,
-    /// Frame after the program ran.
-    pub bytes: Vec<u8>,
-    /// Run time of the program in nanoseconds, with cold caches as after any system call.
-    pub nanoseconds: u32,
-}
-
-impl Tried {
-    /// Returns whether the frame is redirected to another port or to a socket; the counters say which.
-    pub fn redirected(&self) -> bool {
-        self.verdict == XDP_REDIRECT
-    }
-
-    /// Returns whether the frame is passed to the kernel.
-    pub fn passed(&self) -> bool {
-        self.verdict == XDP_PASS
-    }
 }
 
 impl Inner {
@@ -371,7 +339,7 @@ impl XdpDatapath {
             let made = Versions::new(take(name)?, entries, of_an_entry);
             Ok(Some(made.map_err(|e| wrong(name, e.to_string()))?))
         };
-        let hops = versions("hops", HOPS, size_of::<Hop>() / 8)?;
+        let hops = versions("hops", HOPS, Hop::WORDS)?;
         let buckets = versions("buckets", BUCKETS, 1)?;
         let flows = match kind {
             Kind::Switch(workers) => Some(Arc::new(Memory::map(workers, cpus, &mut words)?)),
@@ -451,7 +419,7 @@ impl XdpDatapath {
 
     /// Returns the memory of a family's flow table (`xdp/flows.h`), like [`XdpDatapath::segments`].
     pub fn flow_segments(&self, family: Family) -> Option<Segments> {
-        self.lock().connections[family as usize].take().map(|outer| Segments { outer, first: None })
+        self.lock().connections[family as usize].take().map(Segments::new)
     }
 
     /// Publishes next hops (by id), the members of groups, and the bit set of addresses that may be the host's own
@@ -474,13 +442,13 @@ impl XdpDatapath {
             };
             let known = buckets == 0 || hop.first as usize + buckets as usize <= for_buckets;
             let hop = if known { *hop } else { Hop::default() };
-            for (n, word) in words_of(&hop).into_iter().enumerate() {
-                in_hops.store(half, i * size_of::<Hop>() / 8 + n, word);
+            for (n, word) in hop.words().into_iter().enumerate() {
+                in_hops.store(half, i * Hop::WORDS + n, word);
             }
         }
         for i in hops.len().min(for_hops)..for_hops {
             // The word with the kind: `HopKind::User`.
-            in_hops.store(half, i * size_of::<Hop>() / 8 + 1, 0);
+            in_hops.store(half, i * Hop::WORDS + 1, 0);
         }
         for (i, id) in buckets.iter().take(for_buckets).enumerate() {
             in_buckets.store(half, i, u64::from(*id));
@@ -512,35 +480,6 @@ impl XdpDatapath {
     /// [`Error::Map`] with the kernel's reason.
     pub fn set_device(&self, id: u16, ifindex: u32) -> Result<(), Error> {
         checked("devices", self.lock().to_device(id, ifindex))
-    }
-
-    /// Runs the program on a frame as if queue 0 of the interface had just received it; nothing is sent. The interface
-    /// must be in the calling thread's network namespace, up, and have the program attached.
-    ///
-    /// # Errors
-    /// [`Error::TestRun`] with the kernel's reason, for instance for a frame of less than 14 bytes.
-    pub fn try_frame(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
-        // struct xdp_md.
-        try_program(self.lock().xdp.as_fd(), frame, &[0, frame.len() as u32, 0, ifindex, 0, 0])
-    }
-
-    /// Runs the traffic-control program on a frame given as a linear skb; otherwise like [`XdpDatapath::try_frame`].
-    ///
-    /// # Errors
-    /// Errors of [`XdpDatapath::try_frame`]; also for an unknown verdict of the program.
-    pub fn try_skb(&self, ifindex: u32, frame: &[u8]) -> Result<Tried, Error> {
-        let mut inner = self.lock();
-        let program = inner.tc().map_err(Error::TestRun)?;
-        // struct __sk_buff, up to its ifindex.
-        let mut context = [0; 11];
-        context[10] = ifindex;
-        let mut tried = try_program(program, frame, &context)?;
-        tried.verdict = match tried.verdict as i32 {
-            TC_ACT_UNSPEC => XDP_PASS,
-            TC_ACT_REDIRECT => XDP_REDIRECT,
-            other => return Err(Error::TestRun(format!("unknown verdict {other} of the traffic-control program"))),
-        };
-        Ok(tried)
     }
 
     /// Sets the CPUs that send for a port. The program learns their number from [`XdpDatapath::set_port`].
@@ -722,64 +661,6 @@ impl XdpDatapath {
         }
         Ok(all)
     }
-}
-
-/// Memory of one table; see [`XdpDatapath::segments`].
-pub struct Segments {
-    outer: Map,
-    /// The first segment, made with the table, until it is asked for.
-    first: Option<OwnedFd>,
-}
-
-impl Segments {
-    /// Takes the first segment, and tests that it can be mapped.
-    fn begun(outer: Map, first: OwnedFd) -> io::Result<Self> {
-        Words::map(first.as_fd(), SEGMENT / 8)?;
-        Ok(Self { outer, first: Some(first) })
-    }
-
-    /// Makes segment `n`, counted from 0, of [`SEGMENT`] zero bytes; returns a descriptor to map it by.
-    ///
-    /// # Errors
-    /// If there are as many segments as the table can have, or the kernel refuses the memory.
-    pub fn make(&mut self, n: usize) -> io::Result<OwnedFd> {
-        if let (0, Some(first)) = (n, self.first.take()) {
-            return Ok(first);
-        }
-        let segment = new_segment()?;
-        self.outer.put(n as u32, segment.as_fd())?;
-        Ok(segment)
-    }
-
-    /// Waits until every program that was running at the time of the call has ended.
-    pub fn grace(&self) {
-        shared::grace();
-    }
-}
-
-fn new_segment() -> io::Result<OwnedFd> {
-    let made = make(&Make::Segment).map_err(|refused| io::Error::other(Error::from(refused).reason()));
-    made?.take("segment").map_err(io::Error::other)
-}
-
-fn words_of(hop: &Hop) -> [u64; 4] {
-    let m = &hop.macs;
-    let u32_at = |at: usize| u64::from(u32::from_le_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]]));
-    let rest = u64::from(hop.kind as u8) | u64::from(hop.flags) << 8 | u64::from(hop.port) << 16;
-    [
-        u32_at(0) | u32_at(4) << 32,
-        u32_at(8) | rest << 32,
-        u64::from(hop.mtu) | u64::from(hop.first) << 32,
-        u64::from(hop.count) | u64::from(hop.ifindex) << 32,
-    ]
-}
-
-fn try_program(program: BorrowedFd<'_>, data: &[u8], context: &[u32]) -> Result<Tried, Error> {
-    let run = TestRun { program, data, context, repeat: 1, flags: 0, batch_size: 0 };
-    let mut bytes = vec![0; data.len() + 256];
-    let ran = run.run_into(&mut bytes).map_err(|e| Error::TestRun(e.to_string()))?;
-    bytes.truncate(ran.bytes);
-    Ok(Tried { verdict: ran.verdict, bytes, nanoseconds: ran.nanoseconds })
 }
 
 pub(super) fn checked<T>(map: &'static str, result: io::Result<T>) -> Result<T, Error> {

@@ -44,21 +44,24 @@ mod user_program;
 
 mod ring;
 mod rotate;
+mod segments;
 mod shared;
 mod short;
 mod socket;
 mod stations;
 mod test_run;
+mod trial;
 mod umem;
 
 pub use abi::{
-    BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, TAKES_FRAMES, THROUGH, UNICAST, VLANS, XdpCounters,
+    BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, SEGMENT, TAKES_FRAMES, THROUGH, UNICAST, VLANS,
+    XdpCounters,
 };
 pub use attach::{TcxProgram, tcx_programs};
 pub use bare::Bare;
 pub use below::{Below, TAKE_TAGS_OFF};
 pub use config::{SourceCheck, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};
-pub use datapath::{Family, SEGMENT, Segments, Tried, XdpDatapath};
+pub use datapath::{Family, XdpDatapath};
 pub use ends::{TUNNEL_ENDS, TunnelEnd, TunnelTakes};
 pub use error::Error;
 pub use features::{DeviceFeatures, takes_frames};
@@ -77,7 +80,9 @@ pub use port::{AfXdpPort, max_frame, may_inject, wait};
 pub use program::{Attachment, Program, XdpAttach, learn_programs};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
+pub use segments::Segments;
 pub use socket::{Polling, RingSizes, SocketConfig, Transmit, ZeroCopy};
 pub use stations::BridgeTags;
+pub use trial::Tried;
 pub use umem::{Layout, Umem};
 pub use user_program::UserProgram;

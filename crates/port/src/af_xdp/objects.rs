@@ -4,8 +4,7 @@
 //! another make its objects ([`crate::broker`]), which makes only what [`Make`] can express: the programs of this
 //! crate, and those in the user's files. All other use of the objects needs only their descriptors.
 
-use super::abi::{DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, PORTS};
-use super::datapath::SEGMENT;
+use super::abi::{DST_CACHE_CPUS, DST_CACHE4, DST_CACHE6, PORTS, SEGMENT};
 use super::flows::Memory;
 use super::load::{chain, loader, named, program_fd};
 use super::map::Map;
