@@ -1,6 +1,7 @@
 //! Compares `bywash docsis` with other implementations: the ciphers of openssl, the CRC of zlib, the decoder of tshark.
 
 use bywash_lab::{has_tool, require};
+use bywash_wire::hex::{decode, encode};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -25,20 +26,12 @@ fn filter(command: &mut Command, input: &[u8]) -> (Vec<u8>, bool) {
 }
 
 fn docsis(args: &[&str], lines: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let input: String = lines.iter().map(|bytes| hex(bytes) + "\n").collect();
+    let input: String = lines.iter().map(|bytes| encode(bytes) + "\n").collect();
     let (out, good) = filter(Command::new(env!("CARGO_BIN_EXE_bywash")).arg("docsis").args(args), input.as_bytes());
     assert!(good, "bywash docsis {args:?}");
-    let out: Vec<Vec<u8>> = String::from_utf8(out).unwrap().lines().map(unhex).collect();
+    let out: Vec<Vec<u8>> = String::from_utf8(out).unwrap().lines().map(|line| decode(line).unwrap()).collect();
     assert_eq!(out.len(), lines.len());
     out
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
 }
 
 /// Returns random PDUs, one of each length from 1 to 1600, in a mixed order.
@@ -69,7 +62,7 @@ fn by_openssl(key: &str, iv: &str, text: &[u8]) -> Vec<u8> {
     let (blocks, rest) = text.split_at(text.len() / BLOCK * BLOCK);
     let mut out = if blocks.is_empty() { vec![] } else { openssl("-aes-128-cbc", key, Some(iv), blocks) };
     if !rest.is_empty() {
-        let last = if out.is_empty() { iv.to_string() } else { hex(&out[out.len() - BLOCK..]) };
+        let last = if out.is_empty() { iv.to_string() } else { encode(&out[out.len() - BLOCK..]) };
         out.extend(openssl("-aes-128-cfb", key, Some(&last), rest));
     }
     out
@@ -78,7 +71,7 @@ fn by_openssl(key: &str, iv: &str, text: &[u8]) -> Vec<u8> {
 /// Returns zlib's CRC-32 of each PDU, in wire order.
 fn by_zlib(pdus: &[Vec<u8>]) -> Vec<[u8; 4]> {
     const SCRIPT: &str = "import sys, zlib\nfor line in sys.stdin:\n print(zlib.crc32(bytes.fromhex(line)))";
-    let input: String = pdus.iter().map(|bytes| hex(bytes) + "\n").collect();
+    let input: String = pdus.iter().map(|bytes| encode(bytes) + "\n").collect();
     let (out, good) = filter(Command::new("python3").args(["-c", SCRIPT]), input.as_bytes());
     assert!(good, "python3");
     String::from_utf8(out).unwrap().lines().map(|crc| crc.parse::<u32>().unwrap().to_le_bytes()).collect()
@@ -113,7 +106,7 @@ fn sealed_as_openssl_and_zlib_would() {
                 assert_eq!(sealed.len(), plain.len());
                 let clear = CLEAR.min(plain.len());
                 assert_eq!(sealed[..clear], plain[..clear]);
-                let mut last = unhex(iv);
+                let mut last = decode(iv).unwrap();
                 for (text, block) in plain[clear..].chunks(BLOCK).zip(sealed[clear..].chunks(BLOCK)) {
                     if text.len() == BLOCK {
                         asked.extend(text.iter().zip(&last).map(|(a, b)| a ^ b));
@@ -166,7 +159,7 @@ fn opened_again_and_faults_seen() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bywash"));
         command.arg("docsis").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all((hex(bytes) + "\n").as_bytes()).unwrap();
+        child.stdin.take().unwrap().write_all((encode(bytes) + "\n").as_bytes()).unwrap();
         let out = child.wait_with_output().unwrap();
         let said = String::from_utf8(out.stderr).unwrap();
         assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0), "{said}");
@@ -191,7 +184,7 @@ fn opened_again_and_faults_seen() {
 fn frames_are_parsed_again() {
     let pdus: Vec<Vec<u8>> = [0usize, 1, 13, 64, 1518, 9000].iter().map(|len| vec![0x5a; *len]).collect();
     let frames = docsis(&["frame", "--said", "291", "--dsid", "5", "--sequence", "65535", "--priority", "3"], &pdus);
-    let input: String = frames.iter().map(|frame| hex(frame) + "\n").collect();
+    let input: String = frames.iter().map(|frame| encode(frame) + "\n").collect();
     let parse = ["docsis", "parse", "--json"];
     let (out, good) = filter(Command::new(env!("CARGO_BIN_EXE_bywash")).args(parse), input.as_bytes());
     assert!(good);
@@ -200,7 +193,7 @@ fn frames_are_parsed_again() {
         assert_eq!(value["privacy"]["said"], 291);
         assert_eq!(value["service"]["sequence"], sequence);
         assert_eq!((&value["service"]["dsid"], &value["service"]["priority"]), (&5.into(), &3.into()));
-        assert_eq!(value["pdu"], hex(pdu));
+        assert_eq!(value["pdu"], encode(pdu));
     }
 }
 

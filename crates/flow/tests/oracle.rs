@@ -15,6 +15,7 @@ use bywash_flow::pipeline::Vlans;
 use bywash_flow::syntax;
 use bywash_lab::{has_tool, require};
 use bywash_sync::clock;
+use bywash_wire::hex;
 use common::generate::{PORTS, Random, Tables, tables};
 use common::labels;
 use common::rig::{Rig, Sent, ports};
@@ -169,8 +170,7 @@ impl Ovs {
     /// the packets before it taught.
     fn send(&mut self, packets: &[(u16, Vec<u8>)], learning: bool) -> Sent {
         for (port, bytes) in packets {
-            let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-            self.ask("netdev-dummy/receive", &[&format!("p{port}"), &hex]);
+            self.ask("netdev-dummy/receive", &[&format!("p{port}"), &hex::encode(bytes)]);
             if learning {
                 (0..2).for_each(|_| drop(self.ask("version", &[])));
                 self.ask("revalidator/purge", &[]);
@@ -270,10 +270,8 @@ fn load(control: &mut FlowControl, Tables { groups, meters, flows, .. }: &Tables
     control.commit();
 }
 
-fn hex(sent: Option<&Sent>) -> String {
-    let one = |(port, bytes): &(u16, Vec<u8>)| {
-        format!("  port {port} {}\n", bytes.iter().map(|b| format!("{b:02x}")).collect::<String>())
-    };
+fn listed(sent: Option<&Sent>) -> String {
+    let one = |(port, bytes): &(u16, Vec<u8>)| format!("  port {port} {}\n", hex::encode(bytes));
     sent.map_or("  nothing\n".into(), |s| s.iter().map(one).collect())
 }
 
@@ -364,15 +362,15 @@ fn compare(tags: usize) {
                 }
                 differing += 1;
                 if differing <= 3 {
-                    let packet = hex(Some(&vec![(*port, bytes.clone())]));
+                    let packet = listed(Some(&vec![(*port, bytes.clone())]));
                     let story = ours.story.unwrap().join("\n");
                     let trace = ovs.ask("ofproto/trace", &["br0", &format!("in_port={port}"), &packet.trim()[7..]]);
                     write!(
                         differences,
                         "table {case}, packet {mark}\n{}\npacket\n{packet}OVS\n{}here\n{}{story}\n{trace}\n\n",
                         [&tables.groups[..], &tables.meters, &tables.flows].concat().join("\n"),
-                        hex(a),
-                        hex(b)
+                        listed(a),
+                        listed(b)
                     )
                     .unwrap();
                 }

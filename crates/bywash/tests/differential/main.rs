@@ -127,7 +127,7 @@ impl Findings for Reporter {
         }
         shrunk.changes.iter().take(60).for_each(|change| println!("  {change}"));
         let frame = &shrunk.packet.frame;
-        let hex: String = frame.iter().take(100).map(|byte| format!("{byte:02x}")).collect();
+        let hex = bywash_wire::hex::encode(&frame[..frame.len().min(100)]);
         println!("  into h{}:    {hex} ({} bytes)", shrunk.packet.port + 1, frame.len());
         println!("{}  {}", shrunk.frames, script.display());
         number < self.most

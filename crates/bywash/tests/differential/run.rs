@@ -434,7 +434,7 @@ fn listed(only: &[Vec<Left>; 2]) -> String {
     let mut lines = String::new();
     for (name, side) in ["kernel", "bywash"].iter().zip(only) {
         for (port, frame) in side {
-            let hex: String = frame.iter().take(120).map(|byte| format!("{byte:02x}")).collect();
+            let hex = bywash_wire::hex::encode(&frame[..frame.len().min(120)]);
             writeln!(lines, "  {name} to h{}: {hex}", port + 1).unwrap();
         }
     }

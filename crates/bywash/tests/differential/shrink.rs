@@ -5,6 +5,7 @@ use crate::config::firewall;
 use crate::packets::Sent;
 use crate::run::{Finding, alone, exchange};
 use crate::topology::{PORTS, Pair, base, router, router_mac, text};
+use bywash_wire::hex;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -164,7 +165,7 @@ pub fn script(finding: &Finding, shrunk: &Shrunk, seed: u64, number: u32) -> Pat
     out += "until grep -q 'forwarding;' \"$work/log\"; do kill -0 $pid || { cat \"$work/log\"; exit 1; }; sleep 0.05; done\n\n";
     writeln!(out, "cat > \"$work/x.py\" <<'END'{PYTHON}END").unwrap();
     let send = |out: &mut String, packet: &Sent| {
-        let hex: String = packet.frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(&packet.frame);
         let run = format!("python3 \"$work/x.py\" h{} {hex} > \"$work/$s\"", packet.port + 1);
         writeln!(out, "for s in k b; do ip netns exec bwd-${{s}}h {run}; done").unwrap();
     };

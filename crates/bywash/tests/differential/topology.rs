@@ -86,7 +86,7 @@ pub fn host_mac(port: usize, host: usize) -> [u8; 6] {
 }
 
 pub fn text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
+    bywash_wire::ethernet::MacAddr(mac).to_string()
 }
 
 /// Returns the configuration of a router before any change: addresses, neighbours, and no rate limits on errors.

@@ -6,6 +6,7 @@ use bywash_fib::{Net4, Net6};
 use bywash_frame::{Arena, ArenaConfig, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{Namespace, wait_until};
 use bywash_port::{Port, TapConfig, TapPort};
+use bywash_wire::ethernet::MacAddr;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -51,7 +52,7 @@ impl Kernel {
             for key in ["rp_filter", "send_redirects"] {
                 namespace.sysctl(&format!("net.ipv4.conf.t{id}.{key}"), "0").unwrap();
             }
-            let mac = station(id).map(|byte| format!("{byte:02x}")).join(":");
+            let mac = MacAddr(station(id));
             writeln!(lines, "addr add 10.100.{id}.1/24 dev t{id}\naddr add fd00:{id}::1/64 dev t{id} nodad").unwrap();
             for v6 in [false, true] {
                 let gateway = gateway(id, v6);

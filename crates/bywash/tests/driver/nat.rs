@@ -6,6 +6,7 @@ use bywash_fib::flows::{Flow, FlowId, Flows, Traffic, Tuple};
 use bywash_lab::{Host, Topology, has_tool, patience};
 use bywash_port::af_xdp::XdpGate;
 use bywash_sync::random::splitmix64;
+use bywash_wire::ethernet::MacAddr;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -45,8 +46,8 @@ impl Rig {
                 return None;
             }
             datapath.set_device(port, link.index).unwrap();
-            let station: Vec<u8> = host.mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
-            let macs = [station, link.mac.to_vec()].concat().try_into().unwrap();
+            let station: MacAddr = host.mac.parse().unwrap();
+            let macs = [station.0, link.mac].concat().try_into().unwrap();
             let (kind, flags) = (HopKind::Forward, TAKES_FRAMES | UNICAST);
             hops.push(Hop { macs, kind, flags, port, mtu: 1500, ifindex: link.index, ..Hop::default() });
             table4.insert(Net::new(host.v4.to_bits(), 32).unwrap(), u32::from(port) + 1);

@@ -9,6 +9,7 @@ use bywash_docsis::protect::{Protection, open};
 use bywash_lab::{End, Namespace, Veth, has_tool, require, require_lab};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use bywash_wire::hex;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -43,14 +44,13 @@ impl Lab {
 
     /// Runs the headend with `end` at the end of its configuration; the recording has this link type.
     fn run_with_link(&self, link: &str, end: &str) -> Bywash<'_> {
-        let hex = |block: [u8; 16]| block.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let text = format!(
             "mode = \"cmts\"\n[[port]]\ninterface = \"in\"\n[[port]]\nname = \"cable\"\nkind = \"pcap\"\nlink = \"{link}\"\n\
              record = \"{}\"\n[[group]]\ninput = \"in\"\noutput = \"cable\"\nmodems = 300\nsaid = 100\nkey = \"{}\"\n\
              iv = \"{}\"\n{end}",
             self.capture().display(),
-            hex(KEY),
-            hex(IV),
+            hex::encode(&KEY),
+            hex::encode(&IV),
         );
         let file = self.directory.path().join("bywash.toml");
         std::fs::write(&file, text).unwrap();
@@ -400,10 +400,7 @@ fn keys_roll_over_by_api_and_file() {
     let mac = [0, 0x10, 0x18, 0xde, 0xad, 1];
     // A key by its sequence number.
     let key = |n: u8| ([n; 16], [0xf0 | n; 16]);
-    let hex = |n: u8| {
-        let (key, iv) = key(n);
-        [key, iv].map(|block| block.iter().map(|b| format!("{b:02x}")).collect::<String>())
-    };
+    let hex = |n: u8| <[_; 2]>::from(key(n)).map(|block| hex::encode(&block));
     let write = |said: u16, n: u8| {
         let [key, iv] = hex(n);
         let text = format!("mac,said,sequence,key,iv\n00:10:18:de:ad:01,{said},{n},{key},{iv}\n");

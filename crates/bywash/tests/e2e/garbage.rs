@@ -12,8 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 const ETH: usize = 14;
 
 pub fn mac(text: &str) -> MacAddr {
-    let bytes: Vec<u8> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
-    MacAddr(bytes.try_into().unwrap())
+    text.parse().unwrap()
 }
 
 /// Returns a UDP packet from a host to its router's MAC address.

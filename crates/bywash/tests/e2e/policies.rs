@@ -3,6 +3,7 @@
 //! holds.
 
 use crate::flows::{BRIEF, Ends};
+use crate::garbage::mac;
 use crate::harness::{Bywash, PATIENCE, bound};
 use crate::moves::handled;
 use crate::raw::{self, Ear};
@@ -433,9 +434,9 @@ fn last_after(lab: &Topology, to: IpAddr, change: impl FnOnce()) -> f64 {
 
 /// Returns a router solicitation (RFC 4861 4.1) from a to b, as if it had been routed, with this hop limit.
 fn solicitation(lab: &Topology, hop_limit: u8) -> Vec<u8> {
-    let mac = |mac: &str| mac.split(':').map(|octet| u8::from_str_radix(octet, 16).unwrap()).collect::<Vec<_>>();
     let (a, b) = (lab.a(), lab.b());
-    let mut frame = [mac(&a.router_mac), mac(&a.mac), vec![0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 58, hop_limit]].concat();
+    let mut frame = [mac(&a.router_mac).0, mac(&a.mac).0].concat();
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 58, hop_limit]);
     frame.extend([a.v6.octets(), b.v6.octets()].concat());
     frame.extend([133, 0, 0, 0, 0, 0, 0, 0]);
     frame

@@ -2,6 +2,7 @@
 
 use crate::harness::PATIENCE;
 use bywash_lab::{Namespace, Process, wait_until};
+use bywash_wire::hex;
 
 /// Sends frames unchanged from the interface given as argument. Standard input has a line for each frame: the number of
 /// times to send it, and the frame in hexadecimal.
@@ -40,14 +41,10 @@ while True:
 pub fn send(namespace: &Namespace, interface: &str, frames: &[(u32, Vec<u8>)]) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("frames");
-    let lines: String = frames.iter().map(|(times, frame)| format!("{times} {}\n", hex(frame))).collect();
+    let lines: String = frames.iter().map(|(times, frame)| format!("{times} {}\n", hex::encode(frame))).collect();
     std::fs::write(&file, lines).unwrap();
     let shell = "exec python3 -c \"$1\" \"$2\" < \"$3\"";
     namespace.run(&["sh", "-c", shell, "sh", SEND, interface, file.to_str().unwrap()]).unwrap();
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Listener that records the frames arriving at an interface.

@@ -2,12 +2,13 @@
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash, program};
 use crate::load;
-use crate::raw::{Ear, hex, send};
+use crate::raw::{Ear, send};
 use bywash_lab::{
     Direction, End, Iperf, Namespace, Output, Ping, Transfer, Veth, has_tool, require, require_lab, wait_until,
 };
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
+use bywash_wire::hex;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -220,7 +221,7 @@ fn customers_tags_cross_a_provider() {
     ears[1].wait(5, |frame| frame[..72] == packet(9, &[outer, (0x8100, 5)])[..72]);
     send(lab.host(3), "e0", &[(5, packet(9, &[outer, (0x8100, 5)]))]);
     ears[0].wait(5, |frame| frame[..72] == packet(8, &[(0x8100, 0x6005)])[..72]);
-    let trace = flow_ok(&switch, &["trace", &format!("p3 {}", hex(&packet(9, &[outer, (0x8100, 5)])))]);
+    let trace = flow_ok(&switch, &["trace", &format!("p3 {}", hex::encode(&packet(9, &[outer, (0x8100, 5)])))]);
     assert!(trace.contains("sent to: p1") && trace.contains("dl_vlan=100,dl_vlan1=5,"), "{trace}");
     switch.stop();
     // With one tag, no flow sees the packet behind two.

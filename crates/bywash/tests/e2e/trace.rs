@@ -14,7 +14,7 @@ fn frame(from: IpAddr, to: &str, ttl: u8, mac: MacAddr) -> String {
     let mut bytes = Packet::udp(from, to).macs(MacAddr([2, 0, 0, 0, 0, 9]), mac).size(100).build().unwrap();
     bytes[22] = ttl;
     bywash_wire::ipv4::fill_checksum(&mut bytes[14..]);
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bywash_wire::hex::encode(&bytes)
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::learn::{Learn, Part, Source};
 use crate::model::{
     Action, Bundle, FlowSpec, GroupKind, GroupSpec, Match, MeterSpec, Multipath, OfPort, Spelling, Timeouts,
 };
+use bywash_wire::ethernet::MacAddr;
 use std::fmt::{self, Display, Formatter, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -24,8 +25,8 @@ impl Display for OfPort {
 }
 
 fn mac(value: u128) -> String {
-    let bytes = &value.to_be_bytes()[10..];
-    bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
+    let [.., m, n, o, p, q, r] = value.to_be_bytes();
+    MacAddr([m, n, o, p, q, r]).to_string()
 }
 
 /// Formats a field's value; `mask` selects the bits that count.

@@ -558,7 +558,7 @@ pub fn tables(r: &mut Random, normal: bool, tags: usize) -> Tables {
 
 /// Returns a random packet of at least `length` bytes followed by four bytes with `mark`. One in `labelled` has labels.
 pub fn packet(r: &mut Random, mark: u32, length: usize, labelled: u64) -> Vec<u8> {
-    let mac = |text: &str| MacAddr(std::array::from_fn(|i| u8::from_str_radix(&text[3 * i..3 * i + 2], 16).unwrap()));
+    let mac = |text: &str| text.parse::<MacAddr>().unwrap();
     let (src, dst) = (mac(r.pick(&MACS[..3])), mac(r.pick(&MACS)));
     let v6 = r.one_in(3);
     let mut addr = || match v6 {

@@ -2,6 +2,7 @@
 
 use super::{B, Bridged, C, LEVELS, assert_renewed, ip};
 use crate::around::assert_datagrams;
+use crate::garbage::mac;
 use crate::harness::PATIENCE;
 use bywash_lab::{Ping, Transfer, has_tool, require, require_lab, wait_until};
 use std::time::Duration;
@@ -47,10 +48,7 @@ fn frames_of_a_kind_for_the_kernel_are_left() {
     let bridged = Bridged::new("");
     let bywash = bridged.run_between(&[]);
     bridged.wait_until_bridges(&bywash);
-    let mac = |host: usize| {
-        bridged.mac(host).split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<u8>>()
-    };
-    let (of_b, of_c) = (mac(1), mac(2));
+    let (of_b, of_c) = (mac(bridged.mac(1)).0, mac(bridged.mac(2)).0);
     let ear = crate::raw::Ear::at(bridged.c(), "c0");
     for (kind, forwarded) in [
         (&[0x88, 0x64][..], true),

@@ -2,6 +2,7 @@
 //! without.
 
 use super::{BRIDGED, CHOSEN, EXTERNAL, EXTERNAL_IP, Row, TUNNELS, Tunnels, VXLANS, has_tunnels, mac_of};
+use crate::garbage::mac;
 use crate::harness::Bywash;
 use crate::raw::{Ear, send};
 use bywash_lab::{kernel_has, require, require_lab};
@@ -26,8 +27,7 @@ pub fn ipv6(class: u8, hops: u8, ends: (Ipv6Addr, Ipv6Addr), payload: &[u8]) -> 
 }
 
 pub fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
-    let mac = |text: &str| text.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect::<Vec<u8>>();
-    [&mac(to)[..], &mac(from), &kind.to_be_bytes(), packet].concat()
+    [&mac(to).0[..], &mac(from).0, &kind.to_be_bytes(), packet].concat()
 }
 
 /// Clears the fields that the kernel chooses as it likes: identification, and with it the checksum.
