@@ -3,6 +3,7 @@
 
 use bywash_exceptions::nft::{self, Answer, Course, Evaluator, Flow, Interface, State, Tuple};
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
+use bywash_sync::random::{STEP, splitmix64};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -482,16 +483,13 @@ fn rules_of_iptables_nft() {
     }
 }
 
-/// A generator of random numbers (splitmix64).
+/// A generator of random numbers.
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ bits >> 31) % limit as u64) as usize
+        self.0 = self.0.wrapping_add(STEP);
+        (splitmix64(self.0, 0) % limit as u64) as usize
     }
 
     fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {

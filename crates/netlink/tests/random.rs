@@ -4,19 +4,17 @@ mod common;
 
 use bywash_lab::Namespace;
 use bywash_netlink::{Config, State};
+use bywash_sync::random::{STEP, splitmix64};
 use common::{Followed, Oracle, differences, skipped};
 use std::time::Duration;
 
-/// splitmix64: yields the same changes every time.
+/// Yields the same changes every time.
 struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
+        self.0 = self.0.wrapping_add(STEP);
+        splitmix64(self.0, 0) % sides
     }
 
     fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
