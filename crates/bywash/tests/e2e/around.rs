@@ -9,8 +9,9 @@ mod tunnels6;
 mod vlans;
 
 use crate::harness::{Bywash, PATIENCE};
-use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab};
+use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab, wait_until};
 use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -28,6 +29,15 @@ fn assert_hosts_connected(lab: &Topology) {
         let report = Ping::to(to).count(5).run(&lab.a().ns).unwrap();
         assert_eq!(report.received, 5, "{}", report.text);
     }
+}
+
+/// Waits until a ping is lost because of a change, and fails if a later one is not.
+pub fn assert_lost(ns: &Namespace, to: IpAddr, what: &str) {
+    // A change is followed within milliseconds.
+    let ping = |count| Ping::to(to).count(count).wait(Duration::from_millis(100)).run(ns).unwrap();
+    wait_until(what, PATIENCE, || ping(1).received == 0).unwrap();
+    let report = ping(5);
+    assert_eq!(report.received, 0, "{what}: {}", report.text);
 }
 
 /// Sends datagrams of these lengths between two addresses, in both directions, and fails if one does not arrive as it

@@ -3,7 +3,7 @@
 
 mod members;
 
-use crate::around::assert_datagrams;
+use crate::around::{assert_datagrams, assert_lost};
 use crate::flows::{BRIEF, Ends, masquerade_to_r0, wait_until_followed};
 use crate::harness::{Bywash, PATIENCE};
 use crate::moves::handled;
@@ -333,13 +333,6 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
     let a4 = bridged.lab.a().v4;
     let bywash = bridged.run(LEVELS[1]);
     bridged.assert_passes(&bywash);
-    let lost = |ns: &Namespace, to: IpAddr, what: &str| {
-        // A change is followed within milliseconds.
-        let ping = || Ping::to(to).count(1).wait(Duration::from_millis(100)).run(ns).unwrap().received;
-        wait_until(what, PATIENCE, || ping() == 0).unwrap();
-        let report = Ping::to(to).count(5).wait(Duration::from_millis(100)).run(ns).unwrap();
-        assert_eq!(report.received, 0, "{what}: {}", report.text);
-    };
     for rules in [
         "table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"br0\" drop\n}\n}",
         "table netdev f {\nchain c {\ntype filter hook ingress device \"r1\" priority 0\nip saddr 10.9.0.2 drop\n}\n}",
@@ -347,7 +340,7 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
         "table bridge f {\nchain c {\ntype filter hook output priority 0\nip daddr 10.9.0.2 drop\n}\n}",
     ] {
         r.nft(rules).unwrap();
-        lost(bridged.b(), a4.into(), rules);
+        assert_lost(bridged.b(), a4.into(), rules);
         r.nft("flush ruleset").unwrap();
         bridged.wait_until_passes(&bywash, B[0], 1);
     }
@@ -357,7 +350,7 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
         r.run(&["bridge", "fdb", verb, &entry, "dev", "br0", "self", "permanent"]).unwrap();
     };
     own("del");
-    lost(bridged.b(), a4.into(), "without its own entry");
+    assert_lost(bridged.b(), a4.into(), "without its own entry");
     own("add");
     bridged.wait_until_passes(&bywash, B[0], 1);
     // By the route of a rule, packets leave by a member itself.
@@ -370,21 +363,21 @@ fn policies_of_a_bridge_and_of_its_members_hold() {
     r.ip_batch(&routes).unwrap();
     let rules = "table inet f {\nchain c {\ntype filter hook forward priority 0\noifname \"r1\" drop\n}\n}";
     r.nft(rules).unwrap();
-    lost(bridged.a(), ip("10.99.0.1"), rules);
+    assert_lost(bridged.a(), ip("10.99.0.1"), rules);
     r.nft("flush ruleset").unwrap();
     r.ip(&["rule", "delete", "to", "10.99.0.0/24"]).unwrap();
     bridged.wait_until_passes(&bywash, B[0], 1);
     r.run(&["tc", "qdisc", "add", "dev", "r1", "clsact"]).unwrap();
     let filter = "tc filter add dev r1 egress protocol ip u32 match u32 0 0 action mirred egress redirect dev lo";
     r.run(&filter.split(' ').collect::<Vec<_>>()).unwrap();
-    lost(bridged.a(), ip(B[0]), "a filter of the member");
+    assert_lost(bridged.a(), ip(B[0]), "a filter of the member");
     r.run(&["tc", "qdisc", "del", "dev", "r1", "clsact"]).unwrap();
     bridged.wait_until_passes(&bywash, B[0], 1);
     // The bridge's switch of forwarding, not the member's.
     r.sysctl("net/ipv4/conf/r1/forwarding", "0").unwrap();
     bridged.wait_until_passes(&bywash, B[0], 1);
     r.sysctl("net/ipv4/conf/br0/forwarding", "0").unwrap();
-    lost(bridged.b(), a4.into(), "no forwarding");
+    assert_lost(bridged.b(), a4.into(), "no forwarding");
     r.sysctl("net/ipv4/conf/br0/forwarding", "1").unwrap();
     bridged.wait_until_passes(&bywash, B[0], 1);
     // Sources must be behind the bridge, whichever of its members that is.

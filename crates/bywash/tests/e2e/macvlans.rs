@@ -1,13 +1,12 @@
 //! Macvlans above ports, as VRRP has them for its virtual MAC address: what they receive is forwarded past the kernel,
 //! and in the modes in which they send by the port, what is routed to them.
 
-use crate::around::assert_datagrams;
+use crate::around::{assert_datagrams, assert_lost};
 use crate::flows::{BRIEF, Ends, masquerade_to_r0, wait_until_followed};
 use crate::harness::{Bywash, PATIENCE};
 use crate::moves::handled;
 use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, require, require_lab, wait_until};
 use std::net::IpAddr;
-use std::time::Duration;
 
 /// Levels asked for: user space, native XDP, and traffic control by default.
 const LEVELS: [&[&str]; 3] = [&["--level", "user"], &["--xdp", "native", "--level", "driver"], &[]];
@@ -149,13 +148,6 @@ fn policies_of_a_macvlan_and_of_its_port_hold() {
     for arguments in LEVELS {
         let bywash = at.run(arguments);
         at.wait_until_passes(&bywash, ip(B[0]), true);
-        let lost = |ns: &Namespace, to: IpAddr, what: &str| {
-            // A change is followed within milliseconds.
-            let ping = || Ping::to(to).count(1).wait(Duration::from_millis(100)).run(ns).unwrap().received;
-            wait_until(what, PATIENCE, || ping() == 0).unwrap();
-            let report = Ping::to(to).count(5).wait(Duration::from_millis(100)).run(ns).unwrap();
-            assert_eq!(report.received, 0, "{what}: {}", report.text);
-        };
         for rules in [
             "table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"mv0\" drop\n}\n}",
             "table netdev f {\nchain c {\ntype filter hook ingress device \"r1\" priority 0\nip saddr 10.0.2.2 drop\n}\n}",
@@ -174,7 +166,7 @@ fn policies_of_a_macvlan_and_of_its_port_hold() {
         at.wait_until_passes(&bywash, ip(B[0]), true);
         r.sysctl("net/ipv4/conf/r1/forwarding", "1").unwrap();
         r.sysctl("net/ipv4/conf/mv0/forwarding", "0").unwrap();
-        lost(at.b(), a4, "no forwarding");
+        assert_lost(at.b(), a4, "no forwarding");
         r.sysctl("net/ipv4/conf/mv0/forwarding", "1").unwrap();
         at.wait_until_passes(&bywash, ip(B[0]), true);
         // It goes and comes back.
