@@ -117,13 +117,13 @@ async fn listen(doors: Doors, instance: Shared, more: Router) {
     let all = routes(instance, more);
     let reading = async {
         if let Some(door) = doors.reading {
-            serve_at(door, only_reading(all.clone()), CONNECTIONS).await;
+            serve_at(door, only_reading(all.clone())).await;
         }
     };
-    let api = serve_at(doors.all, all.clone(), CONNECTIONS);
+    let api = serve_at(doors.all, all.clone());
     let metrics = async {
         if let Some((door, by)) = doors.metrics {
-            serve_at(door, taking_turns(scraped).layer(from_fn_with_state(by, guard)), CONNECTIONS).await;
+            serve_at(door, taking_turns(scraped).layer(from_fn_with_state(by, guard))).await;
         }
     };
     tokio::join!(api, reading, metrics);
@@ -180,7 +180,7 @@ impl Door {
 
 /// Serves connections to a TCP address, without end.
 pub async fn serve_tcp(socket: TcpListener, routes: Router) {
-    serve_at(Door::Tcp(socket), routes, CONNECTIONS).await;
+    serve_at(Door::Tcp(socket), routes).await;
 }
 
 /// Connection that is being served.
@@ -220,9 +220,9 @@ pub async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Route
     let _ = http().half_close(true).serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Serves the connections that `door` accepts, at most `most` at once.
-async fn serve_at(door: Door, routes: Router, most: usize) {
-    let places = Arc::new(Semaphore::new(most));
+/// Serves the connections that `door` accepts, at most [`CONNECTIONS`] at once.
+async fn serve_at(door: Door, routes: Router) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut guests = VecDeque::new();
     let http = http();
     loop {

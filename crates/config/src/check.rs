@@ -309,7 +309,7 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
     let typewriter = config.pools.iter().position(PoolConfig::packed).map(|at| config.pool_path(at, "kind"));
     if let Some(kind) = typewriter.clone().filter(|_| CELLS.contains(&cell) && cell > CHUNK) {
         let what = format!("a pool of kind typewriter cannot have cells of {cell} bytes");
-        problems.push(Problem::at(config.arena_path("cell"), what, "expected 2048 or 4096").other(kind, "the pool"));
+        problems.push(Problem::at(config.cell_path(), what, "expected 2048 or 4096").other(kind, "the pool"));
     }
     let by_buffer = |port: &PortConfig| matches!(port.kind, PortKind::AfXdp | PortKind::Dpdk);
     if let (Some(kind), Some(at)) = (typewriter, config.ports.iter().position(by_buffer)) {
@@ -326,7 +326,7 @@ fn sizes(config: &Config, problems: &mut Vec<Problem>) {
             let what = format!("in_order requires frames of one buffer: with cells of {cell} bytes, some have several");
             problems.push(
                 Problem::at(format!("port.{at}.in_order"), what, "expected false")
-                    .other(config.arena_path("cell"), "the cell"),
+                    .other(config.cell_path(), "the cell"),
             );
         }
         if af_xdp.zero_copy == ZeroCopy::Require && af_xdp.level == Level::Driver {
@@ -438,7 +438,7 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         if let Some(depi) = group.depi.as_ref().filter(|depi| depi.mtu > most) {
             let what = format!("packets of {} bytes do not fit a cell of {} bytes", depi.mtu, config.cell());
             let problem = Problem::at(format!("group.{at}.depi.mtu"), what, format!("expected at most {most}"));
-            problems.push(problem.other(config.arena_path("cell"), "the cell"));
+            problems.push(problem.other(config.cell_path(), "the cell"));
         }
         if let Err(WrongModems { key, what, expected }) = group.all_modems(config) {
             problems.push(Problem::at(format!("group.{at}.{key}"), what, expected));

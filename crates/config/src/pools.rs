@@ -125,9 +125,9 @@ impl Config {
         if key.is_empty() { table } else { format!("{table}.{key}") }
     }
 
-    /// Returns the path of a key of the arena.
-    pub(crate) fn arena_path(&self, key: &str) -> String {
-        self.pool_path(self.pools.iter().position(|pool| !pool.selects()).unwrap_or_default(), key)
+    /// Returns the path of the key for the size of the arena's cells.
+    pub(crate) fn cell_path(&self) -> String {
+        self.pool_path(self.pools.iter().position(|pool| !pool.selects()).unwrap_or_default(), "cell")
     }
 
     /// Returns the pools of `workers` workers, by their first worker.

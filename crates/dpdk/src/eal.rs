@@ -7,6 +7,9 @@ use bywash_sync::lock;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::{Arc, Mutex};
 
+// asm-generic/errno-base.h
+const EFAULT: i32 = 14;
+
 /// Configuration of the EAL.
 #[derive(Clone, Debug, Default)]
 pub struct EalConfig {
@@ -107,7 +110,7 @@ impl Eal {
             // SAFETY: the options are NUL-terminated strings, their number is right, and the EAL copies what it keeps.
             unsafe { ffi::bywash_dpdk_start(&hooks, argv.len() as i32 - 1, argv.as_mut_ptr()) }
         });
-        let rc = rc.join().unwrap_or(-libc_efault());
+        let rc = rc.join().unwrap_or(-EFAULT);
         if rc < 0 {
             return Err(EalError::Start { options: options[1..].join(" "), source: errno(rc) });
         }
@@ -142,10 +145,6 @@ impl Drop for Eal {
         unsafe { ffi::bywash_dpdk_stop() };
         cells::spare(None);
     }
-}
-
-fn libc_efault() -> i32 {
-    14
 }
 
 /// Returns the default options followed by the user's, which take precedence.
