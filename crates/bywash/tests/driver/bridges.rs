@@ -31,13 +31,9 @@ impl Twin {
         program.set_config(XdpConfig { filters, ..config }).unwrap();
     }
 
-    /// Sets which frames of port 0 are forwarded to other members.
-    fn forward_frames(&mut self, to: u64, longest: u32) {
-        self.hand_over_frames(to, longest, 0);
-    }
-
-    /// Also sets the longest frame that user space takes to stations behind VXLANs.
-    fn hand_over_frames(&mut self, to: u64, longest: u32, through: u32) {
+    /// Sets which frames of port 0 are forwarded to other members, and the longest that user space takes to stations
+    /// behind VXLANs.
+    fn forward_frames(&mut self, to: u64, longest: u32, through: u32) {
         let (program, _) = &mut self.programs[0];
         let config = program.config();
         program.set_config(XdpConfig { bridging: XdpBridging { to, longest, through }, ..config }).unwrap();
@@ -179,7 +175,7 @@ fn frames_between_members_are_forwarded_as_they_came() {
                 twin.bridge(Some(bridge));
                 let (to, longest) = ([7, 7, 2, 3, 4, 1][random(6) as usize], [1000, 1514, 9014][random(3) as usize]);
                 let through = [0, 1000, 1514, 9014][random(4) as usize];
-                twin.hand_over_frames(to, longest, through);
+                twin.forward_frames(to, longest, through);
                 let mut stations: Vec<At> = vec![];
                 for mac in some.into_iter().filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0) {
                     let of = if random(8) == 0 { FIRST + 1 } else { bridge };
@@ -236,7 +232,7 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
     lab()
         .enter(|| {
             let mut twin = Twin::of_bridge(FIRST);
-            twin.forward_frames(2, 1514);
+            twin.forward_frames(2, 1514, 0);
             let other = [2, 0, 0, 0, 0, 10];
             twin.datapath.set_stations(&[(FIRST, STATION, 0), (FIRST, other, 1)]).unwrap();
             let frame = [&other[..], &STATION, &[8, 0], &[0x45; 46]].concat();
@@ -252,7 +248,7 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
                 assert_eq!(verdicts(1), ["to_member"]);
             }
             // To a VXLAN, where user space may forward.
-            twin.hand_over_frames(0, 0, 1514);
+            twin.forward_frames(0, 0, 1514);
             twin.datapath.set_stations(&[(FIRST, STATION, 0), (FIRST, other, FIRST)]).unwrap();
             let verdicts = |n| (0..n).map(|_| twin.drive(&frame, false).0).collect::<Vec<_>>();
             assert_eq!(verdicts(2), ["pass_no_socket"; 2]);
@@ -261,7 +257,7 @@ fn frames_between_members_end_with_their_gate_and_are_heard_again() {
             twin.datapath.close();
             assert_eq!(verdicts(1), ["pass_not_mine"]);
             twin.datapath.open();
-            twin.forward_frames(2, 1514);
+            twin.forward_frames(2, 1514, 0);
             twin.datapath.set_stations(&[(FIRST, STATION, 0), (FIRST, other, 1)]).unwrap();
             // Another level, another bridge, or none.
             let config = twin.programs[0].0.config();

@@ -11,28 +11,20 @@ use std::time::Duration;
 const LEARNS_NOT: &str = "it belongs to bridge interface br0, which learns no addresses, or has an XDP program or \
                           properties that are not known";
 
-/// Returns whether a port is left to the kernel for this reason.
-fn is_left(running: &Bywash, port: &str, why: &str) -> bool {
-    running.left_because(port).as_deref() == Some(why)
+/// Returns whether port r1 is left to the kernel for this reason.
+fn is_left(running: &Bywash, why: &str) -> bool {
+    running.left_because("r1").as_deref() == Some(why)
 }
 
-/// Pings from host b the router and host a, and fails if a packet reaches an AF_XDP socket of the port.
-fn kernel_has_all(lab: &Topology, running: &Bywash, port: &str) {
-    let before = running.counter(port, "rx_packets");
+/// Pings from host b the router and host a, and fails if a packet reaches an AF_XDP socket of port r1.
+fn kernel_has_all(lab: &Topology, running: &Bywash) {
+    let before = running.counter("r1", "rx_packets");
     let host = &lab.hosts()[1];
-    Ping::to(host.router_v4)
-        .count(3)
-        .interval(Duration::from_millis(10))
-        .wait(Duration::from_millis(200))
-        .run(&host.ns)
-        .unwrap();
-    Ping::to(lab.a().v4)
-        .count(3)
-        .interval(Duration::from_millis(10))
-        .wait(Duration::from_millis(200))
-        .run(&host.ns)
-        .unwrap();
-    assert_eq!(running.counter(port, "rx_packets"), before);
+    for to in [host.router_v4, lab.a().v4] {
+        let ping = Ping::to(to).count(3).interval(Duration::from_millis(10)).wait(Duration::from_millis(200));
+        ping.run(&host.ns).unwrap();
+    }
+    assert_eq!(running.counter("r1", "rx_packets"), before);
 }
 
 #[test]
@@ -45,11 +37,11 @@ fn a_member_that_a_reload_adds_or_opens_anew_is_left() {
     for more in ["", "tx_burst = 16\n"] {
         file.write(&config(&[("r0", ""), ("r2", ""), ("r1", more)]));
         reload(&running, &[]).ok().unwrap();
-        assert!(is_left(&running, "r1", LEARNS_NOT), "{}", running.show(&["placement"]));
-        kernel_has_all(&lab, &running, "r1");
+        assert!(is_left(&running, LEARNS_NOT), "{}", running.show(&["placement"]));
+        kernel_has_all(&lab, &running);
     }
     lab.r().ip(&["link", "set", "r1", "nomaster"]).unwrap();
-    running.wait("the port to be taken over", |running| !is_left(running, "r1", LEARNS_NOT));
+    running.wait("the port to be taken over", |running| !is_left(running, LEARNS_NOT));
 }
 
 #[test]
@@ -67,7 +59,7 @@ fn a_member_that_comes_back_is_left() {
              link set x1 name r1\nlink set r1 up\n"
         ))
         .unwrap();
-    running.wait("r1 to be left", |running| is_left(running, "r1", LEARNS_NOT));
+    running.wait("r1 to be left", |running| is_left(running, LEARNS_NOT));
     assert!(running.log().contains(&format!("r1: {LEARNS_NOT}")), "{}", running.log());
     running.stop();
 }
@@ -82,18 +74,18 @@ fn a_port_whose_packets_a_macvlan_takes_is_left() {
     let why = "macvlan interface mv0 is above it";
     add("passthru");
     let running = Bywash::run(lab.r(), &lab.router_interfaces());
-    assert!(is_left(&running, "r1", why), "{}", running.show(&["placement"]));
-    kernel_has_all(&lab, &running, "r1");
+    assert!(is_left(&running, why), "{}", running.show(&["placement"]));
+    kernel_has_all(&lab, &running);
     lab.r().ip(&["link", "del", "mv0"]).unwrap();
-    running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    running.wait("the port to be taken over", |running| !is_left(running, why));
     add("source");
-    running.wait("the port to be left", |running| is_left(running, "r1", why));
+    running.wait("the port to be left", |running| is_left(running, why));
     lab.r().ip(&["link", "del", "mv0"]).unwrap();
-    running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    running.wait("the port to be taken over", |running| !is_left(running, why));
     // A macvlan in mode `bridge` takes only packets to its own MAC address.
     add("bridge");
     lab.r().ip_batch("link add y0 type bridge\nlink set y0 master br1\n").unwrap_err();
-    running.wait("the interface to be seen", |running| !is_left(running, "r1", why));
+    running.wait("the interface to be seen", |running| !is_left(running, why));
     let reached = Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received;
     assert_eq!((reached, running.counter("r1", "tx_packets") >= 3), (3, true));
     running.stop();
@@ -109,11 +101,11 @@ fn a_port_whose_packets_an_interface_of_another_namespace_takes_is_left() {
     let why = "macvlan interface mv0 of another network namespace is above it";
     r.ip_batch(&format!("link add link r1 name mv0 type macvlan mode source\nlink set mv0 netns {name}\n")).unwrap();
     let running = Bywash::run(r, &lab.router_interfaces());
-    assert!(is_left(&running, "r1", why), "{}", running.show(&["placement"]));
-    kernel_has_all(&lab, &running, "r1");
+    assert!(is_left(&running, why), "{}", running.show(&["placement"]));
+    kernel_has_all(&lab, &running);
     let remove = || {
         container.ip(&["link", "del", "mv0"]).unwrap();
-        running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+        running.wait("the port to be taken over", |running| !is_left(running, why));
     };
     remove();
     // Made where it belongs, so that it never was an interface of this namespace.
@@ -121,21 +113,21 @@ fn a_port_whose_packets_an_interface_of_another_namespace_takes_is_left() {
         r.ip(&["link", "add", "link", "r1", "name", "mv0", "netns", name, "type", "macvlan", "mode", mode]).unwrap();
     };
     add(name, "source");
-    running.wait("the port to be left", |running| is_left(running, "r1", why));
+    running.wait("the port to be left", |running| is_left(running, why));
     remove();
     // In a namespace that has no number in this one, until it gets one by its process.
     let other = Namespace::new("other").unwrap();
     let mut process = other.spawn(&["sleep", "1000"]).unwrap();
     add(other.name(), "source");
-    running.wait("the port to be left", |running| is_left(running, "r1", why));
+    running.wait("the port to be left", |running| is_left(running, why));
     process.kill().unwrap();
     drop(other);
-    running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+    running.wait("the port to be taken over", |running| !is_left(running, why));
     // It takes only packets to its own MAC address.
     add(name, "bridge");
     let reached = Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received;
     assert_eq!((reached, running.counter("r1", "tx_packets") >= 3), (3, true));
-    assert!(!is_left(&running, "r1", why));
+    assert!(!is_left(&running, why));
     running.stop();
 }
 
@@ -169,11 +161,11 @@ fn a_port_below_an_ipvlan_is_forwarded_for() {
         // The addresses of another namespace are not known.
         r.ip(&["link", "set", "iv0", "netns", container.name()]).unwrap();
         let why = "ipvlan interface iv0 of another network namespace is above it";
-        running.wait("the port to be left", |running| is_left(running, "r1", why));
+        running.wait("the port to be left", |running| is_left(running, why));
         container.ip(&["link", "del", "iv0"]).unwrap();
-        running.wait("the port to be taken over", |running| !is_left(running, "r1", why));
+        running.wait("the port to be taken over", |running| !is_left(running, why));
     }
     r.ip_batch("link add link r1 name iv0 type ipvlan mode l3s\nlink set iv0 up\n").unwrap();
-    running.wait("the port to be left", |running| is_left(running, "r1", "ipvlan interface iv0 is above it"));
+    running.wait("the port to be left", |running| is_left(running, "ipvlan interface iv0 is above it"));
     running.stop();
 }
