@@ -1,6 +1,6 @@
 //! Tunnels over IPv6, with the tests of those over IPv4.
 
-use super::tunnels::same_bytes::{decapsulates, encapsulates, frame, ipv4, ipv6, payload};
+use super::tunnels::same_bytes::{decapsulates, encapsulates, frame, ipv4, ipv6, masked_udp, payload};
 use super::tunnels::{Row, Tunnels, forwards, mac_of};
 use bywash_lab::{Probe, kernel_has, require, require_lab};
 use bywash_wire::checksum::{Sum, pseudo6};
@@ -81,22 +81,11 @@ fn frames_are_encapsulated_in_ipv6_as_the_kernel_does() {
     let tunnels = Tunnels::new(&VXLANS);
     // The kernel would leave the checksum to the device.
     tunnels.0.r().run(&["ethtool", "-K", "r1", "tx", "off"]).unwrap();
-    let masked = |mut frame: Vec<u8>| {
-        let udp = &frame[54..];
-        let header: &[u8; 40] = frame[14..54].try_into().unwrap();
-        let (none, right) = (udp[6..8] == [0, 0], sum(header, udp).is_valid());
-        let source = u16::from_be_bytes([udp[0], udp[1]]);
-        let range = if none { 50000..50100 } else { 32768..60999 };
-        assert!(range.contains(&source), "{source}");
-        frame[54..56].fill(0);
-        frame[60..62].copy_from_slice(&[u8::from(none), u8::from(right)]);
-        frame
+    let masked = |frame: Vec<u8>| {
+        let pseudo = pseudo6(frame[14..].first_chunk().unwrap(), 17, (frame.len() - 54) as u32);
+        masked_udp(frame, 54, pseudo)
     };
     encapsulates(&tunnels, &[75, 76], &[0xfd75, 0xfd76], masked);
-}
-
-fn sum(header: &[u8; 40], udp: &[u8]) -> Sum {
-    pseudo6(header, 17, udp.len() as u32) + Sum::of(udp)
 }
 
 /// Returns an IPv6 packet from `ends.0` to `ends.1`, with destination options unless they are empty.
@@ -206,7 +195,8 @@ fn frames_are_decapsulated_from_ipv6_as_the_kernel_does() {
         let mut udp = [&[195, 80, 18, port][..], &len.to_be_bytes(), &[0, 0], &vxlan].concat();
         let header = around(class, 64, ends, &[], 17, &udp);
         if let Some(wrong) = wrong {
-            let sum = sum(header.first_chunk().unwrap(), &udp).checksum();
+            let pseudo = pseudo6(header.first_chunk().unwrap(), 17, len.into());
+            let sum = (pseudo + Sum::of(&udp)).checksum();
             udp[6..8].copy_from_slice(&(sum ^ wrong).to_be_bytes());
         }
         around(class, 64, ends, options, 17, &udp)

@@ -6,6 +6,7 @@ use crate::garbage::mac;
 use crate::harness::Bywash;
 use crate::raw::{Ear, send};
 use bywash_lab::{kernel_has, require, require_lab};
+use bywash_wire::checksum::{Sum, pseudo4};
 use bywash_wire::ipv4::fill_checksum;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -34,6 +35,19 @@ pub fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
 fn masked(mut frame: Vec<u8>) -> Vec<u8> {
     frame[18..20].fill(0);
     frame[24..26].fill(0);
+    frame
+}
+
+/// Clears the source port of a UDP header, which has the kernel's secret hash in it. Of the checksum, it leaves whether
+/// there is none, and whether it is right.
+pub fn masked_udp(mut frame: Vec<u8>, at: usize, pseudo: Sum) -> Vec<u8> {
+    let udp = &frame[at..];
+    let (none, right) = (udp[6..8] == [0, 0], (pseudo + Sum::of(udp)).is_valid());
+    let source = u16::from_be_bytes([udp[0], udp[1]]);
+    let range = if none { 50000..50100 } else { 32768..60999 };
+    assert!(range.contains(&source), "{source}");
+    frame[at..at + 2].fill(0);
+    frame[at + 6..at + 8].copy_from_slice(&[u8::from(none), u8::from(right)]);
     frame
 }
 
@@ -111,18 +125,9 @@ fn frames_are_encapsulated(rows: &'static [Row; 2]) {
     let tunnels = Tunnels::new(rows);
     // The kernel would leave the checksum to the device.
     tunnels.0.r().run(&["ethtool", "-K", "r1", "tx", "off"]).unwrap();
-    // The source port has the kernel's secret hash in it; the checksum is right, or there is none.
-    let masked = |mut frame: Vec<u8>| {
-        let udp = &frame[34..];
-        let header: &[u8; 20] = frame[14..34].try_into().unwrap();
-        let sum = bywash_wire::checksum::pseudo4(header, 17, udp.len() as u16) + bywash_wire::checksum::Sum::of(udp);
-        let (none, right) = (udp[6..8] == [0, 0], sum.is_valid());
-        let source = u16::from_be_bytes([udp[0], udp[1]]);
-        let range = if none { 50000..50100 } else { 32768..60999 };
-        assert!(range.contains(&source), "{source}");
-        frame[34..36].fill(0);
-        frame[40..42].copy_from_slice(&[u8::from(none), u8::from(right)]);
-        masked(frame)
+    let masked = |frame: Vec<u8>| {
+        let pseudo = pseudo4(frame[14..].first_chunk().unwrap(), 17, (frame.len() - 34) as u16);
+        masked(masked_udp(frame, 34, pseudo))
     };
     let nets6 = rows.map(|row| 0xfd00 | u16::from_str_radix(&row.4.to_string(), 16).unwrap());
     encapsulates(&tunnels, &rows.map(|row| row.3), &nets6, masked);
@@ -335,7 +340,7 @@ fn frames_are_decapsulated(rows: &'static [Row; 2], from6: Ipv6Addr) {
         let mut udp = [&50_000u16.to_be_bytes()[..], &port.to_be_bytes(), &len.to_be_bytes(), &[0, 0], vxlan].concat();
         let packet = ipv4(tos, 64, 0, 17, ends, &udp);
         let header: &[u8; 20] = packet[..20].try_into().unwrap();
-        let sum = bywash_wire::checksum::pseudo4(header, 17, len) + bywash_wire::checksum::Sum::of(&udp);
+        let sum = pseudo4(header, 17, len) + Sum::of(&udp);
         if let Some(wrong) = wrong {
             udp[6..8].copy_from_slice(&(sum.checksum() ^ wrong).to_be_bytes());
         }
