@@ -85,15 +85,30 @@ impl Demo {
         bywash.stop()?;
 
         self.step("64-byte frames from the kernel's generator at full rate, counted where they arrive")?;
+        for host in lab.topology().hosts() {
+            host.ns.offload(&host.interface, "gro", true)?;
+        }
+        say!("     (with GRO on in a and b, a veth takes redirected frames, as a network card does)");
         let kernel = lab.kernel(self.time)?;
         say!(
             "     kernel  {:.2} Mpps: it forwards within the generator's system call, which waits for it",
             kernel.mpps
         );
         self.check()?;
-        let bywash = lab.bywash(FOR_RATE)?;
+        let in_driver = lab.bywash(FOR_RATE)?;
+        let driver = lab.measure(self.time)?;
+        let options = FOR_RATE.join(" ");
+        say!("     bywash  {:.2} Mpps in the driver, within the same call (`run {options}`)", driver.mpps);
+        in_driver.stop()?;
+        self.check()?;
+        let bywash = lab.bywash(&[&["--level", "user"], FOR_RATE].concat())?;
         let ours = lab.measure(self.time)?;
-        say!("     bywash  {:.2} Mpps of {:.2} offered (`run {}`)", ours.mpps, ours.offered_mpps, FOR_RATE.join(" "));
+        say!(
+            "     bywash  {:.2} Mpps in user space, by one worker on the other CPU, of {:.2} offered (`run --level \
+             user {options}`)",
+            ours.mpps,
+            ours.offered_mpps
+        );
         limits(&bywash, kernel, ours)?;
 
         self.step("State of the running instance")?;
@@ -184,7 +199,7 @@ fn limits(bywash: &Bywash, kernel: Rate, ours: Rate) -> anyhow::Result<()> {
     say!("   What limits the kernel: {:.0} ns for each packet, on one CPU: an skb is made for it,", 1e3 / kernel.mpps);
     say!("   looked up, filtered and queued on its own.");
     say!(
-        "   What limits bywash here: one packet in {:.0} ns, of which its own stages take {own:.0}. The rest is",
+        "   What limits a worker here: one packet in {:.0} ns, of which its own stages take {own:.0}. The rest is",
         1e3 / ours.mpps
     );
     say!("   the kernel's transmit system call: copy, skb, veth, and b's half of it on the same CPU. A");
