@@ -96,7 +96,11 @@ fn ports(out: &mut Text, ports: &[Port]) {
     };
     let ways: [(_, _, [Count<PortCounters>; 2]); 2] = [
         ("system_network_io_bytes_total", "Bytes received and sent, without FCS.", [|c| c.rx_bytes, |c| c.tx_bytes]),
-        ("system_network_packet_count_total", "Frames received and sent.", [|c| c.rx_packets, |c| c.tx_packets]),
+        (
+            "system_network_packet_count_total",
+            "Frames received and sent, without those left to the kernel.",
+            [|c| c.rx_packets, |c| c.tx_packets],
+        ),
     ];
     for (name, help, [rx, tx]) in ways {
         let rows = ports.iter().flat_map(|port| [(port, "receive", rx), (port, "transmit", tx)]);

@@ -35,7 +35,7 @@ pub struct Port {
     pub queues: Vec<Queue>,
     /// Settings of its TX queues, and their statistics over all workers.
     pub tx_queue: PortTxQueue,
-    /// Counters over all queues and levels.
+    /// Counters over all queues, and levels `driver` and `user`.
     pub counters: PortCounters,
     /// Number and addresses of the port in a switch; null in other modes.
     pub switch: Option<SwitchPort>,
@@ -163,11 +163,12 @@ pub struct PortTxQueue {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PortCounters {
-    /// Frames received.
+    /// Frames received, without those that the port's program left to the kernel, which `show placement` and the
+    /// interface's own counters have.
     pub rx_packets: u64,
     /// Bytes received, without FCS.
     pub rx_bytes: u64,
-    /// Frames sent.
+    /// Frames sent, without the kernel's own.
     pub tx_packets: u64,
     /// Bytes sent, without FCS.
     pub tx_bytes: u64,
