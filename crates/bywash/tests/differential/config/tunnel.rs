@@ -2,7 +2,7 @@
 
 use super::Object;
 use super::routing::prefix;
-use super::upper::{address, addresses, end, new};
+use super::upper::{address, addresses, end, new, with_headers};
 use crate::change::Change;
 use crate::random::Random;
 use crate::topology::PORTS;
@@ -41,6 +41,13 @@ pub fn object(random: &Random, named: u32, standing: &[Change]) -> Object {
         _ => None,
     };
     let there: Vec<String> = standing.iter().filter_map(line).collect();
+    // The kernel prefers other tunnels of the kind.
+    let is_of = |line: &String, kind: &str| line.contains(&format!(" type {kind} "));
+    let alone = |kind: &&str| kinds().contains(kind) && !there.iter().any(|line| is_of(line, kind));
+    let kind = Some(random.pick(&["gre", "gre", "ipip"])).filter(alone);
+    if let Some(kind) = kind.filter(|_| random.chance(25)) {
+        return external(random, named, kind);
+    }
     if !there.is_empty() && random.chance(35) { change(random, &random.pick(&there)) } else { tunnel(random, named) }
 }
 
@@ -90,6 +97,18 @@ fn kept(random: &Random, kind: &str) -> String {
         _ => {}
     }
     kept
+}
+
+/// Returns a tunnel that takes the headers of its packets from routes, with a subnet and routes to the stations in it.
+fn external(random: &Random, named: u32, kind: &str) -> Object {
+    let name = format!("tu{named}");
+    let mut add = new(&name, format!("link add {name} type {kind} external"));
+    add.push(Change::Ip(format!("link set {name} mtu {} up", random.pick(&[1472, 1472, 1280, 1500]))));
+    add.extend(addresses(&name, 100 + named % 100));
+    let flags: &[&str] = if kind == "gre" { &["", " key", " key", " csum", " seq"] } else { &[""] };
+    add.extend(with_headers(random, named, &name, false, flags));
+    add.push(Change::Ip(format!("link set {name} up")));
+    Object::new(add, vec![Change::Ip(format!("link del {name}"))])
 }
 
 /// Returns a tunnel of one of the router's addresses, with a subnet and routes.

@@ -260,6 +260,16 @@ fn external(random: &Random, named: u32) -> Object {
     let mut add = new(&name, line);
     add.push(ip(format!("link set {name} mtu {} up", random.pick(&[1450, 1450, 1280, 1500]))));
     add.extend(subnets(&name, net, |host| format!("02:00:{host:02x}:04:{tail}")));
+    add.extend(with_headers(random, named, &name, v6, &["", " csum", " csum", " key", " seq"]));
+    // The last change tells whether there is such an interface.
+    add.push(ip(format!("link set {name} up")));
+    Object::new(add, vec![ip(format!("link del {name}"))])
+}
+
+/// Returns routes to the stations in the subnets of a tunnel, which give its packets headers, mostly of IPv6 if `v6`,
+/// with one of these flags.
+pub fn with_headers(random: &Random, named: u32, name: &str, v6: bool, flags: &[&str]) -> Vec<Change> {
+    let (net, mut add) = (100 + named % 100, vec![]);
     for host in 2..2 + HOSTS {
         for to in [format!("10.{net}.0.{host}/32"), format!("fd00:{net}::{host}/128")] {
             let family = if to.contains(':') { "-6 " } else { "" };
@@ -275,15 +285,13 @@ fn external(random: &Random, named: u32) -> Object {
             if random.chance(40) {
                 headers += &format!(" {tos} {}", random.pick(&["0x10", "1", "0xff"]));
             }
-            headers += random.pick(&["", " csum", " csum", " key", " seq"]);
+            headers += random.pick(flags);
             if random.chance(85) {
                 add.push(ip(format!("{family}route replace {to} encap {headers} dev {name}")));
             }
         }
     }
-    // The last change tells whether there is such an interface.
-    add.push(ip(format!("link set {name} up")));
-    Object::new(add, vec![ip(format!("link del {name}"))])
+    add
 }
 
 /// Returns a VXLAN of one of the router's addresses, perhaps in a bridge, with a subnet and stations behind the ports'

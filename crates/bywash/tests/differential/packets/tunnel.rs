@@ -53,7 +53,10 @@ pub fn all(text: &str) -> Vec<Tunnel> {
         let words = ["r ip link add tu", "r ip link set tu"].into_iter().find_map(|start| line.strip_prefix(start));
         let Some((name, properties)) = words.and_then(|words| words.split_once(" type ")) else { continue };
         let before = named.iter().position(|(other, _)| *other == name).map(|at| named.remove(at).1);
-        named.extend(Tunnel::parse(properties, before).map(|tunnel| (name, tunnel)));
+        let external = properties.ends_with(" external");
+        // The number of an external one is that of most of its routes' headers.
+        let numbered = |of: Tunnel| Tunnel { key: if external { name.parse().ok() } else { of.key }, ..of };
+        named.extend(Tunnel::parse(properties, before).map(|tunnel| (name, numbered(tunnel))));
     }
     named.into_iter().map(|(_, tunnel)| tunnel).collect()
 }
@@ -201,6 +204,11 @@ impl Pool {
         let other: IpAddr = match local {
             IpAddr::V4(_) => Self::host4(random, port).into(),
             IpAddr::V6(_) => Self::host6(random, port).into(),
+        };
+        // One with headers from routes has any remote, and any key or none.
+        let (remote, key) = match remote.is_unspecified() {
+            true => (other, key.filter(|_| random.chance(60))),
+            false => (remote, key),
         };
         let (src, dst) = match random.below(40) {
             0 => (other, local),
