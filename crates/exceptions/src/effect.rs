@@ -94,6 +94,8 @@ pub enum Scope {
     Own(Families),
     /// Outer packets of the tunnel with this kernel index.
     Tunnel(u32),
+    /// Packets that the kernel decrypts, and receives once more.
+    Decrypted,
 }
 
 /// A piece of kernel state that affects forwarded packets.

@@ -3,6 +3,8 @@
 //!
 //! A rule is followed if it selects packets by interface, source, destination, mark or VRF only. A forwarded packet has
 //! no mark, because any state that could set one leaves the packet to the kernel; and it has no egress interface yet.
+//! A veth keeps the mark of a packet that its peer sends, if both are in one network namespace: such a port's packets
+//! are left to the kernel while a rule selects by a mark.
 
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
@@ -266,6 +268,13 @@ pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
         let mut add = |scope, object, reason: String| {
             effects.push(Effect { kind: Kind::Rules, scope, object, reason });
         };
+        // Nothing else gives a forwarded packet a mark without leaving it to the kernel.
+        let paired: Vec<IfMatch> =
+            ports.iter().filter(|port| port.paired).map(|port| IfMatch::Index(port.index)).collect();
+        if let Some(marked) = of_family().find(|rule| rule.is_idle()).filter(|_| !paired.is_empty()) {
+            let reason = "selects by a mark, which packets from the peer may have".into();
+            add(Scope::In(paired, families), name(marked.priority), reason);
+        }
         for rule in of_family().filter(|rule| !rule.is_idle()) {
             let on_vrfs: Vec<IfMatch> =
                 ports.iter().filter(|port| rule.names_vrf(port)).map(|port| IfMatch::Index(port.index)).collect();

@@ -20,6 +20,13 @@ pub struct PortLink {
     /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its
     /// packets pass there, too.
     pub below: Vec<(u32, String)>,
+    /// Interfaces by which the kernel receives its packets, by kernel index and name, if it is a port that is a bridge,
+    /// bond, VLAN or macvlan itself. Bywash sees its packets behind them.
+    pub beneath: Vec<(u32, String)>,
+    /// Set if one of these is a member of a bridge.
+    pub beneath_bridge: bool,
+    /// Set if other interfaces of the same network namespace may send packets to it, with marks: it is one of a pair.
+    pub paired: bool,
     /// Numbers of the ports on its members, if it is a bond or bridge.
     pub members: Vec<u16>,
     /// The bridge that its packets pass, if it is one, or a VLAN on one, or a VXLAN that is a member of one.
@@ -40,6 +47,12 @@ impl PortLink {
     pub fn devices(&self) -> impl Iterator<Item = (u32, &str)> {
         let below = self.below.iter().map(|(index, name)| (*index, name.as_str()));
         std::iter::once((self.index, self.name.as_str())).chain(below)
+    }
+
+    /// Returns the interfaces whose state concerns its packets: [`PortLink::devices`], and those that the kernel receives
+    /// them by.
+    pub fn watched(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.devices().chain(self.beneath.iter().map(|(index, name)| (*index, name.as_str())))
     }
 }
 
@@ -105,6 +118,8 @@ pub struct Verdict {
     pub translating: Families,
     /// Set if the outer packets of tunnels pass gates that let flows pass.
     pub outer_passes: bool,
+    /// Set if the kernel decrypts packets, which programs of traffic control and generic XDP then see once more.
+    pub decrypts: bool,
     /// Effects behind these decisions, ignored ones included.
     pub kept: Vec<Kept>,
 }
@@ -139,7 +154,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     // Families whose packets netfilter leaves to the kernel by the interface that they leave by.
     let mut ruled: BTreeMap<u32, Families> = BTreeMap::new();
     let of_host = rules::of_host(&reading.rules);
-    for effect in reading.effects.iter().chain(&of_host) {
+    let misnamed: Vec<Effect> = ports.iter().filter(|port| port.name == LOOPBACK).flat_map(misnamed).collect();
+    for effect in reading.effects.iter().chain(&of_host).chain(&misnamed) {
         let ignored = respect.ignored.contains(&effect.kind);
         let concerned = concerned(effect, ports);
         if !ignored {
@@ -214,6 +230,21 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     verdict
 }
 
+/// Name by which rules refer to the loopback interface.
+const LOOPBACK: &str = "lo";
+
+/// Returns effects that leave a port with the name of the loopback interface to the kernel: rules for that are taken to
+/// be about no forwarded packet.
+fn misnamed(port: &PortLink) -> [Effect; 2] {
+    let on = || vec![IfMatch::Index(port.index)];
+    [Scope::In(on(), Families::BOTH), Scope::Out(on(), Families::BOTH)].map(|scope| Effect {
+        kind: Kind::Rules,
+        scope,
+        object: format!("interface {LOOPBACK}"),
+        reason: "is not the loopback interface: rename it".into(),
+    })
+}
+
 /// Returns the ports on which packets of an effect are received or sent. A VLAN's packets are also its port's for
 /// devices' hooks, filters, qdiscs and programs, and a bond's also its member's; routing and switches know the VLAN's
 /// or the bond's own interface only. Rules of other hooks are not told from those of devices'. Packets of a VRF's
@@ -225,10 +256,18 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
         let mut devices = port.devices().take(if routed { 1 } else { usize::MAX });
         on_vrf || devices.any(|(index, name)| one.covers(index, name))
     };
+    let beneath = |one: &IfMatch, port: &PortLink| {
+        !routed && port.beneath.iter().any(|(index, name)| one.covers(*index, name.as_str()))
+    };
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
-        Scope::In(on, _) | Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
-        Scope::Bridged | Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
+        Scope::In(on, _) => {
+            let received = |port: &&PortLink| named(on, port) || on.iter().any(|one| beneath(one, port));
+            ports.iter().filter(received).collect()
+        }
+        Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
+        Scope::Bridged => ports.iter().filter(|port| port.bridge.is_some() || port.beneath_bridge).collect(),
+        Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
         Scope::Own(families) => {
             let of = |tunnel: Tunnel| !(tunnel.family() & *families).is_empty();
             ports.iter().filter(|port| port.tunnel.is_some_and(of)).collect()
@@ -281,9 +320,10 @@ impl Verdict {
                     gate.closed = Families::BOTH;
                     self.egress.insert(port.index, Families::BOTH);
                 }
-                Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnel(_) => {}
+                Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnel(_) | Scope::Decrypted => {}
             }
         }
+        self.decrypts |= *scope == Scope::Decrypted;
         if let Scope::To(prefix) = scope {
             self.prefixes.push(*prefix);
         }

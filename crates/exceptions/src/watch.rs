@@ -225,7 +225,7 @@ impl Sockets {
                 Some(heard) => Some((heard, open(Some(netlink::NETFILTER), &[])?)),
                 None => None,
             },
-            ipsec: match maybe(Some(netlink::XFRM), &[xfrm::XFRMNLGRP_POLICY])? {
+            ipsec: match maybe(Some(netlink::XFRM), &[xfrm::XFRMNLGRP_POLICY, xfrm::XFRMNLGRP_SA])? {
                 Some(heard) => Some((heard, open(Some(netlink::XFRM), &[])?)),
                 None => None,
             },
@@ -302,7 +302,7 @@ impl Runner {
 
     /// Returns the interfaces that the ports' packets pass, by index and name, some of them more than once.
     fn devices(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.ports.iter().flat_map(PortLink::devices)
+        self.ports.iter().flat_map(PortLink::watched)
     }
 
     /// Reads all pending announcements and returns the kinds they concern.
@@ -532,6 +532,11 @@ impl Runner {
                 _ => Ok(None),
             })?
             .unwrap_or_default();
+        let states = dump(asked, xfrm::XFRM_MSG_GETSA, &[], &[], &mut self.buffer, |message| match message.kind {
+            xfrm::XFRM_MSG_NEWSA => xfrm::decrypts(message.body).map(Some).ok_or(()),
+            _ => Ok(None),
+        })?;
+        effects.extend(states.unwrap_or_default().contains(&true).then(xfrm::decrypted));
         effects.extend(ask_default(asked, &mut self.buffer)?);
         Ok(effects)
     }

@@ -1,4 +1,5 @@
 //! IPsec policies: packets that a forward or output policy selects are encrypted, let through or blocked by the kernel.
+//! IPsec states: packets that they decrypt are received once more, and checked by policies.
 
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::{Families, Prefix};
@@ -9,7 +10,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const XFRM_MSG_NEWPOLICY: u16 = 0x13;
 pub const XFRM_MSG_GETPOLICY: u16 = 0x15;
 pub const XFRM_MSG_GETDEFAULT: u16 = 0x28;
+pub const XFRM_MSG_NEWSA: u16 = 0x10;
+pub const XFRM_MSG_GETSA: u16 = 0x12;
+pub const XFRMNLGRP_SA: u32 = 3;
 pub const XFRMNLGRP_POLICY: u32 = 4;
+const XFRM_MODE_TRANSPORT: u8 = 0;
 const XFRM_POLICY_IN: u8 = 0;
 const XFRM_POLICY_OUT: u8 = 1;
 const XFRM_POLICY_FWD: u8 = 2;
@@ -57,6 +62,24 @@ pub fn parse_default(body: &[u8]) -> Option<Effect> {
         object: "ip xfrm policy default".into(),
         reason: "blocks packets that no policy selects".into(),
     })
+}
+
+/// Returns whether packets that a security association decrypts may be forwarded (`XFRM_MSG_NEWSA`, struct
+/// xfrm_usersa_info); `None` if the message is truncated. In transport mode, they are this host's.
+pub fn decrypts(body: &[u8]) -> Option<bool> {
+    Some(u8_at(body, 214)? != XFRM_MODE_TRANSPORT)
+}
+
+/// Returns the effect of security associations on the packets that they decrypt: the kernel drops those that no policy
+/// allows, whatever their destination is (XfrmInNoPols, __xfrm_policy_check).
+pub fn decrypted() -> Effect {
+    Effect {
+        kind: Kind::Ipsec,
+        scope: Scope::Decrypted,
+        object: "ip xfrm state".into(),
+        reason: "decrypted packets need a policy, and traffic control and generic XDP do not tell them from others"
+            .into(),
+    }
 }
 
 #[cfg(test)]

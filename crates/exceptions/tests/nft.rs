@@ -54,6 +54,7 @@ fn short(effects: &[Effect]) -> Vec<String> {
         Scope::Between => format!("between members {}", effect.reason),
         Scope::Bridged => format!("bridged {}", effect.reason),
         Scope::Tunnel(_) => panic!("tunnels are judged otherwise"),
+        Scope::Decrypted => panic!("no rule decrypts packets"),
         Scope::To(prefix) => panic!("no rule is read for its destination: {prefix}"),
     };
     effects.iter().map(one).collect()

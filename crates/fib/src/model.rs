@@ -372,6 +372,8 @@ pub struct Link {
     pub kind: String,
     /// Lower device, for VLAN, macvlan and ipvlan (IFLA_LINK).
     pub parent: Option<u32>,
+    /// Set for a veth or netkit whose peer is in the same network namespace.
+    pub paired: bool,
     /// Its VLAN, for kind `vlan`.
     pub vlan: Option<Vlan>,
     /// Properties of a macvlan or macvtap; `None` if they cannot be parsed.

@@ -8,7 +8,7 @@ use crate::harness::{Bywash, PATIENCE, bound};
 use crate::moves::handled;
 use crate::raw::{self, Ear};
 use crate::reload::{File, config, reload};
-use bywash_lab::{Ping, Topology, has_tool, require, require_lab, wait_until};
+use bywash_lab::{Ping, Topology, has_tool, kernel_has, require, require_lab, wait_until};
 use serde_json::Value;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -273,6 +273,111 @@ pub fn a_policy_outlives_reload_takeover_and_kill() {
         shell(&lab, policy.unset);
         assert_eq!(answered(&lab), (2, 2), "the kernel does not forward without {}", policy.name);
     }
+}
+
+/// A port that is a bridge has its members' policies, whose effect the packets bring along: a mark, a packet type.
+#[test]
+fn policies_of_members_hold_for_a_bridge_that_is_a_port() {
+    require!(require_lab(), has_tool("nft"));
+    let policies = [
+        policy(
+            "a mark of a member's chain",
+            "nft 'add table netdev t; add chain netdev t c { type filter hook ingress device r0 priority 0; }; \
+             add rule netdev t c meta mark set 1' && ip rule add fwmark 1 blackhole",
+            "ip rule del fwmark 1 && nft delete table netdev t",
+            V4,
+            "netfilter",
+        ),
+        policy(
+            "a packet type of a bridge's chain",
+            "nft 'add table bridge t; add chain bridge t c { type filter hook prerouting priority 0; }; \
+             add rule bridge t c ip protocol { icmp, udp } meta pkttype set other'",
+            "nft delete table bridge t",
+            V4,
+            "netfilter",
+        ),
+    ];
+    for arguments in [&["--level", "user"][..], &[]] {
+        let lab = lab();
+        let (a, r) = (lab.a(), lab.r());
+        r.ip_batch(&format!(
+            "link add br0 address {mac} type bridge\naddress flush dev r0\nlink set r0 master br0\nlink set br0 up\n\
+             address add {v4}/24 dev br0\naddress add {v6}/64 dev br0 nodad\n",
+            mac = a.router_mac,
+            v4 = a.router_v4,
+            v6 = a.router_v6,
+        ))
+        .unwrap();
+        let bywash = Bywash::run_as_is(r, &[arguments, &["br0", "r1"]].concat());
+        let fast = || {
+            let forwarded = || handled(&bywash, "br0")[..2].iter().sum::<u64>();
+            bywash.wait("packets to be forwarded past the kernel", |_| {
+                let before = forwarded();
+                answered(&lab) == (2, 2) && forwarded() >= before + 4
+            });
+        };
+        for policy in &policies {
+            fast();
+            shell(&lab, policy.set);
+            bywash.wait("the reason to be shown", |bywash| !kept(bywash, "br0").is_empty());
+            assert_stopped(&lab, policy, &format!("{arguments:?}"));
+            shell(&lab, policy.unset);
+        }
+        fast();
+        bywash.stop();
+    }
+}
+
+/// Packets that a veth's peer sends in the same namespace keep their mark.
+#[test]
+fn marks_from_a_peer_in_the_same_namespace_select_rules() {
+    require!(require_lab());
+    for arguments in LEVELS {
+        let lab = lab();
+        let (a, r) = (lab.a(), lab.r());
+        // Host a is behind a bridge in the router's namespace, whose other member is the port's peer.
+        r.ip_batch(&format!(
+            "link add q0 address {mac} type veth peer name q1\nlink add br0 type bridge\naddress flush dev r0\n\
+             link set r0 master br0\nlink set q1 master br0\nlink set br0 up\nlink set q0 up\nlink set q1 up\n\
+             address add {v4}/24 dev q0\naddress add {v6}/64 dev q0 nodad\n",
+            mac = a.router_mac.replace("02:", "06:"),
+            v4 = a.router_v4,
+            v6 = a.router_v6,
+        ))
+        .unwrap();
+        a.ns.ip(&["neigh", "flush", "dev", &a.interface]).unwrap();
+        let bywash = Bywash::run_as_is(r, &[arguments, &["q0", "r1"]].concat());
+        bywash.wait("packets to be forwarded past the kernel", |bywash| {
+            let before: u64 = handled(bywash, "q0")[..2].iter().sum();
+            answered(&lab) == (2, 2) && handled(bywash, "q0")[..2].iter().sum::<u64>() >= before + 4
+        });
+        shell(&lab, "ip rule add fwmark 1 blackhole");
+        bywash.wait("the reason to be shown", |bywash| !kept(bywash, "q0").is_empty());
+        assert!(kept(&bywash, "r1").is_empty(), "a port without a peer here");
+        bywash.stop();
+    }
+}
+
+/// Rules for `lo` are taken to be about no forwarded packet, so a port of that name is left to the kernel.
+#[test]
+fn a_port_named_as_the_loopback_interface_is_left() {
+    require!(require_lab(), has_tool("nft"), kernel_has("live-rename"));
+    let lab = lab();
+    let bywash = Bywash::run_as_is(lab.r(), &["r0", "r1"]);
+    wait_for_fast_path(&lab, &bywash);
+    shell(&lab, "ip link set lo name loop && ip link set r1 name lo");
+    let policy = policy(
+        "a rule for the name",
+        "nft 'add table inet t; add chain inet t c { type filter hook forward priority 0; }; \
+         add rule inet t c oifname lo drop'",
+        "nft delete table inet t",
+        BOTH,
+        "netfilter",
+    );
+    bywash.wait("the reason to be shown", |bywash| !kept(bywash, "r1").is_empty());
+    shell(&lab, policy.set);
+    assert_stopped(&lab, &policy, "renamed");
+    bywash.stop();
 }
 
 #[test]

@@ -66,7 +66,9 @@ fn properties(body: &[u8]) -> Option<(Link, Option<u32>)> {
         link.tunnel.iter_mut().for_each(|tunnel| tunnel.plain = false);
     }
     // The peer of a veth or netkit pair is not a lower device, and an interface on nothing is on itself.
-    if link.kind == "veth" || link.kind == "netkit" || (below.is_none() && link.parent == Some(index)) {
+    let is_pair = link.kind == "veth" || link.kind == "netkit";
+    link.paired = is_pair && below.is_none() && link.parent.is_some();
+    if is_pair || (below.is_none() && link.parent == Some(index)) {
         link.parent = None;
     }
     if link.name.is_empty() {

@@ -235,6 +235,7 @@ fn link_of(link: &Value, names: &Names) -> Link {
         up: flag(link, "UP"),
         carrier: flag(link, "LOWER_UP"),
         parent: if paired { None } else { parent },
+        paired: kind == "veth" && link["link_netnsid"].is_null() && parent.is_some(),
         vlan: if kind == "vlan" { vlan_of(&link["linkinfo"]["info_data"]) } else { None },
         macvlan: match text(&link["linkinfo"]["info_data"], "mode") {
             "private" if kind.starts_with("macv") => plain(1),

@@ -9,7 +9,7 @@ use super::sets::{Outcome, Set};
 use super::{Control, Entrance, MasterSpec, TunnelSpec, VlanSpec};
 use crate::tables::{Cold, Entry, Kind};
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Change, Mac, Neighbour, NeighbourState, NextHop, Outer, Prefix, Route, RouteKind};
+use bywash_fib::model::{self, Change, Link, Mac, Neighbour, NeighbourState, NextHop, Outer, Prefix, Route, RouteKind};
 use bywash_port::af_xdp::TunnelEnd;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -415,6 +415,31 @@ impl Control {
     pub fn interface(&self, index: u32) -> Option<PortView> {
         let name = self.name_of(index)?.to_owned();
         Some(self.links.view(PortId(0), name, index))
+    }
+
+    /// Returns an interface as the kernel last reported it.
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.get(index)
+    }
+
+    /// Returns the interfaces by which the kernel receives the packets of an interface: the one that a VLAN or macvlan is
+    /// on, the members of a bridge or bond, and those below these.
+    pub fn beneath(&self, index: u32) -> Vec<&Link> {
+        let (mut found, mut at): (Vec<&Link>, _) = (vec![], 0);
+        let mut next = Some(index);
+        while let Some(upper) = next {
+            let parent = self.links.get(upper).and_then(|link| link.parent);
+            let is_vrf = self.links.get(upper).is_some_and(|link| link.vrf.is_some());
+            let below = |link: &&Link| parent == Some(link.index) || (!is_vrf && link.master == Some(upper));
+            for link in self.links.all().values().filter(below) {
+                if link.index != index && found.iter().all(|known| known.index != link.index) {
+                    found.push(link);
+                }
+            }
+            next = found.get(at).map(|link| link.index);
+            at += 1;
+        }
+        found
     }
 
     /// Returns whether frames between a bridge's members pass hooks of IP (`nf_call_iptables` and the like); `true` if

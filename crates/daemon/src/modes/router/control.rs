@@ -144,11 +144,24 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
     let link = |port: PortView, below, members, bridge| {
         let PortView { id, index, name, dev, .. } = port;
         let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
-        PortLink { id: id.0, index, name: dev.unwrap_or(name), below, members, bridge, vrf, tunnel: None }
+        let name = dev.unwrap_or(name);
+        PortLink { id: id.0, index, name, below, members, bridge, vrf, ..PortLink::default() }
+    };
+    // Adds how the kernel receives the packets of ports with these interfaces.
+    let received_by = |indices: &[u32], link: PortLink| {
+        let beneath: Vec<_> = indices.iter().flat_map(|index| control.beneath(*index)).collect();
+        let is_bridge = |index| control.link(index).is_some_and(|link| link.kind == "bridge");
+        PortLink {
+            beneath: beneath.iter().map(|link| (link.index, link.name.clone())).collect(),
+            beneath_bridge: beneath.iter().any(|link| link.master.is_some_and(is_bridge)),
+            paired: indices.iter().any(|index| control.link(*index).is_some_and(|link| link.paired)),
+            ..link
+        }
     };
     let ports = || control.ports().filter(|port| !port.name.is_empty());
     let own = ports().filter(|port| port.number == port.id && control.bridge_filters(port.id).is_none());
-    let mut links: Vec<PortLink> = own.map(|port| link(port, vec![], vec![], None)).collect();
+    let mut links: Vec<PortLink> =
+        own.map(|port| received_by(&[port.index], link(port, vec![], vec![], None))).collect();
     links.extend(control.masters().map(|(view, master)| {
         let members = || ports().filter(|port| master.members.contains(&(port.id, port.index)));
         let bridge = master.stations().filter(|_| master.is_vlan());
@@ -158,15 +171,17 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         let below = bridge.into_iter().chain(members_below).chain(vxlans).collect();
         let of_bridge =
             master.stations().map(|(bridge, _)| Bridge { vlan: master.is_vlan(), calls_ip: control.calls_ip(bridge) });
-        link(view, below, members().map(|port| port.id.0).collect(), of_bridge)
+        let indices: Vec<u32> = members().map(|port| port.index).collect();
+        received_by(&indices, link(view, below, members().map(|port| port.id.0).collect(), of_bridge))
     }));
     let vlans: Vec<PortLink> = control
         .vlans()
         .map(|(view, vlan)| {
             let port = links.iter().find(|port| port.id == vlan.port.0);
-            let bridge = port.and_then(|port| port.bridge);
-            let devices = port.into_iter().flat_map(PortLink::devices);
-            link(view, devices.map(|(index, name)| (index, name.to_owned())).collect(), vec![], bridge)
+            let below = port.into_iter().flat_map(PortLink::devices);
+            let below = below.map(|(index, name)| (index, name.to_owned())).collect();
+            let PortLink { bridge, beneath, beneath_bridge, paired, .. } = port.cloned().unwrap_or_default();
+            PortLink { beneath, beneath_bridge, paired, ..link(view, below, vec![], bridge) }
         })
         .collect();
     links.extend(vlans);

@@ -284,6 +284,8 @@ impl Guard {
             let Some(view) = views.get(&at) else { continue };
             let number = view.number.0;
             let rules = self.verdict.rules.contains_key(&number);
+            let sees_decrypted = self.verdict.decrypts && (xdp.program.has_tc() || !xdp.program.is_native());
+            let gate_of = |number: u16| program_gate(if sees_decrypted { Gate::CLOSED } else { self.gate(number) });
             // For the kernel, packets of a member are received on the bond or bridge, which is not a port of the
             // program.
             let link = self.ports.iter().find(|port| port.id == number);
@@ -315,7 +317,7 @@ impl Guard {
                 config.bridged = filters.is_some();
                 config.filters = filters == Some(true);
                 config.mac = view.mac.unwrap_or(config.mac);
-                config.gate = program_gate(self.gate(number));
+                config.gate = gate_of(number);
                 config.source_check = program_check(control.source_check(view.number));
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
@@ -328,7 +330,7 @@ impl Guard {
             let vlan = |PortEntry { view, entry, tag, .. }: &PortEntry| {
                 let (id, entry, tag, mac) = (view.id.0, entry.0, *tag, view.mac?);
                 let max_frame = xdp.longest(view.mtu?, tag != UNTAGGED);
-                let gate = program_gate(self.gate(id));
+                let gate = gate_of(id);
                 let source_check = program_check(control.source_check(view.id));
                 let rules = self.verdict.rules.contains_key(&id);
                 let bridging = forwarded(view.id, tag);
@@ -491,6 +493,7 @@ fn packets(scope: &Scope) -> String {
         Scope::Fragments(families) => format!("{}fragments", of(families)),
         Scope::Own(_) => "packets in tunnels".into(),
         Scope::Tunnel(_) => "packets in the tunnel".into(),
+        Scope::Decrypted => "all packets at level driver, except with native XDP,".into(),
     }
 }
 
