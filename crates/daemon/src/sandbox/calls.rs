@@ -29,8 +29,8 @@ const MEMORY: Calls = calls! {
 };
 
 const FILES: Calls = calls! {
-    SYS_openat SYS_close SYS_close_range SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_lseek SYS_fstat
-    SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_getdents64
+    SYS_openat SYS_close SYS_close_range SYS_pread64 SYS_pwrite64 SYS_preadv SYS_preadv2 SYS_pwritev SYS_lseek
+    SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2 SYS_readlinkat SYS_getdents64
     SYS_ftruncate SYS_fallocate SYS_fsync SYS_fdatasync SYS_flock SYS_fcntl SYS_dup SYS_dup3 SYS_getcwd
 };
 
