@@ -44,8 +44,8 @@ pub struct Request {
 pub const REQUESTS: [Request; 12] = [
     Request {
         line: "POST /v1/flows?op=OP&strict=true",
-        about: "Applies the flows, groups and meters in the body, one per line, or none of them if one is wrong. OP is \
-                `add`, `mod` or `del`; `strict` is for the latter two.",
+        about: "Applies the flows, groups and meters in the body, one per line, or none of them if one is wrong (if the \
+                tables are full, those before that line). OP is `add`, `mod` or `del`; `strict` is for the latter two.",
         schema: Some(schema::<FlowsChanged>),
     },
     Request {

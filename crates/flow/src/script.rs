@@ -137,18 +137,19 @@ fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, Sy
     read().map_err(of_line)
 }
 
-/// Returns the first group or meter that a flow in `items` runs and that does not exist once all lines are applied. The
-/// order of the lines does not matter: a group may follow the flows that run it.
-fn missing(control: &FlowControl, items: &[Item]) -> Option<String> {
+/// Returns the reason why a line would be refused: it adds a group or meter that exists at that point, or its flow runs
+/// one that does not exist once all lines are applied. A group may follow the flows that run it.
+fn refusal(control: &FlowControl, items: &[Item]) -> Option<String> {
+    let exists = |what: &str, id: u32| Some(format!("{what} {id} already exists: use mod to change it"));
     let mut groups: HashSet<u32> = control.groups().iter().map(|group| group.spec.id).collect();
     let mut meters: HashSet<u32> = control.meters().iter().map(|meter| meter.spec.id).collect();
     for item in items {
         match item {
-            Item::SetGroup { group, .. } => _ = groups.insert(group.id),
-            Item::SetMeter { meter, .. } => _ = meters.insert(meter.id),
+            Item::SetGroup { group, new } if !groups.insert(group.id) && *new => return exists("group", group.id),
+            Item::SetMeter { meter, new } if !meters.insert(meter.id) && *new => return exists("meter", meter.id),
             Item::DelGroup(id) => groups.retain(|group| id.is_some_and(|id| id != *group)),
             Item::DelMeter(id) => meters.retain(|meter| id.is_some_and(|id| id != *meter)),
-            Item::Add(_) | Item::Mod(..) | Item::Del(..) => {}
+            _ => {}
         }
     }
     let flows = items.iter().filter_map(|item| match item {
@@ -162,11 +163,12 @@ fn missing(control: &FlowControl, items: &[Item]) -> Option<String> {
     })
 }
 
-/// Applies the lines in order, up to the first that is refused. Returns how many flows, groups and meters were changed;
-/// errors with the reason and that number. Applies none if a flow runs a group or meter that does not exist. The
-/// workers use the new tables when this returns.
+/// Applies the lines in order. Returns how many flows, groups and meters were changed. Errors with the reason, and
+/// applies none, if a line adds a group or meter that exists, or a flow runs one that does not. If the tables are full, a
+/// flow overlaps another and is to be checked for that, or a group would run itself, the lines before are applied; the
+/// error has the number of their changes. The workers use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
-    if let Some(what) = missing(control, &items) {
+    if let Some(what) = refusal(control, &items) {
         return Err(format!("{what}; no change was applied"));
     }
     let (mut done, mut refused) = (0, None);
@@ -237,6 +239,19 @@ mod tests {
                     meter=6 pktps bands=type=drop rate=5";
         assert_eq!(load(both), Ok(4));
         assert_eq!(load("delete group_id=5\nipv6,actions=group:5"), missing("group 5"));
+    }
+
+    #[test]
+    fn a_group_or_meter_that_exists_changes_nothing() {
+        let mut control = FlowControl::new(&bywash_sync::Qsbr::new(), vec![], BridgeConfig::default());
+        let mut load = |lines: &str| carry_out(&mut control, parse(lines, Verb::Add, &|_| None).unwrap());
+        let (group, meter) = ("group_id=5,bucket=output:1", "meter=6 pktps bands=type=drop rate=5");
+        assert_eq!(load(&format!("ip,actions=1\n{group}\n{meter}")), Ok(3));
+        for (of, what) in [(group, "group 5"), (meter, "meter 6")] {
+            let refused = Err(format!("{what} already exists: use mod to change it; no change was applied"));
+            assert_eq!(load(&format!("delete\narp,actions=2\n{of}")), refused);
+        }
+        assert_eq!(load(&format!("delete\ndelete group_id=5\n{group}")), Ok(3), "one flow, and the group twice");
     }
 
     #[test]
