@@ -33,6 +33,7 @@ pub mod legacy;
 pub mod nft;
 mod rules;
 mod search;
+mod sockets;
 mod sysctl;
 mod tc;
 mod translated;

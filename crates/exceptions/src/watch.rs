@@ -10,7 +10,7 @@ use crate::search::Search;
 use crate::sysctl::{Settings, Sysctls};
 use crate::translated::translated;
 use crate::verdict::PortLink;
-use crate::{nft, rules, tc, xfrm};
+use crate::{nft, rules, sockets, tc, xfrm};
 use bywash_fib::model::{Families, Prefix, Tunnel};
 use bywash_netlink::Error;
 use bywash_netlink::socket::{DATAGRAM, Received, Socket};
@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 /// Interval between reads of state whose changes the kernel does not announce.
 pub const POLL: Duration = Duration::from_millis(5);
 
+/// Interval between looks for sockets with addresses that this host has lost, while there are some.
+const CONNECTED: Duration = Duration::from_secs(1);
 /// Interval between reads of translated connections, while there are some that no rule translates.
 const TRANSLATING: Duration = Duration::from_secs(1);
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
@@ -151,6 +153,8 @@ impl Watcher {
             hooked: Families::BOTH,
             leftovers: vec![],
             leftovers_at: Instant::now(),
+            lost: BTreeMap::new(),
+            lost_at: Instant::now(),
             known: BTreeMap::new(),
             outer: Outer::default(),
             search: Search::new(searching),
@@ -204,6 +208,8 @@ struct Sockets {
     route: (Socket, Socket),
     netfilter: Option<(Socket, Socket)>,
     ipsec: Option<(Socket, Socket)>,
+    /// For requests about sockets.
+    sockets: Option<Socket>,
 }
 
 impl Sockets {
@@ -218,7 +224,8 @@ impl Sockets {
             Err(error) if lacks(&error) => Ok(None),
             Err(error) => Err(error),
         };
-        let route = [RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE, tc::RTNLGRP_TC, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF];
+        let rules = [RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE, tc::RTNLGRP_TC, RTNLGRP_IPV4_NETCONF, RTNLGRP_IPV6_NETCONF];
+        let route = [&rules[..], &[sockets::RTNLGRP_IPV4_IFADDR, sockets::RTNLGRP_IPV6_IFADDR]].concat();
         Ok(Self {
             route: (open(None, &route)?, open(None, &[])?),
             netfilter: match maybe(Some(netlink::NETFILTER), &[NFNLGRP_NFTABLES])? {
@@ -229,6 +236,7 @@ impl Sockets {
                 Some(heard) => Some((heard, open(Some(netlink::XFRM), &[])?)),
                 None => None,
             },
+            sockets: maybe(Some(netlink::SOCK_DIAG), &[])?,
         })
     }
 
@@ -258,6 +266,10 @@ struct Runner {
     /// Effects of connections that are translated although no rule does it any more, and when they were last read.
     leftovers: Vec<Effect>,
     leftovers_at: Instant,
+    /// Addresses that this host has lost, and whether sockets have them, or why that is not known; and when that was last
+    /// read.
+    lost: BTreeMap<IpAddr, Result<bool, String>>,
+    lost_at: Instant,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     outer: Outer,
@@ -310,7 +322,15 @@ impl Runner {
         let mut changed = BTreeSet::new();
         let ports: BTreeSet<u32> = self.devices().map(|(index, _)| index).collect();
         let buffer = &mut self.buffer;
-        drain(&self.sockets.route.0, buffer, &mut changed, |message| concerns(message, &ports));
+        let mut lost = vec![];
+        drain(&self.sockets.route.0, buffer, &mut changed, |message| match message.kind {
+            sockets::RTM_DELADDR => sockets::lost(message).map(|addr| {
+                lost.push(addr);
+                Kind::Sysctls
+            }),
+            _ => concerns(message, &ports),
+        });
+        self.lost.extend(lost.into_iter().map(|addr| (addr, Ok(true))));
         if let Some((heard, _)) = &self.sockets.netfilter {
             drain(heard, buffer, &mut changed, |_| Some(Kind::Netfilter));
         }
@@ -340,9 +360,29 @@ impl Runner {
         if self.ask_programs() {
             changed.insert(Kind::Programs);
         }
+        if !self.lost.is_empty() && self.lost_at.elapsed() >= CONNECTED && self.ask_sockets() {
+            changed.insert(Kind::Sysctls);
+        }
         changed.extend(self.ask_translated());
         changed.extend(self.search.has_news().then_some(Kind::Netfilter));
         changed
+    }
+
+    /// Looks for sockets with addresses that this host has lost, and returns whether that has changed. Forgets addresses
+    /// without.
+    fn ask_sockets(&mut self) -> bool {
+        self.lost_at = Instant::now();
+        let mut now = BTreeMap::new();
+        for addr in self.lost.keys() {
+            let found = match &mut self.sockets.sockets {
+                Some(socket) => sockets::has_connected(socket, *addr, &mut self.buffer),
+                None => Err("the kernel has no NETLINK_SOCK_DIAG".into()),
+            };
+            if found != Ok(false) {
+                now.insert(*addr, found);
+            }
+        }
+        std::mem::replace(&mut self.lost, now) != self.lost
     }
 
     /// Queries the foreign programs and returns whether they have changed.
@@ -518,7 +558,12 @@ impl Runner {
             }
             Kind::Ipsec => self.ipsec(),
             Kind::Rules => self.rules(),
-            Kind::Sysctls => Ok([self.sysctls.analyse().1, self.proxied()?].concat()),
+            Kind::Sysctls => {
+                self.ask_sockets();
+                let lost = self.lost.iter();
+                let lost = lost.filter_map(|(addr, found)| sockets::effect(*addr, found.as_ref().err().map(|e| &**e)));
+                Ok([self.sysctls.analyse().1, self.proxied()?, lost.collect()].concat())
+            }
             Kind::TrafficControl => self.traffic_control(),
             Kind::Programs => Ok(self.programs()),
         }
@@ -645,7 +690,7 @@ fn drain(
     socket: &Socket,
     buffer: &mut [u8],
     changed: &mut BTreeSet<Kind>,
-    concerns: impl Fn(&Message<'_>) -> Option<Kind>,
+    mut concerns: impl FnMut(&Message<'_>) -> Option<Kind>,
 ) {
     loop {
         match socket.receive(buffer) {

@@ -10,7 +10,8 @@ use crate::raw::{self, Ear};
 use crate::reload::{File, config, reload};
 use bywash_lab::{Ping, Topology, has_tool, kernel_has, require, require_lab, wait_until};
 use serde_json::Value;
-use std::net::{IpAddr, UdpSocket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -354,6 +355,42 @@ fn marks_from_a_peer_in_the_same_namespace_select_rules() {
         shell(&lab, "ip rule add fwmark 1 blackhole");
         bywash.wait("the reason to be shown", |bywash| !kept(bywash, "q0").is_empty());
         assert!(kept(&bywash, "r1").is_empty(), "a port without a peer here");
+        bywash.stop();
+    }
+}
+
+/// The kernel does not forward packets of a connection of its own, whose address has moved to another host, until the
+/// socket is closed.
+#[test]
+fn packets_of_a_connection_whose_address_has_moved_are_left() {
+    require!(require_lab());
+    const MOVED: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
+    let is_left =
+        |bywash: &Bywash<'_>| kept(bywash, "r0").iter().any(|row| row["object"].to_string().contains("10.0.9.1"));
+    for arguments in LEVELS {
+        let lab = lab();
+        let (a, b, r) = (lab.a(), lab.b(), lab.r());
+        for ns in [r, &b.ns] {
+            ns.ip(&["address", "add", "10.0.9.1/32", "dev", "lo"]).unwrap();
+        }
+        let bywash = Bywash::run_as_is(r, &[arguments, &["r0", "r1"]].concat());
+        wait_for_fast_path(&lab, &bywash);
+        let listener = r.enter(|| TcpListener::bind((MOVED, 0))).unwrap().unwrap();
+        let to = listener.local_addr().unwrap();
+        let mut client = a.ns.enter(|| TcpStream::connect(to)).unwrap().unwrap();
+        let (server, _) = listener.accept().unwrap();
+        r.ip_batch(&format!("address del {MOVED}/32 dev lo\nroute add {MOVED} via {} dev r1\n", b.v4)).unwrap();
+        bywash.wait("the reason to be shown", is_left);
+        // Host b would refuse a segment of no connection.
+        client.write_all(b"lost").unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+        let error = client.read(&mut [0]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{arguments:?}: {error}");
+        rustix::net::sockopt::set_socket_linger(&server, Some(Duration::ZERO)).unwrap();
+        drop(server);
+        bywash.wait("no reason to be left", |bywash| !is_left(bywash));
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{arguments:?}");
         bywash.stop();
     }
 }

@@ -21,7 +21,7 @@ fn state(from: &str, to: &str) -> String {
 #[test]
 fn decrypted_packets_need_a_policy() {
     require!(require_lab(), has_esp());
-    for arguments in [&[][..], &["--xdp", "native"], &["--xdp", "generic"], &["--level", "user"]] {
+    for arguments in [&[][..], &["--level", "driver", "--xdp", "generic"], &["--level", "user"]] {
         let lab = Topology::builder().static_neighbours(true).build().unwrap();
         let (a, b, r) = (lab.a(), lab.b(), lab.r());
         let (from, to) = (a.v4.to_string(), a.router_v4.to_string());
@@ -33,7 +33,7 @@ fn decrypted_packets_need_a_policy() {
         r.run(&["sh", "-c", &state(&from, &to)]).unwrap();
         let ping = || Ping::to(b.v4).count(3).wait(Duration::from_millis(500)).run(&a.ns).unwrap().received;
         assert_eq!(ping(), 0, "by the kernel alone");
-        let bywash = Bywash::run(r, &[arguments, &["r0", "r1"]].concat());
+        let bywash = Bywash::run_as_is(r, &[arguments, &["r0", "r1"]].concat());
         // Bywash reads the states before it forwards anything.
         bywash
             .wait("the states to be shown", |bywash| bywash.placement("r0")["kept"].to_string().contains("xfrm state"));
