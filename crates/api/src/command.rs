@@ -98,6 +98,10 @@ pub struct TracedRoute {
     /// Level at which the port's packets are handled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<TraceLevel>,
+    /// Reason why the port's XDP or tc program leaves the packet to the kernel, so that no worker gets it; missing if
+    /// it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
     /// Flow or reason, if the kernel's policies keep packets that belong to no established flow; missing if they do
     /// not.
     #[serde(skip_serializing_if = "Option::is_none")]

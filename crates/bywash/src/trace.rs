@@ -20,14 +20,24 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         let value: Value = client::trace(&args.socket, &packet)?;
         return Ok(writeln!(out, "{value}")?);
     }
-    let Traced { story, outputs, dropped, .. } = client::trace(&args.socket, &packet)?;
-    for line in story {
-        writeln!(out, "{line}")?;
-    }
+    let Traced { mut story, outputs, dropped, routed, .. } = client::trace(&args.socket, &packet)?;
+    let kernel = routed.and_then(|routed| routed.kernel.or(routed.gate.and_then(|gate| gate.kernel)));
     let end = match dropped {
-        Some(reason) => format!("dropped: {reason}"),
+        // The line of the story that has this reason; it is not said twice.
+        Some(reason) => {
+            let says = |line: &String| {
+                let told = line.strip_prefix("dropped: ").or_else(|| line.strip_prefix("not forwarded: "));
+                told.is_some_and(|told| told.starts_with(&reason))
+            };
+            let at = story.iter().position(says);
+            at.map_or_else(|| format!("dropped: {reason}"), |at| story.remove(at))
+        }
+        None if outputs.is_empty() && kernel.is_some() => "left to the kernel".into(),
         None if outputs.is_empty() => "not sent".into(),
         None => format!("sent to: {}", outputs.join(", ")),
     };
+    for line in story {
+        writeln!(out, "{line}")?;
+    }
     Ok(writeln!(out, "\n{end}")?)
 }

@@ -80,7 +80,8 @@ impl Instance for Running {
     }
 
     fn trace(&self, packet: &str) -> Result<Traced, String> {
-        let mut traced = self.0.view.trace(packet)?;
+        let has_program = |id: PortId| self.0.ports().get(&usize::from(id.0)).is_some_and(|slot| slot.xdp.is_some());
+        let mut traced = self.0.view.trace(packet, &has_program)?;
         // Only a router's trace names a level: a switch has no levels to choose from.
         if self.0.config().mode == Mode::Router {
             modes::placed(&mut traced, &self.placement());

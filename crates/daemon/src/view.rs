@@ -85,9 +85,9 @@ pub trait View: Send + Sync {
         Ok(vec![])
     }
 
-    /// Traces a packet.
-    fn trace(&self, _packet: &str) -> Result<Traced, String> {
-        Err(NO_FLOWS.into())
+    /// Traces a packet; `has_program` says whether a port has an XDP or tc program.
+    fn trace(&self, _packet: &str, _has_program: &dyn Fn(PortId) -> bool) -> Result<Traced, String> {
+        Err("mode cmts has no trace: `bywash trace` shows the packets of a router and a switch".into())
     }
 
     /// Returns the policies for which packets received on this port are left to the kernel.

@@ -26,6 +26,6 @@ pub mod vlan;
 mod waiting;
 pub mod xdp;
 
-pub use explain::{Gated, gated};
+pub use explain::{Gated, gated, left_by_program};
 pub use request::{Request, RouterConfig};
 pub use stages::Router;

@@ -487,6 +487,14 @@ fn a_packet_of_a_flow_is_traced() {
         (&traced["gate"]["kernel"], &traced["gate"]["flow"]),
         (&"it belongs to no established flow".into(), &Value::Null)
     );
+    let udp = || Packet::udp((near, 4000).into(), (far, 80).into());
+    for (packet, why) in [
+        (udp().ttl(1), "its TTL is 1"),
+        (udp().fragment(0x2000), "it is a fragment"),
+        (Packet::echo(near, far, 1, 1), "it is neither TCP nor UDP: no other packets have flows"),
+    ] {
+        assert_eq!(trace(packet)["gate"]["kernel"], why);
+    }
     assert_eq!(packets(&bywash, "proto=udp"), before, "the trace counts nothing");
     assert_eq!(shown(&bywash, "proto=tcp")["flows"][0]["state"], "valid");
     bywash.stop();

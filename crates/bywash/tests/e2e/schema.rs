@@ -68,5 +68,7 @@ fn answers_are_as_their_schemas_say() {
     std::fs::write(&config, text).unwrap();
     let cmts = Bywash::run(lab.r(), &["--config", config.to_str().unwrap()]);
     compare(&cmts, &[&common[..], &["modems", "cpes", "service-flows", "channels"]].concat());
+    let out = bywash(lab.r(), &["trace", "--socket", cmts.socket().to_str().unwrap(), "r0", "00"]);
+    assert!(out.stderr.contains("mode cmts has no trace"), "{}", out.stderr);
     cmts.stop();
 }

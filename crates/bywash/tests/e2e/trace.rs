@@ -47,14 +47,33 @@ fn a_packet_is_followed_through_the_router() {
     assert_eq!(lines[7], "sent to: r1");
 
     let (_, story) = trace(&["r0", &frame(&to, 1)]);
-    assert!(story.contains("\ndropped: ttl-exceeded") && story.contains("handed to the kernel"), "{story}");
+    assert!(story.ends_with("\n\nnot forwarded: ttl-exceeded; the kernel gets a copy for the ICMP error\n"), "{story}");
+    assert_eq!(story.matches("ttl-exceeded").count(), 1, "{story}");
     assert!(story.contains("stages: input, lookup, forward, slow"), "{story}");
     let (_, story) = trace(&["r0", &frame("10.99.0.1", 64)]);
-    assert!(story.contains("route: none covers") && story.contains("dropped: no-route"), "{story}");
+    assert!(
+        story.contains("route: none covers") && story.contains("not forwarded: no-route; the kernel gets a copy"),
+        "{story}"
+    );
     let (_, story) = trace(&["r0", &frame("10.0.2.77", 64)]);
     assert!(story.contains("its neighbour 10.0.2.77 is not known"), "{story}");
     let (_, story) = trace(&["r0", &frame(&a.router_v4.to_string(), 64)]);
     assert!(story.contains("route: local ") && story.contains("handed to the kernel"), "{story}");
+    // Frames that the port's program passes to the kernel before any worker gets them.
+    let (source, own) = ("020000000009", mac.to_string().replace(':', ""));
+    let to_own = frame(&to, 64);
+    for (frame, why) in [
+        (format!("ffffffffffff{source}0806{}", "00".repeat(28)), "it is a multicast or broadcast frame"),
+        (format!("{own}{source}0806{}", "00".repeat(28)), "it is neither IPv4 nor IPv6"),
+        (format!("0180c2000002{source}8809{}", "00".repeat(46)), "it is a multicast or broadcast frame"),
+        (frame("224.0.0.5", 1), "its destination address is multicast or broadcast"),
+        (frame("169.254.3.4", 64), "its destination address is link-local"),
+        (format!("02000000aaaa{}", &to_own[12..]), "it is addressed to another station than the port's interface"),
+    ] {
+        let (_, story) = trace(&["r0", &frame]);
+        assert!(story.contains(&format!("\nleft to the kernel by the port's program: {why}\n")), "{story}");
+        assert!(story.ends_with("\n\nleft to the kernel\n") && !story.contains("dropped"), "{story}");
+    }
     // Tracing has neither sent nor counted a packet.
     assert_eq!((router.counter("r1", "tx_packets"), router.drops("r0", "ttl-exceeded")), before);
 
@@ -66,11 +85,11 @@ fn a_packet_is_followed_through_the_router() {
     // The TTL is decremented.
     assert_eq!((sent.len(), &sent[44..46]), (192, "3f"), "{json}");
 
-    let long = "00".repeat(5000);
+    let long = format!("{own}{source}0800{}", "00".repeat(4986));
     for (port, frame, told) in [
         ("r7", "00", "no port `r7`: there are r0, r1"),
         ("r0", "0", "not hex"),
-        ("r0", "00", "dropped: runt"),
+        ("r0", "00", "left to the kernel by the port's program: it is shorter than an Ethernet header"),
         ("r0", &long, "a frame of 5000 bytes"),
     ] {
         let (_, story) = trace(&[port, frame]);

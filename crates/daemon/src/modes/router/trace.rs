@@ -42,6 +42,8 @@ pub enum Event {
     Sent(PortId, Vec<u8>),
     /// The packet, or one made from it, was dropped for this reason.
     Dropped(&'static str),
+    /// The kernel would get a copy of the packet, which it answers with an ICMP error.
+    Copied,
     /// The worker would have sent a request to the control loop; the text describes it.
     Asked(String),
 }
@@ -190,15 +192,15 @@ impl Tracer {
             });
             drained.map_err(|why| failed("its events are lost", &why))?;
             while let Ok(request) = asked.pop() {
-                followed.events.push(Event::Asked(match request {
-                    Request::Resolve { addr, .. } => {
-                        format!("its neighbour {addr} is not known: the packet would wait while the kernel resolves it")
-                    }
-                    Request::Punt { frame, .. } => {
+                followed.events.push(match request {
+                    Request::Resolve { addr, .. } => Event::Asked(format!(
+                        "its neighbour {addr} is not known: the packet would wait while the kernel resolves it"
+                    )),
+                    Request::Punt { frame, copy, .. } => {
                         bufs.free_one(frame);
-                        "handed to the kernel".into()
+                        if copy { Event::Copied } else { Event::Asked("handed to the kernel".into()) }
                     }
-                }));
+                });
             }
             if followed.events.len() > before {
                 last = Some(Instant::now());
@@ -238,10 +240,23 @@ pub struct Decisions {
     pub adjacencies: Vec<(String, TraceAdjacency)>,
 }
 
+fn received(from: &str, frame: &[u8]) -> String {
+    format!("{from}: received, {} B: {}", frame.len(), summary::line(frame))
+}
+
+/// Builds the API's answer for a packet that the port's program leaves to the kernel.
+pub fn left(from: &str, frame: &[u8], why: &str) -> Traced {
+    Traced {
+        story: vec![received(from, frame), format!("left to the kernel by the port's program: {why}")],
+        routed: Some(TracedRoute { port: from.into(), kernel: Some(why.into()), ..TracedRoute::default() }),
+        ..Traced::default()
+    }
+}
+
 /// Builds the API's answer for a trace. `names` are the port names, by port number.
 pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Traced {
     let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
-    let mut story = vec![format!("{from}: received, {} B: {}", frame.len(), summary::line(frame))];
+    let mut story = vec![received(from, frame)];
     let stages = if followed.stages.is_empty() { "none".into() } else { followed.stages.join(", ") };
     story.push(format!("stages: {stages}"));
     let gate = followed.gate.as_ref().map(|gate| gate.told(followed.sent().next().is_some()));
@@ -252,14 +267,19 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
     }
     story.push(decisions.route.as_ref().map_or("route: none covers its destination".into(), |route| route.0.clone()));
     story.extend(decisions.adjacencies.iter().map(|adjacency| adjacency.0.clone()));
-    story.extend(followed.events.iter().map(|event| match event {
+    let copied = followed.events.iter().any(|event| matches!(event, Event::Copied));
+    story.extend(followed.events.iter().filter_map(|event| match event {
         Event::Sent(port, bytes) => {
             let macs = EthernetHeader::parse(bytes).map(|(eth, _)| (eth.src, eth.dst));
             let (src, dst): (MacAddr, MacAddr) = macs.unwrap_or_default();
-            format!("{}: sent, {} B, {src} > {dst}: {}", name(*port), bytes.len(), summary::line(bytes))
+            Some(format!("{}: sent, {} B, {src} > {dst}: {}", name(*port), bytes.len(), summary::line(bytes)))
         }
-        Event::Dropped(reason) => format!("dropped: {reason}"),
-        Event::Asked(what) => what.clone(),
+        Event::Dropped(reason) if copied => {
+            Some(format!("not forwarded: {reason}; the kernel gets a copy for the ICMP error"))
+        }
+        Event::Dropped(reason) => Some(format!("dropped: {reason}")),
+        Event::Copied => None,
+        Event::Asked(what) => Some(what.clone()),
     }));
     if followed.events.is_empty() {
         story.push("neither sent nor dropped: the packet is held, or was consumed".into());
@@ -273,6 +293,7 @@ pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, fo
         routed: Some(TracedRoute {
             port: from.into(),
             level: None,
+            kernel: None,
             gate,
             stages: followed.stages.iter().map(|&stage| stage.into()).collect(),
             route: decisions.route.map(|route| route.1),

@@ -12,6 +12,7 @@ use bywash_api_server::Rows;
 use bywash_engine::PortId;
 use bywash_fib::model::{Prefix, Tunnel};
 use bywash_router::control::{Control, HopView, MasterSpec, NeighbourView, Place, PortView, RouteStatus, RouteView};
+use bywash_router::left_by_program;
 use bywash_router::vlan::UNTAGGED;
 use bywash_sync::lock;
 use bywash_wire::ethernet::{EthernetHeader, carried, ethertype};
@@ -113,12 +114,20 @@ impl View for Routes {
         }
     }
 
-    fn trace(&self, packet: &str) -> Result<Traced, String> {
+    fn trace(&self, packet: &str, has_program: &dyn Fn(PortId) -> bool) -> Result<Traced, String> {
         let (port, frame) = packet::parse(packet)?;
         let ports = self.ports();
         let known = || ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
         let from = ports.iter().find(|view| view.name == port);
-        let from = from.ok_or_else(|| format!("no port `{port}`: there are {}", known()))?.id;
+        let from = from.ok_or_else(|| format!("no port `{port}`: there are {}", known()))?;
+        if has_program(from.id) {
+            // Interfaces above a port may have addresses of their own, and a bridge forwards frames to others.
+            let above = self.above(&[]).iter().any(|(id, _)| *id == from.id);
+            if let Some(why) = left_by_program(from.mac.filter(|_| !above), &frame) {
+                return Ok(trace::left(port, &frame, why));
+            }
+        }
+        let from = from.id;
         let mut names = vec![String::new(); ports.iter().map(|port| usize::from(port.id.0) + 1).max().unwrap_or(0)];
         ports.iter().for_each(|port| names[usize::from(port.id.0)].clone_from(&port.name));
         let followed = self.tracer.follow(names.len(), from, &frame)?;

@@ -72,7 +72,7 @@ impl View for Bridge {
         Ok(FlowsChanged { changed: flows::carry_out(&mut self.control(), items)? as u64 })
     }
 
-    fn trace(&self, text: &str) -> Result<Traced, String> {
+    fn trace(&self, text: &str, _has_program: &dyn Fn(PortId) -> bool) -> Result<Traced, String> {
         let names = self.port_numbers();
         // A description by fields has `=` or is one word; `PORT HEX` has a space and no `=`.
         if text.contains('=') || !text.trim().contains(char::is_whitespace) {
