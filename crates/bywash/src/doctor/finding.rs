@@ -58,6 +58,9 @@ pub struct Finding {
     pub failed: Option<String>,
     #[serde(skip)]
     pub fix: Option<Fix>,
+    /// True if `mend` only shows more about the problem.
+    #[serde(skip)]
+    pub sees: bool,
 }
 
 impl Finding {
@@ -73,6 +76,7 @@ impl Finding {
             fixed: false,
             failed: None,
             fix: None,
+            sees: false,
         }
     }
 
@@ -86,6 +90,12 @@ impl Finding {
     pub fn mend(mut self, command: impl Into<String>) -> Self {
         self.mend = command.into();
         self
+    }
+
+    /// Sets a command that shows more about the problem, but does not solve it.
+    pub fn see(mut self, command: impl Into<String>) -> Self {
+        self.sees = true;
+        self.mend(command)
     }
 
     /// Sets a fix that `--fix` applies; it is also shown as a command.

@@ -4,6 +4,8 @@ use super::finding::Finding;
 use super::finding::Severity::{Error, Note, Warning};
 use crate::api::client::ask;
 use crate::api::{DropCount, Drops, Placement, Pool, Pools, Port, Worker};
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,15 +26,23 @@ pub struct Look {
 }
 
 impl Look {
-    /// Takes a sample; `None` if no instance answers on the socket.
-    pub fn now(socket: &Path) -> Option<Self> {
-        Some(Self {
-            ports: ask(socket).ok()?,
-            workers: ask(socket).ok()?,
-            pools: ask(socket).ok()?,
-            drops: ask(socket).ok()?,
-            placement: ask(socket).ok()?,
+    /// Takes a sample. Errors if no instance answers on the socket.
+    pub fn now(socket: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            ports: ask(socket)?,
+            workers: ask(socket)?,
+            pools: ask(socket)?,
+            drops: ask(socket)?,
+            placement: ask(socket)?,
         })
+    }
+
+    /// Takes a sample; `None` if no instance runs. Errors if one may run, but does not answer.
+    pub fn of_running(socket: &Path) -> anyhow::Result<Option<Self>> {
+        match UnixStream::connect(socket) {
+            Err(why) if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&why.kind()) => Ok(None),
+            _ => Self::now(socket).map(Some),
+        }
     }
 }
 
@@ -55,7 +65,7 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
             let why = port.reason.as_deref().unwrap_or("no reason given");
             let what = format!("the port is {}: {why}", port.state);
             let finding = Finding::new(Error, "port-down", what, "it forwards nothing");
-            found.push(finding.mend("bywash show ports").of(name));
+            found.push(finding.see("bywash show ports").of(name));
         }
         let full = grown(&before.ports, port, |a, b| a.name == b.name, |port: &Port| port.counters.tx_full);
         if full > 0 {
@@ -100,8 +110,8 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         let more = grown(&before.drops.drops, row, like, |row| row.packets);
         if more > 0 {
             let what = format!("{more} packets were dropped in a second: {reason}");
-            let mend = format!("bywash capture {port} --drops {reason}");
-            found.push(Finding::new(Warning, "drops", what, "packets are lost").mend(mend).of(port));
+            let see = format!("bywash capture {port} --drops {reason}");
+            found.push(Finding::new(Warning, "drops", what, "packets are lost").see(see).of(port));
         }
     }
     for pool in &now.pools.pools {

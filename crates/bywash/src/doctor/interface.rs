@@ -43,14 +43,14 @@ pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Findin
         Ok(link) => link,
         Err(why) => {
             let gone = Finding::new(Error, "no-interface", why.to_string(), "it cannot be used as a port");
-            return (None, vec![gone.mend("ip link show").of(name)]);
+            return (None, vec![gone.see("ip link show").of(name)]);
         }
     };
     if name == "lo" {
         let what = "it is the loopback interface, which receives nothing from other machines";
         return (
             None,
-            vec![Finding::new(Error, "loopback", what, "it cannot be used as a port").mend("ip link show").of(name)],
+            vec![Finding::new(Error, "loopback", what, "it cannot be used as a port").see("ip link show").of(name)],
         );
     }
     let driver = driver(name).unwrap_or_else(|| link.kind.clone());

@@ -20,7 +20,10 @@ use std::io::Write;
 /// `--fix`, first applies the fixes.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let host = Host::this();
-    let look = Look::now(&args.socket);
+    let (look, unseen) = match Look::of_running(&args.socket) {
+        Ok(look) => (look, None),
+        Err(why) => (None, Some(format!("{why:#}"))),
+    };
     let ports = look.iter().flat_map(|look| &look.ports);
     let running: Vec<String> = ports.filter_map(|port| port.interface.clone()).collect();
     let names = match (args.interfaces.is_empty(), running.is_empty()) {
@@ -49,13 +52,16 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     // A stable sort keeps the findings of an interface in order.
     found.sort_by_key(|finding| finding.severity);
-    if args.fix {
+    // Without names and without ports, all interfaces were examined, also those that have nothing to do with Bywash.
+    let fix = args.fix && !(args.interfaces.is_empty() && running.is_empty());
+    if fix {
         mend(&mut found)?;
     }
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", json!({ "interfaces": seen, "running": look.is_some(), "findings": found }))?;
-        return Ok(());
+        let all = json!({ "interfaces": seen, "running": look.is_some(), "unseen": unseen, "findings": found });
+        writeln!(out, "{all}")?;
+        return refused(args.fix && !fix);
     }
     for one in &seen {
         let takes = match one.takes_redirected {
@@ -74,7 +80,11 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
             writeln!(out, "  driver: {copy}; metadata of received frames: {rx}; of sent frames: {tx}")?;
         }
     }
-    writeln!(out, "{}", if look.is_some() { "bywash runs here" } else { "no bywash runs here" })?;
+    match unseen {
+        Some(why) => writeln!(out, "a running bywash is not examined: {why}")?,
+        None if look.is_some() => writeln!(out, "bywash runs here")?,
+        None => writeln!(out, "no bywash runs here")?,
+    }
     for finding in &found {
         tell(finding, &mut out)?;
     }
@@ -84,8 +94,19 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if found.iter().any(|finding| finding.fixed) {
         writeln!(out, "`bywash restore` reverts these fixes")?;
     } else if found.iter().any(|finding| finding.fixable && !args.fix) {
-        writeln!(out, "`bywash doctor --fix` fixes those marked with *")?;
+        let names = if args.interfaces.is_empty() && running.is_empty() { " IFACE..." } else { "" };
+        writeln!(out, "`bywash doctor --fix{names}` fixes those marked with *")?;
     }
+    refused(args.fix && !fix)
+}
+
+/// Errors if `--fix` was given without anything that it may change.
+fn refused(refused: bool) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !refused,
+        "--fix has changed nothing: no interface is named, and no instance with ports was found: name the interfaces, \
+         as in `bywash doctor --fix eth0 eth1`"
+    );
     Ok(())
 }
 
@@ -98,6 +119,7 @@ fn tell(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
         _ if finding.fixed => writeln!(out, "  fixed: {}", finding.mend),
         Some(why) => writeln!(out, "  not fixed: {why}"),
         None if finding.mend.is_empty() => Ok(()),
+        None if finding.sees => writeln!(out, "  see: {}", finding.mend),
         None => writeln!(out, "  fix: {}", finding.mend),
     }
 }

@@ -94,8 +94,18 @@ fn planted_faults_are_named_mended_and_put_back() {
     }
 
     let before = Snapshot::of(&r).unwrap();
+    // Without names and without an instance, all interfaces are examined and none is changed.
+    let out = bywash(&r, &["doctor", "--fix", "--socket", "/nowhere"]);
+    assert!(!out.status.success() && out.stderr.contains("--fix has changed nothing"), "{}", out.stderr);
+    assert!(
+        out.stdout.contains("error* [down] down0: it is down") && !out.stdout.contains("fixed: "),
+        "{}",
+        out.stdout
+    );
+    assert_eq!(before.differences(&Snapshot::of(&r).unwrap()), Vec::<String>::new());
     let text = bywash(&r, &[&["doctor", "--fix"], names.as_slice()].concat()).stdout;
     assert!(text.contains("error* [down] down0: it is down"), "{text}");
+    assert!(text.contains("  see: ip link show"), "{text}");
     assert!(text.contains("  fixed: ethtool -K d0 rx-gro-list off"), "{text}");
     assert!(text.contains("`bywash restore` reverts these fixes") && !text.contains("not fixed"), "{text}");
     assert!(!before.differences(&Snapshot::of(&r).unwrap()).is_empty());
