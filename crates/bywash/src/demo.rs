@@ -33,7 +33,11 @@ const TCP_SECONDS: u32 = 1;
 pub fn run(args: DemoArgs) -> anyhow::Result<()> {
     for probe in [require_lab(), has_tool("iperf3"), has_tool("ethtool")] {
         probe.map_err(|why| {
-            anyhow::anyhow!("cannot build the lab: {why}; run `sudo make demo`, which installs what it needs")
+            let hint = match rustix::process::geteuid().is_root() {
+                true => "install iproute2, ethtool and iperf3; in the source tree `make demo` does",
+                false => "run `sudo bywash demo`",
+            };
+            anyhow::anyhow!("cannot build the lab: {why}: {hint}")
         })?;
     }
     let stop = Arc::new(AtomicBool::new(false));

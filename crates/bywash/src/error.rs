@@ -28,6 +28,16 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if rejected || error.is::<Usage>() { 2 } else { 1 })
 }
 
+/// Adds what to do to an error for lack of privileges.
+pub fn hint_at_root(error: anyhow::Error) -> anyhow::Error {
+    // Some errors have their cause only as text.
+    let (text, denials) = (line(&error), ["Operation not permitted", "Permission denied"]);
+    if rustix::process::geteuid().is_root() || !denials.iter().any(|denial| text.contains(denial)) {
+        return error;
+    }
+    anyhow::anyhow!("{text}: run the command as root, with sudo")
+}
+
 fn is_broken_pipe(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::BrokenPipe
 }

@@ -1,12 +1,14 @@
 //! `bywash restore`: puts back what a killed run or `bywash doctor` changed in this network namespace.
 
 use crate::doctor::Remembered;
+use crate::error::hint_at_root;
 use serde_json::json;
 
 /// Restores the settings, and prints them or their number.
 pub fn run(json: bool) -> anyhow::Result<()> {
-    let bywash_daemon::Restored { changes: mut all, mut failed, running } = bywash_daemon::restore()?;
-    let (changed, not) = Remembered::open()?.restore()?;
+    let restored = bywash_daemon::restore().map_err(hint_at_root)?;
+    let bywash_daemon::Restored { changes: mut all, mut failed, running } = restored;
+    let (changed, not) = Remembered::open().and_then(|remembered| remembered.restore()).map_err(hint_at_root)?;
     all.extend(changed);
     failed.extend(not);
     if json {

@@ -4,7 +4,7 @@ use super::established;
 use super::layout::Grid;
 use crate::api::{Established, Firewall, FirewallChain, FirewallReason, client, schema, without_descriptions};
 use crate::cli::ShowArgs;
-use crate::error::Usage;
+use crate::error::{Usage, hint_at_root};
 use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Ruleset};
 use bywash_exceptions::{IfMatch, legacy};
 use std::io::Write;
@@ -20,7 +20,7 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     if args.schema {
         return Ok(writeln!(out, "{:#}", without_descriptions(schema::<Firewall>("bywash show firewall")))?);
     }
-    let ruleset = nft::read_whole()?;
+    let ruleset = nft::read_whole().map_err(|why| hint_at_root(why.into()))?;
     // Legacy rules that cannot be read count as rules.
     let legacy = legacy::read().map_or(true, |effects| !effects.is_empty());
     let firewall = Firewall { legacy, flows: client::ask(&args.socket).ok(), ..evaluated(&ruleset) };

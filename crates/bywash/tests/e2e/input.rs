@@ -117,7 +117,7 @@ fn another_instance_and_restore_leave_the_settings_of_the_first() {
 }
 
 #[test]
-fn a_missing_capability_is_named() {
+fn a_missing_privilege_is_named() {
     require!(require_lab(), has_tool("setpriv"));
     let lab = Topology::router().unwrap();
     // A copy in a directory that the unprivileged user may read.
@@ -131,4 +131,24 @@ fn a_missing_capability_is_named() {
     let output = lab.r().try_run(&argv, Duration::from_secs(10)).unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
     assert!(output.stderr.contains("CAP_NET_ADMIN") && output.stderr.contains("try `sudo bywash run r0 r1`"));
+
+    let running = Bywash::run(lab.r(), &["r0", "r1"]);
+    let socket = running.socket();
+    let run = |arguments: &[&str]| {
+        let argv = [&["setpriv", "--regid=65534"], &nobody[1..], &[copy.to_str().unwrap()], arguments].concat();
+        lab.r().try_run(&argv, Duration::from_secs(10)).unwrap()
+    };
+    let output = run(&["doctor", "--socket", socket.to_str().unwrap(), "r0"]);
+    let unseen = "a running bywash is not examined: no permission to connect to the instance at ";
+    assert!(output.stdout.contains(unseen) && !output.stdout.contains("no bywash runs here"), "{}", output.stdout);
+    for (arguments, hint) in [
+        (&["show", "firewall"][..], ": run the command as root, with sudo\n"),
+        (&["restore"], ": run the command as root, with sudo\n"),
+        (&["demo"], ": run `sudo bywash demo`\n"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", output.stderr);
+        assert!(output.stderr.ends_with(hint), "{arguments:?}: {}", output.stderr);
+    }
+    running.stop();
 }
