@@ -135,6 +135,7 @@ pub enum Command {
 
 /// `bywash run`
 #[derive(Debug, Default, Args)]
+#[command(override_usage = "bywash run [OPTIONS] <IFACE>...\n       bywash run [OPTIONS] --config <FILE>")]
 pub struct RunArgs {
     /// Take over the ports of the instance listening on --socket without packet loss and stop that instance; start
     /// normally if there is none. On SIGUSR2, an instance that runs without a sandbox does this itself, using the
@@ -147,7 +148,7 @@ pub struct RunArgs {
     pub interfaces: Vec<String>,
 
     /// Configuration file (TOML); options on the command line override it
-    #[arg(long, value_name = "FILE", conflicts_with = "interfaces")]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
     /// Operating mode

@@ -41,6 +41,14 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     log::init(cli.log.as_deref(), default)?;
     match cli.command {
         Command::Run(args) => {
+            if let (Some(file), Some(first)) = (&args.config, args.interfaces.first()) {
+                let (file, names) = (file.display(), args.interfaces.join(" "));
+                let what = format!(
+                    "`run` takes interfaces from the command line or from --config: put {names} into {file}, each as a \
+                     [[port]] table with `interface = \"{first}\"`, or leave out --config"
+                );
+                return Err(error::Usage(what).into());
+            }
             let take_over = args.takeover;
             bywash_daemon::run(Box::new(move || configure(&args)), take_over)
         }
