@@ -36,8 +36,8 @@ const CHUNK: usize = 4096;
 /// `host` if there is one.
 pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) {
     if config.ports.is_empty() {
-        let example = "for each interface: [[port]] and interface = \"eth0\"";
-        problems.push(Problem::at("", "no port: there is nothing to forward between", "").help(example));
+        let expected = "add a [[port]] table with `interface = \"...\"` for each interface";
+        problems.push(Problem::at("", "no ports", expected));
         return;
     }
     let api = &config.api;
@@ -480,10 +480,13 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         // An invalid cell size has been reported already.
         let cell = Some(config.cell()).filter(|cell| CELLS.contains(cell));
         let room = cell.unwrap_or(usize::MAX) - bywash_frame::DATA_OFFSET;
-        if let Some(mtu) = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room) {
+        let too_large = interface.mtu.filter(|mtu| mtu + LINK_HEADER > room);
+        if too_large.is_some() && name == "lo" {
+            let expected = "expected an interface that leads to other machines";
+            problems.push(Problem::at(format!("port.{at}.interface"), "lo is the loopback interface", expected));
+        } else if let Some(mtu) = too_large {
             let what = format!("frames of {name} (MTU {mtu}) do not fit a cell of {} bytes", config.cell());
             let help = match cell_for(mtu) {
-                _ if name == "lo" => "it is the loopback interface: name one that leads to other machines".into(),
                 Some(cell) => format!("set `cell = {cell}` in [pool]"),
                 None => format!("lower its MTU: ip link set {name} mtu {}", room - LINK_HEADER),
             };

@@ -423,7 +423,7 @@ fn queues_are_dealt_out_to_workers() {
 #[test]
 fn what_is_needed() {
     for (text, what) in [
-        ("", "no port: there is nothing to forward between"),
+        ("", "no ports"),
         ("[[port]]\n", "port 1 has no interface"),
         ("[[port]]\nkind = \"null\"\n", "port 1 has no name"),
         ("[[port]]\nkind = \"pcap\"\nname = \"p\"\n", "port 1 has no file to replay"),
