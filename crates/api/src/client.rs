@@ -3,6 +3,7 @@
 use crate::{Answer, CAPTURE_NUMBER, CaptureEnded, FlowsChanged, OfTopic, Problem, TakenOver, Topic};
 use anyhow::{Context, Error, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 use serde_json::error::Category;
 use std::borrow::Cow;
 use std::io::{ErrorKind, Read, Write};
@@ -31,10 +32,9 @@ pub fn topic<T: DeserializeOwned>(socket: &Path, topic: Topic, filter: Option<&s
     request(socket, &format!("GET /v1/{}{query}", topic.name()), "", &format!("show {}", topic.name()))
 }
 
-/// Returns the answer of the instance at `socket` for a topic chosen at run time.
-pub fn answer(socket: &Path, of: Topic, filter: Option<&str>) -> anyhow::Result<Answer> {
-    let answer = Answer::read(of, topic(socket, of, filter)?);
-    answer.with_context(|| format!("the instance at {}: {OTHER_VERSION}", socket.display()))
+/// Reads the answer of the instance at `socket` for a topic chosen at run time.
+pub fn typed(socket: &Path, of: Topic, answer: Value) -> anyhow::Result<Answer> {
+    Answer::read(of, answer).with_context(|| format!("the instance at {}: {OTHER_VERSION}", socket.display()))
 }
 
 /// Changes a switch's flows, groups and meters. `op` and `strict` are the parameters of `POST /v1/flows`.

@@ -223,8 +223,9 @@ pub struct ShowArgs {
     #[arg(value_name = "WHAT")]
     pub what: Show,
 
-    /// Filter: a prefix or address for routes, an address for neighbours, a match for a switch's flows; for a router's,
-    /// any of src=PREFIX,dst=PREFIX,port=N,proto=tcp
+    /// Filter: a port or interface for ports and placement, a prefix or address for routes, one of these or an
+    /// interface for neighbours, a match for a switch's flows; for a router's, any of
+    /// src=PREFIX,dst=PREFIX,port=N,proto=tcp
     #[arg(value_name = "FILTER")]
     pub filter: Option<String>,
 
@@ -244,8 +245,8 @@ pub struct ShowArgs {
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
 
-    /// Repeat every SECS seconds, with rates
-    #[arg(long, value_name = "SECS", conflicts_with = "json", value_parser = seconds)]
+    /// Repeat every SECS seconds, with rates; with --json, one value per line, without rates
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub watch: Option<f64>,
 }
 
@@ -292,7 +293,7 @@ pub struct ReloadArgs {
 /// Tables of `bywash show`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Show {
-    /// Ports: link state, packets, bytes and errors
+    /// Ports: link state, level, packets and losses
     Ports,
     /// Worker threads: CPU, load and time per stage
     Workers,

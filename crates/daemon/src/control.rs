@@ -121,7 +121,10 @@ impl Runtime {
         let mut cpus = Host::this().allowed;
         if config.mode == Mode::Cmts {
             let placement = Placement::of(2 * config.groups.len())?;
-            tracing::info!("two workers for each of {} groups on {placement}", config.groups.len());
+            match config.groups.len() {
+                1 => tracing::info!("two workers for the group on {placement}"),
+                groups => tracing::info!("two workers for each of {groups} groups on {placement}"),
+            }
             cpus = placement.cpus().to_vec();
         }
         let plan = config.plan(&per_port, &cpus)?;

@@ -65,9 +65,14 @@ pub fn flows(part: &EstablishedFlows) -> String {
     lines
 }
 
+/// Formats a count of things with this name.
+fn number(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 fn end(shown: u64, total: u64, more: bool) -> String {
     let more = if more { "; `--limit N` shows more" } else { "" };
-    format!("{shown} flows shown, {total} in the table{more}\n")
+    format!("{} shown, {total} in the table{more}\n", number(shown, "flow"))
 }
 
 fn line(flow: &EstablishedFlow) -> String {
@@ -104,13 +109,15 @@ pub fn table(table: &FlowTable) -> String {
     });
     let _ = writeln!(out, "revoked: {counted}{last}");
     let took = *judging_us as f64 / 1e3;
-    out + &format!("evaluated: {judged} connections in {took:.1} ms; events lost: {lost} times\n")
+    let times = if *lost == 1 { "time" } else { "times" };
+    out + &format!("evaluated: {} in {took:.1} ms; events lost: {lost} {times}\n", number(*judged, "connection"))
 }
 
 /// Formats the reasons why connections are the kernel's.
 pub fn connections(all: &KernelConnections) -> String {
     let KernelConnections { connections, forwarded, reasons, skipped } = all;
-    let mut out = format!("{connections} connections, {forwarded} of them forwarded past the kernel's rules\n");
+    let all = number(*connections, "connection");
+    let mut out = format!("{all}, {forwarded} of them forwarded past the kernel's rules\n");
     for KernelReason { connections, reason, rule, text, example } in reasons {
         let _ = writeln!(out, "\n{connections} left to the kernel: {reason}");
         for part in [rule.as_ref().map(|rule| format!("  {rule}")), text.as_ref().map(|text| format!("    {text}"))] {
@@ -146,6 +153,7 @@ udp [2001:db8::1]:1 > [2001:db8::2]:2 on r0 (tc), 3 packets, 180 B; replies [200
 2 flows shown, 7 in the table; `--limit N` shows more
 ";
         assert_eq!(flows(&serde_json::from_value(part).unwrap()), expected);
+        assert_eq!(end(1, 1, false), "1 flow shown, 1 in the table\n");
     }
 
     #[test]

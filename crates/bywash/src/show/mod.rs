@@ -16,6 +16,7 @@ pub use flow::run as flow;
 pub use layout::{Grid, bits, pps};
 use serde_json::Value;
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tables::Rates;
@@ -62,16 +63,8 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
         };
         return Ok(writeln!(std::io::stdout(), "{value:#}")?);
     }
-    if args.json {
-        let value: Value = match topics.as_slice() {
-            [topic] => client::topic(&args.socket, *topic, args.filter.as_deref())?,
-            topics => {
-                let topics = here(&args.socket, topics)?;
-                let ask = |&topic: &Topic| Ok((topic.name().to_string(), client::topic(&args.socket, topic, None)?));
-                Value::Object(topics.iter().map(ask).collect::<anyhow::Result<_>>()?)
-            }
-        };
-        return Ok(writeln!(std::io::stdout(), "{value}")?);
+    if args.json && args.watch.is_none() {
+        return Ok(writeln!(std::io::stdout(), "{}", object(args, &here(&args.socket, &topics)?)?)?);
     }
     let Some(seconds) = args.watch else {
         let text = render(args, &here(&args.socket, &topics)?, &mut Rates::default())?;
@@ -81,10 +74,13 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let (period, mut rates) = (Duration::from_secs_f64(seconds), Rates::default());
     let mut next = Instant::now();
     loop {
-        let text = render(args, &topics, &mut rates)?;
+        let text = match args.json {
+            true => object(args, &topics)?.to_string(),
+            false => render(args, &topics, &mut rates)?,
+        };
         let mut stdout = std::io::stdout().lock();
         // Redraw in place to avoid flicker: cursor home, each line cleared to its end, then the remaining screen.
-        let clear = std::io::IsTerminal::is_terminal(&stdout);
+        let clear = !args.json && std::io::IsTerminal::is_terminal(&stdout);
         if clear {
             write!(stdout, "\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n"))?;
         } else {
@@ -129,8 +125,9 @@ fn topics(args: &ShowArgs) -> anyhow::Result<Vec<Topic>> {
         Show::Firewall => vec![],
         Show::All => Topic::SHOWN.to_vec(),
     };
-    if args.filter.is_some() && (topics.len() > 1 || topics[0].filter().is_none()) {
-        let what = "only `show routes`, `show neighbours` and `show flows` take a filter";
+    let filtered = |topic: &Topic| topic.filter().is_some() || [Topic::Ports, Topic::Placement].contains(topic);
+    if args.filter.is_some() && (topics.len() > 1 || !filtered(&topics[0])) {
+        let what = "only `show ports`, `placement`, `routes`, `neighbours` and `flows` take a filter";
         return Err(Usage(format!("{what}: leave it out")).into());
     }
     if args.limit.is_some() && topics != [Topic::EstablishedFlows] {
@@ -153,14 +150,45 @@ fn here(socket: &Path, topics: &[Topic]) -> anyhow::Result<Vec<Topic>> {
     Ok(topics.iter().filter(has).copied().collect())
 }
 
+/// Returns the instance's answer for a topic, with the rows that the filter selects.
+fn ask(args: &ShowArgs, topic: Topic) -> anyhow::Result<Value> {
+    let filter = args.filter.as_deref();
+    let address = |text: &str| text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok());
+    let by_name = match topic {
+        Topic::Ports | Topic::Placement => filter,
+        Topic::Neighbours => filter.filter(|text| !address(text)),
+        _ => None,
+    };
+    let Some(name) = by_name else {
+        let filter = match topic {
+            Topic::EstablishedFlows => Some(established::filter(args)),
+            _ => filter.map(str::to_owned),
+        };
+        return client::topic(&args.socket, topic, filter.as_deref());
+    };
+    let rows: Vec<Value> = client::topic(&args.socket, topic, None)?;
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str().or(row["port"].as_str())).collect();
+    let above = |row: &Value| row["above"].as_array().is_some_and(|all| all.iter().any(|above| above["name"] == name));
+    let has = |row: &&Value| ["name", "port", "interface"].iter().any(|key| row[key] == name) || above(row);
+    let found: Vec<Value> = rows.iter().filter(has).cloned().collect();
+    if found.is_empty() && topic != Topic::Neighbours {
+        return Err(Usage(format!("no port `{name}`: there are {}", names.join(", "))).into());
+    }
+    Ok(found.into())
+}
+
+/// Returns the answer for one topic, or an object with those for several.
+fn object(args: &ShowArgs, topics: &[Topic]) -> anyhow::Result<Value> {
+    match topics {
+        [topic] => ask(args, *topic),
+        topics => topics.iter().map(|topic| Ok((topic.name().to_string(), ask(args, *topic)?))).collect(),
+    }
+}
+
 fn render(args: &ShowArgs, topics: &[Topic], rates: &mut Rates) -> anyhow::Result<String> {
     let mut out = String::new();
     for &topic in topics {
-        let filter = match topic {
-            Topic::EstablishedFlows => Some(established::filter(args)),
-            _ => args.filter.clone(),
-        };
-        let answer = client::answer(&args.socket, topic, filter.as_deref())?;
+        let answer = client::typed(&args.socket, topic, ask(args, topic)?)?;
         let text = tables::render(&answer, rates);
         if topics.len() > 1 {
             let name = topic.name();

@@ -1,6 +1,6 @@
 //! The answers of `show --json` match the schemas of `show --schema`, in every mode.
 
-use crate::harness::{Bywash, bywash};
+use crate::harness::{Bywash, PATIENCE, bywash, program};
 use bywash_api::{Traced, schema};
 use bywash_lab::{Ping, Topology, require, require_lab};
 use serde_json::Value;
@@ -71,4 +71,28 @@ fn answers_are_as_their_schemas_say() {
     let out = bywash(lab.r(), &["trace", "--socket", cmts.socket().to_str().unwrap(), "r0", "00"]);
     assert!(out.stderr.contains("mode cmts has no trace"), "{}", out.stderr);
     cmts.stop();
+}
+
+#[test]
+fn rows_are_selected_by_name_and_repeated() {
+    require!(require_lab());
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    let router = Bywash::run(lab.r(), &lab.router_interfaces());
+    for topic in ["ports", "placement", "neighbours"] {
+        let of = |row: &Value| row["name"].as_str().or(row["port"].as_str()).unwrap_or_default().to_owned();
+        let names: Vec<String> = router.show(&[topic, "r1"]).as_array().unwrap().iter().map(of).collect();
+        assert!(!names.is_empty() && names.iter().all(|name| name == "r1"), "{topic}: {names:?}");
+    }
+    let socket = router.socket().to_str().unwrap().to_owned();
+    let show = |arguments: &[&str]| bywash(lab.r(), &[&["show", "--socket", &socket], arguments].concat());
+    let out = show(&["ports", "r9"]);
+    assert!(out.status.code() == Some(2) && out.stderr.contains("no port `r9`: there are r0, r1"), "{}", out.stderr);
+    let text = show(&["ports", "r1"]).stdout;
+    assert!(text.contains("\nr1 ") && !text.contains("\nr0 "), "{text}");
+    let program = program();
+    let argv = ["timeout", "1", &program, "show", "--socket", &socket, "ports", "r1", "--json", "--watch", "0.1"];
+    let out = lab.r().try_run(&argv, PATIENCE).unwrap();
+    let lines: Vec<Value> = out.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.len() > 1 && lines.iter().all(|rows| rows[0]["name"] == "r1"), "{}", out.stdout);
+    router.stop();
 }
