@@ -49,8 +49,7 @@ pub struct FlowDirection {
     pub dst_port: u16,
     /// Port that receives them.
     pub port: String,
-    /// Level of that port, at which they are forwarded if nothing prevents it: `driver`, `tc` (the driver's, by traffic
-    /// control), `user` or `kernel`.
+    /// Level of that port, at which they are forwarded if nothing prevents it: `driver`, `user` or `kernel`.
     pub level: String,
     /// Packets forwarded, modulo 2^32.
     pub packets: u32,

@@ -169,7 +169,6 @@ impl Running {
     /// Adds the levels of the ports that flows pass.
     fn add_levels(&self, shown: &mut EstablishedFlows) {
         let level = |slot: &PortSlot| match &slot.xdp {
-            Some(xdp) if xdp.level() == Level::Driver && xdp.program.mode() == "tc" => "tc",
             Some(xdp) => xdp.level().name(),
             None => Level::User.name(),
         };

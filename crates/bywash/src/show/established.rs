@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn flows_are_lines_with_their_translation() {
         let way = |src: &str, src_port: u16, dst: &str, dst_port: u16, port: &str| {
-            json!({ "src": src, "src_port": src_port, "dst": dst, "dst_port": dst_port, "port": port, "level": "tc",
+            json!({ "src": src, "src_port": src_port, "dst": dst, "dst_port": dst_port, "port": port, "level": "driver",
                     "packets": 3, "bytes": 180 })
         };
         let part = json!({ "total": 7, "next": "4.9", "flows": [
@@ -148,8 +148,8 @@ mod tests {
             { "protocol": "udp", "age_s": 0, "idle_s": 0, "state": "revoked", "original": way("2001:db8::1", 1, "2001:db8::2", 2, "r0"),
               "reply": way("2001:db8::2", 2, "2001:db8::1", 1, "r1") }]});
         let expected = "\
-tcp 10.0.0.1:4000 > 192.0.2.1:80 on r0 (tc), 3 packets, 180 B; replies 192.0.2.1:80 > 203.0.113.9:1024 on r1 (tc), 3 packets, 180 B; 5 s, idle 2 s
-udp [2001:db8::1]:1 > [2001:db8::2]:2 on r0 (tc), 3 packets, 180 B; replies [2001:db8::2]:2 > [2001:db8::1]:1 on r1 (tc), 3 packets, 180 B; 0 s, idle 0 s, revoked
+tcp 10.0.0.1:4000 > 192.0.2.1:80 on r0 (driver), 3 packets, 180 B; replies 192.0.2.1:80 > 203.0.113.9:1024 on r1 (driver), 3 packets, 180 B; 5 s, idle 2 s
+udp [2001:db8::1]:1 > [2001:db8::2]:2 on r0 (driver), 3 packets, 180 B; replies [2001:db8::2]:2 > [2001:db8::1]:1 on r1 (driver), 3 packets, 180 B; 0 s, idle 0 s, revoked
 2 flows shown, 7 in the table; `--limit N` shows more
 ";
         assert_eq!(flows(&serde_json::from_value(part).unwrap()), expected);

@@ -112,11 +112,14 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
         };
         let rx_rate = rate("rx", counters.rx_packets, counters.rx_bytes);
         let tx_rate = rate("tx", counters.tx_packets, counters.tx_bytes);
-        // Modes of the XDP program and of the sockets ("mixed" if they differ), and the forwarding level.
+        // Forwarding level, attachment of the program, and mode of the sockets ("mixed" if they differ).
         let mut sockets = port.queues.iter().map(|queue| queue.mode.as_deref());
         let socket = sockets.next().flatten();
         let socket = if sockets.all(|mode| mode == socket) { socket } else { Some("mixed") };
-        let modes = [port.mode.as_deref(), socket, Some(&*port.level).filter(|level| !level.is_empty())];
+        // At level driver with traffic control, no frame comes through a socket.
+        let socket = socket.filter(|_| (port.mode.as_deref(), &*port.level) != (Some("tc"), "driver"));
+        let level = Some(&*port.level).filter(|level| !level.is_empty());
+        let modes = [level, port.mode.as_deref().map(attachment), socket];
         row!(grid;
             name,
             port.interface.as_ref().filter(|interface| *interface != name),
@@ -132,7 +135,7 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
         );
         for above in &port.above {
             let level = if above.left.is_some() { "kernel" } else { &port.level };
-            let what = [above.tag.as_ref().unwrap_or(&above.kind), level].join(", ");
+            let what = [level, above.tag.as_ref().unwrap_or(&above.kind)].join(", ");
             row!(grid; format!("  {}", above.name), "", above.state, what, above.mtu, "", "", "", "", "", "");
         }
         let mut notes: Vec<String> = port.reason.iter().cloned().collect();
@@ -150,6 +153,15 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
             &notes.iter().filter(|note| !note.is_empty()).map(|note| format!("{name}: {note}\n")).collect::<String>();
     }
     grid.render("no ports") + &more
+}
+
+/// Returns how a port's program is attached, as it is shown.
+fn attachment(mode: &str) -> &str {
+    match mode {
+        "native" => "native XDP",
+        "generic" => "generic XDP",
+        other => other,
+    }
 }
 
 /// Describes the addresses learned on a port; `None` if none made room for others.
@@ -475,7 +487,7 @@ fn neighbours(neighbours: &[Neighbour]) -> String {
 
 fn placement(placement: &[Placement]) -> String {
     let mut grid =
-        Grid::new(&["port", "configured", "level", "xdp", "target", "in driver", "in user space", "in kernel"]);
+        Grid::new(&["port", "configured", "level", "attached", "target", "in driver", "in user space", "in kernel"]);
     let mut more = String::new();
     for row in placement {
         let (port, frames) = (&row.port, &row.frames);
@@ -485,7 +497,8 @@ fn placement(placement: &[Placement]) -> String {
             frames => format!("{frames} ({:.1} %)", 100.0 * frames as f64 / all as f64),
         };
         let target = row.target.map(|takes| if takes { "yes" } else { "no" });
-        row!(grid; port, row.configured, row.level, row.mode, target, share(frames.driver), share(frames.user),
+        let attached = row.mode.as_deref().map(attachment);
+        row!(grid; port, row.configured, row.level, attached, target, share(frames.driver), share(frames.user),
             share(frames.kernel));
         let sent = row.spread.iter().flatten().map(|sent| format!("CPU {}: {}", sent.cpu, sent.frames));
         let cpus: Vec<String> = sent.collect();
@@ -494,7 +507,7 @@ fn placement(placement: &[Placement]) -> String {
         }
         let whys = [
             ("level", Some(&row.why)),
-            ("xdp", row.mode_why.as_ref()),
+            ("attached", row.mode_why.as_ref()),
             ("spread", row.spread_why.as_ref()),
             ("target", row.target_why.as_ref()),
         ];
@@ -603,8 +616,8 @@ mod tests {
         );
         assert_eq!(
             text,
-            "port  interface  state  mode           mtu  queues  rx  tx  lost\n\
-             wan   eth0       down   native, copy  1500  0>w1    12   7     3\n\
+            "port  interface  state  mode               mtu  queues  rx  tx  lost\n\
+             wan   eth0       down   native XDP, copy  1500  0>w1    12   7     3\n\
              wan: link down\n\
              wan: no zero-copy in veth\n\
              wan: sends by injection\n"
@@ -624,6 +637,7 @@ mod tests {
         let text = shown(
             Topic::Ports,
             json!([{ "name": "wan", "state": "up", "mode": "tc", "level": "driver", "mtu": 1500,
+                     "queues": [{ "queue": "0", "worker": 0, "mode": "copy" }],
                      "above": [{ "name": "wan.10", "kind": "vlan", "tag": "802.1Q 10", "state": "up", "sends": true,
                                  "mtu": 1500 },
                                { "name": "vrrp", "kind": "macvlan", "state": "down", "mtu": 1400 },
@@ -631,11 +645,11 @@ mod tests {
         );
         assert_eq!(
             text,
-            "port      state  mode                mtu  rx  tx  lost\n\
-             wan       up     tc, driver         1500   0   0     0\n  \
-               wan.10  up     802.1Q 10, driver  1500\n  \
-               vrrp    down   macvlan, driver    1400\n  \
-               gre7    down   gre, kernel        1476\n\
+            "port      state  mode                mtu  queues  rx  tx  lost\n\
+             wan       up     driver, tc         1500  0>w0     0   0     0\n  \
+               wan.10  up     driver, 802.1Q 10  1500\n  \
+               vrrp    down   driver, macvlan    1400\n  \
+               gre7    down   kernel, gre        1476\n\
              wan: packets routed to vrrp are sent by the kernel\n\
              wan: gre7 is left to the kernel: it is down\n"
         );

@@ -328,11 +328,9 @@ fn the_doctor_says_what_keeps_flows_in_the_kernel() {
     bywash.stop();
 }
 
-/// Returns the level of port r0 by its placement: `tc` for the driver's by traffic control.
+/// Returns the level of port r0 by its placement.
 fn level_of_r0(bywash: &Bywash) -> String {
-    let row = bywash.placement("r0");
-    let level = if row["level"] == "driver" && row["mode"] == "tc" { &row["mode"] } else { &row["level"] };
-    level.as_str().unwrap().into()
+    bywash.placement("r0")["level"].as_str().unwrap().into()
 }
 
 /// Returns packets of both directions of the only flow that a filter selects.

@@ -180,7 +180,7 @@ fn connections_over_vlans_pass_without_the_kernel() {
         let shown = bywash.show(&["flows", &format!("src={own}")]);
         let flow = &shown["flows"][0];
         assert_eq!([&flow["original"]["port"], &flow["reply"]["port"]], ports, "{shown}");
-        assert_eq!(flow["original"]["level"], "tc", "{shown}");
+        assert_eq!(flow["original"]["level"], "driver", "{shown}");
         // TCP, whose super-frames stay whole.
         let report = Transfer::new(5_000_000).run(ns, &b.ns, to).unwrap();
         assert!(report.is_intact(), "{to}: {report:?}");
