@@ -249,15 +249,14 @@ pub fn add_drops(all: &mut Drops, port: &str, counted: &[&PortDrops], (packets, 
     }
 }
 
+/// Names of packets that the kernel or the driver lost, beside those that workers dropped.
+pub const LOSSES: [&str; 4] = ["rx-no-buffer", "rx-ring-full", "invalid-descriptor", "tx-refused"];
+
 /// Adds the packets of a port that the kernel or the driver lost, on receiving or on sending.
 pub fn add_losses(all: &mut Drops, port: &str, ends: &[Arc<bywash_port::PortCounters>]) {
     for c in ends {
-        for (reason, n) in [
-            ("rx-no-buffer", c.rx_no_buffer.get()),
-            ("rx-ring-full", c.rx_ring_full.get()),
-            ("invalid-descriptor", c.invalid.get()),
-            ("tx-refused", c.tx_refused.get()),
-        ] {
+        let counts = [&c.rx_no_buffer, &c.rx_ring_full, &c.invalid, &c.tx_refused].map(|counter| counter.get());
+        for (reason, n) in LOSSES.into_iter().zip(counts) {
             if n > 0 {
                 all.drops.push(DropCount { port: port.into(), reason: reason.into(), packets: n });
             }

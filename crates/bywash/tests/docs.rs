@@ -143,7 +143,8 @@ fn counters_are_explained() {
     let reasons = bywash_engine::DROP_REASONS.iter().map(|reason| reason.name());
     let events = bywash_engine::EVENTS.iter().map(|event| event.name());
     let verdicts = bywash_port::af_xdp::REASONS.into_iter();
-    for name in reasons.chain(events).chain(verdicts) {
+    let losses = bywash_api_server::answers::LOSSES.into_iter();
+    for name in reasons.chain(events).chain(verdicts).chain(losses) {
         assert!(text.contains(&format!("\n| `{name}` | ")), "docs/counters.md lacks {name}");
     }
 }
