@@ -1,8 +1,8 @@
 //! Answers about ports, workers, pools and drops, from the counters of the engine, ports and pools.
 
 use bywash_api::{
-    Arena, Audit, Blocks, DropCount, Drops, EventCount, Poll, Pool, PortCounters, Queue, Stage, TxQueue, Worker,
-    WorkerTxQueue, XdpCount,
+    Arena, Audit, Blocks, DropCount, Drops, EventCount, Health, Poll, Pool, PortCounters, Queue, Stage, TxQueue,
+    Worker, WorkerTxQueue, XdpCount,
 };
 use bywash_engine::{DROP_REASONS, DropReason, EVENTS, Event, Idle, PortDrops, PortReport, WorkerHandle};
 use bywash_frame::{BATCH, PoolSet};
@@ -10,7 +10,7 @@ use bywash_port::af_xdp::XdpCounters;
 use bywash_port::{PortState, TxQueueStats, WaitCounts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest wait for a worker's report.
 const REPORT: Duration = Duration::from_millis(200);
@@ -269,4 +269,15 @@ pub fn add_verdicts(all: &mut Drops, port: &str, counters: &XdpCounters) {
     let counted = counters.iter().filter(|(_, n)| *n > 0);
     let row = |(verdict, packets): (&str, u64)| XdpCount { port: port.into(), verdict: verdict.into(), packets };
     all.xdp.extend(counted.map(row));
+}
+
+/// Returns the health of an instance with this mode that has no fault.
+pub fn health(mode: &str, started: Instant) -> Health {
+    Health {
+        status: "ok".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        mode: mode.into(),
+        pid: std::process::id().into(),
+        uptime_s: started.elapsed().as_secs(),
+    }
 }

@@ -58,4 +58,12 @@ pub struct Config {
 pub struct Health {
     /// State: `ok`.
     pub status: String,
+    /// Version of Bywash.
+    pub version: String,
+    /// Mode: `router`, `switch` or `cmts`; `application` for one on the development kit.
+    pub mode: String,
+    /// Pid of the process.
+    pub pid: u64,
+    /// Time since the process started, in seconds.
+    pub uptime_s: u64,
 }

@@ -315,7 +315,7 @@ pub enum Show {
     Firewall,
     /// Remaining privileges of the instance: capabilities and system calls
     Sandbox,
-    /// Liveness of the workers; fails if one hangs
+    /// Liveness of the workers, with version, mode, pid and uptime; fails if a worker hangs
     Health,
     /// Flows of the switch; of a router, its established flows
     Flows,

@@ -225,6 +225,7 @@ impl Runtime {
         choices.into_iter().for_each(|(worker, choice)| workers[worker].chosen(Some(choice)));
         let (asks, asked_for) = mpsc::channel();
         let shared = Arc::new(Shared {
+            started: Instant::now(),
             source,
             asks: Mutex::new(asks),
             pools,

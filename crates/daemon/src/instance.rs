@@ -5,7 +5,7 @@ use crate::modes;
 use crate::shared::Shared;
 use crate::slots::{self, PortSlot};
 use bywash_api::{
-    Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, EstablishedFlows, FlowsChanged, Health, KeysChanged,
+    Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, EstablishedFlows, FlowsChanged, KeysChanged,
     LevelFrames, Placement, Poll, Pools, Port, PortTxQueue, Topic, Traced, Worker, WorkerTxQueue,
 };
 use bywash_api_server::{Rows, answers};
@@ -36,7 +36,7 @@ impl bywash_api_server::Instance for Running {
             Topic::Audit => self.audit().into(),
             Topic::Health => match self.0.unwell() {
                 Some(why) => return Err(why),
-                None => Health { status: "ok".into() }.into(),
+                None => answers::health(self.0.config().mode.name(), self.0.started).into(),
             },
             Topic::EstablishedFlows => {
                 let mut answer = self.0.view.show(topic, filter)?;

@@ -11,6 +11,7 @@ use bywash_frame::{Buffers, PoolSet};
 use bywash_port::af_xdp::{self, Journal, Umem};
 use bywash_sync::lock;
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::time::Instant;
 
 /// State shared by the control loop, the API and the watch.
 ///
@@ -19,6 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 /// it finds there. A thread that holds `ports` takes no lock of a mode and waits for no worker, so that the order of
 /// locks does not matter; no worker takes any of them.
 pub struct Shared {
+    /// Time at which the instance started.
+    pub started: Instant,
     /// Configuration in effect.
     pub config: Mutex<Arc<Config>>,
     /// Reads the configuration again, for a reload.

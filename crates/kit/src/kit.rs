@@ -14,7 +14,7 @@ use bywash_router::tables::Reception;
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time limit for a worker to start.
 const BEGIN: Duration = Duration::from_secs(5);
@@ -257,7 +257,17 @@ impl Kit {
         attached.iter_mut().try_for_each(Attached::enable)?;
         let control = follower.as_ref().map(Follower::control);
         let (attached, unfollowed) = (Mutex::new(attached), OnceLock::new());
-        let shown = Arc::new(Shown { pools, umem, workers, cpus, ports: shown, attached, control, unfollowed });
+        let shown = Arc::new(Shown {
+            started: Instant::now(),
+            pools,
+            umem,
+            workers,
+            cpus,
+            ports: shown,
+            attached,
+            control,
+            unfollowed,
+        });
         let following = follower.map(|follower| follower.spawn(shown.clone())).transpose()?;
         Ok(Running::new(shown, following))
     }

@@ -11,6 +11,7 @@ use bywash_router::control::{Control, PortView};
 use bywash_sync::lock;
 use bywash_wire::ethernet::MacAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Instant;
 
 /// Behaviour of the workers without packets.
 pub const IDLE: Idle = Idle::Sleep;
@@ -31,6 +32,7 @@ pub struct ShownPort {
 
 /// State of a running application.
 pub struct Shown {
+    pub started: Instant,
     pub pools: Arc<PoolSet>,
     pub umem: Arc<Umem>,
     pub workers: Vec<WorkerHandle>,
@@ -159,7 +161,7 @@ impl Shown {
         match (self.workers.iter().find(|worker| worker.finished()), self.unfollowed.get()) {
             (Some(worker), _) => Err(format!("the application has failed on worker {}", worker.id())),
             (None, Some(why)) => Err(format!("the kernel's routes are not followed, and the kernel forwards: {why}")),
-            (None, None) => Ok(Health { status: "ok".into() }),
+            (None, None) => Ok(answers::health("application", self.started)),
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::established;
 use super::layout::{Cell, Grid, bits, bytes, pps};
 use crate::api::{
-    Address, Answer, Arena, Audit, Caches, Channel, Cpe, Drift, Drops, Flow, Groups, Kept, Meter, Modem, Neighbour,
-    NextHop, Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
+    Address, Answer, Arena, Audit, Caches, Channel, Cpe, Drift, Drops, Flow, Groups, Health, Kept, Meter, Modem,
+    Neighbour, NextHop, Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
 };
 use std::collections::HashMap;
 use std::time::Instant;
@@ -41,7 +41,7 @@ pub fn render(answer: &Answer, rates: &mut Rates) -> String {
         Answer::Drops(all) => drops(all, rates),
         Answer::Placement(all) => placement(all),
         Answer::Sandbox(state) => sandbox(state),
-        Answer::Health(health) => format!("{}\n", health.status),
+        Answer::Health(of) => health(of),
         Answer::Flows(all) => flows(all),
         Answer::Groups(all) => groups(all),
         Answer::Fdb(all) => addresses(all),
@@ -52,6 +52,19 @@ pub fn render(answer: &Answer, rates: &mut Rates) -> String {
         Answer::Channels(all) => channels(all),
         Answer::Config(config) => toml::to_string(config).unwrap_or_else(|why| format!("{why}\n")),
     }
+}
+
+fn health(health: &Health) -> String {
+    let Health { status, version, mode, pid, uptime_s } = health;
+    let (minutes, seconds) = (uptime_s / 60, uptime_s % 60);
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    let uptime = match (hours / 24, hours % 24) {
+        (0, 0) if minutes == 0 => format!("{seconds} s"),
+        (0, 0) => format!("{minutes} min {seconds} s"),
+        (0, hours) => format!("{hours} h {minutes} min"),
+        (days, hours) => format!("{days} d {hours} h"),
+    };
+    format!("{status}\nbywash {version}, mode {mode}, pid {pid}, up {uptime}\n")
 }
 
 fn sandbox(sandbox: &Sandbox) -> String {

@@ -49,7 +49,10 @@ fn the_kernel_takes_the_ports_of_a_worker_that_hangs() {
     let mut running = Bywash::run(lab.r(), &lab.router_interfaces());
     let reaches = || Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received == 3;
     assert!(reaches() && levels(&running) == ["user", "user"]);
-    assert_eq!(health(&running), (true, "ok\n".into()));
+    let (well, told) = health(&running);
+    let pid = running.show(&["health"])["pid"].clone();
+    let about = format!("ok\nbywash {}, mode router, pid {pid}, up ", env!("CARGO_PKG_VERSION"));
+    assert!(well && told.starts_with(&about), "{told}");
     let forwarded = running.counter("r1", "tx_packets");
 
     let thread = running.show(&["workers"])[0]["thread"].as_u64().unwrap();

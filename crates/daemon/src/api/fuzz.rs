@@ -33,7 +33,7 @@ impl bywash_api_server::Instance for Willing {
         self.asked.store(true, Ordering::Release);
         assert!(filter.is_none() || topic.filter().is_some());
         match (topic, filter) {
-            (Topic::Health, _) => Ok(Health { status: "ok".into() }.into()),
+            (Topic::Health, _) => Ok(Health { status: "ok".into(), ..Health::default() }.into()),
             (_, Some("")) => Err("refused".into()),
             _ => Answer::read(topic, Value::Array(vec![])).map_err(|why| why.to_string()),
         }
