@@ -52,7 +52,7 @@ mod workers;
 use crate::notify::Notifier;
 use anyhow::Context as _;
 use bywash_api_server::{Addresses, Listener};
-use bywash_config::Config;
+use bywash_config::{Config, Mode};
 use bywash_port::af_xdp::Journal;
 use control::End;
 use runtime::Runtime;
@@ -141,6 +141,9 @@ fn forward(
     // The notifier's socket cannot be made in the sandbox.
     let mut notifier = Notifier::from_environment();
     bywash_port::af_xdp::learn_programs();
+    if config.mode == Mode::Cmts {
+        bywash_docsis::seal::load_library();
+    }
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
     let sandboxed = crate::sandbox::enter(&config, &journal::settings(&config.api.socket));

@@ -34,6 +34,12 @@ pub enum SealError {
     Differs(String),
 }
 
+/// Loads libipsec-mb if it is installed, for sealers that are created where no files can be opened, as in a sandbox.
+pub fn load_library() {
+    // A sealer reports why there is none.
+    let _ = Library::load();
+}
+
 /// Sealer of frames that keeps their order: with libipsec-mb, a frame may be returned only after more frames were
 /// submitted.
 ///

@@ -57,6 +57,20 @@ impl Lab {
         Bywash::run(&self.headend, &["--config", file.to_str().unwrap()])
     }
 
+    /// Returns the implementation that the headend says that it seals by, with this sandbox.
+    fn sealed_by(&self, sandbox: &str) -> String {
+        self.run("").stop();
+        let file = self.directory.path().join("bywash.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("sandbox = \"{sandbox}\"\n{text}")).unwrap();
+        let bywash = Bywash::run(&self.headend, &["--config", file.to_str().unwrap()]);
+        let log = bywash.log();
+        let (_, by) = log.split_once("sealed by ").unwrap_or_else(|| panic!("{log}"));
+        let by = by.lines().next().unwrap().to_owned();
+        bywash.stop();
+        by
+    }
+
     fn send(&self, frames: &[(u32, Vec<u8>)]) {
         send(&self.host, "e0", frames);
     }
@@ -85,6 +99,14 @@ fn records(path: &std::path::Path) -> Vec<Vec<u8>> {
         at += 16 + len;
     }
     records
+}
+
+/// The sandbox hides the directories of libraries.
+#[test]
+fn the_sandbox_leaves_the_library_for_sealing() {
+    require!(require_lab());
+    let lab = Lab::new();
+    assert_eq!(lab.sealed_by("on"), lab.sealed_by("off"));
 }
 
 #[test]
