@@ -2,10 +2,11 @@
 
 use crate::api::{Capturing, Instance};
 use crate::modes;
+use crate::ports::Xdp;
 use crate::shared::Shared;
 use crate::slots::{self, PortSlot};
 use bywash_api::{
-    Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, EstablishedFlows, FlowsChanged, KeysChanged,
+    Above, Answer, Audit, CaptureRequest, CpesChanged, CpuFrames, Drops, EstablishedFlows, FlowsChanged, KeysChanged,
     LevelFrames, Placement, Poll, Pools, Port, PortTxQueue, Topic, Traced, Worker, WorkerTxQueue,
 };
 use bywash_api_server::{Rows, answers};
@@ -16,6 +17,9 @@ use bywash_flow::script::Verb;
 use bywash_port::PortState;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Reason for which all tunnels are left to the kernel.
+const TUNNELS_LEFT: &str = "workers forward for tunnels, and no port hands packets to them: use level user, or native XDP";
 
 /// The running instance, as the API sees it.
 pub struct Running(pub Arc<Shared>);
@@ -196,9 +200,15 @@ impl Running {
 
     fn ports(&self) -> Vec<Port> {
         let (ends, _) = self.reports();
-        let (views, above) = (self.0.view.ports(), self.0.above());
+        let (views, mut above) = (self.0.view.ports(), self.0.above());
         let mut of_switch: Vec<_> = views.iter().map(|view| self.0.view.switch_port(view.id)).collect();
         let slots = self.0.ports();
+        if slots.values().all(|slot| slot.xdp.as_ref().is_some_and(Xdp::leaves_tunnels)) {
+            // Those that are members of a bridge, too.
+            let is_tunnel = |above: &Above| above.ends.is_some();
+            let tunnels = above.iter_mut().map(|(_, above)| above).filter(|above| is_tunnel(above) && above.left.is_none());
+            tunnels.for_each(|tunnel| (tunnel.left, tunnel.sends) = (Some(TUNNELS_LEFT.into()), false));
+        }
         let ports = slots.iter().filter_map(|(at, slot)| Some((views.get(*at)?, slot, of_switch.get_mut(*at)?.take())));
         let ports = ports.map(|(view, slot, switch)| {
             let (id, config, program) = (view.id, &slot.config, slot.xdp.as_ref());

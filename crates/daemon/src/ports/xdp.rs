@@ -317,6 +317,13 @@ impl Xdp {
         self.level() == Level::Driver && (by_tc || whole)
     }
 
+    /// Returns whether the kernel has all packets in tunnels that the port receives, or that are to enter one: traffic
+    /// control hands none over to workers.
+    pub fn leaves_tunnels(&self) -> bool {
+        let by_tc = self.program.has_tc() && !self.program.is_native();
+        self.level() == Level::Kernel || (self.level() == Level::Driver && by_tc)
+    }
+
     /// Returns whether the program can hand over frames to other stations that the port's bridge forwards: it sees
     /// their tags, and not again those that are returned to the kernel.
     pub fn hands_over_bridged(&self) -> bool {

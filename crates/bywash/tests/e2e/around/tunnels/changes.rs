@@ -274,3 +274,19 @@ fn tunnels_with_headers_of_routes_are_left() {
     }
     bywash.stop();
 }
+
+/// Traffic control, the default on veth, hands no packets to workers, which forward for tunnels.
+#[test]
+fn tunnels_are_shown_as_left_where_workers_get_no_packets() {
+    require!(require_lab(), kernel_has("vxlan"), kernel_has("tcx"));
+    let tunnels = Tunnels::new(&VXLANS);
+    for (arguments, left) in [(&[][..], true), (&["--level", "user"], false)] {
+        let bywash = Bywash::run_as_is(tunnels.0.r(), &[arguments, &["r0", "r1"]].concat());
+        bywash.wait("the tunnel to be shown", |bywash| {
+            let shown = bywash.port("r1");
+            let of = shown["above"].as_array().unwrap().iter().find(|of| of["name"] == "tv");
+            of.is_some_and(|of| of["sends"] == !left && of["left"].to_string().contains("workers forward") == left)
+        });
+        bywash.stop();
+    }
+}
