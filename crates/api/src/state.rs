@@ -27,6 +27,8 @@ pub struct Sandbox {
     /// Pid of the process that loads BPF programs, opens files and changes settings for the instance; null if the
     /// instance does it itself.
     pub broker: Option<u64>,
+    /// True if that process has ended: ports cannot be added, and settings are not restored at the end.
+    pub broker_ended: bool,
     /// True if Landlock restricts the files that can be opened.
     pub landlock: bool,
     /// Files, and directories of files, that can be read; empty if Landlock restricts none.

@@ -119,7 +119,8 @@ topics! {
     Drift = "drift": Vec<Drift>,
     /// Audit of all buffers, counted on request.
     Audit = "audit": Audit,
-    /// Health. An error, with status 503, while a worker hangs, or waits for its restart after a panic.
+    /// Health. An error, with status 503, while a worker hangs, or waits for its restart after a panic, or after the
+    /// broker has ended.
     Health = "health": Health,
 }
 

@@ -106,9 +106,13 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
         // The predecessor keeps running and restores all settings when it ends.
         return result.map(drop);
     }
+    // There is a file while there are changes. Without its broker, an instance that made none has nothing to report.
+    let changed = path.try_exists().unwrap_or(true);
     // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
     let mut journal = Journal::open(path)?;
-    put_back(&mut journal).context("changed settings of interfaces are not put back: run `bywash restore`")?;
+    if changed {
+        put_back(&mut journal).context("changed settings of interfaces are not put back: run `bywash restore`")?;
+    }
     if let Some(lock) = lock.filter(|_| journal.changes().is_empty()) {
         lock.remove();
     }

@@ -92,10 +92,11 @@ impl Shared {
         lock(&self.halted).clone()
     }
 
-    /// Returns the reason for which some or all ports are left to the kernel; `None` if every worker forwards.
+    /// Returns the reason for which some or all ports are left to the kernel, or what does not work without the broker;
+    /// `None` if every worker forwards and the broker runs.
     pub fn unwell(&self) -> Option<String> {
         let failed = || lock(&self.failed).first().map(Failed::to_string);
-        self.halted().or_else(failed)
+        self.halted().or_else(failed).or_else(crate::sandbox::without_broker)
     }
 }
 

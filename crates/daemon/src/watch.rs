@@ -104,6 +104,7 @@ impl Watch {
         let thread = std::thread::Builder::new().name("bywash-watch".into()).spawn(move || {
             let mut turns = Turns(vec![Default::default(); shared.workers.len()]);
             let mut restarts = Restarts(vec![None; shared.workers.len()]);
+            let mut broker_ended = false;
             let this = std::thread::current();
             shared.workers.iter().for_each(|worker| worker.handle.watch_by(this.clone()));
             while !stopped.load(Ordering::Acquire) {
@@ -115,6 +116,10 @@ impl Watch {
                 });
                 failed.iter().for_each(|failed| restarts.restart(failed.worker, now, &shared));
                 tell(clock::tend());
+                if !broker_ended && let Some(why) = crate::sandbox::without_broker() {
+                    broker_ended = true;
+                    tracing::warn!("{why}");
+                }
                 std::thread::park_timeout(EVERY);
             }
         })?;

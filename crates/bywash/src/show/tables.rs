@@ -95,6 +95,9 @@ fn sandbox(sandbox: &Sandbox) -> String {
     }
     match sandbox.broker {
         None => lines.push("broker: none; it loads any BPF program".into()),
+        Some(pid) if sandbox.broker_ended => {
+            lines.push(format!("broker: pid {pid} has ended: ports cannot be added, nor settings put back; restart"));
+        }
         Some(pid) => lines.push(format!("broker: pid {pid}, makes files in {}", sandbox.made.join(" "))),
     }
     match sandbox.landlock {

@@ -252,7 +252,7 @@ fn an_instance_outlives_its_broker() {
     let place = tempfile::tempdir().unwrap();
     let config = place.path().join("bywash.toml");
     let ports = |names: &[&str]| {
-        let port = |name: &&str| format!("[[port]]\ninterface = \"{name}\"\nlevel = \"user\"\n");
+        let port = |name: &&str| format!("[[port]]\ninterface = \"{name}\"\nlevel = \"user\"\nbusy_poll = 64\n");
         let text = format!("[pool]\nreserve = 40000\n{}", names.iter().map(port).collect::<String>());
         std::fs::write(&config, text).unwrap();
     };
@@ -269,6 +269,11 @@ fn an_instance_outlives_its_broker() {
     ports(&["r0", "r1"]);
     assert!(reload(&bywash).contains("r2"));
     rustix::process::kill_process(broker, Signal::KILL).unwrap();
+    bywash.wait("the end of the broker to be noticed", |bywash| bywash.show(&["sandbox"])["broker_ended"] == true);
+    assert!(bywash.text(&["sandbox"]).contains(&format!("broker: pid {broker} has ended")), "{}", bywash.log());
+    let health = crate::harness::bywash(lab.r(), &["show", "health", "--socket", bywash.socket().to_str().unwrap()]);
+    assert!(!health.status.success() && health.stderr.contains("the broker (pid"), "{health:?}");
+    bywash.wait("a warning", |bywash| bywash.log().contains("has ended: forwarding continues, but ports cannot be"));
     assert_eq!(Ping::to(lab.b().v4).count(3).run(&lab.a().ns).unwrap().received, 3);
     ports(&["r0", "r1", "r2"]);
     reload(&bywash);
@@ -278,11 +283,25 @@ fn an_instance_outlives_its_broker() {
     assert!(!bywash.signalled(Signal::TERM).success());
     assert!(bywash.log().contains("run `bywash restore`"), "{}", bywash.log());
     let restored = crate::harness::bywash(lab.r(), &["restore"]);
-    assert!(restored.stdout.contains("put back"), "{restored:?}");
+    assert!(restored.stdout.contains("put back") && !restored.stdout.contains("nothing"), "{restored:?}");
     let journal = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
     let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(lab.r().path()).unwrap());
     let left: Vec<String> = std::fs::read_dir("/run/bywash").unwrap().map(journal).collect();
     assert!(!left.iter().any(|name| name.contains(&inode.to_string())), "{left:?}");
+}
+
+/// An instance that has changed no settings has none to restore, with or without its broker.
+#[test]
+fn without_its_broker_an_instance_that_changed_nothing_ends_well() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let mut bywash = Bywash::run(lab.r(), &["r0", "r1"]);
+    let broker = bywash.show(&["sandbox"])["broker"].as_u64().unwrap() as i32;
+    rustix::process::kill_process(rustix::process::Pid::from_raw(broker).unwrap(), Signal::KILL).unwrap();
+    bywash.wait("the end of the broker to be noticed", |bywash| bywash.show(&["sandbox"])["broker_ended"] == true);
+    let status = bywash.signalled(Signal::TERM);
+    assert!(status.success() && !bywash.log().contains("bywash restore"), "{}", bywash.log());
+    assert_eq!(crate::harness::bywash(lab.r(), &["restore"]).stdout, "nothing to put back\n");
 }
 
 /// A configuration that the program can read at the start, but not in the sandbox, is reported: root in the sandbox

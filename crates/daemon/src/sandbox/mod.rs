@@ -115,6 +115,17 @@ pub fn broker() -> anyhow::Result<()> {
     broker::run()
 }
 
+/// Returns what no longer works because the broker has ended; `None` if it runs, or if there was none.
+pub fn without_broker() -> Option<String> {
+    let pid = ENTERED.get()?.broker?;
+    bywash_port::broker::ended().then(|| {
+        format!(
+            "the broker (pid {pid}) has ended: forwarding continues, but ports cannot be added, another process cannot \
+             take over, and changed settings of interfaces are not put back; restart bywash"
+        )
+    })
+}
+
 /// Returns whether this process is in the sandbox, at least in part.
 pub fn entered() -> bool {
     ENTERED.get().is_some_and(|entered| entered.any)
@@ -224,6 +235,7 @@ pub fn report() -> api::Sandbox {
         seccomp: filtered == threads,
         system_calls: calls.into_iter().map(str::to_owned).collect(),
         broker: entered.broker.map(u64::from),
+        broker_ended: bywash_port::broker::ended(),
         landlock: entered.paths.is_some(),
         readable: read,
         writable: written,

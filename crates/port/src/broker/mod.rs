@@ -19,15 +19,17 @@ pub use wire::{receive, receive_into, send};
 
 use crate::af_xdp::{Act, Done, Made, Make, Refused};
 use bywash_sync::lock;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, TryLockError};
 use std::time::Duration;
 
 /// Longest wait for an answer. A kernel takes 0.1 s for the largest program, one in an emulated machine 3 s.
@@ -108,6 +110,23 @@ pub fn set(broker: OwnedFd) -> io::Result<()> {
 /// Returns whether this process has, or had, a broker.
 pub fn present() -> bool {
     BROKER.get().is_some()
+}
+
+/// Returns whether this process had a broker, and that has ended or failed to answer. Does not wait for a request of
+/// another thread: meanwhile, it returns false.
+pub fn ended() -> bool {
+    let Some(broker) = BROKER.get() else { return false };
+    let broker = match broker.try_lock() {
+        Ok(broker) => broker,
+        Err(TryLockError::Poisoned(broker)) => broker.into_inner(),
+        Err(TryLockError::WouldBlock) => return false,
+    };
+    // POLLHUP is reported whether it is asked for or not.
+    let hung_up = |socket: &OwnedFd| {
+        let mut polled = [PollFd::new(socket, PollFlags::empty())];
+        poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::HUP)
+    };
+    broker.as_ref().is_none_or(hung_up)
 }
 
 const ENDED: &str = "the process that acts for it with more privileges (`bywash broker`) has ended: restart";
