@@ -7,7 +7,7 @@
 use crate::effect::{Effect, IfMatch, Kind, Scope};
 use crate::verdict::PortLink;
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ pub struct Settings {
     pub hash4: HashPolicy,
     /// Hash policy for the choice among equal IPv6 next hops.
     pub hash6: HashPolicy,
+    /// Indices of interfaces that are gone, or have another name now: nothing is known of their switches.
+    pub gone: BTreeSet<u32>,
 }
 
 /// Switches for all interfaces, as paths below `/proc/sys/net`.
@@ -198,6 +200,11 @@ impl Sysctls {
                 continue;
             }
             let on = || vec![IfMatch::Index(index)];
+            // An interface with a very small MTU has no switches, either.
+            if (forwarding4.is_none() || disabled6.is_none()) && !exists(name) {
+                found.settings.gone.insert(index);
+                continue;
+            }
             if forwarding4 != Some(1) {
                 let object = format!("net.ipv4.conf.{name}.forwarding=0");
                 let reason =
@@ -238,6 +245,14 @@ impl Sysctls {
         }
         (found.settings, found.effects)
     }
+}
+
+/// Returns whether there is an interface of this name.
+fn exists(name: &str) -> bool {
+    let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM);
+    let socket = rustix::net::socket_with(family, kind, rustix::net::SocketFlags::CLOEXEC, None);
+    let found = socket.and_then(|socket| rustix::net::netdevice::name_to_index(socket, name));
+    found != Err(rustix::io::Errno::NODEV)
 }
 
 #[derive(Default)]
@@ -305,6 +320,10 @@ mod tests {
         let on = || vec![IfMatch::Index(7)];
         let scope = |(_, effects): (Settings, Vec<Effect>)| effects[0].scope.clone();
         assert_eq!(scope(of_port(0, 0)), Scope::In(on(), Families::V4));
+        let gone = PortLink { index: 7, name: "nosuchif0".into(), ..PortLink::default() };
+        let ports = vec![(gone, switches(&[None; 9]))];
+        let (settings, effects) = Sysctls { global: switches(&GLOBAL_NOW.map(Some)), bridges: vec![], ports }.analyse();
+        assert_eq!((settings.gone, effects), ([7].into(), vec![]));
         assert_eq!(scope(of_port(2, 1)), Scope::In(on(), Families::V4));
         assert_eq!(scope(of_port(3, 1)), Scope::In(on(), Families::V6));
         assert_eq!(scope(of_all(1, 1)), Scope::In(on(), Families::V4));

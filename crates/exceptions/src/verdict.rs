@@ -195,6 +195,12 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
         let ids = concerned.iter().map(|port| port.id).collect();
         verdict.kept.push(Kept { effect: effect.clone(), ports: ids, ignored });
     }
+    // Nothing is known of them, and nothing forwarded for them, until the ports have been set again.
+    for port in ports.iter().filter(|port| reading.settings.gone.contains(&port.index)) {
+        verdict.gates.insert(port.id, Gate::CLOSED);
+        verdict.egress.insert(port.index, Families::BOTH);
+        others.insert(port.id, Families::BOTH);
+    }
     for (port, gate) in &mut verdict.gates {
         let others = others.get(port).copied().unwrap_or_default();
         gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };

@@ -70,7 +70,8 @@ fn deleted_and_made_again() {
         assert!(reaches_b(&lab));
         assert_eq!(bywash.counter("r1", "tx_packets"), before + 2, "the kernel forwarded, not the router");
     }
-    bywash.stop();
+    let log = bywash.stop();
+    assert!(!log.contains("sysctl"), "a switch that went with its interface is no policy: {log}");
 }
 
 /// Creates the link between host b and the router's second interface again, with this number of queues.
