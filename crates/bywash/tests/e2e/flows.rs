@@ -65,6 +65,24 @@ pub fn forwarded(bywash: &Bywash) -> [u64; 2] {
     ["r0", "r1"].map(|port| handled(bywash, port)[..2].iter().sum())
 }
 
+/// A stateful firewall is no fault: one line says that established flows are forwarded, and fragments are no exception.
+#[test]
+fn a_stateful_firewall_is_logged_once_and_not_as_a_warning() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = Topology::router().unwrap();
+    lab.r().nft(FIREWALL).unwrap();
+    let bywash = run(&lab, LEVELS[2]);
+    let log = bywash.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("filter") || line.contains("masquerade")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("INFO all ports: new connections, and fragments, pass the"), "{log}");
+    assert!(lines[0].contains("table inet filter chain forward policy drop, table inet filter"), "{log}");
+    assert!(!log.contains("WARN"), "{log}");
+    let placement = bywash.text(&["placement"]);
+    assert!(placement.contains(": all packets except those of established flows left to the kernel"), "{placement}");
+    assert!(placement.contains(": fragments left to the kernel"), "{placement}");
+    bywash.stop();
+}
+
 /// Readers of flows do not stop the control loop, which sets the programs of all ports for each change of the rules.
 #[test]
 fn flows_are_shown_while_rules_change() {

@@ -353,6 +353,8 @@ impl Guard {
             verdict.kept.iter().filter(|kept| same(kept, of)).flat_map(|kept| kept.ports.iter().copied()).collect()
         };
         let all = |ports: &BTreeSet<u16>, of: &BTreeSet<u16>| !of.is_empty() && of.is_subset(ports);
+        // Objects that established flows pass, by the names of the ports: there is nothing to change.
+        let mut stateful = BTreeMap::new();
         for kept in &verdict.kept {
             let (had, has) = (concerned(&self.verdict, kept), concerned(verdict, kept));
             if (all(&had, &before) && all(&has, &now)) || kept.ports.iter().all(|port| had.contains(port)) {
@@ -367,15 +369,26 @@ impl Guard {
                     effect.object,
                     effect.reason
                 );
+            } else if passes_flows(&self.flows, verdict, kept) {
+                let objects = stateful.entry(ports).or_insert_with(Vec::new);
+                if !objects.contains(&effect.object.as_str()) {
+                    objects.push(&effect.object);
+                }
             } else {
-                let but = if passes_flows(&self.flows, verdict, kept) { BUT_FLOWS } else { "" };
                 tracing::warn!(
-                    "{ports}: {}{but} are left to the kernel: {}: {}; see `bywash show placement`",
+                    "{ports}: {} are left to the kernel: {}: {}; see `bywash show placement`",
                     packets(&effect.scope),
                     effect.object,
                     effect.reason
                 );
             }
+        }
+        for (ports, objects) in stateful {
+            tracing::info!(
+                "{ports}: new connections, and fragments, pass the kernel's rules ({}); established flows are \
+                 forwarded past them if all their packets are accepted: see `bywash show firewall`",
+                objects.join(", ")
+            );
         }
         for gone in &self.verdict.kept {
             let has = concerned(verdict, gone);
@@ -503,13 +516,19 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
     let mine = told.iter().filter(|(kept, _)| kept.ports.contains(&port.0));
     let row = |(Kept { effect, ignored, .. }, but_flows): &(Kept, bool)| api::Kept {
         kind: effect.kind.name().into(),
-        packets: packets(&effect.scope) + if *but_flows { BUT_FLOWS } else { "" },
+        packets: packets(&effect.scope) + but(effect, *but_flows),
         object: effect.object.to_string(),
         reason: effect.reason.to_string(),
         ignored: *ignored,
         allow: allow(effect, *but_flows),
     };
     mine.map(row).collect()
+}
+
+/// Returns the exception to the packets that an effect keeps, where established flows pass it. The kernel has fragments
+/// of those, too.
+fn but(effect: &bywash_exceptions::Effect, flows: bool) -> &'static str {
+    if flows && !matches!(effect.scope, Scope::Fragments(_)) { BUT_FLOWS } else { "" }
 }
 
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
