@@ -20,6 +20,7 @@ use anyhow::{Context as _, bail};
 use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
 use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
+use bywash_exceptions::Kind;
 use bywash_fib::model::{Behind, Change, Station};
 use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
 use bywash_netlink::Mirror;
@@ -296,6 +297,29 @@ impl Runtime {
                 _ => {}
             }
         }
+    }
+
+    /// Returns the sysctls to set for a router that forwards nothing because the kernel forwards neither IPv4 nor IPv6;
+    /// none if it forwards any.
+    pub fn kernel_switches(&self) -> Vec<&'static str> {
+        let config = self.shared.config();
+        if config.mode != Mode::Router || config.kernel.ignores(Kind::Sysctls) {
+            return vec![];
+        }
+        let read = |path: &str| std::fs::read_to_string(format!("/proc/sys/net/{path}")).ok();
+        let off = |path: &str| read(path).is_none_or(|value| value.trim() == "0");
+        let (views, above) = (self.shared.view.ports(), self.shared.above());
+        // Frames between members of a bridge need no such switch.
+        if views.iter().any(|view| view.number != view.id) {
+            return vec![];
+        }
+        let names = views.iter().filter_map(|view| view.dev.as_deref());
+        let mut names = names.chain(above.iter().map(|(_, above)| above.name.as_str()));
+        if !off("ipv6/conf/all/forwarding") || names.any(|name| !off(&format!("ipv4/conf/{name}/forwarding"))) {
+            return vec![];
+        }
+        let six = read("ipv6/conf/all/forwarding").map(|_| "net.ipv6.conf.all.forwarding=1");
+        std::iter::once("net.ipv4.ip_forward=1").chain(six).collect()
     }
 
     /// Returns the instance that the API serves.

@@ -169,8 +169,17 @@ fn forward(
     let api = crate::api::serve(listener, runtime.instance())?;
     step::reached("start-served");
     runtime.name_idle_ports();
-    tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
-    notifier.ready("forwarding");
+    let switches = runtime.kernel_switches();
+    if switches.is_empty() {
+        tracing::info!("forwarding; `bywash show ports` shows how, Ctrl-C ends it");
+        notifier.ready("forwarding");
+    } else {
+        tracing::warn!(
+            "started, but nothing is forwarded: the kernel does not forward; `sysctl -w {}` changes that at once",
+            switches.join(" ")
+        );
+        notifier.ready("the kernel does not forward");
+    }
     let result = runtime.follow((stop, reload, upgrade), &mut notifier);
     if let Ok(End::TakenOver) = result {
         step::reached("handover-asked");

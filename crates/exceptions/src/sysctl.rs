@@ -28,7 +28,7 @@ pub struct Settings {
 }
 
 /// Switches for all interfaces, as paths below `/proc/sys/net`.
-const GLOBAL: [&str; 10] = [
+const GLOBAL: [&str; 11] = [
     "ipv4/conf/all/rp_filter",
     "ipv4/conf/all/route_localnet",
     "ipv4/ip_forward_use_pmtu",
@@ -39,6 +39,7 @@ const GLOBAL: [&str; 10] = [
     "ipv6/conf/all/proxy_ndp",
     "ipv4/fib_multipath_use_neigh",
     "ipv4/conf/all/accept_redirects",
+    "ipv4/ip_forward",
 ];
 
 /// Switches of frames between the members of bridges, there with br_netfilter: whether they pass hooks of ARP, IPv6 and
@@ -138,8 +139,19 @@ impl Sysctls {
     pub fn analyse(&self) -> (Settings, Vec<Effect>) {
         let mut found = Found::default();
         let all: Vec<Option<i64>> = self.global.iter().map(|switch| switch.value).collect();
-        let [rp_filter, route_localnet, use_pmtu, inbound, hash4, forwarding6, hash6, _, use_neigh, redirects4] =
-            all[..]
+        let [
+            rp_filter,
+            route_localnet,
+            use_pmtu,
+            inbound,
+            hash4,
+            forwarding6,
+            hash6,
+            _,
+            use_neigh,
+            redirects4,
+            forwarding4_all,
+        ] = all[..]
         else {
             return (found.settings, found.effects);
         };
@@ -152,12 +164,7 @@ impl Sysctls {
         let is_on = |value: Option<i64>| value.unwrap_or(0) != 0;
         // A kernel without IPv6 has no such switch, and no packets to forward.
         if forwarding6 == Some(0) {
-            let object = "net.ipv6.conf.all.forwarding=0";
-            found.add(
-                Scope::All(Families::V6),
-                object,
-                "does not forward (`sysctl -w net.ipv6.conf.all.forwarding=1`)",
-            );
+            found.add(Scope::All(Families::V6), "net.ipv6.conf.all.forwarding=0", "does not forward");
         }
         if is_on(use_pmtu) {
             found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "limits packets to path MTUs");
@@ -179,6 +186,11 @@ impl Sysctls {
                 );
             }
         }
+        // Ports that do not forward IPv4 because no interface does: one switch for all.
+        let mut off = vec![];
+        let forwards4 =
+            |(_, switches): &(PortLink, Vec<Switch>)| switches.first().is_some_and(|of| of.value == Some(1));
+        let any_forwards4 = self.ports.iter().any(forwards4);
         for (port, switches) in &self.ports {
             let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
             let [
@@ -205,11 +217,11 @@ impl Sysctls {
                 found.settings.gone.insert(index);
                 continue;
             }
-            if forwarding4 != Some(1) {
+            if forwarding4 != Some(1) && forwarding4_all == Some(0) {
+                off.push(IfMatch::Index(index));
+            } else if forwarding4 != Some(1) {
                 let object = format!("net.ipv4.conf.{name}.forwarding=0");
-                let reason =
-                    format!("does not forward packets of the port (`sysctl -w net.ipv4.conf.{name}.forwarding=1`)");
-                found.add(Scope::In(on(), Families::V4), &object, &reason);
+                found.add(Scope::In(on(), Families::V4), &object, "does not forward packets of the port");
             }
             // IN_DEV_RPFILTER (linux/inetdevice.h) is the greater of the two.
             match own_rp_filter.max(rp_filter).unwrap_or(0) {
@@ -222,12 +234,12 @@ impl Sysctls {
                 found.add(Scope::In(on(), Families::V4), &object, "routes loopback addresses");
             }
             // A redirect that is accepted gives packets to its destination another next hop on the interface that it
-            // came by, without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect).
-            if is_on(redirects4) && is_on(own_redirects4) {
+            // came by, without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect). Without forwarding at all, no
+            // packet is sent by them.
+            if any_forwards4 && is_on(redirects4) && is_on(own_redirects4) {
                 let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
                 found.add(Scope::Out(on(), Families::V4), &object, "sends packets as redirects say");
             }
-            // Without forwarding at all, no packet is sent by them.
             if is_on(redirects6) && own_forwarding6 == Some(0) && is_on(forwarding6) {
                 let object = format!("net.ipv6.conf.{name}.accept_redirects=1");
                 found.add(Scope::Out(on(), Families::V6), &object, "sends packets as redirects say");
@@ -242,6 +254,9 @@ impl Sysctls {
             if let Some(mtu) = mtu6.and_then(|mtu| u32::try_from(mtu).ok()) {
                 found.settings.mtu6.insert(index, mtu);
             }
+        }
+        if !off.is_empty() {
+            found.add(Scope::In(off, Families::V4), "net.ipv4.ip_forward=0", "does not forward");
         }
         (found.settings, found.effects)
     }
@@ -276,7 +291,7 @@ mod tests {
         values.iter().map(|value| Switch { value: *value, ..Switch::default() }).collect()
     }
 
-    fn analysed(global: [i64; 10], port: [i64; 9]) -> (Settings, Vec<Effect>) {
+    fn analysed(global: [i64; 11], port: [i64; 9]) -> (Settings, Vec<Effect>) {
         let link = PortLink { index: 7, name: "r0".into(), ..PortLink::default() };
         let global = switches(&global.map(Some));
         Sysctls { global, bridges: vec![], ports: vec![(link, switches(&port.map(Some)))] }.analyse()
@@ -294,7 +309,7 @@ mod tests {
         assert_eq!(of([Some(0), Some(1), None]), [(Scope::Between, ip6.to_owned())]);
     }
 
-    const GLOBAL_NOW: [i64; 10] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    const GLOBAL_NOW: [i64; 11] = [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1];
     const PORT_NOW: [i64; 9] = [1, 0, 0, 0, 1500, 0, 1, 1, 1];
 
     #[test]
@@ -334,6 +349,11 @@ mod tests {
         // Accepted redirects: for IPv4 on all interfaces and on this one, for IPv6 on one that does not forward.
         assert_eq!(scope(of_all(9, 1)), Scope::Out(on(), Families::V4));
         assert_eq!(scope(of_port(8, 0)), Scope::Out(on(), Families::V6));
+        // Without forwarding, one switch is to be set, and redirects do not matter.
+        let (mut global, mut port) = (GLOBAL_NOW, PORT_NOW);
+        (global[9], global[10], port[0]) = (1, 0, 0);
+        let objects: Vec<String> = analysed(global, port).1.into_iter().map(|effect| effect.object).collect();
+        assert_eq!(objects, ["sysctl net.ipv4.ip_forward=0"]);
         // The greater value of conf/all and the interface applies: 2 (loose) overrides 1 (strict).
         assert_eq!(of_port(1, 1).0.source_check[&7], SourceCheck::Strict);
         assert_eq!(of_all(0, 2).0.source_check[&7], SourceCheck::Loose);

@@ -155,6 +155,31 @@ const POLICIES: &[Policy] = &[
     ),
 ];
 
+/// A router in front of a kernel that does not forward says so last, and once what to set.
+#[test]
+fn what_does_not_forward_says_what_to_set() {
+    require!(require_lab());
+    let lab = Topology::builder().forwarding(false).build().unwrap();
+    let mut bywash = Bywash::spawn(lab.r(), &["r0", "r1"]);
+    bywash.process.wait_for_output("started, but nothing is forwarded", PATIENCE).unwrap();
+    let log = bywash.log();
+    let set = "`sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1`";
+    assert!(log.trim_end().lines().next_back().unwrap().contains(set), "{log}");
+    assert!(!log.contains("INFO forwarding"), "{log}");
+    let shown = bywash.text(&["placement"]);
+    assert_eq!(shown.matches("sysctl -w net.ipv4.").count(), 1, "{shown}");
+    assert!(shown.contains("r0, r1: IPv4 packets received left to the kernel because of sysctl net.ipv4.ip_forward=0"));
+    assert!(shown.contains("`sysctl -w net.ipv4.ip_forward=1`") && !shown.contains("accept_redirects"), "{shown}");
+    // That command is enough.
+    lab.r().run(&["sysctl", "-w", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]).unwrap();
+    bywash.wait("forwarding", |bywash| answered(&lab) == (2, 2) && !bywash.text(&["placement"]).contains("sysctl"));
+    // With this, one port alone does not forward, and `ip_forward=1` would change nothing.
+    lab.r().run(&["sysctl", "-w", "net.ipv4.conf.r0.forwarding=0"]).unwrap();
+    bywash
+        .wait("the policy", |bywash| bywash.text(&["placement"]).contains("`sysctl -w net.ipv4.conf.r0.forwarding=1`"));
+    bywash.stop();
+}
+
 fn shell(lab: &Topology, line: &str) {
     lab.r().run(&["sh", "-c", line]).unwrap();
 }

@@ -552,12 +552,9 @@ fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
     format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", effect.kind.name())
 }
 
-/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value. Forwarding of IPv4 is
-/// set for all interfaces, as `ip_forward` does.
+/// Returns the command that sets a switch, `sysctl KEY=0` or `sysctl KEY=1`, to its other value.
 fn switched(object: &str) -> String {
     let switch = object.trim_start_matches("sysctl ");
     let (key, value) = switch.split_once('=').unwrap_or((switch, "1"));
-    let ipv4 = key.starts_with("net.ipv4.conf.") && key.ends_with(".forwarding");
-    let key = if ipv4 { "net.ipv4.ip_forward" } else { key };
     format!("`sysctl -w {key}={}`", u8::from(value == "0"))
 }
