@@ -17,7 +17,7 @@ use crate::vlans::Numbers;
 use crate::watch::Watch;
 use crate::workers;
 use anyhow::{Context as _, bail};
-use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
+use bywash_config::{Config, Host, Level, Mode, Plan, PortKind, WorkerPlan, XdpMode};
 use bywash_engine::WorkerExit;
 use bywash_engine::cpus::Placement;
 use bywash_exceptions::Kind;
@@ -152,8 +152,8 @@ impl Runtime {
             packed: config.packed(),
         };
         let arena = Arena::new(arena_config)?;
-        if arena.pages() == PageKind::Small && !arena.pages_note().is_empty() {
-            tracing::info!("buffers lie in 4 KiB pages: {}", arena.pages_note());
+        if arena.pages() != PageKind::Hugetlb && !arena.pages_note().is_empty() {
+            tracing::info!("buffers lie in pages of {}: {}", arena.pages(), arena.pages_note());
         }
         let choices = choices(&config, &plan);
         let of_workers = plan.pools.iter().map(|pool| {
@@ -275,6 +275,7 @@ impl Runtime {
         for xdp in programs(&mut runtime.shared.ports()) {
             xdp.begin(&runtime.relations, None)?;
         }
+        runtime.query_targets();
         crate::step::reached("start-programs");
         if let Some(predecessor) = predecessor {
             predecessor.done();
@@ -459,8 +460,12 @@ impl Runtime {
 
     pub fn query_targets(&mut self) {
         self.asked = Instant::now();
+        let mut ports = self.shared.ports();
         // `count` asks every program; `any` would stop at the first change.
-        let news = programs(&mut self.shared.ports()).filter(|xdp| xdp.query_target()).count() > 0;
+        let news = programs(&mut ports).filter(|xdp| xdp.query_target()).count() > 0;
+        let native = programs(&mut ports).any(|xdp| xdp.program.is_native() && xdp.level() == Level::Driver);
+        programs(&mut ports).for_each(|xdp| xdp.tell_target(native));
+        drop(ports);
         if news {
             self.mode.targets_changed();
         }

@@ -106,6 +106,25 @@ fn loss_free(lab: &Topology, running: &Bywash, most: u32) -> u32 {
     rate
 }
 
+/// Slower modes than expected are logged, each with its reason, and with the remedy where there is one.
+#[test]
+fn slower_modes_are_logged() {
+    require!(require_lab(), bywash_lab::has_tool("ethtool"));
+    let lab = Topology::builder().static_neighbours(true).host_offload("gro", false).build().unwrap();
+    let running = Bywash::run(lab.r(), &["--xdp", "native", "--level", "auto", "r0", "r1"]);
+    let has = |what: &str| running.log().contains(what);
+    for port in ["r0", "r1"] {
+        assert!(has(&format!("{port}: copy mode, in which the kernel copies each frame for user space: ")));
+        assert!(has(&format!("WARN {port}: native XDP cannot send to it, so user space sends its frames")));
+    }
+    assert!(has("`ethtool -K PEER gro on`"), "{}", running.log());
+    let pages = running.show(&["pools"])["arena"].clone();
+    assert_eq!(pages["note"] != "", has("INFO buffers lie in pages of "), "{pages}: {}", running.log());
+    lab.b().ns.offload(&lab.b().interface, "gro", true).unwrap();
+    running.wait("redirection", |_| has("r1: native XDP can send to it now"));
+    running.stop();
+}
+
 #[test]
 fn flows_move_between_levels_and_none_is_lost() {
     require!(require_lab());

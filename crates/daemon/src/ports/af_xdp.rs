@@ -100,6 +100,7 @@ pub fn attach(
         kernel_forwards: forwards(interface),
         level: af_xdp.level,
         targets: shared.targets.clone(),
+        refuses_frames: false,
         id,
         index: link.index,
         spread,
@@ -159,6 +160,9 @@ pub fn open_sockets(
         let end = AfXdpPort::open_with(umem, (&link, queue), &config, opened.injectors.pop(), bufs.as_mut())?;
         if let (0, Some(why)) = (queue, end.transmit_fallback()) {
             tracing::warn!("{interface}: {why}");
+        }
+        if let (true, Some(why)) = (limits.is_empty(), end.copy_fallback()) {
+            tracing::info!("{interface}: copy mode, in which the kernel copies each frame for user space: {why}");
         }
         if let Some(fd) = end.fd() {
             sockets.push((queue, fd.try_clone_to_owned().context("a socket's descriptor")?));

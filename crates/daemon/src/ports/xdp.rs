@@ -35,6 +35,8 @@ pub struct Xdp {
     pub(super) level: Level,
     /// Redirect targets of the program, shared by all ports.
     pub(super) targets: Targets,
+    /// Set if native programs cannot send to this port, as logged.
+    pub(super) refuses_frames: bool,
     pub(super) id: usize,
     pub(super) index: u32,
     /// CPUs that send the frames the driver forwards from this port, or the reason why the configured ones cannot.
@@ -274,6 +276,25 @@ impl Xdp {
         let target = Target { ifindex, takes_frames: takes_frames(self.index).unwrap_or(true) };
         self.program.set_target(self.longest_sent(target));
         self.targets.set(self.id, target)
+    }
+
+    /// Logs when native programs cannot send to this port, and when they can again. `native`: whether any port forwards
+    /// by such a program.
+    pub fn tell_target(&mut self, native: bool) {
+        let takes = self.targets.get(self.id as u16).takes_frames;
+        let refuses = native && !takes && self.refused.is_none() && self.left().is_none();
+        if std::mem::replace(&mut self.refuses_frames, refuses) == refuses {
+            return;
+        }
+        let interface = &self.interface;
+        match refuses {
+            true => tracing::warn!(
+                "{interface}: native XDP cannot send to it, so user space sends its frames: its device takes no \
+                 redirected frames; if it is a veth, `ethtool -K PEER gro on` at its peer changes that"
+            ),
+            false if native => tracing::info!("{interface}: native XDP can send to it now"),
+            false => {}
+        }
     }
 
     /// Returns whether programs may send to this port as last queried, and frames without an skb.

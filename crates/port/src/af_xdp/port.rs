@@ -175,6 +175,11 @@ impl AfXdpPort {
         self.injector.is_none().then_some(note.1.as_str())
     }
 
+    /// Returns the reason why the socket copies frames although zero-copy would have been allowed.
+    pub fn copy_fallback(&self) -> Option<&str> {
+        self.details.iter().find(|(name, _)| *name == "mode_note").map(|(_, why)| why.as_str())
+    }
+
     /// Returns whether the socket is in zero-copy mode.
     pub fn zero_copy(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.zero_copy)
