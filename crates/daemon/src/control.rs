@@ -287,16 +287,24 @@ impl Runtime {
     /// Logs which ports cannot receive, because their interfaces are down or have no carrier.
     pub fn name_idle_ports(&self) {
         for view in self.shared.view.ports() {
-            match self.relations.link(view.index) {
-                Some(link) if !link.up => tracing::warn!(
-                    "{name}: the interface is down: nothing is forwarded on it until `ip link set {name} up`",
-                    name = link.name
-                ),
-                Some(link) if !link.carrier => {
-                    tracing::info!("{}: no carrier: nothing is forwarded on it until there is one", link.name);
-                }
-                _ => {}
+            match (self.idle(view.index), self.relations.link(view.index)) {
+                (Some(why), Some(link)) if !link.up => tracing::warn!("{why}"),
+                (Some(why), _) => tracing::info!("{why}"),
+                (None, _) => {}
             }
+        }
+    }
+
+    /// Returns why an interface cannot receive, if it is down or has no carrier.
+    fn idle(&self, index: u32) -> Option<String> {
+        let link = self.relations.link(index)?;
+        let name = &link.name;
+        match (link.up, link.carrier) {
+            (false, _) => {
+                Some(format!("{name}: the interface is down: nothing is forwarded on it until `ip link set {name} up`"))
+            }
+            (true, false) => Some(format!("{name}: no carrier: nothing is forwarded on it until there is one")),
+            (true, true) => None,
         }
     }
 
@@ -435,10 +443,19 @@ impl Runtime {
                 && let Some(xdp) = slot.xdp.take()
             {
                 xdp.forget();
+                slot.link_up = None;
                 tracing::warn!("port `{}`: its interface is gone; waiting for it", slot.config.name);
             }
         }
         for view in views.iter().filter(|p| applied.ports_changed.contains(&p.id)) {
+            if let Some(slot) = ports.get_mut(&view.id.0.into()) {
+                let idle = self.idle(view.index);
+                match (slot.link_up.replace(idle.is_none()), idle) {
+                    (Some(true), Some(why)) => tracing::info!("{why}"),
+                    (Some(false), None) => tracing::info!("port `{}`: its link is up", slot.config.name),
+                    _ => {}
+                }
+            }
             if let Some(xdp) = ports.get_mut(&view.id.0.into()).and_then(|slot| slot.xdp.as_mut())
                 && let (Some(mac), Some(mtu)) = (view.mac, view.mtu)
                 && let Err(e) = xdp.update(mac, mtu)

@@ -31,6 +31,8 @@ pub struct PortSlot {
     pub tx: Vec<Arc<TxQueueStats>>,
     /// State of the interface when the last attempt to open it failed; `None` if it is open.
     pub tried: Option<Tried>,
+    /// Whether its link was up when last logged; `None` before it is known.
+    pub link_up: Option<bool>,
     /// Observations of the port while it is zero-copy.
     pub life: Life,
     /// Reason, as last logged, for which it should be left to the kernel, if it has no XDP program that could.
@@ -49,6 +51,7 @@ impl PortSlot {
             queues,
             tx: vec![],
             tried: None,
+            link_up: None,
             life: Life::default(),
             unheeded: None,
         }

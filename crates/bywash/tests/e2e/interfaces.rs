@@ -42,6 +42,29 @@ fn ports_that_cannot_receive_are_named() {
     bywash.stop();
 }
 
+/// Links that go and come, and an MTU that is too large for the buffers, are logged once each.
+#[test]
+fn changes_of_links_are_logged() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let bywash = Bywash::run(lab.r(), &["r0", "r1"]);
+    let logged = |bywash: &Bywash, what: &str| bywash.log().matches(what).count();
+    let (b, down) = (lab.b(), "INFO r1: no carrier: nothing is forwarded on it");
+    b.ns.ip(&["link", "set", &b.interface, "down"]).unwrap();
+    bywash.wait("a line", |bywash| logged(bywash, down) == 1);
+    b.ns.ip(&["link", "set", &b.interface, "up"]).unwrap();
+    bywash.wait("a line", |bywash| logged(bywash, "INFO port `r1`: its link is up") == 1);
+    lab.r().ip(&["link", "set", "r1", "mtu", "9000"]).unwrap();
+    let large = "WARN r1: the MTU is 9000 now, but a buffer holds packets of 1774 bytes: longer ones are left to the \
+                 kernel; set `cell = 16384` in [pool]";
+    bywash.wait("a warning", |bywash| logged(bywash, large) == 1);
+    lab.r().ip(&["link", "set", "r0", "mtu", "1600"]).unwrap();
+    bywash.wait("the MTU", |bywash| bywash.port("r0")["mtu"] == 1600);
+    let log = bywash.stop();
+    assert!(log.matches("r0: ").count() == log.matches("r0: no native XDP").count() + 1, "{log}");
+    assert_eq!((log.matches(down).count(), log.matches("the MTU is").count()), (1, 1), "{log}");
+}
+
 #[test]
 fn deleted_and_made_again() {
     require!(require_lab());

@@ -1,7 +1,7 @@
 //! XDP programs in front of ports: their levels, and the conditions under which they hand over frames.
 
 use crate::relations::Relations;
-use bywash_config::Level;
+use bywash_config::{Level, cell_for};
 use bywash_port::af_xdp::{Program, Promiscuous, XdpConfig, XdpSending, max_frame, takes_frames};
 use bywash_router::xdp::{Target, Targets};
 use bywash_wire::ethernet::TAG_LEN;
@@ -353,6 +353,19 @@ impl Xdp {
 
     /// Updates the program after the interface's MAC address or MTU has changed.
     pub fn update(&mut self, mac: [u8; 6], mtu: u32) -> anyhow::Result<()> {
+        let most = (self.room as u32).saturating_sub(FRAMING);
+        if mtu > most && mtu != self.mtu {
+            let rest = if self.program.config().raw { "dropped" } else { "left to the kernel" };
+            let remedy = match cell_for(mtu as usize) {
+                Some(cell) => format!("set `cell = {cell}` in [pool] and restart, or lower the MTU"),
+                None => "lower the MTU".into(),
+            };
+            tracing::warn!(
+                "{name}: the MTU is {mtu} now, but a buffer holds packets of {most} bytes: longer ones are {rest}; \
+                 {remedy}: `ip link set {name} mtu {most}`",
+                name = self.interface
+            );
+        }
         let max_frame = max_frame(mtu, self.room);
         self.limits.iter().for_each(|limit| limit.store(max_frame, Ordering::Relaxed));
         let max_frame = max_frame as u32;
