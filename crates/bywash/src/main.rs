@@ -21,6 +21,7 @@ mod web;
 
 use bywash_api as api;
 use bywash_config as config;
+use bywash_daemon::Source;
 use bywash_flow::script as flows;
 use clap::Parser;
 use cli::{Cli, Command, ConfigCommand, RunArgs};
@@ -49,8 +50,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
                 );
                 return Err(error::Usage(what).into());
             }
-            let take_over = args.takeover;
-            bywash_daemon::run(Box::new(move || configure(&args)), take_over)
+            let (file, take_over) = (args.config.is_some(), args.takeover);
+            bywash_daemon::run(Source { read: Box::new(move || configure(&args)), file }, take_over)
         }
         Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),

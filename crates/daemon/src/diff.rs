@@ -186,6 +186,7 @@ fn why(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
         "pool" if dpdk(old) || dpdk(new) => "DPDK's drivers keep the pools they started with; restart it",
         "pool" if old.packed() != new.packed() => "an arena for packets of any length has no other pools; restart it",
         "pool" | "kernel" => return None,
+        _ if key == "workers.counters" => "workers open their counters when bywash starts; restart it",
         "workers" => "queues, and rings between workers, are assigned when bywash starts; restart it",
         "mode" => "the mode is chosen when bywash starts; restart it",
         "sandbox" => "privileges that were dropped cannot be regained; restart it",
@@ -238,6 +239,10 @@ mod tests {
         let refused = diff(&old, &new).unwrap_err();
         assert_eq!(refused.len(), 2, "{refused:?}");
         assert!(refused[0].starts_with("pool.cell: \"auto\" -> 4096: all pools lie in the arena"), "{refused:?}");
+        let mut new = old.clone();
+        new.workers.counters = !old.workers.counters;
+        let refused = diff(&old, &new).unwrap_err();
+        assert!(refused.len() == 1 && refused[0].contains(": workers open their counters when"), "{refused:?}");
     }
 
     #[test]

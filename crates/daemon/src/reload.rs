@@ -44,7 +44,12 @@ impl Undo {
 impl Shared {
     /// Reads the configuration, and returns it with the steps from the running one.
     fn read(&self) -> Result<(Config, Vec<Step>), String> {
-        let new = (self.source)().map_err(|wrong| {
+        if !self.source.file {
+            return Err("there is no configuration file to read again: the instance was started without --config; \
+                        restart it with other arguments, or with --config FILE"
+                .into());
+        }
+        let new = (self.source.read)().map_err(|wrong| {
             let text = wrong.to_string();
             // Errors without a place in the file take one line each, the others show the place.
             let text = text.trim_end().trim_start_matches("bywash: ");

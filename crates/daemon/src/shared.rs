@@ -100,8 +100,13 @@ impl Shared {
     }
 }
 
-/// Reads the configuration; called for each reload.
-pub type Source = Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
+/// Where the configuration comes from.
+pub struct Source {
+    /// Reads the configuration; called for each reload.
+    pub read: Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>,
+    /// Whether it comes from a file, which may have changed since.
+    pub file: bool,
+}
 
 /// Request to the control loop.
 pub enum Ask {

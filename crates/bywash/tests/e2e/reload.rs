@@ -50,6 +50,20 @@ pub fn reload(running: &Bywash, more: &[&str]) -> Output {
     bywash(running.namespace(), &[&["reload", "--socket", socket.to_str().unwrap()], more].concat())
 }
 
+/// Without a configuration file there is nothing that a reload could read.
+#[test]
+fn without_a_file_there_is_nothing_to_reload() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let running = Bywash::run(lab.r(), &["r0", "r1"]);
+    for more in [&[][..], &["--dry-run"]] {
+        let refused = reload(&running, more);
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert!(refused.stderr.contains("no configuration file to read again"), "{refused:?}");
+    }
+    running.stop();
+}
+
 fn names(running: &Bywash) -> Vec<String> {
     running.show(&["ports"]).as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().into()).collect()
 }
@@ -258,15 +272,6 @@ fn a_reload_that_fails_changes_nothing() {
     file.write(&good);
     assert_eq!(reload(&running, &[]).ok().unwrap().stdout, "nothing to change\n");
     end(running);
-}
-
-#[test]
-fn a_reload_without_a_file_changes_nothing() {
-    require!(require_lab());
-    let lab = Topology::builder().ports(3).build().unwrap();
-    let running = Bywash::run(lab.r(), &["r0", "r1"]);
-    assert_eq!(reload(&running, &[]).ok().unwrap().stdout, "nothing to change\n");
-    running.stop();
 }
 
 #[test]
