@@ -290,6 +290,20 @@ fn an_instance_outlives_its_broker() {
     assert!(!left.iter().any(|name| name.contains(&inode.to_string())), "{left:?}");
 }
 
+/// As in a service whose unit has ProtectKernelTunables=yes.
+#[test]
+fn busy_polling_with_a_read_only_sys_names_the_setting_of_the_unit() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[[port]]\ninterface = \"r0\"\nbusy_poll = 64\n").unwrap();
+    let by = ["sh", "-c", "mount -o remount,bind,ro /sys && exec \"$@\"", "sh"];
+    let mut bywash = Bywash::spawn_by(&by, lab.r(), &["--config", file.path().to_str().unwrap()]);
+    assert_eq!(bywash.process.wait(PATIENCE).unwrap().code(), Some(1), "{}", bywash.log());
+    assert!(bywash.log().contains("ProtectKernelTunables=no"), "{}", bywash.log());
+    assert!(bywash.log().contains("Read-only file system"), "{}", bywash.log());
+}
+
 /// An instance that has changed no settings has none to restore, with or without its broker.
 #[test]
 fn without_its_broker_an_instance_that_changed_nothing_ends_well() {

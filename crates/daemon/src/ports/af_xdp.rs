@@ -7,10 +7,11 @@ use anyhow::Context as _;
 use bywash_config::{Checksum, Level, PortConfig, XdpMode};
 use bywash_port::Port;
 use bywash_port::af_xdp::{
-    AfXdpPort, Attachment, Below, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig,
+    AfXdpPort, Attachment, Below, Error, Features, Journal, LinkInfo, Polling, Program, Promiscuous, SocketConfig,
     TAKE_TAGS_OFF, Umem, XdpAttach, XdpConfig, XdpGate, ZeroCopy, max_frame,
 };
 use bywash_router::xdp::XdpTableSink;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 /// Attaches the program to an interface, or takes over the one attached by `from`, and sets up everything except the
@@ -147,7 +148,7 @@ pub fn open_sockets(
     };
     if af_xdp.busy_poll > 0 {
         (config.polling, config.budget) = (Polling::BusyPoll, af_xdp.busy_poll);
-        journal.busy_poll(interface)?;
+        journal.busy_poll(interface).map_err(why_read_only)?;
     }
     // The other process has closed its sockets. On a busy machine the kernel may take seconds to release their queues,
     // and nobody serves the port any more.
@@ -183,6 +184,19 @@ pub fn open_sockets(
         (xdp.sockets, xdp.limits, xdp.zero_copy) = (sockets, limits, zero_copy);
     }
     Ok(())
+}
+
+/// Adds the likely cause to an error of a setting in sysfs.
+fn why_read_only(error: Error) -> anyhow::Error {
+    let read_only = matches!(&error, Error::Feature { source, .. } if source.kind() == ErrorKind::ReadOnlyFilesystem);
+    let error = anyhow::Error::new(error);
+    if !read_only {
+        return error;
+    }
+    error.context(
+        "busy_poll needs a writable /sys, which systemd does not give the service: add ProtectKernelTunables=no to \
+         [Service] in a drop-in (`systemctl edit bywash`), or leave out busy_poll",
+    )
 }
 
 /// Changes the interface settings that the fast path needs, and records them in the journal so that they can be
