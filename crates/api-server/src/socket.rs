@@ -125,11 +125,16 @@ impl Named {
         let (path, group) = (at.path.as_path(), at.group);
         let name = path.display();
         let directory = directory(path);
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory)
-            .with_context(|| format!("cannot create {} for the API's socket", directory.display()))?;
+        // Elsewhere a missing directory is more likely a mistake, and would stay.
+        if directory.starts_with("/run") || directory.starts_with("/var/run") {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(directory)
+                .with_context(|| format!("cannot create {} for the API's socket", directory.display()))?;
+        } else if !directory.exists() {
+            bail!("cannot listen at {name}: there is no directory {}: create it, or give another", directory.display());
+        }
         /// Number of sockets this process has created.
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let mut early = path.as_os_str().to_os_string();

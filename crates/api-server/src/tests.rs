@@ -38,6 +38,7 @@ impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run/bywash.sock");
+        std::fs::create_dir(directory.path().join("run")).unwrap();
         Self { _directory: directory, addresses: Addresses::of(socket) }
     }
 
@@ -122,9 +123,17 @@ fn one_instance_has_the_socket() {
 }
 
 #[test]
+fn a_missing_directory_is_not_made_anywhere() {
+    let place = Place::new();
+    let directory = place.socket().with_file_name("missing");
+    let error = Listener::bind(&Addresses::of(directory.join("x.sock"))).unwrap_err().to_string();
+    assert!(error.contains(&format!("there is no directory {}", directory.display())), "{error}");
+    assert!(!directory.exists());
+}
+
+#[test]
 fn dead_socket_is_replaced_and_nothing_else() {
     let place = Place::new();
-    std::fs::create_dir_all(place.socket().parent().unwrap()).unwrap();
     drop(UnixListener::bind(place.socket()).unwrap());
     assert!(place.socket().exists(), "a killed process leaves its socket");
     drop(Listener::bind(&place.addresses).unwrap());
@@ -175,7 +184,6 @@ fn one_that_takes_over_takes_the_names() {
 #[test]
 fn of_two_that_start_at_once_one_wins() {
     let place = Place::new();
-    std::fs::create_dir_all(place.socket().parent().unwrap()).unwrap();
     for _ in 0..20 {
         drop(UnixListener::bind(place.socket()).unwrap());
         let threads: Vec<_> = (0..4)

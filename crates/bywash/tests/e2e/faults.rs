@@ -69,6 +69,8 @@ fn kill(mut running: Bywash<'_>, step: &str, lab: &Topology, before: &Snapshot) 
 }
 
 pub fn starts_again(step: &str, lab: &Topology, before: &Snapshot, socket: &Path) {
+    // Gone with an instance that has been stopped.
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let argv = [program(), "run".into(), "--socket".into(), socket.display().to_string(), "r0".into(), "r1".into()];
     let mut again = lab.r().spawn(&argv.each_ref().map(String::as_str)).unwrap();
     let started = again.wait_for_output("forwarding;", PATIENCE);
@@ -78,6 +80,7 @@ pub fn starts_again(step: &str, lab: &Topology, before: &Snapshot, socket: &Path
     assert_detached(lab.r());
     let differences = before.differences(&Snapshot::of(lab.r()).unwrap());
     assert!(differences.is_empty(), "after {step}: {differences:#?}");
+    let _ = std::fs::remove_dir(socket.parent().unwrap());
 }
 
 #[test]

@@ -69,7 +69,7 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("run/bywash.sock");
+        let socket = directory.path().join("bywash.sock");
         Self { _directory: directory, config: ApiConfig { socket, ..ApiConfig::default() } }
     }
 

@@ -162,6 +162,19 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+    /// Others could have written journals in this directory.
+    #[error(
+        "directory {path} is refused, and no setting restored: it {reason}, so that others could have written the \
+         journals in it; look at what they say, or delete them, then `{remedy}`"
+    )]
+    JournalDirectory {
+        /// The directory.
+        path: String,
+        /// The reason.
+        reason: String,
+        /// The command that corrects this.
+        remedy: String,
+    },
     /// The live-frame generator could not be set up or run.
     #[error("live-frame generator on `{interface}`: {reason}")]
     Generator {

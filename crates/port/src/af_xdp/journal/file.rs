@@ -28,8 +28,9 @@ impl JournalFile {
     /// Reads the changes; returns none if there is no file.
     ///
     /// # Errors
-    /// [`Error::JournalRefused`] if file or directory belong to somebody else than root and this process's user, or can
-    /// be written by others, or are not a file and a directory, or if `check` errors for a change;
+    /// [`Error::JournalRefused`], for a directory [`Error::JournalDirectory`], if file or directory belong to somebody
+    /// else than root and this process's user, or can be written by others, or are not a file and a directory, or if
+    /// `check` errors for a change;
     /// [`Error::Journal`] if the file cannot be read.
     pub fn read<T: DeserializeOwned>(&self, check: impl Fn(&T) -> Result<(), String>) -> Result<Vec<T>, Error> {
         let Some(text) = self.text()? else { return Ok(vec![]) };
@@ -50,7 +51,11 @@ impl JournalFile {
             Err(e) => return Err(self.failed(e.into())),
         };
         let stat = fstat(&place).map_err(|e| self.failed(e.into()))?;
-        self.check_owner(&format!("its directory {}", directory.display()), &stat)?;
+        if let Err((reason, remedy)) = check_owner(&stat) {
+            let path = directory.display().to_string();
+            let remedy = format!("{remedy} {path}");
+            return Err(Error::JournalDirectory { path, reason, remedy });
+        }
         // Opening a FIFO would wait for its writer.
         let file = match openat(&place, name, flags | OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
             Ok(file) => file,
@@ -62,27 +67,13 @@ impl JournalFile {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(self.refused("it is not a regular file".into()));
         }
-        self.check_owner("it", &stat)?;
+        check_owner(&stat).map_err(|(why, _)| self.refused(format!("it {why}")))?;
         let mut text = vec![];
         File::from(file).take(LARGEST + 1).read_to_end(&mut text).map_err(|e| self.failed(e))?;
         if text.len() as u64 > LARGEST {
             return Err(self.refused(format!("it is longer than {LARGEST} bytes")));
         }
         Ok(Some(text))
-    }
-
-    /// Checks that nobody but root and this process's user can write what `stat` describes.
-    fn check_owner(&self, what: &str, stat: &Stat) -> Result<(), Error> {
-        let owner = stat.st_uid;
-        if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-            return Err(self.refused(format!("{what} belongs to user {owner}, not to root")));
-        }
-        // With an access control list, the group's bits are its mask.
-        if stat.st_mode & 0o022 != 0 {
-            let mode = stat.st_mode & 0o7777;
-            return Err(self.refused(format!("{what} can be written by others (mode {mode:04o})")));
-        }
-        Ok(())
     }
 
     /// Replaces the file atomically, as a half-written journal would be worse than none; removes it if there are no
@@ -115,6 +106,21 @@ impl JournalFile {
     fn refused(&self, reason: String) -> Error {
         Error::JournalRefused { path: self.path.display().to_string(), reason }
     }
+}
+
+/// Checks that nobody but root and this process's user can write what `stat` describes, a file or a directory. Errors
+/// with the reason, and with the command that corrects it for a directory.
+fn check_owner(stat: &Stat) -> Result<(), (String, &'static str)> {
+    let owner = stat.st_uid;
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err((format!("belongs to user {owner}, not to root"), "chown root"));
+    }
+    // With an access control list, the group's bits are its mask.
+    if stat.st_mode & 0o022 != 0 {
+        let mode = stat.st_mode & 0o7777;
+        return Err((format!("can be written by others (mode {mode:04o})"), "chmod 755"));
+    }
+    Ok(())
 }
 
 /// Removes a file if there is one.
@@ -170,9 +176,18 @@ mod tests {
         }
         set_mode(&path, 0o644);
         assert!(Journal::open(&path).is_ok(), "everybody may read it");
+        let place = directory.path().display().to_string();
+        let refused = |why: &str, remedy: &str| {
+            // It is the directory that is to be corrected, whether there is a journal or not.
+            for path in [&path, &directory.path().join("none.json")] {
+                let error = Journal::open(path).unwrap_err().to_string();
+                let whole = format!("directory {place} is refused, and no setting restored: it {why}");
+                assert!(error.starts_with(&whole) && error.ends_with(&format!("`{remedy} {place}`")), "{error}");
+            }
+        };
         for mode in [0o777, 0o770, 0o1777] {
             set_mode(directory.path(), mode);
-            assert_refused(&path, "its directory ");
+            refused(&format!("can be written by others (mode {mode:04o})"), "chmod 755");
         }
         set_mode(directory.path(), 0o755);
         assert!(Journal::open(&path).is_ok());
@@ -181,7 +196,7 @@ mod tests {
             assert_refused(&path, "it belongs to user 12345, not to root");
             std::os::unix::fs::chown(&path, Some(0), None).unwrap();
             std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
-            assert_refused(&path, "belongs to user 12345");
+            refused("belongs to user 12345, not to root", "chown root");
         }
     }
 

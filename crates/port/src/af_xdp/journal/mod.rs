@@ -79,7 +79,8 @@ impl Journal {
     /// first change is written. The journal of a process with a broker is the broker's, whatever its path.
     ///
     /// # Errors
-    /// [`Error::JournalRefused`] if others could have written it, or if it names anything that Bywash does not change.
+    /// [`Error::JournalRefused`] if others could have written it, or if it names anything that Bywash does not change;
+    /// [`Error::JournalDirectory`] if others could have written any in its directory.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let file = JournalFile::new(path);
         let changes = if broker::present() { vec![] } else { file.read(allowed::check)? };
