@@ -123,7 +123,7 @@ pub enum Error {
     /// The queue was still in use by another socket at the deadline.
     #[error(
         "queue {queue} of `{interface}` is in use by another AF_XDP socket and was not released within {waited_ms} ms; \
-         `ss --xdp -p` shows its owner"
+         `ss --xdp -p` shows its owner if the kernel has CONFIG_XDP_SOCKETS_DIAG"
     )]
     QueueBusy {
         /// The interface.
