@@ -62,7 +62,12 @@ impl Sealer {
             Crypto::IpsecMb => Self::library(arena, keys).map(|(manager, note)| (Some(manager), note))?,
             Crypto::Auto => match Self::library(arena, keys) {
                 Ok((manager, note)) => (Some(manager), note),
-                Err(why) => (None, format!("portable: {why}")),
+                Err(SealError::Unavailable(why)) => {
+                    (None, format!("portable: {why}; install libipsec-mb1 for a higher rate"))
+                }
+                Err(SealError::Differs(name)) => {
+                    (None, format!("portable: the output of {name} differs from the portable code's"))
+                }
             },
         };
         let teks = keys.iter().map(|(key, iv)| Tek::new(key, iv)).collect();
