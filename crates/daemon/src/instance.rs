@@ -116,7 +116,13 @@ impl Instance for Running {
             slot.set_level(level).map_err(|e| format!("{e:#}"))?;
             if let Some(xdp) = &slot.xdp {
                 let (name, level, now) = (&slot.config.name, level.name(), xdp.level().name());
-                tracing::info!("port `{name}`: level {level} asked for, {now} now");
+                match xdp.program.config().raw && xdp.level() == Level::Kernel {
+                    true => tracing::warn!(
+                        "port `{name}`: level {now} now: the kernel gets its frames, and nothing is forwarded on the \
+                         port until it has another level"
+                    ),
+                    false => tracing::info!("port `{name}`: level {level} asked for, {now} now"),
+                }
             }
         }
         drop(slots);

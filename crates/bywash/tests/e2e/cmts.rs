@@ -156,6 +156,22 @@ fn packets_reach_their_modems_sealed() {
 }
 
 #[test]
+fn a_port_with_an_address_is_warned_of() {
+    require!(require_lab());
+    let lab = Lab::new();
+    lab.headend.ip(&["address", "add", "10.8.0.1/24", "dev", "in"]).unwrap();
+    let headend = lab.run("");
+    let log = headend.log();
+    assert!(
+        log.contains("in: the kernel can no longer be reached at its address 10.8.0.1: the cable downstream"),
+        "{log}"
+    );
+    // `crypto` is `auto`, the default.
+    assert!(!log.contains("set crypto to"), "{log}");
+    headend.stop();
+}
+
+#[test]
 fn tshark_accepts_what_is_recorded() {
     require!(require_lab(), has_tool("python3"), has_tool("tshark"));
     let lab = Lab::new();

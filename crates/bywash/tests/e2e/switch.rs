@@ -138,6 +138,16 @@ fn a_port_with_an_address_is_warned_of() {
         switch.log().contains("p2: the kernel can no longer be reached at its address 2001:db8::1")
     });
     assert!(!switch.log().contains("fe80:"), "{}", switch.log());
+    // At level kernel the port is left to a kernel that does not switch.
+    let socket = switch.socket();
+    let level = |level: &str| {
+        let argv = ["level", level, "p1", "--socket", socket.to_str().unwrap()];
+        crate::harness::bywash(&lab.switch, &argv).ok().unwrap().stdout
+    };
+    let why = "p1 level: asked for: the kernel gets its frames, and nothing is forwarded on the port";
+    assert!(level("kernel").contains(why));
+    assert!(switch.log().contains("WARN port `p1`: level kernel now: "), "{}", switch.log());
+    assert!(!level("user").contains(why));
     switch.stop();
 }
 

@@ -19,9 +19,10 @@ use bywash_engine::{App, PortId};
 use bywash_fib::model::{Change, Mac};
 use bywash_frame::{Pool, PoolSet};
 use bywash_netlink::Mirror;
-use bywash_router::control::{Applied, PortSpec};
+use bywash_router::control::{Applied, PortSpec, PortView};
 use bywash_router::xdp::XdpTableSink;
 use bywash_sync::Qsbr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 /// Names of the ports, by number.
@@ -107,6 +108,24 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         Mode::Switch => switch::set_up(setup),
         Mode::Cmts => cmts::set_up(setup),
     }
+}
+
+/// Warns if a port's interface has an address, while a mode takes all of its frames: the machine may be reached only by
+/// it. Returns whether it has one.
+pub fn warn_of_address(port: &PortView, mode: &str) -> bool {
+    // Each interface has a link-local one for IPv6.
+    let other = |addr: &IpAddr| match addr {
+        IpAddr::V4(addr) => !addr.is_link_local(),
+        IpAddr::V6(addr) => !addr.is_unicast_link_local(),
+    };
+    let addr = port.addresses.iter().map(|prefix| prefix.addr).find(other);
+    if let Some(addr) = addr {
+        let name = &port.name;
+        tracing::warn!(
+            "{name}: the kernel can no longer be reached at its address {addr}: the {mode} takes all frames"
+        );
+    }
+    addr.is_some()
 }
 
 /// Formats a MAC address.

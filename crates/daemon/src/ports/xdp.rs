@@ -199,6 +199,9 @@ impl Xdp {
             (Level::Driver, _) if self.zero_copy => {
                 (Level::User, "zero-copy sockets take the frames: zero_copy = \"off\" leaves them to the driver")
             }
+            (Level::Kernel, _) if self.program.config().raw => {
+                (Level::Kernel, "asked for: the kernel gets its frames, and nothing is forwarded on the port")
+            }
             (level @ (Level::Driver | Level::User | Level::Kernel), _) => (level, "asked for"),
             _ if self.program.is_native() => (Level::Driver, "auto: native XDP, which needs no skb"),
             _ if self.program.has_tc() && (self.kernel_forwards || self.program.config().bridged) => {

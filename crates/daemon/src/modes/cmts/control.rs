@@ -29,6 +29,8 @@ use std::time::Duration;
 struct Downstream {
     ports: Arc<Mutex<Ports>>,
     modems: Vec<Arc<Modems>>,
+    /// By port number, whether the log says that the interface has an address; set for ports without a program.
+    addressed: Vec<bool>,
 }
 
 /// Sets up a downstream on the opened ports.
@@ -70,12 +72,22 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let ports = Arc::new(Mutex::new(Ports::new(specs)));
     let modems = groups.iter().map(|group| group.modems.clone()).collect();
     let view = Arc::new(Headend { ports: ports.clone(), groups: groups.into() });
-    Ok(Parts { control: Box::new(Downstream { ports, modems }), view, apps, links })
+    let addressed = config.ports.iter().map(|port| port.af_xdp.is_none()).collect();
+    Ok(Parts { control: Box::new(Downstream { ports, modems, addressed }), view, apps, links })
 }
 
 impl modes::Control for Downstream {
     fn apply(&mut self, changes: &[Change]) -> Applied {
-        lock(&self.ports).apply(changes)
+        let mut ports = lock(&self.ports);
+        let applied = ports.apply(changes);
+        if changes.iter().any(|change| matches!(change, Change::Address(_))) {
+            for port in ports.ports() {
+                if let Some(addressed) = self.addressed.get_mut(usize::from(port.id.0)).filter(|told| !**told) {
+                    *addressed = modes::warn_of_address(&port, "cable downstream");
+                }
+            }
+        }
+        applied
     }
 
     fn set_open(&mut self, id: PortId, open: bool) {

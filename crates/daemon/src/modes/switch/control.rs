@@ -16,7 +16,6 @@ use bywash_netlink::Mirror;
 use bywash_port::broker;
 use bywash_router::control::{Applied, PortSpec, PortView, Ports};
 use bywash_sync::lock;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -52,13 +51,7 @@ impl Switching {
         for port in lock(&self.ports).ports() {
             let slot = self.slots.get_mut(usize::from(port.id.0)).and_then(Option::as_mut);
             let Some(slot) = slot.filter(|slot| slot.config.af_xdp.is_some() && !slot.addressed) else { continue };
-            let Some(prefix) = port.addresses.iter().find(|prefix| !is_link_local(prefix.addr)) else { continue };
-            slot.addressed = true;
-            tracing::warn!(
-                "{}: the kernel can no longer be reached at its address {}: the switch takes all frames",
-                port.name,
-                prefix.addr
-            );
+            slot.addressed = modes::warn_of_address(&port, "switch");
         }
     }
 
@@ -87,14 +80,6 @@ impl Switching {
                 flows.set_port_up(of, port.running);
             }
         }
-    }
-}
-
-/// Returns whether an address is link-local: each interface has one for IPv6.
-fn is_link_local(addr: IpAddr) -> bool {
-    match addr {
-        IpAddr::V4(addr) => addr.is_link_local(),
-        IpAddr::V6(addr) => addr.is_unicast_link_local(),
     }
 }
 
