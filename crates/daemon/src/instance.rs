@@ -19,7 +19,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Reason for which all tunnels are left to the kernel.
-const TUNNELS_LEFT: &str = "workers forward for tunnels, and no port hands packets to them: use level user, or native XDP";
+const TUNNELS_LEFT: &str =
+    "workers forward for tunnels, and no port hands packets to them: use level user, or native XDP";
 
 /// The running instance, as the API sees it.
 pub struct Running(pub Arc<Shared>);
@@ -212,7 +213,8 @@ impl Running {
         if slots.values().all(|slot| slot.xdp.as_ref().is_some_and(Xdp::leaves_tunnels)) {
             // Those that are members of a bridge, too.
             let is_tunnel = |above: &Above| above.ends.is_some();
-            let tunnels = above.iter_mut().map(|(_, above)| above).filter(|above| is_tunnel(above) && above.left.is_none());
+            let tunnels =
+                above.iter_mut().map(|(_, above)| above).filter(|above| is_tunnel(above) && above.left.is_none());
             tunnels.for_each(|tunnel| (tunnel.left, tunnel.sends) = (Some(TUNNELS_LEFT.into()), false));
         }
         let ports = slots.iter().filter_map(|(at, slot)| Some((views.get(*at)?, slot, of_switch.get_mut(*at)?.take())));

@@ -644,8 +644,8 @@ impl Relations {
     }
 }
 
-/// Returns whether a tunnel takes the packets that no other one takes, as the tunnel of each kind that the kernel itself
-/// creates does.
+/// Returns whether a tunnel takes the packets that no other one takes, as the tunnel of each kind that the kernel
+/// itself creates does.
 fn is_fallback(tunnel: &Tunnel) -> bool {
     let anywhere = tunnel.local.is_unspecified() && tunnel.remote.is_unspecified();
     anywhere && tunnel.keys[0].is_none() && tunnel.link == 0 && !tunnel.external

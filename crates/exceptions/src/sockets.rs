@@ -21,8 +21,8 @@ const IFA_LOCAL: u16 = 2;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_REQ_BYTECODE: u16 = 1;
 const INET_DIAG_BC_S_COND: u8 = 7;
-/// Protocols, with the states of sockets that early demultiplexing finds, as bits (net/tcp_states.h): all but closed and
-/// listening ones for TCP, connected ones for UDP.
+/// Protocols, with the states of sockets that early demultiplexing finds, as bits (net/tcp_states.h): all but closed
+/// and listening ones for TCP, connected ones for UDP.
 const PROTOCOLS: [(i32, u32); 2] = [(libc::IPPROTO_TCP, 0x1fff & !(1 << 7 | 1 << 10)), (libc::IPPROTO_UDP, 1 << 1)];
 
 /// Returns the address that an interface has lost (`RTM_DELADDR`, struct ifaddrmsg).
