@@ -3,6 +3,8 @@
 use crate::error::Usage;
 use std::fmt;
 use std::io::IsTerminal;
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::{DefaultFields, FormatEvent, FormatFields, Writer};
@@ -74,13 +76,27 @@ where
     }
 }
 
+/// Start of the message with which `println!` panics.
+const NO_STDOUT: &str = "failed printing to stdout";
+
+/// Runs a command. Returns its result, or an exit status if its output could not be printed.
+pub fn printing<T>(command: impl FnOnce() -> T) -> Result<T, ExitCode> {
+    std::panic::catch_unwind(AssertUnwindSafe(command)).or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map_or("", String::as_str);
+        if message.starts_with(NO_STDOUT) { Err(ExitCode::FAILURE) } else { std::panic::resume_unwind(panic) }
+    })
+}
+
 /// Installs a hook that prints a panic as one line, like any other error. The panic still unwinds, so that guards
 /// restore the interfaces.
 pub fn panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload_as_str().unwrap_or("a panic");
-        // `println!` panics so when its reader has gone, as with `head`: no fault of the program.
-        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+        // `println!` panics so when its reader has gone, as with `head`, or the disk is full: no fault of the program.
+        if let Some(why) = message.strip_prefix(NO_STDOUT) {
+            if !why.contains("Broken pipe") {
+                eprintln!("bywash: cannot write to standard output{why}");
+            }
             return;
         }
         let place = panic.location().map_or_else(|| "somewhere".to_string(), ToString::to_string);

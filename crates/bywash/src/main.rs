@@ -31,9 +31,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     log::panic_hook();
-    match dispatch(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error::report(&error),
+    match log::printing(|| dispatch(Cli::parse())) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => error::report(&error),
+        Err(unprinted) => unprinted,
     }
 }
 

@@ -249,6 +249,10 @@ fn benchmarks_of_buffers_say_where_figures_come_from() {
     let slow = ["--kinds", "tabm", "--order", "fifo", "--rate", "0.01", "--dispatch", "round-robin,by-port"];
     let small = ["--threads", "2", "--sizes", "1500", "--frames", "8192", "--rounds", "1", "--milliseconds", "300"];
     let text = output(&[&["bench", "tabm"][..], &slow, &small].concat());
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let unprinted = bywash(&[&["bench", "tabm"][..], &slow, &small].concat()).stdout(full).output().unwrap();
+    let why = String::from_utf8(unprinted.stderr).unwrap();
+    assert!(unprinted.status.code() == Some(1) && why.contains("cannot write to standard output: No space"), "{why}");
     assert!(text.contains("0.01 Gbit/s offered") && text.contains("carried"), "{text}");
     let rows: Vec<Vec<&str>> =
         text.lines().filter(|line| line.starts_with("      2")).map(|line| line.split_whitespace().collect()).collect();

@@ -140,6 +140,12 @@ fn what_cannot_be_is_said() {
     let net = Net::new();
     let (good, text) = net.run(&["gen", "t0", "--rx", "t1", "--size", "1519", "--count", "1"]);
     assert!(!good && text.contains("port `t0` carries frames of 1518 bytes at most"), "{text}");
+    // The smallest frames have no room for a tag: IMIX has longer ones.
+    let tagged = ["gen", "t0", "--vlan", "10", "--via", "socket", "--rate", "1kpps", "--count", "12"];
+    let (good, text) = net.run(&tagged);
+    assert!(!good && text.contains("use at least 68"), "{text}");
+    let (good, text) = net.run(&[&tagged[..], &["--imix"]].concat());
+    assert!(good && text.contains("sent 12 frames"), "{text}");
     let (good, text) = net.run(&["gen", "t0", "--rx", "t0", "--rate", "1kpps", "--count", "20"]);
     assert!(good && text.contains("nothing came back: `t0` both sends and receives"), "{text}");
     let mut running = net.start(&["gen", "t0", "--rx", "t1", "--rate", "1kpps", "--seconds", "60"]);

@@ -11,7 +11,8 @@ const INTRODUCTION: &str = "\
 `bywash run --config FILE` reads a TOML file; there is no default file. `bywash run IFACE...` is the same as a file
 with one `[[port]]` for each interface and nothing else. Options of `bywash run` override the file.
 `bywash config check FILE` reports every error in a file with line and column; `bywash show config` prints the
-configuration of the running instance as a file that can be read again.
+configuration of the running instance as a file that can be read again once its secrets, which are hidden, are
+filled in.
 
 ```toml
 [[port]]

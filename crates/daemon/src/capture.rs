@@ -40,7 +40,8 @@ pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::R
     let mut chosen = vec![request.ports.is_empty(); names.len()];
     for port in &request.ports {
         let at = names.iter().position(|name| name == port);
-        chosen[at.ok_or_else(|| format!("no port `{port}`: there are {}", names.join(", ")))?] = true;
+        let there = || ports.values().map(|slot| slot.config.name.as_str()).collect::<Vec<_>>().join(", ");
+        chosen[at.ok_or_else(|| format!("no port `{port}`: there are {}", there()))?] = true;
     }
     let mut reasons = 0;
     for drops in &request.drops {

@@ -214,6 +214,14 @@ impl Stream {
         Ok(Templates { frames, at, mean, replayed: vec![] })
     }
 
+    /// Lengthens frames in which the headers and the stamp have no room.
+    #[must_use]
+    pub fn with_room(mut self) -> Self {
+        let smallest = self.stamp_at() + STAMP + FCS_LEN;
+        self.sizes.0.iter_mut().for_each(|size| *size = (*size).max(smallest));
+        self
+    }
+
     /// Returns the offset of the stamp, behind Ethernet, VLAN tag, IP and UDP.
     fn stamp_at(&self) -> usize {
         let tag = if self.vlan.is_some() { 4 } else { 0 };

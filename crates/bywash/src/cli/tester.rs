@@ -40,7 +40,7 @@ pub struct GenArgs {
     #[arg(long, value_name = "BYTES", default_value = "64")]
     pub size: Sizes,
 
-    /// Use the simple IMIX: frames of 64, 594 and 1518 bytes in the ratio 7:4:1
+    /// Use the simple IMIX: frames of 64 (or what the headers need), 594 and 1518 bytes in the ratio 7:4:1
     #[arg(long, conflicts_with = "size")]
     pub imix: bool,
 

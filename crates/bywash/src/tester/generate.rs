@@ -79,6 +79,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
                     sizes: sizes.clone(),
                     ttl: args.ttl,
                 };
+                let stream = if args.imix { stream.with_room() } else { stream };
                 Arc::new(stream.templates().map_err(|e| Usage(e.to_string()))?)
             }
         };
