@@ -8,6 +8,7 @@ use crate::modems::WrongModems;
 use crate::pools;
 use crate::problem::{Problem, nearest};
 use bywash_docsis::channel::CHANNELS_MAX;
+use bywash_docsis::police::BURST_MIN;
 use bywash_flow::script::{self, Verb, Wrong};
 use bywash_port::af_xdp::PORT_CPUS;
 use bywash_port::broker;
@@ -51,6 +52,14 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     if api.read_socket.as_ref() == Some(&api.socket) {
         let what = "`socket` and `read_socket` are the same";
         problems.push(Problem::at("api.read_socket", what, "expected another path"));
+    }
+    if api.read_group.is_some() && api.read_socket.is_none() {
+        let what = "`read_group` is the group of a socket that there is not";
+        problems.push(Problem::at("api.read_group", what, "add `read_socket = \"..\"`"));
+    }
+    if api.metrics_public && api.metrics.is_none() {
+        let what = "there are no metrics for other machines";
+        problems.push(Problem::at("api.metrics_public", what, "add `metrics = \"ADDRESS:PORT\"`"));
     }
     if let Some(at) = api.metrics.filter(|at| !at.ip().is_loopback()) {
         let what = format!("other machines reach {at}");
@@ -187,6 +196,12 @@ fn mode(config: &Config, problems: &mut Vec<Problem>) {
         let what = format!("a {} has no [switch]", config.mode.name());
         problems.push(Problem::at("switch", what, "only with mode = \"switch\""));
     }
+    let (router, kernel) = (RouterConfig::default(), KernelConfig::default());
+    let of_router = [("router", config.router != router), ("kernel", config.kernel != kernel)];
+    for (key, _) in of_router.into_iter().filter(|(_, given)| *given && config.mode != Mode::Router) {
+        let what = format!("a {} has no [{key}]", config.mode.name());
+        problems.push(Problem::at(key, what, "only with mode = \"router\""));
+    }
     let local = config.ports.iter().find(|port| config.switch.local.as_ref() == Some(&port.name));
     if let Some(port) = local.filter(|port| port.kind != PortKind::Tap) {
         let what = format!("port {} is of kind \"{}\"", port.name, port.kind.name());
@@ -300,6 +315,18 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
         }
         if flow.rate > 0 && flow.reserved > flow.rate {
             wrong("reserved", "reserves more than its rate", "expected at most `rate`");
+        }
+        if flow.peak > 0 && flow.peak < flow.rate {
+            wrong("peak", "has a peak below its rate", "expected at least `rate`");
+        }
+        if flow.burst > 0 && flow.burst < BURST_MIN {
+            let expected = format!("expected 0, or at least {BURST_MIN}");
+            wrong("burst", "has a burst shorter than the longest PDU", &expected);
+        }
+        if let Some(other) = config.flows[..at].iter().position(|other| other.name == flow.name) {
+            let what = format!("two flows are named {}", flow.name);
+            let problem = Problem::at(format!("flow.{at}.name"), what, "expected another name");
+            problems.push(problem.other(format!("flow.{other}.name"), "first here"));
         }
     }
 }

@@ -51,7 +51,12 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
         return of_cmts(section, key, &assigned);
     }
     if section.header != "[[port]]" {
-        return format!("{mode}{PORT}{}\n{assigned}", section.header);
+        let needed = match key.name {
+            "read_group" => "read_socket = \"/run/r\"\n",
+            "metrics_public" => "metrics = \"127.0.0.1:9100\"\n",
+            _ => "",
+        };
+        return format!("{mode}{PORT}{}\n{assigned}{needed}", section.header);
     }
     let kind = key.kinds.first().copied().unwrap_or_default();
     let other = "[[port]]\nkind = \"null\"\nname = \"probe\"\n";
@@ -320,6 +325,26 @@ fn errors_point_at_the_value() {
 
     let (wrong, place) = problem("[[port]]\nkind = \"pcap\"\nname = \"p\"\nfile = \"/nowhere\"\n");
     assert_eq!((wrong.what.as_str(), place.as_str()), ("cannot read /nowhere", "\"/nowhere\""));
+}
+
+#[test]
+fn keys_that_contradict_each_other_are_errors() {
+    let cable = format!(
+        "mode = \"cmts\"\n{PORT}[[port]]\nkind = \"null\"\nname = \"cable\"\n[[group]]\ninput = \"eth0\"\n\
+         output = \"cable\"\n[[flow]]\nname = \"x\"\n"
+    );
+    for (text, what, at) in [
+        (format!("{PORT}[api]\nread_group = \"users\"\n"), "the group of a socket that there is not", "\"users\""),
+        (format!("{PORT}[api]\nmetrics_public = true\n"), "no metrics for other machines", "true"),
+        (format!("mode = \"switch\"\n{PORT}[kernel]\nrules = \"ignore\"\n"), "a switch has no [kernel]", ""),
+        (format!("mode = \"switch\"\n{PORT}[router]\nredirects = true\n"), "a switch has no [router]", ""),
+        (format!("{cable}rate = 1000\npeak = 999\n"), "a peak below its rate", "999"),
+        (format!("{cable}burst = 2003\n"), "shorter than the longest PDU", "2003"),
+        (format!("{cable}[[flow]]\nname = \"x\"\nproto = 6\n"), "two flows are named x", "\"x\""),
+    ] {
+        let (wrong, place) = problem(&text);
+        assert!(wrong.what.contains(what) && (at.is_empty() || place == at), "{}: {place}", wrong.what);
+    }
 }
 
 #[test]
