@@ -10,7 +10,7 @@ use crate::problem::{Problem, nearest};
 use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_docsis::police::BURST_MIN;
 use bywash_flow::script::{self, Verb, Wrong};
-use bywash_port::af_xdp::PORT_CPUS;
+use bywash_port::af_xdp::{PORT_CPUS, PORTS};
 use bywash_port::broker;
 
 /// Bytes of a frame that an interface's MTU does not count: Ethernet header and one VLAN tag.
@@ -40,6 +40,10 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
         let expected = "add a [[port]] table with `interface = \"...\"` for each interface";
         problems.push(Problem::at("", "no ports", expected));
         return;
+    }
+    if config.ports.len() > PORTS as usize {
+        let what = format!("{} ports", config.ports.len());
+        problems.push(Problem::at(format!("port.{PORTS}"), what, format!("expected at most {PORTS}")));
     }
     let api = &config.api;
     for (key, socket) in [("api.socket", Some(&api.socket)), ("api.read_socket", api.read_socket.as_ref())] {

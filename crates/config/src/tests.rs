@@ -334,6 +334,7 @@ fn keys_that_contradict_each_other_are_errors() {
          output = \"cable\"\n[[flow]]\nname = \"x\"\n"
     );
     for (text, what, at) in [
+        ((0..65).map(|n| format!("[[port]]\nkind = \"null\"\nname = \"n{n}\"\n")).collect(), "65 ports", ""),
         (format!("{PORT}[api]\nread_group = \"users\"\n"), "the group of a socket that there is not", "\"users\""),
         (format!("{PORT}[api]\nmetrics_public = true\n"), "no metrics for other machines", "true"),
         (format!("mode = \"switch\"\n{PORT}[kernel]\nrules = \"ignore\"\n"), "a switch has no [kernel]", ""),
