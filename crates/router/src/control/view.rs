@@ -426,17 +426,19 @@ impl Control {
     /// on, the members of a bridge or bond, and those below these.
     pub fn beneath(&self, index: u32) -> Vec<&Link> {
         let (mut found, mut at): (Vec<&Link>, _) = (vec![], 0);
-        let mut next = Some(index);
+        let mut next = self.links.get(index);
         while let Some(upper) = next {
-            let parent = self.links.get(upper).and_then(|link| link.parent);
-            let is_vrf = self.links.get(upper).is_some_and(|link| link.vrf.is_some());
-            let below = |link: &&Link| parent == Some(link.index) || (!is_vrf && link.master == Some(upper));
-            for link in self.links.all().values().filter(below) {
+            let parent = upper.parent.and_then(|parent| self.links.get(parent));
+            // Hardware and veths, of which there may be thousands, have no members.
+            let has_members = !matches!(upper.kind.as_str(), "" | "veth" | "vrf");
+            let members =
+                has_members.then(|| self.links.all().values().filter(|link| link.master == Some(upper.index)));
+            for link in parent.into_iter().chain(members.into_iter().flatten()) {
                 if link.index != index && found.iter().all(|known| known.index != link.index) {
                     found.push(link);
                 }
             }
-            next = found.get(at).map(|link| link.index);
+            next = found.get(at).copied();
             at += 1;
         }
         found
