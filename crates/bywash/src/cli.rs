@@ -315,7 +315,8 @@ pub enum Show {
     Firewall,
     /// Remaining privileges of the instance: capabilities and system calls
     Sandbox,
-    /// Liveness of the workers, with version, mode, pid and uptime; fails if a worker hangs
+    /// Liveness of the workers, with version, mode, pid and uptime; fails if a worker hangs or the
+    /// broker has ended
     Health,
     /// Flows of the switch; of a router, its established flows
     Flows,

@@ -45,6 +45,7 @@ pub use bywash_fib::model::Families;
 pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
 pub use rules::Rule;
+pub use sockets::SOCKETS;
 pub use sysctl::Settings;
-pub use verdict::{Bridge, Kept, PortLink, Respect, Verdict, Vrf, judge};
+pub use verdict::{Bridge, Kept, MISNAMED, PortLink, Respect, Verdict, Vrf, judge};
 pub use watch::{Foreign, Outer, POLL, Programs, Reading, Watcher};

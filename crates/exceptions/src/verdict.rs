@@ -156,7 +156,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     let of_host = rules::of_host(&reading.rules);
     let misnamed: Vec<Effect> = ports.iter().filter(|port| port.name == LOOPBACK).flat_map(misnamed).collect();
     for effect in reading.effects.iter().chain(&of_host).chain(&misnamed) {
-        let ignored = respect.ignored.contains(&effect.kind);
+        // Netfilter's rules may be misread, too, whatever is ignored.
+        let ignored = respect.ignored.contains(&effect.kind) && effect.object != MISNAMED;
         let concerned = concerned(effect, ports);
         if !ignored {
             verdict.bridging.retain(|id| ports.iter().all(|port| port.id != *id || !concerns_frames(effect, port)));
@@ -238,6 +239,8 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
 
 /// Name by which rules refer to the loopback interface.
 const LOOPBACK: &str = "lo";
+/// Object of the effects of a port with that name.
+pub const MISNAMED: &str = "interface lo";
 
 /// Returns effects that leave a port with the name of the loopback interface to the kernel: rules for that are taken to
 /// be about no forwarded packet.
@@ -246,7 +249,7 @@ fn misnamed(port: &PortLink) -> [Effect; 2] {
     [Scope::In(on(), Families::BOTH), Scope::Out(on(), Families::BOTH)].map(|scope| Effect {
         kind: Kind::Rules,
         scope,
-        object: format!("interface {LOOPBACK}"),
+        object: MISNAMED.into(),
         reason: "is not the loopback interface: rename it".into(),
     })
 }

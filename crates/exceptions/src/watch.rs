@@ -7,6 +7,7 @@ use crate::keeper::Keeper;
 use crate::legacy::{Legacy, Open};
 use crate::rules::Rule;
 use crate::search::Search;
+use crate::sockets::Lost;
 use crate::sysctl::{Settings, Sysctls};
 use crate::translated::translated;
 use crate::verdict::PortLink;
@@ -32,8 +33,8 @@ use std::time::{Duration, Instant};
 /// Interval between reads of state whose changes the kernel does not announce.
 pub const POLL: Duration = Duration::from_millis(5);
 
-/// Interval between looks for sockets with addresses that this host has lost, while there are some.
-const CONNECTED: Duration = Duration::from_secs(1);
+/// Interval between reads of IPsec states, while there are some that decrypt.
+const DECRYPTING: Duration = Duration::from_secs(1);
 /// Interval between reads of translated connections, while there are some that no rule translates.
 const TRANSLATING: Duration = Duration::from_secs(1);
 /// Receive buffer for announcements, in octets. An overflow closes the gate, and everything is read again.
@@ -153,8 +154,8 @@ impl Watcher {
             hooked: Families::BOTH,
             leftovers: vec![],
             leftovers_at: Instant::now(),
-            lost: BTreeMap::new(),
-            lost_at: Instant::now(),
+            lost: Lost::new(Socket::open_protocol(Some(netlink::SOCK_DIAG), &[], RECEIVE_BUFFER).ok()),
+            states_at: Instant::now(),
             known: BTreeMap::new(),
             outer: Outer::default(),
             search: Search::new(searching),
@@ -208,8 +209,6 @@ struct Sockets {
     route: (Socket, Socket),
     netfilter: Option<(Socket, Socket)>,
     ipsec: Option<(Socket, Socket)>,
-    /// For requests about sockets.
-    sockets: Option<Socket>,
 }
 
 impl Sockets {
@@ -236,7 +235,6 @@ impl Sockets {
                 Some(heard) => Some((heard, open(Some(netlink::XFRM), &[])?)),
                 None => None,
             },
-            sockets: maybe(Some(netlink::SOCK_DIAG), &[])?,
         })
     }
 
@@ -266,10 +264,9 @@ struct Runner {
     /// Effects of connections that are translated although no rule does it any more, and when they were last read.
     leftovers: Vec<Effect>,
     leftovers_at: Instant,
-    /// Addresses that this host has lost, and whether sockets have them, or why that is not known; and when that was last
-    /// read.
-    lost: BTreeMap<IpAddr, Result<bool, String>>,
-    lost_at: Instant,
+    lost: Lost,
+    /// Time of the last read of IPsec states.
+    states_at: Instant,
     /// Effects as last read.
     known: BTreeMap<Kind, Vec<Effect>>,
     outer: Outer,
@@ -321,6 +318,7 @@ impl Runner {
     fn hear(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
         let ports: BTreeSet<u32> = self.devices().map(|(index, _)| index).collect();
+        let decrypts = self.decrypts();
         let buffer = &mut self.buffer;
         let mut lost = vec![];
         drain(&self.sockets.route.0, buffer, &mut changed, |message| match message.kind {
@@ -330,12 +328,16 @@ impl Runner {
             }),
             _ => concerns(message, &ports),
         });
-        self.lost.extend(lost.into_iter().map(|addr| (addr, Ok(true))));
+        lost.into_iter().for_each(|addr| self.lost.add(addr));
+        if changed.contains(&Kind::Programs) {
+            // Announcements were lost, with which all kinds are read again.
+            self.lost.missed();
+        }
         if let Some((heard, _)) = &self.sockets.netfilter {
             drain(heard, buffer, &mut changed, |_| Some(Kind::Netfilter));
         }
         if let Some((heard, _)) = &self.sockets.ipsec {
-            drain(heard, buffer, &mut changed, |_| Some(Kind::Ipsec));
+            drain(heard, buffer, &mut changed, |message| xfrm::concerns(message, decrypts).then_some(Kind::Ipsec));
         }
         changed
     }
@@ -360,29 +362,20 @@ impl Runner {
         if self.ask_programs() {
             changed.insert(Kind::Programs);
         }
-        if !self.lost.is_empty() && self.lost_at.elapsed() >= CONNECTED && self.ask_sockets() {
+        if self.lost.poll(&mut self.sockets.route.1, &mut self.buffer) {
             changed.insert(Kind::Sysctls);
+        }
+        if self.decrypts() && self.states_at.elapsed() >= DECRYPTING && self.states() != Ok(true) {
+            changed.insert(Kind::Ipsec);
         }
         changed.extend(self.ask_translated());
         changed.extend(self.search.has_news().then_some(Kind::Netfilter));
         changed
     }
 
-    /// Looks for sockets with addresses that this host has lost, and returns whether that has changed. Forgets addresses
-    /// without.
-    fn ask_sockets(&mut self) -> bool {
-        self.lost_at = Instant::now();
-        let mut now = BTreeMap::new();
-        for addr in self.lost.keys() {
-            let found = match &mut self.sockets.sockets {
-                Some(socket) => sockets::has_connected(socket, *addr, &mut self.buffer),
-                None => Err("the kernel has no NETLINK_SOCK_DIAG".into()),
-            };
-            if found != Ok(false) {
-                now.insert(*addr, found);
-            }
-        }
-        std::mem::replace(&mut self.lost, now) != self.lost
+    /// Returns whether IPsec states decrypt packets that may be forwarded, as last read.
+    fn decrypts(&self) -> bool {
+        self.known.get(&Kind::Ipsec).is_some_and(|all| all.iter().any(|effect| effect.scope == Scope::Decrypted))
     }
 
     /// Queries the foreign programs and returns whether they have changed.
@@ -559,10 +552,8 @@ impl Runner {
             Kind::Ipsec => self.ipsec(),
             Kind::Rules => self.rules(),
             Kind::Sysctls => {
-                self.ask_sockets();
-                let lost = self.lost.iter();
-                let lost = lost.filter_map(|(addr, found)| sockets::effect(*addr, found.as_ref().err().map(|e| &**e)));
-                Ok([self.sysctls.analyse().1, self.proxied()?, lost.collect()].concat())
+                let lost = self.lost.effects(&mut self.sockets.route.1, &mut self.buffer);
+                Ok([self.sysctls.analyse().1, self.proxied()?, lost].concat())
             }
             Kind::TrafficControl => self.traffic_control(),
             Kind::Programs => Ok(self.programs()),
@@ -577,13 +568,20 @@ impl Runner {
                 _ => Ok(None),
             })?
             .unwrap_or_default();
+        effects.extend(ask_default(asked, &mut self.buffer)?);
+        effects.extend(self.states()?.then(xfrm::decrypted));
+        Ok(effects)
+    }
+
+    /// Reads whether IPsec states decrypt packets that may be forwarded.
+    fn states(&mut self) -> Result<bool, String> {
+        self.states_at = Instant::now();
+        let Some((_, asked)) = &mut self.sockets.ipsec else { return Ok(false) };
         let states = dump(asked, xfrm::XFRM_MSG_GETSA, &[], &[], &mut self.buffer, |message| match message.kind {
             xfrm::XFRM_MSG_NEWSA => xfrm::decrypts(message.body).map(Some).ok_or(()),
             _ => Ok(None),
         })?;
-        effects.extend(states.unwrap_or_default().contains(&true).then(xfrm::decrypted));
-        effects.extend(ask_default(asked, &mut self.buffer)?);
-        Ok(effects)
+        Ok(states.unwrap_or_default().contains(&true))
     }
 
     fn rules(&mut self) -> Result<Vec<Effect>, String> {

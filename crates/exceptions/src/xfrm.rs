@@ -3,7 +3,7 @@
 
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::{Families, Prefix};
-use bywash_netlink::wire::{u8_at, u16_at, u32_at};
+use bywash_netlink::wire::{Message, u8_at, u16_at, u32_at};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // linux/xfrm.h
@@ -11,7 +11,10 @@ pub const XFRM_MSG_NEWPOLICY: u16 = 0x13;
 pub const XFRM_MSG_GETPOLICY: u16 = 0x15;
 pub const XFRM_MSG_GETDEFAULT: u16 = 0x28;
 pub const XFRM_MSG_NEWSA: u16 = 0x10;
+const XFRM_MSG_DELSA: u16 = 0x11;
 pub const XFRM_MSG_GETSA: u16 = 0x12;
+const XFRM_MSG_UPDSA: u16 = 0x1a;
+const XFRM_MSG_FLUSHSA: u16 = 0x1c;
 pub const XFRMNLGRP_SA: u32 = 3;
 pub const XFRMNLGRP_POLICY: u32 = 4;
 const XFRM_MODE_TRANSPORT: u8 = 0;
@@ -62,6 +65,16 @@ pub fn parse_default(body: &[u8]) -> Option<Effect> {
         object: "ip xfrm policy default".into(),
         reason: "blocks packets that no policy selects".into(),
     })
+}
+
+/// Returns whether an announcement may change the effects; `decrypts` if there are states that decrypt. Those are then
+/// read from time to time: with thousands of peers, states change all the time (rekeying).
+pub fn concerns(message: &Message<'_>, decrypts: bool) -> bool {
+    match message.kind {
+        XFRM_MSG_NEWSA | XFRM_MSG_UPDSA => !decrypts,
+        XFRM_MSG_DELSA | XFRM_MSG_FLUSHSA => false,
+        _ => true,
+    }
 }
 
 /// Returns whether packets that a security association decrypts may be forwarded (`XFRM_MSG_NEWSA`, struct

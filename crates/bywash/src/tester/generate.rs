@@ -13,7 +13,7 @@ use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Maximum delay in nanoseconds that a sender which was kept from its CPU makes up for: 10 ms.
 const CATCH_UP: u64 = 10_000_000;
@@ -110,16 +110,18 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
         Length::Frames(_) => u64::MAX,
     };
     let mut progress = Progress::new(wire_bits(sizes[0]));
+    // Not `stop`: a second signal ends the program at once.
+    let ended = AtomicBool::new(false);
     let results = opened.bench.run(&mut Trial {
         lanes,
         length,
         drain: args.drain * 1_000_000,
         catch_up: CATCH_UP,
         event: None,
-        stop: &stop,
+        stop: &ended,
         progress: &mut |time, counts| {
             progress.tell(time, counts);
-            stop.fetch_or(time >= end, Ordering::Relaxed);
+            ended.store(time >= end || stop.load(Ordering::Relaxed), Ordering::Relaxed);
         },
     });
     progress.end();

@@ -90,7 +90,7 @@ const ASKING: &[Rule] = &[
     },
     Rule {
         name: "choice among equal paths",
-        documented: "The flow hash is our own",
+        documented: "The flow hash is Bywash's own",
         excuse: equal_paths,
         example: examples::many_flows,
     },

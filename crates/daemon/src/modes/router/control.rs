@@ -154,7 +154,7 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         PortLink {
             beneath: beneath.iter().map(|link| (link.index, link.name.clone())).collect(),
             beneath_bridge: beneath.iter().any(|link| link.master.is_some_and(is_bridge)),
-            paired: indices.iter().any(|index| control.link(*index).is_some_and(|link| link.paired)),
+            paired: indices.iter().filter_map(|index| control.link(*index)).chain(beneath).any(|link| link.paired),
             ..link
         }
     };

@@ -10,7 +10,9 @@ use crate::shared::Shared;
 use bywash_api as api;
 use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
-use bywash_exceptions::{Foreign, Keeper, Kept, Kind, PortLink, Reading, Respect, Scope, Verdict, Watcher, judge};
+use bywash_exceptions::{
+    Foreign, Keeper, Kept, Kind, MISNAMED, PortLink, Reading, Respect, SOCKETS, Scope, Verdict, Watcher, judge,
+};
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_port::broker;
@@ -506,7 +508,7 @@ fn packets(scope: &Scope) -> String {
         Scope::Fragments(families) => format!("{}fragments", of(families)),
         Scope::Own(_) => "packets in tunnels".into(),
         Scope::Tunnel(_) => "packets in the tunnel".into(),
-        Scope::Decrypted => "all packets at level driver, except with native XDP,".into(),
+        Scope::Decrypted => "all packets, except with native XDP,".into(),
     }
 }
 
@@ -533,7 +535,14 @@ fn but(effect: &bywash_exceptions::Effect, flows: bool) -> &'static str {
 
 /// Returns a hint for the operator: how to have such packets forwarded without the kernel.
 fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
+    if effect.object == MISNAMED {
+        return "rename the interface".into();
+    }
     let remove = match effect.kind {
+        Kind::Sysctls if effect.object.starts_with(SOCKETS) => "close the sockets (`ss -K src ADDRESS`)",
+        Kind::Ipsec if effect.scope == Scope::Decrypted => {
+            "use native XDP (`xdp = \"native\"`), which does not see them"
+        }
         Kind::Netfilter if matches!(effect.scope, Scope::Tunnel(_)) => {
             "accept the tunnel's outer packets, new and established, before this rule"
         }
