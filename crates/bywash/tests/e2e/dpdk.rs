@@ -100,6 +100,7 @@ fn a_refusal_by_dpdk_is_reported() {
 fn a_reload_starts_dpdk() {
     require!(require_lab());
     let router = Namespace::new("r").unwrap();
+    router.sysctl("net/ipv4/ip_forward", "1").unwrap();
     let first = "[workers]\ncount = 1\n[pool]\nframes = 40960\n[[port]]\nkind = \"null\"\nname = \"n\"\n";
     let dpdk = |device: &str, more: &str| {
         format!("{first}[[port]]\nkind = \"dpdk\"\nname = \"d\"\ninterface = \"twin\"\ndevice = \"{device}\"\n{more}")
