@@ -165,8 +165,8 @@ fn refusal(control: &FlowControl, items: &[Item]) -> Option<String> {
 
 /// Applies the lines in order. Returns how many flows, groups and meters were changed. Errors with the reason, and
 /// applies none, if a line adds a group or meter that exists, or a flow runs one that does not. If the tables are full,
-/// a flow overlaps another and is to be checked for that, or a group would run itself, the lines before are applied; the
-/// error has the number of their changes. The workers use the new tables when this returns.
+/// a flow overlaps another and is to be checked for that, or a group would run itself, the lines before it are applied;
+/// the error has the number of their changes. The workers use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
     if let Some(what) = refusal(control, &items) {
         return Err(format!("{what}; no change was applied"));
