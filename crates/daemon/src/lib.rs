@@ -178,7 +178,8 @@ fn forward(
             "started, but nothing is forwarded: the kernel does not forward; `sysctl -w {}` changes that at once",
             switches.join(" ")
         );
-        notifier.ready("the kernel does not forward");
+        // Not why: that may change at any time.
+        notifier.ready("running");
     }
     let result = runtime.follow((stop, reload, upgrade), &mut notifier);
     if let Ok(End::TakenOver) = result {
