@@ -105,28 +105,26 @@ impl Lost {
         }
         self.asked_at = Instant::now();
         let Some((addr, before)) = self.all.pop_front() else { return false };
-        let now = self.find(addr, routes, buffer);
+        let now = if is_local(routes, addr, buffer) { None } else { self.find(addr, buffer) };
         self.all.extend(now.clone().map(|now| (addr, now)));
         now != Some(before)
     }
 
     /// Returns the effects of the sockets, after looking for those with some of the new addresses.
-    pub fn effects(&mut self, routes: &mut Socket, buffer: &mut [u8]) -> Vec<Effect> {
+    pub fn effects(&mut self, buffer: &mut [u8]) -> Vec<Effect> {
+        // These may still be local: the kernel announces the loss before it removes the route (__inet_del_ifa).
         let new: Vec<IpAddr> =
             self.all.iter().filter(|(_, found)| *found == Found::Unasked).map(|(addr, _)| *addr).collect();
         for addr in new.into_iter().take(AT_ONCE) {
-            let found = self.find(addr, routes, buffer);
+            let found = self.find(addr, buffer);
             self.all.retain(|(other, _)| *other != addr);
             self.all.extend(found.map(|found| (addr, found)));
         }
         self.all.iter().map(|(addr, found)| effect(*addr, found)).collect()
     }
 
-    /// Looks for sockets with an address; `None` if there are none, or the host has the address.
-    fn find(&mut self, addr: IpAddr, routes: &mut Socket, buffer: &mut [u8]) -> Option<Found> {
-        if is_local(routes, addr, buffer) {
-            return None;
-        }
+    /// Looks for sockets with an address; `None` if there are none.
+    fn find(&mut self, addr: IpAddr, buffer: &mut [u8]) -> Option<Found> {
         match self.connected(Some(addr), buffer) {
             Ok(found) => (!found.is_empty()).then_some(Found::Connected),
             Err(why) => Some(Found::Unknown(why)),

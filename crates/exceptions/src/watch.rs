@@ -552,7 +552,7 @@ impl Runner {
             Kind::Ipsec => self.ipsec(),
             Kind::Rules => self.rules(),
             Kind::Sysctls => {
-                let lost = self.lost.effects(&mut self.sockets.route.1, &mut self.buffer);
+                let lost = self.lost.effects(&mut self.buffer);
                 Ok([self.sysctls.analyse().1, self.proxied()?, lost].concat())
             }
             Kind::TrafficControl => self.traffic_control(),
