@@ -1,6 +1,6 @@
 //! Tests `bywash gen` in a namespace with two interfaces that the kernel, as a router, connects.
 
-use bywash_lab::{End, Namespace, Process, Veth, has_tool, patience, require, require_lab, wait_until};
+use bywash_lab::{End, Namespace, Process, Veth, counters, has_tool, patience, require, require_lab, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::time::Duration;
@@ -149,7 +149,9 @@ fn what_cannot_be_is_said() {
     let (good, text) = net.run(&["gen", "t0", "--rx", "t0", "--rate", "1kpps", "--count", "20"]);
     assert!(good && text.contains("nothing came back: `t0` both sends and receives"), "{text}");
     let mut running = net.start(&["gen", "t0", "--rx", "t1", "--rate", "1kpps", "--seconds", "60"]);
-    std::thread::sleep(Duration::from_millis(700));
+    let received = || counters(&net.router, "r0").unwrap().rx_packets;
+    let before = received();
+    wait_until("frames", PATIENCE, || received() > before + 100).unwrap();
     net.tester.ip(&["link", "set", "t0", "down"]).unwrap();
     assert!(!running.wait(patience(PATIENCE)).unwrap().success());
     let text = running.output();
@@ -163,11 +165,7 @@ fn ends_cleanly_at_ctrl_c() {
     require!(require_lab());
     let net = Net::new();
     let mut running = net.start(&["gen", "t0", "--rx", "t1", "--gateway", "10.0.1.1", "--rate", "2kpps", "--json"]);
-    wait_until("frames", PATIENCE, || {
-        let shown = net.router.run(&["cat", "/sys/class/net/r0/statistics/rx_packets"]).unwrap().stdout;
-        shown.trim().parse::<u64>().unwrap() > 500
-    })
-    .unwrap();
+    wait_until("frames", PATIENCE, || counters(&net.router, "r0").unwrap().rx_packets > 500).unwrap();
     running.signal(Signal::INT).unwrap();
     assert!(running.wait(patience(PATIENCE)).unwrap().success(), "{}", running.output());
     let output = running.output();
