@@ -323,8 +323,10 @@ impl Runtime {
             return vec![];
         }
         let names = views.iter().filter_map(|view| view.dev.as_deref());
-        let mut names = names.chain(above.iter().map(|(_, above)| above.name.as_str()));
-        if !off("ipv6/conf/all/forwarding") || names.any(|name| !off(&format!("ipv4/conf/{name}/forwarding"))) {
+        let names: Vec<&str> = names.chain(above.iter().map(|(_, above)| above.name.as_str())).collect();
+        // Ports without an interface have no switch of their own.
+        let any = names.iter().any(|name| !off(&format!("ipv4/conf/{name}/forwarding")));
+        if !off("ipv6/conf/all/forwarding") || any || (names.is_empty() && !off("ipv4/ip_forward")) {
             return vec![];
         }
         let six = read("ipv6/conf/all/forwarding").map(|_| "net.ipv6.conf.all.forwarding=1");
