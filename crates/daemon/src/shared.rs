@@ -104,7 +104,7 @@ impl Shared {
 pub struct Source {
     /// Reads the configuration; called for each reload.
     pub read: Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>,
-    /// Whether it comes from a file, which may have changed since.
+    /// Set if it comes from a file, which may have changed since.
     pub file: bool,
 }
 

@@ -31,7 +31,7 @@ pub struct PortSlot {
     pub tx: Vec<Arc<TxQueueStats>>,
     /// State of the interface when the last attempt to open it failed; `None` if it is open.
     pub tried: Option<Tried>,
-    /// Whether its link was up when last logged; `None` before it is known.
+    /// State of its link when last logged: true if it was up; `None` before it is known.
     pub link_up: Option<bool>,
     /// Observations of the port while it is zero-copy.
     pub life: Life,

@@ -8,7 +8,7 @@ use crate::dump::dump;
 use crate::effect::{Effect, Kind, Scope};
 use bywash_fib::model::{Prefix, is_host};
 use bywash_netlink::socket::Socket;
-use bywash_netlink::wire::{Attributes, Message, u8_at};
+use bywash_netlink::wire::{Attributes, Message, attribute, u8_at};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ const PROTOCOLS: [(i32, u32); 2] = [(libc::IPPROTO_TCP, 0x1fff & !(1 << 7 | 1 <<
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Number of new addresses that are asked about at once; the others are taken to have sockets until their turn.
 const AT_ONCE: usize = 4;
-/// Maximum number of addresses; the oldest are forgotten.
+/// Maximum number of addresses; those asked about last are forgotten.
 const MOST: usize = 1024;
 
 /// Returns the address that an interface has lost (`RTM_DELADDR`, struct ifaddrmsg); `None` for one that no packets are
@@ -173,6 +173,14 @@ impl Lost {
     }
 }
 
+/// Returns the family and the octets of an address.
+fn parts(addr: IpAddr) -> (u8, Vec<u8>) {
+    match addr {
+        IpAddr::V4(addr) => (libc::AF_INET as u8, addr.octets().to_vec()),
+        IpAddr::V6(addr) => (libc::AF_INET6 as u8, addr.octets().to_vec()),
+    }
+}
+
 /// Returns the local address of a socket (struct inet_diag_msg).
 fn local(body: &[u8]) -> Option<IpAddr> {
     let len = if i32::from(u8_at(body, 0)?) == libc::AF_INET { 4 } else { 16 };
@@ -182,27 +190,19 @@ fn local(body: &[u8]) -> Option<IpAddr> {
 /// Returns the code that selects sockets with a local address: struct inet_diag_bc_op, and struct inet_diag_hostcond
 /// with any port.
 fn selecting(addr: IpAddr) -> Vec<u8> {
-    let (family, octets) = match addr {
-        IpAddr::V4(addr) => (libc::AF_INET, addr.octets().to_vec()),
-        IpAddr::V6(addr) => (libc::AF_INET6, addr.octets().to_vec()),
-    };
+    let (family, octets) = parts(addr);
     let len = 4 + 8 + octets.len();
     let op = [&[INET_DIAG_BC_S_COND, len as u8][..], &(len as u16 + 4).to_ne_bytes()].concat();
-    let condition = [&[family as u8, 8 * octets.len() as u8, 0, 0][..], &(-1i32).to_ne_bytes(), &octets].concat();
+    let condition = [&[family, 8 * octets.len() as u8, 0, 0][..], &(-1i32).to_ne_bytes(), &octets].concat();
     [op, condition].concat()
 }
 
 /// Returns whether the kernel takes packets to an address for its own. Without an answer, it does not.
 fn is_local(routes: &mut Socket, addr: IpAddr, buffer: &mut [u8]) -> bool {
-    let (family, octets) = match addr {
-        IpAddr::V4(addr) => (libc::AF_INET, addr.octets().to_vec()),
-        IpAddr::V6(addr) => (libc::AF_INET6, addr.octets().to_vec()),
-    };
+    let (family, octets) = parts(addr);
     // struct rtmsg, and the destination.
-    let mut body = vec![family as u8, 8 * octets.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    body.extend((octets.len() as u16 + 4).to_ne_bytes());
-    body.extend(RTA_DST.to_ne_bytes());
-    body.extend(octets);
+    let mut body = vec![family, 8 * octets.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    body.extend(attribute(RTA_DST, &octets));
     let mut local = false;
     let asked = routes.ask(RTM_GETROUTE, &body, buffer, |message| local |= u8_at(message.body, 7) == Some(RTN_LOCAL));
     asked.is_ok() && local

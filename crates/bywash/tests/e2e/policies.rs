@@ -170,7 +170,7 @@ fn what_does_not_forward_says_what_to_set() {
     assert_eq!(shown.matches("sysctl -w net.ipv4.").count(), 1, "{shown}");
     assert!(shown.contains("r0, r1: IPv4 packets received left to the kernel because of sysctl net.ipv4.ip_forward=0"));
     assert!(shown.contains("`sysctl -w net.ipv4.ip_forward=1`") && !shown.contains("accept_redirects"), "{shown}");
-    // That command is enough.
+    // The command shown is enough.
     lab.r().run(&["sysctl", "-w", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]).unwrap();
     bywash.wait("forwarding", |bywash| answered(&lab) == (2, 2) && !bywash.text(&["placement"]).contains("sysctl"));
     // With this, one port alone does not forward, and `ip_forward=1` would change nothing.

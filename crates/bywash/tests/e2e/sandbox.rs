@@ -290,7 +290,7 @@ fn an_instance_outlives_its_broker() {
     assert!(!left.iter().any(|name| name.contains(&inode.to_string())), "{left:?}");
 }
 
-/// As in a service whose unit has ProtectKernelTunables=yes.
+/// Busy polling needs settings below /sys, which a unit with ProtectKernelTunables=yes makes read-only.
 #[test]
 fn busy_polling_with_a_read_only_sys_names_the_setting_of_the_unit() {
     require!(require_lab());

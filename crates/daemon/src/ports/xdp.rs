@@ -105,12 +105,16 @@ impl Xdp {
         Ok(true)
     }
 
+    /// Returns whether traffic control forwards at level driver, and no native XDP.
+    fn by_tc(&self) -> bool {
+        self.program.has_tc() && !self.program.is_native()
+    }
+
     /// Returns the reason for which the interface's relations leave every frame to the kernel. Traffic control sees
     /// tags beside the frame.
     fn related(&self) -> Option<String> {
-        let by_tc = self.program.has_tc() && !self.program.is_native();
         let sees = match self.wanted().0 {
-            Level::Driver => by_tc,
+            Level::Driver => self.by_tc(),
             Level::Kernel => true,
             Level::User | Level::Auto => false,
         };
@@ -336,16 +340,14 @@ impl Xdp {
     /// Returns whether the program can forward frames between members of the port's bridge as they came: it sees their
     /// tags, and their checksums stay as they are.
     pub fn bridges(&self) -> bool {
-        let by_tc = self.program.has_tc() && !self.program.is_native();
         let whole = self.program.is_native() && !self.hides_tags && !self.program.config().partial;
-        self.level() == Level::Driver && (by_tc || whole)
+        self.level() == Level::Driver && (self.by_tc() || whole)
     }
 
     /// Returns whether the kernel has all packets in tunnels that the port receives, or that are to enter one: traffic
     /// control hands none over to workers.
     pub fn leaves_tunnels(&self) -> bool {
-        let by_tc = self.program.has_tc() && !self.program.is_native();
-        self.level() == Level::Kernel || (self.level() == Level::Driver && by_tc)
+        self.level() == Level::Kernel || (self.level() == Level::Driver && self.by_tc())
     }
 
     /// Returns whether the program can hand over frames to other stations that the port's bridge forwards: it sees

@@ -205,7 +205,7 @@ impl Pool {
             IpAddr::V4(_) => Self::host4(random, port).into(),
             IpAddr::V6(_) => Self::host6(random, port).into(),
         };
-        // One with headers from routes has any remote, and any key or none.
+        // A tunnel with headers from routes has any remote, and any key or none.
         let (remote, key) = match remote.is_unspecified() {
             true => (other, key.filter(|_| random.chance(60))),
             false => (remote, key),

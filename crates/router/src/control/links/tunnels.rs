@@ -119,14 +119,9 @@ impl Links {
         self.tunnels.get(&index).map(|(spec, _)| spec).filter(|spec| spec.tunnel.external)
     }
 
-    /// Returns whether an interface is a tunnel that takes the headers of its packets from their routes.
-    pub fn is_external(&self, index: u32) -> bool {
-        self.external_tunnel(index).is_some()
-    }
-
     /// Returns the tunnels that take the headers of their packets from routes, by kernel index.
     pub fn external(&self) -> BTreeSet<u32> {
-        self.tunnels.keys().copied().filter(|index| self.is_external(*index)).collect()
+        self.tunnels.values().filter(|(spec, _)| spec.tunnel.external).map(|(spec, _)| spec.index).collect()
     }
 
     /// Returns whether a next hop by an interface has headers if, and only if, the interface takes them from routes, and
