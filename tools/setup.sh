@@ -32,7 +32,7 @@ bpf=(make:make clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_help
 testing=(tc:iproute2 tcpdump:tcpdump tshark:tshark openssl:openssl python3:python3 valgrind:valgrind chromium:chromium
     prometheus:prometheus promtool:prometheus systemd-analyze:systemd
     ovs-vswitchd:openvswitch-switch ovsdb-server:openvswitch-switch /usr/lib/frr/zebra:frr vtysh:frr
-    bird:bird2 keepalived:keepalived nft:nftables iptables:iptables conntrack:conntrack
+    bird:bird2 keepalived:keepalived ipvsadm:ipvsadm nft:nftables iptables:iptables conntrack:conntrack
     ufw:ufw firewalld:firewalld dbus-daemon:dbus-daemon dockerd:docker.io shorewall:shorewall
     dpdk-testpmd:dpdk-dev dpdk-test:dpdk-dev pkg-config:pkg-config /usr/include/dpdk/rte_mempool.h:libdpdk-dev
     /usr/include/intel-ipsec-mb.h:libipsec-mb-dev verilator:verilator "${bpf[@]}")

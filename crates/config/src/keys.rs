@@ -205,7 +205,11 @@ pub static KERNEL: Section = Section {
              the kernel forwards.",
         ),
         regard("traffic_control", "Configured qdiscs, and filters on ingress or egress of a port (`tc`)."),
-        regard("programs", "BPF programs of other owners attached to a port (tcx)."),
+        regard(
+            "programs",
+            "BPF programs of other owners attached to a port (tcx) or to the choice of sockets (sk_lookup), IPVS \
+             services, and functions of other modules on netfilter's hooks.",
+        ),
     ],
 };
 

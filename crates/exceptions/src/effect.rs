@@ -19,7 +19,8 @@ pub enum Kind {
     Sysctls,
     /// Queueing disciplines, filters and policers (`tc`).
     TrafficControl,
-    /// BPF programs that others have attached to a port (tcx).
+    /// BPF programs that others have attached (tcx, sk_lookup), IPVS, and functions of other modules on netfilter's
+    /// hooks.
     Programs,
 }
 

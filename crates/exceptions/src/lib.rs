@@ -19,7 +19,8 @@
 //! | `ip rule` | rtnetlink dump | `RTNLGRP_IPV4_RULE`, `RTNLGRP_IPV6_RULE` |
 //! | qdiscs, filters | rtnetlink dump | `RTNLGRP_TC` |
 //! | sysctls | `/proc/sys/net` | `RTNLGRP_IPV4_NETCONF`, `RTNLGRP_IPV6_NETCONF`; the others read every [`POLL`] |
-//! | tcx programs | `BPF_PROG_QUERY` | nothing: queried every [`POLL`] |
+//! | tcx and sk_lookup programs | `BPF_PROG_QUERY` | nothing: queried every [`POLL`] |
+//! | other functions on netfilter's hooks | nfnetlink_hook, `/proc/net/ip_vs` | nothing: read every 50 ms, and every [`POLL`] |
 
 #![deny(unsafe_code)]
 
@@ -28,9 +29,11 @@ mod effect;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod hooks;
 mod keeper;
 pub mod legacy;
 pub mod nft;
+mod programs;
 mod rules;
 mod search;
 mod sockets;
@@ -44,8 +47,9 @@ mod xfrm;
 pub use bywash_fib::model::Families;
 pub use effect::{Effect, IfMatch, Kind, Scope, Unknown};
 pub use keeper::Keeper;
+pub use programs::{Foreign, Programs};
 pub use rules::Rule;
 pub use sockets::SOCKETS;
 pub use sysctl::Settings;
 pub use verdict::{Bridge, Kept, MISNAMED, PortLink, Respect, Verdict, Vrf, judge};
-pub use watch::{Foreign, Outer, POLL, Programs, Reading, Watcher};
+pub use watch::{Outer, POLL, Reading, Watcher};

@@ -2,9 +2,11 @@
 //! it.
 
 use crate::dump::{dump, text};
-use crate::effect::{Effect, IfMatch, Kind, Scope};
+use crate::effect::{Effect, Kind, Scope};
+use crate::hooks::Hooks;
 use crate::keeper::Keeper;
 use crate::legacy::{Legacy, Open};
+use crate::programs::{Attached, Programs};
 use crate::rules::Rule;
 use crate::search::Search;
 use crate::sockets::Lost;
@@ -58,19 +60,6 @@ const NETCONFA_IFINDEX: u16 = 1;
 const NFNLGRP_NFTABLES: u32 = 7;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-
-/// A BPF program that another process has attached to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// Program id, as shown by bpftool.
-    pub id: u32,
-    /// Whether it runs on received packets (tcx ingress); otherwise it runs on sent ones (tcx egress).
-    pub ingress: bool,
-}
-
-/// Returns the foreign BPF programs on the interface with this index; empty if the kernel does not support such
-/// programs or the interface is gone.
-pub type Programs = Box<dyn Fn(u32) -> io::Result<Vec<Foreign>> + Send>;
 
 /// Snapshot of the kernel state that concerns forwarded packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,7 +123,9 @@ impl Watcher {
         let shared = Arc::new(Shared { stop: AtomicBool::new(false), ports: Mutex::new(None), wake: Wake::new()? });
         let (sender, readings) = channel();
         // The sockets are opened on this thread because it is in the network namespace to watch.
-        let sockets = Sockets::open()?;
+        let mut sockets = Sockets::open()?;
+        let mut buffer = vec![0; DATAGRAM];
+        let hooks = Hooks::read(sockets.netfilter.as_mut().map(|(_, asked)| asked), &mut buffer);
         let searching = match &sockets.netfilter {
             Some(_) => Some(Socket::open_protocol(Some(netlink::NETFILTER), &[], RECEIVE_BUFFER)?),
             None => None,
@@ -147,8 +138,8 @@ impl Watcher {
             sysctls: Sysctls::open(&ports),
             ports,
             keeper: keeper.clone(),
-            programs,
-            foreign: BTreeMap::new(),
+            programs: Attached::new(programs),
+            hooks,
             proxied: Ok(vec![]),
             rules: vec![],
             hooked: Families::BOTH,
@@ -161,7 +152,7 @@ impl Watcher {
             search: Search::new(searching),
             refused: BTreeSet::new(),
             dirty: Kind::ALL.into(),
-            buffer: vec![0; DATAGRAM],
+            buffer,
             sender,
             shared: shared.clone(),
         };
@@ -251,9 +242,8 @@ struct Runner {
     sysctls: Sysctls,
     ports: Vec<PortLink>,
     keeper: Keeper,
-    programs: Programs,
-    /// Foreign programs from the last query, by interface index; `None` if the query failed.
-    foreign: BTreeMap<u32, Option<Vec<Foreign>>>,
+    programs: Attached,
+    hooks: Hooks,
     /// Addresses for which the kernel answers neighbour discovery, with the interface's index, as last read; empty
     /// while that is off.
     proxied: Result<Vec<(u32, Ipv6Addr)>, String>,
@@ -359,7 +349,8 @@ impl Runner {
         if self.legacy.changed() {
             changed.insert(Kind::IptablesLegacy);
         }
-        if self.ask_programs() {
+        let asked = self.sockets.netfilter.as_mut().map(|(_, asked)| asked);
+        if self.hooks.changed(asked, &mut self.buffer) | self.ask_programs() {
             changed.insert(Kind::Programs);
         }
         if self.lost.poll(&mut self.sockets.route.1, &mut self.buffer) {
@@ -380,9 +371,8 @@ impl Runner {
 
     /// Queries the foreign programs and returns whether they have changed.
     fn ask_programs(&mut self) -> bool {
-        let indices: BTreeSet<u32> = self.devices().map(|(index, _)| index).filter(|index| *index != 0).collect();
-        let foreign = indices.into_iter().map(|index| (index, (self.programs)(index).ok())).collect();
-        std::mem::replace(&mut self.foreign, foreign) != self.foreign
+        let indices = self.devices().map(|(index, _)| index).filter(|index| *index != 0).collect();
+        self.programs.changed(indices)
     }
 
     /// Returns the kinds whose chains translate fewer connections than before; asks once a second.
@@ -556,7 +546,10 @@ impl Runner {
                 Ok([self.sysctls.analyse().1, self.proxied()?, lost].concat())
             }
             Kind::TrafficControl => self.traffic_control(),
-            Kind::Programs => Ok(self.programs()),
+            Kind::Programs => {
+                let name = |index| self.devices().find(|(of, _)| *of == index).map_or("?", |(_, name)| name);
+                Ok([self.programs.effects(name), self.hooks.effects()].concat())
+            }
         }
     }
 
@@ -634,27 +627,6 @@ impl Runner {
             }
         }
         Ok(effects)
-    }
-
-    fn programs(&self) -> Vec<Effect> {
-        let name = |index: u32| self.devices().find(|(of, _)| *of == index).map_or("?", |(_, name)| name);
-        let of = |(index, found): (&u32, &Option<Vec<Foreign>>)| -> Vec<Effect> {
-            let on = vec![IfMatch::Index(*index)];
-            let effect =
-                |scope, object, reason: &str| Effect { kind: Kind::Programs, scope, object, reason: reason.into() };
-            let Some(found) = found else {
-                let object = format!("BPF programs of {}", name(*index));
-                return vec![effect(Scope::In(on, Families::BOTH), object, "cannot be queried")];
-            };
-            let one = |foreign: &Foreign| {
-                let scope = if foreign.ingress { Scope::In } else { Scope::Out }(on.clone(), Families::BOTH);
-                let side = if foreign.ingress { "ingress" } else { "egress" };
-                let object = format!("BPF program {} on tcx {side} of {}", foreign.id, name(*index));
-                effect(scope, object, "may drop, change or redirect packets")
-            };
-            found.iter().map(one).collect()
-        };
-        self.foreign.iter().flat_map(of).collect()
     }
 }
 

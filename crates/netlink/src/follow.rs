@@ -32,6 +32,10 @@ const TICK: Duration = Duration::from_millis(20);
 /// Time after which VLANs are read again while a bridge filters them: a request that fails half-way changes the state
 /// of a VLAN without a message (br_vlan_process_options).
 const VLANS_AGAIN: Duration = Duration::from_secs(5);
+/// Time after which links are read again while there are interfaces above others: the kernel does not announce XDP
+/// programs that are attached to them by a bpf_link. At most one part in [`RARELY`] of the time is spent on it.
+const LINKS_AGAIN: Duration = Duration::from_secs(1);
+const RARELY: u32 = 100;
 /// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;
 
@@ -59,6 +63,8 @@ pub struct Follower {
     expiry: Option<Instant>,
     /// Time at which VLANs are read again.
     vlans: Option<Instant>,
+    /// Time at which links are read again.
+    links: Option<Instant>,
     /// Set if a link has changed since this was last reset.
     pub heard_links: bool,
     settle: Duration,
@@ -92,6 +98,7 @@ impl Follower {
             due: None,
             expiry: None,
             vlans: None,
+            links: None,
             heard_links: false,
             settle,
             ended: Instant::now(),
@@ -107,7 +114,7 @@ impl Follower {
 
     /// Returns the time at which tables must be read again, if any.
     pub fn due(&self) -> Option<Instant> {
-        self.due.into_iter().chain(self.expiry).chain(self.vlans).min()
+        self.due.into_iter().chain(self.expiry).chain(self.vlans).chain(self.links).min()
     }
 
     /// Returns whether what has been read is all that there was to read.
@@ -181,6 +188,7 @@ impl Follower {
         if self.vlans.take().is_some_and(|vlans| vlans <= began) {
             scope.add(Scope::VLANS);
         }
+        let mut of_links = Duration::ZERO;
         self.kernel.begin(scope);
         // Links always come first: their dump waits for a lock under which the kernel may still be clearing routes for
         // a link that it has already reported down. Not all other dumps wait for that lock.
@@ -198,6 +206,9 @@ impl Follower {
             if kind == Scope::LINKS || scope.has(kind) {
                 self.dump(kind, emit)?;
             }
+            if kind == Scope::LINKS {
+                of_links = began.elapsed();
+            }
         }
         let log = std::mem::take(&mut self.log);
         for datagram in datagrams(&log) {
@@ -208,6 +219,7 @@ impl Follower {
         if self.follows.has(Scope::VLANS) && self.kernel.filters_vlans() {
             self.vlans = Some(self.ended + VLANS_AGAIN);
         }
+        self.links = self.kernel.has_uppers().then(|| self.ended + LINKS_AGAIN.max(RARELY * of_links));
         self.stats.readings += 1;
         self.stats.last_reading_ms = self.took.as_secs_f64() * 1e3;
         // Reads scheduled during this one wait for at least the same pause.

@@ -374,6 +374,14 @@ impl Kernel {
         self.links.values().any(|link| link.value.bridge.is_some_and(|of| of.filters))
     }
 
+    /// Returns whether there is an interface above others that packets may be forwarded for, tunnels included.
+    pub fn has_uppers(&self) -> bool {
+        self.links.values().map(|link| &link.value).any(|link| {
+            let of_frames = link.vlan.is_some() || link.bond.is_some() || link.bridge.is_some();
+            of_frames || link.macvlan.is_some() || link.tunnel.is_some()
+        })
+    }
+
     fn link_gone(&mut self, index: u32) -> Scope {
         self.vlans.remove(&index);
         let Some(old) = self.links.remove(&index) else { return Scope::NONE };

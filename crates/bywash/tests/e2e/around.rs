@@ -4,6 +4,7 @@
 mod bonds;
 mod filters;
 mod firewalls;
+mod hooks;
 mod ipsec;
 mod tunnels;
 mod tunnels6;

@@ -5,6 +5,7 @@
 
 mod afxdp;
 mod around;
+mod bpf;
 mod bridges;
 mod broken_devices;
 mod capture;

@@ -10,7 +10,7 @@ fn a_running_router_is_profiled() {
     let lab = Topology::router().unwrap();
     let bywash = Bywash::run(lab.r(), &lab.router_interfaces());
     let to = lab.b().v4.to_string();
-    let mut ping = lab.a().ns.spawn(&["ping", "-q", "-i", "0.005", "-c", "2000", &to]).unwrap();
+    let mut ping = lab.a().ns.spawn(&["ping", "-q", "-i", "0.005", &to]).unwrap();
     bywash.wait("the first packets", |b| b.counter("r1", "tx_packets") > 10);
     let (program, socket, page) = (program(), bywash.socket(), bywash.socket().with_extension("html"));
     let socket = socket.to_str().unwrap();

@@ -1,6 +1,7 @@
 //! Policy routing: packets that rules route by other tables are forwarded by these, past the kernel.
 
-use crate::harness::{Bywash, PATIENCE, bywash as bywash_command};
+use crate::bpf;
+use crate::harness::{Bywash, bywash as bywash_command};
 use crate::moves::handled;
 use bywash_lab::{Ping, Topology, has_tool, kernel_has, require, require_lab};
 use std::net::IpAddr;
@@ -46,30 +47,13 @@ fn wait_for(lab: &Topology, bywash: &Bywash, v4: Option<&str>, v6: Option<&str>)
     bywash.wait(&format!("{v4:?} and {v6:?} to answer"), |_| answers(lab, b4) == v4 && answers(lab, b6) == v6);
 }
 
-/// Attaches a program to an interface that passes all frames, by generic XDP, until it ends: bpf(2), BPF_PROG_LOAD and
-/// BPF_LINK_CREATE.
-const PASS: &str = "
-import ctypes, struct, sys, socket, time
-def bpf(command, attr):
-    fd = ctypes.CDLL(None, use_errno=True).syscall(321, command, ctypes.create_string_buffer(attr, 128), 128)
-    if fd < 0: raise OSError(ctypes.get_errno(), 'bpf')
-    return fd
-code = ctypes.create_string_buffer(struct.pack('<BBhiBBhi', 0xb7, 0, 0, 2, 0x95, 0, 0, 0))
-gpl = ctypes.create_string_buffer(b'GPL')
-attr = struct.pack('<IIQQIIQII16sII', 6, 2, ctypes.addressof(code), ctypes.addressof(gpl), 0, 0, 0, 0, 0, b'other', 0, 37)
-link = bpf(28, struct.pack('<IIII', bpf(5, attr), socket.if_nametoindex(sys.argv[1]), 37, 2))
-print('attached', flush=True)
-time.sleep(600)
-";
-
 /// A port whose program cannot be configured is left to the kernel: its old entry is not the kernel's word any more.
 #[test]
 fn a_configuration_that_is_refused_closes_the_port() {
     require!(require_lab(), has_tool("nft"));
     let lab = lab();
     let r = lab.r();
-    let mut other = r.spawn(&["python3", "-c", PASS, "r1"]).unwrap();
-    other.wait_for_output("attached", PATIENCE).unwrap();
+    let mut other = bpf::xdp(r, "r1", bpf::XDP_PASS);
     let bywash = Bywash::run_as_is(r, &["--xdp", "generic", "--level", "driver", "r0", "r1"]);
     let b_reaches_a =
         || Ping::to(lab.a().v4).count(5).wait(Duration::from_millis(200)).run(&lab.b().ns).unwrap().received;

@@ -18,8 +18,9 @@ const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
+const BPF_SK_LOOKUP: u32 = 36;
 /// Maximum number of programs on one side of an interface (BPF_MPROG_MAX in the kernel).
-const TCX_PROGRAMS: usize = 64;
+const PROGRAMS: usize = 64;
 
 /// Place where a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,10 +202,32 @@ pub struct TcxProgram {
 /// # Errors
 /// If the kernel refuses the query, for instance without `CAP_NET_ADMIN`.
 pub fn tcx_programs(ifindex: u32) -> io::Result<Vec<TcxProgram>> {
+    let mut found = vec![];
+    for (attach_type, ingress) in [(BPF_TCX_INGRESS, true), (BPF_TCX_EGRESS, false)] {
+        let all = attached(ifindex, attach_type, true)?;
+        found.extend(all.into_iter().map(|(id, link)| TcxProgram { id, link, ingress }));
+    }
+    Ok(found)
+}
+
+/// Returns the ids of the programs that choose the sockets of received packets (sk_lookup) in this network namespace.
+/// Empty if the kernel has no such programs (before Linux 5.9).
+///
+/// # Errors
+/// If the kernel refuses the query, for instance without `CAP_NET_ADMIN`.
+pub fn sk_lookup_programs(netns: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let all = attached(netns.as_raw_fd() as u32, BPF_SK_LOOKUP, false)?;
+    Ok(all.into_iter().map(|(id, _)| id).collect())
+}
+
+/// Returns the ids of the programs that are attached to an interface, or to another target by its descriptor, with the
+/// ids of their links if these are asked for: kernels refuse the question where there are none. Empty if the target is
+/// gone, or has no such programs.
+fn attached(target: u32, attach_type: u32, ask_links: bool) -> io::Result<Vec<(u32, u32)>> {
     /// `query` of `union bpf_attr`.
     #[repr(C)]
     struct Attr {
-        target_ifindex: u32,
+        target: u32,
         attach_type: u32,
         query_flags: u32,
         attach_flags: u32,
@@ -216,35 +239,29 @@ pub fn tcx_programs(ifindex: u32) -> io::Result<Vec<TcxProgram>> {
         link_attach_flags: u64,
         revision: u64,
     }
-    let mut found = vec![];
-    for (attach_type, ingress) in [(BPF_TCX_INGRESS, true), (BPF_TCX_EGRESS, false)] {
-        let (mut ids, mut links) = ([0u32; TCX_PROGRAMS], [0u32; TCX_PROGRAMS]);
-        let mut attr = Attr {
-            target_ifindex: ifindex,
-            attach_type,
-            query_flags: 0,
-            attach_flags: 0,
-            prog_ids: ids.as_mut_ptr() as u64,
-            count: TCX_PROGRAMS as u32,
-            pad: 0,
-            prog_attach_flags: 0,
-            link_ids: links.as_mut_ptr() as u64,
-            link_attach_flags: 0,
-            revision: 0,
+    let (mut ids, mut links) = ([0u32; PROGRAMS], [0u32; PROGRAMS]);
+    let mut attr = Attr {
+        target,
+        attach_type,
+        query_flags: 0,
+        attach_flags: 0,
+        prog_ids: ids.as_mut_ptr() as u64,
+        count: PROGRAMS as u32,
+        pad: 0,
+        prog_attach_flags: 0,
+        link_ids: if ask_links { links.as_mut_ptr() as u64 } else { 0 },
+        link_attach_flags: 0,
+        revision: 0,
+    };
+    let size = size_of::<Attr>() as libc::c_uint;
+    // SAFETY: bpf(2) with an attribute of its size, which points to arrays of `count` numbers that outlive the call.
+    let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut attr, size) };
+    if rc < 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENODEV | libc::ENOENT) => Ok(vec![]),
+            _ => Err(error),
         };
-        let size = size_of::<Attr>() as libc::c_uint;
-        // SAFETY: bpf(2) with an attribute of its size, which points to two arrays of `count` numbers that outlive the
-        // call.
-        let rc = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, &raw mut attr, size) };
-        if rc < 0 {
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EINVAL | libc::ENODEV | libc::ENOENT) => continue,
-                _ => return Err(error),
-            }
-        }
-        let all = ids.into_iter().zip(links).take(attr.count as usize);
-        found.extend(all.map(|(id, link)| TcxProgram { id, link, ingress }));
     }
-    Ok(found)
+    Ok(ids.into_iter().zip(links).take(attr.count as usize).collect())
 }

@@ -57,7 +57,7 @@ pub use abi::{
     BUCKETS, FLOWS, HOPS, Hop, HopKind, PORT_CPUS, PORTS, REASONS, SEGMENT, TAKES_FRAMES, THROUGH, UNICAST, VLANS,
     XdpCounters,
 };
-pub use attach::{TcxProgram, tcx_programs};
+pub use attach::{TcxProgram, sk_lookup_programs, tcx_programs};
 pub use bare::Bare;
 pub use below::{Below, TAKE_TAGS_OFF};
 pub use config::{SourceCheck, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};

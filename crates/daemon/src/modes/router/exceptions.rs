@@ -7,11 +7,13 @@
 use super::flows::Flows;
 use crate::ports::forwards;
 use crate::shared::Shared;
+use anyhow::Context;
 use bywash_api as api;
 use bywash_config::KernelConfig;
 use bywash_engine::{PORTS, PortId};
 use bywash_exceptions::{
-    Foreign, Keeper, Kept, Kind, MISNAMED, PortLink, Reading, Respect, SOCKETS, Scope, Verdict, Watcher, judge,
+    Foreign, Keeper, Kept, Kind, MISNAMED, PortLink, Programs, Reading, Respect, SOCKETS, Scope, Verdict, Watcher,
+    judge,
 };
 use bywash_fib::model::{Families, HashPolicy, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
@@ -23,7 +25,8 @@ use bywash_router::vlan::{UNTAGGED, VLANS};
 use bywash_sync::lock;
 use bywash_wire::ethernet::TAG_LEN;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex};
@@ -85,12 +88,15 @@ impl Guard {
         };
         close();
         let (others, own) = (program.clone(), program.is_some());
-        let foreign = move |index| match &others {
+        let on_interface = move |index| match &others {
             Some(driver) if own => driver.foreign(index).map(|all| all.into_iter().map(foreign).collect()),
             _ => Ok(vec![]),
         };
+        let netns = File::open("/proc/thread-self/ns/net").context("cannot open the network namespace")?;
+        let on_sockets = move || af_xdp::sk_lookup_programs(netns.as_fd());
+        let programs = Programs { on_interface: Box::new(on_interface), on_sockets: Box::new(on_sockets) };
         let open = |path: &Path| broker::open(path).map(OwnedFd::from);
-        let watcher = Watcher::start(ports.clone(), Keeper::new(close), Box::new(foreign), open)?;
+        let watcher = Watcher::start(ports.clone(), Keeper::new(close), programs, open)?;
         Ok(Self {
             watcher,
             gates,
@@ -556,7 +562,7 @@ fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
         Kind::Rules => "remove the rule, or select by `to` or `iif`",
         Kind::Sysctls => &switched(&effect.object),
         Kind::TrafficControl => "`tc qdisc del`, or `tc filter del`",
-        Kind::Programs => "detach the program",
+        Kind::Programs => "detach the program, or remove the services or the module",
     };
     format!("{remove}; or `{} = \"ignore\"` in [kernel], at your own risk", effect.kind.name())
 }

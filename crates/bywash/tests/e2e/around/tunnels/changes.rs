@@ -2,13 +2,34 @@
 
 use super::{CHOSEN, EXTERNAL_IP, TUNNELS, Tunnels, VXLANS, has_tunnels, mac_of};
 use crate::around::ip;
+use crate::bpf;
 use crate::harness::Bywash;
-use bywash_lab::{Ping, kernel_has, require, require_lab};
+use bywash_lab::{Ping, has_tool, kernel_has, require, require_lab};
+
+/// Programs that the kernel attaches without a word see the packets in VXLANs and drop them.
+#[test]
+fn programs_of_others_hold_for_vxlans() {
+    require!(require_lab(), kernel_has("vxlan"), has_tool("python3"));
+    let tunnels = Tunnels::new(&VXLANS);
+    let (b, r) = (tunnels.0.b(), tunnels.0.r());
+    tunnels.answer_by("tv", 87, 87);
+    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
+    tunnels.wait_for_tunnels(&bywash);
+    let answered = || Ping::to(tunnels.0.a().v4).count(3).run(&b.ns).unwrap().received;
+    for attach in [|r| bpf::xdp(r, "tv", bpf::XDP_DROP), bpf::sk_lookup_that_drops] {
+        let mut other = attach(r);
+        bywash.wait("the program to hold", |_| answered() == 0);
+        other.kill().unwrap();
+        tunnels.wait_for_tunnels(&bywash);
+        assert_eq!(answered(), 3);
+    }
+    bywash.stop();
+}
 
 /// Each change leaves the packets to the kernel, or has them dropped, as the kernel would.
 #[test]
 fn tunnels_change() {
-    require!(require_lab(), has_tunnels(), bywash_lab::has_tool("nft"));
+    require!(require_lab(), has_tunnels(), has_tool("nft"));
     let tunnels = Tunnels::new(&TUNNELS[..6]);
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
     let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
@@ -248,7 +269,7 @@ fn outer_packets_leave_by_the_kernels_next_hop() {
 /// kernel.
 #[test]
 fn tunnels_with_headers_of_routes_are_left() {
-    require!(require_lab(), has_tunnels(), bywash_lab::has_tool("nft"));
+    require!(require_lab(), has_tunnels(), has_tool("nft"));
     let tunnels = Tunnels::new(&EXTERNAL_IP);
     let (a, r) = (tunnels.0.a(), tunnels.0.r());
     tunnels.answer_by("gx", 95, 95);
