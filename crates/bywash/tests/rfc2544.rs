@@ -65,7 +65,7 @@ fn planted_limits_are_found_within_two_percent() {
     assert_eq!(status, Some(0), "{output}");
     let mut verdict = as_planted(&json(&output));
     // The measurement depends on time, so that another load of the machine may disturb it.
-    for _ in 0..2 {
+    for _ in 0..5 {
         if verdict.is_ok() {
             break;
         }
