@@ -22,7 +22,7 @@ const NFNLA_HOOK_MODULE_NAME: u16 = 5;
 const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
 const INPUT: usize = 1;
 const OUTPUT: usize = 3;
-const FAMILIES: [(u8, Families); 2] = [(2, Families::V4), (10, Families::V6)];
+const FAMILIES: [(&str, u8, Families); 2] = [("IPv4", 2, Families::V4), ("IPv6", 10, Families::V6)];
 
 /// Services of IPVS in the calling thread's network namespace, after lines that describe them. There while the module
 /// is loaded.
@@ -31,7 +31,7 @@ const SERVICES: &str = "/proc/thread-self/net/ip_vs";
 const HEADER: usize = 3;
 
 /// Functions whose effect on forwarded packets is known otherwise, or that have none.
-const KNOWN: [&str; 40] = [
+const KNOWN: [&str; 42] = [
     // Chains of nf_tables and tables of iptables, which are read.
     "nft_do_chain_inet",
     "nft_do_chain_ipv4",
@@ -72,7 +72,9 @@ const KNOWN: [&str; 40] = [
     "nf_nat_ipv6_local_fn",
     // br_netfilter, for packets that a bridge has let the hooks see.
     "ip_sabotage_in",
-    // Labels of packets that rules or IPsec policies set, or of sockets of this host.
+    // Labels, which rules or IPsec policies give to packets, and the sockets of this host.
+    "apparmor_ip_postroute",
+    "smack_ip_output",
     "selinux_ip_forward",
     "selinux_ip_postroute",
     "selinux_ip_output",
@@ -118,7 +120,7 @@ impl Hooks {
         let Some(socket) = socket.filter(|_| !self.unlisted) else { return false };
         let (family, hook) = pair;
         // struct nfgenmsg: nfgen_family, version, res_id.
-        let body = [FAMILIES[family].0, 0, 0, 0];
+        let body = [FAMILIES[family].1, 0, 0, 0];
         let number = (hook as u32).to_be_bytes();
         let found = dump(socket, HOOK_GET, &body, &[(NFNLA_HOOK_HOOKNUM, &number)], buffer, |message| {
             Ok((message.kind == HOOK_GET).then(|| function(message.body)))
@@ -148,7 +150,8 @@ impl Hooks {
             }
         }
         for ((family, hook), found) in &self.found {
-            let families = FAMILIES[*family].1;
+            let (name, _, families) = FAMILIES[*family];
+            let place = format!("netfilter's hook {} of {name}", HOOKS[*hook]);
             let scopes = match *hook {
                 INPUT => vec![Scope::Own(families)],
                 OUTPUT => vec![Scope::Own(families), Scope::Errors(families)],
@@ -156,14 +159,11 @@ impl Hooks {
             };
             let of = |(function, module): &Function| {
                 let module = if module.is_empty() { String::new() } else { format!(" of module {module}") };
-                (format!("{function}{module} on netfilter's hook {}", HOOKS[*hook]), may())
-            };
-            let unread = |why: &String| {
-                (format!("functions on netfilter's hook {}", HOOKS[*hook]), format!("cannot be read: {why}"))
+                (format!("{function}{module} on {place}"), may())
             };
             let all = match found {
                 Ok(found) => found.iter().map(of).collect(),
-                Err(why) => vec![unread(why)],
+                Err(why) => vec![(format!("functions on {place}"), format!("cannot be read: {why}"))],
             };
             for (object, reason) in all {
                 effects.extend(scopes.iter().map(|scope| effect(scope.clone(), object.clone(), reason.clone())));
