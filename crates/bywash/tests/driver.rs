@@ -606,8 +606,8 @@ fn packets_in_tunnels_are_decapsulated_by_user_space() {
                 twin.datapath.set_tunnels(&[(end, takes)].into()).unwrap();
                 assert_eq!(twin.drive(&frame, false).0, expected, "{end:?} {takes:?}");
             }
-            // To a station behind a member, as the bridge forwards it; of a kind that it may answer; to a station behind
-            // another member or a VXLAN, or of another bridge.
+            // To a station behind a member, as the bridge forwards it; of a kind that it may answer; to a station
+            // behind another member or a VXLAN, or of another bridge.
             let of = |[passes, learns]: [bool; 2]| TunnelTakes { members: 2, passes, learns, ..to([2; 6]) };
             let none_of = TunnelTakes { members: 0, ..of([true, false]) };
             let within6 = |next, kind| {

@@ -106,7 +106,8 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
         // The predecessor keeps running and restores all settings when it ends.
         return result.map(drop);
     }
-    // The journal is a file only while there are changes: without its broker, an instance that made none reports nothing.
+    // The journal is a file only while there are changes: without its broker, an instance that made none reports
+    // nothing.
     let changed = path.try_exists().unwrap_or(true);
     // Open the file again: ports that were added later wrote to it through a `Journal` of their own.
     let mut journal = Journal::open(path)?;

@@ -49,8 +49,8 @@ impl PortLink {
         std::iter::once((self.index, self.name.as_str())).chain(below)
     }
 
-    /// Returns the interfaces whose state concerns its packets: [`PortLink::devices`], and those that the kernel receives
-    /// them by.
+    /// Returns the interfaces whose state concerns its packets: [`PortLink::devices`], and those that the kernel
+    /// receives them by.
     pub fn watched(&self) -> impl Iterator<Item = (u32, &str)> {
         self.devices().chain(self.beneath.iter().map(|(index, name)| (*index, name.as_str())))
     }

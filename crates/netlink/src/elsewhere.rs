@@ -46,7 +46,8 @@ impl Elsewhere {
     }
 
     /// Searches until the end, or until `stop` is set; returns what has changed since the last search. Interfaces that
-    /// cannot be read are reported as before. The calling thread must be in the namespace in which the socket was opened.
+    /// cannot be read are reported as before. The calling thread must be in the namespace in which the socket was
+    /// opened.
     pub fn search(&mut self, stop: &AtomicBool) -> Option<Change> {
         let failed = self.read(stop).err().map(|error| error.to_string());
         if let Some(why) = failed.as_ref().filter(|_| failed != self.failed) {

@@ -484,8 +484,8 @@ fn outer(attributes: &[u8]) -> Option<Outer> {
     }
     let [Some(remote), Some(source)] = ends else { return None };
     let id = u32::try_from(id?).ok()?;
-    // The ECN bits are those of the packet within (ip_tunnel_ecn_encap), but the kernel tells routes apart by these, too.
-    // Rules about errors are evaluated for the tunnel, not for routes that set DF.
+    // The ECN bits are those of the packet within (ip_tunnel_ecn_encap), but the kernel tells routes apart by these,
+    // too. Rules about errors are evaluated for the tunnel, not for routes that set DF.
     let known = flags & !(TUNNEL_CSUM | TUNNEL_KEY) == 0 && tos & 3 == 0;
     let [checksum, keyed] = [TUNNEL_CSUM, TUNNEL_KEY].map(|flag| flags & flag != 0);
     let header = OuterHeader { id, keyed, ttl, tos, checksum, dont_fragment: false };

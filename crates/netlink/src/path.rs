@@ -39,9 +39,9 @@ impl Paths {
     }
 
     /// Returns the path from an address of this host, or from any if it is unspecified, to another host, by the
-    /// interface `link` unless it is 0; `None` if there is no route, or if its MTU is locked: the kernel then clears the
-    /// DF bit of what it sends (ip_mtu_locked). Both addresses are of one family. The kernel sends no notification of
-    /// what it learns of paths.
+    /// interface `link` unless it is 0; `None` if there is no route, or if its MTU is locked: the kernel then clears
+    /// the DF bit of what it sends (ip_mtu_locked). Both addresses are of one family. The kernel sends no notification
+    /// of what it learns of paths.
     pub fn to(&mut self, from: IpAddr, to: IpAddr, link: u32) -> Option<Path> {
         let octets = |addr: IpAddr| match addr {
             IpAddr::V4(addr) => addr.octets().to_vec(),

@@ -22,8 +22,8 @@ pub(crate) fn payload(frame: &[u8]) -> Vec<u8> {
 }
 
 impl Lab {
-    /// Has the router send to the destinations through a VXLAN, over IPv6 or over IPv4, with UDP checksums, to a station
-    /// behind b.
+    /// Has the router send to the destinations through a VXLAN, over IPv6 or over IPv4, with UDP checksums, to a
+    /// station behind b.
     ///
     /// # Errors
     /// Also if the traffic has more than one route.

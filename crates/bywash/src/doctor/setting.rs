@@ -90,7 +90,8 @@ pub fn write(path: &str, value: &str) -> anyhow::Result<()> {
     let safely = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = openat(CWD, root, safely | OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).with_context(failed)?;
     let open = || openat2(&directory, below, safely | OFlags::WRONLY, Mode::empty(), ResolveFlags::BENEATH | resolve);
-    // Links below /sys contain `..`, which the kernel does not follow while anything is renamed or mounted (openat2(2)).
+    // Links below /sys contain `..`, which the kernel does not follow while anything is renamed or mounted
+    // (openat2(2)).
     let mut tries = (1..TRIES).map(|_| open()).skip_while(|file| matches!(file, Err(Errno::AGAIN)));
     let file = tries.next().unwrap_or_else(open).with_context(failed)?;
     let of = fstatfs(&file).with_context(failed)?.f_type as u64;

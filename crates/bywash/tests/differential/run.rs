@@ -231,8 +231,8 @@ impl Epoch {
     }
 
     /// Clears what the kernels of both sides have learned from packets, which are not the same for both: path MTUs of
-    /// IPv4, and connections. (`ip -6 route flush cache` may take seconds.) Only the kernel's side knows the connections
-    /// of packets that Bywash forwarded before the first rule that needs tracking.
+    /// IPv4, and connections. (`ip -6 route flush cache` may take seconds.) Only the kernel's side knows the
+    /// connections of packets that Bywash forwarded before the first rule that needs tracking.
     fn forget(&self) {
         let mut changes = vec![Change::Sysctl("net/ipv4/route/flush".into(), "1".into())];
         let text = self.walk.text();

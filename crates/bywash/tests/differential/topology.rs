@@ -328,8 +328,8 @@ impl Pair {
         differing_lines(&kernel, &bywash, |line| !multicast(line) && !line.contains("dev lo lladdr"))
     }
 
-    /// Returns the stations of bridges that only one of the two kernels knows. They may differ: a kernel learns only from
-    /// what it receives.
+    /// Returns the stations of bridges that only one of the two kernels knows. They may differ: a kernel learns only
+    /// from what it receives.
     pub fn unlike_stations(&self) -> String {
         let [kernel, bywash] = self.sides.each_ref().map(|side| {
             let shown = side.router.run(&["bridge", "fdb", "show"]);

@@ -281,7 +281,8 @@ impl Outer6 {
         tunnel.limit = (!has(IP6_TNL_F_IGN_ENCAP_LIMIT)).then_some(self.limit);
         tunnel.tos = if inherits { 1 } else { (self.flowinfo >> 20) as u8 };
         let followed = IP6_TNL_F_IGN_ENCAP_LIMIT | IP6_TNL_F_USE_ORIG_TCLASS | IP6_TNL_F_CAP;
-        // A fixed flow label is the kernel's, and so is a traffic class that would stand for that of the packets within.
+        // A fixed flow label is the kernel's, and so is a traffic class that would stand for that of the packets
+        // within.
         let odd = tunnel.tos & 1 != 0 && !inherits;
         tunnel.plain &= self.flags & !followed == 0 && self.flowinfo & 0xf_ffff == 0 && !odd;
     }

@@ -663,7 +663,8 @@ fn encapsulations_are_headers_of_tunnels_or_the_kernels() {
     let v6: [u8; 16] = std::array::from_fn(|at| if at == 0 { 0xfd } else { 1 });
     let over6 = encap(&[(LWTUNNEL_IP_DST, &v6), (LWTUNNEL_IP_SRC, &[0; 16])], LWTUNNEL_ENCAP_IP6);
     assert_eq!(over6, Encap::Outer(Outer { remote: v6.into(), source: [0; 16].into(), header }));
-    // MPLS, another family; more than 32 bits of a number, ECN bits, sequence numbers, DF, options, a group, two families.
+    // MPLS, another family; more than 32 bits of a number, ECN bits, sequence numbers, DF, options, a group, two
+    // families.
     assert_eq!(encap(&[], LWTUNNEL_ENCAP_NONE), Encap::None);
     let mut kernels = std::collections::HashSet::new();
     for kind in [1, LWTUNNEL_ENCAP_IP6, 5] {

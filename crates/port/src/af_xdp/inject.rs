@@ -207,8 +207,8 @@ impl Injector {
         done
     }
 
-    /// Has the kernel receive `frame`, an Ethernet frame without FCS, on the interface with this index. If `marked`, its
-    /// source address is overwritten with its destination, the interface's own address, with the group bit set: a
+    /// Has the kernel receive `frame`, an Ethernet frame without FCS, on the interface with this index. If `marked`,
+    /// its source address is overwritten with its destination, the interface's own address, with the group bit set: a
     /// generic XDP program there, which sees the frame again, passes it because of that. A native one does not see it.
     /// A bridge that the interface has just joined drops such a frame, and learns no station from it.
     ///

@@ -355,8 +355,8 @@ impl Control {
         first.into_iter().chain(last).filter_map(by_ports).collect()
     }
 
-    /// Returns whether tunnels may need other paths than those that are set, once: policies allow other tunnels, or there
-    /// is another remote or address.
+    /// Returns whether tunnels may need other paths than those that are set, once: policies allow other tunnels, or
+    /// there is another remote or address.
     pub fn needs_paths(&mut self) -> bool {
         self.links.take_stale_paths()
     }
@@ -438,8 +438,8 @@ impl Control {
         self.sink.iter_mut().for_each(|sink| sink.renew_stations());
     }
 
-    /// Returns the ports on members of a bridge to which the kernel forwards, by addresses alone, the unicast frames that
-    /// `port` receives and that belong to the interface with this number: the bridge, or the VLAN interface on it.
+    /// Returns the ports on members of a bridge to which the kernel forwards, by addresses alone, the unicast frames
+    /// that `port` receives and that belong to the interface with this number: the bridge, or the VLAN interface on it.
     pub fn bridged_to(&self, number: PortId, port: PortId) -> Vec<MemberPort> {
         self.links.bridged_to(number, port)
     }

@@ -422,8 +422,8 @@ impl Control {
         self.links.get(index)
     }
 
-    /// Returns the interfaces by which the kernel receives the packets of an interface: the one that a VLAN or macvlan is
-    /// on, the members of a bridge or bond, and those below these.
+    /// Returns the interfaces by which the kernel receives the packets of an interface: the one that a VLAN or macvlan
+    /// is on, the members of a bridge or bond, and those below these.
     pub fn beneath(&self, index: u32) -> Vec<&Link> {
         let (mut found, mut at): (Vec<&Link>, _) = (vec![], 0);
         let mut next = self.links.get(index);
@@ -466,8 +466,8 @@ impl Control {
         let stale = self.neighbours.iter().filter(|(.., known)| known.state == NeighbourState::Stale);
         let sent = move |addr: IpAddr, index, mac: Option<Mac>| {
             if let Some(spec) = self.links.external_tunnel(index) {
-                // The probe of a neighbour has no headers and is lost. With the next packet, the kernel asks again, for an
-                // IPv6 neighbour without headers, too (ndisc_solicit).
+                // The probe of a neighbour has no headers and is lost. With the next packet, the kernel asks again, for
+                // an IPv6 neighbour without headers, too (ndisc_solicit).
                 return addr.is_ipv4() && self.ports_of_tunnel(spec).any(&has_sent);
             }
             // Packets to a neighbour in a VXLAN leave by the port that leads to its end.

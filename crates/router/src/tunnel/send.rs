@@ -71,8 +71,8 @@ impl<'a> OuterRoute<'a> {
         let (local, remote, link) = path.ends;
         let from = local == tunnel.local || (tunnel.external && local.is_ipv6() == tunnel.is_over_v6());
         let own = from && link == tunnel.link && (tunnel.vxlan.is_some() || tunnel.external || remote == tunnel.remote);
-        // Routes with headers over IPv6 have no cache: the kernel chooses one of several next hops for each packet. For a
-        // given source, `via` is one of several.
+        // Routes with headers over IPv6 have no cache: the kernel chooses one of several next hops for each packet. For
+        // a given source, `via` is one of several.
         if tunnel.external && local.is_ipv6() && !local.is_unspecified() && path.via.is_some() {
             return None;
         }
@@ -83,8 +83,8 @@ impl<'a> OuterRoute<'a> {
         leads.then_some(Self { info, path, header, macs, hop: outer })
     }
 
-    /// Returns the way of a valid IP packet of `len` bytes, or of a frame with so much behind its Ethernet header; `None`
-    /// if it is left to the kernel.
+    /// Returns the way of a valid IP packet of `len` bytes, or of a frame with so much behind its Ethernet header;
+    /// `None` if it is left to the kernel.
     pub fn way(&self, tables: &Tables, data: &[u8], len: u32) -> Option<Through<'_>> {
         let tunnel = &self.info.tunnel;
         let v6 = frame_type(data)? == ethertype::IPV6;

@@ -124,8 +124,8 @@ impl Links {
         self.tunnels.values().filter(|(spec, _)| spec.tunnel.external).map(|(spec, _)| spec.index).collect()
     }
 
-    /// Returns whether a next hop by an interface has headers if, and only if, the interface takes them from routes, and
-    /// then those that it can have: without, such a tunnel sends nothing, and others may ignore them.
+    /// Returns whether a next hop by an interface has headers if, and only if, the interface takes them from routes,
+    /// and then those that it can have: without, such a tunnel sends nothing, and others may ignore them.
     pub fn takes_outer(&self, index: u32, outer: Option<Outer>) -> bool {
         match (outer, self.external_tunnel(index)) {
             (Some(outer), Some(spec)) => has_headers(&spec.tunnel, &outer),
@@ -212,8 +212,8 @@ impl Links {
         }
     }
 
-    /// Returns the addresses of this host at which a tunnel receives packets: its own or, without one, the sources of its
-    /// paths.
+    /// Returns the addresses of this host at which a tunnel receives packets: its own or, without one, the sources of
+    /// its paths.
     fn own(&self, spec: &TunnelSpec) -> Vec<IpAddr> {
         if !spec.tunnel.local.is_unspecified() {
             return vec![spec.tunnel.local];
@@ -378,8 +378,8 @@ impl Links {
         allowed && self.keeps_source(spec) && self.has_local(&spec.tunnel) && !self.may_be_given_away(&spec.tunnel)
     }
 
-    /// Returns whether connections of other hosts could be translated to a tuple of a tunnel's packets without its being
-    /// noticed: only tunnels with one tuple, and VXLANs, are looked after ([`TunnelInfo::tracked`]).
+    /// Returns whether connections of other hosts could be translated to a tuple of a tunnel's packets without its
+    /// being noticed: only tunnels with one tuple, and VXLANs, are looked after ([`TunnelInfo::tracked`]).
     fn may_be_given_away(&self, tunnel: &Tunnel) -> bool {
         tunnel.external && tunnel.vxlan.is_none() && !(self.translating & tunnel.family()).is_empty()
     }
