@@ -43,9 +43,9 @@ pub trait App: Send {
     /// Frees every frame that the application holds. Called when the worker ends, and after a panic that it outlives.
     fn close(&mut self, _cx: &mut Context<'_>) {}
 
-    /// Prepares the application to go on after a panic in one of its functions, when [`App::close`] has freed its
-    /// frames. Returns whether it can: whether its state, and what it shares with others, is right wherever the panic
-    /// interrupted it. If it cannot, which is the default, the worker ends.
+    /// Prepares the application to continue after a panic in one of its functions, when [`App::close`] has freed its
+    /// frames. Returns whether it can: whether its state, and the state that it shares with other threads, is
+    /// consistent wherever the panic interrupted it. If it cannot, which is the default, the worker ends.
     fn recover(&mut self) -> bool {
         false
     }

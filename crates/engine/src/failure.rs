@@ -1,9 +1,9 @@
 //! Behaviour of a worker after its application has panicked.
 //!
-//! A worker that outlives panics puts the application aside, frees what it held, and goes on with its ports, so that
-//! they neither fill up nor keep frames, its queues are sent, and its reader is quiescent in every turn. Frames that it
-//! receives are dropped until somebody restarts it. It only does so if the panic came from the application itself:
-//! one inside a port may have left a ring shared with the kernel between two states.
+//! A worker that outlives panics suspends the application, frees the frames that it held, and continues to serve its
+//! ports: they do not fill up, queued frames are sent, and the reader is quiescent in every turn. Received frames are
+//! dropped until the application is restarted. A worker outlives only panics of the application itself: a panic inside
+//! a port may have left a ring that the kernel shares in an inconsistent state.
 
 use crate::{App, Context, DropReason, PortId};
 use bywash_frame::{BATCH, Batch};
@@ -44,11 +44,11 @@ impl Failed {
     }
 }
 
-/// Returns how many panics of its application a worker outlives that allocates from a pool of `frames`.
+/// Returns the number of panics of its application that a worker outlives, given the number of frames of its pool.
 ///
-/// The frames that an application has in hand when it panics, of its burst and built meanwhile, are on the stack and
-/// lost until the process ends: fewer than two bursts. So a worker ends before they are a quarter of its pool.
-pub(crate) fn most(frames: usize) -> u64 {
+/// The frames that an application holds on its stack when it panics, received and newly built, are lost until the
+/// process ends: fewer than two bursts per panic. The worker ends before it has lost a quarter of its pool.
+pub(crate) fn max_panics(frames: usize) -> u64 {
     (frames / 4 / (2 * BATCH)) as u64
 }
 

@@ -1,7 +1,7 @@
-//! Cost of a cache line's way between two CPUs, measured by two threads that write the same line in turn.
+//! Cost of a cache line transfer between two CPUs, measured by two threads that write the same line in turn.
 //!
-//! It decides which pool policy is best between two threads. On a virtual machine the CPUs are at times neighbours and
-//! at times not, which their numbers do not show.
+//! It determines the best pool policy between two threads. The CPUs of a virtual machine may or may not share a core or
+//! a cache, which their numbers do not show.
 
 use crate::cpus::pin;
 use bywash_sync::{CachePadded, clock};
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 const TRIPS: u64 = 500;
 /// Maximum number of samples.
 const SAMPLES: usize = 64;
-/// Maximum length of a measurement, for CPUs that others use, too.
+/// Maximum duration of a measurement, for CPUs that other threads use, too.
 const LIMIT: Duration = Duration::from_millis(250);
 
-/// Cost of a cache line's way from one CPU to another.
+/// Cost of a cache line transfer from one CPU to another.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Way {
     /// Nanoseconds one way.
@@ -26,18 +26,18 @@ pub struct Way {
     pub cycles: f64,
 }
 
-/// Line that goes to and fro, and whether the measurement has ended.
+/// State that the two threads share: the line that they write in turn, and whether the measurement has ended.
 #[derive(Default)]
-struct Court {
+struct Shared {
     line: CachePadded<AtomicU64>,
-    over: CachePadded<AtomicBool>,
+    done: CachePadded<AtomicBool>,
 }
 
-impl Court {
+impl Shared {
     /// Waits until the line has this number. Returns false if the measurement ends before.
     fn await_number(&self, number: u64) -> bool {
         while self.line.load(Ordering::Acquire) != number {
-            if self.over.load(Ordering::Relaxed) {
+            if self.done.load(Ordering::Relaxed) {
                 return false;
             }
             std::hint::spin_loop();
@@ -46,18 +46,19 @@ impl Court {
     }
 }
 
-/// Measures the way between two different CPUs: the lower quartile of the samples, since a sample in which a thread
-/// loses its CPU says nothing. `None` if no sample ended in time. Errors if a thread cannot run on its CPU.
+/// Measures the cost between two different CPUs. Returns the lower quartile of the samples, because a sample during
+/// which a thread is preempted is too long; `None` if no sample ended in time. Errors if a thread cannot run on its
+/// CPU.
 pub fn measure(first: usize, second: usize) -> rustix::io::Result<Option<Way>> {
-    let court = Court::default();
+    let shared = Shared::default();
     let mut samples = std::thread::scope(|threads| -> rustix::io::Result<Vec<f64>> {
-        let (court, until) = (&court, Instant::now() + LIMIT);
+        let (shared, until) = (&shared, Instant::now() + LIMIT);
         // Odd numbers are this thread's, even ones the other's.
         let other = threads.spawn(move || -> rustix::io::Result<()> {
             pin(second)?;
             let mut number = 1;
-            while court.await_number(number) {
-                court.line.store(number + 1, Ordering::Release);
+            while shared.await_number(number) {
+                shared.line.store(number + 1, Ordering::Release);
                 number += 2;
             }
             Ok(())
@@ -68,12 +69,12 @@ pub fn measure(first: usize, second: usize) -> rustix::io::Result<Option<Way>> {
             'samples: while pinned.is_ok() && samples.len() < SAMPLES {
                 let start = clock::tsc();
                 for _ in 0..TRIPS {
-                    court.line.store(number, Ordering::Release);
-                    let mut looks = 0u32;
-                    while court.line.load(Ordering::Acquire) != number + 1 {
-                        // Reading the time at each look would be part of what is measured.
-                        looks = looks.wrapping_add(1);
-                        if looks.is_multiple_of(4096) && Instant::now() > until {
+                    shared.line.store(number, Ordering::Release);
+                    let mut polls = 0u32;
+                    while shared.line.load(Ordering::Acquire) != number + 1 {
+                        // Reading the clock at each poll would add to the time measured.
+                        polls = polls.wrapping_add(1);
+                        if polls.is_multiple_of(4096) && Instant::now() > until {
                             break 'samples;
                         }
                         std::hint::spin_loop();
@@ -82,7 +83,7 @@ pub fn measure(first: usize, second: usize) -> rustix::io::Result<Option<Way>> {
                 }
                 samples.push((clock::tsc() - start) as f64 / (2 * TRIPS) as f64);
             }
-            court.over.store(true, Ordering::Relaxed);
+            shared.done.store(true, Ordering::Relaxed);
             pinned.map(|()| samples)
         });
         let samples = starter.join().unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -106,7 +107,7 @@ mod tests {
             println!("SKIP: fewer than two CPUs");
             return;
         }
-        // Others may keep one of the CPUs for a whole measurement.
+        // Another thread may occupy one of the CPUs for a whole measurement.
         let way =
             std::iter::repeat_with(|| measure(cpus.cpu(0), cpus.cpu(1)).unwrap()).take(100).flatten().next().unwrap();
         assert!(way.ns > 1.0 && way.ns < 1e6 && way.cycles > 1.0, "{way:?}");

@@ -2,7 +2,7 @@
 
 use crate::app::{SAMPLE, STAGE_RX, STAGE_TX};
 use crate::cpus::pin;
-use crate::failure::{Failed, Failure, Substitute, most};
+use crate::failure::{Failed, Failure, Substitute, max_panics};
 use crate::{App, Context, DropReason, Meter, PortId, PortTable, WorkerCounters};
 use bywash_frame::{Batch, Buffers, Pool};
 use bywash_port::{Port, PortState, Recorder, TxQueue};
@@ -53,7 +53,7 @@ const NAP: Duration = Duration::from_millis(10);
 const SHORT_NAP: Duration = Duration::from_micros(100);
 
 /// Typical wakeup latency of a sleeper: the kernel's timer slack, 50 us, and scheduling.
-const LATE: Duration = Duration::from_micros(100);
+const WAKEUP_LATENCY: Duration = Duration::from_micros(100);
 
 /// State of a worker, reported on request.
 #[derive(Clone, Debug)]
@@ -81,8 +81,8 @@ pub struct PortReport {
 
 /// Change to a running worker. Ports that it does not name are not affected.
 pub enum Change {
-    /// Sets this port, behind this empty TX queue, under this number. The port that had the number is closed, and the
-    /// counters of the number restart at zero.
+    /// Sets the port with this number, with an empty TX queue. The port that had the number is closed, and the counters
+    /// of the number restart at zero.
     Set(PortId, Box<dyn Port>, Box<TxQueue>),
     /// Replaces the port with this number, keeping its TX queue and its counters. All previous ends of the port are
     /// closed.
@@ -130,17 +130,17 @@ pub struct Worker {
     meter: Option<Box<dyn Meter>>,
     /// Ticks per turn, an upper estimate.
     turn_ticks: u64,
-    /// Time of the last turn: time does not go back with a panic either.
+    /// Time of the last turn, kept here so that time does not go back after a panic either.
     now: u64,
     /// Frames received by `from` that the application has not taken yet, and frames to be freed. Empty between turns,
     /// and here instead of on the stack so that a panic does not lose them.
     batch: Batch,
     from: PortId,
     trash: Batch,
-    /// Whether the worker goes on after a panic of its application.
+    /// Whether the worker continues after a panic of its application.
     outlives: bool,
-    /// The application, while `app` stands in for it after a panic.
-    aside: Option<Box<dyn App>>,
+    /// The application, while a substitute runs in its place after a panic.
+    suspended: Option<Box<dyn App>>,
 }
 
 /// Function that opens counters of the calling thread, or returns why it cannot.
@@ -185,7 +185,7 @@ impl Worker {
             from: PortId::default(),
             trash: Batch::new(),
             outlives: false,
-            aside: None,
+            suspended: None,
         }
     }
 
@@ -200,9 +200,9 @@ impl Worker {
         self.open_meter = Some(open);
     }
 
-    /// Makes the worker go on after a panic of its application, if that can recover ([`App::recover`]). Until
-    /// [`WorkerHandle::restart`], it drops the frames that it receives as `worker-failed`; what other workers send by
-    /// its ports is sent.
+    /// Makes the worker continue after a panic of its application, if the application can recover ([`App::recover`]).
+    /// Until [`WorkerHandle::restart`], it drops the frames that it receives as `worker-failed`; what other workers
+    /// send by its ports is sent.
     pub fn outlive_panics(&mut self) {
         self.outlives = true;
     }
@@ -237,7 +237,7 @@ impl Worker {
                 }
             }
         })?;
-        // Counters are open when this returns.
+        // The channel is closed once the counters are open.
         let _ = ready.recv();
         Ok(WorkerHandle { id, counters, mailbox, commands, thread: Mutex::new(Some(thread)) })
     }
@@ -268,7 +268,7 @@ impl Worker {
         }
     }
 
-    /// Prepares the worker's thread. Dropping `opened` says that counters are open.
+    /// Prepares the worker's thread. Drops `opened` once the counters are open.
     fn begin(&mut self, opened: mpsc::Sender<()>) {
         self.pin();
         self.open_meter();
@@ -276,7 +276,7 @@ impl Worker {
         self.counters.thread.set(rustix::thread::gettid().as_raw_nonzero().get() as u64);
     }
 
-    /// Turns until the worker is to stop, and closes. `started`: when the worker's thread began.
+    /// Runs turns until the worker is told to stop, then closes it. `started` is the time at which its thread began.
     fn run(&mut self, mailbox: &Mailbox, inbox: &mpsc::Receiver<Command>, started: u64) {
         let patience = clock::us_to_ticks(PATIENCE_US);
         let mut now = clock::tsc_after(self.now);
@@ -304,7 +304,7 @@ impl Worker {
                 }
             }
             if mailbox.mail.swap(false, Ordering::Acquire) {
-                inbox.try_iter().for_each(|c| self.obey(c, &mailbox.failed));
+                inbox.try_iter().for_each(|c| self.execute(c, &mailbox.failed));
                 now = clock::tsc_after(now);
             }
         }
@@ -378,7 +378,7 @@ impl Worker {
         n
     }
 
-    fn obey(&mut self, command: Command, failed: &Failed) {
+    fn execute(&mut self, command: Command, failed: &Failed) {
         match command {
             Command::Report(answer) => {
                 let report = self.report();
@@ -396,7 +396,7 @@ impl Worker {
                 }
             }
             Command::Restart => {
-                if let Some(app) = self.aside.take() {
+                if let Some(app) = self.suspended.take() {
                     self.app = app;
                     failed.set(None);
                 }
@@ -404,14 +404,15 @@ impl Worker {
         }
     }
 
-    /// Puts the application aside after a panic, and frees what it held. Returns false if the worker cannot go on.
+    /// Suspends the application after a panic, and frees the frames that it held. Returns false if the worker cannot
+    /// continue.
     fn recover(&mut self) -> bool {
         let at_rest = std::mem::take(&mut self.ports.at_rest);
-        let often = self.counters.panics.get() >= most(self.bufs.pool().config().frames);
-        if !self.outlives || !at_rest || often || self.aside.is_some() {
+        let too_often = self.counters.panics.get() >= max_panics(self.bufs.pool().config().frames);
+        if !self.outlives || !at_rest || too_often || self.suspended.is_some() {
             return false;
         }
-        // Nothing of the application is used if it panics again.
+        // If the application panics again, nothing of it is used any more.
         let recovered = catch_unwind(AssertUnwindSafe(|| {
             let from = self.from;
             self.with_app(|app, cx, batch| {
@@ -423,7 +424,7 @@ impl Worker {
         let recovered = recovered.unwrap_or(false);
         if recovered {
             self.counters.panics.add(1);
-            self.aside = Some(std::mem::replace(&mut self.app, Box::new(Substitute)));
+            self.suspended = Some(std::mem::replace(&mut self.app, Box::new(Substitute)));
         }
         recovered
     }
@@ -501,7 +502,7 @@ impl Worker {
     /// Returns how long the worker may sleep without missing a TX queue's deadline; `None` if it must not sleep.
     fn nap(&self, now: u64) -> Option<Duration> {
         let Some(left) = self.ports.patience(now) else { return Some(NAP) };
-        Duration::from_nanos(clock::ticks_to_ns(left)).checked_sub(LATE).filter(|nap| !nap.is_zero())
+        Duration::from_nanos(clock::ticks_to_ns(left)).checked_sub(WAKEUP_LATENCY).filter(|nap| !nap.is_zero())
     }
 
     fn sleep(&mut self, nap: Duration) {
