@@ -12,7 +12,7 @@ use crate::gates::{Gates, is_kept};
 use crate::icmp::Limits;
 use crate::request::{Request, RouterConfig};
 use crate::tables::{Entry, Kind, SourceCheck, Tables, takes_source};
-use crate::tunnel::{self, OuterRoute, Through, Within};
+use crate::tunnel::{self, Decapsulated, OuterRoute, Through};
 use crate::vlan::{self, Ingress, Tag};
 use crate::waiting::Waiting;
 use bywash_engine::{Context, DropReason, Event, PortId};
@@ -27,15 +27,15 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Part of the request queue reserved for neighbour resolution, as a divisor: punted packets must leave 1/`KEPT` of the
-/// queue free, so that a flood of them cannot block resolution.
-const KEPT: usize = 4;
+/// Divisor of the request queue: one part in `RESERVED` is reserved for neighbour resolution, so that a flood of punted
+/// packets cannot block it.
+const RESERVED: usize = 4;
 
 /// State of the slow path. It is separate from the tables, which are borrowed at the same time.
 pub(crate) struct SlowPath {
     requests: rtrb::Producer<Request>,
     /// Number of free entries in `requests` that punted packets must leave.
-    kept: usize,
+    reserved: usize,
     pub config: RouterConfig,
     pub waiting: Waiting,
     pub limits: Limits,
@@ -55,7 +55,7 @@ pub(crate) fn seconds(tsc: u64) -> u32 {
     (tsc / clock::tsc_hz().max(1)) as u32
 }
 
-/// Packets within others, at most a burst, each with its origin.
+/// Inner packets of tunnels, at most a burst, each with its origin.
 pub(crate) struct Inner {
     pub frames: Batch,
     pub from: [Ingress; BATCH],
@@ -63,7 +63,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub fn new() -> Self {
-        let nowhere = Ingress { port: PortId(0), id: PortId(0), tag: Tag::None, around: None };
+        let nowhere = Ingress { port: PortId(0), id: PortId(0), tag: Tag::None, outer: None };
         Self { frames: Batch::new(), from: [nowhere; BATCH] }
     }
 
@@ -79,12 +79,12 @@ impl Inner {
 impl SlowPath {
     pub fn new(requests: rtrb::Producer<Request>, config: RouterConfig) -> Self {
         let limits = Limits::new(config.icmp_rate);
-        let kept = requests.buffer().capacity() / KEPT;
+        let reserved = requests.buffer().capacity() / RESERVED;
         let random = RandomState::new().hash_one(0u8);
         let ip_id = (random as u16, (random >> 16) as u16 | 1);
         Self {
             requests,
-            kept,
+            reserved,
             config,
             waiting: Waiting::new(),
             limits,
@@ -114,8 +114,8 @@ impl SlowPath {
             (None, _) => Err(DropReason::Runt),
         };
         // The kernel validates the source before it checks the TTL.
-        let dubious =
-            matches!(verdict, Ok(Validated::Forward) | Err(DropReason::TtlExceeded)) && !sourced(tables, from, data);
+        let dubious = matches!(verdict, Ok(Validated::Forward) | Err(DropReason::TtlExceeded))
+            && !has_accepted_source(tables, from, data);
         match verdict {
             _ if dubious => self.punt(cx, from, frame),
             // Packets to this host are not forwarded, so their TTL does not matter: routing protocols send with a TTL
@@ -154,7 +154,7 @@ impl SlowPath {
                     frame.truncate(HEADER_LEN + len as usize);
                 }
                 let data = cx.bufs.arena().data_mut(&mut frame);
-                charge(data);
+                decrement_ttl(data);
                 hop.rewrite_macs(data);
                 vlan::send(cx, tables, from.port, hop.port, frame);
             }
@@ -165,7 +165,7 @@ impl SlowPath {
             Kind::Forward => match plan(cx, &frame, hop.mtu) {
                 Ok(plan) => {
                     let data = cx.bufs.arena().data_mut(&mut frame);
-                    charge(data);
+                    decrement_ttl(data);
                     hop.rewrite_macs(data);
                     Self::fragment(cx, tables, from, frame, hop.port, &plan);
                 }
@@ -191,62 +191,61 @@ impl SlowPath {
         }
     }
 
-    /// Handles an outer packet of a tunnel that a port received whose gate is closed except for flows. It is not looked
-    /// up: whatever its route is meanwhile, it is not forwarded itself.
+    /// Handles an outer packet of a tunnel received on a port whose gate is closed except for flows. The packet is not
+    /// looked up: even if its route has changed, it must not be forwarded itself.
     pub(crate) fn receive_outer(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, frame: Frame) {
         let data = cx.bufs.arena().data(&frame);
         let valid = data.get(HEADER_LEN..).is_some_and(|ip| {
             let checked = if frame_type(data) == Some(ethertype::IPV6) { check6(ip) } else { check4(ip) };
             matches!(checked, Ok(Validated::Forward))
         });
-        if valid && sourced(tables, from, data) && is_local(tables, from, data) {
+        if valid && has_accepted_source(tables, from, data) && is_local(tables, from, data) {
             self.decapsulate(cx, tables, from, frame);
         } else {
             self.punt(cx, from, frame);
         }
     }
 
-    /// Forwards the packet within a valid packet to this host, if that came through a tunnel; all others are the
-    /// kernel's.
+    /// Forwards the inner packet of a valid packet to this host, if that came through a tunnel; punts all others.
     pub(crate) fn decapsulate(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let partial = tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums);
         // The mark of an unfinished checksum does not travel with a punted packet.
-        if partial && tunnel::complete_within(cx.bufs.arena().data_mut(&mut frame)) {
+        if partial && tunnel::complete_inner(cx.bufs.arena().data_mut(&mut frame)) {
             cx.event(from.port, Event::ChecksumCompleted, 1);
         }
         let tsc = cx.now;
-        let Some(Within { from: within, to }) =
+        let Some(Decapsulated { from: inner, to }) =
             tunnel::decapsulate(cx.bufs.arena(), tables, from, &mut frame, || seconds(tsc))
         else {
             return self.punt(cx, from, frame);
         };
         let data = cx.bufs.arena().data(&frame);
-        let gate = self.gates.get(within.id);
+        let gate = self.gates.get(inner.id);
         if let Some(to) = to {
             if !gate.closed.is_empty() {
                 cx.event(from.port, Event::KeptByPolicy, 1);
-                return self.punt(cx, within, frame);
+                return self.punt(cx, inner, frame);
             }
             cx.event(from.port, Event::Decapsulated, 1);
             return vlan::send(cx, tables, from.port, to, frame);
         }
         if is_kept(gate, data) {
             // Packets that belong to no flow are punted as the burst ends.
-            let Some(frame) = (if gate.flows.is_empty() { Some(frame) } else { self.inner.add(within, frame).err() })
+            let Some(frame) = (if gate.flows.is_empty() { Some(frame) } else { self.inner.add(inner, frame).err() })
             else {
                 return;
             };
             cx.event(from.port, Event::KeptByPolicy, 1);
-            return self.punt(cx, within, frame);
-        } else if sourced(tables, within, data) {
+            return self.punt(cx, inner, frame);
+        } else if has_accepted_source(tables, inner, data) {
             cx.event(from.port, Event::Decapsulated, 1);
-            return self.route(cx, tables, within, frame);
+            return self.route(cx, tables, inner, frame);
         }
-        self.punt(cx, within, frame);
+        self.punt(cx, inner, frame);
     }
 
     /// Sends a valid packet through the tunnel of its next hop, by the route of the outer packets. Packets that would
-    /// leave by the tunnel that they came by are the kernel's, which may send a redirect.
+    /// leave by the tunnel that they came by are punted: the kernel may send a redirect.
     pub(crate) fn encapsulate(
         &mut self,
         cx: &mut Context<'_>,
@@ -259,14 +258,14 @@ impl SlowPath {
         let (len, _) = ip_len(data);
         let route = route.filter(|_| len <= hop.mtu && tables.number(hop.port) != from.id);
         let way =
-            route.and_then(|route| route.way(tables, data, len).filter(|_| !route.is_forgotten(|| seconds(cx.now))));
+            route.and_then(|route| route.way(tables, data, len).filter(|_| !route.claim_refresh(|| seconds(cx.now))));
         let Some(way) = way else { return self.punt(cx, from, frame) };
-        charge(data);
+        decrement_ttl(data);
         self.send_through(cx, tables, from, (frame, len), &way);
     }
 
-    /// Sends a frame to another station, which the port's bridge forwards, through the VXLAN that leads there. All
-    /// others are the kernel's.
+    /// Sends a frame to another station, which the port's bridge forwards, through the VXLAN that leads there. Leaves
+    /// all others to the kernel.
     pub(crate) fn bridge(&mut self, cx: &mut Context<'_>, tables: &Tables, from: Ingress, mut frame: Frame) {
         let data = cx.bufs.arena().data_mut(&mut frame);
         if tables.ports.get(usize::from(from.port.0)).is_some_and(|device| device.partial_checksums)
@@ -366,7 +365,7 @@ impl SlowPath {
     }
 
     fn hand_over(&mut self, cx: &mut Context<'_>, from: PortId, id: Option<PortId>, frame: Frame) {
-        if self.requests.slots() <= self.kept {
+        if self.requests.slots() <= self.reserved {
             return cx.drop(from, DropReason::PuntFailed, frame);
         }
         match self.requests.push(Request::Punt { from, id, frame, copy: false }) {
@@ -378,7 +377,7 @@ impl SlowPath {
 }
 
 /// Decrements the packet's TTL or hop limit.
-fn charge(data: &mut [u8]) {
+fn decrement_ttl(data: &mut [u8]) {
     let ip = &mut data[HEADER_LEN..];
     if ip[0] >> 4 == 6 {
         ip.first_chunk_mut().map(ipv6::decrement_hop_limit);
@@ -412,7 +411,7 @@ fn addresses(data: &[u8]) -> Option<(IpAddr, IpAddr)> {
 
 /// Returns whether the kernel certainly accepts the source of a packet with a valid header: it is not one of the host's
 /// own addresses and passes the port's source check. Doubtful cases are left to the kernel.
-pub(crate) fn sourced(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
+pub(crate) fn has_accepted_source(tables: &Tables, from: Ingress, data: &[u8]) -> bool {
     let Some((IpAddr::V4(src), IpAddr::V4(dst))) = addresses(data) else { return true };
     let port = tables.port(from.id);
     let check = port.map_or(SourceCheck::Off, |port| port.source_check);

@@ -29,6 +29,7 @@ const SLOW: usize = 3;
 const EXCEPTION: u32 = u32::MAX;
 /// Set in a next-hop id when the packet is IPv6.
 const V6: u32 = 1 << 31;
+
 /// The router of one worker.
 pub struct Router {
     tables: Arc<Published<Tables>>,
@@ -110,8 +111,8 @@ impl Router {
 }
 
 impl Work {
-    /// Checks every packet. Returns whether all are valid IPv4 packets; if not, the valid ones of either family are
-    /// listed.
+    /// Checks every packet. Returns the burst, and whether all packets are valid IPv4; if not, lists the valid ones of
+    /// each family.
     #[inline]
     fn input<'a>(
         &mut self,
@@ -125,7 +126,7 @@ impl Work {
         let faults = self.validation.validate(&self.heads, n, tables.own4);
         let mixed = if faults & OWN != 0 { self.check_own_sources(tables, port, n) } else { faults != 0 };
         if mixed {
-            self.sort(arena, burst.frames());
+            self.split_by_family(arena, burst.frames());
         }
         (burst, !mixed)
     }
@@ -164,7 +165,8 @@ impl Work {
         }
     }
 
-    fn sort(&mut self, arena: &Arena, frames: &[Frame]) {
+    /// Lists the valid packets of each family.
+    fn split_by_family(&mut self, arena: &Arena, frames: &[Frame]) {
         (self.v4.n, self.v6.n) = (0, 0);
         for (i, frame) in frames.iter().enumerate().take(BATCH) {
             if self.validation.faults[i] == 0 {
@@ -175,7 +177,7 @@ impl Work {
         }
     }
 
-    /// Looks up the next hops of the `n` packets. `all4` if all of them are valid IPv4 packets.
+    /// Looks up the next hops of the `n` packets. `all4` is set if all of them are valid IPv4 packets.
     #[inline]
     fn lookup(&mut self, tables: &Tables, n: usize, all4: bool) {
         let Self { validation, v4, v6, next, .. } = self;
@@ -199,7 +201,7 @@ impl Work {
         }
     }
 
-    /// Looks up the next hops of the packets by the port's rules. `all4` if all of them are valid IPv4 packets.
+    /// Looks up the next hops of the packets by the port's rules. `all4` is set if all of them are valid IPv4 packets.
     #[cold]
     fn lookup_by_rules(&mut self, arena: &Arena, tables: &Tables, port: &PortInfo, frames: &[Frame], all4: bool) {
         let Self { heads, validation, v4, v6, next, .. } = self;
@@ -262,7 +264,7 @@ impl Work {
 
     /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
     /// MTU. `None` if any packet is left over; otherwise `Some`, with the port if all packets go to the same one.
-    // Not inlined: the rest of `process` takes so many registers that the loop would reload two of them for each
+    // Not inlined: the rest of `process_batch` takes so many registers that the loop would reload two of them for each
     // packet.
     #[inline(never)]
     fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
@@ -329,13 +331,13 @@ impl Router {
                 (true, Some(_)) => Tag::OfPort,
                 (true, None) => Tag::OfBridge,
             };
-            self.process_of(cx, Ingress { port: from, id, tag, around: None }, &mut tagged);
+            self.process_batch(cx, Ingress { port: from, id, tag, outer: None }, &mut tagged);
         }
     }
 
     /// Processes a batch from a port, or of one of its VLANs.
     #[inline]
-    fn process_of(&mut self, cx: &mut Context<'_>, from: Ingress, batch: &mut Batch) {
+    fn process_batch(&mut self, cx: &mut Context<'_>, from: Ingress, batch: &mut Batch) {
         let Self { tables, work, path, translator } = self;
         let tables = tables.load(cx.reader);
         let (port, id) = (tables.port(from.id), from.id);
@@ -352,7 +354,7 @@ impl Router {
             let bridged = from.tag == Tag::OfBridge || tables.number(from.port) == id;
             let others = device.reception == Reception::Bridged && !bridged;
             let reception = if others { Reception::Own } else { device.reception };
-            keep_mine(cx, tables, path, (port, reception), from, batch);
+            filter_by_mac(cx, tables, path, (port, reception), from, batch);
         }
         let arena = cx.bufs.arena();
         if device.is_some_and(|device| device.partial_checksums) {
@@ -361,7 +363,7 @@ impl Router {
         }
         // After the checksums: the mark of an unfinished checksum does not travel with a punted packet.
         if path.gates.keeps_any(id) {
-            keep_back(cx, tables, path, translator.as_deref_mut(), from, batch);
+            punt_kept(cx, tables, path, translator.as_deref_mut(), from, batch);
         }
         let (n, arena) = (batch.len(), cx.bufs.arena());
         let (burst, all4) = work.input(arena, tables, port, batch.as_mut_slice());
@@ -382,7 +384,7 @@ impl Router {
                 cx.send_batch(from.port, to, batch);
                 cx.sent(n);
             }
-            None => part(cx, tables, from, batch, work, path),
+            None => dispatch(cx, tables, from, batch, work, path),
         }
         if !path.inner.frames.is_empty() {
             forward_inner(cx, tables, path, translator.as_deref_mut());
@@ -390,7 +392,7 @@ impl Router {
     }
 }
 
-/// Forwards the packets of flows that came through tunnels, and punts the others.
+/// Forwards the inner packets that belong to flows, and punts the others.
 #[cold]
 fn forward_inner(cx: &mut Context<'_>, tables: &Tables, path: &mut SlowPath, mut translator: Option<&mut Translator>) {
     let (mut frames, origins) = (Batch::new(), path.inner.from);
@@ -400,7 +402,7 @@ fn forward_inner(cx: &mut Context<'_>, tables: &Tables, path: &mut SlowPath, mut
         if let Some(translator) = translator.as_deref_mut() {
             translator.forward(cx, tables, path, (path.gates.get(from.id), from), batch);
         }
-        // The gate has opened meanwhile: the kernel has these, rather than that they are looked up once more.
+        // The gate has opened since: punt these rather than look them up again.
         batch.drain().for_each(|frame| path.punt(cx, from, frame));
     };
     let n = frames.len();
@@ -427,7 +429,7 @@ impl App for Router {
             }
         }
         let id = self.tables.load(cx.reader).number(from);
-        self.process_of(cx, Ingress { port: from, id, tag: Tag::None, around: None }, batch);
+        self.process_batch(cx, Ingress { port: from, id, tag: Tag::None, outer: None }, batch);
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
@@ -453,9 +455,9 @@ impl App for Router {
         }
     }
 
-    /// Goes on with an empty queue of waiting packets. Tables and flows do not belong to this worker, which changes
-    /// flows' counters and validity by single stores; the state of a burst, including the translator's, is overwritten
-    /// by the next one; and the rest only paces ICMP errors.
+    /// Continues with an empty queue of waiting packets. Tables and flows do not belong to this worker, which changes
+    /// the counters and the validity of flows by single stores; the state of a burst, including the translator's, is
+    /// overwritten by the next one; and the rest only limits the rate of ICMP errors.
     fn recover(&mut self) -> bool {
         (self.path.waiting, self.path.inner) = (Waiting::new(), Inner::new());
         true
@@ -466,7 +468,7 @@ impl App for Router {
 /// unicast packet: no router forwards those (RFC 1812 5.3.4; ip_forward, ip6_forward). On a port with macvlans, a
 /// program may still hand over frames to a former address of one of them: they are punted, too. Frames to other
 /// stations that a bridge forwards go through a VXLAN or to the kernel.
-fn keep_mine(
+fn filter_by_mac(
     cx: &mut Context<'_>,
     tables: &Tables,
     path: &mut SlowPath,
@@ -492,7 +494,7 @@ fn keep_mine(
         debug_assert!(pushed.is_ok());
     }
     for frame in others.drain() {
-        // The frame may be for this host, which the kernel decides.
+        // The frame may be for this host: the kernel decides.
         let group = cx.bufs.arena().data(&frame)[0] & 1 != 0;
         let may_be = reception == Reception::Own || group;
         if reception == Reception::Bridged && !group {
@@ -517,7 +519,7 @@ fn carries_unicast(data: &[u8]) -> bool {
 
 /// Punts the packets that the port's gate keeps, except for those of flows, which it forwards.
 #[cold]
-fn keep_back(
+fn punt_kept(
     cx: &mut Context<'_>,
     tables: &Tables,
     path: &mut SlowPath,
@@ -544,7 +546,7 @@ fn keep_back(
 
 /// Sends the packets of a burst to their egress ports. Those that go through tunnels, or came through them, and all
 /// others without a port take the slow path.
-fn part(
+fn dispatch(
     cx: &mut Context<'_>,
     tables: &Tables,
     from: Ingress,
@@ -585,8 +587,7 @@ fn tunnelled_by(tables: &Tables, next: u32, data: &[u8]) -> Option<u32> {
     matches!(tables.entry(id).kind, Kind::Tunnel | Kind::Local).then_some(id)
 }
 
-/// Sends valid packets through the tunnels of these next hops, and those to this host on from the tunnels that they
-/// came through.
+/// Sends valid packets through the tunnels of these next hops, and forwards the inner packets of those to this host.
 fn pass_tunnels(
     cx: &mut Context<'_>,
     tables: &Tables,

@@ -6,7 +6,7 @@
 
 use crate::bytes::{be16, be32, frame_type};
 use crate::gates::{Gate, is_kept};
-use crate::slow::{SlowPath, ip_len, seconds, sourced};
+use crate::slow::{SlowPath, has_accepted_source, ip_len, seconds};
 use crate::tables::{Entry, HashPolicy, Kind, Tables};
 use crate::tunnel::{self, OuterRoute};
 use crate::valid::{host4, valid6};
@@ -40,12 +40,13 @@ struct Packets<const N: usize, A> {
 enum Class {
     /// The gate does not keep it.
     Open,
-    /// The kernel's.
+    /// Left to the kernel.
     Kept,
     /// Outer packet of a tunnel.
     Outer,
-    /// Packet that may belong to a flow, by its index.
+    /// IPv4 packet that may belong to a flow, with its index in [`Translator::v4`].
     V4(usize),
+    /// IPv6 packet likewise, with its index in [`Translator::v6`].
     V6(usize),
 }
 
@@ -93,7 +94,7 @@ impl Translator {
         for ((frame, class), way) in batch.drain().zip(classes).zip(ways) {
             match (way, class) {
                 (Some(hop), _) => {
-                    if from.around.is_some() {
+                    if from.outer.is_some() {
                         cx.event(from.port, Event::Decapsulated, 1);
                     }
                     match hop.kind {
@@ -124,7 +125,7 @@ impl Translator {
         batch: &Batch,
     ) -> [Class; BATCH] {
         (self.v4.n, self.v6.n) = (0, 0);
-        let outer_passes = from.around.is_none() && tables.tunnels.outer_passes();
+        let outer_passes = from.outer.is_none() && tables.tunnels.outer_passes();
         let arena = cx.bufs.arena();
         let mut classes = [Class::Kept; BATCH];
         for (class, frame) in classes.iter_mut().zip(batch.as_slice()) {
@@ -168,7 +169,7 @@ impl Translator {
         tables.fib6.lookup_batch(&v6.dst[..n6], &mut v6.ids[..n6]);
     }
 
-    /// Translates packet `at` and returns its next hop; `None`, with the packet unchanged, if it is the kernel's.
+    /// Translates packet `at` and returns its next hop; `None`, with the packet unchanged, if it is left to the kernel.
     fn translate4<'t>(
         &self,
         cx: &Context<'_>,
@@ -190,7 +191,7 @@ impl Translator {
             self.flows.v4.miss(&self.v4.keys[at], false);
             return None;
         };
-        if !sourced(tables, from, data) {
+        if !has_accepted_source(tables, from, data) {
             return None;
         }
         hop.rewrite_macs(data);
@@ -245,7 +246,7 @@ impl Translator {
 }
 
 /// Returns whether a packet is to be forwarded with its flow. A packet that opens or closes the connection revokes the
-/// flow; a packet without a flow is weighed.
+/// flow; one without a flow is counted as a miss.
 fn belongs<const N: usize>(flows: &FlowTable<N>, hit: Hit, key: &Key<N>, closing: bool) -> bool {
     match (hit.is_some(), closing) {
         (true, true) => flows.revoke(hit),
@@ -278,7 +279,7 @@ pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
     Some(Key::new(addresses.first_chunk()?, valid_l4(ip[6], l4)?, ip[6], from.0))
 }
 
-/// Flags of TCP that open or close a connection: FIN, SYN, RST.
+/// TCP flags that open or close a connection: FIN, SYN, RST.
 const FIN_SYN_RST: u8 = 0x07;
 
 /// Returns the ports of a TCP or UDP packet; `None` for other protocols, and if the kernel's connection tracking would
@@ -328,7 +329,7 @@ fn leads(tables: &Tables, hop: &Entry, port: u16, data: &[u8], path: &SlowPath, 
 #[cold]
 fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId, now: u64) -> bool {
     let leads = |route: &OuterRoute<'_>| {
-        route.way(tables, data, ip_len(data).0).is_some() && !route.is_forgotten(|| seconds(now))
+        route.way(tables, data, ip_len(data).0).is_some() && !route.claim_refresh(|| seconds(now))
     };
     tables.number(hop.port) != from && OuterRoute::of(tables, hop).as_ref().is_some_and(leads)
 }

@@ -1,9 +1,9 @@
 //! Tunnels: decapsulation of the packets that a tunnel's other end sends to this host (`receive`), and encapsulation of
 //! packets to that end (`send`); frames between a VXLAN and other members of its bridge (`bridged`).
 //!
-//! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks name it by
-//! that. Its packets arrive and leave by whatever port the routes of the packets around them lead to. All of this
-//! happens on the slow path. Packets for which the kernel would do more than encapsulate or decapsulate are left to it:
+//! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks refer to it
+//! by that number. Its packets arrive and leave by whatever port the outer packets are routed to. All of this happens
+//! on the slow path. Packets for which the kernel would do more than encapsulate or decapsulate are left to it:
 //! fragments, a congestion mark to be carried over, an error to be answered.
 
 mod bridged;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use bridged::MemberPort;
-pub(crate) use receive::{Around, Within, complete_within, decapsulate, is_outer, put_back};
+pub(crate) use receive::{Decapsulated, RemovedHeaders, complete_inner, decapsulate, is_outer, put_back};
 pub(crate) use send::{OuterRoute, Through, encapsulate};
 
 /// Length of a GRE header, and of one with a key (RFC 2784 2, RFC 2890 2).
@@ -29,9 +29,9 @@ const GRE_LEN: usize = 4;
 const KEYED_LEN: usize = GRE_LEN + 4;
 /// Flag of a GRE header that has a key (RFC 2890).
 const KEY: u32 = 0x2000;
-/// Congestion experienced (RFC 3168 5), and the bits of the TOS octet that it is in.
+/// Congestion experienced (RFC 3168 5); also the mask of the ECN field in the TOS octet.
 const CE: u8 = 3;
-/// ECT(0) and ECT(1) of the same bits.
+/// Code points ECT(0) and ECT(1) of the ECN field.
 const ECT_0: u8 = 2;
 const ECT_1: u8 = 1;
 /// Length of the UDP and VXLAN headers (RFC 7348 5).
@@ -51,7 +51,7 @@ const fn limit_options(protocol: u8, limit: u8) -> [u8; LIMIT_LEN] {
 /// A tunnel as routing sees it.
 #[derive(Clone, Debug)]
 pub struct TunnelInfo {
-    /// Its number.
+    /// Number of the tunnel.
     pub id: PortId,
     /// Ends and header fields. A VXLAN may have no other end, and a tunnel no address of its own.
     pub tunnel: Tunnel,
@@ -73,9 +73,9 @@ pub struct TunnelInfo {
     pub longest: u32,
     /// Set if its outer packets may be masqueraded.
     pub masqueraded: bool,
-    /// Time in seconds at which the kernel last got a packet of it, if connection tracking must not forget its outer
-    /// packets: their tuple might be given to a connection of another host. `None` for VXLANs, whose packets have many
-    /// tuples.
+    /// Time in seconds at which the kernel last got a packet of the tunnel, if connection tracking must not forget the
+    /// outer packets: it might give their tuple to a connection of another host. `None` for VXLANs, whose packets have
+    /// many tuples.
     pub tracked: Option<Arc<AtomicU32>>,
 }
 
@@ -122,8 +122,9 @@ impl Stations {
         self.all.binary_search_by_key(mac, |(mac, _)| *mac).ok()
     }
 
-    /// Returns whether frames of a station come from this end, and its next frame need not be heard by the kernel,
-    /// which forgets stations that it does not hear: it gets one in each quarter of the ageing time.
+    /// Returns whether a frame of a station that came from this end may be forwarded past the kernel. The kernel ages
+    /// out stations from which it receives nothing, so it gets one frame in each quarter of the ageing time; a call
+    /// that returns false for that reason restarts the interval.
     fn may_skip(&self, mac: &Mac, remote: IpAddr, ageing: u32, now: u32) -> bool {
         let behind = |at: &usize| self.all[*at].1.is_none_or(|end| end == remote);
         let Some(at) = self.at(mac).filter(behind) else { return false };
@@ -150,11 +151,11 @@ pub struct Path {
     /// TTL or hop limit of the host's own packets.
     pub ttl: u8,
     /// Next hop by which the kernel sends its own packets, if the route has several, or if the source was chosen for
-    /// it. The kernel has the packets once the route has lost this next hop.
+    /// it. Once the route has lost this next hop, the packets are left to the kernel.
     pub via: Option<Via>,
 }
 
-/// Path that tunnels need.
+/// Request for a path that tunnels need.
 #[derive(Clone, Debug)]
 pub struct WantedPath {
     /// Ends of the tunnels.
@@ -203,7 +204,7 @@ pub fn ends_of(tunnel: &Tunnel, own: &[IpAddr], vnis: &[u32]) -> Vec<TunnelEnd> 
     own.iter().flat_map(|local| tunnel.protocols().flat_map(|protocol| of(*local, protocol))).collect()
 }
 
-/// Returns the fields of the headers around a tunnel's packets that its own properties give.
+/// Returns the fields of a tunnel's outer headers that its own properties determine.
 fn own_header(tunnel: &Tunnel) -> OuterHeader {
     let Tunnel { ttl, tos, dont_fragment, vxlan, keys: [_, key], .. } = *tunnel;
     let (id, checksum) = vxlan.map_or((key.unwrap_or(0), false), |vxlan| (vxlan.vni, vxlan.checksum));
@@ -228,8 +229,9 @@ fn added(tunnel: &Tunnel, header: &OuterHeader) -> usize {
 }
 
 impl TunnelInfo {
-    /// Returns whether the kernel must get the next packet for connection tracking; `now` returns the time in seconds.
-    fn is_forgotten(&self, now: impl FnOnce() -> u32) -> bool {
+    /// Returns whether this packet must be left to the kernel, so that connection tracking does not forget the outer
+    /// packets; if so, restarts the interval. `now` returns the time in seconds.
+    fn claim_refresh(&self, now: impl FnOnce() -> u32) -> bool {
         let forgotten = |last: &Arc<AtomicU32>| {
             let now = now();
             let due = now.wrapping_sub(last.load(Ordering::Relaxed)) >= TRACKED;
@@ -246,7 +248,7 @@ impl TunnelInfo {
         !self.masqueraded || outer.masquerade4.map(IpAddr::V4) == Some(source)
     }
 
-    /// Returns where an Ethernet frame from this end of a VXLAN goes, if the kernel need not learn from it
+    /// Returns the destination of an Ethernet frame from this end of a VXLAN, if the kernel need not learn from it
     /// (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` returns the time in seconds.
     fn takes(&self, remote: IpAddr, frame: &[u8], now: impl Fn() -> u32) -> Option<Goes> {
         let (to, rest) = frame.split_first_chunk::<6>()?;
@@ -260,7 +262,7 @@ impl TunnelInfo {
     }
 }
 
-/// Where a packet or frame that came through a tunnel goes.
+/// Destination of a packet or frame that came through a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goes {
     /// To the interface that the tunnel's packets belong to, which routes it.
@@ -279,7 +281,7 @@ pub struct Tunnels {
     /// Places in `all` of VXLANs in bridges, in ascending order of the bridges' numbers.
     bridged: Vec<(PortId, usize)>,
     paths: Paths,
-    /// Fields of the headers that routes put around packets.
+    /// Fields of the outer headers that routes give to packets.
     headers: Vec<OuterHeader>,
     /// Set if the outer packets of these tunnels pass gates that let flows pass.
     outer_passes: bool,
@@ -287,8 +289,8 @@ pub struct Tunnels {
 
 impl Tunnels {
     /// Creates a set of tunnels. No two may have the same number, or an end in common. `headers` are the fields of the
-    /// headers that routes put around packets ([`crate::tables::Entry::count`]). `outer_passes` if the outer packets
-    /// pass gates that let flows pass.
+    /// outer headers that routes give to packets ([`crate::tables::Entry::count`]). `outer_passes` is set if the outer
+    /// packets pass gates that let flows pass.
     pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, headers: Vec<OuterHeader>, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
         let of = |(at, tunnel): (usize, &TunnelInfo)| tunnel.ends.iter().map(|end| (*end, at)).collect::<Vec<_>>();
@@ -305,7 +307,7 @@ impl Tunnels {
         self.all.binary_search_by_key(&id, |tunnel| tunnel.id).ok().map(|at| &self.all[at])
     }
 
-    /// Returns the fields of the headers around the packets of a next hop through this tunnel.
+    /// Returns the fields of the outer headers of packets that leave by this next hop through a tunnel.
     pub fn header(&self, info: &TunnelInfo, hop: &Entry) -> Option<OuterHeader> {
         match hop.count.checked_sub(2) {
             Some(at) => self.headers.get(at as usize).copied(),

@@ -1,11 +1,11 @@
 //! VLANs and macvlans of ports: tags are removed from received frames before the stages, and added to sent ones after
 //! them. Macvlans are handled alike: their frames have no tag, and are identified by their destination.
 //!
-//! A VLAN has a number like a port's, from [`FIRST`] on. Gates, next hops and source checks name it by that number;
+//! A VLAN has a number like a port's, from [`FIRST`] on. Gates, next hops and source checks refer to it by that number;
 //! queues and counters are those of the port that carries it.
 
 use crate::tables::{PortInfo, Tables};
-use crate::tunnel::{self, Around};
+use crate::tunnel::{self, RemovedHeaders};
 use bywash_engine::{Context, DropReason, PORTS, PortId};
 use bywash_frame::{Arena, Batch, Frame};
 use bywash_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
@@ -20,7 +20,7 @@ pub const UNTAGGED: [u8; TAG_LEN] = [0; TAG_LEN];
 
 /// Length of the two addresses in front of the tag or the EtherType.
 const ADDRESSES: usize = HEADER_LEN - 2;
-/// The bits of a tag that name its VLAN, without priority and drop eligibility.
+/// Bits of a tag that identify its VLAN: all but priority and drop eligibility.
 const MASK: [u8; TAG_LEN] = [0xff, 0xff, 0x0f, 0xff];
 
 /// Origin of a received packet.
@@ -32,8 +32,8 @@ pub(crate) struct Ingress {
     pub id: PortId,
     /// Tag of the frame, which was removed.
     pub tag: Tag,
-    /// The packet around it, if it came through a tunnel.
-    pub around: Option<Around>,
+    /// Outer headers that were removed, if the packet came through a tunnel.
+    pub outer: Option<RemovedHeaders>,
 }
 
 /// Tag that a received frame had. [`restore`] puts it back.
@@ -51,7 +51,7 @@ pub(crate) enum Tag {
 impl Ingress {
     /// Restores a frame to what the port received. Returns the number of the interface that received it.
     pub fn restore(self, arena: &Arena, frame: &mut Frame) -> PortId {
-        let id = self.around.map_or(self.id, |around| tunnel::put_back(arena, around, frame));
+        let id = self.outer.map_or(self.id, |outer| tunnel::put_back(arena, outer, frame));
         if self.tag == Tag::OfPort {
             restore(arena, frame);
         }

@@ -313,7 +313,7 @@ mod tests {
                 asked(n),
                 Wait {
                     frame,
-                    from: Ingress { port: PortId(0), id: PortId(0), tag: Tag::None, around: None },
+                    from: Ingress { port: PortId(0), id: PortId(0), tag: Tag::None, outer: None },
                     until,
                     own: false,
                 },

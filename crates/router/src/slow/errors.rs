@@ -100,7 +100,7 @@ impl SlowPath {
     fn have_answered(&mut self, cx: &mut Context<'_>, from: PortId, id: PortId, frame: &Frame) {
         let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
         let arena = cx.bufs.arena().clone();
-        if !arena.write(&mut copy, arena.data(frame)) || self.requests.slots() <= self.kept {
+        if !arena.write(&mut copy, arena.data(frame)) || self.requests.slots() <= self.reserved {
             cx.discard(copy);
             return cx.event(from, Event::IcmpWithheld, 1);
         }
@@ -113,7 +113,7 @@ impl SlowPath {
 
     /// Returns whether an error may be sent about a packet (RFC 1812 4.3.2.7, RFC 4443 2.4 e).
     fn answerable(&self, from: Ingress, data: &[u8], answer: Answer) -> bool {
-        let broadcast = from.around.is_none() && data[0] & 1 == 1;
+        let broadcast = from.outer.is_none() && data[0] & 1 == 1;
         let original = &data[HEADER_LEN..];
         match original.first().map(|first| first >> 4) {
             Some(4) => icmp4::may_answer4(original, broadcast),

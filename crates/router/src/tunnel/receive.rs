@@ -13,15 +13,15 @@ use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::{ipv4, ipv6, partial, proto};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The packet around one that came through a tunnel.
+/// Outer headers that [`decapsulate`] removed, as far as they are not still in front of the inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Around {
-    /// Number of the interface that received it.
+pub(crate) struct RemovedHeaders {
+    /// Number of the interface that received the outer packet.
     id: PortId,
-    /// Length of its headers behind the Ethernet header. All but the last two bytes are still in front of the packet
-    /// within.
+    /// Length of the headers behind the Ethernet header. All but the last two bytes are still in front of the inner
+    /// packet.
     len: u8,
-    /// These two, in place of which is the EtherType of the packet within.
+    /// The last two bytes, which the EtherType of the inner packet has replaced.
     last: [u8; 2],
 }
 
@@ -30,16 +30,16 @@ pub(crate) fn is_outer(tables: &Tables, data: &[u8]) -> bool {
     Headers::of(data).is_some_and(|headers| tables.tunnels.with(&headers.end()).is_some())
 }
 
-/// A packet that came through a tunnel.
+/// A packet that came through a tunnel, after decapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Within {
-    /// Where it was received: for a frame that a bridge forwards, the VXLAN; else the interface that routes it.
+pub(crate) struct Decapsulated {
+    /// Origin of the packet: for a frame that a bridge forwards, the VXLAN; otherwise the interface that routes it.
     pub from: Ingress,
     /// Port by which the bridge forwards the frame, unchanged.
     pub to: Option<PortId>,
 }
 
-/// Removes the headers around a packet that came through a tunnel: a valid IP packet to this host. A packet to be
+/// Removes the outer headers of a packet that came through a tunnel: a valid IP packet to this host. A packet to be
 /// routed then has an Ethernet header with meaningless addresses. `now` returns the time in seconds. Returns the inner
 /// packet if it may be forwarded; `None`, with the frame unchanged, if not or without such a tunnel.
 pub(crate) fn decapsulate(
@@ -48,14 +48,14 @@ pub(crate) fn decapsulate(
     from: Ingress,
     frame: &mut Frame,
     now: impl Fn() -> u32,
-) -> Option<Within> {
-    // A packet within one that was itself within another.
-    if from.around.is_some() {
+) -> Option<Decapsulated> {
+    // A tunnel within a tunnel.
+    if from.outer.is_some() {
         return None;
     }
     let data = arena.data(frame);
     let headers = Headers::of(data)?;
-    // The kernel carries ECT(1) and CE over to the packet within, or drops it (INET_ECN_decapsulate, RFC 6040 4.2).
+    // The kernel carries ECT(1) and CE over to the inner packet, or drops it (INET_ECN_decapsulate, RFC 6040 4.2).
     if headers.tos & ECT_1 != 0 {
         return None;
     }
@@ -94,7 +94,7 @@ pub(crate) fn decapsulate(
     if remote.is_ipv6() && tables.entry_to(remote).kind == Kind::Local {
         return None;
     }
-    if tunnel.is_forgotten(&now) {
+    if tunnel.claim_refresh(&now) {
         return None;
     }
     let goes = match tunnel.tunnel.vxlan {
@@ -113,32 +113,32 @@ pub(crate) fn decapsulate(
         Goes::Up => (tunnel.info.master.unwrap_or(tunnel.id), None),
         Goes::To(port) => (tunnel.id, Some(port)),
     };
-    let from = Ingress { id, around: Some(Around { id: from.id, len: len as u8, last }), ..from };
-    Some(Within { from, to })
+    let from = Ingress { id, outer: Some(RemovedHeaders { id: from.id, len: len as u8, last }), ..from };
+    Some(Decapsulated { from, to })
 }
 
 /// Puts back what [`decapsulate`] removed; returns the number of the interface that received the frame.
-pub(crate) fn put_back(arena: &Arena, around: Around, frame: &mut Frame) -> PortId {
+pub(crate) fn put_back(arena: &Arena, outer: RemovedHeaders, frame: &mut Frame) -> PortId {
     if let Some(place) = arena.data_mut(frame).get_mut(HEADER_LEN - 2..HEADER_LEN) {
-        place.copy_from_slice(&around.last);
+        place.copy_from_slice(&outer.last);
     }
     // The frame was pulled by as many bytes.
-    let pushed = arena.push(frame, usize::from(around.len));
+    let pushed = arena.push(frame, usize::from(outer.len));
     debug_assert!(pushed);
-    around.id
+    outer.id
 }
 
-/// Completes the transport checksum of a packet within another, if its sender left it to its device. A checksum around
-/// it is already that of the completed packet (local checksum offload).
-pub(crate) fn complete_within(data: &mut [u8]) -> bool {
+/// Completes the transport checksum of an inner packet, if its sender left it to its device. An outer checksum is
+/// already that of the completed packet (local checksum offload).
+pub(crate) fn complete_inner(data: &mut [u8]) -> bool {
     let Some(headers) = Headers::of(data) else { return false };
     let ip = &mut data[HEADER_LEN..][..headers.total];
-    // If the checksum around it is right, so is the packet as it is.
+    // If the outer checksum is right, the inner packet is right as it is.
     let has_sum = headers.port != 0 && !headers.is_unsummed(ip);
     !(has_sum && headers.sums_up(ip)) && partial::complete(&mut ip[headers.len..])
 }
 
-/// Headers around a packet.
+/// Outer headers of a packet.
 struct Headers {
     /// Source and destination of the outer packet.
     remote: IpAddr,
@@ -162,8 +162,8 @@ struct Headers {
 }
 
 impl Headers {
-    /// Returns the headers around the packet within a frame's packet. `None` if that is not valid, is a fragment, has
-    /// options, or has headers that are not known.
+    /// Returns the outer headers of a frame. `None` if its packet is not valid, is a fragment, has options, or has
+    /// unknown headers.
     fn of(data: &[u8]) -> Option<Self> {
         let ip = data.get(HEADER_LEN..)?;
         match frame_type(data)? {

@@ -26,13 +26,13 @@ pub(crate) struct OuterRoute<'a> {
     info: &'a TunnelInfo,
     path: &'a Path,
     header: OuterHeader,
-    /// Addresses of the Ethernet header within, for VXLAN.
+    /// Addresses of the inner Ethernet header, for VXLAN.
     macs: [u8; 12],
     /// Next hop of the outer packets.
     hop: &'a Entry,
 }
 
-/// Way of a packet through a tunnel.
+/// Route and header fields by which a packet goes through a tunnel.
 pub(crate) struct Through<'a> {
     route: &'a OuterRoute<'a>,
     /// Source port, for VXLAN.
@@ -49,7 +49,7 @@ impl<'a> OuterRoute<'a> {
         Self::by(tables, info, path, tables.tunnels.header(info, hop)?, hop.macs)
     }
 
-    /// Looks up the route for a frame that a bridge forwards to this end of a VXLAN; `None` likewise.
+    /// Looks up the route for a frame that a bridge forwards to this end of a VXLAN; `None` as for [`OuterRoute::of`].
     pub fn to(tables: &'a Tables, info: &'a TunnelInfo, remote: IpAddr, frame: &[u8]) -> Option<Self> {
         let (paths, ends) = (&tables.tunnels.paths.all, (info.tunnel.local, remote, info.tunnel.link));
         let at = paths.binary_search_by_key(&ends, |path| path.ends).ok()?;
@@ -83,8 +83,8 @@ impl<'a> OuterRoute<'a> {
         leads.then_some(Self { info, path, header, macs, hop: outer })
     }
 
-    /// Returns the way of a valid IP packet of `len` bytes, or of a frame with so much behind its Ethernet header;
-    /// `None` if it is left to the kernel.
+    /// Returns the way through the tunnel for a valid IP packet of `len` bytes, or for a frame with as many bytes
+    /// behind its Ethernet header; `None` if it is left to the kernel.
     pub fn way(&self, tables: &Tables, data: &[u8], len: u32) -> Option<Through<'_>> {
         let tunnel = &self.info.tunnel;
         let v6 = frame_type(data)? == ethertype::IPV6;
@@ -110,9 +110,10 @@ impl<'a> OuterRoute<'a> {
         Some(Through { route: self, source, label })
     }
 
-    /// Returns whether the kernel must get the next packet for connection tracking; `now` returns the time in seconds.
-    pub fn is_forgotten(&self, now: impl FnOnce() -> u32) -> bool {
-        self.info.is_forgotten(now)
+    /// Returns whether this packet must be left to the kernel for connection tracking, like
+    /// [`TunnelInfo::claim_refresh`].
+    pub fn claim_refresh(&self, now: impl FnOnce() -> u32) -> bool {
+        self.info.claim_refresh(now)
     }
 }
 
@@ -141,8 +142,8 @@ fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
 }
 
 /// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, or a frame that a bridge forwards, as
-/// `ip_tunnel_xmit`, `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an IPv4
-/// packet around it. Returns the port that it leaves by; `None` if the frame has no room in front.
+/// `ip_tunnel_xmit`, `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an
+/// outer IPv4 packet. Returns the port by which the packet leaves; `None` if the frame has no room in front.
 pub(crate) fn encapsulate(
     arena: &Arena,
     through: &Through<'_>,
@@ -161,7 +162,7 @@ pub(crate) fn encapsulate(
     let tos = match (tunnel.encapsulation, tunnel.is_over_v6()) {
         // The kernel takes it as it is (prepare_ip6gre_xmit_ipv4).
         (Encapsulation::Gre, true) => base,
-        // INET_ECN_encapsulate: the packet around one that has seen congestion has not seen it itself.
+        // INET_ECN_encapsulate: the outer packet of one that has experienced congestion has not experienced any itself.
         _ => base & !CE | if tos & CE == CE { ECT_0 } else { tos & CE },
     };
     let whole = header.dont_fragment || (whole && tunnel.inherits_dont_fragment());
@@ -214,7 +215,7 @@ pub(crate) fn encapsulate(
     Some(hop.port)
 }
 
-/// Fields of the IP header around a packet.
+/// Fields of an outer IP header.
 struct Outer {
     tos: u8,
     ttl: u8,
