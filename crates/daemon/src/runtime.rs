@@ -38,7 +38,7 @@ pub struct Runtime {
     pub watch: Option<Watch>,
     pub relations: Relations,
     pub numbers: Numbers,
-    /// VLAN interfaces of the ports by name, with the reasons for which the kernel has their packets, as logged.
+    /// VLAN interfaces of the ports by name, with the reasons why their packets are left to the kernel, as logged.
     pub vlans: BTreeMap<String, Option<String>>,
     /// Number of VLANs without an interface that have no number, as logged.
     pub unnumbered: usize,

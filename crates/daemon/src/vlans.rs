@@ -137,7 +137,7 @@ impl Numbers {
             for port in of.tagged.iter().copied() {
                 match number(Key::OnPort { index, parent: index, port, tag }) {
                     Some(entry) => tagged.push((port, entry)),
-                    // Without a number, its frames there are the kernel's.
+                    // Without a number, its frames there are left to the kernel.
                     None => members.retain(|(member, _)| *member != port),
                 }
             }

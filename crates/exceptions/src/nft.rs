@@ -119,15 +119,15 @@ impl std::fmt::Display for Family {
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Its family.
+    /// Family of the table.
     pub family: Family,
     /// Name, unique in its family.
     pub name: String,
     /// Whether the table is dormant (NFT_TABLE_F_DORMANT): its base chains are not hooked.
     pub dormant: bool,
-    /// Its chains.
+    /// Chains of the table.
     pub chains: Vec<Chain>,
-    /// Its sets and maps, anonymous ones included.
+    /// Sets and maps of the table, anonymous ones included.
     pub sets: Vec<Set>,
     /// Sets and objects whose mere existence enables connection tracking, by name: "ct helper ftp".
     pub tracking: Vec<String>,
@@ -140,7 +140,7 @@ pub struct Chain {
     pub name: String,
     /// Hook of a base chain; `None` for a chain that is only jumped to.
     pub base: Option<Base>,
-    /// Its rules, in order.
+    /// Rules of the chain, in order.
     pub rules: Vec<Rule>,
     /// Reason why the chain is not fully understood, if so: "unknown attribute 13".
     pub opaque: Option<String>,
@@ -168,6 +168,6 @@ pub struct Rule {
     pub handle: u64,
     /// Expressions, in order.
     pub expressions: Vec<Expression>,
-    /// Its comment, if it has one.
+    /// Comment, if the rule has one.
     pub comment: Option<String>,
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A port, or a VLAN or bridge of ports, on which the dataplane forwards packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortLink {
-    /// Its number.
+    /// Number of the port.
     pub id: u16,
     /// Kernel index of its interface; 0 while there is none, and for a VLAN of a bridge without an interface, of which
     /// no packets are routed.
@@ -109,9 +109,9 @@ pub struct Verdict {
     pub rules: BTreeMap<u16, Rules>,
     /// Numbers of the bridges that may forward frames between their members past the kernel.
     pub bridging: BTreeSet<u16>,
-    /// Numbers of the tunnels whose outer packets no policy concerns; the kernel has the packets of all others.
+    /// Numbers of the tunnels whose outer packets no policy concerns; the packets of all others are left to the kernel.
     pub tunnels: BTreeSet<u16>,
-    /// Numbers of the tunnels whose outer packets may be masqueraded: the kernel has the packets unless their
+    /// Numbers of the tunnels whose outer packets may be masqueraded: packets are left to the kernel unless their
     /// source is the address that it would give them.
     pub masqueraded: BTreeSet<u16>,
     /// Families of which rules translate addresses.
@@ -137,7 +137,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
             .filter(|port| port.bridge.is_some() && !port.members.is_empty())
             .map(|port| port.id)
             .collect(),
-        // A reading of before a tunnel came, or changed, says nothing about it.
+        // A reading from before a tunnel was added or changed says nothing about it.
         tunnels: ports
             .iter()
             .filter(|port| port.tunnel.is_some_and(|tunnel| reading.tunnels.contains(&(port.id, tunnel))))
@@ -148,10 +148,10 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
     if respect.ignored.contains(&Kind::Sysctls) {
         verdict.settings.source_check.clear();
     }
-    // Families of which something else than netfilter leaves every packet to the kernel.
+    // Families of which something other than netfilter leaves every packet to the kernel.
     let mut others: BTreeMap<u16, Families> =
         ports.iter().filter(|port| port.only_bridges()).map(|port| (port.id, Families::BOTH)).collect();
-    // Families whose packets netfilter leaves to the kernel by the interface that they leave by.
+    // Families whose packets are left to the kernel because of netfilter, by egress interface.
     let mut ruled: BTreeMap<u32, Families> = BTreeMap::new();
     let of_host = rules::of_host(&reading.rules);
     let misnamed: Vec<Effect> = ports.iter().filter(|port| port.name == LOOPBACK).flat_map(misnamed).collect();
@@ -301,8 +301,9 @@ fn concerns_frames(effect: &Effect, bridge: &PortLink) -> bool {
 }
 
 impl Verdict {
-    /// Takes over the policy routing rules of the ports. While there are any, the kernel sends ICMP errors, whose
-    /// routes they may concern, and has the packets of flows, which are looked up in tables local and main.
+    /// Takes over the policy routing rules of the ports. While there are any, the kernel sends ICMP errors, because
+    /// rules may apply to their routes, and forwards the packets of flows, which would be looked up in tables local and
+    /// main.
     fn follow(&mut self, reading: &Reading, ports: &[PortLink], respect: &Respect) {
         let ignored = respect.ignored.contains(&Kind::Rules);
         let rules: Vec<_> = reading.rules.iter().filter(|rule| !ignored || rule.is_basic()).cloned().collect();

@@ -74,11 +74,11 @@ pub struct Reading {
     pub rules: Vec<Rule>,
     /// Tunnels among the ports, by number, whose outer packets the effects were determined for.
     pub tunnels: Vec<(u16, Tunnel)>,
-    /// How far the rules of nf_tables were evaluated for these packets.
+    /// Extent to which the rules of nf_tables were evaluated for these packets.
     pub outer: Outer,
 }
 
-/// How far the rules of nf_tables were evaluated for the outer packets of tunnels.
+/// Extent to which the rules of nf_tables were evaluated for the outer packets of tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outer {
     /// Set if all chains that the host's own packets meet were: what the others do does not concern them.

@@ -374,7 +374,7 @@ pub struct Link {
     pub parent: Option<u32>,
     /// Set for a veth or netkit whose peer is in the same network namespace.
     pub paired: bool,
-    /// Its VLAN, for kind `vlan`.
+    /// VLAN of the interface, for kind `vlan`.
     pub vlan: Option<Vlan>,
     /// Properties of a macvlan or macvtap; `None` if they cannot be parsed.
     pub macvlan: Option<Macvlan>,
@@ -458,7 +458,7 @@ pub struct NextHop {
     /// Index of the egress interface; 0 if only the kernel can use this next hop (a route with another encapsulation
     /// than [`NextHop::outer`]).
     pub index: u32,
-    /// Headers that it puts around packets.
+    /// Outer headers that it gives to packets.
     pub outer: Option<Outer>,
     /// Gateway; `None` if the destination is on the link. May be IPv6 for an IPv4 route (RFC 5549).
     pub gateway: Option<IpAddr>,

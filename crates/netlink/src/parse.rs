@@ -382,7 +382,7 @@ fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
             return Some(None);
         }
         let (bridge, vlan) = (member, 0);
-        // A packet to a group, to nobody, or to a loopback address is the kernel's.
+        // Packets to a group, to nobody, or to a loopback address are left to the kernel.
         return Some(Some(match end.flatten().filter(|end| is_host(*end) && !gone && !special) {
             Some(end) => Event::Station(Station { bridge, vlan, mac, behind: Behind::End(end) }),
             None => Event::StationGone { bridge, vlan, mac },

@@ -154,7 +154,7 @@ pub const IFLA_GRE_ENCAP_DPORT: u16 = 17;
 pub const IFLA_GRE_COLLECT_METADATA: u16 = 18;
 pub const IFLA_GRE_IGNORE_DF: u16 = 19;
 pub const IFLA_GRE_FWMARK: u16 = 20;
-/// Flags of tunnels over IPv6: packets have no encapsulation limit, and have the traffic class of those within.
+/// Flags of tunnels over IPv6: packets have no encapsulation limit, and have the traffic class of the inner packets.
 pub const IP6_TNL_F_IGN_ENCAP_LIMIT: u32 = 1;
 pub const IP6_TNL_F_USE_ORIG_TCLASS: u32 = 2;
 /// Flags that the kernel sets itself, for tunnels that can send, receive, and have several ends.

@@ -113,7 +113,7 @@ pub fn table(table: &FlowTable) -> String {
     out + &format!("evaluated: {} in {took:.1} ms; events lost: {lost} {times}\n", number(*judged, "connection"))
 }
 
-/// Formats the reasons why connections are the kernel's.
+/// Formats the reasons why connections are left to the kernel.
 pub fn connections(all: &KernelConnections) -> String {
     let KernelConnections { connections, forwarded, reasons, skipped } = all;
     let all = number(*connections, "connection");

@@ -344,8 +344,8 @@ impl Xdp {
         self.level() == Level::Driver && (self.by_tc() || whole)
     }
 
-    /// Returns whether the kernel has all packets in tunnels that the port receives, or that are to enter one: traffic
-    /// control hands none over to workers.
+    /// Returns whether all packets that come through a tunnel to the port, or are to enter one, are left to the kernel:
+    /// traffic control hands none over to workers.
     pub fn leaves_tunnels(&self) -> bool {
         self.level() == Level::Kernel || (self.level() == Level::Driver && self.by_tc())
     }

@@ -21,7 +21,7 @@ use walk::{Names, Outcomes, Told, Walk, packets, place};
 pub struct Hooked<'a> {
     /// Hook at which they meet it; `None` if unknown.
     pub hook: Option<Hook>,
-    /// Its table.
+    /// Table of the chain.
     pub table: &'a Table,
     /// The chain.
     pub chain: &'a Chain,

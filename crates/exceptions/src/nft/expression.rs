@@ -237,9 +237,9 @@ pub enum Expression {
     Match {
         /// Name of the extension.
         name: String,
-        /// Its revision.
+        /// Revision of the extension.
         revision: u32,
-        /// Its binary data.
+        /// Binary data of the extension.
         info: Vec<u8>,
     },
     /// Sets the packet's mark to `(mark & keep) ^ xor`: the target MARK of x_tables.

@@ -81,7 +81,7 @@ const EXCEEDED6: [u8; 2] = [3, 0];
 /// in either case, or not caused.
 fn misses_errors(evaluator: &Evaluator<'_>, tunnel: &Tunnel) -> Option<(String, String)> {
     let (protocol, errors, wanted) = match (tunnel.is_over_v6(), tunnel.encapsulation) {
-        // The kernel answers the senders of the packets within (ip6_tnl_err).
+        // The kernel answers the senders of the inner packets (ip6_tnl_err).
         (true, Encapsulation::Ip6tnl) => (
             ICMP6,
             [PACKET_TOO_BIG, UNREACHABLE6, EXCEEDED6].as_slice(),

@@ -50,7 +50,7 @@ pub struct Vxlan {
 pub struct Tunnel {
     /// Encapsulation.
     pub encapsulation: Encapsulation,
-    /// Families of the packets within that it carries.
+    /// Families of the inner packets that it carries.
     pub carries: Families,
     /// The tunnel's own address; unspecified if it takes packets to any address of the host.
     pub local: IpAddr,
@@ -60,12 +60,12 @@ pub struct Tunnel {
     pub link: u32,
     /// Keys of received and of sent packets, for GRE.
     pub keys: [Option<u32>; 2],
-    /// TTL of its packets; 0 for that of the packets within or, for VXLAN, that of the host's own packets.
+    /// TTL of its packets; 0 for that of the inner packets or, for VXLAN, that of the host's own packets.
     pub ttl: u8,
-    /// TOS or traffic class of its packets; with bit 0 set, that of the packets within.
+    /// TOS or traffic class of its packets; with bit 0 set, that of the inner packets.
     pub tos: u8,
-    /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, those have it whose IPv4 packets within
-    /// do, for kinds `ipip` and `gre`. Does not concern tunnels over IPv6.
+    /// Set if all its packets have the DF bit (`pmtudisc`, `df set`); if not, packets inherit it from inner IPv4
+    /// packets, for kinds `ipip` and `gre`. Does not concern tunnels over IPv6.
     pub dont_fragment: bool,
     /// Encapsulation limit that its packets carry (RFC 2473 4.1.1), for kinds `ip6tnl` and `ip6gre`; `None` if they
     /// carry none.
@@ -117,8 +117,8 @@ impl Tunnel {
         }
     }
 
-    /// Returns whether its packets have the DF bit if the IPv4 packets within do, too: with kinds `ipip` and `gre`, but
-    /// not with headers from routes (ip_tunnel_xmit, ip_md_tunnel_xmit).
+    /// Returns whether its packets inherit the DF bit from inner IPv4 packets: with kinds `ipip` and `gre`, but not
+    /// with headers from routes (ip_tunnel_xmit, ip_md_tunnel_xmit).
     pub const fn inherits_dont_fragment(&self) -> bool {
         matches!(self.encapsulation, Encapsulation::Ipip | Encapsulation::Gre) && !self.external
     }
@@ -133,7 +133,7 @@ impl Tunnel {
         if self.is_over_v6() { Families::V6 } else { Families::V4 }
     }
 
-    /// Returns the IP protocol number of its packets around one of IPv6, or of IPv4.
+    /// Returns the IP protocol number of its packets whose inner packet is IPv6 (`v6`) or IPv4.
     pub const fn protocol(&self, v6: bool) -> u8 {
         match self.encapsulation {
             Encapsulation::Ipip | Encapsulation::Sit | Encapsulation::Ip6tnl => {
@@ -156,15 +156,15 @@ impl Tunnel {
         all.into_iter().filter(|(carried, _)| *carried).map(|(_, protocol)| protocol)
     }
 
-    /// Returns whether its TOS is that of the packets within only if it is 1, as kinds `sit` and `vxlan` have it: other
+    /// Returns whether its TOS is that of the inner packets only if it is 1, as kinds `sit` and `vxlan` have it: other
     /// odd values are values of their own for these.
     pub const fn inherits_tos_by_1(&self) -> bool {
         self.tos == 1 || self.tos & 1 == 0
     }
 }
 
-/// Headers that a route puts around packets (`encap ip`, LWTUNNEL_IP_*, linux/lwtunnel.h), in a tunnel that takes them
-/// from routes ([`Tunnel::external`]).
+/// Outer headers that a route gives to packets (`encap ip`, LWTUNNEL_IP_*, linux/lwtunnel.h), in a tunnel that takes
+/// them from routes ([`Tunnel::external`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Outer {
     /// Address of the other end.
@@ -175,14 +175,14 @@ pub struct Outer {
     pub header: OuterHeader,
 }
 
-/// Fields of the headers around a tunnel's packets.
+/// Fields of a tunnel's outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct OuterHeader {
     /// Network identifier of a VXLAN, or key of GRE.
     pub id: u32,
     /// Set if GRE packets have the key (`key`).
     pub keyed: bool,
-    /// TTL or hop limit; 0 for that of the packets within or, for VXLAN, that of the host's own packets.
+    /// TTL or hop limit; 0 for that of the inner packets or, for VXLAN, that of the host's own packets.
     pub ttl: u8,
     /// TOS or traffic class; its ECN bits depend on the packet within.
     pub tos: u8,

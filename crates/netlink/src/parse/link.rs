@@ -281,8 +281,8 @@ impl Outer6 {
         tunnel.limit = (!has(IP6_TNL_F_IGN_ENCAP_LIMIT)).then_some(self.limit);
         tunnel.tos = if inherits { 1 } else { (self.flowinfo >> 20) as u8 };
         let followed = IP6_TNL_F_IGN_ENCAP_LIMIT | IP6_TNL_F_USE_ORIG_TCLASS | IP6_TNL_F_CAP;
-        // A fixed flow label is the kernel's, and so is a traffic class that would stand for that of the packets
-        // within.
+        // A tunnel with a fixed flow label is left to the kernel, and so is one whose traffic class would stand for
+        // that of the inner packets.
         let odd = tunnel.tos & 1 != 0 && !inherits;
         tunnel.plain &= self.flags & !followed == 0 && self.flowinfo & 0xf_ffff == 0 && !odd;
     }
@@ -319,7 +319,7 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
         // The kernel compares a received key also without the flag (ip6gre_tunnel_lookup).
         tunnel.plain &= flags[0] & GRE_KEY != 0 || keys[0] == 0;
     }
-    // Checksums and sequence numbers are the kernel's.
+    // Tunnels with checksums or sequence numbers are left to the kernel.
     tunnel.plain &= flags.iter().all(|flags| flags & !GRE_KEY == 0);
     for ((to, flags), key) in tunnel.keys.iter_mut().zip(flags).zip(keys) {
         *to = (flags & GRE_KEY != 0).then_some(key);

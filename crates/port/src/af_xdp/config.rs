@@ -162,14 +162,14 @@ pub struct XdpBridging {
 /// A VLAN that a port carries, or a macvlan above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpVlan {
-    /// Its number, from [`super::PORTS`] on.
+    /// Number of the interface, from [`super::PORTS`] on.
     pub id: u16,
     /// Number of its entry in the program, from [`super::PORTS`] on: its own, or another for each member of the bond or
     /// bridge below it, because an entry also has properties of the port.
     pub entry: u16,
     /// Tag of its frames, in network byte order and with priority 0; zeros for a macvlan.
     pub tag: [u8; 4],
-    /// Its MAC address; frames to other stations are passed to the kernel.
+    /// MAC address of the interface; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
     /// Longest frame for user space, as [`XdpConfig::max_frame`], with the tag.
     pub max_frame: u32,

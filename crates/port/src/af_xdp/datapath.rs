@@ -571,11 +571,11 @@ impl XdpDatapath {
         self.lock().rules.as_ref().is_none_or(Further::refused)
     }
 
-    /// Sets the tunnels whose packets go to user space: the kernel has those of all others.
+    /// Sets the tunnels whose packets go to user space; those of all others are left to the kernel.
     ///
     /// # Errors
-    /// [`Error::Load`] for the first tunnel of all, and [`Error::Map`], with the kernel's reasons: the kernel has the
-    /// packets of the tunnels that could not be set.
+    /// [`Error::Load`] for the first tunnel of all, and [`Error::Map`], with the kernel's reasons: the packets of the
+    /// tunnels that could not be set are left to the kernel.
     pub fn set_tunnels(&self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> Result<(), Error> {
         let mut inner = self.lock();
         let Inner { tunnels: Some((programs, known)), number, .. } = &mut *inner else { return Ok(()) };

@@ -42,16 +42,16 @@ impl TunnelEnd {
     }
 }
 
-/// Packets of a tunnel that go to user space (`struct bywash_through`). All others are the kernel's.
+/// Packets of a tunnel that go to user space (`struct bywash_through`). All others are left to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunnelTakes {
-    /// Number of the interface that the packets within belong to, below 4,096.
+    /// Number of the interface that the inner packets belong to, below 4,096.
     pub number: u16,
     /// MAC address that frames in a VXLAN are sent to.
     pub mac: [u8; 6],
     /// Number of the only interface that receives the packets; `None` if any may.
     pub link: Option<u16>,
-    /// For IPv4 and for IPv6: set if user space takes all packets within, while the gate of the port is open.
+    /// For IPv4 and for IPv6: set if user space takes all inner packets, while the gate of the port is open.
     pub open: [bool; 2],
     /// For IPv4 and for IPv6: set if user space takes packets of flows while that gate is closed, or all packets if
     /// `open` is set, too.
@@ -96,7 +96,7 @@ impl Ends {
         Self { map, known: BTreeMap::new() }
     }
 
-    /// Sets the map. After an error, the kernel has the packets of the tunnels that could not be set.
+    /// Sets the map. After an error, the packets of the tunnels that could not be set are left to the kernel.
     pub fn set(&mut self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> io::Result<()> {
         let gone: Vec<TunnelEnd> = self.known.keys().filter(|end| !ends.contains_key(end)).copied().collect();
         gone.iter().for_each(|end| self.remove(end));

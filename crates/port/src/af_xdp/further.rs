@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 pub(super) struct Further {
     /// Program arrays of XDP and, if that has such programs, of traffic control.
     arrays: Vec<Map>,
-    /// Of each place, whether its programs are loaded, or the kernel's reason for refusing them.
+    /// For each place, whether its programs are loaded, or the kernel's reason for refusing them.
     loaded: [Result<bool, String>; 2],
 }
 

@@ -20,7 +20,7 @@ static BARE: &[u8] = aya::include_bytes_aligned!("../../xdp/bare.bpf.o");
 
 /// Bytes of a frame that are rewritten each time; also the shortest frame.
 const HEAD: usize = 60;
-/// Length of the headers around a frame in a VXLAN's packet over IPv4: Ethernet, IPv4, UDP, VXLAN.
+/// Length of the outer headers of a VXLAN over IPv4: Ethernet, IPv4, UDP, VXLAN.
 const AROUND: usize = 50;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];

@@ -148,8 +148,8 @@ pub struct SocketConfig {
     pub in_order: bool,
     /// Number of sockets that send in turn, 1 to 16.
     pub tx_sockets: usize,
-    /// How long to retry binding a queue that another socket still occupies, in milliseconds: after a close the kernel
-    /// needs some tens of milliseconds to release it, and seconds on a busy machine.
+    /// Time in milliseconds for which binding a queue is retried that another socket still occupies: after a close the
+    /// kernel needs some tens of milliseconds to release it, and seconds on a busy machine.
     pub bind_timeout_ms: u64,
 }
 

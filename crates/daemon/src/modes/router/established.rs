@@ -34,7 +34,7 @@ const PAGE: usize = 10_000;
 const LOOKED_AT: usize = 1 << 17;
 /// Places that are examined between two quiescent states.
 const BURST: usize = 1024;
-/// Longest time for judging connections.
+/// Longest time that judging the connections may take.
 const JUDGING: Duration = Duration::from_secs(30);
 
 /// The router's established flows, as the API sees them.
@@ -182,7 +182,7 @@ impl Established {
         Some(flows.at(flows.find(key.protocol, &tuple)?)?.standing)
     }
 
-    /// Returns why a connection that the rules accept is left to the kernel all the same.
+    /// Returns the reason why a connection that the rules accept is nevertheless left to the kernel.
     fn accepted(&self, flow: &Flow, standing: Option<Standing>) -> KernelReason {
         let v6 = flow.original.src.is_ipv6();
         let has = |families: Families| if v6 { families.v6 } else { families.v4 };

@@ -35,8 +35,8 @@ use std::time::{Duration, Instant};
 /// Longest wait for the first reading at startup. After it, every packet is left to the kernel until a reading arrives.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// Reasons for which packets are left to the kernel, each with whether established flows are forwarded all the same;
-/// shared with the API.
+/// Reasons why packets are left to the kernel, each with a flag that is set if established flows are forwarded
+/// nevertheless; shared with the API.
 pub type Told = Arc<Mutex<Vec<(Kept, bool)>>>;
 
 /// Key of [`Guard::refused`] for the tunnels, which no port has.
@@ -63,7 +63,7 @@ pub struct Guard {
     known: BTreeSet<u16>,
     /// Flows that pass gates which are closed only because of netfilter; `None` without a table of flows.
     flows: Option<Flows>,
-    /// Number of the newest reading, and whether its flows pass the gates.
+    /// Number of the newest reading, and a flag that is set if its flows pass the gates.
     number: u64,
     passing: bool,
     /// Bridges of the VXLANs that are members of one, by number.
@@ -533,8 +533,8 @@ pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
     mine.map(row).collect()
 }
 
-/// Returns the exception to the packets that an effect keeps, where established flows pass it. The kernel has fragments
-/// of those, too.
+/// Returns the exception to the packets that an effect keeps, where established flows pass it. Fragments of those are
+/// left to the kernel, too.
 fn but(effect: &bywash_exceptions::Effect, flows: bool) -> &'static str {
     if flows && !matches!(effect.scope, Scope::Fragments(_)) { BUT_FLOWS } else { "" }
 }

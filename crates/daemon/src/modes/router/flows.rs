@@ -331,7 +331,7 @@ impl Thread {
 }
 
 /// Spacing of the readings of all connections that changes of routes require. Each change revokes all flows at once;
-/// until the next reading their connections are the kernel's.
+/// until the next reading their packets are left to the kernel.
 #[derive(Default)]
 struct Reading {
     wanted: bool,

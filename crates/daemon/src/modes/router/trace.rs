@@ -58,11 +58,11 @@ pub struct Followed {
     pub gate: Option<Kept>,
 }
 
-/// A packet that is the kernel's unless it belongs to an established flow.
+/// A packet that is left to the kernel unless it belongs to an established flow.
 pub enum Kept {
-    /// It is the kernel's, for this reason.
+    /// It is left to the kernel, for this reason.
     Kernel(&'static str),
-    /// It is of this flow.
+    /// It belongs to this flow.
     Flow {
         flow: Flow,
         reply: bool,
@@ -80,7 +80,7 @@ impl Kept {
         }
     }
 
-    /// Returns the flow and, if the packet was not sent, why it is the kernel's.
+    /// Returns the flow and, if the packet was not sent, the reason why it is left to the kernel.
     fn told(&self, sent: bool) -> TraceGate {
         let (flow, reply, closing) = match self {
             Self::Kernel(why) => return TraceGate { flow: None, kernel: Some((*why).into()) },
