@@ -50,7 +50,7 @@ pub(super) struct Adjacency {
     pub mtu: Option<u32>,
     /// The route's preferred source.
     pub source: Option<IpAddr>,
-    /// Headers that it puts around packets, on a tunnel that takes them from routes.
+    /// Outer headers that it gives to packets, on a tunnel that takes them from routes.
     pub outer: Option<Outer>,
 }
 

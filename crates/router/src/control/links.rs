@@ -96,11 +96,11 @@ pub(super) struct Links {
     /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
     ends: BTreeMap<u32, Arc<Stations>>,
     stale_ends: BTreeSet<u32>,
-    /// Headers that routes put around packets, by kernel index of the tunnels that take them, and the fields of these,
-    /// each once.
+    /// Outer headers that routes give to packets, by kernel index of the tunnels that take them, and their fields, each
+    /// once.
     outers: BTreeSet<(u32, Outer)>,
     headers: Vec<OuterHeader>,
-    /// Paths to the other ends of tunnels, and whether some may be missing or other ones by now.
+    /// Paths to the other ends of tunnels, and a flag that is set if some may be missing or out of date.
     paths: Paths,
     stale_paths: bool,
     /// Numbers of the tunnels that policies allow to be forwarded.
@@ -445,9 +445,9 @@ impl Links {
         .map(|a| a.addr)
     }
 
-    /// Returns the address that the kernel gives to packets that it masquerades out of `index`, if the interface has
-    /// one global address of IPv4 alone: among several, the kernel's order decides (inet_select_addr), which it does
-    /// not tell.
+    /// Returns the address that the kernel gives to packets that it masquerades out of `index`, if the interface has a
+    /// single global IPv4 address: among several, their order in the kernel decides (inet_select_addr), which the
+    /// kernel does not report.
     pub fn masquerade4(&self, index: u32) -> Option<Ipv4Addr> {
         let own = self.addresses.get(&index).into_iter().flatten().filter(|a| !a.link_scope);
         let mut own = own.filter_map(|a| match a.addr {

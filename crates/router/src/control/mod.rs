@@ -1,7 +1,7 @@
 //! The router's control side: applies the kernel's changes and keeps the published [`Tables`] and the FIBs up to date.
 //!
 //! A batch of changes goes through four steps: the models (routes, links, addresses, neighbours) apply it and record
-//! the prefixes concerned; the planner determines where those should lead and allocates new ids; the tables are
+//! the prefixes concerned; the planner determines the next hops of those prefixes and allocates new ids; the tables are
 //! published, at most once, if there are new ids or changed entries; the FIBs are updated in place. Entries keep their
 //! id when their neighbour or link changes, so half a million routes by one gateway switch at once.
 //!
@@ -56,9 +56,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The kernel's number of table main (RT_TABLE_MAIN).
+/// Number of table main (RT_TABLE_MAIN).
 const MAIN: u32 = 254;
-/// The kernel's number of table local (RT_TABLE_LOCAL).
+/// Number of table local (RT_TABLE_LOCAL).
 const LOCAL_TABLE: u32 = 255;
 
 /// Entry of a VLAN or macvlan in the XDP program of a port.
@@ -111,7 +111,7 @@ pub struct Control {
     /// IPv4 routes of types local, broadcast, anycast and multicast: table, prefix and metric. Loopback and multicast
     /// prefixes are left out: sources in them are martians anyway.
     local4: BTreeSet<(u32, V4, u8, u32)>,
-    /// Prefixes that have routes for some packets only, by table.
+    /// Prefixes that have routes for some packets only (by TOS or source), by table.
     selective: BTreeSet<(u32, Prefix)>,
     /// Routes of other tables than local and main.
     others: BTreeMap<(u32, Prefix, u32), Rec>,
@@ -119,8 +119,8 @@ pub struct Control {
     followed: Followed,
     /// Time of the last [`Control::renew_stations`].
     renewed: Instant,
-    /// Number of stations that the sink has no room for.
-    without: usize,
+    /// Number of stations that are left out because the sink has no room for them.
+    unplaced: usize,
     generation: u64,
     changes: u64,
 }
@@ -151,10 +151,11 @@ impl Touched {
 }
 
 impl Control {
-    /// Creates a control side for `ports` with empty state, and publishes tables without routes in `domain`.
+    /// Creates a control side for `ports`, without any state of the kernel, and publishes tables without routes in
+    /// `domain`.
     ///
     /// # Errors
-    /// If memory for the FIBs is refused.
+    /// If there is no memory for the FIBs.
     ///
     /// # Panics
     /// If the port numbers do not count from 0 without gaps.
@@ -224,7 +225,7 @@ impl Control {
             others: BTreeMap::new(),
             followed,
             renewed: Instant::now(),
-            without: 0,
+            unplaced: 0,
             generation: 1,
             changes: 0,
         })
@@ -327,17 +328,17 @@ impl Control {
         self.links.allows_tunnel(index)
     }
 
-    /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are: the kernel has the
-    /// packets of others.
+    /// Returns whether masquerading certainly leaves all outer packets of a tunnel as they are; the packets of other
+    /// tunnels are left to the kernel.
     pub fn keeps_source(&self, tunnel: &TunnelSpec) -> bool {
         self.links.keeps_source(tunnel)
     }
 
-    /// Returns the paths that tunnels that policies allow need, those for headers from routes last. Next hops by no
-    /// port are left out, and those by a VRF, whose hooks the host's own packets pass first, untracked (vrf_ip_out),
-    /// and those by which masquerading may give packets another source, as any of several may. Several may also have a
-    /// source each, if the kernel chooses it: by which of them it sends a packet may depend on the packet. Such
-    /// packets are the kernel's.
+    /// Returns the paths needed by the tunnels that policies allow, those for headers from routes last. Left out are
+    /// next hops on no port, those in a VRF, where the host's own packets first pass the hooks of the VRF, untracked
+    /// (vrf_ip_out), and those by which masquerading may give packets another source. If the source may be masqueraded
+    /// or is chosen by the kernel, a remote with several next hops is left to the kernel: the source may depend on the
+    /// next hop, which depends on the packet.
     pub fn tunnel_ends(&self) -> Vec<WantedPath> {
         let by_ports = |(ends, EndsOf { masqueraded, .. }): (Ends, EndsOf)| {
             let (local, remote, link) = ends;
@@ -355,8 +356,8 @@ impl Control {
         first.into_iter().chain(last).filter_map(by_ports).collect()
     }
 
-    /// Returns whether tunnels may need other paths than those that are set, once: policies allow other tunnels, or
-    /// there is another remote or address.
+    /// Returns whether tunnels may need other paths than those that are set, and clears that state: policies allow
+    /// other tunnels, or there is another remote or address.
     pub fn needs_paths(&mut self) -> bool {
         self.links.take_stale_paths()
     }
@@ -368,7 +369,7 @@ impl Control {
         let (changed, tunnels) = self.links.set_paths(paths);
         tunnels.iter().for_each(|index| self.hops.touch_link(Some(*index)));
         if !tunnels.is_empty() || self.hops.is_dirty() {
-            // Without a path, stations behind a VXLAN are not the program's.
+            // The program is not given stations behind a VXLAN that has no path.
             let bridged = self.links.bridges_tunnels();
             self.settle(Touched { ports: true, bridged, ..Touched::default() }, &mut Applied::default());
         } else if changed {
@@ -377,8 +378,8 @@ impl Control {
     }
 
     /// Changes the ports by which packets of interfaces arrive and leave; `change` returns the interfaces concerned.
-    /// Routes are processed again only if their interfaces begin or cease to have next hops, and not if these move to
-    /// other ports: a failover takes no longer with a million routes than with one.
+    /// Routes are resolved again only if their interfaces begin or cease to have next hops, and not if the next hops
+    /// move to other ports: a failover takes no longer with a million routes than with one.
     fn restack(&mut self, change: impl FnOnce(&mut Links) -> Vec<u32>) {
         let before = (self.links.leading(), self.links.external());
         let changed = change(&mut self.links);
@@ -468,7 +469,7 @@ impl Control {
         let mut applied = Applied::default();
         let mut touched = Touched::default();
         for change in changes {
-            self.take(change, &mut touched, &mut applied);
+            self.apply_one(change, &mut touched, &mut applied);
         }
         self.changes += changes.len() as u64;
         self.settle(touched, &mut applied);
@@ -477,7 +478,7 @@ impl Control {
         applied
     }
 
-    fn take(&mut self, change: &Change, touched: &mut Touched, applied: &mut Applied) {
+    fn apply_one(&mut self, change: &Change, touched: &mut Touched, applied: &mut Applied) {
         match change {
             Change::Link(link) => {
                 let effect = self.links.set(link);
@@ -605,10 +606,10 @@ impl Control {
         }
     }
 
-    /// Brings tables and FIBs in line with the models.
+    /// Brings the tables and the FIBs up to date with the models.
     fn settle(&mut self, mut touched: Touched, applied: &mut Applied) {
         if !touched.indices.is_empty() {
-            self.remap(&mut touched);
+            self.invalidate_routes(&mut touched);
         }
         if !touched.stations.is_empty() {
             for (addr, index) in self.neighbours.with_macs(&touched.stations) {
@@ -616,12 +617,14 @@ impl Control {
             }
         }
         if let Some(sink) = self.sink.as_mut().filter(|_| touched.bridged) {
-            let (stations, without) = self.links.stations();
-            let without = without + sink.set_stations(&stations);
-            if without > 0 && self.without == 0 {
-                tracing::warn!("there is no room for {without} stations of bridges: the kernel forwards their packets");
+            let (stations, left_out) = self.links.stations();
+            let unplaced = left_out + sink.set_stations(&stations);
+            if unplaced > 0 && self.unplaced == 0 {
+                tracing::warn!(
+                    "there is no room for {unplaced} stations of bridges: the kernel forwards their packets"
+                );
             }
-            self.without = without;
+            self.unplaced = unplaced;
         }
         let (sets, hops, links, neighbours) = (&mut self.sets, &mut self.hops, &self.links, &self.neighbours);
         let mut planner = Planner { sets, hops, links, neighbours };
@@ -645,7 +648,7 @@ impl Control {
     }
 
     /// Marks the routes over interfaces that became or ceased to be ports, so that they are resolved again.
-    fn remap(&mut self, touched: &mut Touched) {
+    fn invalidate_routes(&mut self, touched: &mut Touched) {
         let mut stale = std::collections::HashSet::new();
         for id in self.sets.ids() {
             let set = self.sets.get_mut(id);
@@ -670,7 +673,7 @@ impl Control {
     }
 
     fn publish(&mut self) {
-        let tables = self.render();
+        let tables = self.build_tables();
         if let Some(sink) = &mut self.sink {
             sink.publish(&tables);
         }
@@ -679,12 +682,12 @@ impl Control {
 
     /// Publishes the tables to workers alone: nothing has changed for a sink.
     fn publish_to_workers(&mut self) {
-        let tables = self.render();
+        let tables = self.build_tables();
         self.published.replace(tables);
     }
 
     /// Returns the next version of the tables.
-    fn render(&mut self) -> Tables {
+    fn build_tables(&mut self) -> Tables {
         if let Some(outers) = self.hops.new_outers() {
             self.links.set_outers(outers).iter().for_each(|index| self.hops.touch_link(Some(*index)));
         }

@@ -39,11 +39,11 @@ pub struct MasterSpec {
     pub tag: [u8; 4],
     /// Kernel indices of the VXLANs that are members of the bridge, whose frames have no tag there ([`Bridged`]).
     pub vxlans: Vec<u32>,
-    /// How it chooses the member that a packet leaves by.
+    /// Choice of the member that a packet leaves by.
     pub sends: Sends,
 }
 
-/// How a bond or bridge chooses the member that a packet leaves by.
+/// Choice of the member of a bond or bridge that a packet leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
     /// A bond: by a hash of the packet's headers.
@@ -122,7 +122,7 @@ pub struct VlanSpec {
     /// Tag of its frames ([`crate::vlan::tag`]); [`crate::vlan::UNTAGGED`] for a macvlan, which is identified by its
     /// MAC address.
     pub tag: [u8; 4],
-    /// Set if packets routed to the interface leave by the port; if not, they are the kernel's.
+    /// Set if packets routed to the interface leave by the port; if not, they are left to the kernel.
     pub sends: bool,
 }
 
@@ -140,14 +140,14 @@ pub struct TunnelSpec {
     pub bridge: Option<Bridged>,
 }
 
-/// Where the packets that come through a tunnel enter the router.
+/// Properties of the packets that come through a tunnel, by which the XDP program hands them to the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entrance {
     /// Number of the interface that they belong to: the tunnel, or the bridge of a VXLAN.
     pub id: PortId,
     /// MAC address that a VXLAN's frames are sent to.
     pub mac: Mac,
-    /// Number of the only interface that receives the packets around them; `None` if any may.
+    /// Number of the only interface that receives the outer packets; `None` if any may.
     pub link: Option<PortId>,
     /// Ports on other members to which the bridge of a VXLAN forwards frames from it by their addresses alone: bit n
     /// stands for port n.

@@ -71,7 +71,7 @@ pub struct HopView {
     pub port: Option<PortId>,
     /// Gateway.
     pub via: Option<IpAddr>,
-    /// Headers that it puts around packets.
+    /// Outer headers that it gives to packets.
     pub outer: Option<Outer>,
     /// Weight in the choice among next hops.
     pub weight: u16,
@@ -102,7 +102,7 @@ pub struct RouteView {
     pub status: RouteStatus,
 }
 
-/// Place of a route among all routes.
+/// Position of a route among all routes, for resuming an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(Part);
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Most headers of routes that are used; packets with others are left to the kernel.
+/// Maximum number of outer headers from routes that are used; packets with others are left to the kernel.
 const OUTERS: usize = 1024;
 
 /// Users of a pair of ends.
@@ -109,7 +109,7 @@ impl Links {
         self.stale_paths |= self.tunnels.values().any(|(spec, _)| spec.tunnel.local.is_unspecified());
     }
 
-    /// Returns whether tunnels may need other paths than those that are set, once.
+    /// Returns whether tunnels may need other paths than those that are set, and clears that state.
     pub fn take_stale_paths(&mut self) -> bool {
         std::mem::take(&mut self.stale_paths)
     }
@@ -133,7 +133,7 @@ impl Links {
         }
     }
 
-    /// Sets the headers that routes put around packets, by interface; the first [`OUTERS`] are used. Returns the
+    /// Sets the outer headers that routes give to packets, by interface; the first [`OUTERS`] are used. Returns the
     /// interfaces whose next hops this changes: the places of the headers are others.
     pub fn set_outers(&mut self, outers: BTreeSet<(u32, Outer)>) -> BTreeSet<u32> {
         let beyond = outers.len().saturating_sub(OUTERS);
@@ -149,7 +149,7 @@ impl Links {
         if changed { self.external() } else { BTreeSet::new() }
     }
 
-    /// Returns the headers that routes put around packets of a tunnel, as far as it can have them.
+    /// Returns the outer headers that routes give to packets of a tunnel, as far as the tunnel can have them.
     fn outers_of(&self, spec: &TunnelSpec) -> impl Iterator<Item = Outer> {
         let TunnelSpec { index, tunnel, .. } = *spec;
         let of = move |(of, outer): &&(u32, Outer)| *of == index && has_headers(&tunnel, outer);
@@ -288,8 +288,8 @@ impl Links {
         !self.stale_ends.is_empty()
     }
 
-    /// Returns the stations from which a VXLAN may receive frames without the kernel learning anything, each with the
-    /// end that it must be behind, or `None` for any end.
+    /// Returns the stations from whose frames the kernel would learn nothing new, each with the end of the VXLAN that
+    /// it must be behind, or `None` for any end.
     fn heard_from(&self, spec: &TunnelSpec) -> Vec<(Mac, Option<IpAddr>)> {
         let learns = spec.tunnel.vxlan.is_some_and(|vxlan| vxlan.learns);
         let Some(Bridged { bridge, vlan, ageing: Some(_), .. }) = spec.bridge else {
@@ -417,7 +417,7 @@ impl Links {
         plain.into_iter().chain(external).filter_map(of).flatten().take(TUNNEL_ENDS).collect()
     }
 
-    /// Returns the number by which packets received on an interface are told.
+    /// Returns the number by which workers and the XDP program identify packets received on an interface.
     fn received_as(&self, index: u32) -> Option<PortId> {
         let master = self.master(index).map(|master| master.id);
         master.or_else(|| Some(self.vlans.get(&index)?.0.id)).or_else(|| self.device_of(index))
