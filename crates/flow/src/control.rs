@@ -15,7 +15,7 @@ use crate::table::Rule;
 use crate::translate::{Report, Translator};
 use bywash_port::af_xdp::Flows;
 use bywash_sync::{Published, Qsbr};
-use learn::{Kin, Learners};
+use learn::{LearnKey, Learners};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -133,16 +133,16 @@ pub struct FlowControl {
     offload: Option<Flows>,
     tended: Instant,
     /// Number of flows by table and cookie.
-    kin: HashMap<Kin, usize>,
+    flow_counts: HashMap<LearnKey, usize>,
     /// Actions that learn flows, by the table and cookie of these flows.
-    learners: HashMap<Kin, Learners>,
+    learners: HashMap<LearnKey, Learners>,
     /// Number of flows that packets made.
     learned: usize,
-    /// Flows to learn, and the time when some were last learned.
+    /// Flows to learn, and the time at which flows were last learned.
     lessons: Vec<Arc<LearnedFlow>>,
-    taught: Option<Instant>,
-    /// Tables and cookies that no longer have such an action.
-    orphans: Vec<Kin>,
+    last_learned: Option<Instant>,
+    /// Tables and cookies whose learned flows are to be deleted.
+    unlearned: Vec<LearnKey>,
     /// Number of times a learned address moved to another port.
     pub moved: u64,
     /// Number of times a flow was not learned because of its limit or because the tables were full.
@@ -172,12 +172,12 @@ impl FlowControl {
             meter_slots: HashMap::new(),
             offload: None,
             tended: Instant::now(),
-            kin: HashMap::new(),
+            flow_counts: HashMap::new(),
             learners: HashMap::new(),
             learned: 0,
             lessons: Vec::new(),
-            taught: None,
-            orphans: Vec::new(),
+            last_learned: None,
+            unlearned: Vec::new(),
             moved: 0,
             not_learned: 0,
         }
@@ -213,7 +213,7 @@ impl FlowControl {
     /// no frame by the old ones. Learned addresses alone make no new generation, so that no megaflow is invalidated but
     /// those that depend on them: each worker, and with it the driver, follows them soon after.
     pub fn commit(&mut self) {
-        self.delete_orphans();
+        self.delete_unlearned();
         if self.changes.is_empty() {
             return;
         }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Table and cookie, by which learned flows are counted and deleted.
-pub(super) type Kin = (u8, u64);
+pub(super) type LearnKey = (u8, u64);
 
-fn kin(spec: &FlowSpec) -> Kin {
+fn learn_key(spec: &FlowSpec) -> LearnKey {
     (spec.table, spec.cookie)
 }
 
@@ -18,12 +18,12 @@ fn kin(spec: &FlowSpec) -> Kin {
 #[derive(Default)]
 pub(super) struct Learners {
     all: usize,
-    /// Those with `delete_learned`: the flows go with the last of them.
+    /// Number of those with `delete_learned`: the learned flows are deleted with the last of them.
     delete: usize,
 }
 
-/// Returns the flows that a flow learns, and whether they are to go with it.
-fn heirs(spec: &FlowSpec) -> impl Iterator<Item = (Kin, bool)> {
+/// Returns table and cookie of the flows that a flow learns, and whether they are deleted with it.
+fn learned_by(spec: &FlowSpec) -> impl Iterator<Item = (LearnKey, bool)> {
     Action::all(&spec.actions).filter_map(|action| match action {
         Action::Learn(learn) => Some(((learn.table, learn.cookie), learn.delete_learned)),
         _ => None,
@@ -31,7 +31,7 @@ fn heirs(spec: &FlowSpec) -> impl Iterator<Item = (Kin, bool)> {
 }
 
 impl FlowControl {
-    /// Takes a worker's report.
+    /// Handles a worker's report.
     pub(super) fn note(&mut self, lesson: Lesson) {
         match lesson {
             Lesson::Flow(flow) if self.lessons.len() < self.config.learned => self.lessons.push(flow),
@@ -40,20 +40,20 @@ impl FlowControl {
         }
     }
 
-    /// Adds the flows that packets made, unless some were added a moment ago.
+    /// Adds the flows that packets made, unless others were added less than `BridgeConfig::lessons` ago.
     pub(super) fn learn_flows(&mut self, now: Instant) {
-        let early = self.taught.is_some_and(|taught| now - taught < self.config.lessons);
+        let early = self.last_learned.is_some_and(|last_learned| now - last_learned < self.config.lessons);
         if !self.lessons.is_empty() && !early {
-            self.taught = Some(now);
+            self.last_learned = Some(now);
             std::mem::take(&mut self.lessons).iter().for_each(|flow| self.learn_flow(flow, now));
         }
     }
 
     /// Adds a flow that a packet made; if it exists, its actions and cookie are replaced and its hard timeout begins
-    /// anew. Does nothing if all flows that learn such flows have gone meanwhile.
+    /// anew. Does nothing if no flow learns such flows any more.
     fn learn_flow(&mut self, learned: &LearnedFlow, now: Instant) {
         let LearnedFlow { spec, limit } = learned;
-        if !self.learners.contains_key(&kin(spec)) {
+        if !self.learners.contains_key(&learn_key(spec)) {
             return;
         }
         let done = match self.find_exact(spec.table, spec.priority, &spec.matches) {
@@ -64,7 +64,7 @@ impl FlowControl {
                 same || self.modify(spec.clone(), true).is_ok()
             }
             None => {
-                let n = self.kin.get(&kin(spec)).copied().unwrap_or_default();
+                let n = self.flow_counts.get(&learn_key(spec)).copied().unwrap_or_default();
                 let room = self.learned < self.config.learned && (*limit == 0 || n < *limit as usize);
                 room && self.add_learned(spec.clone())
             }
@@ -89,7 +89,7 @@ impl FlowControl {
         let shorter = |own: u16, to: u16| if to != 0 && (own == 0 || own > to) { to } else { own };
         let both = (shorter(old.idle_timeout, to.idle), shorter(old.hard_timeout, to.hard));
         if both != (old.idle_timeout, old.hard_timeout) {
-            // The workers need not know: timeouts are the control side's.
+            // The workers need not know: only the control side applies timeouts.
             let spec = FlowSpec { idle_timeout: both.0, hard_timeout: both.1, ..old.clone() };
             *own = Arc::new(Rule { spec, slot: rule.slot });
             self.timed.insert(rule.slot);
@@ -98,9 +98,9 @@ impl FlowControl {
 
     /// Counts a flow that is added.
     pub(super) fn count(&mut self, spec: &FlowSpec) {
-        *self.kin.entry(kin(spec)).or_default() += 1;
-        for (heir, delete) in heirs(spec) {
-            let learners = self.learners.entry(heir).or_default();
+        *self.flow_counts.entry(learn_key(spec)).or_default() += 1;
+        for (key, delete) in learned_by(spec) {
+            let learners = self.learners.entry(key).or_default();
             learners.all += 1;
             learners.delete += usize::from(delete);
         }
@@ -108,29 +108,29 @@ impl FlowControl {
 
     /// Undoes [`FlowControl::count`] for a flow that is removed.
     pub(super) fn discount(&mut self, spec: &FlowSpec) {
-        if let Some(n) = self.kin.get_mut(&kin(spec)) {
+        if let Some(n) = self.flow_counts.get_mut(&learn_key(spec)) {
             *n -= 1;
             if *n == 0 {
-                self.kin.remove(&kin(spec));
+                self.flow_counts.remove(&learn_key(spec));
             }
         }
-        for (heir, delete) in heirs(spec) {
-            let Some(learners) = self.learners.get_mut(&heir) else { continue };
+        for (key, delete) in learned_by(spec) {
+            let Some(learners) = self.learners.get_mut(&key) else { continue };
             learners.all -= 1;
             learners.delete -= usize::from(delete);
             if delete && learners.delete == 0 {
-                self.orphans.push(heir);
+                self.unlearned.push(key);
             }
             if learners.all == 0 {
-                self.learners.remove(&heir);
+                self.learners.remove(&key);
             }
         }
     }
 
-    /// Deletes the learned flows that were to go with flows that have gone.
-    pub(super) fn delete_orphans(&mut self) {
-        while let Some((table, cookie)) = self.orphans.pop() {
-            // Another may have come meanwhile.
+    /// Deletes the learned flows that are to be deleted with flows that have been removed.
+    pub(super) fn delete_unlearned(&mut self) {
+        while let Some((table, cookie)) = self.unlearned.pop() {
+            // Another learner may have been added since.
             if self.learners.get(&(table, cookie)).is_none_or(|learners| learners.delete == 0) {
                 let learned =
                     FlowFilter { table: Some(table), cookie: Some((cookie, u64::MAX)), ..FlowFilter::default() };

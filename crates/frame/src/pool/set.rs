@@ -56,7 +56,7 @@ impl Changing {
     }
 
     /// Turns the cells of removed pools without remaining handles into spare ones.
-    fn bury(&mut self) {
+    fn reclaim_removed(&mut self) {
         let mut at = 0;
         while at < self.gone.len() {
             if Arc::strong_count(&self.gone[at]) > 1 {
@@ -164,7 +164,7 @@ impl PoolSet {
     /// in use have not been tracked from the start.
     pub fn add(&self, config: PoolConfig) -> Result<Arc<Pool>, PoolError> {
         let mut changing = self.changing();
-        changing.bury();
+        changing.reclaim_removed();
         if changing.pools.iter().any(|pool| pool.config.name == config.name) {
             return Err(PoolError::Duplicate(config.name));
         }
@@ -203,7 +203,7 @@ impl PoolSet {
     /// [`crate::Buffers`] has updated its handles ([`crate::Buffers::refresh`]).
     pub fn collect(&self) -> bool {
         let mut changing = self.changing();
-        changing.bury();
+        changing.reclaim_removed();
         let (gone, left): (Vec<_>, Vec<_>) = changing.pools.iter().cloned().partition(|pool| pool.drained());
         let some = !gone.is_empty();
         if some {
@@ -216,14 +216,14 @@ impl PoolSet {
     /// Returns the number of cells that belong to no pool.
     pub fn spare(&self) -> usize {
         let mut changing = self.changing();
-        changing.bury();
+        changing.reclaim_removed();
         changing.spare.iter().map(|(_, n)| n).sum()
     }
 
     /// Returns the largest number of frames that a new pool can have.
     pub fn room(&self) -> usize {
         let mut changing = self.changing();
-        changing.bury();
+        changing.reclaim_removed();
         changing.room()
     }
 
