@@ -380,11 +380,11 @@ impl Runtime {
             busy |= self.mode.tick(&self.shared, &self.mirror);
             tick = if busy { TICK } else { (2 * tick).min(IDLE_TICK) };
             self.sample();
-            self.look_after_ports();
-            self.tend(busy);
-            self.ask();
+            self.check_liveness();
+            self.trim_heap(busy);
+            self.refresh_targets();
             while let Ok(ask) = self.asked_for.try_recv() {
-                self.obey(ask);
+                self.handle(ask);
             }
             if reload.swap(false, Ordering::AcqRel) {
                 self.reload_by_signal();
@@ -413,7 +413,7 @@ impl Runtime {
     }
 
     /// Returns free memory to the kernel when there is nothing else to do.
-    fn tend(&mut self, busy: bool) {
+    fn trim_heap(&mut self, busy: bool) {
         if !busy && self.tended.elapsed() >= TEND {
             self.heap.tend();
             self.tended = Instant::now();
@@ -470,7 +470,7 @@ impl Runtime {
     }
 
     /// Checks whether frames can be redirected to the ports' interfaces: with a veth, that depends on its peer.
-    fn ask(&mut self) {
+    fn refresh_targets(&mut self) {
         if self.asked.elapsed() < ASK {
             return;
         }

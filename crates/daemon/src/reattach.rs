@@ -53,7 +53,7 @@ impl Runtime {
     }
 
     /// Looks for zero-copy ports that no longer receive or send, and opens them again.
-    pub fn look_after_ports(&mut self) {
+    pub fn check_liveness(&mut self) {
         let elapsed = self.looked.elapsed();
         if elapsed < liveness::EVERY {
             return;
@@ -79,11 +79,11 @@ impl Runtime {
             };
             faults.extend(slot.life.add(sample, elapsed).map(|fault| (*at, fault)));
         }
-        faults.into_iter().for_each(|(at, fault)| self.mend(at, fault));
+        faults.into_iter().for_each(|(at, fault)| self.repair(at, fault));
     }
 
     /// Opens a port with a fault again, or leaves it to the kernel.
-    fn mend(&mut self, at: usize, fault: Fault) {
+    fn repair(&mut self, at: usize, fault: Fault) {
         let mut ports = self.shared.ports();
         let Some(slot) = ports.get_mut(&at) else { return };
         let Some(mut xdp) = slot.xdp.take() else { return };

@@ -108,7 +108,7 @@ impl Shared {
 }
 
 impl Runtime {
-    pub fn obey(&mut self, ask: Ask) {
+    pub fn handle(&mut self, ask: Ask) {
         match ask {
             Ask::Reload(config, answer) => {
                 // The client may have gone.
@@ -181,21 +181,21 @@ impl Runtime {
             if let Step::Add(port) = step {
                 match port.interface.as_deref().and_then(on) {
                     Some(before) => later.push((port, before)),
-                    None => self.come(port, undo)?,
+                    None => self.add_port(port, undo)?,
                 }
             }
         }
         crate::step::reached("reload-added");
         for (port, before) in later {
-            undo.extend(self.go(before));
+            undo.extend(self.remove_port(before));
             crate::step::reached("reload-removed");
-            self.come(port, undo)?;
+            self.add_port(port, undo)?;
         }
         for step in steps {
             if let Step::Reopen(port, _) = step {
-                undo.extend(number(&port.name).and_then(|at| self.go(at)));
+                undo.extend(number(&port.name).and_then(|at| self.remove_port(at)));
                 crate::step::reached("reload-closed");
-                self.come(port, undo)?;
+                self.add_port(port, undo)?;
             }
         }
         for step in steps {
@@ -215,7 +215,7 @@ impl Runtime {
         for step in steps {
             match step {
                 // The port was removed above if another one takes its interface.
-                Step::Remove(name) => drop(number(name).and_then(|at| self.go(at))),
+                Step::Remove(name) => drop(number(name).and_then(|at| self.remove_port(at))),
                 Step::Kernel(config, _) => self.mode.kernel_changed(config, &self.shared),
                 Step::Choose(worker, choice) => self.shared.workers[*worker].chosen(choice.clone()),
                 Step::Cpu(worker, _, cpu) => self.shared.workers[*worker].move_to(*cpu),
@@ -233,14 +233,14 @@ impl Runtime {
     fn undo(&mut self, undo: Undo) {
         let done = match undo {
             Undo::Remove(at) => {
-                self.go(at);
+                self.remove_port(at);
                 Ok(())
             }
             Undo::Pool(changed) => {
                 self.undo_pool(&changed);
                 Ok(())
             }
-            Undo::Open(at, port) => self.install(at, &port).with_context(|| format!("port `{}`", port.name)),
+            Undo::Open(at, port) => self.add_port_at(at, &port).with_context(|| format!("port `{}`", port.name)),
             Undo::Level(at, level) => self.shared.ports().get_mut(&at).map_or(Ok(()), |slot| slot.set_level(level)),
         };
         if let Err(e) = done {
@@ -249,16 +249,16 @@ impl Runtime {
     }
 
     /// Adds a port under a free number.
-    fn come(&mut self, port: &PortConfig, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+    fn add_port(&mut self, port: &PortConfig, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
         let at = slots::free(&self.shared.ports());
-        self.install(at, port).with_context(|| format!("port `{}`", port.name))?;
+        self.add_port_at(at, port).with_context(|| format!("port `{}`", port.name))?;
         undo.push(Undo::Remove(at));
         Ok(())
     }
 
     /// Adds a port under this number: opens it, gives it to its workers, adds it to the control half, and last enables
     /// its program.
-    fn install(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
+    fn add_port_at(&mut self, at: usize, port: &PortConfig) -> anyhow::Result<()> {
         let places = places(port, at, self.shared.workers.len())?;
         let mut journal = self.shared.journal()?;
         let of_queue = |queue| self.shared.buffers(&places, queue);
@@ -282,7 +282,7 @@ impl Runtime {
         let begin = |slot: &mut PortSlot| slot.xdp.as_mut().map_or(Ok(()), |xdp| xdp.begin(&self.relations, None));
         let enabled = self.shared.ports().get_mut(&at).map_or(Ok(()), begin);
         if enabled.is_err() {
-            self.go(at);
+            self.remove_port(at);
         }
         self.relate();
         enabled
@@ -290,7 +290,7 @@ impl Runtime {
 
     /// Removes a port: it receives no more frames, then sends no more, and its ends are closed. `None` if the number
     /// is free.
-    fn go(&mut self, at: usize) -> Option<Undo> {
+    fn remove_port(&mut self, at: usize) -> Option<Undo> {
         let id = PortId(at as u16);
         if let Some(xdp) = &mut self.shared.ports().get_mut(&at)?.xdp {
             xdp.disable();

@@ -184,7 +184,7 @@ pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdic
                 for port in concerned.iter().filter(outer) {
                     verdict.tunnels.remove(&port.id);
                 }
-                verdict.obey(scope, &concerned);
+                verdict.add(scope, &concerned);
             }
         }
         let closed = match &effect.scope {
@@ -318,7 +318,8 @@ impl Verdict {
         }
     }
 
-    fn obey(&mut self, scope: &Scope, ports: &[&PortLink]) {
+    /// Leaves to the kernel the packets of a scope that concern these ports.
+    fn add(&mut self, scope: &Scope, ports: &[&PortLink]) {
         for port in ports {
             let gate = self.gates.entry(port.id).or_default();
             match scope {

@@ -324,10 +324,10 @@ impl Xdp {
         }
     }
 
-    /// Applies the kernel's current policies: `obey` enters them in the program's configuration.
-    pub fn obey(&mut self, obey: impl FnOnce(&mut XdpConfig)) -> anyhow::Result<()> {
+    /// Applies the kernel's current policies, which `update` enters in the program's configuration.
+    pub fn update_config(&mut self, update: impl FnOnce(&mut XdpConfig)) -> anyhow::Result<()> {
         let mut config = self.program.config();
-        obey(&mut config);
+        update(&mut config);
         let before = self.program.config();
         if config == before {
             return Ok(());

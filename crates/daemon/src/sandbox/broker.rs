@@ -140,7 +140,7 @@ fn confine(limits: &mut Limits) -> anyhow::Result<()> {
     if !has.contains(KEPT) {
         bail!("the second process would lack capabilities: {:?}", KEPT.difference(has));
     }
-    if let Err(why) = rules.and_then(Rules::obey) {
+    if let Err(why) = rules.and_then(Rules::enforce) {
         tracing::warn!("the broker's files are not restricted: {why:#}");
     }
     let program = calls::of_broker().context("cannot build the filter")?;

@@ -78,7 +78,7 @@ pub fn place(file: PathBuf) -> PathBuf {
     }
 }
 
-/// Ruleset that is ready to be obeyed.
+/// Ruleset that is ready to be enforced.
 pub struct Rules(RulesetCreated);
 
 impl Rules {
@@ -109,7 +109,7 @@ impl Rules {
     }
 
     /// Applies the rules to the calling thread, and those that it starts. Errors if the kernel has no Landlock.
-    pub fn obey(self) -> anyhow::Result<()> {
+    pub fn enforce(self) -> anyhow::Result<()> {
         match self.0.restrict_self()?.ruleset {
             RulesetStatus::NotEnforced => anyhow::bail!("the kernel has no Landlock"),
             RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(()),
@@ -161,7 +161,7 @@ mod tests {
         let paths = Paths::of(&files, &at("state"));
         let within = || {
             rustix::thread::set_no_new_privs(true).unwrap();
-            if let Err(why) = Rules::prepare(&paths).and_then(Rules::obey) {
+            if let Err(why) = Rules::prepare(&paths).and_then(Rules::enforce) {
                 assert!(why.to_string().contains("no Landlock"), "{why}");
                 return false;
             }

@@ -84,7 +84,7 @@ pub fn enter(config: &Config, journal: &Path) -> bool {
         // Drop capabilities first: the filter refuses the calls that it takes. Some paths take them.
         let rules = Rules::prepare(&paths);
         let dropped = drop_capabilities(kept, user);
-        let restricted = rules.and_then(Rules::obey);
+        let restricted = rules.and_then(Rules::enforce);
         let filtered = filter_calls(entered.counters, entered.broker.is_some());
         entered.any = dropped.is_ok() || restricted.is_ok() || filtered.is_ok();
         entered.paths = restricted.is_ok().then_some(paths);

@@ -127,7 +127,7 @@ impl Guard {
         let until = Instant::now() + FIRST;
         while !self.open && !self.failed {
             match self.watcher.readings().recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(reading) => self.obey(reading, control, shared),
+                Ok(reading) => self.apply_reading(reading, control, shared),
                 Err(_) => {
                     tracing::warn!(
                         "the kernel's policies are not known after {} s: the kernel forwards until they are",
@@ -157,7 +157,7 @@ impl Guard {
             }
         }
         if let Some(reading) = newest {
-            self.obey(reading, control, shared);
+            self.apply_reading(reading, control, shared);
         } else if self.open {
             self.let_flows_pass(control, shared);
             // Configure programs that were attached since.
@@ -184,7 +184,7 @@ impl Guard {
     pub fn set_respect(&mut self, config: &KernelConfig, control: &Mutex<Control>, shared: &Shared) {
         self.respect = respect(config);
         if let Some(reading) = self.reading.take() {
-            self.obey(reading, control, shared);
+            self.apply_reading(reading, control, shared);
         }
     }
 
@@ -193,7 +193,7 @@ impl Guard {
         self.flows.iter().for_each(Flows::routes_changed);
     }
 
-    fn obey(&mut self, reading: Reading, control: &Mutex<Control>, shared: &Shared) {
+    fn apply_reading(&mut self, reading: Reading, control: &Mutex<Control>, shared: &Shared) {
         for xdp in shared.ports().values_mut().filter_map(|slot| slot.xdp.as_mut()) {
             if let Err(why) = xdp.set_kernel_forwards(forwards(&xdp.interface)) {
                 tracing::error!("{why:#}");
@@ -320,7 +320,7 @@ impl Guard {
                 XdpBridging { through: through.flatten().unwrap_or(0).min(held as u32), ..between }
             };
             let own = forwarded(view.number, UNTAGGED);
-            let obeyed = xdp.obey(|config| {
+            let updated = xdp.update_config(|config| {
                 config.master = (number != at).then_some(number);
                 config.bridged = filters.is_some();
                 config.filters = filters == Some(true);
@@ -345,7 +345,7 @@ impl Guard {
                 Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules, bridging })
             };
             let of_port: Vec<XdpVlan> = entries.iter().filter(|of| of.port.0 == at).filter_map(vlan).collect();
-            let done = obeyed.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
+            let done = updated.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
             note(&mut self.refused, at, done.err().map(|e| format!("{e:#}")));
         }
         self.program.iter().for_each(af_xdp::XdpDatapath::join_members);
