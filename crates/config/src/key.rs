@@ -16,7 +16,7 @@ pub enum Takes {
     Int(RangeInclusive<usize>),
     /// Power of two in a range, with words for it in errors.
     PowerOfTwo(&'static str, RangeInclusive<usize>),
-    /// One of these integers, with words for it in errors.
+    /// Integer from a list, with words for it in errors.
     OneOf(&'static str, &'static [usize]),
     /// Name of a variant of an enumeration; the function returns all names.
     Choice(fn() -> Vec<String>),

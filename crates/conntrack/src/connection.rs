@@ -30,7 +30,7 @@ pub mod status {
     pub const DST_NAT_DONE: u32 = 1 << 8;
     /// The connection is being removed (IPS_DYING).
     pub const DYING: u32 = 1 << 9;
-    /// Its timeout does not change (IPS_FIXED_TIMEOUT).
+    /// The timeout does not change (IPS_FIXED_TIMEOUT).
     pub const FIXED_TIMEOUT: u32 = 1 << 10;
     /// A helper is attached (IPS_HELPER).
     pub const HELPER: u32 = 1 << 13;
@@ -95,7 +95,7 @@ pub struct Key {
 /// A TCP or UDP connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Its identity.
+    /// Identity of the connection.
     pub key: Key,
     /// Addresses and ports of a reply: translation makes them differ from the reverse of the first packet's.
     pub reply: Tuple,

@@ -69,7 +69,7 @@ pub enum Announcement {
     Gone {
         /// The connection.
         key: Key,
-        /// Its identifier; `None` if not reported.
+        /// Identifier of the connection; `None` if not reported.
         id: Option<u32>,
     },
 }

@@ -79,7 +79,7 @@ pub struct Relations {
     left_tunnels: bool,
 }
 
-/// How packets of an interface above a port are distinguished from the port's own.
+/// Properties by which packets of an interface above a port are distinguished from the port's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// Their tag; [`UNTAGGED`] for packets of a macvlan, which are addressed to its own MAC address.

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Longest wait of a client for the control loop.
 const PATIENCE: Duration = Duration::from_secs(14);
 
-/// How to undo a step.
+/// Action that undoes a step.
 enum Undo {
     /// Remove the port that was added.
     Remove(usize),

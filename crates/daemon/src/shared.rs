@@ -100,7 +100,7 @@ impl Shared {
     }
 }
 
-/// Where the configuration comes from.
+/// Source of the configuration.
 pub struct Source {
     /// Reads the configuration; called for each reload.
     pub read: Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>,

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 pub struct Carried {
     /// Kernel index of the interface.
     pub index: u32,
-    /// How its packets are distinguished from the port's own.
+    /// Properties by which its packets are distinguished from the port's own.
     pub told: Told,
     /// Port that carries it, and kernel index of the interface below it: the port's own, or that of the port's bond or
     /// bridge.

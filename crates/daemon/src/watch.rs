@@ -5,7 +5,7 @@
 //! its ports, and no port can be served correctly: new routes are published only when every worker has released the old
 //! ones. So all programs leave their frames to the kernel until the worker turns again.
 //!
-//! A worker that has panicked still turns, with its stages put aside ([`bywash_engine::Failure`]): the other workers'
+//! A worker that has panicked still turns, with its stages suspended ([`bywash_engine::Failure`]): the other workers'
 //! packets leave by its ports, and only what it receives is lost, until the programs leave it to the kernel. It is
 //! restarted at once, but once a minute at most, so that packets that make it panic every time cost little.
 //!

@@ -23,7 +23,7 @@ const NONE: u16 = u16::MAX;
 pub(crate) struct Wait {
     /// The packet as received.
     pub frame: Frame,
-    /// Where it was received.
+    /// Origin of the packet.
     pub from: Ingress,
     /// Time-stamp counter at which its wait ends.
     pub until: u64,
@@ -54,7 +54,7 @@ struct Place {
 /// Slot of a neighbour.
 struct Group {
     asked: Asked,
-    /// Its packets, oldest first.
+    /// Ends of the list of packets that wait for the neighbour, oldest first.
     head: u16,
     tail: u16,
     count: u8,

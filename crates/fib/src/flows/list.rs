@@ -23,7 +23,7 @@ pub struct Listed {
     pub flow: Flow,
     /// Packets and bytes forwarded, of its original and its reply direction.
     pub traffic: [Traffic; 2],
-    /// Its standing.
+    /// Standing of the flow: valid, unconfirmed or revoked.
     pub standing: Standing,
 }
 

@@ -262,7 +262,7 @@ pub enum PoolError {
         name: String,
         /// Requested CPU.
         cpu: usize,
-        /// Its node.
+        /// Place of the memory: the NUMA node of the CPU.
         place: Place,
         /// Error returned by the kernel.
         source: std::io::Error,
