@@ -442,7 +442,7 @@ impl Runtime {
         let mut ports = self.shared.ports();
         for id in &applied.ports_gone {
             if let Some(slot) = ports.get_mut(&id.0.into())
-                && let Some(xdp) = slot.xdp.take()
+                && let Some(xdp) = slot.take_xdp()
             {
                 xdp.forget();
                 slot.link_up = None;

@@ -140,15 +140,15 @@ impl Running {
                 configured: slot.asked().map(|level| level.name().into()),
                 ..Placement::default()
             };
+            if let Some(counted) = slot.verdicts() {
+                row.frames = LevelFrames {
+                    driver: counted.get("to_port") + counted.get("to_member"),
+                    user: counted.get("to_user").saturating_sub(counted.get("pass_returned")),
+                    kernel: counted.iter().filter(|(name, _)| name.starts_with("pass_")).map(|(_, n)| n).sum(),
+                };
+            }
             match &slot.xdp {
                 Some(xdp) => {
-                    let counted = xdp.program.counters().unwrap_or_default();
-                    let returned = counted.get("pass_returned");
-                    row.frames = LevelFrames {
-                        driver: counted.get("to_port") + counted.get("to_member"),
-                        user: counted.get("to_user").saturating_sub(returned),
-                        kernel: counted.iter().filter(|(name, _)| name.starts_with("pass_")).map(|(_, n)| n).sum(),
-                    };
                     let (target, target_why) = xdp.target();
                     row.level = Some(xdp.level().name().into());
                     row.why = xdp.why();
@@ -220,7 +220,6 @@ impl Running {
         let ports = slots.iter().filter_map(|(at, slot)| Some((views.get(*at)?, slot, of_switch.get_mut(*at)?.take())));
         let ports = ports.map(|(view, slot, switch)| {
             let (id, config, program) = (view.id, &slot.config, slot.xdp.as_ref());
-            let verdicts = program.and_then(|xdp| xdp.program.counters().ok());
             let end_state = ends.iter().find(|(_, e)| e.id == id && e.state != PortState::Up).map(|(_, e)| &e.state);
             let (mut up, mut reason) = end_state.map_or(("up", None), answers::state);
             let has_interface = config.interface.is_some();
@@ -245,7 +244,7 @@ impl Running {
                     deadline_us: config.tx_deadline_us.into(),
                     stats: answers::tx_queue(&slot.tx),
                 },
-                counters: answers::port_counters(&slot.counters, verdicts.as_ref()),
+                counters: answers::port_counters(&slot.counters, slot.verdicts().as_ref()),
                 switch,
                 above: above.iter().filter(|(port, _)| *port == id).map(|(_, above)| above.clone()).collect(),
             }
@@ -307,7 +306,7 @@ impl Running {
             answers::add_losses(&mut all, &slot.config.name, &slot.counters);
         }
         for slot in ports.values() {
-            if let Some(Ok(counters)) = slot.xdp.as_ref().map(|x| x.program.counters()) {
+            if let Some(counters) = slot.verdicts() {
                 answers::add_verdicts(&mut all, &slot.config.name, &counters);
             }
         }

@@ -86,7 +86,7 @@ impl Runtime {
     fn repair(&mut self, at: usize, fault: Fault) {
         let mut ports = self.shared.ports();
         let Some(slot) = ports.get_mut(&at) else { return };
-        let Some(mut xdp) = slot.xdp.take() else { return };
+        let Some(mut xdp) = slot.take_xdp() else { return };
         let (name, mut config, queues) = (slot.config.name.clone(), slot.config.clone(), slot.queues.clone());
         let may_copy = config.af_xdp.as_ref().is_none_or(|af_xdp| af_xdp.zero_copy == ZeroCopy::Auto);
         let remedy = slot.life.remedy(fault, may_copy);

@@ -3,6 +3,7 @@
 use crate::liveness::Life;
 use crate::ports::{Opened, Xdp};
 use bywash_config::{Level, PortConfig};
+use bywash_port::af_xdp::XdpCounters;
 use bywash_port::{PortCounters, TxQueueStats};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub struct PortSlot {
     pub level: Option<Level>,
     /// XDP program; `None` if the port has none, or its interface is gone.
     pub xdp: Option<Xdp>,
+    /// Counters that the program had when the interface went; they go on with the next one.
+    last: Option<XdpCounters>,
     /// Counters of every end, of those before its interface was recreated, too.
     pub counters: Vec<Arc<PortCounters>>,
     /// Queues, each with the worker that polls it.
@@ -39,6 +42,15 @@ pub struct PortSlot {
     pub unheeded: Option<String>,
 }
 
+/// State of a port that outlasts its being opened again.
+#[derive(Debug, Default)]
+pub struct Before {
+    /// Level requested for it.
+    pub level: Option<Level>,
+    /// Counters of its ends.
+    pub counters: Vec<Arc<PortCounters>>,
+}
+
 impl PortSlot {
     /// Creates the state of a port that is about to be given to the workers of `queues`. Moves the program out of
     /// `opened`.
@@ -47,6 +59,7 @@ impl PortSlot {
             config: opened.config.clone(),
             level: None,
             xdp: opened.xdp.take(),
+            last: None,
             counters: opened.counters().collect(),
             queues,
             tx: vec![],
@@ -69,6 +82,34 @@ impl PortSlot {
         self.xdp.as_mut().map_or(Ok(()), |xdp| xdp.set_level(level))?;
         self.level = Some(level);
         Ok(())
+    }
+
+    /// Takes the XDP program, whose counters remain.
+    pub fn take_xdp(&mut self) -> Option<Xdp> {
+        let xdp = self.xdp.take()?;
+        self.last = xdp.program.counters().ok();
+        Some(xdp)
+    }
+
+    /// Returns the counters of the XDP program, or those that it had when the interface went; `None` if the port never
+    /// had one, or they cannot be read.
+    pub fn verdicts(&self) -> Option<XdpCounters> {
+        self.xdp.as_ref().map_or_else(|| self.last.clone(), |xdp| xdp.program.counters().ok())
+    }
+
+    /// Returns what a port goes on with that is opened again with another configuration: a level that this sets anew
+    /// takes the place of a requested one.
+    pub fn before(&self, config: &PortConfig) -> Before {
+        let configured = |port: &PortConfig| port.af_xdp.as_ref().map(|af_xdp| af_xdp.level);
+        let level = self.level.filter(|_| configured(&self.config) == configured(config));
+        Before { level, counters: self.counters.clone() }
+    }
+
+    /// Goes on with the counters of a port that is opened again, and with the level that was requested for it.
+    pub fn resume(&mut self, before: Before) {
+        let Before { level, counters } = before;
+        self.level = level;
+        self.counters = [counters, std::mem::take(&mut self.counters)].concat();
     }
 
     /// Returns the queues that a worker polls.

@@ -437,7 +437,7 @@ impl Routing {
         self.confirmed = Instant::now();
         let mut sent = vec![0; self.sent.len()];
         for (at, slot) in shared.ports().iter() {
-            let by_program = slot.xdp.as_ref().and_then(|xdp| xdp.program.counters().ok()).map_or(0, |c| c.tx_frames);
+            let by_program = slot.verdicts().map_or(0, |c| c.tx_frames);
             sent[*at] = by_program + slot.counters.iter().map(|c| c.tx_packets.get()).sum::<u64>();
         }
         let control = lock(&self.control);
