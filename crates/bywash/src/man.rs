@@ -19,13 +19,14 @@ pub fn print() -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(&page(command())?)?)
 }
 
-/// Writes bywash.1, bywash-run.1 and so on into a directory, which it creates if needed, and prints their paths.
+/// Writes bywash.1, bywash-run.1 and so on into a directory, which it creates if needed, and prints their paths. Hidden
+/// commands have no page.
 pub fn write(directory: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     let mut stdout = std::io::stdout();
     let mut commands = vec![command()];
     while let Some(command) = commands.pop() {
-        commands.extend(command.get_subcommands().cloned());
+        commands.extend(command.get_subcommands().filter(|command| !command.is_hide_set()).cloned());
         let name = command.get_display_name().unwrap_or(command.get_name()).to_string();
         let path = directory.join(format!("{name}.1"));
         std::fs::write(&path, page(command)?).with_context(|| format!("cannot write {}", path.display()))?;

@@ -155,6 +155,9 @@ fn manual_pages_are_clean() {
         let page = directory.path().join(format!("{name}.1"));
         assert!(pages.contains(&page.to_str().unwrap()), "no {name} in {listed}");
     }
+    for hidden in ["broker", "bench-step"] {
+        assert!(!pages.iter().any(|page| page.ends_with(&format!("/bywash-{hidden}.1"))), "{hidden} in {listed}");
+    }
     assert_eq!(output(&["man"]), std::fs::read_to_string(directory.path().join("bywash.1")).unwrap());
     let man = Command::new("man").arg("--version").output();
     if !man.is_ok_and(|out| out.status.success()) {
