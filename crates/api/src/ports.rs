@@ -110,7 +110,7 @@ pub struct Queue {
     /// Reason for the transmit method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transmit_note: Option<String>,
-    /// Peer of a memif.
+    /// Peer of a memif, while they are connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
     /// Number of times that a memif's peer has connected again.

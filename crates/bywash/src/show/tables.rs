@@ -187,10 +187,14 @@ fn evicted(port: &SwitchPort) -> Option<String> {
     (*evicted > 0).then(|| format!("{addresses} addresses{limit}; {evicted} made room for others"))
 }
 
-/// Describes the peer of a memif; `None` if there is none.
+/// Describes the connection of a memif; `None` if the queue is of another kind, or has had no peer.
 fn link(queue: &Queue) -> Option<String> {
-    let refused = queue.refused.as_ref().map_or(String::new(), |refused| format!("; refused: {refused}"));
-    Some(format!("peer {}; reconnects: {}{refused}", queue.peer.as_ref()?, queue.reconnects.cell()))
+    let reconnects = queue.reconnects.as_ref()?;
+    let peer = queue.peer.as_ref().map(|peer| format!("peer {peer}"));
+    let again = (queue.peer.is_some() || reconnects != "0").then(|| format!("reconnects: {reconnects}"));
+    let refused = queue.refused.as_ref().map(|refused| format!("refused: {refused}"));
+    let parts: Vec<String> = [peer, again, refused].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// Formats queues with their workers, as in `0>w0 1>w1`; more than four only as a count.
@@ -638,18 +642,26 @@ mod tests {
              wan: no zero-copy in veth\n\
              wan: sends by injection\n"
         );
-        let text = shown(
-            Topic::Ports,
-            json!([{ "name": "vpp", "state": "down", "reason": "the peer hung up", "level": "user",
-                     "queues": [{ "queue": "0", "worker": 0, "mode": "memif server, copy", "peer": "VPP, memif0/0",
-                                  "reconnects": "2", "refused": "1 (ID not found)" }],
-                     "counters": { "rx_packets": 0, "tx_packets": 0, "rx_no_buffer": 0, "rx_ring_full": 0 } }]),
+        let memif = |mut port: Value, queue: Value| {
+            port["queues"] = json!([queue]);
+            port["counters"] = json!({ "rx_packets": 0, "tx_packets": 0, "rx_no_buffer": 0, "rx_ring_full": 0 });
+            let text = shown(Topic::Ports, json!([port]));
+            text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let notes = memif(
+            json!({ "name": "vpp", "state": "up", "level": "user" }),
+            json!({ "queue": "0", "worker": 0, "mode": "memif server, copy", "peer": "VPP, memif0/0",
+                    "reconnects": "2", "refused": "1 (ID not found)" }),
         );
-        let notes: Vec<&str> = text.lines().skip(2).collect();
-        assert_eq!(
-            notes,
-            ["vpp: the peer hung up", "vpp: peer VPP, memif0/0; reconnects: 2; refused: 1 (ID not found)"]
-        );
+        assert_eq!(notes, ["vpp: peer VPP, memif0/0; reconnects: 2; refused: 1 (ID not found)"]);
+        let down = |reconnects: &str| {
+            memif(
+                json!({ "name": "vpp", "state": "down", "reason": "the peer hung up", "level": "user" }),
+                json!({ "queue": "0", "worker": 0, "mode": "memif server, copy", "reconnects": reconnects }),
+            )
+        };
+        assert_eq!(down("2"), ["vpp: the peer hung up", "vpp: reconnects: 2"]);
+        assert_eq!(down("0"), ["vpp: the peer hung up"]);
         let text = shown(
             Topic::Ports,
             json!([{ "name": "wan", "state": "up", "mode": "tc", "level": "driver", "mtu": 1500,

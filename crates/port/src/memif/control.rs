@@ -47,7 +47,7 @@ pub struct State {
     pub open: bool,
     /// Protocol violation that the worker found on the link.
     pub fault: Option<Refusal>,
-    /// Name of the latest peer.
+    /// Name of the peer of the latest link.
     pub peer: String,
     /// Reason for which there is no connection.
     pub why: String,

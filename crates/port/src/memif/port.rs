@@ -344,7 +344,7 @@ impl Port for MemifPort {
         details.push(("ring", ring.to_string()));
         let Some(control) = &self.control else { return details };
         let state = control.desk.state();
-        if !state.peer.is_empty() {
+        if state.open {
             details.push(("peer", state.peer.clone()));
         }
         details.push(("reconnects", state.connections.saturating_sub(1).to_string()));

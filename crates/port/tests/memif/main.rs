@@ -187,6 +187,7 @@ fn they_find_each_other_again() {
         } else {
             client.close();
             server.until("port closed");
+            assert_eq!(server.detail("peer"), "", "it has left");
             client = End::open(&config(&path, Role::Client));
         }
         client.until("up");
