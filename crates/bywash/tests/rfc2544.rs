@@ -303,6 +303,9 @@ fn what_is_wrong_with_a_file_is_said() {
         let (status, output) = run(&[&write(directory.path(), text)]);
         assert!(status == Some(2) && output.contains(said), "{text}: {status:?} {output}");
     }
+    let (_, output) = run(&[&write(directory.path(), "title = \"a\"\nnonsense = 1\n")]);
+    let place = output.contains(":2:1\n") && output.contains("\n2 | nonsense = 1\n  | ^^^^^^^^");
+    assert!(place, "the line is shown: {output}");
     let (status, output) = run(&["/nowhere.toml"]);
     assert!(status == Some(1) && output.contains("cannot read `/nowhere.toml`"), "{output}");
 }

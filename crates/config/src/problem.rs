@@ -66,16 +66,29 @@ pub struct Source {
 /// All errors of a configuration. `Display` prints them as shown to the user, without colours.
 #[derive(Debug)]
 pub struct ConfigErrors {
-    source: Option<Source>,
+    source: Option<Box<Source>>,
     spans: Spans,
     problems: Vec<Problem>,
+    /// Where what the file can have is described.
+    described: &'static str,
 }
 
 impl ConfigErrors {
     /// Creates the errors from at least one problem, sorted by position.
     pub(crate) fn new(source: Option<Source>, spans: Spans, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.place(&spans).map_or(usize::MAX, |span| span.start));
-        Self { source, spans, problems }
+        let source = source.map(Box::new);
+        Self { source, spans, problems, described: "docs/config.md lists what can be set" }
+    }
+
+    /// Creates the error in the text of another file in TOML. `described` says where its keys are described.
+    pub fn of_toml(name: &str, text: &str, why: &toml::de::Error, described: &'static str) -> Self {
+        let span = why.span().or(Some(0..0));
+        let mut lines = why.message().lines();
+        let what = lines.next().unwrap_or("not TOML").to_owned();
+        let problem = Problem { span, ..Problem::at("", what, lines.collect::<Vec<_>>().join(", ")) };
+        let source = Source { name: name.into(), text: text.into() };
+        Self { source: Some(source.into()), spans: Spans::new(), problems: vec![problem], described }
     }
 
     /// Renders every problem with the lines it refers to, followed by a one-line summary as the last line.
@@ -103,7 +116,7 @@ impl ConfigErrors {
         if let Some(source) = self.source.as_ref().filter(|_| placed > 0) {
             let errors = if placed == 1 { "error".into() } else { format!("{placed} errors") };
             let name = &source.name;
-            out += &format!("bywash: {errors} in {name}: see above; docs/config.md lists what can be set\n");
+            out += &format!("bywash: {errors} in {name}: see above; {}\n", self.described);
         }
         out
     }

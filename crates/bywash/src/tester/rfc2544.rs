@@ -3,6 +3,7 @@
 use super::ports::{self, Wanted};
 use super::{first_in_line, print, stopped_by_signals};
 use crate::cli::tester::Rfc2544Args;
+use crate::config::ConfigErrors;
 use crate::error::Usage;
 use anyhow::{Context as _, bail, ensure};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
@@ -24,6 +25,8 @@ const CATCH_UP: (u64, f64) = (200_000, 16.0);
 /// Time for the device to process learning frames.
 const LEARNING_WAIT: Duration = Duration::from_millis(10);
 const MAX_PAIRS: usize = 6;
+/// Where the keys of the configuration file are described.
+const DESCRIBED: &str = "docs/user-guide.md describes the file";
 
 /// Configuration file.
 #[derive(Clone, Debug, Deserialize)]
@@ -89,7 +92,8 @@ struct State {
 pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     let path = args.config.display();
     let text = std::fs::read_to_string(&args.config).with_context(|| format!("cannot read `{path}`"))?;
-    let file: File = toml::from_str(&text).map_err(|e| Usage(format!("`{path}`: {}", e.to_string().trim_end())))?;
+    let file: File =
+        toml::from_str(&text).map_err(|why| ConfigErrors::of_toml(&path.to_string(), &text, &why, DESCRIBED))?;
     check(&file).map_err(|why| Usage(format!("`{path}`: {why}")))?;
     let state = args.state.clone().unwrap_or_else(|| beside(&args.config, "state.json"));
     let mut report = match earlier(&state, &text)? {
