@@ -5,6 +5,7 @@ use super::finding::Severity::{Error, Note, Warning};
 use crate::api::client::ask;
 use crate::api::{DropCount, Drops, Placement, Pool, Pools, Port, Worker};
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -37,13 +38,30 @@ impl Look {
         })
     }
 
-    /// Takes a sample; `None` if no instance runs. Errors if one may run, but does not answer.
-    pub fn of_running(socket: &Path) -> anyhow::Result<Option<Self>> {
+    /// Takes a sample, and returns it with the instance's process if that is in another network namespace; `None` if no
+    /// instance runs. Errors if one may run, but does not answer.
+    pub fn of_running(socket: &Path) -> anyhow::Result<Option<(Self, Option<i32>)>> {
         match UnixStream::connect(socket) {
             Err(why) if [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&why.kind()) => Ok(None),
-            _ => Self::now(socket).map(Some),
+            stream => Ok(Some((Self::now(socket)?, stream.ok().and_then(|stream| elsewhere(&stream))))),
         }
     }
+}
+
+/// Returns the process that listens at the other end if it is in another network namespace than this one; `None` also
+/// if that cannot be seen.
+fn elsewhere(stream: &UnixStream) -> Option<i32> {
+    let pid = rustix::net::sockopt::socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
+    let namespace = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/net")).map(|file| file.ino());
+    (namespace(&pid.to_string()).ok()? != namespace("self").ok()?).then_some(pid)
+}
+
+/// Returns the finding that the instance at `socket`, process `pid`, is in another network namespace.
+pub fn is_elsewhere(pid: i32, socket: &Path) -> Finding {
+    let what = format!("the instance (pid {pid}) runs in another network namespace");
+    let socket = socket.display();
+    let mend = format!("nsenter --net=/proc/{pid}/ns/net bywash doctor --socket {socket}");
+    Finding::new(Warning, "other-namespace", what, "the interfaces of its ports are not examined").mend(mend)
 }
 
 /// Returns the increase of a counter since the row of `before` that is `like` this one.

@@ -20,13 +20,16 @@ use std::io::Write;
 /// `--fix`, first applies the fixes.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let host = Host::this();
-    let (look, unseen) = match Look::of_running(&args.socket) {
-        Ok(look) => (look, None),
-        Err(why) => (None, Some(format!("{why:#}"))),
+    let (look, elsewhere, unseen) = match Look::of_running(&args.socket) {
+        Ok(Some((look, elsewhere))) => (Some(look), elsewhere, None),
+        Ok(None) => (None, None, None),
+        Err(why) => (None, None, Some(format!("{why:#}"))),
     };
-    let ports = look.iter().flat_map(|look| &look.ports);
+    // Interfaces of this namespace may have the same names.
+    let ports = look.iter().filter(|_| elsewhere.is_none()).flat_map(|look| &look.ports);
     let running: Vec<String> = ports.filter_map(|port| port.interface.clone()).collect();
     let names = match (args.interfaces.is_empty(), running.is_empty()) {
+        (true, true) if elsewhere.is_some() => vec![],
         (false, _) => args.interfaces.clone(),
         (true, false) => running.clone(),
         (true, true) => host.interfaces.iter().map(|i| i.name.clone()).filter(|name| name != "lo").collect(),
@@ -45,8 +48,10 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     found.extend(machine::examine());
     if let Some(before) = &look {
+        found.extend(elsewhere.map(|pid| instance::is_elsewhere(pid, &args.socket)));
+        let all = elsewhere.is_some() && args.interfaces.is_empty();
         let of_these =
-            |f: &Finding| f.interface.is_none() || names.iter().any(|name| Some(name) == f.interface.as_ref());
+            |f: &Finding| all || f.interface.is_none() || names.iter().any(|name| Some(name) == f.interface.as_ref());
         found.extend(instance::examine(&args.socket, before).into_iter().filter(of_these));
         found.extend(flows::examine(&args.socket));
     }
@@ -82,6 +87,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     match unseen {
         Some(why) => writeln!(out, "a running bywash is not examined: {why}")?,
+        None if elsewhere.is_some() => writeln!(out, "bywash runs in another network namespace")?,
         None if look.is_some() => writeln!(out, "bywash runs here")?,
         None => writeln!(out, "no bywash runs here")?,
     }
