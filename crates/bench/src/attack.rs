@@ -9,6 +9,7 @@ use super::nat;
 use crate::args::{Family, SECONDS, flows};
 use anyhow::{Context as _, ensure};
 use bywash_api::{FlowTable, client};
+use bywash_config::count;
 use bywash_port::af_xdp::{LiveGen, LiveOrder, LiveStream};
 use bywash_tester::{Addresses, Ports, Sizes, Stream};
 use bywash_wire::build::Packet;
@@ -303,7 +304,7 @@ fn cpu(pid: u32) -> anyhow::Result<BTreeMap<String, f64>> {
 }
 
 fn print(f: &Figures) {
-    println!("{} connections, medians of rounds of {} s", f.flows, f.seconds);
+    println!("{}, medians of rounds of {} s", count(f.flows, "connection"), f.seconds);
     for (attack, of) in &f.attacks {
         let (before, during, share) = (of.before_mpps, of.during_mpps, of.during_mpps / of.before_mpps);
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

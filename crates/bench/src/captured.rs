@@ -1,5 +1,6 @@
 //! Cost of a capture to forwarding: the same worker with and without a recorder, in alternating intervals.
 
+use bywash_config::count;
 use bywash_engine::{DropReason, WorkerHandle};
 use bywash_port::pcap::{Filter, compile};
 use bywash_port::{PortCounters, Wanted, capture};
@@ -47,8 +48,9 @@ impl std::fmt::Display for Cost {
         write!(
             f,
             "with a capture of packets {what}: {percent:.1} % of the rate without, {:.1} cycles/packet more \
-             (median of {} pairs, {least:.1} to {most:.1} %)",
-            self.cycles, self.pairs
+             (median of {}, {least:.1} to {most:.1} %)",
+            self.cycles,
+            count(self.pairs, "pair")
         )
     }
 }

@@ -12,6 +12,7 @@ use super::lab;
 use super::{median, nat, report};
 use crate::args::SECONDS;
 use anyhow::ensure;
+use bywash_config::count;
 use bywash_lab::Topology;
 use bywash_netlink::socket::Socket;
 use clap::Args;
@@ -177,7 +178,8 @@ fn exchange(to: SocketAddr) -> std::io::Result<()> {
 }
 
 fn print(f: &Figures) {
-    println!("{} clients, medians of {} rounds of {} s", f.clients, f.rounds.len(), f.seconds);
+    let (clients, rounds) = (count(f.clients, "client"), count(f.rounds.len(), "round"));
+    println!("{clients}, medians of {rounds} of {} s", f.seconds);
     for (name, rate) in &f.median {
         println!("  {name:8} {rate:8.0} connections/s");
     }

@@ -3,6 +3,7 @@
 use super::{established, lab};
 use crate::args::{Family, number, routes};
 use anyhow::{Context as _, ensure};
+use bywash_config::count;
 use bywash_fib::flows::Flows;
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
@@ -95,12 +96,12 @@ pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
     } else {
         let Figures { ns_per_packet, mpps, family, routes, destinations, established, rounds, .. } = &figures;
         println!(
-            "{ns_per_packet:.0} ns/packet, {mpps:.1} Mpps in the driver's program alone, median of {} rounds",
-            rounds.len()
+            "{ns_per_packet:.0} ns/packet, {mpps:.1} Mpps in the driver's program alone, median of {}",
+            count(rounds.len(), "round")
         );
-        println!("{routes} IPv{family} routes, {destinations} destinations");
+        println!("{}, {}", count(routes, &format!("IPv{family} route")), count(destinations, "destination"));
         if *established > 0 {
-            println!("{established} established connections, sources translated");
+            println!("{}, sources translated", count(established, "established connection"));
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use crate::args::{SECONDS, flows, frames, number, routes, size};
 use crate::scaling::{self, Scaling};
 use crate::stages::{self, Stage};
 use anyhow::{Context as _, bail};
+use bywash_config::count;
 use bywash_engine::{App, Context, Idle, PortId, PortTable, Worker, WorkerConfig, WorkerHandle};
 use bywash_fib::flows::Flows;
 use bywash_fib::model::{Families, Gate, Tunnel};
@@ -202,20 +203,26 @@ fn print(f: &Figures) {
         "{:.2} Mpps, {:.1} cycles/packet ({} packets in {:.1} s, {} dropped)",
         f.mpps, f.cycles_per_packet, f.packets, f.seconds, f.drops
     );
+    let routes = count(f.routes, "route");
     let work = match f.app {
-        Application::Route => format!("{} routes", f.routes),
-        Application::Nat => format!("{} routes, sources translated", f.routes),
-        Application::Vxlan => format!("{} routes, through a VXLAN over IPv4", f.routes),
-        Application::Vxlan6 => format!("{} routes, through a VXLAN over IPv6", f.routes),
-        Application::FromVxlan => format!("{} routes, from a VXLAN over IPv4", f.routes),
-        Application::Gre => format!("{} routes, through GRE over IPv4", f.routes),
-        Application::FromGre => format!("{} routes, from GRE over IPv4", f.routes),
+        Application::Route => routes,
+        Application::Nat => format!("{routes}, sources translated"),
+        Application::Vxlan => format!("{routes}, through a VXLAN over IPv4"),
+        Application::Vxlan6 => format!("{routes}, through a VXLAN over IPv6"),
+        Application::FromVxlan => format!("{routes}, from a VXLAN over IPv4"),
+        Application::Gre => format!("{routes}, through GRE over IPv4"),
+        Application::FromGre => format!("{routes}, from GRE over IPv4"),
         Application::Swap => "MAC addresses swapped, no lookup".into(),
         Application::Io => "packets unread".into(),
     };
     println!(
-        "pool {} of {} frames, cache {}, pages {}; {work}, {} flows, {} B",
-        f.pool, f.frames, f.cache, f.pages, f.flows, f.size
+        "pool {} of {} frames, cache {}, pages {}; {work}, {}, {} B",
+        f.pool,
+        f.frames,
+        f.cache,
+        f.pages,
+        count(f.flows, "flow"),
+        f.size
     );
     stages::print(&f.stages);
     if let Some(cost) = &f.capture {

@@ -3,6 +3,7 @@
 
 use crate::args::{SECONDS, flows, size};
 use anyhow::Context as _;
+use bywash_config::count;
 use bywash_lab::{Host, Topology, counters};
 use bywash_port::af_xdp::{Bare, LiveGen, LiveOrder, LiveStream};
 use bywash_tester::{Addresses, Sizes, Stream, Templates};
@@ -80,8 +81,12 @@ pub fn run(args: &GeneratorArgs) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&figures)?);
     } else {
         println!(
-            "{} B, {} flows: bare {:.3} Mpps, stamped {:.3} Mpps, {:.3} x",
-            figures.size, figures.flows, figures.bare_mpps, figures.stamped_mpps, figures.ratio
+            "{} B, {}: bare {:.3} Mpps, stamped {:.3} Mpps, {:.3} x",
+            figures.size,
+            count(figures.flows, "flow"),
+            figures.bare_mpps,
+            figures.stamped_mpps,
+            figures.ratio
         );
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Benchmark of longest-prefix match alone: cycles per lookup, memory, and the time to build and update the table.
 
 use crate::args::{Family, SECONDS, routes};
+use bywash_config::count;
 use bywash_fib::bench::{LookupFigures, Spread, Traffic, bench_lookup};
 use clap::{Args, ValueEnum};
 
@@ -55,9 +56,8 @@ pub fn run(args: &LookupArgs) -> anyhow::Result<()> {
 fn print(f: &LookupFigures) {
     println!("{:.1} cycles/lookup, batches of {}", f.cycles_per_lookup, f.batch);
     println!(
-        "{} IPv{} routes in {:.2} MiB, built in {:.0} ms",
-        f.routes,
-        f.family,
+        "{} in {:.2} MiB, built in {:.0} ms",
+        count(f.routes, &format!("IPv{} route", f.family)),
         f.bytes as f64 / 1048576.0,
         f.build_ms
     );

@@ -11,6 +11,7 @@ use super::lab::{Bywash, Lab, Rate, STATIONS, Traffic};
 use crate::args::{Family, SECONDS, flows, size};
 use anyhow::{Context as _, ensure};
 use bywash_api::{FlowTable, LevelFrames, Placement, client};
+use bywash_config::count;
 use bywash_lab::{Namespace, Topology, patience};
 use bywash_port::af_xdp::{LiveOrder, LiveStream};
 use bywash_tester::{Addresses, Ports, Sizes, Stream};
@@ -275,7 +276,8 @@ fn frames(running: &Bywash) -> anyhow::Result<LevelFrames> {
 
 fn print(f: &Figures) {
     let rounds = f.rounds.len();
-    println!("{} connections, {} B, medians of {rounds} rounds of {} s", f.flows, f.size, f.seconds);
+    let (flows, rounds) = (count(f.flows, "connection"), count(rounds, "round"));
+    println!("{flows}, {} B, medians of {rounds} of {} s", f.size, f.seconds);
     let of = |name| f.median_mpps.get(name).copied().unwrap_or(f64::NAN);
     for (name, mpps) in &f.median_mpps {
         let (kernel, redirect) = (mpps / of("kernel"), mpps / of("redirect"));

@@ -8,7 +8,7 @@
 use super::lab::{FOR_RATE, Lab, Rate, Traffic};
 use crate::args::{Family, SECONDS, flows, routes, size};
 use anyhow::{Context as _, bail};
-use bywash_config::{CpuList, Level};
+use bywash_config::{CpuList, Level, count};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -241,11 +241,11 @@ fn figures(args: &PlacementArgs, lab: &Lab, rounds: Vec<BTreeMap<String, Rate>>)
 
 fn print(f: &Figures) {
     println!(
-        "{} B, {} destinations, {} routes, medians of {} rounds of {} s",
+        "{} B, {}, {}, medians of {} of {} s",
         f.size,
-        f.destinations,
-        f.routes,
-        f.rounds.len(),
+        count(f.destinations, "destination"),
+        count(f.routes, "route"),
+        count(f.rounds.len(), "round"),
         f.seconds
     );
     for (name, mpps) in &f.median_mpps {

@@ -3,6 +3,7 @@
 
 use crate::args::{SECONDS, block, frames, number, touch};
 use crate::line::{self, Apart, Way};
+use bywash_config::count;
 use bywash_engine::cpus;
 use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
 use bywash_port::{Port, pair};
@@ -114,7 +115,7 @@ pub fn run(args: &PoolArgs) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&figures)?);
         return Ok(());
     }
-    println!("{} threads on {}; {} B touched", args.threads, figures.cpus, args.touch);
+    println!("{} on {}; {} B touched", count(args.threads, "thread"), figures.cpus, args.touch);
     println!("  way of a cache line from CPU to CPU, by round: {}", line::words(&figures.line));
     for row in &figures.rows {
         println!(

@@ -14,7 +14,7 @@
 use super::lab::{BATCH, Bywash, FOR_RATE, WARM_UP, rate};
 use crate::args::{SECONDS, number, size};
 use anyhow::Context as _;
-use bywash_config::{Host as Machine, Level};
+use bywash_config::{Host as Machine, Level, count};
 use bywash_lab::{Host, Topology, counters};
 use bywash_port::af_xdp::{Bare, LiveGen};
 use bywash_wire::build::Packet;
@@ -95,7 +95,7 @@ pub fn run(args: &PortsArgs) -> anyhow::Result<()> {
 }
 
 fn print(f: &Figures) {
-    println!("medians of {} rounds of {} s, Mpps", f.rounds, f.seconds);
+    println!("medians of {} of {} s, Mpps", count(f.rounds, "round"), f.seconds);
     println!("ports   size   kernel  user space   driver");
     for row in &f.rows {
         println!(

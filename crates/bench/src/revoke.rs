@@ -5,6 +5,7 @@ use super::lab::{Lab, Traffic, received};
 use super::nat;
 use crate::args::{Family, flows};
 use anyhow::{Context as _, ensure};
+use bywash_config::count;
 use bywash_lab::patience;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -251,7 +252,8 @@ impl Seen {
 }
 
 fn print(f: &Figures) {
-    println!("{} connections, level {}: time from the command's return to the last packet", f.flows, f.level);
+    let flows = count(f.flows, "connection");
+    println!("{flows}, level {}: time from the command's return to the last packet", f.level);
     for (command, times) in &f.last_packet_ms {
         let command = format!("{command:?}").to_lowercase();
         let Times { median, worst, all, from_start } = times;

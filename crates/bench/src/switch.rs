@@ -5,6 +5,7 @@ use crate::args::{OnOff, SECONDS, flows, frames, size};
 use crate::scaling::{self, Scaling};
 use crate::stages::{self, Stage};
 use anyhow::Context as _;
+use bywash_config::count;
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig, WorkerCounters, WorkerHandle};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
@@ -158,9 +159,9 @@ fn print(f: &Figures) {
         f.mpps, f.cycles_per_packet, f.packets, f.seconds, f.drops
     );
     println!(
-        "{} rules, {} source flows; exact-match cache {}: {:.1} %, megaflows {:.1} %, tables {:.3} %; {} megaflows, {} masks",
-        f.rules,
-        f.flows,
+        "{}, {}; exact-match cache {}: {:.1} %, megaflows {:.1} %, tables {:.3} %; {} megaflows, {} masks",
+        count(f.rules, "rule"),
+        count(f.flows, "source flow"),
         if f.emc { "on" } else { "off" },
         f.exact_percent,
         f.megaflow_percent,

@@ -6,6 +6,7 @@
 
 use crate::args::{OnOff, frames, number, size};
 use crate::stages::{self, Stage};
+use bywash_config::count;
 use bywash_engine::{Idle, PortId, PortTable, Worker, WorkerConfig};
 use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl, random_seed};
@@ -204,7 +205,8 @@ pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
 }
 
 fn print(f: &Figures) {
-    println!("port {}, bursts of {} or {} us, medians of {} rounds", f.port.name(), f.burst, f.deadline_us, f.rounds);
+    let rounds = count(f.rounds, "round");
+    println!("port {}, bursts of {} or {} us, medians of {rounds}", f.port.name(), f.burst, f.deadline_us);
     println!(
         "flows  coalesce     Mpps  cycles/packet  send calls/packet  system calls/packet  wait p50, p99, longest us"
     );
@@ -224,13 +226,15 @@ fn print(f: &Figures) {
         );
     }
     for row in f.rows.iter().filter(|row| row.stages.iter().any(|stage| stage.cpi.is_some())) {
-        println!("{} flows, coalesce {}:", row.flows, row.coalesce);
+        println!("{}, coalesce {}:", count(row.flows, "flow"), row.coalesce);
         stages::print(&row.stages);
     }
     for c in &f.compared {
         println!(
-            "{} flows: on has {:.2} x the rate of off, with 1/{:.1} of the send calls",
-            c.flows, c.mpps_ratio, c.send_calls_cut
+            "{}: on has {:.2} x the rate of off, with 1/{:.1} of the send calls",
+            count(c.flows, "flow"),
+            c.mpps_ratio,
+            c.send_calls_cut
         );
     }
 }

@@ -3,7 +3,7 @@
 use super::lab::{FLOWS, FOR_RATE, Lab, Rate, Traffic};
 use crate::args::{SECONDS, size};
 use anyhow::Context as _;
-use bywash_config::Transmit;
+use bywash_config::{Transmit, count};
 use clap::Args;
 use clap::ValueEnum as _;
 use serde::Serialize;
@@ -131,7 +131,8 @@ fn median(rounds: &[Round], of: impl Fn(&Round) -> Option<Rate>) -> Option<Rate>
 }
 
 fn print(f: &Figures) {
-    println!("{} B, {} flows, medians of {} rounds of {} s", f.size, f.flows, f.rounds.len(), f.seconds);
+    let (flows, rounds) = (count(f.flows, "flow"), count(f.rounds.len(), "round"));
+    println!("{} B, {flows}, medians of {rounds} of {} s", f.size, f.seconds);
     if let (Some(kernel), Some(ratio)) = (f.kernel_mpps, f.ratio) {
         println!("  kernel  {kernel:6.3} Mpps");
         println!("  bywash  {:6.3} Mpps, {ratio:.2} x the kernel ({:.2} Mpps offered)", f.mpps, f.offered_mpps);

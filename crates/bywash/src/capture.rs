@@ -5,6 +5,7 @@ mod line;
 
 use crate::api::{Placement, client};
 use crate::cli::capture::CaptureArgs;
+use crate::config::count;
 use crate::error::Usage;
 use anyhow::{Context as _, bail};
 use blocks::{Block, Blocks};
@@ -54,7 +55,8 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         }
         sink.flush()?;
     }
-    eprintln!("{packets} packets captured, {lost} lost because they came faster than they could be written");
+    let packets = count(packets, "packet");
+    eprintln!("{packets} captured, {lost} lost because they came faster than they could be written");
     if !ending {
         bail!("bywash ended before the capture did");
     }

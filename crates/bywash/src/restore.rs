@@ -1,5 +1,6 @@
 //! `bywash restore`: puts back what a killed run or `bywash doctor` changed in this network namespace.
 
+use crate::config::count;
 use crate::doctor::Remembered;
 use crate::error::hint_at_root;
 use serde_json::json;
@@ -20,7 +21,7 @@ pub fn run(json: bool) -> anyhow::Result<()> {
         }
         match all.len() {
             0 => println!("nothing to put back"),
-            all => println!("{} of {all} settings put back", all - failed.len()),
+            all => println!("{} of {} put back", all - failed.len(), count(all, "setting")),
         }
     }
     anyhow::ensure!(failed.is_empty(), "could not put back {}", failed.join("; "));

@@ -7,6 +7,7 @@ use crate::model::*;
 use crate::modems::WrongModems;
 use crate::pools;
 use crate::problem::{Problem, nearest};
+use crate::text;
 use bywash_docsis::channel::CHANNELS_MAX;
 use bywash_docsis::police::BURST_MIN;
 use bywash_flow::script::{self, Verb, Wrong};
@@ -289,7 +290,11 @@ fn groups(config: &Config, problems: &mut Vec<Problem>) {
         }
     }
     if config.workers.count.set().is_some_and(|count| *count != 2 * config.groups.len()) {
-        let what = format!("{} workers for {} group(s)", config.workers.count.set().unwrap_or(&0), config.groups.len());
+        let what = format!(
+            "{} for {}",
+            text::count(config.workers.count.set().unwrap_or(&0), "worker"),
+            text::count(config.groups.len(), "group")
+        );
         problems.push(Problem::at("workers.count", what, "expected two per group, or no `count`"));
     }
     for (at, profile) in config.profiles.iter().enumerate() {
@@ -398,7 +403,7 @@ fn workers(config: &Config, problems: &mut Vec<Problem>) {
     if let (Some(count), Some(cpus)) = (count, cpus)
         && cpus.len() < count
     {
-        let what = format!("{count} workers for {} CPUs", cpus.len());
+        let what = format!("{} for {}", text::count(count, "worker"), text::count(cpus.len(), "CPU"));
         problems.push(
             Problem::at("workers.cpus", what, "expected a CPU for each worker").other("workers.count", "workers"),
         );
@@ -408,7 +413,7 @@ fn workers(config: &Config, problems: &mut Vec<Problem>) {
         if let (Some(count), Some(&highest)) = (count, of_queues.iter().max())
             && highest >= count
         {
-            let what = format!("port {} names worker {highest}, but there are {count} workers", port.name);
+            let what = format!("port {} names worker {highest} of {}", port.name, text::count(count, "worker"));
             let expected = format!("expected 0 to {}", count - 1);
             problems.push(Problem::at(format!("port.{at}.worker"), what, expected).other("workers.count", "workers"));
         }
@@ -418,7 +423,8 @@ fn workers(config: &Config, problems: &mut Vec<Problem>) {
             None => 1,
         };
         if of_queues.len() > queues {
-            let what = format!("port {} names {} workers for {queues} queue(s)", port.name, of_queues.len());
+            let (workers, queues) = (text::count(of_queues.len(), "worker"), text::count(queues, "queue"));
+            let what = format!("port {} names {workers} for {queues}", port.name);
             problems.push(Problem::at(format!("port.{at}.worker"), what, "expected at most one for each queue"));
         }
     }

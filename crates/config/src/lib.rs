@@ -41,4 +41,4 @@ pub use problem::ConfigErrors;
 pub use reference::reference;
 pub use schema::schema;
 pub use secret::Secret;
-pub use text::{HIDDEN, interface_name};
+pub use text::{HIDDEN, count, interface_name};

@@ -5,6 +5,7 @@ use crate::cmts::GroupConfig;
 use crate::model::{Config, DEVICE_RING, PortConfig};
 use crate::pools::PoolPlan;
 use crate::problem::{ConfigErrors, Problem};
+use crate::text;
 use bywash_engine::cpus;
 
 /// Buffers that a port without rings may hold: packets received and not yet sent.
@@ -95,7 +96,7 @@ impl Config {
                 let index =
                     if cmts { self.mac_of(&port.name) } else { port.worker_of((order, queues.len()), at, count) };
                 let Some(worker) = workers.get_mut(index) else {
-                    let what = format!("port {} names worker {index}, but there are {count} workers", port.name);
+                    let what = format!("port {} names worker {index} of {}", port.name, text::count(count, "worker"));
                     let expected = format!("expected 0 to {}", count - 1);
                     return Err(Problem::at(format!("port.{at}.worker"), what, expected).into());
                 };
@@ -138,7 +139,7 @@ impl Config {
     fn without_queue(worker: usize, queues: usize) -> Problem {
         let what = format!("worker {worker} has nothing to poll");
         let help = "use fewer workers, or give the ports more queues (ethtool -L IFACE combined N)";
-        Problem::at("workers.count", what, format!("the ports have {queues} queue(s) in all")).help(help)
+        Problem::at("workers.count", what, format!("the ports have {} in all", text::count(queues, "queue"))).help(help)
     }
 
     fn frames_of(&self, index: usize, worker: &WorkerPlan, settings: usize) -> Result<usize, Box<Problem>> {
@@ -150,7 +151,7 @@ impl Config {
         pool.frames_for(needed).map_err(|frames| {
             let what = format!("{frames} buffers are too few for worker {index}");
             let (rings, cache) = (needed - pool.cache_frames(), pool.cache_frames());
-            let help = format!("its {} queue(s) can hold {rings}, its cache {cache}", worker.queues.len());
+            let help = format!("its {} can hold {rings}, its cache {cache}", text::count(worker.queues.len(), "queue"));
             let path = self.pool_path(settings, "frames");
             Problem::at(path, what, format!("expected at least {needed}")).help(help).into()
         })

@@ -415,7 +415,8 @@ fn options_do_not_point_into_the_file() {
     let mut draft = Draft::text("t.toml", format!("{PORT}[pool]\nframes = 65536\n"));
     draft.set_pools("frames", |pool| pool.frames = Auto::Set(100));
     let errors = draft.finish(Some(&host())).unwrap_err().to_string();
-    let expected = "bywash: 100 buffers are too few for worker 0: expected at least 8192: its 1 queue(s) can hold 8192, its cache 0";
+    let expected =
+        "bywash: 100 buffers are too few for worker 0: expected at least 8192: its 1 queue can hold 8192, its cache 0";
     assert_eq!(errors, expected);
 }
 
@@ -443,7 +444,7 @@ fn queues_are_dealt_out_to_workers() {
     let (wrong, place) = problem(&format!("{PORT}worker = [0, 2]\n[workers]\ncount = 2\n"));
     assert_eq!((wrong.expected.as_str(), place.as_str()), ("expected 0 to 1", "[0, 2]"));
     let (wrong, _) = problem(&format!("{PORT}[workers]\ncount = 2\ncpus = [0]\n"));
-    assert_eq!(wrong.what, "2 workers for 1 CPUs");
+    assert_eq!(wrong.what, "2 workers for 1 CPU");
 }
 
 #[test]
@@ -548,7 +549,7 @@ fn a_size_that_does_not_fit_does_not_hide_other_errors() {
         [
             ("invalid ring size 100: must be a power of two", "expected 64 or 128 descriptors"),
             ("invalid cell size 5", "expected 2048, 4096 or 16384 bytes"),
-            ("2 workers for 1 CPUs", "expected a CPU for each worker"),
+            ("2 workers for 1 CPU", "expected a CPU for each worker"),
         ]
     );
     // A memif's rings have other sizes.

@@ -139,9 +139,22 @@ pub fn ports(text: &str) -> Result<(u16, u16), String> {
     if range.0 <= range.1 { Ok(range) } else { Err(wrong()) }
 }
 
+/// Formats a number of things, of which one has this name: `1 port`, `2 ports`.
+pub fn count(number: impl std::fmt::Display, thing: &str) -> String {
+    let number = number.to_string();
+    let s = if number == "1" { "" } else { "s" };
+    format!("{number} {thing}{s}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_in_the_singular() {
+        let counts = [0, 1, 2, 11].map(|number| count(number, "port"));
+        assert_eq!(counts, ["0 ports", "1 port", "2 ports", "11 ports"]);
+    }
 
     #[test]
     fn interface_names() {

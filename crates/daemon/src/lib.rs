@@ -126,7 +126,8 @@ fn put_back_left() -> anyhow::Result<()> {
     for (path, lock) in journal::found()?.left {
         let mut journal = Journal::open(path)?;
         if !journal.changes().is_empty() {
-            tracing::warn!("an earlier run did not end cleanly; putting {} settings back", journal.changes().len());
+            let settings = bywash_config::count(journal.changes().len(), "setting");
+            tracing::warn!("an earlier run did not end cleanly; putting {settings} back");
             put_back(&mut journal)?;
         }
         if journal.changes().is_empty() {

@@ -77,7 +77,9 @@ impl Shared {
         }
         let (allowed, workers) = (Host::this().allowed, self.workers.len());
         let cpus = (0..workers).map(|worker| new.cpu_of(worker, &allowed)).collect::<Option<Vec<usize>>>();
-        let cpus = cpus.with_context(|| format!("workers.cpus: there are {workers} workers; restart it for fewer"))?;
+        let cpus = cpus.with_context(|| {
+            format!("workers.cpus: bywash has {}; restart it for fewer", bywash_config::count(workers, "worker"))
+        })?;
         let step = |(worker, cpu): (&workers::Shown, usize)| {
             let was = worker.cpu();
             (was != Some(cpu)).then(|| Step::Cpu(worker.handle.id(), was, cpu))

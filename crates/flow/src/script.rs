@@ -185,7 +185,9 @@ pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, S
         match result {
             Ok(n) => done += n,
             Err(why) => {
-                refused = Some(format!("{why}; {done} changes before it were applied"));
+                let before =
+                    if done == 1 { "1 change before it was".into() } else { format!("{done} changes before it were") };
+                refused = Some(format!("{why}; {before} applied"));
                 break;
             }
         }

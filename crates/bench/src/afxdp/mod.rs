@@ -10,7 +10,7 @@ use super::lab::{Lab, Rate, SOME, Traffic, rate};
 use crate::args::{OnOff, SECONDS, frames, number, size};
 use anyhow::{Context as _, ensure};
 use app::App;
-use bywash_config::Host;
+use bywash_config::{Host, count};
 use bywash_frame::Pages;
 use bywash_port::PortCounters;
 use bywash_port::af_xdp::{Transmit, ZeroCopy};
@@ -362,7 +362,8 @@ impl Sample {
 
 fn print(f: &Figures) {
     let name = serde_json::to_value(f.app).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-    println!("{name}, {} B, batch {}, medians of {} rounds of {} s", f.size, f.batch, f.rounds.len(), f.seconds);
+    let rounds = count(f.rounds.len(), "round");
+    println!("{name}, {} B, batch {}, medians of {rounds} of {} s", f.size, f.batch, f.seconds);
     for got in &f.got {
         println!("  {}", got.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", "));
     }

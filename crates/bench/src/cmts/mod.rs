@@ -11,6 +11,7 @@ mod trial;
 
 use crate::args::{OnOff, SECONDS, frames, gbits, number};
 use anyhow::Context as _;
+use bywash_config::count;
 use bywash_docsis::cipher::derived_key;
 use bywash_docsis::classify::Rule;
 use bywash_docsis::group::{FlowKind, Group, Mac, ModemConfig, ModemKind, PDU_MAX};
@@ -304,8 +305,14 @@ pub fn run(args: &CmtsArgs) -> anyhow::Result<()> {
 
 fn print(f: &Figures) {
     println!(
-        "{} instances of two workers on {}; {} modems, packets of {:.0} B; crc {}, cipher {}: {}",
-        f.instances, f.cpus, f.modems, f.mean_size, f.crc, f.cipher, f.crypto
+        "{} of two workers on {}; {}, packets of {:.0} B; crc {}, cipher {}: {}",
+        count(f.instances, "instance"),
+        f.cpus,
+        count(f.modems, "modem"),
+        f.mean_size,
+        f.crc,
+        f.cipher,
+        f.crypto
     );
     if f.crowded {
         println!(

@@ -5,6 +5,7 @@ use super::finding::Finding;
 use super::finding::Severity::{Note, Warning};
 use crate::api::client::ask;
 use crate::api::{Established, Firewall, FirewallReason, FlowTable};
+use crate::config::count;
 use bywash_exceptions::nft;
 use std::path::Path;
 
@@ -46,8 +47,9 @@ fn compare(table: &FlowTable, firewall: &Firewall, settings: &Settings) -> Vec<F
     let flows: u64 = table.families.iter().map(|family| family.flows).sum();
     if flows >= table.limit || table.full > 0 {
         let what = format!(
-            "{flows} of {} established flows; {} connections found no room since the start",
-            table.limit, table.full
+            "{flows} of {}; {} found no room since the start",
+            count(table.limit, "established flow"),
+            count(table.full, "connection")
         );
         let costs = "the kernel forwards further connections, at its rate";
         found.push(Finding::new(Warning, "flows-full", what, costs).mend("increase `flows` in [router]"));

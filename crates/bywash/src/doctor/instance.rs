@@ -4,6 +4,7 @@ use super::finding::Finding;
 use super::finding::Severity::{Error, Note, Warning};
 use crate::api::client::ask;
 use crate::api::{DropCount, Drops, Placement, Pool, Pools, Port, Worker};
+use crate::config::count;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
@@ -87,7 +88,7 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         }
         let full = grown(&before.ports, port, |a, b| a.name == b.name, |port: &Port| port.counters.tx_full);
         if full > 0 {
-            let what = format!("its TX ring was full {full} times in a second");
+            let what = format!("its TX ring was full {} in a second", count(full, "time"));
             let costs = "packets are delayed, and dropped when the TX queue is full";
             let mend = "use a faster link, or an additional queue and worker";
             found.push(Finding::new(Warning, "tx-ring-full", what, costs).mend(mend).of(name));
@@ -127,7 +128,7 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         let like = |a: &DropCount, b: &DropCount| (&a.port, &a.reason) == (&b.port, &b.reason);
         let more = grown(&before.drops.drops, row, like, |row| row.packets);
         if more > 0 {
-            let what = format!("{more} packets were dropped in a second: {reason}");
+            let what = format!("{} dropped in a second: {reason}", count(more, "packet"));
             let see = format!("bywash capture {port} --drops {reason}");
             found.push(Finding::new(Warning, "drops", what, "packets are lost").see(see).of(port));
         }
@@ -137,7 +138,9 @@ fn compare(before: &Look, now: &Look) -> Vec<Finding> {
         let Pool { name, in_use, frames, .. } = pool;
         if exhausted > 0 || *in_use as f64 > NEARLY * *frames as f64 {
             let what = format!(
-                "pool {name} has {in_use} of {frames} buffers in use and ran out {exhausted} times in a second"
+                "pool {name} has {in_use} of {} in use and ran out {} in a second",
+                count(frames, "buffer"),
+                count(exhausted, "time")
             );
             found.push(
                 Finding::new(Warning, "pool", what, "packets are lost for lack of buffers")

@@ -9,7 +9,7 @@ mod remember;
 mod setting;
 
 use crate::cli::doctor::DoctorArgs;
-use crate::config::Host;
+use crate::config::{Host, count};
 use finding::Finding;
 use instance::Look;
 pub use remember::Remembered;
@@ -76,7 +76,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         };
         let program = one.program.as_ref().map_or("no XDP program".into(), |program| format!("XDP program {program}"));
         let peer = one.peer.as_ref().map_or(String::new(), |peer| format!(", peer {peer}"));
-        let queues = if one.queues == 1 { "1 queue".into() } else { format!("{} queues", one.queues) };
+        let queues = count(one.queues, "queue");
         writeln!(out, "{}: {}{peer}, MTU {}, {queues}, {takes}, {program}", one.interface, one.driver, one.mtu)?;
         if let Some(zero_copy) = one.zero_copy {
             let list = |names: &[&str]| if names.is_empty() { "none".into() } else { names.join(", ") };

@@ -3,6 +3,7 @@
 use super::{Report, Stage, Worker};
 use crate::api::{self, client};
 use crate::cli::profile::ProfileArgs;
+use crate::config::count;
 use anyhow::{Context as _, bail};
 use bywash_measure::pmu::ThreadCounters;
 use bywash_measure::topdown::{Analysis, Counts, Event, analyse};
@@ -64,7 +65,7 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
 fn chosen(workers: &[api::Worker], wanted: Option<u64>) -> anyhow::Result<Vec<&api::Worker>> {
     let chosen: Vec<_> = workers.iter().filter(|worker| wanted.is_none_or(|id| worker.id == id)).collect();
     if chosen.is_empty() {
-        bail!("no worker {}: the instance has {} workers", wanted.unwrap_or_default(), workers.len());
+        bail!("no worker {}: the instance has {}", wanted.unwrap_or_default(), count(workers.len(), "worker"));
     }
     Ok(chosen)
 }

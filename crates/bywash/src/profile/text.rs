@@ -1,6 +1,7 @@
 //! Profile as text.
 
 use super::{Report, Worker};
+use crate::config::count;
 use crate::show::Grid;
 use bywash_measure::topdown::Analysis;
 
@@ -41,7 +42,7 @@ pub fn heading(worker: &Worker) -> String {
     let name = worker.worker.map_or_else(|| "all".to_owned(), |n| format!("worker {n}"));
     let cpu = worker.cpu.map(|cpu| format!("CPU {cpu}"));
     let busy = worker.busy_percent.map(|busy| format!("{busy:.1} % busy"));
-    let packets = worker.packets.map(|n| format!("{n} packets"));
+    let packets = worker.packets.map(|n| count(n, "packet"));
     let cycles = worker.cycles_per_packet.map(|n| format!("{n:.1} cycles/packet"));
     let parts: Vec<String> = [cpu, busy, packets, cycles].into_iter().flatten().collect();
     if parts.is_empty() { name } else { format!("{name}: {}", parts.join(", ")) }

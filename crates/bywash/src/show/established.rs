@@ -5,6 +5,7 @@ use crate::api::{
     client,
 };
 use crate::cli::ShowArgs;
+use crate::config::count;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -65,21 +66,16 @@ pub fn flows(part: &EstablishedFlows) -> String {
     lines
 }
 
-/// Formats a count of things with this name.
-fn number(count: u64, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
 fn end(shown: u64, total: u64, more: bool) -> String {
     let more = if more { "; `--limit N` shows more" } else { "" };
-    format!("{} shown, {total} in the table{more}\n", number(shown, "flow"))
+    format!("{} shown, {total} in the table{more}\n", count(shown, "flow"))
 }
 
 fn line(flow: &EstablishedFlow) -> String {
     let direction = |of: &FlowDirection| {
         let (src, dst) = (SocketAddr::new(of.src, of.src_port), SocketAddr::new(of.dst, of.dst_port));
         let FlowDirection { port, level, packets, bytes, .. } = of;
-        format!("{src} > {dst} on {port} ({level}), {packets} packets, {bytes} B")
+        format!("{src} > {dst} on {port} ({level}), {}, {bytes} B", count(packets, "packet"))
     };
     let EstablishedFlow { protocol, original, reply, age_s, idle_s, state } = flow;
     let state = if state == "valid" { String::new() } else { format!(", {state}") };
@@ -98,7 +94,7 @@ pub fn table(table: &FlowTable) -> String {
     let sum = |of: fn(&FlowFamily) -> u64| families.iter().map(of).sum::<u64>();
     let (inserted, removed) = (sum(|family| family.inserted), sum(|family| family.removed));
     let mut out = format!("established flows: {state}; {now}, at most {limit}\n");
-    let _ = writeln!(out, "forwarded: {packets} packets, {bytes} B");
+    let _ = writeln!(out, "forwarded: {}, {bytes} B", count(packets, "packet"));
     let _ = writeln!(out, "inserted: {inserted}; removed: {removed}; not inserted for lack of room: {full}");
     let counted = revoked.iter().filter(|row| row.flows > 0);
     let counted = counted.map(|row| format!("{} {}", row.flows, row.reason)).collect::<Vec<_>>();
@@ -110,13 +106,13 @@ pub fn table(table: &FlowTable) -> String {
     let _ = writeln!(out, "revoked: {counted}{last}");
     let took = *judging_us as f64 / 1e3;
     let times = if *lost == 1 { "time" } else { "times" };
-    out + &format!("evaluated: {} in {took:.1} ms; events lost: {lost} {times}\n", number(*judged, "connection"))
+    out + &format!("evaluated: {} in {took:.1} ms; events lost: {lost} {times}\n", count(judged, "connection"))
 }
 
 /// Formats the reasons why connections are left to the kernel.
 pub fn connections(all: &KernelConnections) -> String {
     let KernelConnections { connections, forwarded, reasons, skipped } = all;
-    let all = number(*connections, "connection");
+    let all = count(*connections, "connection");
     let mut out = format!("{all}, {forwarded} of them forwarded past the kernel's rules\n");
     for KernelReason { connections, reason, rule, text, example } in reasons {
         let _ = writeln!(out, "\n{connections} left to the kernel: {reason}");

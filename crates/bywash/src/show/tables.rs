@@ -6,6 +6,7 @@ use crate::api::{
     Address, Answer, Arena, Audit, Caches, Channel, Cpe, Drift, Drops, Flow, Groups, Health, Kept, Meter, Modem,
     Neighbour, NextHop, Placement, Pool, Pools, Port, Queue, Route, Sandbox, ServiceFlow, SwitchPort, Worker,
 };
+use crate::config::count;
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -184,7 +185,10 @@ fn attachment(mode: &str) -> &str {
 fn evicted(port: &SwitchPort) -> Option<String> {
     let SwitchPort { addresses, limit, evicted, .. } = port;
     let limit = limit.map_or(String::new(), |limit| format!(" of at most {limit}"));
-    (*evicted > 0).then(|| format!("{addresses} addresses{limit}; {evicted} made room for others"))
+    (*evicted > 0).then(|| {
+        let addresses = if *addresses == 1 { "1 address".into() } else { format!("{addresses} addresses") };
+        format!("{addresses}{limit}; {evicted} made room for others")
+    })
 }
 
 /// Describes the connection of a memif; `None` if the queue is of another kind, or has had no peer.
@@ -494,7 +498,8 @@ fn caches(caches: &Caches) -> String {
     }
     let Caches { flows, addresses_moved: moved, flows_not_learned: not, .. } = caches;
     let grid = grid.render("no workers");
-    format!("{grid}\n{flows} flows; not learned: {not}; addresses moved from port to port: {moved}\n")
+    let flows = count(flows, "flow");
+    format!("{grid}\n{flows}; not learned: {not}; addresses moved from port to port: {moved}\n")
 }
 
 fn neighbours(neighbours: &[Neighbour]) -> String {

@@ -1,5 +1,6 @@
 //! Text output of the tester.
 
+use crate::config::count;
 use bywash_tester::{LaneResult, Limit, wire_bits};
 
 /// Formats a number with three decimals and a unit prefix: `1.230 M`.
@@ -18,24 +19,26 @@ pub fn lane(r: &LaneResult, mean_size: f64) -> String {
     let to = r.to.as_ref().map_or(String::new(), |to| format!(" -> {to}"));
     let asked = r.asked_pps.map_or(String::new(), |pps| format!(" ({}pps requested)", scaled(pps)));
     let mut lines = format!(
-        "{}{to}\n  sent      {} frames in {:.3} s: {}pps{asked}, {}bit/s on the wire\n",
+        "{}{to}\n  sent      {} in {:.3} s: {}pps{asked}, {}bit/s on the wire\n",
         r.from,
-        r.sent,
+        count(r.sent, "frame"),
         r.seconds,
         scaled(r.sent_pps),
         scaled(r.sent_pps * wire_bits(mean_size)),
     );
     if r.to.is_some() {
-        lines += &format!("  received  {} frames: {}pps\n", r.received, scaled(r.received_pps));
+        lines += &format!("  received  {}: {}pps\n", count(r.received, "frame"), scaled(r.received_pps));
         let percent = r.lost as f64 * 100.0 / r.sent.max(1) as f64;
         lines +=
             &format!("  lost      {} ({percent:.4} %), {} of them in the tester itself\n", r.lost, r.lost_by_tester);
         lines += &format!(
-            "  order     {} duplicates, {} reordered (by {} at most)\n",
-            r.duplicates, r.reordered, r.displacement
+            "  order     {}, {} reordered (by {} at most)\n",
+            count(r.duplicates, "duplicate"),
+            r.reordered,
+            r.displacement
         );
         if r.astray > 0 {
-            lines += &format!("  astray    {} frames arrived on another port\n", r.astray);
+            lines += &format!("  astray    {} arrived on another port\n", count(r.astray, "frame"));
         }
         if let Some(l) = &r.latency {
             lines += &format!(

@@ -1,6 +1,7 @@
 //! Text rendering of the figures, at most 80 columns wide if names are short.
 
 use super::figures::{Figures, Ways};
+use crate::config::count;
 use crate::show::{Grid, bits, pps};
 
 /// View of the screen.
@@ -152,7 +153,8 @@ fn drops(it: &Figures, most: usize) -> String {
 fn ways(it: &Ways) -> String {
     let Ways { flow_percent, route_percent, kernel_percent, flows, limit } = it;
     format!(
-        "by flow {flow_percent:.1} %, by route {route_percent:.1} %, kernel {kernel_percent:.1} %; {flows} of {limit} flows\n"
+        "by flow {flow_percent:.1} %, by route {route_percent:.1} %, kernel {kernel_percent:.1} %; {flows} of {}\n",
+        count(limit, "flow")
     )
 }
 
@@ -160,8 +162,8 @@ fn flows(it: &Figures) -> String {
     let mut out = String::new();
     if let Some(caches) = &it.caches {
         out += &format!(
-            "{} flows; {} looked up: exact {:.1} %, megaflow {:.1} %, tables {:.1} %\n",
-            caches.flows,
+            "{}; {} looked up: exact {:.1} %, megaflow {:.1} %, tables {:.1} %\n",
+            count(caches.flows, "flow"),
             pps(caches.lookups_pps),
             caches.exact_percent,
             caches.megaflow_percent,

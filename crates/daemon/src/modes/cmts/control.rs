@@ -6,6 +6,7 @@ use super::view::{GroupView, Headend};
 use crate::modes::{self, Parts, Setup};
 use crate::shared::Shared;
 use anyhow::Context as _;
+use bywash_config::count;
 use bywash_config::{Aqm, CmtsConfig, Config, DepiConfig, FlowConfig, GroupConfig};
 use bywash_docsis::classify::Rule;
 use bywash_docsis::cpe::{CpeLimits, Learning};
@@ -62,7 +63,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
         let stats = lower.stats();
         let upper = Upper::new(of.clone(), arena.clone(), ring);
         let upper = upper.assisting(&config, stats.clone()).with_context(in_group)?.keyed_by(&mut rollover);
-        tracing::info!("group {}: {} modems, sealed by {}", number + 1, of.modems().len(), stats.crypto);
+        let modems = count(of.modems().len(), "modem");
+        tracing::info!("group {}: {modems}, sealed by {}", number + 1, stats.crypto);
         apps.push(Box::new(upper.completing(partial).with_cpes(learning.table())) as Box<dyn App>);
         apps.push(Box::new(lower) as Box<dyn App>);
         links.push((2 * number, 2 * number + 1));

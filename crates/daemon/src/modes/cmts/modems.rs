@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use bywash_api::{CpesChanged, KeysChanged};
+use bywash_config::count;
 use bywash_config::{self as config, Config};
 use bywash_docsis::cpe::{Cpe, Learning};
 use bywash_docsis::group::{Group, Mac, ModemConfig};
@@ -139,8 +140,8 @@ impl Modems {
         );
         anyhow::ensure!(
             modems.len() == known.len(),
-            "group {number}: {} modems instead of {}: modems are read when bywash starts; restart it",
-            modems.len(),
+            "group {number}: {} instead of {}: modems are read when bywash starts; restart it",
+            count(modems.len(), "modem"),
             known.len()
         );
         for (at, (was, is)) in known.iter().zip(modems).enumerate() {
@@ -165,7 +166,7 @@ impl Modems {
         let cpes_changed = known.iter().zip(modems).any(|(was, is)| was.cpes != is.cpes);
         let mut told = vec![];
         if !all.is_empty() {
-            told.push(format!("group {number}: new keys of {} modems", all.len()));
+            told.push(format!("group {number}: new keys of {}", count(all.len(), "modem")));
         }
         if cpes_changed {
             told.push(format!("group {number}: other addresses behind modems"));

@@ -4,6 +4,7 @@ use super::view::Bridge;
 use crate::modes::{self, Names, Parts, Setup};
 use crate::shared::Shared;
 use anyhow::Context as _;
+use bywash_config::count;
 use bywash_config::{PortConfig, SwitchConfig};
 use bywash_engine::{App, PortId};
 use bywash_fib::model::Change;
@@ -162,7 +163,7 @@ fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String
     let items = flows::parse(&text, Verb::Add, &of_name)
         .map_err(|wrong| anyhow::anyhow!("{from}:{}:{}: {}", wrong.line, wrong.error.column, wrong.error.what))?;
     flows::carry_out(control, items).map_err(|why| anyhow::anyhow!("{from}: {why}"))?;
-    tracing::info!("{} flows{}", control.len(), if from.is_empty() { ": the learning bridge" } else { "" });
+    tracing::info!("{}{}", count(control.len(), "flow"), if from.is_empty() { ": the learning bridge" } else { "" });
     Ok(())
 }
 
