@@ -15,6 +15,9 @@ pub enum FlowArgs {
     /// Print flows with their counters, in the format of ovs-ofctl dump-flows
     Dump(DumpArgs),
     /// Add flows from a file, one per line
+    ///
+    /// All lines are checked before any is sent. A file of more than 4 MiB is sent in pieces, each of which is applied
+    /// as a whole; put groups and meters before the flows that use them.
     Load(LoadArgs),
     /// Trace a packet through the flow tables: matching flows, actions and result
     Trace(TraceArgs),

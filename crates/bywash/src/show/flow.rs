@@ -3,13 +3,14 @@
 use super::tables::flow_line;
 use crate::api::{Flow, Port, Topic, Traced, client};
 use crate::cli::flow::{FlowArgs, LoadArgs};
+use crate::config::count;
 use crate::flows::{self, Verb, Wrong};
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-/// Maximum size of the lines in one request, in bytes. The switch applies each request atomically and locks its tables
+/// Maximum size of the lines in one request, in bytes. The switch applies each request as a whole and locks its tables
 /// meanwhile.
 const PIECE: usize = 4 << 20;
 
@@ -18,7 +19,7 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
         FlowArgs::Add(args) => change(&args.whom.socket, Verb::Add, &args.flows),
         FlowArgs::Mod(args) => change(&args.whom.socket, Verb::Mod { strict: args.strict }, &args.flows),
         FlowArgs::Del(args) if args.flows.is_empty() => {
-            client::change_flows(&args.whom.socket, Verb::Del { strict: false }.name(), "delete ")
+            client::change_flows(&args.whom.socket, Verb::Del { strict: false }.name(), "delete ", "flow del")
         }
         FlowArgs::Del(args) => change(&args.whom.socket, Verb::Del { strict: args.strict }, &args.flows),
         FlowArgs::Load(args) => load(args),
@@ -56,11 +57,16 @@ pub fn run(args: &FlowArgs) -> anyhow::Result<()> {
 }
 
 /// Validates all lines, so that nothing is sent if a later line is wrong, and sends them in pieces of [`PIECE`] bytes.
-/// `place` adds the position to an error.
-fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow::Error) -> anyhow::Result<()> {
+/// `what` names the command in errors, `place` adds the position to one.
+fn send(
+    socket: &Path,
+    (verb, what): (Verb, &str),
+    lines: &str,
+    place: impl Fn(Wrong) -> anyhow::Error,
+) -> anyhow::Result<()> {
     let names: Vec<String> = client::ask::<Vec<Port>>(socket)?.into_iter().map(|port| port.name).collect();
     flows::parse(lines, verb, &|name| flows::port_number(&names, None, name)).map_err(place)?;
-    let mut rest = lines;
+    let (mut rest, mut sent) = (lines, 0);
     while !rest.is_empty() {
         let end = match rest.get(..PIECE) {
             Some(piece) => piece.rfind('\n').map_or(rest.len(), |at| at + 1),
@@ -69,7 +75,11 @@ fn send(socket: &Path, verb: Verb, lines: &str, place: impl Fn(Wrong) -> anyhow:
             None => rest[..rest.floor_char_boundary(PIECE)].rfind('\n').map_or(rest.len(), |at| at + 1),
         };
         let (piece, after) = rest.split_at(end);
-        client::change_flows(socket, verb.name(), piece)?;
+        client::change_flows(socket, verb.name(), piece, what).map_err(|why| match sent {
+            0 => why,
+            sent => anyhow!("{why:#}; the {} before were sent apart, and applied", count(sent, "line")),
+        })?;
+        sent += piece.lines().count();
         rest = after;
     }
     Ok(())
@@ -79,7 +89,8 @@ fn change(socket: &Path, verb: Verb, flows: &[String]) -> anyhow::Result<()> {
     for flow in flows {
         anyhow::ensure!(!flow.contains('\n'), "a flow must be one line: use `bywash flow load` for several");
     }
-    send(socket, verb, &flows.join("\n"), |wrong| {
+    let what = format!("flow {}", verb.name().0);
+    send(socket, (verb, &what), &flows.join("\n"), |wrong| {
         let flow = flows.get(wrong.line - 1).map_or("", String::as_str);
         anyhow!("`{flow}`: {}", wrong.error)
     })
@@ -96,7 +107,7 @@ fn load(args: &LoadArgs) -> anyhow::Result<()> {
     if args.replace {
         text.insert_str(0, "delete \n");
     }
-    send(&args.whom.socket, Verb::Add, &text, |wrong| {
+    send(&args.whom.socket, (Verb::Add, "flow load"), &text, |wrong| {
         anyhow!("{name}:{}:{}: {}", wrong.line - first, wrong.error.column, wrong.error.what)
     })
 }
