@@ -488,8 +488,16 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         match broker::read_to_string(file) {
             Err(why) => problems.push(problem(format!("cannot read {}", file.display()), why.to_string())),
             Ok(text) => {
-                if let Err(Wrong { line, error }) = script::parse(&text, Verb::Add, &of_name) {
-                    problems.push(problem(format!("{}:{line}:{}", file.display(), error.column), error.what));
+                let file = file.display();
+                match script::parse(&text, Verb::Add, &of_name) {
+                    Err(Wrong { line, error }) => {
+                        problems.push(problem(format!("{file}:{line}:{}", error.column), error.what));
+                    }
+                    Ok(items) => {
+                        problems.extend(
+                            script::check(&items).err().map(|why| problem(format!("{file}: {why}"), String::new())),
+                        );
+                    }
                 }
             }
         }
@@ -501,6 +509,17 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
         {
             let what = format!("cannot read {}", pcap.file.display());
             problems.push(Problem::at(format!("port.{at}.file"), what, why.to_string()));
+        }
+        if port.dpdk.is_some() && !host.dpdk {
+            let expected = "build one with it: cargo build --release -p bywash --features dpdk";
+            problems.push(Problem::at(format!("port.{at}.kind"), "this program was built without DPDK", expected));
+        }
+        if let Some(name) = creates(port, config.mode)
+            && host.interface(name).is_some_and(|interface| interface.tap == Some(false))
+        {
+            let what = format!("{name} exists, and is no TAP interface");
+            let expected = format!("expected a name that is free; `ip -d link show {name}` tells what it is");
+            problems.push(Problem::at(format!("port.{at}.interface"), what, expected));
         }
         let (Some(name), Some(af_xdp)) = (&port.interface, &port.af_xdp) else { continue };
         let Some(interface) = host.interface(name) else {
@@ -538,6 +557,12 @@ fn on_host(config: &Config, host: &Host, problems: &mut Vec<Problem>) {
             }
         }
     }
+}
+
+/// Returns the TAP interface that a port creates. A DPDK device may create its interface itself.
+fn creates(port: &PortConfig, mode: Mode) -> Option<&str> {
+    let twin = mode == Mode::Router && !matches!(port.kind, PortKind::AfXdp | PortKind::Dpdk);
+    port.interface.as_deref().filter(|_| twin || port.is_tap())
 }
 
 /// Formats sorted CPU numbers as a list such as `0-3,6`.

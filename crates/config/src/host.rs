@@ -4,6 +4,9 @@ use rustix::fs::{Gid, Uid};
 use std::fs;
 use std::str::FromStr;
 
+/// Flag of a TAP interface (`linux/if_tun.h`), which a TUN interface does not have.
+const IFF_TAP: u32 = 2;
+
 /// Network interface of the calling thread's network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
@@ -13,9 +16,11 @@ pub struct Interface {
     pub mtu: Option<usize>,
     /// Number of receive queues; `None` if unknown.
     pub queues: Option<usize>,
+    /// Whether it is a TAP interface; `None` if unknown.
+    pub tap: Option<bool>,
 }
 
-/// Interfaces and CPUs of a machine.
+/// Interfaces and CPUs of a machine, and what this program can use there.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// Interfaces of the network namespace.
@@ -24,6 +29,8 @@ pub struct Host {
     pub cpus: Vec<usize>,
     /// CPUs that the process may run on.
     pub allowed: Vec<usize>,
+    /// Whether the program was built with DPDK.
+    pub dpdk: bool,
 }
 
 impl Host {
@@ -38,7 +45,7 @@ impl Host {
         // The thread's namespace: /sys/class/net shows the namespace in which it was mounted.
         let table = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
         let names = table.lines().skip(2).filter_map(|line| Some(line.rsplit_once(':')?.0.trim()));
-        Self { interfaces: names.map(interface).collect(), cpus, allowed }
+        Self { interfaces: names.map(interface).collect(), cpus, allowed, dpdk: cfg!(feature = "dpdk") }
     }
 
     /// Returns the interface with that name.
@@ -57,7 +64,12 @@ fn interface(name: &str) -> Interface {
         Some(entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-")).count())
     };
     let known = |value: Option<usize>| value.filter(|_| same);
-    Interface { name: name.into(), mtu: known(number("mtu")), queues: known(queues()) }
+    let tap = || match fs::read_to_string(sys.join("tun_flags")) {
+        Ok(flags) => Some(u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).ok()? & IFF_TAP != 0),
+        Err(why) => (why.kind() == std::io::ErrorKind::NotFound).then_some(false),
+    };
+    let tap = same.then(tap).flatten();
+    Interface { name: name.into(), mtu: known(number("mtu")), queues: known(queues()), tap }
 }
 
 /// Returns the interface's index in the calling thread's namespace.

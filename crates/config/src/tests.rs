@@ -10,9 +10,10 @@ use crate::problem::{ConfigErrors, Problem};
 use proptest::prelude::*;
 
 fn host() -> Host {
-    let interface = |name: &str, mtu| Interface { name: name.into(), mtu: Some(mtu), queues: Some(2) };
-    let interfaces = vec![interface("lo", 1500), interface("eth0", 1500), interface("jumbo0", 9000)];
-    Host { interfaces, cpus: vec![0, 1, 2, 3], allowed: vec![0, 1, 2, 3] }
+    let interface = |name: &str, mtu| Interface { name: name.into(), mtu: Some(mtu), queues: Some(2), tap: None };
+    let jumbo = Interface { tap: Some(false), ..interface("jumbo0", 9000) };
+    let interfaces = vec![interface("lo", 1500), interface("eth0", 1500), jumbo];
+    Host { interfaces, cpus: vec![0, 1, 2, 3], allowed: vec![0, 1, 2, 3], dpdk: true }
 }
 
 fn load(text: &str) -> Result<Config, ConfigErrors> {
@@ -408,6 +409,39 @@ fn a_typewriter_is_not_for_af_xdp() {
     let dpdk = "[[port]]\nname = \"d\"\nkind = \"dpdk\"\ndevice = \"net_null0\"\n";
     let (wrong, _) = problem(&format!("{dpdk}[workers]\ncount = 1\n[pool]\nkind = \"typewriter\"\n"));
     assert!(wrong.what.contains("DPDK needs a buffer for each packet"), "{wrong:?}");
+}
+
+#[test]
+fn a_created_interface_is_no_other_than_a_tap() {
+    let tap = "[[port]]\nkind = \"tap\"\ninterface = \"jumbo0\"\n";
+    let twin = "[[port]]\nkind = \"null\"\ninterface = \"jumbo0\"\n";
+    for text in [tap, twin, &format!("mode = \"switch\"\n{tap}")] {
+        let (wrong, place) = problem(text);
+        assert_eq!((wrong.what.as_str(), place.as_str()), ("jumbo0 exists, and is no TAP interface", "\"jumbo0\""));
+    }
+    let mut host = host();
+    host.interfaces[2].tap = Some(true);
+    let reused = Draft::text("t.toml", tap.into()).finish(Some(&host));
+    assert!(reused.is_ok(), "{reused:?}");
+}
+
+#[test]
+fn a_program_without_dpdk_refuses_its_ports() {
+    let text = "[[port]]\nname = \"d\"\nkind = \"dpdk\"\ndevice = \"net_null0\"\n";
+    assert!(load(text).is_ok());
+    let errors = Draft::text("t.toml", text.into()).finish(Some(&Host { dpdk: false, ..host() })).unwrap_err();
+    assert_eq!(errors.problems()[0].what, "this program was built without DPDK");
+}
+
+#[test]
+fn flows_of_a_file_run_its_groups() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("flows");
+    let text = format!("mode = \"switch\"\n{PORT}[switch]\nflows = {file:?}\n");
+    std::fs::write(&file, "group_id=5,bucket=output:1\nip,actions=group:5\n").unwrap();
+    load(&text).unwrap();
+    std::fs::write(&file, "ip,actions=group:6\n").unwrap();
+    assert_eq!(problem(&text).0.what, format!("{}: group 6 does not exist", file.display()));
 }
 
 #[test]

@@ -137,12 +137,16 @@ fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, Sy
     read().map_err(of_line)
 }
 
+/// Checks lines for empty tables: errors with the reason for which [`carry_out`] would apply none.
+pub fn check(items: &[Item]) -> Result<(), String> {
+    refusal(HashSet::new(), HashSet::new(), items).map_or(Ok(()), Err)
+}
+
 /// Returns the reason why a line would be refused: it adds a group or meter that exists at that point, or its flow runs
-/// one that does not exist once all lines are applied. A group may follow the flows that run it.
-fn refusal(control: &FlowControl, items: &[Item]) -> Option<String> {
+/// one that does not exist once all lines are applied. A group may follow the flows that run it. `groups` and `meters`
+/// exist before.
+fn refusal(mut groups: HashSet<u32>, mut meters: HashSet<u32>, items: &[Item]) -> Option<String> {
     let exists = |what: &str, id: u32| Some(format!("{what} {id} already exists: use mod to change it"));
-    let mut groups: HashSet<u32> = control.groups().iter().map(|group| group.spec.id).collect();
-    let mut meters: HashSet<u32> = control.meters().iter().map(|meter| meter.spec.id).collect();
     for item in items {
         match item {
             Item::SetGroup { group, new } if !groups.insert(group.id) && *new => return exists("group", group.id),
@@ -168,7 +172,9 @@ fn refusal(control: &FlowControl, items: &[Item]) -> Option<String> {
 /// a flow overlaps another and is to be checked for that, or a group would run itself, the lines before it are applied;
 /// the error has the number of their changes. The workers use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
-    if let Some(what) = refusal(control, &items) {
+    let groups = control.groups().iter().map(|group| group.spec.id).collect();
+    let meters = control.meters().iter().map(|meter| meter.spec.id).collect();
+    if let Some(what) = refusal(groups, meters, &items) {
         return Err(format!("{what}; no change was applied"));
     }
     let (mut done, mut refused) = (0, None);

