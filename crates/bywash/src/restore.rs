@@ -8,16 +8,19 @@ use serde_json::json;
 /// Restores the settings, and prints them or their number.
 pub fn run(json: bool) -> anyhow::Result<()> {
     let restored = bywash_daemon::restore().map_err(hint_at_root)?;
-    let bywash_daemon::Restored { changes: mut all, mut failed, running } = restored;
+    let bywash_daemon::Restored { changes: mut all, mut failed, running, removed } = restored;
     let (changed, not) = Remembered::open().and_then(|remembered| remembered.restore()).map_err(hint_at_root)?;
     all.extend(changed);
     failed.extend(not);
     if json {
-        println!("{}", json!({ "settings": all, "failed": failed, "running": running }));
+        println!("{}", json!({ "settings": all, "failed": failed, "running": running, "removed": removed }));
     } else {
         if !running.is_empty() {
             let interfaces = running.into_iter().collect::<Vec<_>>().join(", ");
             println!("{interfaces}: their instance runs, and restores their settings when it ends");
+        }
+        if removed > 0 {
+            println!("{} of network namespaces that are gone: removed", count(removed, "journal"));
         }
         match all.len() {
             0 => println!("nothing to put back"),

@@ -2,7 +2,8 @@
 //! a journal's instance is running.
 //!
 //! Each instance has a journal of its own, named after its API socket, and holds a shared lock on a file beside it. A
-//! process that takes over holds it, too. A journal whose lock nobody holds was left behind, and may be put back.
+//! process that takes over holds it, too. A journal whose lock nobody holds was left behind, and may be put back, by a
+//! process in its network namespace. Once that is gone, nobody can, and the journal is removed.
 
 use anyhow::Context as _;
 use bywash_port::broker;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 const STATE: &str = "/run/bywash";
 /// Longest wait for another process to put a journal's settings back.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Inode of the first PID namespace, which has all processes (`PROC_PID_INIT_INO`).
+const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 /// Interval of attempts meanwhile.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -148,9 +151,173 @@ pub fn found() -> anyhow::Result<Found> {
     Ok(found)
 }
 
+/// Removes the journals of other network namespaces that are gone. Returns how many had changes. Removes none unless
+/// this process sees everything that keeps a namespace.
+pub fn remove_orphans() -> usize {
+    let own = namespace();
+    living().map_or(0, |living| {
+        remove_orphans_in(Path::new(STATE), |namespace| namespace == own || living.contains(&namespace))
+    })
+}
+
+fn remove_orphans_in(directory: &Path, lives: impl Fn(u64) -> bool) -> usize {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let journals: BTreeSet<PathBuf> = entries.flatten().map(|entry| entry.path().with_extension("json")).collect();
+    let orphans = journals.iter().filter(|journal| namespace_of(journal).is_some_and(|namespace| !lives(namespace)));
+    let removed = orphans.filter(|journal| {
+        // A new namespace may have got the number meanwhile: then its instance holds the lock, or waits for it.
+        let Ok(lock) = Lock::own(journal) else { return false };
+        let had_changes = std::fs::remove_file(journal).is_ok();
+        lock.remove();
+        had_changes
+    });
+    removed.count()
+}
+
+/// Returns the network namespace of an instance's journal, from its name; `None` if the file is none. The journals of
+/// `bywash doctor` have no lock.
+fn namespace_of(journal: &Path) -> Option<u64> {
+    let name = journal.file_name()?.to_str()?.strip_prefix("settings-")?.strip_suffix(".json")?;
+    name.split('-').next()?.parse().ok()
+}
+
+/// Returns the network namespaces that a thread is in, or that a descriptor or a mount keeps; `None` if this process
+/// does not see all of them.
+fn living() -> Option<BTreeSet<u64>> {
+    // In another PID namespace, processes of this machine are missing in /proc.
+    if std::fs::metadata("/proc/self/ns/pid").ok()?.ino() != FIRST_PID_NAMESPACE {
+        return None;
+    }
+    let is_process =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().iter().all(u8::is_ascii_digit));
+    let processes: Vec<PathBuf> = entries(Path::new("/proc"))?.map(|entry| entry.path()).filter(is_process).collect();
+    // With the option `hidepid` of /proc, processes of others are missing, and the first one with them.
+    processes.contains(&PathBuf::from("/proc/1")).then(|| kept_by(&processes))?
+}
+
+/// Returns the network namespaces that these processes, directories in /proc, keep; `None` if one cannot be read.
+fn kept_by(processes: &[PathBuf]) -> Option<BTreeSet<u64>> {
+    let (mut kept, mut mounts) = (BTreeSet::new(), BTreeSet::new());
+    for process in processes {
+        for thread in entries(&process.join("task"))? {
+            let thread = thread.path();
+            kept.extend(there(std::fs::read_link(thread.join("ns/net")))?.and_then(|link| number(&link)));
+            for descriptor in entries(&thread.join("fd"))? {
+                kept.extend(there(std::fs::read_link(descriptor.path()))?.and_then(|link| number(&link)));
+            }
+            if there(std::fs::read_link(thread.join("ns/mnt")))?.is_some_and(|link| mounts.insert(link)) {
+                let table = there(std::fs::read_to_string(thread.join("mountinfo")))?.unwrap_or_default();
+                kept.extend(table.split_whitespace().filter_map(|word| number(Path::new(word))));
+            }
+        }
+    }
+    Some(kept)
+}
+
+/// Returns the inode in the name of a network namespace, `net:[4026531840]`.
+fn number(name: &Path) -> Option<u64> {
+    name.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Returns the entries of a directory in /proc, none if its process has ended; `None` if they cannot be read.
+fn entries(directory: &Path) -> Option<impl Iterator<Item = std::fs::DirEntry>> {
+    Some(there(std::fs::read_dir(directory))?.into_iter().flatten().flatten())
+}
+
+/// Returns what was read of a process, `Some(None)` if it has ended; `None` if it cannot be read.
+fn there<T>(read: std::io::Result<T>) -> Option<Option<T>> {
+    match read {
+        Ok(found) => Some(Some(found)),
+        Err(why) => {
+            let ended = [Errno::NOENT, Errno::SRCH, Errno::INVAL].map(|errno| Some(errno.raw_os_error()));
+            ended.contains(&why.raw_os_error()).then_some(None)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn journals_of_gone_namespaces_are_removed_unless_they_are_held() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let files = [
+            "settings-1-00.json",
+            "settings-1-00.lock",
+            "settings-1.lock",
+            "settings-2-00.json",
+            "settings-2-00.lock",
+            "settings-3-00.json",
+            "doctor-1.json",
+            "doctor-files-1.json",
+            "settings-x-00.json",
+            "bywash.sock",
+        ];
+        files.iter().for_each(|name| std::fs::write(at(name), "[]").unwrap());
+        let held = Lock::share(&at("settings-3-00.json")).unwrap();
+        assert_eq!(remove_orphans_in(directory.path(), |namespace| namespace == 2), 1);
+        let left: Vec<_> = files.into_iter().filter(|name| at(name).exists()).collect();
+        assert_eq!(
+            left,
+            [
+                "settings-2-00.json",
+                "settings-2-00.lock",
+                "settings-3-00.json",
+                "doctor-1.json",
+                "doctor-files-1.json",
+                "settings-x-00.json",
+                "bywash.sock"
+            ]
+        );
+        drop(held);
+        assert_eq!(remove_orphans_in(directory.path(), |namespace| namespace == 2), 1);
+        assert!(!at("settings-3-00.json").exists() && !at("settings-3-00.lock").exists());
+    }
+
+    #[test]
+    fn threads_descriptors_and_mounts_keep_a_namespace() {
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIP: only root makes network namespaces");
+            return;
+        }
+        let wait = |ready: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !ready() {
+                assert!(start.elapsed() < PATIENCE);
+                std::thread::sleep(RETRY);
+            }
+        };
+        let start = |script: &str| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--mount", "sh", "-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap()
+        };
+        let at = |process: &std::process::Child, file: &str| PathBuf::from(format!("/proc/{}/{file}", process.id()));
+        let inode = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.ino());
+        // The shell that mounts a namespace is not in it.
+        let maker = std::process::Command::new("unshare").args(["--net", "sleep", "60"]).spawn().unwrap();
+        let net = at(&maker, "ns/net");
+        wait(&|| ![0, namespace()].contains(&inode(&net)));
+        let made = inode(&net);
+        let directory = tempfile::tempdir().unwrap();
+        let mounted = directory.path().join("mounted");
+        std::fs::write(&mounted, "").unwrap();
+        let script = format!("mount --bind {} {} && exec cat", net.display(), mounted.display());
+        let mounter = start(&script);
+        wait(&|| std::fs::read_to_string(at(&mounter, "comm")).is_ok_and(|name| name == "cat\n"));
+        let by = |process: &std::process::Child| kept_by(&[at(process, "")]).unwrap().contains(&made);
+        let own = || kept_by(&["/proc/self".into()]).unwrap().contains(&made);
+        assert!(by(&maker) && by(&mounter) && !own());
+        let held = std::fs::File::open(&net).unwrap();
+        assert!(own());
+        drop(held);
+        assert!(!own());
+        for mut process in [maker, mounter] {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
 
     #[test]
     fn a_journal_is_left_over_when_no_process_of_its_instance_runs() {

@@ -221,12 +221,15 @@ pub struct Restored {
     pub failed: Vec<String>,
     /// Interfaces with changes of instances that run, which are left alone.
     pub running: BTreeSet<String>,
+    /// Number of journals that were removed, because their network namespace is gone.
+    pub removed: usize,
 }
 
-/// Restores the settings that killed runs changed in this network namespace.
+/// Restores the settings that killed runs changed in this network namespace. Removes the journals of namespaces that
+/// are gone.
 pub fn restore() -> anyhow::Result<Restored> {
     let journal::Found { left, running } = journal::found()?;
-    let mut done = Restored::default();
+    let mut done = Restored { removed: journal::remove_orphans(), ..Restored::default() };
     for (path, lock) in left {
         let mut journal = Journal::open(path)?;
         done.changes.extend(journal.changes().iter().map(|change| serde_json::json!(change)));
