@@ -1,7 +1,7 @@
 //! Differences between two configurations, as steps that a running instance can take.
 
 use crate::choice::Choice;
-use bywash_config::{Config, Idle, KernelConfig, Level, Mode, OF_ARENA, PortConfig, PortKind};
+use bywash_config::{Config, Idle, KernelConfig, Level, Mode, OF_ARENA, PortConfig, PortKind, count};
 use bywash_frame::PoolConfig;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -82,8 +82,9 @@ pub fn diff(old: &Config, new: &Config) -> Result<Vec<Step>, Vec<String>> {
         if was != is
             && let Some(why) = why(key, old, new)
         {
-            let text = |value: Option<Value>| value.map_or("nothing".into(), |value| value.to_string());
-            refused.push(format!("{key}: {} -> {}: {}", text(was), text(is), why));
+            let mut changes = vec![];
+            compare(key, was.as_ref(), is.as_ref(), ": ", &mut changes);
+            refused.push(format!("{}: {why}", changes.join(", ")));
         }
     }
     // The comparison above is of serialized settings, which hide secrets.
@@ -141,9 +142,48 @@ fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
 /// Returns the keys of two tables whose values differ, with both values, as text. Ignores the keys in `but`.
 fn differences(old: &Value, new: &Value, but: &[&str]) -> String {
     let keys: BTreeSet<&String> = [old, new].into_iter().filter_map(Value::as_object).flat_map(|o| o.keys()).collect();
-    let differ = keys.into_iter().filter(|key| !but.contains(&key.as_str()) && old.get(key) != new.get(key));
-    let text = |of: &Value, key: &str| of.get(key).map_or("nothing".into(), Value::to_string);
-    differ.map(|key| format!("{key} {} -> {}", text(old, key), text(new, key))).collect::<Vec<_>>().join(", ")
+    let mut changes = vec![];
+    for key in keys.into_iter().filter(|key| !but.contains(&key.as_str())) {
+        compare(key, old.get(key), new.get(key), " ", &mut changes);
+    }
+    changes.join(", ")
+}
+
+/// Adds a text with both values if those of `key` differ; of tables, one for each key below that differs. `after`
+/// stands between key and values. Lists of as many tables are compared by place.
+fn compare(key: &str, was: Option<&Value>, is: Option<&Value>, after: &str, changes: &mut Vec<String>) {
+    let tables = |list: &[Value]| !list.is_empty() && list.iter().all(Value::is_object);
+    match (was, is) {
+        _ if was == is => {}
+        (Some(Value::Object(was)), Some(Value::Object(is))) => {
+            for name in was.keys().chain(is.keys()).collect::<BTreeSet<_>>() {
+                compare(&format!("{key}.{name}"), was.get(name), is.get(name), after, changes);
+            }
+        }
+        (Some(Value::Array(was)), Some(Value::Array(is))) if was.len() == is.len() && tables(was) && tables(is) => {
+            for (at, (was, is)) in was.iter().zip(is).enumerate() {
+                compare(&format!("{key}.{at}"), Some(was), Some(is), after, changes);
+            }
+        }
+        _ => changes.push(format!("{key}{after}{} -> {}", text(was), text(is))),
+    }
+}
+
+/// Formats a value as in the file; of a list of tables, only their number.
+fn text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "nothing".into(),
+        Some(Value::Array(list)) if list.iter().any(Value::is_object) => count(list.len(), "table"),
+        Some(Value::Array(list)) => {
+            format!("[{}]", list.iter().map(|value| text(Some(value))).collect::<Vec<_>>().join(", "))
+        }
+        Some(Value::Object(table)) => {
+            let keys = table.iter().filter(|(_, value)| !value.is_null());
+            let keys: Vec<String> = keys.map(|(key, value)| format!("{key} = {}", text(Some(value)))).collect();
+            format!("{{ {} }}", keys.join(", "))
+        }
+        Some(value) => value.to_string(),
+    }
 }
 
 /// Returns all settings but the ports': `section.key`, value.
@@ -200,6 +240,7 @@ mod tests {
     use super::*;
     use bywash_config::Auto;
     use bywash_config::Draft;
+    use serde_json::json;
 
     fn config(ports: &[&str]) -> Config {
         Config::for_interfaces(&ports.iter().map(|name| name.to_string()).collect::<Vec<_>>())
@@ -243,6 +284,25 @@ mod tests {
         new.workers.counters = !old.workers.counters;
         let refused = diff(&old, &new).unwrap_err();
         assert!(refused.len() == 1 && refused[0].contains(": workers open their counters when"), "{refused:?}");
+    }
+
+    #[test]
+    fn changes_in_tables_and_lists_are_told_as_the_file_has_them() {
+        let told = |was: Value, is: Value| differences(&json!({ "key": was }), &json!({ "key": is }), &[]);
+        let ring = |rx: u32| json!({ "rx": rx, "tx": 2048 });
+        assert_eq!(told(ring(2048), ring(1024)), "key.rx 2048 -> 1024");
+        assert_eq!(told(Value::Null, ring(1024)), "key nothing -> { rx = 1024, tx = 2048 }");
+        assert_eq!(told(json!("all"), json!([0, 1])), "key \"all\" -> [0, 1]");
+        assert_eq!(told(json!([ring(1), ring(2)]), json!([ring(1), ring(3)])), "key.1.rx 2 -> 3");
+        assert_eq!(told(json!([ring(1)]), json!([ring(1), ring(3)])), "key 1 table -> 2 tables");
+        let group = |said: u32| {
+            let port = |name| format!("[[port]]\nname = \"{name}\"\nkind = \"null\"\n");
+            let group = format!("[[group]]\ninput = \"a\"\noutput = \"b\"\nsaid = {said}\n");
+            let text = format!("mode = \"cmts\"\n{}{}{group}", port("a"), port("b"));
+            Draft::text("a.toml", text).finish(None).unwrap()
+        };
+        let refused = diff(&group(1), &group(2)).unwrap_err();
+        assert_eq!(refused, ["group.0.said: 1 -> 2: it is read when bywash starts; restart it"]);
     }
 
     #[test]

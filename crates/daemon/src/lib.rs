@@ -207,7 +207,8 @@ fn forward(
 
 fn put_back(journal: &mut Journal) -> anyhow::Result<()> {
     for (change, error) in journal.restore()? {
-        tracing::error!("{change:?} could not be put back: {error}; `bywash restore` tries again");
+        let bywash_port::af_xdp::Change { interface, feature, .. } = change;
+        tracing::error!("{interface}: {feature} could not be put back: {error}; `bywash restore` tries again");
     }
     Ok(())
 }

@@ -339,7 +339,9 @@ impl Runtime {
             let done = self.shared.journal().and_then(|mut journal| journal.restore_of(interface));
             match done {
                 Ok(failed) => {
-                    failed.iter().for_each(|(change, e)| tracing::warn!("{change:?} could not be put back: {e}"));
+                    for (change, e) in failed {
+                        tracing::warn!("{interface}: {} could not be put back: {e}", change.feature);
+                    }
                 }
                 Err(e) => tracing::warn!("{interface}: its settings could not be put back: {e}"),
             }
