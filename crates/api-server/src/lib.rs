@@ -12,6 +12,7 @@ mod memory;
 mod metrics;
 mod patient;
 mod pieces;
+mod refusal;
 mod serve;
 mod socket;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use crate::guard::{Guard, guard};
 use crate::patient::Patient;
+use crate::refusal::Refusing;
 use crate::socket::Named;
 use crate::{Instance, Listener, metrics, pieces};
 use anyhow::Context;
@@ -237,7 +238,8 @@ async fn serve_at(door: Door, routes: Router) {
                     begun.store(true, Ordering::Release);
                     answers.call(request)
                 });
-                let connection = http.serve_connection(TokioIo::new(Patient::new(stream, STALLED)), service);
+                let stream = Refusing::new(Patient::new(stream, STALLED), asked.clone());
+                let connection = http.serve_connection(TokioIo::new(stream), service);
                 let served = tokio::spawn(async move {
                     let mut connection = std::pin::pin!(connection);
                     // Clients that disconnect or take too long are not logged.

@@ -108,6 +108,34 @@ fn topics_and_errors() {
 }
 
 #[test]
+fn requests_that_are_no_http_get_a_reason() {
+    let place = Place::new();
+    let _server = place.start();
+    let fields = "a: b\r\n".repeat(200);
+    let (path, long) = ("x".repeat(70_000), "x".repeat(20_000));
+    for (request, status, words) in [
+        ("nonsense\r\n\r\n".into(), 400, "not one of HTTP/1.1"),
+        ("GET /v1/ports HTTP/9.1\r\n\r\n".into(), 400, "not one of HTTP/1.1"),
+        (format!("GET /v1/ports HTTP/1.1\r\n{fields}\r\n"), 431, "header is too long"),
+        (format!("GET /v1/ports HTTP/1.1\r\nx: {long}\r\n\r\n"), 431, "header is too long"),
+        (format!("GET /{path} HTTP/1.1\r\n\r\n"), 431, "header is too long"),
+    ] {
+        let answer = raw(place.socket(), request.as_bytes());
+        let start: String = request.chars().take(40).collect();
+        let Some((head, body)) = answer.split_once("\r\n\r\n") else {
+            // The rest of a long request lies unread when the server closes, which may cost the client the answer.
+            assert!(request.len() > 10_000, "{start}: no answer");
+            continue;
+        };
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{start}: {head}");
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{start}: {head}");
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert!(body["error"].as_str().unwrap().contains(words) && body["hint"].is_string(), "{start}: {body}");
+    }
+    assert_eq!(request(place.socket(), "GET", "/v1/ports").0, 200);
+}
+
+#[test]
 fn one_instance_has_the_socket() {
     let place = Place::new();
     let first = Listener::bind(&place.addresses).unwrap();
