@@ -51,7 +51,8 @@ Files:
 #[derive(Debug, Parser)]
 #[command(name = "bywash", version, after_long_help = AFTER_HELP, max_term_width = 100, propagate_version = false)]
 pub struct Cli {
-    /// Log level for stderr (error, warn, info, debug, trace) or a filter such as `info,bywash_port=debug`
+    /// Log level for stderr (error, warn, info, debug, trace) or a filter such as `info,bywash_port=debug`  [default:
+    /// info for `run`, else warn]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log: Option<String>,
 
@@ -147,11 +148,11 @@ pub struct RunArgs {
     #[arg(value_name = "IFACE", required_unless_present = "config", value_parser = interface_name)]
     pub interfaces: Vec<String>,
 
-    /// Configuration file (TOML); options on the command line override it
+    /// Configuration file (TOML); options on the command line override it, and it overrides their defaults
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Operating mode
+    /// Operating mode  [default: router]
     #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
 
@@ -161,49 +162,51 @@ pub struct RunArgs {
     pub flows: Option<PathBuf>,
 
     /// Number of worker threads, or `auto`: the queue count of the port with the fewest queues, at most one per CPU
+    /// [default: auto]
     #[arg(long, value_name = "N", value_parser = workers)]
     pub workers: Option<Auto<usize>>,
 
-    /// CPUs to pin the workers to, such as `2,3` or `4-7`, or `auto`
+    /// CPUs to pin the workers to, such as `2,3` or `4-7`, or `auto`  [default: auto]
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub cpus: Option<Auto<CpuList>>,
 
-    /// Buffer pool policy, `stack` by default (`auto` only in the configuration file): `stack` (last in, first out),
-    /// `ring` (first in, first out), or blocks of consecutive buffers, one block shared by all workers (`sdb`), one per
-    /// worker (`tabm`), or several packets per buffer (`typewriter`)
+    /// Buffer pool policy (`auto` only in the configuration file): `stack` (last in, first out), `ring` (first in,
+    /// first out), or blocks of consecutive buffers, one block shared by all workers (`sdb`), one per worker (`tabm`),
+    /// or several packets per buffer (`typewriter`)  [default: stack]
     #[arg(long, value_name = "KIND")]
     pub pool: Option<PoolKind>,
 
-    /// Buffers per worker, or `auto`: enough for the rings of its queues, plus a reserve
+    /// Buffers per worker, or `auto`: enough for the rings of its queues, plus a reserve  [default: auto]
     #[arg(long, value_name = "N", value_parser = frames)]
     pub frames: Option<Auto<usize>>,
 
-    /// Page size of the buffer memory
+    /// Page size of the buffer memory  [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub pages: Option<Pages>,
 
-    /// Use of AF_XDP zero-copy mode
+    /// Use of AF_XDP zero-copy mode  [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub zero_copy: Option<ZeroCopy>,
 
-    /// Transmit method of AF_XDP ports in copy mode
+    /// Transmit method of AF_XDP ports in copy mode  [default: auto]
     #[arg(long, value_name = "HOW")]
     pub transmit: Option<Transmit>,
 
     /// XDP attach mode; on veth, `native` gives a higher packet rate, but disables TCP segmentation offload on the peer
+    /// [default: auto]
     #[arg(long, value_name = "WHERE")]
     pub xdp: Option<XdpMode>,
 
-    /// Forwarding level
+    /// Forwarding level  [default: auto]
     #[arg(long, value_name = "LEVEL")]
     pub level: Option<Level>,
 
     /// CPUs that transmit packets forwarded in the driver (cpumap), such as `2-5`: for NICs with fewer queues than the
-    /// machine has CPUs
+    /// machine has CPUs  [default: the CPU that received the packet]
     #[arg(long, value_name = "LIST")]
     pub spread: Option<CpuList>,
 
-    /// Behaviour of a worker that has no packets
+    /// Behaviour of a worker that has no packets  [default: sleep]
     #[arg(long, value_name = "HOW")]
     pub idle: Option<Idle>,
 
@@ -211,7 +214,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_sandbox: bool,
 
-    /// API socket to listen on, for `bywash show` and the other commands
+    /// API socket to listen on, for `bywash show` and the other commands  [default: /run/bywash/bywash.sock]
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true)]
     pub socket: Option<PathBuf>,
 }
@@ -412,5 +415,32 @@ mod tests {
     #[test]
     fn definition_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_of_run_are_those_of_the_file() {
+        let config = serde_json::to_value(crate::config::Config::for_interfaces(&["a".into()])).unwrap();
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for (option, key) in [
+            ("mode", "/mode"),
+            ("workers", "/workers/count"),
+            ("cpus", "/workers/cpus"),
+            ("pool", "/pool/kind"),
+            ("frames", "/pool/frames"),
+            ("pages", "/pool/pages"),
+            ("zero_copy", "/port/0/zero_copy"),
+            ("transmit", "/port/0/transmit"),
+            ("xdp", "/port/0/xdp"),
+            ("level", "/port/0/level"),
+            ("idle", "/workers/idle"),
+            ("socket", "/api/socket"),
+        ] {
+            let argument = run.get_arguments().find(|argument| argument.get_id() == option).unwrap();
+            let help = argument.get_help().unwrap().to_string();
+            let value =
+                config.pointer(key).and_then(|value| value.as_str()).unwrap_or_else(|| panic!("{key}: {config}"));
+            assert!(help.ends_with(&format!("[default: {value}]")), "--{option}: {help}");
+        }
     }
 }

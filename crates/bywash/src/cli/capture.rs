@@ -30,7 +30,7 @@ pub struct CaptureArgs {
     #[arg(long, short, value_name = "BYTES", default_value_t = 0)]
     pub snaplen: u32,
 
-    /// Stop after this many packets
+    /// Stop after this many packets  [default: run until Ctrl-C]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 

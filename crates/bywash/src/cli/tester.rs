@@ -97,7 +97,7 @@ pub struct GenArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = burst)]
     pub burst: usize,
 
-    /// Stop after this many frames per interface
+    /// Stop after this many frames per interface  [default: run until Ctrl-C]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 
