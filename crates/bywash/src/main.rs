@@ -52,7 +52,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
                 return Err(error::Usage(what).into());
             }
             let (file, take_over) = (args.config.is_some(), args.takeover);
-            bywash_daemon::run(Source { read: Box::new(move || configure(&args)), file }, take_over)
+            bywash_daemon::run(Source { read: Box::new(move |awaited| configure(&args, awaited)), file }, take_over)
         }
         Command::Reload(args) => show::reload(&args),
         Command::Show(args) => show::run(&args),
@@ -87,7 +87,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
 }
 
 /// Returns the configuration: the file or the interfaces, then the options on top, then the checks.
-fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
+/// Returns the configuration that the arguments name; it may name the `awaited` interfaces, although they are gone.
+fn configure(args: &RunArgs, awaited: Vec<String>) -> Result<Config, ConfigErrors> {
     let mut draft = match &args.config {
         Some(file) => Draft::read(file)?,
         None => Draft::interfaces(&args.interfaces),
@@ -141,7 +142,7 @@ fn configure(args: &RunArgs) -> Result<Config, ConfigErrors> {
             config.api.socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone())
         });
     }
-    draft.finish(Some(&Host::this()))
+    draft.finish(Some(&Host::this().awaiting(awaited)))
 }
 
 /// Changes a setting of every AF_XDP port.

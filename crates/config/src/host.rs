@@ -48,6 +48,16 @@ impl Host {
         Self { interfaces: names.map(interface).collect(), cpus, allowed, dpdk: cfg!(feature = "dpdk") }
     }
 
+    /// Adds interfaces of these names that a running instance waits for, of which nothing else is known.
+    pub fn awaiting(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        for name in names {
+            if self.interface(&name).is_none() {
+                self.interfaces.push(Interface { name, ..Interface::default() });
+            }
+        }
+        self
+    }
+
     /// Returns the interface with that name.
     pub fn interface(&self, name: &str) -> Option<&Interface> {
         self.interfaces.iter().find(|interface| interface.name == name)

@@ -131,7 +131,15 @@ fn level(port: &PortConfig) -> Option<Level> {
 
 /// Returns the settings other than the level that differ, as text.
 fn other_settings(old: &PortConfig, new: &PortConfig) -> String {
-    let value = |port: &PortConfig| serde_json::to_value(port).unwrap_or_default();
+    // Serialization leaves a switch's settings out that are all defaults.
+    let of_switch = |port: &PortConfig| serde_json::to_value(&port.bridge).unwrap_or_default();
+    let value = |port: &PortConfig| {
+        let mut all = serde_json::to_value(port).unwrap_or_default();
+        if let (Value::Object(all), Value::Object(of_switch)) = (&mut all, of_switch(port)) {
+            all.extend(of_switch);
+        }
+        all
+    };
     let seen = differences(&value(old), &value(new), &["level"]);
     let secret = |port: &PortConfig| port.memif.as_ref().map(|memif| memif.secret.clone());
     // Serialization hides both secrets, so that they look equal.
@@ -259,11 +267,12 @@ mod tests {
         let mut new = config(&["a", "c", "d"]);
         new.ports[0].af_xdp.as_mut().unwrap().level = Level::Kernel;
         new.ports[1].tx_burst = 8;
+        new.ports[1].bridge.flood = false;
         new.ports.push(PortConfig { name: "n".into(), kind: PortKind::Null, ..PortConfig::default() });
         new.workers.idle = Idle::Spin;
         let expected = [
             "port a level: auto -> kernel",
-            "port c opened again: tx_burst 32 -> 8",
+            "port c opened again: flood true -> false, tx_burst 32 -> 8",
             "port d added: af_xdp",
             "port n added: null",
             "port b removed",

@@ -68,7 +68,7 @@ pub use shared::Source;
 /// Forwards until a signal stops it or another process takes over, with the configuration that `source` returns now and
 /// at every reload. With `take_over`, takes over the ports of the instance that already runs, if there is one.
 pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
-    let config = (source.read)()?;
+    let config = (source.read)(vec![])?;
     crate::privileges::check()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -153,7 +153,7 @@ fn forward(
     // Enter the sandbox while there is only one thread: capabilities and seccomp filters are per thread, and a new
     // thread inherits them from its creator.
     let sandboxed = crate::sandbox::enter(&config, &journal::settings(&config.api.socket));
-    if sandboxed && let Err(why) = (source.read)() {
+    if sandboxed && let Err(why) = (source.read)(vec![]) {
         tracing::warn!("in the sandbox the configuration cannot be read again, and `reload` will fail: {why}");
     }
     step::reached("start-sandbox");

@@ -49,7 +49,9 @@ impl Shared {
                         restart it with other arguments, or with --config FILE"
                 .into());
         }
-        let new = (self.source.read)().map_err(|wrong| {
+        let gone = |slot: &PortSlot| slot.config.interface.clone().filter(|_| slot.is_gone());
+        let awaited = self.ports().values().filter_map(gone).collect();
+        let new = (self.source.read)(awaited).map_err(|wrong| {
             let text = wrong.to_string();
             // Errors without a place in the file take one line each, the others show the place.
             let text = text.trim_end().trim_start_matches("bywash: ");

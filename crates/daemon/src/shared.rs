@@ -102,8 +102,9 @@ impl Shared {
 
 /// Source of the configuration.
 pub struct Source {
-    /// Reads the configuration; called for each reload.
-    pub read: Box<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>,
+    /// Reads the configuration, at the start and for each reload. The argument names interfaces that are gone, and that
+    /// ports wait for.
+    pub read: Box<dyn Fn(Vec<String>) -> Result<Config, ConfigErrors> + Send + Sync>,
     /// Set if it comes from a file, which may have changed since.
     pub file: bool,
 }

@@ -2,7 +2,7 @@
 
 use crate::liveness::Life;
 use crate::ports::{Opened, Xdp};
-use bywash_config::{Level, PortConfig};
+use bywash_config::{Level, PortConfig, PortKind};
 use bywash_port::af_xdp::XdpCounters;
 use bywash_port::{PortCounters, TxQueueStats};
 use std::collections::BTreeMap;
@@ -82,6 +82,11 @@ impl PortSlot {
         self.xdp.as_mut().map_or(Ok(()), |xdp| xdp.set_level(level))?;
         self.level = Some(level);
         Ok(())
+    }
+
+    /// Returns whether the port waits for its interface.
+    pub fn is_gone(&self) -> bool {
+        self.config.kind == PortKind::AfXdp && self.xdp.is_none()
     }
 
     /// Takes the XDP program, whose counters remain.

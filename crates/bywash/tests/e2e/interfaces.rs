@@ -1,7 +1,7 @@
 //! Interfaces are deleted, created, renamed and moved while the program runs; the other ports are not affected.
 
 use crate::harness::{Bywash, PATIENCE};
-use crate::reload::File;
+use crate::reload::{File, reload};
 use bywash_lab::{End, Namespace, Ping, Topology, Transfer, Veth, kernel_has, require, require_lab, wait_until};
 use std::time::Duration;
 
@@ -122,10 +122,14 @@ fn several_queues_made_again() {
     };
     assert!(reaches_b(&lab) && queues(&bywash) == 2);
     for queues_made in [2, 1, 2] {
+        let counted = bywash.counter("r1", "rx_packets");
         unharmed(&lab, || {
             lab.r().ip(&["link", "del", "r1"]).unwrap();
             bywash.wait("the port to be down", |bywash| bywash.port("r1")["state"] == "down");
         });
+        assert!(bywash.counter("r1", "rx_packets") >= counted, "a counter went back");
+        // The file still names the interface that the instance waits for.
+        assert_eq!(reload(&bywash, &["--dry-run"]).ok().unwrap().stdout, "nothing to change\n");
         unharmed(&lab, || {
             make_again(&lab, queues_made);
             match queues_made {
