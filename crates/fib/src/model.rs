@@ -234,6 +234,11 @@ impl Rules {
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty() && self.back4.is_empty()
     }
+
+    /// Returns whether a rule ignores some of a table's IPv6 routes (`suppress_prefixlength`).
+    pub fn suppress6(&self) -> bool {
+        self.v6.iter().any(|rule| matches!(rule.then, Then::Table { shortest: 1.., .. }))
+    }
 }
 
 /// VLAN of an interface of kind `vlan` (linux/if_link.h).

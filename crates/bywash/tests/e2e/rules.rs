@@ -145,6 +145,30 @@ pub fn rules_of_wg_quick_are_followed() {
     bywash.stop();
 }
 
+/// The IPv6 rules of wg-quick: a default route in table main is ignored, which the kernel does not tell a program.
+#[test]
+fn a_default_route_that_a_rule_ignores_is_not_used() {
+    require!(require_lab());
+    let to: IpAddr = "2001:db8::9".parse().unwrap();
+    for arguments in LEVELS {
+        let lab = lab();
+        let (r, [b, c]) = (lab.r(), [1, 2].map(|at| &lab.hosts()[at]));
+        r.ip_batch(&format!("route add default via {}\nroute add default via {} table 101\n", b.v6, c.v6)).unwrap();
+        for rule in ["not fwmark 51820 lookup 101", "lookup main suppress_prefixlength 0"] {
+            r.ip(&[&["-6", "rule", "add"][..], &rule.split(' ').collect::<Vec<_>>()].concat()).unwrap();
+        }
+        for host in [b, c] {
+            host.ns.ip(&["address", "add", &format!("{to}/128"), "dev", "lo", "nodad"]).unwrap();
+        }
+        assert_eq!(answers(&lab, to), Some("c"), "the kernel");
+        let bywash = Bywash::run_as_is(r, &[arguments, &["r0", "r1", "r2"]].concat());
+        for _ in 0..20 {
+            assert_eq!(answers(&lab, to), Some("c"), "{arguments:?}");
+        }
+        bywash.stop();
+    }
+}
+
 /// A VRF holds a and c, and c has b's addresses too: packets of its members go by its table, at every level, those to
 /// the router's address in it to the kernel, and a route of its table may leave it.
 #[test]

@@ -15,7 +15,7 @@ use bywash_exceptions::{
     Foreign, Keeper, Kept, Kind, MISNAMED, PortLink, Programs, Reading, Respect, SOCKETS, Scope, Verdict, Watcher,
     judge,
 };
-use bywash_fib::model::{Families, HashPolicy, SourceCheck};
+use bywash_fib::model::{Families, HashPolicy, Rules, SourceCheck};
 use bywash_port::af_xdp::{self, TunnelTakes, XdpBridging, XdpGate, XdpSending, XdpVlan};
 use bywash_port::broker;
 use bywash_router::control::{Control, Entrance, MasterSpec, Policies, PortEntry, PortView, TunnelSpec};
@@ -330,7 +330,9 @@ impl Guard {
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
                 config.rules = rules;
-                config.asks = rules && !bonded && !control.has_route_mtu();
+                // The kernel's answer includes the IPv6 routes that rules suppress (fib6_rule_suppress).
+                let suppressed = self.verdict.rules.get(&number).is_some_and(Rules::suppress6);
+                config.asks = rules && !bonded && !control.has_route_mtu() && !suppressed;
                 config.keeps = rules && control.routes_by_addresses();
                 config.sending = XdpSending { kept4: kept.v4, kept6: kept.v6, ..target };
                 config.bridging = own;
