@@ -283,6 +283,10 @@ pub fn analyse(rules: &[Rule], ports: &[PortLink]) -> Vec<Effect> {
                     let reason = "selects by an interface of a VRF".into();
                     add(Scope::In(on_vrfs, families), name(rule.priority), reason);
                 }
+                // Packets received on the ports may meet no rule, and then the host's errors about them do.
+                if rule.input.as_ref().is_some_and(|input| (input == "lo") != rule.invert) {
+                    add(Scope::Errors(families), name(rule.priority), "packets from this host".into());
+                }
                 continue;
             }
             let (scope, reason) = match (&rule.input, rule.to) {
@@ -459,6 +463,17 @@ mod tests {
             let named = with(&[l3mdev.clone(), Rule { input: Some(name.into()), ..rule(false, 500, 7) }]);
             assert_eq!(analyse(&named, &[port(Some(10))])[0].scope, Scope::In(vec![IfMatch::Index(10)], Families::V4));
         }
+    }
+
+    #[test]
+    fn rules_of_the_host_concern_its_errors() {
+        let errors = |input: &str, invert| {
+            let rule = Rule { input: Some(input.into()), invert, ..rule(false, 100, 7) };
+            analyse(&with(&[rule]), &[port(None)]).into_iter().map(|effect| effect.scope).collect::<Vec<_>>()
+        };
+        let of_host = [Scope::Errors(Families::V4)];
+        assert_eq!([errors("lo", false), errors("r0", true)], [of_host.clone(), of_host]);
+        assert_eq!([errors("lo", true), errors("r0", false)], [[], []]);
     }
 
     #[test]
