@@ -469,7 +469,11 @@ impl Kernel {
             let last = !self.addresses.keys().any(|(of, addr, _)| *of == index && addr.is_ipv4());
             scope.add(Scope::when(preferred || last, Scope::ROUTES4));
         } else {
-            scope.add(Scope::when(preferred, Scope::ROUTES6));
+            // With `skip_notify_on_dev_down`, the kernel silently removes all IPv6 routes of a link on which IPv6 ends
+            // (rt6_disable_ip), and then its addresses, of which `keep_addr_on_down` spares all but those of the link.
+            let last = !self.addresses.keys().any(|(of, addr, _)| *of == index && addr.is_ipv6());
+            let of_link = matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+            scope.add(Scope::when(preferred || last || of_link, Scope::ROUTES6));
         }
         scope
     }

@@ -202,6 +202,33 @@ fn what_goes_silently_with_a_link() {
     );
 }
 
+/// A link loses its IPv6 routes without any message about them if the administrator wants none.
+#[test]
+fn what_goes_silently_with_ipv6_on_a_link() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("six");
+    ns.sysctl("net/ipv6/route/skip_notify_on_dev_down", "1").unwrap();
+    let mut followed = Followed::start(&ns, Config::default());
+    for (off, on) in [
+        ("link set a0 mtu 1279", "link set a0 mtu 1500"),
+        ("sysctl net/ipv6/conf/a0/disable_ipv6 1", "sysctl net/ipv6/conf/a0/disable_ipv6 0"),
+    ] {
+        // The other addresses of the link may stay.
+        for keep in ["0", "1"] {
+            ns.sysctl("net/ipv6/conf/a0/keep_addr_on_down", keep).unwrap();
+            ip(&ns, "addr replace fd01::1/64 dev a0 nodad");
+            ip(&ns, "-6 route add 2001:db8:1::/48 via fd01::2");
+            ip(&ns, "-6 route add 2001:db8:2::/48 nexthop via fd01::2 nexthop via fd01::3");
+            followed.must_agree(&ns, "routes are added");
+            ip(&ns, off);
+            ip(&ns, on);
+            followed.must_agree(&ns, off);
+        }
+    }
+}
+
 #[test]
 fn next_hops_without_carrier_count_unless_they_are_ignored() {
     let (up, down) = (["link set a1 up", "link set b1 up"], ["link set a1 down", "link set b1 down"]);
