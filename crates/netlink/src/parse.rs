@@ -203,6 +203,8 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
     let mut leg = Leg::of(flags);
     let mut nested = false;
     let mut lifetime = 0;
+    // Set if only the kernel can use the route.
+    let mut kernels = false;
     for (kind, value) in Attributes::after(body, 12) {
         match kind {
             RTA_DST => key.prefix.addr = ip(family, value)?,
@@ -210,12 +212,14 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
             RTA_PRIORITY => key.metric = u32_at(value, 0)?,
             RTA_PREFSRC => read.source = ip(family, value),
             RTA_METRICS => {
-                read.mtu = Attributes::after(value, 0)
-                    .find(|(kind, _)| *kind == RTAX_MTU)
-                    .and_then(|(_, mtu)| u32_at(mtu, 0))
+                let metric = |wanted| attribute(value, wanted).and_then(|metric| u32_at(metric, 0));
+                read.mtu = metric(RTAX_MTU)
                     .filter(|mtu| *mtu != 0)
                     // ip6_forward() raises a smaller one.
                     .map(|mtu| if family == AF_INET6 { mtu.max(IPV6_MIN_MTU) } else { mtu });
+                // IPv4 then takes 576 octets for the MTU of a route by a gateway (ip_dst_mtu_maybe_forward).
+                let locked = metric(RTAX_LOCK).is_some_and(|locked| locked & 1 << RTAX_MTU != 0);
+                kernels |= family == AF_INET && locked && read.mtu.is_none();
             }
             RTA_NH_ID => read.object = u32_at(value, 0)?,
             RTA_CACHEINFO if family == AF_INET6 => lifetime = u32_at(value, RTA_CACHEINFO_EXPIRES)? as i32,
@@ -238,12 +242,16 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         let links = read.legs.iter().map(|leg| leg.index).collect();
         return Some(Some(Event::Selective { table: key.table, prefix: key.prefix, links, gone }));
     }
-    // Each of several legs has a lifetime of its own, of which the message shows the first.
-    if nested {
-        lifetime = 0;
-    }
-    // The kernel shows an expired route until it collects it, and does not use it (fib6_check_expired).
-    if lifetime < 0 && !gone {
+    // Each of several legs has a lifetime of its own, of which the message shows the first. The kernel uses all legs
+    // until the last has expired (fib6_select_path).
+    kernels |= nested && lifetime < 0 && !gone;
+    if kernels {
+        if read.object != 0 {
+            (read.object, read.legs) = (0, vec![Leg::of(flags)]);
+        }
+        read.legs.iter_mut().for_each(|leg| leg.encap = Encap::kernels((leg.encap, lifetime < 0)));
+    } else if lifetime < 0 && !gone {
+        // The kernel shows an expired route until it collects it, and does not use it (fib6_check_expired).
         return Some(None);
     }
     let expires = (lifetime > 0).then(|| Duration::from_secs(1) * lifetime.unsigned_abs() / USER_HZ);

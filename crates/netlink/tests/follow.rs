@@ -164,6 +164,33 @@ fn ipv6_routes_expire() {
     assert_eq!(differences(&read, &Oracle::of(&ns)), Vec::<String>::new());
 }
 
+/// Of several legs, the kernel shows one lifetime, and uses all until the last has expired: only it knows when.
+#[test]
+fn several_legs_that_expire_are_left_to_the_kernel() {
+    if skipped() {
+        return;
+    }
+    let ns = namespace("legs");
+    // Expired routes stay in the tables meanwhile.
+    ns.sysctl("net/ipv6/route/gc_interval", "600").unwrap();
+    let mut followed = Followed::start(&ns, Config::default());
+    ip(&ns, "-6 route add 2001:db8:1::/48 via fd01::2 expires 3");
+    ip(&ns, "-6 route append 2001:db8:1::/48 via fd01::3 expires 3");
+    let prefix = Prefix { addr: "2001:db8:1::".parse().unwrap(), len: 48 };
+    let mut links = || -> Vec<u32> {
+        while followed.take(Duration::from_millis(10)) {}
+        let route = followed.state.routes().find(|route| route.prefix == prefix);
+        route.iter().flat_map(|route| route.next_hops.iter()).map(|hop| hop.index).collect()
+    };
+    wait_until(
+        "both legs",
+        Duration::from_secs(60),
+        || matches!(links()[..], [first, second] if first.min(second) > 0),
+    )
+    .unwrap();
+    wait_until("the legs to expire", Duration::from_secs(60), || links() == [0, 0]).unwrap();
+}
+
 #[test]
 fn what_goes_silently_with_a_link() {
     each_step(

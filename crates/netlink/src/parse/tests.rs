@@ -628,6 +628,35 @@ fn a_subnet_is_no_longer_than_an_address() {
     assert_eq!(read(AF_INET6, 129, &[0xfd; 16]), Err(Malformed));
 }
 
+/// Returns the object and the legs of an announced route over link 3.
+fn legs_of(family: u8, attributes: &[(u16, &[u8])]) -> (u32, Vec<Leg>) {
+    let mut body = vec![family, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
+    body.extend(attributes_of(&[(RTA_OIF, &3u32.to_ne_bytes())]));
+    body.extend(attributes_of(attributes));
+    match parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, port: 0, body: &body }) {
+        Ok(Some(Event::Route { body, .. })) => (body.object, body.legs),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A locked MTU without a value means 576 octets to IPv4, and only by a gateway.
+#[test]
+fn a_lock_without_an_mtu_is_for_the_kernel() {
+    let (mtu, lock) = ((RTAX_MTU, &[120, 5, 0, 0][..]), (RTAX_LOCK, &[1 << RTAX_MTU, 0, 0, 0][..]));
+    let kernels = |family, metrics: &[(u16, &[u8])], more: &[(u16, &[u8])]| {
+        let metrics = attributes_of(metrics);
+        let (object, legs) = legs_of(family, &[&[(RTA_METRICS, &metrics[..])], more].concat());
+        assert_eq!(legs.len(), usize::from(object == 0));
+        legs.iter().any(|leg| matches!(leg.encap, Encap::Kernel(_)))
+    };
+    assert!(kernels(AF_INET, &[lock], &[]));
+    assert!(kernels(AF_INET, &[lock], &[(RTA_NH_ID, &[7, 0, 0, 0])]));
+    assert!(!kernels(AF_INET, &[lock, mtu], &[]) && !kernels(AF_INET, &[mtu], &[]));
+    assert!(!kernels(AF_INET, &[], &[(RTA_NH_ID, &[7, 0, 0, 0])]));
+    assert!(!kernels(AF_INET, &[(RTAX_LOCK, &[1 << 3, 0, 0, 0])], &[]), "another metric");
+    assert!(!kernels(AF_INET6, &[lock], &[]));
+}
+
 #[test]
 fn cached_routes_are_of_no_concern() {
     let mut body = [0; 12];
