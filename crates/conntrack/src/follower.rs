@@ -82,6 +82,11 @@ impl Timeouts {
         let expires = connection.timeout.is_none_or(|left| left < 2 * self.due(key.protocol));
         if expires { self.renewal(key) } else { untimed(key) }
     }
+
+    /// Returns the number of seconds after which a connection expires if it is not used once it is in the table.
+    fn left(&self, connection: &Connection) -> u32 {
+        self.entry(connection).timeout.or(connection.timeout).unwrap_or(0)
+    }
 }
 
 /// Terms on which connections become flows.
@@ -306,9 +311,11 @@ impl Follower {
     }
 
     /// Examines a part of the table: renews the connections of valid flows that have been used, and removes flows that
-    /// their own packets have revoked, or whose connection has changed. Returns the time until the next call.
+    /// their own packets have revoked, or whose connection has changed or expired. Returns the time until the next
+    /// call.
     ///
-    /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later.
+    /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later. The
+    /// kernel announces that only when it collects the connection, which may be a minute later (gc_worker).
     ///
     /// # Errors
     /// If the socket fails.
@@ -326,18 +333,22 @@ impl Follower {
             }
             let flow = known.table.flow(id);
             let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
-            let renews = known.statistics.beside(id, |beside| {
+            let renewal = timeouts.renewal(key(&flow));
+            let (renews, expired) = known.statistics.beside(id, |beside| {
                 if beside.packets != packets {
                     (beside.packets, beside.used, beside.unrenewed) = (packets, now, true);
                 }
                 let renews = beside.unrenewed && now - beside.renewed >= timeouts.due(flow.protocol);
                 if renews {
                     (beside.renewed, beside.unrenewed) = (now, false);
+                    beside.expires = now.saturating_add(renewal.timeout.unwrap_or(0));
                 }
-                renews
+                (renews, now >= beside.expires)
             });
             if renews {
-                used.push((id, timeouts.renewal(key(&flow))));
+                used.push((id, renewal));
+            } else if expired {
+                known.remove(id, Revocation::Gone);
             }
         }
         let changes: Vec<Change> = used.iter().map(|(_, change)| *change).collect();
@@ -418,7 +429,8 @@ impl Known {
         // Fails if the flow's own packets have revoked it.
         let kept = same && self.table.confirm(id, terms.generation);
         if kept {
-            self.statistics.beside(id, |beside| beside.judged = mixed(connection));
+            let expires = self.statistics.now().saturating_add(connection.timeout.unwrap_or(0));
+            self.statistics.beside(id, |beside| (beside.judged, beside.expires) = (mixed(connection), expires));
         } else {
             self.remove(id, Revocation::Changed);
         }
@@ -435,7 +447,7 @@ impl Known {
     /// Adds a flow, unless the table is full, which leaves the connection to the kernel.
     fn insert(&mut self, flow: &Flow, connection: &Connection, terms: &Terms<'_>) {
         match self.table.insert(flow, terms.generation) {
-            Ok(id) => self.statistics.inserted(id, connection.id, mixed(connection)),
+            Ok(id) => self.statistics.inserted(id, connection.id, mixed(connection), terms.timeouts.left(connection)),
             Err(Refused::Full) => self.statistics.full(),
             Err(Refused::Known | Refused::Unfit) => {}
         }

@@ -80,6 +80,8 @@ pub(crate) struct Beside {
     pub renewed: u32,
     /// Whether it has been used since.
     pub unrenewed: bool,
+    /// Time at which its connection expires unless it is renewed, or the kernel has seen further packets.
+    pub expires: u32,
 }
 
 /// Times of a flow.
@@ -146,11 +148,11 @@ impl Statistics {
         then(&mut family[id.index()])
     }
 
-    /// Counts a flow that was inserted for a connection.
-    pub(crate) fn inserted(&self, id: FlowId, connection: u32, judged: u64) {
+    /// Counts a flow that was inserted for a connection, which expires after `left` seconds.
+    pub(crate) fn inserted(&self, id: FlowId, connection: u32, judged: u64, left: u32) {
         let now = self.now();
-        let new =
-            Beside { present: true, id: connection, judged, began: now, used: now, renewed: now, ..Beside::default() };
+        let (began, used, renewed, expires) = (now, now, now, now.saturating_add(left));
+        let new = Beside { present: true, id: connection, judged, began, used, renewed, expires, ..Beside::default() };
         self.beside(id, |beside| *beside = new);
         lock(&self.counts).inserted[usize::from(id.is_v6())] += 1;
     }
@@ -210,7 +212,7 @@ mod tests {
         let (a, b) = (FlowId::new(false, 3), FlowId::new(true, 1));
         statistics.revoked(Revocation::Rules);
         assert!(statistics.counts().last.is_none(), "there were no flows");
-        [a, b].into_iter().for_each(|id| statistics.inserted(id, 1, 1));
+        [a, b].into_iter().for_each(|id| statistics.inserted(id, 1, 1, 9));
         assert_eq!((statistics.places(), statistics.flows(0..9)), ([4, 2], vec![a, b]));
         statistics.revoked(Revocation::Lost);
         let traffic = [Traffic { packets: 2, bytes: 200 }, Traffic { packets: u32::MAX, bytes: 1 }];

@@ -121,6 +121,17 @@ impl Lab {
         self.follower.renew(&TIMEOUTS).unwrap();
     }
 
+    /// Uses a flow.
+    fn count(&mut self, flow: &Flow) {
+        let Tuple { src, dst, src_port, dst_port } = flow.original;
+        let (IpAddr::V4(src), IpAddr::V4(dst)) = (src, dst) else { unreachable!() };
+        let ports = [src_port.to_be_bytes(), dst_port.to_be_bytes()].concat().try_into().unwrap();
+        let addresses = [src.octets(), dst.octets()].concat().try_into().unwrap();
+        let hit = self.reader.v4.lookup(&Key::new(&[addresses], ports, UDP, flow.input));
+        assert!(hit.is_some());
+        self.reader.v4.count(hit, 100);
+    }
+
     /// Returns a socket at each host, from this port on a's side.
     fn connection(&self, port: u16) -> [UdpSocket; 2] {
         let (a, b) = (self.topology.a(), self.topology.b());
@@ -393,28 +404,41 @@ fn connections_in_use_are_renewed() {
     );
     let key = bywash_conntrack::Key { protocol: UDP, original, zone: 0 };
     kernel.change(&[Change { key, timeout: Some(50), liberal: false }]).unwrap();
-    let count = |lab: &mut Lab| {
-        let Tuple { src, dst, src_port, dst_port } = flow.original;
-        let (IpAddr::V4(src), IpAddr::V4(dst)) = (src, dst) else { unreachable!() };
-        let ports = [src_port.to_be_bytes(), dst_port.to_be_bytes()].concat().try_into().unwrap();
-        let addresses = [src.octets(), dst.octets()].concat().try_into().unwrap();
-        let hit = lab.reader.v4.lookup(&Key::new(&[addresses], ports, UDP, flow.input));
-        assert!(hit.is_some());
-        lab.reader.v4.count(hit, 100);
-    };
     let soon = Timeouts { tcp: 8, tcp_stalled: 8, udp: 8 };
     lab.follower.renew(&soon).unwrap();
     assert!(left(&lab) <= 50, "it has not been used");
-    count(&mut lab);
+    lab.count(&flow);
     wait_until("the renewal", LIMIT, || {
         lab.follower.renew(&soon).unwrap();
         left(&lab) <= 10
     })
     .unwrap();
-    count(&mut lab);
+    lab.count(&flow);
     // Its end is not announced.
     lab.conntrack(&["-D", "--orig-port-src", "4000"]);
     wait_until("the end to be noticed", LIMIT, || {
+        lab.follower.renew(&soon).unwrap();
+        lab.flow(4000).is_none()
+    })
+    .unwrap();
+}
+
+/// The kernel does not announce that a connection expires before it collects it.
+#[test]
+fn an_expired_connection_has_no_flow() {
+    require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
+    let mut lab = Lab::new(1000);
+    let flow = lab.established(4000);
+    let soon = Timeouts { tcp: 8, tcp_stalled: 8, udp: 8 };
+    wait_until("the renewal", LIMIT, || {
+        lab.count(&flow);
+        lab.follower.renew(&soon).unwrap();
+        lab.conntrack(&["-L"]).split_whitespace().nth(2).is_some_and(|left| left.parse::<u32>().unwrap() <= 10)
+    })
+    .unwrap();
+    lab.follower.renew(&soon).unwrap();
+    assert!(lab.flow(4000).is_some(), "it has not expired");
+    wait_until("the flow to end", LIMIT, || {
         lab.follower.renew(&soon).unwrap();
         lab.flow(4000).is_none()
     })
