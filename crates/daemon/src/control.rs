@@ -1,38 +1,23 @@
 //! The control loop: applies the kernel's changes, runs the mode's control half, and keeps XDP programs and ports in
 //! step.
 
-use crate::choice::{Choice, ways};
 use crate::instance;
-use crate::modes::{self, Parts, Setup};
 use crate::notify::Notifier;
-use crate::pools::tell_place;
-use crate::ports::{Dpdk, Opened, Opener, Xdp, queues};
-use crate::relations::Relations;
+use crate::ports::Xdp;
 use crate::runtime::{LAST_FRAMES, Runtime};
-use crate::shared::{Shared, Source};
 use crate::slots::programs;
 use crate::successor::Successor;
-use crate::takeover::{self, Predecessor};
-use crate::vlans::Numbers;
-use crate::watch::Watch;
-use crate::workers;
-use anyhow::{Context as _, bail};
-use bywash_config::{Config, Host, Level, Mode, Plan, PortKind, WorkerPlan, XdpMode};
+use crate::takeover;
+use anyhow::bail;
+use bywash_config::{Level, Mode};
 use bywash_engine::WorkerExit;
-use bywash_engine::cpus::Placement;
 use bywash_exceptions::Kind;
-use bywash_fib::model::{Behind, Change, Station};
-use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
-use bywash_netlink::Mirror;
-use bywash_port::af_xdp::{self, Journal, Umem};
+use bywash_fib::model::Change;
+use bywash_frame::Buffers;
 use bywash_router::control::Applied;
-use bywash_router::xdp::{Targets, XdpTableSink};
-use bywash_sync::{Qsbr, clock};
-use std::collections::BTreeMap;
-use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 /// Interval between calls of the mode's control half while workers have requests (`TICK`), and longest interval
@@ -47,8 +32,6 @@ const TEND: Duration = Duration::from_secs(2);
 const ASK: Duration = Duration::from_secs(1);
 /// Longest wait at shutdown for the kernel to take the rings of zero-copy sockets from drivers.
 const LET_GO: Duration = Duration::from_secs(1);
-/// Longest wait for the kernel's tables at startup.
-const FIRST_DUMP: Duration = Duration::from_secs(60);
 /// Maximum number of changes applied at once: enough for one publication to serve many, few enough to stay responsive.
 const AT_ONCE: usize = 65_536;
 
@@ -61,229 +44,7 @@ pub enum End {
     TakenOver,
 }
 
-/// Applies the kernel's initial tables. Returns the changes that describe how interfaces are related, and the effects
-/// of all changes on ports. Errors if the tables are not complete within `FIRST_DUMP`.
-fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Vec<(Vec<Change>, Applied)>> {
-    let until = Instant::now() + FIRST_DUMP;
-    let mut all = vec![];
-    loop {
-        let Ok(changes) = mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) else {
-            bail!("the kernel did not report all its routes within {} s", FIRST_DUMP.as_secs())
-        };
-        let applied = apply(&changes);
-        let done = applied.synced;
-        // The other changes are dropped: there may be a million routes, which are applied by now.
-        let related = |change: &Change| match change {
-            Change::Link(_) | Change::LinkGone { .. } | Change::Elsewhere { .. } | Change::StationGone { .. } => true,
-            Change::Station(Station { bridge, behind, .. }) => *behind == Behind::Member(*bridge),
-            _ => false,
-        };
-        all.push((changes.into_iter().filter(related).collect(), applied));
-        if done {
-            return Ok(all);
-        }
-    }
-}
-
-/// Chooses, and logs, the kind of each worker's pool whose configuration is `auto`.
-fn choices(config: &Config, plan: &Plan) -> Vec<(usize, Choice)> {
-    let workers = plan.workers.iter().enumerate();
-    let of_port = |port: usize| -> Vec<usize> {
-        let polls = |worker: &WorkerPlan| worker.queues.iter().any(|(at, _)| *at == port);
-        workers.clone().filter(|(_, worker)| polls(worker)).map(|(n, _)| n).collect()
-    };
-    let owners: Vec<Vec<usize>> = (0..config.ports.len()).map(of_port).collect();
-    let auto = plan.pools.iter().filter(|pool| config.pools[pool.settings].kind.set().is_none());
-    auto.map(|pool| {
-        let worker = pool.workers[0];
-        let choice = Choice::of(ways(config.mode, worker, &owners, &|worker| plan.workers[worker].cpu));
-        tracing::info!("pool {}: kind {}: {}", pool.name, choice.kind, choice.why);
-        (worker, choice)
-    })
-    .collect()
-}
-
 impl Runtime {
-    /// Opens everything and starts to forward.
-    ///
-    /// With a predecessor, takes over its ports when everything else is ready.
-    pub fn start(
-        config: Config,
-        source: Source,
-        journal: &mut Journal,
-        mut predecessor: Option<&mut Predecessor>,
-    ) -> anyhow::Result<Self> {
-        let mut heap = Heap::new();
-        // Follow the kernel before anything else, so that no change from here on is missed.
-        let following = bywash_netlink::Config { routes: config.mode != Mode::Switch, ..Default::default() };
-        let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
-        let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
-        let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;
-        let mut cpus = Host::this().allowed;
-        if config.mode == Mode::Cmts {
-            let placement = Placement::of(2 * config.groups.len())?;
-            match config.groups.len() {
-                1 => tracing::info!("two workers for the group on {placement}"),
-                groups => tracing::info!("two workers for each of {groups} groups on {placement}"),
-            }
-            cpus = placement.cpus().to_vec();
-        }
-        let plan = config.plan(&per_port, &cpus)?;
-        // Load the programs while the memory of the buffers is allocated: both take the kernel a while.
-        let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
-        let (switch, count) = (config.mode == Mode::Switch, plan.workers.len());
-        let mut by_program = config.ports.iter().filter(|port| port.kind == PortKind::AfXdp);
-        let native = by_program.all(|port| port.af_xdp.as_ref().is_some_and(|port| port.xdp == XdpMode::Native));
-        let load = move || match (switch, native) {
-            (true, _) => af_xdp::XdpDatapath::load_switch(count),
-            (false, true) => af_xdp::XdpDatapath::load_native(),
-            (false, false) => af_xdp::XdpDatapath::load(),
-        };
-        let driver = interfaces.then(|| std::thread::spawn(load));
-        // The clock's first use sleeps. If no thread can be started, the first caller measures it.
-        let _ = std::thread::Builder::new().name("clock".into()).spawn(clock::tsc_hz);
-
-        let total: usize = plan.workers.iter().map(|w| w.frames).sum();
-        let arena_config = ArenaConfig {
-            cells: total + config.reserve(),
-            cell: config.cell(),
-            pages: config.pages(),
-            node: None,
-            packed: config.packed(),
-        };
-        let arena = Arena::new(arena_config)?;
-        if arena.pages() != PageKind::Hugetlb && !arena.pages_note().is_empty() {
-            tracing::info!("buffers lie in pages of {}: {}", arena.pages(), arena.pages_note());
-        }
-        let choices = choices(&config, &plan);
-        let of_workers = plan.pools.iter().map(|pool| {
-            let settings = &config.pools[pool.settings];
-            let chosen =
-                || choices.iter().find(|(worker, _)| pool.workers[0] == *worker).map(|(_, choice)| choice.kind);
-            let kind = settings.kind.set().copied().or_else(chosen).unwrap_or_default();
-            settings.pool(&pool.name, kind, plan.frames(pool))
-        });
-        let of_workers: Vec<_> = of_workers.collect();
-        // A reload may choose pools of blocks.
-        let new = if choices.is_empty() { PoolSet::new } else { PoolSet::watched };
-        let pools = new(arena.clone(), &of_workers)?;
-        pools.pools().iter().for_each(|pool| tell_place(pool));
-
-        crate::step::reached("start-memory");
-        let mut ports: Vec<Opened> = vec![];
-        let driver = driver.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;
-        if let Some(why) = driver.as_ref().and_then(af_xdp::XdpDatapath::refused) {
-            tracing::warn!(
-                "the kernel refuses the program that forwards in the driver: user space does it all ({why})"
-            );
-        }
-        let driver = driver.map(|program| XdpTableSink { program, targets: Targets::default() });
-        let dpdk = Dpdk::start(&config.ports, &pools)?;
-        let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
-        let of_queue = |port: usize, queue: u32| {
-            let serves = |of: &WorkerPlan| of.queues.contains(&(port, queue as usize));
-            let worker = plan.workers.iter().position(serves)?;
-            let own = plan.pools.iter().position(|pool| pool.workers.contains(&worker))?;
-            Some(Buffers::attach(&pools, own))
-        };
-        for (id, port) in config.ports.iter().enumerate() {
-            let opened = match &mut predecessor {
-                Some(predecessor) => opener.announce((id, port), journal, predecessor),
-                None => opener.open((id, port), journal, &|queue| of_queue(id, queue)),
-            };
-            ports.push(opened.with_context(|| format!("port `{}`", port.name))?);
-            crate::step::reached("start-port");
-        }
-        crate::step::reached("start-ports");
-        let domain = Qsbr::new();
-        let setup = Setup {
-            config: &config,
-            ports: &ports,
-            domain: &domain,
-            pools: &pools,
-            driver: opener.driver.as_ref(),
-            workers: plan.workers.len(),
-        };
-        for (worker, plan) in plan.workers.iter().enumerate() {
-            plan.queues.iter().for_each(|(port, queue)| opener.serve(*port, *queue as u32, worker));
-        }
-        let Parts { control: mut mode, view, apps, links } = modes::set_up(&setup)?;
-        let mut known = vec![];
-        if let Some(predecessor) = &mut predecessor {
-            known = dump(&mirror, |changes| mode.apply(changes))?;
-            crate::step::reached("takeover-ready");
-            predecessor.let_go()?;
-            crate::step::reached("takeover-gone");
-            for (id, opened) in ports.iter_mut().enumerate() {
-                let name = opened.config.name.clone();
-                let opening = opener.open_announced(id, opened, journal, &|queue| of_queue(id, queue));
-                opening.with_context(|| format!("port `{name}`"))?;
-            }
-        }
-        #[cfg(debug_assertions)]
-        let apps = crate::fault::inject(apps);
-        let (workers, slots) = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
-        choices.into_iter().for_each(|(worker, choice)| workers[worker].chosen(Some(choice)));
-        let (asks, asked_for) = mpsc::channel();
-        let shared = Arc::new(Shared {
-            started: Instant::now(),
-            source,
-            asks: Mutex::new(asks),
-            pools,
-            umem: opener.umem.clone(),
-            view,
-            ports: Mutex::new(slots.into_iter().enumerate().collect()),
-            workers,
-            halted: Mutex::new(None),
-            failed: Mutex::default(),
-            left: Mutex::default(),
-            config: Mutex::new(Arc::new(config)),
-        });
-        heap.started();
-        let mut runtime = Self {
-            shared,
-            opener,
-            mirror,
-            mode,
-            asked_for,
-            successor: None,
-            sampled: Instant::now(),
-            heap,
-            tended: Instant::now(),
-            asked: Instant::now(),
-            looked: Instant::now(),
-            watch: None,
-            relations: Relations::default(),
-            numbers: Numbers::default(),
-            vlans: BTreeMap::new(),
-            unnumbered: 0,
-            members: BTreeMap::new(),
-        };
-        if predecessor.is_none() {
-            known = dump(&runtime.mirror, |changes| runtime.mode.apply(changes))?;
-        }
-        known.iter().for_each(|(changes, applied)| runtime.follow_ports(changes, applied));
-        // A worker answers after a turn, in which its ports filled their fill rings: frames that arrive before that are
-        // lost.
-        for worker in &runtime.shared.workers {
-            if worker.handle.report(workers::ANSWER).is_none() {
-                tracing::warn!("worker {} has not started: its CPU is busy with something else", worker.handle.id());
-            }
-        }
-        crate::step::reached("start-workers");
-        runtime.mode.begin(&runtime.shared);
-        for xdp in programs(&mut runtime.shared.ports()) {
-            xdp.begin(&runtime.relations, None)?;
-        }
-        runtime.query_targets();
-        crate::step::reached("start-programs");
-        if let Some(predecessor) = predecessor {
-            predecessor.done();
-        }
-        runtime.watch = Some(Watch::start(runtime.shared.clone())?);
-        Ok(runtime)
-    }
-
     /// Logs which ports cannot receive, because their interfaces are down or have no carrier.
     pub fn name_idle_ports(&self) {
         for view in self.shared.view.ports() {
@@ -428,7 +189,7 @@ impl Runtime {
     }
 
     /// Updates the ports' programs according to the changes.
-    fn follow_ports(&mut self, changes: &[Change], applied: &Applied) {
+    pub fn follow_ports(&mut self, changes: &[Change], applied: &Applied) {
         let related = self.relations.note(changes);
         self.carry_out(applied);
         if related {

@@ -41,6 +41,7 @@ mod runtime;
 mod sandbox;
 mod shared;
 mod slots;
+mod start;
 mod step;
 mod successor;
 mod takeover;

@@ -1,0 +1,322 @@
+//! The start of an instance, from a configuration to forwarding.
+
+use crate::choice::{Choice, ways};
+use crate::modes::{self, Parts, Setup};
+use crate::pools::tell_place;
+use crate::ports::{Dpdk, Opened, Opener, queues};
+use crate::relations::Relations;
+use crate::runtime::Runtime;
+use crate::shared::{Shared, Source};
+use crate::slots::programs;
+use crate::takeover::Predecessor;
+use crate::vlans::Numbers;
+use crate::watch::Watch;
+use crate::workers;
+use anyhow::{Context as _, bail};
+use bywash_config::{Config, Host, Mode, Plan, PortKind, WorkerPlan, XdpMode};
+use bywash_engine::cpus::Placement;
+use bywash_fib::model::{Behind, Change, Station};
+use bywash_frame::{Arena, ArenaConfig, Buffers, Heap, PageKind, PoolSet};
+use bywash_netlink::Mirror;
+use bywash_port::af_xdp::{self, Journal, Umem, XdpDatapath};
+use bywash_router::control::Applied;
+use bywash_router::xdp::{Targets, XdpTableSink};
+use bywash_sync::{Qsbr, clock};
+use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest wait for the kernel's tables at startup.
+const FIRST_DUMP: Duration = Duration::from_secs(60);
+
+/// Changes of the kernel's tables that describe how interfaces are related, with the effects of all changes on ports.
+type Dump = Vec<(Vec<Change>, Applied)>;
+
+/// Applies the kernel's initial tables. Errors if they are not complete within `FIRST_DUMP`.
+fn dump(mirror: &Mirror, mut apply: impl FnMut(&[Change]) -> Applied) -> anyhow::Result<Dump> {
+    let until = Instant::now() + FIRST_DUMP;
+    let mut all = vec![];
+    loop {
+        let Ok(changes) = mirror.changes().recv_timeout(until.saturating_duration_since(Instant::now())) else {
+            bail!("the kernel did not report all its routes within {} s", FIRST_DUMP.as_secs())
+        };
+        let applied = apply(&changes);
+        let done = applied.synced;
+        // The other changes are dropped: there may be a million routes, which are applied by now.
+        let related = |change: &Change| match change {
+            Change::Link(_) | Change::LinkGone { .. } | Change::Elsewhere { .. } | Change::StationGone { .. } => true,
+            Change::Station(Station { bridge, behind, .. }) => *behind == Behind::Member(*bridge),
+            _ => false,
+        };
+        all.push((changes.into_iter().filter(related).collect(), applied));
+        if done {
+            return Ok(all);
+        }
+    }
+}
+
+/// Plans the workers, their queues and pools, for the CPUs that the process may use.
+fn plan(config: &Config) -> anyhow::Result<Plan> {
+    let per_port = config.ports.iter().map(|p| Ok(queues(p)?.into_iter().map(|q| q as usize).collect()));
+    let per_port: Vec<Vec<usize>> = per_port.collect::<anyhow::Result<_>>()?;
+    let mut cpus = Host::this().allowed;
+    if config.mode == Mode::Cmts {
+        let placement = Placement::of(2 * config.groups.len())?;
+        match config.groups.len() {
+            1 => tracing::info!("two workers for the group on {placement}"),
+            groups => tracing::info!("two workers for each of {groups} groups on {placement}"),
+        }
+        cpus = placement.cpus().to_vec();
+    }
+    Ok(config.plan(&per_port, &cpus)?)
+}
+
+/// Starts to load the XDP programs for this number of workers, on a thread. `None` if no port needs them.
+fn load_programs(config: &Config, workers: usize) -> Option<JoinHandle<Result<XdpDatapath, af_xdp::Error>>> {
+    let interfaces = config.ports.iter().any(|port| port.kind == PortKind::AfXdp);
+    let switch = config.mode == Mode::Switch;
+    let mut by_program = config.ports.iter().filter(|port| port.kind == PortKind::AfXdp);
+    let native = by_program.all(|port| port.af_xdp.as_ref().is_some_and(|port| port.xdp == XdpMode::Native));
+    let load = move || match (switch, native) {
+        (true, _) => XdpDatapath::load_switch(workers),
+        (false, true) => XdpDatapath::load_native(),
+        (false, false) => XdpDatapath::load(),
+    };
+    interfaces.then(|| std::thread::spawn(load))
+}
+
+/// Chooses, and logs, the kind of each worker's pool whose configuration is `auto`.
+fn choices(config: &Config, plan: &Plan) -> Vec<(usize, Choice)> {
+    let workers = plan.workers.iter().enumerate();
+    let of_port = |port: usize| -> Vec<usize> {
+        let polls = |worker: &WorkerPlan| worker.queues.iter().any(|(at, _)| *at == port);
+        workers.clone().filter(|(_, worker)| polls(worker)).map(|(n, _)| n).collect()
+    };
+    let owners: Vec<Vec<usize>> = (0..config.ports.len()).map(of_port).collect();
+    let auto = plan.pools.iter().filter(|pool| config.pools[pool.settings].kind.set().is_none());
+    auto.map(|pool| {
+        let worker = pool.workers[0];
+        let choice = Choice::of(ways(config.mode, worker, &owners, &|worker| plan.workers[worker].cpu));
+        tracing::info!("pool {}: kind {}: {}", pool.name, choice.kind, choice.why);
+        (worker, choice)
+    })
+    .collect()
+}
+
+/// Allocates the memory of the buffers.
+fn allocate(config: &Config, plan: &Plan) -> anyhow::Result<Arc<Arena>> {
+    let total: usize = plan.workers.iter().map(|w| w.frames).sum();
+    let arena = Arena::new(ArenaConfig {
+        cells: total + config.reserve(),
+        cell: config.cell(),
+        pages: config.pages(),
+        node: None,
+        packed: config.packed(),
+    })?;
+    if arena.pages() != PageKind::Hugetlb && !arena.pages_note().is_empty() {
+        tracing::info!("buffers lie in pages of {}: {}", arena.pages(), arena.pages_note());
+    }
+    Ok(arena)
+}
+
+/// Divides the memory among the workers' pools, whose kinds are configured or chosen.
+fn divide(
+    config: &Config,
+    plan: &Plan,
+    arena: &Arc<Arena>,
+    choices: &[(usize, Choice)],
+) -> anyhow::Result<Arc<PoolSet>> {
+    let of_workers = plan.pools.iter().map(|pool| {
+        let settings = &config.pools[pool.settings];
+        let chosen = || choices.iter().find(|(worker, _)| pool.workers[0] == *worker).map(|(_, choice)| choice.kind);
+        let kind = settings.kind.set().copied().or_else(chosen).unwrap_or_default();
+        settings.pool(&pool.name, kind, plan.frames(pool))
+    });
+    let of_workers: Vec<_> = of_workers.collect();
+    // A reload may choose pools of blocks.
+    let new = if choices.is_empty() { PoolSet::new } else { PoolSet::watched };
+    let pools = new(arena.clone(), &of_workers)?;
+    pools.pools().iter().for_each(|pool| tell_place(pool));
+    Ok(pools)
+}
+
+/// Returns buffers for a queue of a port, of the pool of the worker that serves it.
+fn buffers_of(plan: &Plan, pools: &Arc<PoolSet>, port: usize, queue: u32) -> Option<Buffers> {
+    let serves = |of: &WorkerPlan| of.queues.contains(&(port, queue as usize));
+    let worker = plan.workers.iter().position(serves)?;
+    let own = plan.pools.iter().position(|pool| pool.workers.contains(&worker))?;
+    Some(Buffers::attach(pools, own))
+}
+
+/// Opens the ports; those of a predecessor only as far as both processes can have them.
+fn open(
+    config: &Config,
+    opener: &Opener,
+    journal: &mut Journal,
+    mut predecessor: Option<&mut Predecessor>,
+    buffers_of: &dyn Fn(usize, u32) -> Option<Buffers>,
+) -> anyhow::Result<Vec<Opened>> {
+    let mut ports = vec![];
+    for (id, port) in config.ports.iter().enumerate() {
+        let opened = match &mut predecessor {
+            Some(predecessor) => opener.announce((id, port), journal, predecessor),
+            None => opener.open((id, port), journal, &|queue| buffers_of(id, queue)),
+        };
+        ports.push(opened.with_context(|| format!("port `{}`", port.name))?);
+        crate::step::reached("start-port");
+    }
+    Ok(ports)
+}
+
+/// Makes the predecessor let go of the ports, and opens what only one process can have.
+fn take_over(
+    predecessor: &mut Predecessor,
+    opener: &Opener,
+    ports: &mut [Opened],
+    journal: &mut Journal,
+    buffers_of: &dyn Fn(usize, u32) -> Option<Buffers>,
+) -> anyhow::Result<()> {
+    crate::step::reached("takeover-ready");
+    predecessor.let_go()?;
+    crate::step::reached("takeover-gone");
+    for (id, opened) in ports.iter_mut().enumerate() {
+        let name = opened.config.name.clone();
+        let opening = opener.open_announced(id, opened, journal, &|queue| buffers_of(id, queue));
+        opening.with_context(|| format!("port `{name}`"))?;
+    }
+    Ok(())
+}
+
+impl Runtime {
+    /// Opens everything and starts to forward.
+    ///
+    /// With a predecessor, takes over its ports when everything else is ready.
+    pub fn start(
+        config: Config,
+        source: Source,
+        journal: &mut Journal,
+        mut predecessor: Option<&mut Predecessor>,
+    ) -> anyhow::Result<Self> {
+        let mut heap = Heap::new();
+        // Follow the kernel before anything else, so that no change from here on is missed.
+        let following = bywash_netlink::Config { routes: config.mode != Mode::Switch, ..Default::default() };
+        let mirror = Mirror::start(following).context("cannot follow the kernel's links and routes")?;
+        let plan = plan(&config)?;
+        // Load the programs while the memory of the buffers is allocated: both take the kernel a while.
+        let loading = load_programs(&config, plan.workers.len());
+        // The clock's first use sleeps. If no thread can be started, the first caller measures it.
+        let _ = std::thread::Builder::new().name("clock".into()).spawn(clock::tsc_hz);
+
+        let arena = allocate(&config, &plan)?;
+        let choices = choices(&config, &plan);
+        let pools = divide(&config, &plan, &arena, &choices)?;
+        crate::step::reached("start-memory");
+
+        let driver = loading.map(|loading| loading.join().unwrap_or_else(|panic| resume_unwind(panic))).transpose()?;
+        if let Some(why) = driver.as_ref().and_then(XdpDatapath::refused) {
+            tracing::warn!(
+                "the kernel refuses the program that forwards in the driver: user space does it all ({why})"
+            );
+        }
+        let driver = driver.map(|program| XdpTableSink { program, targets: Targets::default() });
+        let dpdk = Dpdk::start(&config.ports, &pools)?;
+        let opener = Opener { umem: Umem::new(&arena), driver, dpdk, raw: config.mode != Mode::Router };
+        let buffers_of = |port, queue| buffers_of(&plan, &pools, port, queue);
+        let mut ports = open(&config, &opener, journal, predecessor.as_deref_mut(), &buffers_of)?;
+        crate::step::reached("start-ports");
+
+        let domain = Qsbr::new();
+        let setup = Setup {
+            config: &config,
+            ports: &ports,
+            domain: &domain,
+            pools: &pools,
+            driver: opener.driver.as_ref(),
+            workers: plan.workers.len(),
+        };
+        for (worker, plan) in plan.workers.iter().enumerate() {
+            plan.queues.iter().for_each(|(port, queue)| opener.serve(*port, *queue as u32, worker));
+        }
+        let Parts { control: mut mode, view, apps, links } = modes::set_up(&setup)?;
+        // A predecessor forwards while the kernel's tables are applied.
+        let mut known = None;
+        if let Some(predecessor) = &mut predecessor {
+            known = Some(dump(&mirror, |changes| mode.apply(changes))?);
+            take_over(predecessor, &opener, &mut ports, journal, &buffers_of)?;
+        }
+        #[cfg(debug_assertions)]
+        let apps = crate::fault::inject(apps);
+        let (workers, slots) = workers::start(&config, &plan, &mut ports, &pools, &domain, apps, &links)?;
+        choices.into_iter().for_each(|(worker, choice)| workers[worker].chosen(Some(choice)));
+
+        let (asks, asked_for) = mpsc::channel();
+        let shared = Arc::new(Shared {
+            started: Instant::now(),
+            source,
+            asks: Mutex::new(asks),
+            pools,
+            umem: opener.umem.clone(),
+            view,
+            ports: Mutex::new(slots.into_iter().enumerate().collect()),
+            workers,
+            halted: Mutex::new(None),
+            failed: Mutex::default(),
+            left: Mutex::default(),
+            config: Mutex::new(Arc::new(config)),
+        });
+        heap.started();
+        let mut runtime = Self {
+            shared,
+            opener,
+            mirror,
+            mode,
+            asked_for,
+            successor: None,
+            sampled: Instant::now(),
+            heap,
+            tended: Instant::now(),
+            asked: Instant::now(),
+            looked: Instant::now(),
+            watch: None,
+            relations: Relations::default(),
+            numbers: Numbers::default(),
+            vlans: BTreeMap::new(),
+            unnumbered: 0,
+            members: BTreeMap::new(),
+        };
+        runtime.enable(known)?;
+        if let Some(predecessor) = predecessor {
+            predecessor.done();
+        }
+        runtime.watch = Some(Watch::start(runtime.shared.clone())?);
+        Ok(runtime)
+    }
+
+    /// Applies the kernel's initial tables unless they are `known` already, waits for the workers, and enables the
+    /// programs of the ports.
+    fn enable(&mut self, known: Option<Dump>) -> anyhow::Result<()> {
+        let known = match known {
+            Some(known) => known,
+            None => dump(&self.mirror, |changes| self.mode.apply(changes))?,
+        };
+        known.iter().for_each(|(changes, applied)| self.follow_ports(changes, applied));
+        // A worker answers after a turn, in which its ports filled their fill rings: frames that arrive before that are
+        // lost.
+        for worker in &self.shared.workers {
+            if worker.handle.report(workers::ANSWER).is_none() {
+                tracing::warn!("worker {} has not started: its CPU is busy with something else", worker.handle.id());
+            }
+        }
+        crate::step::reached("start-workers");
+        self.mode.begin(&self.shared);
+        for xdp in programs(&mut self.shared.ports()) {
+            xdp.begin(&self.relations, None)?;
+        }
+        self.query_targets();
+        crate::step::reached("start-programs");
+        Ok(())
+    }
+}
