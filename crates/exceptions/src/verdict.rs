@@ -1,11 +1,13 @@
 //! The verdict: the packets of each port that are left to the kernel, derived from all effects.
 
-use crate::effect::{Effect, IfMatch, Kind, Scope};
-use crate::rules;
+mod judge;
+
+use crate::effect::{Effect, Kind};
 use crate::sysctl::Settings;
-use crate::watch::Reading;
 use bywash_fib::model::{Families, Gate, Prefix, Rules, Tunnel};
 use std::collections::{BTreeMap, BTreeSet};
+
+pub use judge::{MISNAMED, judge};
 
 /// A port, or a VLAN or bridge of ports, on which the dataplane forwards packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,226 +126,11 @@ pub struct Verdict {
     pub kept: Vec<Kept>,
 }
 
-/// Derives the verdict for `ports` from a reading. Effects on interfaces that are not ports are left out.
-pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdict {
-    let mut verdict = Verdict {
-        gates: ports
-            .iter()
-            .map(|port| (port.id, if port.only_bridges() { Gate::CLOSED } else { Gate::default() }))
-            .collect(),
-        settings: reading.settings.clone(),
-        bridging: ports
-            .iter()
-            .filter(|port| port.bridge.is_some() && !port.members.is_empty())
-            .map(|port| port.id)
-            .collect(),
-        // A reading from before a tunnel was added or changed says nothing about it.
-        tunnels: ports
-            .iter()
-            .filter(|port| port.tunnel.is_some_and(|tunnel| reading.tunnels.contains(&(port.id, tunnel))))
-            .map(|port| port.id)
-            .collect(),
-        ..Verdict::default()
-    };
-    if respect.ignored.contains(&Kind::Sysctls) {
-        verdict.settings.source_check.clear();
-    }
-    // Families of which something other than netfilter leaves every packet to the kernel.
-    let mut others: BTreeMap<u16, Families> =
-        ports.iter().filter(|port| port.only_bridges()).map(|port| (port.id, Families::BOTH)).collect();
-    // Families whose packets are left to the kernel because of netfilter, by egress interface.
-    let mut ruled: BTreeMap<u32, Families> = BTreeMap::new();
-    let of_host = rules::of_host(&reading.rules);
-    let misnamed: Vec<Effect> = ports.iter().filter(|port| port.name == LOOPBACK).flat_map(misnamed).collect();
-    for effect in reading.effects.iter().chain(&of_host).chain(&misnamed) {
-        // Netfilter's rules may be misread, too, whatever is ignored.
-        let ignored = respect.ignored.contains(&effect.kind) && effect.object != MISNAMED;
-        let concerned = concerned(effect, ports);
-        if !ignored {
-            verdict.bridging.retain(|id| ports.iter().all(|port| port.id != *id || !concerns_frames(effect, port)));
-        }
-        let of_some = !matches!(effect.scope, Scope::All(_) | Scope::To(_) | Scope::Errors(_) | Scope::Fragments(_));
-        if concerned.is_empty() && of_some {
-            continue;
-        }
-        match &effect.scope {
-            _ if ignored => {}
-            Scope::Out(_, families) if effect.kind == Kind::Netfilter => {
-                concerned.iter().for_each(|port| *ruled.entry(port.index).or_default() |= *families);
-            }
-            scope => {
-                // Some hooks of forwarded packets see those that the host sends or receives, too.
-                let own = match scope {
-                    Scope::All(_) if effect.kind == Kind::Netfilter && reading.outer.judged => Families::NONE,
-                    Scope::All(families) | Scope::Own(families) => *families,
-                    // For a tunnel, a bridge is the one that it is a member of.
-                    Scope::Tunnel(_) | Scope::Bridged => Families::BOTH,
-                    _ => Families::NONE,
-                };
-                let outer = |port: &&&PortLink| port.tunnel.is_some_and(|of| !(of.family() & own).is_empty());
-                for port in concerned.iter().filter(outer) {
-                    verdict.tunnels.remove(&port.id);
-                }
-                verdict.add(scope, &concerned);
-            }
-        }
-        let closed = match &effect.scope {
-            Scope::All(families) | Scope::In(_, families) if effect.kind != Kind::Netfilter => *families,
-            Scope::Bridged => Families::BOTH,
-            _ => Families::NONE,
-        };
-        concerned.iter().filter(|_| !ignored).for_each(|port| *others.entry(port.id).or_default() |= closed);
-        let ids = concerned.iter().map(|port| port.id).collect();
-        verdict.kept.push(Kept { effect: effect.clone(), ports: ids, ignored });
-    }
-    // Nothing is known of them, and nothing forwarded for them, until the ports have been set again.
-    for port in ports.iter().filter(|port| reading.settings.gone.contains(&port.index)) {
-        verdict.gates.insert(port.id, Gate::CLOSED);
-        verdict.egress.insert(port.index, Families::BOTH);
-        others.insert(port.id, Families::BOTH);
-    }
-    for (port, gate) in &mut verdict.gates {
-        let others = others.get(port).copied().unwrap_or_default();
-        gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
-    }
-    // br_netfilter has IP's first hooks see packets of all of a bridge's VLANs on the bridge, and bridges what they
-    // translate to it.
-    let called = |effect: &Effect| effect.kind == Kind::Sysctls && effect.scope == Scope::Between;
-    let called = reading.effects.iter().any(|effect| called(effect) && !respect.ignored.contains(&effect.kind));
-    let hooked = |port: &&PortLink| port.bridge.is_some_and(|of| of.vlan && (of.calls_ip || called));
-    for port in ports.iter().filter(hooked) {
-        verdict.gates.entry(port.id).or_default().flows = Families::NONE;
-    }
-    verdict.follow(reading, ports, respect);
-    // Where all gates are closed, only flows pass, which were judged by these rules, too; and the outer packets of
-    // tunnels, which may be of the other family, unless these were judged as well.
-    let tunnels = ports.iter().any(|port| port.tunnel.is_some()) && !reading.outer.accepted;
-    verdict.outer_passes = reading.outer.accepted;
-    let respected = !respect.ignored.contains(&Kind::Netfilter);
-    verdict.translating = if respected { reading.outer.translating } else { Families::NONE };
-    let masqueraded =
-        |port: &&PortLink| respected && port.tunnel.is_some() && reading.outer.masqueraded.contains(&port.index);
-    verdict.masqueraded = ports.iter().filter(masqueraded).map(|port| port.id).collect();
-    let open = |of: fn(&Families) -> bool| tunnels || !verdict.gates.values().all(|gate| of(&gate.closed));
-    let open = Families { v4: open(|families| families.v4), v6: open(|families| families.v6) };
-    for (index, families) in ruled {
-        let families = families & open;
-        if !families.is_empty() {
-            *verdict.egress.entry(index).or_default() |= families;
-        }
-    }
-    verdict.prefixes.sort_unstable();
-    verdict.prefixes.dedup();
-    verdict
-}
-
-/// Name by which rules refer to the loopback interface.
-const LOOPBACK: &str = "lo";
-/// Object of the effects of a port with that name.
-pub const MISNAMED: &str = "interface lo";
-
-/// Returns effects that leave a port with the name of the loopback interface to the kernel: rules for that are taken to
-/// be about no forwarded packet.
-fn misnamed(port: &PortLink) -> [Effect; 2] {
-    let on = || vec![IfMatch::Index(port.index)];
-    [Scope::In(on(), Families::BOTH), Scope::Out(on(), Families::BOTH)].map(|scope| Effect {
-        kind: Kind::Rules,
-        scope,
-        object: MISNAMED.into(),
-        reason: "is not the loopback interface: rename it".into(),
-    })
-}
-
-/// Returns the ports on which packets of an effect are received or sent. A VLAN's packets are also its port's for
-/// devices' hooks, filters, qdiscs and programs, and a bond's also its member's; routing and switches know the VLAN's
-/// or the bond's own interface only. Rules of other hooks are not told from those of devices'. Packets of a VRF's
-/// member are also the VRF's.
-fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
-    let routed = matches!(effect.kind, Kind::Sysctls | Kind::Rules);
-    let covers = |one: &IfMatch, port: &PortLink| {
-        let on_vrf = port.vrf.as_ref().is_some_and(|vrf| one.covers(vrf.index, &vrf.name));
-        let mut devices = port.devices().take(if routed { 1 } else { usize::MAX });
-        on_vrf || devices.any(|(index, name)| one.covers(index, name))
-    };
-    let beneath = |one: &IfMatch, port: &PortLink| {
-        !routed && port.beneath.iter().any(|(index, name)| one.covers(*index, name.as_str()))
-    };
-    let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
-    match &effect.scope {
-        Scope::In(on, _) => {
-            let received = |port: &&PortLink| named(on, port) || on.iter().any(|one| beneath(one, port));
-            ports.iter().filter(received).collect()
-        }
-        Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
-        Scope::Bridged => ports.iter().filter(|port| port.bridge.is_some() || port.beneath_bridge).collect(),
-        Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
-        Scope::Own(families) => {
-            let of = |tunnel: Tunnel| !(tunnel.family() & *families).is_empty();
-            ports.iter().filter(|port| port.tunnel.is_some_and(of)).collect()
-        }
-        Scope::Tunnel(index) => ports.iter().filter(|port| port.tunnel.is_some() && port.index == *index).collect(),
-        _ => ports.iter().filter(|port| !port.only_bridges()).collect(),
-    }
-}
-
-/// Returns whether an effect may concern frames between the members of a bridge, which do not pass the bridge's own
-/// interface. Rules of IP's hooks that name a member are not told from those of its device; such rules cannot match.
-fn concerns_frames(effect: &Effect, bridge: &PortLink) -> bool {
-    let on_devices = matches!(effect.kind, Kind::TrafficControl | Kind::Programs);
-    match &effect.scope {
-        Scope::Bridged | Scope::Between => true,
-        Scope::In(on, _) | Scope::Out(on, _) if on_devices || effect.kind == Kind::Netfilter => {
-            bridge.below.iter().any(|(index, name)| on.iter().any(|one| one.covers(*index, name)))
-        }
-        Scope::All(_) => on_devices,
-        _ => false,
-    }
-}
-
-impl Verdict {
-    /// Takes over the policy routing rules of the ports. While there are any, the kernel sends ICMP errors, because
-    /// rules may apply to their routes, and forwards the packets of flows, which would be looked up in tables local and
-    /// main.
-    fn follow(&mut self, reading: &Reading, ports: &[PortLink], respect: &Respect) {
-        let ignored = respect.ignored.contains(&Kind::Rules);
-        let rules: Vec<_> = reading.rules.iter().filter(|rule| !ignored || rule.is_basic()).cloned().collect();
-        let followed = ports.iter().map(|port| (port.id, rules::followed(&rules, port)));
-        self.rules = followed.filter(|(_, rules)| !rules.is_empty()).collect();
-        let any = |of: fn(&Rules) -> bool| self.rules.values().any(of);
-        let v4 = any(|rules| !rules.v4.is_empty() || !rules.back4.is_empty());
-        let ruled = Families { v4, v6: any(|rules| !rules.v6.is_empty()) };
-        for gate in self.gates.values_mut() {
-            gate.errors |= ruled;
-            gate.flows = Families { v4: gate.flows.v4 && !ruled.v4, v6: gate.flows.v6 && !ruled.v6 };
-        }
-    }
-
-    /// Leaves to the kernel the packets of a scope that concern these ports.
-    fn add(&mut self, scope: &Scope, ports: &[&PortLink]) {
-        for port in ports {
-            let gate = self.gates.entry(port.id).or_default();
-            match scope {
-                Scope::All(families) | Scope::In(_, families) => gate.closed |= *families,
-                Scope::Fragments(families) => gate.fragments |= *families,
-                Scope::Errors(families) => gate.errors |= *families,
-                Scope::Out(_, families) => *self.egress.entry(port.index).or_default() |= *families,
-                Scope::Bridged => {
-                    gate.closed = Families::BOTH;
-                    self.egress.insert(port.index, Families::BOTH);
-                }
-                Scope::To(_) | Scope::Between | Scope::Own(_) | Scope::Tunnel(_) | Scope::Decrypted => {}
-            }
-        }
-        self.decrypts |= *scope == Scope::Decrypted;
-        if let Scope::To(prefix) = scope {
-            self.prefixes.push(*prefix);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effect::{IfMatch, Scope};
+    use crate::watch::Reading;
     use bywash_fib::model::Encapsulation;
 
     fn ports() -> Vec<PortLink> {
