@@ -24,8 +24,10 @@ use bywash_wire::frag::{self, FragError, Plan};
 use bywash_wire::{ipv4, ipv6};
 use check::{Validated, check4, check6};
 use errors::Answer;
+use rtrb::chunks::WriteChunkUninit;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub(crate) use tunnels::Inner;
@@ -232,14 +234,18 @@ impl SlowPath {
     }
 
     fn hand_over(&mut self, cx: &mut Context<'_>, from: PortId, id: Option<PortId>, frame: Frame) {
-        if self.requests.slots() <= self.reserved {
-            return cx.drop(from, DropReason::PuntFailed, frame);
+        match self.room_to_punt() {
+            Some(room) => {
+                room.fill_from_iter(iter::once(Request::Punt { from, id, frame, copy: false }));
+                cx.event(from, Event::Punted, 1);
+            }
+            None => cx.drop(from, DropReason::PuntFailed, frame),
         }
-        match self.requests.push(Request::Punt { from, id, frame, copy: false }) {
-            Ok(()) => cx.event(from, Event::Punted, 1),
-            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.drop(from, DropReason::PuntFailed, frame),
-            Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
-        }
+    }
+
+    /// Returns room for the request to punt a packet, if that leaves as many free entries as are reserved.
+    fn room_to_punt(&mut self) -> Option<WriteChunkUninit<'_, Request>> {
+        self.requests.write_chunk_uninit(self.reserved + 1).ok()
     }
 }
 

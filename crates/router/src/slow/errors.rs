@@ -11,6 +11,7 @@ use bywash_wire::ethernet::HEADER_LEN;
 use bywash_wire::icmp4::Icmp4Error;
 use bywash_wire::icmp6::Icmp6Error;
 use bywash_wire::{icmp4, icmp6};
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An ICMP message about a packet.
@@ -100,14 +101,16 @@ impl SlowPath {
     fn have_answered(&mut self, cx: &mut Context<'_>, from: PortId, id: PortId, frame: &Frame) {
         let Some(mut copy) = cx.bufs.alloc_one() else { return cx.event(from, Event::IcmpWithheld, 1) };
         let arena = cx.bufs.arena().clone();
-        if !arena.write(&mut copy, arena.data(frame)) || self.requests.slots() <= self.reserved {
-            cx.discard(copy);
-            return cx.event(from, Event::IcmpWithheld, 1);
-        }
-        match self.requests.push(Request::Punt { from, id: Some(id), frame: copy, copy: true }) {
-            Ok(()) => cx.event(from, Event::IcmpByKernel, 1),
-            Err(rtrb::PushError::Full(Request::Punt { frame, .. })) => cx.discard(frame),
-            Err(rtrb::PushError::Full(Request::Resolve { .. })) => {}
+        let written = arena.write(&mut copy, arena.data(frame));
+        match self.room_to_punt().filter(|_| written) {
+            Some(room) => {
+                room.fill_from_iter(iter::once(Request::Punt { from, id: Some(id), frame: copy, copy: true }));
+                cx.event(from, Event::IcmpByKernel, 1);
+            }
+            None => {
+                cx.discard(copy);
+                cx.event(from, Event::IcmpWithheld, 1);
+            }
         }
     }
 
