@@ -110,6 +110,16 @@ impl Router {
     }
 }
 
+/// Packets of a burst that were rewritten.
+enum Rewritten {
+    /// All packets, and all leave by this port.
+    ToOne(PortId),
+    /// All packets, which leave by several ports, or by a VLAN or bond.
+    ToSeveral,
+    /// Not all packets: the others have no port yet.
+    InPart,
+}
+
 impl Work {
     /// Checks every packet. Returns the burst, and whether all packets are valid IPv4; if not, lists the valid ones of
     /// each family.
@@ -249,8 +259,10 @@ impl Work {
     ) -> Option<PortId> {
         let n = burst.frames().len().min(BATCH);
         if all4 && back == NOWHERE {
-            if let Some(way) = self.rewrite_plain(tables, &mut burst) {
-                return way;
+            match self.rewrite_plain(tables, &mut burst) {
+                Rewritten::ToOne(port) => return Some(port),
+                Rewritten::ToSeveral => return None,
+                Rewritten::InPart => {}
             }
         } else {
             self.to.fill(NOWHERE);
@@ -263,15 +275,15 @@ impl Work {
     }
 
     /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
-    /// MTU. `None` if any packet is left over; otherwise `Some`, with the port if all packets go to the same one.
+    /// MTU.
     // Not inlined: the rest of `process_batch` takes so many registers that the loop would reload two of them for each
     // packet.
     #[inline(never)]
-    fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Option<Option<PortId>> {
+    fn rewrite_plain(&mut self, tables: &Tables, burst: &mut Burst<'_>) -> Rewritten {
         let Self { validation, next, to, .. } = self;
         let Some(heads) = burst.heads_mut() else {
             to.fill(NOWHERE);
-            return None;
+            return Rewritten::InPart;
         };
         let first = tables.entry(next[0]).port;
         // The ports are compared as they are found: loading from `to` in longer words right after the stores would wait
@@ -288,7 +300,11 @@ impl Work {
                 _ => (*to, all) = (NOWHERE, false),
             }
         }
-        all.then(|| (differ == 0 && first.0 < vlan::FIRST).then_some(first))
+        match all {
+            true if differ == 0 && first.0 < vlan::FIRST => Rewritten::ToOne(first),
+            true => Rewritten::ToSeveral,
+            false => Rewritten::InPart,
+        }
     }
 
     /// Rewrites the packets of either family that have no port yet, by their next hop or a member of its group.
