@@ -429,7 +429,7 @@ fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<(Tunnel, bool)>) -> a
     let mut entries = vec![Entry::verdict(Kind::NoRoute)];
     for port in 0..PORTS {
         let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
-        entries.push(Entry { macs, port: PortId(port), mtu: 1500, ..Entry::verdict(Kind::Forward) });
+        entries.push(Entry::of_port(Kind::Forward, PortId(port), 1500, macs));
     }
     let first = if tunnel.is_some_and(|(_, through)| through) { entries.len() as u32 } else { 1 };
     table4.load(traffic.routes.iter().map(|(net, to)| (*net, first + u32::from(to.0))));

@@ -16,6 +16,7 @@ use bywash_fib::{Fib4, Fib6};
 use bywash_wire::ethernet::{HEADER_LEN, ethertype};
 use bywash_wire::{ipv4, ipv6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Action on a packet whose route leads to an entry.
@@ -80,18 +81,49 @@ pub struct Entry {
     pub port: PortId,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// For `Group`: index of its first bucket in [`Tables::buckets`]. For `Tunnel`: place of its path in
-    /// [`crate::tunnel::Paths::all`].
-    pub first: u32,
-    /// For `Group`: number of buckets, at least 1. For `Tunnel`: place of its packets' headers in the list of
-    /// [`crate::tunnel::Tunnels::new`], plus 2; 1 if the tunnel itself gives them.
-    pub count: u32,
+    /// For `Group`: index of its first bucket. For `Tunnel`: place of its path.
+    pub(crate) first: u32,
+    /// For `Group`: number of buckets. For `Tunnel`: place of its packets' headers plus 2, or 1. For others 1.
+    pub(crate) count: u32,
 }
 
 impl Entry {
     /// Creates an entry that only has a `kind`.
     pub const fn verdict(kind: Kind) -> Self {
-        Self { macs: [0; 12], kind, port: PortId(0), mtu: 0, first: 0, count: 1 }
+        Self::of_port(kind, PortId(0), 0, [0; 12])
+    }
+
+    /// Creates an entry for packets that leave by a port, VLAN or bond.
+    pub const fn of_port(kind: Kind, port: PortId, mtu: u32, macs: [u8; 12]) -> Self {
+        Self { macs, kind, port, mtu, first: 0, count: 1 }
+    }
+
+    /// Creates an entry for a group with `count` buckets, at least 1, from index `first` in [`Tables::buckets`].
+    pub const fn of_group(first: u32, count: u32) -> Self {
+        Self { first, count, ..Self::verdict(Kind::Group) }
+    }
+
+    /// Creates an entry for packets that leave through a tunnel: by the path at this place in
+    /// [`crate::tunnel::Paths::all`], and with the headers at this place in the list of
+    /// [`crate::tunnel::Tunnels::new`]; `None` if the tunnel itself gives them.
+    pub const fn of_tunnel(number: PortId, mtu: u32, macs: [u8; 12], path: u32, header: Option<u32>) -> Self {
+        let count = match header {
+            Some(at) => at + 2,
+            None => 1,
+        };
+        Self { first: path, count, ..Self::of_port(Kind::Tunnel, number, mtu, macs) }
+    }
+
+    /// Returns the indices of a group's buckets in [`Tables::buckets`].
+    #[inline]
+    pub fn group(&self) -> Range<usize> {
+        self.first as usize..self.first as usize + self.count as usize
+    }
+
+    /// Returns the places of a tunnel's path and headers, as [`Entry::of_tunnel`] takes them.
+    #[inline]
+    pub fn tunnel(&self) -> (u32, Option<u32>) {
+        (self.first, self.count.checked_sub(2))
     }
 
     /// Writes the MAC addresses of a frame that leaves by this next hop.
@@ -313,6 +345,11 @@ impl Tables {
         if group.kind == Kind::Group { self.member(group, flow_hash(self.hash4, self.hash6, data)) } else { id }
     }
 
+    /// Returns the ids in a group's buckets.
+    pub(crate) fn members(&self, group: &Entry) -> &[u32] {
+        self.buckets.get(group.group()).unwrap_or_default()
+    }
+
     /// Returns the id of the group member that a flow hash selects.
     #[inline]
     pub(crate) fn member(&self, group: &Entry, hash: u32) -> u32 {
@@ -421,8 +458,7 @@ impl Tables {
         if entry.kind != Kind::Group {
             return port(entry);
         }
-        let members = self.buckets.get(entry.first as usize..)?.get(..entry.count as usize)?;
-        let mut ports = members.iter().map(|id| port(self.entry(*id)));
+        let mut ports = self.members(entry).iter().map(|id| port(self.entry(*id)));
         let first = ports.next()??;
         ports.all(|port| port == Some(first)).then_some(first)
     }

@@ -289,7 +289,7 @@ pub struct Tunnels {
 
 impl Tunnels {
     /// Creates a set of tunnels. No two may have the same number, or an end in common. `headers` are the fields of the
-    /// outer headers that routes give to packets ([`crate::tables::Entry::count`]). `outer_passes` is set if the outer
+    /// outer headers that routes give to packets ([`crate::tables::Entry::tunnel`]). `outer_passes` is set if the outer
     /// packets pass gates that let flows pass.
     pub fn new(mut all: Vec<TunnelInfo>, paths: Paths, headers: Vec<OuterHeader>, outer_passes: bool) -> Self {
         all.sort_by_key(|tunnel| tunnel.id);
@@ -309,7 +309,7 @@ impl Tunnels {
 
     /// Returns the fields of the outer headers of packets that leave by this next hop through a tunnel.
     pub fn header(&self, info: &TunnelInfo, hop: &Entry) -> Option<OuterHeader> {
-        match hop.count.checked_sub(2) {
+        match hop.tunnel().1 {
             Some(at) => self.headers.get(at as usize).copied(),
             None => Some(own_header(&info.tunnel)),
         }

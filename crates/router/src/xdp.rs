@@ -143,8 +143,7 @@ impl XdpTableSink {
 }
 
 fn members<'a>(group: &Entry, tables: &'a Tables) -> impl Iterator<Item = &'a Entry> {
-    let buckets = tables.buckets.get(group.first as usize..).unwrap_or_default();
-    buckets.iter().take(group.count as usize).filter_map(|id| tables.entries.get(*id as usize))
+    tables.members(group).iter().filter_map(|id| tables.entries.get(*id as usize))
 }
 
 struct Memory {

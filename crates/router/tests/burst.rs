@@ -31,8 +31,8 @@ fn tables(domain: &Qsbr) -> Tables {
         table4.insert(Net::new(id << 24, 8).unwrap(), id);
         table6.insert(Net::new((0x2000 + u128::from(id)) << 112, 16).unwrap(), id);
     }
-    let forward = |port| Entry { macs: macs(port), port: PortId(port), mtu: MTU, ..Entry::verdict(Kind::Forward) };
-    let group = Entry { first: 0, count: 2, ..Entry::verdict(Kind::Group) };
+    let forward = |port| Entry::of_port(Kind::Forward, PortId(port), MTU, macs(port));
+    let group = Entry::of_group(0, 2);
     let none = Entry::verdict(Kind::NoRoute);
     let entries = vec![none, forward(0), forward(1), group, Entry::verdict(Kind::Blackhole)];
     let port = PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() };

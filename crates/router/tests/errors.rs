@@ -25,15 +25,15 @@ const GLEAN: u32 = 5;
 const MIXED: u32 = 6;
 
 fn entries() -> Vec<Entry> {
-    let forward = |port, mtu| Entry { macs: [2; 12], port: PortId(port), mtu, ..Entry::verdict(Kind::Forward) };
+    let forward = |port, mtu| Entry::of_port(Kind::Forward, PortId(port), mtu, [2; 12]);
     vec![
         Entry::verdict(Kind::NoRoute),
         forward(0, 1500),
         forward(1, 600),
         Entry::verdict(Kind::Kernel),
         Entry::verdict(Kind::Local),
-        Entry { port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Glean) },
-        Entry { first: 0, count: 2, ..Entry::verdict(Kind::Group) },
+        Entry::of_port(Kind::Glean, PortId(1), 1500, [0; 12]),
+        Entry::of_group(0, 2),
     ]
 }
 

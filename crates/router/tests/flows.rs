@@ -29,7 +29,7 @@ fn tables(domain: &Qsbr) -> Tables {
     let (mut table4, mut table6) = (Table4::new(domain).unwrap(), Table6::new(domain).unwrap());
     table4.insert(Net::new(0, 0).unwrap(), 1);
     table6.insert(Net::new(0, 0).unwrap(), 1);
-    let forward = Entry { macs: MACS, port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) };
+    let forward = Entry::of_port(Kind::Forward, PortId(1), 1500, MACS);
     let port = PortInfo { index: 1, mac: [2; 6], ..PortInfo::default() };
     Tables {
         generation: 1,

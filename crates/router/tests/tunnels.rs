@@ -129,16 +129,10 @@ impl Rig {
         let vni = tunnel.vxlan.map(|vxlan| if external { HEADER.id } else { vxlan.vni });
         let entries = vec![
             Entry::verdict(Kind::NoRoute),
-            Entry { macs: [2; 12], port: PortId(1), mtu: 1500, ..Entry::verdict(Kind::Forward) },
+            Entry::of_port(Kind::Forward, PortId(1), 1500, [2; 12]),
             Entry::verdict(Kind::Local),
-            Entry {
-                macs,
-                port: TUNNEL,
-                mtu: 1476,
-                count: if external { 2 } else { 1 },
-                ..Entry::verdict(Kind::Tunnel)
-            },
-            Entry { port: TUNNEL, mtu: 1476, ..Entry::verdict(Kind::Glean) },
+            Entry::of_tunnel(TUNNEL, 1476, macs, 0, external.then_some(0)),
+            Entry::of_port(Kind::Glean, TUNNEL, 1476, [0; 12]),
         ];
         let beside = vec![(BESIDE, MEMBER.index)];
         let stations = Stations::new(vec![(STATION, Some(tunnel.remote))], &Stations::default());

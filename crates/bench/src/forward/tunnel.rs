@@ -108,8 +108,7 @@ pub fn add(entries: &mut Vec<Entry>, tables: (&mut Table4, &mut Table6), tunnel:
         }
         paths.push(Path { ends: (tunnel.local, remote, 0), source: tunnel.local, mtu: 1500, ttl: 64, via: None });
         let macs = [2, 0, 0, 0, 8, port as u8, MAC[0], MAC[1], MAC[2], MAC[3], MAC[4], MAC[5]];
-        let first = u32::from(port);
-        entries.push(Entry { macs, port: id, mtu: MTU, first, ..Entry::verdict(Kind::Tunnel) });
+        entries.push(Entry::of_tunnel(id, MTU, macs, port.into(), None));
     }
     lead(tunnel.local, entries.len() as u32)?;
     entries.push(Entry::verdict(Kind::Local));

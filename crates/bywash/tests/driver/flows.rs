@@ -250,8 +250,9 @@ impl Case {
             (IpAddr::V6(a), IpAddr::V6(b)) => flow_hash6(a.to_bits(), b.to_bits(), self.proto(), ports),
             _ => unreachable!("one family"),
         };
-        let pick = (u64::from(hash) * u64::from(entry.count)) >> 32;
-        all[BUCKETS[(entry.first as u64 + pick) as usize] as usize]
+        let members = &BUCKETS[entry.group()];
+        let pick = (u64::from(hash) * members.len() as u64) >> 32;
+        all[members[pick as usize] as usize]
     }
 
     /// Returns the port by which the flow's packets leave, as connection tracking and routes say.

@@ -30,21 +30,20 @@ pub fn entries() -> Vec<Entry> {
     let forward = |port: u16, mtu| {
         let mut macs = [2, 0, 0, 0, 2, port as u8, 0, 0, 0, 0, 0, 0];
         macs[6..].copy_from_slice(&mac(port));
-        Entry { macs, port: PortId(port), mtu, ..Entry::verdict(Kind::Forward) }
+        Entry::of_port(Kind::Forward, PortId(port), mtu, macs)
     };
-    let group = |first, count| Entry { first, count, ..Entry::verdict(Kind::Group) };
     vec![
         Entry::verdict(Kind::NoRoute),
         forward(0, 1500),
         forward(1, 1500),
         forward(NO_TARGET, 1500),
         forward(1, SMALL_MTU),
-        group(0, 3),
-        group(3, 4),
-        group(7, 2),
+        Entry::of_group(0, 3),
+        Entry::of_group(3, 4),
+        Entry::of_group(7, 2),
         Entry::verdict(Kind::Local),
         Entry::verdict(Kind::Kernel),
-        Entry { port: PortId(1), ..Entry::verdict(Kind::Pending) },
+        Entry::of_port(Kind::Pending, PortId(1), 0, [0; 12]),
         Entry::verdict(Kind::Glean),
         Entry::verdict(Kind::Blackhole),
         Entry::verdict(Kind::Unreachable),
@@ -131,7 +130,7 @@ pub const BUCKETS: [u32; 9] = [1, 2, 2, 1, 3, 4, 10, 1, 9];
 
 /// Returns the program's next hops for the router's entries, as the control plane would.
 pub fn hops(entries: &[Entry]) -> Vec<Hop> {
-    let kernels = |e: &Entry| BUCKETS[e.first as usize..][..e.count as usize].contains(&9);
+    let kernels = |e: &Entry| BUCKETS[e.group()].contains(&9);
     let hop = |e: &Entry| {
         let kind = match e.kind {
             Kind::Local => HopKind::Local,
@@ -143,7 +142,7 @@ pub fn hops(entries: &[Entry]) -> Vec<Hop> {
         };
         let unicast = matches!(e.kind, Kind::Forward | Kind::Glean | Kind::Pending);
         let flags = if unicast { TAKES_FRAMES | UNICAST } else { TAKES_FRAMES };
-        let (first, count) = (e.first, e.count);
+        let (first, count) = (e.group().start as u32, e.group().len() as u32);
         // The interface does not matter, since nothing is sent.
         Hop { macs: e.macs, kind, flags, port: e.port.0, mtu: e.mtu, first, count, ifindex: 1 }
     };

@@ -37,10 +37,9 @@ fn entries() -> Vec<Entry> {
     let forward = |port: u16, mtu| {
         let own = if port < FIRST { mac(port) } else { vlan_mac(port - FIRST) };
         let macs = [[2, 0, 0, 0, 2, port as u8], own].concat().try_into().unwrap();
-        Entry { macs, port: PortId(port), mtu, ..Entry::verdict(Kind::Forward) }
+        Entry::of_port(Kind::Forward, PortId(port), mtu, macs)
     };
-    let unresolved = |port, kind| Entry { port: PortId(port), mtu: 1500, ..Entry::verdict(kind) };
-    let group = |first, count| Entry { first, count, ..Entry::verdict(Kind::Group) };
+    let unresolved = |port, kind| Entry::of_port(kind, PortId(port), 1500, [0; 12]);
     vec![
         Entry::verdict(Kind::NoRoute),
         forward(0, 1500),
@@ -51,8 +50,8 @@ fn entries() -> Vec<Entry> {
         forward(FIRST + 3, 1500),
         forward(FIRST + 4, 1500),
         forward(FIRST + 3, SMALL_MTU),
-        group(0, 3),
-        group(3, 2),
+        Entry::of_group(0, 3),
+        Entry::of_group(3, 2),
         Entry::verdict(Kind::Local),
         Entry::verdict(Kind::Kernel),
         unresolved(FIRST, Kind::Pending),
@@ -87,7 +86,8 @@ fn hop(entry: &Entry) -> Hop {
     };
     let unicast = matches!(entry.kind, Kind::Forward | Kind::Glean | Kind::Pending);
     let flags = if unicast { TAKES_FRAMES | UNICAST } else { TAKES_FRAMES };
-    let (first, count) = vlan.map_or((entry.first, entry.count), |(port, tag)| (port.into(), u32::from_le_bytes(tag)));
+    let group = (entry.group().start as u32, entry.group().len() as u32);
+    let (first, count) = vlan.map_or(group, |(port, tag)| (port.into(), u32::from_le_bytes(tag)));
     Hop { macs: entry.macs, kind, flags, port: entry.port.0, mtu: entry.mtu, first, count, ifindex: 0 }
 }
 
@@ -458,7 +458,7 @@ impl Flowing {
     fn new(case: Case, from: u16) -> Self {
         let entry = entries()[case.id as usize];
         let by = match entry.kind {
-            Kind::Group => entries()[MEMBERS[entry.first as usize] as usize].port.0,
+            Kind::Group => entries()[MEMBERS[entry.group().start] as usize].port.0,
             _ => entry.port.0,
         };
         let out = case.port.map_or(by, |port| [0, 1, FIRST, FIRST + 3][usize::from(port)]);

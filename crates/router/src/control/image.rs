@@ -45,9 +45,9 @@ impl Image {
             let first = buckets.len();
             buckets.extend_from_slice(self.shares.of(id, members));
             let kernel = self.hash.contains(&HashPolicy::Kernel) && kernel_chooses(self.hash, hops, members);
-            let group = &mut self.entries[id as usize];
-            group.kind = if kernel { Kind::Kernel } else { Kind::Group };
-            (group.first, group.count) = (first as u32, (buckets.len() - first) as u32);
+            let group = Entry::of_group(first as u32, (buckets.len() - first) as u32);
+            let kind = if kernel { Kind::Kernel } else { Kind::Group };
+            self.entries[id as usize] = Entry { kind, ..group };
         }
         buckets
     }
@@ -100,23 +100,20 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
         Some(Err(())) => return Entry::verdict(Kind::Kernel),
         None => port,
     };
-    let mut entry = Entry { port, mtu, ..Entry::verdict(kind) };
-    if let Some(tunnel) = tunnel {
-        let path = match a.outer {
-            Some(outer) => links.outer_path(tunnel, outer).map(|(header, path)| (header + 2, path)),
-            // The kernel asks the other ends for a station that a VXLAN does not know.
-            None => links.tunnel_path(tunnel, to).map(|(_, path)| (1, path)),
-        };
-        let path = path.filter(|_| links.allows_tunnel(tunnel));
-        let (Some(number), Some((header, path))) = (links.tunnel_number(tunnel), path) else {
-            return Entry::verdict(Kind::Kernel);
-        };
-        (entry.kind, entry.port) = (Kind::Tunnel, number);
-        (entry.first, entry.count) = (path as u32, header as u32);
-    }
-    entry.macs[..6].copy_from_slice(&to.unwrap_or_default());
-    entry.macs[6..].copy_from_slice(&link.mac.unwrap_or_default());
-    entry
+    let mut macs = [0; 12];
+    macs[..6].copy_from_slice(&to.unwrap_or_default());
+    macs[6..].copy_from_slice(&link.mac.unwrap_or_default());
+    let Some(tunnel) = tunnel else { return Entry::of_port(kind, port, mtu, macs) };
+    let path = match a.outer {
+        Some(outer) => links.outer_path(tunnel, outer).map(|(header, path)| (path, Some(header as u32))),
+        // The kernel asks the other ends for a station that a VXLAN does not know.
+        None => links.tunnel_path(tunnel, to).map(|(_, path)| (path, None)),
+    };
+    let path = path.filter(|_| links.allows_tunnel(tunnel));
+    let (Some(number), Some((path, header))) = (links.tunnel_number(tunnel), path) else {
+        return Entry::verdict(Kind::Kernel);
+    };
+    Entry::of_tunnel(number, mtu, macs, path as u32, header)
 }
 
 fn cold(a: &Adjacency, links: &Links) -> Cold {

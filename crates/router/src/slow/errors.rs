@@ -194,8 +194,7 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
 fn by_ports(tables: &Tables, id: u32) -> bool {
     let port = |way: &Entry| way.kind.is_unicast();
     let way = tables.entry(id);
-    let members = || tables.buckets.iter().skip(way.first as usize).take(way.count as usize);
-    port(way) || (way.kind == Kind::Group && members().all(|id| port(tables.entry(*id))))
+    port(way) || (way.kind == Kind::Group && tables.members(way).iter().all(|id| port(tables.entry(*id))))
 }
 
 /// Returns the source address of an ICMP message about a packet: that of the route back to its sender (as in Linux), or
@@ -205,7 +204,7 @@ fn source(tables: &Tables, from: Ingress, data: &[u8]) -> Option<IpAddr> {
     let port = tables.port(from.id);
     let id = id_of(tables, src);
     let way = match tables.entry(id) {
-        group if group.kind == Kind::Group => tables.buckets.get(group.first as usize).copied().unwrap_or(0),
+        group if group.kind == Kind::Group => tables.members(group).first().copied().unwrap_or(0),
         _ => id,
     };
     let way = tables.cold.get(way as usize);

@@ -45,7 +45,7 @@ impl<'a> OuterRoute<'a> {
     /// Looks up the route to the other end of the tunnel of a next hop; `None` if the tunnel's packets are left to the
     /// kernel.
     pub fn of(tables: &'a Tables, hop: &Entry) -> Option<Self> {
-        let (info, path) = (tables.tunnels.get(hop.port)?, tables.tunnels.paths.all.get(hop.first as usize)?);
+        let (info, path) = (tables.tunnels.get(hop.port)?, tables.tunnels.paths.all.get(hop.tunnel().0 as usize)?);
         Self::by(tables, info, path, tables.tunnels.header(info, hop)?, hop.macs)
     }
 
@@ -125,7 +125,7 @@ fn next_hop(tables: &Tables, path: &Path) -> Option<u32> {
     let Some(own) = path.via else { return Some(id) };
     let route = tables.entry(id);
     let hops = match route.kind {
-        Kind::Group => tables.buckets.get(route.first as usize..)?.get(..route.count as usize)?,
+        Kind::Group => tables.members(route),
         _ => &[id],
     };
     let is_own = |id: &u32| tables.cold.get(*id as usize).is_some_and(|hop| via(hop.index, hop.gateway, remote) == own);

@@ -325,7 +325,7 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
             let entry = t.entries[id];
             let from: Mac = *entry.macs[6..].first_chunk().unwrap();
             assert!(entry.kind != Kind::Tunnel || (entry.port, from[5]) == (THROUGH, BRIDGE as u8), "{entry:?}");
-            (entry.kind, entry.first)
+            (entry.kind, entry.tunnel().0)
         })
     };
     w.apply(&[link(VXLAN, "vx0"), station(9, VXLAN), behind(THERE)]);

@@ -30,7 +30,7 @@ fn belongs(t: &Tables, id: u32, class: u8) {
             assert!(entry.kind != Kind::Forward || entry.macs[5] == g, "MAC of another neighbour");
         }
         Kind::Group => {
-            let members = &t.buckets[entry.first as usize..][..entry.count as usize];
+            let members = &t.buckets[entry.group()];
             assert!(!members.is_empty());
             for m in members {
                 assert_ne!(t.entries[*m as usize].kind, Kind::Group);

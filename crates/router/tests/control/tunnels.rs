@@ -156,10 +156,10 @@ fn a_vxlan_takes_headers_from_next_hops() {
     let seen = |w: &World| {
         ["10.20.0.1", "10.20.1.1", "10.20.2.1", "10.20.3.1", "10.20.4.1", "10.20.5.1", "10.20.6.1"].map(|to| {
             let id = w.id(to) as usize;
-            w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| (t.entries[id].first, t.entries[id].count)))
+            w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| t.entries[id].tunnel()))
         })
     };
-    assert_eq!(seen(&w), [Some((0, 2)), Some((1, 3)), Some((2, 4)), None, None, None, None]);
+    assert_eq!(seen(&w), [Some((0, Some(0))), Some((1, Some(1))), Some((2, Some(2))), None, None, None, None]);
     // Packets come to the sources of the paths, with any of the numbers.
     let ends: Vec<_> = w.control.tunnels_by_end().into_keys().map(|end| (end.local, end.key.unwrap())).collect();
     let own = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
@@ -171,7 +171,7 @@ fn a_vxlan_takes_headers_from_next_hops() {
     // Next hops are reclaimed later.
     w.apply(&[route("10.30.0.0/24").via(P0, "10.0.0.2").into()]);
     w.control.republish();
-    assert_eq!(seen(&w)[1..3], [Some((1, 2)), Some((2, 3))]);
+    assert_eq!(seen(&w)[1..3], [Some((1, Some(0))), Some((2, Some(1)))]);
     assert!(w.control.needs_paths());
     assert_eq!(w.control.tunnels_by_end().len(), 4);
     w.control.set_tunnels(&[]);
@@ -208,7 +208,7 @@ fn gre_takes_headers_from_next_hops() {
     w.control.set_paths(Paths { all: vec![path(1), path(2)], ..Paths::default() });
     let seen = ["10.20.0.1", "10.20.1.1", "10.20.2.1", "10.20.3.1"].map(|to| {
         let id = w.id(to) as usize;
-        w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| t.entries[id].first))
+        w.with(|t| (t.entries[id].kind == Kind::Tunnel).then(|| t.entries[id].tunnel().0))
     });
     assert_eq!(seen, [Some(0), Some(1), None, None]);
     let end = |end: TunnelEnd| (end.remote, end.local, end.key);

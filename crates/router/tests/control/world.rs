@@ -138,8 +138,8 @@ pub fn got(t: &Tables, id: u32) -> Got {
             source6: cold.source6,
         },
         Kind::Group => {
-            assert!((1..=256).contains(&entry.count));
-            let ids = &t.buckets[entry.first as usize..][..entry.count as usize];
+            assert!((1..=256).contains(&entry.group().len()));
+            let ids = &t.buckets[entry.group()];
             share(ids.iter().map(|id| (got(t, *id), 1)).collect())
         }
         _ => Got::Verdict(name),
