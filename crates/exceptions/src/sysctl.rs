@@ -132,134 +132,119 @@ impl Sysctls {
     /// Returns whether the kernel answers neighbour discovery for others on any port (`proxy_ndp`).
     pub fn proxies_discovery(&self) -> bool {
         let all = self.global.iter().chain(self.ports.iter().flat_map(|(_, switches)| switches));
-        all.filter(|switch| switch.path.ends_with("proxy_ndp")).any(|switch| switch.value.unwrap_or(0) != 0)
+        all.filter(|switch| switch.path.ends_with("proxy_ndp")).any(|switch| is_on(switch.value))
     }
 
     /// Returns the settings to apply, and the effects of switches that the dataplane does not implement.
     pub fn analyse(&self) -> (Settings, Vec<Effect>) {
         let mut found = Found::default();
-        let all: Vec<Option<i64>> = self.global.iter().map(|switch| switch.value).collect();
-        let [
-            rp_filter,
-            route_localnet,
-            use_pmtu,
-            inbound,
-            hash4,
-            forwarding6,
-            hash6,
-            _,
-            use_neigh,
-            redirects4,
-            forwarding4_all,
-        ] = all[..]
-        else {
-            return (found.settings, found.effects);
-        };
-        let hash = |value| match value {
-            None | Some(0) => HashPolicy::L3,
-            Some(1) => HashPolicy::L4,
-            Some(_) => HashPolicy::Kernel,
-        };
-        (found.settings.hash4, found.settings.hash6) = (hash(hash4), hash(hash6));
-        let is_on = |value: Option<i64>| value.unwrap_or(0) != 0;
-        // A kernel without IPv6 has no such switch, and no packets to forward.
-        if forwarding6 == Some(0) {
-            found.add(Scope::All(Families::V6), "net.ipv6.conf.all.forwarding=0", "does not forward");
-        }
-        if is_on(use_pmtu) {
-            found.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "limits packets to path MTUs");
-        }
-        if is_on(use_neigh) {
-            let object = "net.ipv4.fib_multipath_use_neigh=1";
-            found.add(Scope::All(Families::V4), object, "chooses among next hops by the state of their neighbours");
-        }
-        if is_on(inbound) {
-            let object = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
-            found.add(Scope::Errors(Families::V4), object, "sends ICMP errors from the receiving interface's address");
-        }
+        let Some(global) = Global::of(&self.global) else { return (found.settings, found.effects) };
+        found.add_global(&global);
         for (key, switch) in OF_BRIDGES.iter().zip(&self.bridges) {
             if is_on(switch.value) {
-                found.add(
-                    Scope::Between,
-                    &format!("net.bridge.{key}=1"),
-                    "passes them to netfilter's hooks for IP or ARP",
-                );
+                let object = format!("net.bridge.{key}=1");
+                found.add(Scope::Between, &object, "passes them to netfilter's hooks for IP or ARP");
             }
         }
+        let ports = self.ports.iter().filter_map(|(port, switches)| Some((port, OfPort::of(switches)?)));
+        let any_forwards4 = ports.clone().any(|(_, of)| of.forwarding4 == Some(1));
         // Ports that do not forward IPv4 because no interface does: one switch for all.
         let mut off = vec![];
-        let forwards4 =
-            |(_, switches): &(PortLink, Vec<Switch>)| switches.first().is_some_and(|of| of.value == Some(1));
-        let any_forwards4 = self.ports.iter().any(forwards4);
-        for (port, switches) in &self.ports {
-            let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
-            let [
-                forwarding4,
-                own_rp_filter,
-                own_localnet,
-                disabled6,
-                mtu6,
-                _,
-                own_redirects4,
-                redirects6,
-                own_forwarding6,
-            ] = values[..]
-            else {
-                continue;
-            };
-            let (index, name) = (port.index, &port.name);
-            if index == 0 {
-                continue;
-            }
-            let on = || vec![IfMatch::Index(index)];
+        for (port, of) in ports.filter(|(port, _)| port.index != 0) {
             // An interface with a very small MTU has no switches, either.
-            if (forwarding4.is_none() || disabled6.is_none()) && !exists(name) {
-                found.settings.gone.insert(index);
+            if (of.forwarding4.is_none() || of.disabled6.is_none()) && !exists(&port.name) {
+                found.settings.gone.insert(port.index);
                 continue;
             }
-            if forwarding4 != Some(1) && forwarding4_all == Some(0) {
-                off.push(IfMatch::Index(index));
-            } else if forwarding4 != Some(1) {
-                let object = format!("net.ipv4.conf.{name}.forwarding=0");
-                found.add(Scope::In(on(), Families::V4), &object, "does not forward packets of the port");
+            if of.forwarding4 != Some(1) && global.forwarding4 == Some(0) {
+                off.push(IfMatch::Index(port.index));
             }
-            // IN_DEV_RPFILTER (linux/inetdevice.h) is the greater of the two.
-            match own_rp_filter.max(rp_filter).unwrap_or(0) {
-                0 => {}
-                1 => drop(found.settings.source_check.insert(index, SourceCheck::Strict)),
-                _ => drop(found.settings.source_check.insert(index, SourceCheck::Loose)),
-            }
-            if own_localnet.unwrap_or(0) | route_localnet.unwrap_or(0) != 0 {
-                let object = format!("net.ipv4.conf.{name}.route_localnet=1");
-                found.add(Scope::In(on(), Families::V4), &object, "routes loopback addresses");
-            }
-            // A redirect that is accepted gives packets to its destination another next hop on the interface that it
-            // came by, without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect). Without forwarding at all, no
-            // packet is sent by them.
-            if any_forwards4 && is_on(redirects4) && is_on(own_redirects4) {
-                let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
-                found.add(Scope::Out(on(), Families::V4), &object, "sends packets as redirects say");
-            }
-            if is_on(redirects6) && own_forwarding6 == Some(0) && is_on(forwarding6) {
-                let object = format!("net.ipv6.conf.{name}.accept_redirects=1");
-                found.add(Scope::Out(on(), Families::V6), &object, "sends packets as redirects say");
-            }
-            // An interface with an MTU below 1280 has no IPv6 and no IPv6 switches. A kernel without IPv6 has none at
-            // all.
-            if disabled6 != Some(0) && forwarding6.is_some() {
-                let object = format!("net.ipv6.conf.{name}.disable_ipv6=1");
-                found.add(Scope::In(on(), Families::V6), &object, "accepts no IPv6");
-                found.add(Scope::Out(on(), Families::V6), &object, "sends no IPv6");
-            }
-            if let Some(mtu) = mtu6.and_then(|mtu| u32::try_from(mtu).ok()) {
-                found.settings.mtu6.insert(index, mtu);
-            }
+            found.add_forwarding(port, &of, &global);
+            found.add_sources(port, &of, &global);
+            found.add_redirects(port, &of, &global, any_forwards4);
+            found.add_ipv6(port, &of, &global);
         }
         if !off.is_empty() {
             found.add(Scope::In(off, Families::V4), "net.ipv4.ip_forward=0", "does not forward");
         }
         (found.settings, found.effects)
     }
+}
+
+/// Values of the switches of [`GLOBAL`] that matter for packets.
+struct Global {
+    rp_filter: Option<i64>,
+    route_localnet: Option<i64>,
+    use_pmtu: Option<i64>,
+    errors_use_inbound: Option<i64>,
+    hash4: Option<i64>,
+    forwarding6: Option<i64>,
+    hash6: Option<i64>,
+    use_neigh: Option<i64>,
+    redirects4: Option<i64>,
+    forwarding4: Option<i64>,
+}
+
+impl Global {
+    fn of(switches: &[Switch]) -> Option<Self> {
+        let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
+        let [
+            rp_filter,
+            route_localnet,
+            use_pmtu,
+            errors_use_inbound,
+            hash4,
+            forwarding6,
+            hash6,
+            _,
+            use_neigh,
+            redirects4,
+            forwarding4,
+        ] = values[..]
+        else {
+            return None;
+        };
+        Some(Self {
+            rp_filter,
+            route_localnet,
+            use_pmtu,
+            errors_use_inbound,
+            hash4,
+            forwarding6,
+            hash6,
+            use_neigh,
+            redirects4,
+            forwarding4,
+        })
+    }
+}
+
+/// Values of the switches of [`OF_PORT`] that matter for packets.
+struct OfPort {
+    forwarding4: Option<i64>,
+    rp_filter: Option<i64>,
+    route_localnet: Option<i64>,
+    disabled6: Option<i64>,
+    mtu6: Option<i64>,
+    redirects4: Option<i64>,
+    redirects6: Option<i64>,
+    forwarding6: Option<i64>,
+}
+
+impl OfPort {
+    fn of(switches: &[Switch]) -> Option<Self> {
+        let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
+        let [forwarding4, rp_filter, route_localnet, disabled6, mtu6, _, redirects4, redirects6, forwarding6] =
+            values[..]
+        else {
+            return None;
+        };
+        Some(Self { forwarding4, rp_filter, route_localnet, disabled6, mtu6, redirects4, redirects6, forwarding6 })
+    }
+}
+
+fn is_on(value: Option<i64>) -> bool {
+    value.unwrap_or(0) != 0
 }
 
 /// Returns whether there is an interface of this name.
@@ -280,6 +265,87 @@ impl Found {
     fn add(&mut self, scope: Scope, object: &str, reason: &str) {
         let (object, reason) = (format!("sysctl {object}"), reason.to_owned());
         self.effects.push(Effect { kind: Kind::Sysctls, scope, object, reason });
+    }
+
+    /// Adds what concerns the packets of all interfaces.
+    fn add_global(&mut self, global: &Global) {
+        let hash = |value| match value {
+            None | Some(0) => HashPolicy::L3,
+            Some(1) => HashPolicy::L4,
+            Some(_) => HashPolicy::Kernel,
+        };
+        (self.settings.hash4, self.settings.hash6) = (hash(global.hash4), hash(global.hash6));
+        // A kernel without IPv6 has no such switch, and no packets to forward.
+        if global.forwarding6 == Some(0) {
+            self.add(Scope::All(Families::V6), "net.ipv6.conf.all.forwarding=0", "does not forward");
+        }
+        if is_on(global.use_pmtu) {
+            self.add(Scope::All(Families::V4), "net.ipv4.ip_forward_use_pmtu=1", "limits packets to path MTUs");
+        }
+        if is_on(global.use_neigh) {
+            let object = "net.ipv4.fib_multipath_use_neigh=1";
+            self.add(Scope::All(Families::V4), object, "chooses among next hops by the state of their neighbours");
+        }
+        if is_on(global.errors_use_inbound) {
+            let object = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
+            self.add(Scope::Errors(Families::V4), object, "sends ICMP errors from the receiving interface's address");
+        }
+    }
+
+    /// Adds that a port's interface does not forward IPv4, unless none does.
+    fn add_forwarding(&mut self, port: &PortLink, of: &OfPort, global: &Global) {
+        if of.forwarding4 != Some(1) && global.forwarding4 != Some(0) {
+            let object = format!("net.ipv4.conf.{}.forwarding=0", port.name);
+            let on = vec![IfMatch::Index(port.index)];
+            self.add(Scope::In(on, Families::V4), &object, "does not forward packets of the port");
+        }
+    }
+
+    /// Adds how the sources of packets received on a port are checked.
+    fn add_sources(&mut self, port: &PortLink, of: &OfPort, global: &Global) {
+        // IN_DEV_RPFILTER (linux/inetdevice.h) is the greater of the two.
+        match of.rp_filter.max(global.rp_filter).unwrap_or(0) {
+            0 => {}
+            1 => drop(self.settings.source_check.insert(port.index, SourceCheck::Strict)),
+            _ => drop(self.settings.source_check.insert(port.index, SourceCheck::Loose)),
+        }
+        if is_on(of.route_localnet) || is_on(global.route_localnet) {
+            let object = format!("net.ipv4.conf.{}.route_localnet=1", port.name);
+            let on = vec![IfMatch::Index(port.index)];
+            self.add(Scope::In(on, Families::V4), &object, "routes loopback addresses");
+        }
+    }
+
+    /// Adds whether redirects accepted on a port change the routes of packets; `forwards4` is set if any port forwards
+    /// IPv4.
+    ///
+    /// A redirect that is accepted gives packets to its destination another next hop on the interface that it came by,
+    /// without an announcement (IN_DEV_RX_REDIRECTS, rt6_do_redirect). Without forwarding at all, no packet is sent by
+    /// them.
+    fn add_redirects(&mut self, port: &PortLink, of: &OfPort, global: &Global, forwards4: bool) {
+        let (name, on, reason) = (&port.name, || vec![IfMatch::Index(port.index)], "sends packets as redirects say");
+        if forwards4 && is_on(global.redirects4) && is_on(of.redirects4) {
+            let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
+            self.add(Scope::Out(on(), Families::V4), &object, reason);
+        }
+        if is_on(of.redirects6) && of.forwarding6 == Some(0) && is_on(global.forwarding6) {
+            let object = format!("net.ipv6.conf.{name}.accept_redirects=1");
+            self.add(Scope::Out(on(), Families::V6), &object, reason);
+        }
+    }
+
+    /// Adds whether a port's interface takes part in IPv6, and its MTU there.
+    fn add_ipv6(&mut self, port: &PortLink, of: &OfPort, global: &Global) {
+        // An interface with an MTU below 1280 has no IPv6 and no IPv6 switches. A kernel without IPv6 has none at all.
+        if of.disabled6 != Some(0) && global.forwarding6.is_some() {
+            let object = format!("net.ipv6.conf.{}.disable_ipv6=1", port.name);
+            let on = || vec![IfMatch::Index(port.index)];
+            self.add(Scope::In(on(), Families::V6), &object, "accepts no IPv6");
+            self.add(Scope::Out(on(), Families::V6), &object, "sends no IPv6");
+        }
+        if let Some(mtu) = of.mtu6.and_then(|mtu| u32::try_from(mtu).ok()) {
+            self.settings.mtu6.insert(port.index, mtu);
+        }
     }
 }
 
