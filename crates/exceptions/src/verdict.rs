@@ -21,12 +21,12 @@ pub struct PortLink {
     pub name: String,
     /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its
     /// packets pass there, too.
-    pub below: Vec<(u32, String)>,
+    pub lower_devices: Vec<(u32, String)>,
     /// Interfaces by which the kernel receives its packets, by kernel index and name, if it is a port that is a bridge,
     /// bond, VLAN or macvlan itself. Bywash sees its packets behind them.
-    pub beneath: Vec<(u32, String)>,
-    /// Set if one of these is a member of a bridge.
-    pub beneath_bridge: bool,
+    pub received_by: Vec<(u32, String)>,
+    /// Set if an interface of `received_by` is a member of a bridge.
+    pub received_by_member: bool,
     /// Set if other interfaces of the same network namespace may send packets to it, with marks: it is one of a pair.
     pub paired: bool,
     /// Numbers of the ports on its members, if it is a bond or bridge.
@@ -47,14 +47,14 @@ impl PortLink {
 
     /// Returns the interfaces that its packets pass, the VRF's aside: its own, and those below it.
     pub fn devices(&self) -> impl Iterator<Item = (u32, &str)> {
-        let below = self.below.iter().map(|(index, name)| (*index, name.as_str()));
-        std::iter::once((self.index, self.name.as_str())).chain(below)
+        let lower = self.lower_devices.iter().map(|(index, name)| (*index, name.as_str()));
+        std::iter::once((self.index, self.name.as_str())).chain(lower)
     }
 
     /// Returns the interfaces whose state concerns its packets: [`PortLink::devices`], and those that the kernel
     /// receives them by.
     pub fn watched(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.devices().chain(self.beneath.iter().map(|(index, name)| (*index, name.as_str())))
+        self.devices().chain(self.received_by.iter().map(|(index, name)| (*index, name.as_str())))
     }
 }
 
@@ -245,8 +245,8 @@ mod tests {
     #[test]
     fn a_vlan_has_its_own_policies_and_those_of_its_device() {
         let mut ports = ports();
-        let below = vec![(10, "r0".into())];
-        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), below, ..ports[0].clone() });
+        let lower_devices = vec![(10, "r0".into())];
+        ports.push(PortLink { id: 64, index: 20, name: "r0.5".into(), lower_devices, ..ports[0].clone() });
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             judge(&Reading { effects: vec![effect], ..Reading::default() }, &ports, &Respect::default())
@@ -279,9 +279,10 @@ mod tests {
 
     #[test]
     fn a_vlan_without_an_interface_is_only_bridged() {
-        let below = vec![(20, "br0".to_owned()), (10, "r0".to_owned())];
+        let lower_devices = vec![(20, "br0".to_owned()), (10, "r0".to_owned())];
         let (members, bridge) = (vec![0, 2], Some(Bridge { vlan: true, ..Bridge::default() }));
-        let vlan = PortLink { id: 64, name: "br0 VLAN 7".into(), below, members, bridge, ..PortLink::default() };
+        let vlan =
+            PortLink { id: 64, name: "br0 VLAN 7".into(), lower_devices, members, bridge, ..PortLink::default() };
         let all = [ports(), vec![vlan]].concat();
         for (kind, scope, bridged, closed) in [
             (Kind::Netfilter, Scope::All(Families::BOTH), true, true),
@@ -307,9 +308,10 @@ mod tests {
     #[test]
     fn frames_between_members_meet_what_is_on_these() {
         let mut ports = ports();
-        let below = vec![(10, "r0".to_owned()), (12, "r2".to_owned())];
+        let lower_devices = vec![(10, "r0".to_owned()), (12, "r2".to_owned())];
         let (members, bridge) = (vec![0, 2], Some(Bridge::default()));
-        ports[0] = PortLink { id: 64, index: 20, name: "br0".into(), below, members, bridge, ..PortLink::default() };
+        ports[0] =
+            PortLink { id: 64, index: 20, name: "br0".into(), lower_devices, members, bridge, ..PortLink::default() };
         let frames = |kind, scope: Scope, ignored: &[Kind]| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };
             let respect = Respect { ignored: ignored.iter().copied().collect() };
@@ -370,13 +372,13 @@ mod tests {
 
     #[test]
     fn a_bond_has_its_own_policies_and_those_of_its_members() {
-        let below = |all: &[(u32, &str)]| all.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
+        let devices = |all: &[(u32, &str)]| all.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
         let ports = [
             PortLink {
                 id: 64,
                 index: 30,
                 name: "bond0".into(),
-                below: below(&[(10, "r0"), (11, "r1")]),
+                lower_devices: devices(&[(10, "r0"), (11, "r1")]),
                 members: vec![0, 1],
                 ..PortLink::default()
             },
@@ -384,7 +386,7 @@ mod tests {
                 id: 65,
                 index: 31,
                 name: "bond0.5".into(),
-                below: below(&[(30, "bond0"), (10, "r0"), (11, "r1")]),
+                lower_devices: devices(&[(30, "bond0"), (10, "r0"), (11, "r1")]),
                 ..PortLink::default()
             },
         ];
@@ -411,9 +413,10 @@ mod tests {
 
     #[test]
     fn a_bridge_has_its_own_policies_and_those_of_all_members() {
-        let below: Vec<_> = [(10, "r0"), (11, "r1")].map(|(index, name)| (index, name.to_owned())).into();
+        let lower_devices: Vec<_> = [(10, "r0"), (11, "r1")].map(|(index, name)| (index, name.to_owned())).into();
         let (members, bridge) = (vec![0, 1], Some(Bridge::default()));
-        let bridge = PortLink { id: 64, index: 30, name: "br0".into(), below, members, bridge, ..PortLink::default() };
+        let bridge =
+            PortLink { id: 64, index: 30, name: "br0".into(), lower_devices, members, bridge, ..PortLink::default() };
         let other = PortLink { id: 2, index: 12, name: "r2".into(), ..ports()[0].clone() };
         let judged = |kind, scope: Scope| {
             let effect = Effect { kind, scope, object: String::new(), reason: String::new() };

@@ -244,17 +244,17 @@ fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
         let mut devices = port.devices().take(if routed { 1 } else { usize::MAX });
         on_vrf || devices.any(|(index, name)| one.covers(index, name))
     };
-    let beneath = |one: &IfMatch, port: &PortLink| {
-        !routed && port.beneath.iter().any(|(index, name)| one.covers(*index, name.as_str()))
+    let receives = |one: &IfMatch, port: &PortLink| {
+        !routed && port.received_by.iter().any(|(index, name)| one.covers(*index, name.as_str()))
     };
     let named = |on: &[IfMatch], port: &PortLink| on.iter().any(|one| covers(one, port));
     match &effect.scope {
         Scope::In(on, _) => {
-            let received = |port: &&PortLink| named(on, port) || on.iter().any(|one| beneath(one, port));
+            let received = |port: &&PortLink| named(on, port) || on.iter().any(|one| receives(one, port));
             ports.iter().filter(received).collect()
         }
         Scope::Out(on, _) => ports.iter().filter(|port| named(on, port)).collect(),
-        Scope::Bridged => ports.iter().filter(|port| port.bridge.is_some() || port.beneath_bridge).collect(),
+        Scope::Bridged => ports.iter().filter(|port| port.bridge.is_some() || port.received_by_member).collect(),
         Scope::Between => ports.iter().filter(|port| port.bridge.is_some()).collect(),
         Scope::Own(families) => {
             let of = |tunnel: Tunnel| !(tunnel.family() & *families).is_empty();
@@ -272,7 +272,7 @@ fn concerns_frames(effect: &Effect, bridge: &PortLink) -> bool {
     match &effect.scope {
         Scope::Bridged | Scope::Between => true,
         Scope::In(on, _) | Scope::Out(on, _) if on_devices || effect.kind == Kind::Netfilter => {
-            bridge.below.iter().any(|(index, name)| on.iter().any(|one| one.covers(*index, name)))
+            bridge.lower_devices.iter().any(|(index, name)| on.iter().any(|one| one.covers(*index, name)))
         }
         Scope::All(_) => on_devices,
         _ => false,

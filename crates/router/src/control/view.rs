@@ -424,7 +424,7 @@ impl Control {
 
     /// Returns the interfaces by which the kernel receives the packets of an interface: the one that a VLAN or macvlan
     /// is on, the members of a bridge or bond, and those below these.
-    pub fn beneath(&self, index: u32) -> Vec<&Link> {
+    pub fn receivers_of(&self, index: u32) -> Vec<&Link> {
         let (mut found, mut at): (Vec<&Link>, _) = (vec![], 0);
         let mut next = self.links.get(index);
         while let Some(upper) = next {

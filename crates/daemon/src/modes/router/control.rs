@@ -141,27 +141,27 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
 /// and name. Ports on members of bonds and bridges are not among them: frames that belong to none of these find the
 /// port's gate closed.
 pub(super) fn links(control: &Control) -> Vec<PortLink> {
-    let link = |port: PortView, below, members, bridge| {
+    let link = |port: PortView, lower_devices, members, bridge| {
         let PortView { id, index, name, dev, .. } = port;
         let vrf = control.vrf(index).map(|(index, name, table)| Vrf { index, name: name.into(), table });
         let name = dev.unwrap_or(name);
-        PortLink { id: id.0, index, name, below, members, bridge, vrf, ..PortLink::default() }
+        PortLink { id: id.0, index, name, lower_devices, members, bridge, vrf, ..PortLink::default() }
     };
     // Adds how the kernel receives the packets of ports with these interfaces.
-    let received_by = |indices: &[u32], link: PortLink| {
-        let beneath: Vec<_> = indices.iter().flat_map(|index| control.beneath(*index)).collect();
+    let with_receivers = |indices: &[u32], link: PortLink| {
+        let receivers: Vec<_> = indices.iter().flat_map(|index| control.receivers_of(*index)).collect();
         let is_bridge = |index| control.link(index).is_some_and(|link| link.kind == "bridge");
         PortLink {
-            beneath: beneath.iter().map(|link| (link.index, link.name.clone())).collect(),
-            beneath_bridge: beneath.iter().any(|link| link.master.is_some_and(is_bridge)),
-            paired: indices.iter().filter_map(|index| control.link(*index)).chain(beneath).any(|link| link.paired),
+            received_by: receivers.iter().map(|link| (link.index, link.name.clone())).collect(),
+            received_by_member: receivers.iter().any(|link| link.master.is_some_and(is_bridge)),
+            paired: indices.iter().filter_map(|index| control.link(*index)).chain(receivers).any(|link| link.paired),
             ..link
         }
     };
     let ports = || control.ports().filter(|port| !port.name.is_empty());
     let own = ports().filter(|port| port.number == port.id && control.bridge_filters(port.id).is_none());
     let mut links: Vec<PortLink> =
-        own.map(|port| received_by(&[port.index], link(port, vec![], vec![], None))).collect();
+        own.map(|port| with_receivers(&[port.index], link(port, vec![], vec![], None))).collect();
     links.extend(control.masters().map(|(view, master)| {
         let members = || ports().filter(|port| master.members.contains(&(port.id, port.index)));
         let bridge = master.stations().filter(|_| master.is_vlan());
@@ -172,7 +172,7 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         let of_bridge =
             master.stations().map(|(bridge, _)| Bridge { vlan: master.is_vlan(), calls_ip: control.calls_ip(bridge) });
         let indices: Vec<u32> = members().map(|port| port.index).collect();
-        received_by(&indices, link(view, below, members().map(|port| port.id.0).collect(), of_bridge))
+        with_receivers(&indices, link(view, below, members().map(|port| port.id.0).collect(), of_bridge))
     }));
     let vlans: Vec<PortLink> = control
         .vlans()
@@ -180,8 +180,8 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
             let port = links.iter().find(|port| port.id == vlan.port.0);
             let below = port.into_iter().flat_map(PortLink::devices);
             let below = below.map(|(index, name)| (index, name.to_owned())).collect();
-            let PortLink { bridge, beneath, beneath_bridge, paired, .. } = port.cloned().unwrap_or_default();
-            PortLink { beneath, beneath_bridge, paired, ..link(view, below, vec![], bridge) }
+            let PortLink { bridge, received_by, received_by_member, paired, .. } = port.cloned().unwrap_or_default();
+            PortLink { received_by, received_by_member, paired, ..link(view, below, vec![], bridge) }
         })
         .collect();
     links.extend(vlans);

@@ -297,7 +297,7 @@ impl Guard {
             // For the kernel, packets of a member are received on the bond or bridge, which is not a port of the
             // program.
             let link = self.ports.iter().find(|port| port.id == number);
-            let bonded = link.is_some_and(|link| !link.below.is_empty());
+            let bonded = link.is_some_and(|link| !link.lower_devices.is_empty());
             let filters = control.bridge_filters(view.id);
             // Packets that leave by a member itself, instead of the bond or bridge, have policies that are not among
             // these.
@@ -414,8 +414,9 @@ impl Guard {
             let uppers = || self.ports.iter().filter(|port| kept.ports.contains(&port.id));
             let below = |(index, _): &(u32, String)| self.ports.iter().find(|port| port.index == *index);
             let of = |port: &PortLink| if port.members.is_empty() { vec![port.id] } else { port.members.clone() };
-            let carriers = uppers()
-                .flat_map(|upper| upper.below.iter().filter_map(below).flat_map(of).chain(upper.members.clone()));
+            let carriers = uppers().flat_map(|upper| {
+                upper.lower_devices.iter().filter_map(below).flat_map(of).chain(upper.members.clone())
+            });
             let but = passes_flows(&self.flows, verdict, kept);
             // Packets of a tunnel come and leave by any port.
             let is_tunnel = |index| self.ports.iter().any(|port| port.index == index && port.tunnel.is_some());
