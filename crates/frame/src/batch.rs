@@ -120,6 +120,23 @@ impl Batch {
         self.frames[..n].iter().map(|f| unsafe { f.assume_init_read() })
     }
 
+    /// Passes all frames to `filter`, in order, each with its index, and keeps those that it gives back.
+    #[inline]
+    pub fn filter(&mut self, mut filter: impl FnMut(usize, Frame) -> Option<Frame>) {
+        // With the batch empty meanwhile, a panic leaks frames instead of leaving them in two places.
+        let (n, mut kept) = (std::mem::take(&mut self.len), 0);
+        for at in 0..n.min(BATCH) {
+            // SAFETY: the first `n` entries were initialised, and are read once each: entries are written only at or
+            // before the last one read.
+            let frame = unsafe { self.frames[at].assume_init_read() };
+            if let Some(frame) = filter(at, frame) {
+                self.frames[kept].write(frame);
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
     /// Passes the first `n` frames to `take` as descriptors, and moves the remaining ones to the front.
     #[inline]
     pub fn take_front(&mut self, n: usize, mut take: impl FnMut(usize, RawFrame)) {
@@ -133,7 +150,13 @@ impl Batch {
     /// Moves up to `other.room()` frames from the front of `self` to the end of `other`.
     #[inline]
     pub fn move_to(&mut self, other: &mut Batch) -> usize {
-        let n = self.len.min(other.room());
+        self.move_front(BATCH, other)
+    }
+
+    /// Moves up to `n` and `other.room()` frames from the front of `self` to the end of `other`.
+    #[inline]
+    pub fn move_front(&mut self, n: usize, other: &mut Batch) -> usize {
+        let n = n.min(self.len).min(other.room());
         for (to, from) in other.frames[other.len..other.len + n].iter_mut().zip(&self.frames[..n]) {
             // SAFETY: the entry is initialised, and forgotten by `remove_front` below.
             to.write(unsafe { from.assume_init_read() });
@@ -180,6 +203,26 @@ mod tests {
         assert_eq!(addrs(&b), [4, 5, 6, 7, 8, 9]);
         assert_eq!(b.drain().map(|f| f.addr()).collect::<Vec<_>>(), [4, 5, 6, 7, 8, 9]);
         assert!(b.is_empty());
+    }
+
+    #[test]
+    fn filters_in_order() {
+        let mut b = Batch::new();
+        (0..10).for_each(|n| b.push(frame(n)).unwrap());
+        let mut gone = vec![];
+        b.filter(|at, frame| {
+            assert_eq!(at as u64, frame.addr());
+            if at % 3 == 0 {
+                gone.push(frame);
+                return None;
+            }
+            Some(frame)
+        });
+        assert_eq!(addrs(&b), [1, 2, 4, 5, 7, 8]);
+        assert_eq!(gone.iter().map(Frame::addr).collect::<Vec<_>>(), [0, 3, 6, 9]);
+        let mut c = Batch::new();
+        assert_eq!(b.move_front(2, &mut c), 2);
+        assert_eq!((addrs(&c), addrs(&b)), (vec![1, 2], vec![4, 5, 7, 8]));
     }
 
     #[test]

@@ -275,12 +275,8 @@ impl Port for TapPort {
         self.counters.invalid.add(refused);
         self.counters.tx_packets.add(n as u64 - refused);
         self.counters.tx_bytes.add(bytes);
-        let (mut sent, mut left) = (Batch::new(), Batch::new());
-        for (i, frame) in frames.drain().enumerate() {
-            let pushed = if i < n { sent.push(frame) } else { left.push(frame) };
-            debug_assert!(pushed.is_ok());
-        }
-        left.move_to(frames);
+        let mut sent = Batch::new();
+        frames.move_front(n, &mut sent);
         bufs.free(&mut sent);
         n
     }

@@ -100,17 +100,14 @@ impl Port for TwinPort {
         if !out.is_empty() || self.wire.rx_burst(bufs, &mut self.got) == 0 {
             return 0;
         }
-        let mut kernels = Batch::new();
-        for frame in self.got.drain() {
-            let to = if is_kernels(bufs.arena().data(&frame)) { &mut kernels } else { &mut *out };
-            let pushed = to.push(frame);
-            debug_assert!(pushed.is_ok());
-        }
+        let kernels = &mut self.got;
+        kernels
+            .filter(|_, frame| if is_kernels(bufs.arena().data(&frame)) { Some(frame) } else { out.push(frame).err() });
         if !kernels.is_empty() {
-            self.kernel.tx_burst(bufs, &mut kernels);
+            self.kernel.tx_burst(bufs, kernels);
             // As on any interface, frames that its queue does not take are lost.
             self.lost += kernels.len() as u64;
-            bufs.free(&mut kernels);
+            bufs.free(kernels);
         }
         out.len()
     }

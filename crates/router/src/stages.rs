@@ -504,11 +504,8 @@ fn filter_by_mac(
     if batch.as_slice().iter().all(mine) {
         return;
     }
-    let (mut kept, mut others) = (Batch::new(), Batch::new());
-    for frame in batch.drain() {
-        let pushed = if mine(&frame) { kept.push(frame) } else { others.push(frame) };
-        debug_assert!(pushed.is_ok());
-    }
+    let mut others = Batch::new();
+    batch.filter(|_, frame| if mine(&frame) { Some(frame) } else { others.push(frame).err() });
     for frame in others.drain() {
         // The frame may be for this host: the kernel decides.
         let group = cx.bufs.arena().data(&frame)[0] & 1 != 0;
@@ -521,7 +518,6 @@ fn filter_by_mac(
             cx.drop(from.port, DropReason::NotMine, frame);
         }
     }
-    kept.move_to(batch);
 }
 
 /// Returns whether a frame carries an IP packet to a unicast address.
@@ -547,17 +543,14 @@ fn punt_kept(
     if let Some(translator) = translator.filter(|_| !gate.flows.is_empty()) {
         return translator.forward(cx, tables, path, (gate, from), batch);
     }
-    let mut others = Batch::new();
-    for frame in batch.drain() {
-        if is_kept(gate, cx.bufs.arena().data(&frame)) {
-            cx.event(from.port, Event::KeptByPolicy, 1);
-            path.punt(cx, from, frame);
-        } else {
-            let pushed = others.push(frame);
-            debug_assert!(pushed.is_ok());
+    batch.filter(|_, frame| {
+        if !is_kept(gate, cx.bufs.arena().data(&frame)) {
+            return Some(frame);
         }
-    }
-    others.move_to(batch);
+        cx.event(from.port, Event::KeptByPolicy, 1);
+        path.punt(cx, from, frame);
+        None
+    });
 }
 
 /// Sends the packets of a burst to their egress ports. Those that go through tunnels, or came through them, and all

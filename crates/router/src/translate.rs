@@ -90,9 +90,8 @@ impl Translator {
                 Class::V6(at) => self.translate6(cx, tables, path, from, frame, at),
             };
         }
-        let mut others = Batch::new();
-        for ((frame, class), way) in batch.drain().zip(classes).zip(ways) {
-            match (way, class) {
+        batch.filter(|at, frame| {
+            match (ways[at], classes[at]) {
                 (Some(hop), _) => {
                     if from.outer.is_some() {
                         cx.event(from.port, Event::Decapsulated, 1);
@@ -103,17 +102,14 @@ impl Translator {
                     }
                 }
                 (None, Class::Outer) => path.receive_outer(cx, tables, from, frame),
-                (None, Class::Open) => {
-                    let pushed = others.push(frame);
-                    debug_assert!(pushed.is_ok());
-                }
+                (None, Class::Open) => return Some(frame),
                 (None, _) => {
                     cx.event(from.port, Event::KeptByPolicy, 1);
                     path.punt(cx, from, frame);
                 }
             }
-        }
-        others.move_to(batch);
+            None
+        });
     }
 
     fn classify(

@@ -75,21 +75,16 @@ pub(crate) fn is_tagged(data: &[u8]) -> bool {
 /// Returns that interface, and whether its frames had tags; `None` if no frame is of one.
 #[cold]
 pub(crate) fn take(arena: &Arena, port: &PortInfo, batch: &mut Batch, out: &mut Batch) -> Option<(PortId, bool)> {
-    let (mut taken, mut others) = (None, Batch::new());
-    for mut frame in batch.drain() {
-        let to = match of(port, arena.data(&frame)) {
-            Some(one) if *taken.get_or_insert(one) == one => {
-                if let (_, true) = one {
-                    untag(arena, &mut frame);
-                }
-                &mut *out
+    let mut taken = None;
+    batch.filter(|_, mut frame| match of(port, arena.data(&frame)) {
+        Some(one) if *taken.get_or_insert(one) == one => {
+            if let (_, true) = one {
+                untag(arena, &mut frame);
             }
-            _ => &mut others,
-        };
-        let pushed = to.push(frame);
-        debug_assert!(pushed.is_ok());
-    }
-    others.move_to(batch);
+            out.push(frame).err()
+        }
+        _ => Some(frame),
+    });
     taken
 }
 

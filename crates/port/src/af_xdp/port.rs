@@ -410,17 +410,15 @@ impl AfXdpPort {
     /// many. An empty frame would not even be returned: the kernel skips it without completing it.
     #[cold]
     fn refuse(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
-        let (mut good, mut refused) = (Batch::new(), 0);
-        for frame in frames.drain() {
+        let mut refused = 0;
+        frames.filter(|_, frame| {
             if self.sendable(&frame) {
-                let pushed = good.push(frame);
-                debug_assert!(pushed.is_ok());
-            } else {
-                bufs.free_one(frame);
-                refused += 1;
+                return Some(frame);
             }
-        }
-        *frames = good;
+            bufs.free_one(frame);
+            refused += 1;
+            None
+        });
         self.stray += refused as u64;
         refused
     }

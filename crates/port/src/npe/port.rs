@@ -81,21 +81,17 @@ impl Port for ChannelPort {
         if self.received.is_empty() {
             channel.poll(&mut self.received);
         }
-        let (mut n, mut bytes, mut rest) = (0, 0, Batch::new());
-        for packet in self.received.drain() {
-            let takes = rest.is_empty() && out.room() > 0 && channel.takes();
-            let Some(mut frame) = takes.then(|| bufs.alloc_one()).flatten() else {
-                let pushed = rest.push(packet);
-                debug_assert!(pushed.is_ok(), "it was in a batch");
-                continue;
-            };
+        let (mut n, mut bytes) = (0, 0);
+        self.received.filter(|at, packet| {
+            let takes = n == at && out.room() > 0 && channel.takes();
+            let Some(mut frame) = takes.then(|| bufs.alloc_one()).flatten() else { return Some(packet) };
             let fits = bufs.arena().write(&mut frame, channel.arena().data(&packet));
             debug_assert!(fits, "the cells of both have the same size");
             (n, bytes) = (n + 1, bytes + frame.len() as u64);
             let pushed = out.push(frame).is_ok() && channel.drop_packet(packet).is_ok();
             debug_assert!(pushed, "both had room");
-        }
-        rest.move_to(&mut self.received);
+            None
+        });
         self.counters.rx_packets.add(n as u64);
         self.counters.rx_bytes.add(bytes);
         n
@@ -103,26 +99,18 @@ impl Port for ChannelPort {
 
     fn tx_burst(&mut self, bufs: &mut Buffers, frames: &mut Batch) -> usize {
         let (Some(memory), Some(channel)) = (&mut self.memory, &mut self.channel) else { return 0 };
-        let (mut sent, mut bytes, mut rest) = (Batch::new(), 0, Batch::new());
-        for frame in frames.drain() {
-            let takes = rest.is_empty() && channel.takes();
-            let to = match takes.then(|| memory.alloc_one()).flatten() {
-                Some(mut cell) => {
-                    let len = frame.len();
-                    let fits = memory.arena().write(&mut cell, bufs.arena().data(&frame));
-                    let taken = channel.send(cell, 0, len).is_ok();
-                    debug_assert!(fits && taken, "the cells of both have the same size, and the device takes it");
-                    bytes += len as u64;
-                    &mut sent
-                }
-                None => &mut rest,
-            };
-            let pushed = to.push(frame);
-            debug_assert!(pushed.is_ok(), "it was in a batch");
+        let (mut n, mut bytes) = (0, 0);
+        while n < frames.len() && channel.takes() {
+            let Some(mut cell) = memory.alloc_one() else { break };
+            let frame = &frames.as_slice()[n];
+            let fits = memory.arena().write(&mut cell, bufs.arena().data(frame));
+            let taken = channel.send(cell, 0, frame.len()).is_ok();
+            debug_assert!(fits && taken, "the cells of both have the same size, and the device takes it");
+            (n, bytes) = (n + 1, bytes + frame.len() as u64);
         }
-        let n = sent.len();
+        let mut sent = Batch::new();
+        frames.move_front(n, &mut sent);
         bufs.free(&mut sent);
-        rest.move_to(frames);
         self.counters.tx_packets.add(n as u64);
         self.counters.tx_bytes.add(bytes);
         self.counters.tx_full.add(u64::from(!frames.is_empty()));

@@ -65,12 +65,7 @@ impl PcapRecorder {
         let time_ns = wall_ns();
         let (n, bytes) = self.write(bufs.arena(), frames, time_ns);
         let mut done = Batch::new();
-        let mut rest = Batch::new();
-        for (i, frame) in frames.drain().enumerate() {
-            let pushed = if i < n { done.push(frame) } else { rest.push(frame) };
-            debug_assert!(pushed.is_ok());
-        }
-        rest.move_to(frames);
+        frames.move_front(n, &mut done);
         bufs.free(&mut done);
         self.dirty.get_or_insert_with(clock::tsc);
         (n, bytes)
