@@ -1,6 +1,6 @@
 //! Bridges: the stations behind ports, and how frames to them leave.
 
-use super::datapath::checked;
+use super::error::checked;
 use super::stations::{BridgeTags, Stations};
 use super::{Error, XdpDatapath, shared};
 

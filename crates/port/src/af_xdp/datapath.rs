@@ -21,18 +21,19 @@ use super::abi::{
 };
 use super::attach::{TcxProgram, tcx_programs};
 use super::cpumap::CpuQueues;
-use super::ends::{Ends, TunnelEnd, TunnelTakes};
+use super::ends::{TunnelEnd, TunnelTakes};
+use super::error::checked;
 use super::flows::{Flows, Memory};
-use super::further::Further;
 use super::map::Map;
-use super::objects::{FIRST_SEGMENTS, Kind, Later, Make, make};
+use super::objects::{Kind, Later, Make, make};
+use super::parts::Parts;
 use super::port_pairs::PortPairs;
+use super::router::{Router, Vlans};
 use super::segments::Segments;
 use super::stations::Stations;
 use super::{Error, shared};
 use bywash_sync::lock;
 use shared::{Versions, Words};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,26 +64,11 @@ pub(super) struct Inner {
     pub next: Map,
     /// `None` if the program does not forward.
     port_pairs: Option<PortPairs>,
-    fibs: [Option<Segments>; 2],
-    /// Memory of the connections whose packets are forwarded although their family's gate is closed.
-    connections: [Option<Map>; 2],
-    /// Programs for ports with such connections, of XDP and of traffic control; empty until they are needed. `None` for
-    /// a program that is not a router's.
-    flow_programs: Option<Further>,
-    /// VLANs by their keys in the program, and the programs for their frames. `None` for a program that is not a
-    /// router's.
-    vlans: Option<Vlans>,
-    /// Tunnels whose packets go to user space, and the program for their packets. `None` for a program that is not a
-    /// router's.
-    tunnels: Option<(Further, Ends)>,
-    /// Programs for ports with policy routing rules. `None` for a program that is not a router's.
-    rules: Option<Further>,
-    /// Stations of bridges, and the program for ports on their members. `None` for a program that is not a router's.
-    bridges: Option<(Further, Stations)>,
-    refused: Option<Arc<str>>,
     /// `None` for a program that is not a router's.
-    hops: Option<Versions>,
-    buckets: Option<Versions>,
+    router: Option<Router>,
+    refused: Option<Arc<str>>,
+    /// Next hops and the members of groups; `None` for a switch's program.
+    hops: Option<(Versions, Versions)>,
     /// `None` for a program that is not a switch's.
     flows: Option<Arc<Memory>>,
     /// Queues to CPUs, or the reason why the kernel cannot spread frames over CPUs.
@@ -113,26 +99,6 @@ impl Drop for Forget {
 
 /// Number of entries for ports, and for VLANs after them.
 const SLOTS: usize = (PORTS + VLANS) as usize;
-
-/// VLANs in the program.
-struct Vlans {
-    numbers: Map,
-    /// Keys in `numbers`, with their ports and the numbers of their entries.
-    keys: BTreeMap<u64, (u16, u16)>,
-    programs: Further,
-}
-
-impl Vlans {
-    /// Returns the program's key of a port's VLAN or, without a tag, of the macvlan with this MAC address.
-    fn key(port: u16, tag: [u8; 4], [m, n, o, p, q, r]: [u8; 6]) -> u64 {
-        let [a, b, c, d] = tag;
-        if tag == [0; 4] {
-            return u64::from_le_bytes([m, n, o, p, q, r, 0, 0]) << 16 | 0x8000 | u64::from(port);
-        }
-        let (protocol, id) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
-        u64::from(port) | u64::from(protocol) << 16 | u64::from(id) << 32
-    }
-}
 
 /// Address family of a forwarding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +138,7 @@ impl Inner {
 
     /// Returns the stations of bridges. `None` for a program that is not a router's.
     pub fn stations(&mut self) -> Option<&mut Stations> {
-        self.bridges.as_mut().map(|(_, stations)| stations)
+        self.router.as_mut().map(|router| &mut router.stations)
     }
 
     pub fn parts_members(&self) -> bool {
@@ -197,22 +163,22 @@ impl Inner {
     /// Loads the programs for VLANs and bonds, for bridges, for flows, and for flows of VLANs and bonds, if these
     /// entries of ports or VLANs are the first that need them. Those for flows serve members of bridges, too.
     fn load_programs(&mut self, entries: &[RawPort]) -> Result<(), Error> {
-        let Self { flow_programs: Some(programs), bridges, vlans, places, number, .. } = self else { return Ok(()) };
+        let Self { router: Some(router), places, number, .. } = self else { return Ok(()) };
         let all = || entries.iter().chain(places.iter()).filter(|entry| entry.ifindex != 0);
         let bridged = |entry: &RawPort| entry.sending & SENDING_BRIDGED != 0;
         let above = |entry: &RawPort| entry.route_id >= PORTS as u16 && !bridged(entry);
-        if let Some(vlans) = vlans.as_mut().filter(|_| all().any(above)) {
-            vlans.programs.load(*number, 0, Later::Vlans)?;
+        if all().any(above) {
+            router.vlans.programs.load(*number, 0, Later::Vlans)?;
         }
-        if let Some((programs, _)) = bridges.as_mut().filter(|_| all().any(bridged)) {
-            programs.load(*number, 0, Later::Bridges)?;
+        if all().any(bridged) {
+            router.bridge_programs.load(*number, 0, Later::Bridges)?;
         }
         if !all().any(|entry| bridged(entry) || entry.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0) {
             return Ok(());
         }
-        programs.load(*number, 0, Later::Flows)?;
+        router.flow_programs.load(*number, 0, Later::Flows)?;
         if all().any(above) {
-            programs.load(*number, 1, Later::FlowsOfVlans)?;
+            router.flow_programs.load(*number, 1, Later::FlowsOfVlans)?;
         }
         Ok(())
     }
@@ -223,19 +189,25 @@ impl Inner {
         if port.sending & SENDING_BY_RULES == 0 {
             return Ok(());
         }
-        let loaded = match &mut self.rules {
-            Some(programs) if !programs.refused() => programs.load(self.number, 0, Later::Rules),
+        let loaded = match &mut self.router {
+            Some(Router { rule_programs, .. }) if !rule_programs.refused() => {
+                rule_programs.load(self.number, 0, Later::Rules)
+            }
             _ => Ok(()),
         };
-        if self.rules.as_ref().is_none_or(Further::refused) {
+        if self.refuses_rules() {
             port.sending &= !SENDING_BY_RULES;
         }
         loaded
     }
 
+    fn refuses_rules(&self) -> bool {
+        self.router.as_ref().is_none_or(|router| router.rule_programs.refused())
+    }
+
     /// Returns whether there is a program of traffic control: only a router's object has one.
     pub fn has_tc(&self) -> bool {
-        self.flow_programs.is_some()
+        self.router.is_some()
     }
 
     /// Returns the program of traffic control, which is loaded when it is first needed.
@@ -267,7 +239,7 @@ impl Inner {
     fn to_device(&self, id: u16, ifindex: u32) -> io::Result<()> {
         // struct bpf_devmap_val, without a program; before Linux 5.8 only its first half.
         let value = [ifindex.to_ne_bytes(), [0; 4]].concat();
-        self.bridges.iter().for_each(|(_, stations)| stations.set_interface(id, ifindex));
+        self.router.iter().for_each(|router| router.stations.set_interface(id, ifindex));
         self.devices.update(&u32::from(id).to_ne_bytes(), &value[..self.devices.value_size().min(value.len())])
     }
 }
@@ -324,76 +296,36 @@ impl XdpDatapath {
         // From here on, a failure forgets the objects.
         let forget = Forget(number);
         let cpu_queues = CpuQueues::new(&mut made);
-        let made = RefCell::new(made);
-        let wrong = |map, reason: String| Error::Map { interface: String::new(), map, reason };
-        let take = |name: &'static str| made.borrow_mut().take(name).map_err(|e| wrong(name, e));
-        let map = |name: &'static str| Map::new(take(name)?).map_err(|e| wrong(name, e.to_string()));
-        let mut words = |name: &'static str, words: usize| {
-            Words::map(take(name)?.as_fd(), words).map_err(|e| wrong(name, e.to_string()))
-        };
-        let switch = matches!(kind, Kind::Switch(_));
-        let versions = |name: &'static str, entries, of_an_entry| -> Result<Option<Versions>, Error> {
-            if switch {
-                return Ok(None);
+        let mut parts = Parts(made);
+        let (hops, flows) = match kind {
+            Kind::Switch(workers) => {
+                let memory = Memory::map(workers, cpus, &mut |name, words| parts.words(name, words))?;
+                (None, Some(Arc::new(memory)))
             }
-            let made = Versions::new(take(name)?, entries, of_an_entry);
-            Ok(Some(made.map_err(|e| wrong(name, e.to_string()))?))
+            _ => {
+                let hops = parts.versions("hops", HOPS, Hop::WORDS)?;
+                (Some((hops, parts.versions("buckets", BUCKETS, 1)?)), None)
+            }
         };
-        let hops = versions("hops", HOPS, Hop::WORDS)?;
-        let buckets = versions("buckets", BUCKETS, 1)?;
-        let flows = match kind {
-            Kind::Switch(workers) => Some(Arc::new(Memory::map(workers, cpus, &mut words)?)),
-            _ => None,
-        };
-        let ports = words("ports", SLOTS * RawPort::WORDS)?;
         let port_pairs = match refused {
-            None => Some(PortPairs::new(words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus)),
+            None => Some(PortPairs::new(parts.words("port_pairs", cpus * PortPairs::OF_A_CPU)?, cpus)),
             Some(_) => None,
         };
-        let pair = |[a, b]: [&'static str; 2]| -> Result<[Map; 2], Error> { Ok([map(a)?, map(b)?]) };
-        let router = kind == Kind::Router;
-        let of_router = |names| router.then(|| pair(names)).transpose();
-        let memory = |names| Ok::<_, Error>(of_router(names)?.map_or([None, None], |maps| maps.map(Some)));
-        let connections = memory(["flows4", "flows6"])?;
-        let table = |name, first| Segments::begun(map(name)?, take(first)?).map_err(|e| wrong(name, e.to_string()));
-        let fibs = match router {
-            true => [Some(table("fib4", FIRST_SEGMENTS[0])?), Some(table("fib6", FIRST_SEGMENTS[1])?)],
-            false => [None, None],
-        };
-        let flow_programs = of_router(["flow_xdp", "flow_tc"])?.map(Further::new);
-        let programs = of_router(["vlan_xdp", "vlan_tc"])?.map(Further::new);
-        let vlans = programs.map(|programs| {
-            let numbers = map("vlans")?;
-            Ok::<_, Error>(Vlans { numbers, keys: BTreeMap::new(), programs })
-        });
-        let rules = of_router(["rules_xdp", "rules_tc"])?.map(Further::new);
-        let bridges = of_router(["bridge_xdp", "bridge_tc"])?.map(|arrays| {
-            let stations = Stations::new(take("stations")?, [&take("interfaces")?, &take("bridges")?]);
-            Ok::<_, Error>((Further::new(arrays), stations.map_err(|e| wrong("interfaces", e.to_string()))?))
-        });
-        let tunnels = router.then(|| Ok::<_, Error>((Further::new([map("tunnel_xdp")?]), Ends::new(map("ends")?))));
         let inner = Inner {
             number,
-            xdp: take("bywash")?,
-            tc: tc.then(|| take("bywash_tc")).transpose()?,
-            ports,
+            xdp: parts.take("bywash")?,
+            tc: tc.then(|| parts.take("bywash_tc")).transpose()?,
+            ports: parts.words("ports", SLOTS * RawPort::WORDS)?,
             places: [RawPort::default(); SLOTS],
             slots: PORTS as usize,
-            xsks: map("xsks")?,
-            devices: map("devices")?,
-            counters: map("counters")?,
-            next: map("next")?,
+            xsks: parts.map("xsks")?,
+            devices: parts.map("devices")?,
+            counters: parts.map("counters")?,
+            next: parts.map("next")?,
             port_pairs,
-            fibs,
-            connections,
-            flow_programs,
-            vlans: vlans.transpose()?,
-            tunnels: tunnels.transpose()?,
-            rules,
-            bridges: bridges.transpose()?,
+            router: (kind == Kind::Router).then(|| Router::take(&mut parts)).transpose()?,
             refused,
             hops,
-            buckets,
             flows,
             cpu_queues,
             version: 0,
@@ -414,12 +346,12 @@ impl XdpDatapath {
     /// Returns the memory of a family's table, to be made segment by segment. `None` if it has been handed out already
     /// or the program does not route ([`XdpDatapath::refused`]).
     pub fn segments(&self, family: Family) -> Option<Segments> {
-        self.lock().fibs[family as usize].take()
+        self.lock().router.as_mut()?.fibs[family as usize].take()
     }
 
     /// Returns the memory of a family's flow table (`xdp/flows.h`), like [`XdpDatapath::segments`].
     pub fn flow_segments(&self, family: Family) -> Option<Segments> {
-        self.lock().connections[family as usize].take().map(Segments::new)
+        self.lock().router.as_mut()?.connections[family as usize].take().map(Segments::new)
     }
 
     /// Publishes next hops (by id), the members of groups, and the bit set of addresses that may be the host's own
@@ -430,7 +362,7 @@ impl XdpDatapath {
     pub fn publish(&self, hops: &[Hop], buckets: &[u32], own: u64) {
         let mut guard = self.lock();
         let inner = &mut *guard;
-        let (Some(in_hops), Some(in_buckets)) = (&mut inner.hops, &mut inner.buckets) else { return };
+        let Some((in_hops, in_buckets)) = &mut inner.hops else { return };
         let next = inner.version + 1;
         let half = (next & 1) as usize;
         let (for_hops, for_buckets) = (in_hops.room(half, hops.len()), in_buckets.room(half, buckets.len()));
@@ -529,7 +461,7 @@ impl XdpDatapath {
     /// flags of flows, so that their families' gates are closed.
     pub(super) fn set_port(&self, mut port: RawPort) -> Result<(), Error> {
         let mut inner = self.lock();
-        if inner.flow_programs.is_none() {
+        if inner.router.is_none() {
             port.flags &= !(FLAG_FLOWS4 | FLAG_FLOWS6);
         }
         // Even if a program cannot be loaded, the previous entry must not stay: its gates may differ.
@@ -568,7 +500,7 @@ impl XdpDatapath {
     /// Returns whether the kernel has refused the programs for ports with policy routing rules, so that user space
     /// looks their packets up.
     pub fn refuses_rules(&self) -> bool {
-        self.lock().rules.as_ref().is_none_or(Further::refused)
+        self.lock().refuses_rules()
     }
 
     /// Sets the tunnels whose packets go to user space; those of all others are left to the kernel.
@@ -578,11 +510,11 @@ impl XdpDatapath {
     /// tunnels that could not be set are left to the kernel.
     pub fn set_tunnels(&self, ends: &BTreeMap<TunnelEnd, TunnelTakes>) -> Result<(), Error> {
         let mut inner = self.lock();
-        let Inner { tunnels: Some((programs, known)), number, .. } = &mut *inner else { return Ok(()) };
+        let Inner { router: Some(router), number, .. } = &mut *inner else { return Ok(()) };
         if !ends.is_empty() {
-            programs.load(*number, 0, Later::Tunnels)?;
+            router.tunnel_programs.load(*number, 0, Later::Tunnels)?;
         }
-        checked("ends", known.set(ends))
+        checked("ends", router.ends.set(ends))
     }
 
     /// Sets the VLANs of a port: the tag of each, the number of its entry, and the entry. A program that does not route
@@ -590,7 +522,7 @@ impl XdpDatapath {
     pub(super) fn set_vlans(&self, port: u16, vlans: &[([u8; 4], u16, RawPort)]) -> Result<(), Error> {
         let mut inner = self.lock();
         let inner = &mut *inner;
-        let Some(known) = &mut inner.vlans else { return Ok(()) };
+        let Some(Router { vlans: known, .. }) = &mut inner.router else { return Ok(()) };
         let new: BTreeMap<u64, (u16, u16)> =
             vlans.iter().map(|(tag, at, entry)| (Vlans::key(port, *tag, entry.mac), (port, *at))).collect();
         let mut free = vec![];
@@ -619,7 +551,7 @@ impl XdpDatapath {
             inner.ports.store(at * RawPort::WORDS + RawPort::OWN, inner.own);
             inner.place(at, *entry);
         }
-        let Some(known) = &mut inner.vlans else { return Ok(()) };
+        let Some(Router { vlans: known, .. }) = &mut inner.router else { return Ok(()) };
         for (key, of) in new {
             if !known.keys.contains_key(&key) {
                 checked("vlans", known.numbers.update(&key.to_ne_bytes(), &u32::from(of.1).to_ne_bytes()))?;
@@ -661,8 +593,4 @@ impl XdpDatapath {
         }
         Ok(all)
     }
-}
-
-pub(super) fn checked<T>(map: &'static str, result: io::Result<T>) -> Result<T, Error> {
-    result.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
 }

@@ -218,3 +218,8 @@ impl Error {
         }
     }
 }
+
+/// Returns the result of a change of a map.
+pub(super) fn checked<T>(map: &'static str, result: io::Result<T>) -> Result<T, Error> {
+    result.map_err(|e| Error::Map { interface: String::new(), map, reason: e.to_string() })
+}

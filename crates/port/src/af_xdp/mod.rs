@@ -35,6 +35,7 @@ mod napi;
 mod objects;
 mod offload;
 mod order;
+mod parts;
 mod port;
 mod port_pairs;
 mod program;
@@ -44,6 +45,7 @@ mod user_program;
 
 mod ring;
 mod rotate;
+mod router;
 mod segments;
 mod shared;
 mod short;

@@ -1,0 +1,78 @@
+//! What a router's program has besides what all programs have.
+
+use super::Error;
+use super::ends::Ends;
+use super::error::checked;
+use super::further::Further;
+use super::map::Map;
+use super::objects::FIRST_SEGMENTS;
+use super::parts::Parts;
+use super::segments::Segments;
+use super::stations::Stations;
+use std::collections::BTreeMap;
+
+/// Part of a datapath that only a router's program has. Programs in it are loaded when they are first needed.
+pub(super) struct Router {
+    /// Memory of each family's forwarding table, until it is handed out.
+    pub fibs: [Option<Segments>; 2],
+    /// Memory of each family's connections whose packets are forwarded although the gate is closed, until it is handed
+    /// out.
+    pub connections: [Option<Map>; 2],
+    /// Programs for ports with such connections.
+    pub flow_programs: Further,
+    /// VLANs by their keys in the program, and the programs for their frames.
+    pub vlans: Vlans,
+    /// Tunnels whose packets go to user space.
+    pub ends: Ends,
+    /// Program for their packets.
+    pub tunnel_programs: Further,
+    /// Programs for ports with policy routing rules.
+    pub rule_programs: Further,
+    /// Stations of bridges.
+    pub stations: Stations,
+    /// Programs for ports on members of bridges.
+    pub bridge_programs: Further,
+}
+
+impl Router {
+    pub fn take(parts: &mut Parts) -> Result<Self, Error> {
+        let [first4, first6] = FIRST_SEGMENTS;
+        let stations = parts.take("stations")?;
+        let of_stations = [&parts.take("interfaces")?, &parts.take("bridges")?];
+        Ok(Self {
+            fibs: [Some(parts.segments("fib4", first4)?), Some(parts.segments("fib6", first6)?)],
+            connections: [Some(parts.map("flows4")?), Some(parts.map("flows6")?)],
+            flow_programs: parts.further(["flow_xdp", "flow_tc"])?,
+            vlans: Vlans {
+                numbers: parts.map("vlans")?,
+                keys: BTreeMap::new(),
+                programs: parts.further(["vlan_xdp", "vlan_tc"])?,
+            },
+            ends: Ends::new(parts.map("ends")?),
+            tunnel_programs: Further::new([parts.map("tunnel_xdp")?]),
+            rule_programs: parts.further(["rules_xdp", "rules_tc"])?,
+            stations: checked("interfaces", Stations::new(stations, of_stations))?,
+            bridge_programs: parts.further(["bridge_xdp", "bridge_tc"])?,
+        })
+    }
+}
+
+/// VLANs in the program.
+pub(super) struct Vlans {
+    pub numbers: Map,
+    /// Keys in `numbers`, with their ports and the numbers of their entries.
+    pub keys: BTreeMap<u64, (u16, u16)>,
+    pub programs: Further,
+}
+
+impl Vlans {
+    /// Returns the program's key of a port's VLAN or, without a tag, of the macvlan with this MAC address.
+    pub fn key(port: u16, tag: [u8; 4], [m, n, o, p, q, r]: [u8; 6]) -> u64 {
+        let [a, b, c, d] = tag;
+        if tag == [0; 4] {
+            return u64::from_le_bytes([m, n, o, p, q, r, 0, 0]) << 16 | 0x8000 | u64::from(port);
+        }
+        let (protocol, id) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
+        u64::from(port) | u64::from(protocol) << 16 | u64::from(id) << 32
+    }
+}
