@@ -51,7 +51,7 @@ const AHEAD: usize = 4;
 const SWEEP: usize = 1;
 const SWEEP_CHANGED: usize = 32;
 /// Megaflows examined per call because of changed addresses.
-const HEED: usize = 64;
+const EXAMINED: usize = 64;
 /// Number of packets between two sorts of the tuples.
 const SORT: u64 = 1 << 16;
 
@@ -119,10 +119,10 @@ struct Caches {
     swept: u64,
     /// Number of the next key of [`Pipeline::learned`] to process, and of the first for which megaflows that depend on
     /// several addresses are yet to be examined.
-    heeded: u64,
-    heeding: u64,
+    learned_next: u64,
+    several_next: u64,
     /// Next megaflow to examine if all of them have to be.
-    heeding_all: Option<u32>,
+    examining_all: Option<u32>,
     idle: u64,
     ticks_per_s: u64,
 }
@@ -169,9 +169,9 @@ impl Caches {
             sweep_at: 0,
             sweeping: 0,
             swept: 0,
-            heeded: 0,
-            heeding: 0,
-            heeding_all: None,
+            learned_next: 0,
+            several_next: 0,
+            examining_all: None,
             idle: hz.saturating_mul(config.idle_s),
             ticks_per_s: hz,
             driven,
@@ -191,7 +191,7 @@ impl App for Switch {
         let pipeline: &Pipeline = tables.load(cx.reader);
         let of = pipeline.of_port(from).map_or(0, |of| of.0);
         if caches.is_behind(pipeline) {
-            caches.heed(pipeline);
+            caches.mark_dependents(pipeline);
         }
         if pipeline.partial(from) {
             read::complete(cx, from, batch.as_mut_slice());
@@ -222,7 +222,7 @@ impl App for Switch {
 
     fn turn(&mut self, cx: &mut Context<'_>) -> bool {
         let pipeline: &Pipeline = self.tables.load(cx.reader);
-        let more = self.caches.heed(pipeline) | self.caches.sweep(cx.now, pipeline);
+        let more = self.caches.mark_dependents(pipeline) | self.caches.sweep(cx.now, pipeline);
         self.caches.look_after_driven(cx.now, pipeline) | more
     }
 

@@ -55,7 +55,7 @@ pub struct BridgeConfig {
     pub learned: usize,
     /// Minimum time between two changes of the tables by packets. Each makes workers translate again the megaflows that
     /// use a changed table.
-    pub lessons: Duration,
+    pub learn_interval: Duration,
 }
 
 impl Default for BridgeConfig {
@@ -66,7 +66,7 @@ impl Default for BridgeConfig {
             vlan_limit: 1,
             flows: MAX_FLOWS,
             learned: 65_536,
-            lessons: Duration::from_millis(100),
+            learn_interval: Duration::from_millis(100),
         }
     }
 }
@@ -139,7 +139,7 @@ pub struct FlowControl {
     /// Number of flows that packets made.
     learned: usize,
     /// Flows to learn, and the time at which flows were last learned.
-    lessons: Vec<Arc<LearnedFlow>>,
+    to_learn: Vec<Arc<LearnedFlow>>,
     last_learned: Option<Instant>,
     /// Tables and cookies whose learned flows are to be deleted.
     unlearned: Vec<LearnKey>,
@@ -175,7 +175,7 @@ impl FlowControl {
             flow_counts: HashMap::new(),
             learners: HashMap::new(),
             learned: 0,
-            lessons: Vec::new(),
+            to_learn: Vec::new(),
             last_learned: None,
             unlearned: Vec::new(),
             moved: 0,
@@ -573,7 +573,7 @@ impl FlowControl {
 
     fn learn(&mut self, report: Report, now: Instant) {
         let learn = match report {
-            Report::Lesson(lesson) => return self.note(lesson),
+            Report::Change(change) => return self.handle_change(change),
             Report::Seen(learn) | Report::Used(learn) => learn,
         };
         // The report was queued before the port went down.
@@ -623,7 +623,7 @@ impl FlowControl {
             self.tended = now;
             offload.tend();
         }
-        any || !self.lessons.is_empty()
+        any || !self.to_learn.is_empty()
     }
 
     /// Removes expired flows and addresses. Call about once per second.

@@ -59,7 +59,7 @@ pub(crate) struct LearnedFlow {
 
 /// Change of the flows that a packet makes.
 #[derive(Clone, Debug)]
-pub(crate) enum Lesson {
+pub(crate) enum FlowChange {
     /// Adds or refreshes this flow.
     Flow(Arc<LearnedFlow>),
     /// Shortens the timeouts of this flow.

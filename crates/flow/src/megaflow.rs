@@ -3,7 +3,7 @@
 use crate::dependents::{Dependents, ROLES, SEVERAL};
 use crate::emc::FlowRef;
 use crate::key::{KEY_WORDS, Key, hash_words};
-use crate::learn::Lesson;
+use crate::learn::FlowChange;
 use crate::ops::Op;
 use crate::pipeline::mac_key;
 use crate::translate::{Learn, Translator};
@@ -78,7 +78,7 @@ pub struct Cold {
     /// Source addresses that its packets show to be in use.
     pub learn: Vec<Learn>,
     /// Changes of the flows that its packets make.
-    pub(crate) lessons: Vec<Lesson>,
+    pub(crate) flow_changes: Vec<FlowChange>,
     /// Drop reason of its packets, if no op outputs them.
     pub reason: Option<DropReason>,
     /// Pipeline generation that it is known to be valid for.
@@ -408,8 +408,8 @@ impl Megaflows {
         cold.rules.extend_from_slice(&result.rules);
         cold.learn.clear();
         cold.learn.extend_from_slice(&result.learn);
-        cold.lessons.clear();
-        cold.lessons.extend_from_slice(&result.lessons);
+        cold.flow_changes.clear();
+        cold.flow_changes.extend_from_slice(&result.flow_changes);
         (cold.tables, cold.reason, cold.used) = (result.tables, result.reason, now);
         let source = match &result.learn[..] {
             [] => None,

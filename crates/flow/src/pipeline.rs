@@ -300,7 +300,7 @@ impl Pipeline {
     }
 
     /// Returns `true` if these addresses are already learned on the ports where they were seen.
-    pub(crate) fn knows(&self, addresses: &[Learn]) -> bool {
+    pub(crate) fn has_learned(&self, addresses: &[Learn]) -> bool {
         addresses.iter().all(|learn| self.macs.get(&mac_key(learn.vlan, learn.mac)) == Some(&learn.port))
     }
 

@@ -12,7 +12,7 @@ mod walk;
 use crate::dependents::SEVERAL;
 use crate::field::{Field, Needs, Subfield, ones};
 use crate::key::{FLOW_WORDS, FRAG_LATER, Flow, Key, TAGGED, at};
-use crate::learn::Lesson;
+use crate::learn::FlowChange;
 use crate::model::{Action, OfPort};
 use crate::ops::Op;
 use crate::pipeline::{Pipeline, TABLES, mac_key};
@@ -53,7 +53,7 @@ pub struct Learn {
 #[derive(Clone, Debug)]
 pub(crate) enum Report {
     /// A packet changed the flows, or used a megaflow that did.
-    Lesson(Lesson),
+    Change(FlowChange),
     /// A packet came from that port just now.
     Seen(Learn),
     /// Packets came from that port since the address was last reported. They do not show whether the address has moved
@@ -110,7 +110,7 @@ pub struct Translator {
     /// Source addresses to learn or to refresh: of each source under which the packet was bridged.
     pub learn: Vec<Learn>,
     /// Changes of the flows that the packet makes.
-    pub(crate) lessons: Vec<Lesson>,
+    pub(crate) flow_changes: Vec<FlowChange>,
     /// Reason why nothing is sent; `None` if there is an output.
     pub reason: Option<Reason>,
     saved: Vec<State>,
@@ -160,7 +160,7 @@ impl Translator {
         self.ops.clear();
         self.rules.clear();
         self.learn.clear();
-        self.lessons.clear();
+        self.flow_changes.clear();
         (self.tables, self.looked_up, self.resubmits) = ([0; 4], None, 0);
         let mut known = Flow::default();
         known.0[crate::key::KEY_WORDS..].fill(!0);

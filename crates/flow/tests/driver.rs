@@ -108,7 +108,7 @@ impl Twin {
             flows.serve(id, 0, 0);
             programs.push((program, link.index));
         }
-        let config = BridgeConfig { lessons: Duration::ZERO, vlan_limit, ..BridgeConfig::default() };
+        let config = BridgeConfig { learn_interval: Duration::ZERO, vlan_limit, ..BridgeConfig::default() };
         let mut rig = Rig::configured(PORTS, CacheConfig::default(), 32, Some(flows), config);
         let mut ports = ports(PORTS);
         for (port, vlans) in ports.iter_mut().zip(vlans) {

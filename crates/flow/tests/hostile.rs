@@ -188,7 +188,7 @@ fn colliding_keys_cost_no_packet() {
 #[test]
 fn no_change_leaves_a_wrong_answer() {
     let r = &mut Random::new(0x5eed_0005);
-    let two_tags = BridgeConfig { lessons: Duration::ZERO, vlan_limit: 2, ..BridgeConfig::default() };
+    let two_tags = BridgeConfig { learn_interval: Duration::ZERO, vlan_limit: 2, ..BridgeConfig::default() };
     let mut old = Rig::configured(generate::PORTS, EAGER, 16, None, two_tags);
     let mut packets: Vec<(u16, Vec<u8>)> = vec![];
     for i in 0..120 {

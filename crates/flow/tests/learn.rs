@@ -211,7 +211,7 @@ fn nothing_is_learned_for_a_flow_that_has_gone() {
 /// Packets cannot fill the tables: what they make is bounded by itself, and what the user adds is not.
 #[test]
 fn learned_flows_are_bounded() {
-    let config = BridgeConfig { lessons: Duration::ZERO, learned: 3, ..BridgeConfig::default() };
+    let config = BridgeConfig { learn_interval: Duration::ZERO, learned: 3, ..BridgeConfig::default() };
     let mut rig = Rig::configured(5, CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, 32, None, config);
     add(&mut rig, &BRIDGE);
     for from in 1..=9 {

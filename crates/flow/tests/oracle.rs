@@ -303,7 +303,7 @@ fn compare(tags: usize) {
     );
     let mut ovs = Ovs::start(tags);
     let caches = CacheConfig { insert_one_in: 1, ..Default::default() };
-    let bridge = BridgeConfig { lessons: Duration::ZERO, vlan_limit: tags, ..BridgeConfig::default() };
+    let bridge = BridgeConfig { learn_interval: Duration::ZERO, vlan_limit: tags, ..BridgeConfig::default() };
     let mut ours = Rig::configured(PORTS, caches, 16, None, bridge);
     let mut ports = ports(PORTS);
     ports[usize::from(ACCESS) - 1].vlans = Vlans::Access(10);

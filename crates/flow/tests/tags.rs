@@ -15,7 +15,7 @@ const CACHES: CacheConfig = CacheConfig { exact: 8192, insert_one_in: 1, megaflo
 
 /// Creates a switch of five ports with these flows, which see this number of tags.
 fn switch(vlan_limit: usize, flows: &[&str]) -> Rig {
-    let config = BridgeConfig { vlan_limit, lessons: Duration::ZERO, ..BridgeConfig::default() };
+    let config = BridgeConfig { vlan_limit, learn_interval: Duration::ZERO, ..BridgeConfig::default() };
     let mut rig = Rig::configured(5, CACHES, 32, None, config);
     for flow in flows {
         rig.control.add(syntax::flow(flow, &|_| None).unwrap_or_else(|e| panic!("{flow}: {e}"))).unwrap();

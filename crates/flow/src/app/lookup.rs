@@ -2,7 +2,7 @@
 
 use super::{Caches, Ends, Work, low_bits};
 use crate::exec::execute;
-use crate::learn::Lesson;
+use crate::learn::FlowChange;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
 use crate::translate::{Learn, Report};
@@ -189,13 +189,18 @@ impl Caches {
     /// Reports the source addresses and the flows of the packet just translated. Returns `false` if there is no room
     /// for all.
     pub(super) fn tell_learned(&mut self) -> bool {
-        tell(&mut self.ends, &self.translator.learn, &self.translator.lessons, Report::Seen)
+        tell(&mut self.ends, &self.translator.learn, &self.translator.flow_changes, Report::Seen)
     }
 }
 
 /// Reports addresses and changes of flows. Returns `false` if there is no room for all reports.
-pub(super) fn tell(ends: &mut Ends, addresses: &[Learn], lessons: &[Lesson], report: fn(Learn) -> Report) -> bool {
-    let reports = addresses.iter().map(|learn| report(*learn)).chain(lessons.iter().cloned().map(Report::Lesson));
+pub(super) fn tell(
+    ends: &mut Ends,
+    addresses: &[Learn],
+    flow_changes: &[FlowChange],
+    report: fn(Learn) -> Report,
+) -> bool {
+    let reports = addresses.iter().map(|learn| report(*learn)).chain(flow_changes.iter().cloned().map(Report::Change));
     let refused = reports.filter_map(|report| ends.learn.push(report).err()).count();
     ends.counters.learn_later.add(refused as u64);
     refused == 0

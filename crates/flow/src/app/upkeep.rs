@@ -1,9 +1,9 @@
 //! Megaflow maintenance: revalidation, statistics and expiry.
 
-use super::{Caches, HEED, SORT, SWEEP, SWEEP_CHANGED, lookup};
+use super::{Caches, EXAMINED, SORT, SWEEP, SWEEP_CHANGED, lookup};
 use crate::dependents::{SEVERAL, SOURCE, Step};
 use crate::key::Key;
-use crate::learn::Lesson;
+use crate::learn::FlowChange;
 use crate::megaflow::bits;
 use crate::pipeline::Pipeline;
 use crate::translate::Report;
@@ -41,10 +41,10 @@ impl Caches {
         // Without a packet there is nothing to learn from. If the address is unknown or known on another port, or the
         // flow is not there or another, remove the megaflow, so that the next packet takes the slow path and is learned
         // from.
-        let known = pipeline.knows(&self.translator.learn)
-            && self.translator.lessons.iter().all(|lesson| match lesson {
-                Lesson::Flow(flow) => pipeline.has_flow(&flow.spec),
-                Lesson::Ended(..) => true,
+        let known = pipeline.has_learned(&self.translator.learn)
+            && self.translator.flow_changes.iter().all(|change| match change {
+                FlowChange::Flow(flow) => pipeline.has_flow(&flow.spec),
+                FlowChange::Ended(..) => true,
             });
         let unseen = !seen && !known;
         if narrower || unseen {
@@ -63,19 +63,19 @@ impl Caches {
         true
     }
 
-    /// Returns whether megaflows are yet to be found by [`Caches::heed`].
+    /// Returns whether megaflows are yet to be marked by [`Caches::mark_dependents`].
     #[inline]
     pub(super) fn is_behind(&self, pipeline: &Pipeline) -> bool {
-        self.heeded != pipeline.learned.end || self.heeding_all.is_some() || !self.mega.dependents.is_done()
+        self.learned_next != pipeline.learned.end || self.examining_all.is_some() || !self.mega.dependents.is_done()
     }
 
-    /// Finds the megaflows that depend on addresses learned or forgotten since it was last called, for translation with
-    /// their next packet. Looks at [`HEED`] of them at most; returns `true` if there are more.
-    pub(super) fn heed(&mut self, pipeline: &Pipeline) -> bool {
-        for _ in 0..HEED {
-            if let Some(at) = self.heeding_all {
+    /// Marks the megaflows that depend on addresses learned or forgotten since the last call, for translation with
+    /// their next packet. Examines at most [`EXAMINED`] megaflows; returns `true` if there are more.
+    pub(super) fn mark_dependents(&mut self, pipeline: &Pipeline) -> bool {
+        for _ in 0..EXAMINED {
+            if let Some(at) = self.examining_all {
                 let there = (at as usize) < self.mega.places();
-                self.heeding_all = there.then_some(at + 1);
+                self.examining_all = there.then_some(at + 1);
                 if there && self.mega.hot(at).incarnation() != 0 && self.mega.dependents.has(at) {
                     self.doubt(at);
                 }
@@ -83,23 +83,23 @@ impl Caches {
             }
             match self.mega.dependents.step() {
                 // The address is already known on the port that these packets come from: there is nothing to learn.
-                Step::Found(at, SOURCE) if pipeline.knows(&self.mega.cold(at).learn) => {}
+                Step::Found(at, SOURCE) if pipeline.has_learned(&self.mega.cold(at).learn) => {}
                 Step::Found(at, _) => self.doubt(at),
                 Step::Other => {}
-                Step::End => match pipeline.learned.get(self.heeded) {
-                    Some(key) if self.heeded < self.heeding => {
-                        self.heeded += 1;
+                Step::End => match pipeline.learned.get(self.learned_next) {
+                    Some(key) if self.learned_next < self.several_next => {
+                        self.learned_next += 1;
                         self.mega.dependents.walk(key);
                     }
                     Some(_) => {
-                        self.heeding = pipeline.learned.end;
+                        self.several_next = pipeline.learned.end;
                         self.mega.dependents.walk(SEVERAL);
                     }
-                    None if self.heeded == pipeline.learned.end => return false,
+                    None if self.learned_next == pipeline.learned.end => return false,
                     // The worker slept for longer than keys are kept.
                     None => {
-                        (self.heeded, self.heeding) = (pipeline.learned.end, pipeline.learned.end);
-                        self.heeding_all = Some(0);
+                        (self.learned_next, self.several_next) = (pipeline.learned.end, pipeline.learned.end);
+                        self.examining_all = Some(0);
                     }
                 },
             }
@@ -140,7 +140,7 @@ impl Caches {
         let report = if cold.told == 0 { Report::Seen } else { Report::Used };
         if tell
             && now.wrapping_sub(cold.told) > self.ticks_per_s
-            && lookup::tell(&mut self.ends, &cold.learn, &cold.lessons, report)
+            && lookup::tell(&mut self.ends, &cold.learn, &cold.flow_changes, report)
         {
             cold.told = now;
         }

@@ -1,7 +1,7 @@
 //! Flows that packets create and change.
 
 use super::{Entry, FlowControl};
-use crate::learn::{LearnedFlow, Lesson};
+use crate::learn::{FlowChange, LearnedFlow};
 use crate::model::{Action, FlowFilter, FlowSpec, Timeouts};
 use crate::table::Rule;
 use std::sync::Arc;
@@ -32,20 +32,20 @@ fn learned_by(spec: &FlowSpec) -> impl Iterator<Item = (LearnKey, bool)> {
 
 impl FlowControl {
     /// Handles a worker's report.
-    pub(super) fn note(&mut self, lesson: Lesson) {
-        match lesson {
-            Lesson::Flow(flow) if self.lessons.len() < self.config.learned => self.lessons.push(flow),
-            Lesson::Flow(_) => self.not_learned += 1,
-            Lesson::Ended(rule, timeouts) => self.shorten(&rule, timeouts),
+    pub(super) fn handle_change(&mut self, change: FlowChange) {
+        match change {
+            FlowChange::Flow(flow) if self.to_learn.len() < self.config.learned => self.to_learn.push(flow),
+            FlowChange::Flow(_) => self.not_learned += 1,
+            FlowChange::Ended(rule, timeouts) => self.shorten(&rule, timeouts),
         }
     }
 
-    /// Adds the flows that packets made, unless others were added less than `BridgeConfig::lessons` ago.
+    /// Adds the flows that packets made, unless others were added less than `BridgeConfig::learn_interval` ago.
     pub(super) fn learn_flows(&mut self, now: Instant) {
-        let early = self.last_learned.is_some_and(|last_learned| now - last_learned < self.config.lessons);
-        if !self.lessons.is_empty() && !early {
+        let early = self.last_learned.is_some_and(|last_learned| now - last_learned < self.config.learn_interval);
+        if !self.to_learn.is_empty() && !early {
             self.last_learned = Some(now);
-            std::mem::take(&mut self.lessons).iter().for_each(|flow| self.learn_flow(flow, now));
+            std::mem::take(&mut self.to_learn).iter().for_each(|flow| self.learn_flow(flow, now));
         }
     }
 

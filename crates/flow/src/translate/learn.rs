@@ -2,24 +2,24 @@
 
 use super::{Reason, Trip, tell};
 use crate::field::{Field, Needs};
-use crate::learn::{Learn, Lesson, Part};
+use crate::learn::{FlowChange, Learn, Part};
 use crate::model::Timeouts;
 use crate::table::Rule;
 use bywash_engine::DropReason;
 use std::sync::Arc;
 
 /// Maximum number of changes that a packet makes.
-const LESSONS: usize = 64;
+const MAX_FLOW_CHANGES: usize = 64;
 /// TCP flags that end a connection: FIN and RST.
 const ENDS: u128 = 1 | 4;
 
 impl Trip<'_, '_> {
-    fn teach(&mut self, lesson: Lesson) -> Result<(), Reason> {
-        if self.t.lessons.len() >= LESSONS {
-            tell!(self, "dropped: the packet makes more than {LESSONS} changes of flows");
+    fn push_change(&mut self, change: FlowChange) -> Result<(), Reason> {
+        if self.t.flow_changes.len() >= MAX_FLOW_CHANGES {
+            tell!(self, "dropped: the packet makes more than {MAX_FLOW_CHANGES} changes of flows");
             return Err(DropReason::TooManyResubmits);
         }
-        self.t.lessons.push(lesson);
+        self.t.flow_changes.push(change);
         Ok(())
     }
 
@@ -32,7 +32,7 @@ impl Trip<'_, '_> {
         self.t.tables[usize::from(learn.table / 64)] |= 1 << (learn.table % 64);
         let learned = learn.flow(&self.now.flow);
         tell!(self, "learns the flow `{}`", crate::syntax::Shown(&learned.spec));
-        self.teach(Lesson::Flow(Arc::new(learned)))
+        self.push_change(FlowChange::Flow(Arc::new(learned)))
     }
 
     /// Shortens the timeouts of `rule`, whose action this is, if the packet ends a TCP connection.
@@ -45,6 +45,6 @@ impl Trip<'_, '_> {
             return Ok(());
         }
         tell!(self, "the connection ends");
-        self.teach(Lesson::Ended(rule.clone(), timeouts))
+        self.push_change(FlowChange::Ended(rule.clone(), timeouts))
     }
 }

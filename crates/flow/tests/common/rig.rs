@@ -72,7 +72,7 @@ impl Rig {
     /// Creates a switch that also offloads its flows to the driver if `flows` is given.
     pub fn on_driver(n: u16, caches: CacheConfig, burst: usize, flows: Option<Flows>) -> Self {
         // Tests look at once.
-        let config = BridgeConfig { lessons: Duration::ZERO, ..BridgeConfig::default() };
+        let config = BridgeConfig { learn_interval: Duration::ZERO, ..BridgeConfig::default() };
         Self::configured(n, caches, burst, flows, config)
     }
 
