@@ -21,8 +21,8 @@ struct Router {
     routes: Routes,
 }
 
-/// Where a frame goes.
-enum Way {
+/// Destination of a frame.
+enum Destination {
     Port(PortId),
     Kernel,
     /// The frame is for another host: the port is promiscuous.
@@ -37,18 +37,18 @@ fn lower(ip: &mut [u8]) -> bool {
     ipv6::check(ip).is_ok() && ip.first_chunk_mut().is_some_and(ipv6::decrement_hop_limit)
 }
 
-/// Finds the way of a frame, which is rewritten if it is forwarded.
-fn route(tables: &Tables, from: PortId, frame: &mut [u8]) -> Way {
+/// Finds the destination of a frame, which is rewritten if it is forwarded.
+fn route(tables: &Tables, from: PortId, frame: &mut [u8]) -> Destination {
     if !frame.starts_with(&tables.ports[usize::from(from.0)].mac) {
-        return Way::Nowhere;
+        return Destination::Nowhere;
     }
     let hop = *tables.next_hop(frame);
     let fits = frame.len() <= HEADER_LEN + hop.mtu as usize;
     if hop.kind != Kind::Forward || !fits || !lower(&mut frame[HEADER_LEN..]) {
-        return Way::Kernel;
+        return Destination::Kernel;
     }
     frame[..hop.macs.len()].copy_from_slice(&hop.macs);
-    Way::Port(hop.port)
+    Destination::Port(hop.port)
 }
 
 impl App for Router {
@@ -60,10 +60,10 @@ impl App for Router {
         let (n, tables) = (batch.len(), self.routes.load(cx.reader));
         for mut frame in batch.drain() {
             match route(tables, from, cx.bufs.arena().data_mut(&mut frame)) {
-                Way::Port(to) => cx.send(from, to, frame),
+                Destination::Port(to) => cx.send(from, to, frame),
                 // The number of a twin is that after its port's: see below.
-                Way::Kernel => cx.send(from, PortId(from.0 + 1), frame),
-                Way::Nowhere => cx.drop(from, DropReason::Filtered, frame),
+                Destination::Kernel => cx.send(from, PortId(from.0 + 1), frame),
+                Destination::Nowhere => cx.drop(from, DropReason::Filtered, frame),
             }
         }
         cx.stage(0, n);

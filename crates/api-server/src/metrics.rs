@@ -94,7 +94,7 @@ fn ports(out: &mut Text, ports: &[Port]) {
         let interface = port.interface.as_ref().unwrap_or(&port.name);
         vec![("port", port.name.clone()), ("network_interface_name", interface.clone())]
     };
-    let ways: [(_, _, [Count<PortCounters>; 2]); 2] = [
+    let directions: [(_, _, [Count<PortCounters>; 2]); 2] = [
         ("system_network_io_bytes_total", "Bytes received and sent, without FCS.", [|c| c.rx_bytes, |c| c.tx_bytes]),
         (
             "system_network_packet_count_total",
@@ -102,7 +102,7 @@ fn ports(out: &mut Text, ports: &[Port]) {
             [|c| c.rx_packets, |c| c.tx_packets],
         ),
     ];
-    for (name, help, [rx, tx]) in ways {
+    for (name, help, [rx, tx]) in directions {
         let rows = ports.iter().flat_map(|port| [(port, "receive", rx), (port, "transmit", tx)]);
         let labels = |(port, direction, _): &(&Port, &'static str, _)| {
             let mut labels = named(port);

@@ -31,7 +31,7 @@ pub use firewall::{Established, Firewall, FirewallChain, FirewallReason};
 pub use placement::{CpuFrames, Kept, LevelFrames, Placement};
 pub use pools::{Arena, Audit, Blocks, Pool, Pools};
 pub use ports::{Above, Port, PortCounters, PortTxQueue, Queue, SwitchPort, TxQueue};
-pub use request::{CAPTURE_NUMBER, CaptureRequest, REQUESTS, Request, Way};
+pub use request::{CAPTURE_NUMBER, CaptureRequest, Direction, REQUESTS, Request};
 pub use routes::{Drift, Neighbour, NextHop, Route};
 pub use schema::{schema, without_descriptions};
 pub use state::{Config, Health, Sandbox};

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// Received.
     Rx,
     /// Sent.
@@ -21,7 +21,7 @@ pub struct CaptureRequest {
     /// Only packets of these ports; of all ports if empty.
     pub ports: Vec<String>,
     /// Only packets of this direction.
-    pub way: Option<Way>,
+    pub direction: Option<Direction>,
     /// Only packets dropped for these reasons; `all` stands for every reason.
     pub drops: Vec<String>,
     /// Maximum number of bytes kept of a packet; 0 for all.

@@ -134,8 +134,8 @@ fn begin(topology: &Topology, changer: &mut Changer) -> anyhow::Result<Turns> {
         let link = topology.r().enter(|| bywash_netlink::interface_by_name(&interface))??;
         Ok(link.with_context(|| format!("no {interface}"))?.index)
     };
-    let ways = [(topology.hosts()[1].v4, index(1)?), (topology.hosts()[2].v4, index(2)?)];
-    let to = |prefixes: &[(Ipv4Addr, u8)]| ways.map(|(gateway, index)| Changes::replace(prefixes, gateway, index));
+    let next_hops = [(topology.hosts()[1].v4, index(1)?), (topology.hosts()[2].v4, index(2)?)];
+    let to = |prefixes: &[(Ipv4Addr, u8)]| next_hops.map(|(gateway, index)| Changes::replace(prefixes, gateway, index));
     let turns = Turns { flips: to(&prefixes(44)), probe: to(&[(Ipv4Addr::new(46, 0, 0, 0), 24)]) };
     let [b, c] = [to(&prefixes(43))[0].clone(), to(&prefixes(45))[1].clone()];
     for changes in [&b, &c, &turns.flips[0], &turns.probe[0]] {

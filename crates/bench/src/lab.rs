@@ -184,7 +184,7 @@ impl Lab {
                 host.router_mac, host.router_v4, host.router_v4, host.router_v6, host.router_v6
             )?;
         }
-        for (station, network) in self.ways() {
+        for (station, network) in self.next_hops() {
             writeln!(
                 lines,
                 "neigh replace {station} lladdr {STATION} nud permanent dev br1\nroute replace {network} via {station} dev br1"
@@ -243,7 +243,7 @@ impl Lab {
                 host.router_v4, host.router_v6
             )?;
         }
-        for (station, network) in self.ways() {
+        for (station, network) in self.next_hops() {
             // The kernel forgets neighbours with an interface's last address.
             writeln!(
                 lines,
@@ -264,7 +264,7 @@ impl Lab {
     }
 
     /// Returns the next hops and networks of both families, where there is one route.
-    fn ways(&self) -> [(IpAddr, &'static str); 2] {
+    fn next_hops(&self) -> [(IpAddr, &'static str); 2] {
         [(station(0).into(), network(self.destinations.len())), (station6(0).into(), NETWORK6)]
     }
 

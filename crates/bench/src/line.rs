@@ -5,7 +5,7 @@
 
 use bywash_engine::cpus::Placement;
 use bywash_engine::line;
-pub use bywash_engine::line::Way;
+pub use bywash_engine::line::TransferCost;
 use serde::Serialize;
 use std::fmt;
 
@@ -13,7 +13,7 @@ use std::fmt;
 const FAR: f64 = 2.0;
 
 /// Measures the transfer between the first two CPUs; `None` if there are fewer, or it took too long.
-pub fn measure(cpus: &Placement) -> anyhow::Result<Option<Way>> {
+pub fn measure(cpus: &Placement) -> anyhow::Result<Option<TransferCost>> {
     Ok(if cpus.enough_for(2) { line::measure(cpus.cpu(0), cpus.cpu(1))? } else { None })
 }
 
@@ -35,9 +35,9 @@ impl fmt::Display for Apart {
 }
 
 /// Returns separate medians of near and far rounds; `None` if all rounds are alike or the costs are unknown.
-pub fn apart(ways: &[Option<Way>], mpps: &[f64]) -> Option<Apart> {
+pub fn apart(costs: &[Option<TransferCost>], mpps: &[f64]) -> Option<Apart> {
     let rounds: Vec<(f64, f64)> =
-        ways.iter().zip(mpps).map(|(way, mpps)| way.map(|way| (way.ns, *mpps))).collect::<Option<_>>()?;
+        costs.iter().zip(mpps).map(|(cost, mpps)| cost.map(|cost| (cost.ns, *mpps))).collect::<Option<_>>()?;
     let nearest = rounds.iter().map(|(ns, _)| *ns).min_by(f64::total_cmp)?;
     let (far, near): (Vec<_>, Vec<_>) = rounds.iter().partition(|(ns, _)| *ns > FAR * nearest);
     let median = |of: &[(f64, f64)]| super::median(of.iter().map(|(_, mpps)| *mpps));
@@ -45,9 +45,9 @@ pub fn apart(ways: &[Option<Way>], mpps: &[f64]) -> Option<Apart> {
 }
 
 /// Returns the costs of the rounds in words, such as `50, 51, 160 ns`.
-pub fn words(ways: &[Option<Way>]) -> String {
-    let one = |way: &Option<Way>| way.map_or("?".into(), |way| format!("{:.0}", way.ns));
-    format!("{} ns", ways.iter().map(one).collect::<Vec<_>>().join(", "))
+pub fn words(costs: &[Option<TransferCost>]) -> String {
+    let one = |cost: &Option<TransferCost>| cost.map_or("?".into(), |cost| format!("{:.0}", cost.ns));
+    format!("{} ns", costs.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -56,11 +56,12 @@ mod tests {
 
     #[test]
     fn near_and_far_rounds_are_not_averaged() {
-        let ways = |ns: &[f64]| ns.iter().map(|ns| Some(Way { ns: *ns, cycles: 2.0 * ns })).collect::<Vec<_>>();
+        let costs =
+            |ns: &[f64]| ns.iter().map(|ns| Some(TransferCost { ns: *ns, cycles: 2.0 * ns })).collect::<Vec<_>>();
         let mpps = [18.0, 2.2, 17.0, 2.1, 18.5];
-        let both = apart(&ways(&[50.0, 160.0, 52.0, 170.0, 70.0]), &mpps).unwrap();
+        let both = apart(&costs(&[50.0, 160.0, 52.0, 170.0, 70.0]), &mpps).unwrap();
         assert_eq!(both, Apart { near_mpps: 18.0, near_rounds: 3, far_mpps: 2.2, far_rounds: 2 });
-        assert_eq!(apart(&ways(&[50.0, 60.0, 52.0, 70.0, 99.0]), &mpps), None);
-        assert_eq!(apart(&[None, Some(Way { ns: 1.0, cycles: 2.0 })], &mpps[..2]), None);
+        assert_eq!(apart(&costs(&[50.0, 60.0, 52.0, 70.0, 99.0]), &mpps), None);
+        assert_eq!(apart(&[None, Some(TransferCost { ns: 1.0, cycles: 2.0 })], &mpps[..2]), None);
     }
 }

@@ -22,8 +22,8 @@ pub struct MemifArgs {
     #[arg(long, value_name = "server|client", default_value = "client", hide_possible_values = true)]
     pub role: Role,
     /// Direction of the packets, as seen from our side
-    #[arg(long, value_name = "send|receive", default_value = "send", hide_possible_values = true)]
-    pub way: MemifWay,
+    #[arg(long = "way", value_name = "send|receive", default_value = "send", hide_possible_values = true)]
+    pub direction: MemifDirection,
     /// Control socket of a memif shared with another program  [default: both sides are in this process]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub struct MemifArgs {
 
 /// Direction of the packets in `bywash bench memif`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum MemifWay {
+pub enum MemifDirection {
     /// Our side sends
     Send,
     /// Our side receives
@@ -147,7 +147,7 @@ pub fn run(args: &MemifArgs) -> anyhow::Result<()> {
     let other = |role| if role == Role::Server { Role::Client } else { Role::Server };
     let name = |role| if role == Role::Server { "server" } else { "client" };
     let stop = Arc::new(AtomicBool::new(false));
-    let sends = args.way == MemifWay::Send;
+    let sends = args.direction == MemifDirection::Send;
     let cpu = |thread| args.cpu.filter(|_| thread == 0).unwrap_or(placement.cpu(thread));
     let mut sides = vec![start(config(args.role), (sends, Some(cpu(0))), args, &stop)?];
     if args.socket.is_none() {

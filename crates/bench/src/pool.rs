@@ -2,7 +2,7 @@
 //! and frees them.
 
 use crate::args::{SECONDS, block, frames, number, touch};
-use crate::line::{self, Apart, Way};
+use crate::line::{self, Apart, TransferCost};
 use bywash_config::count;
 use bywash_engine::cpus;
 use bywash_frame::{Batch, Buffers, Pages, PoolConfig, PoolKind, PoolSet};
@@ -69,7 +69,7 @@ struct Figures {
     rows: Vec<Row>,
     cpus: cpus::Placement,
     /// Cost of a cache line transfer between the first two CPUs before each round.
-    line: Vec<Option<Way>>,
+    line: Vec<Option<TransferCost>>,
 }
 
 #[derive(Clone, Serialize)]

@@ -163,26 +163,26 @@ struct Compared {
 
 /// Runs `bywash bench txq`.
 pub fn run(args: &TxqArgs) -> anyhow::Result<()> {
-    let ways = args.coalesce.map_or(vec![OnOff::On, OnOff::Off], |way| vec![way]);
+    let settings = args.coalesce.map_or(vec![OnOff::On, OnOff::Off], |one| vec![one]);
     let lab = (args.port == TxqPort::Veth).then(Lab::new).transpose()?.map(Arc::new);
     let (mut rows, mut compared) = (vec![], vec![]);
     for &flows in &args.flows {
         let mut rounds: Vec<Vec<Row>> = vec![];
         for round in 0..args.rounds {
             // Alternate the order.
-            let mut order = ways.clone();
+            let mut order = settings.clone();
             if round % 2 == 1 {
                 order.reverse();
             }
-            let one = |way| measure(args, flows, way, lab.as_ref());
+            let one = |coalesce| measure(args, flows, coalesce, lab.as_ref());
             let mut round = order.into_iter().map(one).collect::<anyhow::Result<Vec<_>>>()?;
             round.sort_by_key(|row| row.coalesce == OnOff::Off);
             rounds.push(round);
         }
-        for at in 0..ways.len() {
+        for at in 0..settings.len() {
             rows.extend(super::middle(rounds.iter().map(|round| round[at].clone()), |row| row.mpps));
         }
-        if ways.len() == 2 {
+        if settings.len() == 2 {
             let ratio = |of: fn(&Row) -> f64, over: usize| {
                 super::median(rounds.iter().map(|round| of(&round[1 - over]) / of(&round[over]))).unwrap_or(f64::NAN)
             };
@@ -397,7 +397,7 @@ struct Sample {
     stages: Look,
 }
 
-fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
+fn measure(args: &TxqArgs, flows: usize, coalesce: OnOff, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
     let allowed = bywash_config::Host::this().allowed;
     let cpus = [allowed.first().copied(), allowed.get(1).or(allowed.first()).copied()];
     let arena = Arena::new(ArenaConfig { cells: args.frames, ..Default::default() })?;
@@ -413,7 +413,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
     control.commit();
     let mut switch = control.worker(CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, random_seed());
     let mut queue = TxQueueConfig { burst: args.burst, deadline_us: args.deadline_us };
-    if way == OnOff::Off {
+    if coalesce == OnOff::Off {
         switch = switch.sending_by_flow();
         queue.burst = 1;
     }
@@ -481,7 +481,7 @@ fn measure(args: &TxqArgs, flows: usize, way: OnOff, lab: Option<&Arc<Lab>>) -> 
     anyhow::ensure!(packets > 0, "nothing was sent");
     Ok(Row {
         flows,
-        coalesce: way,
+        coalesce,
         mpps: (after.arrived - before.arrived) as f64 / (ticks / clock::tsc_hz() as f64) / 1e6,
         cycles_per_packet: ticks / (packets + drops) as f64,
         send_calls_per_packet: per_packet(after.sends - before.sends),

@@ -182,14 +182,14 @@ fn ping(lab: &Lab) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures TCP both ways over IPv4 and IPv6: name, bits per second.
+/// Measures TCP in both directions over IPv4 and IPv6. Returns names and bits per second.
 fn tcp(lab: &Lab) -> anyhow::Result<Vec<(String, f64)>> {
     let (a, b) = (lab.topology().a(), lab.topology().b());
     let mut rates = vec![];
     for (family, to) in [("IPv4", IpAddr::from(b.v4)), ("IPv6", IpAddr::from(b.v6))] {
-        for (way, direction) in [("a -> b", Direction::Forward), ("b -> a", Direction::Reverse)] {
+        for (name, direction) in [("a -> b", Direction::Forward), ("b -> a", Direction::Reverse)] {
             let report = Iperf::tcp(TCP_SECONDS).run(&a.ns, &b.ns, to, direction)?;
-            rates.push((format!("{family} {way}"), report.bits_per_second));
+            rates.push((format!("{family} {name}"), report.bits_per_second));
         }
     }
     Ok(rates)

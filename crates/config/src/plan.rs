@@ -106,7 +106,7 @@ impl Config {
         if let Some(index) = workers.iter().position(|worker| worker.queues.is_empty()) {
             return Err(Self::without_queue(index, queues.iter().map(Vec::len).sum()).into());
         }
-        let pools = self.deal_pools(count)?;
+        let pools = self.distribute_pools(count)?;
         for pool in &pools {
             for &index in &pool.workers {
                 workers[index].frames = self.frames_of(index, &workers[index], pool.settings)?;

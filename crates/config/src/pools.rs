@@ -135,11 +135,11 @@ impl Config {
     /// # Errors
     /// A worker belongs to no pool or to two, or a `[[pool]]` names one that does not exist.
     pub fn pool_plans(&self, workers: usize) -> Result<Vec<PoolPlan>, ConfigErrors> {
-        let plans = self.deal_pools(workers);
+        let plans = self.distribute_pools(workers);
         plans.map_err(|problem| ConfigErrors::new(None, Default::default(), vec![*problem]))
     }
 
-    pub(crate) fn deal_pools(&self, workers: usize) -> Result<Vec<PoolPlan>, Box<Problem>> {
+    pub(crate) fn distribute_pools(&self, workers: usize) -> Result<Vec<PoolPlan>, Box<Problem>> {
         let common = self.pools.iter().position(|pool| !pool.selects());
         let mut of: Vec<Vec<usize>> = vec![vec![]; self.pools.len()];
         for worker in 0..workers {

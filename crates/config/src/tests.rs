@@ -455,7 +455,7 @@ fn options_do_not_point_into_the_file() {
 }
 
 #[test]
-fn queues_are_dealt_out_to_workers() {
+fn queues_are_distributed_over_workers() {
     let text = format!("{PORT}[[port]]\ninterface = \"lo\"\n");
     let config = load(&text).unwrap();
     let plan = config.plan(&[vec![0, 1, 2], vec![0, 1]], &[0, 1, 2, 3]).unwrap();

@@ -3,7 +3,7 @@
 use crate::api::Capturing;
 use crate::shared::Shared;
 use crate::workers::ANSWER;
-use bywash_api::{CaptureRequest, Way};
+use bywash_api::CaptureRequest;
 use bywash_engine::{DROP_REASONS, DropReason};
 use bywash_port::pcap::{CaptureFile, Direction, Filter, Format, PacketMeta, wall_ns};
 use bywash_port::{Happened, Records, Wanted, capture};
@@ -59,14 +59,14 @@ pub fn prepare(shared: &Arc<Shared>, request: &CaptureRequest) -> std::result::R
     let snaplen = if request.snaplen == 0 { WHOLE } else { request.snaplen };
     let wanted = (0..shared.workers.len()).map(|worker| {
         // A worker's ends of ports that it does not poll are rings to the workers that do: those record the packet.
-        let own = |way| -> Vec<bool> {
-            let asked = request.drops.is_empty() && request.way.is_none_or(|only| only == way);
+        let own = |direction| -> Vec<bool> {
+            let asked = request.drops.is_empty() && request.direction.is_none_or(|only| only == direction);
             let polled = |at| ports.get(&at).is_some_and(|slot| slot.polled_by(worker).next().is_some());
             chosen.iter().enumerate().map(|(at, chosen)| asked && *chosen && polled(at)).collect()
         };
         Wanted {
-            received: own(Way::Rx),
-            sent: own(Way::Tx),
+            received: own(bywash_api::Direction::Rx),
+            sent: own(bywash_api::Direction::Tx),
             dropped: chosen.clone(),
             reasons,
             filter: filter.clone(),

@@ -26,11 +26,11 @@ pub struct Choice {
     /// Reason in words.
     pub why: String,
     /// Workers that free its frames, each with the CPUs of both; the choice holds as long as these stay the same.
-    pub ways: Vec<Way>,
+    pub users: Vec<PoolUser>,
 }
 
-/// Worker that frees another's frames, the CPU of the worker that takes them, and its own CPU.
-pub type Way = (usize, Option<usize>, Option<usize>);
+/// Worker that frees the frames of another worker's pool: its number, the CPU of the pool's worker, and its own CPU.
+pub type PoolUser = (usize, Option<usize>, Option<usize>);
 
 /// Returns the best policy for a pool. `shared` is set if another thread frees its frames; `line_ns` is the time that a
 /// cache line takes from one thread to the other, `None` if unknown.
@@ -46,7 +46,12 @@ pub fn choose(shared: bool, line_ns: Option<f64>) -> PoolKind {
 /// Returns the workers that free a worker's frames, with the CPUs of both. `owners` lists, for each port, the workers
 /// that have a queue of it: a worker without one hands its frames to the first of them. In a cable downstream the lower
 /// MAC of a group frees the frames of the upper one.
-pub fn ways(mode: Mode, worker: usize, owners: &[Vec<usize>], cpu_of: &dyn Fn(usize) -> Option<usize>) -> Vec<Way> {
+pub fn pool_users(
+    mode: Mode,
+    worker: usize,
+    owners: &[Vec<usize>],
+    cpu_of: &dyn Fn(usize) -> Option<usize>,
+) -> Vec<PoolUser> {
     let without = owners.iter().filter(|owners| !owners.contains(&worker));
     let mut others: Vec<usize> = match mode {
         Mode::Cmts if worker.is_multiple_of(2) => vec![worker + 1],
@@ -59,11 +64,11 @@ pub fn ways(mode: Mode, worker: usize, owners: &[Vec<usize>], cpu_of: &dyn Fn(us
 }
 
 impl Choice {
-    /// Chooses a policy by the most expensive of `ways`. Each is measured only once, because measuring takes time from
+    /// Chooses a policy by the most expensive of `users`. Each is measured only once, because measuring takes time from
     /// the threads on both CPUs.
-    pub fn of(ways: Vec<Way>) -> Self {
+    pub fn of(users: Vec<PoolUser>) -> Self {
         static MEASURED: Mutex<BTreeMap<(usize, usize), f64>> = Mutex::new(BTreeMap::new());
-        Self::by(ways, |one, other| {
+        Self::by(users, |one, other| {
             let cpus = (one.min(other), one.max(other));
             let mut measured = lock(&MEASURED);
             if let Some(ns) = measured.get(&cpus) {
@@ -75,32 +80,32 @@ impl Choice {
         })
     }
 
-    fn by(ways: Vec<Way>, measure: impl Fn(usize, usize) -> Option<f64>) -> Self {
+    fn by(users: Vec<PoolUser>, measure: impl Fn(usize, usize) -> Option<f64>) -> Self {
         let mut worst: Option<(f64, String)> = None;
-        for (worker, one, other) in &ways {
+        for (worker, one, other) in &users {
             let (Some(one), Some(other)) = (*one, *other) else {
                 let why = format!("worker {worker} frees its frames, and may run on any CPU");
-                return Self { kind: choose(true, None), why, ways };
+                return Self { kind: choose(true, None), why, users };
             };
             // Workers on one CPU share its caches.
             let ns = if one == other { Some(0.0) } else { measure(one, other) };
             let Some(ns) = ns else {
                 let why = format!("worker {worker} frees its frames; CPUs {one} and {other} were too busy to measure");
-                return Self { kind: choose(true, None), why, ways };
+                return Self { kind: choose(true, None), why, users };
             };
             if worst.as_ref().is_none_or(|(worst, _)| ns > *worst) {
                 let between = format!("a cache line takes {ns:.0} ns from CPU {one} to {other}");
                 worst = Some((ns, format!("worker {worker} frees its frames, and {between}")));
             }
         }
-        let kind = choose(!ways.is_empty(), worst.as_ref().map(|(ns, _)| *ns));
+        let kind = choose(!users.is_empty(), worst.as_ref().map(|(ns, _)| *ns));
         let why = worst.map_or("the worker frees its frames itself".into(), |(_, why)| why);
-        Self { kind, why, ways }
+        Self { kind, why, users }
     }
 
-    /// Returns whether the choice was made for these pairs.
-    pub fn is_by(&self, ways: &[Way]) -> bool {
-        self.ways == ways
+    /// Returns whether the choice was made for these users.
+    pub fn is_by(&self, users: &[PoolUser]) -> bool {
+        self.users == users
     }
 }
 
@@ -109,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_policy_follows_the_way() {
+    fn the_policy_follows_the_cost() {
         for (shared, ns, kind) in [
             (false, None, PoolKind::Stack),
             (false, Some(500.0), PoolKind::Stack),
@@ -127,24 +132,24 @@ mod tests {
         let cpu = |worker: usize| Some(10 + worker);
         // Port 0 has queues at all workers, port 1 at workers 1 and 2, port 2 at worker 2.
         let owners = [vec![0, 1, 2], vec![2, 1], vec![2]];
-        assert_eq!(ways(Mode::Router, 0, &owners, &cpu), [(1, Some(10), Some(11)), (2, Some(10), Some(12))]);
-        assert_eq!(ways(Mode::Router, 1, &owners, &cpu), [(2, Some(11), Some(12))]);
-        assert_eq!(ways(Mode::Cmts, 2, &owners, &cpu), [(3, Some(12), Some(13))]);
-        assert_eq!(ways(Mode::Cmts, 3, &owners, &cpu), []);
-        assert_eq!(ways(Mode::Switch, 2, &owners, &cpu), []);
+        assert_eq!(pool_users(Mode::Router, 0, &owners, &cpu), [(1, Some(10), Some(11)), (2, Some(10), Some(12))]);
+        assert_eq!(pool_users(Mode::Router, 1, &owners, &cpu), [(2, Some(11), Some(12))]);
+        assert_eq!(pool_users(Mode::Cmts, 2, &owners, &cpu), [(3, Some(12), Some(13))]);
+        assert_eq!(pool_users(Mode::Cmts, 3, &owners, &cpu), []);
+        assert_eq!(pool_users(Mode::Switch, 2, &owners, &cpu), []);
     }
 
     #[test]
-    fn the_longest_way_decides() {
+    fn the_most_expensive_user_decides() {
         let ns = |_: usize, other: usize| Some(if other == 2 { 150.0 } else { 40.0 });
-        let way = |worker: usize| (worker, Some(0), Some(worker));
-        let choice = Choice::by(vec![way(1), way(2), way(3)], ns);
+        let user = |worker: usize| (worker, Some(0), Some(worker));
+        let choice = Choice::by(vec![user(1), user(2), user(3)], ns);
         let why = "worker 2 frees its frames, and a cache line takes 150 ns from CPU 0 to 2";
         assert_eq!((choice.kind, choice.why.as_str()), (PoolKind::Ring, why));
-        assert!(choice.is_by(&[way(1), way(2), way(3)]) && !choice.is_by(&[way(1)]));
+        assert!(choice.is_by(&[user(1), user(2), user(3)]) && !choice.is_by(&[user(1)]));
         assert_eq!(Choice::by(vec![(1, Some(4), Some(4))], |_, _| None).kind, PoolKind::Stack);
         assert_eq!(Choice::by(vec![], ns).why, "the worker frees its frames itself");
-        let unknown = Choice::by(vec![way(1)], |_, _| None);
+        let unknown = Choice::by(vec![user(1)], |_, _| None);
         assert!(unknown.kind == PoolKind::Stack && unknown.why.ends_with("CPUs 0 and 1 were too busy to measure"));
         assert!(Choice::by(vec![(1, None, Some(1))], ns).why.ends_with("may run on any CPU"));
     }

@@ -4,7 +4,7 @@
 //! from it from their next turn on, and the old one drains: its buffers in rings, queues and packets return as traffic
 //! passes. The old pool is removed when its last frame is back.
 
-use crate::choice::{Choice, ways};
+use crate::choice::{Choice, pool_users};
 use crate::diff::Step;
 use crate::ports::places;
 use crate::runtime::Runtime;
@@ -109,8 +109,8 @@ impl Shared {
             // A choice holds until a worker moves, or another one frees its frames.
             let (stored, mut choice) = (first.choice(), None);
             if pool.kind.set().is_none() {
-                let ways = ways(new.mode, workers[0], &owners, &cpu_of);
-                choice = stored.clone().filter(|stored| stored.is_by(&ways)).or_else(|| Some(Choice::of(ways)));
+                let users = pool_users(new.mode, workers[0], &owners, &cpu_of);
+                choice = stored.clone().filter(|stored| stored.is_by(&users)).or_else(|| Some(Choice::of(users)));
             }
             let kind = pool.kind.set().copied().or(choice.as_ref().map(|choice| choice.kind)).unwrap_or_default();
             let is = pool.pool(&before.name, kind, frames);

@@ -9,7 +9,7 @@ use crate::vlans::Numbers;
 use crate::watch::Watch;
 use crate::workers::{self, ANSWER};
 use anyhow::Context as _;
-use bywash_engine::{Change, PortId, deal};
+use bywash_engine::{Change, PortId, distribute};
 use bywash_frame::Heap;
 use bywash_netlink::Mirror;
 use bywash_port::{Port, TxQueueStats};
@@ -60,7 +60,7 @@ impl Runtime {
         let worker_of = |queue: u32| queues.iter().find(|(q, _)| *q == queue).map_or(0, |(_, worker)| *worker);
         let ends: Vec<(usize, Box<dyn Port>)> =
             opened.ends.drain(..).map(|end| (worker_of(end.queue), end.port)).collect();
-        let shares = deal(id, ends, opened.from_kernel.take(), self.shared.workers.len());
+        let shares = distribute(id, ends, opened.from_kernel.take(), self.shared.workers.len());
         let shares = shares.context("it has no end")?;
         for (worker, share) in self.shared.workers.iter().zip(shares) {
             let main = match &mut tx {

@@ -1,6 +1,6 @@
 //! The start of an instance, from a configuration to forwarding.
 
-use crate::choice::{Choice, ways};
+use crate::choice::{Choice, pool_users};
 use crate::modes::{self, Parts, Setup};
 use crate::pools::tell_place;
 use crate::ports::{Dpdk, Opened, Opener, queues};
@@ -99,7 +99,7 @@ fn choices(config: &Config, plan: &Plan) -> Vec<(usize, Choice)> {
     let auto = plan.pools.iter().filter(|pool| config.pools[pool.settings].kind.set().is_none());
     auto.map(|pool| {
         let worker = pool.workers[0];
-        let choice = Choice::of(ways(config.mode, worker, &owners, &|worker| plan.workers[worker].cpu));
+        let choice = Choice::of(pool_users(config.mode, worker, &owners, &|worker| plan.workers[worker].cpu));
         tracing::info!("pool {}: kind {}: {}", pool.name, choice.kind, choice.why);
         (worker, choice)
     })

@@ -5,7 +5,7 @@ use crate::ports::Opened;
 use crate::slots::PortSlot;
 use anyhow::Context as _;
 use bywash_config::{Config, Plan, PortConfig, WorkerPlan};
-use bywash_engine::{App, Change, Meter, PortId, PortTable, Share, Worker, WorkerConfig, WorkerHandle, deal};
+use bywash_engine::{App, Change, Meter, PortId, PortTable, Share, Worker, WorkerConfig, WorkerHandle, distribute};
 use bywash_frame::{Buffers, Pool, PoolSet};
 use bywash_measure::pmu::StageCounters;
 use bywash_port::{Port, TxQueue, TxQueueConfig, pair};
@@ -98,7 +98,7 @@ pub fn start(
             ends.push((worker, opened.ends.remove(at.context("a queue that was not opened")?).port));
         }
         slots.push(slot);
-        let shares = deal(PortId(port as u16), ends, opened.from_kernel.take(), count);
+        let shares = distribute(PortId(port as u16), ends, opened.from_kernel.take(), count);
         let shares = shares.with_context(|| format!("port `{}` has no end", opened.config.name))?;
         own.iter_mut().zip(shares).for_each(|(own, share)| own.push(share));
     }

@@ -9,7 +9,7 @@
 mod app;
 mod counters;
 pub mod cpus;
-mod deal;
+mod distribute;
 mod drops;
 mod failure;
 pub mod line;
@@ -18,7 +18,7 @@ mod worker;
 
 pub use app::{App, Context, Counts, Meter, SAMPLE};
 pub use counters::{PORTS, PortDrops, StageCounters, WorkerCounters};
-pub use deal::{Share, deal};
+pub use distribute::{Share, distribute};
 pub use drops::{DROP_REASONS, DropReason, EVENTS, Event};
 pub use failure::Failure;
 pub use port_table::PortTable;

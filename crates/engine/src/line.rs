@@ -19,8 +19,8 @@ const LIMIT: Duration = Duration::from_millis(250);
 
 /// Cost of a cache line transfer from one CPU to another.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Way {
-    /// Nanoseconds one way.
+pub struct TransferCost {
+    /// Nanoseconds per transfer.
     pub ns: f64,
     /// Ticks of the time stamp counter.
     pub cycles: f64,
@@ -49,7 +49,7 @@ impl Shared {
 /// Measures the cost between two different CPUs. Returns the lower quartile of the samples, because a sample during
 /// which a thread is preempted is too long; `None` if no sample ended in time. Errors if a thread cannot run on its
 /// CPU.
-pub fn measure(first: usize, second: usize) -> rustix::io::Result<Option<Way>> {
+pub fn measure(first: usize, second: usize) -> rustix::io::Result<Option<TransferCost>> {
     let shared = Shared::default();
     let mut samples = std::thread::scope(|threads| -> rustix::io::Result<Vec<f64>> {
         let (shared, until) = (&shared, Instant::now() + LIMIT);
@@ -91,7 +91,7 @@ pub fn measure(first: usize, second: usize) -> rustix::io::Result<Option<Way>> {
         Ok(samples)
     })?;
     samples.sort_by(f64::total_cmp);
-    let of = |cycles: f64| Way { ns: cycles * 1e9 / clock::tsc_hz() as f64, cycles };
+    let of = |cycles: f64| TransferCost { ns: cycles * 1e9 / clock::tsc_hz() as f64, cycles };
     Ok(samples.get(samples.len() / 4).copied().map(of))
 }
 
@@ -101,15 +101,15 @@ mod tests {
     use crate::cpus::Placement;
 
     #[test]
-    fn the_way_takes_time() {
+    fn a_transfer_takes_time() {
         let cpus = Placement::of(2).unwrap();
         if !cpus.enough_for(2) {
             println!("SKIP: fewer than two CPUs");
             return;
         }
         // Another thread may occupy one of the CPUs for a whole measurement.
-        let way =
+        let cost =
             std::iter::repeat_with(|| measure(cpus.cpu(0), cpus.cpu(1)).unwrap()).take(100).flatten().next().unwrap();
-        assert!(way.ns > 1.0 && way.ns < 1e6 && way.cycles > 1.0, "{way:?}");
+        assert!(cost.ns > 1.0 && cost.ns < 1e6 && cost.cycles > 1.0, "{cost:?}");
     }
 }

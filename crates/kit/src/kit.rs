@@ -5,7 +5,7 @@ use crate::routes::{Follower, Routes, Source};
 use crate::shown::{IDLE, Shown, ShownPort};
 use crate::slot::Slot;
 use crate::{Error, Running};
-use bywash_engine::{App, PortId, PortTable, Worker, WorkerConfig, cpus, deal};
+use bywash_engine::{App, PortId, PortTable, Worker, WorkerConfig, cpus, distribute};
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::af_xdp::{GiveBack, LinkInfo, Umem, XdpDatapath};
 use bywash_port::{NullPort, Port, TapConfig, TapPort, TwinPort, TxQueue, TxQueueConfig};
@@ -230,7 +230,7 @@ impl Kit {
             let mut port =
                 ShownPort { name: slot.name, kind: slot.kind, link, attached: slot.attached, counters, tx: vec![] };
             let ends = slot.ends.into_iter().enumerate().map(|(queue, end)| (queue % count, end)).collect();
-            let shares = deal(PortId(id as u16), ends, slot.from_kernel, count).into_iter().flatten();
+            let shares = distribute(PortId(id as u16), ends, slot.from_kernel, count).into_iter().flatten();
             for ((table, more), share) in tables.iter_mut().zip(shares) {
                 let queue = TxQueue::new(TxQueueConfig::default());
                 port.tx.push(queue.stats());

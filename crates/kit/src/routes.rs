@@ -133,7 +133,9 @@ impl Follower {
 
     /// Makes the kernel probe stale neighbours on ports that have sent packets since `before`.
     fn confirm(&self, before: &[u64], sent: &[u64]) {
-        for (index, addr) in self.lock().stale(|port| before[usize::from(port.0)] != sent[usize::from(port.0)]) {
+        for (index, addr) in
+            self.lock().stale_neighbours(|port| before[usize::from(port.0)] != sent[usize::from(port.0)])
+        {
             self.mirror.probe(index, addr);
         }
     }

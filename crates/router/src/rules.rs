@@ -16,12 +16,12 @@ pub struct Step<A: Addr> {
     /// Prefix of the destination, likewise.
     pub to: (A, A),
     /// Action on the packets that it selects.
-    pub way: Way<A>,
+    pub action: Action<A>,
 }
 
 /// Action of a rule.
 #[derive(Clone)]
-pub enum Way<A: Addr> {
+pub enum Action<A: Addr> {
     /// Looks the destination up here.
     Lookup(Arc<Fib<A>>),
     /// Takes the next hop with this id.
@@ -73,9 +73,9 @@ impl<A: Addr + Default + std::ops::BitAnd<Output = A>> Steps<A> {
 
     /// Returns the next hop of a packet; 0 if no table has a route.
     pub fn lookup(&self, entries: &[Entry], src: A, dst: A) -> u32 {
-        let mut all = self.0.iter().filter(|step| step.selects(src, dst)).map(|step| match &step.way {
-            Way::Lookup(fib) => fib.lookup(dst),
-            Way::Hop(id) => *id,
+        let mut all = self.0.iter().filter(|step| step.selects(src, dst)).map(|step| match &step.action {
+            Action::Lookup(fib) => fib.lookup(dst),
+            Action::Hop(id) => *id,
         });
         all.find(|id| !is_missed(entries, *id)).unwrap_or(0)
     }
@@ -102,9 +102,9 @@ impl<A: Addr + Default + std::ops::BitAnd<Output = A>> Steps<A> {
                     count += 1;
                 }
             }
-            match &step.way {
-                Way::Lookup(fib) => fib.lookup_batch(&to[..count], &mut found[..count]),
-                Way::Hop(id) => found[..count].fill(*id),
+            match &step.action {
+                Action::Lookup(fib) => fib.lookup_batch(&to[..count], &mut found[..count]),
+                Action::Hop(id) => found[..count].fill(*id),
             }
             let mut some = false;
             for (at, id) in chosen[..count].iter().zip(&found) {

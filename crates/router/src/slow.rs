@@ -198,8 +198,8 @@ impl SlowPath {
             Kind::Glean | Kind::Pending | Kind::Failed => self.wait(cx, tables, from, frame, id, true),
             Kind::Tunnel => {
                 let route = OuterRoute::of(tables, hop).filter(|_| len <= hop.mtu);
-                match route.as_ref().and_then(|route| route.way(tables, data, len)) {
-                    Some(way) => self.send_through(cx, tables, from, (frame, len), &way),
+                match route.as_ref().and_then(|route| route.encap(tables, data, len)) {
+                    Some(encap) => self.send_through(cx, tables, from, (frame, len), &encap),
                     None => cx.drop(from.port, DropReason::NoRoute, frame),
                 }
             }

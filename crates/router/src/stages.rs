@@ -560,12 +560,12 @@ fn dispatch(
     tables: &Tables,
     from: Ingress,
     batch: &mut Batch,
-    Work { to: ways, next, .. }: &Work,
+    Work { to: egress, next, .. }: &Work,
     path: &mut SlowPath,
 ) {
     let n = batch.len();
     let (mut exceptions, mut tunnelled, mut hops) = (Batch::new(), Batch::new(), [0; BATCH]);
-    for (frame, (&to, &next)) in batch.drain().zip(ways.iter().zip(next)) {
+    for (frame, (&to, &next)) in batch.drain().zip(egress.iter().zip(next)) {
         if to.0 < vlan::FIRST {
             cx.send(from.port, to, frame);
         } else if to == NOWHERE {

@@ -82,16 +82,16 @@ impl Translator {
         self.look_up(tables);
         // Frames are moved after all of them are translated, when their handles have long been written: a load that
         // spans two recent stores waits for them.
-        let mut ways = [None; BATCH];
-        for ((frame, class), way) in batch.as_mut_slice().iter_mut().zip(&classes).zip(&mut ways) {
-            *way = match *class {
+        let mut hops = [None; BATCH];
+        for ((frame, class), hop) in batch.as_mut_slice().iter_mut().zip(&classes).zip(&mut hops) {
+            *hop = match *class {
                 Class::Open | Class::Kept | Class::Outer => None,
                 Class::V4(at) => self.translate4(cx, tables, path, from, frame, at),
                 Class::V6(at) => self.translate6(cx, tables, path, from, frame, at),
             };
         }
         batch.filter(|at, frame| {
-            match (ways[at], classes[at]) {
+            match (hops[at], classes[at]) {
                 (Some(hop), _) => {
                     if from.outer.is_some() {
                         cx.event(from.port, Event::Decapsulated, 1);
@@ -182,7 +182,7 @@ impl Translator {
             return None;
         }
         let exit = self.flows.v4.exit(hit);
-        let hop = way(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
+        let hop = forwarding_hop(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
         let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id, cx.now)) else {
             self.flows.v4.miss(&self.v4.keys[at], false);
             return None;
@@ -221,7 +221,7 @@ impl Translator {
             return None;
         }
         let exit = self.flows.v6.exit(hit);
-        let hop = way(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
+        let hop = forwarding_hop(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
         let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id, cx.now)) else {
             self.flows.v6.miss(&self.v6.keys[at], false);
             return None;
@@ -305,7 +305,7 @@ pub(crate) fn is_closing(protocol: u8, l4: &[u8]) -> bool {
 
 /// Returns the next hop with this id, or the member of its group that a hash selects; `None` unless its kind is
 /// [`Kind::Forward`] or [`Kind::Tunnel`].
-fn way(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
+fn forwarding_hop(tables: &Tables, id: u32, hash: impl FnOnce() -> u32) -> Option<&Entry> {
     let hop = tables.entry(id);
     let hop = match hop.kind {
         Kind::Group => tables.entry(tables.member(hop, hash())),
@@ -325,7 +325,7 @@ fn leads(tables: &Tables, hop: &Entry, port: u16, data: &[u8], path: &SlowPath, 
 #[cold]
 fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId, now: u64) -> bool {
     let leads = |route: &OuterRoute<'_>| {
-        route.way(tables, data, ip_len(data).0).is_some() && !route.claim_refresh(|| seconds(now))
+        route.encap(tables, data, ip_len(data).0).is_some() && !route.claim_refresh(|| seconds(now))
     };
     tables.number(hop.port) != from && OuterRoute::of(tables, hop).as_ref().is_some_and(leads)
 }
@@ -335,8 +335,8 @@ fn leads_through(tables: &Tables, hop: &Entry, data: &[u8], from: PortId, now: u
 fn send_through(cx: &mut Context<'_>, tables: &Tables, path: &mut SlowPath, from: Ingress, frame: Frame, hop: &Entry) {
     let data = cx.bufs.arena().data(&frame);
     let (route, (len, _)) = (OuterRoute::of(tables, hop), ip_len(data));
-    match route.as_ref().and_then(|route| route.way(tables, data, len)) {
-        Some(way) => path.send_through(cx, tables, from, (frame, len), &way),
+    match route.as_ref().and_then(|route| route.encap(tables, data, len)) {
+        Some(encap) => path.send_through(cx, tables, from, (frame, len), &encap),
         // The route to the remote has changed since the packet was translated.
         None => cx.drop(from.port, DropReason::NoRoute, frame),
     }

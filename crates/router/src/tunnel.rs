@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use bridged::MemberPort;
 pub(crate) use receive::{Decapsulated, RemovedHeaders, complete_inner, decapsulate, is_outer, put_back};
-pub(crate) use send::{OuterRoute, Through, encapsulate};
+pub(crate) use send::{Encap, OuterRoute, encapsulate};
 
 /// Length of a GRE header, and of one with a key (RFC 2784 2, RFC 2890 2).
 const GRE_LEN: usize = 4;
@@ -125,7 +125,7 @@ impl Stations {
     /// Returns whether a frame of a station that came from this end may be forwarded past the kernel. The kernel ages
     /// out stations from which it receives nothing, so it gets one frame in each quarter of the ageing time; a call
     /// that returns false for that reason restarts the interval.
-    fn may_skip(&self, mac: &Mac, remote: IpAddr, ageing: u32, now: u32) -> bool {
+    fn claim_bypass(&self, mac: &Mac, remote: IpAddr, ageing: u32, now: u32) -> bool {
         let behind = |at: &usize| self.all[*at].1.is_none_or(|end| end == remote);
         let Some(at) = self.at(mac).filter(behind) else { return false };
         let due = ageing != 0 && now.wrapping_sub(self.heard[at].load(Ordering::Relaxed)) >= (ageing / 4).max(1);
@@ -257,7 +257,7 @@ impl TunnelInfo {
         // Gateways of an EVPN network have one address on all leaves. A bridge that learns logs frames from its own.
         let own = *from == self.mac || (self.ageing.is_some() && *from == self.info.mac);
         let plain = from[0] & 1 == 0 && *from != [0; 6] && !own;
-        let known = || self.ageing.is_none_or(|ageing| self.stations.may_skip(from, remote, ageing, now()));
+        let known = || self.ageing.is_none_or(|ageing| self.stations.claim_bypass(from, remote, ageing, now()));
         (plain && known()).then_some(goes)
     }
 }

@@ -269,7 +269,7 @@ impl Bench {
     }
 
     /// Sends frames as they are, so that the device learns addresses (RFC 2544, section 23).
-    pub fn teach(&mut self, frames: &[(usize, Vec<u8>)]) {
+    pub fn send_learning(&mut self, frames: &[(usize, Vec<u8>)]) {
         for (port, bytes) in frames {
             let Some(mut frame) = self.bufs.alloc_one() else { continue };
             self.bufs.arena().write(&mut frame, bytes);

@@ -41,7 +41,7 @@ impl Lab {
              address add 10.77.0.1/24 dev vx0\naddress add fd77::1/64 dev vx0 nodad\n\
              neigh replace {remote} lladdr {STATION} nud permanent dev {port}\n"
         );
-        for ((_, network), station) in self.ways().into_iter().zip(["10.77.0.9", "fd77::9"]) {
+        for ((_, network), station) in self.next_hops().into_iter().zip(["10.77.0.9", "fd77::9"]) {
             writeln!(
                 lines,
                 "neigh replace {station} lladdr {STATION} nud permanent dev vx0\nroute replace {network} via {station} dev vx0"
@@ -58,7 +58,7 @@ impl Lab {
     pub fn end_vxlan(&self) -> anyhow::Result<()> {
         let port = &self.topology.b().router_interface;
         let mut lines = "link del vx0\n".to_owned();
-        for (station, network) in self.ways() {
+        for (station, network) in self.next_hops() {
             writeln!(lines, "route replace {network} via {station} dev {port}")?;
         }
         Ok(self.topology.r().ip_batch(&lines).map(drop)?)

@@ -6,7 +6,7 @@ mod model;
 mod path;
 
 use crate::args::{block, frames, gbits, number};
-use crate::line::{self, Apart, Way};
+use crate::line::{self, Apart, TransferCost};
 use bywash_engine::cpus;
 use bywash_frame::{Pages, PoolKind};
 use bywash_measure::{Processor, hardware, processor};
@@ -154,7 +154,7 @@ struct Rates {
     carried_gbps: f64,
     rounds_mpps: Vec<f64>,
     /// Cost of a cache line transfer between the first two CPUs before each round.
-    line: Vec<Option<Way>>,
+    line: Vec<Option<TransferCost>>,
     /// Medians of near and far rounds, if there were both.
     #[serde(skip_serializing_if = "Option::is_none")]
     apart: Option<Apart>,
@@ -211,7 +211,7 @@ fn row(
     args: &TabmArgs,
     case: Case,
     rounds: &[Measured],
-    line: &[Option<Way>],
+    line: &[Option<TransferCost>],
     cpus: &cpus::Placement,
     tlb: &'static Processor,
 ) -> anyhow::Result<Row> {
@@ -291,7 +291,7 @@ fn print(args: &TabmArgs, figures: &Figures) {
         }
     }
     let lines = figures.rows.chunks(args.kinds.len() * args.order.len()).filter_map(|rows| rows[0].rates.as_ref());
-    let line: Vec<Option<Way>> = lines.flat_map(|rates| rates.line.clone()).collect();
+    let line: Vec<Option<TransferCost>> = lines.flat_map(|rates| rates.line.clone()).collect();
     if !line.is_empty() {
         println!("way of a cache line from CPU to CPU, by round: {}", line::words(&line));
     }

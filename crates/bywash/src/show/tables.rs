@@ -122,9 +122,9 @@ fn ports(ports: &[Port], rates: &mut Rates) -> String {
     let mut more = String::new();
     for port in ports {
         let (name, counters) = (&port.name, &port.counters);
-        let mut rate = |way: &str, packets: u64, octets: u64| {
-            let packets = rates.of(format!("{name} {way}_packets"), packets as f64);
-            let octets = rates.of(format!("{name} {way}_bytes"), octets as f64);
+        let mut rate = |direction: &str, packets: u64, octets: u64| {
+            let packets = rates.of(format!("{name} {direction}_packets"), packets as f64);
+            let octets = rates.of(format!("{name} {direction}_bytes"), octets as f64);
             packets.zip(octets).map(|(packets, octets)| format!("{}, {}", pps(packets), bits(octets * 8.0)))
         };
         let rx_rate = rate("rx", counters.rx_packets, counters.rx_bytes);

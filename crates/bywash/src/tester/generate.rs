@@ -89,14 +89,14 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     });
     let lanes = lanes.collect::<anyhow::Result<Vec<Lane>>>()?;
     let sizes: Vec<f64> = lanes.iter().map(|lane| lane.templates.mean_size()).collect();
-    let mut ways = vec![];
+    let mut methods = vec![];
     for lane in &lanes {
-        let way = way(args, &opened, lane)?;
-        if way == Via::Kernel {
+        let method = transmit_method(args, &opened, lane)?;
+        if method == Via::Kernel {
             let source = Kernel::new(&args.interfaces[lane.from], &lane.templates)?;
             opened.bench.set_source(lane.from, Some(Box::new(source)));
         }
-        ways.push(if way == Via::Kernel { "kernel" } else { "socket" });
+        methods.push(if method == Via::Kernel { "kernel" } else { "socket" });
     }
     let length = match (args.count, args.seconds) {
         (Some(frames), _) => Length::Frames(frames),
@@ -127,7 +127,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     progress.end();
     let results = results?;
     if args.json {
-        let figures = Figures { via: ways, size: sizes[0], flows: args.flows, lanes: &results };
+        let figures = Figures { via: methods, size: sizes[0], flows: args.flows, lanes: &results };
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&figures)?)?;
     } else {
         for (result, size) in results.iter().zip(&sizes) {
@@ -141,7 +141,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
 }
 
 /// Returns the transmit method of a lane, which is never [`Via::Auto`].
-fn way(args: &GenArgs, opened: &ports::Ports, lane: &Lane) -> anyhow::Result<Via> {
+fn transmit_method(args: &GenArgs, opened: &ports::Ports, lane: &Lane) -> anyhow::Result<Via> {
     if lane.templates.is_replay() || (args.burst > 1 && lane.pps.is_some()) {
         ensure!(
             args.via != Via::Kernel,

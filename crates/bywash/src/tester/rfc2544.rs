@@ -242,7 +242,7 @@ fn today() -> String {
 }
 
 /// One direction of a pair.
-struct Way {
+struct PairDirection {
     from: usize,
     to: usize,
     stream: Stream,
@@ -251,7 +251,7 @@ struct Way {
 /// Bench that performs the trials.
 struct Benched {
     bench: Bench,
-    ways: Vec<Way>,
+    directions: Vec<PairDirection>,
     plan: Plan,
     rate: Rate,
     line: Option<f64>,
@@ -293,9 +293,9 @@ fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
     let (inside, left, right) = Device::new(planted, 1);
     let (from, to) = (bench.add("left", Box::new(left)), bench.add("right", Box::new(right)));
     bench.add_device(inside);
-    let ways = vec![Way { from, to, stream: Stream::default() }];
+    let directions = vec![PairDirection { from, to, stream: Stream::default() }];
     let (plan, reset_ms) = (file.plan.clone(), device.reset_ms);
-    let benched = Benched { bench, ways, plan, rate, line, reset: None, reset_ms, stop, _ports: None };
+    let benched = Benched { bench, directions, plan, rate, line, reset: None, reset_ms, stop, _ports: None };
     benched.rates_are_known()?;
     Ok(benched)
 }
@@ -316,7 +316,7 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
     let opened = ports::open(&wanted, longest)?;
     let line = line.or_else(|| ports::speed(&file.pairs[0].from));
     let mac = |port: usize| MacAddr(opened.links[port].mac);
-    let mut ways = vec![];
+    let mut directions = vec![];
     for (i, pair) in file.pairs.iter().enumerate() {
         let (from, to) = (2 * i, 2 * i + 1);
         let default = Stream::default();
@@ -331,13 +331,13 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
         if pair.bidirectional {
             let (src_mac, dst_mac) = (mac(to), back.unwrap_or(mac(from)));
             let stream = Stream { src: dst, dst: src, src_mac, dst_mac, ..stream.clone() };
-            ways.push(Way { from: to, to: from, stream });
+            directions.push(PairDirection { from: to, to: from, stream });
         }
-        ways.push(Way { from, to, stream });
+        directions.push(PairDirection { from, to, stream });
     }
     let (bench, held) = (opened.bench, opened.held);
     let (plan, reset) = (file.plan.clone(), file.reset.clone());
-    let benched = Benched { bench, ways, plan, rate, line, reset, reset_ms: 0, stop, _ports: Some(held) };
+    let benched = Benched { bench, directions, plan, rate, line, reset, reset_ms: 0, stop, _ports: Some(held) };
     benched.rates_are_known()?;
     Ok(benched)
 }
@@ -349,25 +349,27 @@ impl Benched {
     }
 
     fn templates(&self, size: usize) -> Result<Vec<Arc<Templates>>, TrialError> {
-        let made = |way: &Way| Stream { sizes: Sizes(vec![size]), ..way.stream.clone() }.templates().map(Arc::new);
-        self.ways.iter().map(made).collect::<Result<_, _>>().map_err(|e| TrialError::Source(e.to_string()))
+        let made = |direction: &PairDirection| {
+            Stream { sizes: Sizes(vec![size]), ..direction.stream.clone() }.templates().map(Arc::new)
+        };
+        self.directions.iter().map(made).collect::<Result<_, _>>().map_err(|e| TrialError::Source(e.to_string()))
     }
 
     /// Returns frames from both ends of each direction, from which a switch learns the ports of the addresses.
-    fn lessons(&self, size: usize) -> Result<Vec<(usize, Vec<u8>)>, TrialError> {
-        let mut lessons = vec![];
-        for way in &self.ways {
-            let there = Stream { sizes: Sizes(vec![size]), flows: 1, ..way.stream.clone() };
+    fn learning_frames(&self, size: usize) -> Result<Vec<(usize, Vec<u8>)>, TrialError> {
+        let mut frames = vec![];
+        for direction in &self.directions {
+            let there = Stream { sizes: Sizes(vec![size]), flows: 1, ..direction.stream.clone() };
             let (src_mac, dst_mac) = (there.dst_mac, there.src_mac);
             let back = Stream { src: there.dst, dst: there.src, src_mac, dst_mac, ..there.clone() };
-            for (port, stream) in [(way.to, back), (way.from, there)] {
+            for (port, stream) in [(direction.to, back), (direction.from, there)] {
                 let templates = stream.templates().map_err(|e| TrialError::Source(e.to_string()))?;
                 let mut frame = vec![0; templates.longest()];
                 templates.write(0, Stamp { stream: LEARNING, sequence: 0, time: 0 }, &mut frame);
-                lessons.push((port, frame));
+                frames.push((port, frame));
             }
         }
-        Ok(lessons)
+        Ok(frames)
     }
 }
 
@@ -377,14 +379,14 @@ impl Rig for Benched {
     }
 
     fn trial(&mut self, want: &Want) -> Result<Vec<LaneResult>, TrialError> {
-        let lessons = self.lessons(want.size)?;
+        let learning_frames = self.learning_frames(want.size)?;
         for _ in 0..self.plan.learning {
-            self.bench.teach(&lessons);
+            self.bench.send_learning(&learning_frames);
         }
         self.bench.settle(LEARNING_WAIT);
-        let lanes = self.ways.iter().zip(self.templates(want.size)?).map(|(way, templates)| Lane {
-            from: way.from,
-            to: Some(way.to),
+        let lanes = self.directions.iter().zip(self.templates(want.size)?).map(|(direction, templates)| Lane {
+            from: direction.from,
+            to: Some(direction.to),
             templates,
             pps: Some(want.pps),
             burst: 1,

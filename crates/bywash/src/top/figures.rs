@@ -97,12 +97,12 @@ pub struct Figures {
     /// Flows of a switch, or service flows of a cable downstream: those with the highest packet rates.
     pub flows: Vec<Flow>,
     /// Shares of a router's packets by path; `None` without established flows, and in other modes.
-    pub ways: Option<Ways>,
+    pub ways: Option<PathShares>,
 }
 
 /// Shares of a router's received packets by path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ways {
+pub struct PathShares {
     /// Percentage forwarded by established flows.
     pub flow_percent: f64,
     /// Percentage forwarded by routes alone, or dropped.
@@ -276,7 +276,7 @@ impl Figures {
             drops,
             caches: now.caches.as_ref().map(|now| caches(before.caches.as_ref(), now, seconds)),
             flows: flows(before, now, seconds),
-            ways: now.table.as_ref().map(|table| ways(before, now, table)),
+            ways: now.table.as_ref().map(|table| path_shares(before, now, table)),
         }
     }
 }
@@ -311,7 +311,7 @@ fn worker(before: &api::Worker, now: &api::Worker, seconds: f64) -> Worker {
     }
 }
 
-fn ways(before: &Look, now: &Look, table: &api::FlowTable) -> Ways {
+fn path_shares(before: &Look, now: &Look, table: &api::FlowTable) -> PathShares {
     let frames = |of: fn(&api::LevelFrames) -> u64| -> f64 {
         let old = |row| same(&before.placement, row, |row| row.port.clone());
         now.placement.iter().map(|row| grown(of(&old(row).frames), of(&row.frames))).sum()
@@ -319,7 +319,7 @@ fn ways(before: &Look, now: &Look, table: &api::FlowTable) -> Ways {
     let (taken, kernel) = (frames(|frames| frames.driver + frames.user), frames(|frames| frames.kernel));
     let by_flow = grown(before.table.as_ref().map_or(0, |table| table.packets), table.packets).min(taken);
     let all = taken + kernel;
-    Ways {
+    PathShares {
         flow_percent: share(by_flow, all),
         route_percent: share(taken - by_flow, all),
         kernel_percent: share(kernel, all),
@@ -418,9 +418,9 @@ mod tests {
         assert_eq!(drops, [("no-flow", 1000.0), ("runt", 0.0)]);
         assert_eq!(it.caches.as_ref().unwrap().exact_percent, 100.0);
         assert_eq!(it.flows[0].name, "table=0,priority=1,ip actions=drop");
-        let ways = it.ways.as_ref().unwrap();
-        assert_eq!((ways.flow_percent, ways.route_percent, ways.kernel_percent), (25.0, 50.0, 25.0));
-        assert_eq!((ways.flows, ways.limit), (3, 9));
+        let shares = it.ways.as_ref().unwrap();
+        assert_eq!((shares.flow_percent, shares.route_percent, shares.kernel_percent), (25.0, 50.0, 25.0));
+        assert_eq!((shares.flows, shares.limit), (3, 9));
     }
 
     #[test]

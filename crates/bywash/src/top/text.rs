@@ -1,6 +1,6 @@
 //! Text rendering of the figures, at most 80 columns wide if names are short.
 
-use super::figures::{Figures, Ways};
+use super::figures::{Figures, PathShares};
 use crate::config::count;
 use crate::show::{Grid, bits, pps};
 
@@ -55,7 +55,7 @@ pub fn render(it: &Figures, view: View) -> String {
     let parts = match view {
         View::Overview => {
             let mut parts = vec![ports(it), workers(it), pools(it), drops(it, SOME)];
-            parts.extend(it.ways.as_ref().map(ways));
+            parts.extend(it.ways.as_ref().map(path_shares));
             if it.caches.is_some() || !it.flows.is_empty() {
                 parts.push(flows(it));
             }
@@ -64,7 +64,7 @@ pub fn render(it: &Figures, view: View) -> String {
         View::Ports => vec![ports(it)],
         View::Workers => vec![workers(it), stages(it)],
         View::Buffers => vec![pools(it)],
-        View::Flows => vec![it.ways.as_ref().map_or_else(|| flows(it), ways)],
+        View::Flows => vec![it.ways.as_ref().map_or_else(|| flows(it), path_shares)],
         View::Drops => vec![drops(it, usize::MAX)],
     };
     parts.join("\n")
@@ -150,8 +150,8 @@ fn drops(it: &Figures, most: usize) -> String {
     grid.render("nothing was dropped") + &if more > 0 { format!("and {more} more\n") } else { String::new() }
 }
 
-fn ways(it: &Ways) -> String {
-    let Ways { flow_percent, route_percent, kernel_percent, flows, limit } = it;
+fn path_shares(it: &PathShares) -> String {
+    let PathShares { flow_percent, route_percent, kernel_percent, flows, limit } = it;
     format!(
         "by flow {flow_percent:.1} %, by route {route_percent:.1} %, kernel {kernel_percent:.1} %; {flows} of {}\n",
         count(limit, "flow")

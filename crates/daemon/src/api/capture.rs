@@ -6,7 +6,7 @@ use axum::extract::{Extension, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
-use bywash_api::{CAPTURE_NUMBER, CaptureEnded, CaptureRequest, Way};
+use bywash_api::{CAPTURE_NUMBER, CaptureEnded, CaptureRequest, Direction};
 use bywash_api_server::{Endless, Pieces, error};
 use bywash_sync::lock;
 use hyper::body::Bytes;
@@ -61,8 +61,8 @@ async fn begin(
         match key.as_str() {
             "port" => request.ports.push(value),
             "drops" => request.drops.push(value),
-            "way" if value == "rx" && request.way.is_none() => request.way = Some(Way::Rx),
-            "way" if value == "tx" && request.way.is_none() => request.way = Some(Way::Tx),
+            "way" if value == "rx" && request.direction.is_none() => request.direction = Some(Direction::Rx),
+            "way" if value == "tx" && request.direction.is_none() => request.direction = Some(Direction::Tx),
             "snaplen" if value.parse::<u32>().is_ok() => request.snaplen = value.parse().unwrap_or(0),
             _ => return error(StatusCode::BAD_REQUEST, &format!("wrong parameter `{key}={value}`"), HINT),
         }

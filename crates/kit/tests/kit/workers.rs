@@ -1,4 +1,4 @@
-//! Several workers, with the queues of the ports dealt out to them.
+//! Several workers, with the queues of the ports distributed over them.
 
 use crate::lab::{Lab, datagrams};
 use bywash_engine::{Context, PortId};

@@ -59,7 +59,7 @@ struct RawBatch {
 
 /// Direction in which an interface handles the frames of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// The interface sends them.
     Send,
     /// The interface has received them.
@@ -165,20 +165,20 @@ impl Injector {
     }
 
     /// Gives the batch to the interface with this index, in order, and empties it.
-    pub fn flush(&mut self, ifindex: u32, way: Way) -> Injected {
+    pub fn flush(&mut self, ifindex: u32, direction: Direction) -> Injected {
         let count = std::mem::take(&mut self.count);
         self.at = 0;
         if count == 0 {
             return Injected::default();
         }
-        let flags = if way == Way::Send { 0 } else { BPF_F_INGRESS };
+        let flags = if direction == Direction::Send { 0 } else { BPF_F_INGRESS };
         let batch = self.batch.as_ptr();
         // SAFETY: inside of the mapping, and the program does not run yet.
         unsafe {
             (&raw mut (*batch).count).write(count as u32);
             (&raw mut (*batch).ifindex).write(ifindex);
             (&raw mut (*batch).flags).write(flags);
-            (&raw mut (*batch).queue).write(if way == Way::Send { self.queue } else { 0 });
+            (&raw mut (*batch).queue).write(if direction == Direction::Send { self.queue } else { 0 });
         }
         let run = TestRun {
             program: self.program.as_fd(),
@@ -227,7 +227,7 @@ impl Injector {
                 (&raw mut (*self.batch.as_ptr()).data).cast::<u8>().add(6).copy_from_nonoverlapping(mark.as_ptr(), 6)
             };
         }
-        self.flush(ifindex, Way::Receive).error.map_or(Ok(()), |errno| Err(errno.into()))
+        self.flush(ifindex, Direction::Receive).error.map_or(Ok(()), |errno| Err(errno.into()))
     }
 }
 

@@ -69,7 +69,7 @@ pub use error::Error;
 pub use features::{DeviceFeatures, takes_frames};
 pub use flows::{FLOW_KEY, FlowTable, Flows, Forward, Tag};
 pub use give_back::GiveBack;
-pub use inject::{Injected, Injector, Way};
+pub use inject::{Direction, Injected, Injector};
 pub use ioctl::bond_members;
 pub(crate) use journal::{Act, Done};
 pub use journal::{Change, Journal, JournalFile, Value, is_interface_name};

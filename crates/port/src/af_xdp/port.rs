@@ -2,7 +2,7 @@
 
 use super::filled::Filled;
 use super::in_flight::InFlight;
-use super::inject::{Injector, Way};
+use super::inject::{Direction, Injector};
 use super::long::{Long, MORE};
 use super::order::Order;
 use super::socket::{Polling, Socket, SocketConfig, Transmit};
@@ -299,7 +299,7 @@ impl AfXdpPort {
     fn flush(&mut self, bufs: &mut Buffers) {
         let Some(injector) = &mut self.injector else { return };
         self.counters.tx_wakeups.add(1);
-        let done = injector.flush(self.index, Way::Send);
+        let done = injector.flush(self.index, Direction::Send);
         self.unkicked = 0;
         self.counters.tx_packets.add(done.frames);
         self.counters.tx_bytes.add(done.bytes);

@@ -2,7 +2,7 @@
 
 use super::bits::Bits;
 use super::followed::looked_up;
-use super::hops::{Adjacency, Way};
+use super::hops::{Adjacency, Neighbour};
 use super::rib::Rank;
 use super::{Applied, Control, Rib, Touched};
 use bywash_engine::PortId;
@@ -94,12 +94,12 @@ impl<A: Bits> Excepted<A> {
 /// Returns the families of the packets that an adjacency may carry: both for a gateway or link of which only an IPv6
 /// address is known, because IPv4 routes may use it too (RFC 8950).
 pub(super) fn carries(a: &Adjacency) -> Families {
-    match (a.source, a.way) {
+    match (a.source, a.neighbour) {
         // A preferred source belongs to the route's own family.
         (Some(addr), _) => Families { v4: addr.is_ipv4(), v6: addr.is_ipv6() },
-        (None, Way::Glean(Some(prefix))) => Families { v4: prefix.addr.is_ipv4(), v6: prefix.addr.is_ipv6() },
-        (None, Way::Via(IpAddr::V4(_))) => Families { v4: true, v6: false },
-        (None, Way::Via(IpAddr::V6(_)) | Way::Glean(None)) => Families { v4: true, v6: true },
+        (None, Neighbour::Glean(Some(prefix))) => Families { v4: prefix.addr.is_ipv4(), v6: prefix.addr.is_ipv6() },
+        (None, Neighbour::Via(IpAddr::V4(_))) => Families { v4: true, v6: false },
+        (None, Neighbour::Via(IpAddr::V6(_)) | Neighbour::Glean(None)) => Families { v4: true, v6: true },
     }
 }
 

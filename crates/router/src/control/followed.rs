@@ -7,7 +7,7 @@ use super::lookup::{Lookup, Ops};
 use super::plan::Planner;
 use super::rib::{Rank, Rec};
 use super::sets::{Outcome, Sets};
-use crate::rules::{Step, Way};
+use crate::rules::{Action, Step};
 use bywash_engine::PortId;
 use bywash_fib::model::{Prefix, Route, RouteKind, Rule, Rules, Then};
 use bywash_fib::{Addr, Fib, Fib4, Fib6, Table4, Table6};
@@ -134,25 +134,26 @@ impl Followed {
 
     /// Returns a rule as workers apply it to IPv4 packets.
     pub fn step4(&self, rule: &Rule) -> Step<u32> {
-        step::<V4>(rule, self.way(rule, |lookup| lookup.fib4.reader(), &self.main.0))
+        step::<V4>(rule, self.action(rule, |lookup| lookup.fib4.reader(), &self.main.0))
     }
 
     /// Returns a rule as workers apply it to IPv6 packets.
     pub fn step6(&self, rule: &Rule) -> Step<u128> {
-        step::<V6>(rule, self.way(rule, |lookup| lookup.fib6.reader(), &self.main.1))
+        step::<V6>(rule, self.action(rule, |lookup| lookup.fib6.reader(), &self.main.1))
     }
 
-    fn way<A: Addr>(&self, rule: &Rule, fib: impl Fn(&Lookup) -> Arc<Fib<A>>, main: &Arc<Fib<A>>) -> Way<A> {
+    fn action<A: Addr>(&self, rule: &Rule, fib: impl Fn(&Lookup) -> Arc<Fib<A>>, main: &Arc<Fib<A>>) -> Action<A> {
         match rule.then {
-            Then::LocalAndMain => Way::Lookup(main.clone()),
+            Then::LocalAndMain => Action::Lookup(main.clone()),
             // `POLICY` if there was no memory for the table.
-            Then::Table { table, shortest } => {
-                self.tables.get(&Key { table, shortest }).map_or(Way::Hop(POLICY), |lookup| Way::Lookup(fib(lookup)))
-            }
-            Then::Discard(RouteKind::Blackhole) => Way::Hop(BLACKHOLE),
-            Then::Discard(RouteKind::Prohibit) => Way::Hop(PROHIBIT),
-            Then::Discard(RouteKind::Unreachable) => Way::Hop(UNREACHABLE),
-            Then::Discard(_) | Then::Kernel => Way::Hop(POLICY),
+            Then::Table { table, shortest } => self
+                .tables
+                .get(&Key { table, shortest })
+                .map_or(Action::Hop(POLICY), |lookup| Action::Lookup(fib(lookup))),
+            Then::Discard(RouteKind::Blackhole) => Action::Hop(BLACKHOLE),
+            Then::Discard(RouteKind::Prohibit) => Action::Hop(PROHIBIT),
+            Then::Discard(RouteKind::Unreachable) => Action::Hop(UNREACHABLE),
+            Then::Discard(_) | Then::Kernel => Action::Hop(POLICY),
         }
     }
 }
@@ -172,12 +173,12 @@ fn counted(sets: &mut Sets, throw: &mut Option<u32>, shortest: u8, len: u8, rec:
     }
 }
 
-fn step<A: Bits>(rule: &Rule, way: Way<A::Word>) -> Step<A::Word> {
+fn step<A: Bits>(rule: &Rule, action: Action<A::Word>) -> Step<A::Word> {
     let one = |prefix: Option<Prefix>| {
         let net = prefix.and_then(|prefix| Some((A::of(prefix.addr)?, prefix.len)));
         let mask = |len| A::ones(len).word();
         // No rule has a prefix of the other family, which would select nothing.
         net.map_or((A::ones(0).word(), A::ones(0).word()), |(addr, len)| (addr.first(len).word(), mask(len)))
     };
-    Step { not: rule.not, from: one(rule.from), to: one(rule.to), way }
+    Step { not: rule.not, from: one(rule.from), to: one(rule.to), action }
 }

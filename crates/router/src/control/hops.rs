@@ -34,7 +34,7 @@ pub(super) const POLICY: u32 = 7;
 
 /// Neighbour to which an adjacency leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Way {
+pub(super) enum Neighbour {
     /// A given neighbour.
     Via(IpAddr),
     /// The packet's destination. The prefix is set only if it determines the source address.
@@ -45,7 +45,7 @@ pub(super) enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Adjacency {
     pub index: u32,
-    pub way: Way,
+    pub neighbour: Neighbour,
     /// The route's own MTU.
     pub mtu: Option<u32>,
     /// The route's preferred source.
@@ -134,7 +134,7 @@ impl Hops {
 
     /// Returns whether `id` leads to the neighbours of a link.
     pub fn is_glean(&self, id: u32) -> bool {
-        matches!(self.adjacency(id), Some(Adjacency { way: Way::Glean(_), .. }))
+        matches!(self.adjacency(id), Some(Adjacency { neighbour: Neighbour::Glean(_), .. }))
     }
 
     pub fn groups(&self) -> impl Iterator<Item = (u32, &Arc<[(u32, u32)]>)> {
@@ -160,7 +160,7 @@ impl Hops {
         });
         self.count_outer(&key, 1);
         match &key {
-            HopKey::Adjacency(Adjacency { index, way: Way::Via(gateway), .. }) => {
+            HopKey::Adjacency(Adjacency { index, neighbour: Neighbour::Via(gateway), .. }) => {
                 self.by_gateway.entry((*index, *gateway)).or_default().push(id);
             }
             HopKey::Group(members) => {
@@ -240,7 +240,7 @@ impl Hops {
             self.freed.push(id);
             self.count_outer(&key, -1);
             match key {
-                HopKey::Adjacency(Adjacency { index, way: Way::Via(gateway), .. }) => {
+                HopKey::Adjacency(Adjacency { index, neighbour: Neighbour::Via(gateway), .. }) => {
                     if let Some(ids) = self.by_gateway.get_mut(&(index, gateway)) {
                         ids.retain(|n| *n != id);
                         if ids.is_empty() {

@@ -1,7 +1,7 @@
 //! Builds the entries of ids, as workers see them, from links, addresses and neighbours.
 
 use super::exceptions::{carries, is_excepted};
-use super::hops::{Adjacency, FIXED, HopKey, Hops, Way};
+use super::hops::{Adjacency, FIXED, HopKey, Hops, Neighbour};
 use super::links::Links;
 use super::neighbours::{Neighbours, Reach};
 use super::shares::Shares;
@@ -56,8 +56,9 @@ impl Image {
 /// Returns whether the choice depends on fields that only the kernel parses. IPv4 routes may use gateways of either
 /// family.
 fn kernel_chooses(hash: [HashPolicy; 2], hops: &Hops, members: &[(u32, u32)]) -> bool {
-    let v6 =
-        |member: &(u32, u32)| matches!(hops.adjacency(member.0), Some(Adjacency { way: Way::Via(IpAddr::V6(_)), .. }));
+    let v6 = |member: &(u32, u32)| {
+        matches!(hops.adjacency(member.0), Some(Adjacency { neighbour: Neighbour::Via(IpAddr::V6(_)), .. }))
+    };
     hash[0] == HashPolicy::Kernel || members.iter().any(v6)
 }
 
@@ -65,9 +66,9 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
     let (Some(port), Some(link)) = (links.port_of(a.index), links.get(a.index)) else {
         return Entry::verdict(Kind::Kernel);
     };
-    let reach = match a.way {
-        Way::Via(gateway) => Some(neighbours.reach(a.index, gateway)),
-        Way::Glean(_) => None,
+    let reach = match a.neighbour {
+        Neighbour::Via(gateway) => Some(neighbours.reach(a.index, gateway)),
+        Neighbour::Glean(_) => None,
     };
     if !links.sends(a.index) || !links.takes_outer(a.index, a.outer) {
         return Entry::verdict(Kind::Kernel);
@@ -117,9 +118,9 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
 }
 
 fn cold(a: &Adjacency, links: &Links) -> Cold {
-    let (gateway, near) = match a.way {
-        Way::Via(gateway) => (Some(gateway), Some(gateway)),
-        Way::Glean(prefix) => (None, prefix.map(|p| p.addr)),
+    let (gateway, near) = match a.neighbour {
+        Neighbour::Via(gateway) => (Some(gateway), Some(gateway)),
+        Neighbour::Glean(prefix) => (None, prefix.map(|p| p.addr)),
     };
     let source4 = match a.source {
         Some(IpAddr::V4(s)) => Some(s),

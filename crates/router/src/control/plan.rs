@@ -1,7 +1,7 @@
 //! Determines changed FIB entries from changed prefixes, given routes, ports and neighbours.
 
 use super::bits::{Bits, net};
-use super::hops::{Adjacency, BLACKHOLE, HopKey, Hops, KERNEL, LOCAL, POLICY, PROHIBIT, THROW, UNREACHABLE, Way};
+use super::hops::{Adjacency, BLACKHOLE, HopKey, Hops, KERNEL, LOCAL, Neighbour, POLICY, PROHIBIT, THROW, UNREACHABLE};
 use super::links::Links;
 use super::neighbours::Neighbours;
 use super::rib::Rib;
@@ -86,9 +86,9 @@ impl Planner<'_> {
         let (key, rec) = rib.covering(addr)?;
         let glean = self.target(rec.set, Prefix { addr: key.addr.ip(), len: key.len });
         self.hops.release(glean);
-        let over = self.hops.adjacency(glean).copied().filter(|a| matches!(a.way, Way::Glean(_)))?;
+        let over = self.hops.adjacency(glean).copied().filter(|a| matches!(a.neighbour, Neighbour::Glean(_)))?;
         on.any(|index| index == over.index)
-            .then(|| self.hops.hold(HopKey::Adjacency(Adjacency { way: Way::Via(addr.ip()), ..over })))
+            .then(|| self.hops.hold(HopKey::Adjacency(Adjacency { neighbour: Neighbour::Via(addr.ip()), ..over })))
     }
 
     /// Returns the id to which `set` resolves for `prefix`, with a reference.
@@ -104,15 +104,21 @@ impl Planner<'_> {
                 id
             }
             Outcome::OnLink(hop) => {
-                let way = match (prefix.addr, prefix.len) {
+                let neighbour = match (prefix.addr, prefix.len) {
                     // A host route on the link: there is only one neighbour to resolve.
-                    (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => Way::Via(prefix.addr),
+                    (IpAddr::V4(_), 32) | (IpAddr::V6(_), 128) => Neighbour::Via(prefix.addr),
                     // Only without a preferred source does the prefix determine which of the interface's addresses is
                     // used.
-                    _ => Way::Glean(set.source.is_none().then_some(prefix)),
+                    _ => Neighbour::Glean(set.source.is_none().then_some(prefix)),
                 };
                 let NextHop { index, outer, .. } = set.hops[hop as usize];
-                self.hops.hold(HopKey::Adjacency(Adjacency { index, way, mtu: set.mtu, source: set.source, outer }))
+                self.hops.hold(HopKey::Adjacency(Adjacency {
+                    index,
+                    neighbour,
+                    mtu: set.mtu,
+                    source: set.source,
+                    outer,
+                }))
             }
             Outcome::Stale => unreachable!("resolved above"),
         }
@@ -147,7 +153,7 @@ impl Planner<'_> {
             let id = match hop.gateway {
                 Some(gateway) if port(hop) => self.hops.hold(HopKey::Adjacency(Adjacency {
                     index: hop.index,
-                    way: Way::Via(gateway),
+                    neighbour: Neighbour::Via(gateway),
                     mtu: set.mtu,
                     source: set.source,
                     outer: hop.outer,

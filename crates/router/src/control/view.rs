@@ -2,7 +2,7 @@
 
 use super::bits::{Bits, V4, V6, net};
 use super::exceptions::is_excepted;
-use super::hops::{Adjacency, HopKey, KERNEL, POLICY, Way};
+use super::hops::{self, Adjacency, HopKey, KERNEL, POLICY};
 use super::neighbours::Reach;
 use super::rib::{Key, Rank, Rec, Rib};
 use super::sets::{Outcome, Set};
@@ -261,8 +261,8 @@ impl Control {
 
     /// Returns whether packets of a next hop are left to the kernel because of its interface.
     fn is_excepted(&self, set: &Set, hop: &NextHop, prefix: Prefix) -> bool {
-        let way = hop.gateway.map_or(Way::Glean(Some(prefix)), Way::Via);
-        let adjacency = Adjacency { index: hop.index, way, mtu: set.mtu, source: set.source, outer: hop.outer };
+        let neighbour = hop.gateway.map_or(hops::Neighbour::Glean(Some(prefix)), hops::Neighbour::Via);
+        let adjacency = Adjacency { index: hop.index, neighbour, mtu: set.mtu, source: set.source, outer: hop.outer };
         is_excepted(&adjacency, self.links.excepted(hop.index))
     }
 
@@ -295,7 +295,7 @@ impl Control {
     }
 
     /// Returns whether the kernel has determined the neighbour's reachability.
-    pub fn knows(&self, index: u32, addr: IpAddr) -> bool {
+    pub fn is_resolved(&self, index: u32, addr: IpAddr) -> bool {
         self.neighbours.reach(index, addr) != Reach::Unknown
     }
 
@@ -308,8 +308,8 @@ impl Control {
     /// neighbour at `last` any more.
     pub fn neighbours_after(&self, last: Option<(IpAddr, u32)>) -> impl Iterator<Item = NeighbourView> {
         self.neighbours.after(last).map(|(addr, index, known)| {
-            let way = Way::Via(addr);
-            let own = |a: &Adjacency| (a.index, a.way) == (index, way);
+            let neighbour = hops::Neighbour::Via(addr);
+            let own = |a: &Adjacency| (a.index, a.neighbour) == (index, neighbour);
             NeighbourView {
                 addr,
                 index,
@@ -462,7 +462,7 @@ impl Control {
 
     /// Returns the stale neighbours, with the interface's kernel index, on the ports for which `has_sent` returns true.
     /// They are to be probed: the kernel sees none of that traffic, and would never notice that a neighbour has moved.
-    pub fn stale(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
+    pub fn stale_neighbours(&self, has_sent: impl Fn(PortId) -> bool) -> impl Iterator<Item = (u32, IpAddr)> {
         let stale = self.neighbours.iter().filter(|(.., known)| known.state == NeighbourState::Stale);
         let sent = move |addr: IpAddr, index, mac: Option<Mac>| {
             if let Some(spec) = self.links.external_tunnel(index) {
@@ -502,20 +502,20 @@ impl Control {
 
     /// Returns the prefixes for which the FIBs differ from the planned result, for consistency checks. There should be
     /// none.
-    pub fn astray(&self) -> Vec<Prefix> {
-        let mut astray = vec![];
+    pub fn inconsistent_prefixes(&self) -> Vec<Prefix> {
+        let mut found = vec![];
         for of in self.lookups() {
-            let v4 = of.rib4.iter().filter(|(k, r)| self.is_astray(&of.rib4, **k, **r, |at| of.fib4.get(at)));
-            astray.extend(v4.map(|(k, _)| whole((k.addr, k.len))));
-            let v6 = of.rib6.iter().filter(|(k, r)| self.is_astray(&of.rib6, **k, **r, |at| of.fib6.get(at)));
-            astray.extend(v6.map(|(k, _)| whole((k.addr, k.len))));
-            astray.extend(of.rib4.excepted.all().filter(|p| of.fib4.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
-            astray.extend(of.rib6.excepted.all().filter(|p| of.fib6.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
+            let v4 = of.rib4.iter().filter(|(k, r)| self.is_inconsistent(&of.rib4, **k, **r, |at| of.fib4.get(at)));
+            found.extend(v4.map(|(k, _)| whole((k.addr, k.len))));
+            let v6 = of.rib6.iter().filter(|(k, r)| self.is_inconsistent(&of.rib6, **k, **r, |at| of.fib6.get(at)));
+            found.extend(v6.map(|(k, _)| whole((k.addr, k.len))));
+            found.extend(of.rib4.excepted.all().filter(|p| of.fib4.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
+            found.extend(of.rib6.excepted.all().filter(|p| of.fib6.get(net(p.0, p.1)) != Some(POLICY)).map(whole));
         }
-        astray
+        found
     }
 
-    fn is_astray<A: Bits>(
+    fn is_inconsistent<A: Bits>(
         &self,
         rib: &Rib<A>,
         key: Key<A>,

@@ -1,4 +1,4 @@
-//! ICMP errors about packets that are not forwarded, and redirects about those that had a better way.
+//! ICMP errors about packets that are not forwarded, and redirects about those for which there is a better next hop.
 
 use super::{SlowPath, addresses};
 use crate::icmp::About;
@@ -192,9 +192,9 @@ fn id_of(tables: &Tables, addr: IpAddr) -> u32 {
 
 /// Returns whether all next hops of a route are on ports.
 fn by_ports(tables: &Tables, id: u32) -> bool {
-    let port = |way: &Entry| way.kind.is_unicast();
-    let way = tables.entry(id);
-    port(way) || (way.kind == Kind::Group && tables.members(way).iter().all(|id| port(tables.entry(*id))))
+    let port = |hop: &Entry| hop.kind.is_unicast();
+    let hop = tables.entry(id);
+    port(hop) || (hop.kind == Kind::Group && tables.members(hop).iter().all(|id| port(tables.entry(*id))))
 }
 
 /// Returns the source address of an ICMP message about a packet: that of the route back to its sender (as in Linux), or
@@ -203,14 +203,14 @@ fn source(tables: &Tables, from: Ingress, data: &[u8]) -> Option<IpAddr> {
     let (src, _) = addresses(data)?;
     let port = tables.port(from.id);
     let id = id_of(tables, src);
-    let way = match tables.entry(id) {
+    let hop = match tables.entry(id) {
         group if group.kind == Kind::Group => tables.members(group).first().copied().unwrap_or(0),
         _ => id,
     };
-    let way = tables.cold.get(way as usize);
+    let cold = tables.cold.get(hop as usize);
     if src.is_ipv6() {
-        way.and_then(|c| c.source6).or_else(|| port.and_then(|p| p.source6)).map(IpAddr::V6)
+        cold.and_then(|c| c.source6).or_else(|| port.and_then(|p| p.source6)).map(IpAddr::V6)
     } else {
-        way.and_then(|c| c.source4).or_else(|| port.and_then(|p| p.source4)).map(IpAddr::V4)
+        cold.and_then(|c| c.source4).or_else(|| port.and_then(|p| p.source4)).map(IpAddr::V4)
     }
 }

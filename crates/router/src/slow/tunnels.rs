@@ -5,7 +5,7 @@ use super::{SlowPath, decrement_ttl, has_accepted_source, ip_len, is_local, seco
 use crate::bytes::frame_type;
 use crate::gates::is_kept;
 use crate::tables::{Entry, Tables};
-use crate::tunnel::{self, Decapsulated, OuterRoute, Through};
+use crate::tunnel::{self, Decapsulated, Encap, OuterRoute};
 use crate::vlan::{self, Ingress, Tag};
 use bywash_engine::{Context, DropReason, Event, PortId};
 use bywash_frame::{BATCH, Batch, Frame};
@@ -100,11 +100,11 @@ impl SlowPath {
         let data = cx.bufs.arena().data_mut(&mut frame);
         let (len, _) = ip_len(data);
         let route = route.filter(|_| len <= hop.mtu && tables.number(hop.port) != from.id);
-        let way =
-            route.and_then(|route| route.way(tables, data, len).filter(|_| !route.claim_refresh(|| seconds(cx.now))));
-        let Some(way) = way else { return self.punt(cx, from, frame) };
+        let encap =
+            route.and_then(|route| route.encap(tables, data, len).filter(|_| !route.claim_refresh(|| seconds(cx.now))));
+        let Some(encap) = encap else { return self.punt(cx, from, frame) };
         decrement_ttl(data);
-        self.send_through(cx, tables, from, (frame, len), &way);
+        self.send_through(cx, tables, from, (frame, len), &encap);
     }
 
     /// Sends a frame to another station, which the port's bridge forwards, through the VXLAN that leads there. Leaves
@@ -120,8 +120,8 @@ impl SlowPath {
         let route = tables.tunnels.towards(from, data).filter(|(info, _)| self.gates.get(info.id).closed.is_empty());
         let route = route.and_then(|(info, remote)| OuterRoute::to(tables, info, remote, data));
         let len = data.len().saturating_sub(HEADER_LEN) as u32;
-        match route.as_ref().and_then(|route| route.way(tables, data, len)) {
-            Some(way) => self.send_through(cx, tables, from, (frame, len), &way),
+        match route.as_ref().and_then(|route| route.encap(tables, data, len)) {
+            Some(encap) => self.send_through(cx, tables, from, (frame, len), &encap),
             None => {
                 if from.tag == Tag::OfBridge {
                     vlan::restore(cx.bufs.arena(), &mut frame);
@@ -138,9 +138,9 @@ impl SlowPath {
         tables: &Tables,
         from: Ingress,
         (mut frame, len): (Frame, u32),
-        way: &Through<'_>,
+        encap: &Encap<'_>,
     ) {
-        match tunnel::encapsulate(cx.bufs.arena(), way, &mut frame, len, self.next_id()) {
+        match tunnel::encapsulate(cx.bufs.arena(), encap, &mut frame, len, self.next_id()) {
             Some(port) => {
                 cx.event(from.port, Event::Encapsulated, 1);
                 vlan::send(cx, tables, from.port, port, frame);

@@ -32,8 +32,8 @@ pub(crate) struct OuterRoute<'a> {
     hop: &'a Entry,
 }
 
-/// Route and header fields by which a packet goes through a tunnel.
-pub(crate) struct Through<'a> {
+/// Encapsulation of one packet: the route of the outer packet, and header fields that depend on the inner one.
+pub(crate) struct Encap<'a> {
     route: &'a OuterRoute<'a>,
     /// Source port, for VXLAN.
     source: u16,
@@ -83,9 +83,9 @@ impl<'a> OuterRoute<'a> {
         leads.then_some(Self { info, path, header, macs, hop: outer })
     }
 
-    /// Returns the way through the tunnel for a valid IP packet of `len` bytes, or for a frame with as many bytes
+    /// Returns the encapsulation of a valid IP packet of `len` bytes, or of a frame with as many bytes
     /// behind its Ethernet header; `None` if it is left to the kernel.
-    pub fn way(&self, tables: &Tables, data: &[u8], len: u32) -> Option<Through<'_>> {
+    pub fn encap(&self, tables: &Tables, data: &[u8], len: u32) -> Option<Encap<'_>> {
         let tunnel = &self.info.tunnel;
         let v6 = frame_type(data)? == ethertype::IPV6;
         let carries = if v6 { tunnel.carries.v6 } else { tunnel.carries.v4 };
@@ -107,7 +107,7 @@ impl<'a> OuterRoute<'a> {
         });
         let labels = tables.tunnels.paths.labels.filter(|_| tunnel.is_over_v6() && tunnel.vxlan.is_none());
         let label = labels.map_or(0, |set| hash() >> 12 | set);
-        Some(Through { route: self, source, label })
+        Some(Encap { route: self, source, label })
     }
 
     /// Returns whether this packet must be left to the kernel for connection tracking, like
@@ -144,14 +144,8 @@ fn is_unusual6(tunnel: &Tunnel, ip: &[u8]) -> bool {
 /// Encapsulates a valid IP packet of `len` bytes, whose TTL has been decremented, or a frame that a bridge forwards, as
 /// `ip_tunnel_xmit`, `ipip6_tunnel_xmit`, `ip6_tnl_xmit` and `vxlan_xmit_one` do; `id` is the identification of an
 /// outer IPv4 packet. Returns the port by which the packet leaves; `None` if the frame has no room in front.
-pub(crate) fn encapsulate(
-    arena: &Arena,
-    through: &Through<'_>,
-    frame: &mut Frame,
-    len: u32,
-    id: u16,
-) -> Option<PortId> {
-    let OuterRoute { info: TunnelInfo { tunnel, .. }, path, header, macs, hop } = through.route;
+pub(crate) fn encapsulate(arena: &Arena, encap: &Encap<'_>, frame: &mut Frame, len: u32, id: u16) -> Option<PortId> {
+    let OuterRoute { info: TunnelInfo { tunnel, .. }, path, header, macs, hop } = encap.route;
     let ip = arena.data(frame).get(HEADER_LEN..)?;
     let v6 = ip[0] >> 4 == 6;
     let (tos, ttl, whole) = match v6 {
@@ -184,7 +178,7 @@ pub(crate) fn encapsulate(
     ethernet[..12].copy_from_slice(&hop.macs);
     let kind = if tunnel.is_over_v6() { ethertype::IPV6 } else { ethertype::IPV4 };
     ethernet[12..].copy_from_slice(&kind.to_be_bytes());
-    let (pseudo, rest) = outer.write(through, ip)?;
+    let (pseudo, rest) = outer.write(encap, ip)?;
     match (tunnel.encapsulation, tunnel.vxlan) {
         (Encapsulation::Gre, _) => {
             let kind = if v6 { ethertype::IPV6 } else { ethertype::IPV4 };
@@ -197,7 +191,7 @@ pub(crate) fn encapsulate(
         }
         (_, Some(vxlan)) => {
             rest[VXLAN_LEN..VXLAN_LEN + 12].copy_from_slice(macs);
-            rest[..2].copy_from_slice(&through.source.to_be_bytes());
+            rest[..2].copy_from_slice(&encap.source.to_be_bytes());
             rest[2..4].copy_from_slice(&vxlan.port.to_be_bytes());
             let len = rest.len() as u16;
             rest[4..6].copy_from_slice(&len.to_be_bytes());
@@ -230,10 +224,10 @@ impl Outer {
     /// Writes the header at the start of a packet, and destination options with an encapsulation limit if the tunnel
     /// has one. Returns the sum of the pseudo-header for UDP, and what follows; `None` if the addresses are not of one
     /// family.
-    fn write<'a>(&self, through: &Through<'_>, ip: &'a mut [u8]) -> Option<(Sum, &'a mut [u8])> {
+    fn write<'a>(&self, encap: &Encap<'_>, ip: &'a mut [u8]) -> Option<(Sum, &'a mut [u8])> {
         let total = ip.len();
         let OuterRoute { info: TunnelInfo { tunnel, .. }, path: Path { ends: (_, remote, _), source, .. }, .. } =
-            through.route;
+            encap.route;
         match (*source, *remote) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
                 let (header, rest) = ip.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
@@ -254,7 +248,7 @@ impl Outer {
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
                 let (header, rest) = ip.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
-                let word = 6 << 28 | u32::from(self.tos) << 20 | through.label;
+                let word = 6 << 28 | u32::from(self.tos) << 20 | encap.label;
                 header[..4].copy_from_slice(&word.to_be_bytes());
                 header[4..6].copy_from_slice(&(rest.len() as u16).to_be_bytes());
                 (header[6], header[7]) = (self.protocol, self.ttl);

@@ -74,7 +74,7 @@ fn a_bond_leads_to_its_members_port() {
         let masters: Vec<_> = w.control.masters().map(|(view, _)| (view.id, view.index, view.name)).collect();
         assert_eq!(masters, [(NUMBER, BOND, "bond0".to_owned())]);
     }
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
     // The bond's own carrier, address and MTU count.
     let mut new = a_link(BOND, "bond0");
     (new.mac, new.mtu) = (Some([2, 0, 0, 0, 0xee, 1]), 1400);
@@ -86,7 +86,7 @@ fn a_bond_leads_to_its_members_port() {
     assert_eq!(w.brief("192.0.2.1"), "no-carrier");
     w.control.set_masters(&[]);
     assert_eq!(w.brief("192.0.2.1"), "kernel");
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
 /// The kernel has what is routed to the member itself: what the port receives is no packet of that interface.
@@ -126,7 +126,7 @@ fn a_failover_does_not_look_at_routes() {
         assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
         assert_eq!(ids(&w), first);
     }
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
     w.control.set_masters(&[]);
     assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
     assert_ne!(ids(&w), first);
@@ -156,7 +156,7 @@ fn a_vlan_on_a_bond_goes_with_it() {
     }
     w.apply(&[Change::LinkGone { index: P1 }]);
     assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
 #[test]
@@ -186,10 +186,10 @@ fn a_bond_with_several_members_is_an_interface_of_its_own() {
     let Change::Neighbour(known) = neighbour(BOND, "10.5.0.9", 9) else { panic!() };
     w.apply(&[Change::Neighbour(Neighbour { state: NeighbourState::Stale, ..known })]);
     for port in 0..2 {
-        let stale: Vec<_> = w.control.stale(|of| of == PortId(port)).collect();
+        let stale: Vec<_> = w.control.stale_neighbours(|of| of == PortId(port)).collect();
         assert_eq!(stale, [(BOND, "10.5.0.9".parse().unwrap())]);
     }
-    assert_eq!(w.control.stale(|_| false).count(), 0);
+    assert_eq!(w.control.stale_neighbours(|_| false).count(), 0);
     // Without one of its ports it is the kernel's, which may send any packet by that.
     w.control.set_open(PortId(0), false);
     assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
@@ -206,7 +206,7 @@ fn a_bond_with_several_members_is_an_interface_of_its_own() {
     assert_eq!(way(&w, "192.0.2.1"), Some((1, BOND as u8)));
     w.control.set_masters(&[both]);
     assert_eq!(way(&w, "192.0.2.1"), Some((NUMBER.0, BOND as u8)));
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
 #[test]

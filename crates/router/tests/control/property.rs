@@ -313,7 +313,7 @@ proptest! {
             check(&world, &model, &history);
             tell(&mut world, &mut model, told);
             check(&world, &model, &history);
-            prop_assert_eq!(world.control.astray(), []);
+            prop_assert_eq!(world.control.inconsistent_prefixes(), []);
             for bound in &applied.ports_back {
                 prop_assert_eq!(model.ports[usize::from(bound.id.0)].1, bound.index);
             }

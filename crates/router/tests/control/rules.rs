@@ -353,7 +353,7 @@ fn an_excepted_prefix_is_the_kernels_whatever_lies_beneath() {
     assert_eq!(all(&w)[..4], before[..4]);
     assert_eq!(w.brief("192.0.2.1"), "blackhole");
     assert_eq!(w.brief("10.0.0.8"), "forward dev 1 via 10.0.0.8 mac 8");
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn a_vxlan_takes_headers_from_next_hops() {
     assert_eq!(w.control.tunnels_by_end().len(), 4);
     w.control.set_tunnels(&[]);
     assert_eq!(seen(&w), [None; 7]);
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
 /// Packets come back to GRE from the other ends of routes, with their keys. Where rules translate addresses, the kernel

@@ -50,7 +50,7 @@ fn a_vlan_is_an_interface_of_its_own() {
         assert_eq!(t.port(PortId(FIRST)).unwrap().source4, Some("10.5.0.1".parse().unwrap()));
         assert!(t.port(PortId(FIRST + 1)).is_none() && t.port(PortId(9)).is_none());
     });
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
     // Its own properties are followed, those of the port below are not its.
     let mut new = a_link(VLAN, "p0.5");
     (new.mac, new.mtu) = (Some([2, 0, 0, 0, 0xee, 1]), 1400);
@@ -81,7 +81,7 @@ fn a_macvlan_is_told_by_its_address() {
     let new = Link { mac: Some([2, 0, 0, 0, 0xee, 1]), ..a_link(VLAN, "mv0") };
     w.apply(&[Change::Link(new)]);
     w.with(|t| assert_eq!(t.ports[0].macvlans, [([2, 0, 0, 0, 0xee, 1], PortId(FIRST))]));
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_vlan_goes_with_its_port_and_its_interface() {
     w.control.set_vlans(&[]);
     assert_eq!(w.brief("192.0.2.1"), "kernel");
     w.with(|t| assert!(t.vlans.iter().all(Option::is_none) && t.ports.iter().all(|port| port.vlans.is_empty())));
-    assert!(w.control.astray().is_empty());
+    assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
 #[test]

@@ -349,7 +349,7 @@ impl Routing {
         // The oldest request is the least likely to be answered.
         while resolving.len() > RESOLVING {
             let Some((index, addr)) = resolving.pop_front() else { break };
-            if !lock(control).knows(index, addr) {
+            if !lock(control).is_resolved(index, addr) {
                 mirror.forget(index, addr);
             }
         }
@@ -441,7 +441,7 @@ impl Routing {
             sent[*at] = by_program + slot.counters.iter().map(|c| c.tx_packets.get()).sum::<u64>();
         }
         let control = lock(&self.control);
-        for (index, addr) in control.stale(|p| sent[usize::from(p.0)] != self.sent[usize::from(p.0)]) {
+        for (index, addr) in control.stale_neighbours(|p| sent[usize::from(p.0)] != self.sent[usize::from(p.0)]) {
             mirror.probe(index, addr);
         }
         drop(control);

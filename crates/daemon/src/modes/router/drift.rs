@@ -26,15 +26,17 @@ pub fn drift(control: &Mutex<Control>) -> Result<Vec<Drift>, String> {
         }
         let kernel = State::read().map_err(|e| format!("the kernel's tables cannot be read: {e}"))?;
         // Hold the lock only while copying, so that route updates continue meanwhile.
-        let (all, astray) = {
+        let (all, inconsistent_prefixes) = {
             let control = lock(control);
-            (control.known().collect::<Vec<Change>>(), control.astray())
+            (control.known().collect::<Vec<Change>>(), control.inconsistent_prefixes())
         };
         let mut known = State::default();
         all.iter().for_each(|change| known.apply(change));
         drop(all);
         rows = differences(&known, &kernel);
-        rows.extend(astray.iter().map(|p| row("fib", p, "the lookup table lacks what was computed for it")));
+        rows.extend(
+            inconsistent_prefixes.iter().map(|p| row("fib", p, "the lookup table lacks what was computed for it")),
+        );
         if rows.is_empty() || started.elapsed() > LONG {
             break;
         }

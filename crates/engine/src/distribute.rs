@@ -23,7 +23,7 @@ pub struct Share {
 ///
 /// # Panics
 /// If an end's worker is not below `workers`.
-pub fn deal(
+pub fn distribute(
     id: PortId,
     ends: Vec<(usize, Box<dyn Port>)>,
     from_kernel: Option<Box<dyn Port>>,
