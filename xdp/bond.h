@@ -41,7 +41,8 @@ static __always_inline __u32 addresses6(const __u64 *a)
 
 /* Reads the fields of a packet that a hash needs. Returns 0 for ICMP errors, which are hashed by the packet that they
  * quote, and for rare protocols with ports. */
-static __always_inline int bond_fields_of(struct bond_fields *fields, __u32 policy, const void *ip, const void *end, const int v6)
+static __always_inline int bond_fields_of(struct bond_fields *fields, __u32 policy, const void *ip, const void *end,
+					  const int v6)
 {
 	const struct iphdr *ip4 = ip;
 	const struct ipv6hdr *ip6 = ip;
@@ -103,8 +104,8 @@ static __always_inline __u32 bond_hash(const struct bywash_hop *hop, const struc
 }
 
 /* Returns the port that a packet leaves a bond by, and its interface index; a negative number if there is none. */
-static __always_inline int bond_port(__u64 version, const struct bywash_hop *hop, const struct bond_fields *fields, __u32 *ifindex,
-				     const int v6)
+static __always_inline int bond_port(__u64 version, const struct bywash_hop *hop, const struct bond_fields *fields,
+				     __u32 *ifindex, const int v6)
 {
 	__u32 many = hop->ifindex & 0xffff;
 

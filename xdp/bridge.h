@@ -2,7 +2,7 @@
 /* Ports on members of bridges. Frames to the bridge's own MAC address are routed as if the bridge had received them, by
  * the programs for ports with flows: the port's entry has the bridge's address and number. Frames to a station behind
  * another port are sent there unchanged, and user space takes those to a station behind a VXLAN. The kernel bridges all
- * others, above all frames of stations that it has yet to learn.
+ * others, including those of stations that it has yet to learn.
  *
  * If the bridge filters VLANs, the entry of a port has the interface to which its frames without a tag belong, which
  * may be a VLAN interface on the bridge, and the other interfaces have entries like VLANs of a port (vlan.h). Each
@@ -25,14 +25,14 @@
 PROGRAMS(bridge_xdp, 1);
 PROGRAMS(bridge_tc, 1);
 
-/* How frames of an interface leave, if its bridge filters VLANs. The process changes an entry only while no `members`
- * leads here. */
+/* Tags with which frames of an interface leave, if its bridge filters VLANs. The process changes an entry only while no
+ * interface's `members` refers to it. */
 struct bywash_bridge {
 	__u64 tagged; /* bit n: with the tag, on port n */
 	__u64 tag;    /* as in the frame */
 };
 
-/* By the interfaces' numbers less BYWASH_PORTS. */
+/* Entries by the interfaces' numbers less BYWASH_PORTS. */
 MAPPED(bridges, BYWASH_VLANS, struct bywash_bridge);
 
 /* A frame to another station that a bridge's member has received. */
@@ -42,7 +42,7 @@ struct bridged {
 	__u32 tag;    /* the tag with which it leaves; 0: none */
 };
 
-/* Returns whether the kernel knows this station behind its port, and need not hear it now. */
+/* Returns whether the kernel has learned this station on its port and need not receive a frame of it now. */
 static __always_inline int is_known(__u64 station)
 {
 	volatile __u8 *due;
@@ -55,8 +55,8 @@ static __always_inline int is_known(__u64 station)
 	return 0;
 }
 
-/* Returns whether a frame has an IP header as long and of the version that its EtherType says, which user space needs
- * to hash it. */
+/* Returns whether a frame has a whole IP header of the version that its EtherType says, which user space needs to hash
+ * it. */
 static __always_inline int has_version(const void *data, const void *end)
 {
 	const __u8 *ip = data + ETH_HLEN;
@@ -90,8 +90,8 @@ static __always_inline int judge_between(const struct bywash_port *of, __u64 bri
 
 /* Returns the verdict on a frame that a bridge's member has received; NEXT if it is routed. `protocol` and `tci` are
  * those of a tag beside its data; 0 if there is none. */
-static __always_inline int judge_bridged(const struct bywash_port *port, const void *data, const void *end, __be16 protocol,
-					 __be16 tci, struct bridged *frame)
+static __always_inline int judge_bridged(const struct bywash_port *port, const void *data, const void *end,
+					 __be16 protocol, __be16 tci, struct bridged *frame)
 {
 	const struct bywash_port *of = port;
 	const __u8 *eth = data;
@@ -107,8 +107,7 @@ static __always_inline int judge_bridged(const struct bywash_port *port, const v
 		frame->length -= VLAN_HLEN;
 	}
 	int tagged = !!protocol, filters = port->sending & BYWASH_FILTERS;
-	/* The kernel hears the station in the frame's VLAN. Frames may belong to no interface, with a tag or
-	 * without. */
+	/* The kernel learns stations by VLAN. Frames, with or without a tag, may belong to no interface. */
 	if (filters) {
 		if (tagged)
 			of = vlan_of(port, protocol, tci);
@@ -136,8 +135,8 @@ static __always_inline int judge_bridged(const struct bywash_port *port, const v
 	return reason;
 }
 
-/* Gives a frame this tag, in place of none, or removes its tag if this is 0; a tag that it keeps stays as it is. Returns
- * 0 if it is done, otherwise the frame is unchanged. */
+/* Gives a frame without a tag this one; if it is 0, removes the frame's tag. A frame that has a tag and leaves with one
+ * is unchanged. Returns 0 on success; otherwise the frame is unchanged. */
 static __always_inline int retag(struct xdp_md *ctx, __u32 tag)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -182,7 +181,7 @@ int bywash_bridge(struct xdp_md *ctx)
 		bpf_tail_call(ctx, &flow_xdp, FLOWS_OF_PORTS);
 		reason = PASS_DISABLED;
 	}
-	/* Neither gates nor the port's limit: these concern routed packets. */
+	/* Neither gates nor the port's limit apply: they concern routed packets. */
 	if (reason == TO_USER)
 		return to_socket(port, ctx);
 	if (reason == TO_MEMBER) {

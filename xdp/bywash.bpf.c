@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The program on every AF_XDP port: decides whether another port, the kernel or user space gets a frame. One instance
- * serves all ports of a process, with the process's own tables. Frames for the kernel, or that cannot be judged, are
- * passed. So is everything after the process has ended: its sockets' entries leave the map, and its programs are
- * detached.
+/* The program on every AF_XDP port: decides whether a frame goes to another port, to the kernel or to user space. One
+ * instance serves all ports of a process, with the process's own tables. Frames for the kernel, and frames that cannot
+ * be judged, are passed. So is everything after the process has ended: its sockets' entries leave the map, and its
+ * programs are detached.
  *
  * There are two programs: for XDP, and for traffic control where XDP is not native and an skb exists already. The
  * latter forwards the skb as it is, with unfinished checksums and TCP segments, and leaves everything else to the
@@ -16,10 +16,10 @@
 #include "bywash.h"
 #ifdef BYWASH_SWITCH
 #include "switch.h"
-#define WAY(f) ((f)->to)
+#define EGRESS(f) ((f)->to)
 #else
 #include "router.h"
-#define WAY(f) way_port(&(f)->way)
+#define EGRESS(f) adj_port(&(f)->adj)
 #ifndef BYWASH_PLAIN
 #define BYWASH_ROUTER
 #endif
@@ -94,7 +94,7 @@ static __always_inline int to_socket(const struct bywash_port *port, struct xdp_
 static __always_inline int to_user(const struct frame *f, struct xdp_md *ctx)
 {
 #ifndef BYWASH_SWITCH
-	if (unlikely(f->flags & (BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG)) && is_kernels(f))
+	if (unlikely(f->flags & (BYWASH_KERNEL4 | BYWASH_KERNEL6 | BYWASH_DEFRAG)) && is_left_to_kernel(f))
 		return count(f->port->id, PASS_POLICY, XDP_PASS);
 #endif
 	if (bpf_xdp_get_buff_len(ctx) > f->port->max_frame)
@@ -120,10 +120,10 @@ static __always_inline void count_forwarded(__u32 from, __u32 to, __u32 bytes)
 
 static __always_inline int to_port(const struct frame *f)
 {
-	if (likely(!f->port->cpus) || !cpumap_redirect(f->ctx, f->port, WAY(f), f->bytes)) {
-		if (bpf_redirect_map(&devices, WAY(f), XDP_DROP) != XDP_REDIRECT)
+	if (likely(!f->port->cpus) || !cpumap_redirect(f->ctx, f->port, EGRESS(f), f->bytes)) {
+		if (bpf_redirect_map(&devices, EGRESS(f), XDP_DROP) != XDP_REDIRECT)
 			return count(f->port->id, DROP_PORT_GONE, XDP_DROP);
-		count_forwarded(f->port->id, WAY(f), f->bytes);
+		count_forwarded(f->port->id, EGRESS(f), f->bytes);
 #ifdef BYWASH_SWITCH
 		count_grown(f->to, f->grows);
 #endif
@@ -194,7 +194,7 @@ static __always_inline int judge(struct frame *f, __u64 mine)
 #ifdef BYWASH_ROUTER
 #define FLOWS (BYWASH_FLOWS4 | BYWASH_FLOWS6)
 
-/* Map of programs in which others continue, by a tail call. */
+/* Defines a map of programs, in which others continue by a tail call. */
 #define PROGRAMS(name, many) struct { \
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY); \
 	__uint(max_entries, many); \
@@ -221,16 +221,16 @@ static __always_inline int conclude(struct xdp_md *ctx, const struct frame *f, i
 				    const int flows)
 {
 	if (unlikely(reason == TO_TUNNEL))
-		reason = enclosed(ctx, f, flows);
+		reason = to_tunnel_program(ctx, f, flows);
 	switch (reason) {
 	case NEXT:
 		return to_port(f);
 	case TO_USER:
 		return to_user(f, ctx);
 	case PASS_NOT_MINE:
-		if (!has_tag(ether_type(f)) && !may_be_macvlans(f->port, reason))
+		if (!has_tag(ether_type(f)) && !may_be_macvlan(f->port, reason))
 			return count(f->port->id, reason, XDP_PASS);
-		/* Perhaps to a VLAN's own address, or a macvlan's. */
+		/* It may be to the address of a VLAN or macvlan. */
 	case PASS_VLAN:
 		return tagged(ctx, &vlan_xdp, 0, f->port, XDP_PASS);
 	case TO_VLAN:
@@ -307,7 +307,7 @@ int bywash(struct xdp_md *ctx)
 #include "user_program.h"
 
 #ifdef BYWASH_ROUTER
-/* Bytes of headers that are read: Ethernet, IPv6, ICMPv6, and IPv6 of the packet that an ICMPv6 error quotes. */
+/* Bytes of headers that are read: Ethernet, IPv6, ICMPv6, and the IPv6 header that an ICMPv6 error quotes. */
 #define HEADERS (ETH_HLEN + 40 + 8 + 40)
 /* Bytes of headers up to the type of an ICMPv6 message. */
 #define HEADERS6 (ETH_HLEN + 40 + 1)
@@ -323,11 +323,12 @@ static __always_inline int has_tcp_headers(const struct __sk_buff *skb, const vo
 	const struct iphdr *ip4 = ip;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return ip + sizeof(*ip4) + sizeof(struct tcphdr) <= end && ip4->ihl == 5 && ip4->protocol == IPPROTO_TCP;
+		return ip + sizeof(*ip4) + sizeof(struct tcphdr) <= end && ip4->ihl == 5 &&
+		       ip4->protocol == IPPROTO_TCP;
 	return ip + sizeof(*ip6) + sizeof(struct tcphdr) <= end && ip6->nexthdr == IPPROTO_TCP;
 }
 
-/* Returns a frame's properties, with its headers in linear data: those that a NIC received into pages may lie
+/* Returns a frame's properties, with its headers in linear data: a NIC that receives into pages may have left them
  * outside. */
 static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct bywash_port *port, __u32 flags)
 {
@@ -346,18 +347,19 @@ static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct
 	};
 }
 
-/* Sends an skb, whose hop limit was lowered. A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's
+/* Sends an skb whose hop limit was lowered. A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's
  * header checksum compensates for the TTL.) */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f)
 {
 	if (skb->protocol == bpf_htons(ETH_P_IPV6))
 		bpf_csum_update(skb, ~(__u32)bpf_htons(1));
-	count_forwarded(f->port->id, WAY(f), f->bytes);
-	return bpf_redirect(f->way.index, 0);
+	count_forwarded(f->port->id, EGRESS(f), f->bytes);
+	return bpf_redirect(f->adj.index, 0);
 }
 
-/* Carries out the verdict on an skb without a tag, as `conclude` on a frame. */
-static __always_inline int conclude_skb(struct __sk_buff *skb, const struct frame *f, int reason, void *programs, __u32 which)
+/* Carries out the verdict on an skb without a tag, as `conclude` does for an XDP frame. */
+static __always_inline int conclude_skb(struct __sk_buff *skb, const struct frame *f, int reason, void *programs,
+					__u32 which)
 {
 	switch (reason) {
 	case NEXT:
@@ -371,7 +373,7 @@ static __always_inline int conclude_skb(struct __sk_buff *skb, const struct fram
 	case TO_VLAN:
 		return tagged(skb, programs, which, f->port, TC_ACT_UNSPEC);
 	default:
-		if (may_be_macvlans(f->port, reason))
+		if (may_be_macvlan(f->port, reason))
 			return tagged(skb, &vlan_tc, 0, f->port, TC_ACT_UNSPEC);
 		return count(f->port->id, reason, TC_ACT_UNSPEC);
 	}
@@ -442,7 +444,8 @@ int bywash_tc(struct __sk_buff *skb)
 	/* At level `user` the XDP program has counted the frame, unless none is attached because the kernel gets every
 	 * packet. */
 	if (!(flags & BYWASH_FORWARD))
-		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) : TC_ACT_UNSPEC;
+		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) :
+									  TC_ACT_UNSPEC;
 	if (skb->vlan_present)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
@@ -488,7 +491,7 @@ int bywash_tc_bridge(struct __sk_buff *skb)
 	}
 	if (reason == TO_MEMBER) {
 		const __u64 *index = bpf_map_lookup_elem(&interfaces, &frame.to);
-		/* A tag that it has is beside its data, and stays if it leaves with one. */
+		/* The frame's own tag is beside its data, and stays if the frame leaves with a tag. */
 		if (!index || !*index || has_tag(skb->protocol))
 			return count(port->id, PASS_BRIDGED, TC_ACT_UNSPEC);
 		if (protocol && !frame.tag)
@@ -502,7 +505,7 @@ int bywash_tc_bridge(struct __sk_buff *skb)
 	return count(port->id, reason, TC_ACT_UNSPEC);
 }
 
-/* Handles an skb of a VLAN, or one that leaves by a VLAN. Its own tag is beside its data. */
+/* Handles an skb that comes or leaves with a tag. Its own tag is beside its data. */
 static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flows)
 {
 	const struct bywash_port *port = port_of(skb->ifindex);
@@ -546,7 +549,7 @@ static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flow
 	}
 	if (t.checksum)
 		update_checksum(skb, &t);
-	/* Neither call fails: no tag is within the data, so that none has to be moved into it or out of it. */
+	/* Neither call fails: no tag is in the data, so none has to be moved into it or out of it. */
 	if (came)
 		bpf_skb_vlan_pop(skb);
 	if (f.tag)

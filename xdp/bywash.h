@@ -23,7 +23,7 @@ enum bywash_reason {
 	PASS_RETURNED,    /* returned to the kernel by user space (inject.bpf.c) */
 	TO_PORT,          /* routed by this program to another port's device */
 	PASS_POLICY,      /* a kernel policy applies to it: firewall, rule, IPsec, qdisc, forwarding switch */
-	PASS_EXCEPTION,   /* needs more than forwarding, and traffic control cannot reach user space: the kernel handles it */
+	PASS_EXCEPTION,   /* left to the kernel: needs user space, which traffic control cannot reach */
 	DROP_PORT_GONE,   /* forwarded by this program, but the egress device has just disappeared */
 	DROP_CPU_BUSY,    /* forwarded by this program, but the queue to the CPU that sends it was full */
 	PASS_SOURCE,      /* the kernel must validate this source address on this port */
@@ -31,7 +31,7 @@ enum bywash_reason {
 	DROP_PROGRAM,     /* dropped by the port's own program */
 	PASS_STATION,     /* from a station that the bridge has yet to learn, or has to hear again */
 	TO_MEMBER,        /* forwarded unchanged by this program to another member of the bridge */
-	PASS_BRIDGED,     /* to another member of the bridge, but left to the kernel: ARP, neighbour discovery, too long */
+	PASS_BRIDGED,     /* to another member, but left to the kernel: ARP, neighbour discovery, too long */
 	BYWASH_REASONS,
 };
 
@@ -39,22 +39,22 @@ enum bywash_reason {
 #define NEXT (-1)
 
 enum bywash_flag {
-	BYWASH_ENABLED = 1 << 0, /* if unset, everything is passed, unless flows, rules or a bridge take its place */
+	BYWASH_ENABLED = 1 << 0, /* if unset, all frames are passed, unless flows, rules or a bridge take its place */
 	BYWASH_FORWARD = 1 << 1,  /* the program forwards what it can */
-	BYWASH_PARTIAL = 1 << 2, /* frames may have an unfinished checksum, and lose the mark that says so when redirected */
+	BYWASH_PARTIAL = 1 << 2, /* checksums may be unfinished; the mark that says so is lost in a redirect */
 	BYWASH_RAW = 1 << 3,     /* a switch's port: every frame that fits goes to user space */
 	BYWASH_KERNEL4 = 1 << 6, /* IPv4 packets are passed to the kernel */
 	BYWASH_KERNEL6 = 1 << 7, /* IPv6 packets are passed to the kernel */
 	BYWASH_DEFRAG = 1 << 10, /* fragments are passed to the kernel, which reassembles them */
 	BYWASH_NATIVE = 1 << 5,  /* XDP runs in the driver: only devices that take redirected frames are targets */
-	BYWASH_REDIRECTS = 1 << 4, /* packets that would leave by their ingress port go to user space, which sends redirects */
+	BYWASH_REDIRECTS = 1 << 4, /* packets that would leave by their ingress port go to user space for a redirect */
 	BYWASH_RPF_LOOSE = 1 << 8,  /* an IPv4 source must have a unicast route (rp_filter 2) */
 	BYWASH_RPF_STRICT = 1 << 9, /* that route must lead out of the ingress port (rp_filter 1) */
 	BYWASH_L3_HASH4 = 1 << 11, /* a group's member is selected by addresses only (fib_multipath_hash_policy 0) */
 	BYWASH_L3_HASH6 = 1 << 12, /* the same for IPv6, with flow label and next header */
-	BYWASH_FLOWS4 = 1 << 13, /* with BYWASH_KERNEL4, instead of BYWASH_ENABLED: only packets of known flows are not passed */
+	BYWASH_FLOWS4 = 1 << 13, /* with BYWASH_KERNEL4, not BYWASH_ENABLED: all but packets of flows are passed */
 	BYWASH_FLOWS6 = 1 << 14, /* the same for IPv6 */
-	BYWASH_RULES = 1 << 15,  /* policy routing rules decide, not the route tables alone; never set with BYWASH_FORWARD */
+	BYWASH_RULES = 1 << 15,  /* policy routing rules decide, too; never set with BYWASH_FORWARD */
 };
 
 /* Flags of egress and ingress ports under policy routing rules (rules.h), of bridge members, and of ports with
@@ -64,7 +64,7 @@ enum bywash_sending {
 	BYWASH_TAKES_FRAMES = 1 << 1, /* its device takes redirected frames */
 	BYWASH_KEPT4 = 1 << 2,        /* only the kernel may send IPv4 packets on it */
 	BYWASH_KEPT6 = 1 << 3,        /* only the kernel may send IPv6 packets on it */
-	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, instead of BYWASH_ENABLED: the driver forwards what the port receives */
+	BYWASH_BY_RULES = 1 << 4,     /* with BYWASH_RULES, not BYWASH_ENABLED: forwards what the port receives */
 	BYWASH_KEEPS = 1 << 5,        /* the kernel's answers are cached: they depend on a packet's addresses alone */
 	BYWASH_BRIDGED = 1 << 6,      /* instead of BYWASH_ENABLED: the port is a bridge's member (bridge.h) */
 	BYWASH_MACVLANS = 1 << 7,     /* the port has macvlans, with addresses of their own (vlan.h) */
@@ -84,7 +84,7 @@ enum bywash_sending {
 #define unlikely(x) __builtin_expect(!!(x), 0)
 /* Keeps a rarely taken exit in a block of its own. Otherwise the compiler copies the values that the exit needs before
  * each test that leads to it, and common packets pay for that. */
-#define rare_way() asm volatile("")
+#define rare_path() asm volatile("")
 
 #define BYWASH_PORTS 64    /* ports of a process */
 #define BYWASH_ENDS 1536   /* ends of tunnels */
@@ -115,8 +115,9 @@ struct bywash_port {
 	__u16 sending;   /* enum bywash_sending */
 	__u64 version;   /* of the next hops and the routes to them; the same in every port */
 	__u64 own;       /* filter of the host's IPv4 addresses (own_bit in forward.h); the same in every port */
-	__u64 members;   /* bit n: frames to port n, another member of its bridge, are forwarded (bridge.h); the port's own
-			  * bit: user space takes those to VXLANs in the bridge */
+	/* Bit n: frames to port n, another member of its bridge, are forwarded (bridge.h). The port's own bit: user
+	 * space takes frames to VXLANs in the bridge. */
+	__u64 members;
 	__u32 longest;   /* longest frame to another port in bytes, Ethernet header included */
 	__u32 through;   /* longest frame to a VXLAN */
 	__u32 pad[2];    /* to a cache line */
@@ -144,7 +145,9 @@ struct bywash_hop {
 	__u8 flags; /* HOP_TAKES_FRAMES, HOP_UNICAST, HOP_THROUGH */
 	__u16 port;    /* of a VLAN or bond: its number */
 	__u32 mtu;
-	__u32 first;   /* group: first bucket; VLAN: its port; bond: bucket with the first of its ports; local: 1 if there are tunnels over IPv4, 2 over IPv6 */
+	/* Group: first bucket. VLAN: its port. Bond: bucket with the first of its ports. Local: 1 if there are tunnels
+	 * over IPv4, plus 2 if there are tunnels over IPv6. */
+	__u32 first;
 	__u32 count;   /* group: number of buckets; VLAN or bond: the tag, 0 for none */
 	__u32 ifindex; /* of the port; bond: number of its ports, and from bit 16 on their hash policy */
 } __attribute__((aligned(8)));
@@ -164,18 +167,19 @@ struct bywash_end {
 
 /* A tunnel whose packets user space forwards. */
 struct bywash_through {
-	__u64 takes; /* MAC address that frames in a VXLAN are sent to, in the order of the packet; END_* */
-	__u64 link;  /* number of the only interface that receives its packets, plus one; 0: any. For a VXLAN's frames to other
-		      * addresses, which its bridge forwards: END_LEARNS, both or no END_OPEN*, both or no END_FLOWS* */
-	__u64 members; /* bit n: such frames go to port n */
+	__u64 takes; /* VXLAN: destination MAC address of frames to route, in packet order; END_* */
+	/* Number of the only interface that receives its packets, plus one; 0: any. For a VXLAN's frames to other
+	 * addresses, which its bridge forwards: END_LEARNS, both or no END_OPEN*, both or no END_FLOWS*. */
+	__u64 link;
+	__u64 members; /* bit n: such frames may leave by port n */
 };
 
-#define END_NUMBER 48 /* number of the interface that the packets within belong to */
+#define END_NUMBER 48 /* number of the interface that receives the inner packets */
 #define END_NUMBERS 0xfff
-#define END_LEARNS (1ull << 16) /* the kernel learns their sources */
+#define END_LEARNS (1ull << 16) /* the kernel learns the sources of such frames */
 #define END_OPEN4 (1ull << 60)  /* user space takes all IPv4 packets, if the gate of the port is open */
 #define END_OPEN6 (1ull << 61)
-#define END_FLOWS4 (1ull << 62) /* it takes those of flows, or all if END_OPEN4 is set, also if that gate is closed */
+#define END_FLOWS4 (1ull << 62) /* takes those of flows, or all with END_OPEN4, also if that gate is closed */
 #define END_FLOWS6 (1ull << 63)
 #define END_FLAGS (END_OPEN4 | END_OPEN6 | END_FLOWS4 | END_FLOWS6)
 

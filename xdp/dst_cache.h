@@ -17,14 +17,14 @@
 #include "forward.h"
 
 /* Lookup result for a destination, in three words. */
-struct way {
+struct adjacency {
 	__u64 macs;  /* first eight bytes of `macs` in struct bywash_hop; if mtu is 0, the next hop's key in `hops` */
 	__u64 rest;  /* last four bytes of `macs`; mtu, 16 bits, 0 if not plainly forwarded; port; flags */
 	__u64 index; /* the port's interface index */
 };
 
 struct dst_entry4 {
-	__u64 first; /* lower half: destination; upper half: way.index */
+	__u64 first; /* lower half: destination; upper half: index of struct adjacency */
 	__u64 macs;
 	__u64 rest;
 	__u64 seal;
@@ -45,7 +45,7 @@ MAPPED(dst_cache4, BYWASH_DST_CACHE4, struct dst_entry4);
 
 MAPPED(dst_cache6, BYWASH_DST_CACHE6, struct dst_entry6);
 
-#define WAYS 4
+#define SLOTS 4
 
 static __always_inline __u32 dst_cache_cpu(void)
 {
@@ -73,61 +73,60 @@ static __always_inline __u64 mix6(__u64 high, __u64 low)
 	return (high ^ low * K2) * K1;
 }
 
-static __always_inline __u32 way_mtu(const struct way *w)
+static __always_inline __u32 adj_mtu(const struct adjacency *adj)
 {
-	return w->rest >> 32 & 0xffff;
+	return adj->rest >> 32 & 0xffff;
 }
 
-static __always_inline __u32 way_port(const struct way *w)
+static __always_inline __u32 adj_port(const struct adjacency *adj)
 {
-	return w->rest >> 48 & 0xff;
+	return adj->rest >> 48 & 0xff;
 }
 
-/* Flags of the ingress port that exclude this way; BYWASH_FORWARD, with inverted meaning, excludes it when it is
- * unset. */
-static __always_inline __u32 way_unless(const struct way *w)
+/* Returns the flags of an ingress port that exclude this adjacency; BYWASH_FORWARD excludes it when it is not set. */
+static __always_inline __u32 adj_excluding(const struct adjacency *adj)
 {
-	return w->rest >> 56;
+	return adj->rest >> 56;
 }
 
-static __always_inline void set_way_by(struct way *w, const struct bywash_hop *hop, __u8 port, const int v6)
+static __always_inline void set_adj_by(struct adjacency *adj, const struct bywash_hop *hop, __u8 port, const int v6)
 {
 	__u32 mtu = hop->mtu < 0xffff ? hop->mtu : 0xffff;
 	__u64 unless = hop->flags & HOP_TAKES_FRAMES ? BYWASH_FORWARD : BYWASH_FORWARD | BYWASH_NATIVE;
 
 	unless |= v6 ? BYWASH_KERNEL6 : BYWASH_KERNEL4;
 
-	w->macs = *(const __u64 *)hop->macs;
-	w->rest = *(const __u32 *)(hop->macs + 8) | (__u64)mtu << 32 | (__u64)port << 48 | unless << 56;
-	w->index = hop->ifindex;
+	adj->macs = *(const __u64 *)hop->macs;
+	adj->rest = *(const __u32 *)(hop->macs + 8) | (__u64)mtu << 32 | (__u64)port << 48 | unless << 56;
+	adj->index = hop->ifindex;
 }
 
-static __always_inline void set_way(struct way *w, const struct bywash_hop *hop, __u32 key, const int v6)
+static __always_inline void set_adj(struct adjacency *adj, const struct bywash_hop *hop, __u32 key, const int v6)
 {
 	if (hop && hop->kind == HOP_FORWARD && hop->mtu) {
-		set_way_by(w, hop, hop->port, v6);
+		set_adj_by(adj, hop, hop->port, v6);
 	} else {
-		w->macs = key;
-		w->rest = 0;
-		w->index = 0;
+		adj->macs = key;
+		adj->rest = 0;
+		adj->index = 0;
 	}
 }
 
 /* Finds a destination that is not in its own slot: in one of the neighbouring slots, or by a lookup in the tables,
  * whose result goes into the first invalid slot. A global function, for the same reasons as the table lookup
  * (fib.h). */
-__attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struct way *way)
+__attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struct adjacency *adj)
 {
 	volatile struct dst_entry4 *write = dst_entry4_at(place), *k;
 	int taken = 1;
 
 	/* The verifier requires this check in a global function. */
-	if (!way)
+	if (!adj)
 		return 0;
 	if (write)
 		taken = (sealed(write->first, write->macs, write->rest) ^ write->seal) == version;
 #pragma unroll
-	for (int n = 1; n < WAYS; n++) {
+	for (int n = 1; n < SLOTS; n++) {
 		k = dst_entry4_at(place ^ n);
 		if (!k)
 			continue;
@@ -137,36 +136,36 @@ __attribute__((noinline)) int find4(__u64 version, __u32 dst, __u32 place, struc
 				write = k;
 			taken = 0;
 		} else if ((__u32)first == dst) {
-			way->macs = macs;
-			way->rest = rest;
-			way->index = first >> 32;
+			adj->macs = macs;
+			adj->rest = rest;
+			adj->index = first >> 32;
 			return 0;
 		}
 	}
 	__u32 key = hop_key(version, fib_lookup4(bpf_ntohl(dst)));
-	set_way(way, hop_at(key), key, 0);
+	set_adj(adj, hop_at(key), key, 0);
 	if (write) {
-		__u64 first = way->index << 32 | dst;
+		__u64 first = adj->index << 32 | dst;
 		write->first = first;
-		write->macs = way->macs;
-		write->rest = way->rest;
-		write->seal = sealed(first, way->macs, way->rest) ^ version;
+		write->macs = adj->macs;
+		write->rest = adj->rest;
+		write->seal = sealed(first, adj->macs, adj->rest) ^ version;
 	}
 	return 0;
 }
 
-__attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 place, struct way *way)
+__attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 place, struct adjacency *adj)
 {
 	volatile struct dst_entry6 *write = dst_entry6_at(place), *k;
 	int taken = 1;
 
-	if (!way)
+	if (!adj)
 		return 0;
 	if (write)
-		taken = (sealed(mix6(write->high, write->low) ^ write->index, write->macs, write->rest) ^ write->seal) ==
-			version;
+		taken = (sealed(mix6(write->high, write->low) ^ write->index, write->macs, write->rest) ^
+			 write->seal) == version;
 #pragma unroll
-	for (int n = 1; n < WAYS; n++) {
+	for (int n = 1; n < SLOTS; n++) {
 		k = dst_entry6_at(place ^ n);
 		if (!k)
 			continue;
@@ -176,21 +175,21 @@ __attribute__((noinline)) int find6(__u64 version, __u64 high, __u64 low, __u32 
 				write = k;
 			taken = 0;
 		} else if (h == high && l == low) {
-			way->macs = macs;
-			way->rest = rest;
-			way->index = index;
+			adj->macs = macs;
+			adj->rest = rest;
+			adj->index = index;
 			return 0;
 		}
 	}
 	__u32 key = hop_key(version, fib_lookup6(bpf_be64_to_cpu(high), bpf_be64_to_cpu(low)));
-	set_way(way, hop_at(key), key, 1);
+	set_adj(adj, hop_at(key), key, 1);
 	if (write) {
 		write->high = high;
 		write->low = low;
-		write->macs = way->macs;
-		write->rest = way->rest;
-		write->index = way->index;
-		write->seal = sealed(mix6(high, low) ^ way->index, way->macs, way->rest) ^ version;
+		write->macs = adj->macs;
+		write->rest = adj->rest;
+		write->index = adj->index;
+		write->seal = sealed(mix6(high, low) ^ adj->index, adj->macs, adj->rest) ^ version;
 	}
 	return 0;
 }
@@ -234,41 +233,42 @@ static __always_inline struct dst_slot6 read_slot6(__u64 high, __u64 low)
 
 /* Looks up a destination, given in network order. Initial entries of zeros are harmless: they are entries of address 0,
  * which is never looked up. */
-static __always_inline void lookup4(__u64 version, __u32 dst, const struct dst_slot4 *slot, struct way *way)
+static __always_inline void lookup4(__u64 version, __u32 dst, const struct dst_slot4 *slot, struct adjacency *adj)
 {
 	volatile struct dst_entry4 *k = slot->k;
 
 	if (likely((__u32)slot->first == dst)) {
 		__u64 macs = k->macs, rest = k->rest;
 		if (likely((sealed(slot->first, macs, rest) ^ k->seal) == version)) {
-			way->macs = macs;
-			way->rest = rest;
-			way->index = slot->first >> 32;
+			adj->macs = macs;
+			adj->rest = rest;
+			adj->index = slot->first >> 32;
 			return;
 		}
 	}
 	/* Initialised, because before Linux 6.3 the verifier does not allow passing on uninitialised stack. */
-	struct way found = {};
+	struct adjacency found = {};
 	find4(version, dst, slot->place, &found);
-	*way = found;
+	*adj = found;
 }
 
-static __always_inline void lookup6(__u64 version, __u64 high, __u64 low, const struct dst_slot6 *slot, struct way *way)
+static __always_inline void lookup6(__u64 version, __u64 high, __u64 low, const struct dst_slot6 *slot,
+				    struct adjacency *adj)
 {
 	volatile struct dst_entry6 *k = slot->k;
 
 	if (likely(slot->high == high && k->low == low)) {
 		__u64 macs = k->macs, rest = k->rest, index = k->index;
 		if (likely((sealed(slot->mixed ^ index, macs, rest) ^ k->seal) == version)) {
-			way->macs = macs;
-			way->rest = rest;
-			way->index = index;
+			adj->macs = macs;
+			adj->rest = rest;
+			adj->index = index;
 			return;
 		}
 	}
-	struct way found = {};
+	struct adjacency found = {};
 	find6(version, high, low, slot->place, &found);
-	*way = found;
+	*adj = found;
 }
 
 #endif

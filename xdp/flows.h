@@ -48,7 +48,8 @@ static __always_inline volatile __u64 *flow_record(__u32 end, const int v6)
 {
 	const __u32 words = v6 ? 16 : 8;
 
-	return flow_words(v6 ? (void *)&flows6 : (void *)&flows4, FLOW_RECORDS * BYWASH_SEGMENT + (end >> 1) * words, words);
+	return flow_words(v6 ? (void *)&flows6 : (void *)&flows4, FLOW_RECORDS * BYWASH_SEGMENT + (end >> 1) * words,
+			  words);
 }
 
 /* Returns the first two slots of the bucket of a hash. */
@@ -74,7 +75,8 @@ static __always_inline __u64 flow_product(volatile __u64 *keys, __u64 word)
 
 static __always_inline __u32 flow_hash_of4(volatile __u64 *header, __u64 addresses, __u64 rest)
 {
-	return (header[1] + flow_product(header + 2, addresses) + flow_product(header + 4, rest & 0xffffffffffull)) >> 32;
+	return (header[1] + flow_product(header + 2, addresses) +
+		flow_product(header + 4, rest & 0xffffffffffull)) >> 32;
 }
 
 static __always_inline __u32 flow_hash_of6(volatile __u64 *header, __u64 source, __u64 source_low, __u64 destination,
@@ -129,7 +131,8 @@ static __always_inline volatile __u64 *flow_candidate(void *flows, __u32 hash, v
 
 /* Returns the record of the flow that a packet belongs to, and its direction; NULL if there is none. `rest` has the
  * ports in packet order, from bit 32 on the protocol, and from bit 48 on the port that received the packet. */
-static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addresses, __u64 rest, __u32 *direction, const int v6)
+static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addresses, __u64 rest, __u32 *direction,
+						 const int v6)
 {
 	const __u32 words = v6 ? 16 : 8;
 	struct segment *front = fib_segment(flows, FLOW_RECORDS * BYWASH_SEGMENT);
@@ -162,7 +165,8 @@ static __always_inline volatile __u64 *flow_find(void *flows, const __u64 *addre
 				if (likely(end - 1 >= FLOW_END))
 					continue;
 				__u32 at = (end >> 1) * words;
-				volatile __u64 *record = at < BYWASH_SEGMENT ? &front->words[at & (BYWASH_SEGMENT - words)] :
+				volatile __u64 *record =
+					at < BYWASH_SEGMENT ? &front->words[at & (BYWASH_SEGMENT - words)] :
 					flow_words(flows, FLOW_RECORDS * BYWASH_SEGMENT + at, words);
 				if (!record)
 					continue;
@@ -191,8 +195,8 @@ static __attribute__((noinline)) volatile __u64 *flow_find6(const __u64 *address
 	return flow_find(&flows6, addresses, rest, direction, 1);
 }
 
-/* Weighs a TCP or UDP packet from the midst of a connection that belongs to no flow, and now and then reports its
- * tuple. `rest` is that of flow_find4(). Global, like fib_lookup4(). */
+/* Weighs a TCP or UDP packet in the middle of a connection that belongs to no flow, and reports its tuple when that is
+ * due. `rest` is that of flow_find4(). Global, like fib_lookup4(). */
 __attribute__((noinline)) int flow_miss4(__u64 addresses, __u64 rest)
 {
 	volatile __u64 *header = flow_record(0, 0), *reported = flow_front(&flows4, FLOW_REPORTED, 1);
@@ -208,7 +212,8 @@ __attribute__((noinline)) int flow_miss4(__u64 addresses, __u64 rest)
 	return 0;
 }
 
-__attribute__((noinline)) int flow_miss6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low, __u64 rest)
+__attribute__((noinline)) int flow_miss6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low,
+					 __u64 rest)
 {
 	volatile __u64 *header = flow_record(0, 1), *reported = flow_front(&flows6, FLOW_REPORTED, 1);
 
@@ -237,7 +242,8 @@ __attribute__((noinline)) int flow_forget4(__u64 addresses, __u64 rest)
 	return 0;
 }
 
-__attribute__((noinline)) int flow_forget6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low, __u64 rest)
+__attribute__((noinline)) int flow_forget6(__u64 source, __u64 source_low, __u64 destination, __u64 destination_low,
+					   __u64 rest)
 {
 	volatile __u64 *header = flow_record(0, 1);
 

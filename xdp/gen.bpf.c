@@ -7,14 +7,14 @@
 #include <bpf/bpf_helpers.h>
 
 #define HEAD 60
-#define AROUND 50 /* Ethernet, IPv4, UDP and VXLAN headers */
+#define OUTER 50 /* Ethernet, IPv4, UDP and VXLAN headers */
 
 struct gen {
-	__u8 head[112];  /* the frame's first bytes: HEAD, and AROUND more if one is within another */
+	__u8 head[112];  /* the frame's first bytes: HEAD, and OUTER more if it is encapsulated */
 	__u32 flows;     /* entries of `flows` in use, at least 1 */
 	__u32 v4;        /* an IPv4 header follows the Ethernet header: write destination and checksum */
 	__u32 v6;        /* IPv6: write the destination */
-	__u32 within;    /* these are the fields of the frame within a VXLAN's packet */
+	__u32 inner;     /* the frame is encapsulated in VXLAN, and `v4` and `v6` describe the inner frame */
 	__u32 next;
 };
 
@@ -49,11 +49,11 @@ int generate(struct xdp_md *ctx)
 	if (!g || p + HEAD > end)
 		return XDP_ABORTED;
 	__builtin_memcpy(p, g->head, HEAD);
-	if (g->within) {
-		if (p + HEAD + AROUND > end)
+	if (g->inner) {
+		if (p + HEAD + OUTER > end)
 			return XDP_ABORTED;
-		__builtin_memcpy(p + HEAD, g->head + HEAD, AROUND);
-		p += AROUND;
+		__builtin_memcpy(p + HEAD, g->head + HEAD, OUTER);
+		p += OUTER;
 	}
 
 	__u32 at = g->next;

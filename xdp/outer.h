@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Packets that came through a tunnel to this host. crates/router/src/tunnel.rs decapsulates them; here only the headers
- * that lead to the packet within are read. */
+ * up to the inner packet are read. */
 #ifndef BYWASH_OUTER_H
 #define BYWASH_OUTER_H
 
@@ -15,7 +15,8 @@
 #include "forward.h"
 #include "stations.h"
 
-/* Tunnels whose packets user space forwards, by the ends of these packets: the kernel has all others. */
+/* Tunnels whose packets user space forwards, by header fields of the outer packets: all others are left to the
+ * kernel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -24,15 +25,15 @@ struct {
 	__type(value, struct bywash_through);
 } ends SEC(".maps");
 
-/* A packet within another. */
-struct enclosed {
-	__u64 takes; /* of its tunnel, as in `ends`; for a frame that a bridge forwards, flags alone */
-	__u32 added; /* length of the headers around it, from the IP header on */
+/* The inner packet of a tunnel. */
+struct inner {
+	__u64 takes; /* of its tunnel, as in `ends`; for a frame that a bridge forwards, only flags */
+	__u32 added; /* length of the outer headers, from the IP header on */
 	int v6;
 };
 
-/* Returns whether a packet in a tunnel may be forwarded, as far as its destination tells: it is no group, as that of
- * routing protocols is, and not link-local. */
+/* Returns whether the destination of an inner packet allows forwarding: it is neither a group, such as those of routing
+ * protocols, nor link-local. */
 static __always_inline int may_leave(const void *ip, const void *end, const int v6)
 {
 	const struct ipv6hdr *ip6 = ip;
@@ -45,7 +46,7 @@ static __always_inline int may_leave(const void *ip, const void *end, const int 
 
 /* Returns whether the bridge of a VXLAN forwards a frame from it by its addresses alone, and the kernel does not learn
  * from it. `packet` is behind the frame's Ethernet header. */
-static __always_inline int is_bridged_within(const void *packet, const void *end, const struct bywash_through *through,
+static __always_inline int is_inner_bridged(const void *packet, const void *end, const struct bywash_through *through,
 					     const int v6)
 {
 	const __u64 *frame = packet - ETH_HLEN;
@@ -103,15 +104,15 @@ static __always_inline void *outer_payload(struct bywash_end *at, void *ip, cons
 	return ip + sizeof(*ip6) + sizeof(*limit);
 }
 
-/* Finds the packet within a packet that interface `number` has received, whose IP header, at `ip`, is of IPv6 if `v6`.
- * Returns 0 if there is none, if its tunnel is the kernel's, or if it is certainly not to be forwarded. A function of
- * its own, so that the verifier forgets how its result was found. */
-static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, const void *end, __u32 number, int v6)
+/* Finds the inner packet of a packet that interface `number` has received, with an IPv4 or, if `v6` is set, IPv6 header
+ * at `ip`. Returns 0 if there is none, if its tunnel is left to the kernel, or if it is certainly not to be forwarded.
+ * Not inlined, so that the verifier forgets how the result was found. */
+static __attribute__((noinline)) int find_inner(struct inner *in, void *ip, const void *end, __u32 number, int v6)
 {
 	struct bywash_end at = {};
 	void *inner = v6 ? outer_payload(&at, ip, end, 1) : outer_payload(&at, ip, end, 0);
 	const __be16 *words = inner;
-	int within6 = 0;
+	int inner6 = 0;
 
 	if (!inner)
 		return 0;
@@ -119,7 +120,7 @@ static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, 
 	case IPPROTO_IPIP:
 		break;
 	case IPPROTO_IPV6:
-		within6 = 1;
+		inner6 = 1;
 		break;
 	case IPPROTO_GRE:
 		/* Flags and version, then the EtherType (RFC 2784); with a key (RFC 2890). */
@@ -127,7 +128,7 @@ static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, 
 			return 0;
 		if (words[1] != bpf_htons(ETH_P_IP) && words[1] != bpf_htons(ETH_P_IPV6))
 			return 0;
-		within6 = words[1] == bpf_htons(ETH_P_IPV6);
+		inner6 = words[1] == bpf_htons(ETH_P_IPV6);
 		inner += 4;
 		if (words[0]) {
 			at.flags |= END_KEYED;
@@ -147,7 +148,7 @@ static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, 
 		words = inner - 2;
 		if (words[0] != bpf_htons(ETH_P_IP) && words[0] != bpf_htons(ETH_P_IPV6))
 			return 0;
-		within6 = words[0] == bpf_htons(ETH_P_IPV6);
+		inner6 = words[0] == bpf_htons(ETH_P_IPV6);
 		break;
 	default:
 		return 0;
@@ -158,17 +159,17 @@ static __attribute__((noinline)) int enclosed_in(struct enclosed *in, void *ip, 
 	if (!through || (link && link - 1 != number))
 		return 0;
 	in->added = inner - ip;
-	in->v6 = within6;
+	in->v6 = inner6;
 	in->takes = through->takes;
 	if (inner > end)
 		return 0;
 	if (port && (*(const __u64 *)(inner - ETH_HLEN) ^ in->takes) << 16) {
 		/* To another address: the bridge that the VXLAN is a member of forwards it, and gates do not apply. */
 		in->takes = through->link & END_FLAGS;
-		return in->takes && (within6 ? is_bridged_within(inner, end, through, 1) :
-					       is_bridged_within(inner, end, through, 0));
+		return in->takes && (inner6 ? is_inner_bridged(inner, end, through, 1) :
+					       is_inner_bridged(inner, end, through, 0));
 	}
-	return within6 ? may_leave(inner, end, 1) : may_leave(inner, end, 0);
+	return inner6 ? may_leave(inner, end, 1) : may_leave(inner, end, 0);
 }
 
 #endif

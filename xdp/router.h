@@ -28,23 +28,23 @@ struct frame {
 	void *end;                    /* end of the linear data, which has at least the headers */
 	__u32 bytes;                  /* length of the frame: for XDP its linear part, for an skb all of it */
 	__u32 gso_size;               /* payload of each packet that an skb will be segmented into; 0: one packet */
-	__u32 flags;                  /* the port's, read once; BYWASH_FORWARD is cleared for packets that failed validation */
+	__u32 flags;                  /* the port's, read once; without BYWASH_FORWARD if validation failed */
 #ifndef BYWASH_PLAIN
-	struct way way;               /* set by the lookup */
+	struct adjacency adj;         /* set by the lookup */
 	__u32 tag;                    /* tag to send with, as in the frame; 0: none */
 	int tags;                     /* the program handles tags (vlan.h) */
 	int bridged;                  /* the program handles members of bridges (bridge.h) */
 #endif
 };
 
-/* Returned for a packet that leaves with a tag, or by a member of a bond: the programs of vlan.h handle it. Not a
- * verdict of XDP or traffic control. */
+/* Returned for a packet that leaves with a tag, or by a member of a bond: the programs of vlan.h handle it. Like
+ * TO_TUNNEL, not a verdict of XDP or traffic control. */
 #define TO_VLAN (-3)
 
 /* Returned for a packet to this host that may have come through a tunnel: the program of tunnel.h handles it. */
 #define TO_TUNNEL (-4)
 
-/* Not by struct ethhdr, which is packed: the compiler would load single bytes. */
+/* Does not use struct ethhdr, which is packed: the compiler would load single bytes. */
 static __always_inline __u16 ether_type(const struct frame *f)
 {
 	return *(const __u16 *)(f->data + 12);
@@ -76,7 +76,7 @@ static __always_inline int may_be_fragment6(__u8 next)
 
 /* Returns whether the port's gate leaves the packet to the kernel. Truncated headers go to user space, which drops
  * them. */
-static __always_inline int is_kernels(const struct frame *f)
+static __always_inline int is_left_to_kernel(const struct frame *f)
 {
 	const struct iphdr *ip4 = f->data + ETH_HLEN;
 	const struct ipv6hdr *ip6 = f->data + ETH_HLEN;
@@ -96,9 +96,9 @@ static __always_inline int is_kernels(const struct frame *f)
 static __always_inline const struct bywash_port *port_of(__u32 ifindex);
 
 #ifdef BYWASH_PLAIN
-/* Without tables, asks the kernel whether a packet is local or its egress interface is not a port: user space must not
- * get packets that it would have to return to the kernel, because it may not be able to. */
-static __always_inline int whose(const struct frame *f, struct bpf_fib_lookup *to)
+/* Asks the kernel, as there are no tables, whether a packet is local or its egress interface is not a port: user space
+ * must not get packets that it would have to return to the kernel, because it may not be able to. */
+static __always_inline int kernel_verdict(const struct frame *f, struct bpf_fib_lookup *to)
 {
 	to->ifindex = f->port->ifindex;
 	switch (bpf_fib_lookup(f->ctx, to, sizeof(*to), 0)) {
@@ -172,8 +172,8 @@ static __always_inline int segments_fit(const struct frame *f)
 {
 	__u32 mtu = 0;
 
-	return f->gso_size && f->way.index && !bpf_check_mtu(f->ctx, f->way.index, &mtu, 0, BPF_MTU_CHK_SEGS) &&
-	       mtu <= way_mtu(&f->way);
+	return f->gso_size && f->adj.index && !bpf_check_mtu(f->ctx, f->adj.index, &mtu, 0, BPF_MTU_CHK_SEGS) &&
+	       mtu <= adj_mtu(&f->adj);
 }
 
 static __always_inline __u32 group_hash(const struct frame *f, const void *ip, const int v6)
@@ -203,22 +203,23 @@ static __always_inline int leaves_by(__u32 port, __u32 ifindex, __u32 number)
 __attribute__((noinline)) int takes_source(__u64 version, __u32 src, __u32 port, __u32 flags)
 {
 	struct dst_slot4 slot = read_slot4(src);
-	struct way way = {};
+	struct adjacency adj = {};
 
 	if (!slot.k)
 		return 0;
-	lookup4(version, src, &slot, &way);
-	if (!way_mtu(&way)) {
-		const struct bywash_hop *hop = hop_at(way.macs);
+	lookup4(version, src, &slot, &adj);
+	if (!adj_mtu(&adj)) {
+		const struct bywash_hop *hop = hop_at(adj.macs);
 
 		if (!hop)
 			return 0;
 		/* Without rp_filter, only check that it is not one of the host's own addresses. */
 		if (!(flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT)))
 			return hop->kind != HOP_LOCAL && hop->kind != HOP_POLICY;
-		return hop->flags & HOP_UNICAST && (!(flags & BYWASH_RPF_STRICT) || leaves_by(hop->port, hop->ifindex, port));
+		return hop->flags & HOP_UNICAST &&
+		       (!(flags & BYWASH_RPF_STRICT) || leaves_by(hop->port, hop->ifindex, port));
 	}
-	return !(flags & BYWASH_RPF_STRICT) || leaves_by(way_port(&way), way.index, port);
+	return !(flags & BYWASH_RPF_STRICT) || leaves_by(adj_port(&adj), adj.index, port);
 }
 
 /* Returns whether packets to a next hop leave by a VLAN or a bond. */
@@ -227,18 +228,18 @@ static __always_inline int is_above(const struct bywash_hop *hop)
 	return hop && (hop->kind == HOP_VLAN || hop->kind == HOP_BOND);
 }
 
-/* Sets the way to a next hop by a port or, in the programs that handle tags, by a VLAN or, chosen by `fields`, a
- * bond. */
-static __always_inline int take_way(struct frame *f, __u64 version, const struct bywash_hop *hop, const struct bond_fields *fields,
-				    const int v6)
+/* Sets the adjacency to a next hop by a port or, in the programs that handle tags, by a VLAN or by the member of a bond
+ * that `fields` select. Returns NEXT, or the verdict if it cannot. */
+static __always_inline int select_egress(struct frame *f, __u64 version, const struct bywash_hop *hop,
+					 const struct bond_fields *fields, const int v6)
 {
 	if (!is_above(hop)) {
-		set_way(&f->way, hop, 0, v6);
+		set_adj(&f->adj, hop, 0, v6);
 		return NEXT;
 	}
 	if (!f->tags)
 		return TO_VLAN;
-	/* It would leave by the interface that it came by, which may have several ports. */
+	/* It would leave by its ingress interface, which may have several ports. */
 	if (f->flags & BYWASH_REDIRECTS && hop->port == f->port->route_id)
 		return TO_USER;
 	if (hop->kind == HOP_BOND) {
@@ -246,20 +247,20 @@ static __always_inline int take_way(struct frame *f, __u64 version, const struct
 		int port = bond_port(version, hop, fields, &index, v6);
 		if (port < 0)
 			return TO_USER;
-		set_way_by(&f->way, hop, port, v6);
-		f->way.index = index;
+		set_adj_by(&f->adj, hop, port, v6);
+		f->adj.index = index;
 	} else {
-		set_way_by(&f->way, hop, hop->first, v6);
+		set_adj_by(&f->adj, hop, hop->first, v6);
 	}
 	f->tag = hop->count;
 	return NEXT;
 }
 
-/* Handles next hops that are not plainly forwarded to: those of the kernel, for valid and invalid packets; groups, of
- * which a member is selected; and those left to user space. */
-static __always_inline int other_way(struct frame *f, __u64 version, void *ip, const int v6)
+/* Handles a next hop other than by a port: the kernel's, for invalid packets too; a group, of which a member is
+ * selected; a VLAN or bond; or one left to user space. Returns NEXT if the adjacency is set, otherwise the verdict. */
+static __always_inline int special_hop(struct frame *f, __u64 version, void *ip, const int v6)
 {
-	__u32 key = f->way.macs;
+	__u32 key = f->adj.macs;
 	const struct bywash_hop *hop = hop_at(key);
 
 	if (!hop)
@@ -272,7 +273,7 @@ static __always_inline int other_way(struct frame *f, __u64 version, void *ip, c
 		return likely(!(hop->first & (v6 ? 2 : 1))) ? PASS_LOCAL : TO_TUNNEL;
 	if (hop->kind > HOP_LOCAL)
 		return hop->kind == HOP_POLICY ? PASS_POLICY : PASS_ROUTE;
-	/* It would leave by the tunnel, or the bridge with it, that it came by. */
+	/* It would leave by the tunnel, or the bridge with the tunnel, that it came by. */
 	if (hop->flags & HOP_THROUGH && hop->port == f->port->route_id)
 		return PASS_ROUTE;
 	if (!(f->flags & BYWASH_FORWARD))
@@ -284,14 +285,15 @@ static __always_inline int other_way(struct frame *f, __u64 version, void *ip, c
 	struct bond_fields fields = {};
 	if (f->tags && hop && hop->kind == HOP_BOND && !bond_fields_of(&fields, bond_policy(hop), ip, f->end, v6))
 		return TO_USER;
-	return take_way(f, version, hop, &fields, v6);
+	return select_egress(f, version, hop, &fields, v6);
 }
 #endif
 
 #ifndef BYWASH_PLAIN
 /* Returns the verdict on a packet that needs more than its header handled: a fragment that the kernel reassembles, or
  * one with an unfinished transport checksum. Returns NEXT for all others. */
-static __always_inline int unlike_others(const struct frame *f, const void *ip, const int v6, __u8 proto, __u32 longest)
+static __always_inline int payload_exception(const struct frame *f, const void *ip, const int v6, __u8 proto,
+					     __u32 longest)
 {
 	const int head = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	const struct iphdr *ip4 = ip;
@@ -334,7 +336,7 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 		to.ipv4_src = ip4->saddr;
 		to.ipv4_dst = ip4->daddr;
 	}
-	return whose(f, &to);
+	return kernel_verdict(f, &to);
 #else
 	const int head = v6 ? sizeof(*ip6) : sizeof(*ip4);
 	const void *l4 = ip + head;
@@ -359,42 +361,42 @@ static __always_inline int route_ip(struct frame *f, void *ip, const int v6)
 	}
 	__u64 version = current_version(f->port);
 	if (v6)
-		lookup6(version, dst6[0], dst6[1], &slot6, &f->way);
+		lookup6(version, dst6[0], dst6[1], &slot6, &f->adj);
 	else
-		lookup4(version, ip4->daddr, &slot4, &f->way);
+		lookup4(version, ip4->daddr, &slot4, &f->adj);
 
 	/* For an skb, its segments count; otherwise, padding too: a frame too long for the device would be lost
 	 * uncounted. */
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
-	if (unlikely(longest > way_mtu(&f->way))) {
-		if (!way_mtu(&f->way)) {
-			reason = other_way(f, version, ip, v6);
+	if (unlikely(longest > adj_mtu(&f->adj))) {
+		if (!adj_mtu(&f->adj)) {
+			reason = special_hop(f, version, ip, v6);
 			if (reason != NEXT)
 				return reason;
 		}
-		if (longest > way_mtu(&f->way) && !segments_fit(f))
+		if (longest > adj_mtu(&f->adj) && !segments_fit(f))
 			return TO_USER;
 	}
 	/* One test for all rare cases: the port's gate is closed for the family; with native XDP the device takes no
 	 * redirected frames; redirects are on; the source must be validated. */
 	const __u32 rare = BYWASH_REDIRECTS | (v6 ? 0 : BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT);
-	if (unlikely((f->flags ^ BYWASH_FORWARD) & (way_unless(&f->way) | rare)) ||
+	if (unlikely((f->flags ^ BYWASH_FORWARD) & (adj_excluding(&f->adj) | rare)) ||
 	    (!v6 && unlikely(own_bit(f->port->own, &ip4->saddr)))) {
-		if ((f->flags ^ BYWASH_FORWARD) & way_unless(&f->way))
+		if ((f->flags ^ BYWASH_FORWARD) & adj_excluding(&f->adj))
 			return f->flags & kernel_flag(v6) ? PASS_POLICY : TO_USER;
 		if (f->flags & BYWASH_REDIRECTS &&
-		    (way_port(&f->way) == f->port->id ||
-		     (f->bridged && leaves_by(way_port(&f->way), f->way.index, f->port->route_id))))
+		    (adj_port(&f->adj) == f->port->id ||
+		     (f->bridged && leaves_by(adj_port(&f->adj), f->adj.index, f->port->route_id))))
 			return TO_USER;
 		if (!v6 && !takes_source(version, ip4->saddr, f->port->route_id, f->flags))
 			return PASS_SOURCE;
 	}
-	reason = unlike_others(f, ip, v6, proto, longest);
+	reason = payload_exception(f, ip, v6, proto, longest);
 	if (reason != NEXT)
 		return reason;
 	/* Two stores, because the compiler copies byte by byte if it does not know the alignment. */
-	*(__u64 *)f->data = f->way.macs;
-	*(__u32 *)(f->data + 8) = f->way.rest;
+	*(__u64 *)f->data = f->adj.macs;
+	*(__u32 *)(f->data + 8) = f->adj.rest;
 	if (v6) {
 		ip6->hop_limit--;
 	} else {

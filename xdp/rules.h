@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Ports with policy routing rules, or in a VRF: the kernel itself is asked for each packet's way, because it knows all
- * rules and tables. Separate programs ask it, which are loaded for the first such port. A packet that is not plainly
- * forwarded is left to the kernel, or to user space where the kernel has not been asked. */
+/* Ports with policy routing rules, or in a VRF: the kernel itself is asked for each packet's next hop, because it knows
+ * all rules and tables. Separate programs ask it, which are loaded for the first such port. A packet that is not
+ * plainly forwarded is left to the kernel, or to user space if the kernel has not been asked. */
 #ifndef BYWASH_RULES_H
 #define BYWASH_RULES_H
 
@@ -18,7 +18,7 @@
 struct rule_entry {
 	__u64 k[4]; /* source and destination; for IPv4, both in the first word */
 	__u64 in;   /* lower half: ingress and family; upper half: the egress port's interface index */
-	__u64 macs; /* as in struct way */
+	__u64 macs; /* as in struct adjacency */
 	__u64 rest;
 	__u64 seal;
 };
@@ -46,21 +46,21 @@ static __always_inline int is_excepted(struct frame *f, const void *ip, const in
 		struct dst_slot6 slot = read_slot6(dst6[0], dst6[1]);
 		if (!slot.k)
 			return 1;
-		lookup6(version, dst6[0], dst6[1], &slot, &f->way);
+		lookup6(version, dst6[0], dst6[1], &slot, &f->adj);
 	} else {
 		struct dst_slot4 slot = read_slot4(ip4->daddr);
 		if (!slot.k)
 			return 1;
-		lookup4(version, ip4->daddr, &slot, &f->way);
+		lookup4(version, ip4->daddr, &slot, &f->adj);
 	}
-	if (way_mtu(&f->way))
+	if (adj_mtu(&f->adj))
 		return 0;
-	hop = hop_at(f->way.macs);
+	hop = hop_at(f->adj.macs);
 	return !hop || hop->kind == HOP_POLICY;
 }
 
-/* Asks the kernel for the way of a packet, and keeps the answer if it is the same for all packets between its
- * addresses. Returns the verdict; NEXT if there is a way. */
+/* Asks the kernel for the next hop of a packet, and caches the answer if it is the same for all packets between its
+ * addresses. Returns NEXT if the adjacency is set, otherwise the verdict. */
 static __always_inline int ask_kernel(struct frame *f, void *ip, const int v6, volatile struct rule_entry *entry,
 				      const __u64 *k, __u64 in, __u64 version)
 {
@@ -74,7 +74,7 @@ static __always_inline int ask_kernel(struct frame *f, void *ip, const int v6, v
 
 	if (is_excepted(f, ip, v6))
 		return PASS_POLICY;
-	/* Among equal ways, an ICMP error takes that of the flow that it is about. */
+	/* Among equal-cost next hops, an ICMP error takes that of the flow that it is about. */
 	if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6) {
 		const __u8 *type = l4;
 		if ((void *)(type + 1) > f->end || (v6 ? *type < 128 : *type != 0 && *type != 8))
@@ -104,20 +104,20 @@ static __always_inline int ask_kernel(struct frame *f, void *ip, const int v6, v
 	if (f->flags & BYWASH_NATIVE && !(out->sending & BYWASH_TAKES_FRAMES))
 		return TO_USER;
 	__u32 low, high;
-	__builtin_memcpy(&f->way.macs, to.dmac, ETH_ALEN);
-	__builtin_memcpy((void *)&f->way.macs + ETH_ALEN, to.smac, 2);
+	__builtin_memcpy(&f->adj.macs, to.dmac, ETH_ALEN);
+	__builtin_memcpy((void *)&f->adj.macs + ETH_ALEN, to.smac, 2);
 	__builtin_memcpy(&low, to.smac + 2, 4);
 	high = to.mtu_result | (__u32)out->id << 16;
-	f->way.rest = low | (__u64)high << 32;
-	f->way.index = to.ifindex;
+	f->adj.rest = low | (__u64)high << 32;
+	f->adj.index = to.ifindex;
 	if (entry && f->port->sending & BYWASH_KEEPS) {
-		__u64 in_out = in | f->way.index << 32;
+		__u64 in_out = in | f->adj.index << 32;
 		for (int i = 0; i < 4; i++)
 			entry->k[i] = k[i];
 		entry->in = in_out;
-		entry->macs = f->way.macs;
-		entry->rest = f->way.rest;
-		entry->seal = seal_rule(k, in_out, f->way.macs, f->way.rest, version);
+		entry->macs = f->adj.macs;
+		entry->rest = f->adj.rest;
+		entry->seal = seal_rule(k, in_out, f->adj.macs, f->adj.rest, version);
 	}
 	return NEXT;
 }
@@ -142,11 +142,11 @@ static __always_inline int by_rules_of(struct frame *f, const int v6)
 	}
 	if (unlikely(f->flags & kernel_flag(v6)))
 		return PASS_POLICY;
-	/* The way back to a source need not be the way of packets to it. */
+	/* With rules, the route that validates a source need not be that of packets to it. */
 	if (!v6 && unlikely(f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)))
 		return TO_USER;
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
-	reason = unlike_others(f, ip, v6, proto, longest);
+	reason = payload_exception(f, ip, v6, proto, longest);
 	if (unlikely(reason != NEXT))
 		return reason;
 
@@ -163,9 +163,9 @@ static __always_inline int by_rules_of(struct frame *f, const int v6)
 	if (e && e->k[0] == k[0] && e->k[1] == k[1] && e->k[2] == k[2] && e->k[3] == k[3]) {
 		__u64 in_out = e->in, macs = e->macs, rest = e->rest;
 		if ((__u32)in_out == in && seal_rule(k, in_out, macs, rest, version) == e->seal) {
-			f->way.macs = macs;
-			f->way.rest = rest;
-			f->way.index = in_out >> 32;
+			f->adj.macs = macs;
+			f->adj.rest = rest;
+			f->adj.index = in_out >> 32;
 			known = 1;
 		}
 	}
@@ -175,10 +175,10 @@ static __always_inline int by_rules_of(struct frame *f, const int v6)
 			return reason;
 	}
 	/* Padding counts too: a frame too long for the device would be lost uncounted. */
-	if (unlikely(longest > way_mtu(&f->way) || (f->flags & BYWASH_REDIRECTS && way_port(&f->way) == f->port->id)))
+	if (unlikely(longest > adj_mtu(&f->adj) || (f->flags & BYWASH_REDIRECTS && adj_port(&f->adj) == f->port->id)))
 		return TO_USER;
-	*(__u64 *)f->data = f->way.macs;
-	*(__u32 *)(f->data + 8) = f->way.rest;
+	*(__u64 *)f->data = f->adj.macs;
+	*(__u32 *)(f->data + 8) = f->adj.rest;
 	if (v6) {
 		ip6->hop_limit--;
 	} else {

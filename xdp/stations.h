@@ -17,7 +17,7 @@
 
 /* Stations of bridges. An entry is a MAC address, from bit 48 on the bridge's number less BYWASH_PORTS, and from bit
  * 56 on the port that leads to the station, or BYWASH_PORTS for a VXLAN, plus 128; 0: none. The process sets `due` when
- * the kernel has to hear the station again. */
+ * the kernel has to receive a frame of the station again. */
 struct stations {
 	__u64 entries[STATIONS_AT_A_PLACE];
 	__u8 due[8];
@@ -71,7 +71,8 @@ static __always_inline int is_plainly_bridged(const void *data, const void *end)
 		return 1;
 	case bpf_htons(ETH_P_IPV6):
 		/* IPv6 other than neighbour discovery: ICMPv6 messages from router solicitation, 133, to redirect. */
-		return ip6 + sizeof(struct ipv6hdr) + 1 <= (const __u8 *)end && (ip6[6] != IPPROTO_ICMPV6 || ip6[40] - 133u > 4);
+		return ip6 + sizeof(struct ipv6hdr) + 1 <= (const __u8 *)end &&
+		       (ip6[6] != IPPROTO_ICMPV6 || ip6[40] - 133u > 4);
 	default:
 		return 0;
 	}

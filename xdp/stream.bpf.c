@@ -19,7 +19,7 @@ struct order {
 	__u64 gap;       /* between frames, in 256ths of a nanosecond; 0: none */
 	__u64 catch_up;  /* largest delay that is made up for, in the same unit */
 	__u32 frames;    /* entries of `heads` in use */
-	__u32 at;        /* where the UDP checksum is; the stamp follows */
+	__u32 at;        /* offset of the UDP checksum; the stamp follows */
 	__u32 stream;
 	__u32 longest;   /* bytes of the page's data */
 	__u64 stop;
@@ -30,7 +30,7 @@ struct state {
 	__u64 sequence;
 	__u64 due;
 	__u64 behind;    /* time not made up for, in the same unit as `gap` */
-	__u64 first;     /* when the first and the last frame were sent, in nanoseconds */
+	__u64 first;     /* times at which the first and the last frame were sent, in nanoseconds */
 	__u64 last;
 	__u64 next;
 };

@@ -117,8 +117,8 @@ static __always_inline __u64 six_and(__u64 six, __u16 two)
 
 /* Reads the transport fields at `l4`, which is `after` bytes into the frame and has `len` bytes. Called on each
  * family's own path: the verifier of Linux 6.1 does not track that a packet of one family is not of the other later. */
-static __always_inline int read_transport(const struct frame *f, struct packet *p, __u8 proto, const __u8 *l4, __u32 after,
-					  __u32 len, const void *addresses, int words)
+static __always_inline int read_transport(const struct frame *f, struct packet *p, __u8 proto, const __u8 *l4,
+					  __u32 after, __u32 len, const void *addresses, int words)
 {
 	__u64 flags = 0;
 
@@ -159,7 +159,7 @@ static __always_inline int read_packet(const struct frame *f, struct packet *p)
 	}
 	p->key[0] = six_and(*(const __u64 *)eth, tci);
 	p->key[1] = six_and(*(const __u64 *)(eth + 6), type);
-	/* Constant offsets, behind the MAC addresses or the tag, so that the verifier knows them. */
+	/* The offset is constant in either case, so that the verifier knows it. */
 	ip = p->tagged ? eth + ETH_HLEN + 4 : eth + ETH_HLEN;
 	p->v6 = type == bpf_htons(ETH_P_IPV6);
 	if (p->v6) {
@@ -177,7 +177,8 @@ static __always_inline int read_packet(const struct frame *f, struct packet *p)
 	}
 	const struct iphdr *ip4 = (const void *)ip;
 
-	if (type != bpf_htons(ETH_P_IP) || (void *)(ip4 + 1) > f->end || ip[0] != 0x45 || ip4->frag_off & bpf_htons(0x3fff))
+	if (type != bpf_htons(ETH_P_IP) || (void *)(ip4 + 1) > f->end || ip[0] != 0x45 ||
+	    ip4->frag_off & bpf_htons(0x3fff))
 		return 0;
 	p->key[2] = (__u64)ip4->tos << 16 | (__u64)ip4->ttl << 24;
 	p->key[3] = tpid << 32;
@@ -247,7 +248,7 @@ static __always_inline const struct bywash_flow *find(struct frame *f, const str
 	return NULL;
 }
 
-/* Rewrites the frame. If it fails, it has changed nothing. */
+/* Rewrites the frame. Returns NEXT; if it fails, the verdict, and the frame is unchanged. */
 static __always_inline int rewrite(struct frame *f, const struct bywash_flow *flow, const struct packet *p)
 {
 	__u8 tag = flow->tag;

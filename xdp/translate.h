@@ -104,10 +104,10 @@ static __always_inline __u16 change(const struct translation *t, const int addre
 	return t->other ? difference : nonzero(~difference);
 }
 
-/* Hashes the packet as the kernel routes it: with its translated destination, and its source as it came, which the
- * kernel translates after routing. */
-static __always_inline __u32 translated_hash(const struct frame *f, const struct translation *t, const void *ip, __u8 proto,
-					     const int v6)
+/* Hashes the packet as the kernel routes it: with the translated destination and the original source, which the kernel
+ * translates after routing. */
+static __always_inline __u32 translated_hash(const struct frame *f, const struct translation *t, const void *ip,
+					     __u8 proto, const int v6)
 {
 	const struct iphdr *ip4 = ip;
 	const struct ipv6hdr *ip6 = ip;
@@ -139,7 +139,8 @@ static __always_inline struct bond_fields translated_fields(const struct transla
 }
 
 /* Looks up the translated destination of a packet; returns 0 if the verifier's checks fail, which is never. */
-static __always_inline int look_up_translated(struct frame *f, const struct translation *t, __u64 *version, const int v6)
+static __always_inline int look_up_translated(struct frame *f, const struct translation *t, __u64 *version,
+					      const int v6)
 {
 	if (v6) {
 		__u64 high = t->leaves[0], low = t->leaves[1];
@@ -147,30 +148,30 @@ static __always_inline int look_up_translated(struct frame *f, const struct tran
 		if (!slot.k)
 			return 0;
 		*version = current_version(f->port);
-		lookup6(*version, high, low, &slot, &f->way);
+		lookup6(*version, high, low, &slot, &f->adj);
 	} else {
 		__u32 dst = t->leaves[0];
 		struct dst_slot4 slot = read_slot4(dst);
 		if (!slot.k)
 			return 0;
 		*version = current_version(f->port);
-		lookup4(*version, dst, &slot, &f->way);
+		lookup4(*version, dst, &slot, &f->adj);
 	}
 	return 1;
 }
 
-/* Finds the way of a translated packet; returns the verdict. */
-static __always_inline int translated_way(struct frame *f, const struct translation *t, const void *ip, __u32 longest, __u8 proto,
-					  const int v6)
+/* Sets the adjacency of a translated packet. Returns NEXT, or the verdict if the packet is not forwarded here. */
+static __always_inline int translated_hop(struct frame *f, const struct translation *t, const void *ip, __u32 longest,
+					  __u8 proto, const int v6)
 {
 	const struct iphdr *ip4 = ip;
 	__u64 version;
 
 	if (!look_up_translated(f, t, &version, v6))
 		return PASS_POLICY;
-	__u32 port = way_port(&f->way);
-	if (!way_mtu(&f->way)) {
-		__u32 key = f->way.macs;
+	__u32 port = adj_port(&f->adj);
+	if (!adj_mtu(&f->adj)) {
+		__u32 key = f->adj.macs;
 		const struct bywash_hop *hop = hop_at(key);
 		if (hop && hop->kind == HOP_GROUP)
 			hop = member(version, hop, translated_hash(f, t, ip, proto, v6));
@@ -179,21 +180,21 @@ static __always_inline int translated_way(struct frame *f, const struct translat
 		else if (!is_above(hop))
 			return PASS_POLICY;
 		struct bond_fields fields = translated_fields(t, v6);
-		int reason = take_way(f, version, hop, &fields, v6);
+		int reason = select_egress(f, version, hop, &fields, v6);
 		if (reason != NEXT)
 			return reason;
 		port = hop ? hop->port : port;
 	}
-	if (longest > way_mtu(&f->way) && !segments_fit(f))
+	if (longest > adj_mtu(&f->adj) && !segments_fit(f))
 		return PASS_POLICY;
 	__u32 number = leaving_rest(t, v6) >> 48;
-	if (!leaves_by(port, f->way.index, number) || (f->flags & BYWASH_REDIRECTS && number == f->port->route_id))
+	if (!leaves_by(port, f->adj.index, number) || (f->flags & BYWASH_REDIRECTS && number == f->port->route_id))
 		return PASS_POLICY;
 	if (!v6 && (f->flags & (BYWASH_RPF_LOOSE | BYWASH_RPF_STRICT) || own_bit(f->port->own, &ip4->saddr)) &&
 	    !takes_source(version, ip4->saddr, f->port->route_id, f->flags))
 		return PASS_SOURCE;
 	/* Its device takes no redirected frames: user space sends it. */
-	return way_unless(&f->way) & f->flags & BYWASH_NATIVE ? TO_USER : NEXT;
+	return adj_excluding(&f->adj) & f->flags & BYWASH_NATIVE ? TO_USER : NEXT;
 }
 
 /* Leaves a packet that may belong to a flow to the kernel; weighs it or, if `closing` is set, resets its weight. */
@@ -233,13 +234,13 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 	__u32 room = f->bytes - ETH_HLEN, found = 0;
 
 	if (unlikely(!(v6 ? valid6(ip6, room) : valid4(ip4, room)) || (!v6 && is_fragment4(ip4)))) {
-		rare_way();
+		rare_path();
 		return PASS_POLICY;
 	}
 	__u32 len = v6 ? bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip4->tot_len) - head;
 	int class = l4_class(proto, l4, f->end, len);
 	if (unlikely(class == L4_OTHER)) {
-		rare_way();
+		rare_path();
 		return skb ? PASS_POLICY : TO_TUNNEL;
 	}
 	__u32 ports = *(const __u32 *)l4;
@@ -262,15 +263,15 @@ static __always_inline int translate(struct frame *f, struct translation *t, voi
 		return TO_USER;
 	*t = translation_of(record, found, v6);
 	__u32 longest = f->gso_size ? segment(f, proto, l4) + head : room;
-	int reason = translated_way(f, t, ip, longest, proto, v6);
+	int reason = translated_hop(f, t, ip, longest, proto, v6);
 	if (reason != NEXT)
 		return reason == PASS_POLICY ? missed(ip, rest, 0, v6) : reason;
 	if (f->flags & BYWASH_PARTIAL &&
 	    unlikely(unfinished(proto, l4, f->end, f->gso_size ? longest - head : len, addresses, v6 ? 8 : 2)))
 		return TO_USER;
 
-	*(__u64 *)f->data = f->way.macs;
-	*(__u32 *)(f->data + 8) = f->way.rest;
+	*(__u64 *)f->data = f->adj.macs;
+	*(__u32 *)(f->data + 8) = f->adj.rest;
 	__u64 first = t->leaves[v6 ? 2 : 0];
 	__u32 new_ports = leaving_rest(t, v6);
 	if (!v6)
@@ -328,7 +329,7 @@ static __always_inline int judge_flow(struct frame *f, struct translation *t, co
 	return PLAIN;
 }
 
-/* As missed(), for a packet whose transport header has been found valid. */
+/* Acts as missed(), but reads the transport header again. */
 static __always_inline int missed_again(const struct frame *f, const void *ip, const int v6)
 {
 	const struct iphdr *ip4 = ip;
@@ -346,9 +347,9 @@ static __always_inline int missed_again(const struct frame *f, const void *ip, c
 	return missed(ip, rest, class == L4_CLOSING, v6);
 }
 
-/* Returns the verdict on a packet for the program of tunnel.h that came through no tunnel, or if that program is not
- * loaded. */
-static __attribute__((noinline)) int not_enclosed(const struct frame *f)
+/* Returns the verdict on a packet that the program of tunnel.h handles, if it came through no tunnel or that program is
+ * not loaded. */
+static __attribute__((noinline)) int no_inner(const struct frame *f)
 {
 	const void *ip = f->data + ETH_HLEN;
 
@@ -361,11 +362,11 @@ static __attribute__((noinline)) int not_enclosed(const struct frame *f)
 	return PASS_LOCAL;
 }
 
-/* Continues in the program for packets that came through tunnels; returns the verdict if it is not loaded. */
-static __always_inline int enclosed(struct xdp_md *ctx, const struct frame *f, const int flows)
+/* Continues in the program of tunnel.h. Returns the verdict if that program is not loaded. */
+static __always_inline int to_tunnel_program(struct xdp_md *ctx, const struct frame *f, const int flows)
 {
 	bpf_tail_call(ctx, &tunnel_xdp, 0);
-	return flows ? not_enclosed(f) : PASS_LOCAL;
+	return flows ? no_inner(f) : PASS_LOCAL;
 }
 
 #endif

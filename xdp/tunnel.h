@@ -18,9 +18,9 @@
 #include "translate.h"
 #include "vlan.h"
 
-/* Returns the verdict on a packet that came through a tunnel whose gate is closed: user space's, if it belongs to a flow
- * and there is no reason to expect that user space leaves it to the kernel. */
-static __always_inline int enclosed_flow(struct frame *f, const struct enclosed *in, const int v6)
+/* Returns the verdict on a packet that came through a tunnel whose gate is closed: TO_USER if it belongs to a flow and
+ * user space is expected to forward it. */
+static __always_inline int inner_flow(struct frame *f, const struct inner *in, const int v6)
 {
 	const void *ip = f->data + ETH_HLEN + (in->added & 127);
 	const struct iphdr *ip4 = ip;
@@ -50,9 +50,9 @@ static __always_inline int enclosed_flow(struct frame *f, const struct enclosed 
 	struct translation t = translation_of(record, found, v6);
 	if (!look_up_translated(f, &t, &version, v6))
 		return PASS_POLICY;
-	/* For a group, a VLAN, a bond or another tunnel, user space finds out. */
-	if (way_mtu(&f->way) && (head + len > way_mtu(&f->way) ||
-				 !leaves_by(way_port(&f->way), f->way.index, leaving_rest(&t, v6) >> 48)))
+	/* For a group, a VLAN, a bond or another tunnel, user space decides. */
+	if (adj_mtu(&f->adj) && (head + len > adj_mtu(&f->adj) ||
+				 !leaves_by(adj_port(&f->adj), f->adj.index, leaving_rest(&t, v6) >> 48)))
 		return PASS_POLICY;
 	open_gate(f);
 	return TO_USER;
@@ -61,14 +61,14 @@ static __always_inline int enclosed_flow(struct frame *f, const struct enclosed 
 /* Returns the verdict on a packet that has got as far as the transport header, or to an address of this host. */
 static __always_inline int judge_outer(struct xdp_md *ctx, struct frame *f, int v6)
 {
-	struct enclosed in = {};
+	struct inner in = {};
 	int closed = f->flags & kernel_flag(v6);
 
 	if (closed && !(f->flags & flows_flag(v6)))
 		return PASS_POLICY;
-	if (!enclosed_in(&in, f->data + ETH_HLEN, f->end, f->port->route_id, v6))
-		return not_enclosed(f);
-	/* So that the verifier knows nothing of the packet: it would follow what comes next for each layout of headers. */
+	if (!find_inner(&in, f->data + ETH_HLEN, f->end, f->port->route_id, v6))
+		return no_inner(f);
+	/* Reloaded so that the verifier forgets the packet: it would follow the rest for each layout of headers. */
 	f->data = (void *)(long)ctx->data + ((ctx->data_end - ctx->data - f->bytes) & VLAN_HLEN);
 	f->end = (void *)(long)ctx->data_end;
 	__u64 all = in.v6 ? END_OPEN6 : END_OPEN4, flows = in.v6 ? END_FLOWS6 : END_FLOWS4;
@@ -78,7 +78,7 @@ static __always_inline int judge_outer(struct xdp_md *ctx, struct frame *f, int 
 	}
 	if (!(in.takes & flows))
 		return PASS_POLICY;
-	return in.v6 ? enclosed_flow(f, &in, 1) : enclosed_flow(f, &in, 0);
+	return in.v6 ? inner_flow(f, &in, 1) : inner_flow(f, &in, 0);
 }
 
 SEC("xdp.frags")

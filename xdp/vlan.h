@@ -63,8 +63,8 @@ static __always_inline const struct bywash_port *macvlan_of(const struct bywash_
 	return upper_of(port->id | 1 << 15 | *(const __u64 *)eth << 16);
 }
 
-/* Returns whether a frame that the port itself does not take may be a macvlan's. */
-static __always_inline int may_be_macvlans(const struct bywash_port *port, int reason)
+/* Returns whether a frame that the port itself does not take may be to a macvlan. */
+static __always_inline int may_be_macvlan(const struct bywash_port *port, int reason)
 {
 	return reason == PASS_NOT_MINE && port->sending & BYWASH_MACVLANS;
 }
@@ -134,8 +134,8 @@ static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 	}
 	if (reason == NEXT) {
 		if (f.tag) {
-			*(__u64 *)data = f.way.macs;
-			*(__u32 *)(data + 8) = f.way.rest;
+			*(__u64 *)data = f.adj.macs;
+			*(__u32 *)(data + 8) = f.adj.rest;
 			*(__u32 *)(data + 12) = f.tag;
 		} else if (bpf_xdp_adjust_head(ctx, VLAN_HLEN)) {
 			return XDP_ABORTED;
@@ -148,7 +148,7 @@ static __always_inline int handle_tags(struct xdp_md *ctx, const int flows)
 		f.end = (void *)(long)ctx->data_end;
 	}
 	if (reason == TO_TUNNEL)
-		reason = enclosed(ctx, &f, flows);
+		reason = to_tunnel_program(ctx, &f, flows);
 	return reason == TO_USER ? to_user(&f, ctx) : count(id, reason, XDP_PASS);
 }
 
