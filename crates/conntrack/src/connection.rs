@@ -12,7 +12,7 @@ pub const UDP: u8 = 17;
 pub mod status {
     /// A helper has announced the connection (IPS_EXPECTED).
     pub const EXPECTED: u32 = 1 << 0;
-    /// Packets were seen both ways (IPS_SEEN_REPLY).
+    /// Packets were seen in both directions (IPS_SEEN_REPLY).
     pub const SEEN_REPLY: u32 = 1 << 1;
     /// The connection is not dropped early when the table is full (IPS_ASSURED).
     pub const ASSURED: u32 = 1 << 2;
@@ -115,7 +115,7 @@ pub struct Connection {
     pub zone_of_direction: bool,
     /// Whether a helper looks into it.
     pub helper: bool,
-    /// Whether it was expected by another connection.
+    /// Whether another connection's helper expected it.
     pub expected: bool,
     /// Whether sequence numbers are adjusted, by a helper or by synproxy.
     pub sequence_changes: bool,

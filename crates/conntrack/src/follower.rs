@@ -72,7 +72,7 @@ impl Timeouts {
     /// end of a pass, which may begin when its last renewal is an eighth of the timeout old.
     fn renewal(&self, key: Key) -> Change {
         let timeout = if key.protocol == TCP { self.tcp } else { self.udp };
-        Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..untimed(key) }
+        Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..without_window_check(key) }
     }
 
     /// Returns the change that precedes a connection's entry into the table. It renews a connection that could expire
@@ -80,7 +80,7 @@ impl Timeouts {
     fn entry(&self, connection: &Connection) -> Change {
         let key = connection.key;
         let expires = connection.timeout.is_none_or(|left| left < 2 * self.due(key.protocol));
-        if expires { self.renewal(key) } else { untimed(key) }
+        if expires { self.renewal(key) } else { without_window_check(key) }
     }
 
     /// Returns the number of seconds after which a connection expires if it is not used once it is in the table.
@@ -103,7 +103,7 @@ pub struct Terms<'a> {
 }
 
 /// Returns a change whose only effect is that the kernel no longer checks TCP's window.
-fn untimed(key: Key) -> Change {
+fn without_window_check(key: Key) -> Change {
     Change { key, timeout: None, liberal: key.protocol == TCP }
 }
 
@@ -231,7 +231,7 @@ impl Follower {
             Heard::Read(connection) => {
                 if let Some(id) = known.find(&connection.key) {
                     let judged = known.judge(&connection, terms);
-                    known.keeps(id, &judged, &connection, terms);
+                    known.confirm(id, &judged, &connection, terms);
                 } else if backlog.len() < known.table.room() && obstacle(&connection).is_none() {
                     backlog.push(connection.key);
                 }
@@ -292,7 +292,7 @@ impl Follower {
         let mut fit: Vec<(Flow, Connection)> = Vec::new();
         for connection in found {
             let judged = known.judge(&connection, terms);
-            let kept = known.find(&connection.key).is_some_and(|id| known.keeps(id, &judged, &connection, terms));
+            let kept = known.find(&connection.key).is_some_and(|id| known.confirm(id, &judged, &connection, terms));
             match judged {
                 Ok(_) if kept => {}
                 Ok(_) if fit.len() >= known.table.room() => known.statistics.full(),
@@ -334,16 +334,16 @@ impl Follower {
             let flow = known.table.flow(id);
             let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
             let renewal = timeouts.renewal(key(&flow));
-            let (renews, expired) = known.statistics.beside(id, |beside| {
-                if beside.packets != packets {
-                    (beside.packets, beside.used, beside.unrenewed) = (packets, now, true);
+            let (renews, expired) = known.statistics.with_state(id, |state| {
+                if state.packets != packets {
+                    (state.packets, state.used, state.unrenewed) = (packets, now, true);
                 }
-                let renews = beside.unrenewed && now - beside.renewed >= timeouts.due(flow.protocol);
+                let renews = state.unrenewed && now - state.renewed >= timeouts.due(flow.protocol);
                 if renews {
-                    (beside.renewed, beside.unrenewed) = (now, false);
-                    beside.expires = now.saturating_add(renewal.timeout.unwrap_or(0));
+                    (state.renewed, state.unrenewed) = (now, false);
+                    state.expires = now.saturating_add(renewal.timeout.unwrap_or(0));
                 }
-                (renews, now >= beside.expires)
+                (renews, now >= state.expires)
             });
             if renews {
                 used.push((id, renewal));
@@ -404,7 +404,7 @@ impl Known {
             Announcement::Present { connection, .. } if self.is_as_judged(flow, connection) => return false,
             Announcement::Present { .. } => self.remove(flow, Revocation::Changed),
             Announcement::Gone { id, .. } => {
-                if id.is_some_and(|id| self.statistics.beside(flow, |beside| beside.id) != id) {
+                if id.is_some_and(|id| self.statistics.with_state(flow, |state| state.id) != id) {
                     return false;
                 }
                 self.remove(flow, Revocation::Gone);
@@ -416,25 +416,31 @@ impl Known {
     /// Returns whether no property that a flow was judged by has changed. An announcement leaves out unchanged
     /// properties.
     fn is_as_judged(&self, id: FlowId, connection: &Connection) -> bool {
-        self.statistics.beside(id, |beside| beside.judged) == mixed(connection)
+        self.statistics.with_state(id, |state| state.judged) == hash_judged(connection)
             && matches!(obstacle(connection), None | Some(Obstacle::StateNotTold))
             && self.table.flow(id).reply == tuple(connection.reply)
     }
 
     /// Makes a flow valid if it equals the judged one and belongs to the same connection, and removes it otherwise.
     /// Returns whether it is valid.
-    fn keeps(&mut self, id: FlowId, judged: &Result<Flow, Reason>, connection: &Connection, terms: &Terms<'_>) -> bool {
-        let same = self.statistics.beside(id, |beside| beside.id) == connection.id
+    fn confirm(
+        &mut self,
+        id: FlowId,
+        judged: &Result<Flow, Reason>,
+        connection: &Connection,
+        terms: &Terms<'_>,
+    ) -> bool {
+        let same = self.statistics.with_state(id, |state| state.id) == connection.id
             && judged.as_ref().ok() == Some(&self.table.flow(id));
         // Fails if the flow's own packets have revoked it.
-        let kept = same && self.table.confirm(id, terms.generation);
-        if kept {
+        let confirmed = same && self.table.confirm(id, terms.generation);
+        if confirmed {
             let expires = self.statistics.now().saturating_add(connection.timeout.unwrap_or(0));
-            self.statistics.beside(id, |beside| (beside.judged, beside.expires) = (mixed(connection), expires));
+            self.statistics.with_state(id, |state| (state.judged, state.expires) = (hash_judged(connection), expires));
         } else {
             self.remove(id, Revocation::Changed);
         }
-        kept
+        confirmed
     }
 
     fn judge(&self, connection: &Connection, terms: &Terms<'_>) -> Result<Flow, Reason> {
@@ -447,7 +453,9 @@ impl Known {
     /// Adds a flow, unless the table is full, which leaves the connection to the kernel.
     fn insert(&mut self, flow: &Flow, connection: &Connection, terms: &Terms<'_>) {
         match self.table.insert(flow, terms.generation) {
-            Ok(id) => self.statistics.inserted(id, connection.id, mixed(connection), terms.timeouts.left(connection)),
+            Ok(id) => {
+                self.statistics.inserted(id, connection.id, hash_judged(connection), terms.timeouts.left(connection))
+            }
             Err(Refused::Full) => self.statistics.full(),
             Err(Refused::Known | Refused::Unfit) => {}
         }
@@ -456,7 +464,7 @@ impl Known {
 
 /// Hashes the properties that a connection is judged by and that may change. Leaves out the status bit of being in the
 /// kernel's flow table: it is set only for a while, is not announced, and no verdict depends on it.
-fn mixed(connection: &Connection) -> u64 {
+fn hash_judged(connection: &Connection) -> u64 {
     let Connection { id, status, mark, .. } = *connection;
     let status = status & !status::OFFLOAD;
     (u64::from(id) << 32 | u64::from(mark)) ^ u64::from(status).wrapping_mul(0x9e37_79b9_7f4a_7c15)

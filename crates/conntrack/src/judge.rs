@@ -61,7 +61,7 @@ impl<'a> Judge<'a> {
     pub fn new(ruleset: &'a Ruleset) -> Self {
         Self {
             evaluator: Evaluator::new(ruleset),
-            unseen: unseen(ruleset),
+            unseen: first_lasting_effect(ruleset),
             translates: [false, true].map(|v6| translates(ruleset, v6)),
             asks_routes: any_expression(ruleset, asks_routes),
             asks_marks: any_expression(ruleset, asks_marks),
@@ -172,7 +172,7 @@ fn asks_marks(expression: &Expression) -> bool {
 /// Returns the first rule that, at a connection's first packet, may have had a lasting effect on the connection that
 /// neither later packets nor announcements show: it selects announced events (`ct event set`, or `CT --ctevents` of
 /// iptables), or a timeout.
-fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
+fn first_lasting_effect(ruleset: &Ruleset) -> Option<Refusal> {
     for table in &ruleset.tables {
         for chain in &table.chains {
             let place = |rule| Place {
@@ -185,7 +185,7 @@ fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
                 return Some(Refusal::Unseen(place(None), why.clone()));
             }
             for rule in &chain.rules {
-                if let Some(how) = rule.expressions.iter().find_map(|expression| hidden(expression, table)) {
+                if let Some(how) = rule.expressions.iter().find_map(|expression| lasting_effect(expression, table)) {
                     return Some(Refusal::Unseen(place(Some(rule.handle)), how.to_owned()));
                 }
             }
@@ -195,7 +195,7 @@ fn unseen(ruleset: &Ruleset) -> Option<Refusal> {
 }
 
 /// Returns the lasting effect of a table's expression on a connection that the kernel does not report.
-fn hidden<'a>(expression: &'a Expression, table: &'a Table) -> Option<&'a str> {
+fn lasting_effect<'a>(expression: &'a Expression, table: &'a Table) -> Option<&'a str> {
     let Expression::Acts { how, .. } = expression else { return None };
     let hides = |how: &str| how.starts_with("unknown") || how.starts_with("ct timeout");
     match how.as_str() {

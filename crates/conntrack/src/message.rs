@@ -60,12 +60,12 @@ const UDP: u8 = 17;
 /// A message about a TCP or UDP connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
-    /// It exists.
+    /// The connection exists.
     Present {
         /// The connection.
         connection: Connection,
     },
-    /// It is gone.
+    /// The connection is gone.
     Gone {
         /// The connection.
         key: Key,

@@ -19,17 +19,17 @@ pub enum Obstacle {
     Expected,
     /// TCP sequence numbers are adjusted.
     SequenceChanges,
-    /// It is in a zone: a rule decides for each packet which zone it belongs to.
+    /// The connection is in a zone: a rule decides for each packet which zone it belongs to.
     Zone,
     /// The timeout does not change, so that it cannot be renewed.
     FixedTimeout,
     /// A device forwards it (`flow add` to a flow table with `flags offload`).
     Device,
-    /// TCP in a flow table of the kernel's (`flow add`): the kernel does not tell its state.
+    /// TCP in a flow table of the kernel's (`flow add`): the kernel does not report its state.
     FlowTable,
     /// The kernel is removing it.
     Dying,
-    /// It has an attribute that this crate does not know.
+    /// The connection has an attribute that this crate does not know.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Returns the reason why a connection stays the kernel's; `None` if the firewall's rules decide. The lasting reasons
+/// Returns the reason why a connection is left to the kernel; `None` if the firewall's rules decide. The lasting reasons
 /// come first.
 pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
     // Connection tracking does not see the packets of a connection in a flow table, which may therefore never become

@@ -61,9 +61,9 @@ pub struct Counts {
     pub retired: (u64, u64),
 }
 
-/// State of a flow beside the table. Times are seconds since the start.
+/// State of a flow that is not in the table. Times are seconds since the start.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Beside {
+pub(crate) struct FlowState {
     /// Whether the flow is in the table.
     present: bool,
     /// Identifier of its connection.
@@ -93,18 +93,18 @@ pub struct Times {
     pub idle: u32,
 }
 
-/// Counts of a follower, and the state of its flows beside the table.
+/// Counts of a follower, and the state of its flows that is not in the table.
 #[derive(Debug)]
 pub struct Statistics {
     counts: Mutex<Counts>,
     /// By family, IPv4 first, and index of the flow.
-    beside: Mutex<[Vec<Beside>; 2]>,
+    states: Mutex<[Vec<FlowState>; 2]>,
     start: Instant,
 }
 
 impl Default for Statistics {
     fn default() -> Self {
-        Self { counts: Mutex::default(), beside: Mutex::default(), start: Instant::now() }
+        Self { counts: Mutex::default(), states: Mutex::default(), start: Instant::now() }
     }
 }
 
@@ -117,14 +117,14 @@ impl Statistics {
     /// Returns the number of places that flows of IPv4 and of IPv6 have taken so far; all their indices are below these
     /// numbers.
     pub fn places(&self) -> [usize; 2] {
-        lock(&self.beside).each_ref().map(Vec::len)
+        lock(&self.states).each_ref().map(Vec::len)
     }
 
     /// Returns the times of flows, in their order.
     pub fn times(&self, ids: impl Iterator<Item = FlowId>) -> Vec<Times> {
-        let (now, beside) = (self.now(), lock(&self.beside));
+        let (now, states) = (self.now(), lock(&self.states));
         let times = |id: FlowId| {
-            let of = beside[usize::from(id.is_v6())].get(id.index()).copied().unwrap_or_default();
+            let of = states[usize::from(id.is_v6())].get(id.index()).copied().unwrap_or_default();
             Times { age: now.saturating_sub(of.began), idle: now.saturating_sub(of.used) }
         };
         ids.map(times).collect()
@@ -132,19 +132,19 @@ impl Statistics {
 
     /// Returns the flows at those of these places that are taken. Places are counted through IPv4 first, then IPv6.
     pub(crate) fn flows(&self, places: Range<usize>) -> Vec<FlowId> {
-        let beside = lock(&self.beside);
-        let [v4, v6] = &*beside;
+        let states = lock(&self.states);
+        let [v4, v6] = &*states;
         let places = places.start..places.end.min(v4.len() + v6.len());
         let id = |at: usize| FlowId::new(at >= v4.len(), if at < v4.len() { at } else { at - v4.len() });
-        places.map(id).filter(|id| beside[usize::from(id.is_v6())][id.index()].present).collect()
+        places.map(id).filter(|id| states[usize::from(id.is_v6())][id.index()].present).collect()
     }
 
     /// Calls a function with the state of a flow.
-    pub(crate) fn beside<T>(&self, id: FlowId, then: impl FnOnce(&mut Beside) -> T) -> T {
-        let mut beside = lock(&self.beside);
-        let family = &mut beside[usize::from(id.is_v6())];
+    pub(crate) fn with_state<T>(&self, id: FlowId, then: impl FnOnce(&mut FlowState) -> T) -> T {
+        let mut states = lock(&self.states);
+        let family = &mut states[usize::from(id.is_v6())];
         let len = family.len().max(id.index() + 1);
-        family.resize(len, Beside::default());
+        family.resize(len, FlowState::default());
         then(&mut family[id.index()])
     }
 
@@ -152,14 +152,15 @@ impl Statistics {
     pub(crate) fn inserted(&self, id: FlowId, connection: u32, judged: u64, left: u32) {
         let now = self.now();
         let (began, used, renewed, expires) = (now, now, now, now.saturating_add(left));
-        let new = Beside { present: true, id: connection, judged, began, used, renewed, expires, ..Beside::default() };
-        self.beside(id, |beside| *beside = new);
+        let new =
+            FlowState { present: true, id: connection, judged, began, used, renewed, expires, ..FlowState::default() };
+        self.with_state(id, |state| *state = new);
         lock(&self.counts).inserted[usize::from(id.is_v6())] += 1;
     }
 
     /// Counts a flow that was removed with this traffic.
     pub(crate) fn removed(&self, id: FlowId, why: Revocation, traffic: [Traffic; 2]) {
-        self.beside(id, |beside| beside.present = false);
+        self.with_state(id, |state| state.present = false);
         let mut counts = lock(&self.counts);
         counts.removed[usize::from(id.is_v6())] += 1;
         for Traffic { packets, bytes } in traffic {

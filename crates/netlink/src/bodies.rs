@@ -21,19 +21,19 @@ pub struct Entry {
 
 /// Links and next-hop objects, on which the resolution of a body depends.
 #[derive(Clone, Copy, Debug)]
-pub struct Around<'a> {
+pub struct Resolver<'a> {
     pub links: &'a BTreeMap<u32, crate::kernel::Stamped<Link>>,
     pub objects: &'a HashMap<u32, crate::kernel::Stamped<Object>>,
 }
 
-impl Around<'_> {
+impl Resolver<'_> {
     /// Returns whether a link is up and whether it has carrier. Both are assumed for an unknown link.
     fn link(&self, index: u32) -> (bool, bool) {
         self.links.get(&index).map_or((true, true), |link| (link.value.up, link.value.carrier))
     }
 
     /// Clears dead marks that the state of the link explains, so that legs are usable as soon as the link comes back.
-    pub fn excuse(&self, legs: &mut [Leg]) {
+    pub fn clear_dead_marks(&self, legs: &mut [Leg]) {
         for leg in legs {
             let (up, carrier) = self.link(leg.index);
             leg.ignored &= !(up && carrier);
@@ -102,7 +102,7 @@ pub struct Bodies {
 
 impl Bodies {
     /// Stores `body` or finds it stored, and adds a reference, which [`Bodies::release`] drops.
-    pub fn hold(&mut self, body: Body, around: &Around<'_>) -> BodyId {
+    pub fn hold(&mut self, body: Body, resolver: &Resolver<'_>) -> BodyId {
         // Consecutive routes of a dump mostly have equal bodies.
         let last = self.entries.get(self.last as usize).and_then(Option::as_ref);
         let known = match last.filter(|entry| *entry.body == body) {
@@ -117,7 +117,7 @@ impl Bodies {
                 id
             }
             None => {
-                let resolved = Arc::new(around.resolve(&body));
+                let resolved = Arc::new(resolver.resolve(&body));
                 let body = Arc::new(body);
                 let entry = Some(Entry { body: Arc::clone(&body), resolved, holders: 1 });
                 let id = match self.free.pop() {
@@ -198,7 +198,7 @@ impl Body {
         (self.kind, self.protocol, self.scope, self.mtu, self.source, self.object)
             == (other.kind, other.protocol, other.scope, other.mtu, other.source, other.object)
             && self.legs.len() == other.legs.len()
-            && self.legs.iter().zip(&other.legs).all(|(a, b)| a.leads_where(b) && a.weight == b.weight)
+            && self.legs.iter().zip(&other.legs).all(|(a, b)| a.has_same_target(b) && a.weight == b.weight)
     }
 
     /// Returns whether an IPv6 route becomes one leg among the others of its prefix and metric (rt6_qualify_for_ecmp).
@@ -207,10 +207,10 @@ impl Body {
     }
 
     /// Returns whether two IPv6 routes are equal in everything by which the kernel tells routes apart.
-    pub fn leads_where(&self, other: &Self) -> bool {
+    pub fn is_same_route(&self, other: &Self) -> bool {
         (self.kind, self.object) == (other.kind, other.object)
             && self.legs.len() == other.legs.len()
-            && self.legs.iter().zip(&other.legs).all(|(a, b)| a.leads_where(b))
+            && self.legs.iter().zip(&other.legs).all(|(a, b)| a.has_same_target(b))
     }
 
     /// Returns whether a leg uses a link.
@@ -227,7 +227,7 @@ impl Body {
 impl Leg {
     /// Returns whether both legs have the same interface, gateway and encapsulation, as far as that is known
     /// (lwtunnel_cmp_encap).
-    pub fn leads_where(&self, other: &Self) -> bool {
+    pub fn has_same_target(&self, other: &Self) -> bool {
         (self.index, self.gateway, self.encap) == (other.index, other.gateway, other.encap)
     }
 }

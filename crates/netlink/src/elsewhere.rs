@@ -26,7 +26,8 @@ const GENERAL: [u8; 4] = [0; 4];
 /// Number of a namespace that has none (NETNSA_NSID_NOT_ASSIGNED).
 const NONE: u32 = u32::MAX;
 
-/// Search for such interfaces. It takes a system call for each process, and so a thread of its own.
+/// Search for interfaces in other network namespaces that use interfaces of this one. It makes a system call for each
+/// process, and so has a thread of its own.
 #[derive(Debug)]
 pub struct Elsewhere {
     socket: Socket,

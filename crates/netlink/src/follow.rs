@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Datagrams read from the socket before changes are reported.
 const TURN: usize = 8192;
 /// Notifications stored during a dump, in octets; beyond that they stay in the socket's own buffer, which may overflow.
-const PUT_BY: usize = 256 << 20;
+const STORED: usize = 256 << 20;
 /// Attempts at a dump. When all are interrupted, the data is kept, nothing is removed, and another dump is requested
 /// for later.
 const TRIES: u32 = 5;
@@ -155,7 +155,7 @@ impl Follower {
                 }
                 Received::Datagram(length) => {
                     let datagram = std::mem::take(&mut self.buffer);
-                    self.take_in(&datagram[..length], Origin::Live, emit);
+                    self.apply_datagram(&datagram[..length], Origin::Live, emit);
                     self.buffer = datagram;
                 }
             }
@@ -212,7 +212,7 @@ impl Follower {
         }
         let log = std::mem::take(&mut self.log);
         for datagram in datagrams(&log) {
-            self.take_in(datagram, Origin::Replay, emit);
+            self.apply_datagram(datagram, Origin::Replay, emit);
         }
         self.ended = Instant::now();
         self.took = self.ended - began;
@@ -291,7 +291,7 @@ impl Follower {
                 stats.dumped += 1;
                 match parse(message) {
                     Ok(Some(event)) => {
-                        note(expiry, rest, &event);
+                        track_expiry(expiry, rest, &event);
                         kernel.apply(event, Origin::Dump);
                     }
                     Ok(None) => {}
@@ -303,22 +303,22 @@ impl Follower {
                 if kernel.pending() >= REPORT_AT {
                     kernel.report(&mut *emit);
                 }
-                lost |= put_by(heard, log, buffer, stats)?;
+                lost |= store_pending(heard, log, buffer, stats)?;
                 Ok(())
             },
         )?;
-        lost |= put_by(heard, log, buffer, kernel.into_inner().1)?;
+        lost |= store_pending(heard, log, buffer, kernel.into_inner().1)?;
         if lost {
             self.want_all();
         }
         Ok(dumped)
     }
 
-    fn take_in(&mut self, datagram: &[u8], origin: Origin, emit: &mut dyn FnMut(Change)) {
+    fn apply_datagram(&mut self, datagram: &[u8], origin: Origin, emit: &mut dyn FnMut(Change)) {
         let mut messages = Messages::new(datagram);
         for message in &mut messages {
             self.stats.messages += 1;
-            self.take_in_message(&message, origin, emit);
+            self.apply_message(&message, origin, emit);
         }
         if !messages.is_whole() {
             self.stats.malformed += 1;
@@ -326,7 +326,7 @@ impl Follower {
         }
     }
 
-    fn take_in_message(&mut self, message: &Message<'_>, origin: Origin, emit: &mut dyn FnMut(Change)) {
+    fn apply_message(&mut self, message: &Message<'_>, origin: Origin, emit: &mut dyn FnMut(Change)) {
         match parse(message) {
             Ok(Some(event)) => {
                 if matches!(event, Event::Link { .. }) && self.kernel.must_report(&event) {
@@ -334,7 +334,7 @@ impl Follower {
                 }
                 self.heard_links |= matches!(event, Event::Link { .. } | Event::LinkGone(_));
                 let rest = self.rest();
-                note(&mut self.expiry, rest, &event);
+                track_expiry(&mut self.expiry, rest, &event);
                 let wanted = self.kernel.apply(event, origin);
                 self.want(wanted);
             }
@@ -345,7 +345,7 @@ impl Follower {
 }
 
 /// Takes the time at which a route expires into account, but not before `rest`.
-fn note(expiry: &mut Option<Instant>, rest: Instant, event: &Event) {
+fn track_expiry(expiry: &mut Option<Instant>, rest: Instant, event: &Event) {
     if let Event::Route { expires: Some(after), gone: false, .. } = event {
         let at = (Instant::now() + *after + TICK).max(rest);
         *expiry = Some(expiry.map_or(at, |first| first.min(at)));
@@ -353,9 +353,9 @@ fn note(expiry: &mut Option<Instant>, rest: Instant, event: &Event) {
 }
 
 /// Stores pending notifications unparsed; returns whether any were lost.
-fn put_by(heard: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &mut Stats) -> Result<bool, Error> {
+fn store_pending(heard: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &mut Stats) -> Result<bool, Error> {
     let mut lost = false;
-    while log.len() < PUT_BY {
+    while log.len() < STORED {
         match heard.receive(buffer)? {
             Received::Empty => break,
             Received::Lost => {

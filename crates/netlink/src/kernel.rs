@@ -1,7 +1,7 @@
 //! The kernel's tables as its messages describe them, kept close enough to the kernel's own structure that every
 //! message can be applied, and converted to changes of the model.
 
-use crate::bodies::{Around, Bodies, BodyId};
+use crate::bodies::{Bodies, BodyId, Resolver};
 use crate::parse::{Body, Event, Leg, Object, RouteKey};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
@@ -85,7 +85,7 @@ pub struct Kernel {
     links: BTreeMap<u32, Stamped<Link>>,
     addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
     neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
-    /// Ways to the stations of bridges and VXLANs, by bridge, VLAN and MAC address.
+    /// Stations of bridges and VXLANs, by bridge, VLAN and MAC address.
     stations: HashMap<(u32, u16, Mac), Stamped<Behind>>,
     /// VLANs of bridges and their members, by index.
     vlans: BTreeMap<u32, Stamped<BridgeVlans>>,
@@ -520,7 +520,7 @@ impl Kernel {
 
     fn object(&mut self, id: u32, mut object: Object) -> Scope {
         if let Object::Leg(leg) = &mut object {
-            Around { links: &self.links, objects: &self.objects }.excuse(std::slice::from_mut(leg));
+            Resolver { links: &self.links, objects: &self.objects }.clear_dead_marks(std::slice::from_mut(leg));
         }
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
@@ -540,14 +540,14 @@ impl Kernel {
     }
 
     fn route(&mut self, key: RouteKey, mut body: Body, flags: u16, gone: bool, origin: Origin) -> Scope {
-        let around = Around { links: &self.links, objects: &self.objects };
-        around.excuse(&mut body.legs);
+        let resolver = Resolver { links: &self.links, objects: &self.objects };
+        resolver.clear_dead_marks(&mut body.legs);
         let message = RouteMessage { key, body, flags, gone, origin, generation: self.generation };
         let (bodies, pending) = (&mut self.bodies, &mut self.pending);
         let v4 = key.prefix.addr.is_ipv4();
         let outcome = match v4 {
-            true => take_in(&mut self.routes4, message, bodies, &around, pending),
-            false => take_in(&mut self.routes6, message, bodies, &around, pending),
+            true => apply_route(&mut self.routes4, message, bodies, &resolver, pending),
+            false => apply_route(&mut self.routes6, message, bodies, &resolver, pending),
         };
         // A replayed message may be older than the dump before it and does not indicate drift.
         let drifted = outcome == Outcome::Unsure && (origin == Origin::Live || !gone);
@@ -562,7 +562,7 @@ impl Kernel {
         let links = std::mem::take(&mut self.stirred_links);
         // Any object may depend on a link.
         let objects = std::mem::take(&mut self.stirred_objects) || !links.is_empty();
-        let around = Around { links: &self.links, objects: &self.objects };
+        let resolver = Resolver { links: &self.links, objects: &self.objects };
         let mut changed: HashMap<BodyId, Arc<RouteBody>> = HashMap::new();
         for (id, entry) in self.bodies.iter() {
             let concerned = match entry.body.object {
@@ -570,7 +570,7 @@ impl Kernel {
                 _ => objects,
             };
             if concerned {
-                let resolved = around.resolve(&entry.body);
+                let resolved = resolver.resolve(&entry.body);
                 if resolved != *entry.resolved {
                     changed.insert(id, Arc::new(resolved));
                 }
@@ -579,8 +579,8 @@ impl Kernel {
         if changed.is_empty() {
             return;
         }
-        note(&self.routes4, &changed, &self.bodies, &mut self.pending);
-        note(&self.routes6, &changed, &self.bodies, &mut self.pending);
+        record_previous(&self.routes4, &changed, &self.bodies, &mut self.pending);
+        record_previous(&self.routes6, &changed, &self.bodies, &mut self.pending);
         for (id, resolved) in changed {
             self.bodies.settle(id, resolved);
         }
@@ -602,11 +602,11 @@ struct RouteMessage {
     generation: u32,
 }
 
-fn take_in<K: Key>(
+fn apply_route<K: Key>(
     routes: &mut Routes<K>,
     message: RouteMessage,
     bodies: &mut Bodies,
-    around: &Around<'_>,
+    resolver: &Resolver<'_>,
     pending: &mut Pending,
 ) -> Outcome {
     let RouteMessage { key, body, flags, gone, origin, generation } = message;
@@ -623,18 +623,18 @@ fn take_in<K: Key>(
     let outcome = if first {
         // The dump's first body of this key replaces the list.
         released.append(&mut list);
-        list.push(bodies.hold(body, around));
+        list.push(bodies.hold(body, resolver));
         Outcome::Sure
     } else if gone {
-        routes::remove(&mut list, v6, &body, (bodies, around), &mut released)
+        routes::remove(&mut list, v6, &body, (bodies, resolver), &mut released)
     } else if origin == Origin::Dump {
         // IPv6 replacements leave entries behind that differ only by their attributes; a dump shows each of them.
         if !list.iter().any(|id| bodies.get(*id).body.is(&body)) {
-            list.push(bodies.hold(body, around));
+            list.push(bodies.hold(body, resolver));
         }
         Outcome::Sure
     } else {
-        routes::insert(&mut list, v6, body, flags, (bodies, around), &mut released)
+        routes::insert(&mut list, v6, body, flags, (bodies, resolver), &mut released)
     };
     routes.write(short, &list, generation);
     for id in released {
@@ -644,7 +644,12 @@ fn take_in<K: Key>(
 }
 
 /// Records the previous values of routes with a changed body.
-fn note<K: Key>(routes: &Routes<K>, changed: &HashMap<BodyId, Arc<RouteBody>>, bodies: &Bodies, pending: &mut Pending) {
+fn record_previous<K: Key>(
+    routes: &Routes<K>,
+    changed: &HashMap<BodyId, Arc<RouteBody>>,
+    bodies: &Bodies,
+    pending: &mut Pending,
+) {
     let mut list = Vec::new();
     for key in routes.with_body(|id| changed.contains_key(&id)) {
         routes.read(&key, &mut list);

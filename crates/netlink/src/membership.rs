@@ -4,7 +4,7 @@
 
 use rustix::fd::{AsFd, AsRawFd};
 
-/// Has a netlink socket receive the messages of a multicast group.
+/// Makes a netlink socket receive the messages of a multicast group.
 ///
 /// # Errors
 /// If the protocol has no such group, or the process may not receive its messages.

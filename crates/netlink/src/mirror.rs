@@ -56,7 +56,7 @@ struct Shared {
 ///
 /// The thread `bywash-netlink` does the work, and `bywash-netns` searches other network namespaces for interfaces that
 /// use those of this one. The owner receives batches of changes from [`Mirror::changes`]. The
-/// mirror may be moved to another thread but not shared: use [`Mirror::prober`] for what other threads need.
+/// mirror may be moved to another thread but not shared: other threads use a [`Mirror::prober`].
 #[derive(Debug)]
 pub struct Mirror {
     changes: Receiver<Vec<Change>>,

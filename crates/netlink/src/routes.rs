@@ -1,6 +1,6 @@
 //! Routes by key, as the kernel keeps them: several may share prefix and metric, and their order matters.
 
-use crate::bodies::{Around, Bodies, BodyId};
+use crate::bodies::{Bodies, BodyId, Resolver};
 use crate::parse::{Body, RouteKey};
 use crate::uapi::{NLM_F_APPEND, NLM_F_EXCL, NLM_F_REPLACE};
 use std::collections::HashMap;
@@ -152,13 +152,13 @@ pub fn insert(
     v6: bool,
     body: Body,
     flags: u16,
-    (bodies, around): (&mut Bodies, &Around<'_>),
+    (bodies, resolver): (&mut Bodies, &Resolver<'_>),
     released: &mut Vec<BodyId>,
 ) -> Outcome {
     if v6 {
-        insert6(list, body, flags, bodies, around, released)
+        insert6(list, body, flags, bodies, resolver, released)
     } else {
-        insert4(list, body, flags, bodies, around, released)
+        insert4(list, body, flags, bodies, resolver, released)
     }
 }
 
@@ -167,11 +167,11 @@ fn insert4(
     body: Body,
     flags: u16,
     bodies: &mut Bodies,
-    around: &Around<'_>,
+    resolver: &Resolver<'_>,
     released: &mut Vec<BodyId>,
 ) -> Outcome {
     let same = list.iter().position(|id| bodies.get(*id).body.is(&body));
-    let new = bodies.hold(body, around);
+    let new = bodies.hold(body, resolver);
     if let Some(at) = same {
         released.push(std::mem::replace(&mut list[at], new));
         // The replacement is already in the list further down: this message is older than the list.
@@ -196,13 +196,13 @@ fn insert6(
     mut body: Body,
     flags: u16,
     bodies: &mut Bodies,
-    around: &Around<'_>,
+    resolver: &Resolver<'_>,
     released: &mut Vec<BodyId>,
 ) -> Outcome {
     let joins = body.joins();
     let alike = list.iter().position(|id| bodies.get(*id).body.joins() == joins);
     if flags & NLM_F_REPLACE != 0 {
-        let new = bodies.hold(body, around);
+        let new = bodies.hold(body, resolver);
         match alike.or(if list.is_empty() { None } else { Some(0) }) {
             Some(at) => released.push(std::mem::replace(&mut list[at], new)),
             None => list.push(new),
@@ -216,18 +216,19 @@ fn insert6(
         if let Some(at) = alike {
             let old = &bodies.get(list[at]).body;
             let agree = (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
-            body.legs.sort_by_key(|leg| old.legs.iter().position(|known| known.leads_where(leg)).unwrap_or(usize::MAX));
-            let new = bodies.hold(body, around);
+            body.legs
+                .sort_by_key(|leg| old.legs.iter().position(|known| known.has_same_target(leg)).unwrap_or(usize::MAX));
+            let new = bodies.hold(body, resolver);
             released.push(std::mem::replace(&mut list[at], new));
             // Each leg has its own attributes, and the kernel shows only those of one.
             return if agree { Outcome::Sure } else { Outcome::Unsure };
         }
-    } else if let Some(at) = list.iter().position(|id| bodies.get(*id).body.leads_where(&body)) {
-        let new = bodies.hold(body, around);
+    } else if let Some(at) = list.iter().position(|id| bodies.get(*id).body.is_same_route(&body)) {
+        let new = bodies.hold(body, resolver);
         released.push(std::mem::replace(&mut list[at], new));
         return Outcome::Sure;
     }
-    list.push(bodies.hold(body, around));
+    list.push(bodies.hold(body, resolver));
     Outcome::Sure
 }
 
@@ -236,7 +237,7 @@ pub fn remove(
     list: &mut Vec<BodyId>,
     v6: bool,
     body: &Body,
-    (bodies, around): (&mut Bodies, &Around<'_>),
+    (bodies, resolver): (&mut Bodies, &Resolver<'_>),
     released: &mut Vec<BodyId>,
 ) -> Outcome {
     if list.is_empty() {
@@ -246,22 +247,22 @@ pub fn remove(
         let Some(at) = list.iter().position(|id| bodies.get(*id).body.joins()) else { return Outcome::Unsure };
         let old = Body::clone(&bodies.get(list[at]).body);
         // The attributes shown were those of the first leg; the next leg has its own.
-        let leads = |leg: &crate::parse::Leg| body.legs.iter().any(|gone| gone.leads_where(leg));
+        let leads = |leg: &crate::parse::Leg| body.legs.iter().any(|gone| gone.has_same_target(leg));
         let agree = !old.legs.first().is_some_and(leads)
             && (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
         let mut left = old;
-        left.legs.retain(|leg| !body.legs.iter().any(|gone| gone.leads_where(leg)));
+        left.legs.retain(|leg| !body.legs.iter().any(|gone| gone.has_same_target(leg)));
         if left.legs.is_empty() {
             released.push(list.remove(at));
             return Outcome::Sure;
         }
-        let new = bodies.hold(left, around);
+        let new = bodies.hold(left, resolver);
         released.push(std::mem::replace(&mut list[at], new));
         return if agree { Outcome::Sure } else { Outcome::Unsure };
     }
     let exact = list.iter().position(|id| bodies.get(*id).body.is(body));
     let found = match exact {
-        None if v6 => list.iter().position(|id| bodies.get(*id).body.leads_where(body)),
+        None if v6 => list.iter().position(|id| bodies.get(*id).body.is_same_route(body)),
         exact => exact,
     };
     match found {
