@@ -45,7 +45,8 @@ pub const VLANS: u32 = 192;
 pub const SEGMENT: usize = 2 << 20;
 /// Number of places (hash buckets) for stations of bridges, each with room for [`STATIONS_AT_A_PLACE`].
 pub(crate) const STATIONS: usize = 2048;
-/// Number of stations at a place. The word after them says which of them the kernel has to hear.
+/// Number of stations at a place. The word after them marks those of which the kernel
+/// has to receive a frame.
 pub(crate) const STATIONS_AT_A_PLACE: usize = 7;
 /// Number of slots of the program's port table that may hold a port, starting at its interface index modulo [`PORTS`].
 pub(crate) const PROBES: u32 = 4;

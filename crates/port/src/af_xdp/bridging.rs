@@ -1,4 +1,4 @@
-//! Bridges: the stations behind ports, and how frames to them leave.
+//! Bridges: the stations behind ports, and the tags of frames to them.
 
 use super::error::checked;
 use super::stations::{BridgeTags, Stations};
@@ -20,24 +20,24 @@ impl XdpDatapath {
         }
     }
 
-    /// Has the next frame of each station passed to the kernel, which does not see their other frames.
+    /// Makes the program pass the next frame of each station to the kernel, which does not see the others.
     pub fn renew_stations(&self) {
         self.lock().stations().into_iter().for_each(|known| known.renew());
     }
 
-    /// Sets how frames of interfaces on bridges that filter VLANs leave: by the interface's number, the tag of its
-    /// VLAN, in network byte order and with priority 0, and the ports on which frames have it (bit n: port n). On all
-    /// other ports they have none.
+    /// Sets the tags with which frames of interfaces on VLAN-filtering bridges leave: by the interface's number, the tag
+    /// of its VLAN, in network byte order and with priority 0, and the ports on which frames have it (bit n: port n).
+    /// On all other ports they have none.
     ///
-    /// If anything changes, waits for a grace period of some milliseconds, and the kernel has all frames between
-    /// members of bridges until [`XdpDatapath::join_members`]: the program has read where a frame may go before it
-    /// reads how it leaves.
+    /// If anything changes, waits for a grace period of some milliseconds, and all frames between members of bridges
+    /// are left to the kernel until [`XdpDatapath::resume_members`]: the program reads which ports a frame may leave by
+    /// before it reads the tags.
     pub fn set_bridge_tags(&self, tags: BridgeTags) {
         let mut inner = self.lock();
         if inner.stations().is_none_or(|known| known.tags == tags) {
             return;
         }
-        inner.part_members(true);
+        inner.suspend_members(true);
         drop(inner);
         shared::grace();
         if let Some(known) = self.lock().stations() {
@@ -45,11 +45,12 @@ impl XdpDatapath {
         }
     }
 
-    /// Ends what [`XdpDatapath::set_bridge_tags`] has begun, once the ports' configurations agree with the tags.
-    pub fn join_members(&self) {
+    /// Forwards frames between members of bridges again after [`XdpDatapath::set_bridge_tags`]; to be called once the
+    /// ports' configurations agree with the tags.
+    pub fn resume_members(&self) {
         let mut inner = self.lock();
-        if inner.parts_members() {
-            inner.part_members(false);
+        if inner.suspends_members() {
+            inner.suspend_members(false);
         }
     }
 }

@@ -79,7 +79,7 @@ pub(super) struct Inner {
     /// Whether the gates of all ports are closed: see [`XdpDatapath::close`].
     closed: bool,
     /// Set while all frames between members of bridges are left to the kernel.
-    parted: bool,
+    members_suspended: bool,
     /// Whether any port has ever been enabled: until then no program reads the tables.
     enabled: bool,
     /// Ids of the tcx links of the process's own programs.
@@ -119,13 +119,13 @@ impl Inner {
         }
     }
 
-    /// Returns a port's entry, with its gate closed if the gates of all ports are, and without other members if all are
-    /// parted.
+    /// Returns a port's entry, with its gate closed if the gates of all ports are, and without other members while
+    /// frames between members are left to the kernel.
     fn gated(&self, mut port: RawPort) -> RawPort {
         if self.closed && port.ifindex != 0 {
             port.flags = (port.flags | FLAG_KERNEL4 | FLAG_KERNEL6) & !(FLAG_FLOWS4 | FLAG_FLOWS6);
         }
-        if self.closed || self.parted {
+        if self.closed || self.members_suspended {
             port.members = 0;
         }
         port
@@ -141,13 +141,13 @@ impl Inner {
         self.router.as_mut().map(|router| &mut router.stations)
     }
 
-    pub fn parts_members(&self) -> bool {
-        self.parted
+    pub fn suspends_members(&self) -> bool {
+        self.members_suspended
     }
 
-    /// Leaves all frames between members of bridges to the kernel, or no longer.
-    pub fn part_members(&mut self, parted: bool) {
-        self.parted = parted;
+    /// Sets whether all frames between members of bridges are left to the kernel.
+    pub fn suspend_members(&mut self, suspended: bool) {
+        self.members_suspended = suspended;
         self.gate_all();
     }
 
@@ -331,7 +331,7 @@ impl XdpDatapath {
             version: 0,
             own: 0,
             closed: false,
-            parted: false,
+            members_suspended: false,
             enabled: false,
             own_links: vec![],
             _forget: forget,

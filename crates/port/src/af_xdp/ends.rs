@@ -1,4 +1,4 @@
-//! Tunnels whose packets go from the program to user space, by the header fields that name them.
+//! Tunnels whose packets go from the program to user space, by the header fields that identify them.
 
 use super::map::Map;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl TunnelEnd {
 pub struct TunnelTakes {
     /// Number of the interface that the inner packets belong to, below 4,096.
     pub number: u16,
-    /// MAC address that frames in a VXLAN are sent to.
+    /// Destination MAC address of a VXLAN's frames that are routed.
     pub mac: [u8; 6],
     /// Number of the only interface that receives the packets; `None` if any may.
     pub link: Option<u16>,
@@ -56,9 +56,10 @@ pub struct TunnelTakes {
     /// For IPv4 and for IPv6: set if user space takes packets of flows while that gate is closed, or all packets if
     /// `open` is set, too.
     pub flows: [bool; 2],
-    /// Ports on other members of a VXLAN's bridge to which user space forwards frames within: bit n stands for port n.
+    /// Ports on other members of a VXLAN's bridge to which user space forwards inner frames: bit n stands for
+    /// port n.
     pub members: u64,
-    /// Set if it does so while that gate is closed, too.
+    /// Set if user space forwards these frames while that gate is closed, too.
     pub passes: bool,
     /// Set if the kernel learns the sources of such frames: user space takes only those of stations that the bridge has
     /// behind a VXLAN.
@@ -85,7 +86,7 @@ impl TunnelTakes {
     }
 }
 
-/// The program's map of tunnels, and what it was last set to.
+/// The program's map of tunnels, and its contents as last set.
 pub(super) struct Ends {
     map: Map,
     known: BTreeMap<TunnelEnd, TunnelTakes>,

@@ -1,11 +1,11 @@
-//! Programs beside the first one, loaded when they are first needed.
+//! Programs in addition to the first one, loaded when they are first needed.
 
 use super::Error;
 use super::map::Map;
 use super::objects::{Later, Make, make};
 use std::os::fd::AsFd;
 
-/// Programs that others continue with by a tail call, loaded when they are first needed.
+/// Programs that the others enter by tail calls, loaded when they are first needed.
 pub(super) struct Further {
     /// Program arrays of XDP and, if that has such programs, of traffic control.
     arrays: Vec<Map>,

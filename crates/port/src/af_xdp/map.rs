@@ -21,7 +21,7 @@ struct Attr {
     flags: u64,
 }
 
-/// Returns the first words of the kernel's information about an object; it writes no more than it is given room for.
+/// Returns the first words of the kernel's information about an object. The kernel writes no more than fit.
 pub(super) fn info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; WORDS]> {
     /// `info` of `union bpf_attr`.
     #[repr(C)]
@@ -77,13 +77,13 @@ impl Map {
     /// Sets the value of a key.
     ///
     /// # Panics
-    /// If key or value are not of the map's sizes.
+    /// If the key or the value does not have the map's size.
     pub fn update(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         assert_eq!((key.len(), value.len()), (self.key, self.value), "sizes of map {}", self.id);
         self.call(BPF_MAP_UPDATE_ELEM, key, value.as_ptr() as u64)
     }
 
-    /// Puts a descriptor into slot `at`, of a program, a socket or a map.
+    /// Puts the descriptor of a program, a socket or a map into slot `at`.
     pub fn put(&self, at: u32, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.update(&at.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes())
     }
@@ -91,7 +91,7 @@ impl Map {
     /// Removes a key.
     ///
     /// # Panics
-    /// If the key is not of the map's size.
+    /// If the key does not have the map's size.
     pub fn delete(&self, key: &[u8]) -> io::Result<()> {
         assert_eq!(key.len(), self.key, "size of a key of map {}", self.id);
         self.call(BPF_MAP_DELETE_ELEM, key, 0)
@@ -100,7 +100,7 @@ impl Map {
     /// Returns the values that all possible CPUs have for a key, one after the other, as 64-bit words.
     ///
     /// # Panics
-    /// If the key is not of the map's size.
+    /// If the key does not have the map's size.
     pub fn of_cpus(&self, key: &[u8]) -> io::Result<Vec<u64>> {
         static CPUS: LazyLock<Option<usize>> = LazyLock::new(|| aya::util::nr_cpus().ok());
         assert_eq!(key.len(), self.key, "size of a key of map {}", self.id);

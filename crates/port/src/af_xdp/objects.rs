@@ -20,9 +20,9 @@ use std::panic::resume_unwind;
 use std::sync::{LazyLock, Mutex};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../xdp/bywash.bpf.o");
-/// The same program without forwarding tables.
+/// XDP program without forwarding tables.
 static PLAIN: &[u8] = aya::include_bytes_aligned!("../../xdp/plain.bpf.o");
-/// The same program for a switch, with the flows of its workers.
+/// XDP program for a switch, with the flows of its workers.
 static SWITCH: &[u8] = aya::include_bytes_aligned!("../../xdp/switch.bpf.o");
 
 /// Names of the first segments of the tables for IPv4 and IPv6 among the objects of a router.
@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// Programs that few routers need, of XDP and of traffic control, for tail calls.
+/// Programs of XDP and of traffic control that only some routers need, entered by tail calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Later {
     /// For ports with connections that may be forwarded.
@@ -114,7 +114,7 @@ impl Made {
     }
 }
 
-/// Reason for which objects are not made.
+/// Reason why objects are not made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refused {
     /// The kernel refuses a program or a map of ours.

@@ -1,4 +1,4 @@
-//! The built-in XDP program on one interface: how it is attached, and what it is told there.
+//! The built-in XDP program on one interface: its attachment and its configuration.
 
 use super::abi::{RawPort, SENDING_MACVLANS, XdpCounters};
 use super::attach::{Attached, Hook};
@@ -48,7 +48,7 @@ pub struct Program {
     note: String,
     config: XdpConfig,
     vlans: Vec<XdpVlan>,
-    /// Whether the kernel has refused what VLANs need.
+    /// Whether the kernel has refused the programs for VLANs.
     no_vlans: bool,
     /// Number of CPUs that send for it.
     cpus: u16,

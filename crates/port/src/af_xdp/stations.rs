@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Value of the word that says which stations of a place are due, if all of them are.
+/// Value of the word that marks the due stations of a place, if all of them are due.
 const ALL_DUE: u64 = u64::from_le_bytes([1; 8]);
 
 /// Stations in the program's memory: `struct stations` of `xdp/bridge.h`.
@@ -85,8 +85,8 @@ impl Stations {
         (all, without)
     }
 
-    /// Sets the words ([`Stations::lay_out`]). If a known station moves to another place, all stations there become due
-    /// to be heard by the kernel: whether the moved one was due is no longer known.
+    /// Sets the words ([`Stations::lay_out`]). If a known station moves to another place, all stations there become
+    /// due, that is, the kernel has to receive a frame of each: whether the moved one was due is no longer known.
     pub fn set(&mut self, new: Vec<u64>) -> io::Result<()> {
         if self.words.is_none() && new.iter().all(|word| *word == 0) {
             return Ok(());
@@ -114,7 +114,7 @@ impl Stations {
         Self::places(entry).into_iter().flat_map(at).any(|n| self.known.get(n) == Some(&entry))
     }
 
-    /// Marks all stations as due to be heard by the kernel.
+    /// Marks all stations as due: the kernel has to receive a frame of each.
     pub fn renew(&self) {
         let Some(words) = &self.words else { return };
         for (place, entries) in self.known.chunks(Self::WORDS).enumerate() {

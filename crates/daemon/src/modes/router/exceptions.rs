@@ -350,7 +350,7 @@ impl Guard {
             let done = updated.and_then(|()| Ok(xdp.program.set_vlans(of_port)?));
             note(&mut self.refused, at, done.err().map(|e| format!("{e:#}")));
         }
-        self.program.iter().for_each(af_xdp::XdpDatapath::join_members);
+        self.program.iter().for_each(af_xdp::XdpDatapath::resume_members);
     }
 
     /// Logs new reasons and those that no longer apply, for the ports that exist before and after. A new port is named
