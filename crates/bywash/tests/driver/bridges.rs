@@ -361,7 +361,7 @@ fn frames_between_members_leave_as_the_member_has_their_vlan() {
                     bridging: between[n as usize],
                 };
                 twin.programs[0].0.set_vlans(vec![vlan(1), vlan(2)]).unwrap();
-                twin.datapath.join_members();
+                twin.datapath.resume_members();
                 let mut stations: Vec<At> = vec![];
                 for (n, mac) in (0..3).flat_map(|n| macs.map(|mac| (n, mac))) {
                     stations.push((of(n).0, mac, [0, 0, 1, 1, 1, 2, FIRST, FIRST][random(8) as usize]));
