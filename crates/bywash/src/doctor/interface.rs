@@ -3,7 +3,7 @@
 use super::finding::Severity::{Error, Note, Warning};
 use super::finding::{Finding, Fix};
 use crate::config::{cell_for, largest_mtu};
-use bywash_port::af_xdp::{DeviceFeatures, Features, LinkInfo, driver};
+use bywash_port::af_xdp::{DeviceFeatures, Features, LinkInfo, driver, is_of_an_instance};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,9 +36,9 @@ pub struct Seen {
     pub peer: Option<String>,
 }
 
-/// Examines an interface. `ours` is true if a running instance of this namespace uses it; `cpus` is the number of
-/// available CPUs. A missing interface is reported as a finding.
-pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Finding>) {
+/// Examines an interface. `ours` is true if the instance at `socket` uses it; `cpus` is the number of available CPUs. A
+/// missing interface is reported as a finding.
+pub fn examine(name: &str, (ours, socket): (bool, &Path), cpus: usize) -> (Option<Seen>, Vec<Finding>) {
     let link = match LinkInfo::query(name) {
         Ok(link) => link,
         Err(why) => {
@@ -63,7 +63,7 @@ pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Findin
     let nic = Nic { name, link: &link, veth: driver == "veth", peer: peer.as_deref(), sys };
     let mut found = vec![];
     found.extend(nic.state());
-    found.extend(nic.company(ours));
+    found.extend(nic.company(ours, socket));
     found.extend(nic.offloads());
     found.extend(nic.redirects(takes));
     found.extend(nic.size(cpus));
@@ -83,6 +83,33 @@ pub fn examine(name: &str, ours: bool, cpus: usize) -> (Option<Seen>, Vec<Findin
         peer,
     };
     (Some(seen), found.into_iter().map(|finding| finding.of(name)).collect())
+}
+
+/// Reports an XDP program that the examined instance did not attach. `instance` tells whether another instance of
+/// Bywash did, if that is known.
+fn program(name: &str, (id, mode): (u32, &str), instance: Option<bool>, socket: &Path) -> Finding {
+    let costs = "bywash cannot attach its own";
+    match instance {
+        Some(true) => {
+            let socket = socket.display();
+            let what = format!("another instance of Bywash forwards here (its socket is not {socket})");
+            let mend = "end that instance, or name its socket with `--socket`";
+            Finding::new(Error, "another-instance", what, costs).mend(mend)
+        }
+        Some(false) => {
+            let what = format!("another XDP program is attached (id {id}, {mode}): `bpftool prog show id {id}`");
+            let word = if mode == "generic" { "xdpgeneric" } else { "xdp" };
+            let mend = format!(
+                "end the program that attached it or, if no program holds it by a link, ip link set dev {name} {word} off"
+            );
+            Finding::new(Error, "foreign-program", what, costs).mend(mend)
+        }
+        None => {
+            let what = format!("an XDP program is attached (id {id}, {mode}); only root can read whose it is");
+            let costs = "if it is not that of a running bywash, bywash cannot attach its own";
+            Finding::new(Warning, "unknown-program", what, costs).mend("run `bywash doctor` as root, with sudo")
+        }
+    }
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -138,15 +165,11 @@ impl Nic<'_> {
     }
 
     /// Checks for other users of the interface: XDP programs, a master, interfaces on top of it.
-    fn company(&self, ours: bool) -> Vec<Finding> {
+    fn company(&self, ours: bool, socket: &Path) -> Vec<Finding> {
         let name = self.name;
         let mut found = vec![];
         if let Some((id, mode)) = self.link.program.filter(|_| !ours) {
-            let what = format!("another XDP program is attached (id {id}, {mode}): `bpftool prog show id {id}`");
-            let costs = "bywash cannot attach its own";
-            found.push(
-                Finding::new(Error, "foreign-program", what, costs).mend(format!("ip link set dev {name} xdp off")),
-            );
+            found.push(program(name, (id, mode), is_of_an_instance(id), socket));
         }
         let Some(sys) = &self.sys else { return found };
         let is = |device: &str, kinds: &[&str]| {
@@ -311,5 +334,20 @@ impl Nic<'_> {
             off.then(|| Finding::new(Error, id, what, costs).fix(Fix::File { path, value: "1".into() }))
         };
         [("ipv4-forwarding", "IPv4", four), ("ipv6-forwarding", "IPv6", six)].into_iter().filter_map(check).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_told_by_its_owner() {
+        let of = |instance, mode| program("r0", (7, mode), instance, Path::new("/run/bywash/bywash.sock"));
+        let other = of(Some(true), "native");
+        assert_eq!(other.id, "another-instance");
+        assert!(other.what.ends_with("(its socket is not /run/bywash/bywash.sock)"), "{}", other.what);
+        assert!(of(Some(false), "generic").mend.ends_with("ip link set dev r0 xdpgeneric off"));
+        assert_eq!(of(None, "native").id, "unknown-program");
     }
 }

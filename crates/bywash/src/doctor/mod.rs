@@ -36,7 +36,8 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     };
     let (mut seen, mut found) = (vec![], vec![]);
     for name in &names {
-        let (interface, findings) = interface::examine(name, running.contains(name), host.allowed.len());
+        let (interface, findings) =
+            interface::examine(name, (running.contains(name), &args.socket), host.allowed.len());
         seen.extend(interface);
         // Report a setting that several interfaces share only once.
         for finding in findings {

@@ -1,5 +1,6 @@
 //! Errors of AF_XDP ports: what failed, where, and what to do.
 
+use super::program::OURS;
 use std::io;
 
 /// Error of an AF_XDP port.
@@ -26,12 +27,11 @@ pub enum Error {
     },
     /// Another XDP program runs on the interface.
     #[error(
-        "interface `{interface}` already runs XDP program {}id {id} ({mode}), and only one can be attached; see it \
-         with `bpftool prog show id {id}`, remove it with `ip link set dev {interface} {} off` or by ending the program \
-         that attached it; a router's port without a `program` can leave XDP to it with `xdp = \"generic\"` and `level = \
-         \"driver\"`, which forward by traffic control",
+        "interface `{interface}` already runs XDP program {}id {id} ({mode}), and only one can be attached; {}; a \
+         router's port without a `program` can leave XDP to it with `xdp = \"generic\"` and `level = \"driver\"`, which \
+         forward by traffic control",
         quoted(name),
-        keyword(mode)
+        removal(interface, name, *id, mode)
     )]
     AnotherProgram {
         /// The interface.
@@ -197,6 +197,19 @@ fn of(interface: &str) -> String {
 
 fn quoted(name: &str) -> String {
     if name.is_empty() { String::new() } else { format!("`{name}`, ") }
+}
+
+/// Returns how to remove a program that is in the way. The kernel refuses to detach one that is held by a link, as an
+/// instance holds its own.
+fn removal(interface: &str, name: &str, id: u32, mode: &str) -> String {
+    if OURS.contains(&name) {
+        return "it is that of another instance of Bywash: end that instance".into();
+    }
+    let word = keyword(mode);
+    format!(
+        "see it with `bpftool prog show id {id}`, remove it by ending the program that attached it or, if no program \
+         holds it by a link, with `ip link set dev {interface} {word} off`"
+    )
 }
 
 /// Returns the word of ip-link(8) for an attach mode.

@@ -79,7 +79,7 @@ pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub(crate) use objects::{Made, Make, Maker, Refused};
 pub use offload::{Features, driver};
 pub use port::{AfXdpPort, max_frame, may_inject, wait};
-pub use program::{Attachment, Program, XdpAttach, learn_programs};
+pub use program::{Attachment, Program, XdpAttach, is_of_an_instance, learn_programs};
 pub use promiscuous::Promiscuous;
 pub use rotate::{HEAD, HEADS, Timed};
 pub use segments::Segments;

@@ -469,11 +469,17 @@ pub fn learn_programs() {
 }
 
 /// Names of the programs that an instance attaches.
-const OURS: [&str; 2] = ["bywash", "bywash_first"];
+pub(super) const OURS: [&str; 2] = ["bywash", "bywash_first"];
 
 /// Returns the name of a program that was there when [`learn_programs`] was called; `None` if it is not known.
 fn name(id: u32) -> Option<&'static str> {
     NAMES.get(&id).map(String::as_str)
+}
+
+/// Returns whether a program is one that an instance attached; `None` if its name is not known, as without
+/// `CAP_SYS_ADMIN`.
+pub fn is_of_an_instance(id: u32) -> Option<bool> {
+    name(id).map(|name| OURS.contains(&name))
 }
 
 fn refuse_other(link: &LinkInfo) -> Result<(), Error> {
