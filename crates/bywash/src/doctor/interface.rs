@@ -271,7 +271,9 @@ impl Nic<'_> {
             let mend = format!("set `cell = {cell}` in [pool], or lower the MTU");
             found.push(Finding::new(Warning, "jumbo", what, costs).mend(mend));
         }
-        if self.link.queues == 1 && cpus > 1 {
+        // A bridge, for example, has no channels that could be added.
+        let has_channels = self.veth || self.file("device").is_none_or(|device| device.exists());
+        if self.link.queues == 1 && cpus > 1 && has_channels {
             let what = format!("it has 1 receive queue; the machine has {cpus} CPUs");
             let costs = "only one worker can receive from it";
             let mend = if self.veth {
