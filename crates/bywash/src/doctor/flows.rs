@@ -71,11 +71,17 @@ fn compare(table: &FlowTable, firewall: &Firewall, settings: &Settings) -> Vec<F
 /// Returns what the rules mean for established flows, which are on or off.
 fn rules(on: bool, firewall: &Firewall, settings: &Settings, found: &mut Vec<Finding>) {
     for Established { flows, verdict, reasons, .. } in &firewall.established {
-        let whole: Vec<&FirewallReason> = reasons.iter().filter(|reason| !reason.some).collect();
-        if let (true, "kernel", Some(first)) = (on, verdict.as_str(), whole.first()) {
+        // Where another rule drops some flows, no rule keeps all of them. A drop is no rule to change.
+        let keeps = |reason: &&FirewallReason| match verdict.as_str() {
+            "kernel" => !reason.some,
+            _ => verdict == "depends" && !reason.change.starts_with("none"),
+        };
+        let whole: Vec<&FirewallReason> = reasons.iter().filter(keeps).collect();
+        if let (true, Some(first)) = (on, whole.first()) {
             let text = |of: &FirewallReason| if of.text.is_empty() { String::new() } else { format!(" ({})", of.text) };
             let rules: Vec<String> = whole.iter().map(|of| format!("{}{}: {}", of.rule, text(of), of.why)).collect();
-            let what = format!("all {} flows are left to the kernel by {}", flows.join(", "), rules.join("; "));
+            let which = if verdict == "kernel" { "all" } else { "some" };
+            let what = format!("{which} {} flows are left to the kernel by {}", flows.join(", "), rules.join("; "));
             let costs = "the kernel forwards every packet of these connections, at its rate";
             found.push(Finding::new(Warning, "flows-kept", what, costs).mend(&first.change));
         }
@@ -135,6 +141,8 @@ mod tests {
         assert_eq!(ids(&table("off", 0), &Firewall::default(), &none), [""; 0]);
         assert_eq!(ids(&table("passing", 3), &firewall("accept"), &none), [""; 0]);
         assert_eq!(ids(&table("passing", 3), &firewall("kernel"), &none), ["flows-kept"]);
+        // A drop of some flows hides no rule that keeps the others.
+        assert_eq!(ids(&table("passing", 3), &firewall("depends"), &none), ["flows-kept"]);
         assert_eq!(ids(&table("passing", 9), &firewall("accept"), &none), ["flows-full"]);
         let set = Settings { events: Some(0), acct: Some(1), count: None };
         assert_eq!(ids(&table("passing", 3), &firewall("accept"), &set), ["flows-events", "flows-acct"]);

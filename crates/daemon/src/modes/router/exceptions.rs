@@ -555,9 +555,10 @@ fn allow(effect: &bywash_exceptions::Effect, but_flows: bool) -> String {
         Kind::Netfilter if matches!(effect.scope, Scope::Tunnel(_)) => {
             "accept the tunnel's outer packets, new and established, before this rule"
         }
-        // The rules have to be evaluated for new connections; there is nothing to change.
+        // The rules have to be evaluated for new connections. They may keep established flows as well.
         _ if but_flows => {
-            return "no change needed: `bywash show firewall` says which established flows are forwarded".into();
+            return "`bywash show firewall` says which established flows are forwarded, and what to change for others"
+                .into();
         }
         Kind::Netfilter => "remove the rule, or bind it to other interfaces (iifname, oifname)",
         Kind::IptablesLegacy => "remove the rules, and set the policies to ACCEPT",
