@@ -6,7 +6,7 @@
 use crate::Instance;
 use bywash_api::{
     Caches, Channel, Config, Drops, FlowFamily, FlowTable, OfTopic, Placement, Pool, Pools, Port, PortCounters, Stage,
-    Worker, WorkerCaches,
+    Topic, Worker, WorkerCaches,
 };
 use std::fmt::Write;
 
@@ -27,6 +27,8 @@ pub fn render(instance: &dyn Instance) -> String {
     let mode = ask::<Config>(instance).unwrap_or_default().mode;
     text.family("bywash_info", "gauge", "Version and mode of this instance; always 1.");
     text.sample("bywash_info", &[("version", env!("CARGO_PKG_VERSION")), ("mode", &mode)], 1.0);
+    text.family("bywash_healthy", "gauge", "1 if `show health` succeeds, else 0.");
+    text.sample("bywash_healthy", &[], f64::from(instance.show(Topic::Health, None).is_ok()));
     ports(&mut text, &ask::<Vec<Port>>(instance).unwrap_or_default());
     drops(&mut text, &ask(instance).unwrap_or_default());
     placement(&mut text, &ask::<Vec<Placement>>(instance).unwrap_or_default());

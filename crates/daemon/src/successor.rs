@@ -72,6 +72,7 @@ fn reach(path: &Path) -> anyhow::Result<Line> {
         Some(Errno::AGAIN) => {
             anyhow!("no process has accepted a connection at that socket within {} s", TAKES.as_secs())
         }
+        _ if broker::ended() => anyhow!("the broker has ended, which connects to that socket: restart bywash"),
         _ => anyhow::Error::new(why).context("no process waits at that socket"),
     })?;
     // Messages are not waited for longer either.

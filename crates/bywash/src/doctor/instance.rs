@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use super::finding::Severity::{Error, Note, Warning};
 use crate::api::client::ask;
-use crate::api::{DropCount, Drops, Placement, Pool, Pools, Port, Worker};
+use crate::api::{DropCount, Drops, Health, Placement, Pool, Pools, Port, Worker};
 use crate::config::count;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
@@ -73,7 +73,15 @@ fn grown<T>(before: &[T], now: &T, like: impl Fn(&T, &T) -> bool, count: impl Fn
 /// Examines the instance by comparing `before` with a new sample.
 pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
     std::thread::sleep(INTERVAL);
-    Look::now(socket).map(|now| compare(before, &now)).unwrap_or_default()
+    let mut found = Look::now(socket).map(|now| compare(before, &now)).unwrap_or_default();
+    // The error is the instance's own, and says what to do.
+    if let Err(why) = ask::<Health>(socket) {
+        let costs = "part of what it does fails until this is mended";
+        let what = format!("{why:#}");
+        let what = what.trim_start_matches("show health: ");
+        found.push(Finding::new(Error, "unwell", what, costs).see("bywash show health"));
+    }
+    found
 }
 
 fn compare(before: &Look, now: &Look) -> Vec<Finding> {
