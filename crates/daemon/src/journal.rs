@@ -121,6 +121,8 @@ pub struct Found {
     pub left: Vec<(PathBuf, Lock)>,
     /// Journals of instances that run.
     pub running: Vec<PathBuf>,
+    /// Journals of another user, whose instances may run or not.
+    pub denied: Vec<PathBuf>,
 }
 
 /// Returns the journals of the current network namespace.
@@ -145,6 +147,7 @@ pub fn found() -> anyhow::Result<Found> {
         match Lock::own(&path) {
             Ok(lock) => found.left.push((path, lock)),
             Err(Errno::WOULDBLOCK) => found.running.push(path),
+            Err(Errno::ACCESS | Errno::PERM) => found.denied.push(path),
             Err(why) => return Err(why).with_context(|| format!("cannot lock {}", path.display())),
         }
     }

@@ -124,7 +124,14 @@ pub fn run(source: Source, take_over: bool) -> anyhow::Result<()> {
 
 /// Restores the settings that instances changed in this network namespace and did not restore themselves.
 fn put_back_left() -> anyhow::Result<()> {
-    for (path, lock) in journal::found()?.left {
+    let journal::Found { left, denied, .. } = journal::found()?;
+    for path in denied {
+        let path = path.display();
+        tracing::warn!(
+            "settings in {path} may be left of another user's killed run: `sudo bywash restore` reverts them"
+        );
+    }
+    for (path, lock) in left {
         let mut journal = Journal::open(path)?;
         if !journal.changes().is_empty() {
             let settings = bywash_config::count(journal.changes().len(), "setting");
@@ -230,7 +237,10 @@ pub struct Restored {
 /// Restores the settings that killed runs changed in this network namespace. Removes the journals of namespaces that
 /// are gone.
 pub fn restore() -> anyhow::Result<Restored> {
-    let journal::Found { left, running } = journal::found()?;
+    let journal::Found { left, running, denied } = journal::found()?;
+    if let Some(path) = denied.first() {
+        anyhow::bail!("cannot lock {}: Permission denied", path.display());
+    }
     let mut done = Restored { removed: journal::remove_orphans(), ..Restored::default() };
     for (path, lock) in left {
         let mut journal = Journal::open(path)?;
