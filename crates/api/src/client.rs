@@ -1,7 +1,7 @@
 //! Minimal HTTP client for the API: one request per connection over a Unix socket.
 
 use crate::{Answer, CAPTURE_NUMBER, CaptureEnded, FlowsChanged, OfTopic, Problem, TakenOver, Topic};
-use anyhow::{Context, Error, bail};
+use anyhow::{Context, Error, anyhow, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use serde_json::error::Category;
@@ -86,13 +86,13 @@ pub fn capture(socket: &Path, query: &[(&str, String)], filter: &str, look: Dura
     let mut stream = connect(socket)?;
     let line = format!("POST /v1/capture?{}", query.join("&"));
     // With HTTP/1.0 the answer is not chunked; it ends with the connection.
-    send(&mut stream, &line, "1.0", filter).with_context(|| format!("no answer from the instance at {name}"))?;
+    send(&mut stream, &line, "1.0", filter).map_err(|why| no_answer(why, socket, PATIENCE))?;
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
     let end = loop {
         if let Some(end) = answer.windows(4).position(|window| window == b"\r\n\r\n") {
             break end;
         }
-        let n = stream.read(&mut piece).with_context(|| format!("no answer from the instance at {name}"))?;
+        let n = stream.read(&mut piece).map_err(|why| no_answer(why, socket, PATIENCE))?;
         anyhow::ensure!(n > 0, "no answer from the instance at {name}");
         answer.extend(&piece[..n]);
     };
@@ -100,7 +100,7 @@ pub fn capture(socket: &Path, query: &[(&str, String)], filter: &str, look: Dura
     let mut fields = header.lines().filter_map(|line| line.split_once(':'));
     let number = fields.find(|(name, _)| *name == CAPTURE_NUMBER);
     let Some(number) = number.and_then(|(_, number)| number.trim().parse().ok()) else {
-        stream.read_to_end(&mut answer).with_context(|| format!("no answer from the instance at {name}"))?;
+        stream.read_to_end(&mut answer).map_err(|why| no_answer(why, socket, PATIENCE))?;
         understand::<IgnoredAny>(&answer, &name.to_string(), "capture")?;
         bail!("the instance at {name} sent no capture number: do both have the same version?");
     };
@@ -118,18 +118,30 @@ fn request<T: DeserializeOwned>(socket: &Path, line: &str, body: &str, what: &st
     let name = socket.display().to_string();
     let mut stream = connect(socket)?;
     let mut answer = Vec::new();
+    let reads = [Topic::Drift, Topic::KernelConnections].iter().any(|t| line.ends_with(&format!("/{}", t.name())));
+    let patience = if line.starts_with("POST") || reads { READING } else { PATIENCE };
     let exchange = || {
         send(&mut stream, line, "1.1", body)?;
-        let reads = [Topic::Drift, Topic::KernelConnections].iter().any(|t| line.ends_with(&format!("/{}", t.name())));
-        if line.starts_with("POST") || reads {
-            stream.set_read_timeout(Some(READING))?;
-        }
+        stream.set_read_timeout(Some(patience))?;
         // The server closes after one answer.
         stream.read_to_end(&mut answer).map(drop)
     };
     let got: std::io::Result<()> = { exchange }();
-    got.with_context(|| format!("no answer from the instance at {name}"))?;
+    got.map_err(|why| no_answer(why, socket, patience))?;
     understand(&answer, &name, what)
+}
+
+/// Returns the error for an instance that did not answer within `patience`, or whose connection failed.
+fn no_answer(why: std::io::Error, socket: &Path, patience: Duration) -> Error {
+    let name = socket.display();
+    match why.kind() {
+        // A read that has timed out.
+        ErrorKind::WouldBlock => {
+            let seconds = patience.as_secs();
+            anyhow!("no answer from the instance at {name} within {seconds} s: is the process stopped or overloaded?")
+        }
+        _ => Error::new(why).context(format!("no answer from the instance at {name}")),
+    }
 }
 
 /// Connects to the instance at `socket`; an error says why it failed and what to do.
@@ -233,6 +245,12 @@ mod tests {
         assert_eq!(parse(&good[..good.len() - 1]), None);
         assert_eq!(parse(b"HTTP/1.1 200 OK\r\n\r\n{}"), None);
         assert_eq!(parse(b"SSH-2.0-x\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn an_instance_that_does_not_answer_is_named() {
+        let why = no_answer(ErrorKind::WouldBlock.into(), Path::new("/x.sock"), PATIENCE).to_string();
+        assert!(why.starts_with("no answer from the instance at /x.sock within 20 s"), "{why}");
     }
 
     #[test]
