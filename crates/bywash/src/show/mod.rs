@@ -14,7 +14,7 @@ use crate::error::Usage;
 pub use firewall::evaluated;
 pub use flow::run as flow;
 pub use layout::{Grid, bits, pps};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
@@ -58,6 +58,8 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     if args.schema {
         let schema = |topic: &Topic| without_descriptions(topic.schema());
         let value = match topics.as_slice() {
+            // The answer depends on the instance's mode.
+            [Topic::Flows] => json!({ "anyOf": [schema(&Topic::Flows), schema(&Topic::EstablishedFlows)] }),
             [topic] => schema(topic),
             topics => Value::Object(topics.iter().map(|t| (t.name().into(), schema(t))).collect()),
         };

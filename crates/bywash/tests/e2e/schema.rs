@@ -41,7 +41,7 @@ fn answers_are_as_their_schemas_say() {
     let common = ["ports", "workers", "pools", "drops", "placement", "sandbox", "health", "config"];
     let router = Bywash::run(lab.r(), &lab.router_interfaces());
     assert_eq!(Ping::to(lab.b().v4).count(2).run(&lab.a().ns).unwrap().received, 2);
-    compare(&router, &[&common[..], &["routes", "neighbours", "drift", "flow-table"]].concat());
+    compare(&router, &[&common[..], &["routes", "neighbours", "drift", "flow-table", "flows"]].concat());
     compare_trace(&router);
     router.stop();
 
