@@ -66,6 +66,10 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
         let what = "there are no metrics for other machines";
         problems.push(Problem::at("api.metrics_public", what, "add `metrics = \"ADDRESS:PORT\"`"));
     }
+    if !api.metrics_token.expose().is_empty() && api.metrics.is_none() {
+        let what = "`metrics_token` is the token of metrics that there are not";
+        problems.push(Problem::at("api.metrics_token", what, "add `metrics = \"ADDRESS:PORT\"`"));
+    }
     if let Some(at) = api.metrics.filter(|at| !at.ip().is_loopback()) {
         let what = format!("other machines reach {at}");
         if !api.metrics_public {

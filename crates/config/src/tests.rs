@@ -54,7 +54,7 @@ fn with(section: &Section, key: &Key, value: &str) -> String {
     if section.header != "[[port]]" {
         let needed = match key.name {
             "read_group" => "read_socket = \"/run/r\"\n",
-            "metrics_public" => "metrics = \"127.0.0.1:9100\"\n",
+            "metrics_public" | "metrics_token" => "metrics = \"127.0.0.1:9100\"\n",
             _ => "",
         };
         return format!("{mode}{PORT}{}\n{assigned}{needed}", section.header);
@@ -674,6 +674,7 @@ fn metrics_for_other_machines_need_a_word_and_a_token() {
     assert_eq!(problems("metrics = \"[::1]:9469\""), "");
     assert!(problems("metrics = \"0.0.0.0:9469\"").contains("`metrics_public = true`"));
     assert!(problems("metrics = \"[::]:9469\"\nmetrics_public = true").contains("`metrics_token`"));
+    assert!(problems("metrics_token = \"0123456789abcdef0123456789abcdef\"").contains("add `metrics = "));
     let token = "metrics = \"10.0.0.1:9469\"\nmetrics_public = true\nmetrics_token";
     assert_eq!(problems(&format!("{token} = \"open-sesame-0123456789\"")), "");
     let short = problems(&format!("{token} = \"open-sesame\""));
