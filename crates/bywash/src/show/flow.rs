@@ -4,6 +4,7 @@ use super::tables::flow_line;
 use crate::api::{Flow, Port, Topic, Traced, client};
 use crate::cli::flow::{FlowArgs, LoadArgs};
 use crate::config::count;
+use crate::error::Usage;
 use crate::flows::{self, Verb, Wrong};
 use anyhow::{Context as _, anyhow};
 use serde_json::Value;
@@ -88,6 +89,10 @@ fn send(
 fn change(socket: &Path, verb: Verb, flows: &[String]) -> anyhow::Result<()> {
     for flow in flows {
         anyhow::ensure!(!flow.contains('\n'), "a flow must be one line: use `bywash flow load` for several");
+        // Such a line of a file is skipped.
+        if flow.trim().is_empty() || flow.trim_start().starts_with('#') {
+            return Err(Usage(format!("`{flow}` is no flow")).into());
+        }
     }
     let what = format!("flow {}", verb.name().0);
     send(socket, (verb, &what), &flows.join("\n"), |wrong| {
