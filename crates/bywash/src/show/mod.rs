@@ -11,6 +11,7 @@ mod tables;
 use crate::api::{Config, Placement, Reloaded, Topic, client, without_descriptions};
 use crate::cli::{LevelArgs, ReloadArgs, Show, ShowArgs};
 use crate::error::Usage;
+use anyhow::ensure;
 pub use firewall::evaluated;
 pub use flow::run as flow;
 pub use layout::{Grid, bits, pps};
@@ -169,12 +170,15 @@ fn ask(args: &ShowArgs, topic: Topic) -> anyhow::Result<Value> {
         return client::topic(&args.socket, topic, filter.as_deref());
     };
     let rows: Vec<Value> = client::topic(&args.socket, topic, None)?;
-    let names: Vec<&str> = rows.iter().filter_map(|row| row["name"].as_str().or(row["port"].as_str())).collect();
     let above = |row: &Value| row["above"].as_array().is_some_and(|all| all.iter().any(|above| above["name"] == name));
     let has = |row: &&Value| ["name", "port", "interface"].iter().any(|key| row[key] == name) || above(row);
     let found: Vec<Value> = rows.iter().filter(has).cloned().collect();
-    if found.is_empty() && topic != Topic::Neighbours {
-        return Err(Usage(format!("no port `{name}`: there are {}", names.join(", "))).into());
+    if found.is_empty() {
+        // An interface may have no neighbours; the placement has all interfaces of a router.
+        let all: Vec<Value> =
+            if topic == Topic::Neighbours { client::topic(&args.socket, Topic::Placement, None)? } else { rows };
+        let names: Vec<&str> = all.iter().filter_map(|row| row["name"].as_str().or(row["port"].as_str())).collect();
+        ensure!(all.iter().any(|row| has(&row)), "no port `{name}`: there are {}", names.join(", "));
     }
     Ok(found.into())
 }

@@ -85,8 +85,14 @@ fn rows_are_selected_by_name_and_repeated() {
     }
     let socket = router.socket().to_str().unwrap().to_owned();
     let show = |arguments: &[&str]| bywash(lab.r(), &[&["show", "--socket", &socket], arguments].concat());
-    let out = show(&["ports", "r9"]);
-    assert!(out.status.code() == Some(2) && out.stderr.contains("no port `r9`: there are r0, r1"), "{}", out.stderr);
+    for topic in ["ports", "neighbours"] {
+        let out = show(&[topic, "r9"]);
+        assert!(
+            out.status.code() == Some(1) && out.stderr.contains("no port `r9`: there are r0, r1"),
+            "{}",
+            out.stderr
+        );
+    }
     let text = show(&["ports", "r1"]).stdout;
     assert!(text.contains("\nr1 ") && !text.contains("\nr0 "), "{text}");
     let program = program();
