@@ -1,9 +1,10 @@
 //! Interfaces as ports of the tester.
 
+use crate::error::Usage;
 use anyhow::Context as _;
 use bywash_frame::{Arena, ArenaConfig, Buffers, PoolConfig, PoolSet};
 use bywash_port::Port as _;
-use bywash_port::af_xdp::{AfXdpPort, LinkInfo, Program, SocketConfig, Umem, XdpAttach, XdpConfig, XdpDatapath};
+use bywash_port::af_xdp::{self, AfXdpPort, LinkInfo, Program, SocketConfig, Umem, XdpAttach, XdpConfig, XdpDatapath};
 use bywash_tester::Bench;
 use bywash_wire::ethernet::MacAddr;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -59,7 +60,10 @@ pub fn open(wanted: &[Wanted], longest: usize) -> anyhow::Result<Ports> {
     };
     let config = SocketConfig::default();
     for (id, want) in wanted.iter().enumerate() {
-        let link = LinkInfo::query(&want.name)?;
+        let link = LinkInfo::query(&want.name).map_err(|why| match why {
+            af_xdp::Error::NoInterface(_) => Usage(why.to_string()).into(),
+            _ => anyhow::Error::new(why),
+        })?;
         let port = AfXdpPort::open(&umem, &link, 0, &config).with_context(|| format!("port `{}`", want.name))?;
         if want.receives {
             let mut program = Program::attach_to(&datapath, id as u16, &link, XdpAttach::Auto, None)?;

@@ -91,7 +91,7 @@ struct State {
 /// Runs `bywash rfc2544`.
 pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     let path = args.config.display();
-    let text = std::fs::read_to_string(&args.config).with_context(|| format!("cannot read `{path}`"))?;
+    let text = std::fs::read_to_string(&args.config).map_err(|why| Usage(format!("cannot read `{path}`: {why}")))?;
     let file: File =
         toml::from_str(&text).map_err(|why| ConfigErrors::of_toml(&path.to_string(), &text, &why, DESCRIBED))?;
     check(&file).map_err(|why| Usage(format!("`{path}`: {why}")))?;
