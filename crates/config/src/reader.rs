@@ -106,6 +106,13 @@ fn shown(value: &DeValue<'_>) -> String {
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.to_string(),
         DeValue::Boolean(truth) => truth.to_string(),
+        DeValue::Array(list) if list.len() <= 8 && list.iter().all(|value| is_scalar(value.get_ref())) => {
+            format!("[{}]", list.iter().map(|value| shown(value.get_ref())).collect::<Vec<_>>().join(", "))
+        }
         other => format!("a{} {}", if other.is_array() { "n" } else { "" }, other.type_str()),
     }
+}
+
+fn is_scalar(value: &DeValue<'_>) -> bool {
+    !value.is_array() && !value.is_table()
 }

@@ -534,7 +534,7 @@ fn required_keys_of_a_cable_downstream() {
         (
             &format!("{group}[[flow]]\nname = \"x\"\ndscp = [64]\n"),
             "flow.0.dscp",
-            "`dscp` in [[flow]] cannot be an array",
+            "`dscp` in [[flow]] cannot be [64]",
         ),
     ] {
         let (wrong, _) = problem(&format!("{cmts}{text}"));
