@@ -115,7 +115,8 @@ fn allocate(config: &Config, plan: &Plan) -> anyhow::Result<Arc<Arena>> {
         pages: config.pages(),
         node: None,
         packed: config.packed(),
-    })?;
+    });
+    let arena = arena.map_err(|why| anyhow::anyhow!("{why}: lower `frames` or `reserve` in [pool]"))?;
     if arena.pages() != PageKind::Hugetlb && !arena.pages_note().is_empty() {
         tracing::info!("buffers lie in pages of {}: {}", arena.pages(), arena.pages_note());
     }
