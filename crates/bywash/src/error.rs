@@ -23,7 +23,11 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         let _ = write!(stderr, "{}", errors.render(colours));
         return ExitCode::from(2);
     }
-    let _ = writeln!(stderr, "bywash: {}", line(error));
+    // Without a context, only writes to standard output end so.
+    let full = error.chain().len() == 1
+        && error.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == std::io::ErrorKind::StorageFull);
+    let what = if full { "cannot write to standard output: " } else { "" };
+    let _ = writeln!(stderr, "bywash: {what}{}", line(error));
     let rejected = matches!(error.downcast_ref(), Some(CompileError::Rejected(..)));
     ExitCode::from(if rejected || error.is::<Usage>() { 2 } else { 1 })
 }
