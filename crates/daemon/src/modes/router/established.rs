@@ -295,7 +295,10 @@ impl Selection {
             match key {
                 "src" => all.src = Some(parse_prefix(value)?),
                 "dst" => all.dst = Some(parse_prefix(value)?),
-                "port" => all.port = Some(value.parse().map_err(|_| wrong())?),
+                "port" => {
+                    let port = value.parse().map_err(|_| format!("`{part}`: expected a port from 0 to 65535"))?;
+                    all.port = Some(port);
+                }
                 "proto" if value == "tcp" => all.protocol = Some(TCP),
                 "proto" if value == "udp" => all.protocol = Some(UDP),
                 "proto" => return Err(format!("`{part}`: proto is tcp or udp")),
