@@ -102,7 +102,7 @@ fn topics_and_errors() {
     ] {
         let (got, body) = request(place.socket(), method, path);
         assert_eq!(got, status, "{method} {path}: {body}");
-        assert!(body["error"].is_string() && body["hint"].is_string(), "{method} {path}: {body}");
+        assert!(body["error"].is_string() && body["hint"] != "", "{method} {path}: {body}");
     }
     assert_eq!(get("/v1/ports").0, 200, "it survived a panic");
 }

@@ -11,7 +11,8 @@ use std::net::IpAddr;
 pub struct Problem {
     /// Problem.
     pub error: String,
-    /// Hint: what would have been accepted; empty if there is none.
+    /// Hint: what would have been accepted.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub hint: String,
 }
 

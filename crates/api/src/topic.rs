@@ -179,4 +179,10 @@ impl Topic {
             _ => None,
         }
     }
+
+    /// Returns the error for a request to an instance whose mode does not have the topic.
+    pub fn not_in(self, mode: &str) -> String {
+        let has = self.mode().map_or(String::new(), |of| format!(", but for a {of}"));
+        format!("`{}` is not for a {mode}{has}: `bywash show all` shows what there is", self.name())
+    }
 }

@@ -138,6 +138,6 @@ fn judge(answer: &[u8], asked: bool) {
     // The library answers bytes that are not HTTP without a body, and answers to HEAD have none.
     if status >= 400 && head.contains("application/json") && answer.len() > end {
         let body: Value = serde_json::from_slice(&answer[end..]).unwrap_or_else(|why| panic!("{why}: {head}"));
-        assert!(body["error"].is_string() && body["hint"].is_string(), "{body}");
+        assert!(body["error"].is_string() && body["hint"] != "", "{body}");
     }
 }

@@ -130,7 +130,7 @@ fn levels_and_reloads() {
     ] {
         let (got, body) = request(place.socket(), method, path);
         assert_eq!(got, status, "{method} {path}: {body}");
-        assert!(body["error"].is_string() && body["hint"].is_string(), "{method} {path}: {body}");
+        assert!(body["error"].is_string() && body["hint"] != "", "{method} {path}: {body}");
     }
 }
 

@@ -65,7 +65,7 @@ impl View for Headend {
         let groups = || (1..).zip(self.groups.iter());
         Ok(match topic {
             Topic::Channels => Answer::Channels(groups().flat_map(channels).collect()),
-            _ => return Err(format!("a cmts has no {}", topic.name())),
+            _ => return Err(topic.not_in("cmts")),
         })
     }
 

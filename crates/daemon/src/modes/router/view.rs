@@ -96,7 +96,7 @@ impl View for Routes {
                 let ports = super::control::links(&lock(&self.control));
                 self.established.connections(&ports).map(Answer::from)
             }
-            _ => Err(format!("`{}` is not for a router", topic.name())),
+            _ => Err(topic.not_in("router")),
         }
     }
 

@@ -41,7 +41,7 @@ impl View for Bridge {
         match topic {
             Topic::Groups => Ok(self.groups().into()),
             Topic::Caches => Ok(self.caches().into()),
-            _ => Err(format!("`{}` is not for a switch", topic.name())),
+            _ => Err(topic.not_in("switch")),
         }
     }
 
