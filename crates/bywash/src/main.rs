@@ -138,9 +138,7 @@ fn configure(args: &RunArgs, awaited: Vec<String>) -> Result<Config, ConfigError
         draft.set("workers.idle", |config| config.workers.idle = idle);
     }
     if let Some(socket) = &args.socket {
-        draft.set("api.socket", |config| {
-            config.api.socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone())
-        });
+        draft.set("api.socket", |config| config.api.socket = socket.clone());
     }
     draft.finish(Some(&Host::this().awaiting(awaited)))
 }

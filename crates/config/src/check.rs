@@ -50,7 +50,7 @@ pub fn check(config: &Config, host: Option<&Host>, problems: &mut Vec<Problem>) 
     for (key, socket) in [("api.socket", Some(&api.socket)), ("api.read_socket", api.read_socket.as_ref())] {
         let Some(socket) = socket else { continue };
         if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_NAME {
-            let expected = format!("expected an absolute path of at most {SOCKET_NAME} bytes");
+            let expected = format!("expected a path of at most {SOCKET_NAME} bytes");
             problems.push(Problem::at(key, format!("invalid socket path {}", socket.display()), expected));
         }
     }

@@ -92,7 +92,13 @@ impl Draft {
     /// Checks the configuration, also against `host` if there is one, and returns it.
     ///
     /// Errors with all problems found.
-    pub fn finish(self, host: Option<&Host>) -> Result<Config, ConfigErrors> {
+    pub fn finish(mut self, host: Option<&Host>) -> Result<Config, ConfigErrors> {
+        // Other processes, with other working directories, learn these paths.
+        let api = &mut self.config.api;
+        for socket in [Some(&mut api.socket), api.read_socket.as_mut()].into_iter().flatten() {
+            // Fails for an empty path, which is refused below.
+            *socket = std::path::absolute(&*socket).unwrap_or_default();
+        }
         // Checking a partially read configuration would report what the reader already has.
         let Notes { spans, mut problems, misfits, .. } = self.notes;
         let read = problems.is_empty();

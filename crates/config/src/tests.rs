@@ -665,6 +665,13 @@ fn the_schema_knows_every_key() {
 }
 
 #[test]
+fn a_relative_socket_is_in_the_working_directory() {
+    let text = format!("{PORT}[api]\nsocket = \"rel.sock\"\n");
+    let config = Draft::text("t.toml", text).finish(None).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.api.socket, std::env::current_dir().unwrap().join("rel.sock"));
+}
+
+#[test]
 fn metrics_for_other_machines_need_a_word_and_a_token() {
     let problems = |api: &str| {
         let text = format!("{PORT}[api]\n{api}\n");
