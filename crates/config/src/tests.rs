@@ -531,11 +531,7 @@ fn required_keys_of_a_cable_downstream() {
             "group.0.depi.local",
             "`local` in `depi` cannot be \"0.0.0.0\"",
         ),
-        (
-            &format!("{group}[[flow]]\nname = \"x\"\ndscp = [64]\n"),
-            "flow.0.dscp",
-            "`dscp` in [[flow]] cannot be [64]",
-        ),
+        (&format!("{group}[[flow]]\nname = \"x\"\ndscp = [64]\n"), "flow.0.dscp", "`dscp` in [[flow]] cannot be [64]"),
     ] {
         let (wrong, _) = problem(&format!("{cmts}{text}"));
         assert_eq!((wrong.path.as_str(), wrong.what.as_str()), (path, what), "{text}");
