@@ -82,7 +82,7 @@ struct Flip {
 
 /// Packets that arrived at one host.
 #[derive(Default)]
-struct Come {
+struct Arrivals {
     packets: u64,
     wrong: u64,
     probes: Vec<u64>,
@@ -164,7 +164,7 @@ fn measure(
     let (stop, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     let seen = [AtomicU64::new(0), AtomicU64::new(0)];
     let before = handled(bywash)?;
-    let (come, sent, (changes, took), flips) = std::thread::scope(|scope| {
+    let (arrivals, sent, (changes, took), flips) = std::thread::scope(|scope| {
         let ears = [0, 1].map(|host| {
             let (ear, ended, seen) = (&ears[host], &ended, &seen[host]);
             scope.spawn(move || listen(ear, host, seen, ended))
@@ -180,8 +180,8 @@ fn measure(
     })?;
     let now = handled(bywash)?;
     let (probes, flips) = flips;
-    let wrong = come.iter().map(|come| come.wrong).sum::<u64>() + stale(&flips, &come);
-    let arrived: u64 = come.iter().map(|come| come.packets).sum();
+    let wrong = arrivals.iter().map(|arrivals| arrivals.wrong).sum::<u64>() + stale(&flips, &arrivals);
+    let arrived: u64 = arrivals.iter().map(|arrivals| arrivals.packets).sum();
     settle(bywash, changes, hosts)?;
     let mut lags: Vec<f64> = flips.iter().map(|flip| flip.lag.as_secs_f64() * 1e3).collect();
     lags.sort_by(f64::total_cmp);
@@ -284,35 +284,35 @@ fn probe(
 }
 
 /// Receives packets at b (0) or c (1) until `ended` is set and no more arrive.
-fn listen(socket: &UdpSocket, host: usize, seen: &AtomicU64, ended: &AtomicBool) -> Come {
-    let mut come = Come::default();
+fn listen(socket: &UdpSocket, host: usize, seen: &AtomicU64, ended: &AtomicBool) -> Arrivals {
+    let mut arrivals = Arrivals::default();
     let mut number = [0; 8];
     loop {
         if socket.recv(&mut number).is_err() {
             if ended.load(Ordering::Relaxed) {
-                return come;
+                return arrivals;
             }
             continue;
         }
-        come.packets += 1;
+        arrivals.packets += 1;
         match u64::from_be_bytes(number) {
             probe if probe & PROBE != 0 => {
-                come.probes.push(probe & !PROBE);
+                arrivals.probes.push(probe & !PROBE);
                 // Store the number plus one: 0 means that none was seen.
                 seen.fetch_max((probe & !PROBE) + 1, Ordering::Release);
             }
-            n => come.wrong += u64::from(destination(n).octets()[0] == [45, 43][host]),
+            n => arrivals.wrong += u64::from(destination(n).octets()[0] == [45, 43][host]),
         }
     }
 }
 
 /// Returns the number of packets that took the old route after one had taken the new route.
-fn stale(flips: &[Flip], come: &[Come; 2]) -> u64 {
+fn stale(flips: &[Flip], arrivals: &[Arrivals; 2]) -> u64 {
     let until = flips.iter().skip(1).map(|next| next.seen).chain([u64::MAX]);
     let late = flips.iter().zip(until).map(|(flip, until)| {
         // Packets sent after the next change may take either route; it may be in progress before it is observed.
         let between = |n: &&u64| **n > flip.seen && **n < (flip.seen + 10).min(until);
-        come[1 - flip.to].probes.iter().filter(between).count() as u64
+        arrivals[1 - flip.to].probes.iter().filter(between).count() as u64
     });
     late.sum()
 }

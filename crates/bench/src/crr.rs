@@ -1,5 +1,5 @@
 //! Benchmark of new connections through a router with a stateful firewall and masquerade: TCP connections that carry
-//! one octet each way and are closed (netperf's TCP_CRR), by the kernel and by Bywash in turn.
+//! one octet in each direction and are closed (netperf's TCP_CRR), by the kernel and by Bywash in turn.
 //!
 //! The kernel is also measured with a socket that listens to connection tracking's announcements of ended connections
 //! and reads none. The kernel makes them for any listener, so this is the upper bound for a program that listens. With

@@ -15,7 +15,7 @@ use bywash_fib::flows::Flows;
 use bywash_fib::model::{Families, Gate, Tunnel};
 use bywash_fib::{Net4, Table4, Table6, synth};
 use bywash_frame::{Batch, Buffers, Pages, PoolKind, PoolSet};
-use bywash_measure::step::Look;
+use bywash_measure::step::StageSample;
 use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::gates::Gates;
@@ -409,7 +409,7 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
 struct Sample {
     sent: u64,
     drops: u64,
-    stages: Look,
+    stages: StageSample,
 }
 
 impl Sample {
@@ -418,7 +418,7 @@ impl Sample {
         Self {
             sent: of.ports.iter().map(|p| p.tx_packets.get()).sum(),
             drops: (0..PORTS).map(|p| counters.port(PortId(p)).total()).sum(),
-            stages: stages::look(counters),
+            stages: stages::sample(counters),
         }
     }
 }

@@ -67,7 +67,7 @@ pub struct Lab {
     sink: Option<Bare>,
     topology: Topology,
     frame: Vec<u8>,
-    /// The frame that is within `frame`, if that is a VXLAN's packet.
+    /// Inner frame of `frame`, if that is a VXLAN's packet.
     plain: Option<Vec<u8>>,
     destinations: Vec<IpAddr>,
     /// Number of routes to them.
@@ -200,13 +200,13 @@ impl Lab {
     ///
     /// # Errors
     /// Errors of the commands.
-    pub fn join(&mut self) -> anyhow::Result<()> {
+    pub fn bridge_together(&mut self) -> anyhow::Result<()> {
         let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());
         let (near, far) = (&a.router_interface, &b.router_interface);
         r.ip_batch(&format!(
             "link add br0 type bridge\nlink set {near} master br0\nlink set {far} master br0\nlink set br0 up\n"
         ))?;
-        self.let_frames_between_members();
+        self.disable_bridge_netfilter();
         for (mac, port) in [(a.mac.as_str(), near), (STATION, far)] {
             r.run(&["bridge", "fdb", "replace", mac, "dev", port, "master", "static"])?;
         }
@@ -214,19 +214,19 @@ impl Lab {
         Ok(())
     }
 
-    /// Lets no hook of IP see frames between members of bridges, as with br_netfilter; without it, these switches are
-    /// missing.
-    fn let_frames_between_members(&self) {
+    /// Keeps frames between members of bridges from the hooks of IP, which see them with br_netfilter. Without that
+    /// module, these settings are missing.
+    fn disable_bridge_netfilter(&self) {
         for call in ["arptables", "iptables", "ip6tables"] {
             let _ = self.topology.r().sysctl(&format!("net/bridge/bridge-nf-call-{call}"), "0");
         }
     }
 
-    /// Ends [`Lab::join`].
+    /// Ends [`Lab::bridge_together`].
     ///
     /// # Errors
     /// Errors of the command.
-    pub fn part(&mut self) -> anyhow::Result<()> {
+    pub fn unbridge_together(&mut self) -> anyhow::Result<()> {
         self.frame[..6].copy_from_slice(&mac(&self.topology.a().router_mac)?.0);
         self.topology.r().ip(&["link", "del", "br0"])?;
         Ok(())
@@ -256,9 +256,14 @@ impl Lab {
     }
 
     /// Creates a generator of the frames at host a, in whose namespace the caller must be.
-    fn generator(interface: &str, frame: &[u8], destinations: &[IpAddr], within: bool) -> anyhow::Result<LiveGen> {
-        Ok(match within {
-            true => LiveGen::within_vxlan(interface, frame, destinations)?,
+    fn generator(
+        interface: &str,
+        frame: &[u8],
+        destinations: &[IpAddr],
+        encapsulated: bool,
+    ) -> anyhow::Result<LiveGen> {
+        Ok(match encapsulated {
+            true => LiveGen::in_vxlan(interface, frame, destinations)?,
             false => LiveGen::new(interface, frame, destinations)?,
         })
     }
@@ -331,11 +336,11 @@ impl Lab {
     pub fn measure_by(&self, time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<Rate> {
         let a = self.topology.a();
         let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
-        let (destinations, within) = (self.destinations.clone(), self.plain.is_some());
+        let (destinations, encapsulated) = (self.destinations.clone(), self.plain.is_some());
         let before = count()?;
         let source = a.ns.thread(move || -> anyhow::Result<(u64, f64, f64)> {
             super::pin(Some(cpu))?;
-            let mut generator = Self::generator(&interface, &frame, &destinations, within)?;
+            let mut generator = Self::generator(&interface, &frame, &destinations, encapsulated)?;
             let start = Instant::now();
             let made = generator.run_for(WARM_UP + time + WARM_UP, BATCH)?;
             Ok((made, made as f64 / start.elapsed().as_secs_f64() / 1e6, generator.nanoseconds()))

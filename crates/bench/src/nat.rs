@@ -3,9 +3,9 @@
 //! the rules, and Bywash with them, in alternating rounds. `source` is the generator, whose frames the router's driver
 //! drops, `idle` the generator without writing and sending them.
 //!
-//! The connections are opened through the kernel by packets both ways. Each has a destination of its own; the traffic
-//! belongs to all of them in turn, in the direction whose sources are translated. All forwarders but `user` run on the
-//! generator's CPU, as in `bywash bench placement`.
+//! The connections are opened through the kernel by packets in both directions. Each has a destination of its own; the
+//! traffic belongs to all of them in turn, in the direction whose sources are translated. All forwarders but `user` run
+//! on the generator's CPU, as in `bywash bench placement`.
 
 use super::lab::{Bywash, Lab, Rate, STATIONS, Traffic};
 use crate::args::{Family, SECONDS, flows, size};
@@ -39,7 +39,7 @@ const FLOW_TABLE: &str = "
 table inet filter { flowtable ft { hook ingress priority 0; devices = { r0, r1 }; }; }
 insert rule inet filter forward meta l4proto udp flow add @ft
 ";
-/// Time for connection tracking to take UDP with packets both ways for a connection (UDP_STREAM in
+/// Time for connection tracking to take UDP with packets in both directions for a connection (UDP_STREAM in
 /// net/netfilter/nf_conntrack_proto_udp.c), and some more.
 const STREAM: Duration = Duration::from_millis(2100);
 /// Longest time until the connections are forwarded.

@@ -156,12 +156,12 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             // Like the kernel: without a native program, an interface receives live frames only while it polls.
             const BY_TC: &[&str] = &["--xdp", "generic"];
             levels(args, &lab, (BY_TC, "+tc"), &mut round, || lab.kernel(time)).context("by traffic control")?;
-            lab.join().context("in one bridge")?;
+            lab.bridge_together().context("in one bridge")?;
             if !args.ours_only {
                 round.insert("kernel+members".to_owned(), lab.kernel(time)?);
             }
             levels(args, &lab, (BY_TC, "+members"), &mut round, || lab.kernel(time)).context("between members")?;
-            lab.part()?;
+            lab.unbridge_together()?;
         }
         if let Some(cpus) = &args.spread {
             let cpus = cpus.0.iter().map(usize::to_string).collect::<Vec<_>>().join(",");

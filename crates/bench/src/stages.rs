@@ -1,7 +1,7 @@
 //! Stages of a worker: cycles measured, and instructions counted by stepping its thread.
 
 use bywash_engine::{SAMPLE, WorkerCounters};
-use bywash_measure::step::{Look, Stepper, instructions};
+use bywash_measure::step::{StageSample, Stepper, instructions};
 use bywash_sync::clock;
 use clap::Args;
 use serde::Serialize;
@@ -31,17 +31,17 @@ pub struct Stage {
 }
 
 /// Returns the counters of a worker's stages.
-pub fn look(worker: &WorkerCounters) -> Look {
+pub fn sample(worker: &WorkerCounters) -> StageSample {
     let stages = worker.stages.iter().map(|stage| (stage.cycles.get(), stage.packets.get()));
-    Look { turns: worker.turns.get(), stages: stages.collect() }
+    StageSample { turns: worker.turns.get(), stages: stages.collect() }
 }
 
 /// Returns the stages of a worker that was sampled before and after `packets` packets. If `step`, counts the
 /// instructions of its thread, which takes some seconds.
 pub fn between(
     worker: &WorkerCounters,
-    before: &Look,
-    after: &Look,
+    before: &StageSample,
+    after: &StageSample,
     packets: u64,
     step: bool,
 ) -> anyhow::Result<Vec<Stage>> {
@@ -83,7 +83,7 @@ fn count(worker: &WorkerCounters) -> anyhow::Result<Vec<Option<f64>>> {
     // It has written the reason if it ends early.
     let mut hear = || heard.next().transpose()?.ok_or_else(|| anyhow::anyhow!("instructions were not counted"));
     hear()?;
-    let before = look(worker);
+    let before = sample(worker);
     let request = || stdin.as_ref().map(|mut stdin| stdin.write_all(b"\n")).transpose();
     request()?;
     let start = Instant::now();
@@ -92,7 +92,7 @@ fn count(worker: &WorkerCounters) -> anyhow::Result<Vec<Option<f64>>> {
     }
     request()?;
     hear()?;
-    let after = look(worker);
+    let after = sample(worker);
     drop(stdin);
     stepper.wait()?;
     Ok(instructions(&before, &after, SAMPLE))

@@ -64,7 +64,7 @@ pub struct SwitchArgs {
     pub json: bool,
 }
 
-use bywash_measure::step::Look;
+use bywash_measure::step::StageSample;
 use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{NullPort, Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_sync::{Qsbr, clock};
@@ -265,7 +265,7 @@ struct Sample {
     sent: u64,
     drops: u64,
     hits: [u64; 4],
-    stages: Look,
+    stages: StageSample,
 }
 
 impl Sample {
@@ -275,7 +275,7 @@ impl Sample {
             sent: of.out.tx_packets.get(),
             drops: of.worker.counters().port(PortId(0)).total(),
             hits: [&cache.exact_hits, &cache.megaflow_hits, &cache.misses, &cache.masks_tried].map(|c| c.get()),
-            stages: stages::look(of.worker.counters()),
+            stages: stages::sample(of.worker.counters()),
         }
     }
 

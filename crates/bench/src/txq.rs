@@ -14,7 +14,7 @@ use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::syntax;
 use bywash_frame::{Arena, ArenaConfig, BATCH, Batch, Buffers, PoolConfig, PoolSet};
 use bywash_lab::{Topology, counters};
-use bywash_measure::step::Look;
+use bywash_measure::step::StageSample;
 use bywash_port::af_xdp::{AfXdpPort, Bare, LinkInfo, SocketConfig, Transmit, Umem};
 use bywash_port::memif::{self, MemifPort, Role};
 use bywash_port::pcap::{Pace, PcapPort, PcapSource};
@@ -394,7 +394,7 @@ struct Sample {
     sends: u64,
     system_calls: u64,
     waits: WaitCounts,
-    stages: Look,
+    stages: StageSample,
 }
 
 fn measure(args: &TxqArgs, flows: usize, coalesce: OnOff, lab: Option<&Arc<Lab>>) -> anyhow::Result<Row> {
@@ -441,7 +441,7 @@ fn measure(args: &TxqArgs, flows: usize, coalesce: OnOff, lab: Option<&Arc<Lab>>
             sends: stats.sends().0,
             system_calls: target.counters.tx_wakeups.get(),
             waits: stats.waits.counts(),
-            stages: stages::look(worker.counters()),
+            stages: stages::sample(worker.counters()),
         })
     };
     // This thread may lose its CPU between two counters, which would then be of different times.

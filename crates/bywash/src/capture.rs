@@ -28,7 +28,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
-    warn_of_what_is_not_seen(&args.socket, &args.ports);
+    warn_of_missed_packets(&args.socket, &args.ports);
     let mut capture = client::capture(&args.socket, &query(args), &filter, POLL)?;
     eprintln!("capturing; Ctrl-C ends it");
     let (mut blocks, mut piece) = (Blocks::default(), vec![0; 256 << 10]);
@@ -67,7 +67,7 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
 pub fn next(socket: &Path, port: &str, filter: Option<&str>) -> anyhow::Result<Vec<u8>> {
     let filter = filter.map(compile).transpose()?.unwrap_or_default();
     let ports = [port.to_owned()];
-    warn_of_what_is_not_seen(socket, &ports);
+    warn_of_missed_packets(socket, &ports);
     let query = [("port", port.to_owned()), ("way", "rx".into())];
     let mut capture = client::capture(socket, &query, &filter, POLL)?;
     eprintln!("waiting for a packet; Ctrl-C ends it");
@@ -99,7 +99,7 @@ fn query(args: &CaptureArgs) -> Vec<(&'static str, String)> {
 }
 
 /// Warns about ports whose packets are forwarded below user space and so are not captured.
-fn warn_of_what_is_not_seen(socket: &Path, ports: &[String]) {
+fn warn_of_missed_packets(socket: &Path, ports: &[String]) {
     let Ok(placement) = client::ask::<Vec<Placement>>(socket) else { return };
     for Placement { port: name, level, .. } in placement {
         let asked = ports.is_empty() || ports.contains(&name);

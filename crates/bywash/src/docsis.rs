@@ -18,7 +18,7 @@ pub fn run(args: DocsisArgs) -> anyhow::Result<()> {
         DocsisArgs::Seal(args) => seal(&args),
         DocsisArgs::Open(args) => open(&args),
         DocsisArgs::Frame(args) => frame(&args),
-        DocsisArgs::Parse(args) => take_apart(&args),
+        DocsisArgs::Parse(args) => parse_lines(&args),
     }
 }
 
@@ -99,7 +99,7 @@ fn frame(args: &FrameArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn take_apart(args: &ParseArgs) -> anyhow::Result<()> {
+fn parse_lines(args: &ParseArgs) -> anyhow::Result<()> {
     lines(|bytes| {
         let parsed = parse(&bytes)?;
         let Header { privacy, service } = parsed.header;

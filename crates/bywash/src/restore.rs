@@ -1,7 +1,7 @@
 //! `bywash restore`: puts back what a killed run or `bywash doctor` changed in this network namespace.
 
 use crate::config::count;
-use crate::doctor::Remembered;
+use crate::doctor::SavedSettings;
 use crate::error::hint_at_root;
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 pub fn run(json: bool) -> anyhow::Result<()> {
     let restored = bywash_daemon::restore().map_err(hint_at_root)?;
     let bywash_daemon::Restored { changes: mut all, mut failed, running, removed } = restored;
-    let (changed, not) = Remembered::open().and_then(|remembered| remembered.restore()).map_err(hint_at_root)?;
+    let (changed, not) = SavedSettings::open().and_then(|saved| saved.restore()).map_err(hint_at_root)?;
     all.extend(changed);
     failed.extend(not);
     if json {

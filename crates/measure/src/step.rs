@@ -158,7 +158,7 @@ fn cpu(thread: i32) -> Option<usize> {
 
 /// Counters of a worker's stages at some time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Look {
+pub struct StageSample {
     /// Turns so far.
     pub turns: u64,
     /// Ticks of each stage, estimated from the turns that are timed, and packets.
@@ -167,7 +167,7 @@ pub struct Look {
 
 /// Returns the instructions per packet of each stage between two samples of a worker that was stepped meanwhile; `None`
 /// for stages that saw no packet. One turn in `sample` is timed, and counts for as many.
-pub fn instructions(before: &Look, after: &Look, sample: u64) -> Vec<Option<f64>> {
+pub fn instructions(before: &StageSample, after: &StageSample, sample: u64) -> Vec<Option<f64>> {
     let turns = after.turns.saturating_sub(before.turns);
     // Turns 0, `sample`, 2 * `sample` and so on are timed.
     let timed = after.turns.div_ceil(sample) - before.turns.div_ceil(sample).min(after.turns.div_ceil(sample));
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn timed_turns_stand_for_all() {
-        let look = |turns, ticks, packets| Look { turns, stages: vec![(ticks, packets), (0, 0)] };
+        let look = |turns, ticks, packets| StageSample { turns, stages: vec![(ticks, packets), (0, 0)] };
         // Turns 16 and 32 are timed, with 640 instructions each; each of 32 turns has 64 packets.
         let (before, after) = (look(5, 1000, 0), look(37, 1000 + 2 * 640 * 16, 32 * 64));
         assert_eq!(instructions(&before, &after, 16), [Some(10.0), None]);

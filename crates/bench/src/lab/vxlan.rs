@@ -16,7 +16,7 @@ pub(crate) const VXLAN_PORT: u16 = 4789;
 /// First word of a VXLAN header with a network identifier and nothing else (RFC 7348 5).
 const HAS_VNI: u32 = 0x0800_0000;
 
-/// Returns the payload of a VXLAN's UDP packet that has this frame within.
+/// Returns the payload of a VXLAN's UDP packet with this inner frame.
 pub(crate) fn payload(frame: &[u8]) -> Vec<u8> {
     [&HAS_VNI.to_be_bytes()[..], &(VNI << 8).to_be_bytes(), frame].concat()
 }
@@ -64,7 +64,7 @@ impl Lab {
         Ok(self.topology.r().ip_batch(&lines).map(drop)?)
     }
 
-    /// Has host a send the frames within a VXLAN's packets to the router, with right UDP checksums around IPv4, and
+    /// Makes host a send the frames in a VXLAN's packets to the router, with right UDP checksums around IPv4, and
     /// none around IPv6. The router routes them or, if `bridged`, its bridge forwards them to a station behind b.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Lab {
             r.ip_batch(&format!(
                 "link add br0 type bridge\nlink set vx1 master br0\nlink set {far} master br0\nlink set br0 up\n"
             ))?;
-            self.let_frames_between_members();
+            self.disable_bridge_netfilter();
             for (mac, port) in [(SENDER, "vx1"), (STATION, far)] {
                 r.run(&["bridge", "fdb", "replace", mac, "dev", port, "master", "static"])?;
             }

@@ -25,7 +25,7 @@ pub enum FlowArgs {
 
 /// Instance to connect to.
 #[derive(Debug, Args)]
-pub struct Whom {
+pub struct Target {
     /// API socket of the instance
     #[arg(long, value_name = "PATH", env = "BYWASH_SOCKET", hide_env = true, default_value = crate::config::SOCKET)]
     pub socket: PathBuf,
@@ -40,7 +40,7 @@ pub struct ChangeArgs {
     pub flows: Vec<String>,
 
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: Target,
 }
 
 /// `bywash flow mod`
@@ -55,7 +55,7 @@ pub struct StrictArgs {
     pub strict: bool,
 
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: Target,
 }
 
 /// `bywash flow del`
@@ -70,7 +70,7 @@ pub struct DelArgs {
     pub strict: bool,
 
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: Target,
 }
 
 /// `bywash flow dump`
@@ -89,7 +89,7 @@ pub struct DumpArgs {
     pub json: bool,
 
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: Target,
 }
 
 /// `bywash flow load`
@@ -105,7 +105,7 @@ pub struct LoadArgs {
     pub replace: bool,
 
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: Target,
 }
 
 /// `bywash flow trace`
@@ -120,5 +120,5 @@ pub struct TraceArgs {
     pub json: bool,
 
     #[command(flatten)]
-    pub whom: Whom,
+    pub whom: Target,
 }

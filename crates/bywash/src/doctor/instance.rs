@@ -19,7 +19,7 @@ const NEARLY: f64 = 0.9;
 /// Sample of the examined topics.
 #[derive(Debug)]
 #[cfg_attr(test, derive(serde::Deserialize))]
-pub struct Look {
+pub struct Sample {
     pub ports: Vec<Port>,
     workers: Vec<Worker>,
     pools: Pools,
@@ -27,7 +27,7 @@ pub struct Look {
     placement: Vec<Placement>,
 }
 
-impl Look {
+impl Sample {
     /// Takes a sample. Errors if no instance answers on the socket.
     pub fn now(socket: &Path) -> anyhow::Result<Self> {
         Ok(Self {
@@ -71,9 +71,9 @@ fn grown<T>(before: &[T], now: &T, like: impl Fn(&T, &T) -> bool, count: impl Fn
 }
 
 /// Examines the instance by comparing `before` with a new sample.
-pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
+pub fn examine(socket: &Path, before: &Sample) -> Vec<Finding> {
     std::thread::sleep(INTERVAL);
-    let mut found = Look::now(socket).map(|now| compare(before, &now)).unwrap_or_default();
+    let mut found = Sample::now(socket).map(|now| compare(before, &now)).unwrap_or_default();
     // The error is the instance's own, and says what to do.
     if let Err(why) = ask::<Health>(socket) {
         let costs = "part of what it does fails until this is mended";
@@ -84,7 +84,7 @@ pub fn examine(socket: &Path, before: &Look) -> Vec<Finding> {
     found
 }
 
-fn compare(before: &Look, now: &Look) -> Vec<Finding> {
+fn compare(before: &Sample, now: &Sample) -> Vec<Finding> {
     let mut found = vec![];
     for port in &now.ports {
         let name = &port.name;
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn look(busy: u64, drops: u64, full: u64, in_use: u64) -> Look {
+    fn look(busy: u64, drops: u64, full: u64, in_use: u64) -> Sample {
         let json = json!({
             "ports": [{ "name": "r0", "state": "up", "counters": { "tx_full": full },
                 "queues": [{ "queue": "0", "mode": "copy", "mode_note": "no zero-copy" }] }],

@@ -15,7 +15,7 @@ const UP: u32 = 1;
 
 /// Properties of an examined interface.
 #[derive(Debug, Serialize)]
-pub struct Seen {
+pub struct Properties {
     pub interface: String,
     pub driver: String,
     pub mtu: u32,
@@ -38,7 +38,7 @@ pub struct Seen {
 
 /// Examines an interface. `ours` is true if the instance at `socket` uses it; `cpus` is the number of available CPUs. A
 /// missing interface is reported as a finding.
-pub fn examine(name: &str, (ours, socket): (bool, &Path), cpus: usize) -> (Option<Seen>, Vec<Finding>) {
+pub fn examine(name: &str, (ours, socket): (bool, &Path), cpus: usize) -> (Option<Properties>, Vec<Finding>) {
     let link = match LinkInfo::query(name) {
         Ok(link) => link,
         Err(why) => {
@@ -63,14 +63,14 @@ pub fn examine(name: &str, (ours, socket): (bool, &Path), cpus: usize) -> (Optio
     let nic = Nic { name, link: &link, veth: driver == "veth", peer: peer.as_deref(), sys };
     let mut found = vec![];
     found.extend(nic.state());
-    found.extend(nic.company(ours, socket));
+    found.extend(nic.other_users(ours, socket));
     found.extend(nic.offloads());
     found.extend(nic.redirects(takes));
     found.extend(nic.size(cpus));
     found.extend(nic.steering());
     found.extend(nic.forwarding());
     let program = link.program.map(|(id, mode)| format!("{id}, {mode}"));
-    let seen = Seen {
+    let seen = Properties {
         interface: name.into(),
         driver,
         mtu: link.mtu,
@@ -165,7 +165,7 @@ impl Nic<'_> {
     }
 
     /// Checks for other users of the interface: XDP programs, a master, interfaces on top of it.
-    fn company(&self, ours: bool, socket: &Path) -> Vec<Finding> {
+    fn other_users(&self, ours: bool, socket: &Path) -> Vec<Finding> {
         let name = self.name;
         let mut found = vec![];
         if let Some((id, mode)) = self.link.program.filter(|_| !ours) {

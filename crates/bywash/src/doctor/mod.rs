@@ -11,8 +11,8 @@ mod setting;
 use crate::cli::doctor::DoctorArgs;
 use crate::config::{Host, count};
 use finding::Finding;
-use instance::Look;
-pub use remember::Remembered;
+use instance::Sample;
+pub use remember::SavedSettings;
 use serde_json::json;
 use std::io::Write;
 
@@ -20,7 +20,7 @@ use std::io::Write;
 /// `--fix`, first applies the fixes.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let host = Host::this();
-    let (look, elsewhere, unseen) = match Look::of_running(&args.socket) {
+    let (look, elsewhere, unseen) = match Sample::of_running(&args.socket) {
         Ok(Some((look, elsewhere))) => (Some(look), elsewhere, None),
         Ok(None) => (None, None, None),
         Err(why) => (None, None, Some(format!("{why:#}"))),
@@ -61,7 +61,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     // Without names and without ports, all interfaces were examined, also those that have nothing to do with Bywash.
     let fix = args.fix && !(args.interfaces.is_empty() && running.is_empty());
     if fix {
-        mend(&mut found)?;
+        apply_fixes(&mut found)?;
     }
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -119,8 +119,8 @@ fn refused(refused: bool) -> anyhow::Result<()> {
 
 fn tell(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
     let mark = if finding.fixable { "*" } else { "" };
-    let whose = finding.interface.as_ref().map_or(String::new(), |name| format!("{name}: "));
-    writeln!(out, "\n{}{mark} [{}] {whose}{}", finding.severity.name(), finding.id, finding.what)?;
+    let prefix = finding.interface.as_ref().map_or(String::new(), |name| format!("{name}: "));
+    writeln!(out, "\n{}{mark} [{}] {prefix}{}", finding.severity.name(), finding.id, finding.what)?;
     writeln!(out, "  cost: {}", finding.costs)?;
     match &finding.failed {
         _ if finding.fixed => writeln!(out, "  fixed: {}", finding.mend),
@@ -132,11 +132,11 @@ fn tell(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
 }
 
 /// Applies the fixes of all findings. A fix that fails is recorded in its finding and does not prevent the others.
-fn mend(found: &mut [Finding]) -> anyhow::Result<()> {
-    let mut remembered = Remembered::open()?;
+fn apply_fixes(found: &mut [Finding]) -> anyhow::Result<()> {
+    let mut saved = SavedSettings::open()?;
     for finding in found {
         if let Some(fix) = &finding.fix {
-            match remembered.apply(fix) {
+            match saved.apply(fix) {
                 Ok(()) => finding.fixed = true,
                 Err(why) => finding.failed = Some(format!("{why:#}")),
             }

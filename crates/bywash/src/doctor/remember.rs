@@ -13,19 +13,19 @@ use std::path::PathBuf;
 
 /// Contents of a file before it was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Was {
+struct Saved {
     path: String,
     was: String,
 }
 
 /// Changes made in this network namespace.
-pub struct Remembered {
+pub struct SavedSettings {
     features: Journal,
-    files: Vec<Was>,
+    files: Vec<Saved>,
     journal: JournalFile,
 }
 
-impl Remembered {
+impl SavedSettings {
     /// Opens the journals with the changes of earlier runs. Errors if one is refused.
     pub fn open() -> anyhow::Result<Self> {
         Self::open_at(bywash_daemon::journal("doctor"), bywash_daemon::journal("doctor-files"))
@@ -33,7 +33,7 @@ impl Remembered {
 
     fn open_at(features: PathBuf, files: PathBuf) -> anyhow::Result<Self> {
         let journal = JournalFile::new(files);
-        let files = journal.read(|file: &Was| setting::check(&file.path, &file.was))?;
+        let files = journal.read(|file: &Saved| setting::check(&file.path, &file.was))?;
         Ok(Self { features: Journal::open(features)?, files, journal })
     }
 
@@ -48,7 +48,7 @@ impl Remembered {
                 setting::check(path, &was).map_err(|why| anyhow::anyhow!("{why}, and so is not changed"))?;
                 let known = self.files.iter().any(|file| file.path == *path);
                 if !known {
-                    self.files.push(Was { path: path.clone(), was });
+                    self.files.push(Saved { path: path.clone(), was });
                     self.journal.write(&self.files)?;
                 }
                 if let Err(why) = setting::write(path, value) {
@@ -72,7 +72,7 @@ impl Remembered {
         let mut left = vec![];
         for file in std::mem::take(&mut self.files).into_iter().rev() {
             // A missing file disappeared with its interface.
-            if let Err(why) = setting::put_back(&file.path, &file.was)
+            if let Err(why) = setting::restore(&file.path, &file.was)
                 && std::path::Path::new(&file.path).exists()
             {
                 failed.push(format!("{}: {why:#}", file.path));
@@ -110,14 +110,14 @@ mod tests {
             { "path": "/proc/sys/net/ipv4/conf/nosuchif0/forwarding", "was": "0" },
         ]);
         fs::write(&files, crafted.to_string()).unwrap();
-        let restored = Remembered::open_at(features.clone(), files.clone()).and_then(Remembered::restore);
+        let restored = SavedSettings::open_at(features.clone(), files.clone()).and_then(SavedSettings::restore);
         let why = format!("{:#}", restored.unwrap_err());
         let named = [files.display().to_string(), "is refused".into(), victim.display().to_string()];
         assert!(named.iter().all(|part| why.contains(part)), "{why}");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "as it was");
         assert_eq!(fs::read_to_string(&files).unwrap(), crafted.to_string(), "it is kept, to be looked at");
         fs::remove_file(&files).unwrap();
-        let (all, failed) = Remembered::open_at(features, files).and_then(Remembered::restore).unwrap();
+        let (all, failed) = SavedSettings::open_at(features, files).and_then(SavedSettings::restore).unwrap();
         assert!(all.is_empty() && failed.is_empty());
     }
 }

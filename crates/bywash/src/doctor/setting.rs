@@ -69,7 +69,7 @@ pub fn check(path: &str, was: &str) -> Result<(), String> {
 }
 
 /// Puts back the value that a setting had. For an interface's flags, this only sets it down again.
-pub fn put_back(path: &str, was: &str) -> anyhow::Result<()> {
+pub fn restore(path: &str, was: &str) -> anyhow::Result<()> {
     if kind(path) != Some(Setting::Flags) {
         return write(path, was);
     }

@@ -39,14 +39,14 @@ pub fn report(args: &ProfileArgs) -> anyhow::Result<Report> {
         let now = after.iter().find(|now| now.id == id);
         let now = now.context("a worker has disappeared: was the instance restarted?")?;
         let counts = counters.map(ThreadCounters::read).transpose().context("cannot read the hardware counters")?;
-        let mut told = told(worker, now, counts.as_ref().and_then(width).unwrap_or(report.slots_per_cycle))?;
+        let mut entry = difference(worker, now, counts.as_ref().and_then(width).unwrap_or(report.slots_per_cycle))?;
         if let Some(counts) = counts {
             match analyse(&counts, report.slots_per_cycle) {
-                Ok(analysis) => told.counters = Some(analysis),
+                Ok(analysis) => entry.counters = Some(analysis),
                 Err(why) => report.missing.push(format!("worker {id}: {why}")),
             }
         }
-        report.workers.push(told);
+        report.workers.push(entry);
     }
     report.missing.dedup();
     if report.workers.iter().any(|worker| worker.counters.is_some()) {
@@ -77,7 +77,7 @@ fn width(counts: &Counts) -> Option<f64> {
 }
 
 /// Returns the difference between two samples of a worker, on a processor with `width` slots per cycle.
-fn told(before: &api::Worker, after: &api::Worker, width: f64) -> anyhow::Result<Worker> {
+fn difference(before: &api::Worker, after: &api::Worker, width: f64) -> anyhow::Result<Worker> {
     let grown = |was: u64, is: u64| is.checked_sub(was).context("counters have decreased: was the instance restarted?");
     let mut stages = vec![];
     for (was, is) in before.stages.iter().zip(&after.stages) {
@@ -127,7 +127,7 @@ mod tests {
             serde_json::from_value(worker).unwrap()
         };
         let mut report = Report::new("live".into(), "tsc", None);
-        report.workers.push(told(&look(1), &look(3), 5.0).unwrap());
+        report.workers.push(difference(&look(1), &look(3), 5.0).unwrap());
         report.finish();
         let worker = &report.workers[0];
         assert_eq!((worker.busy_percent, worker.packets, worker.cycles), (Some(50.0), Some(128), 1000.0));
@@ -142,6 +142,6 @@ mod tests {
         assert_eq!(worker.stages[0].counters, None);
         let hot = report.hot.unwrap();
         assert_eq!((hot.stage.as_str(), hot.worker, hot.percent), ("lookup", Some(0), 60.0));
-        assert!(told(&look(3), &look(1), 5.0).unwrap_err().to_string().contains("restarted"));
+        assert!(difference(&look(3), &look(1), 5.0).unwrap_err().to_string().contains("restarted"));
     }
 }

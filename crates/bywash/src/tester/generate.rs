@@ -2,7 +2,7 @@
 
 use super::kernel::Kernel;
 use super::ports::{self, Wanted};
-use super::{first_in_line, print, stopped_by_signals};
+use super::{print, raise_priority, stopped_by_signals};
 use crate::cli::tester::{GenArgs, Via};
 use crate::error::Usage;
 use anyhow::{bail, ensure};
@@ -55,7 +55,7 @@ pub fn run(args: &GenArgs) -> anyhow::Result<()> {
     let raw = args.vlan.is_some() || args.dst_mac.is_some() || args.pcap.is_some();
     let wanted: Vec<Wanted> =
         names.iter().map(|name| Wanted { name: (*name).clone(), receives: args.rx.contains(name), raw }).collect();
-    first_in_line();
+    raise_priority();
     let stop = stopped_by_signals()?;
     let gateway = args.gateway.map(ports::neighbour).transpose()?;
     let mut opened = ports::open(&wanted, longest)?;

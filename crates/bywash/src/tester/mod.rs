@@ -14,7 +14,7 @@ pub use rfc2544::run as rfc2544;
 
 /// Gives the process the highest priority, if permitted: delays by other processes would be reported as the generator's
 /// own.
-fn first_in_line() {
+fn raise_priority() {
     if let Err(e) = rustix::process::setpriority_process(None, -20) {
         tracing::debug!("cannot raise the process priority: {e}");
     }

@@ -1,7 +1,7 @@
 //! `bywash rfc2544`: benchmarks a device as described in a configuration file.
 
 use super::ports::{self, Wanted};
-use super::{first_in_line, print, stopped_by_signals};
+use super::{print, raise_priority, stopped_by_signals};
 use crate::cli::tester::Rfc2544Args;
 use crate::config::ConfigErrors;
 use crate::error::Usage;
@@ -95,7 +95,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
     let file: File =
         toml::from_str(&text).map_err(|why| ConfigErrors::of_toml(&path.to_string(), &text, &why, DESCRIBED))?;
     check(&file).map_err(|why| Usage(format!("`{path}`: {why}")))?;
-    let state = args.state.clone().unwrap_or_else(|| beside(&args.config, "state.json"));
+    let state = args.state.clone().unwrap_or_else(|| sibling_path(&args.config, "state.json"));
     let mut report = match earlier(&state, &text)? {
         Some(report) => {
             say(args, &format!("resuming from `{}`", state.display()));
@@ -103,7 +103,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
         }
         None => Report { facts: facts(&file), plan: file.plan.clone(), sizes: vec![] },
     };
-    first_in_line();
+    raise_priority();
     let stop = stopped_by_signals()?;
     let mut rig = if file.device.is_some() { own(&file, stop.clone())? } else { interfaces(&file, stop.clone())? };
     let shown = std::io::stderr().is_terminal();
@@ -114,7 +114,7 @@ pub fn run(args: &Rfc2544Args) -> anyhow::Result<()> {
         }
     };
     let mut keep = |report: &Report| -> anyhow::Result<()> {
-        let next = beside(&state, "new");
+        let next = sibling_path(&state, "new");
         let kept = State { config: text.clone(), report: report.clone() };
         std::fs::write(&next, serde_json::to_vec(&kept)?)
             .and_then(|()| std::fs::rename(&next, &state))
@@ -148,7 +148,7 @@ fn say(args: &Rfc2544Args, what: &str) {
     }
 }
 
-fn beside(path: &Path, what: &str) -> PathBuf {
+fn sibling_path(path: &Path, what: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(what);
@@ -249,7 +249,7 @@ struct PairDirection {
 }
 
 /// Bench that performs the trials.
-struct Benched {
+struct BenchRig {
     bench: Bench,
     directions: Vec<PairDirection>,
     plan: Plan,
@@ -277,7 +277,7 @@ fn rates(file: &File) -> anyhow::Result<(Rate, Option<f64>)> {
 }
 
 /// Sets up the bench on the tester's own simulated device.
-fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
+fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
     const CELLS: usize = 16384;
     let device = file.device.unwrap_or_default();
     let (rate, line) = rates(file)?;
@@ -295,13 +295,13 @@ fn own(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
     bench.add_device(inside);
     let directions = vec![PairDirection { from, to, stream: Stream::default() }];
     let (plan, reset_ms) = (file.plan.clone(), device.reset_ms);
-    let benched = Benched { bench, directions, plan, rate, line, reset: None, reset_ms, stop, _ports: None };
+    let benched = BenchRig { bench, directions, plan, rate, line, reset: None, reset_ms, stop, _ports: None };
     benched.rates_are_known()?;
     Ok(benched)
 }
 
 /// Sets up the bench on network interfaces.
-fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
+fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<BenchRig> {
     bywash_daemon::privileges::check()?;
     let (rate, line) = rates(file)?;
     let port = |name: &String| Wanted { name: name.clone(), receives: true, raw: false };
@@ -337,12 +337,12 @@ fn interfaces(file: &File, stop: Arc<AtomicBool>) -> anyhow::Result<Benched> {
     }
     let (bench, held) = (opened.bench, opened.held);
     let (plan, reset) = (file.plan.clone(), file.reset.clone());
-    let benched = Benched { bench, directions, plan, rate, line, reset, reset_ms: 0, stop, _ports: Some(held) };
+    let benched = BenchRig { bench, directions, plan, rate, line, reset, reset_ms: 0, stop, _ports: Some(held) };
     benched.rates_are_known()?;
     Ok(benched)
 }
 
-impl Benched {
+impl BenchRig {
     fn rates_are_known(&self) -> anyhow::Result<()> {
         let known = self.rate.pps(64.0, self.line).map_err(|why| Usage(format!("max_rate: {why}, or set line_rate")));
         known.map(drop).map_err(Into::into)
@@ -373,7 +373,7 @@ impl Benched {
     }
 }
 
-impl Rig for Benched {
+impl Rig for BenchRig {
     fn highest(&self, size: usize) -> f64 {
         self.rate.pps(size as f64, self.line).ok().flatten().unwrap_or(1.0)
     }

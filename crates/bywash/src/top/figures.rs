@@ -13,7 +13,7 @@ const FLOWS: u64 = 4096;
 const BUSIEST: usize = 20;
 
 /// Sample of the instance's counters.
-pub struct Look {
+pub struct Sample {
     at: Instant,
     mode: String,
     ports: Vec<api::Port>,
@@ -54,7 +54,7 @@ impl From<api::ServiceFlow> for FlowCount {
     }
 }
 
-impl Look {
+impl Sample {
     /// Queries the instance for a sample.
     pub fn take(socket: &Path) -> anyhow::Result<Self> {
         let mode = ask::<api::Config>(socket)?.mode;
@@ -220,11 +220,11 @@ fn grown(before: u64, now: u64) -> f64 {
 
 impl Figures {
     /// Computes the differences between two samples.
-    pub fn between(before: &Look, now: &Look) -> Self {
+    pub fn between(before: &Sample, now: &Sample) -> Self {
         Self::over(before, now, now.at.duration_since(before.at).as_secs_f64())
     }
 
-    fn over(before: &Look, now: &Look, seconds: f64) -> Self {
+    fn over(before: &Sample, now: &Sample, seconds: f64) -> Self {
         let rate = |before, now| mean(grown(before, now), seconds);
         let port = |row: &api::Port| {
             let (old, new) = (same(&before.ports, row, |port| port.name.clone()).counters, &row.counters);
@@ -311,7 +311,7 @@ fn worker(before: &api::Worker, now: &api::Worker, seconds: f64) -> Worker {
     }
 }
 
-fn path_shares(before: &Look, now: &Look, table: &api::FlowTable) -> PathShares {
+fn path_shares(before: &Sample, now: &Sample, table: &api::FlowTable) -> PathShares {
     let frames = |of: fn(&api::LevelFrames) -> u64| -> f64 {
         let old = |row| same(&before.placement, row, |row| row.port.clone());
         now.placement.iter().map(|row| grown(of(&old(row).frames), of(&row.frames))).sum()
@@ -344,7 +344,7 @@ fn caches(before: Option<&api::Caches>, now: &api::Caches, seconds: f64) -> Cach
     }
 }
 
-fn flows(before: &Look, now: &Look, seconds: f64) -> Vec<Flow> {
+fn flows(before: &Sample, now: &Sample, seconds: f64) -> Vec<Flow> {
     let old: HashMap<&str, &FlowCount> = before.flows.iter().map(|flow| (flow.key.as_str(), flow)).collect();
     let flow = |row: &FlowCount| {
         let (packets, bytes) = old.get(row.key.as_str()).map_or((0, 0), |old| (old.packets, old.bytes));
@@ -372,8 +372,8 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    fn look(packets: u64, cycles: u64) -> Look {
-        Look {
+    fn look(packets: u64, cycles: u64) -> Sample {
+        Sample {
             at: Instant::now(),
             mode: "switch".into(),
             ports: read(

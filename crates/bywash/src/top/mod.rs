@@ -7,7 +7,7 @@ mod text;
 use crate::cli::top::TopArgs;
 use crate::error::Usage;
 use anyhow::Context as _;
-use figures::{Figures, Look};
+use figures::{Figures, Sample};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -33,9 +33,9 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         return print(&figures, args.json);
     }
     if args.once || args.json {
-        let before = Look::take(&args.socket)?;
+        let before = Sample::take(&args.socket)?;
         std::thread::sleep(Duration::from_secs_f64(args.interval));
-        return print(&Figures::between(&before, &Look::take(&args.socket)?), args.json);
+        return print(&Figures::between(&before, &Sample::take(&args.socket)?), args.json);
     }
     let term = std::env::var("TERM").unwrap_or_default();
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -47,7 +47,7 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
         return Err(Usage(format!("cannot draw on TERM=`{term}`: set TERM, or use --once")).into());
     }
     // Connect before the screen is set up, so that an error is readable.
-    let first = Look::take(&args.socket)?;
+    let first = Sample::take(&args.socket)?;
     let stop = Arc::new(AtomicBool::new(false));
     // SIGHUP ends the process at once: no terminal is left to restore.
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -73,14 +73,14 @@ fn print(figures: &Figures, json: bool) -> anyhow::Result<()> {
 }
 
 /// Runs the live view until the user quits or the terminal disappears.
-fn live(args: &TopArgs, first: Look, stop: &AtomicBool, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
+fn live(args: &TopArgs, first: Sample, stop: &AtomicBool, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     let (mut screen, mut before, mut due) = (Screen::new(args.interval), first, Instant::now());
     // Show the first figures soon.
     due += Duration::from_secs_f64(args.interval.min(0.3));
     while !stop.load(Ordering::Acquire) {
         if Instant::now() >= due {
             due = Instant::now() + Duration::from_secs_f64(screen.interval);
-            match Look::take(&args.socket) {
+            match Sample::take(&args.socket) {
                 Ok(_) if screen.paused => {}
                 Ok(now) => {
                     screen.show(Figures::between(&before, &now));

@@ -43,7 +43,7 @@ struct RawGen {
     flows: u32,
     v4: u32,
     v6: u32,
-    within: u32,
+    inner: u32,
     next: u32,
 }
 
@@ -101,9 +101,9 @@ impl LiveGen {
         Self::writing(interface, frame, destinations, 0)
     }
 
-    /// Like [`LiveGen::new`], for a frame within a VXLAN's packet over IPv4 without options: its destination is the one
-    /// that is written. The outer UDP checksum, if there is one, stays right if the inner packet is IPv4.
-    pub fn within_vxlan(interface: &str, packet: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
+    /// Like [`LiveGen::new`], but writes the destination of the inner frame of a VXLAN's packet over IPv4 without
+    /// options. The outer UDP checksum, if there is one, stays right if the inner packet is IPv4.
+    pub fn in_vxlan(interface: &str, packet: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
         Self::writing(interface, packet, destinations, AROUND)
     }
 
@@ -121,8 +121,8 @@ impl LiveGen {
             .map_max_entries("flows", flows.len().max(1) as u32)
             .load(OBJECT)
             .map_err(|e| failed(e.to_string()))?;
-        let (many, within) = (flows.len().max(1) as u32, u32::from(around > 0));
-        let mut raw = RawGen { head: [0; 112], flows: many, v4: 0, v6: 0, within, next: 0 };
+        let (many, encapsulated) = (flows.len().max(1) as u32, u32::from(around > 0));
+        let mut raw = RawGen { head: [0; 112], flows: many, v4: 0, v6: 0, inner: encapsulated, next: 0 };
         raw.head[..head].copy_from_slice(&frame[..head]);
         if !flows.is_empty() {
             (raw.v4, raw.v6) = if inner[12..14] == IPV4 { (1, 0) } else { (0, 1) };
