@@ -43,7 +43,7 @@ pub trait Routes {
     fn towards(&self, addr: IpAddr) -> Option<(u16, &Interface)>;
 
     /// Returns whether only the port's interface can have given this address to a translated source.
-    fn gives(&self, addr: IpAddr, port: u16) -> bool;
+    fn gave_source(&self, addr: IpAddr, port: u16) -> bool;
 
     /// Returns whether a port is a bridge, of several members.
     fn is_bridge(&self, port: u16) -> bool;
@@ -147,7 +147,7 @@ pub fn flow(connection: &Connection, judge: &Judge<'_>, routes: &dyn Routes) -> 
     let towards = |replies| routes.towards(connection.translated(replies).dst.ip()).ok_or(Reason::Route);
     let ((output, server), (input, client)) = (towards(false)?, towards(true)?);
     let source = connection.reply.dst.ip();
-    if source != connection.key.original.src.ip() && !routes.gives(source, output) {
+    if source != connection.key.original.src.ip() && !routes.gave_source(source, output) {
         return Err(Reason::Source);
     }
     let [there, back] = [false, true].map(|replies| connection.translated(replies).dst);

@@ -61,7 +61,7 @@ pub struct Counts {
     pub retired: (u64, u64),
 }
 
-/// State of a flow that is not in the table. Times are seconds since the start.
+/// Further state of a flow, kept outside of the table. Times are seconds since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowState {
     /// Whether the flow is in the table.
@@ -93,7 +93,7 @@ pub struct Times {
     pub idle: u32,
 }
 
-/// Counts of a follower, and the state of its flows that is not in the table.
+/// Counts of a follower, and the further state of its flows.
 #[derive(Debug)]
 pub struct Statistics {
     counts: Mutex<Counts>,

@@ -34,7 +34,7 @@ impl Routes for Ways {
         Some(way).filter(|(port, _)| *port != NOWHERE)
     }
 
-    fn gives(&self, _: IpAddr, _: u16) -> bool {
+    fn gave_source(&self, _: IpAddr, _: u16) -> bool {
         true
     }
 

@@ -254,7 +254,7 @@ mod tests {
         Config::for_interfaces(&ports.iter().map(|name| name.to_string()).collect::<Vec<_>>())
     }
 
-    fn told(old: &Config, new: &Config) -> Vec<String> {
+    fn changes(old: &Config, new: &Config) -> Vec<String> {
         diff(old, new).unwrap().iter().map(ToString::to_string).collect()
     }
 
@@ -278,7 +278,7 @@ mod tests {
             "port b removed",
             "workers.idle: sleep -> spin",
         ];
-        assert_eq!(told(&old, &new), expected);
+        assert_eq!(changes(&old, &new), expected);
     }
 
     #[test]
@@ -320,8 +320,8 @@ mod tests {
         let memif = |secret: &str| {
             of(format!("[[port]]\nname = \"m\"\nkind = \"memif\"\nsocket = \"/run/m\"\nsecret = \"{secret}\"\n"))
         };
-        assert_eq!(told(&memif("one"), &memif("one")), [""; 0]);
-        assert_eq!(told(&memif("one"), &memif("two")), ["port m opened again: another secret"]);
+        assert_eq!(changes(&memif("one"), &memif("one")), [""; 0]);
+        assert_eq!(changes(&memif("one"), &memif("two")), ["port m opened again: another secret"]);
         let group = |key: u8| {
             let port = |name| format!("[[port]]\nname = \"{name}\"\nkind = \"null\"\n");
             let group = format!("[[group]]\ninput = \"a\"\noutput = \"b\"\nkey = \"{key:032x}\"\n");
@@ -336,7 +336,7 @@ mod tests {
         let old = config(&["a"]);
         let mut new = old.clone();
         new.pools.push(bywash_config::PoolConfig { workers: Some(vec![0]), ..new.pools[0].clone() });
-        assert_eq!((told(&old, &new), told(&new, &old)), (vec![], vec![]));
+        assert_eq!((changes(&old, &new), changes(&new, &old)), (vec![], vec![]));
         new.pools[0].reserve = 64;
         let refused = diff(&old, &new).unwrap_err();
         assert!(refused.len() == 1 && refused[0].starts_with("pool.reserve: 0 -> 64: all pools"), "{refused:?}");

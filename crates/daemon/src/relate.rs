@@ -151,7 +151,7 @@ impl Runtime {
                     continue;
                 }
                 let parent = link.parent.unwrap_or_default();
-                let carry = |told| found.carried.push(Carried { index: link.index, told, port, parent });
+                let carry = |packets| found.carried.push(Carried { index: link.index, packets, port, parent });
                 let why = told_by.map(carry).err();
                 if let Some(why) = &why {
                     found.left.entry(link.index).or_insert_with(|| Left::new(link, why.clone())).ports.push(port);

@@ -81,7 +81,7 @@ pub struct Relations {
 
 /// Properties by which packets of an interface above a port are distinguished from the port's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct UpperPackets {
     /// Their tag; [`UNTAGGED`] for packets of a macvlan, which are addressed to its own MAC address.
     pub tag: [u8; 4],
     /// Set if packets routed to the interface leave by the port.
@@ -227,20 +227,20 @@ impl Relations {
     /// leave by it, each with how its packets are distinguished or, if they cannot be forwarded, the reason why they
     /// are left to the kernel. No packets of VLAN interfaces on a bridge that filters VLANs are forwarded like these:
     /// they may be forwarded otherwise ([`Relations::joined`]).
-    pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<Told, String>)> {
+    pub fn uppers(&self, index: u32) -> impl Iterator<Item = (&Link, Result<UpperPackets, String>)> {
         let parent = self.upper(index).and_then(Result::ok).map_or(index, |upper| upper.index);
         let followed = |link: &Link| match link.kind.as_str() {
             "vlan" => !self.left_vlans,
             "macvlan" => !self.left_macvlans,
             _ => false,
         };
-        let told = |link| {
-            self.told(link).and_then(|told| match self.filter(link) {
+        let packets = |link| {
+            self.upper_packets(link).and_then(|packets| match self.filter(link) {
                 Some(_) => Err("no port is in its VLAN".into()),
-                None => Ok(told),
+                None => Ok(packets),
             })
         };
-        self.above(parent).filter(move |link| followed(link)).map(move |link| (link, told(link)))
+        self.above(parent).filter(move |link| followed(link)).map(move |link| (link, packets(link)))
     }
 
     /// Returns the bridge below an interface, if it filters VLANs and is not a port itself.
@@ -273,7 +273,7 @@ impl Relations {
         let own = if of.filters { Some(own).filter(|(_, vlan)| *vlan != 0) } else { Some((bridge.index, 0)) };
         let on = |link: &&Link| link.kind == "vlan" && !self.ports.contains(&link.index);
         let above = (of.filters && !self.left_vlans).then(|| self.above(bridge.index).filter(on));
-        let vlan = move |link: &Link| joined((link.index, link.vlan?.id)).filter(|_| self.told(link).is_ok());
+        let vlan = move |link: &Link| joined((link.index, link.vlan?.id)).filter(|_| self.upper_packets(link).is_ok());
         let routed = own.into_iter().filter_map(joined).chain(above.into_iter().flatten().filter_map(vlan));
         // An interface that is not followed may make the bridge receive more than it forwards. One in another network
         // namespace may not have been found yet: then only the VLANs of the bridge itself indicate it.
@@ -471,7 +471,8 @@ impl Relations {
         Ok(())
     }
 
-    fn told(&self, link: &Link) -> Result<Told, String> {
+    /// Returns the properties of an upper interface's packets, or the reason why they are left to the kernel.
+    fn upper_packets(&self, link: &Link) -> Result<UpperPackets, String> {
         if !link.up {
             return Err("it is down".into());
         }
@@ -500,7 +501,7 @@ impl Relations {
             return match link.macvlan {
                 Some(of) if !of.plain => Err("it has an XDP program, or properties that are not known".into()),
                 Some(of) if OWN_ADDRESS.contains(&of.mode) && below.is_some_and(|below| below.mac != link.mac) => {
-                    Ok(Told { tag: UNTAGGED, sends: SENDS_BELOW.contains(&of.mode) })
+                    Ok(UpperPackets { tag: UNTAGGED, sends: SENDS_BELOW.contains(&of.mode) })
                 }
                 _ => Err("it takes packets to addresses other than one of its own".into()),
             };
@@ -508,7 +509,7 @@ impl Relations {
         let known = |protocol, id| [ethertype::VLAN, ethertype::QINQ].contains(&protocol) && (1..0xfff).contains(&id);
         match link.vlan {
             Some(vlan) if !known(vlan.protocol, vlan.id) => Err("its tag is not known".into()),
-            Some(vlan) if vlan.plain => Ok(Told { tag: tag(vlan.protocol, vlan.id), sends: true }),
+            Some(vlan) if vlan.plain => Ok(UpperPackets { tag: tag(vlan.protocol, vlan.id), sends: true }),
             Some(_) => Err("it has flags other than reorder_hdr, QoS maps, or an XDP program".into()),
             None => Err("its tag is not known".into()),
         }

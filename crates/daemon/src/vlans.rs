@@ -1,7 +1,7 @@
 //! VLANs, macvlans, bonds, bridges and tunnels: the numbers of those for which packets are forwarded, and a list of the
 //! others.
 
-use crate::relations::{Joined, Through, Told};
+use crate::relations::{Joined, Through, UpperPackets};
 use bywash_engine::PortId;
 use bywash_fib::model::Link;
 use bywash_router::control::{Bridged, MasterSpec, Sends, TunnelSpec, VlanSpec};
@@ -15,7 +15,7 @@ pub struct Carried {
     /// Kernel index of the interface.
     pub index: u32,
     /// Properties by which its packets are distinguished from the port's own.
-    pub told: Told,
+    pub packets: UpperPackets,
     /// Port that carries it, and kernel index of the interface below it: the port's own, or that of the port's bond or
     /// bridge.
     pub port: PortId,
@@ -147,7 +147,7 @@ impl Numbers {
             masters.iter().partition(|(index, _)| MasterSpec::vlan_of_index(**index).is_some());
         let mut specs: Vec<MasterSpec> = interfaces.into_iter().filter_map(|of| master(of, &mut number)).collect();
         let mut all: BTreeMap<(u32, PortId), VlanSpec> = BTreeMap::new();
-        for Carried { index, told: Told { tag, sends }, port, parent } in vlans.iter().copied() {
+        for Carried { index, packets: UpperPackets { tag, sends }, port, parent } in vlans.iter().copied() {
             let below = specs.iter().find(|spec| spec.index == parent).map(|spec| spec.id);
             let Some(entry) = number(Key::OnPort { index, parent, port, tag }) else { continue };
             let id = if below.is_some() { number(Key::OnMaster { index, parent, tag }) } else { Some(entry) };
@@ -175,8 +175,8 @@ mod tests {
     use bywash_router::vlan::UNTAGGED;
 
     fn carried(index: u32) -> Carried {
-        let told = Told { tag: [0x81, 0, 0, index as u8], sends: true };
-        Carried { index, told, port: PortId(0), parent: 1 }
+        let packets = UpperPackets { tag: [0x81, 0, 0, index as u8], sends: true };
+        Carried { index, packets, port: PortId(0), parent: 1 }
     }
 
     fn bridge(members: &[(PortId, u32)]) -> Master {
@@ -281,7 +281,7 @@ mod tests {
         let mut assign = |vlans: &[Carried]| numbers.assign(&BTreeMap::new(), vlans, &[]).vlans;
         let first = assign(&[carried(5)]);
         assert_eq!(first[0].tag, [0x81, 0, 0, 5]);
-        let other = Carried { told: Told { tag: [0x81, 0, 0, 9], sends: true }, ..carried(5) };
+        let other = Carried { packets: UpperPackets { tag: [0x81, 0, 0, 9], sends: true }, ..carried(5) };
         assert_ne!(assign(&[other])[0].id, first[0].id);
     }
 

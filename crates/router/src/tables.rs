@@ -465,7 +465,7 @@ impl Tables {
 
     /// Returns whether only the port's interface can have given this address to a translated source: it is the port's
     /// source address and no other's, or not one of the host's own.
-    pub fn gives(&self, addr: IpAddr, port: PortId) -> bool {
+    pub fn gave_source(&self, addr: IpAddr, port: PortId) -> bool {
         let has = |info: &PortInfo| match addr {
             IpAddr::V4(addr) => info.source4 == Some(addr),
             IpAddr::V6(addr) => info.source6 == Some(addr),

@@ -250,25 +250,29 @@ impl TunnelInfo {
 
     /// Returns the destination of an Ethernet frame from this end of a VXLAN, if the kernel need not learn from it
     /// (vxlan_set_mac, vxlan_snoop, br_fdb_update); `now` returns the time in seconds.
-    fn takes(&self, remote: IpAddr, frame: &[u8], now: impl Fn() -> u32) -> Option<Goes> {
+    fn inner_destination(&self, remote: IpAddr, frame: &[u8], now: impl Fn() -> u32) -> Option<InnerDestination> {
         let (to, rest) = frame.split_first_chunk::<6>()?;
         let from = rest.first_chunk::<6>()?;
-        let goes = if *to == self.info.mac { Goes::Up } else { Goes::To(self.member(to, frame)?) };
+        let destination = if *to == self.info.mac {
+            InnerDestination::Interface
+        } else {
+            InnerDestination::Port(self.member(to, frame)?)
+        };
         // Gateways of an EVPN network have one address on all leaves. A bridge that learns logs frames from its own.
         let own = *from == self.mac || (self.ageing.is_some() && *from == self.info.mac);
         let plain = from[0] & 1 == 0 && *from != [0; 6] && !own;
         let known = || self.ageing.is_none_or(|ageing| self.stations.claim_bypass(from, remote, ageing, now()));
-        (plain && known()).then_some(goes)
+        (plain && known()).then_some(destination)
     }
 }
 
 /// Destination of a packet or frame that came through a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goes {
+enum InnerDestination {
     /// To the interface that the tunnel's packets belong to, which routes it.
-    Up,
+    Interface,
     /// By this port, unchanged, or by a VLAN on it, with the tag.
-    To(PortId),
+    Port(PortId),
 }
 
 /// Tunnels, by their numbers and by their ends.

@@ -78,10 +78,10 @@ fn plain_vlans_are_found() {
     let vlan = Link { vlan: Some(plain), ..above("vlan") };
     let of = |relations: &Relations| relations.uppers(1).filter_map(|(_, vlan)| vlan.ok()).collect::<Vec<_>>();
     let found = |link: Link| of(&with(link));
-    let told = Told { tag: [0x81, 0, 0, 5], sends: true };
+    let told = UpperPackets { tag: [0x81, 0, 0, 5], sends: true };
     assert_eq!(found(vlan.clone()), [told]);
     let service = Vlan { protocol: 0x88a8, ..plain };
-    assert_eq!(found(Link { vlan: Some(service), ..vlan.clone() }), [Told { tag: [0x88, 0xa8, 0, 5], ..told }]);
+    assert_eq!(found(Link { vlan: Some(service), ..vlan.clone() }), [UpperPackets { tag: [0x88, 0xa8, 0, 5], ..told }]);
     for other in [
         Link { vlan: Some(Vlan { plain: false, ..plain }), ..vlan.clone() },
         Link { vlan: Some(Vlan { protocol: 0x9100, ..plain }), ..vlan.clone() },
@@ -262,7 +262,7 @@ fn what_is_above_a_bond_is_above_its_member() {
     assert!(relations.left_without_tags(1).is_some());
     assert_eq!(
         relations.uppers(1).map(|(link, vlan)| (link.index, vlan)).collect::<Vec<_>>(),
-        [(3, Ok(Told { tag: [0x81, 0, 0, 5], sends: true }))]
+        [(3, Ok(UpperPackets { tag: [0x81, 0, 0, 5], sends: true }))]
     );
     assert_eq!(relations.uppers(2).count(), 0, "on a member that is not active");
     let left = |link: Link| left(&[bond.clone(), member(1, true), link]);
@@ -349,7 +349,7 @@ fn members_of_a_bridge_have_its_packets() {
         };
         super::tests::of(&[bridge(), bridged(1), upper(kind)]).uppers(1).map(|(_, told)| told).collect::<Vec<_>>()
     };
-    assert_eq!(told("vlan"), [Ok(Told { tag: [0x81, 0, 0, 5], sends: true })]);
+    assert_eq!(told("vlan"), [Ok(UpperPackets { tag: [0x81, 0, 0, 5], sends: true })]);
     assert_eq!(told("macvlan"), [Err("it is above a bridge".into())]);
     // A VRF of the bridge has its packets.
     let red = Link { vrf: Some(10), ..link(7, "red", "vrf") };
@@ -476,7 +476,7 @@ fn macvlans_with_an_address_of_their_own_are_found() {
     let of = |link: Link| with(link).uppers(1).next().unwrap().1;
     let macvlan = |mode, plain| Link { macvlan: Some(Macvlan { mode, plain }), ..above("macvlan") };
     for (mode, sends) in [(1, true), (2, true), (4, false)] {
-        assert_eq!(of(macvlan(mode, true)), Ok(Told { tag: UNTAGGED, sends }));
+        assert_eq!(of(macvlan(mode, true)), Ok(UpperPackets { tag: UNTAGGED, sends }));
         assert!(of(macvlan(mode, false)).unwrap_err().contains("XDP program"));
     }
     for other in [

@@ -25,9 +25,9 @@ impl XdpDatapath {
         self.lock().stations().into_iter().for_each(|known| known.renew());
     }
 
-    /// Sets the tags with which frames of interfaces on VLAN-filtering bridges leave: by the interface's number, the tag
-    /// of its VLAN, in network byte order and with priority 0, and the ports on which frames have it (bit n: port n).
-    /// On all other ports they have none.
+    /// Sets the tags with which frames of interfaces on VLAN-filtering bridges leave: by the interface's number, the
+    /// tag of its VLAN, in network byte order and with priority 0, and the ports on which frames have it (bit n: port
+    /// n). On all other ports they have none.
     ///
     /// If anything changes, waits for a grace period of some milliseconds, and all frames between members of bridges
     /// are left to the kernel until [`XdpDatapath::resume_members`]: the program reads which ports a frame may leave by

@@ -1,6 +1,6 @@
 //! Decapsulation of packets that came through tunnels.
 
-use super::{ECT_1, GRE_LEN, Goes, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, any, limit_options};
+use super::{ECT_1, GRE_LEN, InnerDestination, KEY, KEYED_LEN, LIMIT_LEN, VNI, VXLAN_LEN, any, limit_options};
 use crate::bytes::{be16, be32, frame_type};
 use crate::tables::{Kind, PortInfo, Tables};
 use crate::valid::{host4, valid_header6};
@@ -97,11 +97,11 @@ pub(crate) fn decapsulate(
     if tunnel.claim_refresh(&now) {
         return None;
     }
-    let goes = match tunnel.tunnel.vxlan {
-        Some(_) => tunnel.takes(remote, ip.get(len - HEADER_LEN..)?, now)?,
-        None => Goes::Up,
+    let destination = match tunnel.tunnel.vxlan {
+        Some(_) => tunnel.inner_destination(remote, ip.get(len - HEADER_LEN..)?, now)?,
+        None => InnerDestination::Interface,
     };
-    if goes == Goes::Up && !may_be_forwarded(kind, ip.get(len..)?) {
+    if destination == InnerDestination::Interface && !may_be_forwarded(kind, ip.get(len..)?) {
         return None;
     }
     frame.truncate(HEADER_LEN + total);
@@ -109,9 +109,9 @@ pub(crate) fn decapsulate(
     let [high, low] = arena.data_mut(frame).get_mut(HEADER_LEN - 2..HEADER_LEN)? else { return None };
     let last = [*high, *low];
     [*high, *low] = kind.to_be_bytes();
-    let (id, to) = match goes {
-        Goes::Up => (tunnel.info.master.unwrap_or(tunnel.id), None),
-        Goes::To(port) => (tunnel.id, Some(port)),
+    let (id, to) = match destination {
+        InnerDestination::Interface => (tunnel.info.master.unwrap_or(tunnel.id), None),
+        InnerDestination::Port(port) => (tunnel.id, Some(port)),
     };
     let from = Ingress { id, outer: Some(RemovedHeaders { id: from.id, len: len as u8, last }), ..from };
     Some(Decapsulated { from, to })

@@ -136,7 +136,7 @@ fn ports_of_a_bridge_receive_for_it() {
         assert_eq!(other.source_check, SourceCheck::Loose);
         assert_eq!(t.egress("10.5.0.8".parse().unwrap()), Some(NUMBER));
         // A translated source may have this address of the bridge, and of nothing else.
-        let gives = |addr: &str, port| t.gives(addr.parse().unwrap(), port);
+        let gives = |addr: &str, port| t.gave_source(addr.parse().unwrap(), port);
         assert!(gives("10.0.1.1", PortId(1)) && !gives("10.0.1.1", NUMBER));
     });
     let numbers: Vec<_> = w.control.ports().map(|view| view.number).collect();
@@ -212,7 +212,7 @@ fn a_vlan_on_a_bridge_leads_to_its_stations() {
         assert_eq!((t.number(TAGGED), t.number(PortId(0))), (TAGGED, NUMBER));
         assert!(t.is_bridged(TAGGED) && t.is_bridged(NUMBER) && !t.is_bridged(PortId(0)));
         assert_eq!(t.egress("198.51.100.1".parse().unwrap()), Some(TAGGED));
-        assert!(t.gives("10.6.0.1".parse().unwrap(), TAGGED));
+        assert!(t.gave_source("10.6.0.1".parse().unwrap(), TAGGED));
     });
     // The station moves, is forgotten, and comes back.
     w.apply(&[station(9, P0)]);
@@ -271,7 +271,7 @@ fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
         assert_eq!((t.number(PortId(entry)), t.number(TAGGED), t.port(TAGGED).unwrap().index), (TAGGED, TAGGED, VLAN));
         assert!(t.is_bridged(TAGGED) && t.is_bridged(NUMBER));
         assert_eq!(t.egress("10.6.0.8".parse().unwrap()), Some(TAGGED));
-        assert!(t.gives("10.6.0.1".parse().unwrap(), TAGGED));
+        assert!(t.gave_source("10.6.0.1".parse().unwrap(), TAGGED));
     });
     let receivers = |w: &World, port| [NUMBER, TAGGED].map(|id| w.control.receiver(PortId(port), id));
     assert_eq!([receivers(&w, 0), receivers(&w, 1)], [[Some(BRIDGE), None], [Some(BRIDGE), Some(VLAN)]]);

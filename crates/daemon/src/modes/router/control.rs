@@ -116,8 +116,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     };
     let tracer = Tracer { tables, domain: setup.domain.clone(), config, gates, flows: known };
     let (seen, shown) = (names.clone(), refused.clone());
-    let told = guard.told();
-    let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, told, established });
+    let reasons = guard.reasons();
+    let view = Arc::new(Routes { control: control.clone(), names: seen, refused: shown, tracer, reasons, established });
     let (bufs, punt) = (Buffers::attach(setup.pools, 0), Punt::open(refused));
     let (resolving, confirmed) = (VecDeque::new(), Instant::now());
     let control = Box::new(Routing {

@@ -76,7 +76,7 @@ impl Established {
             if n.is_multiple_of(BURST) {
                 reader.quiescent();
             }
-            if let Some(listed) = flows.at(id).filter(|listed| selection.takes(&listed.flow)) {
+            if let Some(listed) = flows.at(id).filter(|listed| selection.selects(&listed.flow)) {
                 found.push((id, listed));
             }
         }
@@ -319,7 +319,7 @@ impl Selection {
         Ok(all)
     }
 
-    fn takes(&self, flow: &Flow) -> bool {
+    fn selects(&self, flow: &Flow) -> bool {
         let Flow { protocol, original, reply, .. } = flow;
         let within =
             |of: Option<Prefix>, addrs: [IpAddr; 2]| of.is_none_or(|of| addrs.iter().any(|a| of.covers((*a).into())));
@@ -348,7 +348,7 @@ mod tests {
             input: 0,
             output: 1,
         };
-        let takes = |text: &str| Selection::parse(text).unwrap().takes(&flow);
+        let takes = |text: &str| Selection::parse(text).unwrap().selects(&flow);
         for good in
             ["", "src=10.0.0.0/8,proto=tcp", "src=203.0.113.9 dst=192.0.2.0/24", "port=80", "port=1024", "limit=0"]
         {

@@ -37,7 +37,7 @@ const FIRST: Duration = Duration::from_secs(5);
 
 /// Reasons why packets are left to the kernel, each with a flag that is set if established flows are forwarded
 /// nevertheless; shared with the API.
-pub type Told = Arc<Mutex<Vec<(Kept, bool)>>>;
+pub type KeptReasons = Arc<Mutex<Vec<(Kept, bool)>>>;
 
 /// Key of [`Guard::refused`] for the tunnels, which no port has.
 const TUNNELS: u16 = u16::MAX;
@@ -58,7 +58,7 @@ pub struct Guard {
     /// Set while the gates are open as far as the verdict allows.
     open: bool,
     failed: bool,
-    told: Told,
+    reasons: KeptReasons,
     /// Numbers of the ports for which the verdict was logged.
     known: BTreeSet<u16>,
     /// Flows that pass gates which are closed only because of netfilter; `None` without a table of flows.
@@ -107,7 +107,7 @@ impl Guard {
             verdict: Verdict::default(),
             open: false,
             failed: false,
-            told: Told::default(),
+            reasons: KeptReasons::default(),
             known: BTreeSet::new(),
             flows,
             number: 0,
@@ -118,8 +118,8 @@ impl Guard {
     }
 
     /// Returns the reasons as the API shows them.
-    pub fn told(&self) -> Told {
-        self.told.clone()
+    pub fn reasons(&self) -> KeptReasons {
+        self.reasons.clone()
     }
 
     /// Waits until it is known which packets may be forwarded, for at most `FIRST`.
@@ -425,7 +425,7 @@ impl Guard {
             let carriers = carriers.chain(tunnelled);
             (Kept { ports: kept.ports.iter().copied().chain(carriers).collect(), ..kept.clone() }, but)
         };
-        *lock(&self.told) = verdict.kept.iter().map(shown).collect();
+        *lock(&self.reasons) = verdict.kept.iter().map(shown).collect();
     }
 
     fn names<'a>(&self, ids: impl Iterator<Item = &'a u16>) -> String {
@@ -522,9 +522,9 @@ fn packets(scope: &Scope) -> String {
 }
 
 /// Returns the policies for which packets of a port, or of its VLANs, are left to the kernel.
-pub fn shown(told: &Told, port: PortId) -> Vec<api::Kept> {
-    let told = lock(told);
-    let mine = told.iter().filter(|(kept, _)| kept.ports.contains(&port.0));
+pub fn shown(reasons: &KeptReasons, port: PortId) -> Vec<api::Kept> {
+    let reasons = lock(reasons);
+    let mine = reasons.iter().filter(|(kept, _)| kept.ports.contains(&port.0));
     let row = |(Kept { effect, ignored, .. }, but_flows): &(Kept, bool)| api::Kept {
         kind: effect.kind.name().into(),
         packets: packets(&effect.scope) + but(effect, *but_flows),

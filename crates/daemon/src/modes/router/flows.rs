@@ -156,8 +156,8 @@ impl Routes for Ports {
         Some((port, self.interfaces.get(&port)?))
     }
 
-    fn gives(&self, addr: IpAddr, port: u16) -> bool {
-        self.ask(|tables| tables.gives(addr, PortId(port)))
+    fn gave_source(&self, addr: IpAddr, port: u16) -> bool {
+        self.ask(|tables| tables.gave_source(addr, PortId(port)))
     }
 
     fn is_bridge(&self, port: u16) -> bool {

@@ -81,7 +81,7 @@ impl Kept {
     }
 
     /// Returns the flow and, if the packet was not sent, the reason why it is left to the kernel.
-    fn told(&self, sent: bool) -> TraceGate {
+    fn describe(&self, sent: bool) -> TraceGate {
         let (flow, reply, closing) = match self {
             Self::Kernel(why) => return TraceGate { flow: None, kernel: Some((*why).into()) },
             Self::Flow { flow, reply, closing } => (flow, *reply, *closing),
@@ -89,7 +89,7 @@ impl Kept {
         let text =
             |of: &Tuple| format!("{} > {}", SocketAddr::new(of.src, of.src_port), SocketAddr::new(of.dst, of.dst_port));
         let protocol = if flow.protocol == proto::TCP { "tcp" } else { "udp" };
-        let way = if reply { "a reply" } else { "of the original direction" };
+        let direction = if reply { "a reply" } else { "of the original direction" };
         let kernel = match (sent, closing) {
             (true, _) => None,
             (_, true) => Some("its SYN, FIN or RST, which also revokes the flow".into()),
@@ -101,7 +101,8 @@ impl Kept {
                 ))
             }
         };
-        let flow = format!("{protocol} {}, replies {}; the packet is {way}", text(&flow.original), text(&flow.reply));
+        let flow =
+            format!("{protocol} {}, replies {}; the packet is {direction}", text(&flow.original), text(&flow.reply));
         TraceGate { flow: Some(flow), kernel }
     }
 }
@@ -254,12 +255,12 @@ pub fn left(from: &str, frame: &[u8], why: &str) -> Traced {
 }
 
 /// Builds the API's answer for a trace. `names` are the port names, by port number.
-pub fn told(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Traced {
+pub fn answer(names: &[String], from: &str, frame: &[u8], decisions: Decisions, followed: &Followed) -> Traced {
     let name = |port: PortId| names.get(usize::from(port.0)).map_or("?", String::as_str);
     let mut story = vec![received(from, frame)];
     let stages = if followed.stages.is_empty() { "none".into() } else { followed.stages.join(", ") };
     story.push(format!("stages: {stages}"));
-    let gate = followed.gate.as_ref().map(|gate| gate.told(followed.sent().next().is_some()));
+    let gate = followed.gate.as_ref().map(|gate| gate.describe(followed.sent().next().is_some()));
     if let Some(gate) = &gate {
         story.push("gate: the kernel's policies keep the packet, unless it is of an established flow".into());
         story.extend(gate.flow.as_ref().map(|flow| format!("flow: {flow}")));

@@ -2,7 +2,7 @@
 
 use super::drift::drift;
 use super::established::Established;
-use super::exceptions::{self, Told};
+use super::exceptions::{self, KeptReasons};
 use super::trace::{self, Decisions, Followed, Tracer};
 use crate::modes::{Names, mac, packet};
 use crate::view::{PIECE, Refused, View};
@@ -29,7 +29,7 @@ pub struct Routes {
     pub refused: Arc<[Refused]>,
     pub tracer: Tracer,
     /// Reasons for which packets are left to the kernel.
-    pub told: Told,
+    pub reasons: KeptReasons,
     pub established: Established,
 }
 
@@ -132,11 +132,11 @@ impl View for Routes {
         ports.iter().for_each(|port| names[usize::from(port.id.0)].clone_from(&port.name));
         let followed = self.tracer.follow(names.len(), from, &frame)?;
         let decisions = self.decisions(&frame, &followed);
-        Ok(trace::told(&names, port, &frame, decisions, &followed))
+        Ok(trace::answer(&names, port, &frame, decisions, &followed))
     }
 
     fn kept(&self, port: PortId) -> Vec<Kept> {
-        exceptions::shown(&self.told, port)
+        exceptions::shown(&self.reasons, port)
     }
 
     fn refused(&self, port: PortId) -> Option<&Refused> {
