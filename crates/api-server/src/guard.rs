@@ -71,7 +71,7 @@ pub async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> 
     }
 }
 
-/// Returns whether a host, with or without a port, is this machine's own. Browsers always send one.
+/// Returns whether a host, with or without a port, is this machine. Browsers always send one.
 fn own(host: &[u8]) -> bool {
     let host = std::str::from_utf8(host).unwrap_or("?");
     let address = |text: &str| text.parse::<IpAddr>().is_ok_and(|addr| addr.is_loopback());
@@ -80,7 +80,7 @@ fn own(host: &[u8]) -> bool {
     host.is_empty() || name == "localhost" || address(inner.unwrap_or(name))
 }
 
-/// Compares in a time that does not depend on where they differ.
+/// Compares two values in a time that does not depend on the position of a difference.
 fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

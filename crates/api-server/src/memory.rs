@@ -21,7 +21,7 @@ impl InMemory {
     /// Prepares the routes of a socket, see [`crate::serve()`]: of the one for reading if `reading`.
     ///
     /// # Errors
-    /// If there are no threads for it.
+    /// If the threads cannot be started.
     pub fn new(instance: Arc<dyn Instance>, more: Router, reading: bool) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
         let routes = routes(instance, more);

@@ -31,8 +31,8 @@ pub struct EstablishedFlow {
     /// takes up to an eighth of the kernel's shortest timeout of established connections: 15 s by its defaults.
     #[serde(default)]
     pub idle_s: u64,
-    /// State: `valid`; `unconfirmed` until the newest rules have been evaluated for it; `revoked` if its packets are
-    /// the kernel's until it is removed.
+    /// State: `valid`; `unconfirmed` until the newest rules have been evaluated for it; `revoked` if its packets
+    /// are left to the kernel until it is removed.
     pub state: String,
 }
 

@@ -42,7 +42,7 @@ pub struct NextHop {
     pub interface: Option<String>,
     /// State: `forward`, `pending`, `failed`, `glean`, `dead`, `link-down`, `kernel` or `policy`.
     pub state: String,
-    /// Headers that it puts around packets, such as `ip id 100 dst 192.0.2.2 ttl 0 tos 0 csum` (VXLAN).
+    /// Outer headers that it adds to packets, such as `ip id 100 dst 192.0.2.2 ttl 0 tos 0 csum` (VXLAN).
     pub encap: Option<String>,
     /// Weight in the choice among next hops.
     pub weight: u16,

@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(begun(&mut codewords, 4 * 1777, 12, false), 4);
     }
 
-    /// Without a pause, frames of any size cost what their bytes do.
+    /// Frames of any size cost as much as their bytes, if there is no pause.
     #[test]
     fn a_saturated_channel_has_its_rate() {
         for len in [68, 1520] {

@@ -76,7 +76,7 @@ pub struct Cpe {
 /// Origin of an address behind a modem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In the configuration.
+    /// Configured.
     Configured,
     /// Added at run time, until it is removed.
     Added,
@@ -125,7 +125,7 @@ pub struct Learning {
     cpes: HashMap<Mac, Cpe>,
     /// Number of learned addresses of each modem.
     learned: Vec<usize>,
-    /// When addresses were last aged.
+    /// Time at which addresses were last aged.
     aged: Instant,
     /// Modem of each security association.
     by_said: HashMap<u16, usize>,
