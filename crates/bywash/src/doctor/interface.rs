@@ -99,9 +99,8 @@ fn program(name: &str, (id, mode): (u32, &str), instance: Option<bool>, socket: 
         Some(false) => {
             let what = format!("another XDP program is attached (id {id}, {mode}): `bpftool prog show id {id}`");
             let word = if mode == "generic" { "xdpgeneric" } else { "xdp" };
-            let mend = format!(
-                "end the program that attached it or, if no program holds it by a link, ip link set dev {name} {word} off"
-            );
+            let mend =
+                format!("end the program that attached it or, if no link holds it, ip link set dev {name} {word} off");
             Finding::new(Error, "foreign-program", what, costs).mend(mend)
         }
         None => {

@@ -28,8 +28,8 @@ pub enum Error {
     /// Another XDP program runs on the interface.
     #[error(
         "interface `{interface}` already runs XDP program {}id {id} ({mode}), and only one can be attached; {}; a \
-         router's port without a `program` can leave XDP to it with `xdp = \"generic\"` and `level = \"driver\"`, which \
-         forward by traffic control",
+         router's port without a `program` can leave XDP to it with `xdp = \"generic\"` and `level = \"driver\"`, \
+         which forward by traffic control",
         quoted(name),
         removal(interface, name, *id, mode)
     )]
