@@ -99,7 +99,7 @@ impl PortSlot {
     /// Returns the counters of the XDP program, or those that it had when the interface went; `None` if the port never
     /// had one, or they cannot be read.
     pub fn verdicts(&self) -> Option<XdpCounters> {
-        self.xdp.as_ref().map_or_else(|| self.last.clone(), |xdp| xdp.program.counters().ok())
+        self.xdp.as_ref().map_or(self.last, |xdp| xdp.program.counters().ok())
     }
 
     /// Returns what a port goes on with that is opened again with another configuration: a level that this sets anew
