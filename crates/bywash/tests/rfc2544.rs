@@ -307,5 +307,5 @@ fn what_is_wrong_with_a_file_is_said() {
     let place = output.contains(":2:1\n") && output.contains("\n2 | nonsense = 1\n  | ^^^^^^^^");
     assert!(place, "the line is shown: {output}");
     let (status, output) = run(&["/nowhere.toml"]);
-    assert!(status == Some(1) && output.contains("cannot read `/nowhere.toml`"), "{output}");
+    assert!(status == Some(2) && output.contains("cannot read `/nowhere.toml`"), "{output}");
 }
