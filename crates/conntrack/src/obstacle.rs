@@ -52,7 +52,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Returns the reason why a connection is left to the kernel; `None` if the firewall's rules decide. The lasting reasons
+/// Returns the reason why a connection is left to the kernel; `None` if the firewall's rules decide. Reasons that last
 /// come first.
 pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
     // Connection tracking does not see the packets of a connection in a flow table, which may therefore never become
