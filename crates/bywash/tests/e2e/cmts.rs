@@ -468,7 +468,7 @@ fn keys_roll_over_by_api_and_file() {
     write(5000, 0);
     let socket = bywash.socket();
     let reload = || crate::harness::bywash(&lab.headend, &["reload", "--socket", socket.to_str().unwrap()]);
-    assert!(reload().stdout.contains("group 1: new keys of 1 modems"));
+    assert!(reload().stdout.contains("group 1: new keys of 1 modem"));
     bywash.wait("the new key", |b| modem(b, "key_sequence") == 0);
     send(&bywash);
     write(5001, 1);

@@ -34,7 +34,7 @@ const STOP: [&str; 5] = ["stop-asked", "stop-disabled", "stop-workers", "stop-ap
 fn every_step_is_tried() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../daemon/src");
     let mut found = BTreeSet::new();
-    for file in ["lib.rs", "control.rs", "reload.rs"] {
+    for file in ["lib.rs", "start.rs", "control.rs", "reload.rs"] {
         let text = fs::read_to_string(source.join(file)).unwrap();
         for line in text.lines().filter(|line| line.contains("step::reached(")) {
             found.extend(line.split('"').skip(1).step_by(2).map(str::to_owned));
