@@ -9,7 +9,7 @@ use crate::pools::Changed;
 use crate::ports::places;
 use crate::runtime::{LAST_FRAMES, Runtime};
 use crate::shared::{Ask, Shared};
-use crate::slots::{self, Before, PortSlot};
+use crate::slots::{self, PortSlot};
 use crate::successor::Successor;
 use crate::workers;
 use crate::workers::ANSWER;
@@ -29,7 +29,7 @@ enum Undo {
     /// Remove the port that was added.
     Remove(usize),
     /// Open the port again that was removed.
-    Open(usize, Box<PortConfig>, Before),
+    Open(usize, Box<PortConfig>, Option<Level>),
     Level(usize, Level),
     /// Let workers allocate from the previous pool.
     Pool(Changed),
@@ -185,7 +185,7 @@ impl Runtime {
             if let Step::Add(port) = step {
                 match port.interface.as_deref().and_then(on) {
                     Some(before) => later.push((port, before)),
-                    None => self.add_port(port, Before::default(), undo)?,
+                    None => self.add_port(port, None, undo)?,
                 }
             }
         }
@@ -193,15 +193,15 @@ impl Runtime {
         for (port, before) in later {
             undo.extend(self.remove_port(before));
             crate::step::reached("reload-removed");
-            self.add_port(port, Before::default(), undo)?;
+            self.add_port(port, None, undo)?;
         }
         for step in steps {
             if let Step::Reopen(port, _) = step {
                 let at = number(&port.name);
-                let before = at.and_then(|at| Some(self.shared.ports().get(&at)?.before(port))).unwrap_or_default();
+                let level = at.and_then(|at| self.shared.ports().get(&at)?.requested_for(port));
                 undo.extend(at.and_then(|at| self.remove_port(at)));
                 crate::step::reached("reload-closed");
-                self.add_port(port, before, undo)?;
+                self.add_port(port, level, undo)?;
             }
         }
         for step in steps {
@@ -246,8 +246,8 @@ impl Runtime {
                 self.undo_pool(&changed);
                 Ok(())
             }
-            Undo::Open(at, port, before) => {
-                self.add_port_at(at, &port, before).with_context(|| format!("port `{}`", port.name))
+            Undo::Open(at, port, level) => {
+                self.add_port_at(at, &port, level).with_context(|| format!("port `{}`", port.name))
             }
             Undo::Level(at, level) => self.shared.ports().get_mut(&at).map_or(Ok(()), |slot| slot.set_level(level)),
         };
@@ -257,16 +257,16 @@ impl Runtime {
     }
 
     /// Adds a port under a free number.
-    fn add_port(&mut self, port: &PortConfig, before: Before, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
+    fn add_port(&mut self, port: &PortConfig, level: Option<Level>, undo: &mut Vec<Undo>) -> anyhow::Result<()> {
         let at = slots::free(&self.shared.ports());
-        self.add_port_at(at, port, before).with_context(|| format!("port `{}`", port.name))?;
+        self.add_port_at(at, port, level).with_context(|| format!("port `{}`", port.name))?;
         undo.push(Undo::Remove(at));
         Ok(())
     }
 
     /// Adds a port under this number: opens it, gives it to its workers, adds it to the control half, and last enables
     /// its program.
-    fn add_port_at(&mut self, at: usize, port: &PortConfig, before: Before) -> anyhow::Result<()> {
+    fn add_port_at(&mut self, at: usize, port: &PortConfig, level: Option<Level>) -> anyhow::Result<()> {
         let places = places(port, at, self.shared.workers.len())?;
         let mut journal = self.shared.journal()?;
         let of_queue = |queue| self.shared.buffers(&places, queue);
@@ -280,7 +280,7 @@ impl Runtime {
         crate::step::reached("reload-opened");
         let id = PortId(at as u16);
         let mut slot = PortSlot::new(&mut opened, places);
-        slot.resume(before);
+        slot.level = level;
         self.give_to_workers(id, &mut opened, &slot.queues, Some(&mut slot.tx))?;
         slot.queues.iter().for_each(|(queue, worker)| self.opener.serve(at, *queue, *worker));
         self.shared.ports().insert(at, slot);
@@ -316,13 +316,11 @@ impl Runtime {
         for worker in workers {
             worker.handle.change(vec![Change::Remove(id)], ANSWER);
         }
-        let slot = self.shared.ports().remove(&at)?;
-        let before = slot.before(&slot.config);
-        let PortSlot { config, xdp, .. } = slot;
+        let PortSlot { config, xdp, level, .. } = self.shared.ports().remove(&at)?;
         drop(xdp);
         self.relate();
         self.put_back(&config);
-        Some(Undo::Open(at, config.into(), before))
+        Some(Undo::Open(at, config.into(), level))
     }
 
     /// Restores the settings of a port's interface and of the devices below it, as they were before the port was

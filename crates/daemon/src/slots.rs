@@ -42,15 +42,6 @@ pub struct PortSlot {
     pub unheeded: Option<String>,
 }
 
-/// State of a port that outlasts its being opened again.
-#[derive(Debug, Default)]
-pub struct Before {
-    /// Level requested for it.
-    pub level: Option<Level>,
-    /// Counters of its ends.
-    pub counters: Vec<Arc<PortCounters>>,
-}
-
 impl PortSlot {
     /// Creates the state of a port that is about to be given to the workers of `queues`. Moves the program out of
     /// `opened`.
@@ -102,19 +93,11 @@ impl PortSlot {
         self.xdp.as_ref().map_or(self.last, |xdp| xdp.program.counters().ok())
     }
 
-    /// Returns what a port goes on with that is opened again with another configuration: a level that this sets anew
-    /// takes the place of a requested one.
-    pub fn before(&self, config: &PortConfig) -> Before {
+    /// Returns the level requested for a port that is to be opened again with another configuration; `None` if this
+    /// sets the level anew.
+    pub fn requested_for(&self, config: &PortConfig) -> Option<Level> {
         let configured = |port: &PortConfig| port.af_xdp.as_ref().map(|af_xdp| af_xdp.level);
-        let level = self.level.filter(|_| configured(&self.config) == configured(config));
-        Before { level, counters: self.counters.clone() }
-    }
-
-    /// Goes on with the counters of a port that is opened again, and with the level that was requested for it.
-    pub fn resume(&mut self, before: Before) {
-        let Before { level, counters } = before;
-        self.level = level;
-        self.counters = [counters, std::mem::take(&mut self.counters)].concat();
+        self.level.filter(|_| configured(&self.config) == configured(config))
     }
 
     /// Returns the queues that a worker polls.
