@@ -15,7 +15,7 @@ pub struct Refusing<S> {
     stream: S,
     /// Set when a request has reached the service.
     asked: Arc<AtomicBool>,
-    /// What is left to write of the answer to a refused request.
+    /// Rest of the answer to a refused request that is still to be written.
     left: Vec<u8>,
 }
 

@@ -16,7 +16,7 @@ pub struct Interface {
     pub mtu: Option<usize>,
     /// Number of receive queues; `None` if unknown.
     pub queues: Option<usize>,
-    /// Whether it is a TAP interface; `None` if unknown.
+    /// Set if the interface is a TAP interface; `None` if unknown.
     pub tap: Option<bool>,
 }
 
@@ -29,7 +29,7 @@ pub struct Host {
     pub cpus: Vec<usize>,
     /// CPUs that the process may run on.
     pub allowed: Vec<usize>,
-    /// Whether the program was built with DPDK.
+    /// Set if the program was built with DPDK.
     pub dpdk: bool,
 }
 

@@ -115,7 +115,7 @@ pub struct Connection {
     pub zone_of_direction: bool,
     /// Whether a helper looks into it.
     pub helper: bool,
-    /// Whether another connection's helper expected it.
+    /// Set if another connection's helper expected this one.
     pub expected: bool,
     /// Whether sequence numbers are adjusted, by a helper or by synproxy.
     pub sequence_changes: bool,

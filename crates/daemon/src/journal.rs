@@ -261,19 +261,9 @@ mod tests {
         files.iter().for_each(|name| std::fs::write(at(name), "[]").unwrap());
         let held = Lock::share(&at("settings-3-00.json")).unwrap();
         assert_eq!(remove_orphans_in(directory.path(), |namespace| namespace == 2), 1);
+        let gone = ["settings-1-00.json", "settings-1-00.lock", "settings-1.lock"];
         let left: Vec<_> = files.into_iter().filter(|name| at(name).exists()).collect();
-        assert_eq!(
-            left,
-            [
-                "settings-2-00.json",
-                "settings-2-00.lock",
-                "settings-3-00.json",
-                "doctor-1.json",
-                "doctor-files-1.json",
-                "settings-x-00.json",
-                "bywash.sock"
-            ]
-        );
+        assert_eq!(left, files.into_iter().filter(|name| !gone.contains(name)).collect::<Vec<_>>());
         drop(held);
         assert_eq!(remove_orphans_in(directory.path(), |namespace| namespace == 2), 1);
         assert!(!at("settings-3-00.json").exists() && !at("settings-3-00.lock").exists());

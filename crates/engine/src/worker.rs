@@ -137,7 +137,7 @@ pub struct Worker {
     batch: Batch,
     from: PortId,
     trash: Batch,
-    /// Whether the worker continues after a panic of its application.
+    /// Set if the worker continues after a panic of its application.
     outlives: bool,
     /// The application, while a substitute runs in its place after a panic.
     suspended: Option<Box<dyn App>>,

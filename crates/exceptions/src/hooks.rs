@@ -92,7 +92,7 @@ pub struct Hooks {
     next: usize,
     /// Set if the kernel does not list the functions. Asking again would have it look for the module each time.
     unlisted: bool,
-    /// Whether IPVS has services.
+    /// Set if IPVS has services.
     services: Result<bool, String>,
 }
 

@@ -12,7 +12,7 @@ use std::io;
 pub struct Foreign {
     /// Program id, as shown by bpftool.
     pub id: u32,
-    /// Whether it runs on received packets (tcx ingress); otherwise it runs on sent ones (tcx egress).
+    /// Set if the program runs on received packets (tcx ingress); otherwise it runs on sent ones (tcx egress).
     pub ingress: bool,
 }
 

@@ -187,34 +187,19 @@ struct Global {
 
 impl Global {
     fn of(switches: &[Switch]) -> Option<Self> {
-        let values: Vec<Option<i64>> = switches.iter().map(|switch| switch.value).collect();
-        let [
-            rp_filter,
-            route_localnet,
-            use_pmtu,
-            errors_use_inbound,
-            hash4,
-            forwarding6,
-            hash6,
-            _,
-            use_neigh,
-            redirects4,
-            forwarding4,
-        ] = values[..]
-        else {
-            return None;
-        };
+        let mut values = switches.iter().map(|switch| switch.value);
         Some(Self {
-            rp_filter,
-            route_localnet,
-            use_pmtu,
-            errors_use_inbound,
-            hash4,
-            forwarding6,
-            hash6,
-            use_neigh,
-            redirects4,
-            forwarding4,
+            rp_filter: values.next()?,
+            route_localnet: values.next()?,
+            use_pmtu: values.next()?,
+            errors_use_inbound: values.next()?,
+            hash4: values.next()?,
+            forwarding6: values.next()?,
+            hash6: values.next()?,
+            // Behind `proxy_ndp`, which `proxies_discovery` reads.
+            use_neigh: values.nth(1)?,
+            redirects4: values.next()?,
+            forwarding4: values.next()?,
         })
     }
 }

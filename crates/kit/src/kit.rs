@@ -90,7 +90,7 @@ impl Kit {
     /// tables ([`Kit::routes`]), as a router's port does. The application receives IP packets that are to be forwarded:
     /// those to the interface's MAC address that no route leads to the host itself, or out of an interface that is not
     /// a port. All other frames are left to the kernel: ARP, VLANs, multicast, packets with IP options, too long ones.
-    /// Its MAC address and MTU must not change meanwhile.
+    /// The interface's MAC address and MTU must not change meanwhile.
     ///
     /// Returns the port, and another one for frames that the application gives back to the kernel, which receives them
     /// on the interface. For that, [`Kit::start_with`] must be called in the same network namespace.

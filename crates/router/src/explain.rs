@@ -15,7 +15,7 @@ use bywash_wire::{ipv4, ipv6, proto};
 pub enum Gated {
     /// The gate does not keep it: it is forwarded by routes.
     Open,
-    /// It is left to the kernel, for this reason.
+    /// The packet is left to the kernel, for this reason.
     Kept(&'static str),
     /// It belongs to a valid flow, and is forwarded if the route of its translated destination allows it.
     Flow {

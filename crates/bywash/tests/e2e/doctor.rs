@@ -161,7 +161,7 @@ fn a_running_instance_is_examined() {
     assert_eq!((&drops["interface"], &drops["mend"]), (&"r0".into(), &"bywash capture r0 --drops no-route".into()));
     // The instance's own XDP program is not reported as foreign.
     assert!(!has(&found, "r0", "foreign-program"), "{found:#?}");
-    // Its ports are not looked for where it does not run.
+    // The doctor does not look for the instance's ports in another namespace.
     let elsewhere = findings(&lab.a().ns, &["--socket", socket.to_str().unwrap()]);
     let ids: Vec<&str> = elsewhere.iter().filter_map(|f| f["id"].as_str()).collect();
     assert!(ids.contains(&"other-namespace") && !ids.contains(&"no-interface"), "{elsewhere:#?}");

@@ -60,7 +60,7 @@ pub struct Followed {
 
 /// A packet that is left to the kernel unless it belongs to an established flow.
 pub enum Kept {
-    /// It is left to the kernel, for this reason.
+    /// The packet is left to the kernel, for this reason.
     Kernel(&'static str),
     /// It belongs to this flow.
     Flow {
