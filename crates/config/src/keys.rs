@@ -73,10 +73,10 @@ pub static SWITCH: Section = Section {
     keys: &[
         key("flows", Text(&text::PATH), "(none)", "")
             .doc(
-                "File with the initial flows, one per line, in the syntax of `ovs-ofctl add-flows`; lines with \
+                "File with the flows, one per line, in the syntax of `ovs-ofctl add-flows`; lines with \
                  `group_id=` define groups, lines with `meter=` meters. Ports are referred to by name or by number, \
                  from 1 in the order of this file. Without this key, the switch has one flow, `priority=0 \
-                 actions=NORMAL`: the learning bridge.",
+                 actions=NORMAL`: the learning bridge. A reload loads the file again if it has changed.",
             )
             .example("\"/etc/bywash/flows\"")
             .only(Mode::Switch),

@@ -120,7 +120,7 @@ impl KernelConfig {
 /// `[switch]`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchConfig {
-    /// File of initial flows, groups and meters; `None` for the learning bridge alone.
+    /// File of flows, groups and meters; `None` for the learning bridge alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<PathBuf>,
     /// TAP interface that is the local port.

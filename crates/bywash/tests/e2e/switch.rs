@@ -354,6 +354,50 @@ fn flows_by_command() {
 }
 
 #[test]
+fn a_reload_loads_a_changed_file_of_flows() {
+    require!(require_lab());
+    let lab = Lab::new(3);
+    let flows = lab.file("flows", "actions=NORMAL\n");
+    let pool = "[pool]\nframes = 32768\n";
+    let switch = lab.run(&["", ""], &format!("{pool}[switch]\nflows = \"{}\"\n", flows.display()));
+    let reload = |arguments: &[&str]| {
+        let socket = switch.socket();
+        bywash(&lab.switch, &[&["reload", "--socket", socket.to_str().unwrap()], arguments].concat())
+    };
+    flow_ok(&switch, &["add", "priority=40000,icmp,actions=drop"]);
+    assert_eq!(reload(&[]).ok().unwrap().stdout, "nothing to change\n");
+    assert!(!lab.reaches(1, 2), "a reload without a change has removed a flow that was added");
+    lab.file(
+        "flows",
+        "# Groups too.\ngroup_id=1,type=all,bucket=output:2\nin_port=p1,actions=group:1\nactions=NORMAL\n",
+    );
+    let replaced = "all flows replaced by those of the changed file\n";
+    assert_eq!(reload(&["--dry-run"]).ok().unwrap().stdout, replaced);
+    assert!(!lab.reaches(1, 2), "a dry run has loaded flows");
+    assert_eq!(reload(&[]).ok().unwrap().stdout, replaced);
+    lab.assert_reaches(1, 2);
+    assert_eq!(reload(&[]).ok().unwrap().stdout, "nothing to change\n");
+    assert_eq!(switch.show(&["groups"])["groups"].as_array().map(Vec::len), Some(1));
+    // A file with a fault changes nothing, and with it nothing else.
+    lab.file("flows", "actions=NORMAL\nactions=group:1\n");
+    let refused = reload(&[]);
+    let said = format!("{}: group 1 does not exist", flows.display());
+    assert!(refused.status.code() == Some(1) && refused.stderr.contains("nothing changed"), "{}", refused.stderr);
+    assert!(refused.stderr.contains(&said), "{}", refused.stderr);
+    lab.assert_reaches(1, 2);
+    // Its flows may name a port that the same reload adds.
+    lab.file("flows", "in_port=p1,actions=p3\nin_port=p3,actions=p1\n");
+    let config = lab.directory.path().join("bywash.toml");
+    let with_another = std::fs::read_to_string(&config).unwrap() + "[[port]]\ninterface = \"p3\"\n";
+    std::fs::write(&config, with_another).unwrap();
+    let told = "port p3 added: af_xdp\nall flows replaced by those of the changed file\n";
+    assert_eq!(reload(&[]).ok().unwrap().stdout, told);
+    lab.assert_reaches(1, 3);
+    assert!(!lab.reaches(1, 2));
+    switch.stop();
+}
+
+#[test]
 fn flows_learn_addresses_and_show_packets() {
     require!(require_lab());
     let lab = Lab::new(2);

@@ -1,11 +1,11 @@
 //! `mode = "switch"`: forwarding by flows. The learning bridge is a single flow.
 
+use super::file::FlowFile;
 use super::view::Bridge;
 use crate::modes::{self, Names, Parts, Setup};
 use crate::shared::Shared;
-use anyhow::Context as _;
+use bywash_config::PortConfig;
 use bywash_config::count;
-use bywash_config::{PortConfig, SwitchConfig};
 use bywash_engine::{App, PortId};
 use bywash_fib::model::Change;
 use bywash_flow::app::CacheConfig;
@@ -14,7 +14,6 @@ use bywash_flow::model::OfPort;
 use bywash_flow::pipeline::{Mirror as Copies, SwitchPort, Vlans};
 use bywash_flow::script::{self as flows, Verb};
 use bywash_netlink::Mirror;
-use bywash_port::broker;
 use bywash_router::control::{Applied, PortSpec, PortView, Ports};
 use bywash_sync::lock;
 use std::sync::{Arc, Mutex};
@@ -101,7 +100,8 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     }
     let local = config.local.clone();
     set_ports(&mut control, &slots, &names, local.as_deref());
-    first_flows(&mut control, config, &names)?;
+    let file = config.flows.clone().map(FlowFile::new);
+    first_flows(&mut control, file.as_ref(), &|name| flows::port_number(&names, local.as_deref(), name))?;
     let caches = CacheConfig {
         exact: config.exact,
         insert_one_in: config.exact_insert,
@@ -111,8 +111,13 @@ pub fn set_up(setup: &Setup<'_>) -> anyhow::Result<Parts> {
     let apps = (0..setup.workers).map(|_| Box::new(control.worker(caches, random_seed())) as Box<dyn App>).collect();
     let names: Names = Arc::new(Mutex::new(names));
     let (flows, ports) = (Arc::new(Mutex::new(control)), Arc::new(Mutex::new(Ports::new(specs))));
-    let view =
-        Arc::new(Bridge { flows: flows.clone(), ports: ports.clone(), names: names.clone(), local: local.clone() });
+    let view = Arc::new(Bridge {
+        flows: flows.clone(),
+        ports: ports.clone(),
+        names: names.clone(),
+        local: local.clone(),
+        file,
+    });
     let control = Box::new(Switching { flows, ports, names, local, slots, expired: Instant::now() });
     Ok(Parts { control, view, apps, links: vec![] })
 }
@@ -151,19 +156,22 @@ fn copies<'a>(ports: impl Iterator<Item = &'a PortConfig>, of_name: &dyn Fn(&str
     copies.collect()
 }
 
-fn first_flows(control: &mut FlowControl, config: &SwitchConfig, names: &[String]) -> anyhow::Result<()> {
-    let (from, text) = match &config.flows {
-        Some(file) => {
-            let text = broker::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-            (file.display().to_string(), text)
-        }
-        None => (String::new(), BRIDGE.into()),
+/// Loads the first flows: those of the file, or the learning bridge.
+fn first_flows(
+    control: &mut FlowControl,
+    file: Option<&FlowFile>,
+    names: &dyn Fn(&str) -> Option<OfPort>,
+) -> anyhow::Result<()> {
+    let Some(file) = file else {
+        let bridge = flows::parse(BRIDGE, Verb::Add, names).map_err(|wrong| anyhow::anyhow!("{wrong}"))?;
+        flows::carry_out(control, bridge).map_err(|why| anyhow::anyhow!("{why}"))?;
+        tracing::info!("1 flow: the learning bridge");
+        return Ok(());
     };
-    let of_name = |name: &str| flows::port_number(names, config.local.as_deref(), name);
-    let items = flows::parse(&text, Verb::Add, &of_name)
-        .map_err(|wrong| anyhow::anyhow!("{from}:{}:{}: {}", wrong.line, wrong.error.column, wrong.error.what))?;
-    flows::carry_out(control, items).map_err(|why| anyhow::anyhow!("{from}: {why}"))?;
-    tracing::info!("{}{}", count(control.len(), "flow"), if from.is_empty() { ": the learning bridge" } else { "" });
+    if let Some(text) = file.changed()? {
+        file.load(control, &text, names)?;
+    }
+    tracing::info!("{}", count(control.len(), "flow"));
     Ok(())
 }
 

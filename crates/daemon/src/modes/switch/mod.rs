@@ -1,6 +1,7 @@
 //! Switch: forwarding by flows.
 
 mod control;
+mod file;
 mod view;
 
 pub use control::set_up;

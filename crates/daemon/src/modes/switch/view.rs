@@ -1,11 +1,13 @@
 //! View of a switch: flows, groups, addresses and caches, and changes to them at run time.
 
+use super::file::FlowFile;
 use crate::modes::{Names, mac, packet};
 use crate::view::{Pieces, View};
 use bywash_api::{
     Address, Answer, Caches, Flow as FlowRow, FlowsChanged, Groups, Meter, SwitchPort, Topic, Traced, WorkerCaches,
 };
 use bywash_api_server::Rows;
+use bywash_config::Config;
 use bywash_engine::PortId;
 use bywash_flow::control::{FlowControl, FlowReport};
 use bywash_flow::extract::extract;
@@ -30,6 +32,8 @@ pub struct Bridge {
     pub names: Names,
     /// Name of the local port.
     pub local: Option<String>,
+    /// File with the flows; `None` if the first flow was the learning bridge.
+    pub file: Option<FlowFile>,
 }
 
 impl View for Bridge {
@@ -70,6 +74,16 @@ impl View for Bridge {
         let items = flows::parse(lines, verb, &self.port_numbers());
         let items = items.map_err(|wrong| wrong.to_string())?;
         Ok(FlowsChanged { changed: flows::carry_out(&mut self.control(), items)? as u64 })
+    }
+
+    fn reread(&self, _config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
+        let Some(file) = &self.file else { return Ok(vec![]) };
+        let Some(text) = file.changed()? else { return Ok(vec![]) };
+        if apply {
+            let numbers = self.port_numbers();
+            file.load(&mut self.control(), &text, &numbers)?;
+        }
+        Ok(vec!["all flows replaced by those of the changed file".into()])
     }
 
     fn trace(&self, text: &str, _has_program: &dyn Fn(PortId) -> bool) -> Result<Traced, String> {
