@@ -284,7 +284,8 @@ fn pools(Pools { arena, pools, audit: sum }: &Pools) -> String {
 
 fn audit(Audit { cells, free, cached, parked, held, missing }: &Audit) -> String {
     let parked = if *parked > 0 { format!("{parked} parked + ") } else { String::new() };
-    format!("audit: {cells} cells = {free} free + {cached} cached + {parked}{held} held, {missing} missing\n")
+    let moved = if *missing == 0 { "" } else { ", unless they moved during the count" };
+    format!("audit: {cells} cells = {free} free + {cached} cached + {parked}{held} held, {missing} missing{moved}\n")
 }
 
 /// Descriptions of the reasons for which a route is not installed, by the API's code.
