@@ -6,15 +6,18 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#define NULL ((void *)0)
 #define HEAD 60
-#define OUTER 50 /* Ethernet, IPv4, UDP and VXLAN headers */
+/* Bytes by which the IP packet whose destination is written begins later than in a plain frame. */
+#define TAG 4    /* an 802.1Q tag */
+#define VXLAN 50 /* Ethernet, IPv4, UDP and VXLAN headers */
 
 struct gen {
-	__u8 head[112];  /* the frame's first bytes: HEAD, and OUTER more if it is encapsulated */
-	__u32 flows;     /* entries of `flows` in use, at least 1 */
-	__u32 v4;        /* an IPv4 header follows the Ethernet header: write destination and checksum */
-	__u32 v6;        /* IPv6: write the destination */
-	__u32 inner;     /* the frame is encapsulated in VXLAN, and `v4` and `v6` describe the inner frame */
+	__u8 head[112]; /* the frame's first bytes: HEAD, and `around` more */
+	__u32 flows;    /* entries of `flows` in use, at least 1 */
+	__u32 v4;       /* an IPv4 header follows 14 bytes after `around`: write destination and checksum */
+	__u32 v6;       /* IPv6: write the destination */
+	__u32 around;   /* 0, TAG or VXLAN */
 	__u32 next;
 };
 
@@ -39,6 +42,15 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
+/* Writes `around` bytes after the first HEAD, and returns p + around; NULL if the frame is too short. */
+static __always_inline __u8 *further(__u8 *p, __u8 *end, struct gen *g, const __u32 around)
+{
+	if (p + HEAD + around > end)
+		return NULL;
+	__builtin_memcpy(p + HEAD, g->head + HEAD, around);
+	return p + around;
+}
+
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
@@ -49,12 +61,16 @@ int generate(struct xdp_md *ctx)
 	if (!g || p + HEAD > end)
 		return XDP_ABORTED;
 	__builtin_memcpy(p, g->head, HEAD);
-	if (g->inner) {
-		if (p + HEAD + OUTER > end)
-			return XDP_ABORTED;
-		__builtin_memcpy(p + HEAD, g->head + HEAD, OUTER);
-		p += OUTER;
+	switch (g->around) {
+	case TAG:
+		p = further(p, end, g, TAG);
+		break;
+	case VXLAN:
+		p = further(p, end, g, VXLAN);
+		break;
 	}
+	if (!p || p + HEAD > end)
+		return XDP_ABORTED;
 
 	__u32 at = g->next;
 	g->next = at + 1 < g->flows ? at + 1 : 0;

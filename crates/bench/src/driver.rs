@@ -7,12 +7,16 @@ use bywash_config::count;
 use bywash_fib::flows::Flows;
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
-use bywash_port::af_xdp::{self, HEAD, Hop, HopKind, LinkInfo, Program, TAKES_FRAMES, XdpAttach, XdpConfig, XdpGate};
+use bywash_port::af_xdp::{
+    self, HEAD, Hop, HopKind, LinkInfo, Program, SourceCheck, TAKES_FRAMES, XdpAttach, XdpBridging, XdpConfig, XdpGate,
+    XdpVlan,
+};
 use bywash_router::control;
+use bywash_router::vlan::{FIRST, tag};
 use bywash_router::xdp::{Targets, XdpTableSink};
 use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
-use bywash_wire::ethernet::{FCS_LEN, HEADER_LEN, MacAddr};
+use bywash_wire::ethernet::{FCS_LEN, HEADER_LEN, MacAddr, ethertype};
 use bywash_wire::partial;
 use clap::Args;
 use serde::Serialize;
@@ -34,6 +38,9 @@ pub struct DriverArgs {
     /// translated  [default: none, packets are routed]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub established: usize,
+    /// Forward from a VLAN to another, with a tag on both sides
+    #[arg(long, conflicts_with = "established")]
+    pub vlans: bool,
     /// Number of rounds of two million packets each; the result is the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
@@ -66,6 +73,8 @@ struct Figures {
     destinations: usize,
     /// Established connections; 0: packets are routed.
     established: usize,
+    /// Set if the frames arrived and left with a tag.
+    vlans: bool,
     /// Nanoseconds per packet in each round.
     rounds: Vec<f64>,
 }
@@ -94,12 +103,15 @@ pub fn run(args: &DriverArgs) -> anyhow::Result<()> {
     if args.json {
         println!("{}", serde_json::to_string(&figures)?);
     } else {
-        let Figures { ns_per_packet, mpps, family, routes, destinations, established, rounds, .. } = &figures;
+        let Figures { ns_per_packet, mpps, family, routes, destinations, established, vlans, rounds, .. } = &figures;
         println!(
             "{ns_per_packet:.0} ns/packet, {mpps:.1} Mpps in the driver's program alone, median of {}",
             count(rounds.len(), "round")
         );
         println!("{}, {}", count(routes, &format!("IPv{family} route")), count(destinations, "destination"));
+        if *vlans {
+            println!("from a VLAN to another");
+        }
         if *established > 0 {
             println!("{}, sources translated", count(established, "established connection"));
         }
@@ -131,19 +143,38 @@ fn measure<A: Addr + synth::Random>(
     let hop = |id: u32| {
         let mut macs = [2, 0, 0, 0, (id >> 8) as u8, id as u8, 0, 0, 0, 0, 0, 0];
         macs[6..].copy_from_slice(&to.mac);
-        Hop { macs, kind: HopKind::Forward, flags: TAKES_FRAMES, port: 1, mtu: 1500, ..Hop::default() }
+        let (kind, port) = if args.vlans { (HopKind::Vlan, FIRST + 1) } else { (HopKind::Forward, 1) };
+        // Of a VLAN: its port, and its tag.
+        let (first, count) = if args.vlans { (1, u32::from_le_bytes(tag(ethertype::VLAN, 2))) } else { (0, 0) };
+        Hop { macs, kind, flags: TAKES_FRAMES, port, mtu: 1500, first, count, ..Hop::default() }
     };
+    if args.vlans {
+        let vlan = XdpVlan {
+            id: FIRST,
+            entry: FIRST,
+            tag: tag(ethertype::VLAN, 1),
+            mac: from.mac,
+            max_frame: 1518,
+            gate: XdpGate::default(),
+            source_check: SourceCheck::Off,
+            rules: false,
+            bridging: XdpBridging::default(),
+        };
+        program.set_vlans(vec![vlan])?;
+    }
     driver.program.publish(&(0..=synth::NEXT_HOPS).map(hop).collect::<Vec<_>>(), &[], 0);
     let [memory4, memory6] = control::TableSink::memory(&mut driver);
     let domain = Qsbr::new();
     let mut table = Table::shared(&domain, if family == 4 { memory4 } else { memory6 })?;
     table.load(routes.iter().copied());
+    // In front of the EtherType.
+    let tags = if args.vlans { tag(ethertype::VLAN, 1).to_vec() } else { vec![] };
     let frames = synth::under(routes, args.destinations, SEED).into_iter().map(|address| {
         let (from_ip, to_ip) = ends(address);
         let frame = |source| {
             Packet::udp(SocketAddr::new(from_ip, source), SocketAddr::new(to_ip, 9))
                 .macs(MacAddr([2, 0, 0, 0, 0, 1]), MacAddr(from.mac))
-                .size(HEAD + FCS_LEN)
+                .size(HEAD - tags.len() + FCS_LEN)
                 .build()
         };
         let mut made = frame(1024)?;
@@ -152,6 +183,7 @@ fn measure<A: Addr + synth::Random>(
         if partial::state(&made[HEADER_LEN..]) == partial::State::Partial {
             made = frame(1025)?;
         }
+        made.splice(12..12, tags.iter().copied());
         made.first_chunk().copied().context("a short frame")
     });
     let frames: Vec<[u8; HEAD]> = frames.collect::<anyhow::Result<_>>()?;
@@ -186,6 +218,7 @@ fn measure<A: Addr + synth::Random>(
         routes: table.len(),
         destinations: frames.len(),
         established: flows.len(),
+        vlans: args.vlans,
         rounds,
     })
 }

@@ -6,7 +6,10 @@
 //! MAC addresses are not b's, so that b drops each one immediately, regardless of the forwarder: b's processing is not
 //! part of the measurement.
 
+mod interfaces;
 pub(crate) mod vxlan;
+
+pub use interfaces::Interfaces;
 
 use crate::args::Family;
 use anyhow::{Context as _, bail, ensure};
@@ -14,7 +17,7 @@ use bywash_api::{Pools, Worker, client};
 use bywash_config::Host;
 use bywash_fib::{Addr, Net, Net4, NextHopId, synth};
 use bywash_lab::{Process, Topology, counters};
-use bywash_port::af_xdp::{Bare, LiveGen};
+use bywash_port::af_xdp::{Around, Bare, LiveGen};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use serde::Serialize;
@@ -67,7 +70,9 @@ pub struct Lab {
     sink: Option<Bare>,
     topology: Topology,
     frame: Vec<u8>,
-    /// Inner frame of `frame`, if that is a VXLAN's packet.
+    /// Headers of `frame`.
+    around: Around,
+    /// Frame to send again once the router receives no tags, or no VXLAN's packets.
     plain: Option<Vec<u8>>,
     destinations: Vec<IpAddr>,
     /// Number of routes to them.
@@ -163,108 +168,15 @@ impl Lab {
         let (Some(&first), Some(&last)) = (allowed.first(), allowed.get(1).or(allowed.first())) else {
             bail!("no CPU to run on");
         };
-        Ok(Self { topology, frame, plain: None, destinations, routes, sink: None, cpus: [first, last] })
-    }
-
-    /// Puts each of the router's interfaces into a bridge of its own, by which it routes from then on.
-    ///
-    /// # Errors
-    /// Also if the traffic has more than one route.
-    pub fn bridge(&self) -> anyhow::Result<()> {
-        ensure!(self.routes == 1, "bridges are measured with one route");
-        let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());
-        let mut lines = String::new();
-        for (host, bridge) in [(a, "br0"), (b, "br1")] {
-            let port = &host.router_interface;
-            writeln!(
-                lines,
-                "link add {bridge} address {} type bridge\nlink set {port} master {bridge}\nlink set {bridge} up\n\
-                 address del {}/24 dev {port}\naddress add {}/24 dev {bridge}\n\
-                 address del {}/64 dev {port}\naddress add {}/64 dev {bridge} nodad",
-                host.router_mac, host.router_v4, host.router_v4, host.router_v6, host.router_v6
-            )?;
-        }
-        for (station, network) in self.next_hops() {
-            writeln!(
-                lines,
-                "neigh replace {station} lladdr {STATION} nud permanent dev br1\nroute replace {network} via {station} dev br1"
-            )?;
-        }
-        r.ip_batch(&lines)?;
-        let known = ["bridge", "fdb", "replace", STATION, "dev", &b.router_interface, "master", "static"];
-        Ok(r.run(&known).map(drop)?)
-    }
-
-    /// Puts both of the router's interfaces into one bridge, and sends the frames to a station behind b instead of the
-    /// router's address.
-    ///
-    /// # Errors
-    /// Errors of the commands.
-    pub fn bridge_together(&mut self) -> anyhow::Result<()> {
-        let (a, b, r) = (self.topology.a(), self.topology.b(), self.topology.r());
-        let (near, far) = (&a.router_interface, &b.router_interface);
-        r.ip_batch(&format!(
-            "link add br0 type bridge\nlink set {near} master br0\nlink set {far} master br0\nlink set br0 up\n"
-        ))?;
-        self.disable_bridge_netfilter();
-        for (mac, port) in [(a.mac.as_str(), near), (STATION, far)] {
-            r.run(&["bridge", "fdb", "replace", mac, "dev", port, "master", "static"])?;
-        }
-        self.frame[..6].copy_from_slice(&mac(STATION)?.0);
-        Ok(())
-    }
-
-    /// Keeps frames between members of bridges from the hooks of IP, which see them with br_netfilter. Without that
-    /// module, these settings are missing.
-    fn disable_bridge_netfilter(&self) {
-        for call in ["arptables", "iptables", "ip6tables"] {
-            let _ = self.topology.r().sysctl(&format!("net/bridge/bridge-nf-call-{call}"), "0");
-        }
-    }
-
-    /// Ends [`Lab::bridge_together`].
-    ///
-    /// # Errors
-    /// Errors of the command.
-    pub fn unbridge_together(&mut self) -> anyhow::Result<()> {
-        self.frame[..6].copy_from_slice(&mac(&self.topology.a().router_mac)?.0);
-        self.topology.r().ip(&["link", "del", "br0"])?;
-        Ok(())
-    }
-
-    /// Ends [`Lab::bridge`].
-    pub fn unbridge(&self) -> anyhow::Result<()> {
-        let mut lines = "link del br0\nlink del br1\n".to_owned();
-        for host in [self.topology.a(), self.topology.b()] {
-            let port = &host.router_interface;
-            writeln!(
-                lines,
-                "address add {}/24 dev {port}\naddress add {}/64 dev {port} nodad",
-                host.router_v4, host.router_v6
-            )?;
-        }
-        for (station, network) in self.next_hops() {
-            // The kernel forgets neighbours with an interface's last address.
-            writeln!(
-                lines,
-                "neigh replace {station} lladdr {STATION} nud permanent dev {port}\n\
-                 route replace {network} via {station} dev {port}",
-                port = self.topology.b().router_interface
-            )?;
-        }
-        Ok(self.topology.r().ip_batch(&lines).map(drop)?)
-    }
-
-    /// Creates a generator of the frames at host a, in whose namespace the caller must be.
-    fn generator(
-        interface: &str,
-        frame: &[u8],
-        destinations: &[IpAddr],
-        encapsulated: bool,
-    ) -> anyhow::Result<LiveGen> {
-        Ok(match encapsulated {
-            true => LiveGen::in_vxlan(interface, frame, destinations)?,
-            false => LiveGen::new(interface, frame, destinations)?,
+        Ok(Self {
+            topology,
+            frame,
+            around: Around::Ethernet,
+            plain: None,
+            destinations,
+            routes,
+            sink: None,
+            cpus: [first, last],
         })
     }
 
@@ -336,11 +248,11 @@ impl Lab {
     pub fn measure_by(&self, time: Duration, count: impl Fn() -> anyhow::Result<u64>) -> anyhow::Result<Rate> {
         let a = self.topology.a();
         let (interface, frame, cpu) = (a.interface.clone(), self.frame.clone(), self.cpus[0]);
-        let (destinations, encapsulated) = (self.destinations.clone(), self.plain.is_some());
+        let (destinations, around) = (self.destinations.clone(), self.around);
         let before = count()?;
         let source = a.ns.thread(move || -> anyhow::Result<(u64, f64, f64)> {
             super::pin(Some(cpu))?;
-            let mut generator = Self::generator(&interface, &frame, &destinations, encapsulated)?;
+            let mut generator = LiveGen::writing(&interface, &frame, &destinations, around)?;
             let start = Instant::now();
             let made = generator.run_for(WARM_UP + time + WARM_UP, BATCH)?;
             Ok((made, made as f64 / start.elapsed().as_secs_f64() / 1e6, generator.nanoseconds()))

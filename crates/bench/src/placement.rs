@@ -5,7 +5,7 @@
 //! each frame to the driver; the driver's program or the kernel's forwarding, and the reception at b, run within it.
 //! All figures include the generator's cost. b's driver drops the frames, unless its stack is selected as receiver.
 
-use super::lab::{FOR_RATE, Lab, Rate, Traffic};
+use super::lab::{FOR_RATE, Interfaces, Lab, Rate, Traffic};
 use crate::args::{Family, SECONDS, flows, routes, size};
 use anyhow::{Context as _, bail};
 use bywash_config::{CpuList, Level, count};
@@ -13,6 +13,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Options by which the programs of traffic control forward. Without a native program, an interface receives live
+/// frames only while it polls, as for the kernel.
+const BY_TC: &[&str] = &["--xdp", "generic"];
 
 /// Receiver at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -60,9 +64,20 @@ pub struct PlacementArgs {
     /// Also measure the kernel and each level with both interfaces in bridges (as NAME+bridges)
     #[arg(long)]
     pub bridges: bool,
+    /// Also measure the kernel and each level between VLANs on the interfaces, with tagged frames (as NAME+vlans), and
+    /// each level without them but by the same programs, those of traffic control (as NAME+tc): on veth, native XDP
+    /// sees no tags
+    #[arg(long)]
+    pub vlans: bool,
+    /// Also measure the kernel and each level with both interfaces in bonds (as NAME+bonds)
+    #[arg(long)]
+    pub bonds: bool,
+    /// Also measure the kernel and each level with both interfaces in a VRF (as NAME+vrf)
+    #[arg(long)]
+    pub vrf: bool,
     /// Also measure the kernel and each level with both interfaces in one bridge, between whose members the frames are
-    /// sent (as NAME+members), and each level without it but by the same programs, those of traffic control (as
-    /// NAME+tc): on veth, native XDP forwards no frames between members
+    /// sent (as NAME+members), and each level without it but by traffic control (as NAME+tc): on veth, native XDP
+    /// forwards no frames between members
     #[arg(long)]
     pub members: bool,
     /// Also measure the kernel and each level with the packets sent through a VXLAN (as NAME+vxlan)
@@ -131,10 +146,27 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             again(args, &lab, "rules", &mut round).context("with rules")?;
             set_rules(args.family, &lab, rules, "del")?;
         }
-        if args.bridges {
-            lab.bridge().context("with bridges")?;
-            again(args, &lab, "bridges", &mut round).context("with bridges")?;
-            lab.unbridge()?;
+        let by_tc = |lab: &Lab, name: &str, round: &mut _| levels(args, lab, (BY_TC, name), round, || lab.kernel(time));
+        if args.members || args.vlans {
+            by_tc(&lab, "+tc", &mut round).context("by traffic control")?;
+        }
+        let wanted = [
+            (args.bridges, Interfaces::Bridges),
+            (args.vlans, Interfaces::Vlans),
+            (args.bonds, Interfaces::Bonds),
+            (args.vrf, Interfaces::Vrf),
+        ];
+        for (_, interfaces) in wanted.into_iter().filter(|(wanted, _)| *wanted) {
+            let name = interfaces.name();
+            let with = || format!("with {name}");
+            lab.route_by(interfaces).with_context(with)?;
+            if interfaces == Interfaces::Vlans {
+                kernel(args, &lab, name, &mut round).with_context(with)?;
+                by_tc(&lab, "+vlans", &mut round).with_context(with)?;
+            } else {
+                again(args, &lab, name, &mut round).with_context(with)?;
+            }
+            lab.route_plain(interfaces)?;
         }
         for (wanted, over6, name) in [(args.vxlan, false, "vxlan"), (args.vxlan6, true, "vxlan6")] {
             if wanted {
@@ -153,14 +185,9 @@ pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
             }
         }
         if args.members {
-            // Like the kernel: without a native program, an interface receives live frames only while it polls.
-            const BY_TC: &[&str] = &["--xdp", "generic"];
-            levels(args, &lab, (BY_TC, "+tc"), &mut round, || lab.kernel(time)).context("by traffic control")?;
             lab.bridge_together().context("in one bridge")?;
-            if !args.ours_only {
-                round.insert("kernel+members".to_owned(), lab.kernel(time)?);
-            }
-            levels(args, &lab, (BY_TC, "+members"), &mut round, || lab.kernel(time)).context("between members")?;
+            kernel(args, &lab, "members", &mut round).context("in one bridge")?;
+            by_tc(&lab, "+members", &mut round).context("between members")?;
             lab.unbridge_together()?;
         }
         if let Some(cpus) = &args.spread {
@@ -190,11 +217,17 @@ fn set_rules(family: Family, lab: &Lab, many: u8, verb: &str) -> anyhow::Result<
 
 /// Measures the kernel and each level again, with the present configuration of the lab.
 fn again(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
+    kernel(args, lab, with, round)?;
     let time = Duration::from_secs(args.seconds);
-    if !args.ours_only {
-        round.insert(format!("kernel+{with}"), lab.kernel(time)?);
-    }
     levels(args, lab, (FOR_RATE, &format!("+{with}")), round, || lab.measure(time))
+}
+
+/// Measures the kernel with the present configuration of the lab, if it is wanted.
+fn kernel(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
+    if !args.ours_only {
+        round.insert(format!("kernel+{with}"), lab.kernel(Duration::from_secs(args.seconds))?);
+    }
+    Ok(())
 }
 
 /// Measures each level with these options, as its name with this suffix.

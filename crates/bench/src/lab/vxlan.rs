@@ -2,6 +2,7 @@
 
 use super::{Lab, STATION, UDP_CHECKSUM, mac};
 use anyhow::ensure;
+use bywash_port::af_xdp::Around;
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::ethertype;
 use std::fmt::Write as _;
@@ -98,7 +99,7 @@ impl Lab {
         if !sums_up {
             packet[UDP_CHECKSUM].fill(0);
         }
-        self.plain = Some(std::mem::replace(&mut self.frame, packet));
+        self.send_instead(packet, Around::Vxlan);
         Ok(())
     }
 
@@ -107,9 +108,7 @@ impl Lab {
     /// # Errors
     /// Errors of the command.
     pub fn receive_plain(&mut self) -> anyhow::Result<()> {
-        if let Some(plain) = self.plain.take() {
-            self.frame = plain;
-        }
+        self.send_plain();
         let r = self.topology.r();
         // Not there if the frames were routed.
         let _ = r.ip(&["link", "del", "br0"]);

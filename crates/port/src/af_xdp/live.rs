@@ -20,8 +20,6 @@ static BARE: &[u8] = aya::include_bytes_aligned!("../../xdp/bare.bpf.o");
 
 /// Bytes of a frame that are rewritten each time; also the shortest frame.
 const HEAD: usize = 60;
-/// Length of the outer headers of a VXLAN over IPv4: Ethernet, IPv4, UDP, VXLAN.
-const AROUND: usize = 50;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// Longest frame the kernel makes: a page less headroom, `skb_shared_info` and the bookkeeping of the test run.
@@ -43,7 +41,7 @@ struct RawGen {
     flows: u32,
     v4: u32,
     v6: u32,
-    inner: u32,
+    around: u32,
     next: u32,
 }
 
@@ -78,6 +76,29 @@ fn flow(frame: &[u8], to: IpAddr) -> Option<RawFlow> {
     Some(flow)
 }
 
+/// Headers in front of the IP packet whose destination a [`LiveGen`] writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Around {
+    /// Ethernet.
+    Ethernet,
+    /// Ethernet with an 802.1Q tag.
+    Tag,
+    /// Ethernet, IPv4 without options, UDP, VXLAN, and Ethernet. The outer UDP checksum, if there is one, stays right if
+    /// the inner packet is IPv4.
+    Vxlan,
+}
+
+impl Around {
+    /// Returns their length beyond that of an Ethernet header, in bytes.
+    fn len(self) -> usize {
+        match self {
+            Self::Ethernet => 0,
+            Self::Tag => 4,
+            Self::Vxlan => 50,
+        }
+    }
+}
+
 /// Sends copies of one frame out of an interface, addressed to the destinations of a list in turn.
 ///
 /// On veth the frames reach the peer's XDP program; they are lost if the peer has neither a program nor GRO on. Belongs
@@ -98,17 +119,12 @@ impl LiveGen {
     /// address family are ignored; without any destination left, or if the frame is not IP, all frames are the same.
     /// The IPv4 header checksum is updated; checksums after it are not.
     pub fn new(interface: &str, frame: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
-        Self::writing(interface, frame, destinations, 0)
+        Self::writing(interface, frame, destinations, Around::Ethernet)
     }
 
-    /// Like [`LiveGen::new`], but writes the destination of the inner frame of a VXLAN's packet over IPv4 without
-    /// options. The outer UDP checksum, if there is one, stays right if the inner packet is IPv4.
-    pub fn in_vxlan(interface: &str, packet: &[u8], destinations: &[IpAddr]) -> Result<Self, Error> {
-        Self::writing(interface, packet, destinations, AROUND)
-    }
-
-    /// Creates a generator that writes the destination of the frame which begins `around` bytes into `frame`.
-    fn writing(interface: &str, frame: &[u8], destinations: &[IpAddr], around: usize) -> Result<Self, Error> {
+    /// Like [`LiveGen::new`], with these headers; the frame has as many bytes more.
+    pub fn writing(interface: &str, frame: &[u8], destinations: &[IpAddr], around: Around) -> Result<Self, Error> {
+        let around = around.len();
         let failed = |reason: String| Error::Generator { interface: interface.into(), reason };
         let index = super::LinkInfo::query(interface)?.index;
         let head = HEAD + around;
@@ -121,8 +137,8 @@ impl LiveGen {
             .map_max_entries("flows", flows.len().max(1) as u32)
             .load(OBJECT)
             .map_err(|e| failed(e.to_string()))?;
-        let (many, encapsulated) = (flows.len().max(1) as u32, u32::from(around > 0));
-        let mut raw = RawGen { head: [0; 112], flows: many, v4: 0, v6: 0, inner: encapsulated, next: 0 };
+        let many = flows.len().max(1) as u32;
+        let mut raw = RawGen { head: [0; 112], flows: many, v4: 0, v6: 0, around: around as u32, next: 0 };
         raw.head[..head].copy_from_slice(&frame[..head]);
         if !flows.is_empty() {
             (raw.v4, raw.v6) = if inner[12..14] == IPV4 { (1, 0) } else { (0, 1) };

@@ -74,7 +74,7 @@ pub use ioctl::bond_members;
 pub(crate) use journal::{Act, Done};
 pub use journal::{Change, Journal, JournalFile, Value, is_interface_name};
 pub use link::LinkInfo;
-pub use live::LiveGen;
+pub use live::{Around, LiveGen};
 pub use live_stream::{LiveHead, LiveOrder, LiveSent, LiveStream};
 pub(crate) use objects::{Made, Make, Maker, Refused};
 pub use offload::{Features, driver};
