@@ -89,6 +89,7 @@ enum bywash_sending {
 #define BYWASH_PORTS 64    /* ports of a process */
 #define BYWASH_ENDS 1536   /* ends of tunnels */
 #define BYWASH_VLANS 192   /* VLANs and bridges of a process, numbered from BYWASH_PORTS on */
+#define BYWASH_TAGS 512    /* slots for VLANs by tag: a power of two */
 #define BYWASH_STATIONS 2048 /* places for stations of bridges, each with room for seven */
 #define BYWASH_PROBES 4    /* slots of `ports` that may hold a port, from its interface index on */
 #define BYWASH_QUEUES 256  /* queues of a port */

@@ -29,6 +29,10 @@ struct {
 	__type(value, __u32);
 } vlans SEC(".maps");
 
+/* Numbers of VLANs by tag, in front of `vlans`: the key, and from bit 48 on the number. Where two VLANs have the same
+ * slot, only `vlans` has the second. */
+MAPPED(tags, BYWASH_TAGS, __u64);
+
 PROGRAMS(vlan_xdp, 1);
 PROGRAMS(vlan_tc, 1);
 
@@ -54,7 +58,16 @@ static __always_inline const struct bywash_port *upper_of(__u64 key)
 /* Returns the VLAN of a tag; NULL if the tag is left to the kernel. */
 static __always_inline const struct bywash_port *vlan_of(const struct bywash_port *port, __be16 protocol, __be16 tci)
 {
-	return upper_of(port->id | (__u64)protocol << 16 | (__u64)(tci & bpf_htons(0xfff)) << 32);
+	__u64 key = port->id | (__u64)protocol << 16 | (__u64)(tci & bpf_htons(0xfff)) << 32;
+	__u32 at = (bpf_ntohs(tci) ^ port->id << 3) % BYWASH_TAGS;
+	const volatile __u64 *slot = bpf_map_lookup_elem(&tags, &at);
+	__u64 word = slot ? *slot : 0;
+
+	/* An empty slot has no key: a tag's protocol is not 0. */
+	if (unlikely((word ^ key) << 16))
+		return upper_of(key);
+	__u32 number = word >> 48;
+	return bpf_map_lookup_elem(&ports, &number);
 }
 
 /* Returns the macvlan with a frame's destination; NULL if there is none. */

@@ -41,6 +41,8 @@ const TO_MEMBER: usize = 24;
 pub const PORTS: u32 = 64;
 /// Maximum number of VLANs and bridges of a process, which have numbers from [`PORTS`] on.
 pub const VLANS: u32 = 192;
+/// Slots for VLANs by tag.
+pub(crate) const TAGS: u32 = 512;
 /// Bytes of a segment of a forwarding table.
 pub const SEGMENT: usize = 2 << 20;
 /// Number of places (hash buckets) for stations of bridges, each with room for [`STATIONS_AT_A_PLACE`].
@@ -321,6 +323,7 @@ mod tests {
         for (name, value) in [
             ("BYWASH_PORTS", PORTS as usize),
             ("BYWASH_VLANS", VLANS as usize),
+            ("BYWASH_TAGS", TAGS as usize),
             ("BYWASH_ENDS", super::super::TUNNEL_ENDS),
             ("BYWASH_STATIONS", STATIONS),
             ("BYWASH_PROBES", PROBES as usize),

@@ -525,16 +525,16 @@ impl XdpDatapath {
         let Some(Router { vlans: known, .. }) = &mut inner.router else { return Ok(()) };
         let new: BTreeMap<u64, (u16, u16)> =
             vlans.iter().map(|(tag, at, entry)| (Vlans::key(port, *tag, entry.mac), (port, *at))).collect();
-        let mut free = vec![];
+        let (mut gone_keys, mut free) = (vec![], vec![]);
         known.keys.retain(|key, of| {
             let gone = of.0 == port && new.get(key) != Some(of);
             if gone {
-                // An error means that it is not there.
-                let _ = known.numbers.delete(&key.to_ne_bytes());
+                gone_keys.push(*key);
                 free.push(usize::from(of.1));
             }
             !gone
         });
+        gone_keys.into_iter().for_each(|key| known.remove(key));
         free.into_iter().for_each(|at| inner.place(at, RawPort::default()));
         // After the removals, which cannot fail: VLANs that are gone must be removed in any case.
         if vlans.is_empty() {
@@ -554,8 +554,7 @@ impl XdpDatapath {
         let Some(Router { vlans: known, .. }) = &mut inner.router else { return Ok(()) };
         for (key, of) in new {
             if !known.keys.contains_key(&key) {
-                checked("vlans", known.numbers.update(&key.to_ne_bytes(), &u32::from(of.1).to_ne_bytes()))?;
-                known.keys.insert(key, of);
+                checked("vlans", known.insert(key, of))?;
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What a router's program has besides what all programs have.
 
 use super::Error;
+use super::abi::TAGS;
 use super::ends::Ends;
 use super::error::checked;
 use super::further::Further;
@@ -8,8 +9,10 @@ use super::map::Map;
 use super::objects::FIRST_SEGMENTS;
 use super::parts::Parts;
 use super::segments::Segments;
+use super::shared::Words;
 use super::stations::Stations;
 use std::collections::BTreeMap;
+use std::io;
 
 /// Part of a datapath that only a router's program has. Programs in it are loaded when they are first needed.
 pub(super) struct Router {
@@ -45,6 +48,7 @@ impl Router {
             flow_programs: parts.further(["flow_xdp", "flow_tc"])?,
             vlans: Vlans {
                 numbers: parts.map("vlans")?,
+                slots: parts.words("tags", TAGS as usize)?,
                 keys: BTreeMap::new(),
                 programs: parts.further(["vlan_xdp", "vlan_tc"])?,
             },
@@ -59,20 +63,53 @@ impl Router {
 
 /// VLANs in the program.
 pub(super) struct Vlans {
-    pub numbers: Map,
+    numbers: Map,
+    /// Numbers by tag, each with its key: `tags` in `xdp/vlan.h`.
+    slots: Words,
     /// Keys in `numbers`, with their ports and the numbers of their entries.
     pub keys: BTreeMap<u64, (u16, u16)>,
     pub programs: Further,
 }
+
+/// Bits of a VLAN's key.
+const KEY_BITS: u32 = 48;
+/// Bit of a macvlan's key.
+const MACVLAN: u16 = 1 << 15;
 
 impl Vlans {
     /// Returns the program's key of a port's VLAN or, without a tag, of the macvlan with this MAC address.
     pub fn key(port: u16, tag: [u8; 4], [m, n, o, p, q, r]: [u8; 6]) -> u64 {
         let [a, b, c, d] = tag;
         if tag == [0; 4] {
-            return u64::from_le_bytes([m, n, o, p, q, r, 0, 0]) << 16 | 0x8000 | u64::from(port);
+            return u64::from_le_bytes([m, n, o, p, q, r, 0, 0]) << 16 | u64::from(MACVLAN | port);
         }
         let (protocol, id) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
         u64::from(port) | u64::from(protocol) << 16 | u64::from(id) << 32
     }
+
+    /// Adds a VLAN: its key, and its port and the number of its entry.
+    pub fn insert(&mut self, key: u64, of: (u16, u16)) -> io::Result<()> {
+        self.numbers.update(&key.to_ne_bytes(), &u32::from(of.1).to_ne_bytes())?;
+        self.keys.insert(key, of);
+        match slot(key) {
+            Some(at) if self.slots.load(at) == 0 => self.slots.store(at, key | u64::from(of.1) << KEY_BITS),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Removes a VLAN from the program.
+    pub fn remove(&self, key: u64) {
+        if let Some(at) = slot(key).filter(|at| self.slots.load(*at) << (64 - KEY_BITS) == key << (64 - KEY_BITS)) {
+            self.slots.store(at, 0);
+        }
+        // An error means that it is not there.
+        let _ = self.numbers.delete(&key.to_ne_bytes());
+    }
+}
+
+/// Returns the slot of a VLAN's key; `None` for a macvlan's.
+fn slot(key: u64) -> Option<usize> {
+    let [port, _, id] = [0, 16, 32].map(|shift| (key >> shift) as u16);
+    (port & MACVLAN == 0).then(|| usize::from(u16::from_be(id) ^ port << 3) % TAGS as usize)
 }
