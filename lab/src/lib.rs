@@ -36,7 +36,7 @@ pub use command::{Output, run_host, run_host_with_timeout};
 pub use counters::{Counters, counters};
 pub use error::{Error, Result};
 pub use iperf::{Direction, Iperf, IperfReport};
-pub use link::{End, Veth};
+pub use link::{End, Veth, settle};
 pub use namespace::Namespace;
 pub use ping::{Ping, PingReport};
 pub use probe::{Probe, Reason, has_tool, kernel_has, report_skip, require_lab, require_root};

@@ -47,16 +47,39 @@ impl<'a> End<'a> {
     }
 }
 
-impl End<'_> {
-    /// Returns whether the link-local address is usable. The kernel adds it from a work queue once there is carrier,
-    /// after everything else.
-    fn is_ready(&self) -> bool {
-        let table = self.namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6"));
-        match table {
-            Ok(Ok(table)) => has_link_local(&table, &self.name),
-            // A kernel without IPv6.
-            _ => true,
+/// Time after which [`settle`] gives up: some interfaces never get a link-local address.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// Waits until those interfaces of a namespace that have carrier can solicit neighbours of IPv6. The kernel adds their
+/// link-local addresses from a work queue, after everything else, and solicits without one only for its own packets: a
+/// packet to forward is dropped three seconds after the first attempt.
+pub fn settle(namespace: &Namespace) -> Result<()> {
+    let links = namespace.ip(&["-d", "-j", "link", "show", "up"])?.stdout;
+    let links: Vec<serde_json::Value> = serde_json::from_str(&links).unwrap_or_default();
+    for link in links {
+        let name = link["ifname"].as_str().unwrap_or_default();
+        let has = |flag: &str| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|f| f == flag));
+        let solicits = has("LOWER_UP") && !["LOOPBACK", "SLAVE", "NOARP"].into_iter().any(has);
+        let member =
+            link["linkinfo"]["info_slave_kind"].as_str().is_some_and(|kind| ["bridge", "bond"].contains(&kind));
+        let disabled = namespace.read_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"));
+        if solicits && !member && link["inet6_addr_gen_mode"] == "eui64" && disabled.is_ok_and(|value| value == "0") {
+            let found = wait_until("a link-local address", SETTLED, || is_ready(namespace, name));
+            if found.is_err() {
+                eprintln!("no link-local address of {name} in {}", namespace.name());
+            }
         }
+    }
+    Ok(())
+}
+
+/// Returns whether the link-local address of an interface is usable.
+fn is_ready(namespace: &Namespace, name: &str) -> bool {
+    let table = namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6"));
+    match table {
+        Ok(Ok(table)) => has_link_local(&table, name),
+        // A kernel without IPv6.
+        _ => true,
     }
 }
 
@@ -123,7 +146,7 @@ impl<'a> Veth<'a> {
         }
         for end in &self.ends {
             let what = format!("{} to have a usable link-local address", end.name);
-            wait_until(&what, Duration::from_secs(60), || end.is_ready())?;
+            wait_until(&what, Duration::from_secs(60), || is_ready(end.namespace, &end.name))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The program under test as a guard: starting and ending it, its counters, and checks that every test makes.
 
-use bywash_lab::{Namespace, Output, Process, wait_until};
+use bywash_lab::{Namespace, Output, Process, settle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -99,6 +99,7 @@ impl<'a> Bywash<'a> {
 
     /// Runs the program with these arguments and no others, and waits until it forwards.
     pub fn run_as_is(namespace: &'a Namespace, arguments: &[&str]) -> Self {
+        settle(namespace).unwrap();
         let mut bywash = Self::spawn(namespace, arguments);
         bywash.process.wait_for_output("forwarding;", PATIENCE).unwrap();
         bywash
