@@ -19,12 +19,13 @@ use bywash_measure::step::StageSample;
 use bywash_port::pcap::{CaptureFile, PcapPort, PcapSource};
 use bywash_port::{Port, PortCounters, TxQueue, TxQueueConfig};
 use bywash_router::gates::Gates;
-use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables};
+use bywash_router::tables::{Cold, Entry, HashPolicy, Kind, Own4, PortInfo, Tables, VlanInfo};
 use bywash_router::tunnel::Tunnels;
+use bywash_router::vlan::{FIRST, tag};
 use bywash_router::{Router, RouterConfig};
 use bywash_sync::{Published, Qsbr, clock};
 use bywash_wire::build::Packet;
-use bywash_wire::ethernet::MacAddr;
+use bywash_wire::ethernet::{MacAddr, ethertype};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -111,6 +112,8 @@ pub enum Application {
     Route,
     /// The router's path past a closed gate: every flow is an established connection with its source translated
     Nat,
+    /// The router's path from a VLAN to another, with a tag on both sides
+    Vlans,
     /// The router's path through a VXLAN with UDP checksums, over IPv4
     Vxlan,
     /// The same over IPv6
@@ -136,7 +139,7 @@ impl Application {
             Self::FromVxlan => Some((tunnel::vxlan(), false)),
             Self::Gre => Some((tunnel::gre(), true)),
             Self::FromGre => Some((tunnel::gre(), false)),
-            Self::Route | Self::Nat | Self::Swap | Self::Io => None,
+            Self::Route | Self::Nat | Self::Vlans | Self::Swap | Self::Io => None,
         }
     }
 }
@@ -207,6 +210,7 @@ fn print(f: &Figures) {
     let work = match f.app {
         Application::Route => routes,
         Application::Nat => format!("{routes}, sources translated"),
+        Application::Vlans => format!("{routes}, from a VLAN to another"),
         Application::Vxlan => format!("{routes}, through a VXLAN over IPv4"),
         Application::Vxlan6 => format!("{routes}, through a VXLAN over IPv6"),
         Application::FromVxlan => format!("{routes}, from a VXLAN over IPv4"),
@@ -276,6 +280,7 @@ impl Traffic {
                 .build()?;
             let frame = match args.app.tunnel() {
                 Some((tunnel, false)) => tunnel::around(&tunnel, &frame)?,
+                _ if args.app == Application::Vlans => [&frame[..12], &vlan_tag(from), &frame[12..]].concat(),
                 _ => frame,
             };
             frames[usize::from(from)].push(frame);
@@ -313,7 +318,7 @@ fn measure(args: &ForwardArgs, traffic: &Traffic, cpus: &[Option<usize>]) -> any
     let pools = PoolSet::new(arena, &scaling::pools(kind, args.frames, cache, cpus.len()))?;
 
     let domain = Qsbr::new();
-    let tables = tables(&domain, traffic, args.app.tunnel())?;
+    let tables = tables(&domain, traffic, args.app)?;
     let frames = (0..cpus.len()).map(|worker| traffic.frames(args, worker)).collect::<anyhow::Result<Vec<_>>>()?;
     if frames.iter().flatten().any(Vec::is_empty) {
         bail!("no traffic for one of the ports: give more flows or routes");
@@ -423,13 +428,28 @@ impl Sample {
     }
 }
 
-/// Returns the tables that lead to the ports, and have the tunnel of [`Application::tunnel`].
-fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<(Tunnel, bool)>) -> anyhow::Result<Arc<Published<Tables>>> {
+/// Returns the tag of the VLAN on a port.
+fn vlan_tag(port: u16) -> [u8; 4] {
+    tag(ethertype::VLAN, 1 + port)
+}
+
+/// Returns the tables that lead to the ports or, for [`Application::Vlans`], to a VLAN on each, and have the tunnel of
+/// [`Application::tunnel`].
+fn tables(domain: &Qsbr, traffic: &Traffic, app: Application) -> anyhow::Result<Arc<Published<Tables>>> {
     let (mut table4, mut table6) = (Table4::new(domain)?, Table6::new(domain)?);
+    let tunnel = app.tunnel();
     let mut entries = vec![Entry::verdict(Kind::NoRoute)];
+    let mut ports = vec![PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], ..PortInfo::default() }; usize::from(PORTS)];
+    let mut vlans = vec![];
     for port in 0..PORTS {
         let macs = [2, 0, 0, 0, 2, port as u8, 2, 0, 0, 0, 0, port as u8];
-        entries.push(Entry::of_port(Kind::Forward, PortId(port), 1500, macs));
+        let (mut by, info) = (PortId(port), &mut ports[usize::from(port)]);
+        if app == Application::Vlans {
+            by = PortId(FIRST + port);
+            vlans.push(Some(VlanInfo { port: PortId(port), tag: vlan_tag(port), info: info.clone() }));
+            info.vlans = vec![(vlan_tag(port), by)];
+        }
+        entries.push(Entry::of_port(Kind::Forward, by, 1500, macs));
     }
     let first = if tunnel.is_some_and(|(_, through)| through) { entries.len() as u32 } else { 1 };
     table4.load(traffic.routes.iter().map(|(net, to)| (*net, first + u32::from(to.0))));
@@ -437,7 +457,6 @@ fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<(Tunnel, bool)>) -> a
         Some((tunnel, _)) => tunnel::add(&mut entries, (&mut table4, &mut table6), tunnel)?,
         None => Tunnels::default(),
     };
-    let info = PortInfo { index: 1, mac: [2, 0, 0, 0, 0, 0], ..PortInfo::default() };
     let tables = Tables {
         generation: 1,
         fib4: table4.reader(),
@@ -445,8 +464,8 @@ fn tables(domain: &Qsbr, traffic: &Traffic, tunnel: Option<(Tunnel, bool)>) -> a
         cold: vec![Cold::default(); entries.len()],
         entries,
         buckets: vec![],
-        ports: vec![info; usize::from(PORTS)],
-        vlans: vec![],
+        ports,
+        vlans,
         bonds: vec![],
         bridges: vec![],
         tunnels,
