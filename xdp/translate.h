@@ -40,7 +40,8 @@ enum l4_class {
 };
 
 /* Classifies a transport header that the kernel's connection tracking finds valid (tcp_error, udp_error); L4_OTHER for
- * all others. `len` is the number of bytes behind the IP header. */
+ * all others. `len` is the number of bytes behind the IP header. If UDP's own length is less, the kernel checks the
+ * checksum over all of them, which fails although the receiver finds it right (nf_ip_checksum). */
 static __always_inline int l4_class(__u8 proto, const __u8 *l4, const void *end, __u32 len)
 {
 	if (proto == IPPROTO_TCP) {
@@ -56,7 +57,7 @@ static __always_inline int l4_class(__u8 proto, const __u8 *l4, const void *end,
 	if (proto != IPPROTO_UDP || (void *)(l4 + 8) > end)
 		return L4_OTHER;
 	__u32 udp = bpf_ntohs(*(const __u16 *)(l4 + 4));
-	return udp >= 8 && udp <= len ? L4_PLAIN : L4_OTHER;
+	return udp >= 8 && udp == len ? L4_PLAIN : L4_OTHER;
 }
 
 static __always_inline __u16 fold(__u32 sum)

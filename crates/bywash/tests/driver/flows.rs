@@ -202,7 +202,11 @@ impl Case {
             4 => l3[self.header() + 4..][..2].copy_from_slice(&7u16.to_be_bytes()),
             5 if self.tcp && self.body.len() < 40 => l3[self.header() + 12] = 0xf0,
             5 if self.tcp => l3[self.header() + 13] |= 2,
-            5 => l3[self.header() + 4..][..2].copy_from_slice(&(9 + self.body.len() as u16).to_be_bytes()),
+            // More than the packet has, or less: the kernel checks the checksum over all octets.
+            5 => {
+                let wrong = if n.is_multiple_of(2) && !self.body.is_empty() { 7 } else { 9 };
+                l3[self.header() + 4..][..2].copy_from_slice(&(wrong + self.body.len() as u16).to_be_bytes());
+            }
             // Longer than the frame.
             6 if self.v6 => l3[4] ^= 0x80,
             6 => l3[2] ^= 0x80,

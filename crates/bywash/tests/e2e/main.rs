@@ -69,6 +69,7 @@ mod tcp;
 mod top;
 mod trace;
 mod tunnel;
+mod unannounced;
 mod user_program;
 mod vrrp;
 mod web;
