@@ -155,8 +155,9 @@ const STATE_RELATED: u32 = 4;
 const STATE_NEW: u32 = 8;
 /// Bit of `ct status` that a connection gets if it lasts, and keeps.
 const IPS_ASSURED: u32 = 1 << 2;
-/// Bits of `ct status` that come and go with the kernel's flow tables (IPS_OFFLOAD, IPS_HW_OFFLOAD).
-const IPS_OFFLOADED: u32 = 1 << 14 | 1 << 15;
+/// Bits of `ct status` that come and go with the kernel's flow tables (IPS_OFFLOAD, IPS_HW_OFFLOAD), and that programs
+/// can set (IPS_FIXED_TIMEOUT, IPS_HELPER: not in IPS_UNCHANGEABLE_MASK). Rules match most of them by number only.
+const IPS_CHANGING: u32 = 1 << 14 | 1 << 15 | 1 << 10 | 1 << 13;
 /// Flags of TCP that the packets do not have: FIN, SYN, RST.
 const NO_FLAGS: u8 = 0x07;
 /// Flag of TCP that the packets have: ACK.
@@ -421,10 +422,10 @@ impl<'f> View<'f> {
             ct::STATUS => match host(flow.status, "status of the connection") {
                 Load::Value(mut octets) => {
                     let may_come = IPS_ASSURED & !flow.status.unwrap_or_default();
-                    for (octet, changing) in octets.iter_mut().zip((IPS_OFFLOADED | may_come).to_ne_bytes()) {
+                    for (octet, changing) in octets.iter_mut().zip((IPS_CHANGING | may_come).to_ne_bytes()) {
                         octet.known &= !changing;
                         octet.value &= !changing;
-                        octet.why = packets("status of the connection in a flow table");
+                        octet.why = packets("status of the connection that may change");
                     }
                     Load::Value(octets)
                 }
