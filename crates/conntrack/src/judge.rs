@@ -2,9 +2,12 @@
 
 use crate::connection::{Connection, Tuple};
 use bywash_exceptions::nft::{
-    self, Answer, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table, ct,
+    self, Answer, Chain, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table, ct,
 };
 use std::fmt;
+
+const NOT_TRANSLATED: &str = "the kernel may not translate it: no chain of type nat, or no rule that tracks connections, \
+                              in tables that outlast their owners";
 
 /// Reason why the firewall's rules leave a connection to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +16,8 @@ pub enum Refusal {
     Rule(Finding),
     /// Every packet of a direction is dropped there.
     Dropped(Place),
-    /// The connection is translated, and the kernel no longer translates: the rules for that are gone.
+    /// The connection is translated, and the kernel may no longer translate: the rules for that are gone, or go with the
+    /// program that owns them.
     NotTranslated,
     /// The rule is not understood, or may have selected another timeout or which of the connection's events are
     /// announced: the connection's end may not be announced, or its renewal may be wrong. The second field is nft's
@@ -29,7 +33,7 @@ impl Refusal {
         match self {
             Self::Rule(finding) => (Some(&finding.place), &finding.why),
             Self::Dropped(place) => (Some(place), "drop"),
-            Self::NotTranslated => (None, "no chain of type nat is left to translate it"),
+            Self::NotTranslated => (None, NOT_TRANSLATED),
             Self::Unseen(place, how) => (Some(place), how),
             Self::Unknown => (None, "the rules' verdict is not known"),
         }
@@ -137,20 +141,47 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
     }
 }
 
-/// Returns whether the kernel translates packets of a family: it does while there is a chain of type nat, whatever its
-/// rules are (nf_nat_register_fn).
+/// Returns whether the kernel certainly translates packets of a family: it does while there is a chain of type nat,
+/// whatever its rules are (nf_nat_register_fn), and connection tracking is on, which such a chain does not turn on. Tables
+/// that the kernel removes without an announcement do not count.
 fn translates(ruleset: &Ruleset, v6: bool) -> bool {
-    let of = |table: &&Table| {
-        let family = if v6 { Family::Ip6 } else { Family::Ip };
-        !table.dormant && (table.family == family || table.family == Family::Inet)
-    };
-    let chains = ruleset.tables.iter().filter(of).flat_map(|table| &table.chains);
-    chains.filter_map(|chain| chain.base.as_ref()).any(|base| base.kind == "nat")
+    let own = if v6 { Family::Ip6 } else { Family::Ip };
+    let of = |table: &&Table| !table.owned && (table.family == own || table.family == Family::Inet);
+    let is_nat = |chain: &Chain| chain.base.as_ref().is_some_and(|base| base.kind == "nat");
+    let mut tables = ruleset.tables.iter().filter(of);
+    tables.clone().any(|table| !table.dormant && table.chains.iter().any(is_nat))
+        && tables.any(|table| expressions(table).any(|expression| tracks(expression, v6)))
+}
+
+/// Returns whether a rule with this expression certainly turns connection tracking on for a family of its table, also in
+/// a chain or a table that no packet meets (nf_ct_netns_get).
+fn tracks(expression: &Expression, v6: bool) -> bool {
+    match expression {
+        Expression::Ct { .. } | Expression::FlowAdd | Expression::SourceNat { address: None } => true,
+        // It is known for IPv4 only.
+        Expression::SourceNat { address: Some(_) } => !v6,
+        Expression::Match { name, .. } => matches!(name.as_str(), "conntrack" | "state" | "connmark"),
+        Expression::Acts { how, .. } => match how.as_str() {
+            "nat" => !v6,
+            "nat ip6" => v6,
+            "masquerade" | "redirect" => true,
+            "xt target MASQUERADE"
+            | "xt target SNAT"
+            | "xt target DNAT"
+            | "xt target REDIRECT"
+            | "xt target NETMAP" => true,
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+fn expressions(table: &Table) -> impl Iterator<Item = &Expression> {
+    table.chains.iter().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.expressions)
 }
 
 fn any_expression(ruleset: &Ruleset, is: impl Fn(&Expression) -> bool) -> bool {
-    let rules = ruleset.tables.iter().flat_map(|table| &table.chains).flat_map(|chain| &chain.rules);
-    rules.flat_map(|rule| &rule.expressions).any(is)
+    ruleset.tables.iter().flat_map(expressions).any(is)
 }
 
 fn asks_routes(expression: &Expression) -> bool {
@@ -203,5 +234,52 @@ fn lasting_effect<'a>(expression: &'a Expression, table: &'a Table) -> Option<&'
         // Maps hold objects of their own table (nft_add_set_elem).
         "object of a map" => table.tracking.iter().map(String::as_str).find(|object| hides(object)),
         how => hides(how).then_some(how),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bywash_exceptions::nft::{Base, Rule, Tracking};
+
+    /// Returns a table with a chain of a type, and an expression in another one.
+    fn table(family: Family, kind: &str, expression: Expression) -> Table {
+        let base = Base { hook: 4, priority: 100, kind: kind.into(), accepts: true, devices: vec![] };
+        let rule = Rule { handle: 1, expressions: vec![expression], comment: None };
+        let chains = [(Some(base), vec![]), (None, vec![rule])];
+        let chain = |(base, rules)| Chain { name: "c".into(), base, rules, opaque: None };
+        let (dormant, owned, tracking) = (false, false, vec![]);
+        let chains = chains.map(chain).into();
+        Table { family, name: "t".into(), dormant, owned, chains, sets: vec![], tracking }
+    }
+
+    fn both(tables: Vec<Table>) -> [bool; 2] {
+        let ruleset = Ruleset { generation: 1, tables };
+        [false, true].map(|v6| translates(&ruleset, v6))
+    }
+
+    #[test]
+    fn translation_takes_a_chain_of_type_nat_and_connection_tracking_that_last() {
+        let acts = |how: &str| Expression::Acts { how: how.into(), tracking: Tracking::TurnsOn };
+        let counter = || Expression::Counter { name: None };
+        let (masquerade, state) = (
+            || Expression::SourceNat { address: None },
+            || Expression::Ct { key: ct::STATE, direction: None, register: 0 },
+        );
+        let nat = |family, expression| table(family, "nat", expression);
+        assert_eq!(both(vec![nat(Family::Ip, masquerade())]), [true, false]);
+        assert_eq!(both(vec![nat(Family::Inet, masquerade())]), [true, true]);
+        assert_eq!(both(vec![nat(Family::Inet, acts("nat"))]), [true, false]);
+        assert_eq!(both(vec![nat(Family::Inet, acts("nat ip6"))]), [false, true]);
+        assert_eq!(both(vec![nat(Family::Inet, counter())]), [false, false]);
+        // A table tracks for another one, whose chains are hooked, also if it is dormant itself.
+        let mut tracks = table(Family::Ip, "filter", state());
+        tracks.dormant = true;
+        assert_eq!(both(vec![nat(Family::Inet, counter()), tracks.clone()]), [true, false]);
+        let dormant = Table { dormant: true, ..nat(Family::Inet, masquerade()) };
+        assert_eq!(both(vec![dormant]), [false, false]);
+        let owned = |table| Table { owned: true, ..table };
+        assert_eq!(both(vec![owned(nat(Family::Ip, masquerade())), tracks.clone()]), [false, false]);
+        assert_eq!(both(vec![nat(Family::Ip, counter()), owned(tracks)]), [false, false]);
     }
 }

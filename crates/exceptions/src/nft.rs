@@ -125,6 +125,9 @@ pub struct Table {
     pub name: String,
     /// Whether the table is dormant (NFT_TABLE_F_DORMANT): its base chains are not hooked.
     pub dormant: bool,
+    /// Whether the kernel removes the table when its owner ends, without an announcement and in the same generation of
+    /// the ruleset (NFT_TABLE_F_OWNER without NFT_TABLE_F_PERSIST; nft_rcv_nl_event).
+    pub owned: bool,
     /// Chains of the table.
     pub chains: Vec<Chain>,
     /// Sets and maps of the table, anonymous ones included.

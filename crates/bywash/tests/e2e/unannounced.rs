@@ -1,9 +1,10 @@
 //! What the kernel decides about a packet of an established connection without an announcement: that it is invalid, or no
 //! longer translated.
 
-use crate::flows::{Ends, FIREWALL, LEVELS, run, wait_for_flow};
+use crate::flows::{BRIEF, Ends, FIREWALL, LEVELS, router, run, wait_for_flow, wait_until_followed};
+use crate::harness::PATIENCE;
 use crate::raw;
-use bywash_lab::{Topology, has_tool, require, require_lab};
+use bywash_lab::{Topology, has_tool, require, require_lab, wait_until};
 use bywash_wire::build::Packet;
 use bywash_wire::checksum::checksum;
 use bywash_wire::ethernet::MacAddr;
@@ -47,4 +48,67 @@ fn datagrams_that_end_before_their_packet_are_the_kernels() {
         assert_eq!(&buffer[..len], b"whole", "{level:?}: forwarded past connection tracking");
         bywash.stop();
     }
+}
+
+/// A chain of type nat translates only while connection tracking is on, and does not turn it on.
+#[test]
+fn nothing_is_translated_without_connection_tracking() {
+    require!(require_lab(), has_tool("nft"));
+    for level in LEVELS {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        lab.r().nft(FIREWALL).unwrap();
+        let bywash = run(&lab, level);
+        let mut udp = Ends::udp(&lab, lab.b().v4.into());
+        wait_for_flow(&bywash, &mut udp, "UDP");
+        lab.r()
+            .nft(
+                "flush ruleset
+                 table ip nat { chain from { type nat hook postrouting priority 100; }; }
+                 table inet filter { chain forward { type filter hook forward priority 0; counter; }; }",
+            )
+            .unwrap();
+        // Untranslated, it comes from an address that b's socket is not connected to.
+        wait_until("the end of the translation to hold", PATIENCE, || !udp.arrives(BRIEF)).unwrap();
+        let past = (0..20).any(|_| udp.arrives(BRIEF / 10));
+        assert!(!past, "{level:?}: translated without connection tracking");
+        bywash.stop();
+    }
+}
+
+/// A program with a table of its own that translates, which the kernel removes together with the program: nft ends with
+/// its input.
+const OWNER: &str = "
+import signal, subprocess
+nft = subprocess.Popen(['nft', '-i'], stdin=subprocess.PIPE)
+nft.stdin.write(b'add table ip nat { flags owner; }\\n')
+nft.stdin.write(b'add chain ip nat from { type nat hook postrouting priority 100; }\\n')
+nft.stdin.write(b'add rule ip nat from oifname r1 masquerade\\n')
+nft.stdin.flush()
+signal.pause()
+";
+
+#[test]
+fn nothing_is_translated_by_a_table_that_goes_with_its_owner() {
+    require!(require_lab(), has_tool("nft"));
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    let filter = FIREWALL.split("table ip nat").next().unwrap();
+    lab.r().nft(filter).unwrap();
+    let mut owner = lab.r().spawn(&["python3", "-c", OWNER]).unwrap();
+    let translates = || lab.r().run(&["nft", "list", "ruleset"]).unwrap().stdout.contains("masquerade");
+    wait_until("the rule that translates", PATIENCE, translates).unwrap();
+    let bywash = router("").run(&lab);
+    wait_until_followed(&bywash);
+    let mut udp = Ends::udp(&lab, lab.b().v4.into());
+    assert_ne!(udp.seen().ip(), lab.a().v4, "the source is translated");
+    let shown = |udp: &mut Ends| {
+        (0..20).for_each(|_| udp.talk(b"translated"));
+        bywash.show(&["kernel-connections"]).to_string()
+    };
+    bywash.wait("the connection to be left to the kernel", |_| {
+        shown(&mut udp).contains("tables that outlast their owners")
+    });
+    owner.kill().unwrap();
+    wait_until("the table to be gone", PATIENCE, || !translates()).unwrap();
+    assert!(!udp.arrives(BRIEF), "translated by a table that is gone");
+    bywash.stop();
 }

@@ -18,6 +18,8 @@ const NFTA_TABLE_NAME: u16 = 1;
 const NFTA_TABLE_FLAGS: u16 = 2;
 const NFTA_TABLE_OWNER: u16 = 7;
 const NFT_TABLE_F_DORMANT: u32 = 1;
+const NFT_TABLE_F_OWNER: u32 = 2;
+const NFT_TABLE_F_PERSIST: u32 = 4;
 
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
@@ -58,15 +60,18 @@ pub struct Of<T> {
     pub object: T,
 }
 
-/// Parses NFT_MSG_NEWTABLE; the flag tells whether all its attributes are known.
+/// Parses NFT_MSG_NEWTABLE; the flag tells whether all its attributes and flags are known.
 pub fn table(body: &[u8]) -> Option<(Table, bool)> {
     let attributes = Attributes::after(body, NFGENMSG);
-    let known = attributes.clone().all(|(kind, _)| kind <= NFTA_TABLE_OWNER);
+    let flags = find(attributes.clone(), NFTA_TABLE_FLAGS).and_then(be32).unwrap_or(0);
+    let known = attributes.clone().all(|(kind, _)| kind <= NFTA_TABLE_OWNER)
+        && flags & !(NFT_TABLE_F_DORMANT | NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST) == 0;
     Some((
         Table {
             family: family(*body.first()?),
-            name: text(find(attributes.clone(), NFTA_TABLE_NAME)?),
-            dormant: find(attributes, NFTA_TABLE_FLAGS).and_then(be32).unwrap_or(0) & NFT_TABLE_F_DORMANT != 0,
+            name: text(find(attributes, NFTA_TABLE_NAME)?),
+            dormant: flags & NFT_TABLE_F_DORMANT != 0,
+            owned: flags & (NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST) == NFT_TABLE_F_OWNER,
             chains: Vec::new(),
             sets: Vec::new(),
             tracking: Vec::new(),

@@ -36,7 +36,15 @@ fn base(name: &str, hook: u32, rules: &[Vec<Expression>]) -> Chain {
 }
 
 fn table(family: Family, chains: &[Chain]) -> Table {
-    Table { family, name: "t".into(), dormant: false, chains: chains.to_vec(), sets: Vec::new(), tracking: Vec::new() }
+    Table {
+        family,
+        name: "t".into(),
+        dormant: false,
+        owned: false,
+        chains: chains.to_vec(),
+        sets: Vec::new(),
+        tracking: Vec::new(),
+    }
 }
 
 fn effects(family: Family, chains: &[Chain]) -> Vec<Effect> {
@@ -303,6 +311,7 @@ fn any_table() -> impl Strategy<Value = Table> {
             family,
             name: name.to_string(),
             dormant,
+            owned: false,
             chains: chains.collect(),
             sets: Vec::new(),
             tracking: Vec::new(),

@@ -50,7 +50,15 @@ fn told(tunnel: &Tunnel, (hook, kind): (u32, &str), accepts: bool, rules: &[Vec<
     let rules = rules.iter().map(rule).collect();
     let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
     let (sets, tracking) = (Vec::new(), Vec::new());
-    let table = Table { family: Family::Inet, name: "t".into(), dormant: false, chains: vec![chain], sets, tracking };
+    let table = Table {
+        family: Family::Inet,
+        name: "t".into(),
+        dormant: false,
+        owned: false,
+        chains: vec![chain],
+        sets,
+        tracking,
+    };
     let ruleset = Ruleset { generation: 1, tables: vec![table] };
     let (effects, masqueraded) = on_tunnels(&ruleset, std::iter::once((tg(), tunnel)));
     (effects.first().map(|effect| effect.reason.clone()).unwrap_or_default(), masqueraded.contains(&tg().index))
@@ -149,7 +157,15 @@ fn tunnels_of_one_encapsulation_are_judged_together() {
         .to_vec();
     let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
     let (sets, tracking) = (Vec::new(), Vec::new());
-    let table = Table { family: Family::Ip, name: "t".into(), dormant: false, chains: vec![chain], sets, tracking };
+    let table = Table {
+        family: Family::Ip,
+        name: "t".into(),
+        dormant: false,
+        owned: false,
+        chains: vec![chain],
+        sets,
+        tracking,
+    };
     let ruleset = Ruleset { generation: 1, tables: vec![table] };
     let scopes = |tunnels: &[Tunnel]| -> Vec<Scope> {
         let interface = |at: usize| Interface { index: 20 + at as u32, ..tg() };

@@ -61,6 +61,7 @@ const NFTA_NAT_REG_ADDR_MAX: u16 = 4;
 const NFTA_NAT_FLAGS: u16 = 7;
 const NFT_NAT_SNAT: u32 = 0;
 const NFPROTO_IPV4: u32 = 2;
+const NFPROTO_IPV6: u32 = 10;
 // linux/netfilter/nf_nat.h
 const NF_NAT_RANGE_MAP_IPS: u32 = 1;
 /// NFTA_MATCH_NAME and NFTA_TARGET_NAME, and the same for the others.
@@ -259,6 +260,8 @@ fn acting(name: &str, attributes: Attributes<'_>) -> Expression {
         "ct" => return ct(&attributes),
         "nat" => match source_nat(&attributes) {
             Some(address) => return Expression::SourceNat { address: Some(address) },
+            // A table of family inet has both kinds; each turns connection tracking on for its family (nft_nat_init).
+            None if number(&attributes, NFTA_NAT_FAMILY) == Some(NFPROTO_IPV6) => ("nat ip6".into(), Tracking::TurnsOn),
             None => ("nat".into(), Tracking::TurnsOn),
         },
         "synproxy" | "tproxy" | "socket" => (name.to_owned(), Tracking::TurnsOn),
