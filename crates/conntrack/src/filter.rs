@@ -1,7 +1,6 @@
-//! Socket filter with which the kernel queues only announcements of assured connections (`SO_ATTACH_FILTER`, classic
-//! BPF): most connections of a flood, and most short UDP exchanges, are never assured.
+//! Socket filter with which the kernel queues only announcements of connections with a status bit (`SO_ATTACH_FILTER`,
+//! classic BPF): most connections of a flood, and most short UDP exchanges, are never assured.
 
-use crate::connection::status;
 use crate::message::CTA_STATUS;
 use socket2::SockFilter;
 
@@ -23,9 +22,9 @@ const HEADERS: u32 = 20;
 /// Length of an attribute's header.
 const HEADER: u32 = 4;
 
-/// Returns the filter. An assured connection stays assured, and the announcement of its end includes its status. An
-/// announcement without a status passes.
-pub fn filter() -> Vec<SockFilter> {
+/// Returns the filter for a bit that a connection keeps, as it stays assured. The announcement of its end includes its
+/// status. An announcement without a status passes.
+pub fn filter(status: u32) -> Vec<SockFilter> {
     vec![
         SockFilter::new(LOAD, 0, 0, HEADERS),
         SockFilter::new(LOAD_X, 0, 0, CTA_STATUS.into()),
@@ -33,7 +32,7 @@ pub fn filter() -> Vec<SockFilter> {
         SockFilter::new(JUMP_IF_EQUAL, 3, 0, 0),
         SockFilter::new(TO_X, 0, 0, 0),
         SockFilter::new(LOAD_BEHIND_X, 0, 0, HEADER),
-        SockFilter::new(JUMP_IF_SET, 0, 1, status::ASSURED),
+        SockFilter::new(JUMP_IF_SET, 0, 1, status),
         SockFilter::new(RETURN, 0, 0, u32::MAX),
         SockFilter::new(RETURN, 0, 0, 0),
     ]

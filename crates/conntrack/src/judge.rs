@@ -1,6 +1,7 @@
 //! The firewall's verdict on a connection.
 
 use crate::connection::{Connection, Tuple};
+use crate::kernel::Hears;
 use bywash_exceptions::nft::{
     self, Answer, Chain, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table, ct,
 };
@@ -57,7 +58,7 @@ pub struct Judge<'a> {
     /// Whether the kernel translates packets of IPv4 and of IPv6.
     translates: [bool; 2],
     asks_routes: bool,
-    asks_marks: bool,
+    hears: Hears,
 }
 
 impl<'a> Judge<'a> {
@@ -68,15 +69,19 @@ impl<'a> Judge<'a> {
             unseen: first_lasting_effect(ruleset),
             translates: [false, true].map(|v6| translates(ruleset, v6)),
             asks_routes: any_expression(ruleset, asks_routes),
-            asks_marks: any_expression(ruleset, asks_marks),
+            hears: Hears {
+                changes: any_expression(ruleset, asks_marks),
+                replied: any_expression(ruleset, |expression| *expression == Expression::FlowAdd),
+            },
         }
     }
 
-    /// Returns whether rules may match the marks of connections, which programs can change at any time. Nothing else
-    /// that rules match changes while a connection is established: its tuples, its zone, how it is translated, and the
-    /// other bits of its status that nft has names for (IPS_UNCHANGEABLE_MASK).
-    pub fn asks_marks(&self) -> bool {
-        self.asks_marks
+    /// Returns the announcements that have to be heard: changes if rules may match the marks of connections, which
+    /// programs can change at any time, and those of all replied connections if rules give some to a flow table. Nothing
+    /// else that rules match changes while a connection is established: its tuples, its zone, how it is translated. Other
+    /// bits of its status may, which are not known to the evaluation.
+    pub fn hears(&self) -> Hears {
+        self.hears
     }
 
     /// Returns whether rules look up the route to the source of packets, so that connections have to be judged again

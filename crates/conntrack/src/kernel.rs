@@ -1,6 +1,6 @@
 //! The kernel's conntrack table, by ctnetlink.
 
-use crate::connection::{Connection, Key};
+use crate::connection::{Connection, Key, status};
 use crate::filter::filter;
 use crate::message::{self, Announcement, Body, announcement};
 use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
@@ -43,6 +43,15 @@ pub enum Error {
     Unsupported,
 }
 
+/// Announcements to listen to: the ends of assured connections, and more of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hears {
+    /// Other changes, too.
+    pub changes: bool,
+    /// All connections with packets in both directions: connections in a flow table of the kernel are never assured.
+    pub replied: bool,
+}
+
 /// Result of hearing announcements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
@@ -63,8 +72,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the table and listens from now on to the ends of assured connections; with `changes`, also to their other
-    /// changes.
+    /// Opens the table and listens from now on to announcements.
     ///
     /// The kernel may load its module for ctnetlink. It announces nothing about connections while
     /// `net.netfilter.nf_conntrack_events` is 0.
@@ -74,12 +82,13 @@ impl Kernel {
     ///
     /// # Errors
     /// If the kernel lacks netfilter, or refuses a socket.
-    pub fn open(changes: bool) -> Result<Self, Error> {
+    pub fn open(hears: Hears) -> Result<Self, Error> {
         let mut groups = vec![NFNLGRP_CONNTRACK_DESTROY];
-        groups.extend(changes.then_some(NFNLGRP_CONNTRACK_UPDATE));
+        groups.extend(hears.changes.then_some(NFNLGRP_CONNTRACK_UPDATE));
+        let status = if hears.replied { status::SEEN_REPLY } else { status::ASSURED };
         let (heard, asked) = (open(&groups, RECEIVE_BUFFER)?, open(&[], ASKED_BUFFER)?);
         SockRef::from(&heard)
-            .attach_filter(&filter())
+            .attach_filter(&filter(status))
             .map_err(|source| bywash_netlink::Error::Socket { doing: "filter the announcements of", source })?;
         Ok(Self { heard, asked, buffer: vec![0; DATAGRAM] })
     }

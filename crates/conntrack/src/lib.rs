@@ -18,7 +18,7 @@ mod statistics;
 pub use connection::{Connection, Key, TCP, Tuple, UDP, status, tcp};
 pub use follower::{Considered, Follower, Reason, Routes, Terms, Timeouts, flow};
 pub use judge::{Judge, Refusal};
-pub use kernel::{Announced, Change, Changed, Error, Heard, Kernel, read_connections};
+pub use kernel::{Announced, Change, Changed, Error, Heard, Hears, Kernel, read_connections};
 pub use message::{Announcement, announcement};
 pub use obstacle::{Obstacle, obstacle};
 pub use statistics::{Counts, Revocation, Statistics, Times};

@@ -1,6 +1,6 @@
 //! The follower's table of flows, beside connections of the kernel's.
 
-use bywash_conntrack::{Announced, Change, Follower, Judge, Kernel, Revocation, Routes, Terms, Timeouts, UDP};
+use bywash_conntrack::{Announced, Change, Follower, Hears, Judge, Kernel, Revocation, Routes, Terms, Timeouts, UDP};
 use bywash_exceptions::nft::{Interface, Reader, Ruleset};
 use bywash_fib::flows::{Flow, FlowTables, Flows, Key, Tuple};
 use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
@@ -61,7 +61,7 @@ impl Lab {
         let reader = table.reader();
         let (follower, ruleset) = r
             .enter(|| {
-                let mut follower = Follower::new(Kernel::open(false).unwrap(), table, Arc::default());
+                let mut follower = Follower::new(Kernel::open(Hears::default()).unwrap(), table, Arc::default());
                 follower.revoke(GENERATION, Revocation::Rules);
                 (follower, Reader::open().unwrap().read_whole().unwrap())
             })
@@ -319,8 +319,8 @@ fn a_changed_mark_removes_a_flow() {
     assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
     assert!(lab.flow(4000).is_some(), "the rules do not ask for marks");
     lab.load("insert rule inet filter forward iifname r1 ct mark 8 drop");
-    assert!(Judge::new(&lab.ruleset).asks_marks());
-    let kernel = lab.topology.r().enter(|| Kernel::open(true).unwrap()).unwrap();
+    assert_eq!(Judge::new(&lab.ruleset).hears(), Hears { changes: true, replied: false });
+    let kernel = lab.topology.r().enter(|| Kernel::open(Hears { changes: true, replied: false }).unwrap()).unwrap();
     lab.follower.listen(kernel);
     assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
     assert!(lab.flow(4000).is_some());
@@ -397,7 +397,7 @@ fn connections_in_use_are_renewed() {
     };
     // The kernel's timeout is shorter than that of the test, so that the connection is renewed at its entry already.
     assert!(left(&lab) > 1000);
-    let mut kernel = lab.topology.r().enter(|| Kernel::open(false).unwrap()).unwrap();
+    let mut kernel = lab.topology.r().enter(|| Kernel::open(Hears::default()).unwrap()).unwrap();
     let original = bywash_conntrack::Tuple::new(
         (flow.original.src, flow.original.src_port),
         (flow.original.dst, flow.original.dst_port),

@@ -1,7 +1,7 @@
 //! Connections through a router with masquerade, as ctnetlink tells them.
 
 use bywash_conntrack::{
-    Announced, Announcement, Change, Changed, Connection, Heard, Kernel, Key, TCP, Tuple, status, tcp,
+    Announced, Announcement, Change, Changed, Connection, Heard, Hears, Kernel, Key, TCP, Tuple, status, tcp,
 };
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ impl Lab {
         let topology = Topology::builder().static_neighbours(true).build().unwrap();
         let r = topology.r();
         r.nft(ruleset).unwrap();
-        let kernel = r.enter(|| Kernel::open(changes)).unwrap().unwrap();
+        let kernel = r.enter(|| Kernel::open(Hears { changes, replied: false })).unwrap().unwrap();
         Self { topology, kernel, heard: VecDeque::new() }
     }
 
@@ -163,6 +163,32 @@ fn ends_alone_are_heard() {
     assert_eq!(ends, sources);
 }
 
+/// A connection in a flow table of the kernel is replied, and never assured.
+#[test]
+fn ends_of_replied_connections_are_heard_if_asked_for() {
+    require!(require_lab());
+    require!(has_tool("nft"));
+    require!(has_tool("conntrack"));
+    for replied in [false, true] {
+        let mut lab = Lab::new(MASQUERADE, false);
+        lab.kernel = lab.topology.r().enter(|| Kernel::open(Hears { changes: false, replied })).unwrap().unwrap();
+        let (a, b) = (IpAddr::from(lab.topology.a().v4), IpAddr::from(lab.topology.b().v4));
+        let (near, far) = (udp(&lab.topology.a().ns, (a, 5000).into()), udp(&lab.topology.b().ns, (b, 5000).into()));
+        near.send_to(b"never answered", (b, 5001)).unwrap();
+        near.send_to(b"answered", (b, 5000)).unwrap();
+        let (_, seen) = far.recv_from(&mut [0; 8]).unwrap();
+        far.send_to(b"answer", seen).unwrap();
+        near.recv_from(&mut [0; 8]).unwrap();
+        // The kernel queues announcements before the command returns.
+        lab.topology.r().run(&["conntrack", "-F"]).unwrap();
+        let mut ends = vec![];
+        let all = lab.kernel.hear(usize::MAX, |heard| ends.push(heard.key().original.dst));
+        assert_eq!(all.unwrap(), Announced::All);
+        let wanted: &[SocketAddr] = if replied { &[(b, 5000).into()] } else { &[] };
+        assert_eq!(ends, wanted);
+    }
+}
+
 /// With `nf_conntrack_events` at 2 this depends on all listeners of the machine.
 #[test]
 fn connections_from_before_are_announced_if_the_kernel_was_told_to() {
@@ -179,7 +205,7 @@ fn connections_from_before_are_announced_if_the_kernel_was_told_to() {
     let near = topology.a().ns.enter(|| TcpStream::connect((b, 80))).unwrap().unwrap();
     let (_far, from) = listener.accept().unwrap();
     assert_eq!((from.ip(), from), (a, near.local_addr().unwrap()));
-    let mut kernel = r.enter(|| Kernel::open(false)).unwrap().unwrap();
+    let mut kernel = r.enter(|| Kernel::open(Hears::default())).unwrap().unwrap();
     let mut found = None;
     kernel
         .read(&mut |heard| match heard {

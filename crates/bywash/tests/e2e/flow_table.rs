@@ -1,8 +1,9 @@
 //! Connections of UDP that a flow table of the kernel's (nf_flowtable) has taken are forwarded as others are, where the
 //! rules accept them without it; those of TCP are the table's.
 
-use crate::flows::{Ends, FIREWALL, forwarded, run, wait_for_flow};
-use bywash_lab::{Topology, has_tool, require, require_lab, skip};
+use crate::flows::{BRIEF, Ends, FIREWALL, forwarded, run, wait_for_flow};
+use crate::harness::PATIENCE;
+use bywash_lab::{Topology, has_tool, require, require_lab, skip, wait_until};
 
 /// A flow table for UDP that has been replied to, in addition to the firewall.
 const FLOW_TABLE: &str = "
@@ -20,6 +21,8 @@ fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     }
     // 30 s by default, which is less than a slow machine needs for some commands.
     lab.r().sysctl("net/netfilter/nf_flowtable_udp_timeout", "3600").unwrap();
+    // Connections are not renewed, which would show that one is gone.
+    lab.r().sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", "3600").unwrap();
     let offloaded = || lab.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout.contains("[OFFLOAD]");
     let bywash = run(&lab, "");
     let mut udp = Ends::udp(&lab, lab.b().v4.into());
@@ -32,6 +35,11 @@ fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     wait_for_flow(&bywash, &mut tcp, "TCP");
     wait_for_flow(&bywash, &mut udp, "UDP in the kernel's flow table");
     assert_eq!(udp.seen().ip(), tcp.seen().ip(), "the source is not translated");
+    // Its end is announced although it was never assured.
+    lab.r().run(&["conntrack", "-D", "-p", "udp"]).unwrap();
+    wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+    assert!(!udp.answered(BRIEF), "forwarded past conntrack");
+    wait_for_flow(&bywash, &mut udp, "UDP once more");
     // The kernel's table goes on with its connections whatever the rules become, and only it can.
     lab.r().nft("insert rule inet filter forward meta l4proto udp drop").unwrap();
     bywash.wait("the connection to be the kernel's", |bywash| {

@@ -7,7 +7,7 @@
 
 use anyhow::{Context as _, bail};
 use bywash_conntrack::{
-    Announced, Considered, Follower, Judge, Kernel, Revocation, Routes, Statistics, Terms, Timeouts,
+    Announced, Considered, Follower, Hears, Judge, Kernel, Revocation, Routes, Statistics, Terms, Timeouts,
 };
 use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
@@ -78,7 +78,7 @@ impl Flows {
         let shared = Arc::new(Shared { stop, asked, ready, routes, wake: Wake::new()?, statistics: Arc::default() });
         let ports = Ports::new(tables, domain);
         // A new thread is in the network namespace of the one that starts it.
-        let own = Thread { shared: shared.clone(), ports, generation: 0, hears_changes: false };
+        let own = Thread { shared: shared.clone(), ports, generation: 0, hears: Hears::default() };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -194,8 +194,8 @@ struct Thread {
     ports: Ports,
     /// Generation of the valid flows.
     generation: u32,
-    /// Whether changes of connections are announced, besides their ends.
-    hears_changes: bool,
+    /// Announcements of connections that are heard.
+    hears: Hears,
 }
 
 impl Thread {
@@ -213,7 +213,7 @@ impl Thread {
         let Some(mut asked) = self.shared.next(None)? else { return Ok(()) };
         let mut failures = Failures::default();
         let (mut rules, kernel) = loop {
-            match (Reader::open(), Kernel::open(false)) {
+            match (Reader::open(), Kernel::open(Hears::default())) {
                 (Ok(rules), Ok(kernel)) => break (rules, kernel),
                 (Err(why), _) => failures.tell(&why.into()),
                 (_, Err(why)) => failures.tell(&why.into()),
@@ -250,9 +250,9 @@ impl Thread {
         self.ports.set(&asked.ports);
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
-        if judge.asks_marks() != self.hears_changes {
-            follower.listen(Kernel::open(judge.asks_marks())?);
-            self.hears_changes = judge.asks_marks();
+        if judge.hears() != self.hears {
+            follower.listen(Kernel::open(judge.hears())?);
+            self.hears = judge.hears();
         }
         let mut routes = self.shared.routes.load(Ordering::Acquire);
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
