@@ -318,6 +318,37 @@ pub fn the_kernel_sends_what_leaves_by_no_port() {
     bywash.stop();
 }
 
+/// While there are no rules, the kernel looks up IPv4's tables local and main as one.
+#[test]
+pub fn a_longer_prefix_goes_before_a_route_of_table_local() {
+    require!(require_lab());
+    for level in LEVELS {
+        let lab = Topology::router_n(3).unwrap();
+        let b = lab.b();
+        b.ns.ip(&["address", "add", "10.9.0.1", "dev", "lo"]).unwrap();
+        lab.r().ip(&["route", "add", "10.9.0.0/24", "via", "10.0.2.2"]).unwrap();
+        let file = File::new(&config(&[("r0", level), ("r1", level), ("r2", level)]));
+        let bywash = file.run(&lab);
+        assert!(reaches(&lab, b.v4.into()) && reaches(&lab, ip("10.9.0.1")));
+        lab.r().ip_batch("route add 10.0.0.0/8 via 10.0.3.2 table local\n").unwrap();
+        wait_for_route(&bywash, "10.0.0.0/8", |route| route.is_some());
+        assert!(reaches(&lab, b.v4.into()), "{level:?}: the shorter prefix is used");
+        lab.r().ip_batch("route add throw 10.9.0.0/24 table local\n").unwrap();
+        bywash.wait("throw to be followed", |bywash| {
+            let routes = bywash.show(&["routes", "10.9.0.0/24"]);
+            routes.as_array().unwrap().iter().any(|route| route["table"] == 255)
+        });
+        assert!(misses(&lab, ip("10.9.0.1")), "{level:?}: the lookup goes on after `throw`");
+        // IPv6's tables are separate, and `throw` leads from one to the next.
+        lab.r()
+            .ip_batch("route add throw fd00:2::/64 table local\nroute add fd00:2::/32 via fd00:3::2 table local\n")
+            .unwrap();
+        wait_for_route(&bywash, "fd00:2::/32", |route| route.is_some());
+        assert!(reaches(&lab, b.v6.into()), "{level:?}: a shorter prefix is used after `throw`");
+        bywash.stop();
+    }
+}
+
 /// Ports with two queues each run on two workers where there are two CPUs, and a packet that one worker receives can
 /// leave by a port's queue of another.
 #[test]

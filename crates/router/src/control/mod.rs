@@ -563,11 +563,23 @@ impl Control {
     }
 
     fn add_route(&mut self, route: &Route, touched: &mut Touched) {
+        // Until there is the first rule, the kernel looks up both IPv4 tables as one (fib_unmerge): a longer prefix of
+        // table main goes before one of table local, and `throw` there ends the lookup. Which of both applies is not
+        // visible, so what is no address of this host is left to it like one. So is IPv6's `throw`, after which no
+        // shorter prefix of table local applies.
+        let of_kernel = match route.kind {
+            RouteKind::Local => false,
+            RouteKind::Throw => true,
+            _ => route.prefix.addr.is_ipv4(),
+        };
+        if of_kernel && route.table == LOCAL_TABLE {
+            let local = Route { kind: RouteKind::Local, next_hops: Arc::new([]), ..route.clone() };
+            return self.add_route(&local, touched);
+        }
         let set = self.sets.hold(route);
         let rank = Rank::of(route.table);
         let usable = match route.kind {
             RouteKind::Unicast => route.next_hops.iter().any(|h| h.alive),
-            RouteKind::Throw => rank != Some(Rank::Local),
             _ => true,
         };
         let rec = Rec { set, protocol: route.protocol, usable };

@@ -52,7 +52,7 @@ pub(super) struct Rec {
     pub set: u32,
     /// Origin of the route (rtm_protocol).
     pub protocol: u8,
-    /// False if every next hop is dead, and for `throw` in table local, which continues in table main.
+    /// False if every next hop is dead.
     pub usable: bool,
 }
 

@@ -44,7 +44,9 @@ impl Model {
             }
             Change::Route(r) => {
                 self.routes.retain(|o| (o.table, o.prefix, o.metric) != (r.table, r.prefix, r.metric));
-                self.routes.push(r.clone());
+                // Left to the kernel like an address of this host.
+                let local = r.table == 255 && (r.prefix.addr.is_ipv4() || r.kind == RouteKind::Throw);
+                self.routes.push(Route { kind: if local { RouteKind::Local } else { r.kind }, ..r.clone() });
             }
             Change::RouteGone { table, prefix, metric } => {
                 self.routes.retain(|o| (o.table, o.prefix, o.metric) != (*table, *prefix, *metric));
@@ -81,7 +83,6 @@ impl Model {
     fn decides(&self, fits: impl Fn(&Route) -> bool) -> Option<&Route> {
         let usable = |r: &&Route| match r.kind {
             RouteKind::Unicast => r.next_hops.iter().any(|h| h.alive),
-            RouteKind::Throw => r.table == 254,
             _ => true,
         };
         let of = |table| {
