@@ -309,7 +309,10 @@ impl Found {
     /// them.
     fn add_redirects(&mut self, port: &PortLink, of: &OfPort, global: &Global, forwards4: bool) {
         let (name, on, reason) = (&port.name, || vec![IfMatch::Index(port.index)], "sends packets as redirects say");
-        if forwards4 && is_on(global.redirects4) && is_on(of.redirects4) {
+        // An interface that does not forward takes part without the switch of all (IN_DEV_RX_REDIRECTS).
+        let (all, own) = (is_on(global.redirects4), is_on(of.redirects4));
+        let accepts4 = if of.forwarding4 == Some(1) { all && own } else { all || own };
+        if forwards4 && accepts4 {
             let object = format!("net.ipv4.conf.{name}.accept_redirects=1");
             self.add(Scope::Out(on(), Families::V4), &object, reason);
         }
@@ -400,6 +403,17 @@ mod tests {
         // Accepted redirects: for IPv4 on all interfaces and on this one, for IPv6 on one that does not forward.
         assert_eq!(scope(of_all(9, 1)), Scope::Out(on(), Families::V4));
         assert_eq!(scope(of_port(8, 0)), Scope::Out(on(), Families::V6));
+        // On an interface that does not forward IPv4 while another does, one of both switches is enough.
+        let among = |all: i64, own: i64| {
+            let (mut global, mut port) = (GLOBAL_NOW, PORT_NOW);
+            (global[9], port[0], port[6]) = (all, 0, own);
+            let link = |index| PortLink { index, name: "r0".into(), ..PortLink::default() };
+            let ports = [(7, port), (8, PORT_NOW)].map(|(index, of)| (link(index), switches(&of.map(Some))));
+            let sysctls = Sysctls { global: switches(&global.map(Some)), bridges: vec![], ports: ports.into() };
+            let out = Scope::Out(on(), Families::V4);
+            sysctls.analyse().1.iter().any(|effect| effect.scope == out)
+        };
+        assert_eq!([among(0, 0), among(0, 1), among(1, 0)], [false, true, true]);
         // Without forwarding, one switch is to be set, and redirects do not matter.
         let (mut global, mut port) = (GLOBAL_NOW, PORT_NOW);
         (global[9], global[10], port[0]) = (1, 0, 0);

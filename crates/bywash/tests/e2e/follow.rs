@@ -318,6 +318,39 @@ pub fn the_kernel_sends_what_leaves_by_no_port() {
     bywash.stop();
 }
 
+/// An interface that does not forward accepts redirects by its own switch, for packets that others forward to it.
+#[test]
+pub fn redirects_are_followed_out_of_an_interface_that_does_not_forward() {
+    require!(require_lab(), has_tool("python3"));
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    let (r, a, b) = (lab.r(), lab.a(), lab.b());
+    r.sysctl("net/ipv4/conf/r1/forwarding", "0").unwrap();
+    r.ip_batch("route add 10.9.0.0/24 via 10.0.2.2\nneighbour add 10.0.2.3 lladdr 02:00:00:00:00:99 dev r1\n").unwrap();
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    let redirect = "
+import socket, struct
+def sum16(b):
+    total = sum(struct.unpack('!%dH' % (len(b) // 2), b))
+    while total >> 16: total = (total & 0xffff) + (total >> 16)
+    return struct.pack('!H', ~total & 0xffff)
+at = socket.inet_aton
+about = struct.pack('!BBHIBBH', 0x45, 0, 28, 0, 64, 1, 0) + at('10.0.2.1') + at('10.9.0.1')
+about = about[:10] + sum16(about) + about[12:] + bytes(8)
+message = struct.pack('!BBH', 5, 1, 0) + at('10.0.2.3') + about
+message = message[:2] + sum16(message) + message[4:]
+socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).sendto(message, ('10.0.2.1', 0))
+";
+    let ear = Ear::at(&b.ns, &b.interface);
+    let by_other = |frame: &[u8]| frame.starts_with(&[2, 0, 0, 0, 0, 0x99]);
+    wait_until("the redirect to be followed", PATIENCE, || {
+        b.ns.run(&["python3", "-c", redirect]).unwrap();
+        send(&a.ns, &a.interface, &flows(&lab, 1, ip("10.9.0.1"), 4));
+        ear.heard().iter().any(|frame| by_other(frame))
+    })
+    .unwrap();
+    bywash.stop();
+}
+
 /// While there are no rules, the kernel looks up IPv4's tables local and main as one.
 #[test]
 pub fn a_longer_prefix_goes_before_a_route_of_table_local() {
