@@ -83,6 +83,9 @@ impl Resolver<'_> {
         } else if kind == RouteKind::Unicast {
             hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
         }
+        if body.mixed {
+            hops.iter_mut().for_each(|hop| hop.index = 0);
+        }
         // A single next hop takes all packets, whatever its weight in its group.
         if let [only] = &mut hops[..] {
             only.weight = 1;

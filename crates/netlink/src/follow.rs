@@ -6,14 +6,17 @@
 //! order the kernel wrote the two. In the opposite order, a dump's datagram could bring back an object that a
 //! notification had already removed.
 
+use crate::advertised::Advertisements;
 use crate::error::Error;
 use crate::kernel::{Kernel, Origin, Scope};
-use crate::parse::{Event, parse};
+use crate::parse::{Event, Leg, parse};
 use crate::socket::{DATAGRAM, Dumped, Received, Socket};
 use crate::stats::Stats;
 use crate::uapi::*;
-use crate::wire::{Message, Messages};
+use crate::wire::{Message, Messages, attribute};
 use bywash_fib::model::Change;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// Datagrams read from the socket before changes are reported.
@@ -36,6 +39,13 @@ const VLANS_AGAIN: Duration = Duration::from_secs(5);
 /// programs that are attached to them by a bpf_link. At most one part in [`RARELY`] of the time is spent on it.
 const LINKS_AGAIN: Duration = Duration::from_secs(1);
 const RARELY: u32 = 100;
+/// Part of the time, as a divisor, that is spent at most on reading IPv6 routes after router advertisements, which any
+/// host on a link can send.
+const ADVERTISED: u32 = 10;
+/// Requests at most, in a reading, for legs of IPv6 routes: some five for a route with two.
+const LEGS: u32 = 1 << 14;
+/// Upper half of the source addresses in these requests, from a prefix for examples (RFC 3849).
+const SOURCES: u64 = 0x2001_0db8_6c65_6773;
 /// Pending changes at which a running dump reports them.
 const REPORT_AT: usize = 1 << 16;
 
@@ -61,6 +71,10 @@ pub struct Follower {
     due: Option<Instant>,
     /// First time at which an IPv6 route expires. The kernel announces neither that nor a longer lifetime.
     expiry: Option<Instant>,
+    /// Router advertisements; `None` where they cannot be received.
+    advertisements: Option<Advertisements>,
+    /// Time at which IPv6 routes are read again after one.
+    advertised: Option<Instant>,
     /// Time at which VLANs are read again.
     vlans: Option<Instant>,
     /// Time at which links are read again.
@@ -97,6 +111,8 @@ impl Follower {
             shortages: 0,
             due: None,
             expiry: None,
+            advertisements: None,
+            advertised: None,
             vlans: None,
             links: None,
             heard_links: false,
@@ -107,14 +123,25 @@ impl Follower {
         })
     }
 
-    /// Returns the socket to poll for notifications.
-    pub fn heard(&self) -> &Socket {
-        &self.heard
+    /// Also follows router advertisements.
+    ///
+    /// # Errors
+    /// If they cannot be received.
+    pub fn follow_advertisements(&mut self) -> std::io::Result<()> {
+        self.advertisements = Advertisements::open()?;
+        Ok(())
+    }
+
+    /// Returns the sockets to poll for notifications and router advertisements. No more of the latter are awaited until
+    /// the routes have been read again.
+    pub fn heard(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let advertisements = self.advertisements.as_ref().filter(|_| self.advertised.is_none());
+        std::iter::once(self.heard.as_fd()).chain(advertisements.map(AsFd::as_fd))
     }
 
     /// Returns the time at which tables must be read again, if any.
     pub fn due(&self) -> Option<Instant> {
-        self.due.into_iter().chain(self.expiry).chain(self.vlans).chain(self.links).min()
+        self.due.into_iter().chain(self.expiry).chain(self.advertised).chain(self.vlans).chain(self.links).min()
     }
 
     /// Returns whether what has been read is all that there was to read.
@@ -146,6 +173,11 @@ impl Follower {
 
     /// Applies pending notifications; returns whether there may be more.
     pub fn hear(&mut self, emit: &mut dyn FnMut(Change)) -> Result<bool, Error> {
+        if self.advertised.is_none() && self.advertisements.as_ref().is_some_and(Advertisements::receive) {
+            // This socket receives an advertisement before the kernel acts on it.
+            let rest = self.ended + (ADVERTISED - 1) * self.took;
+            self.advertised = Some((Instant::now() + self.settle).max(rest));
+        }
         for _ in 0..TURN {
             match self.heard.receive(&mut self.buffer)? {
                 Received::Empty => return Ok(false),
@@ -183,6 +215,11 @@ impl Follower {
         self.due = None;
         let began = Instant::now();
         if self.expiry.is_some_and(|expiry| expiry <= began) {
+            scope.add(Scope::ROUTES6.and(self.follows));
+        }
+        if self.advertised.is_some_and(|at| at <= began) {
+            self.advertised = None;
+            self.advertisements.as_ref().map(Advertisements::receive);
             scope.add(Scope::ROUTES6.and(self.follows));
         }
         if self.vlans.take().is_some_and(|vlans| vlans <= began) {
@@ -256,6 +293,9 @@ impl Follower {
             }
             if whole {
                 self.shortages = 0;
+                if kind == Scope::ROUTES6 {
+                    self.ask_about_legs();
+                }
                 // When the tree changes, the kernel resumes the dump of IPv6 routes by counting those already shown
                 // (fib6_dump_table), and may skip some without marking the dump as interrupted.
                 let quiet = kind != Scope::ROUTES6 || (!routes6_in(&self.log[before..]) && !self.announce);
@@ -267,6 +307,36 @@ impl Follower {
         }
         self.want(kind);
         Ok(())
+    }
+
+    /// Finds the IPv6 routes whose legs have different MTUs. A request for a packet's route shows the attributes of the
+    /// leg that the packet takes, so this asks for packets from several sources.
+    fn ask_about_legs(&mut self) {
+        let mut left = LEGS;
+        for (key, body) in self.kernel.multipaths6() {
+            let IpAddr::V6(to) = key.prefix.addr else { continue };
+            let mut unseen: Vec<&Leg> = body.legs.iter().filter(|leg| !leg.dead).collect();
+            let (mut mixed, end) = (false, left.saturating_sub(64 * unseen.len() as u32));
+            while !unseen.is_empty() && !mixed && left > end {
+                left -= 1;
+                let from = Ipv6Addr::from(u128::from(SOURCES) << 64 | u128::from(left));
+                let (mut same, buffer) = (false, &mut self.dump_buffer);
+                let asked = self.asked.ask(RTM_GETROUTE, &packet6(from, to), buffer, |message| {
+                    if let Ok(Some(Event::Route { key: of, body: found, .. })) = parse(message) {
+                        same = of == key && found.legs.len() == body.legs.len();
+                        mixed = same && found.mtu != body.mtu;
+                        unseen.retain(|leg| !found.legs.first().is_some_and(|first| leg.has_same_target(first)));
+                    }
+                });
+                // Another route takes such packets: a more specific one, or one of another table.
+                if !same || asked.is_err() {
+                    break;
+                }
+            }
+            if mixed {
+                self.kernel.mix(key);
+            }
+        }
     }
 
     fn dump_once(&mut self, request: u16, family: u8, emit: &mut dyn FnMut(Change)) -> Result<Dumped, Error> {
@@ -342,6 +412,15 @@ impl Follower {
             Err(_) => self.stats.malformed += 1,
         }
     }
+}
+
+/// Returns a request for the route of a packet (struct rtmsg, and attributes), the leg that it takes first.
+fn packet6(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+    let mut body = vec![AF_INET6, 128, 128, 0, 0, 0, 0, 0];
+    body.extend((RTM_F_FIB_MATCH | RTM_F_LOOKUP_TABLE).to_ne_bytes());
+    body.extend(attribute(RTA_DST, &to.octets()));
+    body.extend(attribute(RTA_SRC, &from.octets()));
+    body
 }
 
 /// Takes the time at which a route expires into account, but not before `rest`.

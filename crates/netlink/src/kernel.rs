@@ -213,6 +213,36 @@ impl Kernel {
         }
     }
 
+    /// Returns the IPv6 routes with several legs, of whose attributes messages show only those of one.
+    pub fn multipaths6(&self) -> Vec<(RouteKey, Arc<Body>)> {
+        let several = |body: &Body| body.legs.len() > 1 && body.joins();
+        if !self.bodies.iter().any(|(_, entry)| several(&entry.body)) {
+            return vec![];
+        }
+        let mut found = vec![];
+        let mut list = Vec::new();
+        for key in self.routes6.with_body(|id| several(&self.bodies.get(id).body)) {
+            self.routes6.read(&key, &mut list);
+            let bodies = list.iter().map(|id| &self.bodies.get(*id).body).filter(|body| several(body));
+            found.extend(bodies.map(|body| (key.full(), Arc::clone(body))));
+        }
+        found
+    }
+
+    /// Leaves an IPv6 route with several legs to the kernel, because their MTUs differ.
+    pub fn mix(&mut self, key: RouteKey) {
+        let (short, mut list) = (Key6::of(&key), vec![]);
+        let generation = self.routes6.read(&short, &mut list).unwrap_or(self.generation);
+        let Some(at) = list.iter().position(|id| self.bodies.get(*id).body.joins()) else { return };
+        let bodies = &mut self.bodies;
+        self.pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, true));
+        let body = Body { mixed: true, ..Body::clone(&bodies.get(list[at]).body) };
+        let new = bodies.hold(body, &Resolver { links: &self.links, objects: &self.objects });
+        let old = std::mem::replace(&mut list[at], new);
+        self.routes6.write(short, &list, generation);
+        bodies.release(old);
+    }
+
     /// Returns the kinds that must be read again because an object that has been read decides about them.
     pub fn unread(&mut self) -> Scope {
         std::mem::take(&mut self.unread)
@@ -321,7 +351,9 @@ impl Kernel {
             scope = Scope::when(shaken || revived || lost, Scope::UNDER_LINKS);
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
             if old.is_some_and(|old| old.mtu != link.mtu) {
-                let fixed = self.bodies.iter().any(|(_, entry)| entry.body.mtu.is_some() && entry.body.uses(index));
+                let has_mtu =
+                    |body: &Body| (body.mtu.is_some() || body.mixed) && (body.object != 0 || body.uses(index));
+                let fixed = self.bodies.iter().any(|(_, entry)| has_mtu(&entry.body));
                 scope.add(Scope::when(fixed, Scope::ROUTES6));
             }
         }

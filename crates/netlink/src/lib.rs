@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+mod advertised;
 mod bodies;
 pub mod change;
 mod elsewhere;

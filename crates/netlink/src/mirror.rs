@@ -9,7 +9,6 @@ use crate::stats::Stats;
 use crate::wake::Wake;
 use bywash_fib::model::Change;
 use bywash_sync::lock;
-use rustix::fd::AsFd;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +72,12 @@ impl Mirror {
     /// If no netlink socket can be opened or no thread started. No privilege is required, except for a receive buffer
     /// above `net.core.rmem_max` (CAP_NET_ADMIN): without it the buffer is smaller.
     pub fn start(config: Config) -> Result<Self, Error> {
-        let follower = Follower::new(config.receive_buffer, config.settle, config.routes)?;
+        let mut follower = Follower::new(config.receive_buffer, config.settle, config.routes)?;
+        if config.routes
+            && let Err(error) = follower.follow_advertisements()
+        {
+            tracing::warn!("routes that a router advertisement changes are not noticed: cannot receive it: {error}");
+        }
         let prober = Prober::open()?;
         let shared = Arc::new(Shared {
             stop: AtomicBool::new(false),
@@ -295,7 +299,7 @@ impl Runner {
         let blocked = !self.outbox.waiting.is_empty();
         let until_due = self.follower.due().map(|due| due.saturating_duration_since(Instant::now()));
         let limit = if blocked { Some(KNOCK) } else { until_due };
-        self.shared.wake.wait([self.follower.heard().as_fd()], limit)?;
+        self.shared.wake.wait(self.follower.heard(), limit)?;
         Ok(!self.shared.stop.load(Ordering::Acquire))
     }
 }

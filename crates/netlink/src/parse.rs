@@ -63,6 +63,9 @@ pub struct Body {
     /// Id of the next-hop object; 0 for none. With an object, `legs` is empty.
     pub object: u32,
     pub legs: Vec<Leg>,
+    /// Set if the legs have, or may have, different MTUs, so that only the kernel can use them: of an IPv6 route each
+    /// leg has its own, of which a message shows one.
+    pub mixed: bool,
 }
 
 /// A next-hop object (RTM_NEWNEXTHOP).
@@ -199,6 +202,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         source: None,
         object: 0,
         legs: Vec::new(),
+        mixed: false,
     };
     let mut leg = Leg::of(flags);
     let mut nested = false;

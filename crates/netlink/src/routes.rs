@@ -218,9 +218,11 @@ fn insert6(
             let agree = (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
             body.legs
                 .sort_by_key(|leg| old.legs.iter().position(|known| known.has_same_target(leg)).unwrap_or(usize::MAX));
+            // Each leg has its own attributes, and the kernel shows only those of one.
+            body.mixed = old.mixed || old.mtu != body.mtu;
+            let agree = agree && !body.mixed;
             let new = bodies.hold(body, resolver);
             released.push(std::mem::replace(&mut list[at], new));
-            // Each leg has its own attributes, and the kernel shows only those of one.
             return if agree { Outcome::Sure } else { Outcome::Unsure };
         }
     } else if let Some(at) = list.iter().position(|id| bodies.get(*id).body.is_same_route(&body)) {
@@ -248,7 +250,8 @@ pub fn remove(
         let old = Body::clone(&bodies.get(list[at]).body);
         // The attributes shown were those of the first leg; the next leg has its own.
         let leads = |leg: &crate::parse::Leg| body.legs.iter().any(|gone| gone.has_same_target(leg));
-        let agree = !old.legs.first().is_some_and(leads)
+        let agree = !old.mixed
+            && !old.legs.first().is_some_and(leads)
             && (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
         let mut left = old;
         left.legs.retain(|leg| !body.legs.iter().any(|gone| gone.has_same_target(leg)));

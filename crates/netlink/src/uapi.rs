@@ -233,6 +233,8 @@ pub const RTAX_LOCK: u16 = 1;
 pub const RTAX_MTU: u16 = 2;
 pub const RTAX_HOPLIMIT: u16 = 10;
 pub const RTM_F_CLONED: u32 = 0x200;
+pub const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
+pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 /// Minimum MTU of IPv6 (linux/ipv6.h).
 pub const IPV6_MIN_MTU: u32 = 1280;
 pub const RTNH_F_DEAD: u32 = 1;

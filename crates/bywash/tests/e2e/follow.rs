@@ -318,6 +318,116 @@ pub fn the_kernel_sends_what_leaves_by_no_port() {
     bywash.stop();
 }
 
+/// Sends a router advertisement to all, from a host's link-local address, with the lifetime in seconds and the MTU given
+/// as arguments.
+const ADVERTISE: &str = "
+import socket, struct, sys
+s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+lifetime, mtu = map(int, sys.argv[2:])
+message = struct.pack('!BBHBBHII', 134, 0, 0, 64, 0, lifetime, 0, 0) + struct.pack('!BBHI', 5, 1, 0, mtu)
+s.sendto(message, ('ff02::1', 0, 0, socket.if_nametoindex(sys.argv[1])))
+";
+
+/// A router advertisement changes the lifetime and the MTU of routes, which the kernel does not announce.
+#[test]
+pub fn a_router_advertisement_changes_routes_silently() {
+    require!(require_lab(), has_tool("python3"));
+    let lab = Topology::router().unwrap();
+    let (r, b) = (lab.r(), lab.b());
+    for (name, value) in [("conf/r1/accept_ra", "2"), ("conf/r1/accept_ra_mtu", "1"), ("route/gc_interval", "1000")] {
+        r.sysctl(&format!("net/ipv6/{name}"), value).unwrap();
+    }
+    b.ns.ip_batch("address add fd09::1 dev lo\naddress add fd0a::1 dev lo\n").unwrap();
+    r.ip(&["route", "add", "fd0a::/64", "via", &b.v6.to_string(), "mtu", "1480"]).unwrap();
+    let advertise = |lifetime: &str, mtu: &str| {
+        b.ns.run(&["python3", "-c", ADVERTISE, &b.interface, lifetime, mtu]).unwrap();
+    };
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    wait_until("the default route", PATIENCE, || {
+        advertise("1000", "1500");
+        reaches(&lab, ip("fd09::1"))
+    })
+    .unwrap();
+    assert!(reaches(&lab, ip("fd0a::1")));
+    let of_kernel = |mtu: &str| r.ip(&["-6", "route", "show", "fd0a::/64"]).unwrap().stdout.contains(mtu);
+    wait_for_route(&bywash, "fd0a::/64", has_mtu(1480));
+    // The interface's MTU rises again, but not that of the route.
+    advertise("1000", "1400");
+    advertise("1000", "1500");
+    assert!(of_kernel("mtu 1400"));
+    wait_for_route(&bywash, "fd0a::/64", has_mtu(1400));
+    assert!(route(&bywash, "::/0").is_some());
+    advertise("1", "1500");
+    wait_until("the default route to expire", PATIENCE, || misses(&lab, ip("fd09::1"))).unwrap();
+    bywash.stop();
+}
+
+/// Returns a check that a route has this MTU of its own.
+fn has_mtu(mtu: u32) -> impl Fn(Option<&Value>) -> bool {
+    move |route| route.is_some_and(|route| route["mtu"] == mtu)
+}
+
+/// The kernel lowers the MTU of a route with a next-hop object together with the MTU of an interface, without a message.
+#[test]
+pub fn an_interface_lowers_the_mtu_of_routes_by_objects() {
+    require!(require_lab());
+    let lab = Topology::router().unwrap();
+    let r = lab.r();
+    r.ip_batch("nexthop add id 1 via fd00:2::2 dev r1\nroute add fd09::/64 nhid 1 mtu 1480\n").unwrap();
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    wait_for_route(&bywash, "fd09::/64", has_mtu(1480));
+    r.ip(&["link", "set", "r1", "mtu", "1400"]).unwrap();
+    wait_for_route(&bywash, "fd09::/64", has_mtu(1400));
+    // Not raised again with the interface, which has got another MTU for IPv6 meanwhile.
+    r.sysctl("net/ipv6/conf/r1/mtu", "1390").unwrap();
+    r.ip(&["link", "set", "r1", "mtu", "1500"]).unwrap();
+    assert!(r.ip(&["-6", "route", "show", "fd09::/64"]).unwrap().stdout.contains("mtu 1400"));
+    wait_for_route(&bywash, "fd09::/64", has_mtu(1400));
+    bywash.stop();
+}
+
+/// Each leg of an IPv6 route has an MTU of its own, of which the kernel shows the first one's.
+#[test]
+pub fn legs_with_different_mtus_are_the_kernels() {
+    require!(require_lab(), has_tool("python3"));
+    let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
+    let (r, a) = (lab.r(), lab.a());
+    let one = "route add fd09::/64 via fd00:2::2\nroute append fd09::/64 via fd00:3::2";
+    r.ip_batch(&format!("{one} mtu 1300\n")).unwrap();
+    let bywash = Bywash::run(r, &lab.router_interfaces());
+    let hops = |wanted: &'static [&'static str]| {
+        move |route: Option<&Value>| {
+            let ports = |route: &Value| -> Vec<String> {
+                let hops = route["next_hops"].as_array().unwrap().iter();
+                hops.map(|hop| hop["port"].as_str().unwrap_or_default().to_owned()).collect()
+            };
+            route.is_some_and(|route| ports(route) == wanted)
+        }
+    };
+    let (both, kernels) = (hops(&["r1", "r2"]), hops(&["", ""]));
+    wait_for_route(&bywash, "fd09::/64", kernels);
+    // Nothing longer than 1,300 bytes leaves by the second leg.
+    let [near, far] = [1, 2].map(|host: usize| Ear::at(&lab.hosts()[host].ns, &lab.hosts()[host].interface));
+    let long = |n: u16| {
+        let (from, to) = (SocketAddr::from((a.v6, 10_000 + n)), SocketAddr::from((ip(&format!("fd09::{n:x}")), 9)));
+        let packet = Packet::udp(from, to).macs(mac(&a.mac), mac(&a.router_mac)).ttl(64).payload(&[0; 1400]);
+        (1, packet.build().unwrap())
+    };
+    send(&a.ns, &a.interface, &(0..64).map(long).collect::<Vec<_>>());
+    let is_long = |frame: &[u8]| frame.len() > 1400;
+    near.wait(8, is_long);
+    assert!(!far.heard().iter().any(|frame| is_long(frame)));
+    // Without a difference, both are used, and again not once there is one.
+    r.ip(&["route", "del", "fd09::/64", "via", "fd00:3::2"]).unwrap();
+    r.ip(&["route", "append", "fd09::/64", "via", "fd00:3::2"]).unwrap();
+    wait_for_route(&bywash, "fd09::/64", both);
+    r.ip(&["route", "del", "fd09::/64"]).unwrap();
+    r.ip_batch(&format!("{one} mtu 1300\n")).unwrap();
+    wait_for_route(&bywash, "fd09::/64", kernels);
+    bywash.stop();
+}
+
 /// An interface that does not forward accepts redirects by its own switch, for packets that others forward to it.
 #[test]
 pub fn redirects_are_followed_out_of_an_interface_that_does_not_forward() {
