@@ -3,9 +3,11 @@
 use crate::command::{command, wait, words};
 use crate::error::{Error, Result};
 use crate::patience;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, ioctl_fionread, read};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
-use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -20,7 +22,7 @@ pub struct Process {
     command: String,
     child: Child,
     output: Arc<Mutex<Vec<u8>>>,
-    readers: Vec<JoinHandle<()>>,
+    readers: Vec<(Arc<OwnedFd>, JoinHandle<()>)>,
 }
 
 impl Process {
@@ -31,10 +33,10 @@ impl Process {
         let output = Arc::new(Mutex::new(Vec::new()));
         let mut readers = Vec::new();
         if let Some(pipe) = child.stdout.take() {
-            readers.push(collect(pipe, Arc::clone(&output)));
+            readers.push(collect(pipe.into(), Arc::clone(&output)));
         }
         if let Some(pipe) = child.stderr.take() {
-            readers.push(collect(pipe, Arc::clone(&output)));
+            readers.push(collect(pipe.into(), Arc::clone(&output)));
         }
         Ok(Self { command: text, child, output, readers })
     }
@@ -124,14 +126,18 @@ impl Process {
         self.child.try_wait().map_err(|source| Error::io(format!("waiting for `{}`", self.command), source))
     }
 
-    /// Waits for the output readers; call only after the process has ended. A grandchild may keep the pipes open: it
-    /// gets 200 ms.
+    /// Waits until the readers have taken everything from the pipes; call only after the process has ended. They may go
+    /// on after that, because a grandchild may keep the pipes open.
     fn join_readers(&mut self) {
-        let deadline = Instant::now() + patience(Duration::from_millis(200));
-        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
+        let is_behind = |pipe: &OwnedFd| {
+            // A reader keeps the lock from before it takes bytes from a pipe until they are in the output.
+            let _taken = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+            ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 0)
+        };
+        while self.readers.iter().any(|(pipe, reader)| !reader.is_finished() && is_behind(pipe)) {
             thread::sleep(Duration::from_millis(1));
         }
-        self.readers.retain(|reader| !reader.is_finished());
+        self.readers.retain(|(_, reader)| !reader.is_finished());
     }
 }
 
@@ -148,16 +154,27 @@ impl Drop for Process {
     }
 }
 
-fn collect(mut pipe: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> JoinHandle<()> {
-    thread::spawn(move || {
+/// Starts a thread that appends what comes from a pipe.
+fn collect(pipe: OwnedFd, into: Arc<Mutex<Vec<u8>>>) -> (Arc<OwnedFd>, JoinHandle<()>) {
+    let pipe = Arc::new(pipe);
+    let from = Arc::clone(&pipe);
+    let reader = thread::spawn(move || {
         let mut chunk = [0; 4096];
-        while let Ok(count) = pipe.read(&mut chunk) {
-            if count == 0 {
-                return;
+        loop {
+            // Errors are those of interrupted calls.
+            if poll(&mut [PollFd::new(&from, PollFlags::IN)], None).is_err() {
+                continue;
             }
-            into.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&chunk[..count]);
+            let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
+            match read(&from, &mut chunk) {
+                Ok(0) => return,
+                Ok(count) => into.extend_from_slice(&chunk[..count]),
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
         }
-    })
+    });
+    (pipe, reader)
 }
 
 #[cfg(test)]
@@ -167,7 +184,7 @@ mod tests {
     #[test]
     fn output_is_seen_while_it_runs_and_drop_ends_it() {
         let mut process = Process::start(&["sh", "-c", "echo ready; exec sleep 60"]).unwrap();
-        process.wait_for_output("ready", Duration::from_secs(5)).unwrap();
+        process.wait_for_output("ready", Duration::from_secs(60)).unwrap();
         let proc_entry = format!("/proc/{}", process.pid());
         assert!(std::fs::exists(&proc_entry).unwrap());
         drop(process);
@@ -177,16 +194,28 @@ mod tests {
     #[test]
     fn an_early_end_is_told_with_its_output() {
         let mut process = Process::start(&["sh", "-c", "echo no; exit 4"]).unwrap();
-        let message = process.wait_for_output("ready", Duration::from_secs(5)).unwrap_err().to_string();
+        let message = process.wait_for_output("ready", Duration::from_secs(60)).unwrap_err().to_string();
         assert!(message.contains("exit status: 4") && message.contains("no"), "{message}");
         assert!(process.signal(Signal::TERM).is_err());
+    }
+
+    /// However late its readers run, and though a grandchild keeps its pipes open.
+    #[test]
+    fn all_that_it_printed_is_there_when_it_has_ended() {
+        let script = "sleep 5 & i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i + 1)); done; echo last >&2";
+        for _ in 0..5 {
+            let mut process = Process::start(&["sh", "-c", script]).unwrap();
+            process.wait(Duration::from_secs(60)).unwrap();
+            let output = process.output();
+            assert!(output.contains("\nline 2999\n") && output.contains("last\n"), "{} bytes", output.len());
+        }
     }
 
     #[test]
     fn one_that_ignores_sigterm_is_killed() {
         let mut process =
             Process::start(&["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"]).unwrap();
-        process.wait_for_output("ready", Duration::from_secs(5)).unwrap();
+        process.wait_for_output("ready", Duration::from_secs(60)).unwrap();
         assert!(process.terminate(Duration::from_millis(50)).is_err());
         let status = process.kill().unwrap();
         assert!(!status.success());
