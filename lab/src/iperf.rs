@@ -94,7 +94,7 @@ impl Iperf {
         if let Some(bytes) = self.udp_payload {
             argv.extend(["-l".to_owned(), bytes.to_string()]);
         }
-        let output = client.try_run(&argv, Duration::from_secs(u64::from(self.seconds) + 20))?;
+        let output = client.try_run(&argv, Duration::from_secs(u64::from(self.seconds) + 60))?;
         parse(&output.stdout, self.udp_bits_per_second.is_some())
     }
 }

@@ -49,7 +49,7 @@ impl TransferReport {
 impl Transfer {
     /// Creates a transfer of `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
-        Self { bytes, seed: 1, stall: Duration::from_secs(10) }
+        Self { bytes, seed: 1, stall: Duration::from_secs(60) }
     }
 
     /// Sets the seed of the content.
@@ -59,7 +59,7 @@ impl Transfer {
         self
     }
 
-    /// Sets how long either side waits without progress before it fails; 10 s by default.
+    /// Sets how long either side waits without progress before it fails; a minute by default.
     #[must_use]
     pub fn stall(mut self, stall: Duration) -> Self {
         self.stall = stall;

@@ -27,7 +27,7 @@ fn a_namespace_goes_with_its_guard_even_on_panic() {
     assert!(result.is_err() && !exists(&name));
     // The process inside was ended and does not keep the devices.
     let mut process = process;
-    let status = process.wait(Duration::from_secs(5)).unwrap();
+    let status = process.wait(Duration::from_secs(60)).unwrap();
     assert!(!status.success() && pid != 0);
 }
 
@@ -120,8 +120,8 @@ fn a_late_reply_to_the_last_request_counts_after_a_quick_one() {
     for (key, value) in [("mcast_solicit", "100"), ("retrans_time_ms", "100")] {
         one.sysctl(&format!("net/ipv4/neigh/v0/{key}"), value).unwrap();
     }
-    let interval = patience(Duration::from_secs(1));
-    let ping = Ping::to([192, 0, 2, 2]).count(2).interval(interval);
+    let interval = patience(Duration::from_secs(2));
+    let ping = Ping::to([192, 0, 2, 2]).count(2).interval(interval).wait(Duration::from_secs(60));
     let report = std::thread::scope(|scope| {
         let pings = scope.spawn(|| ping.run(&one).unwrap());
         std::thread::sleep(interval / 2);
@@ -146,7 +146,7 @@ fn icmp_errors_are_reported_with_their_senders() {
     let lab = Topology::router().unwrap();
     let (a, b, r) = (lab.a(), lab.b(), lab.r());
     // The kernel gives up a neighbour after 3 s.
-    let ping = |to: &str| Ping::to(to.parse::<IpAddr>().unwrap()).count(1).wait(Duration::from_secs(6));
+    let ping = |to: &str| Ping::to(to.parse::<IpAddr>().unwrap()).count(1).wait(Duration::from_secs(60));
     let line = |ping: Ping, line: &str| {
         let report = ping.run(&a.ns).unwrap();
         assert_eq!((report.sent, report.received, report.errors), (1, 0, 1), "{line}: {}", report.text);
@@ -302,7 +302,7 @@ fn work_in_a_namespace_can_outlive_the_call() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let mut buffer = [0; 16];
-        wait_until("an echo", Duration::from_secs(5), || {
+        wait_until("an echo", Duration::from_secs(60), || {
             socket.send_to(b"hello", "127.0.0.1:7777").is_ok() && socket.recv(&mut buffer).is_ok()
         })
     });
