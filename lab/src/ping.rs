@@ -33,6 +33,7 @@ pub struct Ping {
     ttl: Option<u8>,
     dont_fragment: bool,
     wait: Duration,
+    one_by_one: bool,
 }
 
 /// Result of a ping run.
@@ -61,6 +62,7 @@ impl Ping {
             ttl: None,
             dont_fragment: false,
             wait: Duration::from_secs(3),
+            one_by_one: false,
         }
     }
 
@@ -107,6 +109,14 @@ impl Ping {
         self
     }
 
+    /// Sends each request only when those before it have a reply or an error, or the waiting time for these is over: a
+    /// busy machine then lets no packets pile up, which queues on the way might not hold.
+    #[must_use]
+    pub fn one_by_one(mut self) -> Self {
+        self.one_by_one = true;
+        self
+    }
+
     /// Sends the requests from `namespace`, and waits until each has a reply or an error, or until the waiting time is
     /// over. Lost replies are reported, not an error; a network unreachable from the sender itself is an error.
     pub fn run(&self, namespace: &Namespace) -> Result<PingReport> {
@@ -124,6 +134,9 @@ impl Ping {
         let mut tally = Tally::new(self);
         let mut due = Instant::now();
         for _ in 0..self.count {
+            if self.one_by_one {
+                tally.receive(&socket, Instant::now() + patience(self.wait), true);
+            }
             tally.receive(&socket, due, false);
             tally.send(&socket);
             // Requests that are late are not sent in a burst, which queues on the way might not hold.

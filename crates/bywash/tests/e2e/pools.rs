@@ -24,7 +24,7 @@ fn each_worker_has_the_pool_that_names_it() {
     let file = File::new(&format!("{ports}{pools}"));
     let running = file.run(&lab);
     let forwards = || {
-        let ping = Ping::to(lab.b().v4).count(200).interval(Duration::from_millis(1));
+        let ping = Ping::to(lab.b().v4).count(200).interval(Duration::ZERO).one_by_one();
         let report = ping.run(&lab.a().ns).unwrap();
         assert_eq!(report.received, 200, "{}", report.text);
     };
@@ -116,7 +116,8 @@ fn every_kind_of_pool_forwards_and_reuses_buffers() {
         std::fs::write(&file, text).unwrap();
         let mut bywash = Bywash::spawn(lab.r(), &["--config", file.to_str().unwrap()]);
         bywash.process.wait_for_output("forwarding;", crate::harness::PATIENCE).unwrap();
-        let ping = Ping::to(lab.b().v4).count(1500).interval(Duration::from_millis(1));
+        // One by one, since the rings hold few packets.
+        let ping = Ping::to(lab.b().v4).count(1500).interval(Duration::ZERO).one_by_one();
         let report = ping.run(&lab.a().ns).unwrap();
         assert_eq!(report.received, 1500, "{kind}: {}", report.text);
         let shown = bywash.show(&["pools"]);
@@ -162,7 +163,7 @@ fn a_kind_is_chosen_by_who_frees_and_how_far_that_is() {
         ["kind", "chosen"].map(|key| pool[key].as_str().unwrap_or_default().to_owned())
     };
     let forwards = || {
-        let ping = Ping::to(lab.b().v4).count(200).interval(Duration::from_millis(1));
+        let ping = Ping::to(lab.b().v4).count(200).interval(Duration::ZERO).one_by_one();
         assert_eq!(ping.run(&lab.a().ns).unwrap().received, 200);
     };
     let file = File::new(&text("", "[0, 1]", 8192));
