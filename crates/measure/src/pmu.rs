@@ -355,8 +355,10 @@ mod tests {
             return;
         }
         let start = std::time::Instant::now();
-        while start.elapsed().as_millis() < 20 {}
+        // The clock is that of this thread, which need not get the CPU at once.
+        while estimate(&mut these.counters[0].2).unwrap() < 4e6 && start.elapsed().as_secs() < 60 {}
         let half_ns = these.read().unwrap().get(Event::Cycles).unwrap();
-        assert!((1e6..1e9).contains(&half_ns), "{half_ns}");
+        let longest = start.elapsed().as_nanos() as f64;
+        assert!((1e6..longest).contains(&half_ns), "{half_ns} of {longest}");
     }
 }
