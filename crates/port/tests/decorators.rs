@@ -105,8 +105,11 @@ fn the_same_seed_does_the_same() {
 
 #[test]
 fn the_rate_limit_lets_a_burst_through_and_no_more() {
+    let start = Instant::now();
     let (got, [.., limited]) = through(Faults { limit_pps: 1, ..Faults::default() }, 1, 640);
-    assert!((64..=66).contains(&got.len()), "{}", got.len());
+    // And one a second, however long it took.
+    let most = 65 + start.elapsed().as_secs() as usize + 1;
+    assert!((64..=most).contains(&got.len()), "{}", got.len());
     assert_eq!(got.len() as u64 + limited, 640);
 }
 
@@ -121,7 +124,7 @@ fn frames_beyond_the_limit_wait_as_many_as_the_queue_holds() {
     far.tx_burst(&mut bufs, &mut batch);
     let start = Instant::now();
     let mut got = Vec::new();
-    while got.len() < 11 && start.elapsed() < Duration::from_secs(5) {
+    while got.len() < 11 && start.elapsed() < Duration::from_secs(60) {
         port.rx_burst(&mut bufs, &mut batch);
         got.extend(contents(&mut bufs, &mut batch));
     }
@@ -149,7 +152,7 @@ fn delayed_frames_are_held_and_come_later() {
     assert_eq!(port.rx_burst(&mut bufs, &mut batch), 0);
     assert_eq!((far.held() + port.held(), port.receives(), port.state()), (10, true, PortState::Up));
     while port.rx_burst(&mut bufs, &mut batch) == 0 {
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
     assert!(start.elapsed() >= delay);
     assert_eq!(contents(&mut bufs, &mut batch), (0..10).map(number).collect::<Vec<_>>());

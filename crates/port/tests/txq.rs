@@ -131,20 +131,27 @@ fn the_oldest_frame_s_wait_is_counted_once_a_burst() {
     let mut bufs = Buffers::attach(&pools, 0);
     let mut port = Scripted::default();
     let mut queue = TxQueue::new(TxQueueConfig { burst: 64, deadline_us: 50 });
+    let mut bursts = 0;
     for wait_us in [100.0, 20_000.0, 300_000.0] {
-        let before = queue.stats().waits.counts();
-        let since = clock::tsc() - clock::us_to_ticks(wait_us as u64);
-        queue.push(bufs.alloc_one().unwrap(), since).unwrap();
-        queue.push(bufs.alloc_one().unwrap(), clock::tsc()).unwrap();
-        assert_eq!(queue.deadline(), Some(since + clock::us_to_ticks(50) * 3 / 4));
-        queue.flush(&mut port, &mut bufs, clock::tsc());
-        let counts = queue.stats().waits.counts().since(&before);
-        let got = counts.quantile_us(1.0).unwrap();
-        // Up to its bucket's bound, plus the time for which this thread was not scheduled.
-        assert!((wait_us..wait_us * 1.13 + 50_000.0).contains(&got), "{wait_us} us counted as {got}");
-        assert_eq!(counts.total(), 1);
+        // The time for which this thread is not scheduled is added to the wait: one of some bursts is spared that.
+        let mut waits = vec![];
+        while waits.len() < 20 && !waits.iter().any(|got| *got < wait_us * 1.13 + 1000.0) {
+            let before = queue.stats().waits.counts();
+            let since = clock::tsc() - clock::us_to_ticks(wait_us as u64);
+            queue.push(bufs.alloc_one().unwrap(), since).unwrap();
+            queue.push(bufs.alloc_one().unwrap(), clock::tsc()).unwrap();
+            assert_eq!(queue.deadline(), Some(since + clock::us_to_ticks(50) * 3 / 4));
+            queue.flush(&mut port, &mut bufs, clock::tsc());
+            let counts = queue.stats().waits.counts().since(&before);
+            assert_eq!(counts.total(), 1);
+            waits.push(counts.quantile_us(1.0).unwrap());
+            bursts += 1;
+        }
+        // Up to its bucket's bound.
+        assert!(waits.iter().all(|got| *got >= wait_us), "{wait_us} us counted as {waits:?}");
+        assert!(waits.iter().any(|got| *got < wait_us * 1.13 + 1000.0), "{wait_us} us counted as {waits:?}");
     }
-    assert_eq!((queue.deadline(), queue.stats().sends()), (None, (3, 6)));
+    assert_eq!((queue.deadline(), queue.stats().sends()), (None, (bursts, 2 * bursts)));
     drop(bufs);
     assert_conserved(&pools);
 }

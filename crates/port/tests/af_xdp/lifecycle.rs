@@ -42,9 +42,13 @@ fn an_empty_pool_recovers_by_itself() {
                 }
                 a.port.housekeep(&mut bufs);
             }
-            std::thread::sleep(Duration::from_millis(60));
-            (0..32).for_each(|_| a.port.housekeep(&mut bufs));
-            let (got, lost) = (a.port.counters().rx_packets.get(), a.port.counters().rx_no_buffer.get());
+            let figures = |port: &AfXdpPort| (port.counters().rx_packets.get(), port.counters().rx_no_buffer.get());
+            // The kernel's figures are read only now and then.
+            let end = Instant::now() + patience(Duration::from_secs(60));
+            while figures(&a.port).1 < 300 - 128 && Instant::now() < end {
+                a.port.housekeep(&mut bufs);
+            }
+            let (got, lost) = figures(&a.port);
             assert_eq!(got, 128, "all buffers posted were used: {:?}", a.port.counters());
             // Each frame once; the interface's own first messages may come in addition.
             assert!((300 - 128..200).contains(&lost), "{:?}", a.port.counters());
@@ -58,7 +62,7 @@ fn an_empty_pool_recovers_by_itself() {
             for i in 0..50 {
                 near.send(&packet(i));
             }
-            let end = Instant::now() + patience(Duration::from_secs(2));
+            let end = Instant::now() + patience(Duration::from_secs(60));
             while got.len() < 50 && Instant::now() < end {
                 a.port.rx_burst(&mut bufs, &mut got);
             }
@@ -293,7 +297,7 @@ fn hold_r0_until_killed() {
     let mut a = Taken::new(&umem, "r0", true, &socket());
     a.port.housekeep(&mut bufs);
     println!("held");
-    std::thread::sleep(Duration::from_secs(60));
+    std::thread::sleep(Duration::from_secs(600));
 }
 
 #[test]
@@ -311,7 +315,7 @@ fn kill_9_leaves_nothing_attached() {
         .spawn()
         .unwrap();
     let attached = || net.router.enter(|| LinkInfo::query("r0").unwrap().program).unwrap();
-    let end = Instant::now() + patience(Duration::from_secs(10));
+    let end = Instant::now() + patience(Duration::from_secs(60));
     while attached().is_none() && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -321,10 +325,10 @@ fn kill_9_leaves_nothing_attached() {
     child.wait().unwrap();
     let killed = Instant::now();
     assert!(was.is_some(), "the child never attached");
-    while attached().is_some() && killed.elapsed() < patience(Duration::from_secs(1)) {
+    while attached().is_some() && killed.elapsed() < patience(Duration::from_secs(60)) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(attached(), None, "still attached a second after the kill");
+    assert_eq!(attached(), None, "still attached a minute after the kill");
     // The queue is free for the next start.
     let pools = pools(4096);
     net.router

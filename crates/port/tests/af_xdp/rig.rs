@@ -94,14 +94,14 @@ pub fn tables(datapath: &XdpDatapath) -> (Table4, Table6) {
     (Table4::shared(&domain, memory(Family::V4)).unwrap(), Table6::shared(&domain, memory(Family::V6)).unwrap())
 }
 
-/// Runs two ports as a worker does, moving every frame received on one to the other, until `done` or for two seconds.
+/// Runs two ports as a worker does, moving every frame received on one to the other, until `done` or for a minute.
 pub fn forward(
     a: &mut dyn Port,
     b: &mut dyn Port,
     bufs: &mut Buffers,
     mut done: impl FnMut(&mut dyn Port, &mut dyn Port) -> bool,
 ) -> bool {
-    let end = Instant::now() + patience(Duration::from_secs(2));
+    let end = Instant::now() + patience(Duration::from_secs(60));
     let (mut ab, mut ba) = (Batch::new(), Batch::new());
     while Instant::now() < end {
         a.rx_burst(bufs, &mut ab);
@@ -139,7 +139,7 @@ impl Wire {
         bind(&fd, &LinkLayer(index, ETH_P_ALL)).unwrap();
         // A frame takes many times its length of the buffer: on Linux 6.12 the last of 5,000 were lost with 64 MiB.
         rustix::net::sockopt::set_socket_recv_buffer_size_force(&fd, 256 << 20).unwrap();
-        let timeout = Some(patience(Duration::from_millis(500)));
+        let timeout = Some(patience(Duration::from_secs(30)));
         rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Recv, timeout).unwrap();
         Self { fd }
     }
@@ -148,9 +148,9 @@ impl Wire {
         rustix::net::send(&self.fd, frame, rustix::net::SendFlags::empty()).unwrap();
     }
 
-    /// Returns the next frame received with this EtherType; `None` if none arrives within half a second.
+    /// Returns the next frame received with this EtherType; `None` if none arrives within half a minute.
     pub fn recv(&self, ethertype: u16) -> Option<Vec<u8>> {
-        let end = Instant::now() + patience(Duration::from_millis(500));
+        let end = Instant::now() + patience(Duration::from_secs(30));
         let mut buffer = vec![0; 65536];
         while Instant::now() < end {
             let n = rustix::net::recv(&self.fd, &mut buffer[..], rustix::net::RecvFlags::empty()).ok()?.0;
