@@ -85,7 +85,7 @@ impl Place {
 /// Sends bytes, and returns everything received until the end of the connection.
 fn raw(socket: &Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     // The server may disconnect while a hostile client still sends.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
