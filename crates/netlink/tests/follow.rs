@@ -147,7 +147,7 @@ fn ipv6_routes_expire() {
         followed.state.routes().any(|route| route.prefix == prefix(of))
     };
     ip(&ns, "-6 route add 2001:db8:1::/48 via fd01::2 expires 1");
-    ip(&ns, "-6 route add 2001:db8:2::/48 via fd01::2 expires 3600");
+    ip(&ns, "-6 route add 2001:db8:2::/48 via fd01::2 expires 10600");
     ip(&ns, "-6 route add 2001:db8:3::/48 via fd01::2");
     let all = ["2001:db8:1::", "2001:db8:2::", "2001:db8:3::"];
     wait_until("the route to expire", Duration::from_secs(60), || {
@@ -174,8 +174,8 @@ fn several_legs_that_expire_are_left_to_the_kernel() {
     // Expired routes stay in the tables meanwhile.
     ns.sysctl("net/ipv6/route/gc_interval", "600").unwrap();
     let mut followed = Followed::start(&ns, Config::default());
-    ip(&ns, "-6 route add 2001:db8:1::/48 via fd01::2 expires 3");
-    ip(&ns, "-6 route append 2001:db8:1::/48 via fd01::3 expires 3");
+    ip(&ns, "-6 route add 2001:db8:1::/48 via fd01::2 expires 10");
+    ip(&ns, "-6 route append 2001:db8:1::/48 via fd01::3 expires 10");
     let prefix = Prefix { addr: "2001:db8:1::".parse().unwrap(), len: 48 };
     let mut links = || -> Vec<u32> {
         while followed.take(Duration::from_millis(10)) {}
@@ -446,7 +446,7 @@ fn dropping_a_mirror_that_nobody_listens_to_does_not_hang() {
     let mirror = ns.enter(|| bywash_netlink::Mirror::start(config)).unwrap().unwrap();
     let began = std::time::Instant::now();
     drop(mirror);
-    assert!(began.elapsed().as_secs() < 2);
+    assert!(began.elapsed().as_secs() < 60);
 }
 
 #[test]
@@ -471,7 +471,7 @@ fn probing_makes_the_kernel_ask() {
     let began = std::time::Instant::now();
     while !followed.state.neighbours().any(|n| n.addr == there && n.mac.is_some()) {
         followed.take(std::time::Duration::from_millis(50));
-        assert!(began.elapsed().as_secs() < 5, "not resolved");
+        assert!(began.elapsed().as_secs() < 60, "not resolved");
     }
 }
 
@@ -501,7 +501,7 @@ fn a_neighbour_made_permanent_while_it_is_given_up_stays() {
         for _ in 0..rounds {
             ns.ip_batch(&made).unwrap();
             // One that was just deleted is put back at once.
-            let all_there = bywash_lab::wait_until("all neighbours to be permanent", Duration::from_secs(10), || {
+            let all_there = bywash_lab::wait_until("all neighbours to be permanent", Duration::from_secs(60), || {
                 let shown = ns.ip(&["neigh", "show", "dev", "a0", "nud", "permanent"]).unwrap().stdout;
                 shown.lines().count() == all.len()
             });

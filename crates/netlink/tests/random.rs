@@ -191,7 +191,7 @@ fn batch(ns: &Namespace, family: &str, text: &str) {
         "-6" => vec!["ip", "-6", "-force", "-batch", path],
         _ => vec!["ip", "-force", "-batch", path],
     };
-    let _ = ns.try_run(&arguments, Duration::from_secs(10));
+    let _ = ns.try_run(&arguments, Duration::from_secs(60));
     let _ = std::fs::remove_file(&file);
 }
 

@@ -68,7 +68,7 @@ impl Followed {
             if difference.is_empty() {
                 return;
             }
-            if began.elapsed() > bywash_lab::patience(Duration::from_secs(5)) {
+            if began.elapsed() > bywash_lab::patience(Duration::from_secs(60)) {
                 panic!(
                     "after {what} the mirror differs from the kernel:\n{}\n{:?}",
                     difference.join("\n"),
