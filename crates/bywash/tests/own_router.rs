@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 const BYWASH: &str = env!("CARGO_BIN_EXE_bywash");
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A tester with the interfaces `t0` and `t1`, connected to a router.
 struct Net {

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const TIMEOUTS: Timeouts = Timeouts { tcp: 1000, tcp_stalled: 1000, udp: 1000 };
 const GENERATION: u32 = 1;
 const NOWHERE: u16 = u16::MAX;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 const MASQUERADE: &str = "
 table inet filter { chain forward { type filter hook forward priority 0; ct state established,related accept; }; }

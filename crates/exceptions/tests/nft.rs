@@ -352,7 +352,7 @@ fn rulesets_of_legacy_iptables() {
     let probe = router("legacy");
     let mut legacy = probe.enter(|| legacy::Legacy::open(legacy::opened)).unwrap();
     assert_eq!(legacy.effects().unwrap(), []);
-    if !probe.try_run(&["iptables-legacy", "-S"], Duration::from_secs(20)).unwrap().status.success() {
+    if !probe.try_run(&["iptables-legacy", "-S"], Duration::from_secs(60)).unwrap().status.success() {
         bywash_lab::skip!("this kernel has no legacy iptables");
     }
     // The table exists now, without rules.

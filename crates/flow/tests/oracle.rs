@@ -98,7 +98,7 @@ impl Ovs {
     }
 
     fn wait_for(&self, name: &str) {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(60);
         while !self.path(name).exists() {
             assert!(Instant::now() < until, "OVS made no {name}");
             std::thread::sleep(Duration::from_millis(5));

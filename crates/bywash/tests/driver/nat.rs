@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const RULES: &str = "
 table inet translate {
  chain from { type nat hook postrouting priority 100; oifname r1 masquerade; }

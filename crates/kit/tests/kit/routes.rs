@@ -80,7 +80,7 @@ fn pings(lab: &Lab, to: Ipv4Addr) -> bool {
 
 /// Checks that the application forwards and follows the routes, and that the kernel has its share.
 fn check(lab: &Lab, running: Running, by: &str) {
-    let limit = Duration::from_secs(20);
+    let limit = Duration::from_secs(60);
     // The first packets go by the kernel, until it has resolved the neighbour.
     wait_until("a ping to b", limit, || pings(lab, B)).unwrap();
     // The stages `rx` and `tx` come first.

@@ -61,7 +61,7 @@ fn a_panic_names_the_worker() {
     let mut batch = Batch::new();
     assert_eq!(buffers.alloc(&mut batch, 1), 1);
     assert_eq!(bywash_port::Port::tx_burst(&mut peer, &mut buffers, &mut batch), 1);
-    bywash_lab::wait_until("the panic", std::time::Duration::from_secs(20), || running.failed()).unwrap();
+    bywash_lab::wait_until("the panic", std::time::Duration::from_secs(60), || running.failed()).unwrap();
     let error = running.stop().unwrap_err();
     assert!(matches!(&error, Error::App { worker: 1, why } if why == "on 1, as it should"), "{error}");
 }
