@@ -273,7 +273,7 @@ fn an_error_may_quote_a_completed_checksum() {
         assert!(explained, "{:02x?}", cases.iter().map(|case| &case.only).collect::<Vec<_>>());
         used.contains_key("unfinished checksum")
     };
-    bywash_lab::wait_until("errors that differ", Duration::from_secs(20), differ).unwrap();
+    bywash_lab::wait_until("errors that differ", Duration::from_secs(60), differ).unwrap();
 }
 
 #[test]

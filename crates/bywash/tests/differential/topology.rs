@@ -194,7 +194,7 @@ impl Side {
             let table = table.unwrap_or_default();
             table.lines().filter(|line| line.starts_with("fe80")).count() >= PORTS
         };
-        wait_until("link-local addresses", Duration::from_secs(10), come).unwrap();
+        wait_until("link-local addresses", Duration::from_secs(60), come).unwrap();
     }
 }
 
@@ -235,7 +235,7 @@ impl Pair {
         argv.extend(["--config", file.to_str().unwrap()]);
         argv.extend(level.arguments());
         let mut process = self.sides[1].router.spawn(&argv).unwrap();
-        process.wait_for_output("forwarding;", Duration::from_secs(30)).unwrap();
+        process.wait_for_output("forwarding;", Duration::from_secs(60)).unwrap();
         self.bywash = Some(Bywash { process, directory });
     }
 
