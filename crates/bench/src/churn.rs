@@ -45,7 +45,9 @@ const AT_MOST: u64 = 32;
 const PREFIXES: u32 = 10_000;
 /// Flag in the numbers of packets that probe for the new route.
 const PROBE: u64 = 1 << 63;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time without a packet after which no more are expected: a busy machine may keep the worker from forwarding.
+const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Serialize)]
 struct Figures {
@@ -157,7 +159,7 @@ fn measure(
     for ear in &ears {
         // A large buffer, so that packets are not lost if the reader is delayed on a busy machine.
         rustix::net::sockopt::set_socket_recv_buffer_size_force(ear, 64 << 20)?;
-        ear.set_read_timeout(Some(Duration::from_millis(100)))?;
+        ear.set_read_timeout(Some(QUIET))?;
     }
     let (mouth, probing) = (socket(0, 0)??, socket(0, 0)??);
     let probe_changer = topology.r().enter(Changer::open)??;
