@@ -7,12 +7,16 @@ use bywash_wire::hex;
 /// Sends frames unchanged from the interface given as argument. Standard input has a line for each frame: the number of
 /// times to send it, and the frame in hexadecimal.
 const SEND: &str = "
-import socket, sys
+import socket, sys, time
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 s.bind((sys.argv[1], 0))
+sent = 0
 for line in sys.stdin:
     times, frame = line.split()
     for _ in range(int(times)):
+        # The queue of a veth holds 256 frames, and a thread of the kernel may have to empty it.
+        sent += 1
+        if sent % 64 == 0: time.sleep(0.001)
         try: s.send(bytes.fromhex(frame))
         except OSError as e:
             if e.errno not in (6, 100, 105): raise  # the other end is down just now, or its queue is full
