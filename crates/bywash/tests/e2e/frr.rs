@@ -471,7 +471,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     let [h1, h4] = &lab.hosts;
     let second = || {
         let (ways, all) = (sent(), steps());
-        let ((), loss) = load::between(h1, h4, load::rate(), || std::thread::sleep(Duration::from_secs(1)));
+        let ((), loss) = load::between(h1, &[], h4, load::rate(), || std::thread::sleep(Duration::from_secs(1)));
         let since = |now: &[u64], then: &[u64]| now.iter().zip(then).map(|(now, then)| now - then).collect::<Vec<_>>();
         (since(&sent(), &ways), since(&steps(), &all), loss)
     };
@@ -480,7 +480,9 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     let even = (ways[0] + ways[1]) as f64 / 2.0;
     println!("by each path {ways:?}, {:.1} % off even", 100.0 * (ways[0] as f64 - even).abs() / even);
     assert_eq!((loss.lost, loss.twice), (0, 0), "{loss:?}");
-    assert!((ways[0] as f64 - even).abs() < 0.2 * even, "{ways:?}");
+    // Six standard deviations, if a busy machine sends few.
+    let most = f64::max(0.2 * even, 6.0 * (even / 2.0).sqrt());
+    assert!((ways[0] as f64 - even).abs() < most, "{ways:?}");
     // A twin's counters are read one after the other, and packets of the daemons come in between.
     if !steps.iter().all(|step| *step * 100 >= loss.sent * 99) {
         let shown: Vec<_> = running.iter().flat_map(|r| ["placement", "drops"].map(|what| r.text(&[what]))).collect();
@@ -488,7 +490,7 @@ fn converge_share_and_survive(suite: Suite, wiring: Wiring) {
     }
 
     // One of the two routers in the middle fails under load: the other takes its flows.
-    let (withdrawn, loss) = load::between(h1, h4, load::rate(), || {
+    let (withdrawn, loss) = load::between(h1, &[], h4, load::rate(), || {
         std::thread::sleep(Duration::from_millis(300));
         let down = Instant::now();
         for name in ["e1", "e4"] {
@@ -541,7 +543,7 @@ fn bfd_notices_a_silent_neighbour() {
     let up = || peers().as_array().unwrap().iter().filter(|peer| peer["status"] == "up").count() == 2;
     wait_until("BFD", PATIENCE, up).unwrap_or_else(|e| panic!("{e}: {}", peers()));
     let [h1, h4] = &lab.hosts;
-    let ((), loss) = load::between(h1, h4, load::rate(), || {
+    let ((), loss) = load::between(h1, &[], h4, load::rate(), || {
         std::thread::sleep(Duration::from_millis(300));
         for switch in &lab.switches {
             switch.ip(&["link", "set", "to2", "down"]).unwrap();
@@ -582,7 +584,7 @@ fn bgp_restarts_gracefully() {
     };
     wait_until("the peers", PATIENCE, || established(0)).unwrap();
     let [h1, h4] = &lab.hosts;
-    let (took, loss) = load::between(h1, h4, load::rate(), || {
+    let (took, loss) = load::between(h1, &[], h4, load::rate(), || {
         // At least one path must remain: the new bgpd may learn of one before the other.
         let still = || {
             let [there, back] = [0, 3].map(|n| of_bywash(&running[n], lab.wiring));

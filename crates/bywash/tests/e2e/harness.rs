@@ -1,6 +1,6 @@
 //! The program under test as a guard: starting and ending it, its counters, and checks that every test makes.
 
-use bywash_lab::{Namespace, Output, Process, settle, wait_until};
+use bywash_lab::{Namespace, Output, Process, patience, settle, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Time limit for events that take milliseconds on an idle machine, and may take long on a busy one.
@@ -136,16 +136,13 @@ impl<'a> Bywash<'a> {
         self.process.output()
     }
 
-    /// Returns the answer of `bywash show --json WHAT`. Asks once more if there is none: while the kernel verifies a
-    /// large program, which takes seconds on a busy machine, the instance may give no answer in time.
+    /// Returns the answer of `bywash show --json WHAT`. Asks again while there is none: while the kernel verifies a large
+    /// program, which takes seconds on a busy machine, the instance may give no answer in time.
     pub fn show(&self, what: &[&str]) -> Value {
         let (program, socket) = (program(), self.socket());
         let mut argv = vec![program.as_str(), "show", "--json", "--socket", socket.to_str().unwrap()];
         argv.extend(what);
-        let ask = || self.namespace.run(&argv);
-        let late = |error: &bywash_lab::Error| error.to_string().contains("incomplete or malformed answer");
-        let output = ask().or_else(|error| if late(&error) { ask() } else { Err(error) });
-        let output = output.unwrap_or_else(|error| panic!("{error}; it logged: {}", self.log()));
+        let output = self.ask(&argv);
         serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output.stdout))
     }
 
@@ -154,7 +151,21 @@ impl<'a> Bywash<'a> {
         let (program, socket) = (program(), self.socket());
         let mut argv = vec![program.as_str(), "show", "--socket", socket.to_str().unwrap()];
         argv.extend(what);
-        self.namespace.run(&argv).unwrap_or_else(|error| panic!("{error}; it logged: {}", self.log())).stdout
+        self.ask(&argv).stdout
+    }
+
+    /// Runs a command that asks the instance, again while it gives no answer in time.
+    fn ask(&self, argv: &[&str]) -> Output {
+        let begun = Instant::now();
+        loop {
+            match self.namespace.run(argv) {
+                Ok(output) => return output,
+                Err(error)
+                    if error.to_string().contains("incomplete or malformed answer")
+                        && begun.elapsed() < patience(PATIENCE) => {}
+                Err(error) => panic!("{error}; it logged: {}", self.log()),
+            }
+        }
     }
 
     /// Returns the number of packets received on `port` and dropped for `reason`.
@@ -172,6 +183,22 @@ impl<'a> Bywash<'a> {
     /// Returns the number of frames that `port` lost because no worker read it for a while, as on a busy machine.
     pub fn unread(&self, port: &str) -> u64 {
         ["rx-no-buffer", "rx-ring-full"].map(|reason| self.drops(port, reason)).iter().sum()
+    }
+
+    /// Returns how long the program's threads have waited for a CPU in all.
+    pub fn waited(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.pid())).unwrap();
+        let of = |task: io::Result<std::fs::DirEntry>| {
+            let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            text.split(' ').nth(1)?.parse::<u64>().ok()
+        };
+        Duration::from_nanos(tasks.filter_map(of).sum())
+    }
+
+    /// Returns the number of frames that `port` lost because other processes kept the program's threads from reading
+    /// it; 0 if these have hardly waited for a CPU, so that only the program can be to blame.
+    pub fn starved(&self, port: &str) -> u64 {
+        if self.waited() < Duration::from_millis(200) { 0 } else { self.unread(port) }
     }
 
     /// Returns how often `event` happened to packets received on `port`.
@@ -295,6 +322,12 @@ pub fn count(rows: &Value, keys: &[(&str, &str)], field: &str) -> u64 {
 pub fn assert_detached(namespace: &Namespace) {
     let links = namespace.ip(&["-d", "link", "show"]).unwrap().stdout;
     assert!(!links.contains("xdp"), "still attached: {links}");
+}
+
+/// Waits until no XDP program is attached to an interface of the namespace, after its process was killed.
+pub fn wait_until_detached(namespace: &Namespace) {
+    let detached = || !namespace.ip(&["-d", "link", "show"]).unwrap().stdout.contains("xdp");
+    wait_until("the kernel to detach", PATIENCE, detached).unwrap();
 }
 
 /// Runs `bywash` in a namespace and waits for its end.

@@ -3,7 +3,7 @@
 use crate::harness::bound;
 use bywash_lab::{Namespace, Topology};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7007;
@@ -37,13 +37,19 @@ pub fn receiver(namespace: &Namespace) -> Receiver {
     Receiver { socket, load: LOADS.fetch_add(1, Ordering::Relaxed) }
 }
 
+/// Time for which other processes keep a sender from running on a busy machine.
+const BUSY: Duration = Duration::from_millis(20);
+
 /// Sends packet `n` of a load along flow `n` modulo [`FLOWS`], at `rate`, until `stop`; returns the number of packets
-/// sent.
-pub fn send(namespace: &Namespace, load: u16, rate: u32, stop: &AtomicBool) -> u64 {
+/// sent, and whether the machine is so busy that other threads may have been kept from running, too.
+pub fn send(namespace: &Namespace, load: u16, rate: u32, stop: &AtomicBool) -> (u64, bool) {
     let socket = namespace.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap().unwrap();
     let at_once = u64::from(rate * CATCH_UP_MS / 1000).max(32);
     let (started, mut base, mut sent) = (Instant::now(), 0, 0u64);
+    let (mut last, mut busy) = (started, false);
     while !stop.load(Ordering::Relaxed) {
+        busy |= last.elapsed() > BUSY;
+        last = Instant::now();
         let due = (started.elapsed().as_secs_f64() * f64::from(rate)) as u64 - base;
         if due > sent + at_once {
             base += due - sent - at_once;
@@ -58,7 +64,7 @@ pub fn send(namespace: &Namespace, load: u16, rate: u32, stop: &AtomicBool) -> u
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    sent
+    (sent, busy)
 }
 
 /// Receives the next packet of the load and returns its number; `None` if none arrives within the socket's timeout.
@@ -82,14 +88,68 @@ impl Drop for Stops<'_> {
     }
 }
 
+/// Number of packets of a load, which is known once its sender has ended.
+pub struct Ending(AtomicU64);
+
+impl Ending {
+    pub fn new() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+
+    /// Tells the receiver how many packets were sent.
+    pub fn set(&self, sent: u64) {
+        self.0.store(sent, Ordering::Relaxed);
+    }
+
+    /// Returns whether the receiver may end: when `seen` packets have arrived, the last of them at `last`.
+    pub fn is_reached(&self, seen: u64, last: Instant) -> bool {
+        let sent = self.0.load(Ordering::Relaxed);
+        // A busy machine may keep the others on their way for a while.
+        sent != u64::MAX && (seen >= sent || last.elapsed() > Duration::from_secs(3))
+    }
+}
+
+/// Lets the receiver end when dropped on panic.
+pub struct Ends<'a>(pub &'a Ending);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set(0);
+        }
+    }
+}
+
+/// Returns the number of packets that the interfaces of these namespaces have dropped, because queues had no room or
+/// there was no way on.
+pub fn dropped(namespaces: &[&Namespace]) -> u64 {
+    let of = |ns: &&Namespace| {
+        let links: serde_json::Value = serde_json::from_str(&ns.ip(&["-j", "-s", "link"]).unwrap().stdout).unwrap();
+        let sides = links.as_array().unwrap().iter().flat_map(|link| ["rx", "tx"].map(|side| &link["stats64"][side]));
+        sides.map(|side| side["dropped"].as_u64().unwrap()).sum::<u64>()
+    };
+    namespaces.iter().map(of).sum()
+}
+
 /// Packets sent, and the fate of those that did not arrive exactly once.
 #[derive(Debug)]
 pub struct Loss {
     pub sent: u64,
     pub lost: u64,
     pub twice: u64,
+    /// Packets that the kernel dropped at the interfaces on the way, if the machine is so busy that it may not have
+    /// emptied their queues in time.
+    pub dropped: u64,
     /// Longest time between the arrivals of two packets.
     pub gap: Duration,
+}
+
+impl Loss {
+    /// Returns the number of lost packets that a busy machine does not explain, of whose frames a port has lost
+    /// `starved` ([`Bywash::starved`](crate::harness::Bywash::starved)).
+    pub fn unexplained(&self, starved: u64) -> u64 {
+        self.lost.saturating_sub(self.dropped + starved)
+    }
 }
 
 /// Routes the flows from host a through the router to host b.
@@ -100,38 +160,51 @@ pub fn route(lab: &Topology) {
 
 /// Sends from host a to host b at `rate` while `body` runs.
 pub fn during<T>(lab: &Topology, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
-    between(&lab.a().ns, &lab.b().ns, rate, body)
+    between(&lab.a().ns, &[lab.r()], &lab.b().ns, rate, body)
 }
 
-/// Sends from one namespace to another at `rate` while `body` runs.
-pub fn between<T>(from: &Namespace, to: &Namespace, rate: u32, body: impl FnOnce() -> T) -> (T, Loss) {
-    let (receiver, stop) = (receiver(to), AtomicBool::new(false));
-    std::thread::scope(|scope| {
+/// Sends from one namespace through others to another at `rate` while `body` runs.
+pub fn between<T>(
+    from: &Namespace,
+    through: &[&Namespace],
+    to: &Namespace,
+    rate: u32,
+    body: impl FnOnce() -> T,
+) -> (T, Loss) {
+    let all = [through, &[from, to]].concat();
+    let (receiver, stop, ending) = (receiver(to), AtomicBool::new(false), Ending::new());
+    let before = dropped(&all);
+    let (result, (sent, busy), (seen, gap)) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| send(from, receiver.load, rate, &stop));
         let reader = scope.spawn(|| {
-            let (mut seen, mut gap, mut last) = (Vec::<u8>::new(), Duration::ZERO, None);
+            let (mut seen, mut gap, mut last, mut some) = (Vec::<u8>::new(), Duration::ZERO, Instant::now(), 0);
             loop {
                 let Some(number) = next(&receiver) else {
-                    if stop.load(Ordering::Relaxed) {
+                    if ending.is_reached(some, last) {
                         return (seen, gap);
                     }
                     continue;
                 };
                 let now = Instant::now();
-                gap = last.map_or(gap, |last| gap.max(now - last));
-                last = Some(now);
+                gap = if some > 0 { gap.max(now - last) } else { gap };
+                last = now;
                 let at = number as usize;
                 seen.resize(seen.len().max(at + 1), 0);
+                some += u64::from(seen[at] == 0);
                 seen[at] += 1;
             }
         });
+        let _ends = Ends(&ending);
         let result = {
             let _stops = Stops(&stop);
             body()
         };
-        let (sent, (seen, gap)) = (sender.join().unwrap(), reader.join().unwrap());
-        let lost = sent - seen.iter().filter(|times| **times > 0).count() as u64;
-        let twice = seen.iter().filter(|times| **times > 1).count() as u64;
-        (result, Loss { sent, lost, twice, gap })
-    })
+        let sent = sender.join().unwrap();
+        ending.set(sent.0);
+        (result, sent, reader.join().unwrap())
+    });
+    let lost = sent - seen.iter().filter(|times| **times > 0).count() as u64;
+    let twice = seen.iter().filter(|times| **times > 1).count() as u64;
+    let dropped = if busy { dropped(&all).saturating_sub(before) } else { 0 };
+    (result, Loss { sent, lost, twice, dropped, gap })
 }

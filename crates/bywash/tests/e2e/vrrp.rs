@@ -9,7 +9,7 @@
 use crate::daemons::{Router, join, open_to_all};
 use crate::harness::{Bywash, PATIENCE, daemons};
 use crate::load;
-use bywash_lab::{Namespace, Ping, has_tool, kernel_has, require, require_lab, wait_until};
+use bywash_lab::{Namespace, Ping, counters, has_tool, kernel_has, require, require_lab, wait_until};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -99,12 +99,21 @@ fn fails_over(vmac: bool) {
             lan.ip(&["link", "set", "r1", state]).unwrap();
         }
     };
-    let ((), loss) = load::between(&hosts[0], &hosts[1], RATE, || {
-        std::thread::sleep(Duration::from_millis(300));
+    // Waits until more packets of the load have arrived, by this router.
+    let arrive_by = |n: usize| {
+        let arrived = || counters(&hosts[1], "eth0").unwrap().rx_packets;
+        let (had, sent) = (arrived(), forwarded()[n]);
+        wait_until("packets to arrive", PATIENCE, || {
+            arrived() >= had + u64::from(RATE) / 4 && forwarded()[n] >= sent + share(100)
+        })
+        .unwrap();
+    };
+    let ((), loss) = load::between(&hosts[0], &[], &hosts[1], RATE, || {
+        arrive_by(0);
         set("down");
         master(1);
         wait_until("the other host", PATIENCE, reached).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        arrive_by(1);
     });
     let after = forwarded();
     println!("the master gone: {} of {} packets lost, none for {:?}", loss.lost, loss.sent, loss.gap);
@@ -112,11 +121,11 @@ fn fails_over(vmac: bool) {
     assert!((0..2).all(|n| after[n] - before[n] >= share(100)), "{before:?} {after:?}");
 
     // The first router comes back and takes over again, because it has the higher priority.
-    let ((), loss) = load::between(&hosts[0], &hosts[1], RATE, || {
+    let ((), loss) = load::between(&hosts[0], &[], &hosts[1], RATE, || {
         set("up");
         master(0);
         wait_until("the other host", PATIENCE, reached).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        arrive_by(0);
     });
     println!("the master back: {} of {} packets lost, none for {:?}", loss.lost, loss.sent, loss.gap);
     assert!(forwarded()[0] - after[0] >= share(100), "{after:?} {:?}", forwarded());
