@@ -19,11 +19,10 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Sends five pings from an address of host a, and fails if one is lost.
-fn assert_reaches(lab: &Topology, from: &str, to: &str) {
-    let argv = ["ping", "-n", "-c", "5", "-i", "0.05", "-W", "2", "-I", from, to];
-    let out = lab.a().ns.try_run(&argv, PATIENCE).unwrap();
-    assert!(out.stdout.contains(" 0% packet loss"), "{from} to {to}: {}", out.stdout);
+/// Sends five pings from host a, and fails if one is lost.
+fn assert_reaches(lab: &Topology, to: &str) {
+    let report = Ping::to(ip(to)).count(5).run(&lab.a().ns).unwrap();
+    assert_eq!(report.received, 5, "{}", report.text);
 }
 
 fn assert_hosts_connected(lab: &Topology) {
@@ -33,11 +32,11 @@ fn assert_hosts_connected(lab: &Topology) {
     }
 }
 
-/// Waits until a ping is lost because of a change, and fails if a later one is not.
+/// Waits until pings are lost because of a change, and fails if a later one is not.
 pub fn assert_lost(ns: &Namespace, to: IpAddr, what: &str) {
-    // A change is followed within milliseconds.
-    let ping = |count| Ping::to(to).count(count).wait(Duration::from_millis(100)).run(ns).unwrap();
-    wait_until(what, PATIENCE, || ping(1).received == 0).unwrap();
+    // A change is followed within milliseconds, on a busy machine later. There one answer may be late, too.
+    let ping = |count| Ping::to(to).count(count).wait(Duration::from_millis(300)).run(ns).unwrap();
+    wait_until(what, PATIENCE, || ping(3).received == 0).unwrap();
     let report = ping(5);
     assert_eq!(report.received, 0, "{what}: {}", report.text);
 }
@@ -82,8 +81,8 @@ fn a_vlan_beside_the_ports_is_reached() {
     vlan(lab.r(), "r2", 9, "10.1.3.1/24");
     vlan(&c.ns, "c0", 9, "10.1.3.2/24");
     let bywash = Bywash::run(lab.r(), &["r0", "r1"]);
-    assert_reaches(&lab, "10.0.1.2", "10.1.3.2");
-    assert_reaches(&lab, "10.0.1.2", "10.0.3.2");
+    assert_reaches(&lab, "10.1.3.2");
+    assert_reaches(&lab, "10.0.3.2");
     assert_hosts_connected(&lab);
     bywash.stop();
 }
@@ -160,8 +159,8 @@ fn bonds_and_dummies_beside_the_ports() {
     .unwrap();
     let bywash = Bywash::run(r, &["r0", "r1", "d0"]);
     assert_hosts_connected(&lab);
-    assert_reaches(&lab, "10.0.1.2", &c.v4.to_string());
-    assert_reaches(&lab, "10.0.1.2", "10.77.0.1");
+    assert_reaches(&lab, &c.v4.to_string());
+    assert_reaches(&lab, "10.77.0.1");
     let report = Ping::to(ip("10.77.0.9")).count(2).run(&lab.a().ns).unwrap();
     assert_eq!(report.received, 0, "{}", report.text);
     assert_hosts_connected(&lab);
@@ -202,7 +201,7 @@ fn a_bond_as_a_port() {
         b.router_v4, b.router_v6
     ))
     .unwrap();
-    assert_reaches(&lab, "10.0.1.2", &b.v4.to_string());
+    assert_reaches(&lab, &b.v4.to_string());
     let bywash = Bywash::run(r, &["r0", "bond7"]);
     assert_hosts_connected(&lab);
     assert!(bywash.counter("bond7", "rx_packets") >= 10 && bywash.counter("bond7", "tx_packets") >= 10);

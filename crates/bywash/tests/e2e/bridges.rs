@@ -196,7 +196,7 @@ impl Bridged {
         let flow = &shown["flows"][0];
         assert_eq!([&flow["original"]["port"], &flow["reply"]["port"]], [interface, "r0"], "{shown}");
         self.lab.r().run(&["conntrack", "-D", "-p", "udp"]).unwrap();
-        wait_until("the end of the connection to hold", PATIENCE, || !ends.answered(BRIEF)).unwrap();
+        wait_until("the end of the connection to hold", PATIENCE, || ends.is_unanswered()).unwrap();
         assert!(!ends.answered(BRIEF), "forwarded past conntrack");
         let report = Transfer::new(3_000_000).run(ns, &a.ns, IpAddr::from(a.v4)).unwrap();
         assert!(report.is_intact(), "{report:?}");

@@ -12,7 +12,8 @@ use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Hosts behind r0 may open connections; those of IPv4 are translated to the router's address.
 pub const FIREWALL: &str = "
@@ -28,6 +29,8 @@ table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 m
 
 /// Time in which a datagram arrives if it is forwarded at all.
 pub const BRIEF: Duration = Duration::from_millis(300);
+/// Time in which it does on a busy machine, too.
+pub const LATE: Duration = Duration::from_secs(10);
 
 /// Settings of the ports for each level: user space, the driver by native XDP, and the default, the driver by traffic
 /// control.
@@ -109,6 +112,9 @@ fn flows_are_shown_while_rules_change() {
     bywash.stop();
 }
 
+/// Octets of a datagram that is sent to see whether it arrives.
+const NUMBER: usize = 8;
+
 /// Sockets of a connection from a to b.
 pub enum Ends {
     Udp(UdpSocket, UdpSocket),
@@ -162,16 +168,23 @@ impl Ends {
 
     /// Sends a message each way and checks what arrives.
     pub fn talk(&mut self, message: &[u8]) {
-        let mut buffer = vec![0; message.len()];
         match self {
             Self::Udp(near, far) => {
+                assert_ne!(message.len(), NUMBER, "it would be taken for a late number");
                 for (from, to) in [(&*near, &*far), (&*far, &*near)] {
                     from.send(message).unwrap();
-                    assert_eq!(to.recv(&mut buffer).unwrap(), message.len());
-                    assert_eq!(buffer, message);
+                    let mut buffer = vec![0; message.len().max(NUMBER) + 1];
+                    let mut receive = || to.recv(&mut buffer).unwrap();
+                    let mut length = receive();
+                    // Numbers for which nobody waits any more.
+                    while length == NUMBER {
+                        length = receive();
+                    }
+                    assert_eq!(buffer[..length], *message);
                 }
             }
             Self::Tcp(near, far) => {
+                let mut buffer = vec![0; message.len()];
                 near.write_all(message).unwrap();
                 far.read_exact(&mut buffer).unwrap();
                 assert_eq!(buffer, message);
@@ -188,6 +201,16 @@ impl Ends {
         passes(far, near, limit)
     }
 
+    /// Returns whether several datagrams sent by b one after the other do not arrive at a.
+    pub fn is_unanswered(&self) -> bool {
+        (0..3).all(|_| !self.answered(BRIEF))
+    }
+
+    /// Returns whether several datagrams sent by a one after the other do not arrive at b.
+    pub fn is_lost(&self) -> bool {
+        (0..3).all(|_| !self.arrives(BRIEF))
+    }
+
     /// Returns whether a datagram sent by a arrives at b before `limit`.
     pub fn arrives(&self, limit: Duration) -> bool {
         let Self::Udp(near, far) = self else { panic!("only for UDP") };
@@ -196,20 +219,31 @@ impl Ends {
 }
 
 fn passes(from: &UdpSocket, to: &UdpSocket, limit: Duration) -> bool {
-    to.set_read_timeout(Some(patience(limit))).unwrap();
+    // An earlier datagram may still come when nobody waits for it any more.
+    static SENT: AtomicU64 = AtomicU64::new(0);
+    let number = SENT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let end = Instant::now() + patience(limit);
     // The first call tells that an earlier datagram was refused.
-    from.send(b"late").or_else(|_| from.send(b"late")).unwrap();
-    let mut received = to.recv(&mut [0; 8]);
-    // A signal ends the wait of a call with a time limit, whoever it is for: a child that is continued, for instance.
-    while matches!(&received, Err(error) if error.kind() == ErrorKind::Interrupted) {
-        received = to.recv(&mut [0; 8]);
-    }
+    from.send(&number).or_else(|_| from.send(&number)).unwrap();
+    let passed = loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break false;
+        }
+        to.set_read_timeout(Some(left)).unwrap();
+        let mut received = [0; NUMBER];
+        match to.recv(&mut received) {
+            Ok(_) if received == number => break true,
+            Ok(_) => {}
+            // A signal ends the wait of a call with a time limit, whoever it is for: a child that is continued, for
+            // instance.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
     to.set_read_timeout(Some(patience(PATIENCE))).unwrap();
-    match received {
-        Ok(_) => true,
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => false,
-        Err(error) => panic!("{error}"),
-    }
+    passed
 }
 
 /// Returns the connections of one protocol that `show flows` shows, once there is one that is valid.
@@ -264,7 +298,7 @@ fn established_connections_pass_without_the_kernel() {
             wait_for_flow(&bywash, &mut udp, &format!("{level:?}: UDP to {to}"));
             // The kernel's connection ends, and what b sends is of no connection any more.
             lab.r().run(&["conntrack", "-D", "-p", "udp", "-f", if to.is_ipv4() { "ipv4" } else { "ipv6" }]).unwrap();
-            wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+            wait_until("the end of the connection to hold", PATIENCE, || udp.is_unanswered()).unwrap();
             assert!(!udp.answered(BRIEF), "{level:?}: {to}: forwarded past conntrack");
             tcp.talk(b"still");
             // The kernel sees the end.
@@ -290,7 +324,7 @@ fn a_new_ruleset_holds_for_established_connections() {
         wait_for_flow(&bywash, &mut udp, "UDP");
         lab.r().nft("insert rule inet filter forward iifname r1 drop").unwrap();
         // Bywash learns of it a moment after nft has returned.
-        wait_until("the new rule to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
+        wait_until("the new rule to hold", PATIENCE, || udp.is_unanswered()).unwrap();
         assert!(!udp.answered(BRIEF), "{level:?}: forwarded past the new rule");
         lab.r().nft(&format!("flush ruleset\n{FIREWALL}")).unwrap();
         wait_for_flow(&bywash, &mut udp, "UDP again");
@@ -340,7 +374,11 @@ fn the_doctor_says_what_keeps_flows_in_the_kernel() {
     let bywash = run(&lab, "");
     assert_eq!((findings(&lab, &bywash, "flows-off"), findings(&lab, &bywash, "flows-kept")), (vec![], vec![]));
     lab.r().nft("insert rule inet filter forward limit rate 1000000/second accept").unwrap();
-    let found = findings(&lab, &bywash, "flows-kept");
+    let mut found = vec![];
+    bywash.wait("the rule to be known", |bywash| {
+        found = findings(&lab, bywash, "flows-kept");
+        !found.is_empty()
+    });
     let what = found[0]["what"].as_str().unwrap();
     assert!(what.contains("table inet filter chain forward rule handle ") && what.contains("(limit accept)"), "{what}");
     bywash.stop();

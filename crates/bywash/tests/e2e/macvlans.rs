@@ -204,7 +204,7 @@ fn connections_by_a_macvlan_are_forwarded() {
         let flow = &shown["flows"][0];
         assert_eq!([&flow["original"]["port"], &flow["reply"]["port"]], ["mv0", "r0"], "{shown}");
         r.run(&["conntrack", "-D", "-p", "udp"]).unwrap();
-        wait_until("the end of the connection to hold", PATIENCE, || !ends.answered(BRIEF)).unwrap();
+        wait_until("the end of the connection to hold", PATIENCE, || ends.is_unanswered()).unwrap();
         assert!(!ends.answered(BRIEF), "forwarded past conntrack");
         let report = Transfer::new(3_000_000).run(at.b(), at.a(), a4).unwrap();
         assert!(report.is_intact(), "{report:?}");

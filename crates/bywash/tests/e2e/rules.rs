@@ -55,8 +55,7 @@ fn a_configuration_that_is_refused_closes_the_port() {
     let r = lab.r();
     let mut other = bpf::xdp(r, "r1", bpf::XDP_PASS);
     let bywash = Bywash::run_as_is(r, &["--xdp", "generic", "--level", "driver", "r0", "r1"]);
-    let b_reaches_a =
-        || Ping::to(lab.a().v4).count(5).wait(Duration::from_millis(200)).run(&lab.b().ns).unwrap().received;
+    let b_reaches_a = || Ping::to(lab.a().v4).count(5).run(&lab.b().ns).unwrap().received;
     assert_eq!(b_reaches_a(), 5);
     // With an MTU of a route, rules are looked up in user space, to which traffic control cannot lead.
     r.ip(&["rule", "add", "from", "10.200.0.0/24", "lookup", "77"]).unwrap();

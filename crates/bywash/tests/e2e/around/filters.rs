@@ -1,9 +1,10 @@
 //! Bridges that filter VLANs: packets of the bridge's own interface and of VLAN interfaces on it are forwarded past the
 //! kernel on the members that are in the VLAN, and only to stations that the bridge knows in that VLAN.
 
-use super::{assert_datagrams, ip};
+use super::{assert_datagrams, assert_lost, ip};
 use crate::bridges::{B, Bridged, C};
 use crate::flows::{masquerade_to_r0, wait_until_followed};
+use crate::harness::PATIENCE;
 use bywash_lab::{Namespace, Ping, Transfer, has_tool, kernel_has, require, require_lab};
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,15 @@ fn run(ns: &Namespace, command: &str) {
     ns.run(&command.split(' ').collect::<Vec<_>>()).unwrap();
 }
 
-/// Returns how many of five pings are answered.
+/// Returns how many of five pings are answered within a short time.
 fn answers(from: &Namespace, to: &str) -> u32 {
     Ping::to(ip(to)).count(5).wait(Duration::from_millis(100)).run(from).unwrap().received
+}
+
+/// Fails unless all of five pings are answered, which may take longer on a busy machine.
+fn assert_answered(from: &Namespace, to: &str, what: &str) {
+    let report = Ping::to(ip(to)).count(5).wait(PATIENCE).run(from).unwrap();
+    assert_eq!(report.received, 5, "{what}: {}", report.text);
 }
 
 /// Returns the stations that the router's bridge knows.
@@ -64,7 +71,10 @@ fn the_vlan_without_a_tag_is_followed() {
         // Nothing passes by the member, as the kernel has it.
         bywash.wait(&format!("nothing to pass after `{set}`"), |_| answers(bridged.a(), B[0]) == 0);
         assert_eq!(answers(bridged.a(), B[0]), 0, "{set}");
-        assert_eq!(answers(bridged.a(), C[0]), if routes { 5 } else { 0 }, "{set}");
+        match routes {
+            true => assert_answered(bridged.a(), C[0], set),
+            false => assert_eq!(answers(bridged.a(), C[0]), 0, "{set}"),
+        }
         run(r, &format!("bridge {unset}"));
         bywash.wait(&format!("r1 to be taken over after `{unset}`"), |_| why("r1").is_none());
         bridged.assert_passes(&bywash);
@@ -100,9 +110,11 @@ fn stations_are_heard_in_their_vlan() {
     let other = b.spawn(&["ping", "-q", "-i", "0.002", "-w", "12", "10.30.0.1"]).unwrap();
     let end = Instant::now() + Duration::from_secs(12);
     while Instant::now() < end {
-        assert_eq!(answers(b, &to), 5);
+        let began = Instant::now();
+        assert_answered(b, &to, "beside the other VLAN");
         let known = stations(&bridged);
-        assert!(known.contains(&entry), "{known}");
+        // A busy machine may keep all from running for longer than the kernel remembers a station.
+        assert!(known.contains(&entry) || began.elapsed() > Duration::from_secs(2), "{known}");
         std::thread::sleep(Duration::from_millis(100));
     }
     drop(other);
@@ -119,8 +131,8 @@ fn stations_of_other_vlans_are_others() {
     let bywash = bridged.run(&["--level", "driver"]);
     bridged.assert_passes(&bywash);
     for _ in 0..3 {
-        assert_eq!(answers(b, "10.30.0.1"), 5);
-        assert_eq!(answers(b, &bridged.lab.a().v4.to_string()), 5);
+        assert_answered(b, "10.30.0.1", "in VLAN 30");
+        assert_answered(b, &bridged.lab.a().v4.to_string(), "without a tag");
         assert!(bridged.passes(&bywash, C[0], 2, 10));
     }
     let known = stations(&bridged);
@@ -231,7 +243,7 @@ fn vlan_interfaces_are_forwarded_for() {
         "table bridge f {\nchain c {\ntype filter hook input priority 0\ndrop\n}\n}",
     ] {
         r.nft(rules).unwrap();
-        assert_eq!(answers(h10, &bridged.lab.a().v4.to_string()), 0, "{rules}");
+        assert_lost(h10, bridged.lab.a().v4.into(), rules);
         r.nft("flush ruleset").unwrap();
     }
     bridged.wait_until_passes(&bywash, "10.10.0.2", 1);
@@ -277,8 +289,10 @@ fn vlans_of_members_change() {
             bywash.wait(&format!("{to} to be lost by `{set}`"), |_| answers(a, to) == 0);
         }
         for (_, to, _) in v4() {
-            let expected = if lost.contains(&to) { 0 } else { 5 };
-            assert_eq!(answers(a, to), expected, "{to} after `{set}`");
+            match lost.contains(&to) {
+                true => assert_eq!(answers(a, to), 0, "{to} after `{set}`"),
+                false => assert_answered(a, to, set),
+            }
         }
         run(r, unset);
         v4().for_each(|(_, to, member)| trunk.bridged.wait_until_passes(&bywash, to, member));

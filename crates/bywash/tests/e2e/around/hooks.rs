@@ -1,7 +1,7 @@
 //! Functions on netfilter's hooks that no ruleset shows: packets that pass them are left to the kernel.
 
 use crate::bpf;
-use crate::harness::Bywash;
+use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Probe, Reason, Topology, has_tool, require, require_lab};
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,9 +15,8 @@ fn has_ipvs() -> Probe {
     tried.map(drop).map_err(|_| Reason::new("kernel without IPVS"))
 }
 
-/// Returns what a client in `ns` reads from a service.
-fn read_from(ns: &Namespace, service: SocketAddr) -> std::io::Result<String> {
-    let patience = Duration::from_millis(500);
+/// Returns what a client in `ns` reads from a service within this time.
+fn read_from(ns: &Namespace, service: SocketAddr, patience: Duration) -> std::io::Result<String> {
     let connected = ns.enter(|| TcpStream::connect_timeout(&service, patience));
     let mut stream = connected.map_err(std::io::Error::other)??;
     stream.set_read_timeout(Some(patience))?;
@@ -68,14 +67,14 @@ fn answers_of_real_servers_are_the_kernels() {
         server.incoming().flatten().for_each(|mut stream| drop(stream.write_all(b"served")));
     });
     let service = SocketAddr::from((a.router_v4, 7000));
-    let read = || read_from(&a.ns, service).ok();
+    let read = |patience| read_from(&a.ns, service, patience).ok();
     let add = format!("ipvsadm -A -t {service} -s rr && ipvsadm -a -t {service} -r {}:7000 --masquerading", b.v4);
     for arguments in [&["--level", "driver"][..], &["--level", "user"]] {
         let bywash = Bywash::run(r, &[arguments, &["r0", "r1"]].concat());
-        assert_eq!(read(), None);
+        assert_eq!(read(Duration::from_millis(500)), None);
         r.run(&["sh", "-c", &add]).unwrap();
         bywash.wait("services to be noticed", |bywash| bywash.placement("r1")["kept"].to_string().contains("IPVS"));
-        assert_eq!(read().as_deref(), Some("served"), "{arguments:?}");
+        assert_eq!(read(PATIENCE).as_deref(), Some("served"), "{arguments:?}");
         r.run(&["ipvsadm", "-C"]).unwrap();
         bywash.wait("packets to be forwarded again", |bywash| bywash.placement("r1")["kept"] == serde_json::json!([]));
         bywash.stop();

@@ -1,7 +1,7 @@
 //! VLAN interfaces of ports are forwarded past the kernel, which does the same without the program; those that do more
 //! than tag are left to it.
 
-use super::{assert_datagrams, ip};
+use super::{assert_datagrams, assert_lost, ip};
 use crate::flows::{BRIEF, Ends, wait_for_flow, wait_until_followed};
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, has_tool, kernel_has, require, require_lab, wait_until};
@@ -81,24 +81,36 @@ impl Trunks {
             let report = Ping::to(ip(to)).count(1).ttl(1).run(&a.ns).unwrap();
             assert!(report.text.contains(by) && report.errors == 1, "{}", report.text);
         }
+        // A mirror hears of the MTU while the kernel has it already, and a host remembers the MTU of a path.
+        let forget = || {
+            for ns in [&a.ns, &b.ns] {
+                ns.ip(&["route", "flush", "cache"]).unwrap();
+                ns.ip(&["-6", "route", "flush", "cache"]).unwrap();
+            }
+        };
+        let sized = |to: &str, size| Ping::to(ip(to)).count(2).size(size).dont_fragment().run(&a.ns).unwrap();
         r.ip(&["link", "set", "r1.7", "mtu", "1290"]).unwrap();
         for (to, size) in [("10.1.7.2", 1300), ("fd01:7::2", 1280)] {
-            // The mirror hears of the MTU while the kernel has it already.
-            std::thread::sleep(Duration::from_millis(200));
-            let report = Ping::to(ip(to)).count(2).size(size).dont_fragment().run(&a.ns).unwrap();
-            assert!(report.received == 0 && report.text.contains("1290"), "{to}: {}", report.text);
+            wait_until(&format!("the MTU of the path to {to}"), PATIENCE, || {
+                let report = sized(to, size);
+                report.received == 0 && report.text.contains("1290")
+            })
+            .unwrap();
         }
-        let report = Ping::to(ip("10.1.7.2")).count(2).size(1262).dont_fragment().run(&a.ns).unwrap();
+        let report = sized("10.1.7.2", 1262);
         assert_eq!(report.received, 2, "{}", report.text);
         r.ip(&["link", "set", "r1.7", "mtu", "1500"]).unwrap();
-        for ns in [&a.ns, &b.ns] {
-            ns.ip(&["route", "flush", "cache"]).unwrap();
-            ns.ip(&["-6", "route", "flush", "cache"]).unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(200));
         // The longest packets, with a tag.
-        let report = Ping::to(ip("10.1.7.2")).count(2).size(1472).dont_fragment().run(&a.ns).unwrap();
-        assert_eq!(report.received, 2, "{}", report.text);
+        wait_until("the longest packets to pass", PATIENCE, || {
+            forget();
+            sized("10.1.7.2", 1472).received == 2
+        })
+        .unwrap();
+        wait_until("those of IPv6 to pass", PATIENCE, || {
+            forget();
+            sized("fd01:7::2", 1452).received == 2
+        })
+        .unwrap();
     }
 
     fn assert_datagrams(&self) {
@@ -186,14 +198,14 @@ fn connections_over_vlans_pass_without_the_kernel() {
         assert!(report.is_intact(), "{to}: {report:?}");
         // The connection ends: packets from b are dropped.
         r.run(&["conntrack", "-D", "-p", "udp", "-f", if to.is_ipv4() { "ipv4" } else { "ipv6" }]).unwrap();
-        wait_until("the end of the connection to hold", PATIENCE, || !ends.answered(BRIEF)).unwrap();
+        wait_until("the end of the connection to hold", PATIENCE, || ends.is_unanswered()).unwrap();
         assert!(!ends.answered(BRIEF), "{to}: forwarded past conntrack");
     }
     // A rule for the device below concerns the VLAN's packets, too.
     let mut ends = Ends::udp_between((a, ip("10.1.5.2")), (&b.ns, ip("10.1.7.2")), ip("10.1.7.2"));
     wait_for_flow(&bywash, &mut ends, "UDP once more");
     r.nft("table netdev n {\nchain c {\ntype filter hook ingress device r0 priority 0\ndrop\n}\n}").unwrap();
-    wait_until("the rule to hold", PATIENCE, || !ends.arrives(BRIEF)).unwrap();
+    wait_until("the rule to hold", PATIENCE, || ends.is_lost()).unwrap();
     assert!(!ends.arrives(BRIEF), "forwarded past the rule");
     r.nft("delete table netdev n").unwrap();
     wait_for_flow(&bywash, &mut ends, "UDP after the rule");
@@ -229,10 +241,13 @@ fn vlans_come_and_go() {
     let mut traffic = a.ns.spawn(&["ping", "-n", "-i", "0.01", "10.1.7.2"]).unwrap();
     for _ in 0..3 {
         r.ip(&["link", "del", "r1.7"]).unwrap();
-        std::thread::sleep(Duration::from_millis(500));
-        let before = bywash.counter("r1", "tx_packets");
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(bywash.counter("r1", "tx_packets"), before, "sent without the VLAN");
+        let sent = || {
+            let before = bywash.counter("r1", "tx_packets");
+            let _ = Ping::to(ip("10.1.7.2")).count(10).wait(Duration::from_millis(100)).run(&a.ns);
+            bywash.counter("r1", "tx_packets") - before
+        };
+        bywash.wait("nothing to be sent without the VLAN", |_| sent() == 0);
+        assert_eq!(sent(), 0, "sent without the VLAN");
         add(r, "r1", 7, 1, "");
         trunks.wait_for_vlans(&bywash);
     }
@@ -241,8 +256,7 @@ fn vlans_come_and_go() {
 
     // A rule for one VLAN's interface.
     r.nft("table inet f {\nchain c {\ntype filter hook forward priority 0\niifname \"r0.5\" drop\n}\n}").unwrap();
-    let report = Ping::to(ip("10.1.7.2")).count(3).run(&a.ns).unwrap();
-    assert_eq!(report.received, 0, "{}", report.text);
+    assert_lost(&a.ns, ip("10.1.7.2"), "a rule for one VLAN");
     let before = bywash.counter("r1", "tx_packets");
     let report = Ping::to(b.v4).count(10).run(&trunks.c).unwrap();
     assert_eq!(report.received, 10, "{}", report.text);
@@ -252,8 +266,7 @@ fn vlans_come_and_go() {
 
     // Down, and up again.
     r.ip(&["link", "set", "r1.7", "down"]).unwrap();
-    let report = Ping::to(ip("10.1.7.2")).count(3).run(&a.ns).unwrap();
-    assert_eq!(report.received, 0, "{}", report.text);
+    assert_lost(&a.ns, ip("10.1.7.2"), "a VLAN that is down");
     r.ip(&["link", "set", "r1.7", "up"]).unwrap();
     r.ip(&["address", "replace", "fd01:7::1/64", "dev", "r1.7", "nodad"]).unwrap();
     trunks.wait_for_vlans(&bywash);
@@ -378,8 +391,7 @@ fn a_vlan_on_a_bridge_is_forwarded() {
         "table bridge f {\nchain c {\ntype filter hook input priority 0\ndrop\n}\n}",
     ] {
         r.nft(rules).unwrap();
-        let report = Ping::to(a.v4).count(5).wait(Duration::from_millis(100)).run(&c).unwrap();
-        assert_eq!(report.received, 0, "{rules}: {}", report.text);
+        assert_lost(&c, a.v4.into(), rules);
         r.nft("flush ruleset").unwrap();
     }
     let (_, to, port) = ways[2];

@@ -83,7 +83,7 @@ fn policies_between_members_hold() {
     let holds = |what: &str, set: &dyn Fn(), unset: &dyn Fn()| {
         set();
         // A change is followed within milliseconds.
-        wait_until(what, PATIENCE, || ping(1) == 0).unwrap();
+        wait_until(what, PATIENCE, || ping(3) == 0).unwrap();
         assert_eq!(ping(5), 0, "{what}");
         unset();
         bridged.wait_until_bridges(&bywash);
@@ -132,7 +132,8 @@ fn policies_between_members_hold() {
         Ping::to(ip(C[0])).count(3).size(size).wait(Duration::from_millis(100)).run(bridged.b()).unwrap().received
     };
     bywash.wait("what is too long to be lost", |_| sized(1472) == 0);
-    assert_eq!(sized(1372), 3);
+    let report = Ping::to(ip(C[0])).count(3).size(1372).wait(PATIENCE).run(bridged.b()).unwrap();
+    assert_eq!(report.received, 3, "{}", report.text);
     bywash.stop();
 }
 
