@@ -9,8 +9,8 @@
 //! ```
 
 use crate::harness::{Bywash, PATIENCE, alone, bywash};
-use crate::load::Stops;
-use bywash_lab::{Namespace, Ping, require, require_lab, wait_until};
+use crate::load::{Stops, dropped};
+use bywash_lab::{Namespace, Ping, counters, require, require_lab, wait_until};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -279,6 +279,12 @@ fn four_routers_share_and_one_is_lost() {
     // The edge's tables follow a moment later: warm up with one packet of each flow.
     during(&lab, |sent| wait_until("packets to be sent", 6 * PATIENCE, || sent() >= FLOWS).unwrap());
     let (mut quiet, mut followed, mut killed, mut alone_at, mut drained) = (0, 0, 0, 0, 0);
+    // Without the queues on the way to and from the second node, whose packets are lost.
+    let busy_queues = || {
+        let others = [&lab.h1, &lab.nodes[0], &lab.nodes[2], &lab.nodes[3], &lab.h2];
+        dropped(&others) + counters(&lab.edge, "h0").unwrap().rx_dropped
+    };
+    let full = busy_queues();
     let came = during(&lab, |sent| {
         quiet = two_rounds(sent);
         carrier(false);
@@ -299,11 +305,15 @@ fn four_routers_share_and_one_is_lost() {
     let shares = spread(&before);
     println!("{FLOWS} flows, half IPv4, half IPv6; of an even share each node has {shares:.3?}");
     let drops = edge.show(&["drops"]);
-    let unread = edge.unread("h0");
-    // A busy machine may keep the edge from reading its first port.
+    // A busy machine may keep the edge and the nodes from reading their first ports, and queues from being emptied.
+    let (full, read) = (busy_queues() - full, [0, 2, 3].map(|n| nodes[n].unread("e")));
+    let unread = edge.unread("h0") + full + read.iter().sum::<u64>();
     assert!(came.lost(0..quiet).len() as u64 <= unread, "{} lost: {drops}", came.lost(0..quiet).len());
     assert!(before.iter().all(|nodes| nodes.is_power_of_two()), "a flow took two paths");
-    assert!(shares.iter().flatten().all(|share| (share - 1.0).abs() <= 0.05), "{shares:.3?}");
+    // The kernel draws the flow labels of IPv6, which count: the shares of that have a standard deviation of 1.35 %.
+    let [v4, v6] = shares;
+    let even = |shares: [f64; NODES], within: f64| shares.iter().all(|share| (share - 1.0).abs() <= within);
+    assert!(even(v4, 0.05) && even(v6, 0.085), "{shares:.3?}");
 
     // Node 2 fails. The flows of the other nodes do not move and lose nothing.
     let lost = came.lost(quiet..killed);
