@@ -31,7 +31,7 @@ pub fn routes_change_under_traffic() {
     wait_until("the neighbours to be known", PATIENCE, known).unwrap();
     std::thread::scope(|scope| {
         let steady = scope.spawn(|| {
-            let ping = Ping::to(lab.b().v4).count(600).interval(Duration::from_millis(5)).wait(Duration::from_secs(3));
+            let ping = Ping::to(lab.b().v4).count(600).interval(Duration::from_millis(5)).wait(PATIENCE);
             ping.run(&lab.a().ns).unwrap()
         });
         let started = Instant::now();

@@ -1,11 +1,10 @@
 //! Impossible arguments and configurations are refused with the right exit status and a message that names the fault
 //! and its place.
 
-use crate::harness::{Bywash, bywash, program};
+use crate::harness::{Bywash, PATIENCE, bywash, program};
 use crate::reload::{File, config};
 use bywash_lab::{Namespace, Snapshot, Topology, has_tool, require, require_lab};
 use rustix::process::Signal;
-use std::time::Duration;
 
 /// Runs `bywash run`, which must end, with a socket of its own; returns exit status and standard error.
 fn refused(namespace: &Namespace, arguments: &[&str]) -> (Option<i32>, String) {
@@ -128,7 +127,7 @@ fn a_missing_privilege_is_named() {
     std::fs::copy(program(), &copy).unwrap();
     let nobody = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all", "--"];
     let argv = [&nobody[..], &[copy.to_str().unwrap(), "run", "r0", "r1"]].concat();
-    let output = lab.r().try_run(&argv, Duration::from_secs(10)).unwrap();
+    let output = lab.r().try_run(&argv, PATIENCE).unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
     assert!(output.stderr.contains("CAP_NET_ADMIN") && output.stderr.contains("try `sudo bywash run r0 r1`"));
 
@@ -136,7 +135,7 @@ fn a_missing_privilege_is_named() {
     let socket = running.socket();
     let run = |arguments: &[&str]| {
         let argv = [&["setpriv", "--regid=65534"], &nobody[1..], &[copy.to_str().unwrap()], arguments].concat();
-        lab.r().try_run(&argv, Duration::from_secs(10)).unwrap()
+        lab.r().try_run(&argv, PATIENCE).unwrap()
     };
     let output = run(&["doctor", "--socket", socket.to_str().unwrap(), "r0"]);
     let unseen = "a running bywash is not examined: no permission to connect to the instance at ";

@@ -2,7 +2,7 @@
 
 use crate::harness::{Bywash, PATIENCE, bywash, program};
 use bywash_api::{Traced, schema};
-use bywash_lab::{Ping, Topology, require, require_lab};
+use bywash_lab::{Ping, Topology, require, require_lab, wait_until};
 use serde_json::Value;
 
 fn validate(what: &str, schema: &Value, answer: &Value) {
@@ -96,9 +96,15 @@ fn rows_are_selected_by_name_and_repeated() {
     let text = show(&["ports", "r1"]).stdout;
     assert!(text.contains("\nr1 ") && !text.contains("\nr0 "), "{text}");
     let program = program();
-    let argv = ["timeout", "1", &program, "show", "--socket", &socket, "ports", "r1", "--json", "--watch", "0.1"];
-    let out = lab.r().try_run(&argv, PATIENCE).unwrap();
-    let lines: Vec<Value> = out.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(lines.len() > 1 && lines.iter().all(|rows| rows[0]["name"] == "r1"), "{}", out.stdout);
+    let argv = [&program, "show", "--socket", &socket, "ports", "r1", "--json", "--watch", "0.1"];
+    let mut watch = lab.r().spawn(&argv).unwrap();
+    let several = || watch.output().matches('\n').count() > 1;
+    wait_until("several lines", PATIENCE, several).unwrap_or_else(|why| panic!("{why}: {}", watch.output()));
+    watch.kill().unwrap();
+    let said = watch.output();
+    // The last line may be incomplete.
+    let whole = &said[..said.rfind('\n').unwrap()];
+    let mut rows = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert!(rows.all(|rows| rows[0]["name"] == "r1"), "{said}");
     router.stop();
 }

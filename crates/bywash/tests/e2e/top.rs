@@ -16,7 +16,7 @@ fn a_sample_shows_current_rates() {
     let mut pings =
         [to.as_str(), nowhere].map(|to| lab.a().ns.spawn(&["ping", "-q", "-i", "0.01", "-c", "9000", to]).unwrap());
     router.wait("packets", |b| b.drops("r0", "no-route") > 0 && b.counter("r1", "tx_packets") > 0);
-    let out = top(&["--json", "--interval", "0.5"]);
+    let out = top(&["--json", "--interval", "2"]);
     let it: Value =
         serde_json::from_str(&out.stdout).unwrap_or_else(|why| panic!("{why}: {}{}", out.stdout, out.stderr));
     let above = |value: &Value| value.as_f64().unwrap() > 0.0;
@@ -31,8 +31,10 @@ fn a_sample_shows_current_rates() {
     assert!(["rx", "input", "lookup", "forward"].iter().all(|name| stages.iter().any(|stage| *stage == name)), "{it}");
     assert_eq!(it["drops"][0]["reason"], "no-route");
 
-    let out = top(&["--once", "--interval", "0.2"]);
-    assert!(out.status.success() && out.stdout.starts_with("router, 0."), "{}{}", out.stdout, out.stderr);
+    let out = top(&["--once", "--interval", "2"]);
+    let interval = out.stdout.strip_prefix("router, ").and_then(|rest| rest.split_once(" s\n")?.0.parse::<f64>().ok());
+    // As long as asked for, or longer on a busy machine.
+    assert!(out.status.success() && interval >= Some(2.0), "{}{}", out.stdout, out.stderr);
     for text in ["\nrx ", "\nr0 ", "\nworker ", "\nworker0 ", "no-route"] {
         assert!(out.stdout.contains(text), "no {text} in {}", out.stdout);
     }
@@ -74,7 +76,7 @@ if pid == 0:
     os.environ["TERM"] = term
     os.execv(argv[0], argv)
 shown = b""
-def read(until, limit=20):
+def read(until, limit=60):
     global shown
     end = time.monotonic() + limit
     while time.monotonic() < end and not until(shown):
@@ -106,8 +108,8 @@ for step in steps:
         os.write(master, step.encode())
         read(lambda seen: False, 0.3)
 if steps[-1] != "close":
-    read(lambda seen: False, 20)
-end = time.monotonic() + 20
+    read(lambda seen: False, 60)
+end = time.monotonic() + 60
 while time.monotonic() < end:
     done, status = os.waitpid(pid, os.WNOHANG)
     if done:
