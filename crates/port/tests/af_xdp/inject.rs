@@ -1,9 +1,9 @@
 //! Frames returned to the kernel are received as if from the interface, whatever program is attached to it.
 
 use crate::rig::{Net, R0, Wire, frame, ipv4, ipv6, pools, socket};
-use bywash_lab::{require, require_lab};
+use bywash_lab::{patience, require, require_lab, wait_until};
 use bywash_port::af_xdp::{AfXdpPort, Injector, LinkInfo, Program, Umem, XdpAttach, XdpConfig};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -70,19 +70,32 @@ fn a_bridge_does_not_learn_from_what_is_handed_back() {
     for command in ["link add br0 type bridge", "link set r0 master br0", "link set br0 up"] {
         net.router.ip(&command.split(' ').collect::<Vec<_>>()).unwrap();
     }
+    // The host sends frames of its own, from another address.
     let learned = || {
         let fdb = net.router.run(&["bridge", "fdb", "show", "br", "br0", "dynamic"]).unwrap();
-        fdb.stdout.lines().filter(|line| line.contains("master br0")).count()
+        fdb.stdout.lines().filter(|line| line.contains("02:00:00:00:07:08")).count()
     };
     net.router
         .enter(|| {
             let (index, mut injector) = (LinkInfo::query("r0").unwrap().index, Injector::new().unwrap());
             // Neither is the member's address by then: for that, a bridge has an entry of its own, and learns none.
-            let sent = frame([2, 0, 0, 0, 7, 7], IPV4, &valid4(ipv4([10, 0, 1, 2], [10, 0, 2, 9], 7)));
+            let mut sent = frame([2, 0, 0, 0, 7, 7], IPV4, &valid4(ipv4([10, 0, 1, 2], [10, 0, 2, 9], 7)));
+            sent[6..12].copy_from_slice(&[2, 0, 0, 0, 7, 8]);
             injector.inject(index, &sent, true).unwrap();
             assert_eq!(learned(), 0);
-            injector.inject(index, &sent, false).unwrap();
-            assert_eq!(learned(), 1, "unmarked, as if received again");
+            // The member forwards, and learns, once the bridge knows that its link is up.
+            wait_until(
+                "an unmarked frame, as if received again, to be learned",
+                patience(Duration::from_secs(60)),
+                || {
+                    injector.inject(index, &sent, false).unwrap();
+                    learned() == 1
+                },
+            )
+            .unwrap();
+            net.router.run(&["bridge", "fdb", "del", "02:00:00:00:07:08", "dev", "r0", "master"]).unwrap();
+            injector.inject(index, &sent, true).unwrap();
+            assert_eq!(learned(), 0, "marked, by a member that learns");
         })
         .unwrap();
 }
