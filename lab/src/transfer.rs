@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::patience;
 use sha2::{Digest, Sha256};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ impl Transfer {
         let mut stream = loop {
             match listener.accept() {
                 Ok((stream, _)) => break stream,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(source) => return Err(Error::io(format!("waiting for a connection to {local}"), source)),
@@ -141,8 +141,17 @@ impl Transfer {
     }
 
     fn send(&self, to: SocketAddr) -> Result<String> {
-        let mut stream = TcpStream::connect_timeout(&to, patience(self.stall))
-            .map_err(|source| Error::io(format!("connecting to {to}"), source))?;
+        let deadline = Instant::now() + patience(self.stall);
+        let mut stream = loop {
+            match TcpStream::connect_timeout(&to, patience(self.stall)) {
+                Ok(stream) => break stream,
+                // A kernel gives up a neighbour that has not answered for three seconds, as on a busy machine.
+                Err(error) if error.kind() == ErrorKind::HostUnreachable && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                Err(source) => return Err(Error::io(format!("connecting to {to}"), source)),
+            }
+        };
         stream
             .set_write_timeout(Some(patience(self.stall)))
             .map_err(|source| Error::io("setting up the sender", source))?;
@@ -169,7 +178,7 @@ fn fill(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<usize> {
         match stream.read(&mut buffer[filled..]) {
             Ok(0) => break,
             Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
