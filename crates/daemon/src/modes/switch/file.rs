@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use bywash_flow::control::FlowControl;
-use bywash_flow::model::{FlowFilter, OfPort};
+use bywash_flow::model::OfPort;
 use bywash_flow::script::{self as flows, Item, Verb};
 use bywash_port::broker;
 use bywash_sync::lock;
@@ -46,7 +46,7 @@ impl FlowFile {
         let path = self.path.display();
         let lines = flows::parse(text, Verb::Add, names)
             .map_err(|wrong| anyhow::anyhow!("{path}:{}:{}: {}", wrong.line, wrong.error.column, wrong.error.what))?;
-        let all = Item::Del(Box::new(FlowFilter::default()), false);
+        let all = Item::Del(Box::default(), false);
         let items = [all, Item::DelGroup(None), Item::DelMeter(None)].into_iter().chain(lines).collect();
         flows::carry_out(control, items).map_err(|why| anyhow::anyhow!("{path}: {why}"))?;
         *lock(&self.loaded) = Some(hash(text));
