@@ -83,7 +83,7 @@ impl Resolver<'_> {
         } else if kind == RouteKind::Unicast {
             hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
         }
-        if body.mixed {
+        if body.mixed_mtus {
             hops.iter_mut().for_each(|hop| hop.index = 0);
         }
         // A single next hop takes all packets, whatever its weight in its group.

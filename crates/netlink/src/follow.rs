@@ -334,7 +334,7 @@ impl Follower {
                 }
             }
             if mixed {
-                self.kernel.mix(key);
+                self.kernel.set_mixed_mtus(key);
             }
         }
     }

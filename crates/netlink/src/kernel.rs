@@ -230,13 +230,13 @@ impl Kernel {
     }
 
     /// Leaves an IPv6 route with several legs to the kernel, because their MTUs differ.
-    pub fn mix(&mut self, key: RouteKey) {
+    pub fn set_mixed_mtus(&mut self, key: RouteKey) {
         let (short, mut list) = (Key6::of(&key), vec![]);
         let generation = self.routes6.read(&short, &mut list).unwrap_or(self.generation);
         let Some(at) = list.iter().position(|id| self.bodies.get(*id).body.joins()) else { return };
         let bodies = &mut self.bodies;
         self.pending.routes.entry(key).or_insert_with(|| bodies.effective(&list, true));
-        let body = Body { mixed: true, ..Body::clone(&bodies.get(list[at]).body) };
+        let body = Body { mixed_mtus: true, ..Body::clone(&bodies.get(list[at]).body) };
         let new = bodies.hold(body, &Resolver { links: &self.links, objects: &self.objects });
         let old = std::mem::replace(&mut list[at], new);
         self.routes6.write(short, &list, generation);
@@ -352,7 +352,7 @@ impl Kernel {
             // rt6_mtu_change lowers and raises explicit route MTUs without a message.
             if old.is_some_and(|old| old.mtu != link.mtu) {
                 let has_mtu =
-                    |body: &Body| (body.mtu.is_some() || body.mixed) && (body.object != 0 || body.uses(index));
+                    |body: &Body| (body.mtu.is_some() || body.mixed_mtus) && (body.object != 0 || body.uses(index));
                 let fixed = self.bodies.iter().any(|(_, entry)| has_mtu(&entry.body));
                 scope.add(Scope::when(fixed, Scope::ROUTES6));
             }

@@ -76,7 +76,7 @@ impl Mirror {
         if config.routes
             && let Err(error) = follower.follow_advertisements()
         {
-            tracing::warn!("routes that a router advertisement changes are not noticed: cannot receive it: {error}");
+            tracing::warn!("cannot receive router advertisements, so the changes that they make to routes go unnoticed: {error}");
         }
         let prober = Prober::open()?;
         let shared = Arc::new(Shared {

@@ -65,7 +65,7 @@ pub struct Body {
     pub legs: Vec<Leg>,
     /// Set if the legs have, or may have, different MTUs, so that only the kernel can use them: of an IPv6 route each
     /// leg has its own, of which a message shows one.
-    pub mixed: bool,
+    pub mixed_mtus: bool,
 }
 
 /// A next-hop object (RTM_NEWNEXTHOP).
@@ -202,7 +202,7 @@ fn route(body: &[u8], message_flags: u16, gone: bool) -> Parsed {
         source: None,
         object: 0,
         legs: Vec::new(),
-        mixed: false,
+        mixed_mtus: false,
     };
     let mut leg = Leg::of(flags);
     let mut nested = false;

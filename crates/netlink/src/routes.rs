@@ -219,8 +219,8 @@ fn insert6(
             body.legs
                 .sort_by_key(|leg| old.legs.iter().position(|known| known.has_same_target(leg)).unwrap_or(usize::MAX));
             // Each leg has its own attributes, and the kernel shows only those of one.
-            body.mixed = old.mixed || old.mtu != body.mtu;
-            let agree = agree && !body.mixed;
+            body.mixed_mtus = old.mixed_mtus || old.mtu != body.mtu;
+            let agree = agree && !body.mixed_mtus;
             let new = bodies.hold(body, resolver);
             released.push(std::mem::replace(&mut list[at], new));
             return if agree { Outcome::Sure } else { Outcome::Unsure };
@@ -250,7 +250,7 @@ pub fn remove(
         let old = Body::clone(&bodies.get(list[at]).body);
         // The attributes shown were those of the first leg; the next leg has its own.
         let leads = |leg: &crate::parse::Leg| body.legs.iter().any(|gone| gone.has_same_target(leg));
-        let agree = !old.mixed
+        let agree = !old.mixed_mtus
             && !old.legs.first().is_some_and(leads)
             && (old.mtu, old.source, old.protocol) == (body.mtu, body.source, body.protocol);
         let mut left = old;

@@ -20,7 +20,7 @@ fn route(addr: IpAddr, ignored: bool) -> Event {
         vec![Leg { index: 3, gateway: None, weight: 1, dead: ignored, ignored, encap: crate::parse::Encap::None }];
     const RTN_UNICAST: u8 = 1;
     let body =
-        Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs, mixed: false };
+        Body { kind: RTN_UNICAST, protocol: 3, scope: 0, mtu: None, source: None, object: 0, legs, mixed_mtus: false };
     let key = RouteKey { table: 254, prefix: Prefix { addr, len: 24 }, metric: 0 };
     Event::Route { key, body, flags: 0, gone: false, expires: None }
 }
