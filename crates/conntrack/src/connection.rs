@@ -109,15 +109,15 @@ pub struct Connection {
     pub timeout: Option<u32>,
     /// State of TCP; `None` for UDP, or if an announcement does not repeat it.
     pub tcp_state: Option<u8>,
-    /// Whether TCP's window is checked in neither direction; false if an announcement does not repeat it.
+    /// Set if TCP's window is checked in neither direction; not set if an announcement does not repeat it.
     pub liberal: bool,
-    /// Whether the two directions have different zones.
+    /// Set if the two directions have different zones.
     pub zone_of_direction: bool,
-    /// Whether a helper looks into it.
+    /// Set if a helper looks into it.
     pub helper: bool,
     /// Set if another connection's helper expected this one.
     pub expected: bool,
-    /// Whether sequence numbers are adjusted, by a helper or by synproxy.
+    /// Set if sequence numbers are adjusted, by a helper or by synproxy.
     pub sequence_changes: bool,
     /// An attribute that this crate does not know, by number, if there is one.
     pub unknown: Option<u16>,

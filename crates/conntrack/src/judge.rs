@@ -55,7 +55,7 @@ pub struct Judge<'a> {
     evaluator: Evaluator<'a>,
     /// The refusal that applies to every connection, if there is one.
     unseen: Option<Refusal>,
-    /// Whether the kernel translates packets of IPv4 and of IPv6.
+    /// Set if the kernel translates packets of IPv4 and of IPv6.
     translates: [bool; 2],
     asks_routes: bool,
     hears: Hears,

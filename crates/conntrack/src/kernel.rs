@@ -249,7 +249,7 @@ pub struct Change {
     pub key: Key,
     /// Seconds until it expires from now on; unchanged if `None`.
     pub timeout: Option<u32>,
-    /// Whether to end the check of TCP's window.
+    /// Set to end the check of TCP's window.
     pub liberal: bool,
 }
 

@@ -152,7 +152,7 @@ fn nowhere() -> Tuple {
 struct Direction {
     protocol: u8,
     tuple: Tuple,
-    /// Whether the direction has a zone of its own.
+    /// Set if the direction has a zone of its own.
     zone: bool,
 }
 

@@ -64,7 +64,7 @@ pub struct Counts {
 /// Further state of a flow, kept outside of the table. Times are seconds since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowState {
-    /// Whether the flow is in the table.
+    /// Set if the flow is in the table.
     present: bool,
     /// Identifier of its connection.
     pub id: u32,
@@ -78,7 +78,7 @@ pub(crate) struct FlowState {
     pub used: u32,
     /// Time at which its connection was last renewed.
     pub renewed: u32,
-    /// Whether it has been used since.
+    /// Set if it has been used since.
     pub unrenewed: bool,
     /// Time at which its connection expires unless it is renewed, or the kernel has seen further packets.
     pub expires: u32,

@@ -13,7 +13,7 @@ pub struct Key {
     pub dscp: u8,
     /// Protocol; for IPv6, the next header.
     pub proto: u8,
-    /// Whether the ports are known.
+    /// Set if the ports are known.
     pub has_ports: bool,
     /// Source port.
     pub source_port: u16,

@@ -30,7 +30,7 @@ const BPI_VERSION: u8 = 1;
 /// Downstream privacy element: selects the key of an encrypted PDU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Privacy {
-    /// Whether the PDU is encrypted.
+    /// Set if the PDU is encrypted.
     pub enabled: bool,
     /// Key sequence number, 0 to 15.
     pub key_sequence: u8,

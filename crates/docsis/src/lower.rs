@@ -38,7 +38,7 @@ pub struct LowerConfig {
     pub protection: Protection,
     /// Implementation used for sealing.
     pub crypto: Crypto,
-    /// Whether the upper MAC also seals while the lower MAC is behind.
+    /// Set if the upper MAC also seals while the lower MAC is behind.
     pub assist: bool,
     /// Limits of the flows' queues.
     pub queues: QueueLimits,
@@ -115,7 +115,7 @@ struct Framed {
     frame: Frame,
     key: usize,
     start: usize,
-    /// Whether the upper MAC has sealed the frame.
+    /// Set if the upper MAC has sealed the frame.
     sealed: bool,
 }
 

@@ -10,9 +10,9 @@ pub const CLEAR: usize = 12;
 /// Protection of PDUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// Whether the CRC-32 of the PDU is appended.
+    /// Set if the CRC-32 of the PDU is appended.
     pub crc: bool,
-    /// Whether PDU and CRC are encrypted.
+    /// Set if PDU and CRC are encrypted.
     pub cipher: bool,
     /// Bytes at the start that stay unencrypted.
     pub offset: usize,

@@ -69,11 +69,11 @@ struct Flow {
     /// Index of its set of channels.
     set: u16,
     priority: u8,
-    /// Whether it is in the list of its priority, and in the list [`GUARANTEED`]. A flow that is emptied from one stays
+    /// Set if it is in the list of its priority, and in the list [`GUARANTEED`]. A flow that is emptied from one stays
     /// in the other until that reaches it.
     listed: bool,
     guaranteed: bool,
-    /// Whether it waits for tokens of the rates it is shaped to, in no list or about to leave it.
+    /// Set if it waits for tokens of the rates it is shaped to, in no list or about to leave it.
     parked: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct Upper {
     lower: PortId,
     /// Addresses behind the modems; `None` if only PDUs to modems themselves are accepted.
     cpes: Option<Arc<Published<Cpes>>>,
-    /// Whether received transport checksums may be incomplete.
+    /// Set if received transport checksums may be incomplete.
     partial: bool,
     /// Flows of the frames in a batch.
     flows: [u32; BATCH],

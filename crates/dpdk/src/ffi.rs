@@ -23,7 +23,7 @@ pub struct Call {
     pub keep: u32,
     /// Number of cells in that cache.
     pub kept: u32,
-    /// Whether there are other pools.
+    /// Set if there are other pools.
     pub mixed: bool,
     /// Bytes of the frames received or sent.
     pub bytes: u64,
@@ -41,7 +41,7 @@ pub struct Device {
     pub descriptors: u16,
     /// In: the requested MTU, 0 for the device's own. Out: the MTU in use.
     pub mtu: u16,
-    /// Whether frames are received into DPDK's own memory and copied.
+    /// Set if frames are received into DPDK's own memory and copied.
     pub copies: bool,
     pub most_queues: u16,
     pub max_frame: u32,

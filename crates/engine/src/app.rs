@@ -69,7 +69,7 @@ pub struct Context<'a> {
     pub(crate) ports: &'a mut PortTable,
     pub(crate) counters: &'a WorkerCounters,
     pub(crate) trash: &'a mut Batch,
-    /// Whether this turn's stages are timed.
+    /// Set if this turn's stages are timed.
     pub(crate) timed: bool,
     pub(crate) mark: Cell<u64>,
     /// Counters to read at the end of each stage of this turn, if there are any.

@@ -123,9 +123,9 @@ pub struct Table {
     pub family: Family,
     /// Name, unique in its family.
     pub name: String,
-    /// Whether the table is dormant (NFT_TABLE_F_DORMANT): its base chains are not hooked.
+    /// Set if the table is dormant (NFT_TABLE_F_DORMANT): its base chains are not hooked.
     pub dormant: bool,
-    /// Whether the kernel removes the table when its owner ends, without an announcement and in the same generation of
+    /// Set if the kernel removes the table when its owner ends, without an announcement and in the same generation of
     /// the ruleset (NFT_TABLE_F_OWNER without NFT_TABLE_F_PERSIST; nft_rcv_nl_event).
     pub owned: bool,
     /// Chains of the table.
@@ -158,7 +158,7 @@ pub struct Base {
     pub priority: i32,
     /// "filter", "nat" or "route".
     pub kind: String,
-    /// Whether the policy is to accept (NF_ACCEPT).
+    /// Set if the policy is to accept (NF_ACCEPT).
     pub accepts: bool,
     /// The devices of an ingress or egress chain, sorted.
     pub devices: Vec<IfMatch>,

@@ -31,7 +31,7 @@ pub struct Object {
     pub handle: u32,
     pub parent: u32,
     pub kind: String,
-    /// Whether it shares its filters with other interfaces.
+    /// Set if it shares its filters with other interfaces.
     pub shared: bool,
 }
 

@@ -92,7 +92,7 @@ pub struct Kept {
     pub effect: Effect,
     /// Port numbers, ascending.
     pub ports: Vec<u16>,
-    /// Whether the operator has chosen to ignore it; it then keeps nothing.
+    /// Set if the operator has chosen to ignore it; it then keeps nothing.
     pub ignored: bool,
 }
 

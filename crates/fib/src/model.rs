@@ -248,7 +248,7 @@ pub struct Vlan {
     pub protocol: u16,
     /// VLAN identifier.
     pub id: u16,
-    /// Whether it only removes and adds its tag: it has the flag `reorder_hdr` alone, no QoS maps, and no XDP program.
+    /// Set if it only removes and adds its tag: it has the flag `reorder_hdr` alone, no QoS maps, and no XDP program.
     pub plain: bool,
 }
 
@@ -433,9 +433,9 @@ pub struct Address {
     pub addr: IpAddr,
     /// Prefix length of its subnet.
     pub len: u8,
-    /// Whether it is not a preferred source: secondary, deprecated, tentative, or failed duplicate address detection.
+    /// Set if it is not a preferred source: secondary, deprecated, tentative, or failed duplicate address detection.
     pub secondary: bool,
-    /// Whether its scope is link (IPv6) or not global (IPv4): it is then not a source of errors sent to other networks.
+    /// Set if its scope is link (IPv6) or not global (IPv4): it is then not a source of errors sent to other networks.
     pub link_scope: bool,
 }
 
@@ -469,7 +469,7 @@ pub struct NextHop {
     pub gateway: Option<IpAddr>,
     /// Weight in the choice among next hops, 1 to 256.
     pub weight: u16,
-    /// Whether the kernel's lookup uses it now (not RTNH_F_DEAD). Its link may still be without carrier: the kernel
+    /// Set if the kernel's lookup uses it now (not RTNH_F_DEAD). Its link may still be without carrier: the kernel
     /// skips such next hops only if `ignore_routes_with_linkdown` is set.
     pub alive: bool,
 }

@@ -50,7 +50,7 @@ struct Provider {
 pub(crate) struct Region {
     /// Provider of segments, and the segment that is not mapped to its end; `None` for private memory.
     shared: Option<Mutex<Provider>>,
-    /// Whether a segment was refused: it and all later ones are private.
+    /// Set if a segment was refused: it and all later ones are private.
     refused: std::sync::atomic::AtomicBool,
     base: NonNull<AtomicU64>,
     map: *mut std::ffi::c_void,

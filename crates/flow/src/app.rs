@@ -70,7 +70,7 @@ pub struct Switch {
     tables: Arc<Published<Arc<Pipeline>>>,
     caches: Caches,
     work: Box<Work>,
-    /// Whether the packets of each flow are sent as a burst of their own.
+    /// Set if the packets of each flow are sent as a burst of their own.
     by_flow: bool,
 }
 

@@ -73,9 +73,9 @@ pub struct Info {
     pub needs: Needs,
     /// Notation of its value.
     pub form: Form,
-    /// Whether it can be matched under a mask; if not, only as a whole.
+    /// Set if it can be matched under a mask; if not, only as a whole.
     pub maskable: bool,
-    /// Whether actions can set it.
+    /// Set if actions can set it.
     pub writable: bool,
 }
 

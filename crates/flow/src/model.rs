@@ -106,14 +106,14 @@ pub enum Action {
     VlanVid {
         /// VLAN identifier.
         vid: u16,
-        /// Whether a tag is added to an untagged packet.
+        /// Set if a tag is added to an untagged packet.
         push: bool,
     },
     /// Sets the VLAN priority.
     VlanPcp {
         /// Priority.
         pcp: u8,
-        /// Whether a tag is added to an untagged packet.
+        /// Set if a tag is added to an untagged packet.
         push: bool,
     },
     /// Pushes an MPLS label with this Ethernet type.
@@ -253,7 +253,7 @@ pub struct Bundle {
     pub hashed: Hashed,
     /// Key of the hash.
     pub basis: u16,
-    /// Whether the hash chooses among the live ports (`hrw`), or the first live one is chosen (`active_backup`).
+    /// Set if the hash chooses among the live ports (`hrw`); otherwise the first live one is chosen (`active_backup`).
     pub by_hash: bool,
     /// Ports to choose from.
     pub members: Vec<OfPort>,
@@ -297,9 +297,9 @@ pub struct FlowSpec {
     pub idle_timeout: u16,
     /// Hard timeout in seconds; 0 disables it.
     pub hard_timeout: u16,
-    /// Whether to refuse the flow if it overlaps another one with the same priority.
+    /// Set to refuse the flow if it overlaps another one with the same priority.
     pub check_overlap: bool,
-    /// Whether a modification resets the counters.
+    /// Set if a modification resets the counters.
     pub reset_counts: bool,
 }
 
@@ -383,7 +383,7 @@ pub struct GroupSpec {
 pub struct MeterSpec {
     /// Meter id.
     pub id: u32,
-    /// Whether the rate is in packets per second rather than kilobits per second.
+    /// Set if the rate is in packets per second rather than kilobits per second.
     pub packets: bool,
     /// Rate in packets or kilobits per second.
     pub rate: u32,

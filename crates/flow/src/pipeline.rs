@@ -36,13 +36,13 @@ pub struct SwitchPort {
     pub name: String,
     /// VLANs that it carries.
     pub vlans: Vlans,
-    /// Whether flooded packets are sent out of it.
+    /// Set if flooded packets are sent out of it.
     pub flood: bool,
     /// Maximum number of addresses learned on it; `None` for no limit of its own.
     pub macs: Option<usize>,
-    /// Whether the link is up, as needed for fast failover.
+    /// Set if the link is up, as needed for fast failover.
     pub up: bool,
-    /// Whether frames received on it may carry partial transport checksums.
+    /// Set if frames received on it may carry partial transport checksums.
     pub partial_checksums: bool,
 }
 

@@ -82,7 +82,7 @@ pub(crate) struct State {
     ttl: Ttl,
     /// Number of MPLS labels, which are in `flow`.
     labels: usize,
-    /// Whether there are more labels than that, if it is as many as can be read.
+    /// Set if there are more labels than can be read.
     deeper: bool,
     /// Headers behind the labels; `None` if all are in `flow`.
     hidden: Option<Hidden>,

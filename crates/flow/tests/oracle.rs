@@ -38,7 +38,7 @@ struct Ovs {
     children: Vec<Child>,
     /// Number of bytes read of each port's capture.
     read: Vec<u64>,
-    /// Whether there are meters.
+    /// Set if there are meters.
     metered: std::cell::Cell<bool>,
 }
 

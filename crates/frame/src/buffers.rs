@@ -132,7 +132,7 @@ pub struct Lent {
     pub most: usize,
     /// Number of cells that are there.
     pub now: usize,
-    /// Whether cells of other pools exist.
+    /// Set if cells of other pools exist.
     pub mixed: bool,
 }
 

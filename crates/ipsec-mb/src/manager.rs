@@ -36,13 +36,13 @@ pub struct Job {
     pub start: usize,
     /// Bytes at the start of the PDU that stay unencrypted.
     pub clear: usize,
-    /// Whether the frame's last four bytes are room for the PDU's CRC, to be computed before encryption.
+    /// Set if the frame's last four bytes are room for the PDU's CRC, to be computed before encryption.
     pub crc: bool,
 }
 
 struct Waiting {
     frame: Frame,
-    /// Whether the library works on the frame. If not, it only keeps its place in the order.
+    /// Set if the library works on the frame. If not, it only keeps its place in the order.
     job: bool,
 }
 

@@ -30,7 +30,7 @@ pub enum Replacement {
     QuadAge {
         /// Age after a hit, indexed by the age before.
         hits: [u8; 4],
-        /// Whether the entry just used is excluded from raising the ages (U1; else U0).
+        /// Set if the entry just used is excluded from raising the ages (U1; else U0).
         others_only: bool,
     },
 }
@@ -55,7 +55,7 @@ pub struct Processor {
     pub tlb_4k: TlbLevel,
     /// First-level data TLB for 2 MiB pages.
     pub tlb_2m: TlbLevel,
-    /// Whether both page sizes share the first level's entries.
+    /// Set if both page sizes share the first level's entries.
     pub tlb_joint: bool,
     /// Second-level TLB, for both page sizes.
     pub tlb_l2: TlbLevel,

@@ -27,7 +27,7 @@ pub(crate) struct Sets {
     entries: Vec<Entry>,
     sets: u64,
     ways: usize,
-    /// Whether sets are selected by a hash of the tag instead of its lowest bits.
+    /// Set if sets are selected by a hash of the tag instead of its lowest bits.
     hashed: bool,
     replacement: Replacement,
     clock: u64,

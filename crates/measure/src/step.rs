@@ -48,7 +48,7 @@ pub struct Stepper {
     clock: u64,
     /// Addresses of the program's own code. The kernel's clock functions, outside of it, read the counter, too.
     code: Vec<Range<u64>>,
-    /// Whether the instruction at an address reads the time-stamp counter.
+    /// Set if the instruction at an address reads the time-stamp counter.
     reads: HashMap<u64, bool>,
     /// Signal to deliver with the next step.
     signal: Option<Signal>,

@@ -62,9 +62,9 @@ pub struct Follower {
     /// Kinds of objects that are followed.
     follows: Scope,
     wanted: Scope,
-    /// Whether the next reading ends with [`Change::Synced`].
+    /// Set if the next reading ends with [`Change::Synced`].
     announce: bool,
-    /// Whether IPv6 routes changed while they were being dumped.
+    /// Set if IPv6 routes changed while they were being dumped.
     disturbed: bool,
     /// Dumps in a row that have failed.
     shortages: u32,

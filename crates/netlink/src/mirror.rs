@@ -31,7 +31,7 @@ pub struct Config {
     pub queue: usize,
     /// Delay before the tables are read again, so that the kernel can finish its silent changes.
     pub settle: Duration,
-    /// Whether routes, next-hop objects, rules and neighbours are followed. Links and their addresses always are.
+    /// Set if routes, next-hop objects, rules and neighbours are followed. Links and their addresses always are.
     pub routes: bool,
 }
 
@@ -76,7 +76,9 @@ impl Mirror {
         if config.routes
             && let Err(error) = follower.follow_advertisements()
         {
-            tracing::warn!("cannot receive router advertisements, so the changes that they make to routes go unnoticed: {error}");
+            tracing::warn!(
+                "cannot receive router advertisements, so the changes that they make to routes go unnoticed: {error}"
+            );
         }
         let prober = Prober::open()?;
         let shared = Arc::new(Shared {

@@ -14,7 +14,7 @@ pub struct Pending {
     pub links: BTreeMap<u32, Option<Link>>,
     pub addresses: BTreeMap<(u32, IpAddr, u8), Option<Address>>,
     pub routes: HashMap<RouteKey, Option<Arc<RouteBody>>>,
-    /// Whether the prefix had selective routes.
+    /// Set if the prefix had selective routes.
     pub selective: BTreeMap<(u32, Prefix), bool>,
     pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
     /// Members that led to the station of a bridge with this VLAN and MAC address.

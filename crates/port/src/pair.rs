@@ -30,9 +30,9 @@ pub struct PairPort {
     rx: Option<Consumer<RawFrame>>,
     joint: Arc<Joint>,
     side: usize,
-    /// Whether the peer is gone and the frames it left were taken back.
+    /// Set if the peer is gone and the frames it left were taken back.
     alone: bool,
-    /// Whether buffers of another arena were offered.
+    /// Set if buffers of another arena were offered.
     foreign: bool,
     counters: Arc<PortCounters>,
 }

@@ -27,7 +27,7 @@ pub struct TapConfig {
     pub mac: Option<[u8; 6]>,
     /// MTU in bytes; 1500 if `None`.
     pub mtu: Option<u32>,
-    /// Whether to bring the interface up.
+    /// Set to bring the interface up.
     pub up: bool,
 }
 

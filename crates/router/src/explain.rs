@@ -21,9 +21,9 @@ pub enum Gated {
     Flow {
         /// The flow.
         id: FlowId,
-        /// Whether it is a reply.
+        /// Set if it is a reply.
         reply: bool,
-        /// Whether it opens or closes its connection, which revokes the flow: it is left to the kernel.
+        /// Set if it opens or closes its connection, which revokes the flow: it is left to the kernel.
         closing: bool,
     },
 }

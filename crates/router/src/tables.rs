@@ -225,7 +225,7 @@ pub struct PortInfo {
     pub index: u32,
     /// MAC address.
     pub mac: [u8; 6],
-    /// Whether frames received on it may carry partial checksums (veth, TAP).
+    /// Set if frames received on it may carry partial checksums (veth, TAP).
     pub partial_checksums: bool,
     /// Frames that it gives the router.
     pub reception: Reception,

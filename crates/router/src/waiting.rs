@@ -27,7 +27,7 @@ pub(crate) struct Wait {
     pub from: Ingress,
     /// Time-stamp counter at which its wait ends.
     pub until: u64,
-    /// Whether the router made it, rather than received it for forwarding.
+    /// Set if the router made it, rather than received it for forwarding.
     pub own: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Asked {
     /// Time-stamp counter at which to request it again: the kernel side may have discarded an earlier request without a
     /// result.
     pub ask_at: u64,
-    /// Whether it had already failed when its first packet arrived.
+    /// Set if it had already failed when its first packet arrived.
     pub failed: bool,
 }
 

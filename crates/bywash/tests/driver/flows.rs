@@ -19,7 +19,7 @@ pub struct Case {
     pub reply: bool,
     /// Entry of the translated destination.
     pub id: u32,
-    /// Whether source and destination are translated.
+    /// Set if source and destination are translated.
     pub translated: [bool; 2],
     /// 0: the flow is not in the table; 1: revoked; 2: of another generation.
     pub known: u8,

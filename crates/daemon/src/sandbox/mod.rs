@@ -29,17 +29,17 @@ const LOADS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 /// First kernel on which a process without CAP_BPF can use its BPF objects even where unprivileged BPF is disabled.
 const USES_OBJECTS: (u32, u32) = (5, 19);
 
-/// Whether a reload may load code: in a build with DPDK, the first port of kind `dpdk` makes DPDK load its drivers.
+/// Set if a reload may load code: in a build with DPDK, the first port of kind `dpdk` makes DPDK load its drivers.
 const LOADS_CODE: bool = cfg!(feature = "dpdk");
 
 /// Result of [`enter`].
 #[derive(Debug, Default)]
 struct Entered {
-    /// Whether it took effect, at least in part.
+    /// Set if it took effect, at least in part.
     any: bool,
     /// Reasons for what is missing.
     reason: String,
-    /// Whether threads may count their own events.
+    /// Set if threads may count their own events.
     counters: bool,
     /// Pid of the broker; `None` if this process may make BPF objects itself.
     broker: Option<u32>,

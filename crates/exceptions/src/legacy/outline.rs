@@ -27,7 +27,7 @@ struct BuiltIn {
     first: u32,
     /// Offset of the policy entry, the last one of the chain.
     policy: u32,
-    /// Whether the policy is known to be ACCEPT.
+    /// Set if the policy is known to be ACCEPT.
     accepts: bool,
 }
 

@@ -191,7 +191,7 @@ impl Seen {
 #[derive(Clone, Debug)]
 struct Found {
     seen: Seen,
-    /// Whether connection tracking is involved: packets of the reverse direction are then concerned too, on any
+    /// Set if connection tracking is involved: packets of the reverse direction are then concerned too, on any
     /// interface.
     both_ways: bool,
     /// Position within the chain: "rule handle 5".

@@ -188,7 +188,7 @@ pub enum Expression {
     Range {
         /// Register.
         register: usize,
-        /// Whether it must be inside.
+        /// Set if it must be inside.
         inside: bool,
         /// First value.
         from: Vec<u8>,
@@ -225,7 +225,7 @@ pub enum Expression {
         key: usize,
         /// Destination of the set's data, if it is a map.
         data: Option<To>,
-        /// Whether the rule ends if the key is in the set.
+        /// Set if the rule ends if the key is in the set.
         invert: bool,
     },
     /// Counts packets and octets.

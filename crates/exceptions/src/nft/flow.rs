@@ -71,7 +71,7 @@ pub enum State {
 /// the host itself receives or sends, without translation. Fields that are `None` are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Whether it is of IPv6, otherwise of IPv4.
+    /// Set for IPv6, otherwise IPv4.
     pub v6: bool,
     /// Set if the packets may have destination options of IPv6 in front of the header of `protocol`.
     pub options6: bool,
@@ -91,7 +91,7 @@ pub struct Flow {
     pub original: Tuple,
     /// Addresses and ports of a reply, as it is received: translation makes it differ from the reverse of `original`.
     pub reply: Tuple,
-    /// Whether the packets are replies.
+    /// Set if the packets are replies.
     pub replies: Option<bool>,
     /// Status bits of the connection (IPS_*).
     pub status: Option<u32>,
@@ -102,7 +102,7 @@ pub struct Flow {
     /// Mark of the packets before any rule of nf_tables: filters of traffic control, BPF programs and rules of legacy
     /// iptables set it, too.
     pub skb_mark: Option<u32>,
-    /// Whether the route to the untranslated source leads only out of the interface that receives the packets. It has
+    /// Set if the route to the untranslated source leads only out of the interface that receives the packets. It has
     /// to be determined again when routes change.
     pub returns: bool,
 }
@@ -191,9 +191,9 @@ pub struct View<'f> {
     flow: &'f Flow,
     hook: Hook,
     priority: i32,
-    /// Whether the table is of family netdev.
+    /// Set if the table is of family netdev.
     netdev: bool,
-    /// Whether connection tracking has seen the packet; `None` if that is not known.
+    /// Set if connection tracking has seen the packet; `None` if that is not known.
     tracked: Option<bool>,
     /// Reason why the packets may be seen on another device, in another form, if so.
     elsewhere: Option<Why<'static>>,

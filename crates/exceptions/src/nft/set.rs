@@ -10,7 +10,7 @@ pub struct Set {
     pub name: String,
     /// Length of a key, in octets.
     pub key_len: usize,
-    /// Whether elements are intervals (NFT_SET_INTERVAL).
+    /// Set if elements are intervals (NFT_SET_INTERVAL).
     pub interval: bool,
     /// Lengths of the fields of a concatenation, in octets; empty if the key is a single field.
     pub fields: Vec<usize>,
@@ -31,13 +31,13 @@ pub struct Element {
     pub key: Vec<u8>,
     /// Last key of an interval of concatenations. Other intervals last until the next element.
     pub to: Option<Vec<u8>>,
-    /// Whether the element only ends an interval: its key is the first one behind it.
+    /// Set if the element only ends an interval: its key is the first one behind it.
     pub ends: bool,
-    /// Whether the element stands for all keys without an element of their own.
+    /// Set if the element stands for all keys without an element of their own.
     pub catch_all: bool,
     /// Data of a map's element.
     pub data: Option<Data>,
-    /// Whether it expires.
+    /// Set if it expires.
     pub expires: bool,
     /// Side effect of a lookup that finds the element, or a part of it that is not understood, if any: "counter".
     pub acts: Option<String>,
@@ -64,7 +64,7 @@ impl Element {
 pub struct Found<'a> {
     /// The elements: exactly one is found, or none.
     pub elements: Vec<&'a Element>,
-    /// Whether it may find none.
+    /// Set if it may find none.
     pub none: bool,
     /// Unknown value that it depends on, if so.
     pub why: Option<Why<'a>>,

@@ -25,7 +25,7 @@ const PASSES: u64 = 10;
 #[derive(Default)]
 struct Place {
     megaflow: u32,
-    /// Whether the megaflow still uses this entry.
+    /// Set if the megaflow still uses this entry.
     linked: bool,
     /// Packets and bytes counted there at the last read.
     seen: (u64, u64),

@@ -47,7 +47,7 @@ const TP: [&str; 5] = ["80", "443", "1024", "5000", "65535"];
 /// Properties of packets that a flow is known to match.
 #[derive(Default, Clone, Copy)]
 pub struct Kind {
-    /// Whether actions may use fields that the match does not guarantee: only in OpenFlow 1.0, without groups and
+    /// Set if actions may use fields that the match does not guarantee: only in OpenFlow 1.0, without groups and
     /// `goto_table`.
     pub loose: bool,
     pub ip: u8,
@@ -56,10 +56,10 @@ pub struct Kind {
     pub vlans: [bool; 2],
     pub arp: bool,
     pub mpls: bool,
-    /// Whether actions may change labels, and whether they may remove the last one.
+    /// Set if actions may change labels.
     labels: bool,
     pub bares: bool,
-    /// Whether no tag is to be pushed, because OVS recirculates the packet: then its datapath reads the tags again.
+    /// Set if no tag is to be pushed, because OVS recirculates the packet: then its datapath reads the tags again.
     pub no_push: bool,
     /// Type of a neighbour discovery message; 0 for other packets.
     pub nd: u8,

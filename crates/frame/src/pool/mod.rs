@@ -359,7 +359,7 @@ pub struct PoolStats {
     pub exhausted: u64,
     /// Frames refused because they were already free or belong to no pool of this arena. Nonzero indicates a bug.
     pub surplus: u64,
-    /// Whether the pool is removed as soon as all of its frames are back.
+    /// Set if the pool is removed as soon as all of its frames are back.
     pub draining: bool,
     /// Block counts by state, if the pool has blocks.
     #[serde(skip_serializing_if = "Option::is_none")]

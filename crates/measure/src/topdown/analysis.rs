@@ -81,7 +81,7 @@ pub struct Analysis {
     pub retiring: Option<f64>,
     /// Shares of the pipeline slots.
     pub slots: Option<Shares>,
-    /// Whether the shares come from the processor's own metrics rather than from the formulas.
+    /// Set if the shares come from the processor's own metrics rather than from the formulas.
     pub own_metrics: bool,
     /// Memory stalls by level.
     pub memory: Option<Levels>,

@@ -192,7 +192,7 @@ pub struct TcxProgram {
     pub id: u32,
     /// Id of the link it is attached by; 0 without one.
     pub link: u32,
-    /// Whether it runs on ingress; otherwise on egress.
+    /// Set if it runs on ingress; otherwise on egress.
     pub ingress: bool,
 }
 

@@ -30,7 +30,7 @@ impl XdpGate {
 /// Configuration of the program for a port. Everything is passed to the kernel until `enabled` is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Whether the port is in use; if not, every frame is passed to the kernel.
+    /// Set if the port is in use; if not, every frame is passed to the kernel.
     pub enabled: bool,
     /// MAC address of the port, or of `master`; frames to other stations are passed to the kernel.
     pub mac: [u8; 6],
@@ -46,21 +46,21 @@ pub struct XdpConfig {
     pub filters: bool,
     /// Longest frame for user space, in bytes with the Ethernet header. Longer frames are passed to the kernel.
     pub max_frame: u32,
-    /// Whether every frame that is not too long goes to user space; for ports that are not a router's.
+    /// Set if every frame that is not too long goes to user space; for ports that are not a router's.
     pub raw: bool,
-    /// Whether the program forwards what it can.
+    /// Set if the program forwards what it can.
     pub forward: bool,
-    /// Whether frames may carry unfinished transport checksums, a mark they lose when they are redirected: such frames
+    /// Set if frames may carry unfinished transport checksums, a mark they lose when they are redirected: such frames
     /// go to user space, which completes the checksums.
     pub partial: bool,
-    /// Whether packets that would leave on their ingress port go to user space, which sends a redirect.
+    /// Set if packets that would leave on their ingress port go to user space, which sends a redirect.
     pub redirects: bool,
     /// Packets that go to the kernel.
     pub gate: XdpGate,
     /// Source check of IPv4 packets before the program forwards them. Packets whose source it cannot verify go to the
     /// kernel (`pass_source`), which decides.
     pub source_check: SourceCheck,
-    /// Whether the hash that selects a group's member uses only addresses for IPv4 (net.ipv4.fib_multipath_hash_policy
+    /// Set if the hash that selects a group's member uses only addresses for IPv4 (net.ipv4.fib_multipath_hash_policy
     /// 0), instead of ports as well.
     pub l3_hash4: bool,
     /// The same for IPv6 (net.ipv6.fib_multipath_hash_policy 0), with flow label and next header.

@@ -76,11 +76,11 @@ pub(super) struct Inner {
     version: u64,
     /// Filter of the host's own addresses, as last published.
     own: u64,
-    /// Whether the gates of all ports are closed: see [`XdpDatapath::close`].
+    /// Set if the gates of all ports are closed: see [`XdpDatapath::close`].
     closed: bool,
     /// Set while all frames between members of bridges are left to the kernel.
     members_suspended: bool,
-    /// Whether any port has ever been enabled: until then no program reads the tables.
+    /// Set if any port has ever been enabled: until then no program reads the tables.
     enabled: bool,
     /// Ids of the tcx links of the process's own programs.
     pub own_links: Vec<u32>,

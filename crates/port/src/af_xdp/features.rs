@@ -31,10 +31,10 @@ const TX_METADATA: [&str; 3] = ["timestamp", "checksum", "launch-time"];
 /// XDP features of a device as reported by its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFeatures {
-    /// Whether it accepts frames redirected to it; a veth does only while its peer polls, with a program or with GRO
+    /// Set if it accepts frames redirected to it; a veth does only while its peer polls, with a program or with GRO
     /// on.
     pub takes_frames: bool,
-    /// Whether its driver supports zero-copy.
+    /// Set if its driver supports zero-copy.
     pub zero_copy: bool,
     /// Metadata of received frames that programs bound to the device can read. Not used by Bywash.
     pub rx_metadata: Vec<&'static str>,

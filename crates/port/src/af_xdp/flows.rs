@@ -106,7 +106,7 @@ pub(super) struct Memory {
     /// Number of grace periods begun, and of the latest one that is over.
     begun: AtomicU64,
     over: AtomicU64,
-    /// Whether a worker waits for a grace period.
+    /// Set if a worker waits for a grace period.
     wanted: AtomicBool,
 }
 

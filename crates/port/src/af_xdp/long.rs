@@ -15,7 +15,7 @@ pub(super) struct Long {
     chunk: usize,
     /// Frame whose last buffer has not been received yet.
     head: Option<Frame>,
-    /// Whether that frame is longer than a cell.
+    /// Set if that frame is longer than a cell.
     spoilt: bool,
     /// Descriptors in flight of each cell that is being sent.
     out: Box<[u8]>,

@@ -48,23 +48,23 @@ pub struct Program {
     note: String,
     config: XdpConfig,
     vlans: Vec<XdpVlan>,
-    /// Whether the kernel has refused the programs for VLANs.
+    /// Set if the kernel has refused the programs for VLANs.
     no_vlans: bool,
     /// Number of CPUs that send for it.
     cpus: u16,
     id: u16,
     index: u32,
     datapath: XdpDatapath,
-    /// Whether another process's program is still attached: see [`Program::succeed`].
+    /// Set if another process's program is still attached: see [`Program::succeed`].
     waits: bool,
-    /// Whether another process will replace the attached program: see [`Program::hand_over`].
+    /// Set if another process will replace the attached program: see [`Program::hand_over`].
     left: bool,
 }
 
 /// Attachment of a program, handed from one process to the next.
 #[derive(Debug)]
 pub struct Attachment {
-    /// Whether XDP is attached in native mode.
+    /// Set if XDP is attached in native mode.
     pub native: bool,
     /// Link of the XDP program, if attached.
     pub xdp: Option<OwnedFd>,

@@ -138,12 +138,12 @@ pub struct SocketConfig {
     pub budget: u16,
     /// Maximum number of frames received in one burst.
     pub burst: usize,
-    /// Whether to prefetch the first cache line of received frames, for workers that read them. A line that is not read
+    /// Set to prefetch the first cache line of received frames, for workers that read them. A line that is not read
     /// here is better left in the cache of the CPU that wrote it and will write it again.
     pub prefetch: bool,
-    /// Whether the kernel signals when it must be woken. Otherwise every turn with frames to send makes a system call.
+    /// Set if the kernel signals when it must be woken. Otherwise every turn with frames to send makes a system call.
     pub need_wakeup: bool,
-    /// Whether sent frames are freed by a list of our own, in the order they were sent. Each completion is compared
+    /// Set if sent frames are freed by a list of our own, in the order they were sent. Each completion is compared
     /// with the list, which is abandoned at the first difference.
     pub in_order: bool,
     /// Number of sockets that send in turn, 1 to 16.

@@ -43,7 +43,7 @@ pub struct Desk {
 pub struct State {
     /// New link that the worker has not taken yet.
     pub fresh: Option<Link>,
-    /// Whether the latest link is still connected.
+    /// Set if the latest link is still connected.
     pub open: bool,
     /// Protocol violation that the worker found on the link.
     pub fault: Option<Refusal>,

@@ -24,7 +24,7 @@ pub struct Terms {
     pub secret: [u8; SECRET],
     /// Log2 of the slots of each ring that a client creates.
     pub log2_ring: u8,
-    /// Whether a server requires memory that the client cannot take away.
+    /// Set if a server requires memory that the client cannot take away.
     pub sealed: bool,
     /// Name of the port.
     pub name: String,

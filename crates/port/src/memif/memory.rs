@@ -184,7 +184,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 /// Descriptor, copied out of its ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Desc {
-    /// Whether the packet continues in the next descriptor.
+    /// Set if the packet continues in the next descriptor.
     pub next: bool,
     /// Index of the region that contains the bytes.
     pub region: u16,

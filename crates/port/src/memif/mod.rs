@@ -72,7 +72,7 @@ pub struct Config {
     pub secret: String,
     /// Slots of each ring that a client creates, within [`RING`]. A server uses the size that the client chose.
     pub ring: usize,
-    /// Whether a server requires memory that the client cannot take away: memfds with F_SEAL_SHRINK, not in huge pages.
+    /// Set if a server requires memory that the client cannot take away: memfds with F_SEAL_SHRINK, not in huge pages.
     /// Otherwise a client that truncates its file, or takes huge pages out of it, kills this process with SIGBUS. DPDK
     /// clients with `zero-copy=yes`, and Bywash's with reserved huge pages, need this off.
     pub sealed: bool,

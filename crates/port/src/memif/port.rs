@@ -49,9 +49,9 @@ pub struct MemifPort {
     ring: usize,
     /// Value of [`Desk::news`](super::control::Desk::news) when the state was last examined.
     seen: u64,
-    /// Whether the peer was asked to wake this port.
+    /// Set if the peer was asked to wake this port.
     asleep: Cell<bool>,
-    /// Whether packets were sent since the last `housekeep`.
+    /// Set if packets were sent since the last `housekeep`.
     sent: bool,
     /// Always readable eventfd, for a worker that must not sleep.
     ready: OwnedFd,

@@ -40,7 +40,7 @@ pub(super) struct Bound {
     pub spec: PortSpec,
     /// Kernel index of the interface bound to it, open or not; 0 while that is gone.
     claimed: u32,
-    /// Whether it can send and receive on that interface.
+    /// Set if it can send and receive on that interface.
     open: bool,
     /// Configured source validation of received packets.
     pub source_check: SourceCheck,
@@ -69,7 +69,7 @@ impl Bound {
 /// Effect of a link message.
 #[derive(Debug, Default)]
 pub(super) struct LinkEffect {
-    /// Whether a property used in entries changed: MAC, MTU, up or carrier.
+    /// Set if a property used in entries changed: MAC, MTU, up or carrier.
     pub entries: bool,
     /// Set if a property changed that decides which frames bridges forward.
     pub bridging: bool,

@@ -132,7 +132,7 @@ struct Touched {
     v6: Vec<(V6, u8)>,
     /// Interfaces that were bound to a port or released by one.
     indices: Vec<u32>,
-    /// Whether the workers' view of the ports must be published.
+    /// Set if the workers' view of the ports must be published.
     ports: bool,
     /// Stations of bridges that have moved to another member, or have gone: the interfaces, bridges and VLANs on these,
     /// whose packets they receive, and their MAC addresses.

@@ -128,7 +128,7 @@ pub struct NeighbourView {
     pub mac: Option<Mac>,
     /// State reported by the kernel.
     pub state: NeighbourState,
-    /// Whether it has a FIB entry of its own.
+    /// Set if it has a FIB entry of its own.
     pub installed: bool,
 }
 
@@ -150,7 +150,7 @@ pub struct PortView {
     pub mac: Option<Mac>,
     /// MTU, in bytes.
     pub mtu: Option<u32>,
-    /// Whether the interface is up and has carrier.
+    /// Set if the interface is up and has carrier.
     pub running: bool,
     /// Addresses with the prefix lengths of their subnets.
     pub addresses: Vec<Prefix>,

@@ -96,7 +96,7 @@ pub struct Want {
     pub length: Length,
     /// Change of rate: frame number from which on it applies, and the new rate in frames per second.
     pub change: Option<(u64, f64)>,
-    /// Whether to reset the device in the middle of the trial.
+    /// Set to reset the device in the middle of the trial.
     pub reset: bool,
 }
 
@@ -158,7 +158,7 @@ pub struct Throughput {
     pub bits: f64,
     /// Percentage of the highest rate available.
     pub percent: f64,
-    /// Whether the generator could not send faster, so that the device may be capable of more.
+    /// Set if the generator could not send faster, so that the device may be capable of more.
     pub generator_was_the_limit: bool,
     /// Rates tried, in frames per second, and the loss at each, in percent.
     pub trials: Vec<(f64, f64)>,
@@ -201,7 +201,7 @@ pub struct BackToBack {
     pub corrected_seconds: f64,
     /// Corrected buffer size in frames.
     pub buffer_frames: f64,
-    /// Whether even the longest burst passed: the buffer is at least that large, or is not needed.
+    /// Set if even the longest burst passed: the buffer is at least that large, or is not needed.
     pub unbounded: bool,
 }
 
@@ -267,7 +267,7 @@ struct Outcome {
     pps: f64,
     /// Highest loss of a lane, in percent.
     loss: f64,
-    /// Whether the generator missed its rate.
+    /// Set if the generator missed its rate.
     slow: bool,
     lanes: Vec<LaneResult>,
 }

@@ -66,7 +66,7 @@ pub enum Kept {
     Flow {
         flow: Flow,
         reply: bool,
-        /// Whether it opens or closes its connection.
+        /// Set if it opens or closes its connection.
         closing: bool,
     },
 }

@@ -44,9 +44,9 @@ pub struct Finding {
     pub cause: Cause,
     /// The side effect, or the value that the verdict depends on: "limit", "ip length".
     pub why: String,
-    /// Whether it applies only to some of the flows in question.
+    /// Set if it applies only to some of the flows in question.
     pub some: bool,
-    /// Whether connection tracking has seen the packets there: else no rule can ask for the state of the connection.
+    /// Set if connection tracking has seen the packets there: else no rule can ask for the state of the connection.
     pub tracked: bool,
 }
 

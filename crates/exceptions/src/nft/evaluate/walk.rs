@@ -32,7 +32,7 @@ struct Known<'a> {
     set: &'a Set,
     /// Side effect that a lookup may have, if any.
     acts: Option<&'a str>,
-    /// Whether a rule adds, changes or removes elements. Such a set need not be marked in any way.
+    /// Set if a rule adds, changes or removes elements. Such a set need not be marked in any way.
     updated: bool,
 }
 
@@ -99,7 +99,7 @@ struct Step<'a> {
     /// Value that decides which packets are still in the rule, if not all are.
     certain: Option<Why<'a>>,
     out: Outcomes,
-    /// Whether packets may go on to the next rule.
+    /// Set if packets may go on to the next rule.
     goes_on: bool,
     /// Value that decides which packets go on, if not all or none do.
     split: Option<Why<'a>>,
@@ -520,7 +520,7 @@ impl<'a, 'e> Walk<'a, 'e> {
 /// Elements that a lookup may find.
 struct Candidates<'a> {
     elements: Vec<&'a Element>,
-    /// Whether it may find none.
+    /// Set if it may find none.
     none: bool,
     /// Value that it depends on, if there is more than one possibility.
     unsure: Option<Why<'a>>,

@@ -62,7 +62,7 @@ struct Pass<'a> {
     arena: &'a Arena,
     frames: &'a [Frame],
     heads: &'a Heads,
-    /// Whether every packet is long enough to have all its words in `heads`.
+    /// Set if every packet is long enough to have all its words in `heads`.
     whole: bool,
     registers: &'a mut Registers,
     reached: &'a mut [u64],

@@ -23,7 +23,7 @@ struct Differs {
     ttl: u8,
     flags: u8,
     window: u16,
-    /// Whether chains of the priority of connection tracking, and of translation, run behind it.
+    /// Set if chains of the priority of connection tracking, and of translation, run behind it.
     behind: bool,
 }
 
