@@ -121,7 +121,7 @@ fn kinds_of_ipv6_routes() {
             "-6 route append 2001:db8:1::/48 nexthop via fd01::4 nexthop via fd02::4",
             "-6 route del 2001:db8:1::/48 via fd01::3",
             "-6 route replace 2001:db8:1::/48 via fd01::9",
-            "-6 route append 2001:db8:1::/48 via fd02::9 mtu 1300",
+            "-6 route append 2001:db8:1::/48 via fd02::9",
             "-6 route del 2001:db8:1::/48 via fd01::9",
             "-6 route del 2001:db8:8::/48",
             "-6 route replace 2001:db8:7::/48 nexthop via fd01::2 nexthop via fd02::2",

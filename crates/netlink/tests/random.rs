@@ -57,10 +57,12 @@ impl Dice {
             self.pick(&["2001:db8:1::/48", "2001:db8:1:1::/64", "2001:db8:2::/48", "2001:db8::9/128", "default"]);
         // If routes with and without a gateway share prefix and metric, the kernel's own dump leaves some out.
         let metric = self.pick(&["", " metric 10"]);
-        let extra = self.pick(&["", "", " mtu 1400", " src fd01::1", " proto bird"]);
+        let extra = self.pick(&["", "", " src fd01::1", " proto bird"]);
+        // Routes by gateways join as legs, of which the kernel's dump shows only one MTU.
+        let mtu = self.pick(&["", "", " mtu 1400"]);
         match self.roll(12) {
             0 => format!("{} {prefix} metric 30", self.pick(&["blackhole", "unreachable", "prohibit", "throw"])),
-            1 => format!("{prefix} dev {} metric 40{extra}", self.device()),
+            1 => format!("{prefix} dev {} metric 40{mtu}{extra}", self.device()),
             2 | 3 => format!("{prefix}{metric}{extra}{}", self.several(Self::gateway6)),
             4 => format!("{prefix} nhid {} metric 50", 5 + self.roll(4)),
             _ => format!("{prefix} {}{metric}{extra}", self.gateway6()),
