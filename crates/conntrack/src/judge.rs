@@ -58,6 +58,9 @@ pub struct Judge<'a> {
     /// Set if the kernel translates packets of IPv4 and of IPv6.
     translates: [bool; 2],
     asks_routes: bool,
+    /// Set if packets may change the marks of connections. The kernel announces that when it has accepted the packet; if
+    /// it drops it, not at all (nf_ct_deliver_cached_events).
+    sets_marks: bool,
     hears: Hears,
 }
 
@@ -69,6 +72,7 @@ impl<'a> Judge<'a> {
             unseen: first_lasting_effect(ruleset),
             translates: [false, true].map(|v6| translates(ruleset, v6)),
             asks_routes: any_expression(ruleset, asks_routes),
+            sets_marks: any_expression(ruleset, sets_marks),
             hears: Hears {
                 changes: any_expression(ruleset, asks_marks),
                 replied: any_expression(ruleset, |expression| *expression == Expression::FlowAdd),
@@ -77,7 +81,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the announcements that have to be heard: changes if rules may match the marks of connections, which
-    /// programs can change at any time, and those of all replied connections if rules give some to a flow table. Nothing
+    /// programs can change at any time (marks that rules change are not known), and those of all replied connections if rules give some to a flow table. Nothing
     /// else that rules match changes while a connection is established: its tuples, its zone, how it is translated. Other
     /// bits of its status may, which are not known to the evaluation.
     pub fn hears(&self) -> Hears {
@@ -106,7 +110,8 @@ impl<'a> Judge<'a> {
         }
         let answers = [(false, client, server), (true, server, client)].map(|(replies, input, output)| {
             let flow = flow(connection, replies, input, output);
-            self.evaluator.evaluate(&flow)
+            let mark = flow.mark.filter(|_| !self.sets_marks);
+            self.evaluator.evaluate(&Flow { mark, ..flow })
         });
         answers.into_iter().find_map(|answer| match answer {
             Answer::Accept { .. } => None,
@@ -203,6 +208,33 @@ fn asks_marks(expression: &Expression) -> bool {
         Expression::Match { name, .. } => name == "connmark",
         _ => false,
     }
+}
+
+/// Targets of iptables that do not change the mark of a connection.
+const WITHOUT_MARK: [&str; 15] = [
+    "CLASSIFY",
+    "CT",
+    "DNAT",
+    "DSCP",
+    "HL",
+    "LOG",
+    "MASQUERADE",
+    "NETMAP",
+    "NFLOG",
+    "REDIRECT",
+    "REJECT",
+    "SNAT",
+    "TCPMSS",
+    "TOS",
+    "TTL",
+];
+
+/// Returns whether an expression may change the mark of a connection: itself, or by a program behind a queue
+/// (nfqnl_recv_verdict).
+fn sets_marks(expression: &Expression) -> bool {
+    let Expression::Acts { how, .. } = expression else { return false };
+    let target = how.strip_prefix("xt target ");
+    how == "ct mark set" || how == "queue" || target.is_some_and(|name| !WITHOUT_MARK.contains(&name))
 }
 
 /// Returns the first rule that, at a connection's first packet, may have had a lasting effect on the connection that

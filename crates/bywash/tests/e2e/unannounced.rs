@@ -1,5 +1,5 @@
-//! What the kernel decides about a packet of an established connection without an announcement: that it is invalid, or no
-//! longer translated.
+//! What the kernel decides about a packet of an established connection without an announcement: that it is invalid, no
+//! longer translated, marked, or to an address of a type that the rules drop.
 
 use crate::flows::{BRIEF, Ends, FIREWALL, LEVELS, router, run, wait_for_flow, wait_until_followed};
 use crate::harness::PATIENCE;
@@ -111,4 +111,64 @@ fn nothing_is_translated_by_a_table_that_goes_with_its_owner() {
     wait_until("the table to be gone", PATIENCE, || !translates()).unwrap();
     assert!(!udp.arrives(BRIEF), "translated by a table that is gone");
     bywash.stop();
+}
+
+/// The kernel announces the mark that a packet gives its connection when it has accepted the packet. Here it drops it:
+/// the router's own ICMP error.
+#[test]
+fn a_mark_that_a_dropped_packet_sets_is_noticed() {
+    require!(require_lab(), has_tool("nft"));
+    for level in LEVELS {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        lab.r()
+            .nft(
+                "table inet filter {
+                     chain output { type filter hook output priority 0; icmp type time-exceeded ct mark set 1 drop; }
+                     chain forward { type filter hook forward priority 0; ct mark 1 drop; ct state established accept; }
+                 }",
+            )
+            .unwrap();
+        let bywash = run(&lab, level);
+        let mut udp = Ends::udp(&lab, lab.b().v4.into());
+        bywash.wait("the connection to be left to the kernel", |bywash| {
+            (0..20).for_each(|_| udp.talk(b"not marked"));
+            bywash.show(&["kernel-connections"]).to_string().contains("mark of the connection")
+        });
+        assert!(udp.arrives(PATIENCE), "{level:?}");
+        let Ends::Udp(near, _) = &udp else { unreachable!() };
+        near.set_ttl(1).unwrap();
+        near.send(b"expires").unwrap();
+        near.set_ttl(64).unwrap();
+        assert!(!udp.arrives(BRIEF), "{level:?}: forwarded past a mark");
+        bywash.stop();
+    }
+}
+
+/// The address of a subnet's routers is anycast to `fib daddr type`, although packets to it are forwarded.
+#[test]
+fn addresses_of_a_subnets_routers_are_anycast() {
+    require!(require_lab(), has_tool("nft"));
+    for level in LEVELS {
+        let lab = Topology::builder().static_neighbours(true).build().unwrap();
+        let (b, far) = (lab.b(), "fd77::".parse().unwrap());
+        b.ns.ip(&["address", "add", "fd77::/128", "dev", &b.interface, "nodad"]).unwrap();
+        lab.r()
+            .ip_batch(&format!(
+                "route add fd77::/64 dev {dev}\nneigh replace fd77:: lladdr {} dev {dev} nud permanent\n",
+                b.mac,
+                dev = b.router_interface
+            ))
+            .unwrap();
+        let accepting = "table inet filter { chain forward { type filter hook forward priority 0; ct state established accept; }; }";
+        lab.r().nft(accepting).unwrap();
+        let bywash = run(&lab, level);
+        let mut udp = Ends::udp_between((&lab.a().ns, lab.a().v6.into()), (&b.ns, far), far);
+        wait_for_flow(&bywash, &mut udp, "UDP");
+        lab.r().run(&["nft", "insert rule inet filter forward fib daddr type != unicast drop"]).unwrap();
+        wait_until("the rule to hold", PATIENCE, || !udp.arrives(BRIEF)).unwrap();
+        // Not only until the rules have been evaluated again.
+        let past = (0..20).any(|_| udp.arrives(BRIEF / 10));
+        assert!(!past, "{level:?}: forwarded past a rule for anycast addresses");
+        bywash.stop();
+    }
 }

@@ -166,6 +166,8 @@ const ACK: u8 = 0x10;
 pub const UNICAST: u8 = 1;
 /// Type of an address of the host itself (RTN_LOCAL).
 const LOCAL: u8 = 2;
+/// Type of an address of several hosts, of which one gets a packet (RTN_ANYCAST).
+const ANYCAST: u8 = 4;
 
 /// IP protocol numbers of ICMP and ICMPv6, of which one message is described ([`Flow::icmp`]).
 pub(super) const ICMP: u8 = 1;
@@ -369,6 +371,10 @@ impl<'f> View<'f> {
             (fib::OIF, _) => self.meta(meta::IIF),
             (fib::OIFNAME, _) => self.meta(meta::IIFNAME),
             (fib::ADDRTYPE, fib::DADDR) if self.is_global() => match self.destination_type() {
+                Some(UNICAST) if self.may_be_anycast() => {
+                    let kinds = [UNICAST, ANYCAST].map(|kind| u32::from(kind).to_ne_bytes());
+                    Load::Value(octets::merged(&kinds.each_ref().map(<[u8; 4]>::as_slice), packets("fib")))
+                }
                 Some(kind) => host(Some(kind.into()), ""),
                 None => unknown,
             },
@@ -381,6 +387,13 @@ impl<'f> View<'f> {
     fn is_global(&self) -> bool {
         let first = self.network.get(24).filter(|octet| octet.known == 0xff).map(|octet| octet.value);
         !self.flow.v6 || first.is_some_and(|first| first & 0xe0 == 0x20 || first & 0xfe == 0xfc)
+    }
+
+    /// Returns whether an IPv6 destination may be the address of a subnet's routers (RFC 4291 2.6.1), whose type is
+    /// anycast although packets to it are forwarded (ipv6_anycast_destination, for prefixes of up to 126 bits).
+    fn may_be_anycast(&self) -> bool {
+        let last = self.network.get(39);
+        self.flow.v6 && last.is_none_or(|octet| octet.value & octet.known & 3 == 0)
     }
 
     /// Returns whether the route to the packets' source leads out of the interface that receives them.
