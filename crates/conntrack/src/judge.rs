@@ -168,7 +168,7 @@ fn translates(ruleset: &Ruleset, v6: bool) -> bool {
 fn tracks(expression: &Expression, v6: bool) -> bool {
     match expression {
         Expression::Ct { .. } | Expression::FlowAdd | Expression::SourceNat { address: None } => true,
-        // It is known for IPv4 only.
+        // A translation to one address is parsed for IPv4 only.
         Expression::SourceNat { address: Some(_) } => !v6,
         Expression::Match { name, .. } => matches!(name.as_str(), "conntrack" | "state" | "connmark"),
         Expression::Acts { how, .. } => match how.as_str() {
@@ -267,7 +267,7 @@ fn lasting_effect<'a>(expression: &'a Expression, table: &'a Table) -> Option<&'
     let Expression::Acts { how, .. } = expression else { return None };
     let hides = |how: &str| how.starts_with("unknown") || how.starts_with("ct timeout");
     match how.as_str() {
-        "ct event set" | "xt target CT" => Some(how),
+        "xt target CT" => Some(how),
         // Maps hold objects of their own table (nft_add_set_elem).
         "object of a map" => table.tracking.iter().map(String::as_str).find(|object| hides(object)),
         how => hides(how).then_some(how),

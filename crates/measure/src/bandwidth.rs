@@ -241,8 +241,8 @@ mod tests {
         }
         match Bandwidth::open_in(sys.path()) {
             Ok(mut bandwidth) => {
-                // One clock started before the other, by any time if another process had the CPU in between: what
-                // that is of the whole shrinks.
+                // The clocks start one after the other, and another process may have the CPU in between: that part
+                // of the whole shrinks.
                 let start = std::time::Instant::now();
                 loop {
                     std::thread::sleep(std::time::Duration::from_millis(5));

@@ -35,7 +35,7 @@ fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     wait_for_flow(&bywash, &mut tcp, "TCP");
     wait_for_flow(&bywash, &mut udp, "UDP in the kernel's flow table");
     assert_eq!(udp.seen().ip(), tcp.seen().ip(), "the source is not translated");
-    // Its end is announced although it was never assured.
+    // The end of a connection that was never assured is announced.
     lab.r().run(&["conntrack", "-D", "-p", "udp"]).unwrap();
     wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
     assert!(!udp.answered(BRIEF), "forwarded past conntrack");

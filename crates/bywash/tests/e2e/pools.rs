@@ -116,7 +116,7 @@ fn every_kind_of_pool_forwards_and_reuses_buffers() {
         std::fs::write(&file, text).unwrap();
         let mut bywash = Bywash::spawn(lab.r(), &["--config", file.to_str().unwrap()]);
         bywash.process.wait_for_output("forwarding;", crate::harness::PATIENCE).unwrap();
-        // One by one, since the rings hold few packets.
+        // The pings are sent one by one, since the rings hold few packets.
         let ping = Ping::to(lab.b().v4).count(1500).interval(Duration::ZERO).one_by_one();
         let report = ping.run(&lab.a().ns).unwrap();
         assert_eq!(report.received, 1500, "{kind}: {}", report.text);

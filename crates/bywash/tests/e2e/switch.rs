@@ -393,7 +393,7 @@ fn a_reload_loads_a_changed_file_of_flows() {
     assert!(refused.status.code() == Some(1) && refused.stderr.contains("nothing changed"), "{}", refused.stderr);
     assert!(refused.stderr.contains(&said), "{}", refused.stderr);
     lab.assert_reaches(1, 2);
-    // Its flows may name a port that the same reload adds.
+    // The file may name a port that the same reload adds.
     lab.file("flows", "in_port=p1,actions=p3\nin_port=p3,actions=p1\n");
     let config = lab.directory.path().join("bywash.toml");
     let with_another = std::fs::read_to_string(&config).unwrap() + "[[port]]\ninterface = \"p3\"\n";

@@ -33,7 +33,7 @@ fn a_sample_shows_current_rates() {
 
     let out = top(&["--once", "--interval", "2"]);
     let interval = out.stdout.strip_prefix("router, ").and_then(|rest| rest.split_once(" s\n")?.0.parse::<f64>().ok());
-    // As long as asked for, or longer on a busy machine.
+    // The interval is as long as asked for, or longer on a busy machine.
     assert!(out.status.success() && interval >= Some(2.0), "{}{}", out.stdout, out.stderr);
     for text in ["\nrx ", "\nr0 ", "\nworker ", "\nworker0 ", "no-route"] {
         assert!(out.stdout.contains(text), "no {text} in {}", out.stdout);

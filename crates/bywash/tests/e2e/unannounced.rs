@@ -1,5 +1,5 @@
-//! What the kernel decides about a packet of an established connection without an announcement: that it is invalid, no
-//! longer translated, marked, or to an address of a type that the rules drop.
+//! Decisions of the kernel about packets of an established connection without an announcement: that they are invalid,
+//! no longer translated, marked, or to an address of a type that the rules drop.
 
 use crate::flows::{BRIEF, Ends, FIREWALL, LEVELS, router, run, wait_for_flow, wait_until_followed};
 use crate::harness::PATIENCE;

@@ -43,23 +43,20 @@ fn reason(tunnel: &Tunnel, hook: u32, accepts: bool, rules: &[Vec<Vec<Expression
     told(tunnel, (hook, "filter"), accepts, rules).0
 }
 
-/// Returns that of a chain of some type, and whether the ruleset may masquerade the packets.
+/// Returns a ruleset of one chain.
+fn ruleset(family: Family, chain: Chain) -> Ruleset {
+    let (name, chains) = ("t".into(), vec![chain]);
+    let table = Table { family, name, dormant: false, owned: false, chains, sets: Vec::new(), tracking: Vec::new() };
+    Ruleset { generation: 1, tables: vec![table] }
+}
+
+/// Returns the reason for a chain of some type, and whether the ruleset may masquerade the packets.
 fn told(tunnel: &Tunnel, (hook, kind): (u32, &str), accepts: bool, rules: &[Vec<Vec<Expression>>]) -> (String, bool) {
     let rule = |parts: &Vec<Vec<Expression>>| Rule { handle: 1, expressions: parts.concat(), comment: None };
     let base = Base { hook, priority: 0, kind: kind.into(), accepts, devices: Vec::new() };
     let rules = rules.iter().map(rule).collect();
     let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
-    let (sets, tracking) = (Vec::new(), Vec::new());
-    let table = Table {
-        family: Family::Inet,
-        name: "t".into(),
-        dormant: false,
-        owned: false,
-        chains: vec![chain],
-        sets,
-        tracking,
-    };
-    let ruleset = Ruleset { generation: 1, tables: vec![table] };
+    let ruleset = ruleset(Family::Inet, chain);
     let (effects, masqueraded) = on_tunnels(&ruleset, std::iter::once((tg(), tunnel)));
     (effects.first().map(|effect| effect.reason.clone()).unwrap_or_default(), masqueraded.contains(&tg().index))
 }
@@ -156,17 +153,7 @@ fn tunnels_of_one_encapsulation_are_judged_together() {
         .map(|expressions| Rule { handle: 1, expressions, comment: None })
         .to_vec();
     let chain = Chain { name: "c".into(), base: Some(base), rules, opaque: None };
-    let (sets, tracking) = (Vec::new(), Vec::new());
-    let table = Table {
-        family: Family::Ip,
-        name: "t".into(),
-        dormant: false,
-        owned: false,
-        chains: vec![chain],
-        sets,
-        tracking,
-    };
-    let ruleset = Ruleset { generation: 1, tables: vec![table] };
+    let ruleset = ruleset(Family::Ip, chain);
     let scopes = |tunnels: &[Tunnel]| -> Vec<Scope> {
         let interface = |at: usize| Interface { index: 20 + at as u32, ..tg() };
         let tunnels = tunnels.iter().enumerate().map(|(at, tunnel)| (interface(at), tunnel));
