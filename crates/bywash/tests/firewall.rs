@@ -60,6 +60,13 @@ fn rules_are_shown_with_what_established_flows_get() {
     assert_eq!((&reason["why"], &reason["some"]), (&"limit".into(), &true.into()));
     assert!(reason["text"].as_str().unwrap().ends_with("dport 53 limit accept comment \"few\""), "{reason}");
 
+    // A rule whose effect on connections the kernel does not show concerns all of them.
+    namespace.nft("table ip raw { chain pre { ct label set 1; ct event set new; }; }").unwrap();
+    let text = shown(&namespace, &[]);
+    let expected =
+        "IPv4 TCP, IPv4 UDP, IPv6 TCP, IPv6 UDP: only the kernel can tell\n  table ip raw chain pre rule handle ";
+    assert!(text.contains(expected) && text.contains(": ct event set: may change the timeouts or events"), "{text}");
+
     let refused = namespace.try_run(&[BYWASH, "show", "firewall", "10.0.0.0/8"], Duration::from_secs(20)).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
 }

@@ -69,7 +69,7 @@ impl<'a> Judge<'a> {
     pub fn new(ruleset: &'a Ruleset) -> Self {
         Self {
             evaluator: Evaluator::new(ruleset),
-            unseen: first_lasting_effect(ruleset),
+            unseen: ruleset.hidden_effect().map(|(place, how)| Refusal::Unseen(place, how.to_owned())),
             translates: [false, true].map(|v6| translates(ruleset, v6)),
             asks_routes: any_expression(ruleset, asks_routes),
             sets_marks: any_expression(ruleset, sets_marks),
@@ -235,43 +235,6 @@ fn sets_marks(expression: &Expression) -> bool {
     let Expression::Acts { how, .. } = expression else { return false };
     let target = how.strip_prefix("xt target ");
     how == "ct mark set" || how == "queue" || target.is_some_and(|name| !WITHOUT_MARK.contains(&name))
-}
-
-/// Returns the first rule that, at a connection's first packet, may have had a lasting effect on the connection that
-/// neither later packets nor announcements show: it selects announced events (`ct event set`, or `CT --ctevents` of
-/// iptables), or a timeout.
-fn first_lasting_effect(ruleset: &Ruleset) -> Option<Refusal> {
-    for table in &ruleset.tables {
-        for chain in &table.chains {
-            let place = |rule| Place {
-                family: table.family.to_string(),
-                table: table.name.clone(),
-                chain: chain.name.clone(),
-                rule,
-            };
-            if let Some(why) = &chain.opaque {
-                return Some(Refusal::Unseen(place(None), why.clone()));
-            }
-            for rule in &chain.rules {
-                if let Some(how) = rule.expressions.iter().find_map(|expression| lasting_effect(expression, table)) {
-                    return Some(Refusal::Unseen(place(Some(rule.handle)), how.to_owned()));
-                }
-            }
-        }
-    }
-    None
-}
-
-/// Returns the lasting effect of a table's expression on a connection that the kernel does not report.
-fn lasting_effect<'a>(expression: &'a Expression, table: &'a Table) -> Option<&'a str> {
-    let Expression::Acts { how, .. } = expression else { return None };
-    let hides = |how: &str| how.starts_with("unknown") || how.starts_with("ct timeout");
-    match how.as_str() {
-        "xt target CT" => Some(how),
-        // Maps hold objects of their own table (nft_add_set_elem).
-        "object of a map" => table.tracking.iter().map(String::as_str).find(|object| hides(object)),
-        how => hides(how).then_some(how),
-    }
 }
 
 #[cfg(test)]

@@ -56,6 +56,29 @@ impl Ruleset {
         let chain = tables.flat_map(|table| &table.chains).find(|chain| chain.name == place.chain)?;
         chain.rules.iter().find(|rule| Some(rule.handle) == place.rule)
     }
+
+    /// Returns the first rule, or chain as a whole, that may have a lasting effect on a connection at its first packet,
+    /// which the kernel shows neither in later packets nor in its messages about the connection, and what it does. It is
+    /// not understood, or it selects a timeout or which events are sent (`ct event set`, or `CT --ctevents` of iptables).
+    /// `None` if there is no such rule.
+    pub fn hidden_effect(&self) -> Option<(Place, &str)> {
+        let mut chains = self.tables.iter().flat_map(|table| table.chains.iter().map(move |chain| (table, chain)));
+        chains.find_map(|(table, chain)| {
+            let place = |rule| Place {
+                family: table.family.to_string(),
+                table: table.name.clone(),
+                chain: chain.name.clone(),
+                rule,
+            };
+            let of_rule = || {
+                chain.rules.iter().find_map(|rule| {
+                    let mut effects = rule.expressions.iter().filter_map(|expression| expression.hidden_effect(table));
+                    Some((place(Some(rule.handle)), effects.next()?))
+                })
+            };
+            chain.opaque.as_deref().map(|why| (place(None), why)).or_else(of_rule)
+        })
+    }
 }
 
 /// The family of a table (NFPROTO_*).

@@ -5,7 +5,7 @@ use super::layout::Grid;
 use crate::api::{Established, Firewall, FirewallChain, FirewallReason, client, schema, without_descriptions};
 use crate::cli::ShowArgs;
 use crate::error::{Usage, hint_at_root};
-use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Ruleset};
+use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Place, Ruleset};
 use bywash_exceptions::{IfMatch, legacy};
 use std::io::Write;
 
@@ -30,9 +30,10 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Evaluates a ruleset for flows with only family and protocol known.
+/// Evaluates a ruleset for flows of which only the family and the protocol are known.
 pub fn evaluated(ruleset: &Ruleset) -> Firewall {
     let evaluator = Evaluator::new(ruleset);
+    let hidden = ruleset.hidden_effect();
     let chain = |hooked: &nft::Hooked<'_>| FirewallChain {
         hook: hooked.hook.map_or("", nft::Hook::name).into(),
         priority: hooked.base.priority,
@@ -46,9 +47,11 @@ pub fn evaluated(ruleset: &Ruleset) -> Firewall {
     let mut established: Vec<Established> = Vec::new();
     for (v6, family) in [(false, "IPv4"), (true, "IPv6")] {
         for (protocol, name) in [(TCP, "TCP"), (UDP, "UDP")] {
-            let answer =
-                evaluator.evaluate(&Flow { v6, protocol, skb_mark: Some(0), returns: true, ..Flow::default() });
-            let one = answered(ruleset, answer);
+            let flow = Flow { v6, protocol, skb_mark: Some(0), returns: true, ..Flow::default() };
+            let one = match &hidden {
+                Some((place, how)) => hides(ruleset, place, how),
+                None => answered(ruleset, evaluator.evaluate(&flow)),
+            };
             let flows = format!("{family} {name}");
             let same = |other: &&mut Established| Established { flows: Vec::new(), ..(**other).clone() } == one;
             match established.iter_mut().find(same) {
@@ -84,6 +87,18 @@ fn answered(ruleset: &Ruleset, answer: Answer) -> Established {
         Answer::Depends { findings } => ("depends", None, Vec::new(), reasons(&findings)),
     };
     Established { flows: Vec::new(), verdict: verdict.into(), at, counters, reasons }
+}
+
+/// Returns the answer for all flows while a rule may have an effect on connections that the kernel does not show.
+fn hides(ruleset: &Ruleset, place: &Place, how: &str) -> Established {
+    let reason = FirewallReason {
+        rule: place.to_string(),
+        text: ruleset.rule(place).map(nft::Rule::text).unwrap_or_default(),
+        why: format!("{how}: may change the timeouts or events of connections, which the kernel does not show"),
+        some: false,
+        change: "remove it: no connection gets a flow while it exists".into(),
+    };
+    Established { verdict: "kernel".into(), reasons: vec![reason], ..Established::default() }
 }
 
 fn reason(ruleset: &Ruleset, finding: &Finding) -> FirewallReason {

@@ -1,6 +1,6 @@
 //! Expressions of rules.
 
-use super::xt;
+use super::{Table, xt};
 
 /// Keys of `meta` (enum nft_meta_keys).
 #[allow(missing_docs, reason = "the names are those of the kernel and of nft")]
@@ -70,13 +70,16 @@ pub mod ct {
     pub const DIRECTION: u32 = 1;
     pub const STATUS: u32 = 2;
     pub const MARK: u32 = 3;
+    pub const SECMARK: u32 = 4;
     pub const L3PROTOCOL: u32 = 7;
     pub const SRC: u32 = 8;
     pub const DST: u32 = 9;
     pub const PROTOCOL: u32 = 10;
     pub const PROTO_SRC: u32 = 11;
     pub const PROTO_DST: u32 = 12;
+    pub const LABELS: u32 = 13;
     pub const ZONE: u32 = 17;
+    pub const EVENTMASK: u32 = 18;
     pub const SRC_IP: u32 = 19;
     pub const DST_IP: u32 = 20;
     pub const SRC_IP6: u32 = 21;
@@ -367,6 +370,19 @@ impl Expression {
             Self::Acts { how, tracking } => (how.clone(), *tracking),
             _ => return None,
         })
+    }
+
+    /// Returns what the expression, in a rule of `table`, does to a connection that the kernel does not show:
+    /// [`Ruleset::hidden_effect`](super::Ruleset::hidden_effect).
+    pub(super) fn hidden_effect<'a>(&'a self, table: &'a Table) -> Option<&'a str> {
+        let Self::Acts { how, .. } = self else { return None };
+        let hides = |how: &str| how.starts_with("unknown") || how.starts_with("ct timeout") || how == "ct event set";
+        match how.as_str() {
+            "xt target CT" => Some(how),
+            // Maps hold objects of their own table (nft_add_set_elem).
+            "object of a map" => table.tracking.iter().map(String::as_str).find(|object| hides(object)),
+            how => hides(how).then_some(how),
+        }
     }
 }
 

@@ -299,17 +299,21 @@ fn lookup(attributes: &Attributes<'_>) -> Option<Expression> {
     (!unknown).then_some(Expression::Lookup { set, key, data, invert: flags & NFT_LOOKUP_F_INV != 0 })
 }
 
-/// Parses a load, or what sets the mark of the connection. Other properties that rules set, such as a label or a zone,
-/// are not told apart.
+/// Parses a load or a store of a connection's property (nft_ct_set_ops).
 fn ct(attributes: &Attributes<'_>) -> Expression {
     let unknown = attributes.clone().any(|(attribute, _)| attribute > NFTA_CT_SREG);
     let direction = find(attributes.clone(), NFTA_CT_DIRECTION).and_then(|value| value.first().copied());
     let sets = find(attributes.clone(), NFTA_CT_SREG).is_some();
     match (number(attributes, NFTA_CT_KEY), register(attributes, DREG)) {
         (Some(key), Some(register)) if !unknown && !sets => Expression::Ct { key, direction, register },
-        (Some(key), _) if !unknown && key == keys::MARK => anything(format!("{} set", keys::name(key))),
+        (Some(key), _) if !unknown && settable(key) => anything(format!("{} set", keys::name(key))),
         _ => anything("unknown expression ct".into()),
     }
+}
+
+/// Returns whether the kernel lets rules set a property of connections (nft_ct_set_init).
+fn settable(key: u32) -> bool {
+    matches!(key, keys::MARK | keys::SECMARK | keys::LABELS | keys::ZONE | keys::EVENTMASK)
 }
 
 /// Parses the target MARK (struct xt_mark_tginfo2).

@@ -71,6 +71,11 @@ fn what_writes_or_is_unknown_acts() {
     written("meta", NFTA_META_SREG);
     written("payload", NFTA_PAYLOAD_SREG);
     written("exthdr", NFTA_EXTHDR_SREG);
+    let sets = |key| read("ct", &[number(NFTA_CT_KEY, key), number(4, 1)]);
+    for (key, name) in [(3, "ct mark set"), (13, "ct label set"), (17, "ct zone set"), (18, "ct event set")] {
+        assert_eq!(sets(key), Expression::Acts { how: name.into(), tracking: Tracking::TurnsOn });
+    }
+    assert!(matches!(sets(99), Expression::Acts { how, .. } if how == "unknown expression ct"));
     // An expression with neither register removes the option.
     assert!(matches!(read("exthdr", &[]), Expression::Acts { .. }));
     let all = [
