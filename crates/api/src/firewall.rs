@@ -16,9 +16,12 @@ pub struct Firewall {
     pub established: Vec<Established>,
     /// True if iptables-legacy has rules, which are not evaluated.
     pub legacy: bool,
-    /// Table of established flows of the router that runs; missing if none does.
+    /// Table of established flows of the router that runs; missing if none does, or if it is `elsewhere`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows: Option<FlowTable>,
+    /// Process of the running instance if it is in another network namespace, where other rules apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<i32>,
 }
 
 /// Base chain.

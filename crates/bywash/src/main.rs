@@ -10,6 +10,7 @@ mod doctor;
 mod error;
 mod log;
 mod man;
+mod namespace;
 mod new;
 mod profile;
 mod restore;

@@ -28,9 +28,13 @@ impl Settings {
     }
 }
 
-/// Examines the established flows of the router that runs; finds nothing if none does.
-pub fn examine(socket: &Path) -> Vec<Finding> {
+/// Examines the established flows of the router that runs, and what concerns them in the kernel if the router is in
+/// this network namespace; finds nothing if none runs.
+pub fn examine(socket: &Path, is_here: bool) -> Vec<Finding> {
     let Ok(table) = ask::<FlowTable>(socket) else { return vec![] };
+    if !is_here {
+        return compare(&table, &Firewall::default(), &Settings::default());
+    }
     // If the rules cannot be read, privileges are missing; the instance reports its own.
     let firewall = nft::read_whole().map(|ruleset| crate::show::evaluated(&ruleset)).unwrap_or_default();
     compare(&table, &firewall, &Settings::read())

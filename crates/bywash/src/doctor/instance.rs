@@ -5,8 +5,8 @@ use super::finding::Severity::{Error, Note, Warning};
 use crate::api::client::ask;
 use crate::api::{DropCount, Drops, Health, Placement, Pool, Pools, Port, Worker};
 use crate::config::count;
+use crate::namespace::elsewhere;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -47,14 +47,6 @@ impl Sample {
             stream => Ok(Some((Self::now(socket)?, stream.ok().and_then(|stream| elsewhere(&stream))))),
         }
     }
-}
-
-/// Returns the process that listens at the other end if it is in another network namespace than this one; `None` also
-/// if that cannot be seen.
-fn elsewhere(stream: &UnixStream) -> Option<i32> {
-    let pid = rustix::net::sockopt::socket_peercred(stream).ok()?.pid.as_raw_nonzero().get();
-    let namespace = |process: &str| std::fs::metadata(format!("/proc/{process}/ns/net")).map(|file| file.ino());
-    (namespace(&pid.to_string()).ok()? != namespace("self").ok()?).then_some(pid)
 }
 
 /// Returns the finding that the instance at `socket`, process `pid`, is in another network namespace.

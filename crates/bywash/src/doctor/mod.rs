@@ -54,7 +54,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         let of_these =
             |f: &Finding| all || f.interface.is_none() || names.iter().any(|name| Some(name) == f.interface.as_ref());
         found.extend(instance::examine(&args.socket, before).into_iter().filter(of_these));
-        found.extend(flows::examine(&args.socket));
+        found.extend(flows::examine(&args.socket, elsewhere.is_none()));
     }
     // A stable sort keeps the findings of an interface in order.
     found.sort_by_key(|finding| finding.severity);

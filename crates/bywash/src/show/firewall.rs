@@ -5,9 +5,11 @@ use super::layout::Grid;
 use crate::api::{Established, Firewall, FirewallChain, FirewallReason, client, schema, without_descriptions};
 use crate::cli::ShowArgs;
 use crate::error::{Usage, hint_at_root};
+use crate::namespace;
 use bywash_exceptions::nft::{self, Answer, Cause, Counter, Evaluator, Finding, Flow, Place, Ruleset};
 use bywash_exceptions::{IfMatch, legacy};
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -23,7 +25,9 @@ pub fn run(args: &ShowArgs) -> anyhow::Result<()> {
     let ruleset = nft::read_whole().map_err(|why| hint_at_root(why.into()))?;
     // Legacy rules that cannot be read count as rules.
     let legacy = legacy::read().map_or(true, |effects| !effects.is_empty());
-    let firewall = Firewall { legacy, flows: client::ask(&args.socket).ok(), ..evaluated(&ruleset) };
+    let elsewhere = UnixStream::connect(&args.socket).ok().and_then(|stream| namespace::elsewhere(&stream));
+    let flows = if elsewhere.is_none() { client::ask(&args.socket).ok() } else { None };
+    let firewall = Firewall { legacy, flows, elsewhere, ..evaluated(&ruleset) };
     match args.json {
         true => Ok(writeln!(out, "{}", serde_json::to_value(&firewall)?)?),
         false => Ok(out.write_all(render(&firewall).as_bytes())?),
@@ -64,8 +68,7 @@ pub fn evaluated(ruleset: &Ruleset) -> Firewall {
         generation: ruleset.generation,
         chains: evaluator.chains().iter().map(chain).collect(),
         established,
-        legacy: false,
-        flows: None,
+        ..Firewall::default()
     }
 }
 
@@ -149,6 +152,12 @@ fn render(firewall: &Firewall) -> String {
     if firewall.legacy {
         out += "\niptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them\n";
     }
+    if let Some(pid) = firewall.elsewhere {
+        out += &format!(
+            "\nbywash (pid {pid}) runs in another network namespace, where other rules apply: `nsenter \
+             --net=/proc/{pid}/ns/net bywash show firewall` shows them\n"
+        );
+    }
     if let Some(table) = &firewall.flows {
         out += &format!("\n{}", established::table(table));
     }
@@ -193,6 +202,7 @@ mod tests {
             ],
             legacy: true,
             flows: Some(FlowTable { state: "off".into(), ..FlowTable::default() }),
+            elsewhere: Some(17),
         };
         let expected = "\
 hook     priority  table        chain    devices  policy  rules
@@ -207,6 +217,9 @@ established flows, IPv4 UDP: only the kernel can tell
     to change: something
 
 iptables-legacy has rules, which are not evaluated: `iptables-legacy-save` shows them
+
+bywash (pid 17) runs in another network namespace, where other rules apply: `nsenter --net=/proc/17/ns/net bywash show \
+                        firewall` shows them
 
 established flows: off, `flows` in [router] turns them on
 ";

@@ -480,8 +480,14 @@ fn connections_that_are_left_to_the_kernel_are_shown_with_the_rule() {
     assert_eq!((&all["connections"], &all["forwarded"]), (&2.into(), &1.into()), "{all}");
     // `show firewall` has the table's counts, metrics the same.
     let socket = bywash.socket().to_str().unwrap().to_owned();
-    let firewall = crate::harness::bywash(lab.r(), &["show", "firewall", "--json", "--socket", &socket]).stdout;
-    let firewall: Value = serde_json::from_str(&firewall).unwrap();
+    let firewall = |from: &Namespace| -> Value {
+        let shown = crate::harness::bywash(from, &["show", "firewall", "--json", "--socket", &socket]).stdout;
+        serde_json::from_str(&shown).unwrap()
+    };
+    let elsewhere = firewall(&lab.a().ns);
+    assert!(elsewhere["elsewhere"].is_u64() && elsewhere["flows"].is_null(), "{elsewhere}");
+    let firewall = firewall(lab.r());
+    assert!(firewall["elsewhere"].is_null(), "{firewall}");
     assert_eq!(firewall["flows"]["families"], bywash.show(&["flow-table"])["families"], "{firewall}");
     let reason = &all["reasons"][0];
     let rule = reason["rule"].as_str().unwrap();
