@@ -174,6 +174,8 @@ impl Predecessor {
             return Ok(None);
         }
         let meeting = Meeting::open(api).context("a socket for the running instance")?;
+        // A busy instance may take its time, and one that hangs the whole time limit.
+        tracing::info!("asking the running instance at {} for its ports", api.display());
         // By the time it answers, it has connected.
         client::take_over(api, &meeting.path.to_string_lossy())?;
         let line = meeting.accept()?;
