@@ -105,8 +105,8 @@ pub struct FlowFamily {
 #[serde(default)]
 pub struct FlowsRevoked {
     /// Reason. All flows are revoked until the rules have been evaluated again: `new-rules` (or other ports),
-    /// `announcements-lost`, `failure`. One flow is removed: `connection-gone`, `closed-by-packet` (SYN, FIN or RST),
-    /// `judged-otherwise`.
+    /// `events-lost`, `failure`. One flow is removed: `connection-gone`, `closed-by-packet` (SYN, FIN or RST),
+    /// `verdict-changed`.
     pub reason: String,
     /// Flows.
     pub flows: u64,

@@ -10,7 +10,7 @@ pub const UDP: u8 = 17;
 
 /// Status bits of a connection (enum ip_conntrack_status in linux/netfilter/nf_conntrack_common.h).
 pub mod status {
-    /// A helper has announced the connection (IPS_EXPECTED).
+    /// A helper expected the connection (IPS_EXPECTED).
     pub const EXPECTED: u32 = 1 << 0;
     /// Packets were seen in both directions (IPS_SEEN_REPLY).
     pub const SEEN_REPLY: u32 = 1 << 1;
@@ -107,9 +107,9 @@ pub struct Connection {
     pub mark: u32,
     /// Seconds until it expires; `None` if not reported.
     pub timeout: Option<u32>,
-    /// State of TCP; `None` for UDP, or if an announcement does not repeat it.
+    /// State of TCP; `None` for UDP, and in events that leave it out as unchanged.
     pub tcp_state: Option<u8>,
-    /// Set if TCP's window is checked in neither direction; not set if an announcement does not repeat it.
+    /// Set if TCP's window is checked in neither direction. Not set in events that leave it out as unchanged.
     pub liberal: bool,
     /// Set if the two directions have different zones.
     pub zone_of_direction: bool,
@@ -119,7 +119,7 @@ pub struct Connection {
     pub expected: bool,
     /// Set if sequence numbers are adjusted, by a helper or by synproxy.
     pub sequence_changes: bool,
-    /// An attribute that this crate does not know, by number, if there is one.
+    /// Number of an attribute that this crate does not know, if the connection has one.
     pub unknown: Option<u16>,
 }
 

@@ -1,5 +1,5 @@
-//! Socket filter with which the kernel queues only announcements of connections with a status bit (`SO_ATTACH_FILTER`,
-//! classic BPF): most connections of a flood, and most short UDP exchanges, are never assured.
+//! Socket filter (`SO_ATTACH_FILTER`, classic BPF) that admits only events of connections with a given status bit: most
+//! connections of a flood, and most short UDP exchanges, are never assured.
 
 use crate::message::CTA_STATUS;
 use socket2::SockFilter;
@@ -22,8 +22,8 @@ const HEADERS: u32 = 20;
 /// Length of an attribute's header.
 const HEADER: u32 = 4;
 
-/// Returns the filter for a bit that a connection keeps, as it stays assured. The announcement of its end includes its
-/// status. An announcement without a status passes.
+/// Returns the filter for a status bit that a connection never loses, such as ASSURED: the event of its end then still
+/// has the bit. An event without a status passes.
 pub fn filter(status: u32) -> Vec<SockFilter> {
     vec![
         SockFilter::new(LOAD, 0, 0, HEADERS),

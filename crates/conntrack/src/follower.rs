@@ -1,19 +1,21 @@
 //! Keeps a flow table in step with the kernel's connections.
 //!
-//! Packets propose flows: the kernel is asked about the tuples that the table's readers report
-//! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)); connections that existed before are found when the
-//! whole table is read. A connection that may be forwarded gets a change without effect, and the kernel answers with
-//! the connection if it announces the connection's events. With `net.netfilter.nf_conntrack_events` at 2, its default,
-//! it announces no events of connections that began while nobody listened, not even their end: those connections are
-//! left to the kernel.
+//! Connections are found in two ways. The table's readers report the tuples of packets that have no flow
+//! ([`Flows::candidates`](bywash_fib::flows::Flows::candidates)), and the kernel is asked for the connection of each
+//! tuple. Connections that existed before are found when the whole conntrack table is read.
 //!
-//! So for connections that are too short to gain from a flow, only the end is received; for those that were never
-//! assured, nothing is.
+//! A flow is only safe if the kernel reports the end of its connection. With `net.netfilter.nf_conntrack_events` at 2,
+//! its default, the kernel sends no events, not even of the end, for a connection that began while nobody listened. So
+//! a connection first gets a change without effect; if the kernel does not echo it, the kernel would send no events
+//! either, and the connection is left to the kernel.
+//!
+//! Except for changes of marks, where rules match them, only events of ends are received, and by default only those of
+//! assured connections: a flood of short connections costs little.
 
 use crate::connection::{Connection, Key, TCP, Tuple, UDP, status};
 use crate::judge::{Judge, Refusal};
-use crate::kernel::{Announced, Change, Changed, Error, Heard, Kernel};
-use crate::message::Announcement;
+use crate::kernel::{Change, Changed, Error, Events, Item, Kernel};
+use crate::message::Event;
 use crate::obstacle::{Obstacle, obstacle};
 use crate::statistics::{Revocation, Statistics};
 use bywash_exceptions::nft::Interface;
@@ -23,15 +25,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of announcements that are read before other work is done, in datagrams.
+/// Maximum number of events that are read before other work is done, in datagrams.
 const DATAGRAMS: usize = 4096;
-/// Number of flows ending at once at which the others are suspended for a moment.
+/// Number of flows that end at once from which on the other flows are suspended for a moment.
 const MANY: usize = 64;
-/// Maximum number of connections that are judged before announcements are read again.
+/// Maximum number of connections that are judged before events are read again.
 const JUDGED: usize = 64;
-/// Flows that one call of [`Follower::renew`] examines. If a connection ends after the last announcements were read,
-/// and another one has its key by then, the other one is renewed instead: examining few flows at once keeps that time
-/// short.
+/// Number of flows that one call of [`Follower::renew`] examines. If a connection ends after the last events were read
+/// and a new connection takes its key, the new one is renewed by mistake; examining few flows at a time keeps that
+/// window short.
 const PART: usize = 128;
 /// Timeout for a connection that turns out to be closing when it is renewed, in seconds: the kernel's default for the
 /// longest of TCP's closing states (nf_conntrack_tcp_timeout_time_wait).
@@ -68,8 +70,8 @@ impl Timeouts {
         if protocol == TCP { self.tcp.min(self.tcp_stalled) / 8 } else { self.udp / 8 }
     }
 
-    /// Returns a change that renews a connection for a quarter longer than the kernel would: its use is noticed at the
-    /// end of a pass, which may begin when its last renewal is an eighth of the timeout old.
+    /// Returns a change that renews a connection for a quarter longer than the kernel would: traffic is only noticed at
+    /// the end of a pass, and that pass may begin an eighth of the timeout after the last renewal.
     fn renewal(&self, key: Key) -> Change {
         let timeout = if key.protocol == TCP { self.tcp } else { self.udp };
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..without_window_check(key) }
@@ -89,10 +91,10 @@ impl Timeouts {
     }
 }
 
-/// Terms on which connections become flows.
+/// Inputs to the decision which connections become flows.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
-    /// Generation of the flows that are judged on these terms.
+    /// Generation of the flows that are judged by these inputs.
     pub generation: u32,
     /// The rules.
     pub judge: &'a Judge<'a>,
@@ -110,18 +112,18 @@ fn without_window_check(key: Key) -> Change {
 /// Reason why a connection is not forwarded past the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The connection itself.
+    /// A property of the connection itself.
     Obstacle(Obstacle),
-    /// A route of one of its directions does not lead out of a single port.
+    /// In one direction, the route does not lead out of exactly one port.
     Route,
-    /// The address that its source is translated to is one of the host's, and not that of the interface that it leaves
-    /// by. If it was masqueraded on another interface, the kernel ends it (nf_nat_oif_changed), and does not report
-    /// that interface.
+    /// Its source is translated to an address of this host, but not to one of the egress interface. If it was
+    /// masqueraded on another interface, the kernel ends it (nf_nat_oif_changed); the kernel does not report which
+    /// interface that was.
     Source,
     /// The connection is translated and stays on one bridge: the kernel may send its packets to another member without
     /// routing them (br_nf_pre_routing_finish).
     Bridged,
-    /// The firewall.
+    /// The firewall's rules.
     Firewall(Refusal),
 }
 
@@ -131,9 +133,9 @@ impl std::fmt::Display for Reason {
             Self::Obstacle(obstacle) => obstacle.fmt(f),
             Self::Route => f.write_str("not routed between two ports"),
             Self::Source => {
-                f.write_str("its source is translated to an address of another interface than it leaves by")
+                f.write_str("its source is translated to an address that the egress interface does not have")
             }
-            Self::Bridged => f.write_str("it is translated, and stays on one bridge"),
+            Self::Bridged => f.write_str("it is translated and stays on one bridge"),
             Self::Firewall(refusal) => refusal.fmt(f),
         }
     }
@@ -171,7 +173,7 @@ fn tuple(of: Tuple) -> flows::Tuple {
 pub struct Considered {
     /// Candidates that the table's readers had reported.
     pub candidates: usize,
-    /// True if more connections may wait.
+    /// True if more connections may be waiting.
     pub more: bool,
 }
 
@@ -179,13 +181,13 @@ pub struct Considered {
 pub struct Follower {
     kernel: Kernel,
     known: Known,
-    /// Connections without a flow that were read. No more than the table has room for.
+    /// Connections that were read and have no flow yet, at most as many as the table has room for.
     backlog: Vec<Key>,
-    /// Place of the flow that is examined next.
+    /// Index of the flow that is examined next.
     next: usize,
     /// Generation of the valid flows; 0: none.
     generation: u32,
-    /// Set if no flow is used until fewer end.
+    /// Set while no flow is used because too many are ending.
     suspended: bool,
 }
 
@@ -196,12 +198,12 @@ impl Follower {
         Self { kernel, known, backlog: Vec::new(), next: 0, generation: 0, suspended: false }
     }
 
-    /// Listens by another socket from now on. No flow may be valid until all connections have been read.
+    /// Receives events from another socket from now on. No flow may be valid until all connections have been read.
     pub fn listen(&mut self, kernel: Kernel) {
         self.kernel = kernel;
     }
 
-    /// Returns the socket that becomes readable with an announcement.
+    /// Returns the socket that becomes readable with an event.
     pub fn readable(&self) -> BorrowedFd<'_> {
         self.kernel.readable()
     }
@@ -211,24 +213,24 @@ impl Follower {
         &mut self.known.table
     }
 
-    /// Revokes all flows until they are judged for `generation`; if that is 0, no flow becomes valid.
+    /// Revokes all flows until they have been judged for `generation`. With generation 0, no flow becomes valid.
     pub fn revoke(&mut self, generation: u32, why: Revocation) {
         self.known.table.set_generation(generation);
         (self.generation, self.suspended) = (generation, false);
         self.known.statistics.revoked(why);
     }
 
-    /// Reads all connections, judges those that have a flow anew, and removes the flows of all others. Flows become
-    /// valid as they are judged. Connections without a flow are considered later.
+    /// Reads all connections, judges those again that have a flow, and removes flows whose connection is gone. Each
+    /// flow becomes valid as soon as it is judged. Connections without a flow are left to [`Follower::consider`].
     ///
     /// # Errors
-    /// If a socket fails. [`Announced::Lost`] means that the table must be read again, and that no flow may be used
+    /// If a socket fails. [`Events::Lost`] means that the table must be read again, and that no flow may be used
     /// meanwhile.
-    pub fn read(&mut self, terms: &Terms<'_>) -> Result<Announced, Error> {
+    pub fn read(&mut self, terms: &Terms<'_>) -> Result<Events, Error> {
         let Self { kernel, known, backlog, .. } = self;
         backlog.clear();
-        let all = kernel.read(&mut |heard| match heard {
-            Heard::Read(connection) => {
+        let all = kernel.read(&mut |item| match item {
+            Item::Connection(connection) => {
                 if let Some(id) = known.find(&connection.key) {
                     let judged = known.judge(&connection, terms);
                     known.confirm(id, &judged, &connection, terms);
@@ -236,10 +238,10 @@ impl Follower {
                     backlog.push(connection.key);
                 }
             }
-            Heard::Announced(announcement) => _ = known.announced(&announcement),
-            Heard::Lost => known.table.set_generation(0),
+            Item::Event(event) => _ = known.handle(&event),
+            Item::Lost => known.table.set_generation(0),
         })?;
-        if all == Announced::All {
+        if all == Events::All {
             let old = |id: &FlowId| known.table.generation(*id) != terms.generation;
             let gone: Vec<FlowId> = known.statistics.flows(0..usize::MAX).into_iter().filter(old).collect();
             gone.into_iter().for_each(|id| known.remove(id, Revocation::Gone));
@@ -247,31 +249,31 @@ impl Follower {
         Ok(all)
     }
 
-    /// Reads pending announcements. Each takes effect at once.
+    /// Reads pending events. Each takes effect at once.
     ///
-    /// If many flows end at a time, as when the table is flushed, no flow is used until fewer end: reading the
-    /// announcements takes longer than the command that causes them.
+    /// While many flows end at once, as when the table is flushed, no flow is used: reading the events takes longer
+    /// than the command that causes them.
     ///
     /// # Errors
-    /// If a socket fails. [`Announced::Lost`] has the same meaning as that of [`Follower::read`].
-    pub fn hear(&mut self) -> Result<Announced, Error> {
+    /// If a socket fails. [`Events::Lost`] has the same meaning as that of [`Follower::read`].
+    pub fn receive(&mut self) -> Result<Events, Error> {
         let Self { kernel, known, .. } = self;
         let mut ended = 0;
-        let announced = kernel.hear(DATAGRAMS, |announcement| {
-            ended += usize::from(known.announced(&announcement));
+        let announced = kernel.receive(DATAGRAMS, |event| {
+            ended += usize::from(known.handle(&event));
             if ended == MANY {
                 known.table.set_generation(0);
             }
         })?;
         let suspended = ended >= MANY;
-        if std::mem::replace(&mut self.suspended, suspended) && !suspended && announced == Announced::All {
+        if std::mem::replace(&mut self.suspended, suspended) && !suspended && announced == Events::All {
             self.known.table.set_generation(self.generation);
         }
         Ok(announced)
     }
 
-    /// Judges connections that have no valid flow, if their packets have been seen or they were read, and adds those
-    /// that may be forwarded.
+    /// Judges connections that have no valid flow but were read or have sent packets, and adds flows for those that may
+    /// be forwarded.
     ///
     /// # Errors
     /// If the socket fails.
@@ -302,7 +304,7 @@ impl Follower {
         }
         let changes: Vec<Change> = fit.iter().map(|(_, connection)| terms.timeouts.entry(connection)).collect();
         for ((flow, connection), changed) in fit.iter().zip(kernel.change(&changes)?) {
-            // No announcement is read between this answer and the flow's insertion: that of its end comes after both.
+            // No event is read between this answer and the insertion, so the event of its end is handled after both.
             if matches!(&changed, Changed::To(now) if now.id == connection.id && is_fit(now)) {
                 known.insert(flow, connection, terms);
             }
@@ -315,7 +317,7 @@ impl Follower {
     /// call.
     ///
     /// A connection expires no earlier than if the kernel saw its packets, and at most half of its timeout later. The
-    /// kernel announces that only when it collects the connection, which may be a minute later (gc_worker).
+    /// kernel sends the event only when it collects the connection, which may be a minute later (gc_worker).
     ///
     /// # Errors
     /// If the socket fails.
@@ -362,7 +364,7 @@ impl Follower {
                         closing.push(Change { timeout: Some(CLOSING), liberal: false, ..change });
                     }
                 }
-                Changed::Unannounced => known.remove(id, Revocation::Changed),
+                Changed::Unreported => known.remove(id, Revocation::Changed),
                 Changed::Gone => known.remove(id, Revocation::Gone),
             }
         }
@@ -396,14 +398,14 @@ impl Known {
         self.statistics.removed(id, if revoked { Revocation::Closed } else { why }, self.table.traffic(id));
     }
 
-    /// Removes the flow of a connection that was announced to be gone, or to differ from its state when it was judged.
-    /// Returns whether this is the end of a flow.
-    fn announced(&mut self, announcement: &Announcement) -> bool {
-        let Some(flow) = self.find(&announcement.key()) else { return false };
-        match announcement {
-            Announcement::Present { connection, .. } if self.is_as_judged(flow, connection) => return false,
-            Announcement::Present { .. } => self.remove(flow, Revocation::Changed),
-            Announcement::Gone { id, .. } => {
+    /// Removes the flow of a connection that, by this event, is gone or has changed since it was judged. Returns
+    /// whether a flow was removed.
+    fn handle(&mut self, event: &Event) -> bool {
+        let Some(flow) = self.find(&event.key()) else { return false };
+        match event {
+            Event::Present { connection, .. } if self.is_as_judged(flow, connection) => return false,
+            Event::Present { .. } => self.remove(flow, Revocation::Changed),
+            Event::Gone { id, .. } => {
                 if id.is_some_and(|id| self.statistics.with_state(flow, |state| state.id) != id) {
                     return false;
                 }
@@ -413,16 +415,15 @@ impl Known {
         true
     }
 
-    /// Returns whether no property that a flow was judged by has changed. An announcement leaves out unchanged
-    /// properties.
+    /// Returns whether the properties by which a flow was judged are unchanged. Events leave out unchanged properties.
     fn is_as_judged(&self, id: FlowId, connection: &Connection) -> bool {
         self.statistics.with_state(id, |state| state.judged) == hash_judged(connection)
-            && matches!(obstacle(connection), None | Some(Obstacle::StateNotTold))
+            && matches!(obstacle(connection), None | Some(Obstacle::StateMissing))
             && self.table.flow(id).reply == tuple(connection.reply)
     }
 
-    /// Makes a flow valid if it equals the judged one and belongs to the same connection, and removes it otherwise.
-    /// Returns whether it is valid.
+    /// Makes a flow valid if `judged` is the same flow, of the same connection; otherwise removes it. Returns whether
+    /// it is valid.
     fn confirm(
         &mut self,
         id: FlowId,
@@ -462,8 +463,8 @@ impl Known {
     }
 }
 
-/// Hashes the properties that a connection is judged by and that may change. Leaves out the status bit of being in the
-/// kernel's flow table: it is set only for a while, is not announced, and no verdict depends on it.
+/// Hashes the properties by which a connection is judged and which may change. The status bit for the kernel's flow
+/// table is left out: it comes and goes without an event, and no verdict depends on it.
 fn hash_judged(connection: &Connection) -> u64 {
     let Connection { id, status, mark, .. } = *connection;
     let status = status & !status::OFFLOAD;

@@ -1,28 +1,27 @@
 //! The firewall's verdict on a connection.
 
 use crate::connection::{Connection, Tuple};
-use crate::kernel::Hears;
+use crate::kernel::Subscription;
 use bywash_exceptions::nft::{
     self, Answer, Chain, Evaluator, Expression, Family, Finding, Flow, Interface, Place, Ruleset, Table, ct,
 };
 use std::fmt;
 
-const NOT_TRANSLATED: &str = "the kernel may not translate it: no chain of type nat, or no rule that tracks connections, \
-                              in tables that outlast their owners";
+const NOT_TRANSLATED: &str = "the kernel may not translate it: no table without an owner has a chain of type nat, or \
+                              none has a rule that turns connection tracking on";
 
-/// Reason why the firewall's rules leave a connection to the kernel.
+/// Reason why a connection is left to the kernel by the firewall's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A rule decides packet by packet, or does what only the kernel can do.
+    /// A rule decides packet by packet, or has an effect that only the kernel can have.
     Rule(Finding),
-    /// Every packet of a direction is dropped there.
+    /// Every packet of one direction is dropped at this place.
     Dropped(Place),
-    /// The connection is translated, and the kernel may no longer translate: the rules for that are gone, or go with the
-    /// program that owns them.
+    /// The connection is translated, but the kernel may have stopped translating it: the NAT rules are gone, or will be
+    /// removed with the program that owns their table.
     NotTranslated,
-    /// The rule is not understood, or may have selected another timeout or which of the connection's events are
-    /// announced: the connection's end may not be announced, or its renewal may be wrong. The second field is nft's
-    /// name for the rule's action.
+    /// The rule is not understood, or may have selected another timeout or other events for the connection: its end may
+    /// then cause no event, or its renewal may be wrong. The second field is nft's name for the rule's action.
     Unseen(Place, String),
     /// The rules' verdict is not known, for a reason that was not found.
     Unknown,
@@ -49,7 +48,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A ruleset, prepared for questions about connections.
+/// A ruleset, prepared for evaluating connections.
 #[derive(Debug)]
 pub struct Judge<'a> {
     evaluator: Evaluator<'a>,
@@ -58,10 +57,10 @@ pub struct Judge<'a> {
     /// Set if the kernel translates packets of IPv4 and of IPv6.
     translates: [bool; 2],
     asks_routes: bool,
-    /// Set if packets may change the marks of connections. The kernel announces that when it has accepted the packet; if
-    /// it drops it, not at all (nf_ct_deliver_cached_events).
+    /// Set if packets may change the marks of connections. The kernel sends the event once it has accepted the packet,
+    /// and none if it drops the packet (nf_ct_deliver_cached_events).
     sets_marks: bool,
-    hears: Hears,
+    subscription: Subscription,
 }
 
 impl<'a> Judge<'a> {
@@ -73,19 +72,20 @@ impl<'a> Judge<'a> {
             translates: [false, true].map(|v6| translates(ruleset, v6)),
             asks_routes: any_expression(ruleset, asks_routes),
             sets_marks: any_expression(ruleset, sets_marks),
-            hears: Hears {
+            subscription: Subscription {
                 changes: any_expression(ruleset, asks_marks),
                 replied: any_expression(ruleset, |expression| *expression == Expression::FlowAdd),
             },
         }
     }
 
-    /// Returns the announcements that have to be heard: changes if rules may match the marks of connections, which
-    /// programs can change at any time (marks that rules change are not known), and those of all replied connections if rules give some to a flow table. Nothing
-    /// else that rules match changes while a connection is established: its tuples, its zone, how it is translated. Other
-    /// bits of its status may, which are not known to the evaluation.
-    pub fn hears(&self) -> Hears {
-        self.hears
+    /// Returns the events to subscribe to: changes, if rules match the marks of connections, which programs can set at
+    /// any time (where rules themselves set marks, the evaluation takes marks for unknown); and the ends of all replied
+    /// connections, if rules put some into a flow table. The tuples, the zone and the translation of an established
+    /// connection, which rules may match too, never change. Other bits of its status may change; the evaluation takes
+    /// them for unknown.
+    pub fn subscription(&self) -> Subscription {
+        self.subscription
     }
 
     /// Returns whether rules look up the route to the source of packets, so that connections have to be judged again
@@ -152,8 +152,8 @@ fn flow(connection: &Connection, replies: bool, input: &Interface, output: &Inte
 }
 
 /// Returns whether the kernel certainly translates packets of a family: it does while there is a chain of type nat,
-/// whatever its rules are (nf_nat_register_fn), and connection tracking is on, which such a chain does not turn on. Tables
-/// that the kernel removes without an announcement do not count.
+/// whatever its rules are (nf_nat_register_fn), and connection tracking is on, which such a chain does not turn on.
+/// Tables that the kernel removes without an event do not count.
 fn translates(ruleset: &Ruleset, v6: bool) -> bool {
     let own = if v6 { Family::Ip6 } else { Family::Ip };
     let of = |table: &&Table| !table.owned && (table.family == own || table.family == Family::Inet);
@@ -163,8 +163,8 @@ fn translates(ruleset: &Ruleset, v6: bool) -> bool {
         && tables.any(|table| expressions(table).any(|expression| tracks(expression, v6)))
 }
 
-/// Returns whether a rule with this expression certainly turns connection tracking on for a family of its table, also in
-/// a chain or a table that no packet meets (nf_ct_netns_get).
+/// Returns whether a rule with this expression certainly turns connection tracking on for a family of its table, even
+/// in a chain or a table that no packet reaches (nf_ct_netns_get).
 fn tracks(expression: &Expression, v6: bool) -> bool {
     match expression {
         Expression::Ct { .. } | Expression::FlowAdd | Expression::SourceNat { address: None } => true,

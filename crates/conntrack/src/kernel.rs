@@ -2,7 +2,7 @@
 
 use crate::connection::{Connection, Key, status};
 use crate::filter::filter;
-use crate::message::{self, Announcement, Body, announcement};
+use crate::message::{self, Body, Event, parse_event};
 use bywash_netlink::socket::{DATAGRAM, Dumped, Received, Socket};
 use bywash_netlink::wire::{Message, Messages, NLM_F_ECHO, NLMSG_ERROR, Request};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -11,16 +11,16 @@ use socket2::SockRef;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
-/// Receive buffer for announcements, in octets: room for 100,000 connections that end at once. If more are lost, the
-/// table is read again.
+/// Receive buffer for events, in octets: room for 100,000 connections that end at once. If more are lost, the table is
+/// read again.
 const RECEIVE_BUFFER: usize = 64 << 20;
 /// Receive buffer for answers, in octets.
-const ASKED_BUFFER: usize = 1 << 20;
+const REQUEST_BUFFER: usize = 1 << 20;
 /// Requests that are sent by one system call. The kernel handles them before the call returns.
 const REQUESTS: usize = 64;
-/// Maximum number of announcements that are read between two parts of the table, in datagrams.
+/// Maximum number of events that are read between two parts of the table, in datagrams.
 const DATAGRAMS: usize = 1024;
-/// Maximum number of pending announcements, in datagrams.
+/// Maximum number of pending events, in datagrams.
 const PENDING: usize = 1 << 20;
 /// Maximum number of connections that may be announced while the table is read.
 const ANNOUNCED: usize = 1 << 20;
@@ -43,19 +43,20 @@ pub enum Error {
     Unsupported,
 }
 
-/// Announcements to listen to: the ends of assured connections, and more of them.
+/// Events to subscribe to, besides the ends of assured connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hears {
-    /// Other changes, too.
+pub struct Subscription {
+    /// Changes of connections.
     pub changes: bool,
-    /// All connections with packets in both directions: connections in a flow table of the kernel are never assured.
+    /// Ends of all connections with packets in both directions: connections in a flow table of the kernel are never
+    /// assured.
     pub replied: bool,
 }
 
-/// Result of hearing announcements.
+/// Result of receiving events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Announced {
-    /// All pending announcements have been read.
+pub enum Events {
+    /// All pending events have been read.
     All,
     /// Some were lost: the table must be read again.
     Lost,
@@ -64,108 +65,108 @@ pub enum Announced {
 /// The conntrack table of the network namespace of the thread that opened it. Holds two sockets.
 #[derive(Debug)]
 pub struct Kernel {
-    /// Receives announcements.
-    heard: Socket,
+    /// Receives events.
+    events: Socket,
     /// Sends queries and changes.
-    asked: Socket,
+    requests: Socket,
     buffer: Vec<u8>,
 }
 
 impl Kernel {
-    /// Opens the table and listens from now on to announcements.
+    /// Opens the table and subscribes to events.
     ///
-    /// The kernel may load its module for ctnetlink. It announces nothing about connections while
+    /// This may make the kernel load its ctnetlink module. The kernel sends no events while
     /// `net.netfilter.nf_conntrack_events` is 0.
     ///
-    /// Every connection pays for listening: the kernel makes an announcement of each change of each connection if
-    /// anyone listens to changes, and of each end if anyone listens to ends.
+    /// A subscription costs time for every connection: the kernel builds an event for each change of each connection if
+    /// anyone subscribes to changes, and for each end if anyone subscribes to ends.
     ///
     /// # Errors
     /// If the kernel lacks netfilter, or refuses a socket.
-    pub fn open(hears: Hears) -> Result<Self, Error> {
+    pub fn open(subscription: Subscription) -> Result<Self, Error> {
         let mut groups = vec![NFNLGRP_CONNTRACK_DESTROY];
-        groups.extend(hears.changes.then_some(NFNLGRP_CONNTRACK_UPDATE));
-        let status = if hears.replied { status::SEEN_REPLY } else { status::ASSURED };
-        let (heard, asked) = (open(&groups, RECEIVE_BUFFER)?, open(&[], ASKED_BUFFER)?);
-        SockRef::from(&heard)
+        groups.extend(subscription.changes.then_some(NFNLGRP_CONNTRACK_UPDATE));
+        let status = if subscription.replied { status::SEEN_REPLY } else { status::ASSURED };
+        let (events, requests) = (open(&groups, RECEIVE_BUFFER)?, open(&[], REQUEST_BUFFER)?);
+        SockRef::from(&events)
             .attach_filter(&filter(status))
-            .map_err(|source| bywash_netlink::Error::Socket { doing: "filter the announcements of", source })?;
-        Ok(Self { heard, asked, buffer: vec![0; DATAGRAM] })
+            .map_err(|source| bywash_netlink::Error::Socket { doing: "filter the events of", source })?;
+        Ok(Self { events, requests, buffer: vec![0; DATAGRAM] })
     }
 
-    /// Returns the socket that becomes readable with an announcement.
+    /// Returns the socket that becomes readable with an event.
     pub fn readable(&self) -> BorrowedFd<'_> {
-        self.heard.as_fd()
+        self.events.as_fd()
     }
 
-    /// Calls `each` with the pending announcements, at most those of `datagrams` datagrams. The rest stays pending.
+    /// Calls `each` with the pending events, at most those of `datagrams` datagrams; the rest stays pending.
     ///
     /// # Errors
     /// If the socket fails.
-    pub fn hear(&mut self, datagrams: usize, mut each: impl FnMut(Announcement)) -> Result<Announced, Error> {
-        Ok(hear(&self.heard, &mut self.buffer, datagrams, &mut each)?)
+    pub fn receive(&mut self, datagrams: usize, mut each: impl FnMut(Event)) -> Result<Events, Error> {
+        Ok(receive(&self.events, &mut self.buffer, datagrams, &mut each)?)
     }
 
-    /// Reads the table and hands its connections to `each`, and the announcements that arrive meanwhile; those that
-    /// were pending are discarded. Connections that were announced meanwhile are handed over by their announcements
-    /// only: their entries in the table are older, and they may be gone. Once announcements are lost, nothing else is
-    /// handed over: until its buffer is empty, the socket does not report further losses.
+    /// Reads the table and calls `each` with its connections and with the events that arrive meanwhile; events that
+    /// were already pending are discarded. A connection with an event is not reported from the table as well: its entry
+    /// there is older, and it may be gone by now. Once events are lost, nothing more is reported, because the socket
+    /// reports no further loss until its buffer is empty.
     ///
     /// # Errors
     /// If a socket fails, or the kernel lacks ctnetlink.
-    pub fn read(&mut self, each: &mut dyn FnMut(Heard)) -> Result<Announced, Error> {
-        let Self { heard, asked, buffer } = self;
+    pub fn read(&mut self, each: &mut dyn FnMut(Item)) -> Result<Events, Error> {
+        let Self { events, requests, buffer } = self;
         for n in 0.. {
-            match heard.receive(buffer)? {
+            match events.receive(buffer)? {
                 Received::Empty => break,
-                _ if n > PENDING => return Ok(Announced::Lost),
+                _ if n > PENDING => return Ok(Events::Lost),
                 _ => {}
             }
         }
-        // Announcements are received while `buffer` has a part of the table.
+        // Events are received while `buffer` has a part of the table.
         let mut other = vec![0; DATAGRAM];
-        let mut all = Announced::All;
+        let mut all = Events::All;
         let mut announced = HashSet::new();
         let part = RefCell::new(Vec::new());
         let gather = |message: &Message<'_>| {
-            if let Some(Announcement::Present { connection, .. }) = announcement(message) {
+            if let Some(Event::Present { connection, .. }) = parse_event(message) {
                 part.borrow_mut().push(connection);
             }
         };
         let mut between = |datagrams| {
-            if all == Announced::Lost {
+            if all == Events::Lost {
                 part.take();
                 return Ok(());
             }
-            all = hear(heard, &mut other, datagrams, &mut |of| {
+            all = receive(events, &mut other, datagrams, &mut |of| {
                 announced.insert(of.key());
-                each(Heard::Announced(of));
+                each(Item::Event(of));
             })?;
             if announced.len() > ANNOUNCED {
-                all = Announced::Lost;
+                all = Events::Lost;
             }
-            if all == Announced::Lost {
-                each(Heard::Lost);
+            if all == Events::Lost {
+                each(Item::Lost);
             }
             for connection in part.take() {
-                if all == Announced::All && !announced.contains(&connection.key) {
-                    each(Heard::Read(connection));
+                if all == Events::All && !announced.contains(&connection.key) {
+                    each(Item::Connection(connection));
                 }
             }
             Ok(())
         };
-        let asking = (message::IPCTNL_MSG_CT_GET, message::family(None));
-        let dumped = asked.dump(asking.0, &asking.1, &[], buffer, gather, || between(DATAGRAMS))?;
+        let request = (message::IPCTNL_MSG_CT_GET, message::family(None));
+        let dumped = requests.dump(request.0, &request.1, &[], buffer, gather, || between(DATAGRAMS))?;
         between(PENDING)?;
         match dumped {
             Dumped::Whole => Ok(all),
-            Dumped::Interrupted => Ok(Announced::Lost),
+            Dumped::Interrupted => Ok(Events::Lost),
             Dumped::Unsupported => Err(Error::Unsupported),
         }
     }
 
-    /// Returns the present state of the connections to which packets with these tuples belong, as original direction or
-    /// as replies. Tuples without a connection are left out.
+    /// Returns the present state of the connections that have one of these tuples, in the original direction or in that
+    /// of replies. Tuples without a connection are left out.
     ///
     /// # Errors
     /// If the socket fails.
@@ -174,7 +175,7 @@ impl Kernel {
         for tuples in tuples.chunks(REQUESTS) {
             let request = |_, key: &Key| Request::new(message::IPCTNL_MSG_CT_GET, 0, 0, Body::new(key).octets());
             self.ask(tuples, request, |answer| {
-                if let Some(Announcement::Present { connection, .. }) = announcement(answer) {
+                if let Some(Event::Present { connection, .. }) = parse_event(answer) {
                     found.push(connection);
                 }
             })?;
@@ -182,8 +183,8 @@ impl Kernel {
         Ok(found)
     }
 
-    /// Changes connections, in their order, and returns what became of each. Listeners hear of each change, whoever
-    /// made it.
+    /// Changes connections in order, and returns the outcome of each change. Subscribers receive an event for each
+    /// change, whoever made it.
     ///
     /// # Errors
     /// If the socket fails.
@@ -202,11 +203,11 @@ impl Kernel {
                 Request::new(message::IPCTNL_MSG_CT_NEW, NLM_F_ECHO, n, body.octets())
             };
             let first = all.len();
-            all.resize(first + changes.len(), Changed::Unannounced);
+            all.resize(first + changes.len(), Changed::Unreported);
             let numbers: HashMap<Key, usize> = changes.iter().zip(first..).map(|(change, n)| (change.key, n)).collect();
             // An echo does not carry the request's number.
-            self.ask(changes, request, |answer| match announcement(answer) {
-                Some(Announcement::Present { connection, .. }) => {
+            self.ask(changes, request, |answer| match parse_event(answer) {
+                Some(Event::Present { connection, .. }) => {
                     if let Some(n) = numbers.get(&connection.key) {
                         all[*n] = Changed::To(connection);
                     }
@@ -230,10 +231,10 @@ impl Kernel {
         mut each: impl FnMut(&Message<'_>),
     ) -> Result<(), Error> {
         let messages: Vec<u8> = of.iter().zip(0..).flat_map(|(of, n)| request(n, of).bytes().to_vec()).collect();
-        self.asked.send_bytes(&messages)?;
-        // The kernel has answered already.
+        self.requests.send_bytes(&messages)?;
+        // The kernel has queued its answers before `send_bytes` returned.
         loop {
-            match self.asked.receive(&mut self.buffer)? {
+            match self.requests.receive(&mut self.buffer)? {
                 Received::Empty => return Ok(()),
                 Received::Lost => {}
                 Received::Datagram(length) => Messages::new(&self.buffer[..length]).for_each(|answer| each(&answer)),
@@ -258,33 +259,32 @@ pub struct Change {
 pub enum Changed {
     /// The connection was changed, and this is its new state.
     To(Connection),
-    /// The connection may have been changed, but the kernel did not answer with it, and will not announce its end
-    /// either.
-    Unannounced,
+    /// The connection may have been changed, but the kernel did not echo it, and will send no event of its end either.
+    Unreported,
     /// The kernel has no such connection, or cannot change it.
     Gone,
 }
 
-/// An event of reading the table.
+/// An item that reading the table yields.
 #[derive(Clone, Debug)]
-pub enum Heard {
+pub enum Item {
     /// A connection of the table.
-    Read(Connection),
-    /// An announcement.
-    Announced(Announcement),
-    /// Announcements were lost: all that was read before may be out of date.
+    Connection(Connection),
+    /// An event.
+    Event(Event),
+    /// Events were lost: all that was read before may be out of date.
     Lost,
 }
 
-/// Hands the TCP and UDP connections of the calling thread's network namespace to `each`, without listening to
-/// announcements: a connection that changes meanwhile may be missing, or be handed over twice.
+/// Calls `each` with the TCP and UDP connections of the calling thread's network namespace, without regard to events: a
+/// connection that changes meanwhile may be missing, or be reported twice.
 ///
 /// # Errors
 /// If the kernel lacks netfilter or ctnetlink, or the socket fails.
 pub fn read_connections(each: &mut dyn FnMut(Connection)) -> Result<(), Error> {
-    let (mut socket, mut buffer) = (open(&[], ASKED_BUFFER)?, vec![0; DATAGRAM]);
+    let (mut socket, mut buffer) = (open(&[], REQUEST_BUFFER)?, vec![0; DATAGRAM]);
     let found = |message: &Message<'_>| {
-        if let Some(Announcement::Present { connection, .. }) = announcement(message) {
+        if let Some(Event::Present { connection, .. }) = parse_event(message) {
             each(connection);
         }
     };
@@ -306,23 +306,23 @@ fn open(groups: &[u32], size: usize) -> Result<Socket, Error> {
     })
 }
 
-fn hear(
+fn receive(
     socket: &Socket,
     buffer: &mut [u8],
     datagrams: usize,
-    each: &mut dyn FnMut(Announcement),
-) -> Result<Announced, bywash_netlink::Error> {
-    let mut announced = Announced::All;
+    each: &mut dyn FnMut(Event),
+) -> Result<Events, bywash_netlink::Error> {
+    let mut announced = Events::All;
     for _ in 0..datagrams {
         match socket.receive(buffer)? {
             Received::Datagram(length) => {
                 let mut messages = Messages::new(&buffer[..length]);
-                messages.by_ref().filter_map(|message| announcement(&message)).for_each(&mut *each);
+                messages.by_ref().filter_map(|message| parse_event(&message)).for_each(&mut *each);
                 if !messages.is_whole() {
-                    announced = Announced::Lost;
+                    announced = Events::Lost;
                 }
             }
-            Received::Lost => announced = Announced::Lost,
+            Received::Lost => announced = Events::Lost,
             Received::Empty => break,
         }
     }

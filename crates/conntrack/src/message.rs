@@ -59,7 +59,7 @@ const UDP: u8 = 17;
 
 /// A message about a TCP or UDP connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Announcement {
+pub enum Event {
     /// The connection exists.
     Present {
         /// The connection.
@@ -74,7 +74,7 @@ pub enum Announcement {
     },
 }
 
-impl Announcement {
+impl Event {
     /// Returns the connection's key.
     pub fn key(&self) -> Key {
         match self {
@@ -85,7 +85,7 @@ impl Announcement {
 }
 
 /// Parses a message; `None` for protocols other than TCP and UDP, and for malformed messages.
-pub fn announcement(message: &Message<'_>) -> Option<Announcement> {
+pub fn parse_event(message: &Message<'_>) -> Option<Event> {
     let attributes = Attributes::after(message.body, NFGENMSG);
     let (mut original, mut reply, mut protocol, mut id) = (None, None, None, None);
     let mut found = Connection {
@@ -131,14 +131,14 @@ pub fn announcement(message: &Message<'_>) -> Option<Announcement> {
     found.key.protocol = protocol?;
     found.key.original = original?;
     match message.kind {
-        IPCTNL_MSG_CT_DELETE => Some(Announcement::Gone { key: found.key, id }),
+        IPCTNL_MSG_CT_DELETE => Some(Event::Gone { key: found.key, id }),
         IPCTNL_MSG_CT_NEW => {
             found.reply = reply.filter(|reply: &Tuple| reply.src.is_ipv6() == found.key.original.src.is_ipv6())?;
             found.id = id?;
             found.helper |= found.status & status::HELPER != 0;
             found.expected |= found.status & status::EXPECTED != 0;
             found.sequence_changes |= found.status & status::SEQ_ADJUST != 0;
-            Some(Announcement::Present { connection: found })
+            Some(Event::Present { connection: found })
         }
         _ => None,
     }
@@ -295,14 +295,14 @@ mod tests {
         Key { protocol, original: Tuple { src: src.parse().unwrap(), dst: dst.parse().unwrap() }, zone }
     }
 
-    /// Returns the announcement of a connection with these attributes besides its two tuples and its identifier.
-    fn announced(kind: u16, flags: u16, key: Key, reply: Tuple, others: &[(u16, &[u8])]) -> Option<Announcement> {
+    /// Returns the event of a connection with these attributes besides its two tuples and its identifier.
+    fn announced(kind: u16, flags: u16, key: Key, reply: Tuple, others: &[(u16, &[u8])]) -> Option<Event> {
         let request = Request::new(kind, flags, 0, &family(None));
         let request = request.attribute(CTA_TUPLE_ORIG, &written(&key));
         let request = request.attribute(CTA_TUPLE_REPLY, &written(&Key { original: reply, ..key }));
         let request = request.attribute(CTA_ID, &7u32.to_be_bytes());
         let request = others.iter().fold(request, |request, (kind, value)| request.attribute(*kind, value));
-        announcement(&Messages::new(request.bytes()).next().unwrap())
+        parse_event(&Messages::new(request.bytes()).next().unwrap())
     }
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
             (CTA_ZONE, &5u16.to_be_bytes()),
         ];
         let found = announced(IPCTNL_MSG_CT_NEW, 0, key, reply, &others);
-        let Some(Announcement::Present { connection }) = found else { panic!("{found:?}") };
+        let Some(Event::Present { connection }) = found else { panic!("{found:?}") };
         assert_eq!((connection.key, connection.reply, connection.id), (key, reply, 7));
         assert_eq!((connection.mark, connection.timeout, connection.unknown), (9, Some(432_000), None));
         assert_eq!((connection.tcp_state, connection.liberal), (Some(tcp::ESTABLISHED), true));
@@ -335,10 +335,10 @@ mod tests {
     }
 
     #[test]
-    fn helpers_masters_sequences_and_zones_are_told() {
+    fn helpers_masters_sequences_and_zones_are_reported() {
         let key = key("[2001:db8::1]:4000", "[2001:db8::2]:80", UDP, 0);
         let of = |others: &[(u16, &[u8])]| match announced(IPCTNL_MSG_CT_NEW, 0, key, key.original.reversed(), others) {
-            Some(Announcement::Present { connection }) => connection,
+            Some(Event::Present { connection }) => connection,
             other => panic!("{other:?}"),
         };
         assert!(of(&[(CTA_HELP, &[])]).helper);
@@ -365,15 +365,15 @@ mod tests {
         let key = key("192.0.2.1:1", "192.0.2.2:2", UDP, 0);
         let request = Request::new(IPCTNL_MSG_CT_DELETE, 0, 0, &family(None));
         let request = request.attribute(CTA_TUPLE_ORIG, &written(&key));
-        let found = announcement(&Messages::new(request.bytes()).next().unwrap());
-        assert_eq!(found, Some(Announcement::Gone { key, id: None }));
+        let found = parse_event(&Messages::new(request.bytes()).next().unwrap());
+        assert_eq!(found, Some(Event::Gone { key, id: None }));
     }
 
     proptest! {
         #[test]
         fn any_octets_are_parsed(kind in 0u16..8, body in prop::collection::vec(any::<u8>(), 0..200)) {
             let kind = NFNL_SUBSYS_CTNETLINK | kind;
-            let _ = announcement(&Message { kind, flags: 0, sequence: 0, port: 0, body: &body });
+            let _ = parse_event(&Message { kind, flags: 0, sequence: 0, port: 0, body: &body });
         }
 
         /// Octets that are nearly right reach the parts within tuples.
@@ -382,11 +382,12 @@ mod tests {
             let key = key("192.0.2.1:1", "192.0.2.2:2", UDP, 3);
             let request = Request::new(IPCTNL_MSG_CT_NEW, 0, 0, &family(None));
             let request = request.attribute(CTA_TUPLE_ORIG, &written(&key));
-            let request = request.attribute(CTA_TUPLE_REPLY, &written(&Key { original: key.original.reversed(), ..key }));
+            let reply = Key { original: key.original.reversed(), ..key };
+            let request = request.attribute(CTA_TUPLE_REPLY, &written(&reply));
             let mut body = request.bytes()[16..].to_vec();
             let at = at % body.len();
             body[at] = octet;
-            let _ = announcement(&Message { kind: IPCTNL_MSG_CT_NEW, flags: 0, sequence: 0, port: 0, body: &body });
+            let _ = parse_event(&Message { kind: IPCTNL_MSG_CT_NEW, flags: 0, sequence: 0, port: 0, body: &body });
         }
     }
 }

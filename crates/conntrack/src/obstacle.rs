@@ -11,21 +11,21 @@ pub enum Obstacle {
     /// The connection is neither assured (UDP in its first two seconds or without replies, TCP during its handshake)
     /// nor in a flow table, where it would last as long as an assured one.
     NotAssured,
-    /// An announcement did not repeat the state of TCP: the kernel has to be asked.
-    StateNotTold,
+    /// An event that leaves out the unchanged TCP state: the kernel has to be asked for it.
+    StateMissing,
     /// A helper looks into its packets.
     Helper,
-    /// A helper of another connection has announced it.
+    /// A helper of another connection expected this one.
     Expected,
     /// TCP sequence numbers are adjusted.
     SequenceChanges,
     /// The connection is in a zone: a rule decides for each packet which zone it belongs to.
     Zone,
-    /// The timeout does not change, so that it cannot be renewed.
+    /// Its timeout is fixed, so it cannot be renewed.
     FixedTimeout,
     /// A device forwards it (`flow add` to a flow table with `flags offload`).
     Device,
-    /// TCP in a flow table of the kernel's (`flow add`): the kernel does not report its state.
+    /// A TCP connection in a flow table of the kernel (`flow add`): the kernel does not report its state.
     FlowTable,
     /// The kernel is removing it.
     Dying,
@@ -38,7 +38,7 @@ impl fmt::Display for Obstacle {
         f.write_str(match self {
             Self::NotEstablished => "not established",
             Self::NotAssured => "not assured",
-            Self::StateNotTold => "state not told",
+            Self::StateMissing => "TCP state not reported",
             Self::Helper => "helper",
             Self::Expected => "expected by a helper",
             Self::SequenceChanges => "sequence numbers change",
@@ -59,7 +59,7 @@ pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
     // assured. After the flow table has given it up, it is kept as long as an assured one (flow_offload_fixup_ct).
     let offloaded = connection.has(status::OFFLOAD);
     let lasts = connection.has(status::ASSURED) || offloaded;
-    let untold = connection.key.protocol == TCP && connection.tcp_state.is_none();
+    let unreported = connection.key.protocol == TCP && connection.tcp_state.is_none();
     let reasons = [
         (connection.unknown.is_some(), Obstacle::Unknown),
         (connection.key.zone != 0 || connection.zone_of_direction, Obstacle::Zone),
@@ -70,8 +70,8 @@ pub fn obstacle(connection: &Connection) -> Option<Obstacle> {
         (connection.has(status::HW_OFFLOAD), Obstacle::Device),
         (connection.has(status::DYING), Obstacle::Dying),
         (!connection.has(status::CONFIRMED | status::SEEN_REPLY) || !lasts, Obstacle::NotAssured),
-        (untold && offloaded, Obstacle::FlowTable),
-        (untold, Obstacle::StateNotTold),
+        (unreported && offloaded, Obstacle::FlowTable),
+        (unreported, Obstacle::StateMissing),
         (connection.key.protocol == TCP && connection.tcp_state != Some(tcp::ESTABLISHED), Obstacle::NotEstablished),
     ];
     reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(with(&|c| c.status |= status::DYING), Obstacle::Dying);
         assert_eq!(with(&|c| c.status &= !status::ASSURED), Obstacle::NotAssured);
         assert_eq!(with(&|c| c.status &= !status::SEEN_REPLY), Obstacle::NotAssured);
-        assert_eq!(with(&|c| c.tcp_state = None), Obstacle::StateNotTold);
+        assert_eq!(with(&|c| c.tcp_state = None), Obstacle::StateMissing);
         assert_eq!(with(&|c| (c.status, c.tcp_state) = (c.status | status::OFFLOAD, None)), Obstacle::FlowTable);
         // TCP_CONNTRACK_FIN_WAIT.
         assert_eq!(with(&|c| c.tcp_state = Some(4)), Obstacle::NotEstablished);

@@ -6,20 +6,20 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Reason why flows were revoked, all of them or one.
+/// Reason why all flows, or one, were revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
     /// Rules or ports have changed, or routes where rules look them up: all flows, until they are judged again.
     Rules,
-    /// Lost announcements: all flows, until all connections have been read.
+    /// Lost events: all flows, until all connections have been read.
     Lost,
     /// A failure: all flows, until it has ended.
     Failed,
     /// The kernel's connection is gone: the flow is removed.
     Gone,
-    /// A packet of the connection that opens or closes it, such as FIN or RST: the flow is removed.
+    /// A packet with SYN, FIN or RST has passed: the flow is removed.
     Closed,
-    /// The connection has changed, or its judgement has: the flow is removed.
+    /// The connection has changed, or is judged otherwise than before: the flow is removed.
     Changed,
 }
 
@@ -31,11 +31,11 @@ impl Revocation {
     pub fn name(self) -> &'static str {
         match self {
             Self::Rules => "new-rules",
-            Self::Lost => "announcements-lost",
+            Self::Lost => "events-lost",
             Self::Failed => "failure",
             Self::Gone => "connection-gone",
             Self::Closed => "closed-by-packet",
-            Self::Changed => "judged-otherwise",
+            Self::Changed => "verdict-changed",
         }
     }
 }
@@ -53,7 +53,7 @@ pub struct Counts {
     pub revoked: [u64; Revocation::ALL.len()],
     /// Last time that flows were revoked, and why.
     pub last: Option<(SystemTime, Revocation)>,
-    /// Number of times that announcements were lost.
+    /// Number of times that events were lost.
     pub lost: u64,
     /// Connections judged, and the time that it took.
     pub judged: (u64, Duration),

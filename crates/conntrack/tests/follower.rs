@@ -1,6 +1,8 @@
 //! The follower's table of flows, beside connections of the kernel's.
 
-use bywash_conntrack::{Announced, Change, Follower, Hears, Judge, Kernel, Revocation, Routes, Terms, Timeouts, UDP};
+use bywash_conntrack::{
+    Change, Events, Follower, Judge, Kernel, Revocation, Routes, Subscription, Terms, Timeouts, UDP,
+};
 use bywash_exceptions::nft::{Interface, Reader, Ruleset};
 use bywash_fib::flows::{Flow, FlowTables, Flows, Key, Tuple};
 use bywash_lab::{Topology, has_tool, patience, require, require_lab, wait_until};
@@ -61,7 +63,7 @@ impl Lab {
         let reader = table.reader();
         let (follower, ruleset) = r
             .enter(|| {
-                let mut follower = Follower::new(Kernel::open(Hears::default()).unwrap(), table, Arc::default());
+                let mut follower = Follower::new(Kernel::open(Subscription::default()).unwrap(), table, Arc::default());
                 follower.revoke(GENERATION, Revocation::Rules);
                 (follower, Reader::open().unwrap().read_whole().unwrap())
             })
@@ -96,8 +98,8 @@ impl Lab {
         then(&mut self.follower, &terms)
     }
 
-    fn hear(&mut self) {
-        assert_eq!(self.follower.hear().unwrap(), Announced::All);
+    fn receive(&mut self) {
+        assert_eq!(self.follower.receive().unwrap(), Events::All);
     }
 
     /// Returns the key of packets of the connection from this port.
@@ -211,7 +213,7 @@ fn a_refused_connection_follows_the_route() {
     // The firewall refuses what leaves by another interface, once all connections have been read by these rules, too.
     lab.load("insert rule inet filter forward oifname r2 drop");
     lab.ways.to_b.name = "r2".into();
-    assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert_eq!(lab.flow(4000), None);
     lab.consider(4000, false);
     assert_eq!(lab.flow(4000), None);
@@ -238,12 +240,12 @@ fn an_end_does_not_wait_for_beginnings() {
     lab.conntrack(&["-D", "--orig-port-src", "4000"]);
     let considered = lab.with(|follower, terms| follower.consider(terms).unwrap());
     assert_eq!((considered.more, lab.follower.flows().len()), (true, 65));
-    lab.hear();
+    lab.receive();
     assert_eq!((lab.flow(4000), lab.follower.flows().len()), (None, 64));
     while lab.with(|follower, terms| follower.consider(terms).unwrap()).more {}
     assert!(others.clone().all(|port| lab.flow(port).is_some()));
     lab.topology.r().run(&["conntrack", "-F"]).unwrap();
-    lab.hear();
+    lab.receive();
     assert!(lab.follower.flows().is_empty());
 }
 
@@ -257,13 +259,13 @@ fn no_flow_is_used_while_many_end() {
     let used = |lab: &Lab| lab.reader.v4.lookup(&lab.key(10_099, false)).is_some();
     let end = |lab: &mut Lab, ports: std::ops::Range<u16>| {
         ports.for_each(|port| drop(lab.conntrack(&["-D", "--orig-port-src", &port.to_string()])));
-        lab.hear();
+        lab.receive();
     };
     end(&mut lab, 10_000..10_010);
     assert!(used(&lab) && lab.follower.flows().len() == 90);
     end(&mut lab, 10_010..10_090);
     assert!(!used(&lab) && lab.follower.flows().len() == 10);
-    lab.hear();
+    lab.receive();
     assert!(used(&lab) && lab.follower.flows().len() == 10);
 }
 
@@ -288,7 +290,7 @@ fn a_flow_that_revoked_itself_comes_back_when_its_packets_go_on() {
     assert_eq!(generation(&mut lab), Some(GENERATION));
     // Reading it does not make it valid, and does not keep it either.
     revoke(&mut lab);
-    assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert_eq!(generation(&mut lab), None);
     lab.consider(4000, false);
     revoke(&mut lab);
@@ -296,7 +298,7 @@ fn a_flow_that_revoked_itself_comes_back_when_its_packets_go_on() {
     assert_eq!(generation(&mut lab), None);
 }
 
-/// Only those who listen to changes hear of a mark. Others find it when they renew or read the connection.
+/// Only those who listen to changes learn of a mark at once. Others find it when they renew or read the connection.
 #[test]
 fn a_changed_mark_removes_a_flow() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
@@ -314,18 +316,19 @@ fn a_changed_mark_removes_a_flow() {
         r.nft("delete chain inet filter marks").unwrap();
     };
     mark(&lab, "7");
-    lab.hear();
+    lab.receive();
     assert!(lab.flow(4000).is_some());
-    assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert!(lab.flow(4000).is_some(), "the rules do not ask for marks");
     lab.load("insert rule inet filter forward iifname r1 ct mark 8 drop");
-    assert_eq!(Judge::new(&lab.ruleset).hears(), Hears { changes: true, replied: false });
-    let kernel = lab.topology.r().enter(|| Kernel::open(Hears { changes: true, replied: false }).unwrap()).unwrap();
+    assert_eq!(Judge::new(&lab.ruleset).subscription(), Subscription { changes: true, replied: false });
+    let kernel =
+        lab.topology.r().enter(|| Kernel::open(Subscription { changes: true, replied: false }).unwrap()).unwrap();
     lab.follower.listen(kernel);
-    assert_eq!(lab.with(Follower::read).unwrap(), Announced::All);
+    assert_eq!(lab.with(Follower::read).unwrap(), Events::All);
     assert!(lab.flow(4000).is_some());
     mark(&lab, "8");
-    lab.hear();
+    lab.receive();
     assert_eq!(lab.flow(4000), None);
     lab.consider(4000, false);
     assert_eq!(lab.flow(4000), None);
@@ -397,7 +400,7 @@ fn connections_in_use_are_renewed() {
     };
     // The kernel's timeout is shorter than that of the test, so that the connection is renewed at its entry already.
     assert!(left(&lab) > 1000);
-    let mut kernel = lab.topology.r().enter(|| Kernel::open(Hears::default()).unwrap()).unwrap();
+    let mut kernel = lab.topology.r().enter(|| Kernel::open(Subscription::default()).unwrap()).unwrap();
     let original = bywash_conntrack::Tuple::new(
         (flow.original.src, flow.original.src_port),
         (flow.original.dst, flow.original.dst_port),

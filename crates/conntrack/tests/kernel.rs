@@ -1,7 +1,7 @@
-//! Connections through a router with masquerade, as ctnetlink tells them.
+//! Connections through a router with masquerade, as ctnetlink reports them.
 
 use bywash_conntrack::{
-    Announced, Announcement, Change, Changed, Connection, Heard, Hears, Kernel, Key, TCP, Tuple, status, tcp,
+    Change, Changed, Connection, Event, Events, Item, Kernel, Key, Subscription, TCP, Tuple, status, tcp,
 };
 use bywash_lab::{Namespace, Topology, has_tool, patience, require, require_lab, wait_until};
 use std::collections::VecDeque;
@@ -18,49 +18,49 @@ table ip nat { chain from { type nat hook postrouting priority 100; oifname r1 m
 struct Lab {
     topology: Topology,
     kernel: Kernel,
-    /// Heard and not looked at.
-    heard: VecDeque<Announcement>,
+    /// Received and not yet examined.
+    pending: VecDeque<Event>,
 }
 
 impl Lab {
-    /// Creates a lab with these rules; with `changes`, changes of connections are heard.
+    /// Creates a lab with these rules; with `changes`, changes of connections are received.
     fn new(ruleset: &str, changes: bool) -> Self {
         let topology = Topology::builder().static_neighbours(true).build().unwrap();
         let r = topology.r();
         r.nft(ruleset).unwrap();
-        let kernel = r.enter(|| Kernel::open(Hears { changes, replied: false })).unwrap().unwrap();
-        Self { topology, kernel, heard: VecDeque::new() }
+        let kernel = r.enter(|| Kernel::open(Subscription { changes, replied: false })).unwrap().unwrap();
+        Self { topology, kernel, pending: VecDeque::new() }
     }
 
-    /// Hears announcements until one is as described, and returns it.
-    fn until(&mut self, what: &str, like: impl Fn(&Announcement) -> bool) -> Announcement {
-        let Self { kernel, heard, .. } = self;
+    /// Receives events until one is as described, and returns it.
+    fn until(&mut self, what: &str, like: impl Fn(&Event) -> bool) -> Event {
+        let Self { kernel, pending, .. } = self;
         let mut found = None;
         wait_until(what, LIMIT, || {
-            let all = kernel.hear(usize::MAX, |announcement| heard.push_back(announcement)).unwrap();
-            assert_eq!(all, Announced::All);
-            found = std::iter::from_fn(|| heard.pop_front()).find(&like);
+            let all = kernel.receive(usize::MAX, |event| pending.push_back(event)).unwrap();
+            assert_eq!(all, Events::All);
+            found = std::iter::from_fn(|| pending.pop_front()).find(&like);
             found.is_some()
         })
         .unwrap();
         found.unwrap()
     }
 
-    /// Hears announcements until a connection is as described.
+    /// Receives events until a connection is as described.
     fn present(&mut self, what: &str, like: impl Fn(&Connection) -> bool) -> Connection {
-        match self.until(what, |heard| matches!(heard, Announcement::Present { connection, .. } if like(connection))) {
-            Announcement::Present { connection, .. } => connection,
+        match self.until(what, |event| matches!(event, Event::Present { connection, .. } if like(connection))) {
+            Event::Present { connection, .. } => connection,
             gone => panic!("{gone:?}"),
         }
     }
 
     fn read(&mut self) -> Vec<Connection> {
         let mut read = Vec::new();
-        let all = self.kernel.read(&mut |heard| match heard {
-            Heard::Read(connection) => read.push(connection),
-            Heard::Announced(_) | Heard::Lost => {}
+        let all = self.kernel.read(&mut |item| match item {
+            Item::Connection(connection) => read.push(connection),
+            Item::Event(_) | Item::Lost => {}
         });
-        assert_eq!(all.unwrap(), Announced::All);
+        assert_eq!(all.unwrap(), Events::All);
         read
     }
 }
@@ -89,10 +89,10 @@ fn a_translated_connection_is_followed_from_its_handshake_to_its_removal() {
     let original = Tuple { src: near.local_addr().unwrap(), dst: (b, 80).into() };
     let key = Key { protocol: TCP, original, zone: 0 };
 
-    let first = lab.until("the first announcement", |_| true);
+    let first = lab.until("the first event", |_| true);
     assert_eq!(first.key(), key);
     let connection = match first {
-        Announcement::Present { connection, .. } if is_established(&connection) => connection,
+        Event::Present { connection, .. } if is_established(&connection) => connection,
         _ => lab.present("established", |connection| connection.key == key && is_established(connection)),
     };
     assert_eq!(connection.reply, Tuple { src: (b, 80).into(), dst: seen });
@@ -110,14 +110,14 @@ fn a_translated_connection_is_followed_from_its_handshake_to_its_removal() {
 
     let change = Change { key, timeout: Some(77), liberal: true };
     let all = lab.kernel.change(&[change]).unwrap();
-    let [Changed::To(told)] = &all[..] else { panic!("{all:?}") };
-    assert!(told.id == connection.id && told.liberal && is_established(told), "{told:?}");
+    let [Changed::To(changed)] = &all[..] else { panic!("{all:?}") };
+    assert!(changed.id == connection.id && changed.liberal && is_established(changed), "{changed:?}");
     let changed = lab.present("the change", |connection| connection.key == key && connection.liberal);
     assert!(changed.timeout.is_some_and(|seconds| (70..=77).contains(&seconds)), "{changed:?}");
 
     lab.topology.r().run(&["conntrack", "-F"]).unwrap();
-    let gone = lab.until("the end", |heard| matches!(heard, Announcement::Gone { key: of, .. } if *of == key));
-    assert_eq!(gone, Announcement::Gone { key, id: Some(connection.id) });
+    let gone = lab.until("the end", |event| matches!(event, Event::Gone { key: of, .. } if *of == key));
+    assert_eq!(gone, Event::Gone { key, id: Some(connection.id) });
     assert_eq!(lab.kernel.get(&[key]).unwrap(), []);
     // A change of a connection that is gone does not bring it back.
     let change = Change { liberal: false, ..change };
@@ -126,9 +126,9 @@ fn a_translated_connection_is_followed_from_its_handshake_to_its_removal() {
     drop((near, far));
 }
 
-/// Without changes, one announcement is heard of each assured connection: its end.
+/// Without changes, one event of each assured connection is received: its end.
 #[test]
-fn ends_alone_are_heard() {
+fn only_ends_are_received() {
     require!(require_lab());
     require!(has_tool("nft"));
     require!(has_tool("conntrack"));
@@ -150,11 +150,11 @@ fn ends_alone_are_heard() {
     lab.topology.r().run(&["conntrack", "-F"]).unwrap();
     let mut ends = vec![];
     wait_until("the ends", LIMIT, || {
-        let all = lab.kernel.hear(usize::MAX, |heard| match heard {
-            Announcement::Gone { key, .. } => ends.push(key.original.src),
-            other @ Announcement::Present { .. } => panic!("{other:?}"),
+        let all = lab.kernel.receive(usize::MAX, |item| match item {
+            Event::Gone { key, .. } => ends.push(key.original.src),
+            other @ Event::Present { .. } => panic!("{other:?}"),
         });
-        assert_eq!(all.unwrap(), Announced::All);
+        assert_eq!(all.unwrap(), Events::All);
         ends.len() >= sources.len()
     })
     .unwrap();
@@ -165,13 +165,14 @@ fn ends_alone_are_heard() {
 
 /// A connection in a flow table of the kernel is replied, and never assured.
 #[test]
-fn ends_of_replied_connections_are_heard_if_asked_for() {
+fn ends_of_replied_connections_are_received_on_request() {
     require!(require_lab());
     require!(has_tool("nft"));
     require!(has_tool("conntrack"));
     for replied in [false, true] {
         let mut lab = Lab::new(MASQUERADE, false);
-        lab.kernel = lab.topology.r().enter(|| Kernel::open(Hears { changes: false, replied })).unwrap().unwrap();
+        lab.kernel =
+            lab.topology.r().enter(|| Kernel::open(Subscription { changes: false, replied })).unwrap().unwrap();
         let (a, b) = (IpAddr::from(lab.topology.a().v4), IpAddr::from(lab.topology.b().v4));
         let (near, far) = (udp(&lab.topology.a().ns, (a, 5000).into()), udp(&lab.topology.b().ns, (b, 5000).into()));
         near.send_to(b"never answered", (b, 5001)).unwrap();
@@ -179,11 +180,11 @@ fn ends_of_replied_connections_are_heard_if_asked_for() {
         let (_, seen) = far.recv_from(&mut [0; 8]).unwrap();
         far.send_to(b"answer", seen).unwrap();
         near.recv_from(&mut [0; 8]).unwrap();
-        // The kernel queues announcements before the command returns.
+        // The kernel queues events before the command returns.
         lab.topology.r().run(&["conntrack", "-F"]).unwrap();
         let mut ends = vec![];
-        let all = lab.kernel.hear(usize::MAX, |heard| ends.push(heard.key().original.dst));
-        assert_eq!(all.unwrap(), Announced::All);
+        let all = lab.kernel.receive(usize::MAX, |event| ends.push(event.key().original.dst));
+        assert_eq!(all.unwrap(), Events::All);
         let wanted: &[SocketAddr] = if replied { &[(b, 5000).into()] } else { &[] };
         assert_eq!(ends, wanted);
     }
@@ -191,7 +192,7 @@ fn ends_of_replied_connections_are_heard_if_asked_for() {
 
 /// With `nf_conntrack_events` at 2 this depends on all listeners of the machine.
 #[test]
-fn connections_from_before_are_announced_if_the_kernel_was_told_to() {
+fn earlier_connections_have_events_if_a_sysctl_says_so() {
     require!(require_lab());
     require!(has_tool("nft"));
     let topology = Topology::builder().static_neighbours(true).build().unwrap();
@@ -205,11 +206,11 @@ fn connections_from_before_are_announced_if_the_kernel_was_told_to() {
     let near = topology.a().ns.enter(|| TcpStream::connect((b, 80))).unwrap().unwrap();
     let (_far, from) = listener.accept().unwrap();
     assert_eq!((from.ip(), from), (a, near.local_addr().unwrap()));
-    let mut kernel = r.enter(|| Kernel::open(Hears::default())).unwrap().unwrap();
+    let mut kernel = r.enter(|| Kernel::open(Subscription::default())).unwrap().unwrap();
     let mut found = None;
     kernel
-        .read(&mut |heard| match heard {
-            Heard::Read(connection) if connection.key.original.src == from => found = Some(connection),
+        .read(&mut |item| match item {
+            Item::Connection(connection) if connection.key.original.src == from => found = Some(connection),
             _ => {}
         })
         .unwrap();

@@ -105,7 +105,7 @@ fn nothing_is_translated_by_a_table_that_goes_with_its_owner() {
         bywash.show(&["kernel-connections"]).to_string()
     };
     bywash.wait("the connection to be left to the kernel", |_| {
-        shown(&mut udp).contains("tables that outlast their owners")
+        shown(&mut udp).contains("the kernel may not translate it")
     });
     owner.kill().unwrap();
     wait_until("the table to be gone", PATIENCE, || !translates()).unwrap();

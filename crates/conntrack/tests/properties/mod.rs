@@ -4,7 +4,7 @@
 mod attributes;
 
 use attributes::{Choice, datagram};
-use bywash_conntrack::{Announcement, TCP, UDP, announcement, obstacle};
+use bywash_conntrack::{Event, TCP, UDP, obstacle, parse_event};
 use bywash_netlink::wire::Messages;
 
 /// Name of a property and its check.
@@ -20,12 +20,12 @@ const CHOICE: Choice = Choice { kinds: &[0x100, 0x102], families: &[2, 10, 0], f
 /// obstacle have nothing that only the kernel can do.
 pub fn ctnetlink(data: &[u8]) {
     for message in Messages::new(&datagram(data, &CHOICE)) {
-        let Some(found) = announcement(&message) else { continue };
+        let Some(found) = parse_event(&message) else { continue };
         let key = found.key();
         let family = key.original.src.is_ipv6();
         assert!([TCP, UDP].contains(&key.protocol));
         assert_eq!(key.original.dst.is_ipv6(), family);
-        let Announcement::Present { connection, .. } = found else { continue };
+        let Event::Present { connection, .. } = found else { continue };
         assert_eq!([connection.reply.src.is_ipv6(), connection.reply.dst.is_ipv6()], [family; 2]);
         assert_eq!([false, true].map(|replies| connection.translated(replies).dst.is_ipv6()), [family; 2]);
         if obstacle(&connection).is_none() {

@@ -1,13 +1,13 @@
 //! Established connections that are forwarded past the kernel's netfilter.
 //!
 //! One thread, `bywash-flows`, follows the kernel's connections, judges them by the kernel's rules, and keeps the table
-//! of flows that workers and XDP programs look up ([`bywash_conntrack::Follower`]). The gates let packets of known
-//! flows pass only while the rules that the flows were judged by are those of the newest reading of the kernel's
-//! policies: the thread announces each reading that it is ready for ([`Flows::is_ready`]).
+//! of flows that workers and XDP programs look up ([`bywash_conntrack::Follower`]). The gates let packets of flows pass
+//! only while the flows have been judged by the rules of the newest reading of the kernel's policies; the thread
+//! publishes the number of that reading ([`Flows::is_ready`]).
 
 use anyhow::{Context as _, bail};
 use bywash_conntrack::{
-    Announced, Considered, Follower, Hears, Judge, Kernel, Revocation, Routes, Statistics, Terms, Timeouts,
+    Considered, Events, Follower, Judge, Kernel, Revocation, Routes, Statistics, Subscription, Terms, Timeouts,
 };
 use bywash_engine::PortId;
 use bywash_exceptions::PortLink;
@@ -31,15 +31,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 const COLLECT: Duration = Duration::from_millis(5);
 /// Interval at which the kernel's timeouts are read.
 const TIMEOUTS: Duration = Duration::from_secs(1);
-/// Minimum interval at which announcements are read: waking up for each costs more than reading it.
-const HEARING: Duration = Duration::from_millis(1);
+/// Minimum interval at which events are read: waking up for each costs more than reading it.
+const RECEIVING: Duration = Duration::from_millis(1);
 /// Interval at which connections of packets without a flow are looked for, while there are any.
 const CONSIDERING: Duration = Duration::from_millis(5);
 /// The same once there have been none for a second.
 const IDLE: Duration = Duration::from_millis(50);
-/// Attempts at reading all connections before a pause.
+/// Number of attempts to read all connections before a pause.
 const TRIES: usize = 4;
-/// Divisor of the time: one part in so many may be spent reading connections because routes change.
+/// At most one part in so many of the time is spent reading connections because routes change.
 const READING: u32 = 5;
 
 /// The thread that keeps the table of flows.
@@ -51,7 +51,7 @@ pub struct Flows {
 struct Shared {
     stop: AtomicBool,
     /// The newest reading, until the thread takes it.
-    asked: Mutex<Option<Asked>>,
+    request: Mutex<Option<Request>>,
     /// Number of the reading whose rules the valid flows were judged by, plus one; 0: no flow may be used.
     ready: AtomicU64,
     /// Number of changes of routes.
@@ -62,7 +62,7 @@ struct Shared {
 
 /// A reading of the kernel's policies.
 #[derive(Clone)]
-struct Asked {
+struct Request {
     number: u64,
     ports: Vec<PortLink>,
 }
@@ -73,12 +73,12 @@ impl Flows {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(table: flows::Flows, tables: Arc<Published<Tables>>, domain: &Qsbr) -> anyhow::Result<Self> {
-        let (stop, asked) = (AtomicBool::new(false), Mutex::new(None));
+        let (stop, request) = (AtomicBool::new(false), Mutex::new(None));
         let (ready, routes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Arc::new(Shared { stop, asked, ready, routes, wake: Wake::new()?, statistics: Arc::default() });
+        let shared = Arc::new(Shared { stop, request, ready, routes, wake: Wake::new()?, statistics: Arc::default() });
         let ports = Ports::new(tables, domain);
         // A new thread is in the network namespace of the one that starts it.
-        let own = Thread { shared: shared.clone(), ports, generation: 0, hears: Hears::default() };
+        let own = Thread { shared: shared.clone(), ports, generation: 0, subscription: Subscription::default() };
         let thread = thread::Builder::new().name("bywash-flows".into()).spawn(move || own.run(table))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -90,8 +90,8 @@ impl Flows {
 
     /// Requests that flows be judged by the rules of this reading, with these ports.
     pub fn judge(&self, number: u64, ports: &[PortLink]) {
-        let asked = Asked { number, ports: ports.to_vec() };
-        *lock(&self.shared.asked) = Some(asked);
+        let request = Request { number, ports: ports.to_vec() };
+        *lock(&self.shared.request) = Some(request);
         self.shared.wake.wake();
     }
 
@@ -120,16 +120,16 @@ impl Drop for Flows {
 }
 
 impl Shared {
-    fn take(&self) -> Option<Asked> {
-        lock(&self.asked).take()
+    fn take(&self) -> Option<Request> {
+        lock(&self.request).take()
     }
 
     /// Waits for a reading; if there is one to go on with, for [`PAUSE`] at most. `None` if the thread must end.
-    fn next(&self, otherwise: Option<&Asked>) -> anyhow::Result<Option<Asked>> {
+    fn next(&self, otherwise: Option<&Request>) -> anyhow::Result<Option<Request>> {
         let until = Instant::now() + PAUSE;
         while !self.stop.load(Ordering::Acquire) {
-            if let Some(asked) = self.take() {
-                return Ok(Some(asked));
+            if let Some(request) = self.take() {
+                return Ok(Some(request));
             }
             let left = otherwise.map(|_| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -194,8 +194,8 @@ struct Thread {
     ports: Ports,
     /// Generation of the valid flows.
     generation: u32,
-    /// Announcements of connections that are heard.
-    hears: Hears,
+    /// Events of connections that are received.
+    subscription: Subscription,
 }
 
 impl Thread {
@@ -210,30 +210,30 @@ impl Thread {
     fn follow_all(&mut self, table: flows::Flows) -> anyhow::Result<()> {
         // No socket is opened before a reading asks for it, so that a kernel without rules is not made to track
         // connections.
-        let Some(mut asked) = self.shared.next(None)? else { return Ok(()) };
+        let Some(mut request) = self.shared.next(None)? else { return Ok(()) };
         let mut failures = Failures::default();
         let (mut rules, kernel) = loop {
-            match (Reader::open(), Kernel::open(Hears::default())) {
+            match (Reader::open(), Kernel::open(Subscription::default())) {
                 (Ok(rules), Ok(kernel)) => break (rules, kernel),
-                (Err(why), _) => failures.tell(&why.into()),
-                (_, Err(why)) => failures.tell(&why.into()),
+                (Err(why), _) => failures.report(&why.into()),
+                (_, Err(why)) => failures.report(&why.into()),
             }
-            let Some(next) = self.shared.next(Some(&asked))? else { return Ok(()) };
-            asked = next;
+            let Some(next) = self.shared.next(Some(&request))? else { return Ok(()) };
+            request = next;
         };
         let mut follower = Follower::new(kernel, table, self.shared.statistics.clone());
         loop {
-            let next = match self.follow(&mut rules, &mut follower, &asked, &mut failures) {
+            let next = match self.follow(&mut rules, &mut follower, &request, &mut failures) {
                 Ok(next) => next,
                 Err(failed) => {
                     self.shared.ready.store(0, Ordering::Release);
                     follower.revoke(0, Revocation::Failed);
-                    failures.tell(&failed);
-                    self.shared.next(Some(&asked))?
+                    failures.report(&failed);
+                    self.shared.next(Some(&request))?
                 }
             };
             let Some(next) = next else { return Ok(()) };
-            asked = next;
+            request = next;
         }
     }
 
@@ -243,21 +243,21 @@ impl Thread {
         &mut self,
         rules: &mut Reader,
         follower: &mut Follower,
-        asked: &Asked,
+        request: &Request,
         failures: &mut Failures,
-    ) -> anyhow::Result<Option<Asked>> {
+    ) -> anyhow::Result<Option<Request>> {
         // The gates let no packets of flows pass until the reading is ready.
-        self.ports.set(&asked.ports);
+        self.ports.set(&request.ports);
         let ruleset = rules.read_whole()?;
         let judge = Judge::new(&ruleset);
-        if judge.hears() != self.hears {
-            follower.listen(Kernel::open(judge.hears())?);
-            self.hears = judge.hears();
+        if judge.subscription() != self.subscription {
+            follower.listen(Kernel::open(judge.subscription())?);
+            self.subscription = judge.subscription();
         }
         let mut routes = self.shared.routes.load(Ordering::Acquire);
         let (mut timeouts, mut timeouts_read) = (timeouts()?, Instant::now());
         self.renew_generation(follower, Revocation::Rules);
-        self.shared.ready.store(asked.number + 1, Ordering::Release);
+        self.shared.ready.store(request.number + 1, Ordering::Release);
         let mut reading = Reading::default();
         reading.done(self.read(follower, &judge, timeouts)?);
         failures.end();
@@ -282,9 +282,9 @@ impl Thread {
             if timeouts_read.elapsed() >= TIMEOUTS {
                 (timeouts, timeouts_read) = (self::timeouts()?, Instant::now());
             }
-            let heard = Instant::now();
-            if follower.hear()? == Announced::Lost {
-                // The end of any connection may be among the lost announcements.
+            let received = Instant::now();
+            if follower.receive()? == Events::Lost {
+                // The end of any connection may be among the lost events.
                 self.renew_generation(follower, Revocation::Lost);
                 reading.done(self.read(follower, &judge, timeouts)?);
             }
@@ -299,7 +299,7 @@ impl Thread {
             if follower.flows().collect() > 0 {
                 limit = limit.min(COLLECT);
             }
-            let pause = limit.min(HEARING.saturating_sub(heard.elapsed()));
+            let pause = limit.min(RECEIVING.saturating_sub(received.elapsed()));
             if !self.shared.wake.wait([], Some(pause))? {
                 self.shared.wake.wait([follower.readable()], Some(limit))?;
             }
@@ -321,7 +321,7 @@ impl Thread {
     fn read(&mut self, follower: &mut Follower, judge: &Judge<'_>, timeouts: Timeouts) -> anyhow::Result<Duration> {
         let start = Instant::now();
         for _ in 0..TRIES {
-            if follower.read(&self.terms(judge, timeouts))? == Announced::All {
+            if follower.read(&self.terms(judge, timeouts))? == Events::All {
                 return Ok(start.elapsed());
             }
             self.renew_generation(follower, Revocation::Lost);
@@ -392,23 +392,23 @@ fn timeouts() -> anyhow::Result<Timeouts> {
     Ok(Timeouts { tcp, tcp_stalled: stalled, udp })
 }
 
-/// Failures: logged once, until they differ or end.
+/// Failures, each logged once until it changes or ends.
 #[derive(Default)]
 struct Failures {
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Failures {
-    fn tell(&mut self, why: &anyhow::Error) {
+    fn report(&mut self, why: &anyhow::Error) {
         let why = format!("{why:#}");
-        if self.told.as_ref() != Some(&why) {
+        if self.reported.as_ref() != Some(&why) {
             tracing::warn!("established connections are left to the kernel: {why}; tried again every second");
-            self.told = Some(why);
+            self.reported = Some(why);
         }
     }
 
     fn end(&mut self) {
-        if self.told.take().is_some() {
+        if self.reported.take().is_some() {
             tracing::info!("established connections are followed again");
         }
     }
