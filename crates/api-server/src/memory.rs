@@ -1,6 +1,6 @@
 //! Serves the API to requests in memory instead of a socket.
 
-use crate::serve::{converse, only_reading, routes};
+use crate::serve::{only_reading, routes, serve_one};
 use crate::{Guard, Instance, guard};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
@@ -44,7 +44,7 @@ impl InMemory {
                 let _ = client.shutdown().await;
                 let _ = client.read_to_end(&mut answer).await;
             };
-            tokio::join!(talk, converse(server, self.routes.clone()));
+            tokio::join!(talk, serve_one(server, self.routes.clone()));
         });
         answer
     }

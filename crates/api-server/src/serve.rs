@@ -80,9 +80,9 @@ pub fn serve(listener: Listener, instance: Arc<dyn Instance>, more: Router) -> a
         .build()
         .context("cannot start the API")?;
     // Before the thread starts: once this has returned, a request is answered.
-    let doors = {
+    let acceptors = {
         let _context = runtime.enter();
-        Doors::of(&listener).context("cannot listen for API requests")?
+        Acceptors::of(&listener).context("cannot listen for API requests")?
     };
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::Builder::new()
@@ -90,7 +90,7 @@ pub fn serve(listener: Listener, instance: Arc<dyn Instance>, more: Router) -> a
         .spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = listen(doors, instance, more) => {}
+                    () = listen(acceptors, instance, more) => {}
                     // Stops on a dropped sender, too.
                     _ = stopped => {}
                 }
@@ -113,43 +113,43 @@ impl Drop for Server {
     }
 }
 
-async fn listen(doors: Doors, instance: Shared, more: Router) {
+async fn listen(acceptors: Acceptors, instance: Shared, more: Router) {
     let scraped = scrapes(instance.clone());
     let all = routes(instance, more);
     let reading = async {
-        if let Some(door) = doors.reading {
-            serve_at(door, only_reading(all.clone())).await;
+        if let Some(acceptor) = acceptors.reading {
+            serve_at(acceptor, only_reading(all.clone())).await;
         }
     };
-    let api = serve_at(doors.all, all.clone());
+    let api = serve_at(acceptors.all, all.clone());
     let metrics = async {
-        if let Some((door, by)) = doors.metrics {
-            serve_at(door, taking_turns(scraped).layer(from_fn_with_state(by, guard))).await;
+        if let Some((acceptor, by)) = acceptors.metrics {
+            serve_at(acceptor, taking_turns(scraped).layer(from_fn_with_state(by, guard))).await;
         }
     };
     tokio::join!(api, reading, metrics);
 }
 
 /// The sockets of a [`Listener`], for tasks to accept from.
-struct Doors {
-    all: Door,
-    reading: Option<Door>,
-    metrics: Option<(Door, Guard)>,
+struct Acceptors {
+    all: Acceptor,
+    reading: Option<Acceptor>,
+    metrics: Option<(Acceptor, Guard)>,
 }
 
-impl Doors {
-    /// Makes them within the runtime that the caller has entered. The listener keeps descriptors of its own, and with
-    /// them the sockets' names.
+impl Acceptors {
+    /// Creates the acceptors within the runtime that the caller has entered. The listener keeps descriptors of its own,
+    /// and with them the sockets' names.
     fn of(listener: &Listener) -> std::io::Result<Self> {
         let unix = |named: &Named| {
             let socket = named.socket.try_clone()?;
             socket.set_nonblocking(true)?;
-            UnixListener::from_std(socket).map(Door::Unix)
+            UnixListener::from_std(socket).map(Acceptor::Unix)
         };
         let tcp = |(socket, guard): &(std::net::TcpListener, Guard)| {
             let socket = socket.try_clone()?;
             socket.set_nonblocking(true)?;
-            TcpListener::from_std(socket).map(|socket| (Door::Tcp(socket), guard.clone()))
+            TcpListener::from_std(socket).map(|socket| (Acceptor::Tcp(socket), guard.clone()))
         };
         Ok(Self {
             all: unix(&listener.all)?,
@@ -159,18 +159,18 @@ impl Doors {
     }
 }
 
-/// Socket that accepts connections.
-enum Door {
+/// Socket from which connections are accepted.
+enum Acceptor {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
-/// Connection of either kind.
+/// Connection over either kind of socket.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-impl Door {
+impl Acceptor {
     async fn accept(&self) -> std::io::Result<Box<dyn Stream>> {
         Ok(match self {
             Self::Unix(socket) => Box::new(socket.accept().await?.0),
@@ -179,66 +179,66 @@ impl Door {
     }
 }
 
-/// Serves connections to a TCP address, without end.
+/// Serves connections to a TCP address forever.
 pub async fn serve_tcp(socket: TcpListener, routes: Router) {
-    serve_at(Door::Tcp(socket), routes).await;
+    serve_at(Acceptor::Tcp(socket), routes).await;
 }
 
 /// Connection that is being served.
-struct Guest {
+struct Served {
     task: AbortHandle,
     /// Set when its request has arrived.
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
 }
 
-/// Returns a place for a further connection: at the cost of the oldest guest that has not asked for anything, if all
-/// are taken.
-async fn place_at(places: &Arc<Semaphore>, guests: &mut VecDeque<Guest>) -> Option<OwnedSemaphorePermit> {
-    guests.retain(|guest| !guest.task.is_finished());
+/// Waits for a place for one more connection. If all are taken, the oldest connection whose request has not arrived is
+/// closed.
+async fn place_at(places: &Arc<Semaphore>, connections: &mut VecDeque<Served>) -> Option<OwnedSemaphorePermit> {
+    connections.retain(|connection| !connection.task.is_finished());
     if let Ok(place) = places.clone().try_acquire_owned() {
         return Some(place);
     }
     // A request that has arrived is seen once its task has run.
     tokio::task::yield_now().await;
-    if let Some(idle) = guests.iter().position(|guest| !guest.asked.load(Ordering::Acquire)) {
-        guests.remove(idle).inspect(|guest| guest.task.abort());
+    if let Some(idle) = connections.iter().position(|connection| !connection.requested.load(Ordering::Acquire)) {
+        connections.remove(idle).inspect(|connection| connection.task.abort());
     }
     places.clone().acquire_owned().await.ok()
 }
 
-/// Returns the server of connections, which carry one request each, so that their bounds are those of the request and
-/// its answer.
+/// Returns the HTTP server. Each connection carries one request, so that the bounds of a connection are those of one
+/// request and its answer.
 fn http() -> Builder {
     let mut http = Builder::new();
     http.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEADER).max_buf_size(HEADER_BYTES);
     http
 }
 
-/// Serves one connection, whose client sends nothing more once it has closed its side.
-pub async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router) {
+/// Serves one connection. Its client has closed its side after the request.
+pub async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, routes: Router) {
     let service = TowerToHyperService::new(routes.layer(Extension(Endless::default())));
-    // A client that disconnects, or whose request is refused, knows.
+    // Not logged: a client that disconnects, or whose request is refused, knows about it.
     let _ = http().half_close(true).serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Serves the connections that `door` accepts, at most [`CONNECTIONS`] at once.
-async fn serve_at(door: Door, routes: Router) {
+/// Serves the connections that `acceptor` accepts, at most [`CONNECTIONS`] at once.
+async fn serve_at(acceptor: Acceptor, routes: Router) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut guests = VecDeque::new();
+    let mut connections = VecDeque::new();
     let http = http();
     loop {
-        match door.accept().await {
+        match acceptor.accept().await {
             Ok(stream) => {
-                let Some(place) = place_at(&places, &mut guests).await else { return };
+                let Some(place) = place_at(&places, &mut connections).await else { return };
                 let endless = Endless::default();
-                let asked = Arc::new(AtomicBool::new(false));
+                let requested = Arc::new(AtomicBool::new(false));
                 let answers = TowerToHyperService::new(routes.clone().layer(Extension(endless.clone())));
-                let begun = asked.clone();
+                let begun = requested.clone();
                 let service = service_fn(move |request: hyper::Request<Incoming>| {
                     begun.store(true, Ordering::Release);
                     answers.call(request)
                 });
-                let stream = Refusing::new(Patient::new(stream, STALLED), asked.clone());
+                let stream = Refusing::new(Patient::new(stream, STALLED), requested.clone());
                 let connection = http.serve_connection(TokioIo::new(stream), service);
                 let served = tokio::spawn(async move {
                     let mut connection = std::pin::pin!(connection);
@@ -249,7 +249,7 @@ async fn serve_at(door: Door, routes: Router) {
                     }
                     drop(place);
                 });
-                guests.push_back(Guest { task: served.abort_handle(), asked });
+                connections.push_back(Served { task: served.abort_handle(), requested });
             }
             Err(why) => {
                 // Most likely out of descriptors: an immediate retry would keep a CPU busy.

@@ -185,7 +185,7 @@ pub struct LaneResult {
     /// Largest displacement of a reordered frame, in frames.
     pub displacement: u64,
     /// Frames of the stream received by another port.
-    pub astray: u64,
+    pub misdirected: u64,
     /// Frames without a stamp received by the receiving port.
     pub plain: u64,
     /// Latency of the received frames.
@@ -527,7 +527,7 @@ impl Run {
                 let lane = usize::from(stamp.stream.wrapping_sub(self.first));
                 match (lanes.get(lane), self.receivers.get_mut(lane)) {
                     (Some(lane), Some(receiver)) if lane.to == Some(port) => receiver.see(stamp, frame.len(), now),
-                    (Some(_), Some(receiver)) => receiver.astray += 1,
+                    (Some(_), Some(receiver)) => receiver.misdirected += 1,
                     // Frame of an earlier trial, or a learning frame.
                     _ => {}
                 }
@@ -592,7 +592,7 @@ impl Run {
                 duplicates: order.duplicates,
                 reordered: order.reordered,
                 displacement: order.displacement,
-                astray: receiver.astray,
+                misdirected: receiver.misdirected,
                 plain,
                 latency: receiver.latency(),
                 longest_gap: receiver.gap.0 as f64 / 1e9,

@@ -20,7 +20,7 @@ pub struct Receiver {
     /// Frames stamped later than they arrived: sender and receiver do not share a clock.
     pub unclocked: u64,
     /// Frames received by another port, or with an impossible sequence number.
-    pub astray: u64,
+    pub misdirected: u64,
     /// Arrival time of the first frame, in nanoseconds.
     pub first: Option<u64>,
     /// Arrival time of the last frame, in nanoseconds.
@@ -36,7 +36,7 @@ impl Default for Receiver {
             order: Order::default(),
             bytes: 0,
             unclocked: 0,
-            astray: 0,
+            misdirected: 0,
             first: None,
             last: 0,
             gap: (0, 0),
@@ -51,7 +51,7 @@ impl Receiver {
     #[inline]
     pub fn see(&mut self, stamp: Stamp, len: usize, now: u64) {
         if !self.order.see(stamp.sequence) {
-            self.astray += 1;
+            self.misdirected += 1;
             return;
         }
         self.bytes += len as u64;

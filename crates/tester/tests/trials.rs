@@ -112,7 +112,7 @@ fn both_ways_at_once_with_frames_of_all_sizes() {
     let there = Lane { templates, ..lane(30_000.0) };
     let back = Lane { from: 1, to: Some(0), ..there.clone() };
     for r in run(&mut bench, vec![there, back], Length::Time(200 * MS)).unwrap() {
-        assert_eq!((r.sent, r.received, r.astray, r.plain), (6000, 6000, 0, 0), "{r:?}");
+        assert_eq!((r.sent, r.received, r.misdirected, r.plain), (6000, 6000, 0, 0), "{r:?}");
     }
     drop(bench);
     all_back(&pools);

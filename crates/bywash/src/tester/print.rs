@@ -37,8 +37,8 @@ pub fn lane(r: &LaneResult, mean_size: f64) -> String {
             r.reordered,
             r.displacement
         );
-        if r.astray > 0 {
-            lines += &format!("  astray    {} arrived on another port\n", count(r.astray, "frame"));
+        if r.misdirected > 0 {
+            lines += &format!("  elsewhere {} arrived on another port\n", count(r.misdirected, "frame"));
         }
         if let Some(l) = &r.latency {
             lines += &format!(

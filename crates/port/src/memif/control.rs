@@ -3,7 +3,7 @@
 //! The worker makes no system call that the peer could block. Waking the peer means writing to an eventfd that the peer
 //! also holds, so this thread does it.
 
-use super::handshake::{Client, Heard, Server, Terms};
+use super::handshake::{Client, Server, Step, Terms};
 use super::link::Connected;
 use super::refusal::Refusal;
 use super::socket::{Came, Channel, Listener};
@@ -186,20 +186,20 @@ impl<H> Waiting<H> {
     /// Processes all messages that have arrived.
     fn go_on(
         mut self,
-        hear: impl Fn(&mut H, super::message::Message, Option<OwnedFd>) -> Result<Heard, Refusal>,
+        handle: impl Fn(&mut H, super::message::Message, Option<OwnedFd>) -> Result<Step, Refusal>,
     ) -> Progress<H> {
         loop {
-            let heard = match self.channel.receive() {
+            let step = match self.channel.receive() {
                 Came::Nothing if self.since.elapsed() > PATIENCE => Err(Refusal::Slow),
                 Came::Nothing => return Progress::Waits(self),
                 Came::End => return Progress::Over("the peer hung up".into(), None),
                 Came::Wrong(why) => Err(why),
-                Came::Message(message, fd) => hear(&mut self.handshake, message, fd),
+                Came::Message(message, fd) => handle(&mut self.handshake, message, fd),
             };
-            let said = match heard {
-                Ok(Heard::Gone(reason)) => return Progress::Over(format!("the peer refused: {reason}"), None),
-                Ok(Heard::Say(message, fd)) => self.channel.send(&message, fd.as_ref()),
-                Ok(Heard::Done(message, connected)) => {
+            let said = match step {
+                Ok(Step::Disconnected(reason)) => return Progress::Over(format!("the peer refused: {reason}"), None),
+                Ok(Step::Reply(message, fd)) => self.channel.send(&message, fd.as_ref()),
+                Ok(Step::Connected(message, connected)) => {
                     let said = message.map_or(Ok(()), |message| self.channel.send(&message, None));
                     if said.is_ok() {
                         return Progress::Done(self.channel, connected);
@@ -304,11 +304,11 @@ impl Keeper {
                 }
                 for one in std::mem::take(waiting) {
                     let taken = self.current.is_some() || done.is_some();
-                    let hear = |server: &mut Server, message, fd| match server.hear(message, fd) {
-                        Ok(Heard::Say(..) | Heard::Done(..)) if taken => Err(Refusal::Taken),
-                        heard => heard,
+                    let handle = |server: &mut Server, message, fd| match server.handle(message, fd) {
+                        Ok(Step::Reply(..) | Step::Connected(..)) if taken => Err(Refusal::Taken),
+                        step => step,
                     };
-                    match one.go_on(hear) {
+                    match one.go_on(handle) {
                         Progress::Waits(one) => waiting.push(one),
                         Progress::Done(channel, connected) => done = Some((channel, connected)),
                         Progress::Over(why, refusal) => over(&self.desk, why, refusal, taken),
@@ -329,7 +329,7 @@ impl Keeper {
                         Err(e) => over(&self.desk, format!("no server answers: {e}"), None, false),
                     }
                 }
-                match trying.take().map(|one| (*one).go_on(|client, message, _| client.hear(message))) {
+                match trying.take().map(|one| (*one).go_on(|client, message, _| client.handle(message))) {
                     Some(Progress::Waits(one)) => *trying = Some(Box::new(one)),
                     Some(Progress::Done(channel, connected)) => done = Some((channel, connected)),
                     Some(Progress::Over(why, refusal)) => over(&self.desk, why, refusal, false),

@@ -6,7 +6,7 @@
 mod replay;
 
 use super::copying::Copying;
-use super::handshake::{Client, Heard, Server, Terms};
+use super::handshake::{Client, Server, Step, Terms};
 use super::lending::Lending;
 use super::link::Link;
 use super::memory::{Region, Ring};
@@ -97,11 +97,11 @@ fn messages(bench: &Bench, data: &[u8]) {
         };
         let fd = fd.map(|fd| fd.try_clone().expect("a descriptor"));
         if choice & 4 != 0 && asks {
-            asks = matches!(client.hear(message), Ok(Heard::Say(..)));
+            asks = matches!(client.handle(message), Ok(Step::Reply(..)));
         } else if serves {
-            match server.hear(message, fd) {
-                Ok(Heard::Say(said, fd)) => assert!(said == Message::Ack && fd.is_none()),
-                Ok(Heard::Done(_, connected)) => {
+            match server.handle(message, fd) {
+                Ok(Step::Reply(said, fd)) => assert!(said == Message::Ack && fd.is_none()),
+                Ok(Step::Connected(_, connected)) => {
                     let link = connected.link;
                     assert_eq!((link.rx.head(), link.tx.head()), (0, 0));
                     let mut bufs = Buffers::attach(&bench.pools, 0);
@@ -111,7 +111,7 @@ fn messages(bench: &Bench, data: &[u8]) {
                     assert!(matches!(got, Ok(0)));
                     serves = false;
                 }
-                Ok(Heard::Gone(_)) | Err(_) => serves = false,
+                Ok(Step::Disconnected(_)) | Err(_) => serves = false,
             }
         }
     }

@@ -30,14 +30,14 @@ pub struct Terms {
     pub name: String,
 }
 
-/// Result of a message.
-pub enum Heard {
-    /// Reply to send, with its file descriptor.
-    Say(Message, Option<OwnedFd>),
-    /// Handshake complete once the message is sent.
-    Done(Option<Message>, Box<Connected>),
-    /// The peer disconnected for this reason.
-    Gone(String),
+/// Step that follows from a message.
+pub enum Step {
+    /// This reply is to be sent, with its file descriptor.
+    Reply(Message, Option<OwnedFd>),
+    /// The handshake is complete once this message, if any, is sent.
+    Connected(Option<Message>, Box<Connected>),
+    /// The peer has disconnected, for this reason.
+    Disconnected(String),
 }
 
 fn program() -> String {
@@ -73,9 +73,9 @@ impl Server {
     }
 
     /// Processes the next message and the file descriptor that came with it.
-    pub fn hear(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<Heard, Refusal> {
+    pub fn handle(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<Step, Refusal> {
         match (message, &self.peer) {
-            (Message::Disconnect { reason, .. }, _) => return Ok(Heard::Gone(reason)),
+            (Message::Disconnect { reason, .. }, _) => return Ok(Step::Disconnected(reason)),
             (Message::Init(init), None) => self.init(&init)?,
             (Message::AddRegion { index, size }, Some(_)) => {
                 let fd = fd.ok_or(Refusal::RegionFd)?;
@@ -107,11 +107,11 @@ impl Server {
                 rx.poll();
                 let link = Link { rx, tx, bell, regions: std::mem::take(&mut self.regions) };
                 let say = Message::Connected { name: self.terms.name.clone() };
-                return Ok(Heard::Done(Some(say), Connected { link, kick, peer }.into()));
+                return Ok(Step::Connected(Some(say), Connected { link, kick, peer }.into()));
             }
             _ => return Err(Refusal::Unexpected),
         }
-        Ok(Heard::Say(Message::Ack, None))
+        Ok(Step::Reply(Message::Ack, None))
     }
 
     fn init(&mut self, init: &Init) -> Result<(), Refusal> {
@@ -177,9 +177,9 @@ impl Client {
     }
 
     /// Processes the next message.
-    pub fn hear(&mut self, message: Message) -> Result<Heard, Refusal> {
+    pub fn handle(&mut self, message: Message) -> Result<Step, Refusal> {
         match message {
-            Message::Disconnect { reason, .. } => Ok(Heard::Gone(reason)),
+            Message::Disconnect { reason, .. } => Ok(Step::Disconnected(reason)),
             Message::Hello(hello) if self.made.is_none() => {
                 if !(hello.min_version..=hello.max_version).contains(&VERSION) {
                     return Err(Refusal::Version);
@@ -192,14 +192,14 @@ impl Client {
             Message::Connected { name } if self.steps.is_empty() => {
                 let (link, kick) = self.made.take().ok_or(Refusal::Unexpected)?;
                 let peer = format!("{}, {name}", self.peer);
-                Ok(Heard::Done(None, Connected { link, kick, peer }.into()))
+                Ok(Step::Connected(None, Connected { link, kick, peer }.into()))
             }
             _ => Err(Refusal::Unexpected),
         }
     }
 
-    fn next(&mut self) -> Result<Heard, Refusal> {
-        self.steps.pop_front().map(|(message, fd)| Heard::Say(message, fd)).ok_or(Refusal::Unexpected)
+    fn next(&mut self) -> Result<Step, Refusal> {
+        self.steps.pop_front().map(|(message, fd)| Step::Reply(message, fd)).ok_or(Refusal::Unexpected)
     }
 
     /// Creates both rings in a region of their own and queues the messages. Packet data stays in the arena, which is
