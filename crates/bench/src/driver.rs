@@ -8,7 +8,7 @@ use bywash_fib::flows::Flows;
 use bywash_fib::{Addr, Net, Table, synth};
 use bywash_lab::{End, Namespace, Veth};
 use bywash_port::af_xdp::{
-    self, HEAD, Hop, HopKind, LinkInfo, Program, SourceCheck, TAKES_FRAMES, XdpAttach, XdpBridging, XdpConfig, XdpGate,
+    self, HEAD, Hop, HopKind, LinkInfo, Program, RpFilter, TAKES_FRAMES, XdpAttach, XdpBridging, XdpConfig, XdpGate,
     XdpVlan,
 };
 use bywash_router::control;
@@ -156,7 +156,7 @@ fn measure<A: Addr + synth::Random>(
             mac: from.mac,
             max_frame: 1518,
             gate: XdpGate::default(),
-            source_check: SourceCheck::Off,
+            source_check: RpFilter::Off,
             rules: false,
             bridging: XdpBridging::default(),
         };

@@ -105,9 +105,9 @@ impl Mode {
     /// Returns the settings of the program for a port.
     pub fn config(self, port: u16) -> XdpConfig {
         let source_check = match self.check {
-            SourceCheck::Off => af_xdp::SourceCheck::Off,
-            SourceCheck::Loose => af_xdp::SourceCheck::Loose,
-            SourceCheck::Strict => af_xdp::SourceCheck::Strict,
+            SourceCheck::Off => af_xdp::RpFilter::Off,
+            SourceCheck::Loose => af_xdp::RpFilter::Loose,
+            SourceCheck::Strict => af_xdp::RpFilter::Strict,
         };
         XdpConfig {
             enabled: true,

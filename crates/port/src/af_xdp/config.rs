@@ -59,7 +59,7 @@ pub struct XdpConfig {
     pub gate: XdpGate,
     /// Source check of IPv4 packets before the program forwards them. Packets whose source it cannot verify go to the
     /// kernel (`pass_source`), which decides.
-    pub source_check: SourceCheck,
+    pub source_check: RpFilter,
     /// Set if the hash that selects a group's member uses only addresses for IPv4 (net.ipv4.fib_multipath_hash_policy
     /// 0), instead of ports as well.
     pub l3_hash4: bool,
@@ -95,8 +95,8 @@ impl XdpConfig {
             (v4 && flows4, FLAG_FLOWS4),
             (v6 && flows6, FLAG_FLOWS6),
             (fragments, FLAG_DEFRAG),
-            (self.source_check == SourceCheck::Loose, FLAG_RPF_LOOSE),
-            (self.source_check == SourceCheck::Strict, FLAG_RPF_STRICT),
+            (self.source_check == RpFilter::Loose, FLAG_RPF_LOOSE),
+            (self.source_check == RpFilter::Strict, FLAG_RPF_STRICT),
             (self.l3_hash4, FLAG_L3_HASH4),
             (self.l3_hash6, FLAG_L3_HASH6),
             (native, FLAG_NATIVE),
@@ -176,16 +176,16 @@ pub struct XdpVlan {
     /// Packets that go to the kernel; no flows pass it.
     pub gate: XdpGate,
     /// Source check, as [`XdpConfig::source_check`].
-    pub source_check: SourceCheck,
+    pub source_check: RpFilter,
     /// Set if policy routing rules apply, as [`XdpConfig::rules`].
     pub rules: bool,
     /// Frames with the tag between members of a bridge, as [`XdpConfig::bridging`].
     pub bridging: XdpBridging,
 }
 
-/// Reverse-path source validation of IPv4: `rp_filter` of Linux (ip-sysctl), RFC 3704.
+/// IPv4 source validation by reverse path in the XDP program: the values of `rp_filter` (ip-sysctl), RFC 3704.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SourceCheck {
+pub enum RpFilter {
     /// No check.
     #[default]
     Off,

@@ -25,7 +25,7 @@ use super::ends::{TunnelEnd, TunnelTakes};
 use super::error::checked;
 use super::flows::{Flows, Memory};
 use super::map::Map;
-use super::objects::{Kind, Later, Make, make};
+use super::objects::{Kind, Make, OnDemand, make};
 use super::parts::Parts;
 use super::port_pairs::PortPairs;
 use super::router::{Router, Vlans};
@@ -168,17 +168,17 @@ impl Inner {
         let bridged = |entry: &RawPort| entry.sending & SENDING_BRIDGED != 0;
         let above = |entry: &RawPort| entry.route_id >= PORTS as u16 && !bridged(entry);
         if all().any(above) {
-            router.vlans.programs.load(*number, 0, Later::Vlans)?;
+            router.vlans.programs.load(*number, 0, OnDemand::Vlans)?;
         }
         if all().any(bridged) {
-            router.bridge_programs.load(*number, 0, Later::Bridges)?;
+            router.bridge_programs.load(*number, 0, OnDemand::Bridges)?;
         }
         if !all().any(|entry| bridged(entry) || entry.flags & (FLAG_FLOWS4 | FLAG_FLOWS6) != 0) {
             return Ok(());
         }
-        router.flow_programs.load(*number, 0, Later::Flows)?;
+        router.flow_programs.load(*number, 0, OnDemand::Flows)?;
         if all().any(above) {
-            router.flow_programs.load(*number, 1, Later::FlowsOfVlans)?;
+            router.flow_programs.load(*number, 1, OnDemand::FlowsOfVlans)?;
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Inner {
         }
         let loaded = match &mut self.router {
             Some(Router { rule_programs, .. }) if !rule_programs.refused() => {
-                rule_programs.load(self.number, 0, Later::Rules)
+                rule_programs.load(self.number, 0, OnDemand::Rules)
             }
             _ => Ok(()),
         };
@@ -213,8 +213,8 @@ impl Inner {
     /// Returns the program of traffic control, which is loaded when it is first needed.
     pub fn tc(&mut self) -> Result<BorrowedFd<'_>, String> {
         if self.tc.is_none() {
-            let what = Later::TrafficControl;
-            let mut made = make(&Make::Later { of: self.number, what }).map_err(|why| Error::from(why).reason())?;
+            let what = OnDemand::TrafficControl;
+            let mut made = make(&Make::OnDemand { of: self.number, what }).map_err(|why| Error::from(why).reason())?;
             self.tc = Some(made.take(what.names()[0])?);
         }
         self.tc.as_ref().map(|tc| tc.as_fd()).ok_or_else(|| "the object has no such program".into())
@@ -512,7 +512,7 @@ impl XdpDatapath {
         let mut inner = self.lock();
         let Inner { router: Some(router), number, .. } = &mut *inner else { return Ok(()) };
         if !ends.is_empty() {
-            router.tunnel_programs.load(*number, 0, Later::Tunnels)?;
+            router.tunnel_programs.load(*number, 0, OnDemand::Tunnels)?;
         }
         checked("ends", router.ends.set(ends))
     }

@@ -19,7 +19,6 @@ mod error;
 mod features;
 mod filled;
 mod flows;
-mod further;
 mod give_back;
 mod in_flight;
 mod inject;
@@ -40,6 +39,7 @@ mod port;
 mod port_pairs;
 mod program;
 mod promiscuous;
+mod tail_calls;
 mod unreturned;
 mod user_program;
 
@@ -62,7 +62,7 @@ pub use abi::{
 pub use attach::{TcxProgram, sk_lookup_programs, tcx_programs};
 pub use bare::Bare;
 pub use below::{Below, TAKE_TAGS_OFF};
-pub use config::{SourceCheck, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};
+pub use config::{RpFilter, XdpBridging, XdpConfig, XdpGate, XdpSending, XdpVlan};
 pub use datapath::{Family, XdpDatapath};
 pub use ends::{TUNNEL_ENDS, TunnelEnd, TunnelTakes};
 pub use error::Error;

@@ -47,35 +47,36 @@ impl Kind {
     }
 }
 
-/// Programs of XDP and of traffic control that only some routers need, entered by tail calls.
+/// Programs of XDP and of traffic control that only some routers need, and that are loaded when they are first needed.
+/// All but [`OnDemand::TrafficControl`] are entered by tail calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Later {
+pub(crate) enum OnDemand {
     /// For ports with connections that may be forwarded.
     Flows,
     /// For VLANs.
     Vlans,
-    /// For such connections that enter or leave by a VLAN.
+    /// For connections that may be forwarded and that enter or leave by a VLAN.
     FlowsOfVlans,
     /// For ports with policy routing rules.
     Rules,
     /// For ports on members of bridges.
     Bridges,
-    /// For packets that came through tunnels; of XDP alone.
+    /// For packets that came through tunnels; there is none of traffic control.
     Tunnels,
-    /// For ports whose frames XDP does not take, if it was not loaded with the datapath.
+    /// For ports whose frames XDP does not take, unless it was loaded together with the datapath.
     TrafficControl,
 }
 
-impl Later {
+impl OnDemand {
     pub(super) fn names(self) -> &'static [&'static str] {
         match self {
-            Later::Flows => &["bywash_flows", "bywash_tc_flows"],
-            Later::Vlans => &["bywash_vlan", "bywash_tc_vlan"],
-            Later::FlowsOfVlans => &["bywash_vlan_flows", "bywash_tc_vlan_flows"],
-            Later::Rules => &["bywash_rules", "bywash_tc_rules"],
-            Later::Bridges => &["bywash_bridge", "bywash_tc_bridge"],
-            Later::Tunnels => &["bywash_tunnels"],
-            Later::TrafficControl => &["bywash_tc"],
+            OnDemand::Flows => &["bywash_flows", "bywash_tc_flows"],
+            OnDemand::Vlans => &["bywash_vlan", "bywash_tc_vlan"],
+            OnDemand::FlowsOfVlans => &["bywash_vlan_flows", "bywash_tc_vlan_flows"],
+            OnDemand::Rules => &["bywash_rules", "bywash_tc_rules"],
+            OnDemand::Bridges => &["bywash_bridge", "bywash_tc_bridge"],
+            OnDemand::Tunnels => &["bywash_tunnels"],
+            OnDemand::TrafficControl => &["bywash_tc"],
         }
     }
 }
@@ -85,8 +86,8 @@ impl Later {
 pub(crate) enum Make {
     /// Maps and programs of a datapath, with or without that of traffic control.
     Datapath { kind: Kind, tc: bool },
-    /// More programs of a datapath.
-    Later { of: u32, what: Later },
+    /// Further programs of a datapath.
+    OnDemand { of: u32, what: OnDemand },
     /// `bywash_first` with a program of the user's linked into it, and that program's maps.
     First { of: u32, user: UserProgram },
     /// Program of an injector, and its batch.
@@ -162,9 +163,9 @@ impl Maker {
         let gone = || Refused::Ours("there is no such datapath".into());
         match what {
             Make::Datapath { kind, tc } => self.datapath(*kind, *tc).map_err(Refused::Ours),
-            Make::Later { of, what } => {
+            Make::OnDemand { of, what } => {
                 let (ebpf, _) = self.datapaths.get_mut(of).ok_or_else(gone)?;
-                later(ebpf, *what).map_err(Refused::Ours)
+                load_on_demand(ebpf, *what).map_err(Refused::Ours)
             }
             Make::First { of, user } => {
                 let (ebpf, kind) = self.datapaths.get(of).ok_or_else(gone)?;
@@ -267,8 +268,8 @@ fn load_side_by_side(ebpf: &mut Ebpf, names: &[&str]) -> Result<(), String> {
     })
 }
 
-/// Loads programs of XDP and traffic control.
-fn later(ebpf: &mut Ebpf, what: Later) -> Result<Made, String> {
+/// Loads these programs, and returns their descriptors.
+fn load_on_demand(ebpf: &mut Ebpf, what: OnDemand) -> Result<Made, String> {
     load_side_by_side(ebpf, what.names())?;
     let mut made = Made::default();
     for name in what.names() {

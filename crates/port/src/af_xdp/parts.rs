@@ -2,11 +2,11 @@
 
 use super::Error;
 use super::error::checked;
-use super::further::Further;
 use super::map::Map;
 use super::objects::Made;
 use super::segments::Segments;
 use super::shared::{Versions, Words};
+use super::tail_calls::TailCalls;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Objects that were made for a datapath. Each is taken once.
@@ -36,7 +36,7 @@ impl Parts {
     }
 
     /// Takes the arrays of programs of XDP and of traffic control.
-    pub fn further(&mut self, [xdp, tc]: [&'static str; 2]) -> Result<Further, Error> {
-        Ok(Further::new([self.map(xdp)?, self.map(tc)?]))
+    pub fn tail_calls(&mut self, [xdp, tc]: [&'static str; 2]) -> Result<TailCalls, Error> {
+        Ok(TailCalls::new([self.map(xdp)?, self.map(tc)?]))
     }
 }

@@ -4,13 +4,13 @@ use super::Error;
 use super::abi::TAGS;
 use super::ends::Ends;
 use super::error::checked;
-use super::further::Further;
 use super::map::Map;
 use super::objects::FIRST_SEGMENTS;
 use super::parts::Parts;
 use super::segments::Segments;
 use super::shared::Words;
 use super::stations::Stations;
+use super::tail_calls::TailCalls;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -22,19 +22,19 @@ pub(super) struct Router {
     /// out.
     pub connections: [Option<Map>; 2],
     /// Programs for ports with such connections.
-    pub flow_programs: Further,
+    pub flow_programs: TailCalls,
     /// VLANs by their keys in the program, and the programs for their frames.
     pub vlans: Vlans,
     /// Tunnels whose packets go to user space.
     pub ends: Ends,
     /// Program for their packets.
-    pub tunnel_programs: Further,
+    pub tunnel_programs: TailCalls,
     /// Programs for ports with policy routing rules.
-    pub rule_programs: Further,
+    pub rule_programs: TailCalls,
     /// Stations of bridges.
     pub stations: Stations,
     /// Programs for ports on members of bridges.
-    pub bridge_programs: Further,
+    pub bridge_programs: TailCalls,
 }
 
 impl Router {
@@ -45,18 +45,18 @@ impl Router {
         Ok(Self {
             fibs: [Some(parts.segments("fib4", first4)?), Some(parts.segments("fib6", first6)?)],
             connections: [Some(parts.map("flows4")?), Some(parts.map("flows6")?)],
-            flow_programs: parts.further(["flow_xdp", "flow_tc"])?,
+            flow_programs: parts.tail_calls(["flow_xdp", "flow_tc"])?,
             vlans: Vlans {
                 numbers: parts.map("vlans")?,
                 slots: parts.words("tags", TAGS as usize)?,
                 keys: BTreeMap::new(),
-                programs: parts.further(["vlan_xdp", "vlan_tc"])?,
+                programs: parts.tail_calls(["vlan_xdp", "vlan_tc"])?,
             },
             ends: Ends::new(parts.map("ends")?),
-            tunnel_programs: Further::new([parts.map("tunnel_xdp")?]),
-            rule_programs: parts.further(["rules_xdp", "rules_tc"])?,
+            tunnel_programs: TailCalls::new([parts.map("tunnel_xdp")?]),
+            rule_programs: parts.tail_calls(["rules_xdp", "rules_tc"])?,
             stations: checked("interfaces", Stations::new(stations, of_stations))?,
-            bridge_programs: parts.further(["bridge_xdp", "bridge_tc"])?,
+            bridge_programs: parts.tail_calls(["bridge_xdp", "bridge_tc"])?,
         })
     }
 }
@@ -68,7 +68,7 @@ pub(super) struct Vlans {
     slots: Words,
     /// Keys in `numbers`, with their ports and the numbers of their entries.
     pub keys: BTreeMap<u64, (u16, u16)>,
-    pub programs: Further,
+    pub programs: TailCalls,
 }
 
 /// Bits of a VLAN's key.

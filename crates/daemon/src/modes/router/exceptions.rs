@@ -326,7 +326,7 @@ impl Guard {
                 config.filters = filters == Some(true);
                 config.mac = view.mac.unwrap_or(config.mac);
                 config.gate = gate_of(number);
-                config.source_check = program_check(control.source_check(view.number));
+                config.source_check = rp_filter(control.source_check(view.number));
                 config.l3_hash4 = settings.hash4 == HashPolicy::L3;
                 config.l3_hash6 = settings.hash6 == HashPolicy::L3;
                 config.rules = rules;
@@ -341,7 +341,7 @@ impl Guard {
                 let (id, entry, tag, mac) = (view.id.0, entry.0, *tag, view.mac?);
                 let max_frame = xdp.longest(view.mtu?, tag != UNTAGGED);
                 let gate = gate_of(id);
-                let source_check = program_check(control.source_check(view.id));
+                let source_check = rp_filter(control.source_check(view.id));
                 let rules = self.verdict.rules.contains_key(&id);
                 let bridging = forwarded(view.id, tag);
                 Some(XdpVlan { id, entry, tag, mac, max_frame, gate, source_check, rules, bridging })
@@ -491,11 +491,11 @@ fn bridge_tag(number: PortId, of: &MasterSpec) -> Option<(u16, ([u8; 4], u64))> 
     Some((number.0, (of.tag, of.tagged.iter().map(|(port, _)| 1 << port.0).sum())))
 }
 
-fn program_check(check: SourceCheck) -> af_xdp::SourceCheck {
+fn rp_filter(check: SourceCheck) -> af_xdp::RpFilter {
     match check {
-        SourceCheck::Off => af_xdp::SourceCheck::Off,
-        SourceCheck::Loose => af_xdp::SourceCheck::Loose,
-        SourceCheck::Strict => af_xdp::SourceCheck::Strict,
+        SourceCheck::Off => af_xdp::RpFilter::Off,
+        SourceCheck::Loose => af_xdp::RpFilter::Loose,
+        SourceCheck::Strict => af_xdp::RpFilter::Strict,
     }
 }
 
