@@ -90,7 +90,7 @@ pub struct Cold {
     /// Time when it was last found to have had packets, in ticks.
     pub used: u64,
     /// Time when its addresses and flows were last reported, in ticks; 0 if they are yet to be.
-    pub told: u64,
+    pub reported: u64,
     /// Index of its entry in the driver's table, counted from 1; 0 if it is not offloaded.
     pub driven: u32,
     /// Index of its tuple.

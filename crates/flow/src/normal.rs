@@ -6,7 +6,7 @@ use crate::model::OfPort;
 use crate::ops::Op;
 use crate::pipeline::{SwitchPort, Vlans, mac_key};
 use crate::translate::tags::{Tag, tag_bits, tci_bits};
-use crate::translate::{Learn, SOURCES, Trip, tell};
+use crate::translate::{Learn, SOURCES, Trip, explain};
 use bywash_engine::DropReason;
 use bywash_wire::ethernet::ethertype;
 
@@ -62,12 +62,12 @@ impl Trip<'_, '_> {
             Some(port) if port == own => self.refuse("refused: the destination is on the ingress port"),
             Some(port) => {
                 if let Some(to) = pipeline.port(port) {
-                    tell!(self, "the destination was learned on port {port}");
+                    explain!(self, "the destination was learned on port {port}");
                     self.bridge(from, to, vlan);
                 }
             }
             None => {
-                tell!(self, "flooded in VLAN {vlan}");
+                explain!(self, "flooded in VLAN {vlan}");
                 if pipeline.storm.get(usize::from(from.id.0)).is_some_and(Option::is_some) {
                     self.t.ops.push(Op::Storm);
                 }
@@ -84,7 +84,7 @@ impl Trip<'_, '_> {
     }
 
     fn refuse(&mut self, why: &str) {
-        tell!(self, "{why}");
+        explain!(self, "{why}");
         self.t.reason = Some(DropReason::BridgeFiltered);
     }
 

@@ -205,36 +205,7 @@ fn rare(op: &Op, data: &mut [u8], layout: Layout) {
         }
         Op::Ttl(ttl) => data[l3 + 7] = ttl,
         Op::Tp { which, value, mask } if l4 != 0 => {
-            let protocol = protocol(data, l3, l4);
-            let least = match protocol {
-                proto::TCP => 20,
-                proto::UDP => 8,
-                proto::SCTP => 12,
-                _ => return,
-            };
-            if data.len() < l4 + least {
-                return;
-            }
-            if protocol == proto::TCP && !data[l4..].first_chunk().is_some_and(|h| header_fits(h, data.len() - l4)) {
-                return;
-            }
-            let at = l4 + 2 * usize::from(which & 1);
-            let old = be16(data, at);
-            let new = old & !mask | value & mask;
-            if new == old {
-                return;
-            }
-            if protocol == proto::SCTP {
-                let end = end(data, l3);
-                let before = crc32c(data, l4, end);
-                data[at..at + 2].copy_from_slice(&new.to_be_bytes());
-                let change = before ^ crc32c(data, l4, end);
-                let sum = u32::from_le_bytes([data[l4 + 8], data[l4 + 9], data[l4 + 10], data[l4 + 11]]);
-                data[l4 + 8..l4 + 12].copy_from_slice(&(sum ^ change).to_le_bytes());
-            } else {
-                data[at..at + 2].copy_from_slice(&new.to_be_bytes());
-                transport_sum(data, l4, protocol, |sum| update_u16(sum, old, new));
-            }
+            set_port(data, (l3, l4), usize::from(which & 1), value, mask);
         }
         Op::Icmp { which, value } if l4 != 0 && data.len() >= l4 + 8 => {
             let old = be16(data, l4);
@@ -261,6 +232,40 @@ fn rare(op: &Op, data: &mut [u8], layout: Layout) {
             set_lla(data, l3, l4, option, value, mask);
         }
         _ => {}
+    }
+}
+
+/// Sets the source port (`which` is 0) or the destination port (1) of TCP, UDP or SCTP.
+fn set_port(data: &mut [u8], (l3, l4): (usize, usize), which: usize, value: u16, mask: u16) {
+    let protocol = protocol(data, l3, l4);
+    let least = match protocol {
+        proto::TCP => 20,
+        proto::UDP => 8,
+        proto::SCTP => 12,
+        _ => return,
+    };
+    if data.len() < l4 + least {
+        return;
+    }
+    if protocol == proto::TCP && !data[l4..].first_chunk().is_some_and(|h| header_fits(h, data.len() - l4)) {
+        return;
+    }
+    let at = l4 + 2 * which;
+    let old = be16(data, at);
+    let new = old & !mask | value & mask;
+    if new == old {
+        return;
+    }
+    if protocol == proto::SCTP {
+        let end = end(data, l3);
+        let before = crc32c(data, l4, end);
+        data[at..at + 2].copy_from_slice(&new.to_be_bytes());
+        let change = before ^ crc32c(data, l4, end);
+        let sum = u32::from_le_bytes([data[l4 + 8], data[l4 + 9], data[l4 + 10], data[l4 + 11]]);
+        data[l4 + 8..l4 + 12].copy_from_slice(&(sum ^ change).to_le_bytes());
+    } else {
+        data[at..at + 2].copy_from_slice(&new.to_be_bytes());
+        transport_sum(data, l4, protocol, |sum| update_u16(sum, old, new));
     }
 }
 

@@ -33,7 +33,7 @@ pub const MAX_OPS: usize = 1024;
 const MAX_RULES: usize = 64;
 /// Maximum number of source addresses that are learned from a packet.
 pub(crate) const SOURCES: usize = 8;
-/// Maximum number of ranges of lengths that the packets of a megaflow are told apart by.
+/// Maximum number of ranges of lengths by which the packets of a megaflow are distinguished.
 const LENGTHS: usize = 64;
 /// Maximum number of entries of a stack; a clone has a copy of its own.
 const STACK: usize = 1024;
@@ -138,17 +138,17 @@ pub(crate) struct Trip<'a, 't> {
     most: u32,
     /// Number of the addresses in [`Translator::learn`] that packets of other lengths taught.
     others: usize,
-    depth_of_story: usize,
+    indent: usize,
 }
 
-macro_rules! tell {
+macro_rules! explain {
     ($trip:expr, $($text:tt)+) => {
         if $trip.t.story.is_some() {
-            $trip.tell(format!($($text)+));
+            $trip.explain(format!($($text)+));
         }
     };
 }
-pub(crate) use tell;
+pub(crate) use explain;
 
 impl Translator {
     /// Translates the packet `key` with the tables of `pipeline`; the results are in the fields.
@@ -170,7 +170,7 @@ impl Translator {
         // Longest packets first: each round translates those of the greatest length that is left.
         let (mut most, mut sends, mut reason) = (u32::MAX, false, None);
         for n in 1.. {
-            let (from, told) = (self.ops.len(), self.story.as_ref().map_or(0, Vec::len));
+            let (from, explained) = (self.ops.len(), self.story.as_ref().map_or(0, Vec::len));
             let (least, dropped) = if n > LENGTHS {
                 (0, Some(DropReason::TooManyResubmits))
             } else {
@@ -182,7 +182,7 @@ impl Translator {
             if several {
                 self.ops.extend(dropped.map(Op::Drop));
                 if let Some(story) = &mut self.story {
-                    story.insert(told, lengths(least, most));
+                    story.insert(explained, lengths(least, most));
                 }
             }
             if least == 0 {
@@ -202,19 +202,8 @@ impl Translator {
         self.reason = None;
         let (from, others) = (self.ops.len(), self.learn.len());
         let (set, own_tags) = (ActionSet::default(), now.tags() + now.labels);
-        let mut trip = Trip {
-            t: self,
-            pipeline,
-            now,
-            base: now,
-            set,
-            bottom: 0,
-            own_tags,
-            least: 0,
-            most,
-            others,
-            depth_of_story: 0,
-        };
+        let mut trip =
+            Trip { t: self, pipeline, now, base: now, set, bottom: 0, own_tags, least: 0, most, others, indent: 0 };
         trip.mirror_in();
         let (done, least) = (trip.run(), trip.least);
         for at in (others..self.learn.len()).rev() {
@@ -282,8 +271,8 @@ impl Trip<'_, '_> {
         self.pipeline.macs.get(&key).copied()
     }
 
-    pub(crate) fn tell(&mut self, text: String) {
-        let line = format!("{:1$}{text}", "", 4 * self.depth_of_story);
+    pub(crate) fn explain(&mut self, text: String) {
+        let line = format!("{:1$}{text}", "", 4 * self.indent);
         if let Some(story) = &mut self.t.story {
             story.push(line);
         }
@@ -376,10 +365,10 @@ impl Trip<'_, '_> {
 
     fn act(&mut self, action: &Action) -> Result<(), Reason> {
         if self.t.ops.len() >= MAX_OPS {
-            tell!(self, "dropped: the limit of {MAX_OPS} ops is reached");
+            explain!(self, "dropped: the limit of {MAX_OPS} ops is reached");
             return Err(DropReason::TooManyResubmits);
         }
-        tell!(self, "{action}");
+        explain!(self, "{action}");
         match *action {
             Action::Output(port) => self.output(port),
             Action::OutputReg(from) => {
@@ -415,7 +404,7 @@ impl Trip<'_, '_> {
             }
             Action::Push(from) => {
                 if self.t.stack.len() - self.bottom >= STACK {
-                    tell!(self, "dropped: the stack is full");
+                    explain!(self, "dropped: the stack is full");
                     return Err(DropReason::TooManyResubmits);
                 }
                 self.unwildcard(&from.field.mask(from.mask()));
@@ -493,7 +482,7 @@ impl Trip<'_, '_> {
                     self.send(to.of);
                 }
             }
-            _ if port == own => tell!(self, "not sent: port {port} is the ingress port"),
+            _ if port == own => explain!(self, "not sent: port {port} is the ingress port"),
             _ => self.send(port),
         }
     }
@@ -501,7 +490,7 @@ impl Trip<'_, '_> {
     /// Sends the packet in its current state.
     pub(crate) fn send(&mut self, to: OfPort) {
         let Some(port) = self.pipeline.port(to) else {
-            tell!(self, "not sent: port {to} does not exist");
+            explain!(self, "not sent: port {to} does not exist");
             return;
         };
         self.commit();

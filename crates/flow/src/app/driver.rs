@@ -49,13 +49,24 @@ pub(super) struct Driven {
     left: u64,
     back: u64,
     /// Generation that all megaflows are valid for, published when this many entries have been freed.
-    telling: Option<(u64, u64)>,
+    publishing: Option<(u64, u64)>,
 }
 
 impl Driven {
     pub(super) fn new(table: FlowTable) -> Self {
         let places = std::iter::repeat_with(Place::default).take(FLOWS).collect();
-        Self { table, places, at: 0, began: 0, passed: 0, catching_up: false, high: 0, left: 0, back: 0, telling: None }
+        Self {
+            table,
+            places,
+            at: 0,
+            began: 0,
+            passed: 0,
+            catching_up: false,
+            high: 0,
+            left: 0,
+            back: 0,
+            publishing: None,
+        }
     }
 
     /// Removes all flows.
@@ -66,7 +77,7 @@ impl Driven {
             place.linked = false;
             place.rules.clear();
         }
-        Self { at: 0, passed: 0, catching_up: false, telling: None, ..self }
+        Self { at: 0, passed: 0, catching_up: false, publishing: None, ..self }
     }
 
     /// Returns the packets and bytes counted at an entry since the last call.
@@ -149,14 +160,14 @@ impl Caches {
         }
         // The control side may reuse a counter slot as soon as no worker counts for it. Publish the generation only
         // after the driver has freed all entries that still count for removed flows.
-        if self.ends.counters.generation.get() != self.swept && driven.telling.is_none() {
-            driven.telling = Some((self.swept, driven.left));
+        if self.ends.counters.generation.get() != self.swept && driven.publishing.is_none() {
+            driven.publishing = Some((self.swept, driven.left));
         }
-        if let Some((generation, left)) = driven.telling
+        if let Some((generation, left)) = driven.publishing
             && driven.back >= left
         {
             self.ends.counters.generation.set(generation);
-            driven.telling = None;
+            driven.publishing = None;
         }
         self.ends.counters.driver_flows.set(driven.table.len() as u64);
         if driven.at == 0 {

@@ -149,13 +149,13 @@ impl Caches {
         }
         self.ends.counters.misses.add(1);
         self.translator.translate(pipeline, &work.keys[i]);
-        let told = self.tell_learned();
+        let reported = self.report_learned();
         match self.mega.insert(&work.keys[i], &self.translator, pipeline.generation, cx.now) {
             Ok((flow, narrow)) => {
                 self.ends.counters.made.add(1);
                 self.ends.counters.masks_full.add(u64::from(narrow));
                 work.flows[i] = flow;
-                self.mega.cold(flow.at).told = if told { cx.now } else { 0 };
+                self.mega.cold(flow.at).reported = if reported { cx.now } else { 0 };
                 self.remember(work, i);
                 self.drive(pipeline, flow.at);
                 true
@@ -188,19 +188,19 @@ impl Caches {
 
     /// Reports the source addresses and the flows of the packet just translated. Returns `false` if there is no room
     /// for all.
-    pub(super) fn tell_learned(&mut self) -> bool {
-        tell(&mut self.ends, &self.translator.learn, &self.translator.flow_changes, Report::Seen)
+    pub(super) fn report_learned(&mut self) -> bool {
+        report(&mut self.ends, &self.translator.learn, &self.translator.flow_changes, Report::Seen)
     }
 }
 
 /// Reports addresses and changes of flows. Returns `false` if there is no room for all reports.
-pub(super) fn tell(
+pub(super) fn report(
     ends: &mut Ends,
     addresses: &[Learn],
     flow_changes: &[FlowChange],
-    report: fn(Learn) -> Report,
+    kind: fn(Learn) -> Report,
 ) -> bool {
-    let reports = addresses.iter().map(|learn| report(*learn)).chain(flow_changes.iter().cloned().map(Report::Change));
+    let reports = addresses.iter().map(|learn| kind(*learn)).chain(flow_changes.iter().cloned().map(Report::Change));
     let refused = reports.filter_map(|report| ends.learn.push(report).err()).count();
     ends.counters.learn_later.add(refused as u64);
     refused == 0

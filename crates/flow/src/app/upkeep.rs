@@ -52,7 +52,7 @@ impl Caches {
             return false;
         }
         if seen {
-            self.mega.cold(at).told = if self.tell_learned() { now } else { 0 };
+            self.mega.cold(at).reported = if self.report_learned() { now } else { 0 };
         }
         let used = self.mega.cold(at).used;
         if self.mega.cold(at).ops != self.translator.ops {
@@ -122,9 +122,9 @@ impl Caches {
         self.ends.counters.removed.add(1);
     }
 
-    /// Credits a megaflow's packets to its flows. If `tell` is set, also reports that its address is in use. Returns
+    /// Credits a megaflow's packets to its flows. If `refresh` is set, also reports that its address is in use. Returns
     /// `true` if there were packets.
-    pub(super) fn credit(&mut self, at: u32, now: u64, tell: bool) -> bool {
+    pub(super) fn credit(&mut self, at: u32, now: u64, refresh: bool) -> bool {
         let (packets, bytes) = self.mega.take_counts(at);
         let (driven, driven_bytes) = self.take_driven(at);
         let (packets, bytes) = (packets + driven, bytes + driven_bytes);
@@ -137,12 +137,12 @@ impl Caches {
         }
         // Reports refresh the address, and the flow, before it ages out; one per second is enough.
         // A report for which there is no room is repeated with the next packets; until the first, the address is new.
-        let report = if cold.told == 0 { Report::Seen } else { Report::Used };
-        if tell
-            && now.wrapping_sub(cold.told) > self.ticks_per_s
-            && lookup::tell(&mut self.ends, &cold.learn, &cold.flow_changes, report)
+        let report = if cold.reported == 0 { Report::Seen } else { Report::Used };
+        if refresh
+            && now.wrapping_sub(cold.reported) > self.ticks_per_s
+            && lookup::report(&mut self.ends, &cold.learn, &cold.flow_changes, report)
         {
-            cold.told = now;
+            cold.reported = now;
         }
         cold.used = now;
         true

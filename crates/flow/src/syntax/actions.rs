@@ -41,7 +41,7 @@ impl Place {
     /// Returns why an action cannot be here; `None` if it can.
     fn refuses(self, action: &Action) -> Option<&'static str> {
         use Action::*;
-        let instruction = matches!(action, Goto(_) | ClearActions)
+        let instruction = matches!(action, Goto(_) | ClearActions | WriteActions(_))
             || matches!(action, Set { as_: Spelling::Mod("write_metadata"), .. });
         let flows_only = matches!(
             action,
@@ -140,7 +140,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         }
         Ok(set(spelling, field, value::masked(text, field, names)?.0))
     };
-    // Before the list inside is parsed: otherwise lists within lists would have no end but the stack's.
+    // Refused before the list inside is parsed: otherwise only the stack would limit how deeply lists are nested.
     let list = match name.str() {
         "write_actions" => place.refuses(&Action::WriteActions(Vec::new())),
         "clone" => place.refuses(&Action::Clone(Vec::new())),
@@ -151,13 +151,10 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
     }
     match name.str() {
         "output" => output(want()?, names),
-        "push_vlan" => {
-            let tpid: u16 = small(want()?, 16)?;
-            if !matches!(tpid, ethertype::VLAN | ethertype::QINQ) {
-                return want()?.wrong("invalid Ethernet type of a VLAN tag: use 0x8100 or 0x88a8");
-            }
-            Ok(Action::PushVlan(tpid))
-        }
+        "push_vlan" => match small(want()?, 16)? {
+            tpid @ (ethertype::VLAN | ethertype::QINQ) => Ok(Action::PushVlan(tpid)),
+            _ => want()?.wrong("invalid Ethernet type of a VLAN tag: use 0x8100 or 0x88a8"),
+        },
         "pop_vlan" => plain(Action::PopVlan(false)),
         "strip_vlan" => plain(Action::PopVlan(true)),
         "push_mpls" => match small(want()?, 16)? {
@@ -200,16 +197,7 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
         "load" | "reg_load" => load(want()?, names),
         "move" => copy(want()?),
         "resubmit" => resubmit(want()?, names),
-        "goto_table" => {
-            let to: u8 = small(want()?, 8)?;
-            match place {
-                Place::Flow(own) if to <= own => {
-                    want()?.wrong(format!("goto_table needs a table above {own}: use resubmit for others"))
-                }
-                _ if to == 255 => want()?.wrong("table 255 does not exist: tables are 0 to 254"),
-                _ => Ok(Action::Goto(to)),
-            }
-        }
+        "goto_table" => goto(want()?, place),
         "group" => Ok(Action::Group(small(want()?, 32)?)),
         "meter" => Ok(Action::Meter(small(want()?, 32)?)),
         "write_metadata" => {
@@ -218,18 +206,14 @@ fn one(name: Text<'_>, value: Option<Text<'_>>, names: PortNames<'_>, place: Pla
             Ok(Action::Set { field: Field::Metadata, value: value & mask, mask, as_: Spelling::Mod("write_metadata") })
         }
         "clear_actions" => plain(Action::ClearActions),
-        "write_actions" if matches!(place, Place::Flow(_)) => {
-            Ok(Action::WriteActions(actions(want()?, names, Place::Set)?))
-        }
-        "clone" if matches!(place, Place::Flow(_) | Place::Clone(_)) => {
+        "write_actions" => Ok(Action::WriteActions(actions(want()?, names, Place::Set)?)),
+        "clone" => {
             let depth = if let Place::Clone(outer) = place { outer + 1 } else { 0 };
             if depth == CLONES {
                 return name.wrong(format!("too many clones inside each other: at most {CLONES}"));
             }
             Ok(Action::Clone(actions(want()?, names, Place::Clone(depth))?))
         }
-        // Refused before their own lists are read: lines may be nested as deeply as they are long.
-        "write_actions" | "clone" => name.wrong(format!("{} is not allowed here", name.str())),
         "multipath" => links::multipath(want()?),
         "bundle" => links::bundle(want()?, names, false),
         "bundle_load" => links::bundle(want()?, names, true),
@@ -374,6 +358,18 @@ fn longer(text: Text<'_>) -> Result<Action> {
         return to.wrong(format!("the result is one bit: {} bits are given", sub.bits));
     }
     Ok(Action::Longer(small(than, 16)?, sub))
+}
+
+/// Parses the argument of `goto_table`.
+fn goto(text: Text<'_>, place: Place) -> Result<Action> {
+    let to: u8 = small(text, 8)?;
+    match place {
+        Place::Flow(own) if to <= own => {
+            text.wrong(format!("goto_table needs a table above {own}: use resubmit for others"))
+        }
+        _ if to == 255 => text.wrong("table 255 does not exist: tables are 0 to 254"),
+        _ => Ok(Action::Goto(to)),
+    }
 }
 
 /// Parses `resubmit:port`, `resubmit(port,table)` and `resubmit(,table)`.

@@ -1,6 +1,6 @@
 //! MPLS labels of a packet during its translation, and the IP packet behind them.
 
-use super::{Reason, State, Trip, Ttl, tell};
+use super::{Reason, State, Trip, Ttl, explain};
 use crate::field::{Field, Needs, Subfield};
 use crate::key::{BOTTOM, Flow, LABELS, at, stack};
 use crate::ops::Op;
@@ -53,7 +53,7 @@ impl State {
         self.flow.put_label(i, entry);
     }
 
-    /// Takes the labels of a received packet, and hides the packet behind them. Returns the mask of the bits that tell
+    /// Takes the labels of a received packet, and hides the packet behind them. Returns the mask of the bits that show
     /// how many there are.
     pub(super) fn receive_labels(&mut self) -> Flow {
         let mut seen = Flow::default();
@@ -121,7 +121,7 @@ impl Trip<'_, '_> {
     pub(super) fn push_mpls(&mut self, dl_type: u16) -> Result<(), Reason> {
         let n = self.now.labels;
         if n >= LABELS {
-            tell!(self, "dropped: more than {LABELS} labels");
+            explain!(self, "dropped: more than {LABELS} labels");
             return Err(DropReason::TooManyLabels);
         }
         let outer = if n > 0 {
@@ -154,7 +154,7 @@ impl Trip<'_, '_> {
             return Ok(());
         }
         if n == LABELS && self.now.deeper {
-            tell!(self, "dropped: more than {LABELS} labels");
+            explain!(self, "dropped: more than {LABELS} labels");
             return Err(DropReason::TooManyLabels);
         }
         if is_mpls(dl_type) {
@@ -187,13 +187,13 @@ impl Trip<'_, '_> {
     /// Decrements the TTL of the outer label. Returns `false` if it is 0 or 1, or if there are no labels.
     pub(super) fn dec_mpls_ttl(&mut self) -> bool {
         if !is_mpls(self.dl_type()) {
-            tell!(self, "dec_mpls_ttl: there is no label");
+            explain!(self, "dec_mpls_ttl: there is no label");
             return false;
         }
         self.unwildcard_field(Field::MplsTtl);
         let ttl = Field::MplsTtl.get(&self.now.flow);
         if ttl <= 1 {
-            tell!(self, "dec_mpls_ttl: the TTL is 0 or 1");
+            explain!(self, "dec_mpls_ttl: the TTL is 0 or 1");
             self.t.reason = Some(DropReason::TtlExceeded);
             return false;
         }

@@ -1,6 +1,6 @@
 //! Changes of the flows that a packet makes during its translation.
 
-use super::{Reason, Trip, tell};
+use super::{Reason, Trip, explain};
 use crate::field::{Field, Needs};
 use crate::learn::{FlowChange, Learn, Part};
 use crate::model::Timeouts;
@@ -16,7 +16,7 @@ const ENDS: u128 = 1 | 4;
 impl Trip<'_, '_> {
     fn push_change(&mut self, change: FlowChange) -> Result<(), Reason> {
         if self.t.flow_changes.len() >= MAX_FLOW_CHANGES {
-            tell!(self, "dropped: the packet makes more than {MAX_FLOW_CHANGES} changes of flows");
+            explain!(self, "dropped: the packet makes more than {MAX_FLOW_CHANGES} changes of flows");
             return Err(DropReason::TooManyResubmits);
         }
         self.t.flow_changes.push(change);
@@ -31,7 +31,7 @@ impl Trip<'_, '_> {
         // When another packet changes the flow, or it goes, this packet's next makes it again.
         self.t.tables[usize::from(learn.table / 64)] |= 1 << (learn.table % 64);
         let learned = learn.flow(&self.now.flow);
-        tell!(self, "learns the flow `{}`", crate::syntax::Shown(&learned.spec));
+        explain!(self, "learns the flow `{}`", crate::syntax::Shown(&learned.spec));
         self.push_change(FlowChange::Flow(Arc::new(learned)))
     }
 
@@ -44,7 +44,7 @@ impl Trip<'_, '_> {
         if Field::TcpFlags.get(&self.now.flow) & ENDS == 0 {
             return Ok(());
         }
-        tell!(self, "the connection ends");
+        explain!(self, "the connection ends");
         self.push_change(FlowChange::Ended(rule.clone(), timeouts))
     }
 }

@@ -39,7 +39,7 @@ impl Trip<'_, '_> {
         }
         let mut looked_at = ends.iter().flatten().fold(alike, |mask, field| mask | whole(*field));
         let mut hash = hash_words(&(self.now.flow & alike).0, u64::from(basis) | 1 << 32);
-        // The sum over both ends does not tell which is which.
+        // The sum over both ends does not show which is which.
         let mut both = |flow: &Flow, fields: &[Field; 2]| {
             let of = |field: &Field| {
                 let value = field.get(flow);

@@ -57,7 +57,7 @@ impl State {
         (n..TAGS).for_each(|i| self.put_tag(i, Tag::default()));
     }
 
-    /// Takes the tags of a received packet, of which `limit` are read. Returns the mask of the bits that tell how many
+    /// Takes the tags of a received packet, of which `limit` are read. Returns the mask of the bits that show how many
     /// there are.
     pub(super) fn receive_tags(&mut self, limit: usize) -> Flow {
         let n = self.tags();

@@ -1,6 +1,6 @@
 //! Traversal of tables and groups, with its limits.
 
-use super::{DEPTH, MAX_RULES, NEST, RESUBMITS, Reason, Trip, tell};
+use super::{DEPTH, MAX_RULES, NEST, RESUBMITS, Reason, Trip, explain};
 use crate::field::Field;
 use crate::key::{FRAG_ANY, Flow, at, hash_words};
 use crate::model::{Action, GroupKind, OfPort};
@@ -21,9 +21,54 @@ struct Frame<'t> {
 }
 
 impl<'t> Frame<'t> {
+    const EMPTY: Self = Self { actions: &[], rule: None, table: 0, depth: 0, end: End::List };
+
     /// Returns the list of a flow in this table.
     fn of(rule: &'t Arc<Rule>, table: u8, depth: u32) -> Self {
         Self { actions: rule.actions(), rule: Some(rule), table, depth, end: End::List }
+    }
+}
+
+/// Lists of actions that are being run, the innermost last.
+struct Lists<'t> {
+    frames: [Frame<'t>; NEST],
+    len: usize,
+}
+
+impl<'t> Lists<'t> {
+    fn new(first: Frame<'t>) -> Self {
+        let mut frames = [Frame::EMPTY; NEST];
+        frames[0] = first;
+        Self { frames, len: 1 }
+    }
+
+    /// Returns the innermost list.
+    fn last(&mut self) -> Option<&mut Frame<'t>> {
+        self.frames[..self.len].last_mut()
+    }
+
+    /// Skips the remaining actions of the innermost list.
+    fn leave(&mut self) {
+        if let Some(frame) = self.last() {
+            frame.actions = &[];
+        }
+    }
+
+    /// Removes the innermost list.
+    fn pop(&mut self) {
+        self.len -= 1;
+    }
+
+    /// Adds a list; it replaces the innermost one if nothing is left to do for that. Returns `false` if there are too
+    /// many.
+    fn push(&mut self, frame: Frame<'t>) -> bool {
+        if self.last().is_some_and(|last| last.actions.is_empty() && matches!(last.end, End::List)) {
+            self.pop();
+        }
+        let Some(free) = self.frames.get_mut(self.len) else { return false };
+        *free = frame;
+        self.len += 1;
+        true
     }
 }
 
@@ -58,11 +103,11 @@ impl<'t> Trip<'_, 't> {
                 if self.t.rules.len() < MAX_RULES && !self.t.rules.contains(&rule.slot) {
                     self.t.rules.push(rule.slot);
                 }
-                tell!(self, "table {table}: {}", crate::syntax::Shown(&rule.spec));
+                explain!(self, "table {table}: {}", crate::syntax::Shown(&rule.spec));
                 Some(rule)
             }
             None => {
-                tell!(self, "table {table}: no match");
+                explain!(self, "table {table}: no match");
                 None
             }
         }
@@ -83,7 +128,7 @@ impl<'t> Trip<'_, 't> {
         let set = self.set;
         self.set.clear();
         for action in action_set(set.actions()) {
-            self.depth_of_story = 0;
+            self.indent = 0;
             match action {
                 Action::DecTtl if !self.dec_ttl_if_ip() => return Ok(()),
                 Action::DecMplsTtl if !self.dec_mpls_ttl() => return Ok(()),
@@ -98,141 +143,159 @@ impl<'t> Trip<'_, 't> {
     fn dec_ttl_if_ip(&mut self) -> bool {
         let done = !self.is_ip() || self.dec_ttl();
         if !done {
-            tell!(self, "dec_ttl: the TTL is 0 or 1");
+            explain!(self, "dec_ttl: the TTL is 0 or 1");
             self.t.reason = Some(DropReason::TtlExceeded);
         }
         done
     }
 
-    /// Runs a list of actions, of the flow `rule` if it is one's, and all lists that it leads to. `sets` is `true` if
-    /// clones execute their action sets.
+    /// Runs a list of actions and all lists that it leads to. `rule` is the flow that the list belongs to, if it belongs
+    /// to one. `sets` is `true` if clones execute their action sets.
     fn walk(&mut self, actions: &'t [Action], rule: Option<&'t Arc<Rule>>, sets: bool) -> Result<(), Reason> {
-        const NONE: Frame<'_> = Frame { actions: &[], rule: None, table: 0, depth: 0, end: End::List };
-        let mut stack = [NONE; NEST];
-        stack[0] = Frame { actions, rule, ..NONE };
-        let mut top = 1;
-        while top > 0 {
-            let frame = &mut stack[top - 1];
-            let Some((action, rest)) = frame.actions.split_first() else {
-                match frame.end {
-                    End::List => top -= 1,
-                    end @ End::Clone { .. } => {
-                        top -= 1;
-                        if sets {
-                            self.run_set()?;
-                        }
-                        self.leave_clone(end);
-                    }
-                    End::Bucket(group, next) => {
-                        self.now = *self.t.saved.last().expect("a bucket has a saved state");
-                        if group.spec.kind != GroupKind::All || next as usize >= group.actions.len() {
-                            self.t.saved.pop();
-                            top -= 1;
-                        } else {
-                            self.limit(0)?;
-                            self.t.resubmits += 1;
-                            frame.end = End::Bucket(group, next + 1);
-                            frame.actions = &group.actions[next as usize];
-                        }
-                    }
-                }
-                continue;
-            };
-            frame.actions = rest;
-            let (table, depth, rule) = (frame.table, frame.depth, frame.rule);
-            self.depth_of_story = top;
-            match action {
-                Action::Resubmit(port, to) => {
-                    self.limit(depth)?;
-                    let to = to.unwrap_or(table);
-                    let own = Field::InPort.get(&self.now.flow);
-                    if let Some(port) = port.filter(|p| *p != OfPort::IN_PORT) {
-                        Field::InPort.set(&mut self.now.flow, port.0.into());
-                    }
-                    // The megaflow mask always includes the ingress port, so it need not be recorded here.
-                    let found = self.find(to);
-                    Field::InPort.set(&mut self.now.flow, own);
-                    let deeper = depth + u32::from(to <= table);
-                    if let Some(found) = found {
-                        self.t.resubmits += 1;
-                        self.enter(&mut stack, &mut top, Frame::of(found, to, deeper))?;
-                    }
-                }
-                Action::Goto(to) => {
-                    self.limit(depth)?;
-                    if let Some(found) = self.find(*to) {
-                        self.t.resubmits += 1;
-                        self.enter(&mut stack, &mut top, Frame::of(found, *to, depth))?;
-                    }
-                }
-                Action::Group(id) => {
-                    self.limit(depth)?;
-                    let Some(group) = self.pipeline.groups.get(id) else {
-                        tell!(self, "group {id} does not exist");
-                        leave_list(&mut stack[top - 1]);
-                        continue;
-                    };
-                    if let Some(first) = self.pick(group) {
-                        tell!(self, "group {id}: bucket {}", group.spec.buckets[first].id);
-                        // Chains of groups can be as endless as resubmits, so they share the limit.
-                        self.t.resubmits += 1;
-                        self.t.saved.push(self.now);
-                        let end = End::Bucket(group, first as u32 + 1);
-                        let frame = Frame { actions: &group.actions[first], rule, table, depth: depth + 1, end };
-                        self.enter(&mut stack, &mut top, frame)?;
-                    } else {
-                        tell!(self, "group {id}: no bucket is live");
-                    }
-                }
-                Action::DecTtl => {
-                    if !self.dec_ttl_if_ip() {
-                        leave_list(&mut stack[top - 1]);
-                    }
-                }
-                Action::DecMplsTtl => {
-                    if !self.dec_mpls_ttl() {
-                        leave_list(&mut stack[top - 1]);
-                    }
-                }
-                Action::Exit => {
-                    // `exit` ends the bucket: the group's other buckets and the actions behind the group still run.
-                    while top > 0 {
-                        leave_list(&mut stack[top - 1]);
-                        if matches!(stack[top - 1].end, End::Bucket(..)) {
-                            break;
-                        }
-                        top -= 1;
-                        self.leave_clone(stack[top].end);
-                    }
-                }
-                Action::Clone(actions) => {
-                    self.limit(depth)?;
-                    tell!(self, "clone");
-                    self.t.resubmits += 1;
-                    self.t.saved.push(self.now);
-                    let len = self.t.stack.len();
-                    let end = End::Clone { stack: (self.bottom as u32, len as u32), set: self.set.extent() };
-                    self.t.stack.extend_from_within(self.bottom..);
-                    self.bottom = len;
-                    self.enter(&mut stack, &mut top, Frame { actions, rule, table, depth, end })?;
-                }
-                Action::FinTimeout(timeouts) => {
-                    if let Some(rule) = rule {
-                        tell!(self, "{action}");
-                        self.fin_timeout(rule, *timeouts)?;
-                    }
-                }
-                Action::WriteActions(actions) => {
-                    tell!(self, "{action}");
-                    if !self.set.write(actions) {
-                        tell!(self, "dropped: the action set is full");
-                        return Err(DropReason::TooManyResubmits);
-                    }
-                }
-                other => self.act(other)?,
+        let mut lists = Lists::new(Frame { actions, rule, ..Frame::EMPTY });
+        while let Some(frame) = lists.last() {
+            if let Some((action, rest)) = frame.actions.split_first() {
+                frame.actions = rest;
+                let frame = *frame;
+                self.indent = lists.len;
+                self.step(action, frame, &mut lists)?;
+            } else {
+                self.end_list(&mut lists, sets)?;
             }
         }
         Ok(())
+    }
+
+    /// Runs one action of the innermost list, `frame`.
+    fn step(&mut self, action: &'t Action, frame: Frame<'t>, lists: &mut Lists<'t>) -> Result<(), Reason> {
+        let Frame { table, depth, rule, .. } = frame;
+        match action {
+            Action::Resubmit(port, to) => {
+                self.limit(depth)?;
+                let to = to.unwrap_or(table);
+                let own = Field::InPort.get(&self.now.flow);
+                if let Some(port) = port.filter(|p| *p != OfPort::IN_PORT) {
+                    Field::InPort.set(&mut self.now.flow, port.0.into());
+                }
+                // The megaflow mask always includes the ingress port, so it need not be recorded here.
+                let found = self.find(to);
+                Field::InPort.set(&mut self.now.flow, own);
+                let deeper = depth + u32::from(to <= table);
+                if let Some(found) = found {
+                    self.t.resubmits += 1;
+                    self.enter(lists, Frame::of(found, to, deeper))?;
+                }
+            }
+            Action::Goto(to) => {
+                self.limit(depth)?;
+                if let Some(found) = self.find(*to) {
+                    self.t.resubmits += 1;
+                    self.enter(lists, Frame::of(found, *to, depth))?;
+                }
+            }
+            Action::Group(id) => {
+                self.limit(depth)?;
+                self.enter_group(*id, frame, lists)?;
+            }
+            Action::DecTtl => {
+                if !self.dec_ttl_if_ip() {
+                    lists.leave();
+                }
+            }
+            Action::DecMplsTtl => {
+                if !self.dec_mpls_ttl() {
+                    lists.leave();
+                }
+            }
+            Action::Exit => self.exit(lists),
+            Action::Clone(actions) => {
+                self.limit(depth)?;
+                explain!(self, "clone");
+                self.t.resubmits += 1;
+                self.t.saved.push(self.now);
+                let len = self.t.stack.len();
+                let end = End::Clone { stack: (self.bottom as u32, len as u32), set: self.set.extent() };
+                self.t.stack.extend_from_within(self.bottom..);
+                self.bottom = len;
+                self.enter(lists, Frame { actions, end, ..frame })?;
+            }
+            Action::FinTimeout(timeouts) => {
+                if let Some(rule) = rule {
+                    explain!(self, "{action}");
+                    self.fin_timeout(rule, *timeouts)?;
+                }
+            }
+            Action::WriteActions(actions) => {
+                explain!(self, "{action}");
+                if !self.set.write(actions) {
+                    explain!(self, "dropped: the action set is full");
+                    return Err(DropReason::TooManyResubmits);
+                }
+            }
+            other => self.act(other)?,
+        }
+        Ok(())
+    }
+
+    /// Does what follows the last action of the innermost list.
+    fn end_list(&mut self, lists: &mut Lists<'t>, sets: bool) -> Result<(), Reason> {
+        let Some(frame) = lists.last() else { return Ok(()) };
+        match frame.end {
+            End::List => lists.pop(),
+            end @ End::Clone { .. } => {
+                lists.pop();
+                if sets {
+                    self.run_set()?;
+                }
+                self.leave_clone(end);
+            }
+            End::Bucket(group, next) => {
+                self.now = *self.t.saved.last().expect("a bucket has a saved state");
+                if group.spec.kind != GroupKind::All || next as usize >= group.actions.len() {
+                    self.t.saved.pop();
+                    lists.pop();
+                } else {
+                    self.limit(0)?;
+                    self.t.resubmits += 1;
+                    frame.end = End::Bucket(group, next + 1);
+                    frame.actions = &group.actions[next as usize];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters the bucket of a group that is to run, or the first one if all are.
+    fn enter_group(&mut self, id: u32, frame: Frame<'t>, lists: &mut Lists<'t>) -> Result<(), Reason> {
+        let Some(group) = self.pipeline.groups.get(&id) else {
+            explain!(self, "group {id} does not exist");
+            lists.leave();
+            return Ok(());
+        };
+        let Some(first) = self.pick(group) else {
+            explain!(self, "group {id}: no bucket is live");
+            return Ok(());
+        };
+        explain!(self, "group {id}: bucket {}", group.spec.buckets[first].id);
+        // Chains of groups can be as endless as resubmits, so they share the limit.
+        self.t.resubmits += 1;
+        self.t.saved.push(self.now);
+        let end = End::Bucket(group, first as u32 + 1);
+        self.enter(lists, Frame { actions: &group.actions[first], depth: frame.depth + 1, end, ..frame })
+    }
+
+    /// Ends the innermost bucket, or all lists outside of buckets. The group's other buckets and the actions behind the
+    /// group still run.
+    fn exit(&mut self, lists: &mut Lists<'t>) {
+        while let Some(frame) = lists.last() {
+            frame.actions = &[];
+            if matches!(frame.end, End::Bucket(..)) {
+                break;
+            }
+            let end = frame.end;
+            lists.pop();
+            self.leave_clone(end);
+        }
     }
 
     /// Restores what a clone has changed, if this is the end of one.
@@ -245,24 +308,18 @@ impl<'t> Trip<'_, 't> {
         }
     }
 
-    /// Pushes a list of actions; it replaces the top of the stack if that list has ended.
-    fn enter(&mut self, stack: &mut [Frame<'t>; NEST], top: &mut usize, frame: Frame<'t>) -> Result<(), Reason> {
-        let ended = |f: &Frame<'_>| f.actions.is_empty() && matches!(f.end, End::List);
-        if *top > 0 && ended(&stack[*top - 1]) {
-            *top -= 1;
+    /// Makes a list of actions the innermost one.
+    fn enter(&mut self, lists: &mut Lists<'t>, frame: Frame<'t>) -> Result<(), Reason> {
+        if lists.push(frame) {
+            return Ok(());
         }
-        if *top == NEST {
-            tell!(self, "dropped: too many lists of actions inside each other");
-            return Err(DropReason::TooManyResubmits);
-        }
-        stack[*top] = frame;
-        *top += 1;
-        Ok(())
+        explain!(self, "dropped: too many lists of actions inside each other");
+        Err(DropReason::TooManyResubmits)
     }
 
     fn limit(&mut self, depth: u32) -> Result<(), Reason> {
         if depth >= DEPTH || self.t.resubmits >= RESUBMITS {
-            tell!(self, "dropped: too many resubmits");
+            explain!(self, "dropped: too many resubmits");
             return Err(DropReason::TooManyResubmits);
         }
         Ok(())
@@ -294,8 +351,4 @@ impl<'t> Trip<'_, 't> {
         self.t.resubmits = RESUBMITS - budget;
         picked
     }
-}
-
-fn leave_list(frame: &mut Frame<'_>) {
-    frame.actions = &[];
 }
