@@ -1,8 +1,8 @@
 //! Forwarding past a closed gate: packets of established connections, which the kernel's rules have accepted, are
 //! translated and forwarded as the kernel would.
 //!
-//! All packets of the family that do not certainly belong to such a flow, or that need more than forwarding, are punted
-//! unchanged; none is answered with an error. `xdp/translate.h` does the same.
+//! A packet of the family that does not certainly belong to such a flow, or that needs more than forwarding, is passed to
+//! the kernel unchanged; none is answered with an error. `xdp/translate.h` does the same.
 
 use crate::bytes::{be16, be32, frame_type};
 use crate::gates::{Gate, is_kept};
@@ -61,6 +61,30 @@ impl<const N: usize, A: Copy + Default> Packets<N, A> {
         self.n += 1;
         self.n - 1
     }
+
+    /// Returns the translation and the next hop of packet `at`; `None` if it is left to the kernel. `closing` is set if
+    /// the packet opens or closes its connection. `hash` selects the member of a group of next hops; `leads` says
+    /// whether the packet can be sent to a next hop that has to be on this port.
+    #[inline(always)]
+    fn route<'t>(
+        &self,
+        flows: &FlowTable<N>,
+        tables: &'t Tables,
+        (at, closing): (usize, bool),
+        hash: impl FnOnce(&Exit<N>) -> u32,
+        leads: impl FnOnce(&Entry, u16) -> bool,
+    ) -> Option<(Exit<N>, &'t Entry)> {
+        let (hit, key) = (self.hits[at], &self.keys[at]);
+        if !belongs(flows, hit, key, closing) {
+            return None;
+        }
+        let exit = flows.exit(hit);
+        let hop = forwarding_hop(tables, self.ids[at], || hash(&exit)).filter(|hop| leads(hop, exit.port));
+        if hop.is_none() {
+            flows.miss(key, false);
+        }
+        Some((exit, hop?))
+    }
 }
 
 impl Translator {
@@ -68,8 +92,8 @@ impl Translator {
         Self { flows, v4: Packets::new(), v6: Packets::new() }
     }
 
-    /// Forwards the packets of flows and punts the others that the gate keeps; leaves in `batch` those that it does
-    /// not keep.
+    /// Forwards the packets of flows, and passes to the kernel the others that the gate keeps for it. Packets that the
+    /// gate does not keep stay in `batch`.
     pub fn forward(
         &mut self,
         cx: &mut Context<'_>,
@@ -175,18 +199,12 @@ impl Translator {
         frame: &mut Frame,
         at: usize,
     ) -> Option<&'t Entry> {
-        let hit = self.v4.hits[at];
         let data = cx.bufs.arena().data_mut(frame);
-        let closing = is_closing(data[HEADER_LEN + 9], &data[HEADER_LEN + ipv4::HEADER_LEN..]);
-        if !belongs(&self.flows.v4, hit, &self.v4.keys[at], closing) {
-            return None;
-        }
-        let exit = self.flows.v4.exit(hit);
-        let hop = forwarding_hop(tables, self.v4.ids[at], || hash4(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id, cx.now)) else {
-            self.flows.v4.miss(&self.v4.keys[at], false);
-            return None;
-        };
+        let ip = &data[HEADER_LEN..];
+        let closing = is_closing(ip[9], &ip[ipv4::HEADER_LEN..]);
+        let hash = |exit: &Exit<1>| hash4(tables, exit, ip);
+        let leads = |hop: &Entry, port| leads(tables, hop, port, data, path, from.id, cx.now);
+        let (exit, hop) = self.v4.route(&self.flows.v4, tables, (at, closing), hash, leads)?;
         if !has_accepted_source(tables, from, data) {
             return None;
         }
@@ -200,7 +218,7 @@ impl Translator {
             rewrite_l4(&exit, protocol, l4);
         }
         ipv4::decrement_ttl(header);
-        self.flows.v4.count(hit, len);
+        self.flows.v4.count(self.v4.hits[at], len);
         Some(hop)
     }
 
@@ -214,18 +232,12 @@ impl Translator {
         frame: &mut Frame,
         at: usize,
     ) -> Option<&'t Entry> {
-        let hit = self.v6.hits[at];
         let data = cx.bufs.arena().data_mut(frame);
-        let closing = is_closing(data[HEADER_LEN + 6], &data[HEADER_LEN + ipv6::HEADER_LEN..]);
-        if !belongs(&self.flows.v6, hit, &self.v6.keys[at], closing) {
-            return None;
-        }
-        let exit = self.flows.v6.exit(hit);
-        let hop = forwarding_hop(tables, self.v6.ids[at], || hash6(tables, &exit, &data[HEADER_LEN..]));
-        let Some(hop) = hop.filter(|hop| leads(tables, hop, exit.port, data, path, from.id, cx.now)) else {
-            self.flows.v6.miss(&self.v6.keys[at], false);
-            return None;
-        };
+        let ip = &data[HEADER_LEN..];
+        let closing = is_closing(ip[6], &ip[ipv6::HEADER_LEN..]);
+        let hash = |exit: &Exit<4>| hash6(tables, exit, ip);
+        let leads = |hop: &Entry, port| leads(tables, hop, port, data, path, from.id, cx.now);
+        let (exit, hop) = self.v6.route(&self.flows.v6, tables, (at, closing), hash, leads)?;
         hop.rewrite_macs(data);
         let ip = &mut data[HEADER_LEN..];
         let (protocol, payload) = (ip[6], be16(&ip[4..]));
@@ -236,7 +248,7 @@ impl Translator {
             rewrite_l4(&exit, protocol, l4);
         }
         header[7] -= 1;
-        self.flows.v6.count(hit, payload + ipv6::HEADER_LEN as u32);
+        self.flows.v6.count(self.v6.hits[at], payload + ipv6::HEADER_LEN as u32);
         Some(hop)
     }
 }
