@@ -44,18 +44,19 @@ pub(crate) fn bmi2() -> bool {
 #[inline]
 pub(crate) fn chunk<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
     assert!(fib.can(Kernel::Avx512) && dst.len() == out.len() && dst.len() <= BATCH);
-    // SAFETY: a Fib can do this only where `available` found the instructions; the lengths are checked.
+    // SAFETY: `Fib::can` is true only where `available` has found the instructions; the lengths have just been checked.
     unsafe { chunk_avx512(fib, dst, out) }
 }
 
 /// Returns the first 64 bits of eight keys, left-aligned.
 ///
 /// # Safety
-/// `at` points to eight readable keys of type `A`.
+/// The processor has these instructions, and `at` points to eight readable keys.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512vpopcntdq")]
 #[inline]
 unsafe fn load<A: Addr>(at: *const A) -> __m512i {
-    // SAFETY: eight keys are readable; u32 or u128, as `Addr` is sealed. Unaligned loads.
+    // SAFETY: eight keys of `u32` fill the 32 bytes that the first load reads, and eight of `u128` the 128 bytes that
+    // the other two read; `Addr` is sealed, so there is no other type. The loads need no alignment.
     unsafe {
         if A::BITS == 32 {
             _mm512_slli_epi64::<32>(_mm512_cvtepu32_epi64(_mm256_loadu_si256(at.cast())))
@@ -66,8 +67,10 @@ unsafe fn load<A: Addr>(at: *const A) -> __m512i {
     }
 }
 
+/// Looks up the keys as [`chunk`] does.
+///
 /// # Safety
-/// The processor has the instructions; `dst.len() == out.len() <= 64`.
+/// The processor has these instructions, and `dst.len() == out.len() <= 64`.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512vpopcntdq")]
 unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) {
     let n = dst.len();
@@ -86,7 +89,8 @@ unsafe fn chunk_avx512<A: Addr>(fib: &Fib<A>, dst: &[A], out: &mut [NextHopId]) 
             tail[..n - from].copy_from_slice(&dst[from..]);
             tail.as_ptr()
         };
-        // SAFETY: eight keys either in `dst` or in `tail`.
+        // SAFETY: `at` points to eight keys, of `dst` if it has as many left, otherwise of `tail`. The instructions are
+        // there, by this function's own contract.
         *key = unsafe { load(at) };
     }
 

@@ -63,14 +63,15 @@ impl Batch {
 
     /// Appends the first `n` entries of [`Batch::spare`].
     ///
-    /// # Safety
-    /// They were written, with frames as [`Frame::from_raw`] requires them.
-    ///
     /// # Panics
     /// If there are fewer.
+    ///
+    /// # Safety
+    /// The caller has written a frame to each of them, as [`Frame::from_raw`] requires it.
     #[inline]
     pub unsafe fn append(&mut self, n: usize) {
         assert!(n <= self.room(), "batch too full");
+        // SAFETY: all other functions take the entries below `len` for initialised frames, which these are by contract.
         self.len += n;
     }
 

@@ -335,10 +335,11 @@ impl Buffers {
     /// Frees cells that a driver owned.
     ///
     /// # Safety
-    /// Each cell was passed out by [`Buffers::alloc_cells`] or with its frame by [`Frame::into_raw`], and is freed
-    /// once.
+    /// Each cell was passed out, by [`Buffers::alloc_cells`] or with its frame by [`Frame::into_raw`], and is freed
+    /// only once.
     #[inline]
     pub unsafe fn free_cells(&mut self, cells: &mut [u32]) {
+        // SAFETY: whoever allocates a cell next gets its only frame. By contract no one else holds one.
         self.give(cells);
     }
 
@@ -351,10 +352,11 @@ impl Buffers {
     /// Frees frames that the kernel or a device returned as descriptors.
     ///
     /// # Safety
-    /// Each address lies in a cell whose frame was passed out by [`Frame::into_raw`] and is freed once; in a packed
-    /// arena, it lies behind the slot's metadata.
+    /// Each address lies in a cell whose frame was passed out by [`Frame::into_raw`], and the cell is freed only once; in
+    /// a packed arena, the address lies behind the slot's metadata.
     #[inline]
     pub unsafe fn free_raw(&mut self, frames: impl Iterator<Item = RawFrame>) {
+        // SAFETY: as for `free_cells`.
         let mut cells = [0u32; BATCH];
         let mut n = 0;
         for raw in frames {

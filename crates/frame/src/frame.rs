@@ -32,10 +32,12 @@ impl Frame {
     /// Creates a frame from a descriptor.
     ///
     /// # Safety
-    /// The cell that `raw` points into has no other frame, and `raw.addr..raw.addr + raw.len` lies inside that cell,
-    /// behind its metadata area. `raw.options` is zero, or [`RawFrame::NOTED`] if what that says is true.
+    /// `raw.addr..raw.addr + raw.len` lies in one cell, behind its metadata area, and the cell has no other frame.
+    /// `raw.options` is zero, or [`RawFrame::NOTED`] if what that says is true.
     #[inline]
     pub unsafe fn from_raw(raw: RawFrame) -> Self {
+        // SAFETY: the arena gives access to the bytes of a frame without further checks. By contract they are in one
+        // cell, and nobody else has access to it.
         Self(raw)
     }
 

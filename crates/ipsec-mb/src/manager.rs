@@ -194,15 +194,19 @@ impl Manager {
         self.waiting.remove(at).map(|waiting| waiting.frame)
     }
 
+    /// Submits a job for the PDU of `pdu` bytes at `bytes`, with the key of this index, and returns the oldest job if
+    /// that is complete.
+    ///
     /// # Safety
-    /// `bytes` are `pdu` bytes of a PDU and, with `job.crc`, four more; they belong to the library until it returns the
-    /// job. `key` is a valid index. The library supports the job (see [`Manager::seal`]).
+    /// `bytes` points to `pdu` bytes, and to four more if `job.crc` is set, which nobody else accesses until the
+    /// library returns the job; `job.clear` is at most their number. The library supports the job, which it may not check
+    /// (see [`Manager::seal`]).
     #[inline]
     unsafe fn submit(&mut self, bytes: *mut u8, pdu: usize, key: usize, job: Job) -> *mut RawJob {
         let key = &raw const self.keys[key];
         let mgr = self.mgr.as_ptr();
-        // SAFETY: the manager is initialised, the job returned by `get_next_job` may be filled until it is submitted,
-        // and everything it points to stays valid until the job is returned.
+        // SAFETY: the manager is initialised. The job from `get_next_job` may be filled until it is submitted. What it
+        // points to stays valid until it is returned: the PDU by contract, keys and tag because the manager owns them.
         unsafe {
             let raw = ((*mgr).get_next_job)(mgr);
             let added = if job.crc { CRC } else { 0 };

@@ -41,6 +41,7 @@ impl<T: Copy> Memory<T> {
         size: u32,
         owner: Box<dyn Any + Send>,
     ) -> Self {
+        // SAFETY: the accessors below dereference the pointers and rely on this contract; `_owner` makes it last.
         debug_assert!(size.is_power_of_two());
         Self { producer, consumer, flags, entries, size, _owner: owner, _entries: PhantomData }
     }
