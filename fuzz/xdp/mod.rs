@@ -231,8 +231,8 @@ impl Bench {
         let (reason, to, bytes) = both(frame, |frame, skb| drive(frame, skb, false)).unwrap_or_else(|e| panic!("{e}"));
         let fate = self.rigs[mode].give(frame);
         let show = || format!("{reason} to {to:?} {bytes:02x?}: {frame:02x?}, the router sent {:02x?}", fate.sent);
-        // What is in frames to others is the kernel's, which does not forward it. A router without the program has no
-        // such frames but those to groups.
+        // What is in frames to others is left to the kernel, which does not forward it. A router without the program
+        // has no such frames but those to groups.
         let own = (frame[..6] == mac(0) || frame[0] & 1 == 1) && frame[6..12] != mac(0);
         match (to, &fate.sent[..]) {
             (Some(to), [(port, sent)]) => assert!(*port == to && *sent == bytes && !fate.punted, "{}", show()),
@@ -308,7 +308,7 @@ fn drive(frame: &[u8], skb: bool, bridged: bool) -> Driven {
     };
     let (at_end, at_start) = (run(PLAINLY, false), run(PLAINLY, true));
     assert!(at_end == at_start, "{at_end:02x?} {at_start:02x?}, skb {skb}: {frame:02x?}");
-    // Others' tags, and second ones, are the kernel's.
+    // Others' tags, and second ones, are left to the kernel.
     if frame.len() < 14 || matches!(be16(&frame[12..]), 0x8100 | 0x88a8) {
         return at_end;
     }

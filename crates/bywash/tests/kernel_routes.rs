@@ -144,8 +144,8 @@ fn forwarded(lab: &Topology) -> u64 {
     ip.next().unwrap().split(' ').nth(names).unwrap().parse().unwrap()
 }
 
-/// Many routes by ports below a default route that is the kernel's: the program distinguishes them, so that no packet
-/// for the kernel reaches a worker.
+/// Many routes by ports below a default route that is left to the kernel: the program distinguishes them, so that no
+/// packet for the kernel reaches a worker.
 #[test]
 fn a_full_table_beneath() {
     require!(require_lab());

@@ -118,7 +118,7 @@ impl XdpTableSink {
             Kind::Forward if reached && ports.len() > 1 => HopKind::Bond,
             Kind::Forward if reached && entry.port.0 >= FIRST => HopKind::Vlan,
             Kind::Forward if reached => HopKind::Forward,
-            // If one next hop of the group is the kernel's, the kernel chooses among all of them.
+            // If one next hop of the group is left to the kernel, the kernel chooses among all of them.
             Kind::Group if members(entry, tables).any(|m| matches!(m.kind, Kind::Kernel | Kind::Policy)) => {
                 HopKind::Kernel
             }

@@ -704,7 +704,7 @@ fn beside_nat_connection_tracking_knows_the_outer_packets() {
     assert_eq!(punted(&Nat { tracked: Some(Arc::default()), ..Nat::default() }), frames[..1]);
 }
 
-/// The source is that of the path, and packets to any other address are the kernel's.
+/// The source is that of the path, and packets to any other address are left to the kernel.
 #[test]
 fn a_tunnel_may_have_no_address_of_its_own() {
     let chosen = Tunnel { local: Ipv4Addr::UNSPECIFIED.into(), ..gre([None; 2]) };

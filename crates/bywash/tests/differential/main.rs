@@ -221,7 +221,7 @@ fn every_allowed_difference_is_still_there() {
     for rule in rules::all() {
         let rules::Example { changes, opening, sent } = (rule.example)();
         let mut used = rules::Used::new();
-        // Under the firewall of the rule before, packets would be the kernel's, and no difference would appear.
+        // Under the firewall of the rule before, packets would be left to the kernel, and no difference would appear.
         pair.apply(&[Change::Nft("flush ruleset".into())]);
         pair.apply(&changes);
         let opens = !opening.is_empty();

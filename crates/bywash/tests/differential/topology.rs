@@ -270,7 +270,7 @@ impl Pair {
         })
     }
 
-    /// Waits until no connection is judged any more, for a short time only: what is not yet, is the kernel's.
+    /// Waits until no connection is judged any more, for a short time only: what is not yet, is left to the kernel.
     pub fn wait_for_flows(&self) {
         let look = || {
             let table = self.asked("flow-table");

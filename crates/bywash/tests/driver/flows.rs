@@ -34,7 +34,7 @@ pub struct Case {
     pub padding: usize,
 }
 
-/// Faults by which a packet is the kernel's, from 0 on.
+/// Faults by which a packet is left to the kernel, from 0 on.
 const FAULTS: u8 = 10;
 
 pub fn a_case() -> impl Strategy<Value = Case> {
@@ -398,7 +398,7 @@ fn run(twin: &Twin, table: &mut Table, mode: Mode, forward: bool, cases: &[Case]
             let show = || format!("skb {skb}, {reason} to {to:?}: {out:02x?}, {}", show());
             let to_user = if skb { "pass_exception" } else { "pass_no_socket" };
             prop_assert!(to.is_some() || out == *frame, "changed: {}", show());
-            // Entry 7 is a group with a member that is the kernel's.
+            // Entry 7 is a group with a member that is left to the kernel.
             let here = forward && case.id != 7;
             match &expected {
                 Some((_, sent)) if here && !case.is_users(mode, n) => {
@@ -408,7 +408,7 @@ fn run(twin: &Twin, table: &mut Table, mode: Mode, forward: bool, cases: &[Case]
                 }
                 Some(_) if here => prop_assert!(reason == to_user || reason == "pass_policy", "{}", show()),
                 _ if !forward && case.is_of_flow() => prop_assert_eq!(reason, to_user, "{}", show()),
-                // A packet that is the kernel's for two reasons may be left to user space for the first.
+                // A packet that is left to the kernel for two reasons may be left to user space for the first.
                 _ if forward && case.is_of_flow() && reason == to_user => {
                     prop_assert!(case.is_users(mode, n), "{}", show());
                 }

@@ -125,7 +125,7 @@ impl Mode {
 }
 
 /// The members of the three groups: one of two ports; one with an unresolved next hop and one by [`NO_TARGET`]; one
-/// with a member that is the kernel's.
+/// with a member that is left to the kernel.
 pub const BUCKETS: [u32; 9] = [1, 2, 2, 1, 3, 4, 10, 1, 9];
 
 /// Returns the program's next hops for the router's entries, as the control plane would.
@@ -506,7 +506,7 @@ pub fn passes(reason: &str, frame: &[u8], leads: Option<(Kind, u32)>) -> bool {
         "pass_reserved" => v6 && ip[24..39] == [0; 15] && ip[39] < 2,
         "pass_superframe" => frame.len() > MAX_FRAME as usize,
         "pass_local" => (v4 || v6) && leads == Kind::Local,
-        // Entry 7 is a group with a member that is the kernel's.
+        // Entry 7 is a group with a member that is left to the kernel.
         "pass_route" => (v4 || v6) && (leads == Kind::Kernel || id == 7),
         _ => false,
     }

@@ -532,7 +532,7 @@ fn a_packet_of_a_flow_is_traced() {
     let story = traced["story"].as_array().unwrap();
     let sent = story.iter().filter_map(Value::as_str).find(|line| line.starts_with("r1: sent, ")).unwrap();
     assert!(sent.contains(&format!("{} port {}", seen.ip(), seen.port())), "{sent}: the source is translated");
-    // A packet that closes the connection is the kernel's; the trace does not revoke its flow.
+    // A packet that closes the connection is left to the kernel; the trace does not revoke its flow.
     let port = match &tcp {
         Ends::Tcp(near, _) => near.local_addr().unwrap().port(),
         Ends::Udp(..) => unreachable!(),

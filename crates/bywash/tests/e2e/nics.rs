@@ -322,7 +322,7 @@ fn nics_carry_traffic_after_they_were_down() {
 }
 
 /// VLANs are forwarded between NICs, and to and from untagged interfaces, at each level: the NIC leaves the tags in the
-/// frames. VLANs that do more than tag are the kernel's.
+/// frames. VLANs that do more than tag are left to the kernel.
 #[test]
 fn nics_carry_vlans() {
     require!(require_lab(), groups().map(drop), kernel_has("8021q"));

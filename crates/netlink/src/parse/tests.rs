@@ -665,7 +665,8 @@ fn cached_routes_are_of_no_concern() {
     assert_eq!(parse(&Message { kind: RTM_NEWROUTE, flags: 0, sequence: 0, port: 0, body: &body }), Ok(None));
 }
 
-/// Headers that the kernel puts around packets in an external tunnel; whatever else a route may have is the kernel's.
+/// Headers that the kernel puts around packets in an external tunnel; whatever else a route may have is left to the
+/// kernel.
 #[test]
 fn encapsulations_are_headers_of_tunnels_or_the_kernels() {
     let remote = IpAddr::from([192, 0, 2, 2]);

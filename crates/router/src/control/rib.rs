@@ -1,8 +1,8 @@
 //! Routes of one family in tables local and main, and the choice among them.
 //!
-//! The rules are the kernel's: table local is looked up before table main, whatever the prefix lengths; in a table the
-//! longest prefix wins, and among routes to one prefix the lowest metric whose next hops are not all dead. A route
-//! whose next hops are all dead is skipped, so a less specific one may win.
+//! The rules are those of the kernel: table local is looked up before table main, whatever the prefix lengths; in a
+//! table the longest prefix wins, and among routes to one prefix the lowest metric whose next hops are not all dead. A
+//! route whose next hops are all dead is skipped, so a less specific one may win.
 
 use super::bits::Bits;
 use super::exceptions::Excepted;

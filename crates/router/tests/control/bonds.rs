@@ -12,7 +12,7 @@ const BOND: u32 = 7;
 const VLAN: u32 = 8;
 const NUMBER: PortId = PortId(FIRST + 4);
 
-/// Returns the bond with these members, in this order; with none, its packets are the kernel's.
+/// Returns the bond with these members, in this order; with none, its packets are left to the kernel.
 fn bond(members: &[(u16, u32)]) -> MasterSpec {
     let members = members.iter().map(|(port, index)| (PortId(*port), *index)).collect();
     let sends = Sends::ByHash(XmitHash::Layer34);
@@ -190,7 +190,7 @@ fn a_bond_with_several_members_is_an_interface_of_its_own() {
         assert_eq!(stale, [(BOND, "10.5.0.9".parse().unwrap())]);
     }
     assert_eq!(w.control.stale_neighbours(|_| false).count(), 0);
-    // Without one of its ports it is the kernel's, which may send any packet by that.
+    // Without one of its ports it is left to the kernel, which may send any packet by that.
     w.control.set_open(PortId(0), false);
     assert_eq!([w.brief("192.0.2.1"), w.brief("198.51.100.1")], ["kernel"; 2]);
     assert_eq!(w.control.masters().count(), 0);

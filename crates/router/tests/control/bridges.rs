@@ -121,7 +121,7 @@ fn ports_of_a_bridge_receive_for_it() {
     w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.9").into(), neighbour(P0, "10.0.0.9", 7)]);
     assert_eq!(w.brief("203.0.113.1"), "forward dev 1 via 10.0.0.9 mac 7");
     w.control.set_masters(&[bridge(&[(0, P0)])]);
-    // A member's own routes are the kernel's.
+    // A member's own routes are left to the kernel.
     assert_eq!(w.brief("203.0.113.1"), "kernel");
     let checks = [(PortId(0), SourceCheck::Off), (NUMBER, SourceCheck::Strict), (PortId(1), SourceCheck::Loose)];
     w.control.set_policies(&Policies { source_check: checks.into(), ..Policies::default() });
@@ -287,7 +287,7 @@ fn interfaces_of_a_bridge_that_filters_vlans_lead_to_stations_of_their_own() {
     assert_eq!([receivers(&w, 0), receivers(&w, 1)], [[None, Some(VLAN)], [Some(BRIDGE), Some(VLAN)]]);
     // Between members, only frames of one VLAN that have a tag on neither.
     assert_eq!([0, 1].map(|port| w.control.bridge_filters(PortId(port))), [Some(true); 2]);
-    // All of the second member's frames without a tag are the kernel's.
+    // All of the second member's frames without a tag are left to the kernel.
     w.control.set_masters(&masters[1..]);
     w.with(|t| assert_eq!([0, 1].map(|port| t.number(PortId(port))), [TAGGED, PortId(1)]));
     assert_eq!((receivers(&w, 1), w.control.bridge_filters(PortId(1))), ([None, Some(VLAN)], Some(true)));

@@ -115,7 +115,7 @@ fn a_tunnel_without_an_address_of_its_own_has_those_of_its_paths() {
     assert!(w.control.tunnel_ends().is_empty());
 }
 
-/// Next hops give a VXLAN the headers of its packets; those that do not fit are the kernel's.
+/// Next hops give a VXLAN the headers of its packets; those that do not fit are left to the kernel.
 #[test]
 fn a_vxlan_takes_headers_from_next_hops() {
     let mut w = World::new();
@@ -219,7 +219,7 @@ fn gre_takes_headers_from_next_hops() {
     assert_eq!(ends(&w), []);
 }
 
-/// Headers beyond the limit are the kernel's, also those that were within it before.
+/// Headers beyond the limit are left to the kernel, also those that were within it before.
 #[test]
 fn headers_beyond_the_limit_are_the_kernels() {
     let mut w = World::new();

@@ -321,7 +321,7 @@ fn a_vlan_on_a_bond_goes_with_it() {
     bywash.stop();
 }
 
-/// Bonds of other modes, or with a hash that is not followed, or an ARP monitor, are the kernel's.
+/// Bonds of other modes, or with a hash that is not followed, or an ARP monitor, are left to the kernel.
 #[test]
 fn other_bonds_are_left_to_the_kernel() {
     require!(require_lab(), kernel_has("bonding"));
@@ -461,7 +461,7 @@ fn an_aggregate_is_forwarded_by_its_active_members() {
     }
 }
 
-/// A bond of which an active member is not a port is the kernel's: it may send any packet by that.
+/// A bond of which an active member is not a port is left to the kernel: it may send any packet by that.
 #[test]
 fn a_bond_with_a_member_that_is_not_a_port_is_left_to_the_kernel() {
     require!(require_lab(), kernel_has("bonding"));

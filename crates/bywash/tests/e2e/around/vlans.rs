@@ -277,8 +277,8 @@ fn vlans_come_and_go() {
     trunks.assert_connected();
 }
 
-/// A tag of nobody is the kernel's, and so are VLAN interfaces that do more than tag, that belong to another interface,
-/// or that have one above them.
+/// A tag of nobody is left to the kernel, and so are VLAN interfaces that do more than tag, that belong to another
+/// interface, or that have one above them.
 #[test]
 fn other_vlans_are_left_to_the_kernel() {
     require!(require_lab(), kernel_has("8021q"), kernel_has("vrf"), kernel_has("macvlan"));

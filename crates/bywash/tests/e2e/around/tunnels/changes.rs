@@ -160,7 +160,7 @@ fn stations_of_vxlans_are_followed() {
     assert_eq!(ping().0, 0, "past the rule");
     r.nft("delete table inet own").unwrap();
     bywash.wait("the rule to be gone", |_| ping() == (5, 5));
-    // A received frame of a station that is known by another end is the kernel's, which learns.
+    // A received frame of a station that is known by another end is left to the kernel, which learns.
     tunnels.answer_by("tv", 87, 87);
     bywash.wait("the other VXLAN", |bywash| {
         let before = Tunnels::moved(bywash);
