@@ -115,7 +115,7 @@ pub struct Named {
     path: PathBuf,
     /// Current name.
     now: PathBuf,
-    /// Device and inode, to tell whether the name has become another instance's.
+    /// Device and inode, to see whether the name has become another instance's.
     identity: (u64, u64),
 }
 
@@ -194,7 +194,7 @@ fn vacate(path: &Path) -> anyhow::Result<()> {
             bail!("already runs{pid}, at {name}: stop it, or give this one another --socket")
         }
         Err(why) if why.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
-        Err(why) => Err(why).with_context(|| format!("cannot tell whether a process listens at {name}")),
+        Err(why) => Err(why).with_context(|| format!("cannot find out whether a process listens at {name}")),
     }
 }
 

@@ -105,12 +105,12 @@ impl Capturing for Prepared {
 
 /// Writes records until `stop` is set or the reader has gone.
 fn follow(rings: &mut [Records], file: &mut CaptureFile<Box<dyn Write>>, stop: &AtomicBool) -> Result<()> {
-    let mut told = Instant::now();
+    let mut written = Instant::now();
     while !stop.load(Ordering::Acquire) {
         let n = drain(rings, file)?;
-        let due = told.elapsed() >= STATISTICS;
+        let due = written.elapsed() >= STATISTICS;
         if due {
-            told = Instant::now();
+            written = Instant::now();
             statistics(rings, file)?;
         }
         if n > 0 || due {

@@ -244,7 +244,7 @@ impl Runtime {
         // `count` asks every program; `any` would stop at the first change.
         let news = programs(&mut ports).filter(|xdp| xdp.query_target()).count() > 0;
         let native = programs(&mut ports).any(|xdp| xdp.program.is_native() && xdp.level() == Level::Driver);
-        programs(&mut ports).for_each(|xdp| xdp.tell_target(native));
+        programs(&mut ports).for_each(|xdp| xdp.log_target(native));
         drop(ports);
         if news {
             self.mode.targets_changed();

@@ -1,4 +1,4 @@
-//! Paths of the journals, which record changed interface settings until they are restored, and locks that tell whether
+//! Paths of the journals, which record changed interface settings until they are restored, and locks that show whether
 //! a journal's instance is running.
 //!
 //! Each instance has a journal of its own, named after its API socket, and holds a shared lock on a file beside it. A

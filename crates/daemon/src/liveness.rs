@@ -117,8 +117,8 @@ impl Life {
             // Frames for the kernel are seen, too, and come to no socket.
             _ => handed,
         };
-        let heard = now.received != last.received || now.no_buffer != last.no_buffer;
-        if heard || (came == 0 && now.seen != last.seen) || self.since >= FORGETS {
+        let received = now.received != last.received || now.no_buffer != last.no_buffer;
+        if received || (came == 0 && now.seen != last.seen) || self.since >= FORGETS {
             (self.quiet, self.since, self.came, self.handed) = Default::default();
         } else if came > 0 || self.came > 0 {
             self.quiet += elapsed;
@@ -179,14 +179,14 @@ mod tests {
     const DEAF: Fault = Fault::Deaf { handed: false };
 
     #[test]
-    fn a_port_that_hears_or_has_nothing_to_hear_is_not_deaf() {
+    fn a_port_that_receives_or_has_nothing_to_receive_is_not_deaf() {
         let mut port = Port::default();
         assert_eq!(port.each(1000, |_| {}), None);
-        let heard = |now: &mut Sample| {
+        let receives = |now: &mut Sample| {
             (now.arrived, now.seen, now.handed, now.received) =
                 (now.arrived + 1, now.seen + 1, now.handed + 1, now.received + 1)
         };
-        assert_eq!(port.each(1000, heard), None);
+        assert_eq!(port.each(1000, receives), None);
         // Frames of the kernel's.
         assert_eq!(port.each(1000, |now| (now.arrived, now.seen) = (now.arrived + 9, now.seen + 9)), None);
         // Frames that find no buffer, because the pool is empty.

@@ -11,7 +11,7 @@ pub struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
     /// Interval between watchdog notifications, if the manager wants any.
     every: Option<Duration>,
-    told: Instant,
+    notified: Instant,
 }
 
 impl Notifier {
@@ -32,7 +32,7 @@ impl Notifier {
         };
         let to = address.and_then(|address| Some((UnixDatagram::unbound().ok()?, address)));
         // Notify at half the requested interval, so that one may be late.
-        Self { to, every: watchdog.map(|time| time / 2), told: Instant::now() }
+        Self { to, every: watchdog.map(|time| time / 2), notified: Instant::now() }
     }
 
     /// Sends `KEY=value` lines. Does not block, and ignores errors.
@@ -50,8 +50,8 @@ impl Notifier {
 
     /// Reports that the process is alive, at the interval the manager asked for, however often this is called.
     pub fn alive(&mut self) {
-        if self.every.is_some_and(|every| self.told.elapsed() >= every) {
-            self.told = Instant::now();
+        if self.every.is_some_and(|every| self.notified.elapsed() >= every) {
+            self.notified = Instant::now();
             self.say("WATCHDOG=1");
         }
     }
@@ -72,27 +72,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manager_hears() {
+    fn a_manager_is_notified() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let hear = || {
+        let receive = || {
             let mut bytes = [0; 100];
             let n = manager.recv(&mut bytes).unwrap();
             String::from_utf8_lossy(&bytes[..n]).into_owned()
         };
         let mut notifier = Notifier::new(path.as_os_str().as_bytes(), Some(Duration::ZERO));
         notifier.ready("forwarding");
-        assert_eq!(hear(), "READY=1\nSTATUS=forwarding");
+        assert_eq!(receive(), "READY=1\nSTATUS=forwarding");
         notifier.alive();
-        assert_eq!(hear(), "WATCHDOG=1");
+        assert_eq!(receive(), "WATCHDOG=1");
         notifier.stopping();
-        assert!(hear().starts_with("STOPPING=1\n"));
+        assert!(receive().starts_with("STOPPING=1\n"));
         drop(manager);
-        notifier.ready("nobody hears");
+        notifier.ready("nobody listens");
         // No socket, and one with an invalid name.
-        Notifier::new(b"", None).ready("nobody hears");
+        Notifier::new(b"", None).ready("nobody listens");
         Notifier::new(b"relative", None).alive();
     }
 }

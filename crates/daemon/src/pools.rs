@@ -186,7 +186,7 @@ fn is_name(name: &str, configured: &str) -> bool {
 }
 
 /// Logs where the memory of a pool with a CPU is.
-pub fn tell_place(pool: &Pool) {
+pub fn log_place(pool: &Pool) {
     if let (Some(place), PoolConfig { name, cpu: Some(cpu), .. }) = (pool.place(), pool.config()) {
         tracing::info!("pool {name}: memory near CPU {cpu}: {place}");
     }
@@ -197,7 +197,7 @@ impl Runtime {
     /// created.
     pub fn change_pool(&mut self, workers: Vec<usize>, config: &PoolConfig) -> anyhow::Result<Changed> {
         let now = self.shared.pools.add(config.clone())?;
-        tell_place(&now);
+        log_place(&now);
         let before = self.shared.workers[workers[0]].pool();
         let changed = Changed { workers, before, now };
         self.take_from(&changed.workers, &changed.now);

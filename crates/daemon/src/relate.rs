@@ -23,10 +23,10 @@ struct Found {
     tunnels: Vec<Through>,
     /// Number of VLANs without an interface that are left to the kernel because there are too many.
     unchosen: usize,
-    /// Those that are left to the kernel, by kernel index.
+    /// Interfaces above ports that are left to the kernel, by kernel index.
     left: BTreeMap<u32, Left>,
-    /// VLANs, macvlans and tunnels by name, with the reason why they are left if they are.
-    told: BTreeMap<String, Option<String>>,
+    /// VLANs, macvlans and tunnels by name, each with the reason why it is left to the kernel, if it is.
+    reasons: BTreeMap<String, Option<String>>,
 }
 
 impl Runtime {
@@ -55,12 +55,12 @@ impl Runtime {
         if self.relate_programs(&views) {
             self.query_targets();
         }
-        self.tell_uppers(found.told);
+        self.log_uppers(found.reasons);
         *lock(&self.shared.left) = found.left.into_values().collect();
-        self.tell_members(&uppers.masters);
+        self.log_members(&uppers.masters);
     }
 
-    /// Returns the ports for whose program this holds.
+    /// Returns the ports whose program satisfies a condition.
     fn ports_whose<'a>(&self, views: &'a [PortView], holds: impl Fn(&Xdp) -> bool) -> Vec<&'a PortView> {
         let ports = self.shared.ports();
         let xdp = |view: &PortView| ports.get(&view.id.0.into()).and_then(|slot| slot.xdp.as_ref());
@@ -110,14 +110,14 @@ impl Runtime {
             }
             let why = through.map(|through| found.tunnels.push(through)).err();
             found.left.extend(why.clone().map(|why| (link.index, Left::new(link, why))));
-            found.told.insert(link.name.clone(), why);
+            found.reasons.insert(link.name.clone(), why);
         }
     }
 
     /// Keeps the VLANs without an interface that have two members at least, as long as half of all numbers are left for
     /// interfaces.
     fn choose_vlans(&self, found: &mut Found) {
-        let Found { masters, tunnels, unchosen, left, told, .. } = found;
+        let Found { masters, tunnels, unchosen, left, reasons, .. } = found;
         let mut numbers = 0;
         masters.retain(|index, master| {
             if MasterSpec::vlan_of_index(*index).is_none() {
@@ -136,7 +136,7 @@ impl Runtime {
             let why = "its bridge has no interface and no port in its VLAN, or too many VLANs".to_owned();
             if let Some(link) = self.relations.link(through.index) {
                 left.insert(link.index, Left::new(link, why.clone()));
-                told.insert(link.name.clone(), Some(why));
+                reasons.insert(link.name.clone(), Some(why));
             }
             false
         });
@@ -145,18 +145,18 @@ impl Runtime {
     fn find_vlans(&self, views: &[PortView], found: &mut Found) {
         for view in self.ports_whose(views, Xdp::forwards_uppers) {
             let port = view.id;
-            for (link, told_by) in self.relations.uppers(view.index) {
+            for (link, packets) in self.relations.uppers(view.index) {
                 // An interface that is a port itself is served by that port, and one that is like a bridge has members.
                 if views.iter().any(|view| view.index == link.index) || found.masters.contains_key(&link.index) {
                     continue;
                 }
                 let parent = link.parent.unwrap_or_default();
                 let carry = |packets| found.carried.push(Carried { index: link.index, packets, port, parent });
-                let why = told_by.map(carry).err();
+                let why = packets.map(carry).err();
                 if let Some(why) = &why {
                     found.left.entry(link.index).or_insert_with(|| Left::new(link, why.clone())).ports.push(port);
                 }
-                found.told.insert(link.name.clone(), why);
+                found.reasons.insert(link.name.clone(), why);
             }
         }
     }
@@ -195,8 +195,8 @@ impl Runtime {
         uppers
     }
 
-    /// Tells the ports' programs which interfaces have their packets. Returns whether any leaves its port to the
-    /// kernel now, or takes it over.
+    /// Gives the ports' programs the interfaces that their packets belong to. Returns whether any program now leaves its
+    /// port to the kernel, or takes it over.
     fn relate_programs(&mut self, views: &[PortView]) -> bool {
         let (mut news, mut ports) = (false, self.shared.ports());
         for port in views {
@@ -224,27 +224,26 @@ impl Runtime {
         news
     }
 
-    /// Logs the VLANs, macvlans and tunnels of which something is new.
-    fn tell_uppers(&mut self, told: BTreeMap<String, Option<String>>) {
-        for (name, why) in told.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
+    /// Logs the VLANs, macvlans and tunnels that are new, or whose reason has changed.
+    fn log_uppers(&mut self, reasons: BTreeMap<String, Option<String>>) {
+        for (name, why) in reasons.iter().filter(|(name, why)| self.vlans.get(*name) != Some(why)) {
             match why {
                 Some(why) => tracing::info!("{name}: {why}: the kernel forwards for it"),
                 None => tracing::info!("{name}: its packets are forwarded past the kernel"),
             }
         }
-        self.vlans = told;
+        self.vlans = reasons;
     }
 
     /// Logs the bonds and bridges whose members have changed.
-    fn tell_members(&mut self, masters: &[MasterSpec]) {
+    fn log_members(&mut self, masters: &[MasterSpec]) {
         let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
-        // With each change of a member's VLANs, it has none until they have been read again: that it is back is no
-        // news.
-        let told = |index: &u32| match MasterSpec::vlan_of_index(*index) {
+        // Each change of a member's VLANs removes it until they have been read again; its return is not logged.
+        let exists = |index: &u32| match MasterSpec::vlan_of_index(*index) {
             Some((bridge, _)) => self.relations.link(bridge).is_some(),
             None => self.relations.link(*index).is_some_and(|link| link.kind == "vlan"),
         };
-        self.members.retain(|index, _| told(index) || masters.iter().any(|master| master.index == *index));
+        self.members.retain(|index, _| exists(index) || masters.iter().any(|master| master.index == *index));
         for master in masters {
             let MasterSpec { index, members, sends, .. } = master;
             let known = self.members.entry(*index).or_default();

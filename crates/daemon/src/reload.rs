@@ -162,9 +162,9 @@ impl Runtime {
         };
         *lock(&self.shared.config) = Arc::new(new);
         crate::step::reached("reload-done");
-        let told: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
-        told.iter().for_each(|line| tracing::info!("reload: {line}"));
-        Ok(told)
+        let lines: Vec<String> = steps.iter().map(Step::to_string).chain(read).collect();
+        lines.iter().for_each(|line| tracing::info!("reload: {line}"));
+        Ok(lines)
     }
 
     fn carry_out_all(&mut self, steps: &[Step], undo: &mut Vec<Undo>) -> anyhow::Result<()> {

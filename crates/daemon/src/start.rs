@@ -2,7 +2,7 @@
 
 use crate::choice::{Choice, pool_users};
 use crate::modes::{self, Parts, Setup};
-use crate::pools::tell_place;
+use crate::pools::log_place;
 use crate::ports::{Dpdk, Opened, Opener, queues};
 use crate::relations::Relations;
 use crate::runtime::Runtime;
@@ -140,7 +140,7 @@ fn divide(
     // A reload may choose pools of blocks.
     let new = if choices.is_empty() { PoolSet::new } else { PoolSet::watched };
     let pools = new(arena.clone(), &of_workers)?;
-    pools.pools().iter().for_each(|pool| tell_place(pool));
+    pools.pools().iter().for_each(|pool| log_place(pool));
     Ok(pools)
 }
 

@@ -54,7 +54,7 @@ impl Successor {
         }
     }
 
-    /// Tells the process that the sockets are closed.
+    /// Notifies the process that the sockets are closed.
     pub fn gone(&self) {
         if let Err(e) = self.line.send(&Message::Gone, &[]) {
             tracing::error!("pid {} has ended ({e}): the kernel forwards", self.pid);

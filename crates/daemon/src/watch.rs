@@ -115,7 +115,7 @@ impl Watch {
                     restarts.wait(worker, now)
                 });
                 failed.iter().for_each(|failed| restarts.restart(failed.worker, now, &shared));
-                tell(clock::tend());
+                log_changes(clock::tend());
                 if !broker_ended && let Some(why) = crate::sandbox::without_broker() {
                     broker_ended = true;
                     tracing::warn!("{why}");
@@ -128,7 +128,7 @@ impl Watch {
 }
 
 /// Logs changes of the time-stamp counter.
-fn tell(Changes { back, old_hz }: Changes) {
+fn log_changes(Changes { back, old_hz }: Changes) {
     if !back.is_zero() {
         tracing::warn!(
             "the time-stamp counter went back by {:.1} s, as it does when a machine resumes or moves to another host; \

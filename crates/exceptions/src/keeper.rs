@@ -1,4 +1,4 @@
-//! The gate that the watcher closes on a kernel announcement and the control side opens again.
+//! The gate that the watcher closes on a notification from the kernel and the control side opens again.
 
 use bywash_sync::lock;
 use std::sync::{Arc, Mutex};

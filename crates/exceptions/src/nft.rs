@@ -1,7 +1,7 @@
 //! nf_tables: the kernel's ruleset, and the forwarded packets that it may affect.
 //!
 //! [`Reader`] reads tables, chains, rules, sets and objects by nfnetlink (linux/netfilter/nf_tables.h), the elements of
-//! sets on request; [`analyse`] is a pure function of the result, and so is [`Evaluator`], which tells the verdict on
+//! sets on request; [`analyse`] is a pure function of the result, and so is [`Evaluator`], which finds the verdict on
 //! the packets of an established flow and, by [`on_tunnels`], on the outer packets of tunnels. Rules written by
 //! iptables-nft are included.
 

@@ -279,7 +279,7 @@ pub struct Bond {
 /// Properties of a bridge (IFLA_BR_*, linux/if_link.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bridge {
-    /// Shortest time in milliseconds after which a station that has not been heard is forgotten; 0 if none is learned.
+    /// Shortest time in milliseconds after which a station that has not been seen is forgotten; 0 if none is learned.
     pub ageing_ms: u64,
     /// Set if stations' MAC addresses, and VLANs if it filters them, alone decide about unicast frames: it has no
     /// spanning tree for each VLAN (MST), no XDP program, and no unknown property.

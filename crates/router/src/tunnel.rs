@@ -62,7 +62,7 @@ pub struct TunnelInfo {
     pub info: PortInfo,
     /// MAC address of a VXLAN's own interface.
     pub mac: Mac,
-    /// Time in seconds after which the kernel forgets a station of a VXLAN that it has not heard; 0 if it never does,
+    /// Time in seconds after which the kernel forgets a station of a VXLAN that it has not seen; 0 if it never does,
     /// `None` if it learns none.
     pub ageing: Option<u32>,
     /// Stations from which the kernel learns nothing, and those behind other members of a VXLAN's bridge.
@@ -90,7 +90,7 @@ pub struct Stations {
     /// In ascending order.
     all: Vec<(Mac, Option<IpAddr>)>,
     /// Time in seconds at which the kernel last got a frame of each.
-    heard: Vec<AtomicU32>,
+    seen: Vec<AtomicU32>,
     /// Stations behind other members, by the members' kernel indices, in ascending order.
     members: Vec<(Mac, u32)>,
     /// Stations that the bridge has behind the VXLAN, with the ends that it sends their frames to, in ascending order.
@@ -100,9 +100,9 @@ pub struct Stations {
 impl Stations {
     /// Creates a list of stations, which must be in ascending order; `before` is the list until now.
     pub fn new(all: Vec<(Mac, Option<IpAddr>)>, before: &Self) -> Self {
-        let heard = |(mac, _): &(Mac, _)| before.at(mac).map_or(0, |at| before.heard[at].load(Ordering::Relaxed));
-        let heard = all.iter().map(|station| AtomicU32::new(heard(station))).collect();
-        Self { all, heard, ..Self::default() }
+        let seen = |(mac, _): &(Mac, _)| before.at(mac).map_or(0, |at| before.seen[at].load(Ordering::Relaxed));
+        let seen = all.iter().map(|station| AtomicU32::new(seen(station))).collect();
+        Self { all, seen, ..Self::default() }
     }
 
     /// Adds stations of the bridge: those behind other members, by the members' kernel indices, and those behind the
@@ -128,9 +128,9 @@ impl Stations {
     fn claim_bypass(&self, mac: &Mac, remote: IpAddr, ageing: u32, now: u32) -> bool {
         let behind = |at: &usize| self.all[*at].1.is_none_or(|end| end == remote);
         let Some(at) = self.at(mac).filter(behind) else { return false };
-        let due = ageing != 0 && now.wrapping_sub(self.heard[at].load(Ordering::Relaxed)) >= (ageing / 4).max(1);
+        let due = ageing != 0 && now.wrapping_sub(self.seen[at].load(Ordering::Relaxed)) >= (ageing / 4).max(1);
         if due {
-            self.heard[at].store(now, Ordering::Relaxed);
+            self.seen[at].store(now, Ordering::Relaxed);
         }
         !due
     }

@@ -93,7 +93,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         None => writeln!(out, "no bywash runs here")?,
     }
     for finding in &found {
-        tell(finding, &mut out)?;
+        print(finding, &mut out)?;
     }
     if found.is_empty() {
         writeln!(out, "nothing to fix")?;
@@ -117,7 +117,7 @@ fn refused(refused: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn tell(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
+fn print(finding: &Finding, out: &mut impl Write) -> std::io::Result<()> {
     let mark = if finding.fixable { "*" } else { "" };
     let prefix = finding.interface.as_ref().map_or(String::new(), |name| format!("{name}: "));
     writeln!(out, "\n{}{mark} [{}] {prefix}{}", finding.severity.name(), finding.id, finding.what)?;

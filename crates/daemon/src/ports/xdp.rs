@@ -287,7 +287,7 @@ impl Xdp {
 
     /// Logs when native programs cannot send to this port, and when they can again. `native`: whether any port forwards
     /// by such a program.
-    pub fn tell_target(&mut self, native: bool) {
+    pub fn log_target(&mut self, native: bool) {
         let takes = self.targets.get(self.id as u16).takes_frames;
         let refuses = native && !takes && self.refused.is_none() && self.left().is_none();
         if std::mem::replace(&mut self.refuses_frames, refuses) == refuses {

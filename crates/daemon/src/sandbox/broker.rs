@@ -169,7 +169,7 @@ fn located(path: &Path) -> std::io::Result<PathBuf> {
     Ok(directory.canonicalize()?.join(name))
 }
 
-/// Returns the path of a file if it is at one of `places`. Does not tell what exists elsewhere.
+/// Returns the path of a file if it is at one of `places`. Does not reveal what exists elsewhere.
 fn at(places: &BTreeSet<PathBuf>, file: &Path, what: &str) -> Result<PathBuf, String> {
     let found = located(file).ok();
     let known = |found: &PathBuf| places.contains(found) || found.parent().is_some_and(|place| places.contains(place));
@@ -234,7 +234,7 @@ impl Policy for Limits {
         match file.canonicalize() {
             Ok(found) if known(&found) => Ok(found),
             Ok(found) => Err(self.made(&found).unwrap_or_else(|| refused("files"))),
-            // The reason would tell which files exist elsewhere.
+            // The reason would reveal which files exist elsewhere.
             Err(why) => match std::path::absolute(file).is_ok_and(|named| known(&named)) {
                 true => Err(why.to_string()),
                 false => Err(refused("files")),

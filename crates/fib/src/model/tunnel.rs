@@ -39,7 +39,7 @@ pub struct Vxlan {
     pub unsummed6: bool,
     /// Set if it learns stations from received packets.
     pub learns: bool,
-    /// Time in seconds after which it forgets a station that it has not heard; 0 if it does not.
+    /// Time in seconds after which it forgets a station that it has not seen; 0 if it does not.
     pub ageing: u32,
     /// Kernel index of the interface by which it sends to groups, and whose VRF it belongs to; 0 if there is none.
     pub link: u32,

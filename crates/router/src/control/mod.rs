@@ -429,7 +429,7 @@ impl Control {
     }
 
     /// Passes one packet of each station of a bridge to the kernel from time to time, because a bridge forgets stations
-    /// that it does not hear: four times in the shortest ageing time of all bridges. To be called every few
+    /// that it does not see: four times in the shortest ageing time of all bridges. To be called every few
     /// milliseconds.
     pub fn renew_stations(&mut self) {
         if self.links.ageing().is_none_or(|ageing| self.renewed.elapsed() < ageing / 4) {

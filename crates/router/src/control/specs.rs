@@ -162,7 +162,7 @@ impl TunnelSpec {
         self.bridge.map_or(self.index, |bridge| bridge.index)
     }
 
-    /// Returns the time in seconds after which the kernel forgets a station that it has not heard; `None` if it learns
+    /// Returns the time in seconds after which the kernel forgets a station that it has not seen; `None` if it learns
     /// no stations of this tunnel, 0 if it never forgets them.
     pub(super) fn ageing(&self) -> Option<u32> {
         let own = self.tunnel.vxlan.filter(|vxlan| vxlan.learns).map(|vxlan| vxlan.ageing);
@@ -183,7 +183,7 @@ pub struct Bridged {
     pub bridge: u32,
     /// VLAN of the frames; 0 if the bridge does not filter VLANs.
     pub vlan: u16,
-    /// Time in seconds after which the bridge forgets a station behind the VXLAN that it has not heard; `None` if it
+    /// Time in seconds after which the bridge forgets a station behind the VXLAN that it has not seen; `None` if it
     /// learns none there.
     pub ageing: Option<u32>,
 }

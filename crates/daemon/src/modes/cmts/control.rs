@@ -84,7 +84,7 @@ impl modes::Control for Downstream {
         let applied = ports.apply(changes);
         if changes.iter().any(|change| matches!(change, Change::Address(_))) {
             for port in ports.ports() {
-                if let Some(addressed) = self.addressed.get_mut(usize::from(port.id.0)).filter(|told| !**told) {
+                if let Some(addressed) = self.addressed.get_mut(usize::from(port.id.0)).filter(|warned| !**warned) {
                     *addressed = modes::warn_of_address(&port, "cable downstream");
                 }
             }

@@ -164,12 +164,12 @@ impl Modems {
             all.push(at);
         }
         let cpes_changed = known.iter().zip(modems).any(|(was, is)| was.cpes != is.cpes);
-        let mut told = vec![];
+        let mut changes = vec![];
         if !all.is_empty() {
-            told.push(format!("group {number}: new keys of {}", count(all.len(), "modem")));
+            changes.push(format!("group {number}: new keys of {}", count(all.len(), "modem")));
         }
         if cpes_changed {
-            told.push(format!("group {number}: other addresses behind modems"));
+            changes.push(format!("group {number}: other addresses behind modems"));
         }
         if apply {
             for &at in &all {
@@ -182,7 +182,7 @@ impl Modems {
             }
             state.configured = read;
         }
-        Ok(told)
+        Ok(changes)
     }
 }
 

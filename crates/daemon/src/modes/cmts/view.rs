@@ -89,8 +89,8 @@ impl View for Headend {
     }
 
     fn reread(&self, config: &Config, apply: bool) -> anyhow::Result<Vec<String>> {
-        let told = (1..).zip(self.groups.iter()).map(|(number, group)| group.modems.reread(number, config, apply));
-        Ok(told.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
+        let changes = (1..).zip(self.groups.iter()).map(|(number, group)| group.modems.reread(number, config, apply));
+        Ok(changes.collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 }
 

@@ -199,7 +199,7 @@ impl modes::Control for Routing {
         let mut control = lock(&self.control);
         // The programs identify a macvlan by its address, and are set after the tables.
         let other = |view: PortView, vlan: &VlanSpec, mac| vlan.tag == UNTAGGED && view.mac != mac;
-        let told_otherwise = |change: &Change| match change {
+        let changes_programs = |change: &Change| match change {
             Change::LinkGone { index } => {
                 let of = |master: &MasterSpec| master.stations().map_or(master.index, |(bridge, _)| bridge);
                 let masters = control.masters().flat_map(|(view, master)| [view.index, of(master)]);
@@ -212,7 +212,7 @@ impl modes::Control for Routing {
             }
             _ => false,
         };
-        if changes.iter().any(told_otherwise) {
+        if changes.iter().any(changes_programs) {
             self.guard.close();
         }
         let applied = control.apply(changes);

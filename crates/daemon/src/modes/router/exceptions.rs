@@ -218,7 +218,7 @@ impl Guard {
             rules: verdict.rules.iter().map(|(port, rules)| (PortId(*port), rules.clone())).collect(),
         };
         lock(control).set_policies(&policies);
-        self.tell(&verdict);
+        self.log(&verdict);
         self.verdict = verdict;
         (self.number, self.passing) = (number, false);
         if let Some(flows) =
@@ -355,7 +355,7 @@ impl Guard {
 
     /// Logs new reasons and those that no longer apply, for the ports that exist before and after. A new port is named
     /// if the reason does not hold for all ports.
-    fn tell(&mut self, verdict: &Verdict) {
+    fn log(&mut self, verdict: &Verdict) {
         let now: BTreeSet<u16> = self.ports.iter().map(|port| port.id).collect();
         let before = std::mem::replace(&mut self.known, now.clone());
         let same = |kept: &&Kept, of: &Kept| kept.effect == of.effect && kept.ignored == of.ignored;

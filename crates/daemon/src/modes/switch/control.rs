@@ -67,7 +67,7 @@ impl Switching {
     }
 
     /// Passes the link state of the changed ports to the flow tables. Ports without an interface are always up.
-    fn tell_state(&mut self, changed: &[PortId]) {
+    fn pass_state(&mut self, changed: &[PortId]) {
         let ports = lock(&self.ports);
         let changed: Vec<PortView> = ports.ports().filter(|port| changed.contains(&port.id)).collect();
         drop(ports);
@@ -181,13 +181,13 @@ impl modes::Control for Switching {
         if changes.iter().any(|change| matches!(change, Change::Address(_))) {
             self.warn_of_addresses();
         }
-        self.tell_state(&applied.ports_changed);
+        self.pass_state(&applied.ports_changed);
         applied
     }
 
     fn set_open(&mut self, id: PortId, open: bool) {
         lock(&self.ports).set_open(id, open);
-        self.tell_state(&[id]);
+        self.pass_state(&[id]);
     }
 
     fn ports_can_change(&self) -> Result<(), &'static str> {

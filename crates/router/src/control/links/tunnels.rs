@@ -290,7 +290,7 @@ impl Links {
 
     /// Returns the stations from whose frames the kernel would learn nothing new, each with the end of the VXLAN that
     /// it must be behind, or `None` for any end.
-    fn heard_from(&self, spec: &TunnelSpec) -> Vec<(Mac, Option<IpAddr>)> {
+    fn known_stations(&self, spec: &TunnelSpec) -> Vec<(Mac, Option<IpAddr>)> {
         let learns = spec.tunnel.vxlan.is_some_and(|vxlan| vxlan.learns);
         let Some(Bridged { bridge, vlan, ageing: Some(_), .. }) = spec.bridge else {
             return self.stations_of(spec.index).map(|(mac, end)| (mac, Some(end))).collect();
@@ -431,7 +431,7 @@ impl Links {
         for spec in vxlans.map(|(spec, _)| *spec).collect::<Vec<_>>() {
             let before = self.ends.get(&spec.index);
             if before.is_none() || self.stale_ends.contains(&spec.index) {
-                let new = Stations::new(self.heard_from(&spec), before.unwrap_or(&Arc::default()));
+                let new = Stations::new(self.known_stations(&spec), before.unwrap_or(&Arc::default()));
                 let (members, beyond) = (self.behind_members(&spec), self.beyond(&spec));
                 self.ends.insert(spec.index, Arc::new(new.bridged(members, beyond)));
             }
