@@ -74,6 +74,14 @@ pub struct Switch {
     by_flow: bool,
 }
 
+/// A burst's ingress port, by both of its numbers, and the tables that its packets are looked up in.
+#[derive(Clone, Copy)]
+struct Arrival<'p> {
+    pipeline: &'p Pipeline,
+    from: PortId,
+    of: u16,
+}
+
 /// Per-burst state passed between the stages.
 struct Work {
     /// Bit set of the plain packets, and their keys.
@@ -207,9 +215,10 @@ impl App for Switch {
             work.read_others(cx.bufs.arena(), caches, how, batch.as_mut_slice(), others);
         }
         cx.stage(EXTRACT, n);
-        caches.lookup(cx, pipeline, from, of, work, batch);
+        let arrival = Arrival { pipeline, from, of };
+        caches.lookup(cx, arrival, work, batch);
         cx.stage(LOOKUP, n);
-        caches.act(cx, pipeline, from, of, work, batch);
+        caches.act(cx, arrival, work, batch);
         cx.stage(ACTIONS, n);
         if *by_flow {
             caches.send_by_flow(cx, from, work, batch);

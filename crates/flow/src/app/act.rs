@@ -1,10 +1,9 @@
 //! Applies the actions of a burst's flows and sends the packets.
 
-use super::{Caches, Group, Work, low_bits};
+use super::{Arrival, Caches, Group, Work, low_bits};
 use crate::exec::{DROP, drop_as, execute, quick, quick_plain, reason};
 use crate::extract::Layout;
 use crate::megaflow::{Hot, Plan, bits};
-use crate::pipeline::Pipeline;
 use bywash_engine::{Context, PortId};
 use bywash_frame::{Arena, BATCH, Batch, Frame};
 
@@ -37,27 +36,20 @@ impl Work {
 impl Caches {
     /// Applies the actions of each packet's flow. Packets whose flow needs more than a [`Plan::Quick`] are grouped by
     /// flow, and each list of ops is run once per group.
-    pub(super) fn act(
-        &mut self,
-        cx: &mut Context<'_>,
-        pipeline: &Pipeline,
-        from: PortId,
-        of: u16,
-        work: &mut Work,
-        batch: &mut Batch,
-    ) {
+    pub(super) fn act(&mut self, cx: &mut Context<'_>, arrival: Arrival<'_>, work: &mut Work, batch: &mut Batch) {
+        let generation = arrival.pipeline.generation;
         let plain = work.plain == low_bits(batch.len()) && work.found == work.plain;
         let act = if plain { Self::act_each::<true> } else { Self::act_each::<false> };
-        let (mut lists, stale) = act(self, cx.bufs.arena(), pipeline.generation, work, batch.as_mut_slice(), !0);
+        let (mut lists, stale) = act(self, cx.bufs.arena(), generation, work, batch.as_mut_slice(), !0);
         if stale != 0 {
             work.found &= !stale;
-            self.lookup_rest(cx, pipeline, from, of, work, batch, 0, stale);
+            self.lookup_rest(cx, arrival, work, batch, 0, stale);
             let arena = cx.bufs.arena();
-            let (more, _) = self.act_each::<false>(arena, pipeline.generation, work, batch.as_mut_slice(), stale);
+            let (more, _) = self.act_each::<false>(arena, generation, work, batch.as_mut_slice(), stale);
             lists |= more;
         }
         if lists != 0 {
-            self.act_by_group(cx, pipeline, from, work, batch, lists);
+            self.act_by_group(cx, arrival, work, batch, lists);
         }
     }
 
@@ -106,8 +98,7 @@ impl Caches {
     fn act_by_group(
         &mut self,
         cx: &mut Context<'_>,
-        pipeline: &Pipeline,
-        from: PortId,
+        arrival: Arrival<'_>,
         work: &mut Work,
         batch: &mut Batch,
         lists: u64,
@@ -121,7 +112,17 @@ impl Caches {
             let members = work.members(group, &mut members);
             let cold = self.mega.cold(group.flow);
             let frames = batch.as_mut_slice();
-            execute(cx, pipeline, from, &cold.ops, cold.reason, frames, &mut work.layouts, members, &mut work.to);
+            execute(
+                cx,
+                arrival.pipeline,
+                arrival.from,
+                &cold.ops,
+                cold.reason,
+                frames,
+                &mut work.layouts,
+                members,
+                &mut work.to,
+            );
         }
     }
 

@@ -1,26 +1,17 @@
 //! Flow lookup for a burst: exact-match cache, megaflow cache, then tables.
 
-use super::{Caches, Ends, Work, low_bits};
+use super::{Arrival, Caches, Ends, Work, low_bits};
 use crate::exec::execute;
 use crate::learn::FlowChange;
 use crate::megaflow::bits;
-use crate::pipeline::Pipeline;
 use crate::translate::{Learn, Report};
-use bywash_engine::{Context, PortId};
+use bywash_engine::Context;
 use bywash_frame::{BATCH, Batch};
 
 impl Caches {
     /// Finds each packet's flow and records which packets have one. Packets whose flow cannot be cached are processed
     /// at once.
-    pub(super) fn lookup(
-        &mut self,
-        cx: &mut Context<'_>,
-        pipeline: &Pipeline,
-        from: PortId,
-        of: u16,
-        work: &mut Work,
-        batch: &mut Batch,
-    ) {
+    pub(super) fn lookup(&mut self, cx: &mut Context<'_>, arrival: Arrival<'_>, work: &mut Work, batch: &mut Batch) {
         let n = batch.len().min(BATCH);
         let all = low_bits(n);
         let mut missed = 0u64;
@@ -44,7 +35,7 @@ impl Caches {
         }
         self.ends.counters.exact_hits.add(u64::from(work.found.count_ones()));
         if rest != 0 {
-            self.lookup_rest(cx, pipeline, from, of, work, batch, rest, 0);
+            self.lookup_rest(cx, arrival, work, batch, rest, 0);
         }
     }
 
@@ -65,19 +56,17 @@ impl Caches {
 
     /// Looks up packets that missed the exact-match cache (`rest`) or hit a flow that is gone or older than the tables
     /// (`stale`).
-    #[allow(clippy::too_many_arguments)]
     #[inline(never)]
     pub(super) fn lookup_rest(
         &mut self,
         cx: &mut Context<'_>,
-        pipeline: &Pipeline,
-        from: PortId,
-        of: u16,
+        arrival: Arrival<'_>,
         work: &mut Work,
         batch: &mut Batch,
         rest: u64,
         stale: u64,
     ) {
+        let Arrival { pipeline, of, .. } = arrival;
         for i in bits((rest | stale) & work.plain) {
             work.read(cx.bufs.arena(), (of, pipeline.vlan_limit), &batch.as_slice()[i], i);
         }
@@ -99,7 +88,7 @@ impl Caches {
                 && self.mega.lives(flow)
                 && (self.mega.cold(flow.at).generation == pipeline.generation
                     || self.revalidate(pipeline, flow.at, Some(&work.keys[i]), cx.now));
-            if right || self.miss(cx, pipeline, from, i, work, batch) {
+            if right || self.miss(cx, arrival, i, work, batch) {
                 work.found |= 1 << i;
             } else {
                 work.found &= !(1 << i);
@@ -133,12 +122,12 @@ impl Caches {
     fn miss(
         &mut self,
         cx: &mut Context<'_>,
-        pipeline: &Pipeline,
-        from: PortId,
+        arrival: Arrival<'_>,
         i: usize,
         work: &mut Work,
         batch: &mut Batch,
     ) -> bool {
+        let Arrival { pipeline, from, .. } = arrival;
         // An earlier packet of the burst may have installed the same flow.
         if let Some(flow) = self.mega.find(&work.keys[i])
             && self.mega.cold(flow.at).generation == pipeline.generation
