@@ -30,22 +30,7 @@ bywash="$root/target/release/bywash" rounds=5 seconds=2 size=64 routes=500000 de
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
-[ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
-[ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
-command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"
-[ "$(nproc)" -ge 2 ] || die "two CPUs needed: one for the generator, one for the forwarder"
-
-prefix=bywash-placement-$$
-scratch=$(mktemp)
-trap 'rm -rf "$scratch" "/run/dpdk/$prefix"' EXIT
-trap 'exit 130' INT TERM
-
-# The same CPUs as `bywash bench placement` uses: the first two allowed.
-mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
-# The main lcore only sleeps; with --stats-period testpmd reads no command line.
-testpmd="dpdk-testpmd -l ${cpus[0]},${cpus[1]} --main-lcore ${cpus[0]} --no-huge -m 512 --no-pci --file-prefix $prefix"
-testpmd+=" --vdev net_af_xdp0,iface=r0 --vdev net_af_xdp1,iface=r1 --"
-testpmd+=" --forward-mode=io --nb-cores=1 --auto-start --stats-period=86400 --total-num-mbufs=16384"
+prepare_veth placement
 
 peers=(--peer "testpmd=$testpmd")
 if command -v xdp-forward >/dev/null; then

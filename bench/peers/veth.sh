@@ -27,22 +27,7 @@ bywash="$root/target/release/bywash" rounds=5 seconds=3 size=64 out="$root/out/b
 # shellcheck source=bench/peers/options.sh
 . "$here/options.sh"
 options "$@"
-[ "$(id -u)" = 0 ] || die "root needed: it makes network namespaces"
-[ -x "$bywash" ] || die "no $bywash: build it (cargo build --release) or give --bywash"
-command -v dpdk-testpmd >/dev/null || die "no dpdk-testpmd (package dpdk-dev)"
-[ "$(nproc)" -ge 2 ] || die "two CPUs needed: one for the generator, one for the forwarder"
-
-prefix=bywash-veth-$$
-scratch=$(mktemp)
-trap 'rm -rf "$scratch" "/run/dpdk/$prefix"' EXIT
-trap 'exit 130' INT TERM
-
-# The same CPUs as `bywash bench veth` uses: the first two allowed.
-mapfile -t cpus < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0))[:2], sep="\n")')
-# The main lcore only sleeps; with --stats-period testpmd reads no command line.
-testpmd="dpdk-testpmd -l ${cpus[0]},${cpus[1]} --main-lcore ${cpus[0]} --no-huge -m 512 --no-pci --file-prefix $prefix"
-testpmd+=" --vdev net_af_xdp0,iface=r0 --vdev net_af_xdp1,iface=r1 --"
-testpmd+=" --forward-mode=io --nb-cores=1 --auto-start --stats-period=86400 --total-num-mbufs=16384"
+prepare_veth veth
 
 "$bywash" bench veth --json --rounds "$rounds" --seconds "$seconds" --size "$size" --peer "$testpmd" >"$scratch"
 

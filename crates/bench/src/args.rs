@@ -1,8 +1,22 @@
 //! Values and parsers that the arguments of several benchmarks share.
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
 pub const SECONDS: std::ops::RangeInclusive<u64> = 1..=3600;
+
+/// Measurements that alternate between several forwarders.
+#[derive(Debug, Args)]
+pub struct Series {
+    /// Length of each measurement, in seconds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
+    pub seconds: u64,
+    /// Frame size on the wire in bytes, FCS included
+    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
+    pub size: usize,
+    /// Number of rounds, each measuring all of them; the result is the median
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+}
 
 /// Setting that is on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]

@@ -8,7 +8,7 @@
 //! on the generator's CPU, as in `bywash bench placement`.
 
 use super::lab::{Bywash, Lab, Rate, STATIONS, Traffic};
-use crate::args::{Family, SECONDS, flows, size};
+use crate::args::{Family, Series, flows};
 use anyhow::{Context as _, ensure};
 use bywash_api::{FlowTable, LevelFrames, Placement, client};
 use bywash_config::count;
@@ -53,15 +53,8 @@ pub struct NatArgs {
     /// Number of established connections; the kernel must have room for them (nf_conntrack_max)
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = flows)]
     pub flows: usize,
-    /// Length of each measurement, in seconds
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
-    pub seconds: u64,
-    /// Frame size on the wire in bytes, FCS included
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
-    pub size: usize,
-    /// Number of rounds, each measuring all of them; the result is the median
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub rounds: u64,
+    #[command(flatten)]
+    pub series: Series,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -88,14 +81,14 @@ struct Figures {
 pub fn run(args: &NatArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     bywash_lab::has_tool("nft").map_err(|why| anyhow::anyhow!("cannot load rules: {why}"))?;
-    let traffic = Traffic { size: args.size, destinations: args.flows, routes: 1, family: Family::V4 };
+    let traffic = Traffic { size: args.series.size, destinations: args.flows, routes: 1, family: Family::V4 };
     let lab = Lab::new(traffic)?.without_checksums().with_driver_sink()?;
     establish(&lab, args.flows)?;
-    let time = Duration::from_secs(args.seconds);
+    let time = Duration::from_secs(args.series.seconds);
     let flow_table = lab.topology().r().nft(FLOW_TABLE);
     load(lab.topology(), RULES)?;
     let mut rounds = vec![];
-    for _ in 0..args.rounds {
+    for _ in 0..args.series.rounds {
         let mut round = BTreeMap::from([
             ("idle", lab.idle(time)?),
             ("source", lab.source(time)?),
@@ -117,8 +110,8 @@ pub fn run(args: &NatArgs) -> anyhow::Result<()> {
         median_frame_ns: super::medians(&rounds, |rate| rate.frame_ns),
         no_flow_table: flow_table.err().map(|why| why.to_string()),
         flows: args.flows,
-        size: args.size,
-        seconds: args.seconds,
+        size: args.series.size,
+        seconds: args.series.seconds,
         cpus: lab.cpus,
         rounds,
     };
@@ -221,8 +214,8 @@ fn bywash(lab: &Lab, args: &NatArgs, level: &str, netfilter: &str) -> anyhow::Re
     // User space may be overrun by frames that come at once.
     wait_until_forwarded(lab, &running, args.flows, if level == "user" { 500 } else { 999 })?;
     let before = forwarded(&running)?;
-    let rate = lab.measure(Duration::from_secs(args.seconds))?;
-    let arrived = (rate.mpps * args.seconds as f64 * 1e6) as u64;
+    let rate = lab.measure(Duration::from_secs(args.series.seconds))?;
+    let arrived = (rate.mpps * args.series.seconds as f64 * 1e6) as u64;
     let passed = forwarded(&running)? - before;
     ensure!(passed * 100 > arrived * 99, "the kernel forwarded too: {passed} of {arrived} frames passed by it");
     running.stop()?;

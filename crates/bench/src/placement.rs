@@ -6,7 +6,7 @@
 //! All figures include the generator's cost. b's driver drops the frames, unless its stack is selected as receiver.
 
 use super::lab::{FOR_RATE, Interfaces, Lab, Rate, Traffic};
-use crate::args::{Family, SECONDS, flows, routes, size};
+use crate::args::{Family, Series, flows, routes};
 use anyhow::{Context as _, bail};
 use bywash_config::{CpuList, Level, count};
 use clap::{Args, ValueEnum};
@@ -42,15 +42,8 @@ pub struct PlacementArgs {
     /// Number of destination addresses in the traffic
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = flows)]
     pub destinations: usize,
-    /// Length of each measurement, in seconds
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
-    pub seconds: u64,
-    /// Frame size on the wire in bytes, FCS included
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
-    pub size: usize,
-    /// Number of rounds, each measuring all of them; the result is the median
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub rounds: u64,
+    #[command(flatten)]
+    pub series: Series,
     /// Measure only bywash, not the kernel or the minimal XDP redirect
     #[arg(long)]
     pub ours_only: bool,
@@ -126,15 +119,16 @@ struct Figures {
 pub fn run(args: &PlacementArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
     let peers: Vec<(&str, &str)> = args.peer.iter().map(|p| peer(p)).collect::<anyhow::Result<_>>()?;
-    let PlacementArgs { size, destinations, routes, family, .. } = *args;
+    let PlacementArgs { destinations, routes, family, .. } = *args;
+    let size = args.series.size;
     let lab = Lab::new(Traffic { size, destinations, routes, family })?;
     let mut lab = match args.sink {
         Sink::Driver => lab.with_driver_sink()?,
         Sink::Stack => lab.with_stack_sink()?,
     };
-    let time = Duration::from_secs(args.seconds);
+    let time = Duration::from_secs(args.series.seconds);
     let mut rounds = vec![];
-    for _ in 0..args.rounds {
+    for _ in 0..args.series.rounds {
         let mut round = BTreeMap::new();
         if !args.ours_only {
             round.insert("kernel".to_owned(), lab.kernel(time)?);
@@ -218,14 +212,14 @@ fn set_rules(family: Family, lab: &Lab, many: u8, verb: &str) -> anyhow::Result<
 /// Measures the kernel and each level again, with the present configuration of the lab.
 fn again(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
     kernel(args, lab, with, round)?;
-    let time = Duration::from_secs(args.seconds);
+    let time = Duration::from_secs(args.series.seconds);
     levels(args, lab, (FOR_RATE, &format!("+{with}")), round, || lab.measure(time))
 }
 
 /// Measures the kernel with the present configuration of the lab, if it is wanted.
 fn kernel(args: &PlacementArgs, lab: &Lab, with: &str, round: &mut BTreeMap<String, Rate>) -> anyhow::Result<()> {
     if !args.ours_only {
-        round.insert(format!("kernel+{with}"), lab.kernel(Duration::from_secs(args.seconds))?);
+        round.insert(format!("kernel+{with}"), lab.kernel(Duration::from_secs(args.series.seconds))?);
     }
     Ok(())
 }
@@ -263,10 +257,10 @@ fn figures(args: &PlacementArgs, lab: &Lab, rounds: Vec<BTreeMap<String, Rate>>)
         mpps,
         ratio: others.map(|(name, other)| (name.clone(), mpps / other)).collect(),
         median_mpps,
-        size: args.size,
+        size: args.series.size,
         destinations: args.destinations,
         routes: args.routes,
-        seconds: args.seconds,
+        seconds: args.series.seconds,
         cpus: lab.cpus,
         rounds,
     }

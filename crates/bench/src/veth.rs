@@ -1,7 +1,7 @@
 //! Benchmark of forwarding between veth interfaces: the kernel, Bywash and a peer, in alternating rounds.
 
 use super::lab::{FLOWS, FOR_RATE, Lab, Rate, Traffic};
-use crate::args::{SECONDS, size};
+use crate::args::Series;
 use anyhow::Context as _;
 use bywash_config::{Transmit, count};
 use clap::Args;
@@ -12,15 +12,8 @@ use std::time::Duration;
 /// `bywash bench veth`
 #[derive(Debug, Args)]
 pub struct VethArgs {
-    /// Length of each measurement, in seconds
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(SECONDS))]
-    pub seconds: u64,
-    /// Frame size on the wire in bytes, FCS included
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = size)]
-    pub size: usize,
-    /// Number of rounds, each measuring all of them; the result is the median
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub rounds: u64,
+    #[command(flatten)]
+    pub series: Series,
     /// Measure only bywash, not the kernel
     #[arg(long)]
     pub ours_only: bool,
@@ -80,14 +73,14 @@ struct Round {
 /// Runs `bywash bench veth`.
 pub fn run(args: &VethArgs) -> anyhow::Result<()> {
     bywash_lab::require_lab().map_err(|why| anyhow::anyhow!("cannot build the lab: {why}"))?;
-    let lab = Lab::new(Traffic::one_route(args.size))?;
-    let time = Duration::from_secs(args.seconds);
+    let lab = Lab::new(Traffic::one_route(args.series.size))?;
+    let time = Duration::from_secs(args.series.seconds);
     let start_ms = lab.start_up()?.as_secs_f64() * 1e3;
     let (mut stages, mut resident, mut arena) = (vec![], 0, 0);
     let transmit = args.transmit.to_possible_value().context("the transmit method has no name")?;
     let options = [FOR_RATE, &["--transmit", transmit.get_name()]].concat();
     let mut rounds = vec![];
-    for _ in 0..args.rounds {
+    for _ in 0..args.series.rounds {
         let mut round = Round::default();
         if !args.ours_only {
             round.kernel = Some(lab.kernel(time)?);
@@ -112,9 +105,9 @@ pub fn run(args: &VethArgs) -> anyhow::Result<()> {
         ratio: kernel_mpps.map(|kernel| ours.mpps / kernel),
         peer_mpps,
         peer_ratio: peer_mpps.map(|peer| ours.mpps / peer),
-        size: args.size,
+        size: args.series.size,
         flows: FLOWS,
-        seconds: args.seconds,
+        seconds: args.series.seconds,
         cpus: lab.cpus,
         stages,
         start_ms,
