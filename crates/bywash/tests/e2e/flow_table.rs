@@ -1,9 +1,9 @@
 //! Connections of UDP that a flow table of the kernel's (nf_flowtable) has taken are forwarded as others are, where the
 //! rules accept them without it; those of TCP are the table's.
 
-use crate::flows::{BRIEF, Ends, FIREWALL, forwarded, run, wait_for_flow};
+use crate::flows::{BRIEF, Ends, behind_firewall, forwarded, run, wait_for_flow};
 use crate::harness::PATIENCE;
-use bywash_lab::{Topology, has_tool, require, require_lab, skip, wait_until};
+use bywash_lab::{has_tool, require, require_lab, skip, wait_until};
 
 /// A flow table for UDP that has been replied to, in addition to the firewall.
 const FLOW_TABLE: &str = "
@@ -14,8 +14,7 @@ insert rule inet filter forward ct state established meta l4proto udp flow add @
 #[test]
 fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
-    let lab = Topology::builder().static_neighbours(true).build().unwrap();
-    lab.r().nft(FIREWALL).unwrap();
+    let lab = behind_firewall();
     if let Err(why) = lab.r().nft(FLOW_TABLE) {
         skip!("this kernel has no flow tables: {why}");
     }

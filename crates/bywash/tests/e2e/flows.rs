@@ -48,6 +48,21 @@ pub fn run<'a>(lab: &'a Topology, level: &str) -> Bywash<'a> {
     bywash
 }
 
+/// Creates a topology whose router has the rules [`FIREWALL`].
+pub fn behind_firewall() -> Topology {
+    let lab = Topology::builder().static_neighbours(true).build().unwrap();
+    lab.r().nft(FIREWALL).unwrap();
+    lab
+}
+
+/// Starts a router at this level, and waits until it forwards a UDP connection from host a to host b past the rules.
+pub fn run_with_flow<'a>(lab: &'a Topology, level: &str) -> (Bywash<'a>, Ends) {
+    let bywash = run(lab, level);
+    let mut udp = Ends::udp(lab, lab.b().v4.into());
+    wait_for_flow(&bywash, &mut udp, "UDP");
+    (bywash, udp)
+}
+
 /// Sets the rules of a home's router: hosts behind `inner` may open connections to r0, from whose address they come.
 pub fn masquerade_to_r0(r: &Namespace, inner: &str) {
     r.nft(&format!(
@@ -287,8 +302,7 @@ pub fn wait_for_flow_by<const N: usize>(
 fn established_connections_pass_without_the_kernel() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     for level in LEVELS {
-        let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        lab.r().nft(FIREWALL).unwrap();
+        let lab = behind_firewall();
         let bywash = run(&lab, level);
         for to in [IpAddr::from(lab.b().v4), lab.b().v6.into()] {
             let mut tcp = Ends::tcp(&lab, to);
@@ -317,11 +331,8 @@ fn established_connections_pass_without_the_kernel() {
 fn a_new_ruleset_holds_for_established_connections() {
     require!(require_lab(), has_tool("nft"));
     for level in LEVELS {
-        let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        lab.r().nft(FIREWALL).unwrap();
-        let bywash = run(&lab, level);
-        let mut udp = Ends::udp(&lab, lab.b().v4.into());
-        wait_for_flow(&bywash, &mut udp, "UDP");
+        let lab = behind_firewall();
+        let (bywash, mut udp) = run_with_flow(&lab, level);
         lab.r().nft("insert rule inet filter forward iifname r1 drop").unwrap();
         // Bywash learns of it a moment after nft has returned.
         wait_until("the new rule to hold", PATIENCE, || udp.is_unanswered()).unwrap();
@@ -363,8 +374,7 @@ fn findings(lab: &Topology, bywash: &Bywash, id: &str) -> Vec<Value> {
 #[test]
 fn the_doctor_says_what_keeps_flows_in_the_kernel() {
     require!(require_lab(), has_tool("nft"));
-    let lab = Topology::builder().static_neighbours(true).build().unwrap();
-    lab.r().nft(FIREWALL).unwrap();
+    let lab = behind_firewall();
     let without = File::new(&format!("[router]\nflows = 0\n{}", config(&[("r0", ""), ("r1", "")])));
     let bywash = without.run(&lab);
     let found = findings(&lab, &bywash, "flows-off");
@@ -400,8 +410,7 @@ fn packets(bywash: &Bywash, filter: &str) -> [u64; 2] {
 fn flows_are_shown_with_their_translation_and_packets() {
     require!(require_lab(), has_tool("nft"));
     for level in LEVELS {
-        let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        lab.r().nft(FIREWALL).unwrap();
+        let lab = behind_firewall();
         let bywash = run(&lab, level);
         let (near, far) = (lab.a().v4, lab.b().v4);
         let mut tcp = Ends::tcp(&lab, far.into());
@@ -464,8 +473,7 @@ fn flows_are_shown_with_their_translation_and_packets() {
 #[test]
 fn connections_that_are_left_to_the_kernel_are_shown_with_the_rule() {
     require!(require_lab(), has_tool("nft"));
-    let lab = Topology::builder().static_neighbours(true).build().unwrap();
-    lab.r().nft(FIREWALL).unwrap();
+    let lab = behind_firewall();
     lab.r().nft("insert rule inet filter forward meta l4proto udp ip length > 1400 drop").unwrap();
     let bywash = run(&lab, "");
     let mut tcp = Ends::tcp(&lab, lab.b().v4.into());
@@ -506,8 +514,7 @@ fn frame(bywash: &Bywash, packet: Packet) -> String {
 #[test]
 fn a_packet_of_a_flow_is_traced() {
     require!(require_lab(), has_tool("nft"));
-    let lab = Topology::builder().static_neighbours(true).build().unwrap();
-    lab.r().nft(FIREWALL).unwrap();
+    let lab = behind_firewall();
     let bywash = run(&lab, "");
     let (near, far) = (IpAddr::from(lab.a().v4), IpAddr::from(lab.b().v4));
     let mut tcp = Ends::tcp(&lab, far);

@@ -1,7 +1,9 @@
 //! Decisions of the kernel about packets of an established connection without an announcement: that they are invalid,
 //! no longer translated, marked, or to an address of a type that the rules drop.
 
-use crate::flows::{BRIEF, Ends, FIREWALL, LEVELS, router, run, wait_for_flow, wait_until_followed};
+use crate::flows::{
+    BRIEF, Ends, FIREWALL, LEVELS, behind_firewall, router, run, run_with_flow, wait_for_flow, wait_until_followed,
+};
 use crate::harness::PATIENCE;
 use crate::raw;
 use bywash_lab::{Topology, has_tool, require, require_lab, wait_until};
@@ -29,12 +31,9 @@ fn with_octets_behind(mut frame: Vec<u8>, behind: &[u8]) -> Vec<u8> {
 fn datagrams_that_end_before_their_packet_are_the_kernels() {
     require!(require_lab(), has_tool("nft"));
     for level in LEVELS {
-        let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        lab.r().nft(FIREWALL).unwrap();
-        let bywash = run(&lab, level);
+        let lab = behind_firewall();
+        let (bywash, udp) = run_with_flow(&lab, level);
         let (near, far) = (lab.a().v4, lab.b().v4);
-        let mut udp = Ends::udp(&lab, far.into());
-        wait_for_flow(&bywash, &mut udp, "UDP");
         let [own, router]: [MacAddr; 2] = [&lab.a().mac, &lab.a().router_mac].map(|mac| mac.parse().unwrap());
         let datagram = |text: &'static [u8]| {
             let packet = Packet::udp((near, 4000).into(), (far, 80).into()).payload(text);
@@ -55,11 +54,8 @@ fn datagrams_that_end_before_their_packet_are_the_kernels() {
 fn nothing_is_translated_without_connection_tracking() {
     require!(require_lab(), has_tool("nft"));
     for level in LEVELS {
-        let lab = Topology::builder().static_neighbours(true).build().unwrap();
-        lab.r().nft(FIREWALL).unwrap();
-        let bywash = run(&lab, level);
-        let mut udp = Ends::udp(&lab, lab.b().v4.into());
-        wait_for_flow(&bywash, &mut udp, "UDP");
+        let lab = behind_firewall();
+        let (bywash, udp) = run_with_flow(&lab, level);
         lab.r()
             .nft(
                 "flush ruleset

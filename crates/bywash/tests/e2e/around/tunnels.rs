@@ -245,6 +245,15 @@ impl Tunnels {
             Self::moved(bywash).0 >= before.0 + 3
         });
     }
+
+    /// Starts a router at level `user`, and waits until host b is a known station of VXLAN `tw`.
+    fn run_with_station(&self) -> Bywash<'_> {
+        let bywash = Bywash::run(self.0.r(), &["--level", "user", "r0", "r1"]);
+        self.wait_for_tunnels(&bywash);
+        self.answer_by("tw", 88, 88);
+        bywash.wait("the station to be known", |_| self.ping(&bywash) == (5, 5));
+        bywash
+    }
 }
 
 #[test]

@@ -132,11 +132,8 @@ fn stations_of_vxlans_are_followed() {
     require!(require_lab(), kernel_has("vxlan"));
     let tunnels = Tunnels::new(&VXLANS);
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
-    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
-    tunnels.wait_for_tunnels(&bywash);
-    tunnels.answer_by("tw", 88, 88);
+    let bywash = tunnels.run_with_station();
     let ping = || tunnels.ping(&bywash);
-    bywash.wait("the station to be known", |_| ping() == (5, 5));
     let mac = mac_of(88, 2);
     let fdb = |what: &str, dst: &str| {
         r.run(&["bridge", "fdb", what, &mac, "dev", "tw", "dst", dst]).unwrap();
@@ -236,11 +233,8 @@ fn outer_packets_leave_by_the_kernels_next_hop() {
     require!(require_lab(), kernel_has("vxlan"));
     let tunnels = Tunnels::new(&VXLANS);
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
-    let bywash = Bywash::run(r, &["--level", "user", "r0", "r1"]);
-    tunnels.wait_for_tunnels(&bywash);
-    tunnels.answer_by("tw", 88, 88);
+    let bywash = tunnels.run_with_station();
     let ping = || tunnels.ping(&bywash);
-    bywash.wait("the station to be known", |_| ping() == (5, 5));
     let end = "198.51.100.9";
     b.ns.ip(&["address", "add", &format!("{end}/32"), "dev", "lo"]).unwrap();
     r.ip_batch(&format!("route add {end}/32 nexthop via 10.0.2.2 dev r1 nexthop via 10.0.2.3 dev r1\n")).unwrap();
