@@ -219,19 +219,19 @@ impl Sockets {
         Ok(Self {
             route: (open(None, &route)?, open(None, &[])?),
             netfilter: match maybe(Some(netlink::NETFILTER), &[NFNLGRP_NFTABLES])? {
-                Some(heard) => Some((heard, open(Some(netlink::NETFILTER), &[])?)),
+                Some(events) => Some((events, open(Some(netlink::NETFILTER), &[])?)),
                 None => None,
             },
             ipsec: match maybe(Some(netlink::XFRM), &[xfrm::XFRMNLGRP_POLICY, xfrm::XFRMNLGRP_SA])? {
-                Some(heard) => Some((heard, open(Some(netlink::XFRM), &[])?)),
+                Some(events) => Some((events, open(Some(netlink::XFRM), &[])?)),
                 None => None,
             },
         })
     }
 
-    fn heard(&self) -> impl Iterator<Item = &Socket> {
+    fn readable(&self) -> impl Iterator<Item = &Socket> {
         let others = self.netfilter.iter().chain(&self.ipsec);
-        std::iter::once(&self.route.0).chain(others.map(|(heard, _)| heard))
+        std::iter::once(&self.route.0).chain(others.map(|(events, _)| events))
     }
 }
 
@@ -285,7 +285,7 @@ impl Runner {
                 }
             }
             self.wait();
-            let mut changed = self.hear();
+            let mut changed = self.receive();
             changed.extend(self.poll_unannounced());
             if !changed.is_empty() {
                 self.keeper.close();
@@ -296,7 +296,7 @@ impl Runner {
 
     fn wait(&self) {
         // Everything is checked, whether or not the wait failed.
-        let _ = self.shared.wake.wait(self.sockets.heard().map(AsFd::as_fd), Some(POLL));
+        let _ = self.shared.wake.wait(self.sockets.readable().map(AsFd::as_fd), Some(POLL));
     }
 
     /// Returns the interfaces that the ports' packets pass, by index and name, some of them more than once.
@@ -305,7 +305,7 @@ impl Runner {
     }
 
     /// Reads all pending announcements and returns the kinds they concern.
-    fn hear(&mut self) -> BTreeSet<Kind> {
+    fn receive(&mut self) -> BTreeSet<Kind> {
         let mut changed = BTreeSet::new();
         let ports: BTreeSet<u32> = self.devices().map(|(index, _)| index).collect();
         let decrypts = self.decrypts();
@@ -323,11 +323,11 @@ impl Runner {
             // Announcements were lost, with which all kinds are read again.
             self.lost.missed();
         }
-        if let Some((heard, _)) = &self.sockets.netfilter {
-            drain(heard, buffer, &mut changed, |_| Some(Kind::Netfilter));
+        if let Some((events, _)) = &self.sockets.netfilter {
+            drain(events, buffer, &mut changed, |_| Some(Kind::Netfilter));
         }
-        if let Some((heard, _)) = &self.sockets.ipsec {
-            drain(heard, buffer, &mut changed, |message| xfrm::concerns(message, decrypts).then_some(Kind::Ipsec));
+        if let Some((events, _)) = &self.sockets.ipsec {
+            drain(events, buffer, &mut changed, |message| xfrm::concerns(message, decrypts).then_some(Kind::Ipsec));
         }
         changed
     }

@@ -52,8 +52,8 @@ const REPORT_AT: usize = 1 << 16;
 /// Follows the kernel's tables; owned by one thread.
 #[derive(Debug)]
 pub struct Follower {
-    heard: Socket,
-    asked: Socket,
+    events: Socket,
+    requests: Socket,
     kernel: Kernel,
     /// Notifications stored during a dump, each preceded by its length.
     log: Vec<u8>,
@@ -80,7 +80,7 @@ pub struct Follower {
     /// Time at which links are read again.
     links: Option<Instant>,
     /// Set if a link has changed since this was last reset.
-    pub heard_links: bool,
+    pub links_changed: bool,
     settle: Duration,
     ended: Instant,
     took: Duration,
@@ -95,11 +95,11 @@ impl Follower {
             true => (&crate::socket::GROUPS, Scope::ALL),
             false => (&crate::socket::LINK_GROUPS, Scope::LINKS | Scope::ADDRESSES),
         };
-        let heard = Socket::open(groups, receive_buffer)?;
-        let asked = Socket::open(&[], 1 << 20)?;
+        let events = Socket::open(groups, receive_buffer)?;
+        let requests = Socket::open(&[], 1 << 20)?;
         Ok(Self {
-            heard,
-            asked,
+            events,
+            requests,
             kernel: Kernel::default(),
             log: Vec::new(),
             buffer: vec![0; DATAGRAM],
@@ -115,7 +115,7 @@ impl Follower {
             advertised: None,
             vlans: None,
             links: None,
-            heard_links: false,
+            links_changed: false,
             settle,
             ended: Instant::now(),
             took: Duration::ZERO,
@@ -134,9 +134,9 @@ impl Follower {
 
     /// Returns the sockets to poll for notifications and router advertisements. No more of the latter are awaited until
     /// the routes have been read again.
-    pub fn heard(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let advertisements = self.advertisements.as_ref().filter(|_| self.advertised.is_none());
-        std::iter::once(self.heard.as_fd()).chain(advertisements.map(AsFd::as_fd))
+        std::iter::once(self.events.as_fd()).chain(advertisements.map(AsFd::as_fd))
     }
 
     /// Returns the time at which tables must be read again, if any.
@@ -172,14 +172,14 @@ impl Follower {
     }
 
     /// Applies pending notifications; returns whether there may be more.
-    pub fn hear(&mut self, emit: &mut dyn FnMut(Change)) -> Result<bool, Error> {
+    pub fn receive(&mut self, emit: &mut dyn FnMut(Change)) -> Result<bool, Error> {
         if self.advertised.is_none() && self.advertisements.as_ref().is_some_and(Advertisements::receive) {
             // This socket receives an advertisement before the kernel acts on it.
             let rest = self.ended + (ADVERTISED - 1) * self.took;
             self.advertised = Some((Instant::now() + self.settle).max(rest));
         }
         for _ in 0..TURN {
-            match self.heard.receive(&mut self.buffer)? {
+            match self.events.receive(&mut self.buffer)? {
                 Received::Empty => return Ok(false),
                 Received::Lost => {
                     self.stats.overflows += 1;
@@ -321,7 +321,7 @@ impl Follower {
                 left -= 1;
                 let from = Ipv6Addr::from(u128::from(SOURCES) << 64 | u128::from(left));
                 let (mut same, buffer) = (false, &mut self.dump_buffer);
-                let asked = self.asked.ask(RTM_GETROUTE, &packet6(from, to), buffer, |message| {
+                let answered = self.requests.ask(RTM_GETROUTE, &packet6(from, to), buffer, |message| {
                     if let Ok(Some(Event::Route { key: of, body: found, .. })) = parse(message) {
                         same = of == key && found.legs.len() == body.legs.len();
                         mixed = same && found.mtu != body.mtu;
@@ -329,7 +329,7 @@ impl Follower {
                     }
                 });
                 // Another route takes such packets: a more specific one, or one of another table.
-                if !same || asked.is_err() {
+                if !same || answered.is_err() {
                     break;
                 }
             }
@@ -348,10 +348,10 @@ impl Follower {
             _ => (&body[..12], &[]),
         };
         let rest = self.rest();
-        let Self { heard, asked, kernel, log, buffer, dump_buffer, stats, expiry, .. } = self;
+        let Self { events, requests, kernel, log, buffer, dump_buffer, stats, expiry, .. } = self;
         let mut lost = false;
         let kernel = std::cell::RefCell::new((kernel, stats));
-        let dumped = asked.dump(
+        let dumped = requests.dump(
             request,
             body,
             attributes,
@@ -373,11 +373,11 @@ impl Follower {
                 if kernel.pending() >= REPORT_AT {
                     kernel.report(&mut *emit);
                 }
-                lost |= store_pending(heard, log, buffer, stats)?;
+                lost |= store_pending(events, log, buffer, stats)?;
                 Ok(())
             },
         )?;
-        lost |= store_pending(heard, log, buffer, kernel.into_inner().1)?;
+        lost |= store_pending(events, log, buffer, kernel.into_inner().1)?;
         if lost {
             self.want_all();
         }
@@ -402,7 +402,7 @@ impl Follower {
                 if matches!(event, Event::Link { .. }) && self.kernel.must_report(&event) {
                     self.kernel.report(emit);
                 }
-                self.heard_links |= matches!(event, Event::Link { .. } | Event::LinkGone(_));
+                self.links_changed |= matches!(event, Event::Link { .. } | Event::LinkGone(_));
                 let rest = self.rest();
                 track_expiry(&mut self.expiry, rest, &event);
                 let wanted = self.kernel.apply(event, origin);
@@ -432,10 +432,10 @@ fn track_expiry(expiry: &mut Option<Instant>, rest: Instant, event: &Event) {
 }
 
 /// Stores pending notifications unparsed; returns whether any were lost.
-fn store_pending(heard: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &mut Stats) -> Result<bool, Error> {
+fn store_pending(events: &Socket, log: &mut Vec<u8>, buffer: &mut [u8], stats: &mut Stats) -> Result<bool, Error> {
     let mut lost = false;
     while log.len() < STORED {
-        match heard.receive(buffer)? {
+        match events.receive(buffer)? {
             Received::Empty => break,
             Received::Lost => {
                 stats.overflows += 1;

@@ -256,8 +256,8 @@ impl Runner {
             }
             let outbox = &mut self.outbox;
             lock(&self.shared.elsewhere).take().into_iter().for_each(|change| outbox.put(change));
-            self.follower.hear(&mut |change| outbox.put(change))?;
-            if std::mem::take(&mut self.follower.heard_links) {
+            self.follower.receive(&mut |change| outbox.put(change))?;
+            if std::mem::take(&mut self.follower.links_changed) {
                 // A link may have moved to another namespace, or have an interface of another one above it. If the
                 // channel is full, a search is due already.
                 let _ = self.hurry.try_send(());
@@ -301,7 +301,7 @@ impl Runner {
         let blocked = !self.outbox.waiting.is_empty();
         let until_due = self.follower.due().map(|due| due.saturating_duration_since(Instant::now()));
         let limit = if blocked { Some(KNOCK) } else { until_due };
-        self.shared.wake.wait(self.follower.heard(), limit)?;
+        self.shared.wake.wait(self.follower.readable(), limit)?;
         Ok(!self.shared.stop.load(Ordering::Acquire))
     }
 }

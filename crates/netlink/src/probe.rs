@@ -22,9 +22,9 @@ const REMEMBERED: usize = 16 << 10;
 struct Inner {
     socket: Socket,
     /// Receives the announcements of neighbours; read only around a request that could undo a permanent entry.
-    heard: Socket,
-    asked: HashMap<(u32, IpAddr), Instant>,
-    /// Keys of `asked` in the order of their requests.
+    events: Socket,
+    requested: HashMap<(u32, IpAddr), Instant>,
+    /// Keys of `requested` in the order of their requests.
     order: VecDeque<(u32, IpAddr)>,
     buffer: Vec<u8>,
 }
@@ -37,11 +37,11 @@ pub struct Prober(Arc<Mutex<Inner>>);
 impl Prober {
     pub(crate) fn open() -> Result<Self, Error> {
         let socket = Socket::open(&[], 256 << 10)?;
-        let heard = Socket::open(&[RTNLGRP_NEIGH], 1 << 20)?;
+        let events = Socket::open(&[RTNLGRP_NEIGH], 1 << 20)?;
         Ok(Self(Arc::new(Mutex::new(Inner {
             socket,
-            heard,
-            asked: HashMap::new(),
+            events,
+            requested: HashMap::new(),
             order: VecDeque::new(),
             buffer: vec![0; DATAGRAM],
         }))))
@@ -55,20 +55,20 @@ impl Prober {
     /// Runs on the calling thread and may wait for the kernel's configuration lock: never call it from a worker.
     pub fn probe(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = lock(&self.0);
-        let Inner { socket, heard, asked, order, buffer } = &mut *inner;
+        let Inner { socket, events, requested, order, buffer } = &mut *inner;
         let now = Instant::now();
-        if asked.get(&(index, addr)).is_some_and(|last| now - *last < INTERVAL) {
+        if requested.get(&(index, addr)).is_some_and(|last| now - *last < INTERVAL) {
             return false;
         }
         while let Some(oldest) = order.front() {
-            let old = asked.get(oldest).is_none_or(|last| now - *last >= INTERVAL);
+            let old = requested.get(oldest).is_none_or(|last| now - *last >= INTERVAL);
             if !old && order.len() < REMEMBERED {
                 break;
             }
-            asked.remove(oldest);
+            requested.remove(oldest);
             order.pop_front();
         }
-        asked.insert((index, addr), now);
+        requested.insert((index, addr), now);
         order.push_back((index, addr));
         let mut ask = |flags| ask(socket, buffer, |sequence| use_it(sequence, index, addr, flags));
         match ask(NLM_F_CREATE | NLM_F_EXCL) {
@@ -77,7 +77,7 @@ impl Prober {
             Some(code) if Errno::from_raw_os_error(-code) == Errno::EXIST => {}
             _ => return false,
         }
-        change((socket, heard), buffer, (index, addr), NLM_F_REPLACE, |sequence| use_it(sequence, index, addr, 0))
+        change((socket, events), buffer, (index, addr), NLM_F_REPLACE, |sequence| use_it(sequence, index, addr, 0))
     }
 
     /// Requests that the kernel stop resolving `addr` on interface `index` and delete the entry. Returns false if there
@@ -85,13 +85,13 @@ impl Prober {
     /// [`Prober::probe`], it must not be called from a worker.
     pub fn forget(&self, index: u32, addr: IpAddr) -> bool {
         let mut inner = lock(&self.0);
-        let Inner { socket, heard, asked, buffer, .. } = &mut *inner;
-        asked.remove(&(index, addr));
+        let Inner { socket, events, requested, buffer, .. } = &mut *inner;
+        requested.remove(&(index, addr));
         let delete = |sequence| {
             let request = Request::new(RTM_DELNEIGH, NLM_F_ACK, sequence, &body(index, addr, 0));
             destination(request, addr)
         };
-        change((socket, heard), buffer, (index, addr), NLM_F_CREATE | NLM_F_REPLACE, delete)
+        change((socket, events), buffer, (index, addr), NLM_F_CREATE | NLM_F_REPLACE, delete)
     }
 }
 
@@ -112,19 +112,19 @@ fn ask(socket: &mut Socket, buffer: &mut [u8], request: impl FnOnce(u32) -> Requ
 /// undid that: it is made permanent again, as announced, unless it was deleted since. `again` holds the flags of that
 /// request: without `NLM_F_CREATE`, a deleted entry does not come back.
 fn change(
-    (socket, heard): (&mut Socket, &Socket),
+    (socket, events): (&mut Socket, &Socket),
     buffer: &mut [u8],
     (index, addr): (u32, IpAddr),
     again: u16,
     request: impl FnOnce(u32) -> Request,
 ) -> bool {
-    while !matches!(heard.receive(buffer), Ok(Received::Empty) | Err(_)) {}
+    while !matches!(events.receive(buffer), Ok(Received::Empty) | Err(_)) {}
     let Some(own) = may_change(socket, buffer, index, addr) else { return false };
     if ask(socket, buffer, request) != Some(0) {
         return false;
     }
     let mut undone = None;
-    while let Ok(received @ (Received::Datagram(_) | Received::Lost)) = heard.receive(buffer) {
+    while let Ok(received @ (Received::Datagram(_) | Received::Lost)) = events.receive(buffer) {
         let Received::Datagram(length) = received else { continue };
         for message in Messages::new(&buffer[..length]).filter(|message| is_about(message, index, addr)) {
             undone = after(&message, own).unwrap_or(undone);

@@ -14,7 +14,7 @@ use super::flow::{Course, Flow, Hook, State, View};
 use super::octets::{Of, Truth, Why};
 use super::{Base, Chain, Family, Ruleset, Table};
 use std::collections::HashMap;
-use walk::{Names, Outcomes, Told, Walk, packets, place};
+use walk::{Names, Outcomes, Report, Walk, packets, place};
 
 /// A base chain that the packets in question meet.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +131,7 @@ impl<'a> Evaluator<'a> {
 
     /// Evaluates the ruleset for the packets of a flow, whose course must be one that it was prepared for.
     pub fn evaluate(&self, flow: &Flow) -> Answer {
-        let mut told = Told::default();
+        let mut report = Report::default();
         let mut all = Outcomes::default();
         // Counters found before a chain that may drop packets: later ones may miss some packets.
         let mut certain = usize::MAX;
@@ -140,33 +140,33 @@ impl<'a> Evaluator<'a> {
         // certain: all of them are run.
         for alike in self.hooked.chunk_by(|one, other| order(one) == order(other)) {
             let (mut met, mut ends) = (0, false);
-            let before = told.counters.len();
+            let before = report.counters.len();
             for hooked in alike {
                 let reach = match meets(hooked, flow) {
                     Truth::No => continue,
                     Truth::Yes => None,
                     Truth::Maybe(why) => Some(why),
                 };
-                let out = self.chain(hooked, flow, reach, &mut told);
+                let out = self.chain(hooked, flow, reach, &mut report);
                 met += 1;
                 all.kernel |= out.kernel;
                 all.drop |= out.drop;
                 ends |= out == Outcomes::DROP && reach.is_none();
             }
             if all.drop {
-                certain = certain.min(if met > 1 { before } else { told.counters.len() });
+                certain = certain.min(if met > 1 { before } else { report.counters.len() });
             }
             all.accept = !ends;
             if ends {
                 break;
             }
         }
-        if let Some(counter) = told.counters.get(certain).filter(|_| !all.accept) {
+        if let Some(counter) = report.counters.get(certain).filter(|_| !all.accept) {
             let why = "counter of some packets, by an earlier drop";
-            told.findings.push(Finding::of(counter.place.clone(), Cause::Acts, why, None, true));
+            report.findings.push(Finding::of(counter.place.clone(), Cause::Acts, why, None, true));
             all.kernel = true;
         }
-        let Told { mut findings, counters, dropped, masquerades, .. } = told;
+        let Report { mut findings, counters, dropped, masquerades, .. } = report;
         match (all, dropped) {
             (Outcomes { kernel: false, drop: false, .. }, _) => return Answer::Accept { counters, masquerades },
             (Outcomes::DROP, Some(at)) => return Answer::Drop { at, counters },
@@ -179,28 +179,28 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn chain(&self, hooked: &Hooked<'a>, flow: &Flow, reach: Option<Why<'static>>, told: &mut Told) -> Outcomes {
+    fn chain(&self, hooked: &Hooked<'a>, flow: &Flow, reach: Option<Why<'static>>, report: &mut Report) -> Outcomes {
         let Hooked { hook, table, chain, base } = *hooked;
         let names = &self.names[&(table.family, table.name.as_str())];
         let Some(hook) = hook else {
             let why = chain.opaque.clone().unwrap_or_else(|| format!("hook {} of family {}", base.hook, table.family));
             let place = place(table, chain, None);
-            told.add(Finding { place, cause: Cause::Acts, why, some: false, tracked: false });
+            report.add(Finding { place, cause: Cause::Acts, why, some: false, tracked: false });
             return Outcomes::KERNEL;
         };
         let view = View::new(flow, hook, base.priority, table.family == Family::Netdev, reach);
         let tracked = view.tracked() == Some(true);
-        let (mut out, _) = Walk::new((table, names), view, reach, told).chain(chain, 0);
+        let (mut out, _) = Walk::new((table, names), view, reach, report).chain(chain, 0);
         if std::mem::take(&mut out.through) {
             if base.accepts {
                 out.accept = true;
             } else {
                 out.drop = true;
-                told.dropped.get_or_insert_with(|| place(table, chain, None));
+                report.dropped.get_or_insert_with(|| place(table, chain, None));
             }
         }
         if let Some(why) = reach.filter(|_| out.drop) {
-            told.add(Finding::of(place(table, chain, None), Cause::Drops, why.what, reach, tracked));
+            report.add(Finding::of(place(table, chain, None), Cause::Drops, why.what, reach, tracked));
         }
         out
     }

@@ -113,7 +113,7 @@ impl<'a> Step<'a> {
 
 /// Findings of an evaluation so far.
 #[derive(Default)]
-pub struct Told {
+pub struct Report {
     pub findings: Vec<Finding>,
     pub counters: Vec<Counter>,
     pub dropped: Option<Place>,
@@ -123,7 +123,7 @@ pub struct Told {
     scanned: usize,
 }
 
-impl Told {
+impl Report {
     /// Adds a finding, unless it is known or there are enough of its kind.
     pub fn add(&mut self, finding: Finding) {
         let alike = |other: &&Finding| other.cause == finding.cause && other.some == finding.some;
@@ -142,7 +142,7 @@ pub struct Walk<'a, 'e> {
     registers: [Octet<'a>; REGISTERS],
     /// Value that decides which packets reach the rule, if not all do.
     reach: Option<Why<'a>>,
-    told: &'e mut Told,
+    report: &'e mut Report,
 }
 
 const UNSET: Why<'static> = Why { of: Of::Packets, what: "register without a value" };
@@ -165,9 +165,9 @@ impl<'a, 'e> Walk<'a, 'e> {
         (table, names): (&'a Table, &'e Names<'a>),
         view: View<'e>,
         reach: Option<Why<'a>>,
-        told: &'e mut Told,
+        report: &'e mut Report,
     ) -> Self {
-        Self { table, names, view, registers: [Octet::unknown(UNSET); REGISTERS], reach, told }
+        Self { table, names, view, registers: [Octet::unknown(UNSET); REGISTERS], reach, report }
     }
 
     /// Runs a chain. Returns the outcomes, and the value that decides between them.
@@ -182,8 +182,8 @@ impl<'a, 'e> Walk<'a, 'e> {
         let (mut out, mut split) = (Outcomes::default(), None);
         let mut goes_on = true;
         for rule in &chain.rules {
-            self.told.rules += 1;
-            if self.told.rules > RULES {
+            self.report.rules += 1;
+            if self.report.rules > RULES {
                 out.add(self.gives_up(chain, "too many rules"));
                 goes_on = false;
                 break;
@@ -205,7 +205,7 @@ impl<'a, 'e> Walk<'a, 'e> {
 
     fn gives_up(&mut self, chain: &Chain, why: &str) -> Outcomes {
         let place = place(self.table, chain, None);
-        self.told.add(Finding::of(place, Cause::Acts, why, self.reach, self.view.tracked() == Some(true)));
+        self.report.add(Finding::of(place, Cause::Acts, why, self.reach, self.view.tracked() == Some(true)));
         Outcomes::KERNEL
     }
 
@@ -257,7 +257,7 @@ impl<'a, 'e> Walk<'a, 'e> {
                     match weaker(step.certain, self.reach) {
                         None => {
                             let place = place(self.table, step.chain, Some(step.rule));
-                            self.told.counters.push(Counter { place, name: name.clone() });
+                            self.report.counters.push(Counter { place, name: name.clone() });
                         }
                         // It is certain which flows it counts once they are known.
                         Some(Why { of: Of::Flows, .. }) => {}
@@ -280,7 +280,7 @@ impl<'a, 'e> Walk<'a, 'e> {
                 // the table see no rules at all, so that only a verdict that needs neither holds for all of them.
                 Expression::FlowAdd => Truth::Maybe(packets("flow add")),
                 Expression::SourceNat { address } if self.keeps_source(*address) => {
-                    self.told.masquerades |= address.is_none();
+                    self.report.masquerades |= address.is_none();
                     return self.verdicts(step, &[&Verdict::Accept]);
                 }
                 Expression::SourceNat { address } => return self.acts(step, source_nat(*address)),
@@ -376,8 +376,8 @@ impl<'a, 'e> Walk<'a, 'e> {
             return Err(Truth::Maybe(packets("set that rules update")));
         }
         let octets = self.register(key, set.key_len).ok_or(Truth::Maybe(UNSET))?.to_vec();
-        self.told.scanned += set.scans(&octets);
-        if self.told.scanned > SCANNED {
+        self.report.scanned += set.scans(&octets);
+        if self.report.scanned > SCANNED {
             return Err(Truth::Maybe(packets("too many set elements")));
         }
         let found = set.find(&octets).map_err(Truth::Maybe)?;
@@ -467,7 +467,7 @@ impl<'a, 'e> Walk<'a, 'e> {
                 Verdict::Accept => step.out.accept = true,
                 Verdict::Drop => {
                     step.out.drop = true;
-                    self.told.dropped.get_or_insert_with(|| place(self.table, step.chain, Some(step.rule)));
+                    self.report.dropped.get_or_insert_with(|| place(self.table, step.chain, Some(step.rule)));
                     cause = Some(Cause::Drops);
                 }
                 Verdict::Return => step.out.through = true,
@@ -513,7 +513,7 @@ impl<'a, 'e> Walk<'a, 'e> {
         let place = place(self.table, step.chain, Some(step.rule));
         let tracked = self.view.tracked() == Some(true);
         let finding = Finding::of(place, cause, why, weaker(step.certain, self.reach), tracked);
-        self.told.add(finding);
+        self.report.add(finding);
     }
 }
 
