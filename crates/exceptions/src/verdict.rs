@@ -22,16 +22,16 @@ pub struct PortLink {
     /// Interfaces below it, by kernel index and name: the device below a VLAN, the members of a bond or bridge. Its
     /// packets pass there, too.
     pub lower_devices: Vec<(u32, String)>,
-    /// Interfaces by which the kernel receives its packets, by kernel index and name, if it is a port that is a bridge,
-    /// bond, VLAN or macvlan itself. Bywash sees its packets behind them.
+    /// If the port is itself a bridge, bond, VLAN or macvlan: the interfaces below it, by kernel index and name, which
+    /// have received its packets before Bywash sees them.
     pub received_by: Vec<(u32, String)>,
     /// Set if an interface of `received_by` is a member of a bridge.
     pub received_by_member: bool,
-    /// Set if other interfaces of the same network namespace may send packets to it, with marks: it is one of a pair.
+    /// Set if it is a veth whose peer is in the same network namespace: packets from there may carry marks.
     pub paired: bool,
     /// Numbers of the ports on its members, if it is a bond or bridge.
     pub members: Vec<u16>,
-    /// The bridge that its packets pass, if it is one, or a VLAN on one, or a VXLAN that is a member of one.
+    /// The bridge that its packets pass, if it is a bridge, a VLAN on one, or a VXLAN that is a member of one.
     pub bridge: Option<Bridge>,
     /// VRF that the interface belongs to.
     pub vrf: Option<Vrf>,
@@ -40,19 +40,19 @@ pub struct PortLink {
 }
 
 impl PortLink {
-    /// Returns whether none of its packets are routed.
+    /// Returns whether its packets are only bridged, never routed.
     fn only_bridges(&self) -> bool {
         self.index == 0 && self.bridge.is_some()
     }
 
-    /// Returns the interfaces that its packets pass, the VRF's aside: its own, and those below it.
+    /// Returns the interfaces that its packets pass, except for a VRF: its own, and those below it.
     pub fn devices(&self) -> impl Iterator<Item = (u32, &str)> {
         let lower = self.lower_devices.iter().map(|(index, name)| (*index, name.as_str()));
         std::iter::once((self.index, self.name.as_str())).chain(lower)
     }
 
-    /// Returns the interfaces whose state concerns its packets: [`PortLink::devices`], and those that the kernel
-    /// receives them by.
+    /// Returns the interfaces whose state concerns its packets: [`PortLink::devices`] and those that received the
+    /// packets before.
     pub fn watched(&self) -> impl Iterator<Item = (u32, &str)> {
         self.devices().chain(self.received_by.iter().map(|(index, name)| (*index, name.as_str())))
     }
@@ -63,14 +63,15 @@ impl PortLink {
 pub struct Bridge {
     /// Set if it filters VLANs, and the interface is a VLAN interface on it.
     pub vlan: bool,
-    /// Set if it has IP's hooks called itself (`nf_call_iptables` and the like), whatever the sysctls are.
+    /// Set if the bridge itself requests that IP's hooks be called (`nf_call_iptables` and the like), independently of
+    /// the sysctls.
     pub calls_ip: bool,
 }
 
 /// A VRF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vrf {
-    /// Kernel index of its interface, which netfilter sees its members' packets on, too.
+    /// Kernel index of its interface. Netfilter also sees the members' packets on it.
     pub index: u32,
     /// Name of its interface.
     pub name: String,
@@ -92,7 +93,7 @@ pub struct Kept {
     pub effect: Effect,
     /// Port numbers, ascending.
     pub ports: Vec<u16>,
-    /// Set if the operator has chosen to ignore it; it then keeps nothing.
+    /// Set if the operator has chosen to ignore it; it then keeps no packets.
     pub ignored: bool,
 }
 
@@ -114,9 +115,9 @@ pub struct Verdict {
     /// Numbers of the tunnels whose outer packets no policy concerns; the packets of all others are left to the kernel.
     pub tunnels: BTreeSet<u16>,
     /// Numbers of the tunnels whose outer packets may be masqueraded: packets are left to the kernel unless their
-    /// source is the address that it would give them.
+    /// source is already the address that masquerading would give them.
     pub masqueraded: BTreeSet<u16>,
-    /// Families of which rules translate addresses.
+    /// Families whose addresses rules translate.
     pub translating: Families,
     /// Set if the outer packets of tunnels pass gates that let flows pass.
     pub outer_passes: bool,

@@ -7,7 +7,8 @@ use crate::watch::Reading;
 use bywash_fib::model::{Families, Gate, Rules, Tunnel};
 use std::collections::BTreeMap;
 
-/// Derives the verdict for `ports` from a reading. Effects on interfaces that are not ports are left out.
+/// Derives the verdict for `ports` from a reading. Effects that concern only interfaces that are not ports are left
+/// out.
 pub fn judge(reading: &Reading, ports: &[PortLink], respect: &Respect) -> Verdict {
     let mut judge = Judge::new(reading, ports, respect);
     let of_host = rules::of_host(&reading.rules);
@@ -32,9 +33,9 @@ struct Judge<'a> {
     ports: &'a [PortLink],
     respect: &'a Respect,
     verdict: Verdict,
-    /// Families of which something other than netfilter leaves every packet to the kernel, by port number.
+    /// Families all of whose packets are left to the kernel, for another reason than netfilter, by port number.
     others: BTreeMap<u16, Families>,
-    /// Families whose packets are left to the kernel because of netfilter, by egress interface.
+    /// Families whose packets only the kernel may send because of netfilter, by egress interface.
     ruled: BTreeMap<u32, Families>,
 }
 
@@ -66,7 +67,7 @@ impl<'a> Judge<'a> {
     /// Leaves to the kernel what an effect requires, and keeps a record of it.
     fn weigh(&mut self, effect: &Effect) {
         let ports = self.ports;
-        // Netfilter's rules may be misread, too, whatever is ignored.
+        // Rules of every kind, netfilter's too, may be misread on a misnamed port, so this is never ignored.
         let ignored = self.ignores(effect.kind) && effect.object != MISNAMED;
         let concerned = concerned(effect, ports);
         if !ignored {
@@ -84,7 +85,7 @@ impl<'a> Judge<'a> {
         self.verdict.kept.push(Kept { effect: effect.clone(), ports, ignored });
     }
 
-    /// Leaves to the kernel the packets of an effect that concern these ports.
+    /// Leaves the packets that an effect selects on these ports to the kernel.
     fn apply(&mut self, effect: &Effect, concerned: &[&PortLink]) {
         match &effect.scope {
             Scope::Out(_, families) if effect.kind == Kind::Netfilter => {
@@ -107,20 +108,20 @@ impl<'a> Judge<'a> {
         concerned.iter().for_each(|port| *self.others.entry(port.id).or_default() |= closed);
     }
 
-    /// Returns the families of which an effect concerns packets that the host sends or receives, as the outer packets
-    /// of tunnels: some hooks of forwarded packets see these, too.
+    /// Returns the families for which an effect also concerns packets that the host itself sends or receives, such as
+    /// the outer packets of tunnels: they pass some of the hooks of forwarded packets.
     fn own_packets(&self, effect: &Effect) -> Families {
         match effect.scope {
             Scope::All(_) if effect.kind == Kind::Netfilter && self.reading.outer.judged => Families::NONE,
             Scope::All(families) | Scope::Own(families) => families,
-            // For a tunnel, a bridge is the one that it is a member of.
+            // A tunnel that is a member of a bridge sends and receives that bridge's frames.
             Scope::Tunnel(_) | Scope::Bridged => Families::BOTH,
             _ => Families::NONE,
         }
     }
 
-    /// Closes ports whose interface is gone: nothing is known of them, and nothing forwarded for them, until the ports
-    /// have been set again.
+    /// Closes ports whose interface is gone: its state is unknown, so nothing is forwarded for them until the ports are
+    /// set again.
     fn close_gone(&mut self) {
         for port in self.ports.iter().filter(|port| self.reading.settings.gone.contains(&port.index)) {
             self.verdict.gates.insert(port.id, Gate::CLOSED);
@@ -135,8 +136,8 @@ impl<'a> Judge<'a> {
             let others = self.others.get(port).copied().unwrap_or_default();
             gate.flows = Families { v4: gate.closed.v4 && !others.v4, v6: gate.closed.v6 && !others.v6 };
         }
-        // br_netfilter has IP's first hooks see packets of all of a bridge's VLANs on the bridge, and bridges what they
-        // translate to it.
+        // br_netfilter makes IP's prerouting hooks see the packets of all VLANs of a bridge as if received on the
+        // bridge itself, and packets that are translated there are bridged instead of routed.
         let called = |effect: &Effect| effect.kind == Kind::Sysctls && effect.scope == Scope::Between;
         let called = !self.ignores(Kind::Sysctls) && self.reading.effects.iter().any(called);
         let hooked = |of: Bridge| of.vlan && (of.calls_ip || called);
@@ -174,10 +175,11 @@ impl<'a> Judge<'a> {
         self.verdict.masqueraded = self.ports.iter().filter(masqueraded).map(|port| port.id).collect();
     }
 
-    /// Leaves to the kernel what netfilter's rules of egress interfaces concern.
+    /// Leaves packets to the kernel that netfilter's rules for egress interfaces concern.
     ///
-    /// Where all gates are closed, only flows pass, which were judged by these rules, too; and the outer packets of
-    /// tunnels, which may be of the other family, unless these were judged as well.
+    /// Where all gates of a family are closed, this is not needed: only flows pass the gates, and they were judged by
+    /// these rules, too. Tunnels are the exception, because their outer packets may be of the other family, unless all
+    /// outer packets were judged as well.
     fn close_egress(&mut self) {
         let tunnels = self.ports.iter().any(|port| port.tunnel.is_some()) && !self.reading.outer.accepted;
         let gates = &self.verdict.gates;
@@ -193,7 +195,7 @@ impl<'a> Judge<'a> {
 }
 
 impl Verdict {
-    /// Leaves to the kernel the packets of a scope that concern these ports.
+    /// Leaves the packets of a scope on these ports to the kernel.
     fn add(&mut self, scope: &Scope, ports: &[&PortLink]) {
         for port in ports {
             let gate = self.gates.entry(port.id).or_default();
@@ -221,8 +223,8 @@ const LOOPBACK: &str = "lo";
 /// Object of the effects of a port with that name.
 pub const MISNAMED: &str = "interface lo";
 
-/// Returns effects that leave a port with the name of the loopback interface to the kernel: rules for that are taken to
-/// be about no forwarded packet.
+/// Returns effects that leave a port with the loopback interface's name to the kernel: rules about that name are taken
+/// to concern no forwarded packet.
 fn misnamed(port: &PortLink) -> [Effect; 2] {
     let on = || vec![IfMatch::Index(port.index)];
     [Scope::In(on(), Families::BOTH), Scope::Out(on(), Families::BOTH)].map(|scope| Effect {
@@ -233,10 +235,11 @@ fn misnamed(port: &PortLink) -> [Effect; 2] {
     })
 }
 
-/// Returns the ports on which packets of an effect are received or sent. A VLAN's packets are also its port's for
-/// devices' hooks, filters, qdiscs and programs, and a bond's also its member's; routing and switches know the VLAN's
-/// or the bond's own interface only. Rules of other hooks are not told from those of devices'. Packets of a VRF's
-/// member are also the VRF's.
+/// Returns the ports that receive or send the packets of an effect.
+///
+/// A VLAN's packets also pass its port, and a bond's also its members, with their device hooks, filters, qdiscs and
+/// programs; routing rules and sysctls see only the interface of the VLAN or bond itself. Rules of netfilter's other
+/// hooks are treated like those of device hooks. Packets of a member of a VRF are the VRF's, too.
 fn concerned<'a>(effect: &Effect, ports: &'a [PortLink]) -> Vec<&'a PortLink> {
     let routed = matches!(effect.kind, Kind::Sysctls | Kind::Rules);
     let covers = |one: &IfMatch, port: &PortLink| {
