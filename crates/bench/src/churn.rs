@@ -275,7 +275,7 @@ fn probe(
             std::thread::sleep(Duration::from_micros(100));
         }
         flips.push(Flip { to: host, seen: seen[host].load(Ordering::Acquire) - 1, lag: started.elapsed() });
-        // These must not take the old route.
+        // Packets that are sent now must not take the old route.
         for _ in 0..10 {
             socket.send_to(&(sent | PROBE).to_be_bytes(), to)?;
             sent += 1;

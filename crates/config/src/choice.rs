@@ -42,7 +42,7 @@ pub enum Queues {
     /// All queues of the interface.
     #[default]
     All,
-    /// These queues; packets on the others are left to the kernel.
+    /// The listed queues; packets on all others are left to the kernel.
     #[serde(untagged)]
     List(Vec<usize>),
 }

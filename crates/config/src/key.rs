@@ -28,7 +28,7 @@ pub enum Takes {
     OneOrMore(&'static str, RangeInclusive<usize>),
     /// Table with the keys of a section.
     Table(&'static Section),
-    /// This word, or another value.
+    /// The named word, or another value.
     Or(&'static str, &'static Takes),
     /// Value of either kind.
     Either(&'static Takes, &'static Takes),

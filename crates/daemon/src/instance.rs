@@ -211,7 +211,7 @@ impl Running {
         let mut of_switch: Vec<_> = views.iter().map(|view| self.0.view.switch_port(view.id)).collect();
         let slots = self.0.ports();
         if slots.values().all(|slot| slot.xdp.as_ref().is_some_and(Xdp::leaves_tunnels)) {
-            // Those that are members of a bridge, too.
+            // Tunnels that are members of a bridge are included.
             let is_tunnel = |above: &Above| above.ends.is_some();
             let tunnels =
                 above.iter_mut().map(|(_, above)| above).filter(|above| is_tunnel(above) && above.left.is_none());

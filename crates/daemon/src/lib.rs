@@ -188,7 +188,7 @@ fn forward(
             "started, but nothing is forwarded: the kernel does not forward; `sysctl -w {}` changes that at once",
             switches.join(" ")
         );
-        // Not why: that may change at any time.
+        // The status does not say why nothing is forwarded: that may change at any time.
         notifier.ready("running");
     }
     let result = runtime.follow((stop, reload, upgrade), &mut notifier);

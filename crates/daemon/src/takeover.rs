@@ -137,7 +137,7 @@ impl Meeting {
         let meeting = Self { socket: line()?, path };
         let name = || format!("cannot listen at {}: give a shorter --socket", meeting.path.display());
         bind(&meeting.socket, &SocketAddrUnix::new(&meeting.path).with_context(name)?).with_context(name)?;
-        // Nobody can connect before `listen`.
+        // The mode is set in time: nobody can connect before `listen`.
         std::fs::set_permissions(&meeting.path, Permissions::from_mode(0o600))?;
         listen(&meeting.socket, 1)?;
         Ok(meeting)

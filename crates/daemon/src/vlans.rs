@@ -27,7 +27,7 @@ pub struct Carried {
 pub struct Master {
     /// Ports that are its members, with their kernel indices.
     pub members: Vec<(PortId, u32)>,
-    /// Those on which its frames have this tag.
+    /// Ports on which its frames have this tag.
     pub tagged: Vec<PortId>,
     pub tag: [u8; 4],
     /// Kernel indices of the VXLANs that are members of the bridge.

@@ -92,7 +92,7 @@ impl Switch {
 #[derive(Debug, Default)]
 pub struct Sysctls {
     global: Vec<Switch>,
-    /// Those of [`OF_BRIDGES`]; none without bridges.
+    /// The switches of [`OF_BRIDGES`]; empty without bridges.
     bridges: Vec<Switch>,
     ports: Vec<(PortLink, Vec<Switch>)>,
 }

@@ -89,7 +89,7 @@ pub fn translated_outer<'a>(
         let to_port = port.map(|port| attribute(CTA_PROTO_DST_PORT, &port.to_be_bytes())).unwrap_or_default();
         let of = attribute(CTA_TUPLE_PROTO, &[attribute(CTA_PROTO_NUM, &[protocol]), to_port].concat());
         let flags = BY_PROTOCOL | if port.is_some() { BY_DST_PORT } else { 0 };
-        // Both directions have the protocol.
+        // The protocol is the same in both directions, so one of them is enough to select by.
         let directions = if port.is_some() { [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY].as_slice() } else { &[CTA_TUPLE_ORIG] };
         for direction in directions {
             let filter = attribute(*direction, &flags.to_ne_bytes());

@@ -301,7 +301,7 @@ pub enum Bridging {
     Kernel,
     /// They are bridged except between two isolated members (IFLA_BRPORT_ISOLATED).
     Isolated,
-    /// They are bridged by their addresses.
+    /// The frames are bridged by their addresses.
     Any,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Origin of a value in a learned flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This value.
+    /// A constant value.
     Value(u128),
     /// The packet's value of this subfield.
     Field(Subfield),

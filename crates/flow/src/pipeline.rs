@@ -19,9 +19,9 @@ pub enum Vlans {
     /// All VLANs, tagged; untagged packets belong to VLAN 0.
     #[default]
     All,
-    /// These VLANs, tagged; 0 stands for untagged packets.
+    /// A trunk of these VLANs, tagged; 0 stands for untagged packets.
     Trunk(Vec<u16>),
-    /// This VLAN, untagged.
+    /// An access port of this VLAN, untagged.
     Access(u16),
 }
 

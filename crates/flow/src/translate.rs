@@ -69,7 +69,7 @@ pub(crate) type Reason = DropReason;
 enum Ttl {
     /// The packet's own value minus this number.
     Less(u8),
-    /// This value.
+    /// A value of its own.
     Set(u8),
 }
 

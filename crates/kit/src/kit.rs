@@ -142,7 +142,8 @@ impl Kit {
     }
 
     /// Gives a port a twin in the kernel, the TAP interface `name` in the calling thread's network namespace, with the
-    /// MAC address and MTU of the port's interface. It is the port to the kernel: addresses and routes go there.
+    /// MAC address and MTU of the port's interface. To the kernel, that interface is the port: addresses and routes are
+    /// set on it.
     ///
     /// Frames that belong to the kernel whatever the routes are (ARP, neighbour discovery, multicast, anything but IP)
     /// go to the twin at once, and frames that the application sends to the returned port. Frames that the kernel sends

@@ -231,7 +231,7 @@ mod tests {
         let pmu = sys.path().join("bus/event_source/devices/uncore_imc_0");
         put(pmu.join("type"), "1\n");
         put(pmu.join("format/event"), "config:0-7\n");
-        // Not in the events.
+        // None of the events uses this format.
         put(pmu.join("format/umask"), "config:8-15\n");
         put(pmu.join("cpumask"), "0\n");
         for (event, scale) in [("cas_count_read", "2"), ("cas_count_write", "1")] {

@@ -72,7 +72,7 @@ impl Stepper {
         // On the thread's CPU, where the two follow each other without waking another CPU: several times as fast.
         if let Some(cpu) = cpu(thread) {
             let mut set = CpuSet::new();
-            // It works on any CPU.
+            // Ignored on failure: stepping works on any CPU.
             let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
         }
         Ok(this)

@@ -72,7 +72,7 @@ impl Elsewhere {
         let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let goes_on = |_: &u32| !stop.load(Ordering::Relaxed);
         for process in processes.take_while(goes_on) {
-            // It may have ended.
+            // The process may have ended.
             let _ = number_of(socket, buffer, process);
         }
         // The dump may miss numbers when others go away meanwhile (rtnl_net_dumpid resumes by counting).

@@ -326,7 +326,7 @@ impl Kernel {
         let index = link.index;
         let joins = self.links.get(&index).is_some_and(|old| old.value.master != link.master);
         if joins {
-            // Those known are of the bridge that it has left.
+            // The VLANs known until now are those of the bridge that the interface has left.
             self.vlans.remove(&index);
             self.unread.add(Scope::VLANS);
         }

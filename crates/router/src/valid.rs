@@ -15,7 +15,7 @@ const LANES: usize = 16;
 /// Results for a burst's packets, treated as if all were IPv4.
 #[repr(C, align(64))]
 pub(crate) struct Validation4 {
-    /// Not zero if the packet may not take the fast path.
+    /// By packet: nonzero if it may not take the fast path.
     pub faults: [u32; BATCH],
     /// Destination address, in host order.
     pub dst: [u32; BATCH],

@@ -198,7 +198,7 @@ impl<S: Source> Clock<S> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Known>> {
-        // Nothing panics while it is held.
+        // A poisoned lock is impossible: nothing panics while it is held.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -15,7 +15,7 @@ pub fn wire_bits(size: f64) -> f64 {
 /// Transmit rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Rate {
-    /// As fast as possible.
+    /// No limit: as fast as possible.
     #[default]
     Full,
     /// Frames per second.

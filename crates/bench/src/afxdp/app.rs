@@ -89,7 +89,7 @@ impl App {
             std::thread::spawn(move || thread.join().map_err(|_| anyhow::anyhow!("the application panicked"))??);
         match opened.recv() {
             Ok(ports) => Ok(Self { work, ports, stop, thread }),
-            // It ended before it was ready; its result says why.
+            // The thread ended before it was ready; its result says why.
             Err(_) => Err(ended(thread).err().context("the application ended immediately")?),
         }
     }
@@ -323,7 +323,7 @@ struct Kept {
 
 impl Kept {
     fn new() -> anyhow::Result<Self> {
-        // Nobody but root can create files there.
+        // Only root can create files in this directory.
         let path = format!("/run/bywash/bench-afxdp-{}.json", std::process::id());
         Ok(Self { journal: Journal::open(path)? })
     }

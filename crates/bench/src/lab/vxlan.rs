@@ -110,7 +110,7 @@ impl Lab {
     pub fn receive_plain(&mut self) -> anyhow::Result<()> {
         self.send_plain();
         let r = self.topology.r();
-        // Not there if the frames were routed.
+        // The bridge does not exist if the frames were routed.
         let _ = r.ip(&["link", "del", "br0"]);
         Ok(r.ip(&["link", "del", "vx1"]).map(drop)?)
     }

@@ -26,7 +26,7 @@ pub fn follow(command: &mut Command, mut each: impl FnMut(&Mark, &[Touch])) -> a
     })?;
     let mut child = Ended(child);
     let pipe = child.0.stderr.take().expect("standard error is piped");
-    // Not possible beyond the user's limit on pipes.
+    // Fails beyond the user's limit on pipes, which only makes this slower.
     let _ = rustix::pipe::fcntl_setpipe_size(&pipe, PIPE);
     let mut trace = BufReader::with_capacity(PIPE, Patient(pipe));
     let (mut parser, mut line, mut ended) = (Parser::default(), vec![], false);

@@ -89,7 +89,7 @@ fn send(
 fn change(socket: &Path, verb: Verb, flows: &[String]) -> anyhow::Result<()> {
     for flow in flows {
         anyhow::ensure!(!flow.contains('\n'), "a flow must be one line: use `bywash flow load` for several");
-        // Such a line of a file is skipped.
+        // A file may have empty lines and comments; as an argument they are a mistake.
         if flow.trim().is_empty() || flow.trim_start().starts_with('#') {
             return Err(Usage(format!("`{flow}` is no flow")).into());
         }

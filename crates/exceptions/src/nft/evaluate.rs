@@ -54,7 +54,7 @@ fn hook_of(family: Family, base: &Base) -> Option<Hook> {
 /// Packets that a ruleset is prepared for.
 #[derive(Clone, Copy)]
 enum Packets {
-    /// Those of established connections that are forwarded.
+    /// Packets of established connections that are forwarded.
     Forwarded,
     /// Those that the host itself receives or sends, without the chains on devices.
     Own,

@@ -23,11 +23,11 @@ pub enum Of {
 /// Answer to a question about a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth<'a> {
-    /// It is so.
+    /// The condition holds.
     Yes,
-    /// It is not so.
+    /// The condition does not hold.
     No,
-    /// It depends on a value that is not known.
+    /// Whether the condition holds depends on a value that is not known.
     Maybe(Why<'a>),
 }
 

@@ -204,7 +204,7 @@ fn shown(value: &[u8], format: Format) -> String {
             let name = String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]);
             format!("\"{name}{}\"", if end.is_none() { "*" } else { "" })
         }
-        // Of the ct keys, only the length tells the families apart.
+        // Only the length distinguishes the families of a ct key's address.
         Format::Address if value.len() <= 4 => {
             let mut octets = [0; 4];
             octets[..value.len()].copy_from_slice(value);

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 pub enum Standing {
     /// Packets belong to it.
     Valid,
-    /// It has not been confirmed for the current generation yet.
+    /// The flow has not been confirmed for the current generation yet.
     Unconfirmed,
-    /// It was revoked, and will be removed.
+    /// The flow was revoked and will be removed.
     Revoked,
 }
 
@@ -67,7 +67,7 @@ impl<const N: usize> FlowTable<N> {
         let keys = [0, 1].map(|direction| self.key(Hit(record << 1 | direction)));
         let standing = match generation {
             0 if self.record_of(&keys[0]) == Some(record) => Standing::Revoked,
-            // It was removed, is being made, or has never been used.
+            // The record was removed, is being written, or has never been used.
             0 => return None,
             _ if generation == self.generation() => Standing::Valid,
             _ => Standing::Unconfirmed,

@@ -107,7 +107,7 @@ fn check_actions(mut matches: Match, actions: &[Action], written: Text<'_>) -> R
                 continue;
             }
             Action::PushMpls(dl_type) | Action::PopMpls(dl_type) => {
-                // Of the packet behind the labels, only its type is known.
+                // The EtherType is all that is known of the packet behind the labels.
                 Field::NwProto.set(&mut matches.mask, 0);
                 Field::DlType.set(&mut matches.mask, u128::MAX);
                 Field::DlType.set(&mut matches.value, u128::from(*dl_type));

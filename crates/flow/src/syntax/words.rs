@@ -263,7 +263,7 @@ fn properties_of_groups_and_meters_have_an_effect_or_are_errors() {
     ] {
         assert_ne!(of(head, bucket).unwrap(), plain, "{head} {bucket}");
     }
-    // Both name the hash that is used anyway.
+    // Both words select the hash that is used anyway.
     for method in ["hash", "dp_hash"] {
         assert_eq!(of(&format!("type=select,selection_method={method}"), "").unwrap(), plain);
     }

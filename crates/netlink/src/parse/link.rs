@@ -310,7 +310,7 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
             IFLA_GRE_FLAGS if v6 => outer6.flags = u32_at(value, 0)?,
             IFLA_GRE_ENCAP_TYPE | IFLA_GRE_IGNORE_DF | IFLA_GRE_FWMARK => tunnel.plain &= is_zero(value),
             IFLA_GRE_COLLECT_METADATA if !v6 => external = true,
-            // These matter only with a type of encapsulation.
+            // Ports and flags of the encapsulation matter only with a type of encapsulation.
             kind => tunnel.plain &= kind <= IFLA_GRE_ENCAP_DPORT && kind > IFLA_GRE_ENCAP_TYPE,
         }
     }

@@ -18,7 +18,7 @@ pub struct XdpGate {
     pub fragments: bool,
     /// Set if `v4` does not apply to packets of known flows ([`super::XdpDatapath::flow_segments`]).
     pub flows4: bool,
-    /// The same for `v6`.
+    /// Set if established IPv6 flows pass although `v6` is closed.
     pub flows6: bool,
 }
 

@@ -44,7 +44,7 @@ impl Filled {
         };
         let cells = in_flight.take_all();
         if socket.as_ref().is_some_and(|socket| socket.zero_copy) {
-            // As when a port is closed: the device may still have them.
+            // Kept apart, as when a port is closed: the device may still own these buffers.
             umem.unreturned().put((at.0.index, at.1), cells);
             return Err(error);
         }

@@ -94,7 +94,7 @@ pub(crate) enum Make {
     Injector,
     /// Segment of a forwarding table.
     Segment,
-    /// Nothing: the datapath is gone.
+    /// Makes nothing: the datapath is gone, and its objects are dropped.
     Forget { of: u32 },
 }
 

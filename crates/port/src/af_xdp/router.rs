@@ -1,4 +1,4 @@
-//! What a router's program has besides what all programs have.
+//! Maps and programs of a router's datapath, in addition to those of every datapath.
 
 use super::Error;
 use super::abi::TAGS;

@@ -229,7 +229,7 @@ impl Hops {
             }
             self.dying.pop_front();
             let slot = &mut self.slots[id as usize];
-            // It may have been held again since, and even retired again.
+            // The id may have been held again since, and even retired again.
             if slot.refs > 0 || slot.retired != Some(epoch) {
                 continue;
             }

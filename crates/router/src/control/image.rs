@@ -95,7 +95,7 @@ fn entry(a: &Adjacency, links: &Links, neighbours: &Neighbours) -> Entry {
     };
     let port = match tunnel.map_or_else(|| links.bridged(a.index, to), |_| None) {
         Some(Ok(port)) => port,
-        // It has no ports, but a VXLAN.
+        // The bridge has no ports, but a VXLAN.
         Some(Err(())) if to.is_none() => port,
         // No port leads to the station: the kernel sends by whichever members it must.
         Some(Err(())) => return Entry::verdict(Kind::Kernel),

@@ -34,7 +34,7 @@ pub enum RouteStatus {
     Dead,
     /// Table local decides for its prefix.
     Hidden,
-    /// It belongs to a table that no rule looks up.
+    /// Not used: no rule looks up its table.
     OtherTable,
 }
 

@@ -79,7 +79,7 @@ impl SlowPath {
         let Some(oldest) = self.waiting.oldest(place) else { return false };
         let data = cx.bufs.arena().data(&oldest.frame);
         let (kind, until) = (tables.entry(lookup(tables, oldest.from, data)).kind, oldest.until);
-        // Rules that came meanwhile hold for the outer packet, which the kernel sends only now, too.
+        // The outer packet must obey rules that were added meanwhile: the kernel, too, would send it only now.
         let kept = kind == Kind::Tunnel && is_kept(self.gates.get(oldest.from.id), data);
         let Some(asked) = self.waiting.asked(place) else { return false };
         let wait_on = match kind {
@@ -108,7 +108,7 @@ impl SlowPath {
             } else if w.own {
                 self.send_own(cx, tables, w.from, w.frame);
             } else if kept || (w.from.id != w.from.port && tables.port(w.from.id).is_none()) {
-                // The interface that received it may have gone, and with it the rules for its packets.
+                // The interface that received the packet may be gone, and the rules for its packets with it.
                 self.punt(cx, w.from, w.frame);
             } else {
                 self.route(cx, tables, w.from, w.frame);

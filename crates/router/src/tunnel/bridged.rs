@@ -42,7 +42,7 @@ impl Tunnels {
     /// is for. `None` if the frame is left to the kernel.
     pub(crate) fn towards(&self, from: Ingress, frame: &[u8]) -> Option<(&TunnelInfo, IpAddr)> {
         let to: &Mac = frame.first_chunk()?;
-        // The kernel sends whatever it is, but hashes of its headers need these.
+        // The kernel sends any frame, but the hash that chooses its source port needs these headers.
         let version = frame.get(HEADER_LEN)? >> 4;
         let whole = version == if frame_type(frame) == Some(ethertype::IPV6) { 6 } else { 4 };
         if to[0] & 1 != 0 || !whole || !is_plainly_bridged(frame) {

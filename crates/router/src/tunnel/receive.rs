@@ -85,7 +85,7 @@ pub(crate) fn decapsulate(
     if tables.port(from.id).is_none_or(by_rules) {
         return None;
     }
-    // The kernel would not know an answer to it, and translate that.
+    // The kernel has not seen this packet: it would take an answer for a new connection, and translate it.
     let answered = || tables.cold.get(tables.id_to(remote) as usize);
     if tunnel.masqueraded && !answered().is_some_and(|outer| tunnel.keeps_source(local, outer)) {
         return None;

@@ -368,7 +368,7 @@ impl Routing {
 
     fn ask_for_paths(&mut self) {
         let mut control = lock(&self.control);
-        // These answers are for whatever has changed until now.
+        // The paths that are asked for below cover all changes until now.
         control.needs_paths();
         let ends = control.tunnel_ends();
         drop(control);

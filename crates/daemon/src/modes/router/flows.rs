@@ -35,7 +35,7 @@ const TIMEOUTS: Duration = Duration::from_secs(1);
 const RECEIVING: Duration = Duration::from_millis(1);
 /// Interval at which connections of packets without a flow are looked for, while there are any.
 const CONSIDERING: Duration = Duration::from_millis(5);
-/// The same once there have been none for a second.
+/// Interval once there have been no such connections for a second.
 const IDLE: Duration = Duration::from_millis(50);
 /// Number of attempts to read all connections before a pause.
 const TRIES: usize = 4;

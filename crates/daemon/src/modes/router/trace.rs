@@ -62,7 +62,7 @@ pub struct Followed {
 pub enum Kept {
     /// The packet is left to the kernel, for this reason.
     Kernel(&'static str),
-    /// It belongs to this flow.
+    /// The packet belongs to this flow.
     Flow {
         flow: Flow,
         reply: bool,

@@ -83,7 +83,7 @@ pub enum Answer {
         /// Reasons, at least one, most important first.
         findings: Vec<Finding>,
     },
-    /// It differs between the flows in question.
+    /// The verdict differs between the flows in question.
     Depends {
         /// Rules that it depends on, at least one, most important first.
         findings: Vec<Finding>,

@@ -259,7 +259,7 @@ impl<'a, 'e> Walk<'a, 'e> {
                             let place = place(self.table, step.chain, Some(step.rule));
                             self.report.counters.push(Counter { place, name: name.clone() });
                         }
-                        // It is certain which flows it counts once they are known.
+                        // Which flows the counter counts is certain once the flow is known.
                         Some(Why { of: Of::Flows, .. }) => {}
                         Some(Why { what, .. }) => {
                             let why = format!("counter of some packets, by {what}");
