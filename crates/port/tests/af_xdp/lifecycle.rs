@@ -22,56 +22,51 @@ fn an_empty_pool_recovers_by_itself() {
     let net = Net::new();
     let near = net.host.enter(|| Wire::open("h0")).unwrap();
     let pools = pools(256);
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            let rings = RingSizes::all(128);
-            let mut a = Taken::new(&umem, "r0", true, &SocketConfig { rings, ..socket() });
-            // All other frames of the pool and all received ones are held back.
-            a.port.housekeep(&mut bufs);
-            let mut hoard = vec![];
-            let mut keep = Batch::new();
-            while bufs.alloc(&mut keep, 64) > 0 {
+    net.with_buffers(&pools, |umem, mut bufs| {
+        let rings = RingSizes::all(128);
+        let mut a = Taken::new(&umem, "r0", true, &SocketConfig { rings, ..socket() });
+        // All other frames of the pool and all received ones are held back.
+        a.port.housekeep(&mut bufs);
+        let mut hoard = vec![];
+        let mut keep = Batch::new();
+        while bufs.alloc(&mut keep, 64) > 0 {
+            hoard.push(std::mem::take(&mut keep));
+        }
+        for i in 0..300 {
+            near.send(&packet(i));
+            if a.port.rx_burst(&mut bufs, &mut keep) > 0 && keep.room() == 0 {
                 hoard.push(std::mem::take(&mut keep));
             }
-            for i in 0..300 {
-                near.send(&packet(i));
-                if a.port.rx_burst(&mut bufs, &mut keep) > 0 && keep.room() == 0 {
-                    hoard.push(std::mem::take(&mut keep));
-                }
-                a.port.housekeep(&mut bufs);
-            }
-            let figures = |port: &AfXdpPort| (port.counters().rx_packets.get(), port.counters().rx_no_buffer.get());
-            // The kernel's figures are read only now and then.
-            let end = Instant::now() + patience(Duration::from_secs(60));
-            while figures(&a.port).1 < 300 - 128 && Instant::now() < end {
-                a.port.housekeep(&mut bufs);
-            }
-            let (got, lost) = figures(&a.port);
-            assert_eq!(got, 128, "all buffers posted were used: {:?}", a.port.counters());
-            // Each frame once; the interface's own first messages may come in addition.
-            assert!((300 - 128..200).contains(&lost), "{:?}", a.port.counters());
-            assert_eq!(a.port.held(), 0);
-
-            // Once frames are freed, the port receives again by itself.
-            hoard.push(keep);
-            hoard.iter_mut().for_each(|batch| bufs.free(batch));
             a.port.housekeep(&mut bufs);
-            let mut got = Batch::new();
-            for i in 0..50 {
-                near.send(&packet(i));
-            }
-            let end = Instant::now() + patience(Duration::from_secs(60));
-            while got.len() < 50 && Instant::now() < end {
-                a.port.rx_burst(&mut bufs, &mut got);
-            }
-            assert_eq!(got.len(), 50);
-            bufs.free(&mut got);
-            a.port.close(&mut bufs);
-        })
-        .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+        }
+        let figures = |port: &AfXdpPort| (port.counters().rx_packets.get(), port.counters().rx_no_buffer.get());
+        // The kernel's figures are read only now and then.
+        let end = Instant::now() + patience(Duration::from_secs(60));
+        while figures(&a.port).1 < 300 - 128 && Instant::now() < end {
+            a.port.housekeep(&mut bufs);
+        }
+        let (got, lost) = figures(&a.port);
+        assert_eq!(got, 128, "all buffers posted were used: {:?}", a.port.counters());
+        // Each frame once; the interface's own first messages may come in addition.
+        assert!((300 - 128..200).contains(&lost), "{:?}", a.port.counters());
+        assert_eq!(a.port.held(), 0);
+
+        // Once frames are freed, the port receives again by itself.
+        hoard.push(keep);
+        hoard.iter_mut().for_each(|batch| bufs.free(batch));
+        a.port.housekeep(&mut bufs);
+        let mut got = Batch::new();
+        for i in 0..50 {
+            near.send(&packet(i));
+        }
+        let end = Instant::now() + patience(Duration::from_secs(60));
+        while got.len() < 50 && Instant::now() < end {
+            a.port.rx_burst(&mut bufs, &mut got);
+        }
+        assert_eq!(got.len(), 50);
+        bufs.free(&mut got);
+        a.port.close(&mut bufs);
+    });
 }
 
 #[test]
@@ -86,39 +81,34 @@ fn deleted_while_running(config: &SocketConfig) {
     let net = Net::new();
     let (near, far) = net.host.enter(|| (Wire::open("h0"), Wire::open("h1"))).unwrap();
     let pools = pools(8192);
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, config);
-            let mut b = Taken::new(&umem, "r1", true, config);
-            forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
-            (0..200).for_each(|i| near.send(&packet(i)));
-            // r0's socket holds the UMEM registration: r1 must work without it.
-            net.router.ip(&["link", "del", "r0"]).unwrap();
-            let down = forward(&mut a.port, &mut b.port, &mut bufs, |a, _| a.state() != PortState::Up);
-            let PortState::Down(reason) = a.port.state() else { panic!("{down} {:?}", a.port.state()) };
-            assert!(reason.contains("r0") && reason.contains("deleted"), "{reason}");
-            assert_eq!(a.port.held(), 0, "the kernel has let go");
-            assert!(a.port.fd().is_none());
+    net.with_buffers(&pools, |umem, mut bufs| {
+        let mut a = Taken::new(&umem, "r0", true, config);
+        let mut b = Taken::new(&umem, "r1", true, config);
+        forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
+        (0..200).for_each(|i| near.send(&packet(i)));
+        // r0's socket holds the UMEM registration: r1 must work without it.
+        net.router.ip(&["link", "del", "r0"]).unwrap();
+        let down = forward(&mut a.port, &mut b.port, &mut bufs, |a, _| a.state() != PortState::Up);
+        let PortState::Down(reason) = a.port.state() else { panic!("{down} {:?}", a.port.state()) };
+        assert!(reason.contains("r0") && reason.contains("deleted"), "{reason}");
+        assert_eq!(a.port.held(), 0, "the kernel has let go");
+        assert!(a.port.fd().is_none());
 
-            let before = b.port.counters().rx_packets.get();
-            far.send(&packet(1));
-            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, b| b.counters().rx_packets.get() > before));
-            assert_eq!(b.port.state(), PortState::Up);
+        let before = b.port.counters().rx_packets.get();
+        far.send(&packet(1));
+        assert!(forward(&mut a.port, &mut b.port, &mut bufs, |_, b| b.counters().rx_packets.get() > before));
+        assert_eq!(b.port.state(), PortState::Up);
 
-            // A new interface can join the memory.
-            net.router.ip(&["link", "add", "r2", "type", "veth", "peer", "name", "h2"]).unwrap();
-            net.router.ip_batch("link set r2 up\nlink set h2 up\n").unwrap();
-            let mut c = Taken::new(&umem, "r2", true, config);
-            c.port.housekeep(&mut bufs);
-            assert!(c.port.held() > 0);
-            for port in [&mut a.port, &mut b.port, &mut c.port] {
-                port.close(&mut bufs);
-            }
-        })
-        .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+        // A new interface can join the memory.
+        net.router.ip(&["link", "add", "r2", "type", "veth", "peer", "name", "h2"]).unwrap();
+        net.router.ip_batch("link set r2 up\nlink set h2 up\n").unwrap();
+        let mut c = Taken::new(&umem, "r2", true, config);
+        c.port.housekeep(&mut bufs);
+        assert!(c.port.held() > 0);
+        for port in [&mut a.port, &mut b.port, &mut c.port] {
+            port.close(&mut bufs);
+        }
+    });
 }
 
 #[test]
@@ -127,28 +117,23 @@ fn a_link_that_goes_down_comes_back() {
     let net = Net::new();
     let near = net.host.enter(|| Wire::open("h0")).unwrap();
     let pools = pools(8192);
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, &socket());
-            let mut b = Taken::new(&umem, "r1", true, &socket());
-            net.router.ip(&["link", "set", "r0", "down"]).unwrap();
-            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| {
-                a.state() == PortState::Down("link is down".into())
-            }));
-            net.router.ip(&["link", "set", "r0", "up"]).unwrap();
-            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| a.state() == PortState::Up));
-            let before = a.port.counters().rx_packets.get();
-            assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| {
-                near.send(&packet(1));
-                a.counters().rx_packets.get() > before
-            }));
-            a.port.close(&mut bufs);
-            b.port.close(&mut bufs);
-        })
-        .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+    net.with_buffers(&pools, |umem, mut bufs| {
+        let mut a = Taken::new(&umem, "r0", true, &socket());
+        let mut b = Taken::new(&umem, "r1", true, &socket());
+        net.router.ip(&["link", "set", "r0", "down"]).unwrap();
+        assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| {
+            a.state() == PortState::Down("link is down".into())
+        }));
+        net.router.ip(&["link", "set", "r0", "up"]).unwrap();
+        assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| a.state() == PortState::Up));
+        let before = a.port.counters().rx_packets.get();
+        assert!(forward(&mut a.port, &mut b.port, &mut bufs, |a, _| {
+            near.send(&packet(1));
+            a.counters().rx_packets.get() > before
+        }));
+        a.port.close(&mut bufs);
+        b.port.close(&mut bufs);
+    });
 }
 
 #[test]
@@ -156,26 +141,21 @@ fn frames_no_device_takes_are_refused_and_freed() {
     require!(require_lab());
     let net = Net::new();
     let pools = pools(4096);
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            let mut a = Taken::new(&umem, "r0", true, &socket());
-            let mut batch = Batch::new();
-            for len in [60, 0, 1518, 1519, 100] {
-                let mut frame = bufs.alloc_one().unwrap();
-                assert!(bufs.arena().write(&mut frame, &vec![0xff; len]));
-                batch.push(frame).unwrap();
-            }
-            assert_eq!(a.port.tx_burst(&mut bufs, &mut batch), 5);
-            assert!(batch.is_empty());
-            (0..32).for_each(|_| a.port.housekeep(&mut bufs));
-            let counters = a.port.counters();
-            assert_eq!((counters.tx_packets.get(), counters.invalid.get()), (3, 2), "{counters:?}");
-            a.port.close(&mut bufs);
-        })
-        .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+    net.with_buffers(&pools, |umem, mut bufs| {
+        let mut a = Taken::new(&umem, "r0", true, &socket());
+        let mut batch = Batch::new();
+        for len in [60, 0, 1518, 1519, 100] {
+            let mut frame = bufs.alloc_one().unwrap();
+            assert!(bufs.arena().write(&mut frame, &vec![0xff; len]));
+            batch.push(frame).unwrap();
+        }
+        assert_eq!(a.port.tx_burst(&mut bufs, &mut batch), 5);
+        assert!(batch.is_empty());
+        (0..32).for_each(|_| a.port.housekeep(&mut bufs));
+        let counters = a.port.counters();
+        assert_eq!((counters.tx_packets.get(), counters.invalid.get()), (3, 2), "{counters:?}");
+        a.port.close(&mut bufs);
+    });
 }
 
 #[test]
@@ -183,73 +163,66 @@ fn what_cannot_be_opened_says_why() {
     require!(require_lab());
     let net = Net::new();
     let pools = pools(4096);
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            let link = LinkInfo::query("r0").unwrap();
-            assert_eq!((link.kind.as_str(), link.mac, link.mtu, link.queues), ("veth", R0, 1500, 1));
-            let first = Program::attach(&link, XdpAttach::Auto).unwrap();
+    net.with_buffers(&pools, |umem, mut bufs| {
+        let link = LinkInfo::query("r0").unwrap();
+        assert_eq!((link.kind.as_str(), link.mac, link.mtu, link.queues), ("veth", R0, 1500, 1));
+        let first = Program::attach(&link, XdpAttach::Auto).unwrap();
 
-            // Another program is refused, whether the snapshot of the link shows it or not.
-            let refused = |link: &LinkInfo, how| {
-                let error = Program::attach(link, how).err().unwrap();
-                assert!(matches!(error, Error::AnotherProgram { id, mode: "native", .. } if id > 0), "{error}");
-            };
-            for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
-                // That of another instance also where ours would be at traffic control.
-                [XdpAttach::Auto, XdpAttach::Native, XdpAttach::Generic]
-                    .into_iter()
-                    .for_each(|how| refused(&link, how));
+        // Another program is refused, whether the snapshot of the link shows it or not.
+        let refused = |link: &LinkInfo, how| {
+            let error = Program::attach(link, how).err().unwrap();
+            assert!(matches!(error, Error::AnotherProgram { id, mode: "native", .. } if id > 0), "{error}");
+        };
+        for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
+            // That of another instance also where ours would be at traffic control.
+            [XdpAttach::Auto, XdpAttach::Native, XdpAttach::Generic].into_iter().for_each(|how| refused(&link, how));
+        }
+        drop(first);
+        let first = Bare::drop("r0").unwrap();
+        for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
+            [XdpAttach::Auto, XdpAttach::Native].into_iter().for_each(|how| refused(&link, how));
+            // Traffic control needs no XDP until user space receives frames.
+            let mut behind = Program::attach(&link, XdpAttach::Generic).unwrap();
+            assert_eq!(behind.mode(), "tc");
+            let receives = XdpConfig { enabled: true, mac: link.mac, ..XdpConfig::default() };
+            for error in [behind.may_receive().err().unwrap(), behind.set_config(receives).err().unwrap()] {
+                assert!(matches!(error, Error::AnotherProgram { .. }), "{error}");
             }
-            drop(first);
-            let first = Bare::drop("r0").unwrap();
-            for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
-                [XdpAttach::Auto, XdpAttach::Native].into_iter().for_each(|how| refused(&link, how));
-                // Traffic control needs no XDP until user space receives frames.
-                let mut behind = Program::attach(&link, XdpAttach::Generic).unwrap();
-                assert_eq!(behind.mode(), "tc");
-                let receives = XdpConfig { enabled: true, mac: link.mac, ..XdpConfig::default() };
-                for error in [behind.may_receive().err().unwrap(), behind.set_config(receives).err().unwrap()] {
-                    assert!(matches!(error, Error::AnotherProgram { .. }), "{error}");
-                }
-            }
-            drop(first);
-            assert_eq!(LinkInfo::query("r0").unwrap().program, None, "dropped, but still attached");
+        }
+        drop(first);
+        assert_eq!(LinkInfo::query("r0").unwrap().program, None, "dropped, but still attached");
 
-            // A queue in use, one that does not exist, invalid sizes, and a mode that veth does not support.
-            let config = SocketConfig { bind_timeout_ms: 100, ..socket() };
-            let mut held = AfXdpPort::open(&umem, &link, 0, &config).unwrap();
-            let started = Instant::now();
-            let error = AfXdpPort::open(&umem, &link, 0, &config).err().unwrap();
-            assert!(matches!(error, Error::QueueBusy { queue: 0, .. }), "{error}");
-            assert!(started.elapsed() >= Duration::from_millis(100));
-            let error = AfXdpPort::open(&umem, &link, 7, &config).err().unwrap();
-            assert!(matches!(error, Error::NoQueue { queue: 7, queues: 1, .. }), "{error}");
-            for size in [0, 32, 100, 131_072] {
-                let rings = RingSizes { tx: size, ..Default::default() };
-                let error = AfXdpPort::open(&umem, &link, 0, &SocketConfig { rings, ..config.clone() }).err().unwrap();
-                assert!(matches!(error, Error::RingSize { ring: "tx", .. }), "{error}");
-            }
-            let zero_copy = SocketConfig { zero_copy: ZeroCopy::Require, ..config.clone() };
-            let other = LinkInfo::query("r1").unwrap();
-            let error = AfXdpPort::open(&umem, &other, 0, &zero_copy).err().unwrap();
-            assert!(error.to_string().contains("the driver has no zero-copy, which was required"), "{error}");
-            for tx_sockets in [0, 17] {
-                let error = AfXdpPort::open(&umem, &other, 0, &SocketConfig { tx_sockets, ..config.clone() });
-                assert!(error.err().unwrap().to_string().contains("1 to 16 are possible"));
-            }
+        // A queue in use, one that does not exist, invalid sizes, and a mode that veth does not support.
+        let config = SocketConfig { bind_timeout_ms: 100, ..socket() };
+        let mut held = AfXdpPort::open(&umem, &link, 0, &config).unwrap();
+        let started = Instant::now();
+        let error = AfXdpPort::open(&umem, &link, 0, &config).err().unwrap();
+        assert!(matches!(error, Error::QueueBusy { queue: 0, .. }), "{error}");
+        assert!(started.elapsed() >= Duration::from_millis(100));
+        let error = AfXdpPort::open(&umem, &link, 7, &config).err().unwrap();
+        assert!(matches!(error, Error::NoQueue { queue: 7, queues: 1, .. }), "{error}");
+        for size in [0, 32, 100, 131_072] {
+            let rings = RingSizes { tx: size, ..Default::default() };
+            let error = AfXdpPort::open(&umem, &link, 0, &SocketConfig { rings, ..config.clone() }).err().unwrap();
+            assert!(matches!(error, Error::RingSize { ring: "tx", .. }), "{error}");
+        }
+        let zero_copy = SocketConfig { zero_copy: ZeroCopy::Require, ..config.clone() };
+        let other = LinkInfo::query("r1").unwrap();
+        let error = AfXdpPort::open(&umem, &other, 0, &zero_copy).err().unwrap();
+        assert!(error.to_string().contains("the driver has no zero-copy, which was required"), "{error}");
+        for tx_sockets in [0, 17] {
+            let error = AfXdpPort::open(&umem, &other, 0, &SocketConfig { tx_sockets, ..config.clone() });
+            assert!(error.err().unwrap().to_string().contains("1 to 16 are possible"));
+        }
 
-            // Closed and opened again at once: the kernel needs a moment to release the queue, and the open waits for
-            // it.
-            held.housekeep(&mut bufs);
-            held.close(&mut bufs);
-            drop(held);
-            let mut again = AfXdpPort::open(&umem, &link, 0, &socket()).unwrap();
-            again.close(&mut bufs);
-        })
-        .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+        // Closed and opened again at once: the kernel needs a moment to release the queue, and the open waits for
+        // it.
+        held.housekeep(&mut bufs);
+        held.close(&mut bufs);
+        drop(held);
+        let mut again = AfXdpPort::open(&umem, &link, 0, &socket()).unwrap();
+        again.close(&mut bufs);
+    });
 }
 
 #[test]

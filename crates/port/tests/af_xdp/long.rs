@@ -62,52 +62,47 @@ fn long_frames_cross_whole_and_in_order() {
     }
     let (near, far) = net.host.enter(|| (Wire::open("h0"), Wire::open("h1"))).unwrap();
     let pools = long_cells();
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            if !kernel_has_it(&umem, &mut bufs) {
-                return;
-            }
-            let mut runner = TestRunner::deterministic();
-            let length = prop_oneof![60..200usize, 3830..3850usize, 7670..7690usize, 60..MTU + 15, Just(MTU + 14)];
-            for (transmit, burst) in [(Transmit::Socket, 64), (Transmit::Socket, 1), (Transmit::Inject, 2)] {
-                let mut a = Taken::new(&umem, "r0", true, &config(transmit, burst));
-                let mut b = Taken::new(&umem, "r1", true, &config(transmit, burst));
-                assert_eq!(a.program.mode(), "native", "{}", a.program.note());
-                forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
-                let mut want = 0;
-                for round in 0..ROUNDS {
-                    let lengths = [(); FRAMES].map(|()| length.new_tree(&mut runner).unwrap().current());
-                    let frames = |to| lengths.iter().enumerate().map(move |(n, len)| numbered(to, round + n, *len));
-                    frames(R0).for_each(|frame| near.send(&frame));
-                    frames(R1).for_each(|frame| far.send(&frame));
-                    want += lengths.iter().sum::<usize>() as u64;
-                    let all = forward(&mut a.port, &mut b.port, &mut bufs, |a, b| {
-                        a.counters().tx_bytes.get() >= want && b.counters().tx_bytes.get() >= want
-                    });
-                    assert!(all, "round {round}: {:?} {:?}", a.port.counters(), b.port.counters());
-                    for (wire, to) in [(&near, R1), (&far, R0)] {
-                        for (n, frame) in frames(to).enumerate() {
-                            let came = wire.recv(ETHERTYPE);
-                            assert!(
-                                came.as_ref() == Some(&frame),
-                                "{transmit:?}, round {round}, frame {n}: {} octets sent, {:?} came",
-                                frame.len(),
-                                came.map(|c| c.len())
-                            );
-                        }
+    net.with_buffers(&pools, |umem, mut bufs| {
+        if !kernel_has_it(&umem, &mut bufs) {
+            return;
+        }
+        let mut runner = TestRunner::deterministic();
+        let length = prop_oneof![60..200usize, 3830..3850usize, 7670..7690usize, 60..MTU + 15, Just(MTU + 14)];
+        for (transmit, burst) in [(Transmit::Socket, 64), (Transmit::Socket, 1), (Transmit::Inject, 2)] {
+            let mut a = Taken::new(&umem, "r0", true, &config(transmit, burst));
+            let mut b = Taken::new(&umem, "r1", true, &config(transmit, burst));
+            assert_eq!(a.program.mode(), "native", "{}", a.program.note());
+            forward(&mut a.port, &mut b.port, &mut bufs, |_, _| true);
+            let mut want = 0;
+            for round in 0..ROUNDS {
+                let lengths = [(); FRAMES].map(|()| length.new_tree(&mut runner).unwrap().current());
+                let frames = |to| lengths.iter().enumerate().map(move |(n, len)| numbered(to, round + n, *len));
+                frames(R0).for_each(|frame| near.send(&frame));
+                frames(R1).for_each(|frame| far.send(&frame));
+                want += lengths.iter().sum::<usize>() as u64;
+                let all = forward(&mut a.port, &mut b.port, &mut bufs, |a, b| {
+                    a.counters().tx_bytes.get() >= want && b.counters().tx_bytes.get() >= want
+                });
+                assert!(all, "round {round}: {:?} {:?}", a.port.counters(), b.port.counters());
+                for (wire, to) in [(&near, R1), (&far, R0)] {
+                    for (n, frame) in frames(to).enumerate() {
+                        let came = wire.recv(ETHERTYPE);
+                        assert!(
+                            came.as_ref() == Some(&frame),
+                            "{transmit:?}, round {round}, frame {n}: {} octets sent, {:?} came",
+                            frame.len(),
+                            came.map(|c| c.len())
+                        );
                     }
                 }
-                for port in [&mut a.port, &mut b.port] {
-                    let counters = port.counters();
-                    assert!(counters.rx_packets.get() >= (ROUNDS * FRAMES) as u64, "{counters:?}");
-                    assert_eq!(counters.invalid.get(), 0, "{counters:?}");
-                    port.close(&mut bufs);
-                    assert_eq!(port.held(), 0);
-                }
             }
-        })
-        .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+            for port in [&mut a.port, &mut b.port] {
+                let counters = port.counters();
+                assert!(counters.rx_packets.get() >= (ROUNDS * FRAMES) as u64, "{counters:?}");
+                assert_eq!(counters.invalid.get(), 0, "{counters:?}");
+                port.close(&mut bufs);
+                assert_eq!(port.held(), 0);
+            }
+        }
+    });
 }

@@ -33,6 +33,13 @@ impl Net {
         }
         Self { router, host }
     }
+
+    /// Runs a test in the router's namespace, with the UMEM and a worker's buffers of `pools`. Afterwards, all buffers
+    /// must be back in their pool.
+    pub fn with_buffers(&self, pools: &Arc<PoolSet>, test: impl FnOnce(Arc<Umem>, Buffers) + Send) {
+        self.router.enter(|| test(Umem::new(pools.arena()), Buffers::attach(pools, 0))).unwrap();
+        assert_eq!(pools.verify(), (vec![], vec![]));
+    }
 }
 
 /// A pool over a small arena.

@@ -67,34 +67,28 @@ fn frames_of_any_length_arrive_whole_and_in_order() {
     net.host.ip(&["link", "set", "h1", "mtu", &mtu]).unwrap();
     let far = net.host.enter(|| Wire::open("h1")).unwrap();
     let pools = big_pools();
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            let mut port = open(&umem, Transmit::Inject);
-            let (mut sent, mut octets) = (0, 0);
-            let lengths =
-                prop::collection::vec(prop_oneof![15..100usize, 1490..1515usize, 15..MTU as usize + 15], 1..400);
-            let mut runner = TestRunner::deterministic();
-            for _ in 0..12 {
-                let lengths = lengths.new_tree(&mut runner).unwrap().current();
-                let frames: Vec<_> = lengths.iter().enumerate().map(|(n, len)| numbered(n, *len)).collect();
-                send(&mut port, &mut bufs, &frames);
-                for frame in &frames {
-                    let came = far.recv(ETHERTYPE);
-                    assert!(came.as_ref() == Some(frame), "{} octets sent, {:?}", frame.len(), came.map(|c| c.len()));
-                }
-                sent += frames.len() as u64;
-                octets += lengths.iter().sum::<usize>() as u64;
-                let c = port.counters();
-                assert_eq!((c.tx_packets.get(), c.tx_bytes.get(), c.tx_refused.get()), (sent, octets, 0));
+    net.with_buffers(&pools, |umem, mut bufs| {
+        let mut port = open(&umem, Transmit::Inject);
+        let (mut sent, mut octets) = (0, 0);
+        let lengths = prop::collection::vec(prop_oneof![15..100usize, 1490..1515usize, 15..MTU as usize + 15], 1..400);
+        let mut runner = TestRunner::deterministic();
+        for _ in 0..12 {
+            let lengths = lengths.new_tree(&mut runner).unwrap().current();
+            let frames: Vec<_> = lengths.iter().enumerate().map(|(n, len)| numbered(n, *len)).collect();
+            send(&mut port, &mut bufs, &frames);
+            for frame in &frames {
+                let came = far.recv(ETHERTYPE);
+                assert!(came.as_ref() == Some(frame), "{} octets sent, {:?}", frame.len(), came.map(|c| c.len()));
             }
-            let counters = port.counters();
-            assert!(counters.tx_wakeups.get() < sent / 32, "one system call sends many: {counters:?}");
-            port.close(&mut bufs);
-        })
-        .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+            sent += frames.len() as u64;
+            octets += lengths.iter().sum::<usize>() as u64;
+            let c = port.counters();
+            assert_eq!((c.tx_packets.get(), c.tx_bytes.get(), c.tx_refused.get()), (sent, octets, 0));
+        }
+        let counters = port.counters();
+        assert!(counters.tx_wakeups.get() < sent / 32, "one system call sends many: {counters:?}");
+        port.close(&mut bufs);
+    });
 }
 
 #[test]
@@ -102,48 +96,43 @@ fn what_the_kernel_refuses_is_counted() {
     require!(require_lab());
     let net = Net::new();
     let pools = big_pools();
-    net.router
-        .enter(|| {
-            let umem = Umem::new(pools.arena());
-            let mut bufs = Buffers::attach(&pools, 0);
-            let frames: Vec<_> = (0..100).map(|n| numbered(n, 60)).collect();
-            let outcome = |port: &AfXdpPort| (port.counters().tx_packets.get(), port.counters().tx_refused.get());
+    net.with_buffers(&pools, |umem, mut bufs| {
+        let frames: Vec<_> = (0..100).map(|n| numbered(n, 60)).collect();
+        let outcome = |port: &AfXdpPort| (port.counters().tx_packets.get(), port.counters().tx_refused.get());
 
-            let mut port = open(&umem, Transmit::Inject);
-            send(&mut port, &mut bufs, &frames);
-            assert_eq!(outcome(&port), (100, 0));
-            // 13 bytes are too short for a frame.
-            let mut batch = Batch::new();
-            let mut short = bufs.alloc_one().unwrap();
-            assert!(bufs.arena().write(&mut short, &[0; 13]));
-            batch.push(short).unwrap();
-            port.tx_burst(&mut bufs, &mut batch);
-            send(&mut port, &mut bufs, &frames);
-            assert_eq!(outcome(&port), (200, 1));
+        let mut port = open(&umem, Transmit::Inject);
+        send(&mut port, &mut bufs, &frames);
+        assert_eq!(outcome(&port), (100, 0));
+        // 13 bytes are too short for a frame.
+        let mut batch = Batch::new();
+        let mut short = bufs.alloc_one().unwrap();
+        assert!(bufs.arena().write(&mut short, &[0; 13]));
+        batch.push(short).unwrap();
+        port.tx_burst(&mut bufs, &mut batch);
+        send(&mut port, &mut bufs, &frames);
+        assert_eq!(outcome(&port), (200, 1));
 
-            net.router.ip(&["link", "set", "r1", "down"]).unwrap();
-            send(&mut port, &mut bufs, &frames[..20]);
-            assert_eq!(outcome(&port), (200, 21));
-            assert_eq!(port.state(), PortState::Down("link is down".into()));
+        net.router.ip(&["link", "set", "r1", "down"]).unwrap();
+        send(&mut port, &mut bufs, &frames[..20]);
+        assert_eq!(outcome(&port), (200, 21));
+        assert_eq!(port.state(), PortState::Down("link is down".into()));
 
-            net.router.ip(&["link", "set", "r1", "up"]).unwrap();
-            // The link is looked at only now and then.
-            wait_until("the port's link to be up", patience(Duration::from_secs(60)), || {
-                port.housekeep(&mut bufs);
-                port.state() == PortState::Up
-            })
-            .unwrap();
-            send(&mut port, &mut bufs, &frames);
-            assert_eq!(outcome(&port), (300, 21));
-
-            net.router.ip(&["link", "del", "r1"]).unwrap();
-            send(&mut port, &mut bufs, &frames[..20]);
-            assert_eq!(outcome(&port), (300, 41));
-            assert!(matches!(port.state(), PortState::Down(why) if why.contains("deleted")));
-            port.close(&mut bufs);
+        net.router.ip(&["link", "set", "r1", "up"]).unwrap();
+        // The link is looked at only now and then.
+        wait_until("the port's link to be up", patience(Duration::from_secs(60)), || {
+            port.housekeep(&mut bufs);
+            port.state() == PortState::Up
         })
         .unwrap();
-    assert_eq!(pools.verify(), (vec![], vec![]));
+        send(&mut port, &mut bufs, &frames);
+        assert_eq!(outcome(&port), (300, 21));
+
+        net.router.ip(&["link", "del", "r1"]).unwrap();
+        send(&mut port, &mut bufs, &frames[..20]);
+        assert_eq!(outcome(&port), (300, 41));
+        assert!(matches!(port.state(), PortState::Down(why) if why.contains("deleted")));
+        port.close(&mut bufs);
+    });
 }
 
 #[test]
