@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_early_end_is_told_with_its_output() {
+    fn an_early_end_is_reported_with_its_output() {
         let mut process = Process::start(&["sh", "-c", "echo no; exit 4"]).unwrap();
         let message = process.wait_for_output("ready", Duration::from_secs(60)).unwrap_err().to_string();
         assert!(message.contains("exit status: 4") && message.contains("no"), "{message}");

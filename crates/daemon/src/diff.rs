@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_in_tables_and_lists_are_told_as_the_file_has_them() {
+    fn changes_in_tables_and_lists_are_shown_as_the_file_has_them() {
         let told = |was: Value, is: Value| differences(&json!({ "key": was }), &json!({ "key": is }), &[]);
         let ring = |rx: u32| json!({ "rx": rx, "tx": 2048 });
         assert_eq!(told(ring(2048), ring(1024)), "key.rx 2048 -> 1024");

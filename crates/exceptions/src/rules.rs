@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_the_hosts_own_packets_are_told() {
+    fn rules_of_the_hosts_own_packets_are_reported() {
         let own = |more: &dyn Fn(&mut Rule)| {
             let mut other = rule(false, 100, 77);
             more(&mut other);

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_kinds_are_told_and_keep_nothing() {
+    fn ignored_kinds_are_reported_and_keep_nothing() {
         let verdict = judged(&[Scope::All(Families::BOTH)], &[Kind::Netfilter]);
         assert!(verdict.gates.values().all(|gate| *gate == Gate::default()));
         assert!(verdict.kept[0].ignored);

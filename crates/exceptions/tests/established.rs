@@ -259,7 +259,7 @@ const DROPS: &str = "type filter hook forward priority 0; policy drop;";
 const ACCEPTS: &str = "type filter hook forward priority 0; policy accept;";
 
 #[test]
-fn the_kernel_does_what_was_told() {
+fn the_kernel_does_what_was_predicted() {
     require!(require_lab(), has_tool("nft"), has_tool("ss"));
     let lab = Lab::new();
     let two = |there: &str, back: &str| vec![there.to_owned(), back.to_owned()];

@@ -201,7 +201,7 @@ fn labels_count_in_a_length() {
 
 /// Labels and the addresses of ARP have one place in the key.
 #[test]
-fn labels_and_addresses_are_told_apart() {
+fn labels_and_addresses_are_distinguished() {
     let frame = labelled(plain(), 0x8847, &[entry(0, 0, 3) | BOTTOM]);
     let read = "actions=push:arp_sha[0..15],pop:reg0[0..15],output:reg0[0..15],push:nd_tll,output:2";
     gives(&[read, "priority=9,arp,actions=output:3"], &frame, &frame);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_the_kernels() {
+    fn what_is_left_to_the_kernel() {
         assert!(!is_kernels(&frame(2, 0x0800, &[0x45; 40])) && is_kernels(&frame(1, 0x0800, &[0x45; 40])));
         assert!(is_kernels(&frame(2, 0x0806, &[])) && is_kernels(&frame(2, 0x8100, &[])) && is_kernels(&[2; 13]));
         let icmp = |kind: u8| {

@@ -85,7 +85,7 @@ fn what_is_forwarded_is_byte_for_byte_what_the_software_engine_forwards() {
 }
 
 #[test]
-fn a_threads_packets_are_contiguous_and_its_chain_is_told() {
+fn a_threads_packets_are_contiguous_and_its_chain_is_reported() {
     let config = Config { channels: 3, dispatch: Dispatch::ByPort, engine: Engine::Rtl, ..Config::default() };
     let pools = pools(&config, 256);
     let all = packets(60);

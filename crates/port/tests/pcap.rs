@@ -208,7 +208,7 @@ fn a_paced_source_never_exceeds_its_rate() {
 }
 
 #[test]
-fn what_does_not_fit_a_cell_is_left_out_and_told() {
+fn what_does_not_fit_a_cell_is_left_out_and_reported() {
     let pools = pools(64);
     let mut bufs = Buffers::attach(&pools, 0);
     let source = PcapSource::from_frames([packet(1, 9000), packet(2, 60), packet(3, 1793), packet(4, 70)]).unwrap();

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_the_kernels() {
+    fn hashes_equal_the_kernels() {
         let (ports, addresses) = (0x3500_3930, 0x0201_000a ^ 0x0302_000a);
         let link = 9 ^ 7 ^ 0x0800;
         let expected = [link, fold(ports ^ addresses) >> 1, fold(link ^ addresses)];

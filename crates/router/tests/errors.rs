@@ -239,7 +239,7 @@ fn every_neighbour_is_asked_for_whatever_waits() {
 }
 
 #[test]
-fn a_fragment_whose_pieces_would_wrap_is_the_kernels() {
+fn a_fragment_whose_pieces_would_wrap_is_left_to_the_kernel() {
     let mut last = udp(host(10, 1), FAR, 1000);
     last[20..22].copy_from_slice(&0x1fff_u16.to_be_bytes());
     bywash_wire::ipv4::fill_checksum(&mut last[14..]);

@@ -663,7 +663,7 @@ fn a_frame_through_a_vxlan_over_ipv6_and_back_is_the_same() {
 }
 
 #[test]
-fn what_does_not_fit_the_path_is_the_kernels() {
+fn what_does_not_fit_the_path_is_left_to_the_kernel() {
     let of = |len: usize| frame(&packet(0, 64, 253, (far(20), far(10)), &vec![7; len - 20]));
     for (path_mtu, longest) in [(1500, 1476), (u32::MAX, 1476), (1300, 1276)] {
         let frames = [of(longest), of(longest + 1)];

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_late_is_given_up_and_told() {
+    fn what_is_too_late_is_given_up_and_reported() {
         let mut pacer = Pacer::new(Some(1_000_000.0), 1, 100_000);
         assert_eq!(pacer.due(0), 1);
         pacer.spend(1);

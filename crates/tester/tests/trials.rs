@@ -86,7 +86,7 @@ fn a_known_delay_is_found() {
 }
 
 #[test]
-fn each_kind_of_harm_is_told_from_the_others() {
+fn each_kind_of_harm_is_distinguished() {
     let pools = pools();
     let share = |n: u64, of: u64| n as f64 / of as f64;
     let mut lossy = bench(&pools, Planted { drop: 0.1, ..Planted::default() });
@@ -163,7 +163,7 @@ fn ports_that_go_down_and_frames_too_long_are_named() {
 }
 
 #[test]
-fn ends_when_told_to() {
+fn ends_on_request() {
     let pools = pools();
     let mut bench = bench(&pools, Planted::default());
     let stop = AtomicBool::new(false);

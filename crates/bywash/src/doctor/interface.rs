@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_told_by_its_owner() {
+    fn a_program_is_recognised_by_its_owner() {
         let of = |instance, mode| program("r0", (7, mode), instance, Path::new("/run/bywash/bywash.sock"));
         let other = of(Some(true), "native");
         assert_eq!(other.id, "another-instance");

@@ -81,7 +81,7 @@ fn what_a_bridges_member_receives_is_handled_alike() {
 }
 
 #[test]
-fn many_stations_are_found_and_heard_again() {
+fn many_stations_are_found_and_renewed() {
     require!(require_lab());
     lab()
         .enter(|| {
@@ -227,7 +227,7 @@ fn frames_between_members_are_forwarded_as_they_came() {
 }
 
 #[test]
-fn frames_between_members_end_with_their_gate_and_are_heard_again() {
+fn frames_between_members_end_with_their_gate_and_renew_stations() {
     require!(require_lab());
     lab()
         .enter(|| {

@@ -503,7 +503,7 @@ fn translated_connections_of_a_bridge_are_forwarded() {
 
 /// The kernel may bridge what it translates from a bridge to the same, instead of routing it.
 #[test]
-fn translated_connections_that_stay_on_a_bridge_are_the_kernels() {
+fn translated_connections_that_stay_on_a_bridge_are_left_to_the_kernel() {
     require!(require_lab(), has_tool("conntrack"));
     let bridged = Bridged::new("");
     bridged
@@ -519,7 +519,7 @@ fn translated_connections_that_stay_on_a_bridge_are_the_kernels() {
     let bywash = bridged.run(&[]);
     wait_until_followed(&bywash);
     let mut ends = Ends::udp_between((bridged.b(), ip(B[0])), (bridged.c(), ip(C[0])), ip(BRIDGE4));
-    bywash.wait("the connection to be the kernel's", |bywash| {
+    bywash.wait("the connection to be left to the kernel", |bywash| {
         (0..8u8).for_each(|n| ends.talk(&[n; 100]));
         bywash.show(&["kernel-connections"]).to_string().contains("stays on one bridge")
     });

@@ -45,7 +45,7 @@ fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     wait_for_flow(&bywash, &mut udp, "UDP once more");
     // The kernel's table goes on with its connections whatever the rules become, and only it can.
     lab.r().nft("insert rule inet filter forward meta l4proto udp drop").unwrap();
-    bywash.wait("the connection to be the kernel's", |bywash| {
+    bywash.wait("the connection to be left to the kernel", |bywash| {
         bywash.show(&["flows", "proto=udp"])["flows"] == serde_json::json!([])
     });
     let before = forwarded(&bywash);

@@ -291,7 +291,7 @@ fn some_packets_only(level: &str) {
 }
 
 #[test]
-pub fn routes_for_some_packets_only_are_the_kernels() {
+pub fn routes_for_some_packets_only_are_left_to_the_kernel() {
     require!(require_lab(), has_tool("python3"));
     some_packets_only("user");
     some_packets_only("driver");
@@ -391,7 +391,7 @@ pub fn an_interface_lowers_the_mtu_of_routes_by_objects() {
 
 /// Each leg of an IPv6 route has an MTU of its own, of which the kernel shows the first one's.
 #[test]
-pub fn legs_with_different_mtus_are_the_kernels() {
+pub fn legs_with_different_mtus_are_left_to_the_kernel() {
     require!(require_lab(), has_tool("python3"));
     let lab = Topology::builder().ports(3).static_neighbours(true).build().unwrap();
     let (r, a) = (lab.r(), lab.a());

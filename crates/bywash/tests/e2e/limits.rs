@@ -292,7 +292,7 @@ fn netlink_errors_at_random() {
             forwards(&lab, "netlink errors");
         }
         lab.r().ip(&["route", "add", "46.0.0.0/8", "via", "10.0.2.2"]).unwrap();
-        running.wait("the tables to be the kernel's", |running| {
+        running.wait("the tables to equal the kernel's", |running| {
             let socket = running.socket();
             let shown = bywash(running.namespace(), &["show", "--json", "drift", "--socket", socket.to_str().unwrap()]);
             serde_json::from_str::<serde_json::Value>(&shown.stdout).is_ok_and(|drift| drift == json!([]))
@@ -329,7 +329,7 @@ fn a_process_that_is_stopped() {
             let socket = running.socket();
             bywash(running.namespace(), &["show", "health", "--socket", socket.to_str().unwrap()]).status.success()
         });
-        running.wait("the tables to be the kernel's", |running| running.show(&["drift"]) == json!([]));
+        running.wait("the tables to equal the kernel's", |running| running.show(&["drift"]) == json!([]));
         forwards(&lab, "it was stopped");
         let levels = running.show(&["placement"]);
         assert!(levels.as_array().unwrap().iter().all(|row| row["level"] == level), "{levels}");
@@ -365,7 +365,7 @@ fn a_clock_that_is_set() {
         step_clock(seconds);
         forwards(&lab, "a step of the clock");
         lab.r().ip(&["route", "replace", "46.0.0.0/8", "via", "10.0.2.2"]).unwrap();
-        running.wait("the tables to be the kernel's", |running| running.show(&["drift"]) == json!([]));
+        running.wait("the tables to equal the kernel's", |running| running.show(&["drift"]) == json!([]));
     }
     running.stop();
 }
@@ -398,7 +398,7 @@ fn a_cpu_that_goes() {
     fs::write(&gone.0, "0").unwrap();
     forwards(&lab, "a CPU that goes");
     lab.r().ip(&["route", "replace", "46.0.0.0/8", "via", "10.0.2.2"]).unwrap();
-    running.wait("the tables to be the kernel's", |running| running.show(&["drift"]) == json!([]));
+    running.wait("the tables to equal the kernel's", |running| running.show(&["drift"]) == json!([]));
     drop(gone);
     forwards(&lab, "a CPU that comes back");
     running.stop();

@@ -621,7 +621,7 @@ fn solicitation(lab: &Topology, hop_limit: u8) -> Vec<u8> {
 }
 
 #[test]
-fn discovery_for_a_proxied_neighbour_is_the_kernels() {
+fn discovery_for_a_proxied_neighbour_is_left_to_the_kernel() {
     require!(require_lab());
     let lab = Topology::router().unwrap();
     let (a, b) = (lab.a(), lab.b());

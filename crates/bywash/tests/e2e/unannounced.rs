@@ -28,7 +28,7 @@ fn with_octets_behind(mut frame: Vec<u8>, behind: &[u8]) -> Vec<u8> {
 /// The kernel checks the checksum of a datagram over the whole IP packet (nf_ip_checksum); a datagram that ends before it
 /// is therefore invalid, although its receiver would take it.
 #[test]
-fn datagrams_that_end_before_their_packet_are_the_kernels() {
+fn datagrams_that_end_before_their_packet_are_left_to_the_kernel() {
     require!(require_lab(), has_tool("nft"));
     for level in LEVELS {
         let lab = behind_firewall();

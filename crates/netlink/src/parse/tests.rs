@@ -558,7 +558,7 @@ fn stations_of_bridges_are_followed() {
 }
 
 #[test]
-fn vlans_of_a_bridge_are_told_by_how_they_are_sent() {
+fn vlans_of_a_bridge_are_distinguished_by_how_they_are_sent() {
     let of = |entries: &[&[(u16, &[u8])]]| {
         let entries: Vec<Vec<u8>> = entries.iter().map(|entry| attributes_of(entry)).collect();
         let all: Vec<(u16, &[u8])> = entries.iter().map(|entry| (BRIDGE_VLANDB_ENTRY, &entry[..])).collect();

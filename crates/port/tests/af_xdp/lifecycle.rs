@@ -70,7 +70,7 @@ fn an_empty_pool_recovers_by_itself() {
 }
 
 #[test]
-fn an_interface_deleted_while_running_is_told_and_leaks_nothing() {
+fn an_interface_deleted_while_running_is_reported_and_leaks_nothing() {
     require!(require_lab());
     for transmit in [Transmit::Socket, Transmit::Inject] {
         deleted_while_running(&SocketConfig { transmit, ..SocketConfig::default() });

@@ -136,7 +136,7 @@ fn what_the_kernel_refuses_is_counted() {
 }
 
 #[test]
-fn veth_is_sent_to_by_injection_unless_told_otherwise() {
+fn veth_is_sent_to_by_injection_unless_configured_otherwise() {
     require!(require_lab());
     let net = Net::new();
     let pools = big_pools();

@@ -91,7 +91,7 @@ fn a_bond_leads_to_its_members_port() {
 
 /// The kernel has what is routed to the member itself: what the port receives is no packet of that interface.
 #[test]
-fn a_members_own_routes_are_the_kernels() {
+fn a_members_own_routes_are_left_to_the_kernel() {
     let mut w = world();
     w.apply(&[route("203.0.113.0/24").via(P0, "10.0.0.9").into(), neighbour(P0, "10.0.0.9", 7)]);
     assert_eq!(way(&w, "203.0.113.1"), Some((0, P0 as u8)));

@@ -161,7 +161,7 @@ fn ports_of_a_bridge_receive_for_it() {
 }
 
 #[test]
-fn what_is_known_of_stations_is_told() {
+fn what_is_known_of_stations_is_reported() {
     let mut w = world();
     w.control.set_masters(&[both()]);
     let known: Vec<Change> = w.control.known().filter(|change| matches!(change, Change::Station(_))).collect();

@@ -86,7 +86,7 @@ fn verdicts_metrics_and_dead_next_hops() {
 }
 
 #[test]
-fn an_interface_that_is_no_port_is_the_kernels() {
+fn an_interface_that_is_no_port_is_left_to_the_kernel() {
     let mut w = World::new();
     w.apply(&[route("198.51.100.0/24").via(OTHER, "10.9.9.9").into(), route("203.0.113.0/24").dev(77).into()]);
     assert_eq!((w.brief("198.51.100.1"), w.brief("203.0.113.1")), ("kernel".into(), "kernel".into()));
@@ -136,7 +136,7 @@ fn heavy_weights_fit_in_256_buckets() {
 }
 
 #[test]
-fn a_route_of_several_links_own_is_the_kernels() {
+fn a_route_of_several_links_own_is_left_to_the_kernel() {
     let mut w = World::new();
     w.apply(&[route("198.51.100.0/24").dev(P0).dev(P1).into()]);
     assert_eq!(w.brief("198.51.100.1"), "kernel");
@@ -428,7 +428,7 @@ fn groups_are_the_kernels_by_a_policy_that_is() {
 }
 
 #[test]
-fn the_hosts_own_addresses_and_source_checks_are_told() {
+fn the_hosts_own_addresses_and_source_checks_are_reported() {
     use bywash_router::tables::{Own4, SourceCheck};
     let mut w = World::new();
     let own = |of: &[&str]| of.iter().fold(Own4::default(), |own, addr| own.with(addr.parse().unwrap()));

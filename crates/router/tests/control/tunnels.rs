@@ -221,7 +221,7 @@ fn gre_takes_headers_from_next_hops() {
 
 /// Headers beyond the limit are left to the kernel, also those that were within it before.
 #[test]
-fn headers_beyond_the_limit_are_the_kernels() {
+fn headers_beyond_the_limit_are_left_to_the_kernel() {
     let mut w = World::new();
     let any: IpAddr = [0, 0, 0, 0].into();
     let spec = |index: u32| {

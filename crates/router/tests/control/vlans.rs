@@ -66,7 +66,7 @@ fn a_vlan_is_an_interface_of_its_own() {
 }
 
 #[test]
-fn a_macvlan_is_told_by_its_address() {
+fn a_macvlan_is_recognised_by_its_address() {
     let mut w = world();
     for sends in [true, false] {
         w.control.set_vlans(&[VlanSpec { tag: UNTAGGED, sends, ..spec() }]);

@@ -93,7 +93,7 @@ fn the_vlan_without_a_tag_is_followed() {
 
 /// A host that sends much in another VLAN, with the same MAC address: the kernel hears it in both.
 #[test]
-fn stations_are_heard_in_their_vlan() {
+fn stations_are_renewed_in_their_vlan() {
     require!(require_lab(), kernel_has("bridge-vlans"), kernel_has("8021q"), kernel_has("tcx"));
     let bridged = Bridged::new("vlan_filtering 1");
     let (r, b) = (bridged.lab.r(), bridged.b());

@@ -57,7 +57,7 @@ fn programs_on_netfilters_hooks_hold() {
 
 /// IPVS translates what the real servers of a virtual service answer.
 #[test]
-fn answers_of_real_servers_are_the_kernels() {
+fn answers_of_real_servers_are_left_to_the_kernel() {
     require!(require_lab(), has_ipvs());
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     let (a, b, r) = (lab.a(), lab.b(), lab.r());

@@ -124,7 +124,7 @@ fn established_packets_pass_a_stateful_firewall() {
 }
 
 #[test]
-fn counters_of_every_packet_are_told() {
+fn counters_of_every_packet_are_reported() {
     let rules = [rule(&[&established(), &[counter(), accept()]])];
     let Answer::Accept { counters, .. } = forward(&rules) else { panic!() };
     assert_eq!(counters.len(), 1);
@@ -361,7 +361,7 @@ fn lookups_find_what_the_kernel_finds() {
 }
 
 #[test]
-fn sets_that_change_by_themselves_are_the_kernels() {
+fn sets_that_change_by_themselves_are_left_to_the_kernel() {
     let with = |set: Set| {
         let of = [rule(&[&[payload(1, 16, 4), lookup(None, false), drop()]]), vec![accept()]];
         answer(vec![base("c", 2, 0, true, &of)], vec![set], &masqueraded())
@@ -575,7 +575,7 @@ fn extensions_of_iptables_that_act() {
 }
 
 #[test]
-fn the_weaker_reason_of_an_extension_is_told() {
+fn the_weaker_reason_of_an_extension_is_reported() {
     // The ports are those of the flow, the flags those of the packet.
     let flow = Flow { original: Tuple { src_port: None, ..masqueraded().original }, ..masqueraded() };
     let ports = [0u16, 4000, 0, u16::MAX].map(u16::to_ne_bytes).concat();

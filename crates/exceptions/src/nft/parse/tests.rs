@@ -149,7 +149,7 @@ fn a_chain_with_anything_unknown_is_opaque() {
 }
 
 #[test]
-fn objects_and_sets_that_track_are_told() {
+fn objects_and_sets_that_track_are_reported() {
     let object_of = |kind| {
         let parts = [attribute(NFTA_OBJ_TABLE, b"t\0"), attribute(NFTA_OBJ_NAME, b"x\0"), number(NFTA_OBJ_TYPE, kind)];
         object(&[vec![1, 0, 0, 0], parts.concat()].concat()).unwrap().object

@@ -86,7 +86,7 @@ fn tunnels_change() {
     tunnels.wait_for_tunnels(&bywash);
     // Rules may route the packets around those in the tunnels.
     r.ip(&["rule", "add", "to", "10.0.2.2", "lookup", "77"]).unwrap();
-    bywash.wait("tunnels to be the kernel's", |_| ping("10.81.0.2") == (5, 0));
+    bywash.wait("tunnels to be left to the kernel", |_| ping("10.81.0.2") == (5, 0));
     r.ip(&["rule", "del", "to", "10.0.2.2", "lookup", "77"]).unwrap();
     tunnels.wait_for_tunnels(&bywash);
     // Down, and up again.
@@ -114,7 +114,7 @@ fn tunnels_change() {
     tunnels.wait_for_tunnels(&bywash);
     // Another tunnel that takes its packets.
     r.ip(&["link", "add", "tw", "type", "gre", "local", "10.0.2.1", "dev", "r1"]).unwrap();
-    bywash.wait("tunnels to be the kernel's", |_| ping("10.81.0.2") == (5, 0));
+    bywash.wait("tunnels to be left to the kernel", |_| ping("10.81.0.2") == (5, 0));
     assert!(bywash.log().contains("tg: gre interface tw may take its packets"), "{}", bywash.log());
     r.ip(&["link", "del", "tw"]).unwrap();
     tunnels.wait_for_tunnels(&bywash);
@@ -145,7 +145,7 @@ fn stations_of_vxlans_are_followed() {
     bywash.wait("the station to be back", |_| ping() == (5, 5));
     // Without an entry the kernel sends to the default end.
     fdb("del", "10.0.2.2");
-    bywash.wait("the station to be the kernel's", |_| ping() == (5, 0));
+    bywash.wait("the station to be left to the kernel", |_| ping() == (5, 0));
     r.run(&["bridge", "fdb", "add", &mac, "dev", "tw", "dst", "10.0.2.2", "vni", "89"]).unwrap();
     bywash.wait("another network", |_| ping() == (0, 0));
     r.run(&["bridge", "fdb", "del", &mac, "dev", "tw", "dst", "10.0.2.2", "vni", "89"]).unwrap();
@@ -188,7 +188,7 @@ fn stations_of_vxlans_are_followed() {
 
 /// A tunnel without an address of its own follows the kernel's choice of one: in what it sends, and to receive.
 #[test]
-fn the_source_of_outer_packets_is_the_kernels() {
+fn the_source_of_outer_packets_is_the_one_that_the_kernel_takes() {
     require!(require_lab(), kernel_has("vxlan"));
     let tunnels = Tunnels::new(&CHOSEN);
     let (a, b, r) = (tunnels.0.a(), tunnels.0.b(), tunnels.0.r());
