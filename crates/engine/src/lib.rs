@@ -29,3 +29,11 @@ pub use worker::{Change, Idle, OpenMeter, PortReport, Report, Role, Worker, Work
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(transparent)]
 pub struct PortId(pub u16);
+
+impl PortId {
+    /// Returns whether this is the number of a port, and not of another interface.
+    #[inline]
+    pub const fn is_port(self) -> bool {
+        (self.0 as usize) < PORTS
+    }
+}

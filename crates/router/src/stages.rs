@@ -271,7 +271,7 @@ impl Work {
         let to = &self.to[..n];
         let first = *to.first()?;
         let differ = to.iter().fold(0, |differ, to| differ | (to.0 ^ first.0));
-        (differ == 0 && first.0 < vlan::FIRST).then_some(first)
+        (differ == 0 && first.is_port()).then_some(first)
     }
 
     /// Rewrites, in a burst of valid IPv4 packets, those whose next hop is resolved and not a group and that fit its
@@ -301,7 +301,7 @@ impl Work {
             }
         }
         match all {
-            true if differ == 0 && first.0 < vlan::FIRST => Rewritten::ToOne(first),
+            true if differ == 0 && first.is_port() => Rewritten::ToOne(first),
             true => Rewritten::ToSeveral,
             false => Rewritten::InPart,
         }
@@ -566,7 +566,7 @@ fn dispatch(
     let n = batch.len();
     let (mut exceptions, mut tunnelled, mut hops) = (Batch::new(), Batch::new(), [0; BATCH]);
     for (frame, (&to, &next)) in batch.drain().zip(egress.iter().zip(next)) {
-        if to.0 < vlan::FIRST {
+        if to.is_port() {
             cx.send(from.port, to, frame);
         } else if to == NOWHERE {
             let id = tunnelled_by(tables, next, cx.bufs.arena().data(&frame));

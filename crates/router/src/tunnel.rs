@@ -1,10 +1,10 @@
 //! Tunnels: decapsulation of the packets that a tunnel's other end sends to this host (`receive`), and encapsulation of
 //! packets to that end (`send`); frames between a VXLAN and other members of its bridge (`bridged`).
 //!
-//! A tunnel has a number like a VLAN's, from [`crate::vlan::FIRST`] on; gates, next hops and source checks refer to it
-//! by that number. Its packets arrive and leave by whatever port the outer packets are routed to. All of this happens
-//! on the slow path. Packets for which the kernel would do more than encapsulate or decapsulate are left to it:
-//! fragments, a congestion mark to be carried over, an error to be answered.
+//! A tunnel is numbered like a VLAN, from [`crate::vlan::FIRST`] on; gates, next hops and source checks refer to it by
+//! that number. Its packets arrive and leave by whatever port the outer packets are routed to. All of this happens on
+//! the slow path. Packets for which the kernel would do more than encapsulate or decapsulate are left to it: fragments,
+//! a congestion mark to be carried over, an error to be answered.
 
 mod bridged;
 mod receive;

@@ -1,8 +1,8 @@
 //! VLANs and macvlans of ports: tags are removed from received frames before the stages, and added to sent ones after
 //! them. Macvlans are handled alike: their frames have no tag, and are identified by their destination.
 //!
-//! A VLAN has a number like a port's, from [`FIRST`] on. Gates, next hops and source checks refer to it by that number;
-//! queues and counters are those of the port that carries it.
+//! A VLAN is numbered like a port, by a [`PortId`] from [`FIRST`] on ([`PortId::is_port`] is false for it). Gates, next
+//! hops and source checks refer to it by that number; queues and counters are those of the port that carries it.
 
 use crate::tables::{PortInfo, Tables};
 use crate::tunnel::{self, RemovedHeaders};
@@ -10,7 +10,7 @@ use bywash_engine::{Context, DropReason, PORTS, PortId};
 use bywash_frame::{Arena, Batch, Frame};
 use bywash_wire::ethernet::{HEADER_LEN, TAG_LEN, ethertype};
 
-/// Number of the first VLAN.
+/// Lowest number of an interface that is not a port, but a VLAN, macvlan, bond, bridge or tunnel.
 pub const FIRST: u16 = PORTS as u16;
 /// Maximum number of VLANs of a process.
 pub const VLANS: usize = bywash_port::af_xdp::VLANS as usize;
@@ -121,7 +121,7 @@ pub(crate) fn restore(arena: &Arena, frame: &mut Frame) {
 /// is counted for `from`.
 #[inline(always)]
 pub(crate) fn send(cx: &mut Context<'_>, tables: &Tables, from: PortId, to: PortId, frame: Frame) {
-    if to.0 < FIRST { cx.send(from, to, frame) } else { send_above(cx, tables, from, to, frame) }
+    if to.is_port() { cx.send(from, to, frame) } else { send_above(cx, tables, from, to, frame) }
 }
 
 #[cold]
@@ -132,7 +132,7 @@ pub(crate) fn send_above(cx: &mut Context<'_>, tables: &Tables, from: PortId, to
     // then.
     let port = match tables.bond(below) {
         Some(bond) => bond.port_of(arena.data(&frame)),
-        None => Some(below).filter(|port| port.0 < FIRST),
+        None => Some(below).filter(|port| port.is_port()),
     };
     let Some(port) = port else { return cx.drop(from, DropReason::PortDown, frame) };
     if tag == UNTAGGED {

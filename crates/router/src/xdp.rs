@@ -2,7 +2,7 @@
 
 use crate::control;
 use crate::tables::{BondInfo, Entry, Kind, Tables};
-use crate::vlan::{FIRST, UNTAGGED};
+use crate::vlan::UNTAGGED;
 use bywash_engine::PortId;
 use bywash_fib::Shared;
 use bywash_fib::model::Mac;
@@ -116,7 +116,7 @@ impl XdpTableSink {
             Kind::Kernel | Kind::NoCarrier => HopKind::Kernel,
             Kind::Policy => HopKind::Policy,
             Kind::Forward if reached && ports.len() > 1 => HopKind::Bond,
-            Kind::Forward if reached && entry.port.0 >= FIRST => HopKind::Vlan,
+            Kind::Forward if reached && !entry.port.is_port() => HopKind::Vlan,
             Kind::Forward if reached => HopKind::Forward,
             // If one next hop of the group is left to the kernel, the kernel chooses among all of them.
             Kind::Group if members(entry, tables).any(|m| matches!(m.kind, Kind::Kernel | Kind::Policy)) => {
@@ -131,7 +131,7 @@ impl XdpTableSink {
         let tag = u32::from_le_bytes(vlan.map_or(UNTAGGED, |vlan| vlan.tag));
         let ifindex = ports.first().map_or(0, |port| self.targets.get(port.0).ifindex);
         // For a port, the port itself, because its device is the target.
-        let number = if port.0 < FIRST { port } else { tables.number(port) };
+        let number = if port.is_port() { port } else { tables.number(port) };
         let (first, count, ifindex) = match (kind, bond) {
             (HopKind::Bond, Some((bond, at))) => (*at, tag, (bond.hash as u32) << 16 | ports.len() as u32),
             (HopKind::Vlan, _) => (ports.first().map_or(0, |port| port.0.into()), tag, ifindex),
