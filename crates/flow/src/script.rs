@@ -127,7 +127,7 @@ fn item(line: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Item, Sy
         Ok(match verb {
             Verb::Del { .. } if begins("group_id=") => Item::DelGroup(syntax::group_id(rest)?),
             Verb::Del { .. } if begins("meter=") => Item::DelMeter(syntax::meter_id(rest)?),
-            Verb::Del { strict } => Item::Del(Box::new(syntax::filter(rest, names)?), strict),
+            Verb::Del { strict } => Item::Del(Box::new(syntax::filter(rest, names, strict)?), strict),
             _ if begins("group_id=") => Item::SetGroup { group: syntax::group(rest, names)?, new: verb == Verb::Add },
             _ if begins("meter=") => Item::SetMeter { meter: syntax::meter(rest)?, new: verb == Verb::Add },
             Verb::Add => Item::Add(Box::new(syntax::flow(rest, names)?)),

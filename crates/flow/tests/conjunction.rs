@@ -3,7 +3,6 @@
 use bywash_engine::PortId;
 use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::key::KEY_WORDS;
-use bywash_flow::model::FlowFilter;
 use bywash_flow::ops::Op;
 use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::syntax;
@@ -49,8 +48,7 @@ fn all_parts_must_match() {
     }
     // Each flow is replaced and deleted by itself.
     let delete = |control: &mut FlowControl, filter: &str| {
-        let filter = FlowFilter { priority: None, ..syntax::filter(filter, &|_| None).unwrap() };
-        assert_eq!(control.delete(&filter, false), 1);
+        assert_eq!(control.delete(&syntax::filter(filter, &|_| None, false).unwrap(), false), 1);
         control.commit();
     };
     delete(&mut control, "ip,nw_dst=10.0.0.4");

@@ -172,7 +172,7 @@ fn learned_flows_go_with_the_last_flow_that_learns_them() {
     assert_eq!(learned(&rig, 2).len(), 2);
     // Another flow still learns them, and so does one that replaces the last.
     let delete = |rig: &mut Rig, filter: &str| {
-        rig.control.delete(&syntax::filter(filter, &|_| None).unwrap(), false);
+        rig.control.delete(&syntax::filter(filter, &|_| None, false).unwrap(), false);
         rig.control.commit();
     };
     delete(&mut rig, "table=0,arp");

@@ -143,8 +143,8 @@ fn cut_actions(line: &str) -> (Text<'_>, Option<Text<'_>>) {
     (text, None)
 }
 
-/// Parses a flow filter: `table=0,ip,cookie=0x1/-1,out_port=2`.
-pub fn filter(line: &str, names: PortNames<'_>) -> Result<FlowFilter> {
+/// Parses a flow filter: `table=0,ip,cookie=0x1/-1,out_port=2`; one for exact matches if `strict`.
+pub fn filter(line: &str, names: PortNames<'_>, strict: bool) -> Result<FlowFilter> {
     let mut filter = FlowFilter::default();
     let mut conditions = Conditions::default();
     let mut rest = Text::new(line);
@@ -153,7 +153,8 @@ pub fn filter(line: &str, names: PortNames<'_>) -> Result<FlowFilter> {
             || value.filter(|v| !v.is_empty()).map_or_else(|| name.wrong(format!("{} needs a value", name.str())), Ok);
         match name.str() {
             "table" | "table_id" => filter.table = Some(table(want()?)?),
-            "priority" => filter.priority = Some(small(want()?, 16)?),
+            "priority" if strict => filter.priority = Some(small(want()?, 16)?),
+            "priority" => return name.wrong("priority: only a strict command selects flows by their priority"),
             "cookie" => {
                 let text = want()?;
                 filter.cookie = Some(match text.split("/") {

@@ -164,7 +164,7 @@ fn fields_match_or_are_errors() {
     }
     for no in NO_FIELDS {
         assert!(flow(&format!("{no},actions=drop"), &names).is_err(), "{no} in a flow");
-        assert!(filter(no, &names).is_err(), "{no} in a filter");
+        assert!(filter(no, &names, true).is_err(), "{no} in a filter");
     }
 }
 
@@ -204,7 +204,7 @@ fn properties_of_flows_have_an_effect_or_are_errors() {
         assert_eq!(with(word).unwrap(), plain, "{word}");
     }
     for word in ["table=1", "priority=1", "cookie=1", "cookie=1/-1", "out_port=1", "out_group=1"] {
-        assert_ne!(filter(word, &names).unwrap(), Default::default(), "{word}");
+        assert_ne!(filter(word, &names, true).unwrap(), Default::default(), "{word}");
     }
 }
 

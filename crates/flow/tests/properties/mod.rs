@@ -51,7 +51,7 @@ pub fn flow_syntax(data: &[u8]) {
             Err(error) => place(error),
         }
         for error in [
-            syntax::filter(line, &names).err(),
+            syntax::filter(line, &names, true).err(),
             syntax::packet(line, &names).err(),
             syntax::group_id(line).err(),
             syntax::meter_id(line).err(),

@@ -124,7 +124,7 @@ impl Bridge {
         let names = self.port_numbers();
         let filter = match filter.trim() {
             "" => FlowFilter::default(),
-            text => syntax::filter(text, &names).map_err(|wrong| wrong.to_string())?,
+            text => syntax::filter(text, &names, false).map_err(|wrong| wrong.to_string())?,
         };
         let (numbers, flows) = (self.control().numbers(&filter), self.flows.clone());
         let reports = numbers.into_iter().filter_map(move |number| lock(&flows).report(number));
