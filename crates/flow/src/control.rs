@@ -128,6 +128,10 @@ pub struct FlowControl {
     timed: BTreeSet<u32>,
     addresses: Addresses,
     workers: Vec<WorkerEnd>,
+    /// Groups and meters as they are with the changes that are yet to be published.
+    groups: HashMap<u32, Arc<Group>>,
+    meters: HashMap<u32, Arc<Meter>>,
+    /// Slots of all meter ids that were ever used.
     meter_slots: HashMap<u32, u32>,
     /// Flow tables of the workers in the driver.
     offload: Option<Flows>,
@@ -169,6 +173,8 @@ impl FlowControl {
             timed: BTreeSet::new(),
             addresses: Addresses::default(),
             workers: Vec::new(),
+            groups: HashMap::new(),
+            meters: HashMap::new(),
             meter_slots: HashMap::new(),
             offload: None,
             tended: Instant::now(),
@@ -434,7 +440,14 @@ impl FlowControl {
     /// Adds a group, or replaces the one with its id. Errors if `new` is set and the group exists, or if the group
     /// would run itself.
     pub fn set_group(&mut self, spec: GroupSpec, new: bool) -> Result<(), Refused> {
-        let known = self.live.groups.contains_key(&spec.id);
+        self.put_group(spec, new)?;
+        self.commit();
+        Ok(())
+    }
+
+    /// Does the same as [`FlowControl::set_group`], but does not publish the change.
+    pub(crate) fn put_group(&mut self, spec: GroupSpec, new: bool) -> Result<(), Refused> {
+        let known = self.groups.contains_key(&spec.id);
         if new && known {
             return Err(Refused(format!("group {} already exists: use mod to change it", spec.id)));
         }
@@ -445,8 +458,9 @@ impl FlowControl {
         if spec.buckets.iter().any(runs) || self.leads_to(&spec, spec.id) {
             return Err(Refused(format!("group {} would run itself", spec.id)));
         }
-        self.changes.push(Change::Group(spec.id, Some(Arc::new(Group::new(spec)))));
-        self.commit();
+        let (id, group) = (spec.id, Arc::new(Group::new(spec)));
+        self.groups.insert(id, group.clone());
+        self.changes.push(Change::Group(id, Some(group)));
         Ok(())
     }
 
@@ -464,7 +478,7 @@ impl FlowControl {
                 return true;
             }
             if seen.insert(at)
-                && let Some(group) = self.live.groups.get(&at)
+                && let Some(group) = self.groups.get(&at)
             {
                 todo.extend(next(&group.spec));
             }
@@ -474,18 +488,32 @@ impl FlowControl {
 
     /// Deletes a group, or all groups for `None`, and the flows that run them. Returns the number of groups deleted.
     pub fn delete_group(&mut self, id: Option<u32>) -> usize {
-        let ids: Vec<u32> = self.live.groups.keys().copied().filter(|g| id.is_none_or(|id| id == *g)).collect();
-        for id in &ids {
-            self.delete(&FlowFilter { out_group: Some(*id), ..FlowFilter::default() }, false);
+        let n = self.take_group(id);
+        self.commit();
+        n
+    }
+
+    /// Does the same as [`FlowControl::delete_group`], but does not publish the change.
+    pub(crate) fn take_group(&mut self, id: Option<u32>) -> usize {
+        let gone: HashSet<u32> = self.groups.keys().copied().filter(|g| id.is_none_or(|id| id == *g)).collect();
+        self.delete_users(|action| matches!(action, Action::Group(id) if gone.contains(id)));
+        for id in &gone {
+            self.groups.remove(id);
             self.changes.push(Change::Group(*id, None));
         }
-        self.commit();
-        ids.len()
+        gone.len()
+    }
+
+    /// Deletes the flows that have such an action.
+    fn delete_users(&mut self, is_such: impl Fn(&Action) -> bool) {
+        let uses = |entry: &&Entry| Action::all(entry.rule.actions()).any(&is_such);
+        let slots: Vec<u32> = self.entries.values().filter(uses).map(|entry| entry.rule.slot).collect();
+        slots.into_iter().for_each(|slot| self.remove_slot(slot));
     }
 
     /// Returns the groups, ordered by id.
     pub fn groups(&self) -> Vec<Arc<Group>> {
-        let mut groups: Vec<_> = self.live.groups.values().cloned().collect();
+        let mut groups: Vec<_> = self.groups.values().cloned().collect();
         groups.sort_by_key(|g| g.spec.id);
         groups
     }
@@ -493,33 +521,47 @@ impl FlowControl {
     /// Adds a meter, or replaces the one with its id. Errors if `new` is set and the meter exists, or if too many meter
     /// ids have been used.
     pub fn set_meter(&mut self, spec: MeterSpec, new: bool) -> Result<(), Refused> {
-        if new && self.live.meter_slots.contains_key(&spec.id) {
+        self.put_meter(spec, new)?;
+        self.commit();
+        Ok(())
+    }
+
+    /// Does the same as [`FlowControl::set_meter`], but does not publish the change.
+    pub(crate) fn put_meter(&mut self, spec: MeterSpec, new: bool) -> Result<(), Refused> {
+        if new && self.meters.contains_key(&spec.id) {
             return Err(Refused(format!("meter {} already exists: use mod to change it", spec.id)));
         }
         let next = self.meter_slots.len() as u32;
         if next >= METERS && !self.meter_slots.contains_key(&spec.id) {
             return Err(Refused(format!("cannot add the meter: {METERS} different meter ids have been used")));
         }
-        let slot = *self.meter_slots.entry(spec.id).or_insert(next);
-        self.changes.push(Change::Meter(spec.id, slot, Some(Arc::new(Meter::new(spec)))));
-        self.commit();
+        let (slot, meter) = (*self.meter_slots.entry(spec.id).or_insert(next), Arc::new(Meter::new(spec)));
+        self.meters.insert(spec.id, meter.clone());
+        self.changes.push(Change::Meter(spec.id, slot, Some(meter)));
         Ok(())
     }
 
-    /// Deletes a meter, or all meters for `None`, and returns their number. Flows that refer to a deleted meter are no
-    /// longer limited.
+    /// Deletes a meter, or all meters for `None`, and the flows that use them. Returns the number of meters deleted.
     pub fn delete_meter(&mut self, id: Option<u32>) -> usize {
-        let ids: Vec<u32> = self.live.meter_slots.keys().copied().filter(|m| id.is_none_or(|id| id == *m)).collect();
-        for id in &ids {
+        let n = self.take_meter(id);
+        self.commit();
+        n
+    }
+
+    /// Does the same as [`FlowControl::delete_meter`], but does not publish the change.
+    pub(crate) fn take_meter(&mut self, id: Option<u32>) -> usize {
+        let gone: HashSet<u32> = self.meters.keys().copied().filter(|m| id.is_none_or(|id| id == *m)).collect();
+        self.delete_users(|action| matches!(action, Action::Meter(id) if gone.contains(id)));
+        for id in &gone {
+            self.meters.remove(id);
             self.changes.push(Change::Meter(*id, self.meter_slots[id], None));
         }
-        self.commit();
-        ids.len()
+        gone.len()
     }
 
     /// Returns the meters, ordered by id.
     pub fn meters(&self) -> Vec<Arc<Meter>> {
-        let mut meters: Vec<_> = self.live.meters.iter().flatten().cloned().collect();
+        let mut meters: Vec<_> = self.meters.values().cloned().collect();
         meters.sort_by_key(|m| m.spec.id);
         meters
     }

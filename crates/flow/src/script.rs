@@ -142,17 +142,29 @@ pub fn check(items: &[Item]) -> Result<(), String> {
     refusal(HashSet::new(), HashSet::new(), items).map_or(Ok(()), Err)
 }
 
-/// Returns the reason why a line would be refused: it adds a group or meter that exists at that point, or its flow runs
-/// one that does not exist once all lines are applied. A group may follow the flows that run it. `groups` and `meters`
-/// exist before.
+/// Returns the reason why a line would be refused: it adds a group or meter that exists at that point, it changes one
+/// that does not, or its flow runs one that does not exist once all lines are applied. A group may follow the flows that
+/// run it. `groups` and `meters` exist before.
 fn refusal(mut groups: HashSet<u32>, mut meters: HashSet<u32>, items: &[Item]) -> Option<String> {
     let exists = |what: &str, id: u32| Some(format!("{what} {id} already exists: use mod to change it"));
+    let lacking = |what: &str, id: u32| Some(format!("{what} {id} does not exist: use add to add it"));
     for item in items {
-        match item {
-            Item::SetGroup { group, new } if !groups.insert(group.id) && *new => return exists("group", group.id),
-            Item::SetMeter { meter, new } if !meters.insert(meter.id) && *new => return exists("meter", meter.id),
-            Item::DelGroup(id) => groups.retain(|group| id.is_some_and(|id| id != *group)),
-            Item::DelMeter(id) => meters.retain(|meter| id.is_some_and(|id| id != *meter)),
+        let (what, id, known, new) = match item {
+            Item::SetGroup { group, new } => ("group", group.id, !groups.insert(group.id), *new),
+            Item::SetMeter { meter, new } => ("meter", meter.id, !meters.insert(meter.id), *new),
+            Item::DelGroup(id) => {
+                groups.retain(|group| id.is_some_and(|id| id != *group));
+                continue;
+            }
+            Item::DelMeter(id) => {
+                meters.retain(|meter| id.is_some_and(|id| id != *meter));
+                continue;
+            }
+            _ => continue,
+        };
+        match (known, new) {
+            (true, true) => return exists(what, id),
+            (false, false) => return lacking(what, id),
             _ => {}
         }
     }
@@ -168,7 +180,7 @@ fn refusal(mut groups: HashSet<u32>, mut meters: HashSet<u32>, items: &[Item]) -
 }
 
 /// Applies the lines in order. Returns how many flows, groups and meters were changed. Errors with the reason, and
-/// applies none, if a line adds a group or meter that exists, or a flow runs one that does not. If the tables are full,
+/// applies none, if a line adds a group or meter that exists, or changes or runs one that does not. If the tables are full,
 /// a flow overlaps another and is to be checked for that, or a group would run itself, the lines before it are applied;
 /// the error has the number of their changes. The workers use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
@@ -183,10 +195,10 @@ pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, S
             Item::Add(flow) => control.add(*flow).map(|()| 1),
             Item::Mod(flow, strict) => control.modify(*flow, strict),
             Item::Del(filter, strict) => Ok(control.delete(&filter, strict)),
-            Item::SetGroup { group, new } => control.set_group(group, new).map(|()| 1),
-            Item::DelGroup(id) => Ok(control.delete_group(id)),
-            Item::SetMeter { meter, new } => control.set_meter(meter, new).map(|()| 1),
-            Item::DelMeter(id) => Ok(control.delete_meter(id)),
+            Item::SetGroup { group, new } => control.put_group(group, new).map(|()| 1),
+            Item::DelGroup(id) => Ok(control.take_group(id)),
+            Item::SetMeter { meter, new } => control.put_meter(meter, new).map(|()| 1),
+            Item::DelMeter(id) => Ok(control.take_meter(id)),
         };
         match result {
             Ok(n) => done += n,

@@ -1,13 +1,17 @@
 //! Commands on flows, groups and meters, which do what those of ovs-ofctl do.
 
 use bywash_flow::control::{BridgeConfig, FlowControl};
+use bywash_flow::key::KEY_WORDS;
 use bywash_flow::model::FlowFilter;
+use bywash_flow::ops::Op;
 use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::script::{Verb, carry_out, parse};
 use bywash_flow::syntax::Shown;
 use bywash_sync::Qsbr;
+use bywash_wire::build::Packet;
 
 const DEL: Verb = Verb::Del { strict: false };
+const MOD: Verb = Verb::Mod { strict: false };
 
 fn switch(lines: &str) -> FlowControl {
     let ports = (1..=3).map(SwitchPort::numbered).collect();
@@ -35,4 +39,67 @@ fn a_priority_selects_flows_for_strict_commands_only() {
     assert_eq!(request(&mut control, Verb::Del { strict: true }, "priority=5,ip"), Ok(1));
     assert_eq!(request(&mut control, Verb::Add, "delete_strict priority=6,ip"), Ok(1));
     assert_eq!(flows(&control), ["priority=6,arp actions=output:2"]);
+}
+
+#[test]
+fn flows_go_with_their_meter() {
+    let meters = "meter=1 pktps bands=type=drop rate=5\nmeter=2 pktps bands=type=drop rate=5";
+    let uses = "ip,actions=meter:1,output:2\nipv6,actions=meter:2,output:2";
+    let mut control = switch(&format!("{meters}\n{uses}\narp,actions=output:2"));
+    assert_eq!(request(&mut control, DEL, "meter=1"), Ok(1));
+    assert_eq!(flows(&control), ["ipv6 actions=meter:2,output:2", "arp actions=output:2"]);
+    // What is left can be loaded again.
+    let all = flows(&control).join("\n");
+    let again = format!("delete\ndelete meter=all\nmeter=2 pktps bands=type=drop rate=5\n{all}");
+    assert_eq!(request(&mut control, Verb::Add, &again), Ok(2 + 1 + 1 + 2));
+    assert_eq!(request(&mut control, DEL, "meter=all"), Ok(1));
+    assert_eq!(flows(&control), ["arp actions=output:2"]);
+}
+
+#[test]
+fn a_group_or_meter_that_does_not_exist_cannot_be_changed() {
+    let mut control = switch("arp,actions=output:2");
+    for (line, what) in [("group_id=5,bucket=output:1", "group 5"), ("meter=6 pktps bands=type=drop rate=5", "meter 6")]
+    {
+        let refused = Err(format!("{what} does not exist: use add to add it; no change was applied"));
+        assert_eq!(request(&mut control, MOD, &format!("arp,actions=drop\n{line}")), refused);
+        assert_eq!(flows(&control), ["arp actions=output:2"]);
+        assert_eq!(request(&mut control, Verb::Add, line), Ok(1));
+        assert_eq!(request(&mut control, MOD, line), Ok(1));
+        assert_eq!(
+            request(&mut control, Verb::Add, &format!("delete {}", &line[..line.find([',', ' ']).unwrap()])),
+            Ok(1)
+        );
+        assert_eq!(request(&mut control, MOD, line), refused);
+    }
+}
+
+/// Returns the ports that an untagged packet received on port 1 leaves by.
+fn sent(control: &FlowControl) -> Vec<u16> {
+    let mut key = [0; KEY_WORDS];
+    let packet = Packet::udp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+    bywash_flow::extract::extract(&packet.build().unwrap(), 1, 1, &mut key).unwrap();
+    control
+        .trace(&key)
+        .ops
+        .iter()
+        .filter_map(|op| if let Op::Output(id) = op { Some(id.0 + 1) } else { None })
+        .collect()
+}
+
+#[test]
+fn groups_and_meters_are_replaced_with_the_flows_in_one_version_of_the_tables() {
+    let lines = |to: u8| {
+        format!("group_id=1,bucket=output:{to}\nmeter=1 pktps bands=type=drop rate={to}\nactions=meter:1,group:1")
+    };
+    let mut control = switch(&lines(2));
+    let before = control.pipeline().generation;
+    let all = "delete\ndelete group_id=all\ndelete meter=all";
+    assert_eq!(request(&mut control, Verb::Add, &format!("{all}\n{}", lines(3))), Ok(6));
+    assert_eq!((control.pipeline().generation, sent(&control)), (before + 1, vec![3]));
+    // Groups that run each other are found within a request, too.
+    let looped = "group_id=2,bucket=group:3\ngroup_id=3,bucket=group:2";
+    let refused = request(&mut control, Verb::Add, looped).unwrap_err();
+    assert!(refused.contains("group 3 would run itself; 1 change before it was applied"), "{refused}");
+    assert_eq!(control.groups().iter().map(|group| group.spec.id).collect::<Vec<_>>(), [1, 2]);
 }
