@@ -372,8 +372,8 @@ impl FlowControl {
     }
 
     /// Replaces the actions and cookies of the flows whose match is within that of `spec`, or, if `strict`, equals
-    /// match and priority. Counters are kept unless `reset_counts` is set. Returns the number of flows changed; adds
-    /// `spec` as a new flow and returns 0 if there are none.
+    /// match and priority. Counters are kept unless `reset_counts` is set; the hard timeout starts again. Returns the
+    /// number of flows changed; adds `spec` as a new flow and returns 0 if there are none.
     pub fn modify(&mut self, spec: FlowSpec, strict: bool) -> Result<usize, Refused> {
         let (table, priority) = (Some(spec.table), Some(spec.priority));
         let filter = FlowFilter { table, priority, matches: spec.matches, ..FlowFilter::default() };
@@ -381,12 +381,14 @@ impl FlowControl {
         if found.is_empty() {
             return self.add(spec).map(|()| 0);
         }
+        let now = Instant::now();
         for slot in &found {
             let sum = self.sum(*slot);
             let Some(entry) = self.entries.get_mut(slot) else { continue };
             let changed = FlowSpec { actions: spec.actions.clone(), cookie: spec.cookie, ..entry.rule.spec.clone() };
             let rule = Arc::new(Rule { spec: changed, slot: *slot });
             let old = std::mem::replace(&mut entry.rule, rule.clone());
+            entry.refreshed = now;
             if spec.reset_counts {
                 entry.base = sum;
             }

@@ -9,6 +9,7 @@ use bywash_flow::script::{Verb, carry_out, parse};
 use bywash_flow::syntax::Shown;
 use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
+use std::time::{Duration, Instant};
 
 const DEL: Verb = Verb::Del { strict: false };
 const MOD: Verb = Verb::Mod { strict: false };
@@ -102,4 +103,33 @@ fn groups_and_meters_are_replaced_with_the_flows_in_one_version_of_the_tables() 
     let refused = request(&mut control, Verb::Add, looped).unwrap_err();
     assert!(refused.contains("group 3 would run itself; 1 change before it was applied"), "{refused}");
     assert_eq!(control.groups().iter().map(|group| group.spec.id).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn the_hard_timeout_starts_again_when_a_flow_is_changed() {
+    let timeout = Duration::from_secs(2);
+    // A machine that stands still shows nothing: then once more.
+    let shown = (0..20).any(|_| {
+        let mut control = switch("hard_timeout=2,actions=2");
+        let added = Instant::now();
+        std::thread::sleep(Duration::from_millis(1100));
+        control.expire();
+        if control.is_empty() {
+            return false;
+        }
+        let changing = Instant::now();
+        assert_eq!(request(&mut control, MOD, "actions=3"), Ok(1));
+        std::thread::sleep((added + timeout + Duration::from_millis(100)).duration_since(Instant::now()));
+        control.expire();
+        let there = !control.is_empty();
+        if changing.elapsed() >= timeout {
+            return false;
+        }
+        assert!(there, "{:?} after the change", changing.elapsed());
+        std::thread::sleep((changing + timeout + Duration::from_secs(1)).duration_since(Instant::now()));
+        control.expire();
+        assert!(control.is_empty());
+        true
+    });
+    assert!(shown, "the machine is too slow");
 }
