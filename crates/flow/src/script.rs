@@ -97,11 +97,12 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Parses lines. Skips empty ones and those that begin with `#`. Errors at the first invalid line.
+/// Parses lines. Skips comments, which begin with `#`, and empty lines. Errors at the first invalid line.
 pub fn parse(lines: &str, verb: Verb, names: syntax::PortNames<'_>) -> Result<Vec<Item>, Wrong> {
     let mut items = Vec::new();
     for (at, line) in lines.lines().enumerate() {
-        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+        let line = line.split('#').next().unwrap_or_default();
+        if line.trim().is_empty() {
             continue;
         }
         items.push(item(line, verb, names).map_err(|error| Wrong { line: at + 1, error })?);
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn what_a_line_is() {
         let names = |name: &str| port_number(&["a".into(), "b".into()], None, name);
-        let lines = "in_port=b actions=a\ndelete ip\nmodify_strict tcp,actions=drop\n\
+        let lines = "in_port=b actions=a # to a\n # delete\ndelete ip\nmodify_strict tcp,actions=drop\n\
                      group_id=1,type=all,bucket=output:a\nmeter=1 pktps bands=type=drop rate=5\ndelete group_id=1\n";
         let items = parse(lines, Verb::Add, &names).unwrap();
         assert!(matches!(
