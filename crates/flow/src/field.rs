@@ -201,22 +201,23 @@ impl Field {
         FIELDS.iter().copied().find(|f| f.info().names.contains(&name))
     }
 
-    /// Returns a value with all bits of the field set.
+    /// Returns a value with all bits of the field set. Of `nw_tos`, these are the bits of the DSCP, as in OVS: the other
+    /// two are `nw_ecn`.
     pub fn all(self) -> u128 {
-        ones(self.info().bits)
+        if self == Self::NwTos { 0xfc } else { ones(self.info().bits) }
     }
 
     /// Returns the field's value in `flow`.
     pub fn get(self, flow: &Flow) -> u128 {
         let info = self.info();
         flow.bytes()[info.at..info.at + info.bytes].iter().fold(0, |v, b| v << 8 | u128::from(*b)) >> info.low
-            & ones(info.bits)
+            & self.all()
     }
 
     /// Sets the field's bits selected by `mask` to those of `value`.
     pub fn set_masked(self, flow: &mut Flow, value: u128, mask: u128) {
         let info = self.info();
-        let mask = (mask & ones(info.bits)) << info.low;
+        let mask = (mask & self.all()) << info.low;
         let value = (value << info.low) & mask;
         let bytes = &mut flow.bytes_mut()[info.at..info.at + info.bytes];
         for (i, byte) in bytes.iter_mut().rev().enumerate() {

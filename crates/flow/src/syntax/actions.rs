@@ -281,7 +281,7 @@ fn load(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
         str if sub.field == Field::InPort && !str.starts_with(|c: char| c.is_ascii_digit()) => {
             u128::from(value::port(value, names)?.0)
         }
-        _ => value::number(value, sub.bits)?,
+        _ => value::within(value, sub.field, value::number(value, sub.bits)? << sub.low)? >> sub.low,
     };
     Ok(Action::Set { field: sub.field, value: number << sub.low, mask: sub.mask(), as_: Spelling::Load })
 }

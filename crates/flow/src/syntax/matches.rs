@@ -70,7 +70,6 @@ impl<'a> Conditions<'a> {
         let Some(field) = Field::find(name.str()) else { return Ok(false) };
         let (value, mask) = value::masked(text, field, names)?;
         match field {
-            Field::NwTos if value & 3 != 0 => return text.wrong("the lowest two bits of nw_tos must be 0: use nw_ecn"),
             Field::NwTos => self.add(matches, Field::IpDscp, name, value >> 2, u128::MAX)?,
             _ => self.add(matches, field, name, value, mask)?,
         }

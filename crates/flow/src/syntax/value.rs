@@ -95,6 +95,14 @@ fn prefix(text: Text<'_>, bits: u32) -> Result<u128> {
     }
 }
 
+/// Refuses bits that the field does not have.
+pub fn within(text: Text<'_>, field: Field, value: u128) -> Result<u128> {
+    match value & !field.all() {
+        0 => Ok(value),
+        _ => text.wrong(format!("the lowest two bits of {} must be 0: use nw_ecn", field.name())),
+    }
+}
+
 /// Parses a field's value without a mask.
 fn plain(text: Text<'_>, field: Field, names: PortNames<'_>) -> Result<u128> {
     match field.info().form {
@@ -102,7 +110,9 @@ fn plain(text: Text<'_>, field: Field, names: PortNames<'_>) -> Result<u128> {
         Form::Ip4 if text.str().contains('.') => ip4(text),
         Form::Ip6 => ip6(text),
         Form::Port => Ok(u128::from(port(text, names)?.0)),
-        Form::Frag | Form::TcpFlags | Form::Decimal | Form::Hex | Form::Ip4 => number(text, field.info().bits),
+        Form::Frag | Form::TcpFlags | Form::Decimal | Form::Hex | Form::Ip4 => {
+            within(text, field, number(text, field.info().bits)?)
+        }
     }
 }
 

@@ -247,6 +247,18 @@ fn actions_have_an_effect_or_are_errors() {
     }
 }
 
+/// Of the TOS, OVS's field has the upper six bits.
+#[test]
+fn the_tos_is_set_without_the_lowest_two_bits() {
+    for no in ["set_field:0xe1->nw_tos", "load:1->NXM_OF_IP_TOS[0..1]", "load:0xb9->NXM_OF_IP_TOS[]", "mod_nw_tos:3"] {
+        let error = flow(&format!("ip,actions={no}"), &names).unwrap_err().to_string();
+        assert!(error.contains("the lowest two bits of "), "{no}: {error}");
+    }
+    for bits in ["set_field:0x20->nw_tos", "load:1->NXM_OF_IP_TOS[2..3]", "load:0xb8->NXM_OF_IP_TOS[]"] {
+        flow(&format!("ip,actions={bits}"), &names).unwrap();
+    }
+}
+
 #[test]
 fn properties_of_groups_and_meters_have_an_effect_or_are_errors() {
     let of = |head: &str, bucket: &str| group(&format!("group_id=1,{head},bucket={bucket}output:1"), &names);
