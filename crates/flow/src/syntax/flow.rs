@@ -98,6 +98,13 @@ fn check_actions(mut matches: Match, actions: &[Action], written: Text<'_>) -> R
                 inner = false;
                 continue;
             }
+            // It would have no effect on untagged packets, which would leave without the tag.
+            Action::VlanVid { push: false, .. } | Action::VlanPcp { push: false, .. }
+                if lacking(Needs::Vlan, &matches).is_some() =>
+            {
+                return written
+                    .wrong(format!("{action} can only be used in a flow that matches a tag: use mod_vlan_.."));
+            }
             Action::VlanVid { .. } | Action::VlanPcp { .. } => {
                 Field::VlanTci.set(&mut matches.value, tagged);
                 continue;

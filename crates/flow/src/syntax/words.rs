@@ -247,6 +247,22 @@ fn actions_have_an_effect_or_are_errors() {
     }
 }
 
+/// Without a tag, `set_vlan_vid` would have no effect, where OVS adds one (OpenFlow 1.0) or refuses the flow (1.1).
+#[test]
+fn a_tag_is_set_where_there_is_one() {
+    for set in ["set_vlan_vid:5", "set_vlan_pcp:5"] {
+        for before in ["", "clone(", "push_vlan:0x8100,pop_vlan,", "dec_ttl,"] {
+            let (line, end) = (format!("actions={before}{set}"), if before == "clone(" { ")" } else { "" });
+            let error = flow(&format!("ip,{line}{end}"), &names).unwrap_err().to_string();
+            assert!(error.contains(" can only be used in a flow that matches a tag"), "{line}: {error}");
+            flow(&format!("ip,dl_vlan=5,actions=output:1,{before}output:2{end}"), &names).unwrap();
+        }
+        for line in ["dl_vlan=5,actions=", "vlan_tci=0x1000/0x1000,actions=", "actions=push_vlan:0x8100,"] {
+            flow(&format!("{line}{set}"), &names).unwrap();
+        }
+    }
+}
+
 /// Of the TOS, OVS's field has the upper six bits.
 #[test]
 fn the_tos_is_set_without_the_lowest_two_bits() {
