@@ -4,7 +4,7 @@ use super::PortNames;
 use super::learn;
 use super::links;
 use super::text::{SyntaxError, Text};
-use super::value::{self, small};
+use super::value::{self, decimal, small};
 use crate::field::{Field, Subfield};
 use crate::model::{Action, OfPort, Spelling};
 use bywash_wire::ethernet::ethertype;
@@ -362,7 +362,7 @@ fn longer(text: Text<'_>) -> Result<Action> {
 
 /// Parses the argument of `goto_table`.
 fn goto(text: Text<'_>, place: Place) -> Result<Action> {
-    let to: u8 = small(text, 8)?;
+    let to: u8 = decimal(text, 8)?;
     match place {
         Place::Flow(own) if to <= own => {
             text.wrong(format!("goto_table needs a table above {own}: use resubmit for others"))
@@ -378,7 +378,7 @@ fn resubmit(text: Text<'_>, names: PortNames<'_>) -> Result<Action> {
     let (port, table) = (port.trim(), table.map(Text::trim));
     let port = if port.is_empty() { None } else { Some(value::port(port, names)?) };
     let table = match table.filter(|t| !t.is_empty()) {
-        Some(table) => Some(small::<u8>(table, 8)?).filter(|t| *t != 255),
+        Some(table) => Some(decimal::<u8>(table, 8)?).filter(|t| *t != 255),
         None => None,
     };
     if port.is_none() && table.is_none() {

@@ -4,7 +4,7 @@ use super::PortNames;
 use super::actions::{Place, actions};
 use super::matches::{Conditions, lacking};
 use super::text::{SyntaxError, Text};
-use super::value::{number, port, small};
+use super::value::{decimal, number, port, small};
 use crate::field::{Field, Needs};
 use crate::key::{Flow, KEY_WORDS, TAGGED, TAGS};
 use crate::learn::Part;
@@ -60,7 +60,7 @@ pub fn flow(line: &str, names: PortNames<'_>) -> Result<FlowSpec> {
 }
 
 pub(super) fn table(text: Text<'_>) -> Result<u8> {
-    match small(text, 8)? {
+    match decimal(text, 8)? {
         255 => text.wrong("table 255 does not exist: tables are 0 to 254"),
         id => Ok(id),
     }

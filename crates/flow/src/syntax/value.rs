@@ -25,6 +25,13 @@ pub fn number(text: Text<'_>, bits: u32) -> Result<u128> {
     }
 }
 
+/// Parses a number as [`number`] does, but a leading 0 means nothing. OVS reads ports and tables so.
+pub fn decimal<T: TryFrom<u128>>(text: Text<'_>, bits: u32) -> Result<T> {
+    let zeros = text.str().len() - text.str().trim_start_matches('0').len();
+    let digits = text.str().bytes().all(|b| b.is_ascii_digit());
+    small(if digits { text.from(zeros.min(text.str().len().saturating_sub(1))) } else { text }, bits)
+}
+
 pub fn small<T: TryFrom<u128>>(text: Text<'_>, bits: u32) -> Result<T> {
     match T::try_from(number(text, bits)?) {
         Ok(n) => Ok(n),
@@ -73,7 +80,7 @@ pub fn port(text: Text<'_>, names: PortNames<'_>) -> Result<OfPort> {
         return Ok(*port);
     }
     if str.starts_with(|c: char| c.is_ascii_digit()) {
-        let number: u16 = small(text, 16)?;
+        let number: u16 = decimal(text, 16)?;
         let special = OfPort::NAMES.iter().any(|(_, port)| port.0 == number);
         return if number < OfPort::MAX || special {
             Ok(OfPort(number))

@@ -275,6 +275,19 @@ fn the_tos_is_set_without_the_lowest_two_bits() {
     }
 }
 
+/// OVS reads ports and tables as decimal numbers, and other numbers with a leading 0 as octal ones.
+#[test]
+fn a_leading_zero_of_a_port_or_table_means_nothing() {
+    for (line, shown) in [
+        ("in_port=010,actions=output:08", "in_port=10 actions=output:8"),
+        ("table=010,actions=resubmit(00,012),goto_table:041", "table=10,  actions=resubmit(0,12),goto_table:41"),
+        ("priority=010,dl_vlan=010,actions=group:010", "priority=8,dl_vlan=8 actions=group:8"),
+    ] {
+        assert_eq!(super::Shown(&flow(line, &names).unwrap()).to_string(), shown);
+    }
+    assert!(flow("actions=output:0x", &names).is_err() && flow("actions=output:", &names).is_err());
+}
+
 #[test]
 fn properties_of_groups_and_meters_have_an_effect_or_are_errors() {
     let of = |head: &str, bucket: &str| group(&format!("group_id=1,{head},bucket={bucket}output:1"), &names);
