@@ -73,6 +73,31 @@ fn an_address_is_where_it_was_last_seen() {
     assert_eq!(rig.control.moved, 5);
 }
 
+/// OVS's NORMAL drops frames to these addresses, some of which are not among those that IEEE 802.1D reserves.
+#[test]
+fn frames_of_control_protocols_are_not_bridged() {
+    let mut rig = bridge();
+    let nobody: [u16; 0] = [];
+    for address in [
+        0x0180_c200_0000u64,
+        0x0180_c200_000f,
+        0x00e0_2b00_0000,
+        0x00e0_2b00_0004,
+        0x00e0_2b00_0006,
+        0x0100_0c00_0000,
+        0x0100_0ccc_ccc0,
+        0x0100_0ccc_ccc7,
+        0x0100_0ccc_cccc,
+        0x0100_0ccc_cccd,
+        0x0100_0ccd_cdcd,
+    ] {
+        assert_eq!(way(&mut rig, 1, HOST, address), nobody, "{address:012x}");
+    }
+    for address in [0x0180_c200_0010u64, 0x00e0_2b00_0005, 0x0100_0ccc_ccc8, 0x0100_0ccc_cccb, 0x0100_0ccc_ccce] {
+        assert_eq!(way(&mut rig, 1, HOST, address), [2, 3], "{address:012x}");
+    }
+}
+
 #[test]
 fn a_port_that_goes_down_is_forgotten() {
     let mut rig = bridge();
