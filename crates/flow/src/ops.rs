@@ -93,8 +93,10 @@ pub enum Op {
     Icmp {
         /// 0 for the type, 1 for the code.
         which: u8,
-        /// New value.
+        /// New bits.
         value: u8,
+        /// Bits to change.
+        mask: u8,
     },
     /// Sets up to six bytes of an ARP packet.
     Arp {

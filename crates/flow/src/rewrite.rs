@@ -207,9 +207,10 @@ fn rare(op: &Op, data: &mut [u8], layout: Layout) {
         Op::Tp { which, value, mask } if l4 != 0 => {
             set_port(data, (l3, l4), usize::from(which & 1), value, mask);
         }
-        Op::Icmp { which, value } if l4 != 0 && data.len() >= l4 + 8 => {
+        Op::Icmp { which, value, mask } if l4 != 0 && data.len() >= l4 + 8 => {
             let old = be16(data, l4);
-            data[l4 + usize::from(which & 1)] = value;
+            let byte = &mut data[l4 + usize::from(which & 1)];
+            *byte = *byte & !mask | value & mask;
             let new = be16(data, l4);
             if new != old {
                 let sum = update_u16(be16(data, l4 + 2), old, new);

@@ -453,8 +453,10 @@ impl Trip<'_, '_> {
             Field::VlanVid => self.set_tci(value as u16 & 0xfff, mask as u16 & 0xfff),
             Field::VlanPcp => self.set_tci((value as u16 & 7) << 13, (mask as u16 & 7) << 13),
             Field::NwTtl => {
-                self.now.ttl = Ttl::Set(value as u8);
-                field.set(&mut self.now.flow, value);
+                // The other bits are the packet's own.
+                self.unwildcard(&field.mask(!mask));
+                field.set_masked(&mut self.now.flow, value, mask);
+                self.now.ttl = Ttl::Set(self.now.flow.u8(at::NW_TTL));
                 self.now.known = self.now.known | field.mask(u128::MAX);
             }
             _ => {

@@ -1,6 +1,9 @@
 //! Actions whose effect depends on others: the action set, clones and the stack.
 
+mod common;
+
 use bywash_engine::PortId;
+use bywash_flow::app::CacheConfig;
 use bywash_flow::control::{BridgeConfig, FlowControl};
 use bywash_flow::key::KEY_WORDS;
 use bywash_flow::ops::Op;
@@ -8,6 +11,8 @@ use bywash_flow::pipeline::SwitchPort;
 use bywash_flow::syntax;
 use bywash_sync::Qsbr;
 use bywash_wire::build::Packet;
+use bywash_wire::checksum::checksum;
+use common::rig::Rig;
 
 /// Creates a switch of nine ports with these flows. Port 9 is down.
 fn switch(flows: &[&str]) -> FlowControl {
@@ -49,6 +54,32 @@ fn the_action_set_is_executed_last_and_once() {
     // A list in the set may lead to more tables, which write to no set any more.
     let more = ["actions=write_actions(resubmit(,1))", "table=1,actions=output:5,write_actions(output:6)"];
     assert_eq!(sent(&more), [5]);
+}
+
+/// Bits of a field that an action does not set are the packet's own, for each packet of a megaflow.
+#[test]
+fn a_part_of_a_field_is_set_alone() {
+    let echo = |ttl| Packet::echo("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap(), 7, 1).ttl(ttl);
+    for (action, at, before, after) in [
+        ("load:2->NXM_NX_IP_TTL[5..6]", 22, 255, 0xdf),
+        ("load:2->NXM_NX_IP_TTL[5..6]", 22, 1, 0x41),
+        ("dec_ttl,load:1->NXM_NX_IP_TTL[0]", 22, 9, 9),
+        ("mod_nw_ttl:64,load:1->NXM_NX_IP_TTL[0]", 22, 9, 65),
+        ("load:1->NXM_OF_ICMP_TYPE[0..1]", 34, 64, 9),
+        ("load:1->NXM_OF_ICMP_CODE[2]", 35, 64, 4),
+    ] {
+        let mut rig = Rig::new(2, CacheConfig { insert_one_in: 1, ..CacheConfig::default() }, 8);
+        rig.control.add(syntax::flow(&format!("icmp,actions={action},output:2"), &|_| None).unwrap()).unwrap();
+        rig.control.commit();
+        let mut send = |ttl| rig.send(1, &[echo(ttl).build().unwrap()]).pop().unwrap().1;
+        // Another packet makes a megaflow first.
+        send(if before == 255 { 2 } else { 255 });
+        for _ in 0..2 {
+            let sent = send(before);
+            assert_eq!(sent[at], after, "{action}");
+            assert_eq!((checksum(&sent[14..34]), checksum(&sent[34..])), (0, 0), "{action}");
+        }
+    }
 }
 
 #[test]

@@ -116,7 +116,7 @@ impl Trip<'_, '_> {
                     _ if mask == 0 => {}
                     6 | 17 | 132 => self.t.ops.push(Op::Tp { which, value, mask }),
                     1 | 58 if (protocol == 1) == (dl_type == ethertype::IPV4) => {
-                        self.t.ops.push(Op::Icmp { which, value: value as u8 });
+                        self.t.ops.push(Op::Icmp { which, value: value as u8, mask: mask as u8 });
                     }
                     _ => {}
                 }
