@@ -47,9 +47,12 @@ const LOOKUP: usize = 1;
 const ACTIONS: usize = 2;
 /// Prefetch distance in packets.
 const AHEAD: usize = 4;
-/// Megaflows swept per turn: normally, and after a change of the tables.
+/// Least number of megaflows swept per turn: normally, and after a change of the tables, when this is also the greatest
+/// number of those that are checked.
 const SWEEP: usize = 1;
 const SWEEP_CHANGED: usize = 32;
+/// Most megaflows swept per turn.
+const SWEEP_MOST: u64 = 4096;
 /// Megaflows examined per call because of changed addresses.
 const EXAMINED: usize = 64;
 /// Number of packets between two sorts of the tuples.
@@ -122,6 +125,8 @@ struct Caches {
     burst: u32,
     sort_in: u64,
     sweep_at: usize,
+    /// Time of the last call of the sweep.
+    swept_last: u64,
     /// Pipeline generation at the start of the sweep in progress.
     sweeping: u64,
     swept: u64,
@@ -175,6 +180,7 @@ impl Caches {
             burst: 0,
             sort_in: SORT,
             sweep_at: 0,
+            swept_last: 0,
             sweeping: 0,
             swept: 0,
             learned_next: 0,

@@ -241,6 +241,26 @@ fn no_change_leaves_a_wrong_answer() {
     assert!(old.counter("changed") > 50 && old.counter("exact_hits") > 500, "the caches were hardly used");
 }
 
+/// With many megaflows, as a flood of addresses makes them, flows are still credited within a second or so, even by a
+/// worker that sleeps most of the time: flows with an idle timeout would otherwise expire while they have packets.
+#[test]
+fn many_megaflows_do_not_delay_the_counters() {
+    const N: u32 = 30_000;
+    let mut rig = Rig::new(2, EAGER, 64);
+    add(&mut rig.control, &["actions=move:NXM_OF_ETH_SRC[0..15]->NXM_NX_REG0[0..15],output:2".into()]);
+    let packets: Vec<_> = (0..N).map(|n| udp(n, HOST)).collect();
+    for round in 1..=2 {
+        assert_eq!(rig.send(1, &packets).len(), packets.len());
+        let from = rig.turns();
+        while rig.control.flows(&FlowFilter::default())[0].packets < u64::from(round * N) {
+            std::thread::yield_now();
+        }
+        // One megaflow per turn would take as many turns as there are megaflows.
+        assert!(rig.turns() - from < u64::from(N) / 2, "{} turns in round {round}", rig.turns() - from);
+    }
+    assert_eq!(rig.control.flows(&FlowFilter::default())[0].packets, u64::from(2 * N));
+}
+
 /// Frames truncated anywhere in their headers are sent or dropped, and counted; nothing is written behind their end.
 #[test]
 fn frames_cut_off_anywhere() {

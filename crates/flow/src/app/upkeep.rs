@@ -1,6 +1,6 @@
 //! Megaflow maintenance: revalidation, statistics and expiry.
 
-use super::{Caches, EXAMINED, SORT, SWEEP, SWEEP_CHANGED, lookup};
+use super::{Caches, EXAMINED, SORT, SWEEP, SWEEP_CHANGED, SWEEP_MOST, lookup};
 use crate::dependents::{SEVERAL, SOURCE, Step};
 use crate::key::Key;
 use crate::learn::FlowChange;
@@ -159,7 +159,13 @@ impl Caches {
             self.sweeping = pipeline.generation;
         }
         let changed = self.swept != pipeline.generation;
-        for _ in 0..if changed { SWEEP_CHANGED } else { SWEEP } {
+        // As many as makes a round of all megaflows in about a second, also where turns are rare, as those of a worker
+        // that sleeps are. Timeouts of flows and addresses, counted in seconds, depend on the counts being credited.
+        let elapsed = now.wrapping_sub(std::mem::replace(&mut self.swept_last, now));
+        let due = (self.mega.places() as u64).saturating_mul(elapsed) / self.ticks_per_s;
+        let least = if changed { SWEEP_CHANGED } else { SWEEP };
+        let mut checked = 0;
+        for _ in 0..least.max(due.min(SWEEP_MOST) as usize) {
             if self.sweep_at >= self.mega.places() {
                 self.sweep_at = 0;
                 self.swept = self.sweeping;
@@ -182,6 +188,11 @@ impl Caches {
                 self.forget(at);
             } else if !current {
                 self.revalidate(pipeline, at, None, now);
+                checked += 1;
+                // A translation takes much longer than the rest.
+                if checked == SWEEP_CHANGED {
+                    break;
+                }
             } else if used && self.mega.cold(at).driven == 0 {
                 self.drive(pipeline, at);
             }

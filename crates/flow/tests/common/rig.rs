@@ -126,6 +126,11 @@ impl Rig {
         assert!(!worker.finished(), "the worker has ended");
     }
 
+    /// Returns the number of turns of the worker so far.
+    pub fn turns(&self) -> u64 {
+        self.worker.as_ref().unwrap().counters().turns.get()
+    }
+
     /// Captures the packets that are dropped for one of these reasons, of all ports.
     pub fn capture(&self, reasons: &[bywash_engine::DropReason]) -> Records {
         let reasons = reasons.iter().map(|reason| reason.bit()).sum();
