@@ -286,7 +286,9 @@ impl FlowControl {
 
     /// Adds a flow as [`FlowControl::add`] does, and returns its slot.
     fn insert(&mut self, spec: FlowSpec) -> Result<u32, Refused> {
-        if spec.check_overlap {
+        let replaced = self.find_exact(spec.table, spec.priority, &spec.matches);
+        // As in OVS, a flow that replaces another may overlap.
+        if spec.check_overlap && replaced.is_none() {
             let overlaps = |r: &&Entry| {
                 let other = &r.rule.spec;
                 other.table == spec.table && other.priority == spec.priority && other.matches.overlaps(&spec.matches)
@@ -295,7 +297,7 @@ impl FlowControl {
                 return Err(Refused(format!("the flow overlaps `{}`", crate::syntax::Shown(&other.rule.spec))));
             }
         }
-        if let Some(slot) = self.find_exact(spec.table, spec.priority, &spec.matches) {
+        if let Some(slot) = replaced {
             self.remove_slot(slot);
         }
         let slot = self.slot()?;

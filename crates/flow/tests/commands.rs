@@ -43,6 +43,16 @@ fn a_priority_selects_flows_for_strict_commands_only() {
 }
 
 #[test]
+fn only_new_flows_are_checked_for_overlaps() {
+    let mut control = switch("priority=5,ip,actions=1\npriority=5,in_port=1,actions=2\npriority=6,tcp,actions=2");
+    let refused = request(&mut control, Verb::Add, "priority=5,check_overlap,udp,actions=3").unwrap_err();
+    assert!(refused.contains("the flow overlaps `priority=5,"), "{refused}");
+    assert_eq!(request(&mut control, Verb::Add, "priority=5,check_overlap,ip,actions=3"), Ok(1));
+    assert_eq!(request(&mut control, Verb::Add, "table=1,priority=5,check_overlap,udp,actions=3"), Ok(1));
+    assert_eq!(flows(&control).iter().filter(|flow| flow.ends_with("output:3")).count(), 2);
+}
+
+#[test]
 fn flows_go_with_their_meter() {
     let meters = "meter=1 pktps bands=type=drop rate=5\nmeter=2 pktps bands=type=drop rate=5";
     let uses = "ip,actions=meter:1,output:2\nipv6,actions=meter:2,output:2";
