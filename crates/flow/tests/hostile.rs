@@ -191,7 +191,7 @@ fn no_change_leaves_a_wrong_answer() {
     let two_tags = BridgeConfig { learn_interval: Duration::ZERO, vlan_limit: 2, ..BridgeConfig::default() };
     let mut old = Rig::configured(generate::PORTS, EAGER, 16, None, two_tags);
     let mut packets: Vec<(u16, Vec<u8>)> = vec![];
-    for i in 0..120 {
+    for i in 0..200 {
         packets.push((1 + r.below(u64::from(generate::PORTS)) as u16, generate::packet(r, i, 0, 4)));
     }
     let through = |rig: &mut Rig| {
@@ -201,8 +201,34 @@ fn no_change_leaves_a_wrong_answer() {
         sent
     };
     let (mut flows, mut sent) = (Vec::<String>::new(), 0);
+    let mut groups = ["group_id=1,type=all,bucket=output:1".to_string(), "group_id=2,type=all,bucket=output:2".into()];
+    let mut ports = common::rig::ports(generate::PORTS);
+    let set = |control: &mut FlowControl, line: &str| {
+        control.set_group(syntax::group(line, &|_| None).unwrap_or_else(|e| panic!("{line}: {e}")), false).unwrap();
+    };
+    groups.iter().for_each(|group| set(&mut old.control, group));
     for step in 0..60 {
+        // Groups and the states of ports change, too.
+        if r.one_in(2)
+            && let Some(line) = generate::tables(r, false, 2).groups.pop()
+        {
+            let at = r.below(2) as usize;
+            groups[at] = format!("group_id={},{}", at + 1, line.split_once(',').unwrap().1);
+            set(&mut old.control, &groups[at]);
+        }
+        if r.one_in(3) {
+            let port = &mut ports[r.below(u64::from(generate::PORTS)) as usize];
+            port.up = !port.up;
+            old.control.set_port_up(port.of, port.up);
+        }
         // Deletions and additions are published together or one after the other.
+        if !flows.is_empty() && r.one_in(3) {
+            // Other actions for a flow.
+            let at = r.below(flows.len() as u64) as usize;
+            let actions = r.pick(&["dec_ttl,output:3", "drop", "group:1", "group:2,output:4", "resubmit(,1),output:1"]);
+            flows[at] = format!("{},actions={actions}", flows[at].split_once(",actions=").unwrap().0);
+            old.control.modify(syntax::flow(&flows[at], &|_| None).unwrap(), true).unwrap();
+        }
         while !flows.is_empty() && r.one_in(2) {
             let gone = flows.swap_remove(r.below(flows.len() as u64) as usize);
             let spec = syntax::flow(&gone, &|_| None).unwrap();
@@ -214,7 +240,7 @@ fn no_change_leaves_a_wrong_answer() {
             old.control.commit();
         }
         let mut more = generate::tables(r, false, 2).flows;
-        more.retain(|flow| !flow.contains("group") && !flow.contains("meter"));
+        more.retain(|flow| !flow.contains("meter"));
         more.truncate(4);
         // Every flow gets a priority of its own, so that the better of two matching flows is always the same.
         for flow in &mut more {
@@ -233,6 +259,8 @@ fn no_change_leaves_a_wrong_answer() {
         old.control.commit();
         let answer = through(&mut old);
         let mut fresh = Rig::configured(generate::PORTS, CacheConfig { exact: 0, ..EAGER }, 16, None, two_tags);
+        fresh.control.set_ports(ports.clone(), &[], vec![]);
+        groups.iter().for_each(|group| set(&mut fresh.control, group));
         add(&mut fresh.control, &flows);
         assert_eq!(answer, through(&mut fresh), "step {step}, with\n{}", flows.join("\n"));
         sent += answer.len();

@@ -1,6 +1,6 @@
 //! Generator of flow tables in ovs-ofctl syntax and of packets. Values come from small sets, so that packets hit flows.
 
-use super::{labels, tags};
+use super::{labels, masked, tags};
 use bywash_wire::build::Packet;
 use bywash_wire::ethernet::MacAddr;
 use std::fmt::Write;
@@ -38,11 +38,11 @@ impl Random {
 }
 
 pub const PORTS: u16 = 5;
-const MACS: [&str; 5] =
+pub const MACS: [&str; 5] =
     ["02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:01:03", "ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:05"];
-const IPS: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.128.0.1", "192.168.0.1", "224.0.0.5"];
-const IP6S: [&str; 4] = ["fd00::1", "fd00::2", "fd00:0:0:1::1", "2001:db8::1"];
-const TP: [&str; 5] = ["80", "443", "1024", "5000", "65535"];
+pub const IPS: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "10.128.0.1", "192.168.0.1", "224.0.0.5"];
+pub const IP6S: [&str; 4] = ["fd00::1", "fd00::2", "fd00:0:0:1::1", "2001:db8::1"];
+pub const TP: [&str; 5] = ["80", "443", "1024", "5000", "65535"];
 
 /// Properties of packets that a flow is known to match.
 #[derive(Default, Clone, Copy)]
@@ -255,6 +255,18 @@ fn matches(r: &mut Random, table: u8, mut kind: Kind) -> (String, Kind) {
             }
         }
     }
+    let more =
+        [r.one_in(8).then(|| masked::ethernet(r)), masked::network(r, kind).filter(|_| !kind.mpls && r.one_in(3))];
+    for text in more.into_iter().flatten() {
+        // `vlan_vid` and `dl_vlan` are one field.
+        let field = text.split('=').next().unwrap();
+        let stem = if field.contains("vlan") { "vlan" } else { field.trim_end_matches("code") };
+        if !(out.contains(stem) || stem == "ip_dscp" && out.contains("nw_tos")) {
+            write!(out, "{text},").unwrap();
+            // These have the bit for a tag in value and mask.
+            kind.vlans[0] |= text.contains("=0x1") && text.contains("/0x1");
+        }
+    }
     (out, kind)
 }
 
@@ -277,6 +289,12 @@ fn change(r: &mut Random, kind: &mut Kind) -> String {
     loop {
         if r.one_in(6)
             && let Some(text) = tags::change(r, kind)
+        {
+            return text;
+        }
+        if r.one_in(5)
+            && !kind.mpls
+            && let Some(text) = masked::change(r, *kind)
         {
             return text;
         }
@@ -600,11 +618,17 @@ pub fn packet(r: &mut Random, mark: u32, length: usize, labelled: u64) -> Vec<u8
         bytes[20..22].copy_from_slice(&frag);
         fix_sum(&mut bytes);
     }
+    if !discovery && kind < 8 && r.one_in(5) {
+        unusual(r, &mut bytes, v6);
+    }
     // The addresses of neighbour discovery are not read behind labels.
     if !discovery && r.one_in(labelled) {
         labels::insert(r, &mut bytes);
     }
     tags::insert(r, &mut bytes);
+    if r.one_in(12) {
+        spoil(r, &mut bytes);
+    }
     bytes.resize(bytes.len().max(length), 0);
     bytes.extend_from_slice(&mark.to_be_bytes());
     bytes
@@ -632,6 +656,63 @@ fn neighbour(r: &mut Random, bytes: &mut Vec<u8>) {
     pseudo.extend(&bytes[icmp..]);
     let sum = bywash_wire::checksum::checksum(&pseudo);
     bytes[icmp + 2..icmp + 4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Gives an IP packet options or extension headers.
+fn unusual(r: &mut Random, bytes: &mut Vec<u8>, v6: bool) {
+    if !v6 {
+        let words = 1 + r.below(3) as u8;
+        bytes.splice(34..34, std::iter::repeat_n(1, 4 * usize::from(words)));
+        bytes[14] += words;
+        if r.one_in(2) {
+            let total = bytes.len() as u16 - 14 - r.below(3) as u16;
+            bytes[16..18].copy_from_slice(&total.to_be_bytes());
+        } else {
+            let total = u16::from_be_bytes([bytes[16], bytes[17]]) + 4 * u16::from(words);
+            bytes[16..18].copy_from_slice(&total.to_be_bytes());
+        }
+        // With the options in place of the header's end.
+        let header = usize::from(bytes[14] & 15) * 4;
+        bytes[24..26].fill(0);
+        let sum = bywash_wire::checksum::checksum(&bytes[14..14 + header]);
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+        return;
+    }
+    for _ in 0..1 + r.below(2) {
+        let kind = [0u8, 43, 60, 44, 51, 44][r.below(6) as usize];
+        let next = std::mem::replace(&mut bytes[20], kind);
+        let header: Vec<u8> = match kind {
+            44 => {
+                let offset: [u8; 2] = [[0, 0], [0, 1], [0, 9], [0, 8], [1, 1]][r.below(5) as usize];
+                vec![next, 0, offset[0], offset[1], 0, 0, 0, 7]
+            }
+            43 => {
+                let mut header = vec![next, 2, 0, r.below(2) as u8, 0, 0, 0, 0];
+                header.extend(r.pick(&IP6S).parse::<std::net::Ipv6Addr>().unwrap().octets());
+                header
+            }
+            51 => vec![next, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2],
+            _ => vec![next, r.below(2) as u8, 1, 4, 0, 0, 0, 0, 1, 4, 0, 0, 0, 0, 1, 4],
+        };
+        let header = if matches!(kind, 0 | 60) { header[..8 + 8 * usize::from(header[1])].to_vec() } else { header };
+        let length = u16::from_be_bytes([bytes[18], bytes[19]]) + header.len() as u16;
+        bytes[18..20].copy_from_slice(&length.to_be_bytes());
+        bytes.splice(54..54, header);
+    }
+}
+
+/// Damages a packet: cuts it short, or changes bytes behind its addresses.
+fn spoil(r: &mut Random, bytes: &mut Vec<u8>) {
+    match r.below(3) {
+        0 => bytes.truncate(14 + r.below(bytes.len() as u64 - 14) as usize),
+        1 => bytes.resize(bytes.len() + 200 + r.below(120) as usize, 0),
+        _ => {
+            for _ in 0..1 + r.below(3) {
+                let at = 12 + r.below(bytes.len().min(70) as u64 - 12) as usize;
+                bytes[at] = r.next() as u8;
+            }
+        }
+    }
 }
 
 fn fix_sum(bytes: &mut [u8]) {

@@ -4,5 +4,6 @@
 
 pub mod generate;
 pub mod labels;
+pub mod masked;
 pub mod rig;
 pub mod tags;
