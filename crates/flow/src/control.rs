@@ -25,6 +25,9 @@ const LEARN_QUEUE: usize = 256;
 /// Maximum number of meter ids that can ever be used.
 const METERS: u32 = 65_536;
 
+/// Number of flows without a timeout that an expiry check looks at.
+const LOOKED_AT: u32 = 16_384;
+
 /// Minimum interval between two grace periods for flows removed from the driver.
 const TEND: Duration = Duration::from_millis(250);
 
@@ -98,8 +101,8 @@ pub struct FlowReport {
     pub rule: Arc<Rule>,
     /// Time since the flow was added.
     pub age: Duration,
-    /// Time since the last packet, as of the last expiry check. Tracked only for flows with a timeout; equal to `age`
-    /// for others.
+    /// Time since the last packet, as of the last expiry check; of a flow without a timeout, as of the last one that
+    /// looked at it, if there are many.
     pub idle: Duration,
     /// Number of packets.
     pub packets: u64,
@@ -126,6 +129,8 @@ pub struct FlowControl {
     leaving: VecDeque<(u32, u64)>,
     next_slot: u32,
     timed: BTreeSet<u32>,
+    /// Next slot that an expiry check looks at, whether its flow has a timeout or not.
+    looked_at: u32,
     addresses: Addresses,
     workers: Vec<WorkerEnd>,
     /// Groups and meters as they are with the changes that are yet to be published.
@@ -171,6 +176,7 @@ impl FlowControl {
             leaving: VecDeque::new(),
             next_slot: 0,
             timed: BTreeSet::new(),
+            looked_at: 0,
             addresses: Addresses::default(),
             workers: Vec::new(),
             groups: HashMap::new(),
@@ -692,6 +698,14 @@ impl FlowControl {
             }
         }
         over.into_iter().for_each(|slot| self.remove_slot(slot));
+        for _ in 0..LOOKED_AT.min(self.next_slot) {
+            let slot = self.looked_at;
+            self.looked_at = (slot + 1) % self.next_slot;
+            let packets = self.sum(slot).0;
+            if let Some(entry) = self.entries.get_mut(&slot).filter(|entry| entry.seen != packets) {
+                (entry.seen, entry.used) = (packets, now);
+            }
+        }
         self.reuse_slots();
         self.commit();
     }

@@ -269,6 +269,21 @@ fn no_change_leaves_a_wrong_answer() {
     assert!(old.counter("changed") > 50 && old.counter("exact_hits") > 500, "the caches were hardly used");
 }
 
+/// The time since a flow's last packet is known of flows without a timeout, too.
+#[test]
+fn flows_without_a_timeout_have_an_idle_age() {
+    let mut rig = Rig::new(2, EAGER, 64);
+    add(&mut rig.control, &["priority=2,udp,actions=output:2".into(), "priority=1,actions=drop".into()]);
+    rig.send(1, &[udp(1, HOST)]);
+    while rig.control.flows(&FlowFilter::default())[0].packets == 0 {
+        std::thread::yield_now();
+    }
+    rig.control.expire();
+    let flows = rig.control.flows(&FlowFilter::default());
+    let idle: Vec<bool> = flows.iter().map(|flow| flow.idle == flow.age).collect();
+    assert_eq!(idle, [false, true], "{:?} of {:?}", flows[0].idle, flows[0].age);
+}
+
 /// With many megaflows, as a flood of addresses makes them, flows are still credited within a second or so, even by a
 /// worker that sleeps most of the time: flows with an idle timeout would otherwise expire while they have packets.
 #[test]
