@@ -56,6 +56,14 @@ impl Resolver<'_> {
         NextHop { index, outer, gateway: leg.gateway, weight, alive: self.uses(leg) }
     }
 
+    /// Returns the ids and weights of the objects to which an object leads: the members of a group, or itself.
+    pub fn members(&self, object: u32) -> Vec<(u32, u16)> {
+        match self.objects.get(&object).map(|object| &object.value) {
+            Some(Object::Group(members)) => members.clone(),
+            _ => vec![(object, 1)],
+        }
+    }
+
     /// Resolves `body`, following its next-hop objects.
     pub fn resolve(&self, body: &Body) -> RouteBody {
         let mut kind = match body.kind {
@@ -67,19 +75,21 @@ impl Resolver<'_> {
             _ => RouteKind::Unicast,
         };
         let mut hops: Vec<NextHop> = Vec::new();
-        if kind == RouteKind::Unicast && body.object != 0 {
-            match self.objects.get(&body.object).map(|object| &object.value) {
-                Some(Object::Leg(leg)) => hops.push(self.hop(leg, 1)),
-                Some(Object::Blackhole) => kind = RouteKind::Blackhole,
-                Some(Object::Group(members)) => {
-                    for (id, weight) in members {
-                        if let Some(Object::Leg(leg)) = self.objects.get(id).map(|object| &object.value) {
-                            hops.push(self.hop(leg, *weight));
-                        }
-                    }
+        if body.object != 0 && matches!(kind, RouteKind::Unicast | RouteKind::Blackhole) {
+            let mut discards = false;
+            for (id, weight) in self.members(body.object) {
+                match self.objects.get(&id).map(|object| &object.value) {
+                    Some(Object::Leg(leg)) => hops.push(self.hop(leg, weight)),
+                    Some(Object::Blackhole) => discards = true,
+                    Some(Object::Group(_)) | None => {}
                 }
-                None => {}
             }
+            // The kernel shows any route as a blackhole while its object discards (fib_dump_info, rt6_fill_node). Once
+            // the object forwards, only the kernel knows whether the route itself discards.
+            if kind == RouteKind::Blackhole && !discards {
+                hops = vec![NextHop { index: 0, outer: None, gateway: None, weight: 1, alive: true }];
+            }
+            kind = if discards { RouteKind::Blackhole } else { RouteKind::Unicast };
         } else if kind == RouteKind::Unicast {
             hops.extend(body.legs.iter().map(|leg| self.hop(leg, leg.weight)));
         }

@@ -6,7 +6,7 @@ use crate::parse::{Body, Event, Leg, Object, RouteKey};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
-use crate::uapi::NETCONFA_IFINDEX_ALL;
+use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
 use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -557,8 +557,15 @@ impl Kernel {
         let new = Stamped { value: object, generation: self.generation };
         let changed = self.objects.get(&id).is_none_or(|old| old.value != new.value);
         self.stirred_objects |= changed;
+        let discards = new.value == Object::Blackhole;
         self.objects.insert(id, new);
-        Scope::NONE
+        // Routes shown as blackholes may have had the type of this object. With `nexthop_compat_mode` off, the kernel
+        // does not announce them again.
+        let resolver = Resolver { links: &self.links, objects: &self.objects };
+        let leads = |object| object == id || resolver.members(object).iter().any(|member| member.0 == id);
+        let shown = |body: &Body| body.kind == RTN_BLACKHOLE && body.object != 0 && leads(body.object);
+        let hidden = changed && !discards && self.bodies.iter().any(|(_, entry)| shown(&entry.body));
+        Scope::when(hidden, Scope::ROUTES4 | Scope::ROUTES6)
     }
 
     fn object_gone(&mut self, id: u32) -> Scope {

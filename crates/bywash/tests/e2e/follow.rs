@@ -169,6 +169,52 @@ pub fn equal_paths_share_the_flows_and_a_flow_keeps_its_path() {
     bywash.stop();
 }
 
+/// A next-hop object, or the only member of a group, discards packets and forwards again. Meanwhile the kernel shows
+/// its routes as blackholes. With `nexthop_compat_mode` off it does not announce them again when the object changes.
+#[test]
+pub fn next_hop_objects_discard_and_forward_again() {
+    require!(require_lab());
+    for (level, compatible) in [("user", "1"), ("user", "0"), ("driver", "0")] {
+        let lab = Topology::router_n(3).unwrap();
+        let (b, r) = (lab.b(), lab.r());
+        r.run(&["sysctl", "-qw", &format!("net.ipv4.nexthop_compat_mode={compatible}")]).unwrap();
+        let targets = ["10.9.0.1", "fd09::1"];
+        for target in targets {
+            b.ns.ip(&["address", "add", target, "dev", "lo"]).unwrap();
+        }
+        // A less specific route leads to b, too: packets that an object discards must not take it.
+        r.ip_batch(&format!(
+            "nexthop add id 4 via {0} dev r1\nnexthop add id 6 via {1} dev r1\nnexthop add id 14 group 4\n\
+             nexthop add id 16 group 6\nroute add 10.9.0.0/24 nhid 4\nroute add fd09::/64 nhid 6\n\
+             route add 10.9.0.0/28 nhid 14\nroute add fd09::/96 nhid 16\nroute add 10.0.0.0/8 via {0}\n\
+             route add fd00::/8 via {1}\n",
+            b.v4, b.v6
+        ))
+        .unwrap();
+        let bywash = Bywash::run(r, &["--level", level, "r0", "r1", "r2"]);
+        let routes = ["10.9.0.0/24", "fd09::/64", "10.9.0.0/28", "fd09::/96"];
+        let all = |wanted: &str| {
+            for prefix in routes {
+                wait_for_route(&bywash, prefix, |route| route.is_some_and(|route| route["kind"] == wanted));
+            }
+        };
+        for _ in 0..2 {
+            all("unicast");
+            assert!(targets.iter().all(|target| reaches(&lab, ip(target))), "{level}: {}", bywash.log());
+            r.ip(&["nexthop", "replace", "id", "4", "blackhole"]).unwrap();
+            r.ip(&["-6", "nexthop", "replace", "id", "6", "blackhole"]).unwrap();
+            all("blackhole");
+            assert!(targets.iter().all(|target| misses(&lab, ip(target))), "{level}: a packet was not discarded");
+            r.ip(&["nexthop", "replace", "id", "4", "via", &b.v4.to_string(), "dev", "r1"]).unwrap();
+            r.ip(&["nexthop", "replace", "id", "6", "via", &b.v6.to_string(), "dev", "r1"]).unwrap();
+        }
+        all("unicast");
+        assert!(targets.iter().all(|target| reaches(&lab, ip(target))), "{level}: {}", bywash.log());
+        assert_eq!(bywash.show(&["drift"]), json!([]));
+        bywash.stop();
+    }
+}
+
 #[test]
 pub fn neighbours_and_addresses_are_followed() {
     require!(require_lab());
