@@ -51,7 +51,8 @@ pub trait Routes {
     fn is_bridge(&self, port: u16) -> bool;
 }
 
-/// Seconds for which the kernel keeps connections without seeing their packets.
+/// Seconds for which the kernel keeps connections without seeing their packets. When they change, all connections have
+/// to be read again: those that are in use have the earlier timeouts until the kernel sees a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// net.netfilter.nf_conntrack_tcp_timeout_established.
@@ -77,17 +78,15 @@ impl Timeouts {
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..without_window_check(key) }
     }
 
-    /// Returns the change that precedes a connection's entry into the table. It renews a connection that could expire
-    /// before its use is seen; others keep the kernel's timeout.
-    fn entry(&self, connection: &Connection) -> Change {
-        let key = connection.key;
-        let expires = connection.timeout.is_none_or(|left| left < 2 * self.due(key.protocol));
-        if expires { self.renewal(key) } else { without_window_check(key) }
+    /// Returns whether a connection is kept long enough for its use to be seen, and for a renewal. A use that the kernel
+    /// sees makes it last.
+    fn lasts(&self, connection: &Connection) -> bool {
+        connection.timeout.is_some_and(|left| left >= 2 * self.due(connection.key.protocol))
     }
 
-    /// Returns the number of seconds after which a connection expires if it is not used once it is in the table.
-    fn left(&self, connection: &Connection) -> u32 {
-        self.entry(connection).timeout.or(connection.timeout).unwrap_or(0)
+    /// Returns the number of seconds that a pass over the table takes at most.
+    fn pass(&self) -> u32 {
+        self.due(TCP).min(self.due(UDP))
     }
 }
 
@@ -104,9 +103,14 @@ pub struct Terms<'a> {
     pub timeouts: Timeouts,
 }
 
+/// Returns a change without an effect.
+fn unchanged(key: Key) -> Change {
+    Change { key, timeout: None, liberal: false }
+}
+
 /// Returns a change whose only effect is that the kernel no longer checks TCP's window.
 fn without_window_check(key: Key) -> Change {
-    Change { key, timeout: None, liberal: key.protocol == TCP }
+    Change { liberal: key.protocol == TCP, ..unchanged(key) }
 }
 
 /// Reason why a connection is not forwarded past the kernel.
@@ -296,13 +300,17 @@ impl Follower {
             let judged = known.judge(&connection, terms);
             let kept = known.find(&connection.key).is_some_and(|id| known.confirm(id, &judged, &connection, terms));
             match judged {
-                Ok(_) if kept => {}
+                Ok(_) if kept || !terms.timeouts.lasts(&connection) => {}
                 Ok(_) if fit.len() >= known.table.room() => known.statistics.full(),
                 Ok(flow) => fit.push((flow, connection)),
                 Err(_) => {}
             }
         }
-        let changes: Vec<Change> = fit.iter().map(|(_, connection)| terms.timeouts.entry(connection)).collect();
+        // The kernel must go on checking the window of connections of whose end it sends no event.
+        let same: Vec<Change> = fit.iter().map(|(_, connection)| unchanged(connection.key)).collect();
+        let mut answered = kernel.change(&same)?.into_iter().map(|changed| matches!(changed, Changed::To(_)));
+        fit.retain(|_| answered.next() == Some(true));
+        let changes: Vec<Change> = fit.iter().map(|(_, connection)| without_window_check(connection.key)).collect();
         for ((flow, connection), changed) in fit.iter().zip(kernel.change(&changes)?) {
             // No event is read between this answer and the insertion, so the event of its end is handled after both.
             if matches!(&changed, Changed::To(now) if now.id == connection.id && is_fit(now)) {
@@ -327,6 +335,8 @@ impl Follower {
         let places = known.statistics.places().iter().sum();
         let part = known.statistics.flows(self.next..self.next + PART);
         self.next = if self.next + PART < places { self.next + PART } else { 0 };
+        // A connection may expire before the next pass: the kernel then has to see whether it is used.
+        let soon = now.saturating_add(timeouts.pass() + 1);
         let mut used = Vec::new();
         for id in part {
             if known.table.generation(id) == 0 {
@@ -336,7 +346,7 @@ impl Follower {
             let flow = known.table.flow(id);
             let packets = known.table.traffic(id).iter().fold(0, |sum, one| one.packets.wrapping_add(sum));
             let renewal = timeouts.renewal(key(&flow));
-            let (renews, expired) = known.statistics.with_state(id, |state| {
+            let (renews, expires) = known.statistics.with_state(id, |state| {
                 if state.packets != packets {
                     (state.packets, state.used, state.unrenewed) = (packets, now, true);
                 }
@@ -345,11 +355,11 @@ impl Follower {
                     (state.renewed, state.unrenewed) = (now, false);
                     state.expires = now.saturating_add(renewal.timeout.unwrap_or(0));
                 }
-                (renews, now >= state.expires)
+                (renews, state.expires <= soon)
             });
             if renews {
                 used.push((id, renewal));
-            } else if expired {
+            } else if expires {
                 known.remove(id, Revocation::Gone);
             }
         }
@@ -369,7 +379,7 @@ impl Follower {
             }
         }
         kernel.change(&closing)?;
-        let pass = Duration::from_secs(timeouts.due(TCP).min(timeouts.due(UDP)).into());
+        let pass = Duration::from_secs(timeouts.pass().into());
         let parts = u32::try_from(places.div_ceil(PART)).unwrap_or(u32::MAX).max(1);
         Ok((pass / parts).clamp(Duration::from_millis(1), Duration::from_secs(1)))
     }
@@ -422,8 +432,8 @@ impl Known {
             && self.table.flow(id).reply == tuple(connection.reply)
     }
 
-    /// Makes a flow valid if `judged` is the same flow, of the same connection; otherwise removes it. Returns whether
-    /// it is valid.
+    /// Makes a flow valid if `judged` is the same flow, of the same connection, which lasts; otherwise removes it. Returns
+    /// whether it is valid.
     fn confirm(
         &mut self,
         id: FlowId,
@@ -434,7 +444,7 @@ impl Known {
         let same = self.statistics.with_state(id, |state| state.id) == connection.id
             && judged.as_ref().ok() == Some(&self.table.flow(id));
         // Fails if the flow's own packets have revoked it.
-        let confirmed = same && self.table.confirm(id, terms.generation);
+        let confirmed = same && terms.timeouts.lasts(connection) && self.table.confirm(id, terms.generation);
         if confirmed {
             let expires = self.statistics.now().saturating_add(connection.timeout.unwrap_or(0));
             self.statistics.with_state(id, |state| (state.judged, state.expires) = (hash_judged(connection), expires));
@@ -455,7 +465,8 @@ impl Known {
     fn insert(&mut self, flow: &Flow, connection: &Connection, terms: &Terms<'_>) {
         match self.table.insert(flow, terms.generation) {
             Ok(id) => {
-                self.statistics.inserted(id, connection.id, hash_judged(connection), terms.timeouts.left(connection))
+                let left = connection.timeout.unwrap_or(0);
+                self.statistics.inserted(id, connection.id, hash_judged(connection), left);
             }
             Err(Refused::Full) => self.statistics.full(),
             Err(Refused::Known | Refused::Unfit) => {}

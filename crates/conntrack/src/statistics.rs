@@ -9,13 +9,14 @@ use std::time::{Duration, Instant, SystemTime};
 /// Reason why all flows, or one, were revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
-    /// Rules or ports have changed, or routes where rules look them up: all flows, until they are judged again.
+    /// Rules, ports or the kernel's timeouts have changed, or routes where rules look them up: all flows, until they are
+    /// judged again.
     Rules,
     /// Lost events: all flows, until all connections have been read.
     Lost,
     /// A failure: all flows, until it has ended.
     Failed,
-    /// The kernel's connection is gone: the flow is removed.
+    /// The kernel's connection is gone, or about to expire: the flow is removed.
     Gone,
     /// A packet with SYN, FIN or RST has passed: the flow is removed.
     Closed,

@@ -66,6 +66,7 @@ mod switch;
 mod switch_driver;
 mod takeover;
 mod tcp;
+mod timeouts;
 mod top;
 mod trace;
 mod tunnel;

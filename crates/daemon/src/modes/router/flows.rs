@@ -280,7 +280,12 @@ impl Thread {
                 reading.done(self.read(follower, &judge, timeouts)?);
             }
             if timeouts_read.elapsed() >= TIMEOUTS {
-                (timeouts, timeouts_read) = (self::timeouts()?, Instant::now());
+                let before = std::mem::replace(&mut timeouts, self::timeouts()?);
+                timeouts_read = Instant::now();
+                if timeouts != before {
+                    self.renew_generation(follower, Revocation::Rules);
+                    reading.wanted = true;
+                }
             }
             let received = Instant::now();
             if follower.receive()? == Events::Lost {
