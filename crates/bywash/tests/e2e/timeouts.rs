@@ -10,9 +10,11 @@ use bywash_wire::ethernet::MacAddr;
 use bywash_wire::l4::tcp_flags::ACK;
 use std::net::SocketAddr;
 
-/// Seconds for which the kernel keeps UDP connections at first.
-const SHORT: u32 = 40;
-const LONG: u32 = 600;
+/// Timeouts of UDP connections, in seconds: of idle ones that the test waits for, and of those in use, before and after a
+/// change.
+const IDLE: u32 = 20;
+const SHORT: u32 = 120;
+const LONG: u32 = 1200;
 
 /// Sets a setting of connection tracking.
 fn set(lab: &Topology, name: &str, value: u32) {
@@ -48,7 +50,7 @@ fn changes_of_rules_do_not_prolong_idle_connections() {
     require!(require_lab(), has_tool("nft"), has_tool("conntrack"));
     let lab = Topology::builder().static_neighbours(true).build().unwrap();
     lab.r().nft(&format!("{FIREWALL}table ip other {{ set hosts {{ type ipv4_addr; }}; }}")).unwrap();
-    set(&lab, "udp_timeout_stream", SHORT / 2);
+    set(&lab, "udp_timeout_stream", IDLE);
     set(&lab, "events", 0);
     let mut udp = Ends::udp(&lab, lab.b().v4.into());
     let shown = || lab.r().run(&["conntrack", "-L", "-p", "udp"]).unwrap().stdout;
