@@ -143,6 +143,8 @@ rtl-synth: ## place and route the hardware engine, and its modules alone: chip a
 lint: ## formatting, clippy and documentation, warnings are errors
 	@tools/setup.sh lint
 	$(CARGO) fmt --all --check
+	@git ls-files '*.rs' | xargs awk 'length > 120 && /^ *\/\/[\/!]* [^|]/ { print FILENAME ":" FNR ": wrap this comment" \
+		" at 120 characters, as rustfmt does not"; found = 1 } END { exit found }'
 	$(CARGO) clippy $(TESTED) --all-targets -- -D warnings
 	@if $(HAS_DPDK); then $(CARGO) clippy $(TESTED),bywash/dpdk --all-targets -- -D warnings; \
 	else echo "no libdpdk: code of the feature dpdk is not linted"; fi

@@ -78,8 +78,8 @@ impl Timeouts {
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..without_window_check(key) }
     }
 
-    /// Returns whether a connection is kept long enough for its use to be seen, and for a renewal. A use that the kernel
-    /// sees makes it last.
+    /// Returns whether a connection is kept long enough for its use to be seen, and for a renewal. A use that the
+    /// kernel sees makes it last.
     fn lasts(&self, connection: &Connection) -> bool {
         connection.timeout.is_some_and(|left| left >= 2 * self.due(connection.key.protocol))
     }
@@ -432,8 +432,8 @@ impl Known {
             && self.table.flow(id).reply == tuple(connection.reply)
     }
 
-    /// Makes a flow valid if `judged` is the same flow, of the same connection, which lasts; otherwise removes it. Returns
-    /// whether it is valid.
+    /// Makes a flow valid if `judged` is the same flow, of the same connection, which lasts; otherwise removes it.
+    /// Returns whether it is valid.
     fn confirm(
         &mut self,
         id: FlowId,

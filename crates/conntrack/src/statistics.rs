@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// Reason why all flows, or one, were revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
-    /// Rules, ports or the kernel's timeouts have changed, or routes where rules look them up: all flows, until they are
-    /// judged again.
+    /// Rules, ports or the kernel's timeouts have changed, or routes where rules look them up: all flows, until they
+    /// are judged again.
     Rules,
     /// Lost events: all flows, until all connections have been read.
     Lost,

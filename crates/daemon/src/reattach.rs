@@ -17,7 +17,8 @@ use bywash_router::control::PortBack;
 use bywash_sync::Counter;
 use std::time::Instant;
 
-/// Returns the frames that an interface has received, or missed for want of buffers; 0 if the kernel does not report them.
+/// Returns the frames that an interface has received, or missed for want of buffers; 0 if the kernel does not report
+/// them.
 fn arrived(interface: &str) -> u64 {
     let read = |of: &str| std::fs::read_to_string(format!("/sys/class/net/{interface}/statistics/{of}"));
     let counts = ["rx_packets", "rx_missed_errors", "rx_fifo_errors", "rx_over_errors"].map(read);

@@ -195,8 +195,8 @@ impl Runtime {
         uppers
     }
 
-    /// Gives the ports' programs the interfaces that their packets belong to. Returns whether any program now leaves its
-    /// port to the kernel, or takes it over.
+    /// Gives the ports' programs the interfaces that their packets belong to. Returns whether any program now leaves
+    /// its port to the kernel, or takes it over.
     fn relate_programs(&mut self, views: &[PortView]) -> bool {
         let (mut news, mut ports) = (false, self.shared.ports());
         for port in views {

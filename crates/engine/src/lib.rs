@@ -24,8 +24,8 @@ pub use failure::Failure;
 pub use port_table::PortTable;
 pub use worker::{Change, Idle, OpenMeter, PortReport, Report, Role, Worker, WorkerConfig, WorkerExit, WorkerHandle};
 
-/// Number of a port in this process: its index in configuration order. The router also numbers the other interfaces that
-/// packets arrive on or leave by, from [`PORTS`] on: VLANs, macvlans, bonds, bridges and tunnels.
+/// Number of a port in this process: its index in configuration order. The router also numbers the other interfaces
+/// that packets arrive on or leave by, from [`PORTS`] on: VLANs, macvlans, bonds, bridges and tunnels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(transparent)]
 pub struct PortId(pub u16);

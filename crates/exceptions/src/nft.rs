@@ -58,9 +58,9 @@ impl Ruleset {
     }
 
     /// Returns the first rule, or chain as a whole, that may have a lasting effect on a connection at its first packet,
-    /// which the kernel shows neither in later packets nor in its messages about the connection, and what it does. It is
-    /// not understood, or it selects a timeout or which events are sent (`ct event set`, or `CT --ctevents` of iptables).
-    /// `None` if there is no such rule.
+    /// which the kernel shows neither in later packets nor in its messages about the connection, and what it does. It
+    /// is not understood, or it selects a timeout or which events are sent (`ct event set`, or `CT --ctevents` of
+    /// iptables). `None` if there is no such rule.
     pub fn hidden_effect(&self) -> Option<(Place, &str)> {
         let mut chains = self.tables.iter().flat_map(|table| table.chains.iter().map(move |chain| (table, chain)));
         chains.find_map(|(table, chain)| {

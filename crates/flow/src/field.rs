@@ -201,8 +201,8 @@ impl Field {
         FIELDS.iter().copied().find(|f| f.info().names.contains(&name))
     }
 
-    /// Returns a value with all bits of the field set. Of `nw_tos`, these are the bits of the DSCP, as in OVS: the other
-    /// two are `nw_ecn`.
+    /// Returns a value with all bits of the field set. Of `nw_tos`, these are the bits of the DSCP, as in OVS: the
+    /// other two are `nw_ecn`.
     pub fn all(self) -> u128 {
         if self == Self::NwTos { 0xfc } else { ones(self.info().bits) }
     }

@@ -15,8 +15,8 @@ const VLAN: u16 = 0x0fff;
 const PRIORITY: u16 = 0xe000;
 
 /// Returns `true` for 01:80:c2:00:00:00 to 01:80:c2:00:00:0f, to which a bridge does not forward (IEEE 802.1D 7.12.6),
-/// and, as in OVS, for the addresses of other control protocols: of Extreme Networks (EDP, EAPS) and of Cisco (ISL; CDP,
-/// VTP, DTP, PAgP and UDLD; PVST+; uplink fast; CFM).
+/// and, as in OVS, for the addresses of other control protocols: of Extreme Networks (EDP, EAPS) and of Cisco (ISL;
+/// CDP, VTP, DTP, PAgP and UDLD; PVST+; uplink fast; CFM).
 fn reserved(mac: u64) -> bool {
     matches!(mac & !0xf, 0x0180_c200_0000)
         || matches!(mac, 0x00e0_2b00_0000 | 0x00e0_2b00_0004 | 0x00e0_2b00_0006 | 0x0100_0c00_0000)

@@ -144,8 +144,8 @@ pub fn check(items: &[Item]) -> Result<(), String> {
 }
 
 /// Returns the reason why a line would be refused: it adds a group or meter that exists at that point, it changes one
-/// that does not, or its flow runs one that does not exist once all lines are applied. A group may follow the flows that
-/// run it. `groups` and `meters` exist before.
+/// that does not, or its flow runs one that does not exist once all lines are applied. A group may follow the flows
+/// that run it. `groups` and `meters` exist before.
 fn refusal(mut groups: HashSet<u32>, mut meters: HashSet<u32>, items: &[Item]) -> Option<String> {
     let exists = |what: &str, id: u32| Some(format!("{what} {id} already exists: use mod to change it"));
     let lacking = |what: &str, id: u32| Some(format!("{what} {id} does not exist: use add to add it"));
@@ -181,9 +181,9 @@ fn refusal(mut groups: HashSet<u32>, mut meters: HashSet<u32>, items: &[Item]) -
 }
 
 /// Applies the lines in order. Returns how many flows, groups and meters were changed. Errors with the reason, and
-/// applies none, if a line adds a group or meter that exists, or changes or runs one that does not. If the tables are full,
-/// a flow overlaps another and is to be checked for that, or a group would run itself, the lines before it are applied;
-/// the error has the number of their changes. The workers use the new tables when this returns.
+/// applies none, if a line adds a group or meter that exists, or changes or runs one that does not. If the tables are
+/// full, a flow overlaps another and is to be checked for that, or a group would run itself, the lines before it are
+/// applied; the error has the number of their changes. The workers use the new tables when this returns.
 pub fn carry_out(control: &mut FlowControl, items: Vec<Item>) -> Result<usize, String> {
     let groups = control.groups().iter().map(|group| group.spec.id).collect();
     let meters = control.meters().iter().map(|meter| meter.spec.id).collect();

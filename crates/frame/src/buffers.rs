@@ -352,8 +352,8 @@ impl Buffers {
     /// Frees frames that the kernel or a device returned as descriptors.
     ///
     /// # Safety
-    /// Each address lies in a cell whose frame was passed out by [`Frame::into_raw`], and the cell is freed only once; in
-    /// a packed arena, the address lies behind the slot's metadata.
+    /// Each address lies in a cell whose frame was passed out by [`Frame::into_raw`], and the cell is freed only once;
+    /// in a packed arena, the address lies behind the slot's metadata.
     #[inline]
     pub unsafe fn free_raw(&mut self, frames: impl Iterator<Item = RawFrame>) {
         // SAFETY: as for `free_cells`.

@@ -199,8 +199,8 @@ impl Manager {
     ///
     /// # Safety
     /// `bytes` points to `pdu` bytes, and to four more if `job.crc` is set, which nobody else accesses until the
-    /// library returns the job; `job.clear` is at most their number. The library supports the job, which it may not check
-    /// (see [`Manager::seal`]).
+    /// library returns the job; `job.clear` is at most their number. The library supports the job, which it may not
+    /// check (see [`Manager::seal`]).
     #[inline]
     unsafe fn submit(&mut self, bytes: *mut u8, pdu: usize, key: usize, job: Job) -> *mut RawJob {
         let key = &raw const self.keys[key];

@@ -1,8 +1,8 @@
 //! Forwarding past a closed gate: packets of established connections, which the kernel's rules have accepted, are
 //! translated and forwarded as the kernel would.
 //!
-//! A packet of the family that does not certainly belong to such a flow, or that needs more than forwarding, is passed to
-//! the kernel unchanged; none is answered with an error. `xdp/translate.h` does the same.
+//! A packet of the family that does not certainly belong to such a flow, or that needs more than forwarding, is passed
+//! to the kernel unchanged; none is answered with an error. `xdp/translate.h` does the same.
 
 use crate::bytes::{be16, be32, frame_type};
 use crate::gates::{Gate, is_kept};
@@ -291,8 +291,8 @@ pub(crate) fn key6(data: &[u8], from: PortId) -> Option<Key<4>> {
 const FIN_SYN_RST: u8 = 0x07;
 
 /// Returns the ports of a TCP or UDP packet; `None` for other protocols, and if the kernel's connection tracking would
-/// find the packet invalid (`tcp_error`, `udp_error`). If UDP's own length is less than that of the IP packet, the kernel
-/// checks the checksum over all octets, which fails although the receiver finds it right (`nf_ip_checksum`).
+/// find the packet invalid (`tcp_error`, `udp_error`). If UDP's own length is less than that of the IP packet, the
+/// kernel checks the checksum over all octets, which fails although the receiver finds it right (`nf_ip_checksum`).
 fn valid_l4(protocol: u8, l4: &[u8]) -> Option<[u8; 4]> {
     const ACK: u8 = 0x10;
     let valid = match protocol {

@@ -241,8 +241,8 @@ fn tshark_finds_every_frame_in_depi_packets() {
 fn rates_are_policed_and_queues_overflow_by_flow() {
     require!(require_lab(), has_tool("python3"));
     let lab = Lab::new();
-    // The channel of 100 kbit/s takes ten seconds for the frames that must find no room in queues of 8; a second flow is
-    // limited to 10 kbit/s.
+    // The channel of 100 kbit/s takes ten seconds for the frames that must find no room in queues of 8; a second flow
+    // is limited to 10 kbit/s.
     let bywash = lab.run(
         "[cmts]\nchannels = 100_000\nqueue = 8\n[[flow]]\nname = \"rest\"\n[[flow]]\nname = \"slow\"\nrate = 10_000\n\
          dscp = 8\n",

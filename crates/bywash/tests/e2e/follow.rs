@@ -366,8 +366,8 @@ pub fn the_kernel_sends_what_leaves_by_no_port() {
     bywash.stop();
 }
 
-/// Sends a router advertisement to all, from a host's link-local address, with the lifetime in seconds and the MTU given
-/// as arguments.
+/// Sends a router advertisement to all, from a host's link-local address, with the lifetime in seconds and the MTU
+/// given as arguments.
 const ADVERTISE: &str = "
 import socket, struct, sys
 s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
@@ -416,7 +416,8 @@ fn has_mtu(mtu: u32) -> impl Fn(Option<&Value>) -> bool {
     move |route| route.is_some_and(|route| route["mtu"] == mtu)
 }
 
-/// The kernel lowers the MTU of a route with a next-hop object together with the MTU of an interface, without a message.
+/// The kernel lowers the MTU of a route with a next-hop object together with the MTU of an interface, without a
+/// message.
 #[test]
 pub fn an_interface_lowers_the_mtu_of_routes_by_objects() {
     require!(require_lab());

@@ -136,8 +136,8 @@ impl<'a> Bywash<'a> {
         self.process.output()
     }
 
-    /// Returns the answer of `bywash show --json WHAT`. Asks again while there is none: while the kernel verifies a large
-    /// program, which takes seconds on a busy machine, the instance may give no answer in time.
+    /// Returns the answer of `bywash show --json WHAT`. Asks again while there is none: while the kernel verifies a
+    /// large program, which takes seconds on a busy machine, the instance may give no answer in time.
     pub fn show(&self, what: &[&str]) -> Value {
         let (program, socket) = (program(), self.socket());
         let mut argv = vec![program.as_str(), "show", "--json", "--socket", socket.to_str().unwrap()];

@@ -10,8 +10,8 @@ use bywash_wire::ethernet::MacAddr;
 use bywash_wire::l4::tcp_flags::ACK;
 use std::net::SocketAddr;
 
-/// Timeouts of UDP connections, in seconds: of idle ones that the test waits for, and of those in use, before and after a
-/// change.
+/// Timeouts of UDP connections, in seconds: of idle ones that the test waits for, and of those in use, before and after
+/// a change.
 const IDLE: u32 = 20;
 const SHORT: u32 = 120;
 const LONG: u32 = 1200;

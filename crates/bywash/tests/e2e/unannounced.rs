@@ -12,7 +12,8 @@ use bywash_wire::checksum::checksum;
 use bywash_wire::ethernet::MacAddr;
 use bywash_wire::ipv4;
 
-/// Returns an IPv4 packet with a UDP datagram, and octets behind it that are part of neither its length nor its checksum.
+/// Returns an IPv4 packet with a UDP datagram, and octets behind it that are part of neither its length nor its
+/// checksum.
 fn with_octets_behind(mut frame: Vec<u8>, behind: &[u8]) -> Vec<u8> {
     frame.extend_from_slice(behind);
     let ip = &mut frame[14..];
@@ -25,8 +26,8 @@ fn with_octets_behind(mut frame: Vec<u8>, behind: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The kernel checks the checksum of a datagram over the whole IP packet (nf_ip_checksum); a datagram that ends before it
-/// is therefore invalid, although its receiver would take it.
+/// The kernel checks the checksum of a datagram over the whole IP packet (nf_ip_checksum); a datagram that ends before
+/// it is therefore invalid, although its receiver would take it.
 #[test]
 fn datagrams_that_end_before_their_packet_are_left_to_the_kernel() {
     require!(require_lab(), has_tool("nft"));

@@ -149,8 +149,8 @@ impl<'t> Trip<'_, 't> {
         done
     }
 
-    /// Runs a list of actions and all lists that it leads to. `rule` is the flow that the list belongs to, if it belongs
-    /// to one. `sets` is `true` if clones execute their action sets.
+    /// Runs a list of actions and all lists that it leads to. `rule` is the flow that the list belongs to, if it
+    /// belongs to one. `sets` is `true` if clones execute their action sets.
     fn walk(&mut self, actions: &'t [Action], rule: Option<&'t Arc<Rule>>, sets: bool) -> Result<(), Reason> {
         let mut lists = Lists::new(Frame { actions, rule, ..Frame::EMPTY });
         while let Some(frame) = lists.last() {

@@ -83,8 +83,8 @@ pub enum Around {
     Ethernet,
     /// Ethernet with an 802.1Q tag.
     Tag,
-    /// Ethernet, IPv4 without options, UDP, VXLAN, and Ethernet. The outer UDP checksum, if there is one, stays right if
-    /// the inner packet is IPv4.
+    /// Ethernet, IPv4 without options, UDP, VXLAN, and Ethernet. The outer UDP checksum, if there is one, stays right
+    /// if the inner packet is IPv4.
     Vxlan,
 }
 
