@@ -78,10 +78,17 @@ impl Timeouts {
         Change { timeout: Some(timeout.saturating_add(timeout / 4)), ..without_window_check(key) }
     }
 
+    /// Returns the seconds after which a connection expires if it is not used. The kernel does not show them for one
+    /// that is in a flow table (ctnetlink_dump_info), and keeps it for as long as the table does, and a while longer.
+    fn left(&self, connection: &Connection) -> u32 {
+        let offloaded = connection.has(status::OFFLOAD);
+        connection.timeout.unwrap_or(if offloaded { self.udp } else { 0 })
+    }
+
     /// Returns whether a connection is kept long enough for its use to be seen, and for a renewal. A use that the
     /// kernel sees makes it last.
     fn lasts(&self, connection: &Connection) -> bool {
-        connection.timeout.is_some_and(|left| left >= 2 * self.due(connection.key.protocol))
+        self.left(connection) >= 2 * self.due(connection.key.protocol)
     }
 
     /// Returns the number of seconds that a pass over the table takes at most.
@@ -446,7 +453,7 @@ impl Known {
         // Fails if the flow's own packets have revoked it.
         let confirmed = same && terms.timeouts.lasts(connection) && self.table.confirm(id, terms.generation);
         if confirmed {
-            let expires = self.statistics.now().saturating_add(connection.timeout.unwrap_or(0));
+            let expires = self.statistics.now().saturating_add(terms.timeouts.left(connection));
             self.statistics.with_state(id, |state| (state.judged, state.expires) = (hash_judged(connection), expires));
         } else {
             self.remove(id, Revocation::Changed);
@@ -465,7 +472,7 @@ impl Known {
     fn insert(&mut self, flow: &Flow, connection: &Connection, terms: &Terms<'_>) {
         match self.table.insert(flow, terms.generation) {
             Ok(id) => {
-                let left = connection.timeout.unwrap_or(0);
+                let left = terms.timeouts.left(connection);
                 self.statistics.inserted(id, connection.id, hash_judged(connection), left);
             }
             Err(Refused::Full) => self.statistics.full(),
