@@ -231,7 +231,7 @@ impl Bench {
         let (reason, to, bytes) = both(frame, |frame, skb| drive(frame, skb, false)).unwrap_or_else(|e| panic!("{e}"));
         let fate = self.rigs[mode].give(frame);
         let show = || format!("{reason} to {to:?} {bytes:02x?}: {frame:02x?}, the router sent {:02x?}", fate.sent);
-        // What is in frames to others is left to the kernel, which does not forward it. A router without the program
+        // Packets in frames to others are left to the kernel, which does not forward them. A router without the program
         // has no such frames but those to groups.
         let own = (frame[..6] == mac(0) || frame[0] & 1 == 1) && frame[6..12] != mac(0);
         match (to, &fate.sent[..]) {

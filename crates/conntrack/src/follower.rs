@@ -127,9 +127,9 @@ pub enum Reason {
     Obstacle(Obstacle),
     /// In one direction, the route does not lead out of exactly one port.
     Route,
-    /// Its source is translated to an address of this host, but not to one of the egress interface. If it was
-    /// masqueraded on another interface, the kernel ends it (nf_nat_oif_changed); the kernel does not report which
-    /// interface that was.
+    /// The source is translated to an address of this host, but not to one of the egress interface. If the
+    /// connection was masqueraded on another interface, which the kernel does not report, it ends it
+    /// (nf_nat_oif_changed).
     Source,
     /// The connection is translated and stays on one bridge: the kernel may send its packets to another member without
     /// routing them (br_nf_pre_routing_finish).

@@ -21,7 +21,7 @@ pub enum Obstacle {
     SequenceChanges,
     /// The connection is in a zone: a rule decides for each packet which zone it belongs to.
     Zone,
-    /// Its timeout is fixed, so it cannot be renewed.
+    /// The connection's timeout is fixed, so it cannot be renewed.
     FixedTimeout,
     /// A device forwards it (`flow add` to a flow table with `flags offload`).
     Device,

@@ -293,7 +293,7 @@ impl FlowControl {
     /// Adds a flow as [`FlowControl::add`] does, and returns its slot.
     fn insert(&mut self, spec: FlowSpec) -> Result<u32, Refused> {
         let replaced = self.find_exact(spec.table, spec.priority, &spec.matches);
-        // As in OVS, a flow that replaces another may overlap.
+        // A flow that replaces another may overlap, as in OVS.
         if spec.check_overlap && replaced.is_none() {
             let overlaps = |r: &&Entry| {
                 let other = &r.rule.spec;
@@ -505,7 +505,7 @@ impl FlowControl {
 
     /// Does the same as [`FlowControl::delete_group`], but does not publish the change.
     pub(crate) fn take_group(&mut self, id: Option<u32>) -> usize {
-        let gone: HashSet<u32> = self.groups.keys().copied().filter(|g| id.is_none_or(|id| id == *g)).collect();
+        let gone = selected(&self.groups, id);
         self.delete_users(|action| matches!(action, Action::Group(id) if gone.contains(id)));
         for id in &gone {
             self.groups.remove(id);
@@ -560,7 +560,7 @@ impl FlowControl {
 
     /// Does the same as [`FlowControl::delete_meter`], but does not publish the change.
     pub(crate) fn take_meter(&mut self, id: Option<u32>) -> usize {
-        let gone: HashSet<u32> = self.meters.keys().copied().filter(|m| id.is_none_or(|id| id == *m)).collect();
+        let gone = selected(&self.meters, id);
         self.delete_users(|action| matches!(action, Action::Meter(id) if gone.contains(id)));
         for id in &gone {
             self.meters.remove(id);
@@ -717,6 +717,11 @@ impl FlowControl {
         translator.translate(&self.live, key);
         translator
     }
+}
+
+/// Returns this id, or all ids for `None`, as far as they exist.
+fn selected<T>(all: &HashMap<u32, T>, id: Option<u32>) -> HashSet<u32> {
+    all.keys().copied().filter(|known| id.is_none_or(|id| id == *known)).collect()
 }
 
 fn has(ports: &[SwitchPort], of: OfPort) -> bool {

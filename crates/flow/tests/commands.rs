@@ -59,7 +59,7 @@ fn flows_go_with_their_meter() {
     let mut control = switch(&format!("{meters}\n{uses}\narp,actions=output:2"));
     assert_eq!(request(&mut control, DEL, "meter=1"), Ok(1));
     assert_eq!(flows(&control), ["ipv6 actions=meter:2,output:2", "arp actions=output:2"]);
-    // What is left can be loaded again.
+    // The remaining flows can be loaded again.
     let all = flows(&control).join("\n");
     let again = format!("delete\ndelete meter=all\nmeter=2 pktps bands=type=drop rate=5\n{all}");
     assert_eq!(request(&mut control, Verb::Add, &again), Ok(2 + 1 + 1 + 2));

@@ -298,7 +298,7 @@ fn many_megaflows_do_not_delay_the_counters() {
         while rig.control.flows(&FlowFilter::default())[0].packets < u64::from(round * N) {
             std::thread::yield_now();
         }
-        // One megaflow per turn would take as many turns as there are megaflows.
+        // A sweep of one megaflow per turn would take as many turns as there are megaflows.
         assert!(rig.turns() - from < u64::from(N) / 2, "{} turns in round {round}", rig.turns() - from);
     }
     assert_eq!(rig.control.flows(&FlowFilter::default())[0].packets, u64::from(2 * N));

@@ -94,12 +94,11 @@ fn answered(ruleset: &Ruleset, answer: Answer) -> Established {
 
 /// Returns the answer for all flows while a rule may have an effect on connections that the kernel does not show.
 fn hides(ruleset: &Ruleset, place: &Place, how: &str) -> Established {
+    let why = format!("{how}: may change the timeouts or events of connections, which the kernel does not show");
     let reason = FirewallReason {
-        rule: place.to_string(),
-        text: ruleset.rule(place).map(nft::Rule::text).unwrap_or_default(),
-        why: format!("{how}: may change the timeouts or events of connections, which the kernel does not show"),
-        some: false,
+        why,
         change: "remove it: no connection gets a flow while it exists".into(),
+        ..at(ruleset, place)
     };
     Established { verdict: "kernel".into(), reasons: vec![reason], ..Established::default() }
 }
@@ -114,13 +113,13 @@ fn reason(ruleset: &Ruleset, finding: &Finding) -> FirewallReason {
         }
         _ => "accept established flows before this rule: ct state established,related accept",
     };
-    FirewallReason {
-        rule: place.to_string(),
-        text: ruleset.rule(place).map(nft::Rule::text).unwrap_or_default(),
-        why: finding.why.clone(),
-        some: finding.some,
-        change: change.into(),
-    }
+    FirewallReason { why: finding.why.clone(), some: finding.some, change: change.into(), ..at(ruleset, place) }
+}
+
+/// Returns a reason that has only the rule and its text.
+fn at(ruleset: &Ruleset, place: &Place) -> FirewallReason {
+    let text = ruleset.rule(place).map(nft::Rule::text).unwrap_or_default();
+    FirewallReason { rule: place.to_string(), text, ..FirewallReason::default() }
 }
 
 fn render(firewall: &Firewall) -> String {

@@ -38,8 +38,8 @@ fn connections_in_a_flow_table_of_the_kernel_are_forwarded() {
     lab.r().run(&["conntrack", "-D", "-p", "udp"]).unwrap();
     wait_until("the end of the connection to hold", PATIENCE, || !udp.answered(BRIEF)).unwrap();
     assert!(!udp.answered(BRIEF), "forwarded past conntrack");
-    // What b has sent since is a connection of its own to the router, which has the translated tuple: the next one is
-    // translated to another port.
+    // Packets that b has sent since are a connection of its own to the router, with the translated tuple: the next
+    // connection is translated to another port.
     drop(udp);
     let mut udp = Ends::udp(&lab, lab.b().v4.into());
     wait_for_flow(&bywash, &mut udp, "UDP once more");

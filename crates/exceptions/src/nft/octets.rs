@@ -27,7 +27,7 @@ pub enum Truth<'a> {
     Yes,
     /// The condition does not hold.
     No,
-    /// Whether the condition holds depends on a value that is not known.
+    /// The condition depends on a value that is not known.
     Maybe(Why<'a>),
 }
 

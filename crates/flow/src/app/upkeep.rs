@@ -159,8 +159,8 @@ impl Caches {
             self.sweeping = pipeline.generation;
         }
         let changed = self.swept != pipeline.generation;
-        // As many as makes a round of all megaflows in about a second, also where turns are rare, as those of a worker
-        // that sleeps are. Timeouts of flows and addresses, counted in seconds, depend on the counts being credited.
+        // A round of all megaflows takes about a second, also on a worker that sleeps and so has few turns: timeouts of
+        // flows and addresses are counted in seconds, and depend on the counts being credited.
         let elapsed = now.wrapping_sub(std::mem::replace(&mut self.swept_last, now));
         let due = (self.mega.places() as u64).saturating_mul(elapsed) / self.ticks_per_s;
         let least = if changed { SWEEP_CHANGED } else { SWEEP };

@@ -174,7 +174,7 @@ fn what_cannot_be_opened_says_why() {
             assert!(matches!(error, Error::AnotherProgram { id, mode: "native", .. } if id > 0), "{error}");
         };
         for link in [LinkInfo::query("r0").unwrap(), link.clone()] {
-            // That of another instance also where ours would be at traffic control.
+            // A program of another instance is refused also where ours would be at traffic control.
             [XdpAttach::Auto, XdpAttach::Native, XdpAttach::Generic].into_iter().for_each(|how| refused(&link, how));
         }
         drop(first);
