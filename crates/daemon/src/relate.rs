@@ -104,9 +104,9 @@ impl Runtime {
             if views.iter().any(|view| view.index == link.index) {
                 continue;
             }
-            if let Ok(Through { joined: Some((Joined { index, bridge, vlan, tag, .. }, _)), .. }) = through {
+            if let Ok(Through { index, joined: Some((Joined { index: of, bridge, vlan, tag, .. }, _)), .. }) = through {
                 let new = || Master::new(tag, Sends::ToStation { bridge, vlan });
-                found.masters.entry(index).or_insert_with(new).vxlans.push(link.index);
+                found.masters.entry(of).or_insert_with(new).vxlans.push(index);
             }
             let why = through.map(|through| found.tunnels.push(through)).err();
             found.left.extend(why.clone().map(|why| (link.index, Left::new(link, why))));
@@ -134,12 +134,17 @@ impl Runtime {
                 return true;
             }
             let why = "its bridge has no interface and no port in its VLAN, or too many VLANs".to_owned();
-            if let Some(link) = self.relations.link(through.index) {
+            if let Some(link) = self.relations.link(MasterSpec::interface_of(through.index)) {
                 left.insert(link.index, Left::new(link, why.clone()));
                 reasons.insert(link.name.clone(), Some(why));
             }
             false
         });
+        // Other networks of the same VXLAN may remain.
+        for link in tunnels.iter().filter_map(|of| self.relations.link(MasterSpec::interface_of(of.index))) {
+            left.remove(&link.index);
+            reasons.insert(link.name.clone(), None);
+        }
     }
 
     fn find_vlans(&self, views: &[PortView], found: &mut Found) {
@@ -237,7 +242,7 @@ impl Runtime {
 
     /// Logs the bonds and bridges whose members have changed.
     fn log_members(&mut self, masters: &[MasterSpec]) {
-        let name = |index| self.relations.link(index).map_or("?", |link| &link.name);
+        let name = |index| self.relations.link(MasterSpec::interface_of(index)).map_or("?", |link| &link.name);
         // Each change of a member's VLANs removes it until they have been read again; its return is not logged.
         let exists = |index: &u32| match MasterSpec::vlan_of_index(*index) {
             Some((bridge, _)) => self.relations.link(bridge).is_some(),

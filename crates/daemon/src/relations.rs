@@ -5,15 +5,18 @@
 //! packets to the port's own MAC address: an ipvlan shares it, a macvlan may. An interface of an unknown kind above a
 //! port may do anything.
 
+mod tunnels;
+
+pub use tunnels::Through;
+
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Behind, Bridge, Change, Encapsulation, Link, Mac, Member, Station, Tunnel, Vxlan};
+use bywash_fib::model::{self, Behind, Bridge, Change, Link, Mac, Member, Station};
 use bywash_router::bond::XmitHash;
 use bywash_router::control::MasterSpec;
 use bywash_router::vlan::{UNTAGGED, tag};
 use bywash_wire::ethernet::ethertype;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 /// Kinds of upper interfaces that take only packets from the kernel's UDP and IP input. A MACsec interface is none of
 /// them: without strict validation it also takes untagged frames, and with offload the NIC has removed the tags.
@@ -73,7 +76,7 @@ pub struct Relations {
     /// be.
     unserved: BTreeSet<u32>,
     /// Bridges' own MAC addresses, with the bridges' kernel indices and the VLANs.
-    own: BTreeSet<(u32, u16, Mac)>,
+    own: BTreeSet<(u32, u32, Mac)>,
     left_vlans: bool,
     left_macvlans: bool,
     left_tunnels: bool,
@@ -102,17 +105,6 @@ pub struct Joined {
     pub tag: [u8; 4],
     /// Set if its frames have the tag on this member.
     pub tagged: bool,
-}
-
-/// A tunnel whose packets can be forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Through {
-    /// Kernel index of the interface.
-    pub index: u32,
-    pub tunnel: Tunnel,
-    /// Interface that its packets belong to, if it is a member of a bridge, and the time in seconds after which the
-    /// bridge forgets stations behind it, if it learns any there.
-    pub joined: Option<(Joined, Option<u32>)>,
 }
 
 impl Relations {
@@ -263,7 +255,7 @@ impl Relations {
         let (of, own) = (bridge.bridge.unwrap_or_default(), (bridge.index, bridge.vlans.untagged));
         // Without such an entry, the bridge sends packets to its own address to a member, or to all
         // (br_handle_frame_finish).
-        let is_own = move |vlan| bridge.mac.is_some_and(|mac| self.own.contains(&(bridge.index, vlan, mac)));
+        let is_own = move |vlan| bridge.mac.is_some_and(|mac| self.own.contains(&(bridge.index, u32::from(vlan), mac)));
         let in_vlan = move |(index, vlan): (u32, u16)| {
             let tagged = if of.filters { member.vlans.form(vlan)? } else { false };
             let tag = if of.filters { tag(of.protocol, vlan) } else { UNTAGGED };
@@ -341,6 +333,9 @@ impl Relations {
         let learns = |state: Member| state.learns || !self.ports.contains(&member.index);
         if !member.member.is_some_and(|state| state.plain && learns(state)) {
             return Err("in which it is locked, learns no addresses, or has properties that are not known");
+        }
+        if member.member.is_some_and(|state| state.tunnels) && !tunnels::has_networks(member) {
+            return Err("whose VLANs are networks of it (vlan_tunnel), although it is no VXLAN of several");
         }
         if bridge.mac.is_none_or(|mac| mac[0] & 1 != 0) || member.mtu < bridge.mtu {
             return Err("whose MTU is larger than the member's, or which has no valid MAC address");
@@ -515,105 +510,6 @@ impl Relations {
         }
     }
 
-    /// Returns the tunnels, each with what it forwards or, if its packets cannot be forwarded, the reason why they are
-    /// left to the kernel. Tunnels that are down and lack a needed address are not among them.
-    pub fn tunnels(&self) -> impl Iterator<Item = (&Link, Result<Through, String>)> {
-        let all = self.links.values().filter(|_| !self.left_tunnels);
-        all.filter_map(|link| {
-            let tunnel = link.tunnel?;
-            if !is_host_tunnel(&tunnel) {
-                // The kernel itself creates one without addresses of each kind but VXLAN.
-                return link.up.then(|| (link, Err("it has no local address, or no fixed remote".into())));
-            }
-            Some((link, self.through(link, tunnel).map(|joined| Through { index: link.index, tunnel, joined })))
-        })
-    }
-
-    /// Returns the interface that packets of a VXLAN belong to as a member of a bridge, and the time in seconds after
-    /// which the bridge forgets stations behind it, if it learns any there; errors with the reason if they cannot be
-    /// forwarded for the bridge.
-    fn joined_by_vxlan(&self, link: &Link) -> Result<(Joined, Option<u32>), String> {
-        if let Some(why) = self.left(link.index) {
-            return Err(why);
-        }
-        let untagged = self.joined(link.index).into_iter().find(|joined| !joined.tagged);
-        let joined = untagged.ok_or("its bridge filters VLANs, and it is an untagged member of none")?;
-        let ageing = self.links.get(&joined.bridge).and_then(|bridge| bridge.bridge).map_or(0, |of| of.ageing_ms);
-        let learns = link.member.is_some_and(|state| state.learns);
-        Ok((joined, learns.then_some((ageing / 1000).max(1) as u32)))
-    }
-
-    /// Checks what a tunnel itself, and what is below and above it, does with its packets. Returns the interface that
-    /// they belong to if it is a VXLAN and a member of a bridge ([`Through::joined`]).
-    fn is_followed(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
-        if !link.up {
-            return Err("it is down".into());
-        }
-        let joined = match self.member(link.index) {
-            Some(_) if tunnel.vxlan.is_some() && !tunnel.external => Some(self.joined_by_vxlan(link)?),
-            Some(member) => return Err(member),
-            None => None,
-        };
-        if let Some(upper) = self.all_above(link.index).next() {
-            return Err(format!("{} is above it", named(upper)));
-        }
-        if !tunnel.plain {
-            return Err("it has an XDP program, or properties that are not followed".into());
-        }
-        if tunnel.vxlan.is_some() && link.mac.is_none_or(|mac| mac[0] & 1 != 0) {
-            return Err("it does not resolve neighbours, or has no valid MAC address".into());
-        }
-        let on_vrf = |link: &Link| link.vrf.is_some() || model::vrf(&self.links, link.index).is_some();
-        let below = tunnel.vxlan.map_or(tunnel.link, |vxlan| vxlan.link);
-        match self.links.get(&below).is_some_and(on_vrf) {
-            true => Err("it is bound to a VRF or a member of one".into()),
-            false => Ok(joined),
-        }
-    }
-
-    fn through(&self, link: &Link, tunnel: Tunnel) -> Result<Option<(Joined, Option<u32>)>, String> {
-        let joined = self.is_followed(link, tunnel)?;
-        if let Some(Vxlan { port, .. }) = tunnel.vxlan {
-            // Of several that receive the packets of all networks at one port, the kernel uses the last
-            // (vxlan_vs_find_vni).
-            let same = |of: &Tunnel| of.external && of.vxlan.is_some_and(|vxlan| vxlan.port == port);
-            return self.is_alone(link, |of| tunnel.external && same(of)).map(|()| joined);
-        }
-        // vti_ipip_handler comes before ipip's, and vti_ipv6_handler and vti_ip6ip_handler before those of ip6tnl.
-        let before = match tunnel.encapsulation {
-            Encapsulation::Ipip => "vti",
-            Encapsulation::Ip6tnl => "vti6",
-            _ => "",
-        };
-        let vti = self.all().find(|link| link.kind == before && link.up);
-        if let Some(vti) = vti.filter(|_| !before.is_empty()) {
-            return Err(format!("{} may take its packets", named(vti)));
-        }
-        // The kernel prefers a tunnel that is bound to the interface of a received packet, and one with an address of
-        // its own (ip_tunnel_lookup, ip6_tnl_lookup, ip6gre_tunnel_lookup), and any to one with headers from routes.
-        let takes_too = |other: &Tunnel| {
-            if tunnel.external {
-                return other.kind() == tunnel.kind() && !is_fallback(other);
-            }
-            let any = |ours: IpAddr, theirs: IpAddr| theirs.is_unspecified() || ours == theirs;
-            let local = |with: bool| tunnel.local.is_unspecified() || with;
-            let same =
-                local(tunnel.local == other.local) && (tunnel.remote, tunnel.keys[0]) == (other.remote, other.keys[0]);
-            let bound = other.link != 0 && local(any(tunnel.local, other.local)) && any(tunnel.remote, other.remote);
-            other.kind() == tunnel.kind() && (same || bound)
-        };
-        self.is_alone(link, takes_too).map(|()| None)
-    }
-
-    /// Checks that no other tunnel takes packets of this one.
-    fn is_alone(&self, link: &Link, takes_too: impl Fn(&Tunnel) -> bool) -> Result<(), String> {
-        let other = |of: &&Link| of.index != link.index && of.tunnel.as_ref().is_some_and(&takes_too);
-        match self.all().find(other) {
-            Some(other) => Err(format!("{} may take its packets", named(other))),
-            None => Ok(()),
-        }
-    }
-
     /// Returns whether `link`, above `own`, takes packets that would otherwise be forwarded as `own`'s.
     fn takes(&self, link: &Link, own: &Link) -> bool {
         match link.kind.as_str() {
@@ -643,22 +539,6 @@ impl Relations {
         let master = self.links.get(&master).map_or_else(|| "another interface".into(), named);
         Some(format!("it belongs to {master}"))
     }
-}
-
-/// Returns whether a tunnel takes the packets that no other one takes, as the tunnel of each kind that the kernel
-/// itself creates does.
-fn is_fallback(tunnel: &Tunnel) -> bool {
-    let anywhere = tunnel.local.is_unspecified() && tunnel.remote.is_unspecified();
-    anywhere && tunnel.keys[0].is_none() && tunnel.link == 0 && !tunnel.external
-}
-
-/// Returns whether a tunnel sends from this host to others that are known: to one remote, unless it is a VXLAN or has
-/// headers from routes. Without a local address, the kernel chooses one for each remote; kinds `ip6tnl` and `ip6gre`
-/// must have one.
-fn is_host_tunnel(tunnel: &Tunnel) -> bool {
-    let may_choose = tunnel.vxlan.is_some() || !tunnel.is_over_v6();
-    let local = model::is_host(tunnel.local) || (may_choose && tunnel.local.is_unspecified());
-    local && (tunnel.vxlan.is_some() || tunnel.external || model::is_host(tunnel.remote))
 }
 
 /// Returns kind and name of an interface, such as `ipvlan interface iv0`.

@@ -30,7 +30,7 @@ pub struct Master {
     /// Ports on which its frames have this tag.
     pub tagged: Vec<PortId>,
     pub tag: [u8; 4],
-    /// Kernel indices of the VXLANs that are members of the bridge.
+    /// Indices of the VXLANs that are members of the bridge ([`Through::index`]).
     pub vxlans: Vec<u32>,
     pub sends: Sends,
 }

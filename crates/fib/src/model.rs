@@ -319,8 +319,10 @@ pub struct Member {
     /// for the bridge.
     pub active: bool,
     /// Set if no property of the member decides about its packets: for a bond, a number (`queue_id`); for a bridge, a
-    /// lock or a VLAN tunnel.
+    /// lock.
     pub plain: bool,
+    /// Set if VLANs of the bridge are networks of the member (`vlan_tunnel`): those with a [`VlanRange::vni`].
+    pub tunnels: bool,
     /// Set if the bridge learns MAC addresses from the frames that the member receives.
     pub learns: bool,
     /// Handling of its frames to and from other members of its bridge.
@@ -333,22 +335,45 @@ pub struct Member {
 pub struct BridgeVlans {
     /// VLAN whose frames it sends and receives without a tag; 0 if there is none.
     pub untagged: u16,
-    /// VLANs whose frames it sends with a tag: the first and last one of each range.
-    pub tagged: Vec<(u16, u16)>,
+    /// VLANs whose frames it sends with a tag.
+    pub tagged: Vec<VlanRange>,
     /// Set if they have changed and are not known until they have been read again.
     pub stale: bool,
+}
+
+/// Consecutive VLANs of a bridge or of a bridge's member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VlanRange {
+    /// First VLAN.
+    pub first: u16,
+    /// Last VLAN.
+    pub last: u16,
+    /// VNI of the first, if they are networks of a member that is a tunnel; the others have the following VNIs.
+    pub vni: Option<u32>,
+}
+
+impl VlanRange {
+    fn has(&self, vlan: u16) -> bool {
+        (self.first..=self.last).contains(&vlan)
+    }
 }
 
 impl BridgeVlans {
     /// Returns whether it sends frames of this VLAN with a tag.
     pub fn tags(&self, vlan: u16) -> bool {
-        self.tagged.iter().any(|(first, last)| (*first..=*last).contains(&vlan))
+        self.tagged.iter().any(|range| range.has(vlan))
     }
 
     /// Returns the VLANs that it is in.
     pub fn all(&self) -> impl Iterator<Item = u16> {
         let untagged = Some(self.untagged).filter(|vlan| *vlan != 0 && !self.tags(*vlan));
-        untagged.into_iter().chain(self.tagged.iter().flat_map(|(first, last)| (*first).max(1)..=*last))
+        untagged.into_iter().chain(self.tagged.iter().flat_map(|range| range.first.max(1)..=range.last))
+    }
+
+    /// Returns the VNI of the network that a VLAN is on a member that is a tunnel; `None` if it is none there.
+    pub fn vni(&self, vlan: u16) -> Option<u32> {
+        let range = self.tagged.iter().find(|range| range.has(vlan))?;
+        Some(range.vni? + u32::from(vlan - range.first))
     }
 
     /// Returns whether it sends frames of this VLAN with a tag (`Some(true)`), or sends and receives them without one
@@ -528,8 +553,9 @@ pub struct Neighbour {
 pub struct Station {
     /// Kernel index of the bridge.
     pub bridge: u32,
-    /// VLAN in which the bridge knows it; 0 if the bridge does not filter VLANs.
-    pub vlan: u16,
+    /// VLAN in which the bridge knows it, 0 if the bridge does not filter VLANs; for a VXLAN interface with several
+    /// networks, the VNI of its network.
+    pub vlan: u32,
     /// MAC address.
     pub mac: Mac,
     /// Member that leads to it, or the bridge for one of its own addresses; for a VXLAN interface, the other end that
@@ -616,8 +642,8 @@ pub enum Change {
     StationGone {
         /// Kernel index of the bridge.
         bridge: u32,
-        /// VLAN, as in [`Station::vlan`].
-        vlan: u16,
+        /// VLAN or VNI, as in [`Station::vlan`].
+        vlan: u32,
         /// MAC address.
         mac: Mac,
     },

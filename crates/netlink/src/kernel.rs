@@ -86,7 +86,7 @@ pub struct Kernel {
     addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
     neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
     /// Stations of bridges and VXLANs, by bridge, VLAN and MAC address.
-    stations: HashMap<(u32, u16, Mac), Stamped<Behind>>,
+    stations: HashMap<(u32, u32, Mac), Stamped<Behind>>,
     /// VLANs of bridges and their members, by index.
     vlans: BTreeMap<u32, Stamped<BridgeVlans>>,
     /// Kinds that must be read again before a reading ends.
@@ -535,7 +535,7 @@ impl Kernel {
         }
     }
 
-    fn drop_station(&mut self, key: (u32, u16, Mac)) {
+    fn drop_station(&mut self, key: (u32, u32, Mac)) {
         if let Some(old) = self.stations.remove(&key) {
             self.pending.stations.entry(key).or_insert(Some(old.value));
         }

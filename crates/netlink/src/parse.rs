@@ -8,7 +8,7 @@ use crate::uapi::*;
 use crate::wire::{Attributes, Message, u8_at, u16_at, u32_at};
 use bywash_fib::model::{
     Address, Behind, BridgeVlans, Link, Mac, Member, Neighbour, NeighbourState, Outer, OuterHeader, Prefix, Station,
-    is_host,
+    VlanRange, is_host,
 };
 use link::link;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
@@ -120,7 +120,7 @@ pub enum Event {
     Station(Station),
     StationGone {
         bridge: u32,
-        vlan: u16,
+        vlan: u32,
         mac: Mac,
     },
     /// `ignore_routes_with_linkdown` of an interface, or of all ([`NETCONFA_IFINDEX_ALL`]), has been set.
@@ -375,25 +375,29 @@ fn neighbour(body: &[u8], gone: bool) -> Parsed {
 /// their member. The kernel drops packets of stations that are locked out; the meaning of other flags is unknown.
 fn station(body: &[u8], (member, state): (u32, u16), gone: bool) -> Parsed {
     let (mut bridge, mut address, mut vlan, mut locked) = (None, None, 0, false);
-    let (mut end, mut special) = (None, false);
+    let (mut end, mut special, mut network, mut vni) = (None, false, 0, None);
     for (kind, value) in Attributes::after(body, 12) {
         match kind {
             NDA_MASTER => bridge = u32_at(value, 0),
             NDA_LLADDR => address = mac(value),
-            NDA_VLAN => vlan = u16_at(value, 0)?,
+            NDA_VLAN => vlan = u16_at(value, 0)?.into(),
             NDA_FLAGS_EXT => locked = u32_at(value, 0)? != 0,
             NDA_DST => end = Some(address_of(value)),
-            // Another port, network or interface than the VXLAN interface's, or several ends.
-            NDA_PORT | NDA_VNI | NDA_IFINDEX | NDA_SRC_VNI | NDA_NH_ID => special = true,
+            NDA_SRC_VNI => network = u32_at(value, 0)?,
+            NDA_VNI => vni = u32_at(value, 0),
+            // Another port or interface than the VXLAN interface's, or several ends.
+            NDA_PORT | NDA_IFINDEX | NDA_NH_ID => special = true,
             _ => {}
         }
     }
+    // Frames of one network may be sent as those of another.
+    special |= vni.is_some_and(|vni| vni != network);
     if let (None, Some(mac), true) = (bridge, address, end.is_some() || special) {
         // An all-zero or group address stands for all unknown stations, or for a group.
         if mac == [0; 6] || mac[0] & 1 != 0 {
             return Some(None);
         }
-        let (bridge, vlan) = (member, 0);
+        let (bridge, vlan) = (member, network);
         // Packets to a group, to nobody, or to a loopback address are left to the kernel.
         return Some(Some(match end.flatten().filter(|end| is_host(*end) && !gone && !special) {
             Some(end) => Event::Station(Station { bridge, vlan, mac, behind: Behind::End(end) }),
@@ -419,12 +423,17 @@ fn vlans(body: &[u8]) -> Parsed {
         let (flags, first) = (u16_at(info, 0)?, u16_at(info, 2)?);
         let last = attribute(entry, BRIDGE_VLANDB_ENTRY_RANGE).map_or(Some(first), |value| u16_at(value, 0))?;
         let state = attribute(entry, BRIDGE_VLANDB_ENTRY_STATE).and_then(|value| u8_at(value, 0));
-        let tunnel = attribute(entry, BRIDGE_VLANDB_ENTRY_TUNNEL_INFO).is_some();
-        if state != Some(BR_STATE_FORWARDING) || tunnel {
+        let tunnel = attribute(entry, BRIDGE_VLANDB_ENTRY_TUNNEL_INFO);
+        // That of the first VLAN: only VLANs with consecutive VNIs form a range (vlan_tunid_inrange).
+        let vni =
+            tunnel.and_then(|info| u32_at(attribute(info, BRIDGE_VLANDB_TINFO_ID)?, 0)).filter(|vni| vni >> 24 == 0);
+        let untagged = flags & BRIDGE_VLAN_INFO_UNTAGGED != 0;
+        // Without the tag, the bridge does not find the VNI of a frame that it sends.
+        if state != Some(BR_STATE_FORWARDING) || (tunnel.is_some() && (untagged || vni.is_none())) {
             continue;
         }
-        match (flags & BRIDGE_VLAN_INFO_UNTAGGED != 0, flags & BRIDGE_VLAN_INFO_PVID != 0) {
-            (false, _) => vlans.tagged.push((first, last)),
+        match (untagged, flags & BRIDGE_VLAN_INFO_PVID != 0) {
+            (false, _) => vlans.tagged.push(VlanRange { first, last, vni }),
             (true, true) if first == last => vlans.untagged = first,
             (true, _) => {}
         }

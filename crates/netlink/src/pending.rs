@@ -18,7 +18,7 @@ pub struct Pending {
     pub selective: BTreeMap<(u32, Prefix), bool>,
     pub neighbours: HashMap<(u32, IpAddr), Option<Neighbour>>,
     /// Members that led to the station of a bridge with this VLAN and MAC address.
-    pub stations: HashMap<(u32, u16, Mac), Option<Behind>>,
+    pub stations: HashMap<(u32, u32, Mac), Option<Behind>>,
 }
 
 impl Pending {

@@ -64,7 +64,7 @@ pub struct State {
     addresses: BTreeMap<(u32, IpAddr, u8), Address>,
     neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
     /// Members by bridge, VLAN and MAC address.
-    stations: BTreeMap<(u32, u16, Mac), Behind>,
+    stations: BTreeMap<(u32, u32, Mac), Behind>,
     routes: HashMap<RouteKey, Arc<RouteBody>>,
     selective: BTreeSet<(u32, Prefix)>,
     bodies: HashSet<Arc<RouteBody>>,

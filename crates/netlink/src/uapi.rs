@@ -189,6 +189,7 @@ pub const BRIDGE_VLANDB_ENTRY_INFO: u16 = 1;
 pub const BRIDGE_VLANDB_ENTRY_RANGE: u16 = 2;
 pub const BRIDGE_VLANDB_ENTRY_STATE: u16 = 3;
 pub const BRIDGE_VLANDB_ENTRY_TUNNEL_INFO: u16 = 4;
+pub const BRIDGE_VLANDB_TINFO_ID: u16 = 1;
 /// Flags of a VLAN of a bridge or its member: received frames without a tag belong to it; its frames are sent without a
 /// tag.
 pub const BRIDGE_VLAN_INFO_PVID: u16 = 2;

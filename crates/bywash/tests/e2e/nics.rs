@@ -539,26 +539,59 @@ fn frames_from_a_trunk(lab: &Cabled, interface: bool) {
 #[test]
 fn nics_carry_a_network_through_a_vxlan() {
     require!(require_lab(), groups().map(drop), kernel_has("vxlan"));
-    on_each(|lab| network_through_a_vxlan(lab, false));
+    on_each(|lab| network_through_a_vxlan(lab, Through::Bridge));
 }
 
 /// Likewise, in a VLAN of a bridge that has no interface in it, with a tag on the NIC.
 #[test]
 fn nics_carry_a_vlan_through_a_vxlan() {
     require!(require_lab(), groups().map(drop), kernel_has("vxlan"), kernel_has("bridge-vlans"), kernel_has("8021q"));
-    on_first(|lab| network_through_a_vxlan(lab, true));
+    on_first(|lab| network_through_a_vxlan(lab, Through::Vlan));
 }
 
-fn network_through_a_vxlan(lab: &Cabled, tagged: bool) {
+/// Likewise, through a VXLAN of several networks, one of which is the VLAN.
+#[test]
+fn nics_carry_a_vlan_through_a_network_of_a_vxlan() {
+    require!(require_lab(), groups().map(drop), kernel_has("vxlan"), kernel_has("bridge-vlans"), kernel_has("8021q"));
+    on_first(|lab| network_through_a_vxlan(lab, Through::Network));
+}
+
+/// Bridge between a NIC and a VXLAN.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Through {
+    /// One that does not filter VLANs.
+    Bridge,
+    /// A VLAN with a tag on the NIC and none on the VXLAN.
+    Vlan,
+    /// A VLAN with a tag on the NIC that is a network of the VXLAN.
+    Network,
+}
+
+fn network_through_a_vxlan(lab: &Cabled, through: Through) {
     let (near, far) = (&lab.nics[1], &lab.nics[2]);
+    let properties = match through {
+        Through::Network => "external nolearning",
+        _ => "id 5 remote 10.0.2.2",
+    };
     lab.r
         .ip_batch(&format!(
-            "link add vx0 type vxlan id 5 local 10.0.2.1 remote 10.0.2.2 dstport 4789\nlink set vx0 mtu 1450 up\n\
+            "link add vx0 type vxlan {properties} local 10.0.2.1 dstport 4789\nlink set vx0 mtu 1450 up\n\
              link set {near} mtu 1450\n"
         ))
         .unwrap();
+    let mac_of_b = "02:00:00:00:05:02";
+    let tagged = through != Through::Bridge;
     if tagged {
         bridge_with_a_trunk(lab, "vx0", false);
+        let bridge = |line: &str| drop(lab.r.run(&line.split(' ').collect::<Vec<_>>()).unwrap());
+        if through == Through::Network {
+            bridge("bridge link set dev vx0 vlan_tunnel on");
+            bridge("bridge vlan add dev vx0 vid 7");
+            bridge("bridge vlan add dev vx0 vid 7 tunnel_info id 5");
+            for mac in ["00:00:00:00:00:00", mac_of_b] {
+                bridge(&format!("bridge fdb append {mac} dev vx0 src_vni 5 dst 10.0.2.2 self"));
+            }
+        }
     } else {
         lab.r
             .ip_batch(&format!(
@@ -569,10 +602,10 @@ fn network_through_a_vxlan(lab: &Cabled, tagged: bool) {
     }
     join_network(lab, tagged, 1450);
     lab.b
-        .ip_batch(
-            "link add vx0 type vxlan id 5 local 10.0.2.2 remote 10.0.2.1 dstport 4789\nlink set vx0 mtu 1450 up\n\
-             address add 10.9.0.2/24 dev vx0\naddress add fd00:9::2/64 dev vx0 nodad\n",
-        )
+        .ip_batch(&format!(
+            "link add vx0 address {mac_of_b} type vxlan id 5 local 10.0.2.2 remote 10.0.2.1 dstport 4789\n\
+             link set vx0 mtu 1450 up\naddress add 10.9.0.2/24 dev vx0\naddress add fd00:9::2/64 dev vx0 nodad\n",
+        ))
         .unwrap();
     let members = [near.as_str(), "vx0"];
     let isolate = |on| {

@@ -5,7 +5,7 @@ use super::Families;
 use super::NextHop;
 use serde::Serialize;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Encapsulation of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -73,7 +73,8 @@ pub struct Tunnel {
     /// Properties of its own, for VXLAN.
     pub vxlan: Option<Vxlan>,
     /// Set if it takes the headers of its packets from their routes ([`NextHop::outer`]), and receives those with any
-    /// addresses and keys, or of all networks (`external`).
+    /// addresses and keys, or of all networks (`external`). A VXLAN interface on a bridge that filters VLANs takes only
+    /// the VNI from elsewhere: from the VLAN.
     pub external: bool,
     /// Set if no other property decides about its packets, and it has no XDP program.
     pub plain: bool,
@@ -103,6 +104,27 @@ impl Tunnel {
             external: false,
             plain: true,
         }
+    }
+
+    /// Returns a tunnel whose ends are not known.
+    pub const fn without_ends(encapsulation: Encapsulation, v6: bool) -> Self {
+        let any = if v6 { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) };
+        Self::between(encapsulation, any, any)
+    }
+
+    /// Returns the tunnel as one that takes headers from routes. Packets with these do not have its own addresses, and
+    /// are taken at all of the host's; its other properties do not apply to them either.
+    pub const fn with_headers_of_routes(self) -> Self {
+        let Self { encapsulation, carries, vxlan, plain, .. } = self;
+        Self { carries, vxlan, external: true, plain, ..Self::without_ends(encapsulation, self.is_over_v6()) }
+    }
+
+    /// Returns the tunnel as the network with this VNI in a VXLAN interface of several networks ([`Self::external`]) on
+    /// a bridge. The bridge gives a frame the VNI and no other header, not even the DF bit, which is then never set
+    /// (vxlan_xmit_one); the rest is as the interface has it.
+    pub fn network(self, vni: u32) -> Self {
+        let vxlan = self.vxlan.map(|of| Vxlan { vni, ..of });
+        Self { vxlan, external: false, dont_fragment: false, ..self }
     }
 
     /// Returns the name of its kind of interface.

@@ -1,5 +1,5 @@
 use super::*;
-use bywash_fib::model::{Bridge, Prefix};
+use bywash_fib::model::{Bridge, Prefix, VlanRange};
 
 fn link(carrier: bool) -> Event {
     let link = Link {
@@ -102,7 +102,8 @@ fn vlans_of_bridges_are_read_again_after_a_notification() {
     let Event::Link { link: free, switched } = link(true) else { unreachable!() };
     let bridge = Some(Bridge { ageing_ms: 1, plain: true, filters: true, ..Bridge::default() });
     let of = |untagged, tagged: &[(u16, u16)]| {
-        let vlans = BridgeVlans { untagged, tagged: tagged.to_vec(), stale: false };
+        let range = |(first, last): &(u16, u16)| VlanRange { first: *first, last: *last, vni: None };
+        let vlans = BridgeVlans { untagged, tagged: tagged.iter().map(range).collect(), stale: false };
         Link { index: 7, bridge, vlans, ..free.clone() }
     };
     let vlans = |untagged, tagged: &[(u16, u16)]| Event::BridgeVlans(7, of(untagged, tagged).vlans);

@@ -4,7 +4,6 @@ use super::{Event, Parsed, address_of, attribute, is_zero, mac, text};
 use crate::uapi::*;
 use crate::wire::{Attributes, u8_at, u16_at, u32_at};
 use bywash_fib::model::{Bond, Bridge, Bridging, Encapsulation, Families, Link, Macvlan, Member, Tunnel, Vlan, Vxlan};
-use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Parses a message about a link, or about a bridge's member.
 pub(super) fn link(body: &[u8], gone: bool) -> Parsed {
@@ -160,12 +159,13 @@ fn bridge(data: &[u8]) -> Option<Bridge> {
 /// Parses the state of a member of a bridge.
 fn bridge_member(data: &[u8]) -> Option<Member> {
     let (mut state, mut learns, mut others) = (None, None, false);
-    let (mut isolated, mut backup) = (None, false);
+    let (mut isolated, mut backup, mut tunnels) = (None, false, false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
             IFLA_BRPORT_STATE => state = u8_at(value, 0),
             IFLA_BRPORT_LEARNING => learns = u8_at(value, 0),
-            IFLA_BRPORT_VLAN_TUNNEL | IFLA_BRPORT_LOCKED | IFLA_BRPORT_MAB => others |= u8_at(value, 0)? != 0,
+            IFLA_BRPORT_VLAN_TUNNEL => tunnels = u8_at(value, 0)? != 0,
+            IFLA_BRPORT_LOCKED | IFLA_BRPORT_MAB => others |= u8_at(value, 0)? != 0,
             IFLA_BRPORT_ISOLATED => isolated = u8_at(value, 0),
             // The member that replaces it while it has no carrier.
             IFLA_BRPORT_BACKUP_PORT | IFLA_BRPORT_BACKUP_NHID => backup |= !is_zero(value),
@@ -179,7 +179,7 @@ fn bridge_member(data: &[u8]) -> Option<Member> {
         _ => Bridging::Kernel,
     };
     let (active, plain) = (state? == BR_STATE_FORWARDING, learns.is_some() && !others);
-    Some(Member { active, plain, learns: learns == Some(1), bridging })
+    Some(Member { active, plain, tunnels, learns: learns == Some(1), bridging })
 }
 
 /// Parses the properties of a VLAN interface. It is plain only if each of them is known not to change its packets.
@@ -230,7 +230,7 @@ fn member(data: &[u8]) -> Option<Member> {
 /// Parses the properties of a tunnel of kind `ipip`, `sit` or `ip6tnl`.
 fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
     let v6 = encapsulation == Encapsulation::Ip6tnl;
-    let mut tunnel = without_ends(encapsulation, v6);
+    let mut tunnel = Tunnel::without_ends(encapsulation, v6);
     let (mut protocol, mut outer6, mut external) = (None, Outer6::default(), false);
     for (kind, value) in Attributes::after(data, 0) {
         match kind {
@@ -262,7 +262,7 @@ fn ip_tunnel(data: &[u8], encapsulation: Encapsulation) -> Option<Tunnel> {
         _ => tunnel.plain &= v4,
     }
     tunnel.plain &= !tunnel.carries.is_empty();
-    Some(if external { with_headers_of_routes(&tunnel) } else { tunnel })
+    Some(if external { tunnel.with_headers_of_routes() } else { tunnel })
 }
 
 /// Properties of the IPv6 headers that kinds `ip6tnl` and `ip6gre` add.
@@ -290,7 +290,7 @@ impl Outer6 {
 
 /// Parses the properties of a tunnel of kind `gre` or `ip6gre`.
 fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
-    let mut tunnel = without_ends(Encapsulation::Gre, v6);
+    let mut tunnel = Tunnel::without_ends(Encapsulation::Gre, v6);
     let (mut flags, mut keys, mut outer6, mut external) = ([0; 2], [0; 2], Outer6::default(), false);
     for (kind, value) in Attributes::after(data, 0) {
         let key = || Some(u32::from_be(u32_at(value, 0)?));
@@ -324,7 +324,7 @@ fn gre(data: &[u8], v6: bool) -> Option<Tunnel> {
     for ((to, flags), key) in tunnel.keys.iter_mut().zip(flags).zip(keys) {
         *to = (flags & GRE_KEY != 0).then_some(key);
     }
-    Some(if external { with_headers_of_routes(&tunnel) } else { tunnel })
+    Some(if external { tunnel.with_headers_of_routes() } else { tunnel })
 }
 
 /// Parses the properties of a tunnel of kind `vxlan`.
@@ -332,7 +332,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     // Without any address, it is over IPv4 or not followed.
     let over_v6 = |kind| kind == IFLA_VXLAN_GROUP6 || kind == IFLA_VXLAN_LOCAL6;
     let v6 = Attributes::after(data, 0).any(|(kind, _)| over_v6(kind));
-    let mut tunnel = without_ends(Encapsulation::Vxlan, v6);
+    let mut tunnel = Tunnel::without_ends(Encapsulation::Vxlan, v6);
     let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], [false, true], true);
     let (mut ageing, mut link, mut unsummed6, mut external) = (0, 0, false, false);
     for (kind, value) in Attributes::after(data, 0) {
@@ -372,25 +372,12 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
         }
     }
     tunnel.plain &= tunnel.inherits_tos_by_1() && tunnel.local.is_ipv6() == v6 && tunnel.remote.is_ipv6() == v6;
+    tunnel.external = external;
     if external {
-        tunnel = with_headers_of_routes(&tunnel);
         // The kernel would learn stations. With a network identifier, it receives nothing (vxlan_vs_find_vni).
         tunnel.plain &= !learns && vni == Some(0);
     }
     let checksum = checksum[usize::from(v6)];
     tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link });
     Some(tunnel)
-}
-
-/// Returns a tunnel that takes headers from routes. Packets with these do not have the tunnel's own addresses, and are
-/// taken at all of the host's; its other properties do not apply to them either.
-fn with_headers_of_routes(tunnel: &Tunnel) -> Tunnel {
-    let Tunnel { encapsulation, carries, vxlan, plain, .. } = *tunnel;
-    Tunnel { carries, vxlan, external: true, plain, ..without_ends(encapsulation, tunnel.is_over_v6()) }
-}
-
-/// Returns a tunnel whose ends are not known yet.
-fn without_ends(encapsulation: Encapsulation, v6: bool) -> Tunnel {
-    let any = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    Tunnel::between(encapsulation, any, any)
 }

@@ -381,10 +381,11 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     ] {
         assert!(!with(kind, value).plain, "{kind}");
     }
-    // Packets with headers from routes do not have its own addresses; the kernel would learn stations.
+    // The kernel would learn stations. Packets with headers from routes do not have its own addresses.
     let external = with(IFLA_VXLAN_COLLECT_METADATA, &[1]);
-    assert!(!external.plain && external.external);
-    assert!(external.local.is_unspecified() && external.remote.is_unspecified());
+    assert!(!external.plain && external.external && !external.local.is_unspecified());
+    let by_routes = external.with_headers_of_routes();
+    assert!(by_routes.external && by_routes.local.is_unspecified() && by_routes.remote.is_unspecified());
     assert_eq!(of(&all[1..]), None, "without an identifier");
     // Over IPv6: local fd00::1, with checksums unless told otherwise.
     let local = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -412,10 +413,18 @@ fn a_vxlans_entry_leads_to_an_end() {
     let end: (u16, &[u8]) = (NDA_DST, &[10, 0, 0, 2]);
     assert_eq!(of(RTM_NEWNEIGH, &[end]), Some(known));
     assert_eq!(of(RTM_DELNEIGH, &[end]), Some(gone.clone()));
-    for special in [NDA_PORT, NDA_VNI, NDA_IFINDEX, NDA_SRC_VNI, NDA_NH_ID] {
+    for special in [NDA_PORT, NDA_VNI, NDA_IFINDEX, NDA_NH_ID] {
         assert_eq!(of(RTM_NEWNEIGH, &[end, (special, &[1, 0, 0, 0])]), Some(gone.clone()), "{special}");
     }
     assert_eq!(of(RTM_NEWNEIGH, &[(NDA_NH_ID, &[1, 0, 0, 0])]), Some(gone.clone()), "several ends");
+    let (network, same, other) =
+        ((NDA_SRC_VNI, &[9, 1, 2, 0][..]), (NDA_VNI, &[9, 1, 2, 0][..]), (NDA_VNI, &[9; 4][..]));
+    let station = Station { bridge: 7, vlan: 0x2_0109, mac, behind: Behind::End([10, 0, 0, 2].into()) };
+    assert_eq!(of(RTM_NEWNEIGH, &[end, network]), Some(Event::Station(station)));
+    assert_eq!(of(RTM_NEWNEIGH, &[end, same, network]), Some(Event::Station(station)));
+    let gone_there = Event::StationGone { bridge: 7, vlan: 0x2_0109, mac };
+    assert_eq!(of(RTM_NEWNEIGH, &[end, network, other]), Some(gone_there.clone()), "sent as another network's");
+    assert_eq!(of(RTM_DELNEIGH, &[end, network]), Some(gone_there));
     let far = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
     let known = Event::Station(Station { bridge: 7, vlan: 0, mac, behind: Behind::End(far.into()) });
     assert_eq!(of(RTM_NEWNEIGH, &[(NDA_DST, &far)]), Some(known));
@@ -492,9 +501,13 @@ fn a_bridges_member_announces_its_state() {
             Some(Member { active: false, plain: true, learns: true, ..Member::default() })
         );
     }
-    let special = [IFLA_BRPORT_VLAN_TUNNEL, IFLA_BRPORT_LOCKED, IFLA_BRPORT_MAB];
-    let more: Vec<(u16, &[u8])> =
-        (2..45).filter(|kind| *kind != 8 && !special.contains(kind)).map(|kind| (kind, &[1; 4][..])).collect();
+    let tunnels = of(&[forwards, learns, (IFLA_BRPORT_VLAN_TUNNEL, &[1])]);
+    assert_eq!(tunnels.map(|state| (state.plain, state.tunnels)), Some((true, true)));
+    let special = [IFLA_BRPORT_LOCKED, IFLA_BRPORT_MAB];
+    let more: Vec<(u16, &[u8])> = (2..45)
+        .filter(|kind| ![8, IFLA_BRPORT_VLAN_TUNNEL].contains(kind) && !special.contains(kind))
+        .map(|kind| (kind, &[1; 4][..]))
+        .collect();
     // Of what frames between members need, the kernel has always told whether they are isolated.
     let bridging = |data: &[(u16, &[u8])]| of(&[&[forwards, learns][..], data].concat()).unwrap().bridging;
     for (data, expected) in [
@@ -563,7 +576,9 @@ fn vlans_of_a_bridge_are_distinguished_by_how_they_are_sent() {
         let entries: Vec<Vec<u8>> = entries.iter().map(|entry| attributes_of(entry)).collect();
         let all: Vec<(u16, &[u8])> = entries.iter().map(|entry| (BRIDGE_VLANDB_ENTRY, &entry[..])).collect();
         match bridged(RTM_NEWVLAN, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0], &all) {
-            Some(Event::BridgeVlans(9, BridgeVlans { untagged, tagged, .. })) => (untagged, tagged),
+            Some(Event::BridgeVlans(9, BridgeVlans { untagged, tagged, .. })) => {
+                (untagged, tagged.iter().map(|range| (range.first, range.last)).collect::<Vec<_>>())
+            }
             other => panic!("{other:?}"),
         }
     };
@@ -589,6 +604,14 @@ fn vlans_of_a_bridge_are_distinguished_by_how_they_are_sent() {
         assert_eq!(of(&[other]), (0, vec![]), "{other:?}");
     }
     assert_eq!(of(&[]), (0, vec![]));
+    let vni = attributes_of(&[(BRIDGE_VLANDB_TINFO_ID, &[1, 0, 1, 0])]);
+    let network = (BRIDGE_VLANDB_ENTRY_TUNNEL_INFO, &vni[..]);
+    assert_eq!(of(&[&[neither, forwards, range, network]]), (0, vec![(5, 9)]));
+    assert_eq!(of(&[&[both, forwards, network], &[egress, forwards, network]]), (0, vec![]), "no VNI without a tag");
+    let entry = attributes_of(&[neither, forwards, range, network]);
+    let parsed = bridged(RTM_NEWVLAN, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0], &[(BRIDGE_VLANDB_ENTRY, &entry)]);
+    let Some(Event::BridgeVlans(9, vlans)) = parsed else { panic!("{parsed:?}") };
+    assert_eq!([4, 5, 9, 10].map(|vlan| vlans.vni(vlan)), [None, Some(0x1_0001), Some(0x1_0005), None]);
     let body = [&[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0][..], &attributes_of(&[(BRIDGE_VLANDB_ENTRY, &[])])].concat();
     assert!(parse(&Message { kind: RTM_NEWVLAN, flags: 0, sequence: 0, port: 0, body: &body }).is_err());
 }

@@ -88,7 +88,7 @@ pub(super) struct Links {
     /// Bonds and bridges.
     masters: Checked<MasterSpec>,
     /// Kernel index of the member that leads to each station of a bridge, by bridge, VLAN and MAC address.
-    stations: BTreeMap<(u32, u16, Mac), Behind>,
+    stations: BTreeMap<(u32, u32, Mac), Behind>,
     /// Number of stations behind each member of a bridge or end of a VXLAN, by kernel index of the bridge or VXLAN.
     behind: BTreeMap<(u32, Behind), usize>,
     vlans: Checked<VlanSpec>,
@@ -292,11 +292,10 @@ impl Links {
         all
     }
 
-    /// Returns whether an interface, or for a VLAN without one the bridge, is up and has carrier; false for an unknown
+    /// Returns whether an interface, or for a VLAN the one that it is on, is up and has carrier; false for an unknown
     /// one.
     pub fn running(&self, index: u32) -> bool {
-        let index = MasterSpec::vlan_of_index(index).map_or(index, |(bridge, _)| bridge);
-        self.links.get(&index).is_some_and(|l| l.up && l.carrier)
+        self.links.get(&MasterSpec::interface_of(index)).is_some_and(|l| l.up && l.carrier)
     }
 
     /// Returns the families whose packets out of `index` are left to the kernel: both if it has no link-layer address
@@ -576,7 +575,7 @@ impl Links {
     /// Returns all links, addresses and stations as changes.
     pub fn known(&self) -> impl Iterator<Item = Change> {
         let links = self.links.values().cloned().map(Change::Link);
-        let station = |(&(bridge, vlan, mac), &behind): (&(u32, u16, Mac), &Behind)| {
+        let station = |(&(bridge, vlan, mac), &behind): (&(u32, u32, Mac), &Behind)| {
             Change::Station(Station { bridge, vlan, mac, behind })
         };
         let addresses = self.addresses.values().flatten().cloned().map(Change::Address);

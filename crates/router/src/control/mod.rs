@@ -553,10 +553,10 @@ impl Control {
         }
     }
 
-    fn station(&mut self, station: (u32, u16, Mac), behind: Option<Behind>, touched: &mut Touched) {
+    fn station(&mut self, station: (u32, u32, Mac), behind: Option<Behind>, touched: &mut Touched) {
         let concerned = self.links.set_station(station, behind);
         // Workers compare the stations of VXLANs; the sink has those of bridges.
-        let vxlan = self.links.is_tunnel(station.0);
+        let vxlan = self.links.vxlans_at(station.0).next().is_some();
         touched.ports |= self.links.has_stale_ends();
         touched.bridged |= !concerned.is_empty() && (!vxlan || self.links.bridges_tunnels());
         touched.stations.extend(concerned.into_iter().map(|index| (index, station.2)));

@@ -3,6 +3,8 @@
 use crate::bond::XmitHash;
 use crate::tables::Reception;
 use bywash_engine::PortId;
+#[cfg(doc)]
+use bywash_fib::model::Station;
 use bywash_fib::model::{Mac, Tunnel};
 
 /// A port on which the router forwards packets.
@@ -37,7 +39,8 @@ pub struct MasterSpec {
     pub tagged: Vec<(PortId, PortId)>,
     /// Tag of its frames on these ports ([`crate::vlan::tag`]).
     pub tag: [u8; 4],
-    /// Kernel indices of the VXLANs that are members of the bridge, whose frames have no tag there ([`Bridged`]).
+    /// Indices of the VXLANs that are members of the bridge ([`TunnelSpec::index`]), whose frames have no tag there
+    /// ([`Bridged`]).
     pub vxlans: Vec<u32>,
     /// Choice of the member that a packet leaves by.
     pub sends: Sends,
@@ -71,6 +74,12 @@ impl MasterSpec {
         (index >> 31 != 0).then_some((index << 1 >> 13, (index & 0xfff) as u16))
     }
 
+    /// Returns the kernel index of the interface that an index stands for: the index itself or, for a VLAN
+    /// ([`MasterSpec::index_of_vlan`]), the interface that the VLAN is on.
+    pub fn interface_of(index: u32) -> u32 {
+        Self::vlan_of_index(index).map_or(index, |(interface, _)| interface)
+    }
+
     /// Returns whether the host has an interface with its index, whose packets are routed.
     pub fn has_interface(&self) -> bool {
         Self::vlan_of_index(self.index).is_none()
@@ -87,6 +96,11 @@ impl MasterSpec {
             Sends::ToStation { bridge, vlan } => Some((bridge, vlan)),
             Sends::ByHash(_) => None,
         }
+    }
+
+    /// Returns the forwarding database of [`MasterSpec::stations`]: the bridge, and [`Station::vlan`].
+    pub(super) fn fdb(&self) -> Option<(u32, u32)> {
+        self.stations().map(|(bridge, vlan)| (bridge, vlan.into()))
     }
 
     /// Returns whether it is a VLAN of a bridge.
@@ -131,7 +145,8 @@ pub struct VlanSpec {
 pub struct TunnelSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.
     pub id: PortId,
-    /// Kernel index of the interface.
+    /// Kernel index of the interface; for one of several networks of a VXLAN interface, [`MasterSpec::index_of_vlan`] of
+    /// this interface and the VLAN that is the network.
     pub index: u32,
     /// Properties of the tunnel. Both addresses are those of hosts, but its own may be unspecified, and so may the
     /// remote of a VXLAN; and no other tunnel takes the same packets.
@@ -157,6 +172,21 @@ pub struct Entrance {
 }
 
 impl TunnelSpec {
+    /// Returns the kernel index of its own interface.
+    pub fn own_index(&self) -> u32 {
+        MasterSpec::interface_of(self.index)
+    }
+
+    /// Returns the VNI, if it is one of several networks of a VXLAN interface.
+    pub fn network(&self) -> Option<u32> {
+        self.tunnel.vxlan.filter(|_| self.own_index() != self.index).map(|vxlan| vxlan.vni)
+    }
+
+    /// Returns the forwarding database that has its stations: the interface, and [`Station::vlan`].
+    pub(super) fn fdb(&self) -> (u32, u32) {
+        (self.own_index(), self.network().unwrap_or(0))
+    }
+
     /// Returns the kernel index of the interface that its packets belong to: its own, or that of its bridge.
     pub fn interface(&self) -> u32 {
         self.bridge.map_or(self.index, |bridge| bridge.index)
@@ -173,7 +203,7 @@ impl TunnelSpec {
 }
 
 /// A VXLAN's membership in a bridge. Its packets are then those of the bridge or, if the bridge filters VLANs, of the
-/// interface in the VLAN whose frames have no tag on the VXLAN.
+/// interface in the VLAN whose frames have no tag on the VXLAN or, if its VLANs are networks, in its network's VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridged {
     /// Kernel index of the interface: the bridge's, or that of a VLAN interface on it; [`MasterSpec::index_of_vlan`] if
@@ -186,4 +216,11 @@ pub struct Bridged {
     /// Time in seconds after which the bridge forgets a station behind the VXLAN that it has not seen; `None` if it
     /// learns none there.
     pub ageing: Option<u32>,
+}
+
+impl Bridged {
+    /// Returns the forwarding database of the bridge: the bridge, and [`Station::vlan`].
+    pub(super) fn fdb(&self) -> (u32, u32) {
+        (self.bridge, self.vlan.into())
+    }
 }

@@ -383,6 +383,59 @@ fn a_bridge_leads_to_stations_behind_a_vxlan() {
     assert!(w.control.inconsistent_prefixes().is_empty());
 }
 
+/// Two VLANs of a bridge that are networks of one VXLAN interface: each has its own stations and its own VNI.
+#[test]
+fn vlans_of_a_bridge_lead_to_stations_in_networks_of_a_vxlan() {
+    let mut w = world();
+    let Change::Station(Station { mac, .. }) = station(9, 0) else { panic!() };
+    let vlan = |vlan: u16| {
+        let (interface, index) = (20 + u32::from(vlan), MasterSpec::index_of_vlan(VXLAN, vlan).unwrap());
+        let sends = Sends::ToStation { bridge: BRIDGE, vlan };
+        let id = PortId(NUMBER.0 + 2 * vlan);
+        let master = MasterSpec { id, index: interface, vxlans: vec![index], sends, ..bridge(&[(0, P0)]) };
+        let of = Bridged { index: interface, bridge: BRIDGE, vlan, ageing: None };
+        let tunnel = vxlan(false).tunnel.network(1000 + u32::from(vlan));
+        (master, TunnelSpec { id: PortId(id.0 + 1), index, tunnel, bridge: Some(of) })
+    };
+    let [(one, through_one), (two, through_two)] = [7, 8].map(vlan);
+    for (of, net) in [(&one, 7), (&two, 8)] {
+        let gateway = format!("10.{net}.0.9");
+        w.apply(&[
+            link(of.index, &format!("br0.{net}")),
+            address(of.index, &format!("10.{net}.0.1"), 24),
+            neighbour(of.index, &gateway, 9),
+            route(&format!("192.0.{net}.0/24")).via(of.index, &gateway).into(),
+            Change::Station(Station { bridge: BRIDGE, vlan: net, mac, behind: Behind::Member(VXLAN) }),
+        ]);
+    }
+    w.apply(&[link(VXLAN, "vxn")]);
+    let all = vec![Path { ends: (HERE, THERE, 0), source: HERE, mtu: 1500, ttl: 64, via: None }];
+    w.control.set_paths(Paths { all, sources: [1, 2], ..Paths::default() });
+    let tunnels = [through_one.id, through_two.id].into();
+    w.control.set_policies(&Policies { tunnels, ..Policies::default() });
+    w.control.set_masters(&[one.clone(), two.clone()]);
+    w.control.set_tunnels(&[through_one, through_two]);
+    let through = |w: &World| {
+        ["192.0.7.1", "192.0.8.1"].map(|to| {
+            let id = w.id(to) as usize;
+            w.with(|t| (t.entries[id].kind == Kind::Tunnel).then_some(t.entries[id].port))
+        })
+    };
+    let known = |vni| Change::Station(Station { bridge: VXLAN, vlan: vni, mac, behind: Behind::End(THERE) });
+    assert_eq!(through(&w), [None, None]);
+    w.apply(&[known(1009), known(1007)]);
+    assert_eq!(through(&w), [Some(through_one.id), None]);
+    w.apply(&[known(1008)]);
+    assert_eq!(through(&w), [Some(through_one.id), Some(through_two.id)]);
+    let keys: Vec<_> = w.control.tunnels_by_end().into_iter().map(|(end, of)| (end.key, of.id)).collect();
+    assert_eq!(keys, [(Some(1007), one.id), (Some(1008), two.id)]);
+    let views: Vec<_> = w.control.tunnels().map(|(view, _)| (view.index, view.name)).collect();
+    assert_eq!(views, [(VXLAN, "vxn VNI 1007".into()), (VXLAN, "vxn VNI 1008".into())]);
+    w.apply(&[Change::StationGone { bridge: VXLAN, vlan: 1007, mac }]);
+    assert_eq!(through(&w), [None, Some(through_two.id)]);
+    assert!(w.control.inconsistent_prefixes().is_empty());
+}
+
 fn mac_of_bridge(w: &World) -> Mac {
     w.with(|t| t.port(NUMBER).unwrap().mac)
 }
@@ -396,7 +449,7 @@ fn frames_between_a_vxlan_and_members_follow_their_states() {
     let Change::Station(Station { mac: near, .. }) = station(8, 0) else { panic!() };
     let behind = Change::Station(Station { bridge: VXLAN, vlan: 0, mac, behind: Behind::End(THERE) });
     let member = |index, name, bridging| {
-        let member = Some(Member { active: true, plain: true, learns: true, bridging });
+        let member = Some(Member { active: true, plain: true, learns: true, bridging, ..Member::default() });
         Change::Link(Link { member, mtu: 1400, ..a_link(index, name) })
     };
     let of = Bridge { ageing_ms: 300_000, plain: true, filters: false, protocol: 0x8100, calls_ip: false };

@@ -2,11 +2,12 @@
 //! would do more.
 
 mod changes;
+mod networks;
 pub mod same_bytes;
 
 use super::ip;
 use crate::harness::Bywash;
-use bywash_lab::{Ping, Probe, Topology, Transfer, kernel_has, require, require_lab};
+use bywash_lab::{Namespace, Ping, Probe, Topology, Transfer, kernel_has, require, require_lab};
 use std::net::IpAddr;
 
 /// A tunnel between the router and host b: name, kind and options, MTU, and the numbers of the networks in it (0 for
@@ -49,6 +50,12 @@ pub const EXTERNAL: [Row; 2] = [
     ("tf", "vxlan id 94 dstport 4792 nolearning noudpcsum ttl 9 tos 0x10 srcport 50000 50100 external", 1450, 94, 94),
 ];
 
+/// Two networks of one VXLAN at the router, which are VLANs of a bridge there; two VXLANs at host b.
+pub const NETWORKS: [Row; 2] = [
+    ("n1", "vxlan id 97 dstport 4789 noudpcsum ttl 9 tos inherit df set srcport 50000 50100 networks", 1450, 97, 97),
+    ("n2", "vxlan id 98 dstport 4789 noudpcsum ttl 9 tos inherit df set srcport 50000 50100 networks", 1450, 98, 98),
+];
+
 /// Tunnels of other kinds that do.
 const EXTERNAL_IP: [Row; 2] =
     [("gx", "gre key 95 ttl 9 tos 0x10 external", 1472, 95, 95), ("ix", "ipip ttl 64 external", 1480, 96, 0)];
@@ -74,6 +81,39 @@ fn outer_of(options: &str) -> (String, String) {
     (own.join(" "), outer.join(" "))
 }
 
+/// Adds a VXLAN of several networks, which are VLANs of a bridge with an interface in each: the first row gives the
+/// other properties, and each one the VNI, which is the VLAN's number, too.
+fn add_networks(r: &Namespace, rows: &[Row], local: IpAddr, remote: IpAddr) {
+    let networks: Vec<_> = rows.iter().filter(|row| row.1.ends_with(" networks")).collect();
+    let Some((_, options, mtu, first, _)) = networks.first() else { return };
+    let options = options.strip_suffix(" networks").unwrap();
+    let (_, properties) = options.strip_prefix("vxlan id ").unwrap().split_once(' ').unwrap();
+    r.ip_batch(&format!(
+        "link add brn address {} type bridge vlan_filtering 1 vlan_default_pvid 0 mcast_snooping 0\n\
+         link add vxn type vxlan external nolearning local {local} {properties}\n\
+         link set vxn mtu {mtu} master brn up\nlink set brn up\n",
+        mac_of(*first, 1)
+    ))
+    .unwrap();
+    let bridge = |line: String| drop(r.run(&line.split(' ').collect::<Vec<_>>()).unwrap());
+    bridge("bridge link set dev vxn vlan_tunnel on learning off".into());
+    for (_, _, _, vni, v6) in networks {
+        bridge(format!("bridge vlan add dev brn vid {vni} self"));
+        bridge(format!("bridge vlan add dev vxn vid {vni}"));
+        bridge(format!("bridge vlan add dev vxn vid {vni} tunnel_info id {vni}"));
+        let mac = mac_of(*vni, 2);
+        for mac in ["00:00:00:00:00:00", &mac] {
+            bridge(format!("bridge fdb append {mac} dev vxn src_vni {vni} dst {remote} self"));
+        }
+        bridge(format!("bridge fdb add {mac} dev vxn vlan {vni} master static"));
+        r.ip_batch(&format!(
+            "link add link brn name brn.{vni} type vlan id {vni}\nlink set brn.{vni} up\n\
+             address add 10.{vni}.0.1/24 dev brn.{vni}\naddress add fd{v6}::1/64 dev brn.{vni} nodad\n"
+        ))
+        .unwrap();
+    }
+}
+
 /// A router with tunnels to host b.
 pub struct Tunnels(pub Topology, &'static [Row]);
 
@@ -93,6 +133,9 @@ impl Tunnels {
                 false => [b.router_v4.into(), b.v4.into()],
             };
             for (ns, local, remote, host) in [(r, of_r, of_b, 1), (&b.ns, of_b, of_r, 2)] {
+                if host == 1 && options.ends_with(" networks") {
+                    continue;
+                }
                 let by_routes = options.contains(" external");
                 let external = by_routes && host == 1;
                 let local = match external || (options.contains(" chosen") && host == 1) {
@@ -100,7 +143,7 @@ impl Tunnels {
                     false => format!("local {local}"),
                 };
                 let ends = if external { String::new() } else { format!("{local} remote {remote}") };
-                let options = options.replace(" over6", "").replace(" chosen", "");
+                let options = options.replace(" over6", "").replace(" chosen", "").replace(" networks", "");
                 let (options, outer) = match options.strip_suffix(" external") {
                     Some(options) if external => outer_of(options),
                     plain => (plain.unwrap_or(&options).to_owned(), String::new()),
@@ -158,6 +201,7 @@ impl Tunnels {
                 }
             }
         }
+        add_networks(r, rows, b.router_v4.into(), b.v4.into());
         Self(lab, rows)
     }
 

@@ -167,7 +167,8 @@ pub(super) fn links(control: &Control) -> Vec<PortLink> {
         let bridge = master.stations().filter(|_| master.is_vlan());
         let bridge = bridge.and_then(|(bridge, _)| Some((bridge, control.name_of(bridge)?.to_owned())));
         let members_below = members().map(|port| (port.index, port.dev.unwrap_or(port.name)));
-        let vxlans = master.vxlans.iter().filter_map(|index| Some((*index, control.name_of(*index)?.to_owned())));
+        let vxlans = master.vxlans.iter().map(|index| MasterSpec::interface_of(*index));
+        let vxlans = vxlans.filter_map(|index| Some((index, control.name_of(index)?.to_owned())));
         let below = bridge.into_iter().chain(members_below).chain(vxlans).collect();
         let of_bridge =
             master.stations().map(|(bridge, _)| Bridge { vlan: master.is_vlan(), calls_ip: control.calls_ip(bridge) });

@@ -64,8 +64,10 @@ fn differences(known: &State, kernel: &State) -> Vec<Drift> {
     };
     let route = |table: u32, prefix: Prefix, metric: u32| format!("{prefix} table {table} metric {metric}");
     let selective = |table: u32, prefix: Prefix| format!("{prefix} table {table} by TOS or source");
-    let station = |bridge: u32, vlan: u16, of| match vlan {
+    let is_tunnel = |index: u32| kernel.link(index).is_some_and(|link| link.tunnel.is_some());
+    let station = |bridge: u32, vlan: u32, of| match vlan {
         0 => format!("{} of {}", mac(of), dev(bridge)),
+        vni if is_tunnel(bridge) => format!("{} in VNI {vni} of {}", mac(of), dev(bridge)),
         vlan => format!("{} in VLAN {vlan} of {}", mac(of), dev(bridge)),
     };
     // The kernel resolves no addresses on interfaces without a MAC address (loopback, tunnels), and creates neighbour

@@ -63,7 +63,7 @@ impl View for Routes {
             let left = (!control.keeps_source(spec)).then(|| MASQUERADED.into());
             let shown = above(&view, spec.tunnel.kind(), None, left.is_none() && control.allows_tunnel(spec.index));
             let ends = if spec.tunnel.external { Some(BY_ROUTES.into()) } else { ends(local, remote) };
-            Some((control.ports_of_tunnel(spec).next()?, Above { ends, left, ..shown }))
+            Some((control.ports_of_tunnel(spec).next()?, Above { name: view.name, ends, left, ..shown }))
         });
         // Bridges of VXLANs alone, such as those of layer-3 VNIs.
         let bridges = control.tunnels().filter_map(|(_, spec)| {

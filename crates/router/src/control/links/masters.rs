@@ -119,7 +119,7 @@ impl Links {
         let bridge = self.bridge(self.vlans.get(&index).map_or(index, |(vlan, _)| vlan.parent))?;
         let port = match to {
             Some(mac) => {
-                let behind = bridge.stations().and_then(|(bridge, vlan)| self.stations.get(&(bridge, vlan, mac)));
+                let behind = bridge.fdb().and_then(|(bridge, vlan)| self.stations.get(&(bridge, vlan, mac)));
                 let leads = |index: u32| behind == Some(&Behind::Member(index));
                 let port = bridge.members.iter().find(|(_, index)| leads(*index)).map(|(port, _)| *port);
                 port.filter(|port| self.ports_of(bridge).any(|open| open == *port))
@@ -143,7 +143,7 @@ impl Links {
 
     /// Records which member of a bridge leads to a station, given by bridge, VLAN and MAC address; `None` if none does.
     /// Returns the bridge and the VLAN interfaces on it, by kernel index, whose next hops this changes.
-    pub fn set_station(&mut self, station: (u32, u16, Mac), behind: Option<Behind>) -> Vec<u32> {
+    pub fn set_station(&mut self, station: (u32, u32, Mac), behind: Option<Behind>) -> Vec<u32> {
         let old = match behind {
             Some(behind) => self.stations.insert(station, behind),
             None => self.stations.remove(&station),
@@ -154,8 +154,9 @@ impl Links {
         let (bridge, vlan, _) = station;
         if let Some(new) = behind {
             let count = self.behind.entry((bridge, new)).or_default();
-            self.stale_paths |= *count == 0 && self.tunnels.contains_key(&bridge);
+            let first = *count == 0;
             *count += 1;
+            self.stale_paths |= first && self.vxlans_at(bridge).next().is_some();
         }
         if let Some(Entry::Occupied(mut count)) = old.map(|old| self.behind.entry((bridge, old))) {
             *count.get_mut() -= 1;
@@ -163,14 +164,14 @@ impl Links {
                 count.remove();
             }
         }
-        if let Some((vxlan, _)) = self.tunnels.get(&bridge) {
-            self.stale_ends.insert(bridge);
-            return vec![vxlan.interface()];
+        if let Some((vxlan, interface)) = self.vxlan_with((bridge, vlan)).map(|spec| (spec.index, spec.interface())) {
+            self.stale_ends.insert(vxlan);
+            return vec![interface];
         }
         let vxlans = self.tunnels.values().map(|(spec, _)| spec);
-        let of_bridge = |spec: &&TunnelSpec| spec.bridge.is_some_and(|of| (of.bridge, of.vlan) == (bridge, vlan));
+        let of_bridge = |spec: &&TunnelSpec| spec.bridge.is_some_and(|of| of.fdb() == (bridge, vlan));
         self.stale_ends.extend(vxlans.filter(of_bridge).map(|spec| spec.index));
-        let masters = self.all_masters().filter(|master| master.stations() == Some((bridge, vlan)));
+        let masters = self.all_masters().filter(|master| master.fdb() == Some((bridge, vlan)));
         masters.flat_map(|master| std::iter::once(master.index).chain(self.vlans_on(master.index))).collect()
     }
 
@@ -181,8 +182,8 @@ impl Links {
         let valid = |mac: &Mac| mac[0] & 1 == 0 && *mac != [0; 6];
         let of = |(bridge, through): (&MasterSpec, bool)| {
             let (id, index) = (bridge.id, bridge.index);
-            let range = bridge.stations().map(|(bridge, vlan)| (bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
-            let port = move |((_, _, mac), behind): (&(u32, u16, Mac), &Behind)| {
+            let range = bridge.fdb().map(|(bridge, vlan)| (bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
+            let port = move |((_, _, mac), behind): (&(u32, u32, Mac), &Behind)| {
                 let port = match through {
                     false => self.leads_to(index, Some(*mac)).and_then(Result::ok),
                     true => self.leads_through(index, *behind, *mac).then_some(THROUGH),

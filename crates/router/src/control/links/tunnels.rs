@@ -207,7 +207,7 @@ impl Links {
     pub fn remotes(&self, spec: &TunnelSpec) -> Vec<IpAddr> {
         match spec.tunnel.vxlan {
             _ if spec.tunnel.external => self.outers_of(spec).map(|outer| outer.remote).collect(),
-            Some(_) => self.ends_of(spec.index).collect(),
+            Some(_) => self.ends_of(spec.own_index()).collect(),
             None => vec![spec.tunnel.remote],
         }
     }
@@ -246,18 +246,33 @@ impl Links {
         all.filter_map(|((_, behind), _)| end(*behind))
     }
 
+    /// Returns the tunnels of an interface: several if it is a VXLAN of several networks.
+    pub fn vxlans_at(&self, index: u32) -> impl Iterator<Item = &TunnelSpec> {
+        let of_vlan = |vlan| MasterSpec::index_of_vlan(index, vlan);
+        let range = of_vlan(0).zip(of_vlan(0xfff)).map(|(first, last)| first..=last);
+        let networks = range.into_iter().flat_map(|range| self.tunnels.range(range).map(|(_, spec)| spec));
+        self.tunnels.get(&index).into_iter().chain(networks).map(|(spec, _)| spec)
+    }
+
+    /// Returns the VXLAN whose stations are in a forwarding database ([`TunnelSpec::fdb`]).
+    pub(super) fn vxlan_with(&self, fdb: (u32, u32)) -> Option<&TunnelSpec> {
+        self.vxlans_at(fdb.0).find(|spec| spec.fdb() == fdb)
+    }
+
     /// Returns the stations of a VXLAN, in ascending order, with the ends that lead to them.
-    fn stations_of(&self, index: u32) -> impl Iterator<Item = (Mac, IpAddr)> {
-        let range = self.stations.range((index, 0, [0; 6])..=(index, 0, [0xff; 6]));
+    fn stations_of(&self, spec: &TunnelSpec) -> impl Iterator<Item = (Mac, IpAddr)> {
+        let (index, vlan) = spec.fdb();
+        let range = self.stations.range((index, vlan, [0; 6])..=(index, vlan, [0xff; 6]));
         range.filter_map(|((_, _, mac), behind)| Some((*mac, end(*behind)?)))
     }
 
     /// Returns the other end of a tunnel that leads to a station, or its only other end, with the place of the path to
     /// it, if there is one.
     pub fn tunnel_path(&self, index: u32, station: Option<Mac>) -> Option<(IpAddr, usize)> {
-        let (TunnelSpec { tunnel, .. }, _) = self.tunnels.get(&index)?;
+        let (spec, _) = self.tunnels.get(&index)?;
+        let (tunnel, (of, vlan)) = (spec.tunnel, spec.fdb());
         let remote = match station {
-            Some(mac) => end(*self.stations.get(&(index, 0, mac))?)?,
+            Some(mac) => end(*self.stations.get(&(of, vlan, mac))?)?,
             None => tunnel.remote,
         };
         Some((remote, self.path((tunnel.local, remote, tunnel.link))?))
@@ -270,9 +285,14 @@ impl Links {
             return Some(index);
         }
         let bridge = self.bridge(index)?;
-        let (of, vlan) = bridge.stations()?;
+        let (of, vlan) = bridge.fdb()?;
         let Behind::Member(member) = *self.stations.get(&(of, vlan, to))? else { return None };
-        bridge.vxlans.contains(&member).then_some(member).filter(|member| self.is_tunnel(*member))
+        self.vxlan_on(bridge, member).filter(|vxlan| self.is_tunnel(*vxlan))
+    }
+
+    /// Returns the index of the VXLAN that is a member of a bridge by this interface ([`TunnelSpec::index`]).
+    fn vxlan_on(&self, bridge: &MasterSpec, member: u32) -> Option<u32> {
+        bridge.vxlans.iter().copied().find(|vxlan| MasterSpec::interface_of(*vxlan) == member)
     }
 
     /// Sets the paths of tunnels. Returns whether they have changed, and the interfaces whose next hops this changes.
@@ -292,13 +312,14 @@ impl Links {
     /// it must be behind, or `None` for any end.
     fn known_stations(&self, spec: &TunnelSpec) -> Vec<(Mac, Option<IpAddr>)> {
         let learns = spec.tunnel.vxlan.is_some_and(|vxlan| vxlan.learns);
-        let Some(Bridged { bridge, vlan, ageing: Some(_), .. }) = spec.bridge else {
-            return self.stations_of(spec.index).map(|(mac, end)| (mac, Some(end))).collect();
+        let Some(of @ Bridged { ageing: Some(_), .. }) = spec.bridge else {
+            return self.stations_of(spec).map(|(mac, end)| (mac, Some(end))).collect();
         };
+        let ((bridge, vlan), (own, network)) = (of.fdb(), spec.fdb());
         let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
-        let behind = all.filter(|(_, behind)| **behind == Behind::Member(spec.index));
+        let behind = all.filter(|(_, behind)| **behind == Behind::Member(own));
         let from = |mac: Mac| match learns {
-            true => end(*self.stations.get(&(spec.index, 0, mac))?).map(Some),
+            true => end(*self.stations.get(&(own, network, mac))?).map(Some),
             false => Some(None),
         };
         behind.filter_map(|((.., mac), _)| Some((*mac, from(*mac)?))).collect()
@@ -311,10 +332,10 @@ impl Links {
 
     /// Returns the stations behind other members of a VXLAN's bridge, with the members' kernel indices.
     fn behind_members(&self, spec: &TunnelSpec) -> Vec<(Mac, u32)> {
-        let Some(Bridged { bridge, vlan, .. }) = spec.bridge else { return vec![] };
+        let Some((bridge, vlan)) = spec.bridge.map(|of| of.fdb()) else { return vec![] };
         let all = self.stations.range((bridge, vlan, [0; 6])..=(bridge, vlan, [0xff; 6]));
         let member = |((.., mac), behind): (&(_, _, Mac), &Behind)| match *behind {
-            Behind::Member(index) if index != spec.index => Some((*mac, index)),
+            Behind::Member(index) if index != spec.own_index() => Some((*mac, index)),
             _ => None,
         };
         all.filter_map(member).collect()
@@ -322,9 +343,10 @@ impl Links {
 
     /// Returns the stations that a VXLAN's bridge has behind it, with the ends that it sends their frames to.
     fn beyond(&self, spec: &TunnelSpec) -> Vec<(Mac, IpAddr)> {
-        let Some(Bridged { bridge, vlan, .. }) = spec.bridge else { return vec![] };
-        let is_behind = |mac: &Mac| self.stations.get(&(bridge, vlan, *mac)) == Some(&Behind::Member(spec.index));
-        self.stations_of(spec.index).filter(|(mac, _)| is_behind(mac)).collect()
+        let Some((bridge, vlan)) = spec.bridge.map(|of| of.fdb()) else { return vec![] };
+        let member = Behind::Member(spec.own_index());
+        let is_behind = |mac: &Mac| self.stations.get(&(bridge, vlan, *mac)) == Some(&member);
+        self.stations_of(spec).filter(|(mac, _)| is_behind(mac)).collect()
     }
 
     /// Returns the length in bytes of the longest frame, Ethernet header included and a tag aside, that the bridge, or
@@ -337,16 +359,16 @@ impl Links {
     }
 
     fn longest(&self, spec: &TunnelSpec) -> u32 {
-        self.get(spec.index).map_or(0, |link| link.mtu + HEADER_LEN as u32)
+        self.get(spec.own_index()).map_or(0, |link| link.mtu + HEADER_LEN as u32)
     }
 
     /// Returns whether frames go through a VXLAN past the kernel to a station that a bridge, or the VLAN interface on
     /// one, has behind this member. If not, workers would hand them back one by one.
     pub(super) fn leads_through(&self, bridge: u32, behind: Behind, mac: Mac) -> bool {
-        let Behind::Member(index) = behind else { return false };
-        let has_path = || self.tunnel_path(index, Some(mac)).is_some();
+        let Behind::Member(member) = behind else { return false };
+        let Some(index) = self.bridge(bridge).and_then(|bridge| self.vxlan_on(bridge, member)) else { return false };
         let open = || self.tunnels.get(&index).is_some_and(|(spec, _)| self.is_open(spec));
-        self.bridge(bridge).is_some_and(|bridge| bridge.vxlans.contains(&index)) && has_path() && open()
+        self.tunnel_path(index, Some(mac)).is_some() && open()
     }
 
     /// Records which ports are on members of bridges with VXLANs.
@@ -363,7 +385,7 @@ impl Links {
     /// Returns the ports to which a VXLAN's bridge forwards frames from it by their addresses alone.
     fn reached(&self, spec: &TunnelSpec) -> Vec<MemberPort> {
         let bridge = spec.bridge.and_then(|of| self.master(of.index));
-        bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.index))
+        bridge.map_or_else(Vec::new, |bridge| self.reached_from(bridge, spec.own_index()))
     }
 
     /// Returns the tunnels whose packets are forwarded: neither those that policies leave to the kernel, nor those
@@ -444,9 +466,9 @@ impl Links {
         let of = |spec: &TunnelSpec| {
             let TunnelSpec { id, index, tunnel, bridge } = *spec;
             let master = bridge.and_then(|of| self.master(of.index)).map(|master| (master.id, master.index));
-            let info = self.own_info(master.unwrap_or((id, index)), followed);
+            let info = self.own_info(master.unwrap_or((id, spec.own_index())), followed);
             let info = PortInfo { master: master.map(|(id, _)| id), ..info };
-            let mac = self.get(index).and_then(|link| link.mac).unwrap_or_default();
+            let mac = self.get(spec.own_index()).and_then(|link| link.mac).unwrap_or_default();
             let stations = self.ends.get(&index).cloned().unwrap_or_default();
             let masqueraded = self.masqueraded.contains(&id);
             let translated = !(self.translating & tunnel.family()).is_empty();
@@ -459,11 +481,12 @@ impl Links {
         Tunnels::new(all, self.paths.clone(), self.headers.clone(), self.outer_passes)
     }
 
-    /// Returns all tunnels for display, by kernel index.
+    /// Returns all tunnels for display.
     pub fn tunnel_views(&self) -> impl Iterator<Item = (PortView, &TunnelSpec)> {
         self.tunnels.values().map(|(spec, _)| {
-            let TunnelSpec { id, index, .. } = *spec;
+            let (id, index) = (spec.id, spec.own_index());
             let name = self.get(index).map(|link| link.name.clone()).unwrap_or_default();
+            let name = spec.network().map_or_else(|| name.clone(), |vni| format!("{name} VNI {vni}"));
             (self.view(id, name, index), spec)
         })
     }

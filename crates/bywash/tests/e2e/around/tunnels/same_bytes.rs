@@ -32,7 +32,7 @@ pub fn frame(to: &str, from: &str, kind: u16, packet: &[u8]) -> Vec<u8> {
 }
 
 /// Clears the fields that the kernel chooses as it likes: identification, and with it the checksum.
-fn masked(mut frame: Vec<u8>) -> Vec<u8> {
+pub fn masked(mut frame: Vec<u8>) -> Vec<u8> {
     frame[18..20].fill(0);
     frame[24..26].fill(0);
     frame
