@@ -356,6 +356,20 @@ impl VlanRange {
     fn has(&self, vlan: u16) -> bool {
         (self.first..=self.last).contains(&vlan)
     }
+
+    /// Returns the same VLANs, as networks only where `takes` is true of the VNI.
+    pub fn restricted(self, takes: impl Fn(u32) -> bool) -> Vec<Self> {
+        let Some(first) = self.vni else { return vec![self] };
+        let mut all: Vec<Self> = vec![];
+        for vlan in self.first..=self.last {
+            let vni = Some(first + u32::from(vlan - self.first)).filter(|vni| takes(*vni));
+            match all.last_mut() {
+                Some(range) if range.vni.is_some() == vni.is_some() => range.last = vlan,
+                _ => all.push(Self { first: vlan, last: vlan, vni }),
+            }
+        }
+        all
+    }
 }
 
 impl BridgeVlans {

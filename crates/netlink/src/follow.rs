@@ -96,6 +96,8 @@ impl Follower {
             false => (&crate::socket::LINK_GROUPS, Scope::LINKS | Scope::ADDRESSES),
         };
         let events = Socket::open(groups, receive_buffer)?;
+        // Kernels before 5.18 have neither the group nor what it is for.
+        let _ = crate::membership::join(&events, RTNLGRP_TUNNEL);
         let requests = Socket::open(&[], 1 << 20)?;
         Ok(Self {
             events,
@@ -281,6 +283,10 @@ impl Follower {
             let mut whole = true;
             let before = self.log.len();
             for (request, family) in requests(kind) {
+                // The module that answers may not be there without such an interface.
+                if *request == RTM_GETTUNNEL && !self.kernel.filters_networks() {
+                    continue;
+                }
                 match self.dump_once(*request, *family, emit) {
                     Ok(Dumped::Whole | Dumped::Unsupported) => {}
                     Ok(Dumped::Interrupted) => whole = false,
@@ -344,7 +350,7 @@ impl Follower {
         body[0] = family;
         let (body, attributes): (&[u8], &[(u16, &[u8])]) = match request {
             RTM_GETLINK => (&body[..], &[(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes())]),
-            RTM_GETADDR | RTM_GETNEXTHOP | RTM_GETVLAN => (&body[..8], &[]),
+            RTM_GETADDR | RTM_GETNEXTHOP | RTM_GETVLAN | RTM_GETTUNNEL => (&body[..8], &[]),
             _ => (&body[..12], &[]),
         };
         let rest = self.rest();
@@ -475,7 +481,7 @@ fn requests(kind: Scope) -> &'static [(u16, u8)] {
         Scope::ROUTES4 => &[(RTM_GETROUTE, AF_INET)],
         Scope::ROUTES6 => &[(RTM_GETROUTE, AF_INET6)],
         Scope::NEIGHBOURS => &[(RTM_GETNEIGH, AF_INET), (RTM_GETNEIGH, AF_INET6)],
-        Scope::VLANS => &[(RTM_GETVLAN, AF_BRIDGE)],
+        Scope::VLANS => &[(RTM_GETVLAN, AF_BRIDGE), (RTM_GETTUNNEL, AF_BRIDGE)],
         Scope::STATIONS => &[(RTM_GETNEIGH, AF_BRIDGE)],
         _ => &[],
     }

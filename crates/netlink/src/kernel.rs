@@ -89,6 +89,8 @@ pub struct Kernel {
     stations: HashMap<(u32, u32, Mac), Stamped<Behind>>,
     /// VLANs of bridges and their members, by index.
     vlans: BTreeMap<u32, Stamped<BridgeVlans>>,
+    /// Networks that VXLANs with a filter receive, by index: the first and last VNI of ranges.
+    networks: BTreeMap<u32, Stamped<Vec<(u32, u32)>>>,
     /// Kinds that must be read again before a reading ends.
     unread: Scope,
     objects: HashMap<u32, Stamped<Object>>,
@@ -136,6 +138,14 @@ impl Kernel {
                 Scope::NONE
             }
             Event::BridgeVlans(index, vlans) => self.vlans_of(index, vlans, origin),
+            Event::Networks(index, networks) => {
+                self.add_networks(index, networks, origin);
+                Scope::NONE
+            }
+            Event::NetworksGone(index, networks) => {
+                self.remove_networks(index, &networks);
+                Scope::NONE
+            }
             Event::Station(Station { bridge, vlan, mac, behind }) => {
                 let key = (bridge, vlan, mac);
                 let old = self.stations.insert(key, Stamped { value: behind, generation: self.generation });
@@ -187,6 +197,10 @@ impl Kernel {
         if kind.has(Scope::VLANS) {
             for index in unseen(&self.vlans, generation) {
                 self.vlans.remove(&index);
+                self.set_vlans(index);
+            }
+            for index in unseen(&self.networks, generation) {
+                self.networks.remove(&index);
                 self.set_vlans(index);
             }
         }
@@ -330,7 +344,7 @@ impl Kernel {
             self.vlans.remove(&index);
             self.unread.add(Scope::VLANS);
         }
-        link.vlans = self.known_vlans(index);
+        link.vlans = self.known_vlans(&link);
         let old = self.links.get(&index).map(|old| &old.value);
         let sending = |link: &Link| link.up && link.carrier;
         // Next hops without carrier are used until the link is down.
@@ -369,9 +383,44 @@ impl Kernel {
         scope
     }
 
-    /// Returns the VLANs of a bridge or of its member; none while they are not known.
-    fn known_vlans(&self, index: u32) -> BridgeVlans {
-        self.vlans.get(&index).map(|vlans| vlans.value.clone()).unwrap_or_default()
+    /// Returns the VLANs of a bridge or of its member; none while they are not known. Those of a VXLAN with a filter
+    /// are networks only if it receives these.
+    fn known_vlans(&self, link: &Link) -> BridgeVlans {
+        let mut vlans = self.vlans.get(&link.index).map(|vlans| vlans.value.clone()).unwrap_or_default();
+        if filters(link) {
+            let all = self.networks.get(&link.index);
+            let within = |vni: u32| move |(first, last): &(u32, u32)| (*first..=*last).contains(&vni);
+            let takes = |vni| all.is_some_and(|all| all.value.iter().any(within(vni)));
+            vlans.tagged = vlans.tagged.into_iter().flat_map(|range| range.restricted(takes)).collect();
+        }
+        vlans
+    }
+
+    /// Adds networks that a VXLAN receives. A dump may have several messages about one VXLAN.
+    fn add_networks(&mut self, index: u32, networks: Vec<(u32, u32)>, origin: Origin) {
+        let generation = self.generation;
+        let known = self.networks.entry(index).or_insert_with(|| Stamped { value: vec![], generation });
+        if origin == Origin::Dump && std::mem::replace(&mut known.generation, generation) != generation {
+            known.value.clear();
+        }
+        known.value.extend(networks);
+        self.set_vlans(index);
+    }
+
+    /// Removes networks that a VXLAN no longer receives.
+    fn remove_networks(&mut self, index: u32, networks: &[(u32, u32)]) {
+        let Some(known) = self.networks.get_mut(&index) else { return };
+        for &(first, last) in networks {
+            let before = |(from, to): (u32, u32)| (from < first).then(|| (from, to.min(first - 1)));
+            let after = |(from, to): (u32, u32)| (to > last).then(|| (from.max(last + 1), to));
+            known.value = known.value.iter().flat_map(|range| [before(*range), after(*range)]).flatten().collect();
+        }
+        self.set_vlans(index);
+    }
+
+    /// Returns whether there is a VXLAN that receives only the networks that it has been given.
+    pub fn filters_networks(&self) -> bool {
+        self.links.values().any(|link| filters(&link.value))
     }
 
     /// Sets the VLANs of a bridge or of its member. A notification says only that VLANs have changed: until they have
@@ -393,7 +442,7 @@ impl Kernel {
 
     /// Updates a link after its VLANs have changed.
     fn set_vlans(&mut self, index: u32) {
-        let vlans = self.known_vlans(index);
+        let Some(vlans) = self.links.get(&index).map(|link| self.known_vlans(&link.value)) else { return };
         let Some(link) = self.links.get_mut(&index).map(|link| &mut link.value) else { return };
         if link.vlans != vlans {
             self.pending.links.entry(index).or_insert_with(|| Some(link.clone()));
@@ -416,6 +465,7 @@ impl Kernel {
 
     fn link_gone(&mut self, index: u32) -> Scope {
         self.vlans.remove(&index);
+        self.networks.remove(&index);
         let Some(old) = self.links.remove(&index) else { return Scope::NONE };
         // A VXLAN interface that moves to another network namespace takes some along without a word.
         let stations: Vec<_> = self.stations.keys().filter(|(of, ..)| *of == index).copied().collect();
@@ -710,6 +760,11 @@ fn clear<K: Key>(routes: &mut Routes<K>, keys: Vec<K>, bodies: &mut Bodies, pend
             bodies.release(*id);
         }
     }
+}
+
+/// Returns whether a link is a VXLAN that receives only the networks that it has been given.
+fn filters(link: &Link) -> bool {
+    link.tunnel.and_then(|tunnel| tunnel.vxlan).is_some_and(|vxlan| vxlan.filters)
 }
 
 fn unseen<K: Copy, V>(map: &BTreeMap<K, Stamped<V>>, generation: u32) -> Vec<K> {

@@ -117,6 +117,10 @@ pub enum Event {
     /// VLANs of a bridge or of its member, by index. A notification has those only that have changed, and a dump has
     /// all of them, perhaps in several messages.
     BridgeVlans(u32, BridgeVlans),
+    /// Networks that a VXLAN receives, by index: the first and last VNI of ranges.
+    Networks(u32, Vec<(u32, u32)>),
+    /// Networks that it no longer receives.
+    NetworksGone(u32, Vec<(u32, u32)>),
     Station(Station),
     StationGone {
         bridge: u32,
@@ -144,6 +148,7 @@ pub fn parse(message: &Message<'_>) -> Result<Option<Event>, Malformed> {
         RTM_NEWNEIGH | RTM_DELNEIGH => neighbour(body, message.kind == RTM_DELNEIGH),
         RTM_NEWNEXTHOP | RTM_DELNEXTHOP => object(body, message.kind == RTM_DELNEXTHOP),
         RTM_NEWVLAN | RTM_DELVLAN => vlans(body),
+        RTM_NEWTUNNEL | RTM_DELTUNNEL => networks(body, message.kind == RTM_DELTUNNEL),
         RTM_NEWNETCONF => netconf(body),
         _ => return Ok(None),
     };
@@ -439,6 +444,18 @@ fn vlans(body: &[u8]) -> Parsed {
         }
     }
     Some(Some(Event::BridgeVlans(index, vlans)))
+}
+
+/// Parses struct tunnel_msg: networks that a VXLAN with a filter receives.
+fn networks(body: &[u8], gone: bool) -> Parsed {
+    let index = u32_at(body, 4)?;
+    let mut all = vec![];
+    for (_, entry) in Attributes::after(body, 8).filter(|(kind, _)| *kind == VXLAN_VNIFILTER_ENTRY) {
+        let first = u32_at(attribute(entry, VXLAN_VNIFILTER_ENTRY_START)?, 0)?;
+        let last = attribute(entry, VXLAN_VNIFILTER_ENTRY_END).map_or(Some(first), |value| u32_at(value, 0))?;
+        all.push((first, last));
+    }
+    Some(Some(if gone { Event::NetworksGone(index, all) } else { Event::Networks(index, all) }))
 }
 
 /// Parses struct netconfmsg, which holds a family.

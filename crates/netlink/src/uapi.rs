@@ -40,6 +40,9 @@ pub const RTM_GETNEXTHOP: u16 = 106;
 pub const RTM_NEWVLAN: u16 = 112;
 pub const RTM_DELVLAN: u16 = 113;
 pub const RTM_GETVLAN: u16 = 114;
+pub const RTM_NEWTUNNEL: u16 = 120;
+pub const RTM_DELTUNNEL: u16 = 121;
+pub const RTM_GETTUNNEL: u16 = 122;
 
 pub const RTNLGRP_LINK: u32 = 1;
 pub const RTNLGRP_NEIGH: u32 = 3;
@@ -51,6 +54,7 @@ pub const RTNLGRP_IPV4_NETCONF: u32 = 24;
 pub const RTNLGRP_IPV6_NETCONF: u32 = 25;
 pub const RTNLGRP_NEXTHOP: u32 = 32;
 pub const RTNLGRP_BRVLAN: u32 = 33;
+pub const RTNLGRP_TUNNEL: u32 = 35;
 
 pub const AF_UNSPEC: u8 = 0;
 pub const AF_INET: u8 = 2;
@@ -190,6 +194,10 @@ pub const BRIDGE_VLANDB_ENTRY_RANGE: u16 = 2;
 pub const BRIDGE_VLANDB_ENTRY_STATE: u16 = 3;
 pub const BRIDGE_VLANDB_ENTRY_TUNNEL_INFO: u16 = 4;
 pub const BRIDGE_VLANDB_TINFO_ID: u16 = 1;
+
+pub const VXLAN_VNIFILTER_ENTRY: u16 = 1;
+pub const VXLAN_VNIFILTER_ENTRY_START: u16 = 1;
+pub const VXLAN_VNIFILTER_ENTRY_END: u16 = 2;
 /// Flags of a VLAN of a bridge or its member: received frames without a tag belong to it; its frames are sent without a
 /// tag.
 pub const BRIDGE_VLAN_INFO_PVID: u16 = 2;

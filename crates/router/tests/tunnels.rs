@@ -324,7 +324,8 @@ fn a_frame_through_a_vxlan_and_back_is_the_same() {
     let of = |checksum, learns| {
         let sources = [100, 101];
         let (ageing, link, unsummed6) = (0, 0, false);
-        let vxlan = Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let vxlan =
+            Vxlan { vni: 0x1_0203, port: 4789, sources, checksum, unsummed6, learns, filters: false, ageing, link };
         let encapsulation = Encapsulation::Vxlan;
         Tunnel { encapsulation, vxlan: Some(vxlan), dont_fragment: false, ..gre([None; 2]) }
     };
@@ -449,7 +450,7 @@ fn a_vxlan_may_have_the_headers_of_a_next_hop() {
 #[test]
 fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
-    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+    let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, filters: false, ageing, link };
     let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
     let within = |to: [u8; 6], kind: u16, payload: &[u8]| {
         let frame = [&to[..], &STATION, &kind.to_be_bytes(), payload].concat();
@@ -497,7 +498,7 @@ fn a_frame_from_a_vxlan_to_another_member_is_unchanged() {
 fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
     for learns in [false, true] {
         let (sources, checksum, unsummed6, ageing, link) = ([100, 101], false, false, 0, 0);
-        let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let vxlan = Vxlan { vni: 0, port: 4789, sources, checksum, unsummed6, learns, filters: false, ageing, link };
         let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), ..gre([None; 2]) };
         let inner = [&BESIDE[..], &GATEWAY, &[8, 0], &packet(0, 9, 17, (far(20), far(10)), b"routed")].concat();
         let len = (16 + inner.len() as u16).to_be_bytes();
@@ -515,7 +516,7 @@ fn a_frame_from_the_same_gateway_on_another_leaf_is_bridged() {
 #[test]
 fn a_frame_from_a_member_goes_through_the_vxlan() {
     let (sources, checksum, unsummed6, learns, ageing, link) = ([100, 101], false, false, true, 0, 0);
-    let vxlan = Vxlan { vni: 9, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+    let vxlan = Vxlan { vni: 9, port: 4789, sources, checksum, unsummed6, learns, filters: false, ageing, link };
     let tunnel = Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), tos: 1, ..gre([None; 2]) };
     let of = |to: [u8; 6], kind: u16, payload: &[u8]| [&to[..], &BESIDE, &kind.to_be_bytes(), payload].concat();
     let expired = packet(0xb8, 1, 17, (Ipv4Addr::LOCALHOST, far(10)), b"no host's");
@@ -634,7 +635,7 @@ fn a_frame_through_a_vxlan_over_ipv6_and_back_is_the_same() {
     let of = |checksum, unsummed6| {
         let sources = [100, 101];
         let (learns, ageing, link) = (true, 0, 0);
-        let vxlan = Vxlan { vni: 5, port: 4789, sources, checksum, unsummed6, learns, ageing, link };
+        let vxlan = Vxlan { vni: 5, port: 4789, sources, checksum, unsummed6, learns, filters: false, ageing, link };
         let (local, remote) = (HERE6.into(), THERE6.into());
         Tunnel { encapsulation: Encapsulation::Vxlan, vxlan: Some(vxlan), local, remote, ..gre([None; 2]) }
     };

@@ -68,6 +68,9 @@ impl Relations {
         let through = match self.member(link.index) {
             Some(_) if tunnel.vxlan.is_some() => self.joined_by_vxlan(link, tunnel)?,
             Some(member) => return Err(member),
+            None if tunnel.vxlan.is_some_and(|vxlan| vxlan.filters) => {
+                return Err("it has a VNI filter, and belongs to no bridge".into());
+            }
             None if tunnel.external => of_itself(tunnel.with_headers_of_routes()),
             None => of_itself(tunnel),
         };
@@ -93,7 +96,7 @@ impl Relations {
         if let Some(Vxlan { port, .. }) = tunnel.vxlan {
             // Of several that receive the packets of all networks at one port, the kernel uses the last
             // (vxlan_vs_find_vni).
-            let same = |of: &Tunnel| of.external && of.vxlan.is_some_and(|vxlan| vxlan.port == port);
+            let same = |of: &Tunnel| of.external && of.vxlan.is_some_and(|vxlan| vxlan.port == port && !vxlan.filters);
             return self.is_alone(link, |of| tunnel.external && same(of)).map(|()| through);
         }
         // vti_ipip_handler comes before ipip's, and vti_ipv6_handler and vti_ip6ip_handler before those of ip6tnl.

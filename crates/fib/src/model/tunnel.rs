@@ -39,6 +39,8 @@ pub struct Vxlan {
     pub unsummed6: bool,
     /// Set if it learns stations from received packets.
     pub learns: bool,
+    /// Set if it receives only the packets of networks that it has been given one by one (`vnifilter`).
+    pub filters: bool,
     /// Time in seconds after which it forgets a station that it has not seen; 0 if it does not.
     pub ageing: u32,
     /// Kernel index of the interface by which it sends to groups, and whose VRF it belongs to; 0 if there is none.

@@ -1,5 +1,6 @@
 use super::*;
-use bywash_fib::model::{Bridge, Prefix, VlanRange};
+use bywash_fib::model::{Bridge, Encapsulation, Prefix, Tunnel, VlanRange, Vxlan};
+use std::net::Ipv4Addr;
 
 fn link(carrier: bool) -> Event {
     let link = Link {
@@ -95,6 +96,49 @@ fn stations_of_each_vlan_are_others() {
     let mac = station(1, 0).mac;
     kernel.apply(Event::StationGone { bridge: 7, vlan: 1, mac }, Origin::Live);
     assert_eq!(reported(&mut kernel), [Change::StationGone { bridge: 7, vlan: 1, mac }]);
+}
+
+/// VLANs of a VXLAN with a filter are networks as far as it receives these.
+#[test]
+fn networks_of_a_vxlan_pass_its_filter() {
+    let Event::Link { link: free, switched } = link(true) else { unreachable!() };
+    let any = Ipv4Addr::UNSPECIFIED.into();
+    let vxlan = Some(Vxlan { filters: true, ..Vxlan::default() });
+    let tunnel = Some(Tunnel { vxlan, external: true, ..Tunnel::between(Encapsulation::Vxlan, any, any) });
+    let link = Event::Link { link: Link { index: 9, tunnel, ..free }, switched };
+    let tagged = vec![VlanRange { first: 10, last: 19, vni: Some(1010) }, VlanRange { first: 30, last: 30, vni: None }];
+    let vlans = Event::BridgeVlans(9, BridgeVlans { untagged: 0, tagged, stale: false });
+    let mut kernel = Kernel::default();
+    let read = |kernel: &mut Kernel, more: &[Event]| {
+        kernel.begin(Scope::ALL);
+        for event in [link.clone(), vlans.clone()].iter().chain(more) {
+            kernel.apply(event.clone(), Origin::Dump);
+        }
+        kernel.finish(Scope::VLANS, true);
+        assert!(kernel.filters_networks());
+    };
+    let known = |kernel: &mut Kernel| {
+        let changes = reported(kernel);
+        let Some(Change::Link(link)) = changes.last() else { return None };
+        assert_eq!(link.vlans.all().collect::<Vec<u16>>(), (10..20).chain([30]).collect::<Vec<u16>>());
+        Some(link.vlans.all().filter_map(|vlan| link.vlans.vni(vlan)).collect::<Vec<u32>>())
+    };
+    read(&mut kernel, &[]);
+    assert_eq!(known(&mut kernel), Some(vec![]));
+    // In several messages, with networks that no VLAN is.
+    read(&mut kernel, &[Event::Networks(9, vec![(1, 1011), (1013, 1015)]), Event::Networks(9, vec![(1017, 1017)])]);
+    assert_eq!(known(&mut kernel), Some(vec![1010, 1011, 1013, 1014, 1015, 1017]));
+    kernel.apply(Event::NetworksGone(9, vec![(1014, 1014)]), Origin::Live);
+    assert_eq!(known(&mut kernel), Some(vec![1010, 1011, 1013, 1015, 1017]));
+    kernel.apply(Event::NetworksGone(9, vec![(1011, 1013), (1017, 2000)]), Origin::Live);
+    assert_eq!(known(&mut kernel), Some(vec![1010, 1015]));
+    kernel.apply(Event::Networks(9, vec![(1019, 1019)]), Origin::Live);
+    assert_eq!(known(&mut kernel), Some(vec![1010, 1015, 1019]));
+    // The next reading has only what there is then, and another interface's networks are none of this one.
+    read(&mut kernel, &[Event::Networks(9, vec![(1012, 1012)]), Event::Networks(8, vec![(1013, 1013)])]);
+    assert_eq!(known(&mut kernel), Some(vec![1012]));
+    read(&mut kernel, &[]);
+    assert_eq!(known(&mut kernel), Some(vec![]));
 }
 
 #[test]

@@ -334,7 +334,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
     let v6 = Attributes::after(data, 0).any(|(kind, _)| over_v6(kind));
     let mut tunnel = Tunnel::without_ends(Encapsulation::Vxlan, v6);
     let (mut vni, mut port, mut sources, mut checksum, mut learns) = (None, None, [0; 2], [false, true], true);
-    let (mut ageing, mut link, mut unsummed6, mut external) = (0, 0, false, false);
+    let (mut ageing, mut link, mut unsummed6, mut external, mut filters) = (0, 0, false, false, false);
     for (kind, value) in Attributes::after(data, 0) {
         let of_port = |at| Some(u16::from_be(u16_at(value, at)?));
         match kind {
@@ -352,6 +352,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             IFLA_VXLAN_UDP_ZERO_CSUM6_TX => checksum[1] = is_zero(value),
             IFLA_VXLAN_UDP_ZERO_CSUM6_RX => unsummed6 = !is_zero(value),
             IFLA_VXLAN_COLLECT_METADATA => external = !is_zero(value),
+            IFLA_VXLAN_VNIFILTER => filters = !is_zero(value),
             IFLA_VXLAN_DF => match u8_at(value, 0)? {
                 0 => {}
                 1 => tunnel.dont_fragment = true,
@@ -363,8 +364,7 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
             | IFLA_VXLAN_REMCSUM_RX
             | IFLA_VXLAN_TTL_INHERIT
             | IFLA_VXLAN_LABEL
-            | IFLA_VXLAN_LABEL_POLICY
-            | IFLA_VXLAN_VNIFILTER => tunnel.plain &= is_zero(value),
+            | IFLA_VXLAN_LABEL_POLICY => tunnel.plain &= is_zero(value),
             // Set if present.
             IFLA_VXLAN_GBP | IFLA_VXLAN_GPE => tunnel.plain = false,
             // The others concern stations, groups, or reserved bits of received headers, which must be 0 here.
@@ -378,6 +378,6 @@ fn vxlan(data: &[u8]) -> Option<Tunnel> {
         tunnel.plain &= !learns && vni == Some(0);
     }
     let checksum = checksum[usize::from(v6)];
-    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, ageing, link });
+    tunnel.vxlan = Some(Vxlan { vni: vni?, port: port?, sources, checksum, unsummed6, learns, filters, ageing, link });
     Some(tunnel)
 }

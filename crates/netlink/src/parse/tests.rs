@@ -338,7 +338,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     ];
     let sources = [49152, 65535];
     let (checksum, unsummed6, learns, ageing) = (true, false, true, 300);
-    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum, unsummed6, learns, ageing, link: 4 };
+    let vxlan = Vxlan { vni: 87, port: 4789, sources, checksum, unsummed6, learns, filters: false, ageing, link: 4 };
     let plain = Tunnel {
         encapsulation: Encapsulation::Vxlan,
         carries: Families::BOTH,
@@ -364,6 +364,7 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
     let other = |vxlan| Tunnel { vxlan: Some(vxlan), ..plain };
     assert_eq!(with(IFLA_VXLAN_UDP_CSUM, &[0]), other(Vxlan { checksum: false, ..vxlan }));
     assert_eq!(with(IFLA_VXLAN_LEARNING, &[0]), other(Vxlan { learns: false, ..vxlan }));
+    assert_eq!(with(IFLA_VXLAN_VNIFILTER, &[1]), other(Vxlan { filters: true, ..vxlan }));
     for (kind, value) in [
         (IFLA_VXLAN_DF, &[2][..]),
         (IFLA_VXLAN_TOS, &[3]),
@@ -371,7 +372,6 @@ fn a_vxlan_is_plain_without_what_is_not_known() {
         (IFLA_VXLAN_PROXY, &[1]),
         (IFLA_VXLAN_RSC, &[1]),
         (IFLA_VXLAN_REMCSUM_RX, &[1]),
-        (IFLA_VXLAN_VNIFILTER, &[1]),
         (IFLA_VXLAN_GBP, &[]),
         (IFLA_VXLAN_GPE, &[]),
         (IFLA_VXLAN_LOCAL6, &[0; 16]),
@@ -612,6 +612,14 @@ fn vlans_of_a_bridge_are_distinguished_by_how_they_are_sent() {
     let parsed = bridged(RTM_NEWVLAN, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0], &[(BRIDGE_VLANDB_ENTRY, &entry)]);
     let Some(Event::BridgeVlans(9, vlans)) = parsed else { panic!("{parsed:?}") };
     assert_eq!([4, 5, 9, 10].map(|vlan| vlans.vni(vlan)), [None, Some(0x1_0001), Some(0x1_0005), None]);
+    let network = attributes_of(&[(VXLAN_VNIFILTER_ENTRY_START, &[7, 0, 1, 0])]);
+    let more =
+        attributes_of(&[(VXLAN_VNIFILTER_ENTRY_START, &[9, 0, 0, 0]), (VXLAN_VNIFILTER_ENTRY_END, &[12, 0, 0, 0])]);
+    let entries = [(VXLAN_VNIFILTER_ENTRY, &network[..]), (VXLAN_VNIFILTER_ENTRY, &more)];
+    let of = |kind| bridged(kind, &[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0], &entries);
+    let all = vec![(0x1_0007, 0x1_0007), (9, 12)];
+    assert_eq!(of(RTM_NEWTUNNEL), Some(Event::Networks(9, all.clone())));
+    assert_eq!(of(RTM_DELTUNNEL), Some(Event::NetworksGone(9, all)));
     let body = [&[AF_BRIDGE, 0, 0, 0, 9, 0, 0, 0][..], &attributes_of(&[(BRIDGE_VLANDB_ENTRY, &[])])].concat();
     assert!(parse(&Message { kind: RTM_NEWVLAN, flags: 0, sequence: 0, port: 0, body: &body }).is_err());
 }

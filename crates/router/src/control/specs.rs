@@ -145,8 +145,8 @@ pub struct VlanSpec {
 pub struct TunnelSpec {
     /// Number of the interface, from [`crate::vlan::FIRST`] on.
     pub id: PortId,
-    /// Kernel index of the interface; for one of several networks of a VXLAN interface, [`MasterSpec::index_of_vlan`] of
-    /// this interface and the VLAN that is the network.
+    /// Kernel index of the interface; for one of several networks of a VXLAN interface,
+    /// [`MasterSpec::index_of_vlan`] of this interface and the VLAN that is the network.
     pub index: u32,
     /// Properties of the tunnel. Both addresses are those of hosts, but its own may be unspecified, and so may the
     /// remote of a VXLAN; and no other tunnel takes the same packets.
@@ -203,7 +203,7 @@ impl TunnelSpec {
 }
 
 /// A VXLAN's membership in a bridge. Its packets are then those of the bridge or, if the bridge filters VLANs, of the
-/// interface in the VLAN whose frames have no tag on the VXLAN or, if its VLANs are networks, in its network's VLAN.
+/// interface in the VLAN whose frames have no tag on the VXLAN; if the VLANs are networks of the VXLAN, in its own one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridged {
     /// Kernel index of the interface: the bridge's, or that of a VLAN interface on it; [`MasterSpec::index_of_vlan`] if

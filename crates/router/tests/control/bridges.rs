@@ -307,7 +307,8 @@ const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 9));
 
 fn vxlan(learns: bool) -> TunnelSpec {
     let (sources, unsummed6) = ([0; 2], false);
-    let of = Vxlan { vni: 5, port: 4789, sources, checksum: false, unsummed6, learns, ageing: 40, link: 0 };
+    let of =
+        Vxlan { vni: 5, port: 4789, sources, checksum: false, unsummed6, learns, filters: false, ageing: 40, link: 0 };
     let any = Ipv4Addr::UNSPECIFIED.into();
     let tunnel = Tunnel { vxlan: Some(of), ..Tunnel::between(Encapsulation::Vxlan, HERE, any) };
     let bridge = Some(Bridged { index: BRIDGE, bridge: BRIDGE, vlan: 0, ageing: learns.then_some(30) });

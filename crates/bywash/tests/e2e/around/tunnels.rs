@@ -90,7 +90,7 @@ fn add_networks(r: &Namespace, rows: &[Row], local: IpAddr, remote: IpAddr) {
     let (_, properties) = options.strip_prefix("vxlan id ").unwrap().split_once(' ').unwrap();
     r.ip_batch(&format!(
         "link add brn address {} type bridge vlan_filtering 1 vlan_default_pvid 0 mcast_snooping 0\n\
-         link add vxn type vxlan external nolearning local {local} {properties}\n\
+         link add vxn type vxlan external vnifilter nolearning local {local} {properties}\n\
          link set vxn mtu {mtu} master brn up\nlink set brn up\n",
         mac_of(*first, 1)
     ))
@@ -98,6 +98,7 @@ fn add_networks(r: &Namespace, rows: &[Row], local: IpAddr, remote: IpAddr) {
     let bridge = |line: String| drop(r.run(&line.split(' ').collect::<Vec<_>>()).unwrap());
     bridge("bridge link set dev vxn vlan_tunnel on learning off".into());
     for (_, _, _, vni, v6) in networks {
+        bridge(format!("bridge vni add dev vxn vni {vni}"));
         bridge(format!("bridge vlan add dev brn vid {vni} self"));
         bridge(format!("bridge vlan add dev vxn vid {vni}"));
         bridge(format!("bridge vlan add dev vxn vid {vni} tunnel_info id {vni}"));

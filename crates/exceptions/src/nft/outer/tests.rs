@@ -18,7 +18,17 @@ const POSTROUTING: u32 = 4;
 
 fn vxlan() -> Tunnel {
     let (sources, unsummed6) = ([0; 2], false);
-    let vxlan = Vxlan { vni: 1, port: 4789, sources, checksum: true, unsummed6, learns: false, ageing: 0, link: 0 };
+    let vxlan = Vxlan {
+        vni: 1,
+        port: 4789,
+        sources,
+        checksum: true,
+        unsummed6,
+        learns: false,
+        filters: false,
+        ageing: 0,
+        link: 0,
+    };
     Tunnel { encapsulation: Encapsulation::Vxlan, remote: [0; 4].into(), vxlan: Some(vxlan), ..TUNNEL }
 }
 

@@ -84,6 +84,11 @@ fn networks_of_a_vxlan_are_followed() {
     assert_eq!(ping(), (0, 0), "by no network");
     bridge("vlan add dev vxn vid 97 tunnel_info id 97");
     back("with its VNI");
+    bridge("vni delete dev vxn vni 97");
+    bywash.wait("a network that is not received", |_| ping().1 == 0);
+    assert_eq!(ping().0, 0, "past the filter");
+    bridge("vni add dev vxn vni 97");
+    back("through the filter");
     // Without the tag, the bridge does not find the VNI.
     bridge("vlan add dev vxn vid 97 untagged");
     bywash.wait("frames without a VNI", |_| ping() == (0, 0));
