@@ -85,7 +85,7 @@ pub struct Kernel {
     links: BTreeMap<u32, Stamped<Link>>,
     addresses: BTreeMap<(u32, IpAddr, u8), Stamped<Address>>,
     neighbours: HashMap<(u32, IpAddr), Stamped<Neighbour>>,
-    /// Stations of bridges and VXLANs, by bridge, VLAN and MAC address.
+    /// Stations of bridges and VXLANs, by index, [`Station::vlan`] and MAC address.
     stations: HashMap<(u32, u32, Mac), Stamped<Behind>>,
     /// VLANs of bridges and their members, by index.
     vlans: BTreeMap<u32, Stamped<BridgeVlans>>,

@@ -87,13 +87,15 @@ pub(super) struct Links {
     by_index: HashMap<u32, PortId>,
     /// Bonds and bridges.
     masters: Checked<MasterSpec>,
-    /// Kernel index of the member that leads to each station of a bridge, by bridge, VLAN and MAC address.
+    /// Way to each station of a bridge or VXLAN interface, by kernel index, [`Station::vlan`] and MAC address.
     stations: BTreeMap<(u32, u32, Mac), Behind>,
-    /// Number of stations behind each member of a bridge or end of a VXLAN, by kernel index of the bridge or VXLAN.
+    /// Number of stations behind each member of a bridge or end of a VXLAN interface, by kernel index of the bridge or
+    /// VXLAN interface, and member or end.
     behind: BTreeMap<(u32, Behind), usize>,
     vlans: Checked<VlanSpec>,
     tunnels: Checked<TunnelSpec>,
-    /// Stations of VXLANs as workers have them, by kernel index, and the VXLANs for which they have changed since.
+    /// Stations of VXLANs as workers have them, by [`TunnelSpec::index`], and the VXLANs for which they have changed
+    /// since.
     ends: BTreeMap<u32, Arc<Stations>>,
     stale_ends: BTreeSet<u32>,
     /// Outer headers that routes give to packets, by kernel index of the tunnels that take them, and their fields, each
@@ -109,7 +111,7 @@ pub(super) struct Links {
     masqueraded: BTreeSet<PortId>,
     /// Families of which rules translate addresses.
     translating: Families,
-    /// Times in seconds at which connection tracking last saw a packet of a tunnel, by kernel index.
+    /// Times in seconds at which connection tracking last saw a packet of a tunnel, by [`TunnelSpec::index`].
     tracked: BTreeMap<u32, Arc<AtomicU32>>,
     /// Set if outer packets of tunnels pass gates that let flows pass.
     outer_passes: bool,
