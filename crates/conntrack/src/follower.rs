@@ -314,9 +314,11 @@ impl Follower {
             }
         }
         // The kernel must go on checking the window of connections of whose end it sends no event.
-        let same: Vec<Change> = fit.iter().map(|(_, connection)| unchanged(connection.key)).collect();
+        let has_window = |connection: &Connection| connection.key.protocol == TCP;
+        let same = fit.iter().filter(|(_, connection)| has_window(connection));
+        let same: Vec<Change> = same.map(|(_, connection)| unchanged(connection.key)).collect();
         let mut answered = kernel.change(&same)?.into_iter().map(|changed| matches!(changed, Changed::To(_)));
-        fit.retain(|_| answered.next() == Some(true));
+        fit.retain(|(_, connection)| !has_window(connection) || answered.next() == Some(true));
         let changes: Vec<Change> = fit.iter().map(|(_, connection)| without_window_check(connection.key)).collect();
         for ((flow, connection), changed) in fit.iter().zip(kernel.change(&changes)?) {
             // No event is read between this answer and the insertion, so the event of its end is handled after both.
