@@ -7,6 +7,7 @@ use crate::random::Random;
 use crate::topology::{HOSTS, PORTS, host_mac, router_mac};
 use build::{Ipv4, Ipv6, ethernet, tagged, transport4, transport6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+pub use tunnel::NETWORKS;
 use tunnel::{Tunnel, Vxlan};
 
 /// A frame that is sent to both routers. Its number, from 1, is unique.
@@ -215,7 +216,7 @@ impl Pool {
         let macs = |random: &Random| {
             if !self.vxlans.is_empty() && random.chance(15) {
                 // To a station of a VXLAN, or a host of another port, that a bridge may lead to.
-                let [high, low] = (random.pick(&self.vxlans).id as u16).to_be_bytes();
+                let [high, low] = (random.pick(&self.vxlans).number as u16).to_be_bytes();
                 let station = [2, 0, (2 + random.below(HOSTS)) as u8, 4, high, low];
                 let host = host_mac((port + 1) % PORTS, 2 + random.below(HOSTS));
                 return [random.pick(&[station, station, host]), host_mac(port, 2 + random.below(HOSTS))];

@@ -2,6 +2,7 @@
 
 use super::Object;
 use crate::change::Change;
+use crate::packets::NETWORKS;
 use crate::random::Random;
 use crate::topology::{self, HOSTS, PORTS, host_mac, router_mac, text};
 
@@ -217,7 +218,15 @@ pub fn trunk(random: &Random, named: u32) -> Object {
     for n in &members {
         add.push(ip(format!("link set p{n} master {name}")));
     }
+    let networks = random.chance(50);
+    let has_filter = random.chance(50);
+    if networks {
+        add.extend(network_device(random, named, &name, has_filter));
+    }
     for vlan in [5, 6, 7] {
+        if networks {
+            add.extend(network(random, named, vlan, has_filter));
+        }
         for n in &members {
             let how = random.pick(&["", "", "", " pvid untagged", " pvid untagged", " untagged", " pvid"]);
             if random.chance(85) {
@@ -238,11 +247,66 @@ pub fn trunk(random: &Random, named: u32) -> Object {
             }
             add.push(ip(format!("link set {upper} up")));
             let behind = random.pick(&members) - 1;
-            add.extend(subnets(&upper, 100 + (3 * named + vlan) % 100, |host| text(host_mac(behind, host))));
+            add.extend(subnets(&upper, 100 + (3 * named + vlan) % 100, |host| match networks && host % 2 == 0 {
+                true => station(named, host),
+                false => text(host_mac(behind, host)),
+            }));
         }
     }
     add.push(ip(format!("link set {name} up")));
-    Object::new(add, vec![ip(format!("link del {name}"))])
+    let mut remove = vec![ip(format!("link del {name}"))];
+    if networks {
+        remove.push(ip(format!("link del vn{named}")));
+    }
+    Object::new(add, remove)
+}
+
+/// Returns the MAC address of a station behind a VXLAN, whose third byte is that of its host (`packets`).
+fn station(named: u32, host: usize) -> String {
+    format!("02:00:{host:02x}:04:{:02x}:{:02x}", named >> 8 & 0xff, named & 0xff)
+}
+
+/// Returns a VXLAN whose networks are VLANs of a bridge.
+fn network_device(random: &Random, named: u32, bridge: &str, has_filter: bool) -> Vec<Change> {
+    let name = format!("vn{named}");
+    let filter = if has_filter { " vnifilter" } else { "" };
+    let mut line = format!("link add {name} type vxlan external{filter} nolearning dstport {NETWORKS}");
+    if random.chance(80) {
+        line += &format!(" local {}", address(false, 1 + random.below(PORTS), 1));
+    }
+    line += random.pick(&[" ttl 9", " ttl auto", " df set"]);
+    line += random.pick(&["", " tos 0x10", " tos inherit"]);
+    line += random.pick(&[" udpcsum", " noudpcsum"]);
+    let mut add = new(&name, line);
+    add.push(ip(format!("link set {name} mtu {} master {bridge} up", random.pick(&[1450, 1450, 1500]))));
+    let (tunnel, learning) = (random.pick(&["on", "on", "on", "off"]), random.pick(&["off", "off", "on"]));
+    add.push(ip(format!("link set {name} type bridge_slave vlan_tunnel {tunnel} learning {learning}")));
+    add
+}
+
+/// Returns a VLAN of a bridge as a network of its VXLAN, with stations behind the ports' hosts.
+fn network(random: &Random, named: u32, vlan: u32, has_filter: bool) -> Vec<Change> {
+    let (name, vni) = (format!("vn{named}"), 10 * named + vlan);
+    let mut add = vec![];
+    let mut run = |line: String| add.push(Change::Run(format!("bridge {line}")));
+    if has_filter && random.chance(90) {
+        run(format!("vni add dev {name} vni {vni}"));
+    }
+    run(format!("vlan add dev {name} vid {vlan}{}", random.pick(&["", "", "", "", " untagged"])));
+    if random.chance(90) {
+        run(format!("vlan add dev {name} vid {vlan} tunnel_info id {vni}"));
+    }
+    for host in 2..2 + HOSTS {
+        let mac = station(named, host);
+        if random.chance(80) {
+            run(format!("fdb replace {mac} dev {name} vlan {vlan} master static"));
+        }
+        if random.chance(85) {
+            let to = if random.chance(5) { vni + 1 } else { vni };
+            run(format!("fdb append {mac} dev {name} src_vni {vni} dst {} vni {to} self", end(random, false)));
+        }
+    }
+    add
 }
 
 /// Returns a VXLAN that takes the headers of its packets from routes, with a subnet and routes to the stations in it.
@@ -359,8 +423,7 @@ pub fn vxlan(random: &Random, named: u32) -> Object {
         }
     }
     let of = bridge.as_ref().unwrap_or(&name);
-    // The third byte of a station's address is that of its host (`packets`).
-    let station = |host: usize| format!("02:00:{host:02x}:04:{tail}");
+    let station = |host: usize| station(named, host);
     add.extend(subnets(of, net, station));
     for host in 2..2 + HOSTS {
         let mac = station(host);

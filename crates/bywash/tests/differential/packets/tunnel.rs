@@ -8,10 +8,17 @@ use crate::topology::{HOSTS, PORTS, host_mac, router_mac};
 use bywash_wire::checksum::{Sum, checksum, pseudo4, pseudo6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A VXLAN of a configuration.
+/// UDP port of VXLANs of several networks.
+pub const NETWORKS: u16 = 4791;
+
+/// A VXLAN of a configuration, or a network of one.
 #[derive(Clone, Copy)]
 pub struct Vxlan {
-    pub id: u32,
+    id: u32,
+    /// Number in the MAC addresses of its stations.
+    pub number: u32,
+    /// Set for a VLAN of a bridge, whose address is that of a port.
+    network: bool,
     /// Unspecified if it has no address of its own.
     local: IpAddr,
     port: u16,
@@ -19,9 +26,13 @@ pub struct Vxlan {
 }
 
 impl Vxlan {
-    /// Parses the line that creates one (`upper::vxlan`, `upper::external`).
+    /// Parses the line that creates one (`upper::vxlan`, `upper::external`, `upper::networks`).
     pub fn parse(line: &str) -> Option<Self> {
         let after = |word| after(line, word);
+        if let Some(id) = after(" tunnel_info id ") {
+            let (id, number) = (id.parse().ok()?, after(" dev vn")?.parse().ok()?);
+            return Some(Self { id, number, network: true, local: nobody(false), port: NETWORKS, learns: false });
+        }
         // The number of an external one is in its name.
         let external = line.contains(" type vxlan external ");
         let id = after(if external { " link add vx" } else { " type vxlan id " })?.parse().ok()?;
@@ -29,7 +40,8 @@ impl Vxlan {
         let over6 = end(" remote ")?.is_some_and(|remote| remote.is_ipv6());
         let local = end(" local ")?.unwrap_or_else(|| nobody(over6));
         let local = if external { nobody(local.is_ipv6()) } else { local };
-        Some(Self { id, local, port: after(" dstport ")?.parse().ok()?, learns: !line.contains("nolearning") })
+        let (port, learns) = (after(" dstport ")?.parse().ok()?, !line.contains("nolearning"));
+        Some(Self { id, number: id, network: false, local, port, learns })
     }
 }
 
@@ -142,8 +154,8 @@ fn framed(random: &Random, port: usize, kind: u16, packet: Vec<u8>) -> Vec<u8> {
 impl Pool {
     /// Returns a frame within a VXLAN's packet to the router, right or wrong.
     pub(super) fn in_vxlan(&self, random: &Random, port: usize, number: u32, frame: &[u8]) -> Vec<u8> {
-        let Vxlan { id, local, port: to, learns } = random.pick(&self.vxlans);
-        let [high, low] = (id as u16).to_be_bytes();
+        let Vxlan { id, number: of, network, local, port: to, learns } = random.pick(&self.vxlans);
+        let [high, low] = (of as u16).to_be_bytes();
         let host = (2 + random.below(HOSTS)) as u8;
         let mut inner = frame.to_vec();
         if inner.len() >= 14 {
@@ -154,6 +166,7 @@ impl Pool {
                 0 => {}
                 // To a host that may be behind another member of the VXLAN's bridge.
                 1..=6 => inner[..6].copy_from_slice(&host_mac(random.below(PORTS), 2 + random.below(HOSTS))),
+                _ if network => inner[..6].copy_from_slice(&router_mac(random.below(PORTS))),
                 _ => inner[..6].copy_from_slice(&[2, 0, 0, 3, high, low]),
             }
         }
