@@ -55,7 +55,7 @@ pub fn has_tool(name: &str) -> Probe {
 }
 
 /// Requires a feature of the running kernel, tested by using it in a namespace of its own: `veth`, `8021q`, `vrf`,
-/// `dummy`, `bonding`, `bridge`, `macvlan`, `ipvlan`, `ifb`, `gre`, `ipip`, `sit`, `vxlan`, `netem`, `tbf`, `tun`,
+/// `dummy`, `bonding`, `team`, `bridge`, `macvlan`, `ipvlan`, `ifb`, `gre`, `ipip`, `sit`, `vxlan`, `netem`, `tbf`, `tun`,
 /// `live-rename` (of an interface that is up: since 6.2); or, by its version, `tcx` (programs of traffic control that
 /// are attached by links: since 6.6). Requires root. The result is cached.
 pub fn kernel_has(feature: &str) -> Probe {
@@ -87,6 +87,7 @@ fn try_feature(feature: &str) -> Probe {
         "vrf" => "link add x0 type vrf table 10\n".to_owned(),
         "dummy" => "link add x0 type dummy\n".to_owned(),
         "bonding" => "link add x0 type bond\n".to_owned(),
+        "team" => "link add x0 type team\n".to_owned(),
         "bridge" => "link add x0 type bridge\n".to_owned(),
         "bridge-vlans" => "link add x0 type bridge vlan_filtering 1\n".to_owned(),
         "macvlan" => format!("{pair}link add link v0 name x0 type macvlan\n"),

@@ -261,10 +261,11 @@ pub struct Macvlan {
     pub plain: bool,
 }
 
-/// Properties of a bond (IFLA_BOND_*, linux/if_link.h).
+/// Properties of a bond (IFLA_BOND_*, linux/if_link.h), or of a team, of which only mode activebackup is known: it is
+/// like the bonds' mode active-backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bond {
-    /// Mode (BOND_MODE_*, linux/if_bonding.h): 1 active-backup, 2 balance-xor, 4 802.3ad.
+    /// Mode (BOND_MODE_*, linux/if_bonding.h): 1 active-backup, 2 balance-xor, 4 802.3ad; or [`Bond::UNKNOWN`].
     pub mode: u8,
     /// Index of the member that it sends by, in modes that have one (IFLA_BOND_ACTIVE_SLAVE).
     pub active: Option<u32>,
@@ -274,6 +275,13 @@ pub struct Bond {
     /// Set if only the mode, the hash and the members decide about the bond's packets: no ARP monitor counts them, and
     /// it has no XDP program and no unknown property.
     pub plain: bool,
+}
+
+impl Bond {
+    /// Mode in which it sends and receives by one member.
+    pub const ACTIVE_BACKUP: u8 = 1;
+    /// Mode of a team that is in another mode or has not been read.
+    pub const UNKNOWN: u8 = u8::MAX;
 }
 
 /// Properties of a bridge (IFLA_BR_*, linux/if_link.h).
@@ -429,11 +437,11 @@ pub struct Link {
     pub master: Option<u32>,
     /// Routing table of a VRF (IFLA_VRF_TABLE), for kind `vrf`.
     pub vrf: Option<u32>,
-    /// Properties of a bond, for kind `bond`; `None` if they cannot be parsed.
+    /// Properties of a bond, for kinds `bond` and `team`; `None` if they cannot be parsed.
     pub bond: Option<Bond>,
     /// Properties of a bridge, for kind `bridge`; `None` if they cannot be parsed.
     pub bridge: Option<Bridge>,
-    /// State of a member of a bond or bridge; `None` if it is not a member, or its state cannot be parsed.
+    /// State of a member of a bond, team or bridge; `None` if it is not a member, or its state cannot be parsed.
     pub member: Option<Member>,
     /// VLANs of a bridge, or of a bridge's member.
     pub vlans: BridgeVlans,

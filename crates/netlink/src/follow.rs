@@ -12,6 +12,7 @@ use crate::kernel::{Kernel, Origin, Scope};
 use crate::parse::{Event, Leg, parse};
 use crate::socket::{DATAGRAM, Dumped, Received, Socket};
 use crate::stats::Stats;
+use crate::teams::Teams;
 use crate::uapi::*;
 use crate::wire::{Message, Messages, attribute};
 use bywash_fib::model::Change;
@@ -75,6 +76,8 @@ pub struct Follower {
     advertisements: Option<Advertisements>,
     /// Time at which IPv6 routes are read again after one.
     advertised: Option<Instant>,
+    /// Options of teams; `None` without any, or where they cannot be read.
+    teams: Option<Teams>,
     /// Time at which VLANs are read again.
     vlans: Option<Instant>,
     /// Time at which links are read again.
@@ -115,6 +118,7 @@ impl Follower {
             expiry: None,
             advertisements: None,
             advertised: None,
+            teams: None,
             vlans: None,
             links: None,
             links_changed: false,
@@ -138,7 +142,8 @@ impl Follower {
     /// the routes have been read again.
     pub fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let advertisements = self.advertisements.as_ref().filter(|_| self.advertised.is_none());
-        std::iter::once(self.events.as_fd()).chain(advertisements.map(AsFd::as_fd))
+        let teams = self.teams.as_ref().map(AsFd::as_fd);
+        std::iter::once(self.events.as_fd()).chain(advertisements.map(AsFd::as_fd)).chain(teams)
     }
 
     /// Returns the time at which tables must be read again, if any.
@@ -180,6 +185,7 @@ impl Follower {
             let rest = self.ended + (ADVERTISED - 1) * self.took;
             self.advertised = Some((Instant::now() + self.settle).max(rest));
         }
+        self.receive_teams()?;
         for _ in 0..TURN {
             match self.events.receive(&mut self.buffer)? {
                 Received::Empty => return Ok(false),
@@ -249,6 +255,7 @@ impl Follower {
                 of_links = began.elapsed();
             }
         }
+        self.read_teams(announce);
         let log = std::mem::take(&mut self.log);
         for datagram in datagrams(&log) {
             self.apply_datagram(datagram, Origin::Replay, emit);
@@ -313,6 +320,40 @@ impl Follower {
         }
         self.want(kind);
         Ok(())
+    }
+
+    /// Applies pending announcements about the options of teams. If some were lost, the options are not known until
+    /// they have been read again.
+    fn receive_teams(&mut self) -> Result<(), Error> {
+        let (Some(teams), kernel) = (&self.teams, &mut self.kernel) else { return Ok(()) };
+        let mut lost = false;
+        teams.receive(&mut self.buffer, |change| match change {
+            Some((team, options)) => kernel.change_team(team, options),
+            None => lost = true,
+        })?;
+        if lost {
+            self.stats.overflows += 1;
+            self.kernel.teams().into_iter().for_each(|team| self.kernel.set_team(team, None));
+            self.want(Scope::LINKS);
+        }
+        Ok(())
+    }
+
+    /// Reads the options of all teams, like links at every reading. `anew`: subscribes again, because it may have gone
+    /// unnoticed that the module of the driver was unloaded, and with it the subscription.
+    fn read_teams(&mut self, anew: bool) {
+        let indices = self.kernel.teams();
+        if indices.is_empty() || anew {
+            self.teams = None;
+        }
+        for index in indices {
+            let Self { teams, dump_buffer, .. } = self;
+            if teams.is_none() {
+                *teams = Teams::open().inspect_err(|error| tracing::debug!("teams cannot be read: {error}")).ok();
+            }
+            let read = teams.as_mut().and_then(|teams| teams.read(index, dump_buffer).ok());
+            self.kernel.set_team(index, read);
+        }
     }
 
     /// Finds the IPv6 routes whose legs have different MTUs. A request for a packet's route shows the attributes of the
@@ -413,6 +454,10 @@ impl Follower {
                 track_expiry(&mut self.expiry, rest, &event);
                 let wanted = self.kernel.apply(event, origin);
                 self.want(wanted);
+                if self.teams.is_some() && self.kernel.teams().is_empty() {
+                    // Nothing keeps the module of the driver any longer, and with it the subscription.
+                    self.teams = None;
+                }
             }
             Ok(None) => {}
             Err(_) => self.stats.malformed += 1,

@@ -6,8 +6,9 @@ use crate::parse::{Body, Event, Leg, Object, RouteKey};
 use crate::pending::Pending;
 use crate::routes::{self, Key, Key4, Key6, Outcome, Routes};
 use crate::state::{RouteBody, route_gone};
+use crate::teams::{Set, Team};
 use crate::uapi::{NETCONFA_IFINDEX_ALL, RTN_BLACKHOLE};
-use bywash_fib::model::{Address, Behind, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
+use bywash_fib::model::{Address, Behind, Bond, BridgeVlans, Change, Link, Mac, Member, Neighbour, Prefix, Station};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -91,6 +92,8 @@ pub struct Kernel {
     vlans: BTreeMap<u32, Stamped<BridgeVlans>>,
     /// Networks that VXLANs with a filter receive, by index: the first and last VNI of ranges.
     networks: BTreeMap<u32, Stamped<Vec<(u32, u32)>>>,
+    /// Options of teams, by index: `None` until they have been read.
+    teams: BTreeMap<u32, Option<Team>>,
     /// Kinds that must be read again before a reading ends.
     unread: Scope,
     objects: HashMap<u32, Stamped<Object>>,
@@ -345,6 +348,13 @@ impl Kernel {
             self.unread.add(Scope::VLANS);
         }
         link.vlans = self.known_vlans(&link);
+        let is_new_team = link.kind == "team" && !self.teams.contains_key(&index);
+        if is_new_team {
+            self.teams.insert(index, None);
+        } else if link.kind != "team" {
+            self.drop_team(index);
+        }
+        self.join_team(&mut link);
         let old = self.links.get(&index).map(|old| &old.value);
         let sending = |link: &Link| link.up && link.carrier;
         // Next hops without carrier are used until the link is down.
@@ -380,6 +390,8 @@ impl Kernel {
         }
         self.links.insert(index, Stamped { value: link, generation: self.generation });
         scope.add(Scope::when(joins, Scope::VLANS));
+        // Each reading has the options of all teams.
+        scope.add(Scope::when(is_new_team, Scope::LINKS));
         scope
     }
 
@@ -450,6 +462,51 @@ impl Kernel {
         }
     }
 
+    /// Sets what the options of a team say about it, or about its member.
+    fn join_team(&self, link: &mut Link) {
+        if let (Some(team), Some(bond)) = (self.teams.get(&link.index), &mut link.bond) {
+            (bond.mode, bond.active) = team.as_ref().map_or((Bond::UNKNOWN, None), Team::mode);
+        }
+        if let Some(team) = link.master.and_then(|master| self.teams.get(&master)) {
+            link.member = team.as_ref().and_then(|team| team.member(link.index));
+        }
+    }
+
+    /// Returns the kernel indices of all teams.
+    pub fn teams(&self) -> Vec<u32> {
+        self.teams.keys().copied().collect()
+    }
+
+    /// Applies changes of a team's options, if the others are known.
+    pub fn change_team(&mut self, index: u32, options: Vec<Set>) {
+        if let Some(Some(team)) = self.teams.get(&index) {
+            let mut team = team.clone();
+            team.apply(options);
+            self.set_team(index, Some(team));
+        }
+    }
+
+    /// Sets all options of a team; `None` if they are not known.
+    pub fn set_team(&mut self, index: u32, team: Option<Team>) {
+        let Some(known) = self.teams.get_mut(&index) else { return };
+        *known = team;
+        let of = |link: &&Stamped<Link>| link.value.index == index || link.value.master == Some(index);
+        let links: Vec<Link> = self.links.values().filter(of).map(|link| link.value.clone()).collect();
+        for old in links {
+            let mut link = old.clone();
+            self.join_team(&mut link);
+            if link != old {
+                self.links.entry(link.index).and_modify(|known| known.value = link);
+                self.pending.links.entry(old.index).or_insert(Some(old));
+            }
+        }
+    }
+
+    fn drop_team(&mut self, index: u32) {
+        self.set_team(index, None);
+        self.teams.remove(&index);
+    }
+
     /// Returns whether there is a bridge that filters VLANs.
     pub fn filters_vlans(&self) -> bool {
         self.links.values().any(|link| link.value.bridge.is_some_and(|of| of.filters))
@@ -466,6 +523,7 @@ impl Kernel {
     fn link_gone(&mut self, index: u32) -> Scope {
         self.vlans.remove(&index);
         self.networks.remove(&index);
+        self.drop_team(index);
         let Some(old) = self.links.remove(&index) else { return Scope::NONE };
         // A VXLAN interface that moves to another network namespace takes some along without a word.
         let stations: Vec<_> = self.stations.keys().filter(|(of, ..)| *of == index).copied().collect();

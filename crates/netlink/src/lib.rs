@@ -20,6 +20,7 @@ mod follow;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+pub mod generic;
 mod kernel;
 mod lookup;
 mod membership;
@@ -34,6 +35,7 @@ mod routes;
 pub mod socket;
 mod state;
 mod stats;
+mod teams;
 mod uapi;
 pub mod wake;
 pub mod wire;

@@ -568,7 +568,7 @@ fn mac(value: &[u8]) -> Option<Mac> {
     value.try_into().ok()
 }
 
-fn text(value: &[u8]) -> String {
+pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value.split(|octet| *octet == 0).next().unwrap_or_default()).into_owned()
 }
 

@@ -1,9 +1,11 @@
 //! Compares the mirror with the kernel, one situation at a time.
 
 mod common;
+#[path = "common/team.rs"]
+mod team;
 
 use bywash_fib::model::{Change, Prefix};
-use bywash_lab::{Namespace, wait_until};
+use bywash_lab::{Namespace, kernel_has, require, require_lab, wait_until};
 use bywash_netlink::{Config, State};
 use common::{Followed, Oracle, differences, skipped};
 use std::net::Ipv4Addr;
@@ -551,4 +553,43 @@ fn the_namespace_is_that_of_the_thread() {
         assert_eq!(bywash_netlink::interface_by_name("nosuch").unwrap(), None);
     })
     .unwrap();
+}
+
+/// A team's active port is followed when it is announced, not only when links are read again.
+#[test]
+fn a_teams_active_port_is_announced() {
+    require!(require_lab(), kernel_has("team"));
+    let ns = namespace("team");
+    let set = |port: Option<&str>, name: &str, value| ns.enter(|| team::set("team0", port, name, value)).unwrap();
+    ip(&ns, "link add team0 type team");
+    set(None, "mode", team::Value::Text("activebackup"));
+    for line in ["link set a0 down", "link set a0 master team0", "link set b0 down", "link set b0 master team0"] {
+        ip(&ns, line);
+    }
+    let mut followed = Followed::start(&ns, Config::default());
+    followed.until_synced(1);
+    let link = |followed: &Followed, name: &str| followed.state.links().find(|link| link.name == name).unwrap().clone();
+    let patience = Duration::from_secs(60);
+    let mut ports = ["a0", "b0"].into_iter().cycle();
+    let announced = || {
+        let (port, before) = (ports.next().unwrap(), followed.mirror.stats());
+        set(None, "activeport", team::Value::Port(port));
+        let index = link(&followed, port).index;
+        wait_until("the active port", patience, || {
+            followed.take(Duration::from_millis(10));
+            link(&followed, "team0").bond.is_some_and(|bond| (bond.mode, bond.active) == (1, Some(index)))
+        })
+        .unwrap();
+        wait_until("the counters", patience, || followed.mirror.stats().changes > before.changes).unwrap();
+        followed.mirror.stats().readings == before.readings
+    };
+    wait_until("a port to be announced between two readings", patience, announced).unwrap();
+    for (port, enabled) in [("a0", false), ("b0", false), ("a0", true)] {
+        set(Some(port), "enabled", team::Value::Flag(enabled));
+        wait_until("the port's state", patience, || {
+            followed.take(Duration::from_millis(10));
+            link(&followed, port).member.is_some_and(|member| member.active == enabled && member.plain)
+        })
+        .unwrap();
+    }
 }

@@ -234,3 +234,58 @@ fn a_late_link_watch_revives_what_a_dump_showed_dead() {
         assert!(kernel.apply(link(true), Origin::Live).is_empty(), "nothing is dead any more");
     }
 }
+
+/// Returns a team, or a member of one, as rtnetlink shows it.
+fn teamed(index: u32, kind: &str, master: Option<u32>) -> Event {
+    let unknown = Bond { mode: Bond::UNKNOWN, active: None, xmit_hash: 0, plain: true };
+    let bond = (kind == "team").then_some(unknown);
+    let link = Link { index, name: format!("e{index}"), mtu: 1500, kind: kind.into(), bond, master, ..Link::default() };
+    Event::Link { link, switched: false }
+}
+
+#[test]
+fn a_teams_options_are_part_of_its_links_once_they_have_been_read() {
+    let mut kernel = Kernel::default();
+    let read = |kernel: &mut Kernel, active| kernel.set_team(9, Some(Team::with(active, &[4, 5])));
+    let links = |kernel: &mut Kernel| {
+        let of = |change| match change {
+            Change::Link(link) => {
+                Some((link.index, link.bond.map(|bond| (bond.mode, bond.active)), link.member.map(|of| of.active)))
+            }
+            _ => None,
+        };
+        reported(kernel).into_iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let member = |index| (index, None, Some(true));
+    let (backup, unknown) = (Some(Bond::ACTIVE_BACKUP), Bond::UNKNOWN);
+    let team = |active| (9, backup.map(|mode| (mode, active)), None);
+    assert_eq!(kernel.apply(teamed(4, "veth", Some(9)), Origin::Live), Scope::NONE);
+    assert_eq!(kernel.apply(teamed(9, "team", None), Origin::Live), Scope::LINKS, "to be read");
+    assert_eq!(kernel.apply(teamed(9, "team", None), Origin::Live), Scope::NONE, "only once");
+    // What is announced before the options have been read may not be all.
+    kernel.change_team(9, Set::active(4));
+    assert_eq!(links(&mut kernel), [(4, None, None), (9, Some((unknown, None)), None)]);
+    read(&mut kernel, 5);
+    assert_eq!(links(&mut kernel), [member(4), team(Some(5))]);
+    kernel.change_team(9, Set::active(4));
+    assert_eq!(links(&mut kernel), [team(Some(4))]);
+    // Later messages about the links show no options either.
+    kernel.apply(teamed(9, "team", None), Origin::Live);
+    kernel.apply(teamed(4, "veth", Some(9)), Origin::Live);
+    assert_eq!(links(&mut kernel), []);
+    kernel.apply(teamed(5, "veth", Some(9)), Origin::Live);
+    assert_eq!(links(&mut kernel), [member(5)]);
+    kernel.apply(teamed(5, "veth", None), Origin::Live);
+    assert_eq!(links(&mut kernel), [(5, None, None)]);
+    kernel.set_team(9, None);
+    kernel.change_team(9, Set::active(4));
+    assert_eq!(links(&mut kernel), [(4, None, None), (9, Some((unknown, None)), None)]);
+    // Another interface with the index of the team.
+    read(&mut kernel, 4);
+    kernel.apply(Event::LinkGone(9), Origin::Live);
+    assert_eq!(kernel.apply(teamed(9, "team", None), Origin::Live), Scope::LINKS);
+    kernel.change_team(9, Set::active(4));
+    assert_eq!(links(&mut kernel), []);
+    kernel.apply(teamed(9, "dummy", None), Origin::Dump);
+    assert_eq!(kernel.teams(), []);
+}

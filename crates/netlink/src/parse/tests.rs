@@ -99,7 +99,16 @@ fn a_bond_is_plain_without_what_counts_its_packets_or_is_not_known() {
     assert_eq!(of(&[active, no_arp], 0), None);
     assert_eq!(of(&[(IFLA_BOND_MODE, &[]), no_arp], 0), None);
     assert_eq!(of(&[&whole[..], &[(IFLA_BOND_XMIT_HASH_POLICY, &[])]].concat(), 0), None);
-    assert_eq!(link_with(&[(IFLA_INFO_KIND, b"team\0"), (IFLA_INFO_DATA, &attributes_of(&whole))], 0).bond, None);
+}
+
+#[test]
+fn a_team_shows_neither_its_mode_nor_its_active_port() {
+    let team = Bond { mode: Bond::UNKNOWN, active: None, xmit_hash: 0, plain: true };
+    let of = |data: &[u8], attached| link_with(&[(IFLA_INFO_KIND, b"team\0"), (IFLA_INFO_DATA, data)], attached).bond;
+    assert_eq!(of(&[], 0), Some(team));
+    assert_eq!(link_with(&[(IFLA_INFO_KIND, b"team\0")], 0).bond, Some(team));
+    let unknown = attributes_of(&[(IFLA_BOND_MODE, &[1])]);
+    assert_eq!([of(&[], 2), of(&unknown, 0)], [Some(Bond { plain: false, ..team }); 2]);
 }
 
 #[test]
