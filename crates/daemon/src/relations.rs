@@ -11,7 +11,7 @@ pub use tunnels::Through;
 
 use bywash_config::RouterConfig;
 use bywash_engine::PortId;
-use bywash_fib::model::{self, Behind, Bridge, Change, Link, Mac, Member, Station};
+use bywash_fib::model::{self, Behind, Bond, Bridge, Change, Link, Mac, Member, Station};
 use bywash_router::bond::XmitHash;
 use bywash_router::control::MasterSpec;
 use bywash_router::vlan::{UNTAGGED, tag};
@@ -53,11 +53,9 @@ const SENDS_BELOW: [u32; 2] = [1, 2];
 /// Names of a bond's modes, by number (BOND_MODE_*, linux/if_bonding.h).
 const MODES: [&str; 7] =
     ["balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"];
-/// Mode of a bond in which it sends and receives by one member.
-const ACTIVE_BACKUP: u8 = 1;
 /// Modes of a bond in which it sends by the active members, and receives by these alone: active-backup, balance-xor and
 /// 802.3ad.
-const FOLLOWED: [u8; 3] = [ACTIVE_BACKUP, 2, 4];
+const FOLLOWED: [u8; 3] = [Bond::ACTIVE_BACKUP, 2, 4];
 
 /// Known interfaces, and how they are stacked.
 #[derive(Default)]
@@ -363,7 +361,7 @@ impl Relations {
         (self.left_vlans, self.left_macvlans, self.left_tunnels) = (!config.vlans, !config.macvlans, !config.tunnels);
     }
 
-    /// Returns the bond that an interface is a member of, if packets of the bond come and leave by this member, or else
+    /// Returns the bond or team that an interface is a member of, if its packets come and leave by this member, or else
     /// the reason why they are left to the kernel; `None` if the interface is not a member of one.
     pub fn bond(&self, index: u32) -> Option<Result<&Link, String>> {
         let (own, bond) = (self.links.get(&index)?, self.bond_above(index)?);
@@ -380,7 +378,7 @@ impl Relations {
     fn senders(&self, bond: &Link) -> impl Iterator<Item = &Link> {
         let (of, index) = (bond.bond, bond.index);
         let sends = move |link: &&Link| match of {
-            Some(of) if of.mode == ACTIVE_BACKUP => of.active == Some(link.index),
+            Some(of) if of.mode == Bond::ACTIVE_BACKUP => of.active == Some(link.index),
             _ => link.member.is_some_and(|state| state.active),
         };
         self.links.values().filter(move |link| link.master == Some(index)).filter(sends)
@@ -413,10 +411,10 @@ impl Relations {
         if ordered.len() == members.len() { ordered } else { vec![] }
     }
 
-    /// Returns the bond that an interface is a member of.
+    /// Returns the bond or team that an interface is a member of.
     pub fn bond_above(&self, index: u32) -> Option<&Link> {
         let master = self.links.get(&index)?.master?;
-        self.links.get(&master).filter(|master| master.kind == "bond")
+        self.links.get(&master).filter(|master| ["bond", "team"].contains(&master.kind.as_str()))
     }
 
     /// Checks whether packets of a bond that come and leave by one of its members can be forwarded; errors with the
@@ -425,6 +423,9 @@ impl Relations {
         let Some(of) = bond.bond.filter(|of| of.plain) else {
             return Err("which has an ARP monitor, an XDP program, or properties that are not known".into());
         };
+        if !FOLLOWED.contains(&of.mode) && bond.kind == "team" {
+            return Err("whose mode is not activebackup, or whose options are not known".into());
+        }
         if !FOLLOWED.contains(&of.mode) {
             let mode = MODES.get(usize::from(of.mode)).unwrap_or(&"unknown");
             return Err(format!("whose mode {mode} is not followed"));
@@ -445,7 +446,7 @@ impl Relations {
         if members().any(|link| link.member.is_none_or(|state| !state.plain)) {
             return Err("a member of which has a queue_id, or properties that are not known".into());
         }
-        if of.mode == ACTIVE_BACKUP && of.active != Some(member.index) {
+        if of.mode == Bond::ACTIVE_BACKUP && of.active != Some(member.index) {
             return Err("which sends by another member".into());
         }
         if self.senders(bond).nth(1).is_some() && XmitHash::of(of.xmit_hash).is_none() {

@@ -176,8 +176,12 @@ impl Nic<'_> {
             of.lines().filter_map(|line| line.strip_prefix("DEVTYPE=")).any(|kind| kinds.contains(&kind))
         };
         let master = fs::read_link(sys.join("master")).ok().and_then(|m| m.file_name()?.to_str().map(str::to_owned));
+        // The driver gives teams no DEVTYPE.
+        let is_team = |master: &str| driver(master).as_deref() == Some("team");
         // A router forwards for these through their members, or reports why not.
-        if let Some(master) = master.as_ref().filter(|master| !is(master, &["bond", "bridge", "vrf"])) {
+        if let Some(master) =
+            master.as_ref().filter(|master| !is(master, &["bond", "bridge", "vrf"]) && !is_team(master))
+        {
             let costs = "a router leaves its packets to the kernel";
             let what = format!("it is a member of {master}");
             found.push(Finding::new(Error, "enslaved", what, costs).mend(format!("ip link set {name} nomaster")));

@@ -255,6 +255,20 @@ fn what_is_not_known_of_a_bond_leaves_it() {
 }
 
 #[test]
+fn a_team_is_forwarded_for_like_a_bond() {
+    let of_mode = |mode, active| Link { kind: "team".into(), name: "team0".into(), ..bond(mode, active) };
+    let left = |team: Link| of(&[team, member(1, true), member(2, true)]).left(1);
+    assert_eq!(left(of_mode(1, Some(1))), None);
+    let why = |team: Link| left(team).unwrap().replace("it belongs to team interface team0, ", "");
+    assert_eq!(why(of_mode(1, Some(2))), "which sends by another member");
+    assert_eq!(why(of_mode(1, None)), "which sends by another member");
+    assert_eq!(why(of_mode(Bond::UNKNOWN, None)), "whose mode is not activebackup, or whose options are not known");
+    assert!(why(Link { bond: None, ..of_mode(1, Some(1)) }).contains("properties that are not known"));
+    let unknown = of(&[of_mode(1, Some(1)), member(1, true), Link { member: None, ..member(2, true) }]);
+    assert!(unknown.left(1).unwrap().contains("a member of which has a queue_id"));
+}
+
+#[test]
 fn what_is_above_a_bond_is_above_its_member() {
     let bond = bond(1, Some(1));
     let plain = Vlan { protocol: 0x8100, id: 5, plain: true };

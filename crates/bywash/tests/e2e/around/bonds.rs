@@ -1,6 +1,8 @@
 //! Bonds whose members are ports are forwarded past the kernel, by the members that the kernel sends by; others are
 //! left to it.
 
+mod teams;
+
 use super::{assert_datagrams, assert_lost, ip};
 use crate::harness::{Bywash, PATIENCE};
 use bywash_lab::{Namespace, Ping, Topology, Transfer, kernel_has, require, require_lab, wait_until};
@@ -21,8 +23,6 @@ struct Bonded {
 impl Bonded {
     fn new(options: &str) -> Self {
         let lab = Topology::router().unwrap();
-        let (b, r) = (lab.b(), lab.r());
-        r.ip_batch(&format!("link add r2 type veth peer name b1 netns {}\n", b.ns.name())).unwrap();
         let bond = |ns: &Namespace, members: [&str; 2], v4: String, v6: String| {
             let [first, second] = members;
             let primary = if options.contains("active-backup") {
@@ -37,6 +37,14 @@ impl Bonded {
             ))
             .unwrap();
         };
+        Self::between(lab, bond)
+    }
+
+    /// Lays the second cable, and connects the hosts. `bond` makes a bond of a namespace's members, with these
+    /// addresses.
+    fn between(lab: Topology, bond: impl Fn(&Namespace, [&str; 2], String, String)) -> Self {
+        let (b, r) = (lab.b(), lab.r());
+        r.ip_batch(&format!("link add r2 type veth peer name b1 netns {}\n", b.ns.name())).unwrap();
         bond(r, ["r1", "r2"], b.router_v4.to_string(), b.router_v6.to_string());
         bond(&b.ns, ["b0", "b1"], b.v4.to_string(), b.v6.to_string());
         b.ns.ip_batch(&format!("route add default via {}\nroute add ::/0 via {}\n", b.router_v4, b.router_v6)).unwrap();
@@ -120,9 +128,9 @@ impl Bonded {
     }
 }
 
-/// Returns how often the log says that the bond's packets are forwarded by this member.
+/// Returns how often the log says that the packets of the bond, or team, are forwarded by this member.
 fn said(bywash: &Bywash<'_>, member: &str) -> usize {
-    bywash.log().matches(&format!("bond0: its packets are forwarded by its member {member}")).count()
+    bywash.log().matches(&format!("0: its packets are forwarded by its member {member}")).count()
 }
 
 fn wait_for(bywash: &Bywash<'_>, member: &str, times: usize) {

@@ -44,7 +44,7 @@ impl View for Routes {
             let (kind, tag) = match master.is_bridge() {
                 true if master.is_vlan() => ("vlan", Some(master.tag)),
                 true => ("bridge", None),
-                false => ("bond", None),
+                false => (control.link(master.index).map_or("bond", |link| link.kind.as_str()), None),
             };
             above(view, kind, tag, sends)
         };
