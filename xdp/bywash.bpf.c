@@ -10,6 +10,7 @@
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -347,6 +348,20 @@ static __always_inline struct frame frame_of(struct __sk_buff *skb, const struct
 	};
 }
 
+/* Filters of other interfaces may redirect packets to a port's ingress: with the type that they had there, and a mark
+ * by which rules select. */
+
+/* Returns the port's address and flags, as mac_and_flags() does; for a packet to another host, an address that no such
+ * packet has: that of a group. A member of a bridge or bond may have another address than these. */
+static __always_inline __u64 mac_and_flags_for(const struct __sk_buff *skb, const struct bywash_port *port)
+{
+	__u64 mine = mac_and_flags(port);
+
+	if (unlikely(skb->pkt_type == PACKET_OTHERHOST) && port->route_id == port->id)
+		mine |= GROUP_BIT;
+	return mine;
+}
+
 /* Sends an skb whose hop limit was lowered. A packet sum computed by a NIC includes the hop limit: adjust it. (IPv4's
  * header checksum compensates for the TTL.) */
 static __always_inline int send_skb(struct __sk_buff *skb, const struct frame *f)
@@ -403,10 +418,12 @@ int bywash_tc_flows(struct __sk_buff *skb)
 
 	if (!port)
 		return TC_ACT_UNSPEC;
-	__u64 mine = mac_and_flags(port);
+	__u64 mine = mac_and_flags_for(skb, port);
 	/* At level `user` the XDP program has counted the frame. */
 	if (!(mine >> 48 & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
+	if (unlikely(skb->mark))
+		return count(port->id, PASS_POLICY, TC_ACT_UNSPEC);
 	if (skb->vlan_present)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
@@ -430,7 +447,7 @@ int bywash_tc(struct __sk_buff *skb)
 
 	if (!port)
 		return TC_ACT_UNSPEC;
-	__u64 mine = mac_and_flags(port);
+	__u64 mine = mac_and_flags_for(skb, port);
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_ENABLED)) {
 		if (port->sending & BYWASH_BRIDGED)
@@ -446,6 +463,8 @@ int bywash_tc(struct __sk_buff *skb)
 	if (!(flags & BYWASH_FORWARD))
 		return flags & BYWASH_KERNEL4 && flags & BYWASH_KERNEL6 ? count(port->id, PASS_POLICY, TC_ACT_UNSPEC) :
 									  TC_ACT_UNSPEC;
+	if (unlikely(skb->mark))
+		return count(port->id, PASS_POLICY, TC_ACT_UNSPEC);
 	if (skb->vlan_present)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
@@ -460,7 +479,9 @@ int bywash_tc_rules(struct __sk_buff *skb)
 
 	if (!port)
 		return TC_ACT_UNSPEC;
-	__u64 mine = mac_and_flags(port);
+	__u64 mine = mac_and_flags_for(skb, port);
+	if (unlikely(skb->mark))
+		return count(port->id, PASS_POLICY, TC_ACT_UNSPEC);
 	if (skb->vlan_present)
 		return tagged(skb, &vlan_tc, 0, port, TC_ACT_UNSPEC);
 
@@ -519,7 +540,7 @@ static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flow
 		if (!port)
 			return count(id, PASS_VLAN, TC_ACT_UNSPEC);
 	} else if ((void *)(long)skb->data + ETH_HLEN <= (void *)(long)skb->data_end &&
-		   (*(const __u64 *)(long)skb->data ^ mac_and_flags(port)) << 16) {
+		   (*(const __u64 *)(long)skb->data ^ mac_and_flags_for(skb, port)) << 16) {
 		port = macvlan_of(port, (void *)(long)skb->data);
 		if (!port)
 			return count(id, PASS_NOT_MINE, TC_ACT_UNSPEC);
@@ -528,6 +549,8 @@ static __always_inline int handle_skb_tags(struct __sk_buff *skb, const int flow
 	__u32 flags = mine >> 48;
 	if (!(flags & BYWASH_FORWARD))
 		return TC_ACT_UNSPEC;
+	if (unlikely(skb->mark))
+		return count(id, PASS_POLICY, TC_ACT_UNSPEC);
 	if (!flows && flags & FLOWS)
 		return tagged(skb, &flow_tc, FLOWS_OF_VLANS, port, TC_ACT_UNSPEC);
 

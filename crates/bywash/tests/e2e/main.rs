@@ -52,6 +52,7 @@ mod policies;
 mod pools;
 mod profile;
 mod raw;
+mod redirected;
 mod relations;
 mod reload;
 mod rules;

@@ -1,0 +1,66 @@
+//! Packets that filters of other interfaces redirect to a port's ingress, as if the port had received them.
+
+use crate::bpf::tcx_that_redirects_with_a_mark;
+use crate::garbage::mac;
+use crate::harness::Bywash;
+use crate::raw::{self, Ear};
+use bywash_lab::{Topology, kernel_has, require, require_lab};
+use bywash_wire::build::Packet;
+
+const LEVELS: [&[&str]; 2] = [&["--xdp", "native", "--level", "driver"], &[]];
+
+/// Creates a router with a third interface, r2, which is no port.
+fn lab() -> Topology {
+    Topology::builder().ports(3).static_neighbours(true).build().unwrap()
+}
+
+/// Sends datagrams from hosts c and then a, as from a to b, to the addresses given; returns the ports of those that
+/// arrive. One from a is sent to r0 last.
+fn arriving(lab: &Topology, from_c: &[(&str, u16)]) -> Vec<u16> {
+    let (a, b, c) = (lab.a(), lab.b(), &lab.hosts()[2]);
+    let datagram = |to: &str, port| {
+        let packet = Packet::udp((a.v4, port).into(), (b.v4, 9).into());
+        (1, packet.macs(mac(&a.mac), mac(to)).payload(b"from a").build().unwrap())
+    };
+    let port = |frame: &[u8]| u16::from_be_bytes([frame[34], frame[35]]);
+    let is_of_a = |frame: &[u8]| frame.ends_with(b"from a");
+    let ear = Ear::at(&b.ns, &b.interface);
+    let frames: Vec<_> = from_c.iter().map(|(to, port)| datagram(to, *port)).collect();
+    raw::send(&c.ns, &c.interface, &frames);
+    raw::send(&a.ns, &a.interface, &[datagram(&a.router_mac, 1)]);
+    ear.wait(1, |frame| is_of_a(frame) && port(frame) == 1);
+    ear.wait(1, is_of_a).iter().map(|frame| port(frame)).collect()
+}
+
+/// A redirected packet keeps its mark, by which a rule selects it.
+#[test]
+fn marks_of_redirected_packets_select_rules() {
+    require!(require_lab(), kernel_has("tcx"));
+    for arguments in LEVELS {
+        let lab = lab();
+        let r = lab.r();
+        let index = r.run(&["sh", "-c", "ip -o link show r0 | cut -d: -f1"]).unwrap().stdout;
+        let _other = tcx_that_redirects_with_a_mark(r, "r2", index.trim().parse().unwrap());
+        r.ip(&["rule", "add", "fwmark", "1", "blackhole"]).unwrap();
+        let bywash = Bywash::run_as_is(r, &[arguments, &["r0", "r1"]].concat());
+        let to_r0 = lab.a().router_mac.as_str();
+        assert_eq!(arriving(&lab, &[(to_r0, 2), (to_r0, 3)]), [1], "{arguments:?}");
+        bywash.stop();
+    }
+}
+
+/// The kernel has decided whether a packet is to this host when the first interface received it, by that one's address.
+#[test]
+fn redirected_packets_to_another_address_than_that_of_their_interface_are_dropped() {
+    require!(require_lab());
+    for arguments in LEVELS {
+        let lab = lab();
+        let filter = "tc qdisc add dev r2 clsact && tc filter add dev r2 ingress protocol ip u32 match u32 0 0 \
+                      action mirred ingress redirect dev r0";
+        lab.r().run(&["sh", "-c", filter]).unwrap();
+        let bywash = Bywash::run_as_is(lab.r(), &[arguments, &["r0", "r1"]].concat());
+        let (to_r0, to_r2) = (lab.a().router_mac.as_str(), lab.hosts()[2].router_mac.as_str());
+        assert_eq!(arriving(&lab, &[(to_r0, 2), (to_r2, 3)]), [3, 1], "{arguments:?}");
+        bywash.stop();
+    }
+}
